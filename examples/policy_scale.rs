@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use tokio::task::JoinSet;
+use tortie::api::status::{Applied, AppliedRequest};
 use tortie::cli::Client;
-use tortie::serve::api::{Applied, AppliedRequest};
 use tortie_store::{Op, Store, StoreOptions, open};
 
 use common::{Agent, address, interfaces, percentiles, put, write};

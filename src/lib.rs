@@ -4,8 +4,8 @@
 //! what it does not.
 
 pub mod agent;
-pub mod beside;
+pub mod api;
 pub mod cli;
+pub mod foreign;
 pub mod plugins;
-pub mod serve;
 pub mod speaker;

@@ -18,47 +18,16 @@
 //! entries whose wanted and known sides differ are dirty and are written. Start, steady state and recovery from lost
 //! notifications are the same function with more or fewer dirty entries.
 
-mod abilities;
-mod acks;
-mod api;
-mod beside;
-mod compare;
-mod connections;
-mod detect;
-mod dump;
-mod ends;
-mod enforce;
-mod entries;
-pub mod handover;
-mod inbox;
-mod link;
-mod look;
-mod measures;
-mod netlink;
-mod nexthop;
+pub mod container;
+mod endpoints;
+pub mod fib;
+pub mod inspect;
+pub mod maintenance;
+mod messages;
+pub mod netlink;
 mod nft;
-mod objects;
-mod off;
-mod plan;
-#[cfg(test)]
-mod plan_tests;
-pub mod plumb;
-mod purge;
-mod reach;
-mod resolve;
-mod route;
-mod sightings;
-mod state;
-mod stream;
-mod study;
 mod sysctl;
-mod table;
-mod tally;
 mod thread;
-mod tunnel;
-mod view;
-mod watch;
-mod wire;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -67,13 +36,6 @@ use std::sync::mpsc::{self, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub use self::abilities::{Ability, Outcome, try_abilities};
-pub use self::api::*;
-pub use self::connections::{Connection, connections};
-pub use self::detect::{HostAddress, default_addresses};
-pub use self::ends::EndpointView;
-pub use self::look::{Look, MainHop, MainRoute, RouteKind};
-pub use self::measures::{Compared, DriftCounts, Measures, OPS, RESULTS, RuleDrift, RuleMeasures};
 #[cfg(feature = "test-hooks")]
 #[doc(hidden)]
 pub use self::nft::Rehearsal;
@@ -81,13 +43,20 @@ pub use self::nft::{
     Denial, DropKind, Dropped, Drops, Meaning, RuleCounts, RuleHits, RulePlace, RuleView, Traced, TracedFlow,
     TracedPacket, TracedStep, TracedVerdict, trace,
 };
-pub use self::purge::{Purge, Purged, links_named, purge};
-pub use self::reach::{ForeignRoute, LinkView, NeighbourEntry, neighbour, protocol_name};
-pub use self::resolve::Covering;
-pub use self::sightings::{Place, Sighting, Sightings, sightings};
-pub use self::study::{Difference, LONGEST_HOLD};
-pub use self::view::{Counters, Counts, Drift, KernelView, RouteCondition, RouteState};
-pub use self::watch::WatchBatch;
+pub use crate::endpoints::EndpointView;
+pub use crate::fib::drift_hold::{Difference, LONGEST_HOLD};
+pub use crate::fib::resolve::Covering;
+pub use crate::inspect::address_use::{Place, Sighting, Sightings, sightings};
+pub use crate::inspect::capabilities::{Ability, Outcome, try_abilities};
+pub use crate::inspect::default_address::{HostAddress, default_addresses};
+pub use crate::inspect::lookup::{ForeignRoute, LinkView, NeighbourEntry, neighbour, protocol_name};
+pub use crate::inspect::snapshot::{Look, MainHop, MainRoute, RouteKind};
+pub use crate::maintenance::purge::{Purge, Purged, links_named, purge};
+pub use crate::messages::*;
+pub use crate::netlink::conntrack::{Connection, connections};
+pub use crate::thread::metrics::{Compared, DriftCounts, Measures, OPS, RESULTS, RuleDrift, RuleMeasures};
+pub use crate::thread::monitor::WatchBatch;
+pub use crate::thread::view::{Counters, Counts, Drift, KernelView, RouteCondition, RouteState};
 
 /// Takes facts. It runs on the kernel thread and must not wait for somebody who sends to that thread.
 pub type Sink = Box<dyn FnMut(KernelFact) + Send>;
@@ -185,16 +154,17 @@ pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
     let (sender, inbox) = mpsc::sync_channel(INBOX);
     if options.mode == Mode::Off {
         let state = thread::blank(options, false);
-        let kernel = start("kernel", move || off::run_off(&inbox, sink, &state))?;
+        let kernel = start("kernel", move || crate::thread::off::run_off(&inbox, sink, &state))?;
         let drops = Arc::new(Drops::default());
         drops.worry("the kernel is left alone (--kernel off)".to_owned());
         return Ok(KernelHandle { sender, stop_watch: None, drops, threads: vec![kernel] });
     }
-    let writer = netlink::Socket::open()?;
-    let mut reader = netlink::Socket::open()?;
-    let mailbox = Arc::new(watch::Mailbox::default());
+    let writer = crate::netlink::socket::Socket::open()?;
+    let mut reader = crate::netlink::socket::Socket::open()?;
+    let mailbox = Arc::new(crate::thread::monitor::Mailbox::default());
     // Subscribed before anything is read, so that no change falls between.
-    let watcher = watch::Watcher::open(writer.port(), options.watch_buffer, Arc::clone(&mailbox))?;
+    let watcher =
+        crate::thread::monitor::Watcher::open(writer.port(), options.watch_buffer, Arc::clone(&mailbox))?;
     let nexthops = match options.nexthop_objects {
         Some(forced) => forced,
         None => thread::has_nexthop_objects(&mut reader)?,
@@ -204,8 +174,15 @@ pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
     let state = thread::blank(options, nexthops);
     let rules = nft::Options { log_group: options.log_group, deny_group: nft::DENY_GROUP };
     let firewall = nft::Firewall::open(options.policy, rules, Instant::now());
-    let kernel =
-        thread::Thread::new(state, inbox::Inbox::new(inbox), writer, reader, mailbox, sink, firewall);
+    let kernel = thread::Thread::new(
+        state,
+        crate::thread::inbox::Inbox::new(inbox),
+        writer,
+        reader,
+        mailbox,
+        sink,
+        firewall,
+    );
     let stop = watcher.stop();
     let mut threads = vec![
         start("kernel", move || run("kernel", || kernel.run()))?,

@@ -8,8 +8,8 @@ use super::client::{Client, escape};
 use super::failure::{Exit, Failure};
 use super::output::{self, span, table};
 use super::{Context, RouteFilter, nodes, pages};
-use crate::serve::api::{Done, List, ResetRequest};
-use crate::serve::bgp::{BgpRoute, Peer, PeerBfd, PeerRange};
+use crate::api::bgp::{BgpRoute, Peer, PeerBfd, PeerRange};
+use crate::api::status::{Done, List, ResetRequest};
 
 /// The BGP family of commands.
 #[derive(Debug, Subcommand)]
@@ -131,7 +131,7 @@ fn peers(items: &[Peer], wide: bool) -> String {
         .iter()
         .map(|p| {
             let up = p.state == "Established";
-            let sum = |f: fn(&crate::serve::bgp::PeerFamily) -> u64| {
+            let sum = |f: fn(&crate::api::bgp::PeerFamily) -> u64| {
                 if up { p.families.iter().map(f).sum::<u64>().to_string() } else { "-".to_owned() }
             };
             let mut row = vec![

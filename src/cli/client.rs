@@ -1,4 +1,4 @@
-//! The command line's end of the agent's unix socket: [`crate::serve::client`], with failures that carry an exit code.
+//! The command line's end of the agent's unix socket: [`crate::api::client`], with failures that carry an exit code.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::failure::{Exit, Failure};
-use crate::serve::client::{self, ClientError, ClientErrorKind};
+use crate::api::client::{self, ClientError, ClientErrorKind};
 
-pub use crate::serve::client::escape;
+pub use crate::api::client::escape;
 
 /// A caller of the API; one connection a call.
 #[derive(Debug, Clone)]

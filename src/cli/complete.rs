@@ -297,7 +297,7 @@ async fn live(context: &Context, names: Names, partial: &str) -> Vec<Candidate> 
             ask("/v1/policies?all=true").await.iter().map(|p| (text(p, "name"), text(p, "kind"))).collect()
         }
         Names::Nodes => {
-            stored(context, &crate::serve::nodes::prefixes(), |key| key.host().map(str::to_owned)).await
+            stored(context, &crate::api::nodes::prefixes(), |key| key.host().map(str::to_owned)).await
         }
         Names::Pools => {
             let prefixes = ["/calico/v1/ipam/".to_owned()];

@@ -8,9 +8,9 @@ use super::Context;
 use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::output::{self, span};
-use super::why::seconds;
-use crate::serve::api::Done;
-use crate::serve::policy::{Diff, DiffRequest};
+use crate::api::policy::{Diff, DiffRequest};
+use crate::api::status::Done;
+use crate::cli::explain::seconds;
 
 /// What is compared.
 #[derive(Debug, Clone, clap::Args)]
@@ -122,8 +122,8 @@ fn render(out: &mut String, diff: &Diff) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::api::Problem;
-    use crate::serve::policy::{DiffLine, DiffSection};
+    use crate::api::policy::{DiffLine, DiffSection};
+    use crate::api::status::Problem;
 
     fn section(what: &str, lines: Vec<DiffLine>) -> DiffSection {
         DiffSection {

@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::output::{self, Format, table};
-use crate::serve::api::{Done, DrainRequest, List};
-use crate::serve::bgp::Peer;
+use crate::api::bgp::Peer;
+use crate::api::status::{Done, DrainRequest, List};
 
 /// How often peers are looked at.
 const LOOK: Duration = Duration::from_millis(100);

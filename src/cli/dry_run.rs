@@ -7,7 +7,7 @@ use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::output;
 use crate::agent::Offline;
-use crate::serve::policy::{ChainChange, DryRun, DryRunRequest};
+use crate::api::policy::{ChainChange, DryRun, DryRunRequest};
 use tortie_engine::model::watch_scope;
 
 /// Who is asked.

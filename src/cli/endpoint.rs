@@ -9,8 +9,8 @@ use super::client::escape;
 use super::failure::Failure;
 use super::offline::{self, Source};
 use super::output::{self, table};
-use crate::serve::api::List;
-use crate::serve::policy::{ChainRules, Endpoint, EndpointDetail, Stage};
+use crate::api::policy::{ChainRules, Endpoint, EndpointDetail, Stage};
+use crate::api::status::List;
 
 /// The endpoint family of commands.
 #[derive(Debug, Subcommand)]

@@ -9,8 +9,8 @@ use super::client::{Client, escape};
 use super::failure::Failure;
 use super::monitor::line;
 use super::output;
-use super::why::seconds;
-use crate::serve::api::{Event, List};
+use crate::api::status::{Event, List};
+use crate::cli::explain::seconds;
 
 /// What is shown of what happened.
 #[derive(Debug, Clone, clap::Args)]

@@ -8,7 +8,7 @@ use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::output;
 use super::trace::end;
-use crate::serve::policy::{LivePacket, LiveStep, LiveTrace, LiveTraceRequest, TraceQuery};
+use crate::api::policy::{LivePacket, LiveStep, LiveTrace, LiveTraceRequest, TraceQuery};
 
 pub(super) async fn run(context: &Context, packet: TraceQuery, seconds: u64) -> Result<(), Failure> {
     let client = Client::new(&context.globals.socket);

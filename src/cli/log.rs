@@ -8,7 +8,7 @@ use super::Context;
 use super::client::Client;
 use super::failure::Failure;
 use super::output;
-use crate::serve::api::{Done, LogLevelRequest};
+use crate::api::status::{Done, LogLevelRequest};
 
 /// The log family of commands.
 #[derive(Debug, Subcommand)]

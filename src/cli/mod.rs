@@ -27,9 +27,10 @@ mod doctor;
 mod drain;
 mod dry_run;
 mod endpoint;
+mod environment_file;
+mod explain;
 mod failure;
 mod history;
-mod host_file;
 mod ipam;
 mod kurma;
 mod lab;
@@ -56,7 +57,6 @@ mod store;
 mod top;
 mod trace;
 mod watch;
-mod why;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -70,7 +70,7 @@ pub use failure::{Exit, Failure};
 use output::Format;
 use watch::{From, repeat};
 
-use crate::serve::api::List;
+use crate::api::status::List;
 
 /// One process per host for BGP, IPAM, kernel routes and policy, in networks that follow Calico's etcd v1 data model.
 #[derive(Debug, Parser)]
@@ -192,7 +192,7 @@ enum Command {
     Policy(policy::PolicyCommand),
     /// Why something is as it is
     #[command(subcommand)]
-    Why(why::Why),
+    Why(explain::Why),
     /// What happened: the last 16,384 changes with their reasons, and the last 4,096 prefixes one by one
     History(history::History),
     /// What happens, as it happens: one line an entry, with `-o json` one object a line
@@ -318,7 +318,8 @@ pub fn run() -> ExitCode {
     };
     let format = cli.globals.output;
     output::style(cli.globals.no_headers, cli.globals.color, cli.globals.watch);
-    let settled = host_file::settle(&mut cli.globals, &said, std::path::Path::new(host_file::FILE));
+    let settled =
+        environment_file::settle(&mut cli.globals, &said, std::path::Path::new(environment_file::FILE));
     match settled.and_then(|()| dispatch(cli)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -421,7 +422,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Policy(command) => {
             repeat(&context, From::store_if(command.is_offline()), || policy::run(&context, command))
         }
-        Command::Why(command) => repeat(&context, From::Agent, || why::run(&context, command)),
+        Command::Why(command) => repeat(&context, From::Agent, || explain::run(&context, command)),
         Command::History(command) => repeat(&context, From::Agent, || history::run(&context, command)),
         Command::Monitor(command) => runtime()?.block_on(monitor::run(&context, command)),
         Command::Top => runtime()?.block_on(top::run(&context)),
@@ -449,7 +450,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Version => {
             let version = env!("CARGO_PKG_VERSION");
             let json =
-                serde_json::json!({ "apiVersion": crate::serve::api::API_VERSION, "version": version });
+                serde_json::json!({ "apiVersion": crate::api::status::API_VERSION, "version": version });
             output::print(context.globals.output, &json, |out, _| {
                 let _ = writeln!(out, "tortie {version}");
             })

@@ -10,8 +10,8 @@ use super::Context;
 use super::client::{Client, escape};
 use super::failure::{Exit, Failure};
 use super::output::{self, Format};
-use crate::serve::api::Event;
-use crate::serve::sse::{SseEvent, SseReader};
+use crate::api::client::sse::{SseEvent, SseReader};
+use crate::api::status::Event;
 
 /// What is shown of what happens.
 #[derive(Debug, Clone, clap::Args)]

@@ -3,7 +3,7 @@
 use clap::Parser;
 
 use super::Cli;
-use crate::serve::codes::{ALL, Kind};
+use crate::api::codes::{ALL, Kind};
 
 /// What a subject of this code looks like.
 fn subject(kind: Kind, name: &str) -> &'static str {

@@ -12,7 +12,7 @@ use tortie_net::Cidr;
 use super::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, table};
-use crate::serve::api::{API_VERSION, List};
+use crate::api::status::{API_VERSION, List};
 use tortie_store::{KeyValue, Snapshot};
 
 /// The node family of commands.

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use super::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, span, table};
-use crate::serve::api::{API_VERSION, List, UpOf};
-use crate::serve::nodes::{self, ClusterNode};
+use crate::api::nodes::{self, ClusterNode};
+use crate::api::status::{API_VERSION, List, UpOf};
 
 /// Which columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

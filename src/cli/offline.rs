@@ -6,7 +6,7 @@ use super::Context;
 use super::client::Client;
 use super::failure::{Exit, Failure};
 use crate::agent::{Offline, Picture};
-use crate::serve::api::{API_VERSION, ApiError, List};
+use crate::api::status::{API_VERSION, ApiError, List};
 use tortie_engine::model::watch_scope;
 
 /// Where the answer comes from.

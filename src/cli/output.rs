@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use serde::Serialize;
 
 use super::failure::{Exit, Failure};
-pub use crate::serve::span;
+pub use crate::api::span;
 
 /// The form of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -11,8 +11,8 @@ use super::live;
 use super::offline::{self, Source};
 use super::output::{self, table};
 use super::trace;
-use crate::serve::api::List;
-use crate::serve::policy::{Policy, PolicyDetail, Trace};
+use crate::api::policy::{Policy, PolicyDetail, Trace};
+use crate::api::status::List;
 
 /// The policy family of commands.
 #[derive(Debug, Subcommand)]

@@ -8,7 +8,7 @@ use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::output::{self, table};
 use super::{Context, RouteFilter, pages};
-use crate::serve::api::{KernelRouteRow, List, RouteGet};
+use crate::api::status::{KernelRouteRow, List, RouteGet};
 
 /// The route family of commands.
 #[derive(Debug, Subcommand)]

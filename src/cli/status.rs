@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use super::failure::{Exit, Failure};
 use super::output::{self, span};
 use super::{Context, client::Client, nodes};
-use crate::serve::api::Status;
-use crate::serve::beside::BesideStatus;
-use crate::serve::policy::PolicyStatus;
+use crate::api::observe::BesideStatus;
+use crate::api::policy::PolicyStatus;
+use crate::api::status::Status;
 
 /// What `status` takes.
 #[derive(Debug, clap::Args)]

@@ -16,7 +16,7 @@ use super::dry_run::DryRunKind;
 use super::failure::{Exit, Failure};
 use super::output::{self, Format, table, write_out};
 use super::{Context, Globals};
-use crate::serve::api::Done;
+use crate::api::status::Done;
 use tortie_store::{Change, KeyValue, Op, Outcome, Store, StoreOptions, Txn, WatchEvent};
 
 /// The root of the data model.

@@ -9,9 +9,9 @@ use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::monitor::{Followed, line};
 use super::output;
-use crate::serve::api::{Event, List, Status};
-use crate::serve::bgp::Peer;
-use crate::serve::span;
+use crate::api::bgp::Peer;
+use crate::api::span;
+use crate::api::status::{Event, List, Status};
 
 /// Times and counters move without events.
 const BEAT: Duration = Duration::from_secs(2);
@@ -78,7 +78,7 @@ pub(super) async fn run(context: &Context) -> Result<(), Failure> {
 }
 
 /// Keeps an event for the screen; `false`: the stream has ended.
-fn take(events: &mut VecDeque<Event>, told: Option<crate::serve::sse::SseEvent>) -> bool {
+fn take(events: &mut VecDeque<Event>, told: Option<crate::api::client::sse::SseEvent>) -> bool {
     let Some(told) = told else { return false };
     if let Ok(event) = serde_json::from_str(&told.data) {
         events.push_back(event);
@@ -133,7 +133,7 @@ fn screen(status: &Status, peers: &[Peer], events: &[Event], lines: usize, colum
     // Half of what is left at most is for sessions.
     let room = (lines.saturating_sub(rows.len() + 3) / 2).max(1);
     for peer in sorted.iter().take(room) {
-        let sum = |of: fn(&crate::serve::bgp::PeerFamily) -> u64| peer.families.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&crate::api::bgp::PeerFamily) -> u64| peer.families.iter().map(of).sum::<u64>();
         let why = peer.last_error.as_ref().filter(|_| !is_up(peer)).map_or("", |error| error.text.as_str());
         rows.push(format!(
             "{:<28} {:<12} {:<8} {:>7} {:>7}  {why}",
@@ -176,10 +176,10 @@ mod tests {
             "uptimeSeconds": 90, "ready": true, "verdict": "degraded", "summary": "1 of 2 BGP sessions up",
             "bgp": {"as": 64512, "routerId": "", "listen": [], "mesh": {"up": 0, "of": 0},
                     "peers": {"up": 1, "of": 2}, "gracefulRestart": "idle"},
-            "routes": crate::serve::api::RouteStatus::default(), "blocks": [],
+            "routes": crate::api::status::RouteStatus::default(), "blocks": [],
             "store": {"store": "", "connected": true, "revision": 7, "lagSeconds": 0.0, "away": null,
                       "fromCache": false, "frozen": null, "invalid": [], "keys": 0},
-            "dataplane": crate::serve::api::DataplaneStatus::default(), "problems": [], "notes": []
+            "dataplane": crate::api::status::DataplaneStatus::default(), "problems": [], "notes": []
         });
         serde_json::from_value(value).unwrap()
     }

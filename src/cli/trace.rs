@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::client::escape;
 use super::failure::{Exit, Failure};
 use super::output::{self, Format};
-use crate::serve::policy::{Trace, TraceEnd, TraceHost, TraceQuery, TraceStep};
+use crate::api::policy::{Trace, TraceEnd, TraceHost, TraceQuery, TraceStep};
 
 /// Which packet.
 #[derive(Debug, Clone, clap::Args)]

@@ -16,7 +16,7 @@ pub mod attach;
 pub mod cni;
 pub mod docker;
 pub mod kurma;
-pub mod meter;
+pub mod metrics;
 
 use std::ffi::OsStr;
 use std::path::Path;

@@ -9,7 +9,7 @@
 //! The task decides nothing about the data: whether a snapshot is to be believed says the consumer (the model's guard),
 //! and only what it trusts reaches the cache on disk.
 
-mod copy;
+mod cache_writer;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use self::copy::Copy;
 use super::cache::{Cache, Cached};
 use super::{
     Delta, History, KeyValue, Revision, Snapshot, Store, StoreError, Watch, WatchEvent, disjoint_prefixes,
 };
+use crate::feed::cache_writer::Copy;
 
 /// Events that wait for the consumer; then the watch waits too.
 const CAPACITY: usize = 256;

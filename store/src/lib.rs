@@ -13,18 +13,18 @@ pub mod etcd;
 pub mod feed;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
-mod measured;
+mod metered;
 mod options;
 pub mod schema;
 pub mod sqlite;
-mod turn;
 mod txn;
+mod writer_lock;
 
 use std::time::Duration;
 
 pub use cache::{Cache, Cached};
 pub use feed::{Feed, FeedEvent, FeedOptions};
-pub use measured::{Measured, Requests};
+pub use metered::{Measured, Requests};
 pub use options::{DEFAULT_URL, StoreOptions, StoreUrl, open};
 pub use txn::{MAX_TXN_BYTES, disjoint_prefixes, prefix_end, split};
 

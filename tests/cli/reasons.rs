@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
-use tortie::serve::codes::{EXPORT_REASONS, IMPORT_REASONS, KERNEL_REASONS};
+use tortie::api::codes::{EXPORT_REASONS, IMPORT_REASONS, KERNEL_REASONS};
 
 use crate::agent::Agent;
 use crate::common::command::{stderr, stdout};

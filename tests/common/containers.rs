@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::netns::ip;
-use tortie_kernel::plumb::Namespace;
+use tortie_kernel::container::Namespace;
 
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 

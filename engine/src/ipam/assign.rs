@@ -7,12 +7,13 @@ use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::{AffinityState, Attribute, Block, BlockAffinity, Handle, IpamConfig};
 use tortie_net::Cidr;
 
-use super::desk::Desk;
 use super::pools::{Pools, Zone, names};
-use super::space::Space;
-use super::state::{Next, State, Stop};
-use super::walk::Walk;
-use super::{Assignment, IpamError, Request, Want, desk};
+use super::{Assignment, IpamError, Request, Want};
+use crate::ipam::block_order::Walk;
+use crate::ipam::draft;
+use crate::ipam::draft::Desk;
+use crate::ipam::keyspace::Space;
+use crate::ipam::reads::{Next, State, Stop};
 
 /// Most addresses of one request: what one transaction holds.
 pub(super) const MOST: u32 = 4096;
@@ -24,7 +25,7 @@ pub(super) fn plan(
     request: &Request,
     tried: &[Vec<Assignment>],
 ) -> Next<Vec<Assignment>> {
-    desk::run(space, state, |desk| {
+    draft::run(space, state, |desk| {
         for answer in tried {
             if stands(desk, request, answer)? {
                 return Ok(answer.clone());
@@ -288,7 +289,7 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
             let all = self.desk.all_blocks(family);
             return all.err().unwrap_or_else(|| IpamError::Busy { attempts: 0 }.into());
         }
-        let mut needs = super::state::Needs::default();
+        let mut needs = crate::ipam::reads::Needs::default();
         for candidate in walk.blocks().skip(seen).take(batch) {
             if let Err(Stop::Need(more)) = self.desk.overlapping(&candidate) {
                 needs.keys.extend(more.keys);

@@ -4,24 +4,24 @@ use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::IpamConfig;
 
 use super::IpamError;
-use super::desk;
-use super::space::Space;
-use super::state::{Next, State};
+use crate::ipam::draft;
+use crate::ipam::keyspace::Space;
+use crate::ipam::reads::{Next, State};
 
 pub(super) fn ready(space: &Space, state: &State) -> Next<()> {
-    desk::run(space, state, |desk| {
+    draft::run(space, state, |desk| {
         desk.state.want([Key::Ready.to_string()], [])?;
         desk.ready()
     })
 }
 
 pub(super) fn read(space: &Space, state: &State) -> Next<IpamConfig> {
-    desk::run(space, state, |desk| desk.config())
+    draft::run(space, state, |desk| desk.config())
 }
 
 /// Blocks carry the strict flag of their time: with blocks around, a change would make two kinds of them.
 pub(super) fn write(space: &Space, state: &State, config: &IpamConfig) -> Next<()> {
-    desk::run(space, state, |desk| {
+    draft::run(space, state, |desk| {
         if !config.strict_affinity && !config.auto_allocate_blocks {
             let text = "with strict_affinity and auto_allocate_blocks both off no address could ever be given; turn one on";
             return Err(IpamError::Refused(text.to_owned()).into());

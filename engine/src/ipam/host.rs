@@ -9,18 +9,18 @@ use tortie_net::Cidr;
 
 use super::assign::ordinal;
 use super::check::Picture;
-use super::desk::{self, Desk};
 use super::pools::Pools;
-use super::space::Space;
-use super::state::{Next, State, Stop};
 use super::{Claims, IpamError, Unclaims, release};
+use crate::ipam::draft::{self, Desk};
+use crate::ipam::keyspace::Space;
+use crate::ipam::reads::{Next, State, Stop};
 
 /// Blocks of one call of `claim` at most.
 const MOST: u32 = 4096;
 
 /// The blocks that a claim of `cidr` is about.
 pub(super) fn blocks_in(space: &Space, state: &State, cidr: Cidr) -> Next<Vec<Cidr>> {
-    desk::run(space, state, |desk| {
+    draft::run(space, state, |desk| {
         desk.state.want([Key::Ready.to_string()], [desk.space.pools()])?;
         desk.ready()?;
         let pools = Pools::new(desk.pools()?);
@@ -48,7 +48,7 @@ pub(super) fn blocks_in(space: &Space, state: &State, cidr: Cidr) -> Next<Vec<Ci
 
 /// Claims one block.
 pub(super) fn claim(space: &Space, state: &State, host: &str, cidr: Cidr) -> Next<Claims> {
-    desk::run(space, state, |desk| {
+    draft::run(space, state, |desk| {
         let keys = [Key::Ready.to_string(), space.config(), space.block(&cidr)];
         desk.state.want(keys, [space.pools(), space.affinities(host)])?;
         desk.ready()?;
@@ -97,12 +97,12 @@ pub(super) fn claim(space: &Space, state: &State, host: &str, cidr: Cidr) -> Nex
 
 /// The host's affinities.
 pub(super) fn affinities(space: &Space, state: &State, host: &str) -> Next<Vec<Cidr>> {
-    desk::run(space, state, |desk| desk.affinities_of(host))
+    draft::run(space, state, |desk| desk.affinities_of(host))
 }
 
 /// Gives one block up. It is deleted when it is empty; its addresses keep it alive without an owner else.
 pub(super) fn unclaim(space: &Space, state: &State, host: &str, cidr: Cidr) -> Next<Unclaims> {
-    desk::run(space, state, |desk| {
+    draft::run(space, state, |desk| {
         desk.state.want([space.affinity(host, &cidr), space.block(&cidr)], [])?;
         let mut unclaims = Unclaims::default();
         match desk.block(&cidr)? {
@@ -158,7 +158,7 @@ pub(super) fn holdings(picture: &Picture, host: &str) -> Vec<Holding> {
 
 /// Releases allocations that are still the same; gives the addresses.
 pub(super) fn drop_holdings(space: &Space, state: &State, holdings: &[Holding]) -> Next<Vec<IpAddr>> {
-    desk::run(space, state, |desk| drop_same(desk, holdings))
+    draft::run(space, state, |desk| drop_same(desk, holdings))
 }
 
 pub(super) fn drop_same(desk: &mut Desk<'_>, holdings: &[Holding]) -> Result<Vec<IpAddr>, Stop> {

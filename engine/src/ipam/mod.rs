@@ -15,21 +15,21 @@
 //! done. What Calico's writers leave half done (an affinity that is `pending` or `pendingDeletion`, has no block, or one of
 //! another owner) is completed or removed on the way.
 
-mod api;
-mod around;
 mod assign;
+mod block_order;
+mod cas_loop;
 pub mod check;
 mod configure;
-mod desk;
+mod draft;
 mod error;
 mod host;
-pub mod meter;
+mod keyspace;
+pub mod metrics;
+mod overlap;
 mod pools;
+mod reads;
 mod release;
-mod run;
-mod space;
-mod state;
-mod walk;
+mod request;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -41,9 +41,9 @@ use tortie_net::Cidr;
 use check::Picture;
 use tortie_store::{Compare, Op, Store, StoreError, Txn};
 
-pub use api::{Assignment, Claims, Held, Range, Released, RemovedHost, Request, Unclaims, Want};
 pub use error::IpamError;
-pub use space::Space;
+pub use keyspace::Space;
+pub use request::{Assignment, Claims, Held, Range, Released, RemovedHost, Request, Unclaims, Want};
 
 /// IPAM on a store. Cheap to clone.
 #[derive(Clone)]
@@ -93,7 +93,7 @@ impl Ipam {
     async fn give(&self, request: &Request) -> Result<Vec<Assignment>, IpamError> {
         self.run(true, |state, tried| match &request.handle {
             // Without a handle nobody can tell whose an address is.
-            None if !tried.is_empty() => state::Next::Err(IpamError::Store(StoreError::Away(
+            None if !tried.is_empty() => reads::Next::Err(IpamError::Store(StoreError::Away(
                 "it is not known whether addresses were given; see `tortie ipam check`".to_owned(),
             ))),
             _ => assign::plan(&self.space, state, request, tried),
@@ -292,6 +292,6 @@ async fn counted<T>(
 ) -> Result<T, IpamError> {
     let begin = std::time::Instant::now();
     let answer = request.await;
-    meter::meter().requests.time((op, meter::result(&answer)), begin.elapsed());
+    metrics::meter().requests.time((op, metrics::result(&answer)), begin.elapsed());
     answer
 }

@@ -7,10 +7,10 @@ use tortie_config::resource::{Attribute, Block, Handle};
 use tortie_net::Cidr;
 
 use super::assign::ordinal;
-use super::desk::{self, Desk};
-use super::space::Space;
-use super::state::{Next, State, Stop};
 use super::{Held, IpamError, Released};
+use crate::ipam::draft::{self, Desk};
+use crate::ipam::keyspace::Space;
+use crate::ipam::reads::{Next, State, Stop};
 use tortie_store::{Revision, StoreError};
 
 /// Addresses that one transaction releases at most: each may bring a block and a handle with it.
@@ -34,7 +34,7 @@ pub(super) fn addresses(
     holder: Option<&str>,
     tried: &[Attempt],
 ) -> Next<Attempt> {
-    desk::run(space, state, |desk| {
+    draft::run(space, state, |desk| {
         let mut attempt = Attempt::default();
         let answer = &mut attempt.answer;
         let mut blocks: BTreeMap<Cidr, (Block, Vec<Attribute>)> = BTreeMap::new();
@@ -122,7 +122,7 @@ pub(super) struct Step {
 /// Releases what a handle has, as much as one transaction holds. What it counts is a hint: every address of it in the blocks
 /// that it names goes, and a block that does not exist is done.
 pub(super) fn handle(space: &Space, state: &State, id: &str, tried: &[Step]) -> Next<Step> {
-    desk::run(space, state, |desk| {
+    draft::run(space, state, |desk| {
         let mut step = Step::default();
         if let Some(mut handle) = desk.handle(id)? {
             let blocks: Vec<Cidr> = handle.blocks.keys().copied().take(BLOCKS).collect();
@@ -158,7 +158,7 @@ fn ordinals(block: &Block, handle: &str) -> Vec<u32> {
 
 /// The addresses of a handle.
 pub(super) fn held_by(space: &Space, state: &State, id: &str) -> Next<Vec<IpAddr>> {
-    desk::run(space, state, |desk| {
+    draft::run(space, state, |desk| {
         let handle = desk.handle(id)?.unwrap_or_else(|| Handle::new(id));
         desk.state.want(handle.blocks.keys().map(|cidr| space.block(cidr)), [])?;
         let mut addrs = Vec::new();
@@ -173,7 +173,7 @@ pub(super) fn held_by(space: &Space, state: &State, id: &str) -> Next<Vec<IpAddr
 
 /// What is known of an address.
 pub(super) fn lookup(space: &Space, state: &State, addr: IpAddr) -> Next<Option<Held>> {
-    desk::run(space, state, |desk| {
+    draft::run(space, state, |desk| {
         let Some(block) = desk.block_around(addr, None)? else { return Ok(None) };
         let attribute = ordinal(&block, addr).and_then(|ordinal| block.allocation(ordinal));
         Ok(attribute.map(|attribute| Held {

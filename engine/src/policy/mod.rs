@@ -23,6 +23,7 @@
 
 mod active;
 mod classes;
+mod display;
 mod engine;
 mod globals;
 mod hosts;
@@ -37,7 +38,6 @@ mod sets;
 mod tests;
 mod types;
 mod verdict;
-mod words;
 
 pub use engine::Engine;
 pub use globals::Globals;

@@ -29,7 +29,7 @@ mod own;
 #[cfg(test)]
 mod peer_tests;
 mod peers;
-mod persistent;
+mod persistent_map;
 mod plan;
 #[cfg(test)]
 mod plan_tests;
@@ -51,7 +51,7 @@ pub use learned::{Credit, LearnedBatch};
 pub use local::{AddressOption, NodeOptions};
 pub use notes::import_pools_hints;
 pub use peers::{HOLD_TIME, RESTART_TIME, SECOND_DIAL, explain_peer};
-pub use persistent::{Difference, Persistent};
+pub use persistent_map::{Difference, Persistent};
 pub use plan::{IntentChange, Planner, intent};
 pub use ranges::{DYNAMIC, DynamicPeer, MAX_SESSIONS, RangeIntent};
 pub use types::*;

@@ -14,9 +14,9 @@ use super::cover;
 use super::filter::Filters;
 use super::local::Local;
 use super::own::Own;
-use super::persistent::Persistent;
 use super::types::{OriginKind, Originated, PoolView, RoutingView, TunnelIntent};
 use crate::model::Model;
+use crate::routing::persistent_map::Persistent;
 
 /// The originated routes; `view` is the one of this moment.
 pub(super) fn originated(model: &Model, view: &RoutingView, own: &Own) -> Persistent<Cidr, Originated> {

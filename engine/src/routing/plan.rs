@@ -16,10 +16,10 @@ use super::notes::notes;
 use super::originate::{blackholes, of_workload, originated, tunnel, view};
 use super::own::{Moved, Own};
 use super::peers::{interface_peers, name, peers_at};
-use super::persistent::Persistent;
 use super::ranges::ranges;
 use super::types::{PeerKind, RoutingIntent};
 use crate::model::{Dirty, Model};
+use crate::routing::persistent_map::Persistent;
 
 /// What the model wants of this host's routing.
 #[must_use]

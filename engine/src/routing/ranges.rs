@@ -11,9 +11,9 @@ use tortie_net::Cidr;
 
 use super::local::Local;
 use super::peers::{explicit_of_range, name};
-use super::persistent::Persistent;
 use super::types::{PeerIntent, PeerKind, RoutingIntent};
 use crate::model::Model;
+use crate::routing::persistent_map::Persistent;
 
 /// Sessions of a range at one time where its value says nothing.
 pub const MAX_SESSIONS: u32 = 100;

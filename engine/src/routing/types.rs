@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use tortie_net::Cidr;
 
 use super::filter::{Changes, Filters};
-use super::persistent::Persistent;
 use super::ranges::RangeIntent;
+use crate::routing::persistent_map::Persistent;
 
 /// What the values of the store say of pools and peers means the same here.
 pub use tortie_config::resource::{

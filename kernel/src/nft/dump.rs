@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tortie_net::Cidr;
 
-use super::super::netlink::Refusal;
-use super::super::wire::{self, Attrs, Message, NLM_F_ACK, NLM_F_DUMP, Writer};
 use super::ir::{At, Hook, KeyType, Kind, Name, SetKey, SetType, SetValue, ValueType};
-use super::proto::*;
 use super::socket::{Socket, request};
+use crate::netlink::codec::{self, Attrs, Message, NLM_F_ACK, NLM_F_DUMP, Writer};
+use crate::netlink::socket::Refusal;
+use crate::nft::uapi::*;
 
 /// How often a table is read while others change it under the reader's eyes.
 const TRIES: u32 = 10;
@@ -139,7 +139,7 @@ fn read(socket: &mut Socket, name: &str) -> io::Result<Read> {
     let mut flags = None;
     let table = ask(socket, NFT_MSG_GETTABLE, NLM_F_ACK, of_table, |m, found| {
         if found == name {
-            flags = attr(m, NFTA_TABLE_FLAGS).and_then(wire::be32);
+            flags = attr(m, NFTA_TABLE_FLAGS).and_then(codec::be32);
         }
     })?;
     match table {
@@ -236,8 +236,8 @@ fn ask(
     socket.0.dump(
         |buf, seq| request(buf, seq, message, flags, fill),
         |m| {
-            if m.kind >> 8 == SUBSYSTEM && wire::u8_at(m.body, 0) == Some(NFPROTO_INET) {
-                let name = attr(m, NFTA_TABLE).map(wire::text).unwrap_or_default();
+            if m.kind >> 8 == SUBSYSTEM && codec::u8_at(m.body, 0) == Some(NFPROTO_INET) {
+                let name = attr(m, NFTA_TABLE).map(codec::text).unwrap_or_default();
                 each(m, &name);
             }
         },
@@ -249,7 +249,7 @@ fn refused(refusal: &Refusal) -> io::Error {
 }
 
 fn attr<'a>(m: &Message<'a>, kind: u16) -> Option<&'a [u8]> {
-    find(wire::Attrs::after(m.body, GENMSG).0, kind)
+    find(codec::Attrs::after(m.body, GENMSG).0, kind)
 }
 
 fn find(data: &[u8], kind: u16) -> Option<&[u8]> {
@@ -257,10 +257,10 @@ fn find(data: &[u8], kind: u16) -> Option<&[u8]> {
 }
 
 fn chain(m: &Message<'_>) -> Option<(Name, FoundChain)> {
-    let name = Arc::from(wire::text(attr(m, NFTA_CHAIN_NAME)?));
+    let name = Arc::from(codec::text(attr(m, NFTA_CHAIN_NAME)?));
     let Some(hook) = attr(m, NFTA_CHAIN_HOOK) else { return Some((name, FoundChain::default())) };
     let hook = (|| {
-        let at = match find(hook, NFTA_HOOK_HOOKNUM).and_then(wire::be32)? {
+        let at = match find(hook, NFTA_HOOK_HOOKNUM).and_then(codec::be32)? {
             0 => At::Prerouting,
             1 => At::Input,
             2 => At::Forward,
@@ -268,24 +268,24 @@ fn chain(m: &Message<'_>) -> Option<(Name, FoundChain)> {
             4 => At::Postrouting,
             _ => return None,
         };
-        let priority = find(hook, NFTA_HOOK_PRIORITY).and_then(wire::be32)?.cast_signed();
-        let kind = match &*wire::text(attr(m, NFTA_CHAIN_TYPE)?) {
+        let priority = find(hook, NFTA_HOOK_PRIORITY).and_then(codec::be32)?.cast_signed();
+        let kind = match &*codec::text(attr(m, NFTA_CHAIN_TYPE)?) {
             "filter" => Kind::Filter,
             "nat" => Kind::Nat,
             _ => return None,
         };
         Some(Hook { kind, at, priority })
     })();
-    let policy = attr(m, NFTA_CHAIN_POLICY).and_then(wire::be32);
+    let policy = attr(m, NFTA_CHAIN_POLICY).and_then(codec::be32);
     let foreign = hook.is_none() || policy.is_some_and(|p| p != NF_ACCEPT.cast_unsigned());
     Some((name, FoundChain { hook, foreign, rules: Vec::new() }))
 }
 
 fn rule(m: &Message<'_>) -> Option<(String, FoundRule)> {
-    let chain = wire::text(attr(m, NFTA_RULE_CHAIN)?);
+    let chain = codec::text(attr(m, NFTA_RULE_CHAIN)?);
     let mut rule = FoundRule {
         hash: attr(m, NFTA_RULE_USERDATA).and_then(hash),
-        handle: attr(m, NFTA_RULE_HANDLE).and_then(wire::be64)?,
+        handle: attr(m, NFTA_RULE_HANDLE).and_then(codec::be64)?,
         ..FoundRule::default()
     };
     let expressions = attr(m, NFTA_RULE_EXPRESSIONS).unwrap_or_default();
@@ -294,8 +294,8 @@ fn rule(m: &Message<'_>) -> Option<(String, FoundRule)> {
         find(e, NFTA_EXPR_NAME).is_some_and(|name| name.strip_suffix(&[0]) == Some(b"counter"))
     });
     if let Some(counter) = counter.and_then(|(_, e)| find(e, NFTA_EXPR_DATA)) {
-        rule.bytes = find(counter, 1).and_then(wire::be64).unwrap_or_default();
-        rule.packets = find(counter, 2).and_then(wire::be64).unwrap_or_default();
+        rule.bytes = find(counter, 1).and_then(codec::be64).unwrap_or_default();
+        rule.packets = find(counter, 2).and_then(codec::be64).unwrap_or_default();
     }
     Some((chain, rule))
 }
@@ -305,7 +305,7 @@ fn hash(mut userdata: &[u8]) -> Option<u64> {
     while let [kind, len, rest @ ..] = userdata {
         let (data, rest) = rest.split_at_checked(usize::from(*len))?;
         if *kind == UDATA_RULE_HASH {
-            return wire::be64(data);
+            return codec::be64(data);
         }
         userdata = rest;
     }
@@ -314,12 +314,12 @@ fn hash(mut userdata: &[u8]) -> Option<u64> {
 
 /// A named set, still empty.
 fn set(m: &Message<'_>) -> Option<(Name, FoundSet)> {
-    let number = |kind| attr(m, kind).and_then(wire::be32);
+    let number = |kind| attr(m, kind).and_then(codec::be32);
     let flags = number(NFTA_SET_FLAGS).unwrap_or_default();
     if flags & NFT_SET_ANONYMOUS != 0 {
         return None;
     }
-    let name = Arc::from(wire::text(attr(m, NFTA_SET_NAME)?));
+    let name = Arc::from(codec::text(attr(m, NFTA_SET_NAME)?));
     let values = [
         (ValueType::Member, None),
         (ValueType::Verdict, Some(NFT_DATA_VERDICT)),
@@ -366,7 +366,7 @@ impl Elements {
 
     /// `None` when it is none that we could have written.
     fn element(&mut self, element: &[u8]) -> Option<()> {
-        let flags = find(element, NFTA_SET_ELEM_FLAGS).and_then(wire::be32).unwrap_or_default();
+        let flags = find(element, NFTA_SET_ELEM_FLAGS).and_then(codec::be32).unwrap_or_default();
         if flags & !NFT_SET_ELEM_INTERVAL_END != 0 || find(element, NFTA_SET_ELEM_TIMEOUT).is_some() {
             return None;
         }
@@ -379,7 +379,7 @@ impl Elements {
         };
         let key = match self.of.key {
             KeyType::Addr { v4 } if self.of.interval => {
-                self.bounds.push((number(wire::addr(first)?, v4)?, begins, value));
+                self.bounds.push((number(codec::addr(first)?, v4)?, begins, value));
                 return Some(());
             }
             KeyType::Addr { v4 } => SetKey::Addr(range(first, last, v4)?),
@@ -397,7 +397,7 @@ impl Elements {
                     return None;
                 }
                 let (one, two) = first.split_at_checked(if v4 { 4 } else { 16 })?;
-                SetKey::AddrPair(wire::addr(one)?, wire::addr(two)?)
+                SetKey::AddrPair(codec::addr(one)?, codec::addr(two)?)
             }
         };
         self.map.insert(key, value);
@@ -408,11 +408,11 @@ impl Elements {
         let data = |kind| find(find(element, NFTA_SET_ELEM_DATA)?, kind);
         match self.of.value {
             ValueType::Member => Some(SetValue::Member),
-            ValueType::Addr { .. } => data(NFTA_DATA_VALUE).and_then(wire::addr).map(SetValue::Addr),
+            ValueType::Addr { .. } => data(NFTA_DATA_VALUE).and_then(codec::addr).map(SetValue::Addr),
             ValueType::Verdict => {
                 let verdict = data(NFTA_DATA_VERDICT)?;
-                let code = find(verdict, NFTA_VERDICT_CODE).and_then(wire::be32)?;
-                let chain = find(verdict, NFTA_VERDICT_CHAIN).map(wire::text)?;
+                let code = find(verdict, NFTA_VERDICT_CODE).and_then(codec::be32)?;
+                let chain = find(verdict, NFTA_VERDICT_CHAIN).map(codec::text)?;
                 match code.cast_signed() {
                     NFT_GOTO => Some(SetValue::Goto(Arc::from(chain))),
                     NFT_JUMP => Some(SetValue::Jump(Arc::from(chain))),
@@ -462,7 +462,7 @@ fn number(addr: IpAddr, v4: bool) -> Option<u128> {
 }
 
 fn range(first: &[u8], last: &[u8], v4: bool) -> Option<Cidr> {
-    network(number(wire::addr(first)?, v4)?, number(wire::addr(last)?, v4)?, v4)
+    network(number(codec::addr(first)?, v4)?, number(codec::addr(last)?, v4)?, v4)
 }
 
 /// The network with exactly these ends.

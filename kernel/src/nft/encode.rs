@@ -8,12 +8,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::wire::{self, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, Writer};
 use super::encode_rule;
 pub(crate) use super::encode_rule::rule_hash;
 use super::encode_set;
 use super::ir::{Chain, Edit, Name, Set, Table};
-use super::proto::*;
+use crate::netlink::codec::{self, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, Writer};
+use crate::nft::uapi::*;
 
 /// Writes the transaction. Gives for each message which edit it is of: `None` for the frame around them.
 pub(super) fn encode(buf: &mut Vec<u8>, base: u32, edits: &[Edit], table: &str) -> Vec<Option<usize>> {
@@ -267,7 +267,7 @@ impl Batch<'_> {
     /// The last message asks for an acknowledgement.
     fn acknowledge(&mut self) {
         let at = self.last + 6;
-        if let Some(flags) = wire::u16_at(self.buf, at)
+        if let Some(flags) = codec::u16_at(self.buf, at)
             && let Some(field) = self.buf.get_mut(at..at + 2)
         {
             field.copy_from_slice(&(flags | NLM_F_ACK).to_ne_bytes());

@@ -7,11 +7,11 @@ use std::net::IpAddr;
 use tortie_config::resource::PortRange;
 use tortie_net::Cidr;
 
-use super::super::wire::Writer;
 use super::encode::{APPEND, Batch, comment};
 use super::encode_set::{ANONYMOUS, Anonymous, Key, Span, interface, udata, verdict};
 use super::ir::{Field, Log, Match, Rule, Side, Statement};
-use super::proto::*;
+use crate::netlink::codec::Writer;
+use crate::nft::uapi::*;
 
 /// The register that verdicts go to.
 const VERDICT: u32 = 0;

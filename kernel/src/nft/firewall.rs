@@ -10,17 +10,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::closed::{self, Closed, Refused};
 use super::dump;
 use super::ir::{Edit, Name};
-use super::parts;
 use super::render::{Options, Renderer};
 use super::socket::{BatchError, Refusal, Socket};
-use super::sync;
-use crate::api::{Mode, PolicyChange};
-use crate::beside::beside;
-use crate::measures::{RuleDrift, RuleMeasures};
-use crate::resolve::Picture;
+use crate::fib::resolve::Picture;
+use crate::messages::{Mode, PolicyChange};
+use crate::nft::diff;
+use crate::nft::edit_order;
+use crate::nft::fail_closed::{self, Closed, Refused};
+use crate::thread::metrics::{RuleDrift, RuleMeasures};
+use crate::thread::worker::beside;
 use tortie_engine::policy::{ChainId, Globals, HostInterfaces, RulesetDelta, host_interfaces};
 
 mod view;
@@ -347,12 +347,12 @@ impl Firewall {
         if self.closed.is_due(begin) {
             self.closed.open();
         }
-        let edits = sync::diff(self.renderer.table(), found.as_ref());
+        let edits = diff::diff(self.renderer.table(), found.as_ref());
         let mut edits = self.closed.instead(edits, found.as_ref());
         self.earliest = Instant::now() + begin.elapsed() * 4;
-        let words = edits.iter().take(WORDS).map(|edit| sync::words(edit, found.as_ref())).collect();
-        self.drift = (sync::size(&edits), words);
-        self.drift_counts = sync::drift(&edits, found.as_ref());
+        let words = edits.iter().take(WORDS).map(|edit| diff::words(edit, found.as_ref())).collect();
+        self.drift = (diff::size(&edits), words);
+        self.drift_counts = diff::drift(&edits, found.as_ref());
         let now = Instant::now();
         self.measures.compare.time(now - begin);
         self.last_compare = Some(now);
@@ -398,8 +398,8 @@ impl Firewall {
             return Ok(());
         }
         let edit = refusal.edit.and_then(|at| edits.get(at));
-        let object = edit.map(|edit| format!(" ({})", sync::words(edit, None))).unwrap_or_default();
-        let needs = edit.and_then(|edit| closed::needs(edit, refusal.code)).unwrap_or_default();
+        let object = edit.map(|edit| format!(" ({})", diff::words(edit, None))).unwrap_or_default();
+        let needs = edit.and_then(|edit| fail_closed::needs(edit, refusal.code)).unwrap_or_default();
         self.worry(Some(format!("the kernel refuses the packet rules: {}{object}{needs}", refusal.text)));
         // What is refused may take longer than what was read.
         self.earliest = Instant::now() + begin.elapsed() * 4;
@@ -415,7 +415,7 @@ impl Firewall {
         let first = std::mem::take(&mut self.drift).1.into_iter().next();
         self.drift_counts = RuleDrift::default();
         if external && let Some(first) = first {
-            let objects = sync::size(edits);
+            let objects = diff::size(edits);
             self.counts.external_changes += objects as u64;
             let (all, _) = self.told.repaired.get_or_insert((0, first));
             *all += objects;
@@ -469,7 +469,7 @@ impl Firewall {
     ) -> io::Result<Result<(), Refusal>> {
         let known = self.generation.take();
         let (mut done, mut transactions) = (0, 0);
-        for part in parts::of(edits) {
+        for part in edit_order::of(edits) {
             let begin = Instant::now();
             match self.carry(part, meanwhile.as_deref_mut()) {
                 Ok(()) => self.measures.applied.time(begin.elapsed()),

@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use tortie_net::Cidr;
 
-use super::super::wire::Writer;
 use super::dump;
 use super::firewall::Firewall;
 use super::ir::{Edit, KeyType, Set, SetKey, SetValue, ValueType};
 use super::kernel_tests::in_netns;
-use super::proto::*;
 use super::render::Options;
-use super::samples::set_of;
 use super::socket::Socket;
-use crate::api::{Mode, PolicyChange};
-use crate::resolve::Picture;
+use crate::fib::resolve::Picture;
+use crate::messages::{Mode, PolicyChange};
+use crate::netlink::codec::Writer;
+use crate::nft::fixtures::set_of;
+use crate::nft::uapi::*;
 use tortie_engine::model::Model;
 use tortie_engine::policy::{Engine, Globals, RulesetDelta};
 use tortie_engine::routing::ChangeId;
@@ -152,7 +152,7 @@ fn sets_with_one_name_stop_the_writing_until_one_of_them_is_gone() {
         take(&mut firewall, &delete(5, &policy(0)));
         settle(&mut firewall);
         let found = dump::table(&mut Socket::open().unwrap(), "tortie").unwrap().unwrap();
-        assert_eq!(super::sync::diff(firewall.renderer().table(), Some(&found)), Vec::new());
+        assert_eq!(crate::nft::diff::diff(firewall.renderer().table(), Some(&found)), Vec::new());
         let name =
             |n: usize| found.chains.keys().filter(|name| name.contains(&format!("default.p{n}-"))).count();
         assert_eq!((name(0), name(1), name(2)), (0, 2, 2));

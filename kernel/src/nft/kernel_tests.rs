@@ -13,9 +13,9 @@ use serde_json::Value;
 use super::dump::{self, Found};
 use super::encode::rule_hash;
 use super::ir::*;
-use super::samples::{any_table, cidr, edits, everything, set_of};
 use super::socket::{BatchError, Socket};
 use super::text;
+use crate::nft::fixtures::{any_table, cidr, edits, everything, set_of};
 
 #[path = "../../../tests/common/netns.rs"]
 mod netns;

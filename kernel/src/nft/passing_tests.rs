@@ -11,10 +11,10 @@ use std::time::Duration;
 use super::dump;
 use super::ir::*;
 use super::kernel_tests::{in_netns, nft, run};
-use super::parts;
-use super::samples::{cidr, set_of};
 use super::socket::Socket;
-use super::sync;
+use crate::nft::diff;
+use crate::nft::edit_order;
+use crate::nft::fixtures::{cidr, set_of};
 
 /// Each takes some 30 milliseconds, nft's own start among them.
 const ROUNDS: usize = 60;
@@ -108,16 +108,16 @@ fn a_table_that_others_changed_is_repaired_without_dropping_what_it_lets_through
         in_netns(move || {
             let wanted = table("fine", "nets", true, true);
             let mut socket = Socket::open().unwrap();
-            socket.batch(&sync::diff(&wanted, None), "t").unwrap();
+            socket.batch(&diff::diff(&wanted, None), "t").unwrap();
             let (sent, refused) = sending(|| {
                 for _ in 0..ROUNDS {
                     run(&nft, &[tampering], "");
                     let found = dump::table(&mut socket, "t").unwrap();
-                    let edits = sync::diff(&wanted, found.as_ref());
+                    let edits = diff::diff(&wanted, found.as_ref());
                     assert_ne!(edits, [], "{tampering}: it shows");
                     socket.batch(&edits, "t").unwrap();
                     let found = dump::table(&mut socket, "t").unwrap();
-                    assert_eq!(sync::diff(&wanted, found.as_ref()), [], "{tampering}: it is repaired");
+                    assert_eq!(diff::diff(&wanted, found.as_ref()), [], "{tampering}: it is repaired");
                 }
             });
             assert!(sent > ROUNDS * 100, "{sent} packets in {ROUNDS} rounds");
@@ -143,13 +143,13 @@ fn another_way_with_the_same_end_loses_nothing_and_passes_nothing() {
             let mut socket = Socket::open().unwrap();
             let edits = [(1, 0), (0, 1)].map(|(from, to): (usize, usize)| {
                 socket.remove("t").unwrap();
-                socket.batch(&sync::diff(&tables[from], None), "t").unwrap();
+                socket.batch(&diff::diff(&tables[from], None), "t").unwrap();
                 let found = dump::table(&mut socket, "t").unwrap();
-                sync::diff(&tables[to], found.as_ref())
+                diff::diff(&tables[to], found.as_ref())
             });
             let (sent, refused) = sending(|| {
                 for edits in edits.iter().rev().cycle().take(CHANGES) {
-                    for part in parts::of(edits) {
+                    for part in edit_order::of(edits) {
                         socket.batch(part, "t").unwrap();
                         std::thread::sleep(APART);
                     }

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::super::netlink::{self, Undone};
-use super::super::wire::{self, NLM_F_ACK, Writer};
 use super::encode;
 use super::ir::{Edit, Table};
-use super::proto::{GENMSG, NFT_MSG_GETGEN, NFT_MSG_NEWGEN, NFT_TABLE_F_OWNER, NFTA_GEN_ID, SUBSYSTEM};
+use crate::netlink::codec::{self, NLM_F_ACK, Writer};
+use crate::netlink::socket::{self, Undone};
+use crate::nft::uapi::{GENMSG, NFT_MSG_GETGEN, NFT_MSG_NEWGEN, NFT_TABLE_F_OWNER, NFTA_GEN_ID, SUBSYSTEM};
 
 /// Longer than any packet is among rules, also where the processor is taken away from the kernel meanwhile.
 const UNDER_WAY: Duration = Duration::from_millis(20);
@@ -43,7 +43,7 @@ pub(crate) enum BatchError {
 }
 
 /// A socket to nf_tables of the network namespace that it was opened in.
-pub(crate) struct Socket(pub(super) netlink::Socket);
+pub(crate) struct Socket(pub(super) socket::Socket);
 
 impl Socket {
     /// Opens it.
@@ -51,7 +51,7 @@ impl Socket {
     /// # Errors
     /// When the kernel has no nfnetlink, or no more sockets.
     pub(crate) fn open() -> io::Result<Self> {
-        netlink::Socket::open_for(NETLINK_NETFILTER).map(Self)
+        socket::Socket::open_for(NETLINK_NETFILTER).map(Self)
     }
 
     /// Carries out all edits on the table of family `inet` of that name, or none. The table is created when it does not
@@ -137,8 +137,8 @@ impl Socket {
             |buf, seq| request(buf, seq, NFT_MSG_GETGEN, NLM_F_ACK, |_| ()),
             |m| {
                 if m.kind == (SUBSYSTEM << 8) | NFT_MSG_NEWGEN {
-                    let gen_id = wire::Attrs::after(m.body, GENMSG).find(|(kind, _)| *kind == NFTA_GEN_ID);
-                    id = gen_id.and_then(|(_, data)| wire::be32(data));
+                    let gen_id = codec::Attrs::after(m.body, GENMSG).find(|(kind, _)| *kind == NFTA_GEN_ID);
+                    id = gen_id.and_then(|(_, data)| codec::be32(data));
                 }
             },
         )?;
@@ -166,7 +166,7 @@ pub(super) fn request(
     fill: impl FnOnce(&mut Writer<'_>),
 ) {
     let mut w = Writer::begin(buf, (SUBSYSTEM << 8) | message, flags, seq);
-    w.raw(&[super::proto::NFPROTO_INET, 0, 0, 0]);
+    w.raw(&[crate::nft::uapi::NFPROTO_INET, 0, 0, 0]);
     fill(&mut w);
     w.end();
 }

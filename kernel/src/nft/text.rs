@@ -14,7 +14,7 @@ use super::ir::{
     Chain, Field, KeyType, Log, Match, Rule, Set, SetKey, SetType, SetValue, Side, Statement, Table,
     ValueType,
 };
-use super::proto::{hook_name, kind_name};
+use crate::nft::uapi::{hook_name, kind_name};
 
 /// The table of family `inet` under this name.
 pub(crate) fn table(table: &Table, name: &str) -> String {

@@ -20,10 +20,10 @@ use tortie_net::Cidr;
 use super::dump::{self, FoundRule};
 use super::firewall::TABLE;
 use super::ir::{At, Chain, Hook, Kind, Match, Rule, Side, Statement, Table};
-use super::proto::*;
 use super::socket::{BatchError, Socket};
-use crate::netlink::grow_recv_buffer;
-use crate::wire::{self, Attrs, Messages};
+use crate::netlink::codec::{self, Attrs, Messages};
+use crate::netlink::socket::grow_recv_buffer;
+use crate::nft::uapi::*;
 
 /// The table that marks packets.
 pub(super) const MARKS: &str = "tortie-trace";
@@ -283,7 +283,7 @@ struct Sorter {
 impl Sorter {
     fn take(&mut self, bytes: &[u8], after: Duration) {
         for message in Messages(bytes).filter(|m| m.kind == (SUBSYSTEM << 8) | NFT_MSG_TRACE) {
-            let family = wire::u8_at(message.body, 0).unwrap_or_default();
+            let family = codec::u8_at(message.body, 0).unwrap_or_default();
             if let Some(told) = Told::read(family, message.body) {
                 self.put(told, after);
             }
@@ -332,14 +332,14 @@ impl Told {
         let (mut table, mut chain, mut verdict) = (String::new(), String::new(), TracedVerdict::Continue);
         for (attribute, data) in Attrs::after(body, GENMSG) {
             match attribute {
-                NFTA_TRACE_TABLE => table = wire::text(data),
-                NFTA_TRACE_CHAIN => chain = wire::text(data),
-                NFTA_TRACE_RULE_HANDLE => handle = wire::be64(data),
-                NFTA_TRACE_TYPE => kind = wire::be32(data),
-                NFTA_TRACE_ID => packet = wire::be32(data),
+                NFTA_TRACE_TABLE => table = codec::text(data),
+                NFTA_TRACE_CHAIN => chain = codec::text(data),
+                NFTA_TRACE_RULE_HANDLE => handle = codec::be64(data),
+                NFTA_TRACE_TYPE => kind = codec::be32(data),
+                NFTA_TRACE_ID => packet = codec::be32(data),
                 NFTA_TRACE_TRANSPORT_HEADER => header = Some(data),
                 NFTA_TRACE_VERDICT => verdict = verdict_of(data)?,
-                NFTA_TRACE_POLICY => verdict = code(wire::be32(data)?.cast_signed(), String::new()),
+                NFTA_TRACE_POLICY => verdict = code(codec::be32(data)?.cast_signed(), String::new()),
                 _ => {}
             }
         }
@@ -368,8 +368,8 @@ impl Told {
 
 fn verdict_of(data: &[u8]) -> Option<TracedVerdict> {
     let find = |wanted| Attrs(data).find(|(kind, _)| *kind == wanted).map(|(_, data)| data);
-    let number = find(NFTA_VERDICT_CODE).and_then(wire::be32)?.cast_signed();
-    Some(code(number, find(NFTA_VERDICT_CHAIN).map(wire::text).unwrap_or_default()))
+    let number = find(NFTA_VERDICT_CODE).and_then(codec::be32)?.cast_signed();
+    Some(code(number, find(NFTA_VERDICT_CHAIN).map(codec::text).unwrap_or_default()))
 }
 
 fn code(number: i32, chain: String) -> TracedVerdict {
@@ -401,7 +401,7 @@ fn family_name(family: u8) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Writer;
+    use crate::netlink::codec::Writer;
 
     fn told(packet: u32, table: &str, handle: Option<u64>, verdict: Option<i32>) -> Vec<u8> {
         let mut buf = Vec::new();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::BgpScrape;
 use super::core::CoreScrape;
-use super::page::{Page, flag, n};
+use crate::agent::metrics::exposition::{Page, flag, n};
 
 pub(super) fn write(page: &mut Page, bgp: &BgpScrape, core: &CoreScrape) {
     let Some(view) = &bgp.bfd else { return };

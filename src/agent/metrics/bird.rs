@@ -4,8 +4,8 @@
 use tortie_bgp::{FamilyStatus, PeerStatus, State};
 
 use super::Scrape;
-use super::page::{Page, flag};
 use super::sessions::STATES;
+use crate::agent::metrics::exposition::{Page, flag};
 
 /// What Calico's templates put into `protocol bgp`.
 const FILTERS: [(&str, &str); 2] =

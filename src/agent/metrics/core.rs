@@ -8,12 +8,12 @@ use tortie_bgp::State;
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
 use tortie_net::Cidr;
 
-use super::super::census::Census;
-use super::super::collector::Collected;
 use super::super::core::Core;
-use super::super::measures::{self, Measures};
-use super::super::options::PerPeer;
-use crate::serve::policy::PolicyStatus;
+use crate::agent::config::PerPeer;
+use crate::agent::controllers::ipam_gc::Collected;
+use crate::agent::controllers::pool_usage::Census;
+use crate::agent::core::counters::{self, Measures};
+use crate::api::policy::PolicyStatus;
 use tortie_engine::routing::{PeerIntent, PeerKind};
 use tortie_kernel::EndpointCondition;
 
@@ -124,7 +124,7 @@ impl Core {
     pub(super) fn scraped(&self, per_peer: PerPeer, now: Instant) -> CoreScrape {
         let mut invalid = BTreeMap::new();
         for problem in self.model.problems() {
-            *invalid.entry(measures::kind(&problem.key)).or_default() += 1;
+            *invalid.entry(counters::kind(&problem.key)).or_default() += 1;
         }
         let mut scrape = CoreScrape {
             running: self.running(),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::Scrape;
-use super::page::{Page, n};
+use crate::agent::metrics::exposition::{Page, n};
 
 /// Felix's states of a resync: 1 waits for the datastore, 2 resyncs, 3 is in sync.
 const IN_SYNC: f64 = 3.0;

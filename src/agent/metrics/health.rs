@@ -6,9 +6,9 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use super::page::{Page, flag, n, unix_before};
 use super::{Live, Scrape};
-use crate::serve::Backend;
+use crate::agent::metrics::exposition::{Page, flag, n, unix_before};
+use crate::api::Backend;
 
 /// What was logged since the start, by level: ERROR, WARN, INFO. One process has one log.
 static LOGGED: [AtomicU64; 3] = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
@@ -152,7 +152,7 @@ pub(super) fn apis(page: &mut Page, live: &Live) {
     for ((route, code), times) in &served {
         family.put(&[("route", route), ("code", &code.to_string())], n(times.count()));
     }
-    let calls = crate::plugins::meter::calls().read();
+    let calls = crate::plugins::metrics::calls().read();
     let mut family = page.counter("tortie_plugin_requests_total", "Calls of plugins on this host");
     for ((plugin, op, result), times) in &calls {
         family.put(&[("plugin", plugin), ("op", op), ("result", result)], n(times.count()));

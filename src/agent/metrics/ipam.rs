@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::core::CoreScrape;
-use super::page::{Page, n};
-use tortie_engine::ipam::meter;
+use crate::agent::metrics::exposition::{Page, n};
+use tortie_engine::ipam::metrics;
 
 #[expect(clippy::cast_precision_loss, reason = "numbers of addresses in use, far below 2^53")]
 pub(super) fn write(page: &mut Page, core: &CoreScrape) {
@@ -85,14 +85,14 @@ fn suspects(page: &mut Page, core: &CoreScrape) {
 }
 
 fn requests(page: &mut Page) {
-    let meter = meter::meter();
+    let meter = metrics::meter();
     let requests = meter.requests.read();
     let mut family = page.counter(
         "tortie_ipam_requests_total",
         "Requests for addresses and blocks by the agent, the Docker drivers and CNI plugins of this host",
     );
-    for op in meter::OPS {
-        for result in meter::RESULTS {
+    for op in metrics::OPS {
+        for result in metrics::RESULTS {
             let count = requests.get(&(op, result)).map_or(0, tortie_metrics::Histogram::count);
             family.put(&[("op", op), ("result", result)], n(count));
         }
@@ -108,7 +108,7 @@ fn requests(page: &mut Page) {
         "Transactions of IPAM that came too late, by the object that somebody else had changed",
     );
     let conflicts = meter.conflicts.read();
-    for object in meter::OBJECTS {
+    for object in metrics::OBJECTS {
         family
             .put(&[("object", object)], n(conflicts.get(object).map_or(0, tortie_metrics::Histogram::count)));
     }

@@ -1,9 +1,9 @@
 //! Kernel routes, drift of all planes, comparisons.
 
 use super::KernelScrape;
-use super::page::{Family, Page, n, unix_before};
-use crate::agent::beside::Judged;
-use crate::beside::{Plane, Verdict};
+use crate::agent::metrics::exposition::{Family, Page, n, unix_before};
+use crate::agent::observe::Judged;
+use crate::foreign::{Plane, Verdict};
 use tortie_kernel::{DriftCounts, OPS, RESULTS};
 
 pub(super) fn write(page: &mut Page, kernel: &KernelScrape, judged: Option<&Judged>, protocol: u8) {

@@ -12,11 +12,11 @@
 mod bfd;
 mod bird;
 mod core;
+mod exposition;
 mod felix;
 mod health;
 mod ipam;
 mod kernel;
-mod page;
 mod policy;
 mod rib;
 mod sessions;
@@ -31,12 +31,12 @@ use tortie_bgp::bfd::{Endpoint, Status};
 use tortie_bgp::{PeerStatus, Totals};
 
 use self::core::CoreScrape;
-use self::page::Page;
-use super::asked::CoreQuestion;
-use super::backend::{Ask, Live};
-use super::beside::Judged;
-use super::status::mode_name;
-use crate::serve::MetricsPage;
+use crate::agent::api::endpoints::CoreQuestion;
+use crate::agent::api::status::mode_name;
+use crate::agent::handle::{Ask, Live};
+use crate::agent::metrics::exposition::Page;
+use crate::agent::observe::Judged;
+use crate::api::MetricsPage;
 use crate::speaker::{self, BfdView, SpeakerView};
 use tortie_engine::routing::OriginKind;
 use tortie_kernel::{
@@ -151,7 +151,7 @@ impl Live {
             .collect();
         let bgp = match self.speaker.load_full() {
             Some(handle) => {
-                super::backend::ask_speaker(&handle, move |view| bgp_scrape(view, &named)).await.ok()
+                crate::agent::handle::ask_speaker(&handle, move |view| bgp_scrape(view, &named)).await.ok()
             }
             None => None,
         };
@@ -165,7 +165,7 @@ impl Live {
             self.kept
                 .count(kernel, &self.drops.load_full().map(|drops| drops.logged().0).unwrap_or_default());
         }
-        let judged = self.beside.as_ref().and_then(super::beside::Beside::last);
+        let judged = self.beside.as_ref().and_then(crate::agent::observe::Beside::last);
         Scrape { judged, core, kernel, bgp }
     }
 }

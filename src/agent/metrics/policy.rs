@@ -1,8 +1,8 @@
 //! Policy, endpoints, packet rules, denied packets, connection tracking.
 
 use super::core::CoreScrape;
-use super::page::{Page, flag, n};
 use super::{KernelScrape, Live, Scrape};
+use crate::agent::metrics::exposition::{Page, flag, n};
 use tortie_kernel::Denial;
 
 pub(super) fn write(page: &mut Page, live: &Live, core: &CoreScrape, scrape: &Scrape) {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::page::{Page, n};
 use super::{BgpScrape, Scrape};
-use crate::serve::codes;
+use crate::agent::metrics::exposition::{Page, n};
+use crate::api::codes;
 
 const FAMILIES: [&str; 2] = ["ipv4", "ipv6"];
 

@@ -4,7 +4,7 @@ use tortie_bgp::{FamilyStatus, PeerStatus, RestartPhase, State};
 
 use super::BgpScrape;
 use super::core::{CoreScrape, PeerScrape};
-use super::page::{Page, flag, n, unix_before};
+use crate::agent::metrics::exposition::{Page, flag, n, unix_before};
 
 pub(super) const STATES: [State; 6] =
     [State::Idle, State::Connect, State::Active, State::OpenSent, State::OpenConfirm, State::Established];

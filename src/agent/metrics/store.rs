@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::core::CoreScrape;
-use super::page::{Page, flag, n};
+use crate::agent::metrics::exposition::{Page, flag, n};
 use tortie_metrics::Histogram;
 
 type Requests = BTreeMap<(&'static str, &'static str), Histogram>;

@@ -14,7 +14,7 @@ use super::network::{Host, Network, ROUTER, UPLINK, WIRE};
 use super::ping::Pings;
 use super::probe::{self, Monitor, run, until};
 use super::router::{LEARNED_V4, LEARNED_V6};
-use crate::serve::api::Status;
+use crate::api::status::Status;
 
 /// The outcome of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,8 +14,8 @@
 //! The inner part dies with the outer one, however that ends; its namespaces, mounts and processes go with it.
 
 pub mod checks;
-mod inside;
-mod leftover;
+mod cleanup_check;
+mod inner;
 pub mod network;
 mod page;
 mod ping;
@@ -34,13 +34,13 @@ use clap::{Args, Subcommand};
 use tortie_topology::{Lab, Options, Sandbox};
 
 use self::checks::{Check, check};
-use self::inside::{Break, Event};
 use self::network::{MOST_HOSTS, Spec};
 use self::router::Router;
 use super::Context;
 use super::failure::{Exit, Failure};
 use super::lab::{self, own_program};
 use super::output::{self, Format};
+use crate::cli::demo::inner::{Break, Event};
 
 /// Where the lab keeps its state; inside, /run is a file system of its own.
 const STATE_DIR: &str = "/run/tortie-demo";
@@ -115,7 +115,7 @@ pub(super) fn run(context: &Context, command: &DemoCommand) -> Result<(), Failur
             state_dir: STATE_DIR.into(),
             datastore: None,
         };
-        return inside::run(spec, command.breaking);
+        return inner::run(spec, command.breaking);
     }
     outside(context, command)
 }
@@ -193,7 +193,7 @@ fn outside(context: &Context, command: &DemoCommand) -> Result<(), Failure> {
             format!("the inner part of the demo ended early ({how})"),
         ));
     }
-    let left = leftover::nothing_left(&outcome.namespaces, STATE_DIR);
+    let left = cleanup_check::nothing_left(&outcome.namespaces, STATE_DIR);
     teller.say(&format!("        nothing left: {:<58} {}", "", if left.ok { "ok" } else { "FAILED" }));
     if !left.ok {
         teller.say(&format!("          {}", left.evidence));
@@ -279,7 +279,7 @@ fn follow(child: &mut Child, teller: &Teller, hosts: &page::Hosts, page: SocketA
             Event::Line { seconds, text, ok } => teller.line(seconds, &text, ok),
             Event::Detail { text } => teller.say(&format!("          {text}")),
             Event::Up { nodes } => {
-                if let Some(inner) = leftover::inner_process(child.id()) {
+                if let Some(inner) = cleanup_check::inner_process(child.id()) {
                     let root = PathBuf::from(format!("/proc/{inner}/root{STATE_DIR}"));
                     hosts.set(nodes.into_iter().map(|n| (n.clone(), network::socket(&root, &n))).collect());
                 }
@@ -392,7 +392,7 @@ fn report(format: Format, teller: &Teller, checks: &[Check]) -> Result<(), Failu
 
 /// Becomes a shell in a node of the demo that runs.
 fn shell(node: &str) -> Result<(), Failure> {
-    let Some(holder) = leftover::holder_of(node) else {
+    let Some(holder) = cleanup_check::holder_of(node) else {
         let text = format!("no demo with a node {node} runs here: start `tortie demo` in another terminal");
         return Err(Failure::new(Exit::No, "not-running", text));
     };

@@ -15,9 +15,9 @@ use axum::routing::get;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::serve::api::Status;
-use crate::serve::client::{Client, ClientErrorKind, escape};
-use crate::serve::page;
+use crate::api::client::{Client, ClientErrorKind, escape};
+use crate::api::http::page;
+use crate::api::status::Status;
 
 /// The port that is tried first.
 const PORT: u16 = 7979;

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::checks::{Found, Limits, ping};
 use super::network::Network;
 use super::probe::until;
-use crate::serve::policy::Trace;
+use crate::api::policy::Trace;
 use tortie_store::Op;
 
 const NAME: &str = "no-ping";

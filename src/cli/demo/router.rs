@@ -7,8 +7,8 @@ use tortie_topology::Options;
 
 use super::network::{HOST_AS, Host, Network, ROUTER, ROUTER_AS, ROUTER_V4, ROUTER_V6};
 use super::probe::run;
-use crate::serve::api::List;
-use crate::serve::bgp::{BgpRoute, Peer};
+use crate::api::bgp::{BgpRoute, Peer};
+use crate::api::status::List;
 
 /// A router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]

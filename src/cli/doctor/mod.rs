@@ -11,8 +11,8 @@
 //!   store, agent's socket ----+
 //! ```
 
-mod host;
-mod judge;
+mod checks;
+mod host_state;
 pub(super) mod ports;
 
 use std::fmt::Write as _;
@@ -23,9 +23,9 @@ use super::Context;
 use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::output;
-use crate::serve::api::Status;
+use crate::api::status::Status;
 
-pub(super) use judge::{Finding, Verdict};
+pub(super) use checks::{Finding, Verdict};
 
 /// What `tortie doctor` answers.
 #[derive(Debug, Serialize)]
@@ -55,13 +55,13 @@ pub(super) async fn run(context: &Context) -> Result<(), Failure> {
 pub(super) async fn examine(context: &Context) -> Report {
     let globals = &context.globals;
     let agent: Result<Status, Failure> = Client::new(&globals.socket).get("/v1/status").await;
-    let store = host::store(globals).await;
-    let mut seen = host::read(&globals.socket);
+    let store = host_state::store(globals).await;
+    let mut seen = host_state::read(&globals.socket);
     seen.store = Some(store);
     seen.agent = Some(agent.map_err(|failure| (failure.exit, failure.text)));
     seen.abilities = tortie_kernel::try_abilities();
     seen.sockets = crate::speaker::try_sockets();
-    let items = judge::judge(&seen);
+    let items = checks::judge(&seen);
     let of = |verdict| items.iter().filter(|f| f.result == verdict).count();
     Report {
         failures: of(Verdict::Fail),

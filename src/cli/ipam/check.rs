@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::{Context, failed, open};
 use crate::agent;
+use crate::api::status::API_VERSION;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
-use crate::serve::api::API_VERSION;
 use tortie_engine::ipam::Space;
 use tortie_engine::ipam::check::{Evidence, Finding, Fix, Kind, Mended, Picture, findings};
 use tortie_store::Store;

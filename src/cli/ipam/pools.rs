@@ -6,9 +6,9 @@ use tortie_config::resource::{Ipip, IpipMode, Pool};
 use tortie_net::Cidr;
 
 use super::{Context, open};
+use crate::api::ipam::{self as words, PoolRow};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
-use crate::serve::ipam::{self as words, PoolRow};
 use tortie_engine::ipam::Space;
 use tortie_engine::ipam::check::Picture;
 use tortie_store::{Compare, Op, Outcome, Store, Txn};

@@ -10,12 +10,12 @@ use tortie_config::key::{IpFamily, Key, Scope, prefix};
 use tortie_net::Cidr;
 
 use super::{Context, open};
+use crate::api::explain::Why;
+use crate::api::ipam::{self as words, Holder, state};
+use crate::api::status::RouteGet;
 use crate::cli::client::Client;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
-use crate::serve::api::RouteGet;
-use crate::serve::ipam::{self as words, Holder, state};
-use crate::serve::why::Why;
 use tortie_engine::ipam::Space;
 use tortie_engine::ipam::check::Picture;
 use tortie_store::Snapshot;

@@ -21,12 +21,13 @@ use super::plan::{Inventory, Plan, names};
 use super::report::{Line, Progress};
 use super::rules::felix_sets;
 use super::trial::Compared;
-use super::{AdoptCommand, Common, ours, tools};
+use super::{AdoptCommand, Common, tools};
+use crate::api::policy::Diff;
 use crate::cli::Context;
 use crate::cli::failure::{Exit, Failure};
-use crate::serve::policy::Diff;
+use crate::cli::migrate::agent;
 use tortie_kernel::Look;
-use tortie_kernel::handover::{self, BIRD, KeptRoute};
+use tortie_kernel::maintenance::handover::{self, BIRD, KeptRoute};
 
 /// Who writes the routes of connected networks (`RTPROT_KERNEL`).
 const KERNEL: u8 = 2;
@@ -275,7 +276,7 @@ impl<'a> Session<'a> {
     async fn start(&mut self, progress: &mut Progress) -> Result<(), Failure> {
         let (protocol, metric) = self.marks();
         let (socket, wait) = (self.socket(), self.wait());
-        let runs = ours::status(socket).await.is_some_and(|status| status.dataplane.mode == "program");
+        let runs = agent::status(socket).await.is_some_and(|status| status.dataplane.mode == "program");
         let (copy, start, settle) = (self.line(Step::Copy), self.line(Step::Start), self.line(Step::Settle));
         let (agent_with, accepted) = (self.command.agent_with.clone(), self.command.accept_differences);
         let copies: Vec<KeptRoute> =
@@ -308,7 +309,7 @@ impl<'a> Session<'a> {
         progress
             .step(settle, async {
                 journal.begin(Step::Settle)?;
-                let status = ours::settle(socket, wait).await?;
+                let status = agent::settle(socket, wait).await?;
                 let missing = without_ours(protocol, metric)?;
                 journal.change(|record| record.without_ours.clone_from(&missing))?;
                 if let Some(first) = missing.first()
@@ -388,7 +389,7 @@ impl<'a> Session<'a> {
         progress
             .step(line, async {
                 journal.begin(Step::Verify)?;
-                ours::settle(socket, wait).await?;
+                agent::settle(socket, wait).await?;
                 let left = look()?;
                 if !left.routes.is_empty() || !left.rules.is_empty() || !left.sets.is_empty() {
                     let text = format!(

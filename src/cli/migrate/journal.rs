@@ -17,11 +17,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tortie_net::Cidr;
 
-use super::boot::Boot;
 use super::daemons::{Daemon, StopWith};
 use super::tools::Saved;
 use crate::cli::failure::{Exit, Failure};
-use tortie_kernel::handover::KeptRoute;
+use crate::cli::migrate::boot_units::Boot;
+use tortie_kernel::maintenance::handover::KeptRoute;
 
 /// The form of both files; another one is refused.
 const VERSION: u32 = 1;

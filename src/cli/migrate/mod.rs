@@ -13,12 +13,12 @@
 //! ```
 
 mod adopt;
-mod boot;
+mod agent;
+mod boot_units;
 mod check;
 mod compare;
 mod daemons;
 mod journal;
-mod ours;
 mod plan;
 mod report;
 mod restarts;

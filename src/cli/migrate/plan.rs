@@ -1,11 +1,11 @@
 //! The steps, in words: what each does, what packets notice of it, how it is undone. Pure; `adopt` and `rollback` go
 //! exactly these.
 
-use super::boot::Pair;
 use super::daemons::{Daemon, StopWith};
 use super::journal::{Snapshot, Step};
 use super::report::{Line, line, named};
 use super::rules;
+use crate::cli::migrate::boot_units::Pair;
 
 /// What is there to be moved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use super::daemons::{self, Daemon};
 use super::report::Progress;
-use crate::beside::{Bird, bird};
 use crate::cli::failure::{Exit, Failure};
+use crate::foreign::{Bird, bird};
 
 /// How often BIRD is asked.
 const LOOK: Duration = Duration::from_millis(500);
@@ -122,7 +122,7 @@ pub(super) async fn over(sockets: &[PathBuf], wait: Duration, progress: &Progres
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::beside::{BirdProtocol, BirdRecovery};
+    use crate::foreign::{BirdProtocol, BirdRecovery};
 
     #[test]
     fn restarts_are_said_by_who_waits_for_whom() {

@@ -18,11 +18,12 @@ use super::journal::{Journal, Phase, Record, Snapshot, Step};
 use super::plan::Back;
 use super::report::Progress;
 use super::rules::Listing;
-use super::{RollbackCommand, ours, tools};
-use crate::beside::Backend;
+use super::{RollbackCommand, tools};
 use crate::cli::Context;
 use crate::cli::failure::{Exit, Failure};
-use tortie_kernel::handover::{self, BIRD, KeptRoute};
+use crate::cli::migrate::agent;
+use crate::foreign::Backend;
+use tortie_kernel::maintenance::handover::{self, BIRD, KeptRoute};
 use tortie_kernel::{Marks, Purge};
 
 /// `tortie migrate rollback`.
@@ -251,10 +252,10 @@ impl Work {
         let patience =
             if self.has_begun(Step::RemoveRules) { Duration::ZERO } else { Duration::from_secs(3) };
         let begin = Instant::now();
-        while !ours::runs() && begin.elapsed() < patience {
+        while !agent::runs() && begin.elapsed() < patience {
             std::thread::sleep(Duration::from_millis(20));
         }
-        ours::stop()
+        agent::stop()
     }
 
     fn routes(&self) -> Result<String, Failure> {
@@ -304,7 +305,7 @@ impl Work {
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        if ours::runs() {
+        if agent::runs() {
             let text = "our agent is here again: stop what restarts it, then run rollback again";
             return Err(Failure::new(Exit::Refused, "agent-runs", text));
         }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use crate::beside::felix::{is_chain, is_old};
+use crate::foreign::felix::{is_chain, is_old};
 
 /// The rules of one backend and family.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! The tools that read and write what Felix wrote: `iptables-save`, `iptables-restore` and `ipset`, as they are on this host.
 
 use super::rules::Listing;
-use crate::beside::{Backend, tools};
 use crate::cli::failure::{Exit, Failure};
+use crate::foreign::{Backend, tools};
 
 /// Seconds to wait for the lock of the old tables.
 const LOCK: &str = "5";

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::api::policy::Diff;
+use crate::api::status::Status;
 use crate::cli::Globals;
 use crate::cli::client::Client;
 use crate::cli::failure::{Exit, Failure};
-use crate::serve::api::Status;
-use crate::serve::policy::Diff;
 
 /// How often an agent that starts is asked.
 const LOOK: Duration = Duration::from_millis(100);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use tortie_config::key::{EndpointKey, Key};
 
 use super::AttachError;
-use crate::serve::api::{Applied, AppliedRequest};
-use crate::serve::client::{Client, ClientErrorKind};
+use crate::api::client::{Client, ClientErrorKind};
+use crate::api::status::{Applied, AppliedRequest};
 use tortie_store::Revision;
 
 /// How often a socket that nobody listens at is tried again.
@@ -125,7 +125,7 @@ async fn ask(
     revision: Revision,
     wait: Duration,
     begun: Option<Instant>,
-) -> Result<Applied, crate::serve::client::ClientError> {
+) -> Result<Applied, crate::api::client::ClientError> {
     let wait_millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     let elapsed_millis = begun.map(|at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX));
     let request = AppliedRequest { key: key.to_owned(), revision, wait_millis, elapsed_millis };

@@ -7,7 +7,7 @@ use tortie_config::resource::WorkloadEndpoint;
 use tortie_net::Cidr;
 
 use super::{AttachError, Link, Wanted};
-use tortie_kernel::plumb::{self, GATEWAY, Namespace, PlumbError};
+use tortie_kernel::container::{self, GATEWAY, Namespace, PlumbError};
 use tortie_store::Store;
 
 /// Something that is not as it should be.
@@ -94,7 +94,7 @@ fn links(wanted: &Wanted) -> Result<Vec<Difference>, PlumbError> {
     let host = &wanted.host_ifname;
     let on_host = |what: &str| format!("{host} on this host: {what}");
     let mut router = None;
-    match plumb::look_outside(host, &wanted.addrs)? {
+    match container::look_outside(host, &wanted.addrs)? {
         None => all.compare(&format!("{host} on this host"), "an interface", None),
         Some(outside) => {
             router = outside.link_local;
@@ -126,7 +126,7 @@ fn links(wanted: &Wanted) -> Result<Vec<Difference>, PlumbError> {
         Err(error) => return Err(error),
     };
     let name = &wanted.ifname;
-    let Some(inside) = plumb::look_inside(&namespace, name)? else {
+    let Some(inside) = container::look_inside(&namespace, name)? else {
         all.compare(&format!("{name} in the container"), "an interface", None);
         return Ok(all.0);
     };
@@ -156,8 +156,8 @@ fn links(wanted: &Wanted) -> Result<Vec<Difference>, PlumbError> {
             all.compare(&within(&format!("route to {prefix}")), via, None);
         }
     }
-    let (to, from) = plumb::shaped(host)?;
-    let octets = |rate: Option<plumb::Rate>| rate.map(|rate| (rate.bits / 8).to_string());
+    let (to, from) = container::shaped(host)?;
+    let octets = |rate: Option<container::Rate>| rate.map(|rate| (rate.bits / 8).to_string());
     for (what, wanted, found) in
         [("ingress limit", wanted.bandwidth.ingress, to), ("egress limit", wanted.bandwidth.egress, from)]
     {
@@ -168,7 +168,9 @@ fn links(wanted: &Wanted) -> Result<Vec<Difference>, PlumbError> {
             all.compare(&on_host(what), wanted, None);
         }
     }
-    if !wanted.ports.is_empty() && !plumb::mapped_tables(&wanted.ports_table)?.contains(&wanted.ports_table) {
+    if !wanted.ports.is_empty()
+        && !container::mapped_tables(&wanted.ports_table)?.contains(&wanted.ports_table)
+    {
         all.compare(&format!("table inet {}", wanted.ports_table), "the port mappings", None);
     }
     Ok(all.0)

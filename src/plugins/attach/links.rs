@@ -6,7 +6,7 @@ use tortie_config::key::EndpointKey;
 use tortie_config::resource::{InterfaceName, MacAddr, ValueError};
 
 use super::{AttachError, Leaving, Link, Wanted};
-use tortie_kernel::plumb::{
+use tortie_kernel::container::{
     self, Adopted, GATEWAY, HOST_MAC, HostSide, HostSpec, InsideSpec, MIN_MTU_V6, Namespace, PlumbError,
     Stripped, VethSpec,
 };
@@ -31,7 +31,7 @@ pub fn host_interface(prefix: &str, id: &str) -> Result<InterfaceName, String> {
     let tail = if digits.len() >= 32 && digits.bytes().all(|b| b.is_ascii_hexdigit()) {
         digits.get(..11).unwrap_or_default().to_owned()
     } else {
-        format!("{:016x}", plumb::hash(id)).get(..11).unwrap_or_default().to_owned()
+        format!("{:016x}", container::hash(id)).get(..11).unwrap_or_default().to_owned()
     };
     format!("{prefix}{tail}").parse().map_err(|error: ValueError| error.to_string())
 }
@@ -113,11 +113,11 @@ impl Steps {
         for step in self.0.into_iter().rev() {
             // What cannot be undone is found by the next try and by `ipam check`; the first error is what counts.
             let _ = match step {
-                Step::Pair(name) => plumb::remove_link(&name).map(drop),
-                Step::Adopted(adopted) => plumb::give_back(&adopted),
+                Step::Pair(name) => container::remove_link(&name).map(drop),
+                Step::Adopted(adopted) => container::give_back(&adopted),
                 Step::Inside(stripped) => stripped.undo(),
-                Step::Limited(name) => plumb::unlimit(&name),
-                Step::Ports(table) => plumb::unmap_ports(&table),
+                Step::Limited(name) => container::unlimit(&name),
+                Step::Ports(table) => container::unmap_ports(&table),
             };
         }
     }
@@ -144,17 +144,17 @@ fn make_with(wanted: &Wanted, steps: &mut Steps) -> Result<Parts, PlumbError> {
     let mut notes = Vec::new();
     let found = match &wanted.link {
         Link::Veth => {
-            if plumb::alias_of(host)?.is_some_and(|found| is_of(&found, &alias).is_some()) {
-                if plumb::look_inside(&namespace, &wanted.ifname)?.is_some() {
+            if container::alias_of(host)?.is_some_and(|found| is_of(&found, &alias).is_some()) {
+                if container::look_inside(&namespace, &wanted.ifname)?.is_some() {
                     return Err(PlumbError::Exists {
                         name: wanted.ifname.to_string(),
                         place: "in the container",
                     });
                 }
-                plumb::remove_link(host)?;
+                container::remove_link(host)?;
                 notes.push(format!("{host} was left over from an earlier try and was replaced"));
             }
-            plumb::create_veth(&VethSpec {
+            container::create_veth(&VethSpec {
                 host,
                 host_mac: Some(HOST_MAC),
                 peer: &wanted.ifname,
@@ -167,11 +167,11 @@ fn make_with(wanted: &Wanted, steps: &mut Steps) -> Result<Parts, PlumbError> {
             Some(&wanted.ifname)
         }
         Link::Existing { host: now, inside } => {
-            steps.0.push(Step::Adopted(plumb::adopt(now, host, &format!("{alias}{WAS}{now}"))?));
+            steps.0.push(Step::Adopted(container::adopt(now, host, &format!("{alias}{WAS}{now}"))?));
             inside.as_ref()
         }
     };
-    let side = plumb::host_side(&HostSpec { name: host, addrs: &wanted.addrs, mtu: wanted.mtu })?;
+    let side = container::host_side(&HostSpec { name: host, addrs: &wanted.addrs, mtu: wanted.mtu })?;
     let mac = match found {
         None => wanted.mac,
         Some(found) => {
@@ -185,7 +185,7 @@ fn make_with(wanted: &Wanted, steps: &mut Steps) -> Result<Parts, PlumbError> {
                 link_local: side.link_local,
                 routes: wanted.routes.as_deref(),
             };
-            let (mac, stripped) = plumb::inside(&namespace, &spec)?;
+            let (mac, stripped) = container::inside(&namespace, &spec)?;
             // With a pair of our own the interface goes as a whole.
             if matches!(wanted.link, Link::Existing { .. }) {
                 steps.0.push(Step::Inside(stripped));
@@ -193,14 +193,14 @@ fn make_with(wanted: &Wanted, steps: &mut Steps) -> Result<Parts, PlumbError> {
             Some(mac)
         }
     };
-    plumb::host_routes(host, &wanted.addrs)?;
-    if wanted.bandwidth != plumb::Bandwidth::default() {
+    container::host_routes(host, &wanted.addrs)?;
+    if wanted.bandwidth != container::Bandwidth::default() {
         steps.0.push(Step::Limited(host.clone()));
-        plumb::limit(host, &wanted.bandwidth, found.map(|_| (&namespace, &wanted.ifname)))?;
+        container::limit(host, &wanted.bandwidth, found.map(|_| (&namespace, &wanted.ifname)))?;
     }
     if !wanted.ports.is_empty() {
         steps.0.push(Step::Ports(wanted.ports_table.clone()));
-        plumb::map_ports(&wanted.ports_table, &wanted.addrs, &wanted.ports)?;
+        container::map_ports(&wanted.ports_table, &wanted.addrs, &wanted.ports)?;
     }
     let mut gateways = Vec::new();
     if wanted.addrs.iter().any(IpAddr::is_ipv4) {
@@ -213,7 +213,7 @@ fn make_with(wanted: &Wanted, steps: &mut Steps) -> Result<Parts, PlumbError> {
 /// Removes the interface of an endpoint, with its bandwidth.
 pub(super) fn clear(leaving: &Leaving) -> Result<(), PlumbError> {
     let host = &leaving.host_ifname;
-    let (found, alias) = (plumb::alias_of(host)?, alias(&leaving.key));
+    let (found, alias) = (container::alias_of(host)?, alias(&leaving.key));
     // A name is 44 bits of an id: whose interface it is says the text at it.
     let was = match found.as_deref() {
         None | Some("") => None,
@@ -222,10 +222,10 @@ pub(super) fn clear(leaving: &Leaving) -> Result<(), PlumbError> {
             None => return Ok(()),
         },
     };
-    let first = plumb::unlimit(host);
+    let first = container::unlimit(host);
     match was {
-        Some(was) => first.and(plumb::disown(host, was)),
-        None if leaving.own_link => first.and(plumb::remove_link(host).map(drop)),
+        Some(was) => first.and(container::disown(host, was)),
+        None if leaving.own_link => first.and(container::remove_link(host).map(drop)),
         None => first,
     }
 }

@@ -23,7 +23,7 @@ use tortie_config::key::EndpointKey;
 use tortie_config::resource::{InterfaceName, Labels, MacAddr};
 use tortie_net::Cidr;
 
-use tortie_kernel::plumb::{self, Bandwidth, PlumbError, PortMapping};
+use tortie_kernel::container::{self, Bandwidth, PlumbError, PortMapping};
 use tortie_store::{Revision, Store, StoreError};
 
 pub use self::agent::{Agent, AgentAbsent, applied, departed};
@@ -76,7 +76,7 @@ pub struct Wanted {
     pub instance: Option<String>,
     /// Ports of the host that lead to it.
     pub ports: Vec<PortMapping>,
-    /// The table that holds them; see [`tortie_kernel::plumb::ports_table`].
+    /// The table that holds them; see [`tortie_kernel::container::ports_table`].
     pub ports_table: String,
     /// How much may pass.
     pub bandwidth: Bandwidth,
@@ -233,7 +233,7 @@ pub async fn detach(store: &dyn Store, agent: &Agent, leaving: &Leaving) -> Resu
     let (asked, table) = (leaving.clone(), leaving.ports_table.clone());
     let (removed, unmapped, cleared) = tokio::join!(
         remove_endpoint(store, &leaving.key, leaving.instance.as_deref()),
-        blocking(move || plumb::unmap_ports(&table)),
+        blocking(move || container::unmap_ports(&table)),
         blocking(move || if others { Ok(()) } else { links::clear(&asked) }),
     );
     if let Ok(Ok(Some(removed))) = &removed {

@@ -11,7 +11,7 @@ use super::config::Config;
 use super::error::{CniError, code};
 use super::names::Identity;
 use super::result::Ip;
-use super::wishes::{Wish, wishes};
+use crate::plugins::cni::address_requests::{Wish, wishes};
 use tortie_engine::ipam::{Assignment, Ipam, IpamError, Range, Request, Want};
 use tortie_store::StoreError;
 

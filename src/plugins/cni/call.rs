@@ -36,7 +36,7 @@ pub(super) struct Call {
 
 impl From<AttachError> for CniError {
     fn from(error: AttachError) -> Self {
-        use tortie_kernel::plumb::PlumbError;
+        use tortie_kernel::container::PlumbError;
         let number = match &error {
             _ if error.try_later() => code::TRY_AGAIN,
             AttachError::Plumb(

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use tortie_engine::ipam::Want;
-use tortie_kernel::plumb::{PortMapping, Rate, Transport};
+use tortie_kernel::container::{PortMapping, Rate, Transport};
 
 /// A sentence and its test.
 const SENTENCES: &[(&str, fn())] = &[

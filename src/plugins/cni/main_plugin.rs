@@ -19,7 +19,7 @@ use super::names::Identity;
 use super::result::{CniResult, Interface, Ip, Route};
 use crate::plugins::attach::{self, Attached, Leaving, Link, Wanted};
 use tortie_engine::ipam::Ipam;
-use tortie_kernel::plumb::{self, HOST_MAC, PORTS_PREFIX};
+use tortie_kernel::container::{self, HOST_MAC, PORTS_PREFIX};
 use tortie_store::Store;
 
 type Answer = Result<Option<Value>, CniError>;
@@ -46,7 +46,7 @@ fn ifname(call: &Call) -> Result<InterfaceName, CniError> {
 }
 
 fn ports_table(container_id: &str, ifname: &str) -> String {
-    plumb::ports_table(PORTS_PREFIX, &format!("{container_id} {ifname}"))
+    container::ports_table(PORTS_PREFIX, &format!("{container_id} {ifname}"))
 }
 
 /// Addresses that the earlier plugins gave.
@@ -150,7 +150,7 @@ fn link(call: &Call) -> Result<Link, CniError> {
         let name = parse_name(&interface.name)?;
         // Bridges and uplinks stand in results, too: the end of a pair and a tap are a workload's.
         let found =
-            plumb::look_outside(&name, &[]).map_err(|e| CniError::new(code::KERNEL, e.to_string()))?;
+            container::look_outside(&name, &[]).map_err(|e| CniError::new(code::KERNEL, e.to_string()))?;
         match found {
             Some(found) if matches!(found.kind.as_str(), "veth" | "tun" | "netkit") => hosts.push(name),
             Some(_) => {}
@@ -184,9 +184,9 @@ fn free_name(link: &Link, netns: &Path, ifname: &InterfaceName) -> Result<(), Cn
     if *link != Link::Veth {
         return Ok(());
     }
-    let of = |error: plumb::PlumbError| CniError::from(attach::AttachError::Plumb(error));
-    let namespace = plumb::Namespace::open(netns).map_err(of)?;
-    match plumb::look_inside(&namespace, ifname).map_err(of)? {
+    let of = |error: container::PlumbError| CniError::from(attach::AttachError::Plumb(error));
+    let namespace = container::Namespace::open(netns).map_err(of)?;
+    match container::look_inside(&namespace, ifname).map_err(of)? {
         Some(_) => {
             let msg =
                 format!("interface {ifname} exists already in the container: DEL comes before another ADD");
@@ -337,7 +337,7 @@ async fn remove(
 /// Whether the interface is one that we made: those have Calico's MAC address, and an interface that was taken over keeps
 /// its own.
 fn own_link(name: &InterfaceName) -> bool {
-    let found = plumb::look_outside(name, &[]).ok().flatten();
+    let found = container::look_outside(name, &[]).ok().flatten();
     found.is_none_or(|found| found.kind == "veth" && found.mac == Some(HOST_MAC))
 }
 

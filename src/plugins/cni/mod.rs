@@ -9,6 +9,7 @@
 //! ```
 
 mod address;
+mod address_requests;
 mod addresses;
 mod args;
 mod call;
@@ -30,7 +31,6 @@ mod runtime;
 mod settings;
 mod status;
 mod version;
-mod wishes;
 
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::process::ExitCode;
@@ -38,6 +38,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 pub use address::Address;
+pub use address_requests::{Wish, wishes};
 pub use args::{Args, EnvArgs};
 pub use config::{Attachment, Config, Strictness};
 pub use datastore::{Datastore, options as store_options};
@@ -49,7 +50,6 @@ pub use result::{CniResult, Dns, Interface, Ip, Route};
 pub use runtime::{IpRange, RuntimeConfig};
 pub use settings::{Frame, IpamSettings, LogSettings, LogTarget};
 pub use version::Version;
-pub use wishes::{Wish, wishes};
 
 /// Which of the two plugins this process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,7 +153,8 @@ fn answer(plugin: Plugin, env: Env) -> Result<Option<Value>, Failure> {
         };
         let name = if matches!(plugin, Plugin::Main) { "cni" } else { "cni-ipam" };
         let command = call.env.command.as_str();
-        super::meter::tell(&call.agent().socket, name, command, answer.is_ok(), begin.elapsed()).await;
+        crate::plugins::metrics::tell(&call.agent().socket, name, command, answer.is_ok(), begin.elapsed())
+            .await;
         answer
     });
     let (command, network) = (call.env.command.as_str(), &call.config.name);

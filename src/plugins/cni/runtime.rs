@@ -14,7 +14,7 @@ use super::error::{CniError, code, shown};
 use super::json::{Object, elements};
 use super::result::Dns;
 use tortie_engine::ipam::Range;
-use tortie_kernel::plumb::{Bandwidth, PortMapping, Rate, Transport};
+use tortie_kernel::container::{Bandwidth, PortMapping, Rate, Transport};
 
 /// The areas of `runtimeConfig`.
 #[derive(Debug, Clone, Default, PartialEq)]

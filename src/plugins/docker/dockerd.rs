@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::serve::client::{Client, escape};
+use crate::api::client::{Client, escape};
 
 /// dockerd may hold its locks while it waits for a driver: nothing waits long for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);

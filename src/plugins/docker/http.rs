@@ -16,7 +16,8 @@ use tokio::net::UnixListener;
 
 use super::error::Refusal;
 use super::poolid::{DEFAULT, GLOBAL, shorten};
-use super::{LabelSource, Role, Shared, follow, wire};
+use super::{LabelSource, Role, Shared, wire};
+use crate::plugins::docker::sync;
 
 /// Longest body that is read as a request, in octets: `-p` of some thousand ports.
 const BODY_MAX: usize = 512 * 1024;
@@ -80,7 +81,7 @@ async fn answer(shared: &Arc<Shared>, driver: &str, role: Role, request: Request
     };
     let result = if answered.is_ok() { "ok" } else { "error" };
     let op = METHODS.iter().copied().find(|known| *known == method).unwrap_or("other");
-    crate::plugins::meter::calls().time(("docker", op, result), begin.elapsed());
+    crate::plugins::metrics::calls().time(("docker", op, result), begin.elapsed());
     match answered {
         Ok(Some(answer)) => respond(StatusCode::OK, &answer),
         Ok(None) => {
@@ -150,7 +151,7 @@ async fn call(
             let request: wire::Named = wire::read(method, body)?;
             let answer = shared.create_endpoint(&request).await?;
             if shared.options.labels != LabelSource::Off {
-                tokio::spawn(follow::label(shared.clone(), request.endpoint_id));
+                tokio::spawn(sync::label(shared.clone(), request.endpoint_id));
             }
             answer
         }

@@ -14,7 +14,6 @@
 mod addresses;
 mod dockerd;
 mod error;
-mod follow;
 mod http;
 mod network;
 mod poolid;
@@ -22,6 +21,7 @@ mod pools;
 mod ports;
 mod records;
 mod state;
+mod sync;
 mod wire;
 
 use std::collections::BTreeSet;
@@ -203,7 +203,7 @@ pub fn serve(store: Arc<dyn Store>, options: Options) -> Result<Running, DockerE
         running.sockets.push(path.clone());
         running.tasks.push(tokio::spawn(http::serve(shared.clone(), name, role, listener, path)));
     }
-    running.tasks.push(tokio::spawn(follow::run(shared)));
+    running.tasks.push(tokio::spawn(sync::run(shared)));
     Ok(running)
 }
 

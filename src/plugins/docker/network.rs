@@ -17,7 +17,7 @@ use super::pools::Configured;
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord};
 use super::{Shared, now, wire};
 use crate::plugins::attach::{self, AttachError, EndpointWish, ProfileWish};
-use tortie_kernel::plumb::{self, HOST_MAC, HostSpec, PlumbError, VethSpec};
+use tortie_kernel::container::{self, HOST_MAC, HostSpec, PlumbError, VethSpec};
 
 /// Orchestrator and workload of every endpoint of Docker's.
 const LIBNETWORK: &str = "libnetwork";
@@ -56,7 +56,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 
 /// The MAC address of an endpoint that asks for none: the same for the same endpoint.
 fn mac_of(endpoint: &str) -> MacAddr {
-    let [a, b, c, d, e, ..] = plumb::hash(endpoint).to_be_bytes();
+    let [a, b, c, d, e, ..] = container::hash(endpoint).to_be_bytes();
     MacAddr([0x02, a, b, c, d, e])
 }
 
@@ -128,7 +128,7 @@ impl Shared {
         if pools.is_empty() {
             return Err(Refusal::new("the network has no pool: add --ipam-driver tortie-ipam"));
         }
-        if mtu.is_some_and(|mtu| mtu < plumb::MIN_MTU_V6) && pools.iter().any(|pool| !pool.is_v4()) {
+        if mtu.is_some_and(|mtu| mtu < container::MIN_MTU_V6) && pools.iter().any(|pool| !pool.is_v4()) {
             return Err(Refusal::new("an MTU below 1280 is too small for IPv6 (RFC 8200)"));
         }
         let record = NetworkRecord { name: None, pools, mtu, since: now() };
@@ -241,7 +241,7 @@ impl Shared {
     }
 
     pub(super) fn table(endpoint: &str) -> String {
-        plumb::ports_table(plumb::PORTS_PREFIX, &format!("docker {endpoint}"))
+        container::ports_table(container::PORTS_PREFIX, &format!("docker {endpoint}"))
     }
 
     /// Removes interface and port mappings.
@@ -249,12 +249,12 @@ impl Shared {
         let host = host_interface(endpoint)?;
         let table = Self::table(endpoint);
         let alias = attach::alias(&self.endpoint_key(endpoint));
-        let unmapped = blocking(move || Ok(plumb::unmap_ports(&table)?));
+        let unmapped = blocking(move || Ok(container::unmap_ports(&table)?));
         let removed = blocking(move || {
             // Eleven characters of an id may be another one's, too.
             // One without a mark is a pair whose making broke.
-            if plumb::alias_of(&host)?.is_some_and(|found| found == alias || found.is_empty()) {
-                plumb::remove_link(&host)?;
+            if container::alias_of(&host)?.is_some_and(|found| found == alias || found.is_empty()) {
+                container::remove_link(&host)?;
             }
             Ok(())
         });
@@ -312,10 +312,10 @@ impl Shared {
                 mtu,
                 alias: &alias,
             };
-            plumb::create_veth(&spec)?;
-            let side = plumb::host_side(&HostSpec { name: &host, addrs: &addrs, mtu })?;
-            plumb::host_routes(&host, &addrs)?;
-            let v4 = addrs.iter().any(IpAddr::is_ipv4).then_some(IpAddr::V4(plumb::GATEWAY));
+            container::create_veth(&spec)?;
+            let side = container::host_side(&HostSpec { name: &host, addrs: &addrs, mtu })?;
+            container::host_routes(&host, &addrs)?;
+            let v4 = addrs.iter().any(IpAddr::is_ipv4).then_some(IpAddr::V4(container::GATEWAY));
             Ok(v4.into_iter().chain(side.link_local.map(IpAddr::V6)).collect())
         })
         .await

@@ -341,7 +341,7 @@ fn candidates(family: IpFamily, host: &str) -> Box<dyn Iterator<Item = Cidr> + S
                 .flat_map(|b| (0..=255_u8).map(move |c| Cidr::v4(Ipv4Addr::new(172, b, c, 0), 24))),
         ),
         IpFamily::V6 => {
-            let hash = u128::from(tortie_kernel::plumb::hash(host) & 0xff_ffff_ffff);
+            let hash = u128::from(tortie_kernel::container::hash(host) & 0xff_ffff_ffff);
             let base = (0xfd_u128 << 120) | (hash << 80);
             Box::new(
                 (0..0x1_0000_u128)

@@ -13,7 +13,7 @@ use super::poolid::shorten;
 use super::records::{EndpointRecord, Published};
 use super::state::Kind;
 use super::{Shared, wire};
-use tortie_kernel::plumb::{self, PortMapping, Transport};
+use tortie_kernel::container::{self, PortMapping, Transport};
 
 const PORT_MAP: &str = "com.docker.network.portmap";
 /// Host ports that are chosen for a container that names none, as Docker does.
@@ -102,7 +102,7 @@ impl Shared {
                     protocol: transport(port.proto)?,
                 });
             }
-            plumb::map_ports(&table, &addrs, &mappings)?;
+            container::map_ports(&table, &addrs, &mappings)?;
             Ok(ports)
         })
         .await?;
@@ -120,7 +120,7 @@ impl Shared {
             return Err(Refusal::new("EndpointID is missing"));
         }
         let table = Self::table(&request.endpoint_id);
-        blocking(move || Ok(plumb::unmap_ports(&table)?)).await?;
+        blocking(move || Ok(container::unmap_ports(&table)?)).await?;
         let item = DockerItem::Endpoint(request.endpoint_id.clone());
         self.state
             .change(&item, |old: Option<EndpointRecord>| {

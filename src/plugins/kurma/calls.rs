@@ -15,7 +15,7 @@ use crate::plugins::attach::{
 };
 use crate::plugins::cni::{Address, CniResult, EnvArgs, Ip, NETWORK_LABEL, Route, Version, wishes};
 use tortie_engine::ipam::{Ipam, Request};
-use tortie_kernel::plumb::{self, Namespace, PlumbError};
+use tortie_kernel::container::{self, Namespace, PlumbError};
 use tortie_store::{Store, StoreError};
 
 /// The orchestrator's name in keys, and in the attributes of addresses.
@@ -38,7 +38,7 @@ pub(super) fn key(settings: &Settings, uuid: &str, ifname: &str) -> EndpointKey 
 
 /// The table of port mappings of one interface.
 pub(super) fn table(settings: &Settings, uuid: &str, ifname: &str) -> String {
-    plumb::ports_table(&settings.ports_prefix, &format!("{} {uuid} {ifname}", settings.config.name))
+    container::ports_table(&settings.ports_prefix, &format!("{} {uuid} {ifname}", settings.config.name))
 }
 
 fn interface(settings: &Settings, uuid: &str, ifname: &str) -> Result<InterfaceName, KurmaError> {
@@ -91,7 +91,7 @@ fn refuse_repetition(wanted: &Wanted, container: &Container) -> Result<(), Kurma
         other => other.into(),
     };
     let namespace = Namespace::open(&wanted.netns).map_err(shown)?;
-    match plumb::look_inside(&namespace, &wanted.ifname)? {
+    match container::look_inside(&namespace, &wanted.ifname)? {
         Some(_) => {
             let name = wanted.ifname.to_string();
             Err(PlumbError::Exists { name, place: "in the container" }.into())

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{KurmaError, Verb};
 use crate::plugins::attach::host_interface;
 use crate::plugins::cni::{Config, LogTarget, Strictness};
-use tortie_kernel::plumb;
+use tortie_kernel::container;
 
 /// Names of this plugin in `type`, which the daemon does not read.
 const TYPES: [&str; 5] = ["", "tortie", "tortie-kurma", "tortie-cni", "calico"];
@@ -71,7 +71,7 @@ pub(super) fn read(input: &[u8], verb: Verb) -> Result<Option<Settings>, KurmaEr
             prefix
         }
         None => {
-            let digits = format!("{:016x}", plumb::hash(&config.name));
+            let digits = format!("{:016x}", container::hash(&config.name));
             format!("tortie-k{}", digits.get(..9).unwrap_or_default())
         }
     };

@@ -13,7 +13,7 @@ use super::host::{Reach, reach};
 use crate::plugins::attach::ready;
 use crate::plugins::cni::NETWORK_LABEL;
 use tortie_engine::ipam::{Ipam, Space};
-use tortie_kernel::plumb;
+use tortie_kernel::container;
 use tortie_store::{Op, Outcome, Store, Txn};
 
 /// Proves the store with a read and a write, the settings and the kernel by looking, then repairs.
@@ -23,7 +23,7 @@ pub(super) async fn setup(settings: &Settings) -> Result<(), KurmaError> {
     ready(&*reach.store).await?;
     write(settings, &*reach.store).await?;
     prefixes(settings, &*reach.store).await?;
-    plumb::leftovers("tortie ")?;
+    container::leftovers("tortie ")?;
     repair(settings, &reach).await
 }
 
@@ -79,7 +79,7 @@ async fn prefixes(settings: &Settings, store: &dyn Store) -> Result<(), KurmaErr
 async fn repair(settings: &Settings, reach: &Reach) -> Result<(), KurmaError> {
     // An endpoint is written after its interface: without one its container is gone.
     for (uuid, endpoint) in endpoints(settings, &*reach.store).await? {
-        if plumb::alias_of(&endpoint.name)?.is_none() {
+        if container::alias_of(&endpoint.name)?.is_none() {
             calls::clear(settings, reach, &uuid, None).await?;
         }
     }
@@ -93,11 +93,11 @@ async fn repair(settings: &Settings, reach: &Reach) -> Result<(), KurmaError> {
         match left {
             Stray::Interface(name) => {
                 if let Ok(name) = name.parse() {
-                    plumb::unlimit(&name)?;
-                    plumb::remove_link(&name)?;
+                    container::unlimit(&name)?;
+                    container::remove_link(&name)?;
                 }
             }
-            Stray::Ports(table) => plumb::unmap_ports(table)?,
+            Stray::Ports(table) => container::unmap_ports(table)?,
             Stray::Addresses(handle) => {
                 Ipam::new(reach.store.clone()).release_handle(handle).await?;
             }
@@ -116,8 +116,8 @@ enum Stray {
 /// Everything of ours that no endpoint has.
 async fn stray(settings: &Settings, store: &dyn Store) -> Result<BTreeSet<Stray>, KurmaError> {
     let prefix = format!("tortie {ORCHESTRATOR}/");
-    let interfaces = plumb::leftovers(&prefix)?;
-    let tables = plumb::mapped_tables(&settings.ports_prefix)?;
+    let interfaces = container::leftovers(&prefix)?;
+    let tables = container::mapped_tables(&settings.ports_prefix)?;
     let handles = handles(settings, store).await?;
     // Read last: what has come since is there.
     let all = all_endpoints(settings, store).await?;

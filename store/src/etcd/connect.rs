@@ -10,8 +10,8 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::super::{StoreError, StoreOptions};
-use super::failure::store_error;
 use super::merge::reports_in_order;
+use crate::etcd::error::store_error;
 
 /// No call takes longer.
 const DEADLINE: Duration = Duration::from_secs(5);

@@ -12,7 +12,7 @@
 //! ```
 
 mod connect;
-mod failure;
+mod error;
 mod merge;
 mod watch;
 
@@ -25,10 +25,11 @@ use etcd_client::{
 
 use super::{
     Compare, History, KeyValue, LeaseId, MAX_TXN_OPS, Op, Outcome, Read, Revision, Snapshot, Store,
-    StoreError, StoreOptions, Turn, Txn, Watch, WatchEvent, disjoint_prefixes, prefix_end, turn,
+    StoreError, StoreOptions, Turn, Txn, Watch, WatchEvent, disjoint_prefixes, prefix_end,
 };
+use crate::writer_lock;
 use connect::{Attempts, Pool};
-use failure::ended_lease;
+use error::ended_lease;
 
 /// Keys in one page of a list.
 const PAGE: i64 = 1000;
@@ -173,7 +174,7 @@ impl Store for EtcdStore {
     }
 
     async fn turn(&self) -> Option<Turn> {
-        turn::take(TURN.into()).await
+        writer_lock::take(TURN.into()).await
     }
 
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {

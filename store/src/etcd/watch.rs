@@ -8,9 +8,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::{Change, Delta, Revision, StoreError, Watch, WatchEvent, prefix_end};
 use super::connect::Member;
-use super::failure::store_error;
 use super::merge::Merge;
 use super::{MAX_ANSWER, key_value, revision_of};
+use crate::etcd::error::store_error;
 
 /// Opening the stream takes no longer.
 const OPEN: Duration = Duration::from_secs(5);

@@ -33,8 +33,9 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 use super::{
-    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch, turn,
+    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch,
 };
+use crate::writer_lock;
 use files::Files;
 use read::Reader;
 use worker::Worker;
@@ -97,7 +98,7 @@ impl Store for SqliteStore {
     }
 
     async fn turn(&self) -> Option<Turn> {
-        turn::take(self.files.turn.clone()).await
+        writer_lock::take(self.files.turn.clone()).await
     }
 
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {

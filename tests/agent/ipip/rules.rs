@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tortie_kernel::plumb::Namespace;
+use tortie_kernel::container::Namespace;
 
 use super::Case;
 use super::rig::within;

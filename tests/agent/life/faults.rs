@@ -333,7 +333,7 @@ fn found(hosts: &Hosts, fault: &Fault) -> Result<Value, String> {
 }
 
 fn is_told_and_explained(hosts: &Hosts, fault: &Fault) -> Result<(), String> {
-    let codes = tortie::serve::codes::ALL.iter().flat_map(|(_, list)| list.iter()).map(|code| code.name);
+    let codes = tortie::api::codes::ALL.iter().flat_map(|(_, list)| list.iter()).map(|code| code.name);
     // Of `ipam check`.
     let mut codes = codes.chain(["leaked"]);
     let says = fault.says.join(" ");

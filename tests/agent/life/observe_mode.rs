@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use serde_json::Value;
-use tortie::beside::felix::set_id;
+use tortie::foreign::felix::set_id;
 
 use crate::common::felix1_rules;
 use crate::common::felix2_rules::Felix;

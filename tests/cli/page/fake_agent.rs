@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tortie::serve::api::{
-    ApiError, Applied, AppliedRequest, Done, DrainRequest, Event, KernelRouteRow, List, LogLevelRequest,
-    ResetRequest, RouteGet, Status, Told,
-};
-use tortie::serve::bgp::{BgpRoute, Peer, PeerRange};
-use tortie::serve::ipam::{self, BlockRow, BlockView, Holder, PoolRow};
-use tortie::serve::nodes::ClusterNode;
-use tortie::serve::policy::{
+use tortie::api::bgp::{BgpRoute, Peer, PeerRange};
+use tortie::api::explain::Why;
+use tortie::api::ipam::{self, BlockRow, BlockView, Holder, PoolRow};
+use tortie::api::nodes::ClusterNode;
+use tortie::api::policy::{
     Diff, DiffRequest, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, LiveTrace, LiveTraceRequest,
     Policy, PolicyDetail, Trace, TraceQuery,
 };
-use tortie::serve::why::Why;
-use tortie::serve::{self, Backend, EventQuery, EventStream, Followed, MetricsPage, OctetStream, RouteQuery};
+use tortie::api::status::{
+    ApiError, Applied, AppliedRequest, Done, DrainRequest, Event, KernelRouteRow, List, LogLevelRequest,
+    ResetRequest, RouteGet, Status, Told,
+};
+use tortie::api::{self, Backend, EventQuery, EventStream, Followed, MetricsPage, OctetStream, RouteQuery};
 use tortie_engine::ipam::Space;
 use tortie_engine::ipam::check::Picture;
 use tortie_net::Cidr;
@@ -347,7 +347,7 @@ impl Listening {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let backend: Arc<dyn Backend> = agent.clone();
-        let serving = runtime.block_on(serve::serve_tcp(addr, &[], backend)).unwrap();
+        let serving = runtime.block_on(api::serve_tcp(addr, &[], backend)).unwrap();
         runtime.spawn(serving);
         Self { runtime: Some(runtime), addr }
     }

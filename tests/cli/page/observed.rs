@@ -1,7 +1,7 @@
 //! What a played agent that observes found of BIRD and Felix: one of each kind.
 
 use serde_json::{Value, json};
-use tortie::serve::policy::Diff;
+use tortie::api::policy::Diff;
 
 /// Its part of `status`.
 pub(crate) fn status() -> Value {

@@ -3,7 +3,8 @@
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
 
-use tortie_kernel::{Place, Sightings, sightings};
+use tortie_kernel::sightings;
+use tortie_kernel::{Place, Sightings};
 
 use crate::common::netns::{in_netns, in_netns_kept, ip};
 

@@ -13,7 +13,7 @@ use crate::common::concurrency;
 use crate::common::containers::*;
 use crate::common::netns::{in_netns, ip, try_ip, veth};
 use tortie_config::resource::{InterfaceName, MacAddr};
-use tortie_kernel::plumb::{self, *};
+use tortie_kernel::container::{self, *};
 
 fn name(text: &str) -> InterfaceName {
     text.parse().unwrap()
@@ -36,8 +36,8 @@ fn attach_container(pod: &Pod, host: &str, list: &[&str]) -> (HostSide, MacAddr)
         mtu: Some(1440),
         alias: "tortie test",
     };
-    plumb::create_veth(&spec).unwrap();
-    let side = plumb::host_side(&HostSpec { name: &host, addrs: &addrs, mtu: None }).unwrap();
+    container::create_veth(&spec).unwrap();
+    let side = container::host_side(&HostSpec { name: &host, addrs: &addrs, mtu: None }).unwrap();
     let spec = InsideSpec {
         found: &eth0,
         name: &eth0,
@@ -48,8 +48,8 @@ fn attach_container(pod: &Pod, host: &str, list: &[&str]) -> (HostSide, MacAddr)
         link_local: side.link_local,
         routes: None,
     };
-    let (mac, _) = plumb::inside(&namespace, &spec).unwrap();
-    plumb::host_routes(&host, &addrs).unwrap();
+    let (mac, _) = container::inside(&namespace, &spec).unwrap();
+    container::host_routes(&host, &addrs).unwrap();
     (side, mac)
 }
 
@@ -81,7 +81,7 @@ fn a_container_reaches_the_host_and_its_neighbour_at_once_with_both_families() {
         assert!(begin.elapsed() < Duration::from_secs(1), "{:?}, {took:?} of it for one", begin.elapsed());
         assert_eq!((side.mac, side.mtu), (HOST_MAC, 1440));
         assert_eq!(side.link_local, Some("fe80::ecee:eeff:feee:eeee".parse().unwrap()));
-        let inside = plumb::look_inside(&a.open(), &name("eth0")).unwrap().unwrap();
+        let inside = container::look_inside(&a.open(), &name("eth0")).unwrap().unwrap();
         assert_eq!((inside.up, inside.mac, inside.mtu), (true, Some(mac), 1440));
         assert_eq!(
             inside.addrs,
@@ -95,13 +95,14 @@ fn a_container_reaches_the_host_and_its_neighbour_at_once_with_both_families() {
         assert_eq!(ip("route show 10.65.0.2").trim(), "10.65.0.2 dev calia scope link");
         assert!(ip("-6 route show 2001:db8:65::2").starts_with("2001:db8:65::2 dev calia metric 1024"));
         assert!(ip("link show calia").contains("ee:ee:ee:ee:ee:ee"));
-        let outside = plumb::look_outside(&name("calia"), &addrs(&["10.65.0.2", "2001:db8:65::2"])).unwrap();
+        let outside =
+            container::look_outside(&name("calia"), &addrs(&["10.65.0.2", "2001:db8:65::2"])).unwrap();
         let outside = outside.unwrap();
         assert_eq!((outside.astray.len(), outside.wrong_sysctls, outside.kind.as_str()), (0, 0, "veth"));
-        assert_eq!(plumb::leftovers("tortie test").unwrap().len(), 2);
-        assert!(plumb::remove_link(&name("calia")).unwrap());
-        assert!(!plumb::remove_link(&name("calia")).unwrap());
-        assert!(plumb::look_inside(&a.open(), &name("eth0")).unwrap().is_none());
+        assert_eq!(container::leftovers("tortie test").unwrap().len(), 2);
+        assert!(container::remove_link(&name("calia")).unwrap());
+        assert!(!container::remove_link(&name("calia")).unwrap());
+        assert!(container::look_inside(&a.open(), &name("eth0")).unwrap().is_none());
     });
 }
 
@@ -132,12 +133,12 @@ fn an_address_that_leads_elsewhere_and_a_name_that_is_taken_are_refused() {
         attach_container(&a, "calia", &["10.65.0.2"]);
         ip("link add calib type veth peer name pb");
         ip("link set calib up");
-        let error = plumb::host_routes(&name("calib"), &addrs(&["10.65.0.2"])).unwrap_err().to_string();
+        let error = container::host_routes(&name("calib"), &addrs(&["10.65.0.2"])).unwrap_err().to_string();
         assert!(error.contains("10.65.0.2") && error.contains("calia"), "{error}");
         // The same once more is fine: a plugin that is called again.
-        plumb::host_routes(&name("calia"), &addrs(&["10.65.0.2"])).unwrap();
+        container::host_routes(&name("calia"), &addrs(&["10.65.0.2"])).unwrap();
         ip("route add blackhole 10.65.0.9/32");
-        let error = plumb::host_routes(&name("calib"), &addrs(&["10.65.0.9"])).unwrap_err().to_string();
+        let error = container::host_routes(&name("calib"), &addrs(&["10.65.0.9"])).unwrap_err().to_string();
         assert!(error.contains("blackhole"), "{error}");
         let namespace = a.open();
         let mut spec = VethSpec {
@@ -149,14 +150,14 @@ fn an_address_that_leads_elsewhere_and_a_name_that_is_taken_are_refused() {
             mtu: None,
             alias: "",
         };
-        let error = plumb::create_veth(&spec).unwrap_err().to_string();
+        let error = container::create_veth(&spec).unwrap_err().to_string();
         assert_eq!(error, "interface eth0 exists already in the container");
         let (taken, other) = (name("calia"), b.open());
         (spec.host, spec.namespace) = (&taken, Some(&other));
-        let error = plumb::create_veth(&spec).unwrap_err().to_string();
+        let error = container::create_veth(&spec).unwrap_err().to_string();
         assert_eq!(error, "interface calia exists already on this host");
         let small = HostSpec { name: &name("calia"), addrs: &addrs(&["2001:db8::1"]), mtu: Some(1279) };
-        assert!(plumb::host_side(&small).unwrap_err().to_string().contains("1280"));
+        assert!(container::host_side(&small).unwrap_err().to_string().contains("1280"));
     });
 }
 
@@ -191,8 +192,8 @@ fn a_second_interface_keeps_the_first_ones_way_out() {
             mtu: None,
             alias: "",
         };
-        plumb::create_veth(&spec).unwrap();
-        let side = plumb::host_side(&HostSpec { name: &host, addrs: &list, mtu: None }).unwrap();
+        container::create_veth(&spec).unwrap();
+        let side = container::host_side(&HostSpec { name: &host, addrs: &list, mtu: None }).unwrap();
         let inside = InsideSpec {
             found: &eth1,
             name: &eth1,
@@ -203,7 +204,7 @@ fn a_second_interface_keeps_the_first_ones_way_out() {
             link_local: side.link_local,
             routes: None,
         };
-        let (mac, _) = plumb::inside(&namespace, &inside).unwrap();
+        let (mac, _) = container::inside(&namespace, &inside).unwrap();
         assert_eq!(mac.to_string(), "02:00:00:00:00:07");
         let routes = pod.ip("route show default");
         assert!(
@@ -214,7 +215,7 @@ fn a_second_interface_keeps_the_first_ones_way_out() {
         assert!(pod.ip("-6 route get 2001:db8:9::1").contains("dev eth0"));
 
         // The same with packets. What it begins leaves by the first interface, with the address of that.
-        plumb::host_routes(&host, &list).unwrap();
+        container::host_routes(&host, &list).unwrap();
         let far = Pod::new();
         attach_container(&far, "calic", &["10.65.0.9", "2001:db8:65::9"]);
         far.serve_source_address(7000);
@@ -266,8 +267,8 @@ fn a_veth_of_a_bridge_and_a_tap_are_taken_and_given_back() {
         let namespace = pod.open();
         let (was, cali, eth0, list) =
             (name("veth7"), name("calix"), name("eth0"), addrs(&["10.65.0.2", "2001:db8::2"]));
-        let adopted = plumb::adopt(&was, &cali, "tortie mine").unwrap();
-        let side = plumb::host_side(&HostSpec { name: &cali, addrs: &list, mtu: Some(1400) }).unwrap();
+        let adopted = container::adopt(&was, &cali, "tortie mine").unwrap();
+        let side = container::host_side(&HostSpec { name: &cali, addrs: &list, mtu: Some(1400) }).unwrap();
         let inside = InsideSpec {
             found: &name("c7"),
             name: &eth0,
@@ -279,8 +280,8 @@ fn a_veth_of_a_bridge_and_a_tap_are_taken_and_given_back() {
             routes: None,
         };
         let before = pod.ip("-o link show c7");
-        let (_, stripped) = plumb::inside(&namespace, &inside).unwrap();
-        plumb::host_routes(&cali, &list).unwrap();
+        let (_, stripped) = container::inside(&namespace, &inside).unwrap();
+        container::host_routes(&cali, &list).unwrap();
         serve_source_address(7001);
         for to in ["169.254.1.1:7001", "[2001:db8:ffff::1]:7001"] {
             if to.starts_with('1') {
@@ -292,7 +293,7 @@ fn a_veth_of_a_bridge_and_a_tap_are_taken_and_given_back() {
         }
         assert!(!ip("-o link show calix").contains("master"));
         stripped.undo().unwrap();
-        plumb::give_back(&adopted).unwrap();
+        container::give_back(&adopted).unwrap();
         assert_eq!(pod.ip("-o link show c7"), before);
         assert_eq!(pod.ip("-o addr show dev c7 scope global"), "");
         assert_eq!(pod.ip("route"), "");
@@ -301,18 +302,18 @@ fn a_veth_of_a_bridge_and_a_tap_are_taken_and_given_back() {
             again.contains("master br0") && again.contains("mtu 1500") && again.contains(",UP"),
             "{again}"
         );
-        assert_eq!(plumb::leftovers("tortie").unwrap(), []);
+        assert_eq!(container::leftovers("tortie").unwrap(), []);
         // A tap has no other end that we could configure.
         ip("tuntap add tap7 mode tap");
-        let adopted = plumb::adopt(&name("tap7"), &name("calit"), "tortie tap").unwrap();
+        let adopted = container::adopt(&name("tap7"), &name("calit"), "tortie tap").unwrap();
         let list = addrs(&["10.65.0.4", "2001:db8::4"]);
-        let side = plumb::host_side(&HostSpec { name: &name("calit"), addrs: &list, mtu: None }).unwrap();
+        let side = container::host_side(&HostSpec { name: &name("calit"), addrs: &list, mtu: None }).unwrap();
         assert!(side.link_local.is_some());
-        plumb::host_routes(&name("calit"), &list).unwrap();
-        plumb::give_back(&adopted).unwrap();
+        container::host_routes(&name("calit"), &list).unwrap();
+        container::give_back(&adopted).unwrap();
         assert!(try_ip("link show tap7").0 && !try_ip("link show calit").0);
         assert!(matches!(
-            plumb::adopt(&name("nobody"), &name("calin"), "").unwrap_err(),
+            container::adopt(&name("nobody"), &name("calin"), "").unwrap_err(),
             PlumbError::Missing { .. }
         ));
     });
@@ -340,7 +341,7 @@ fn ports_of_the_host_lead_to_the_container_from_everywhere() {
         far.ip("route add 198.51.100.1 via 192.0.2.1");
         a.serve_source_address(7000);
         let list = addrs(&["10.65.0.2", "2001:db8:65::2"]);
-        let table = plumb::ports_table(PORTS_PREFIX, "net1 a eth0");
+        let table = container::ports_table(PORTS_PREFIX, "net1 a eth0");
         let mappings = [
             mapping(None, 8080, Transport::Tcp),
             mapping(None, 8080, Transport::Udp),
@@ -348,7 +349,7 @@ fn ports_of_the_host_lead_to_the_container_from_everywhere() {
             mapping(Some("198.51.100.1"), 8081, Transport::Tcp),
             mapping(Some("0.0.0.0"), 8082, Transport::Tcp),
         ];
-        plumb::map_ports(&table, &list, &mappings).unwrap();
+        container::map_ports(&table, &list, &mappings).unwrap();
         let who = |text: &str| Ok(text.parse::<IpAddr>().unwrap());
         let (v4, v6) = ("192.0.2.1:8080", "[2001:db8:1::1]:8080");
         // The true source is seen: policy of the container decides by it.
@@ -373,20 +374,20 @@ fn ports_of_the_host_lead_to_the_container_from_everywhere() {
         far.serve_source_address(8080);
         far.ip("route add 10.65.0.0/16 via 192.0.2.1");
         assert_eq!(a.source_seen_by(Kind::Tcp, "192.0.2.9:8080"), who("10.65.0.2"));
-        assert_eq!(plumb::mapped_tables("tortie-ports").unwrap(), [table.as_str()]);
+        assert_eq!(container::mapped_tables("tortie-ports").unwrap(), [table.as_str()]);
         // The same again replaces; others' tables stay.
-        plumb::map_ports(&table, &list, &mappings[..1]).unwrap();
+        container::map_ports(&table, &list, &mappings[..1]).unwrap();
         assert!(far.source_seen_by(Kind::Tcp, "192.0.2.1:8082").is_err());
-        plumb::map_ports(
+        container::map_ports(
             "tortie-ports-other",
             &addrs(&["10.65.0.3"]),
             &[mapping(None, 9090, Transport::Tcp)],
         )
         .unwrap();
-        plumb::unmap_ports(&table).unwrap();
-        plumb::unmap_ports(&table).unwrap();
+        container::unmap_ports(&table).unwrap();
+        container::unmap_ports(&table).unwrap();
         assert!(far.source_seen_by(Kind::Tcp, v4).is_err());
-        assert_eq!(plumb::mapped_tables("tortie-ports").unwrap(), ["tortie-ports-other"]);
+        assert_eq!(container::mapped_tables("tortie-ports").unwrap(), ["tortie-ports-other"]);
     });
 }
 
@@ -403,7 +404,7 @@ fn datagrams_to_a_port_that_led_nowhere_come_to_the_container_once_it_is_mapped(
         a.serve_source_address(7000);
         let list = addrs(&["10.65.0.2", "2001:db8:65::2"]);
         // The connection tracker works while there are rules for it.
-        plumb::map_ports("tortie-ports-other", &list, &[mapping(None, 9090, Transport::Tcp)]).unwrap();
+        container::map_ports("tortie-ports-other", &list, &[mapping(None, 9090, Transport::Tcp)]).unwrap();
         let open = |any: &str, to: &str| {
             let socket = far.open().run(|| UdpSocket::bind(any).unwrap()).unwrap();
             socket.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
@@ -426,8 +427,8 @@ fn datagrams_to_a_port_that_led_nowhere_come_to_the_container_once_it_is_mapped(
             clients.iter().chain([&passing, &other]).map(|(_, to)| target(*to)).collect();
         before.sort_unstable();
         assert_eq!(to_ports(), before);
-        let table = plumb::ports_table(PORTS_PREFIX, "net1 a eth0");
-        plumb::map_ports(&table, &list, &[mapping(None, 8080, Transport::Udp)]).unwrap();
+        let table = container::ports_table(PORTS_PREFIX, "net1 a eth0");
+        container::map_ports(&table, &list, &[mapping(None, 8080, Transport::Udp)]).unwrap();
         assert_eq!(to_ports(), [target(passing.1), target(other.1)], "others' stay");
         for (socket, to) in &clients {
             socket.send_to(b"?", to).unwrap();
@@ -447,8 +448,9 @@ fn an_association_of_sctp_is_led_to_the_container_and_back() {
         attach_container(&a, "calia", &["10.65.0.2"]);
         attach_container(&far, "calib", &["10.65.0.3"]);
         ip("addr add 192.0.2.1/32 dev lo");
-        let table = plumb::ports_table(PORTS_PREFIX, "net1 a eth0");
-        plumb::map_ports(&table, &addrs(&["10.65.0.2"]), &[mapping(None, 8080, Transport::Sctp)]).unwrap();
+        let table = container::ports_table(PORTS_PREFIX, "net1 a eth0");
+        container::map_ports(&table, &addrs(&["10.65.0.2"]), &[mapping(None, 8080, Transport::Sctp)])
+            .unwrap();
         let (server, client) = (a.open().run(sctp::open).unwrap(), far.open().run(sctp::open).unwrap());
         let init = sctp::Packet { ports: (40_000, 8080), tag: 0, chunk: sctp::INIT };
         sctp::send(&client, "192.0.2.1", &init);
@@ -481,8 +483,8 @@ fn bandwidth_is_what_was_asked_for_within_a_fifth_in_both_directions() {
             ingress: Some(Rate { bits: to, burst: Some(160_000) }),
             egress: Some(Rate { bits: from, burst: None }),
         };
-        plumb::limit(&name("calia"), &limits, Some((&pod.open(), &name("eth0")))).unwrap();
-        assert_eq!(plumb::shaped(&name("calia")).unwrap(), (Some(1_000_000), Some(500_000)));
+        container::limit(&name("calia"), &limits, Some((&pod.open(), &name("eth0")))).unwrap();
+        assert_eq!(container::shaped(&name("calia")).unwrap(), (Some(1_000_000), Some(500_000)));
         let namespace = pod.open();
         // A machine that is busy elsewhere sends less, never more.
         let best = |from: &Namespace, into: &Namespace, addr: &str, ports: [u16; 3], least: f64| {
@@ -501,10 +503,10 @@ fn bandwidth_is_what_was_asked_for_within_a_fifth_in_both_directions() {
         // Headers count, too: 52 of 1,492 octets.
         assert!((0.8e6..1.2e6).contains(&inward), "{inward}");
         assert!((0.4e6..0.6e6).contains(&outward), "{outward}");
-        plumb::unlimit(&name("calia")).unwrap();
-        plumb::unlimit(&name("calia")).unwrap();
-        assert_eq!(plumb::shaped(&name("calia")).unwrap(), (None, None));
-        assert_eq!(plumb::leftovers("tortie limit").unwrap(), []);
+        container::unlimit(&name("calia")).unwrap();
+        container::unlimit(&name("calia")).unwrap();
+        assert_eq!(container::shaped(&name("calia")).unwrap(), (None, None));
+        assert_eq!(container::leftovers("tortie limit").unwrap(), []);
     });
 }
 
@@ -528,19 +530,19 @@ fn rates_above_four_gbit_reach_the_kernel_whole_and_a_limit_goes_with_its_interf
         attach_container(&pod, "calia", &["10.65.0.2"]);
         let rate = Some(Rate { bits: 100_000_000_000, burst: Some(20_000_000_000) });
         let limits = Bandwidth { ingress: rate, egress: rate };
-        plumb::limit(&name("calia"), &limits, None).unwrap();
-        assert_eq!(plumb::shaped(&name("calia")).unwrap(), (Some(12_500_000_000), Some(12_500_000_000)));
+        container::limit(&name("calia"), &limits, None).unwrap();
+        assert_eq!(container::shaped(&name("calia")).unwrap(), (Some(12_500_000_000), Some(12_500_000_000)));
         let shown = Command::new("tc").args(["qdisc", "show", "dev", "calia", "root"]).output();
         if let Ok(out) = shown {
             let text = String::from_utf8_lossy(&out.stdout).into_owned();
             assert!(text.contains("rate 100Gbit"), "{text}");
         }
         // The interface is gone before anybody takes the limit away.
-        plumb::remove_link(&name("calia")).unwrap();
-        assert_eq!(plumb::leftovers("tortie limit").unwrap().len(), 1);
-        plumb::unlimit(&name("calia")).unwrap();
-        assert_eq!(plumb::leftovers("tortie limit").unwrap(), []);
-        let error = plumb::limit(&name("calia"), &limits, None).unwrap_err();
+        container::remove_link(&name("calia")).unwrap();
+        assert_eq!(container::leftovers("tortie limit").unwrap().len(), 1);
+        container::unlimit(&name("calia")).unwrap();
+        assert_eq!(container::leftovers("tortie limit").unwrap(), []);
+        let error = container::limit(&name("calia"), &limits, None).unwrap_err();
         assert!(matches!(error, PlumbError::Missing { .. }), "{error}");
     });
 }

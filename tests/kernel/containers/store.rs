@@ -10,7 +10,7 @@ use tortie::plugins::attach::{
     detach, host_interface,
 };
 use tortie_config::key::{EndpointKey, Key};
-use tortie_kernel::plumb::{self, Bandwidth, PortMapping, Rate, Transport};
+use tortie_kernel::container::{self, Bandwidth, PortMapping, Rate, Transport};
 use tortie_store::sqlite::SqliteStore;
 use tortie_store::{Op, Store, Txn};
 
@@ -94,7 +94,7 @@ fn wanted(pod: &Pod, id: &str, list: &[&str]) -> Wanted {
         labels: [("app".to_owned(), "web".to_owned())].into(),
         instance: Some(id.to_owned()),
         ports: Vec::new(),
-        ports_table: plumb::ports_table("tortie-ports", id),
+        ports_table: container::ports_table("tortie-ports", id),
         bandwidth: Bandwidth::default(),
     }
 }
@@ -114,8 +114,8 @@ fn leaving(wanted: &Wanted) -> Leaving {
 /// Everything that a container may leave behind on this host.
 fn traces() -> Vec<String> {
     let mut all: Vec<String> =
-        plumb::leftovers("tortie").unwrap().into_iter().map(|(name, _)| name).collect();
-    all.extend(plumb::mapped_tables("tortie-ports").unwrap());
+        container::leftovers("tortie").unwrap().into_iter().map(|(name, _)| name).collect();
+    all.extend(container::mapped_tables("tortie-ports").unwrap());
     all
 }
 
@@ -267,7 +267,7 @@ fn a_late_removal_leaves_the_next_instance_alone_and_a_killed_try_is_taken_over(
         assert!(attached.notes[0].contains("no agent here"), "{:?}", attached.notes);
         let mut second = Wanted { netns: new.path(), addrs: addrs(&["10.65.0.3"]), ..first.clone() };
         second.instance = Some("second".to_owned());
-        second.ports_table = plumb::ports_table("tortie-ports", "second");
+        second.ports_table = container::ports_table("tortie-ports", "second");
         let attached = host.attach(&second).unwrap();
         assert!(attached.notes[0].contains("left over"), "{:?}", attached.notes);
         host.detach(&leaving(&first)).unwrap();
@@ -322,12 +322,12 @@ fn every_change_behind_our_back_is_a_difference() {
         std::fs::write(format!("/proc/sys/net/ipv4/conf/{cali}/rp_filter"), "0").unwrap();
         expect("a sysctl", "sysctls");
         std::fs::write(format!("/proc/sys/net/ipv4/conf/{cali}/rp_filter"), "1").unwrap();
-        plumb::unmap_ports(&one.ports_table).unwrap();
+        container::unmap_ports(&one.ports_table).unwrap();
         expect("the ports", "port mappings");
-        plumb::map_ports(&one.ports_table, &one.addrs, &one.ports).unwrap();
-        plumb::unlimit(&one.host_ifname).unwrap();
+        container::map_ports(&one.ports_table, &one.addrs, &one.ports).unwrap();
+        container::unlimit(&one.host_ifname).unwrap();
         expect("the limit", "ingress limit");
-        plumb::limit(&one.host_ifname, &one.bandwidth, None).unwrap();
+        container::limit(&one.host_ifname, &one.bandwidth, None).unwrap();
         assert_eq!(host.differences(&one), Vec::<String>::new());
         drop(pod);
         let gone = host.differences(&one);

@@ -18,7 +18,7 @@ use tortie_engine::policy::{
     Chain, ChainId, Direction, EndpointPolicy, Globals, Rule, RulesetDelta, Source, Stages, WorkloadPolicy,
 };
 use tortie_engine::routing::ChangeId;
-use tortie_kernel::plumb::Namespace;
+use tortie_kernel::container::Namespace;
 use tortie_kernel::{EndpointCondition, KernelFact, Mode, Options, PolicyChange, ToKernel};
 
 pub(crate) const PORT: u16 = 7007;

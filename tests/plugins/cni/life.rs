@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tortie_kernel::plumb::Namespace;
+use tortie_kernel::container::Namespace;
 
 use crate::cni::rig::{Answer, Container, Host, addr, reaches};
 use crate::common::netns::{ip, try_ip};

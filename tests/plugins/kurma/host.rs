@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tortie_kernel::plumb::Namespace;
+use tortie_kernel::container::Namespace;
 
 pub(crate) const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
@@ -167,7 +167,7 @@ impl Host {
     /// Tables of port mappings.
     pub(crate) fn tables(&self) -> Vec<String> {
         let network = Namespace::open(Path::new(&format!("/proc/{}/ns/net", self.pid))).unwrap();
-        network.run(|| tortie_kernel::plumb::mapped_tables("tortie-k").unwrap()).unwrap()
+        network.run(|| tortie_kernel::container::mapped_tables("tortie-k").unwrap()).unwrap()
     }
 
     /// Calls the plugin with the host's process ids, or (`own_pids`) without.

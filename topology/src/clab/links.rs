@@ -146,7 +146,7 @@ fn end(context: &Context<'_>, place: &str, raw: &RawEnd, nodes: &[Node]) -> Resu
         Some(_) => {}
         None if end.node == HOST => {}
         None => {
-            let near = super::words::nearest(&end.node, nodes.iter().map(|n| n.name.as_str()));
+            let near = crate::clab::expand::nearest(&end.node, nodes.iter().map(|n| n.name.as_str()));
             let next = near.map_or_else(
                 || format!("add `{}:` to topology.nodes", end.node),
                 |near| format!("did you mean `{near}`?"),

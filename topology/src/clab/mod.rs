@@ -7,11 +7,11 @@
 //!
 //! Documents followed: <https://containerlab.dev/manual/topo-def-file/>, <https://containerlab.dev/manual/nodes/>.
 
+mod expand;
 mod links;
 mod nodes;
 mod raw;
 mod read;
-mod words;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::raw::{NodeConfig, RawFile, RawStage, RawStageExec, RawStages};
 use super::read::{Context, name};
-use super::{Bind, Healthcheck, Kind, Node, Stage, StagePlan, words};
+use super::{Bind, Healthcheck, Kind, Node, Stage, StagePlan};
+use crate::clab::expand;
 use crate::error::Invalid;
 
 /// Where nodes find their data below the lab's folder.
@@ -176,7 +177,7 @@ impl Levels<'_> {
     }
 
     fn command(&self, key: &str, text: &str) -> Result<Vec<String>, Invalid> {
-        match words::split(&self.magic(text)) {
+        match expand::split(&self.magic(text)) {
             Ok(words) if words.is_empty() => {
                 Err(self.fault(key, "", "the command is empty".to_owned(), "remove it"))
             }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::raw::RawFile;
-use super::{Topology, links, nodes, words};
+use super::{Topology, links, nodes};
+use crate::clab::expand;
 use crate::error::Invalid;
 
 /// What the checks share: the text for finding lines, and the file for naming it.
@@ -48,7 +49,7 @@ pub(super) fn topology(
     lookup: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Topology, Invalid> {
     let context = Context { file, text, lookup };
-    let expanded = words::expand(text, lookup).map_err(|name| {
+    let expanded = expand::expand(text, lookup).map_err(|name| {
         let (text, next) = if name.starts_with("${") {
             (format!("`{name}` is not closed"), "add the `}`".to_owned())
         } else {
@@ -94,7 +95,7 @@ fn syntax(context: &Context<'_>, error: &serde_yaml_ng::Error) -> Invalid {
     if text.starts_with("unknown field") {
         let wrong = quoted.next().unwrap_or_default();
         invalid.text = format!("unknown key `{wrong}`");
-        invalid.next = match words::nearest(wrong, quoted.clone().filter(|k| !k.starts_with('_'))) {
+        invalid.next = match expand::nearest(wrong, quoted.clone().filter(|k| !k.starts_with('_'))) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("known keys: {}", quoted.collect::<Vec<_>>().join(", ")),
         };

@@ -7,7 +7,7 @@ use tortie_config::resource::{AffinityState, Attribute, Block, BlockAffinity};
 use tortie_net::Cidr;
 
 use super::{Evidence, Finding, Fix, Kind, Picture, Stored};
-use crate::ipam::space::Space;
+use crate::ipam::keyspace::Space;
 
 /// The handle with which Windows hosts keep addresses that they cannot use.
 const WINDOWS: &str = "windows-reserved-ipam-handle";

@@ -5,8 +5,8 @@
 //! or write; [`super::Ipam::release_from_check`] mends, by compare-and-set, what is still as it was found.
 
 mod findings;
-mod mend;
-mod picture;
+mod repair;
+mod state;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,8 +16,8 @@ use serde_json::{Map, Value};
 use tortie_net::Cidr;
 
 pub use findings::{RESERVED, findings};
-pub(super) use mend::mend;
-pub use picture::{Endpoint, Picture, Stored};
+pub(super) use repair::mend;
+pub use state::{Endpoint, Picture, Stored};
 
 /// What a look at one host brought.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

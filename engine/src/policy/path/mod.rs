@@ -14,7 +14,7 @@
 mod closest;
 mod eval;
 #[cfg(test)]
-mod laws;
+mod properties;
 #[cfg(test)]
 mod tests;
 mod trace;

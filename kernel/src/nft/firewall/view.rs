@@ -3,13 +3,13 @@
 use std::io;
 use std::time::Instant;
 
-use super::super::drops::Denial;
 use super::super::ir::ValueType;
 use super::super::render::{Denied, Renderer};
 use super::super::socket::Socket;
 use super::super::{dump, text};
 use super::{Firewall, TABLE};
-use crate::measures::{RuleDrift, RuleMeasures};
+use crate::nft::drop_log::Denial;
+use crate::thread::metrics::{RuleDrift, RuleMeasures};
 use tortie_engine::policy::{ChainId, Direction, HostInterfaces, Ruleset, Source};
 
 /// What was counted since the start, and what there is.

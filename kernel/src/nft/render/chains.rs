@@ -8,8 +8,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::super::ir::Name;
 use super::node::{Denied, Draft, Frame, Node, Usage};
 use super::sets::Sets;
-use super::wanted::Wanted;
 use super::{Renderer, base, names, rules, stages};
+use crate::nft::render::desired::Wanted;
 use tortie_engine::policy::{ChainId, Direction, Globals, SetId, Tier};
 
 /// A chain of the table.

@@ -33,31 +33,31 @@ use tortie_engine::policy::{ChainId, Globals, HostInterfaces, Ruleset, RulesetDe
 
 mod base;
 mod chains;
-mod ends;
+mod desired;
+mod endpoints;
 #[cfg(test)]
-mod kernel_laws;
+mod generators;
 #[cfg(test)]
-mod laws;
+mod kernel_properties;
 mod maps;
 mod meaning;
 mod names;
 mod nat;
 mod node;
+#[cfg(test)]
+mod properties;
 mod ranges;
 mod rules;
 mod sets;
 mod stages;
 #[cfg(test)]
 mod tests;
-mod wanted;
-#[cfg(test)]
-mod worlds;
 
-use self::ends::{Ends, Touched};
 pub(in crate::nft) use self::maps::Map;
 pub use self::meaning::{Meaning, RuleView};
 pub(crate) use self::node::Denied;
 use self::node::{Base, Fixed, Node, Usage};
+use crate::nft::render::endpoints::{Ends, Touched};
 
 /// Choices of the process, not of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub(crate) struct Renderer {
     nat: nat::Nat,
     /// Chains with a hook.
     bases: Vec<Name>,
-    wanted: wanted::Wanted,
+    wanted: desired::Wanted,
 }
 
 impl Renderer {
@@ -99,7 +99,7 @@ impl Renderer {
             ends: Ends::default(),
             nat: nat::Nat::default(),
             bases: Vec::new(),
-            wanted: wanted::Wanted::default(),
+            wanted: desired::Wanted::default(),
         }
     }
 
@@ -314,15 +314,14 @@ impl Renderer {
             }
             let nets = |nets: &BTreeSet<Cidr>| {
                 let nets = ranges::uncovered(nets.iter().copied().filter(|net| net.is_v4() == v4));
-                nets.into_iter().map(ends::address).collect()
+                nets.into_iter().map(endpoints::address).collect()
             };
             self.fixed_set(Map::Pools { v4 }, on.then(|| nets(&globals.pools)));
             self.fixed_set(Map::Masquerade { v4 }, on.then(|| nets(&globals.masquerade)));
         }
-        let hosts = globals
-            .ipip_hosts
-            .as_ref()
-            .map(|hosts| hosts.iter().map(|host| ends::address(Cidr::host(IpAddr::V4(*host)))).collect());
+        let hosts = globals.ipip_hosts.as_ref().map(|hosts| {
+            hosts.iter().map(|host| endpoints::address(Cidr::host(IpAddr::V4(*host)))).collect()
+        });
         self.fixed_set(Map::IpipHosts, hosts);
     }
 

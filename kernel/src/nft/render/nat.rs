@@ -11,7 +11,7 @@ use tortie_net::Cidr;
 
 use super::super::ir::{SetKey, SetValue};
 use super::maps::Map;
-use super::wanted::Wanted;
+use crate::nft::render::desired::Wanted;
 use tortie_engine::policy::EndpointPolicy;
 
 /// Who claims outside addresses.

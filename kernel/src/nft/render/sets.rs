@@ -15,7 +15,7 @@ use tortie_net::Cidr;
 
 use super::super::ir::{KeyType, Name, SetKey, SetType, SetValue, ValueType};
 use super::names;
-use super::wanted::Wanted;
+use crate::nft::render::desired::Wanted;
 use tortie_engine::policy::{Ruleset, SetChange, SetId};
 
 /// A set of one family that chains look up.

@@ -385,7 +385,7 @@ fn floating_addresses_lead_inside_and_the_smaller_as_text_wins() {
 #[test]
 fn a_foreign_inside_address_is_left_alone() {
     let mut nat = nat::Nat::default();
-    let mut wanted = wanted::Wanted::default();
+    let mut wanted = desired::Wanted::default();
     let map = Map::Dnat { v4: true };
     wanted.add_set(&map.name(), map.of(), map.comment(), BTreeMap::new());
     let mut workload = tortie_engine::policy::WorkloadPolicy {

@@ -1,0 +1,133 @@
+//! The loop around a plan: read what it needs, commit what it says, and begin again when others were faster.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+
+use super::{Ipam, IpamError};
+use crate::ipam::reads::{Needs, Next, State};
+use tortie_store::{Outcome, StoreError, Txn};
+
+/// Attempts that may be lost to others. Whoever tried so often has also waited at least [`PATIENCE`].
+const ATTEMPTS: u32 = 100;
+/// How long it is tried in any case.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Attempts with an unknown end: the store went away between question and answer.
+const LOST: usize = 3;
+/// Conflicts after which all is read anew: pools and configuration may have changed, too.
+const STALE: u32 = 8;
+/// Reads that one plan may ask for; each brings it further.
+const ROUNDS: u32 = 10_000;
+
+impl Ipam {
+    /// Runs a plan until its transaction is committed or it says that it cannot be done. `plan` gets the answers of attempts
+    /// that may or may not have been committed.
+    pub(super) async fn run<A: Clone>(
+        &self,
+        alone: bool,
+        plan: impl Fn(&State, &[A]) -> Next<A>,
+    ) -> Result<A, IpamError> {
+        let mut state = State::default();
+        let mut tried: Vec<A> = Vec::new();
+        let (mut conflicts, mut rounds) = (0, 0);
+        let mut fresh = true;
+        let begun = Instant::now();
+        // Whoever writes on this machine gets in line, where the store has one.
+        let mut turn = if alone { self.store.turn().await } else { None };
+        loop {
+            let (txn, answer) = match plan(&state, &tried) {
+                Next::Need(needs) => {
+                    rounds += 1;
+                    if rounds > ROUNDS {
+                        return Err(IpamError::Busy { attempts: rounds });
+                    }
+                    self.read(&mut state, needs).await?;
+                    continue;
+                }
+                // Values of several moments may contradict each other: no is only said on fresh ones.
+                Next::Err(_) if !fresh => {
+                    state = State::default();
+                    fresh = true;
+                    continue;
+                }
+                Next::Err(error) => return Err(error),
+                Next::Txn(txn, answer) if txn.ops.is_empty() => return Ok(answer),
+                Next::Txn(txn, answer) => (txn, answer),
+            };
+            match self.store.commit_in_turn(txn.clone(), &mut turn).await {
+                Ok(Outcome::Committed(_)) => return Ok(answer),
+                Ok(Outcome::Conflict) => {
+                    conflicts += 1;
+                    if conflicts >= ATTEMPTS && begun.elapsed() >= PATIENCE {
+                        return Err(IpamError::Busy { attempts: conflicts });
+                    }
+                    pause(conflicts).await;
+                }
+                Err(StoreError::Away(why)) => {
+                    tried.push(answer);
+                    if tried.len() >= LOST {
+                        return Err(StoreError::Away(why).into());
+                    }
+                    tracing::debug!(target: "tortie::ipam", %why, "a transaction of IPAM ended unknown; it is looked up");
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            fresh = conflicts % STALE == STALE - 1 || !self.changed(&mut state, &txn).await?;
+            if fresh {
+                state = State::default();
+            }
+        }
+    }
+
+    async fn read(&self, state: &mut State, needs: Needs) -> Result<(), IpamError> {
+        if !needs.names.is_empty() {
+            let prefixes: Vec<String> = needs.names.iter().cloned().collect();
+            let names = self.store.names(&prefixes).await?;
+            state.learn_names(needs.names, names);
+        }
+        if needs.keys.is_empty() && needs.prefixes.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<String> = needs.keys.into_iter().collect();
+        let prefixes: Vec<String> = needs.prefixes.iter().cloned().collect();
+        let (values, list) = self.store.read(&keys, &prefixes).await?;
+        state.learn_list(&needs.prefixes, list);
+        for (key, value) in keys.into_iter().zip(values) {
+            state.learn(key, value);
+        }
+        Ok(())
+    }
+
+    /// Reads what a transaction compared; false when nothing of it changed, so that the reason must be elsewhere.
+    async fn changed(&self, state: &mut State, txn: &Txn) -> Result<bool, IpamError> {
+        let keys: BTreeSet<String> = txn.compare.iter().map(|compare| compare.key().to_owned()).collect();
+        let before: Vec<_> =
+            keys.iter().map(|key| state.get(key).flatten().map(|known| known.revision)).collect();
+        self.read(state, Needs { keys: keys.clone(), ..Needs::default() }).await?;
+        let after: Vec<_> =
+            keys.iter().map(|key| state.get(key).flatten().map(|known| known.revision)).collect();
+        for ((key, _), _) in
+            keys.iter().zip(&before).zip(&after).filter(|((_, before), after)| before != after)
+        {
+            crate::ipam::metrics::lost(key);
+        }
+        Ok(after != before)
+    }
+}
+
+/// Waits a moment that chance decides. Moments grow while there are many at it, and shrink again for those who have lost
+/// often, so that nobody loses for ever.
+async fn pause(conflicts: u32) {
+    let most = match conflicts {
+        1 => 2,
+        2 => 5,
+        3..=5 => 20,
+        6..=12 => 40,
+        13..=24 => 10,
+        _ => 2,
+    };
+    let micros = rand::rng().random_range(0..=most * 1000);
+    tokio::time::sleep(Duration::from_micros(micros)).await;
+}

@@ -1,0 +1,201 @@
+//! All of IPAM at one revision, read and typed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use tortie_config::Resource;
+use tortie_config::key::{DockerItem, EndpointKey, Key, Scope, prefix};
+use tortie_config::resource::{Affinity, Block, Handle, IpamConfig, Pool, ValueError};
+use tortie_net::Cidr;
+
+use crate::ipam::keyspace::{Place, Space};
+use tortie_store::{KeyValue, Snapshot, Store, StoreError};
+
+/// A value and the revision of its last write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored<T> {
+    /// The value.
+    pub value: T,
+    /// The revision.
+    pub revision: u64,
+}
+
+/// A workload endpoint and its addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its key.
+    pub key: String,
+    /// Its host.
+    pub host: String,
+    /// Its addresses, as prefixes.
+    pub nets: Vec<Cidr>,
+    /// Its interface on the host.
+    pub interface: String,
+    /// It may send and receive.
+    pub active: bool,
+}
+
+/// All of IPAM at one revision.
+#[derive(Debug, Clone, Default)]
+pub struct Picture {
+    /// The revision.
+    pub revision: u64,
+    /// Pools.
+    pub pools: BTreeMap<Cidr, Stored<Pool>>,
+    /// The configuration.
+    pub config: IpamConfig,
+    /// Blocks.
+    pub blocks: BTreeMap<Cidr, Stored<Block>>,
+    /// Handles.
+    pub handles: BTreeMap<String, Stored<Handle>>,
+    /// Affinities by host and block.
+    pub affinities: BTreeMap<(String, Cidr), Stored<Affinity>>,
+    /// The workload endpoints of all hosts (of the global space only: local addresses have no endpoints).
+    pub endpoints: Vec<Endpoint>,
+    /// The hosts' tunnel addresses.
+    pub tunnels: BTreeMap<String, IpAddr>,
+    /// What the Docker drivers of a host gave out: gateways and auxiliary addresses of networks are on no interface.
+    pub docker: BTreeMap<IpAddr, String>,
+    /// Hosts that anything but IPAM and workloads speaks of.
+    pub hosts: BTreeSet<String>,
+    /// Keys whose values cannot be read, with the reason.
+    pub unreadable: Vec<(String, String)>,
+}
+
+impl Picture {
+    /// What has to be listed for a picture of `space`.
+    #[must_use]
+    pub fn prefixes(space: &Space) -> Vec<String> {
+        let mut prefixes = space.everything();
+        if *space == Space::Global {
+            let hosts = format!("{}host/", prefix::V1);
+            prefixes.extend([
+                hosts,
+                prefix::BGP.to_owned(),
+                prefix::STATUS.to_owned(),
+                prefix::TORTIE_HOSTS.to_owned(),
+            ]);
+        }
+        prefixes
+    }
+
+    /// What has to be listed, besides its blocks, for a picture of one host in the global space: of what
+    /// [`Picture::prefixes`] names, what may speak for an address that this host has given out. Docker's drivers remember
+    /// addresses that are on no interface.
+    #[must_use]
+    pub fn prefixes_of(host: &str) -> Vec<String> {
+        vec![
+            prefix::POOLS.to_owned(),
+            prefix::IPAM_CONFIG.to_owned(),
+            prefix::affinities_of(host),
+            prefix::host(host),
+            prefix::tortie_host(host),
+        ]
+    }
+
+    /// Reads the store.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn load(store: &dyn Store, space: &Space) -> Result<Self, StoreError> {
+        Ok(Self::of(space, &store.list(&Self::prefixes(space)).await?))
+    }
+
+    /// Reads a listing of [`Picture::prefixes`].
+    #[must_use]
+    pub fn of(space: &Space, snapshot: &Snapshot) -> Self {
+        let mut picture = Self { revision: snapshot.revision, ..Self::default() };
+        let mut old = Vec::new();
+        for entry in &snapshot.entries {
+            match space.place(&entry.key) {
+                Some(Place::OldHandle(id)) => old.push((id, entry)),
+                Some(place) => picture.take(place, entry),
+                None if *space == Space::Global => picture.take_other(entry),
+                None => {}
+            }
+        }
+        for (id, entry) in old {
+            match Handle::parse(&id, &entry.value) {
+                Ok(handle) => {
+                    picture
+                        .handles
+                        .entry(id)
+                        .or_insert(Stored { value: handle, revision: entry.mod_revision });
+                }
+                Err(error) => picture.unreadable.push((entry.key.clone(), error.to_string())),
+            }
+        }
+        picture
+    }
+
+    fn take(&mut self, place: Place, entry: &KeyValue) {
+        let revision = entry.mod_revision;
+        let bytes = &entry.value;
+        let taken: Result<(), ValueError> = match place {
+            Place::Pool(cidr) => Pool::parse(cidr, bytes)
+                .map(|value| drop(self.pools.insert(cidr, Stored { value, revision }))),
+            Place::Config => IpamConfig::parse(bytes).map(|config| self.config = config),
+            Place::Block(cidr) => Block::parse(cidr, bytes)
+                .map(|value| drop(self.blocks.insert(cidr, Stored { value, revision }))),
+            Place::Handle(id) | Place::OldHandle(id) => Handle::parse(&id, bytes)
+                .map(|value| drop(self.handles.insert(id, Stored { value, revision }))),
+            Place::Affinity { host, block } => Affinity::parse(bytes)
+                .map(|value| drop(self.affinities.insert((host, block), Stored { value, revision }))),
+        };
+        if let Err(error) = taken {
+            self.unreadable.push((entry.key.clone(), error.to_string()));
+        }
+    }
+
+    /// Keys of other rooms, and keys of IPAM that are none.
+    fn take_other(&mut self, entry: &KeyValue) {
+        let key = match Key::parse(&entry.key) {
+            Ok(key) => key,
+            Err(error) => return self.unreadable.push((entry.key.clone(), error.to_string())),
+        };
+        match &key {
+            Key::Endpoint(EndpointKey::Workload { host, .. }) => match Resource::parse(&key, &entry.value) {
+                Ok(Resource::WorkloadEndpoint(endpoint)) => {
+                    let nets = endpoint.ipv4_nets.iter().chain(&endpoint.ipv6_nets).copied().collect();
+                    self.endpoints.push(Endpoint {
+                        key: entry.key.clone(),
+                        host: host.clone(),
+                        nets,
+                        interface: endpoint.name.to_string(),
+                        active: endpoint.active,
+                    });
+                }
+                Ok(_) => {}
+                Err(error) => self.unreadable.push((entry.key.clone(), error.to_string())),
+            },
+            Key::Docker { host, item: DockerItem::Address { space, addr } } if space == "global" => {
+                self.docker.insert(*addr, host.clone());
+            }
+            Key::Felix { .. } | Key::Docker { .. } => {}
+            Key::Setting(Scope::Host(host), name) if name == "IpInIpTunnelAddr" => {
+                let addr = std::str::from_utf8(&entry.value).ok().and_then(|text| text.trim().parse().ok());
+                if let Some(addr) = addr {
+                    self.tunnels.insert(host.clone(), addr);
+                }
+            }
+            key if entry.key.starts_with(prefix::IPAM) => {
+                let why = format!("a key of IPAM is written {}", key.newest());
+                self.unreadable.push((entry.key.clone(), why));
+            }
+            key => self.hosts.extend(key.host().map(str::to_owned)),
+        }
+    }
+
+    /// The block that an address lies in.
+    #[must_use]
+    pub fn block_of(&self, addr: IpAddr) -> Option<&Stored<Block>> {
+        Space::blocks_around(&Cidr::host(addr)).iter().find_map(|cidr| self.blocks.get(cidr))
+    }
+
+    /// The most specific pool that an address lies in.
+    #[must_use]
+    pub fn pool_of(&self, addr: IpAddr) -> Option<&Pool> {
+        let pools = self.pools.values().map(|stored| &stored.value);
+        pools.filter(|pool| pool.cidr.contains(addr)).max_by_key(|pool| pool.cidr.len())
+    }
+}

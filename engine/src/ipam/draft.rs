@@ -1,0 +1,365 @@
+//! The changes of a plan in the making: what was read, and over it what is to be written.
+//!
+//! Whatever is changed is compared with what it was read as; what a change rests on without changing it is guarded.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use tortie_config::key::{IpFamily, Key};
+use tortie_config::resource::{
+    Affinity, AffinityState, Attribute, Block, Handle, IpamConfig, Pool, ValueError,
+};
+use tortie_net::Cidr;
+
+use super::IpamError;
+use crate::ipam::keyspace::{Place, Space};
+use crate::ipam::overlap;
+use crate::ipam::reads::{Known, Next, State, Stop};
+use tortie_store::{Compare, MAX_TXN_OPS, Op, Txn};
+
+/// Half-done things of others that are cleaned up on the way, at most.
+const TIDIED: usize = 8;
+
+/// Runs a plan to what it comes to.
+pub(super) fn run<'a, A>(
+    space: &'a Space,
+    state: &'a State,
+    plan: impl FnOnce(&mut Desk<'a>) -> Result<A, Stop>,
+) -> Next<A> {
+    let mut desk = Desk {
+        space,
+        state,
+        blocks: BTreeMap::new(),
+        affinities: BTreeMap::new(),
+        handles: BTreeMap::new(),
+        config: None,
+        guards: BTreeSet::new(),
+        tidy: BTreeSet::new(),
+    };
+    let planned = plan(&mut desk).and_then(|answer| Ok((desk.finish()?, answer)));
+    match planned {
+        Ok((txn, answer)) => Next::Txn(txn, answer),
+        Err(Stop::Need(needs)) => Next::Need(needs),
+        Err(Stop::Err(error)) => Next::Err(error),
+    }
+}
+
+/// A plan in the making. Everything it gives shows the changes made so far.
+pub(super) struct Desk<'a> {
+    pub(super) space: &'a Space,
+    pub(super) state: &'a State,
+    blocks: BTreeMap<Cidr, Option<Block>>,
+    affinities: BTreeMap<(String, Cidr), Option<Affinity>>,
+    handles: BTreeMap<String, Option<Handle>>,
+    config: Option<IpamConfig>,
+    guards: BTreeSet<String>,
+    tidy: BTreeSet<String>,
+}
+
+impl Desk<'_> {
+    fn typed<T>(
+        &self,
+        place: &Place,
+        parse: impl FnOnce(&[u8]) -> Result<T, ValueError>,
+    ) -> Result<Option<T>, Stop> {
+        let key = self.space.text(place);
+        let Some(known) = self.state.read(&key)? else { return Ok(None) };
+        parse(&known.value)
+            .map(Some)
+            .map_err(|error| Stop::Err(IpamError::Unreadable { key, why: error.to_string() }))
+    }
+
+    /// Whether the data model is ready: `Ready` was never written, or is `true`.
+    pub(super) fn ready(&self) -> Result<(), Stop> {
+        match self.state.read(&Key::Ready.to_string())? {
+            Some(Known { value, .. }) if value != b"true" => Err(IpamError::NotReady.into()),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn config(&self) -> Result<IpamConfig, Stop> {
+        Ok(self.typed(&Place::Config, IpamConfig::parse)?.unwrap_or_default())
+    }
+
+    pub(super) fn put_config(&mut self, config: IpamConfig) {
+        self.config = Some(config);
+    }
+
+    /// The pools that can be read, in the order of their keys.
+    pub(super) fn pools(&self) -> Result<Vec<Pool>, Stop> {
+        let prefix = self.space.pools();
+        self.state.want([], [prefix.clone()])?;
+        let pools = self.state.existing(&prefix).filter_map(|(key, known)| match self.space.place(key) {
+            Some(Place::Pool(cidr)) => Pool::parse(cidr, &known.value).ok(),
+            _ => None,
+        });
+        Ok(pools.collect())
+    }
+
+    /// The transaction fails when the pool changes meanwhile.
+    pub(super) fn guard_pool(&mut self, pool: &Cidr) {
+        self.guards.insert(self.space.pool(pool));
+    }
+
+    /// The transaction fails when the configuration changes meanwhile.
+    pub(super) fn guard_config(&mut self) {
+        self.guards.insert(self.space.config());
+    }
+
+    /// The transaction fails when the block changes meanwhile.
+    pub(super) fn guard_block(&mut self, cidr: &Cidr) {
+        self.guards.insert(self.space.block(cidr));
+    }
+
+    pub(super) fn block(&self, cidr: &Cidr) -> Result<Option<Block>, Stop> {
+        match self.blocks.get(cidr) {
+            Some(block) => Ok(block.clone()),
+            None => self.typed(&Place::Block(*cidr), |bytes| Block::parse(*cidr, bytes)),
+        }
+    }
+
+    /// Whether a block is the host's and has nothing to give, as far as that can be told at a glance.
+    pub(super) fn is_full(&self, host: &str, cidr: &Cidr) -> bool {
+        let known = || self.state.get(&self.space.block(cidr)).flatten();
+        !self.blocks.contains_key(cidr)
+            && known().is_some_and(|known| Block::is_full_of(host, *cidr, &known.value))
+    }
+
+    /// The block that an address lies in. `usual`: the length of the blocks of its pool.
+    pub(super) fn block_around(&self, addr: IpAddr, usual: Option<u8>) -> Result<Option<Block>, Stop> {
+        let around = Space::blocks_around(&Cidr::host(addr));
+        let first = around.iter().find(|cidr| usual.is_none_or(|len| cidr.len() == len));
+        if let Some(first) = first
+            && let Some(block) = self.block(first)?
+        {
+            return Ok(Some(block));
+        }
+        self.state.want(around.iter().map(|cidr| self.space.block(cidr)), [])?;
+        for cidr in &around {
+            if let Some(block) = self.block(cidr)? {
+                return Ok(Some(block));
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn put_block(&mut self, block: Block) {
+        self.blocks.insert(block.cidr(), Some(block));
+    }
+
+    pub(super) fn delete_block(&mut self, cidr: &Cidr) {
+        self.blocks.insert(*cidr, None);
+    }
+
+    /// Blocks that share an address with `cidr`, that one included.
+    pub(super) fn overlapping(&self, cidr: &Cidr) -> Result<Vec<Cidr>, Stop> {
+        let around = overlap::of(self.space, cidr);
+        self.state.want_existence(around.keys.iter().cloned(), around.prefixes.iter().cloned())?;
+        let texts = around.keys.iter().chain(&around.prefixes);
+        let found = texts.flat_map(|text| self.state.names(text));
+        let mut blocks: BTreeSet<Cidr> = found
+            .filter_map(|key| match self.space.place(key) {
+                Some(Place::Block(block)) => Some(block),
+                _ => None,
+            })
+            .filter(|block| !matches!(self.blocks.get(block), Some(None)))
+            .collect();
+        blocks.extend(self.blocks.iter().filter(|(_, block)| block.is_some()).map(|(cidr, _)| *cidr));
+        Ok(blocks.into_iter().filter(|block| block.overlaps(cidr)).collect())
+    }
+
+    /// Whether it is known what a block holds, or that it does not exist.
+    pub(super) fn is_known(&self, cidr: &Cidr) -> bool {
+        self.blocks.contains_key(cidr) || self.state.get(&self.space.block(cidr)).is_some()
+    }
+
+    /// Which blocks of a family there are, in no particular order. There may be thousands: not what they hold.
+    pub(super) fn all_blocks(&self, family: IpFamily) -> Result<Vec<Cidr>, Stop> {
+        let prefix = self.space.blocks(family);
+        self.state.want_names(&prefix)?;
+        let stored = self.state.names(&prefix).filter_map(|key| match self.space.place(key) {
+            Some(Place::Block(block)) => Some(block),
+            _ => None,
+        });
+        let mut all: BTreeSet<Cidr> = stored.collect();
+        for (cidr, block) in self.blocks.iter().filter(|(cidr, _)| IpFamily::of_cidr(cidr) == family) {
+            if block.is_some() {
+                all.insert(*cidr)
+            } else {
+                all.remove(cidr)
+            };
+        }
+        Ok(all.into_iter().collect())
+    }
+
+    pub(super) fn affinity(&self, host: &str, block: &Cidr) -> Result<Option<Affinity>, Stop> {
+        match self.affinities.get(&(host.to_owned(), *block)) {
+            Some(affinity) => Ok(affinity.clone()),
+            None => self.typed(&Place::Affinity { host: host.to_owned(), block: *block }, Affinity::parse),
+        }
+    }
+
+    /// The blocks that a host has an affinity to, in the order of the keys.
+    pub(super) fn affinities_of(&self, host: &str) -> Result<Vec<Cidr>, Stop> {
+        let prefix = self.space.affinities(host);
+        self.state.want([], [prefix.clone()])?;
+        let stored = self.state.existing(&prefix).filter_map(|(key, _)| match self.space.place(key) {
+            Some(Place::Affinity { block, .. }) => Some(block),
+            _ => None,
+        });
+        let changed = |block: &Cidr| self.affinities.get(&(host.to_owned(), *block));
+        let mut all: Vec<Cidr> = stored.filter(|block| !matches!(changed(block), Some(None))).collect();
+        for ((owner, block), affinity) in &self.affinities {
+            if owner == host && affinity.is_some() && !all.contains(block) {
+                all.push(*block);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Writes that the host owns the block, unless that stands there.
+    pub(super) fn confirm(&mut self, host: &str, block: &Cidr) -> Result<(), Stop> {
+        let known = match self.affinity(host, block) {
+            Err(Stop::Err(IpamError::Unreadable { .. })) => None,
+            known => known?,
+        };
+        if known.as_ref().is_some_and(Affinity::is_confirmed) {
+            return Ok(());
+        }
+        let affinity =
+            Affinity { state: Some(AffinityState::Confirmed), extra: known.unwrap_or_default().extra };
+        self.affinities.insert((host.to_owned(), *block), Some(affinity));
+        Ok(())
+    }
+
+    pub(super) fn delete_affinity(&mut self, host: &str, block: &Cidr) {
+        self.affinities.insert((host.to_owned(), *block), None);
+    }
+
+    /// Deletes an affinity that somebody left behind, when something else is written anyway.
+    pub(super) fn tidy_affinity(&mut self, host: &str, block: &Cidr) {
+        self.tidy.insert(self.space.affinity(host, block));
+    }
+
+    /// A handle, with what stands at the older key as well.
+    pub(super) fn handle(&self, id: &str) -> Result<Option<Handle>, Stop> {
+        if let Some(handle) = self.handles.get(id) {
+            return Ok(handle.clone());
+        }
+        let old_key = self.space.old_handle(id);
+        self.state.want([self.space.handle(id)].into_iter().chain(old_key.clone()), [])?;
+        let new = self.typed(&Place::Handle(id.to_owned()), |bytes| Handle::parse(id, bytes))?;
+        if old_key.is_none() {
+            return Ok(new);
+        }
+        let old = self.typed(&Place::OldHandle(id.to_owned()), |bytes| Handle::parse(id, bytes))?;
+        Ok(match (new, old) {
+            (Some(mut new), Some(old)) => {
+                for (block, count) in old.blocks {
+                    new.blocks.entry(block).or_insert(count);
+                }
+                Some(new)
+            }
+            (new, old) => new.or(old),
+        })
+    }
+
+    /// Writes a handle; one without addresses is deleted.
+    pub(super) fn put_handle(&mut self, handle: Handle) {
+        let id = handle.id.clone();
+        self.handles.insert(id, Some(handle).filter(|handle| !handle.blocks.is_empty()));
+    }
+
+    /// Takes back what `released` of a block held, in their handles. Counts are hints: an entry stays while the block has
+    /// addresses of the handle, or while others count more than were released.
+    pub(super) fn forget(&mut self, block: &Block, released: &[Attribute]) -> Result<(), Stop> {
+        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+        for handle in released.iter().filter_map(|attribute| attribute.handle.as_deref()) {
+            *counts.entry(handle).or_default() += 1;
+        }
+        let old_keys = counts.keys().filter_map(|id| self.space.old_handle(id));
+        self.state.want(counts.keys().map(|id| self.space.handle(id)).chain(old_keys), [])?;
+        for (id, count) in counts {
+            let known = match self.handle(id) {
+                // It holds nothing that anybody can read; `check` names it.
+                Err(Stop::Err(IpamError::Unreadable { .. })) => continue,
+                known => known?,
+            };
+            let Some(mut handle) = known else { continue };
+            let left = block.allocated().filter(|(_, attribute)| attribute.handle.as_deref() == Some(id));
+            let left = u32::try_from(left.count()).unwrap_or(u32::MAX);
+            if let Some(entry) = handle.blocks.get_mut(&block.cidr()) {
+                *entry = entry.saturating_sub(count).max(left);
+                if *entry == 0 {
+                    handle.blocks.remove(&block.cidr());
+                }
+            }
+            self.put_handle(handle);
+        }
+        Ok(())
+    }
+
+    /// Stores a block after a release: one without owner and addresses is deleted.
+    pub(super) fn put_or_delete_block(&mut self, block: Block) {
+        if block.is_empty() && *block.affinity() == tortie_config::resource::BlockAffinity::None {
+            self.delete_block(&block.cidr());
+        } else {
+            self.put_block(block);
+        }
+    }
+
+    fn finish(self) -> Result<Txn, Stop> {
+        let mut writes: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
+        for (cidr, block) in &self.blocks {
+            writes.insert(self.space.block(cidr), block.as_ref().map(Block::to_value));
+        }
+        for ((host, cidr), affinity) in &self.affinities {
+            writes.insert(self.space.affinity(host, cidr), affinity.as_ref().map(Affinity::to_value));
+        }
+        for (id, handle) in &self.handles {
+            writes.insert(self.space.handle(id), handle.as_ref().map(Handle::to_value));
+            if let Some(old) = self.space.old_handle(id) {
+                writes.insert(old, None);
+            }
+        }
+        if let Some(config) = &self.config {
+            writes.insert(self.space.config(), Some(config.to_value()));
+        }
+        // What is as it shall be needs no write.
+        let mut needed = BTreeMap::new();
+        for (key, value) in writes {
+            let known = self.state.read(&key)?;
+            if known.map(|known| known.value.as_slice()) != value.as_deref() {
+                needed.insert(key, value);
+            }
+        }
+        if needed.is_empty() {
+            return Ok(Txn::default());
+        }
+        for key in self.tidy.iter().take(TIDIED) {
+            if self.state.read(key)?.is_some() {
+                needed.entry(key.clone()).or_insert(None);
+            }
+        }
+        let guards = self.guards.into_iter().filter(|key| !needed.contains_key(key)).collect::<Vec<_>>();
+        let mut txn = Txn::default();
+        for key in needed.keys().chain(&guards) {
+            txn.compare.push(match self.state.read(key)? {
+                Some(known) => Compare::ModRevision(key.clone(), known.revision),
+                None => Compare::Absent(key.clone()),
+            });
+        }
+        txn.ops.extend(needed.into_iter().map(|(key, value)| match value {
+            Some(value) => Op::Put { key, value, lease: None },
+            None => Op::Delete { key },
+        }));
+        if txn.ops.len() > MAX_TXN_OPS || txn.compare.len() > MAX_TXN_OPS {
+            let text = format!(
+                "this touches {} keys, {MAX_TXN_OPS} can be written at once; ask for fewer addresses in one request",
+                txn.ops.len()
+            );
+            return Err(IpamError::BadRequest(text).into());
+        }
+        Ok(txn)
+    }
+}

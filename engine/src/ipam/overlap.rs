@@ -1,0 +1,86 @@
+//! Which keys tell what blocks share addresses with a block that is to be made.
+//!
+//! Blocks of different lengths can stand side by side (a pool's `blockSize` was changed, pools lie in each other), so that
+//! a block's key does not exist says little. Keys are texts: the blocks inside of a prefix are found by the beginning of
+//! their addresses' text.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr};
+
+use tortie_config::key::IpFamily;
+use tortie_config::resource::BLOCK_SHORTEST_V4;
+use tortie_net::Cidr;
+
+use crate::ipam::keyspace::Space;
+
+/// What to read.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Around {
+    pub(super) keys: BTreeSet<String>,
+    pub(super) prefixes: BTreeSet<String>,
+}
+
+/// Keys and prefixes of which every existing block is one that shares an address with `cidr`.
+pub(super) fn of(space: &Space, cidr: &Cidr) -> Around {
+    let mut around = Around::default();
+    let base = space.blocks(IpFamily::of_cidr(cidr));
+    match cidr.addr() {
+        IpAddr::V4(addr) => {
+            // The text of an address in a /24 begins with its first three numbers.
+            let parts = 1u32 << 24u8.saturating_sub(cidr.len());
+            for part in 0..parts {
+                let [a, b, c, _] = (u32::from(addr) + (part << 8)).to_be_bytes();
+                around.prefixes.insert(format!("{base}{a}.{b}.{c}."));
+            }
+            let shorter = BLOCK_SHORTEST_V4..cidr.len().min(24);
+            around.keys.extend(shorter.map(|len| space.block(&Cidr::v4(addr, len))));
+        }
+        IpAddr::V6(addr) => {
+            // All blocks that matter share the first seven groups. Which zeros are left out of the text depends on
+            // whether the last group is zero, too.
+            let zero = Ipv6Addr::from(u128::from(addr) & !0xffff);
+            let one = Ipv6Addr::from(u128::from(zero) | 1).to_string();
+            around.prefixes.insert(format!("{base}{zero}-"));
+            around.prefixes.insert(format!("{base}{}", one.strip_suffix('1').unwrap_or(&one)));
+        }
+    }
+    around
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn inside(around: &Around, key: &str) -> bool {
+        around.keys.contains(key) || around.prefixes.iter().any(|prefix| key.starts_with(prefix))
+    }
+
+    fn group() -> impl Strategy<Value = u16> {
+        prop_oneof![3 => Just(0u16), 1 => Just(1), 2 => any::<u16>()]
+    }
+
+    proptest! {
+        #[test]
+        fn every_block_that_overlaps_is_found_v6(groups in prop::array::uniform8(group()), len in 116u8..=128,
+                                                  last in any::<u16>(), other in 116u8..=128) {
+            let block = Cidr::v6(Ipv6Addr::from(groups), len);
+            let mut near = groups;
+            near[7] = last;
+            let near = Cidr::v6(Ipv6Addr::from(near), other);
+            if near.overlaps(&block) {
+                prop_assert!(inside(&of(&Space::Global, &block), &Space::Global.block(&near)), "{} {}", block, near);
+            }
+        }
+
+        #[test]
+        fn every_block_that_overlaps_is_found_v4(addr in any::<u32>(), len in 20u8..=32, near in 0u32..8192, other in 20u8..=32) {
+            let block = Cidr::v4(addr.into(), len);
+            let near = Cidr::v4(addr.wrapping_add(near).wrapping_sub(4096).into(), other);
+            if near.overlaps(&block) {
+                prop_assert!(inside(&of(&Space::Global, &block), &Space::Global.block(&near)), "{} {}", block, near);
+            }
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! A sorted map whose copies share what they have in common.
+//!
+//! The intent goes to several threads, each of which keeps the one in force. A copy costs a pointer, a change copies the
+//! way to it, and what differs between two copies is found without a look at what they share. So one endpoint that comes
+//! costs the same whether ten or ten thousand are there.
+//!
+//! It is a treap whose priorities are hashes of the keys: equal contents have equal shapes, in whatever order they came.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::hash::{BuildHasher, Hash};
+use std::sync::Arc;
+
+use rustc_hash::FxBuildHasher;
+
+/// A sorted map whose copies share what they have in common.
+pub struct Persistent<K, V> {
+    root: Link<K, V>,
+    len: usize,
+}
+
+type Link<K, V> = Option<Arc<Node<K, V>>>;
+
+struct Node<K, V> {
+    /// Shared too: values are large, and those on the way to a change stay as they are.
+    entry: Arc<(K, V)>,
+    priority: u64,
+    left: Link<K, V>,
+    right: Link<K, V>,
+}
+
+/// What became of a key: the key, its value before, and its value now.
+pub type Difference<'a, K, V> = (&'a K, Option<&'a V>, Option<&'a V>);
+
+impl<K, V> Persistent<K, V> {
+    /// How many entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All entries, by key.
+    #[must_use]
+    pub fn iter(&self) -> Iter<'_, K, V> {
+        let mut iter = Iter { stack: Vec::new() };
+        iter.down(&self.root);
+        iter
+    }
+
+    /// All keys, sorted.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.iter().map(|(key, _)| key)
+    }
+
+    /// All values, by key.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.iter().map(|(_, value)| value)
+    }
+}
+
+impl<K: Ord, V> Persistent<K, V> {
+    /// The value of a key.
+    #[must_use]
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        let mut link = &self.root;
+        while let Some(node) = link {
+            link = match key.cmp(node.key().borrow()) {
+                Ordering::Less => &node.left,
+                Ordering::Greater => &node.right,
+                Ordering::Equal => return Some(&node.entry.1),
+            };
+        }
+        None
+    }
+
+    /// Whether there is such a key.
+    #[must_use]
+    pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.get(key).is_some()
+    }
+
+    /// The entries from this key on.
+    #[must_use]
+    pub fn seek<Q: Ord + ?Sized>(&self, key: &Q) -> Iter<'_, K, V>
+    where
+        K: Borrow<Q>,
+    {
+        let (mut iter, mut link) = (Iter { stack: Vec::new() }, &self.root);
+        while let Some(node) = link {
+            link = if node.key().borrow() < key {
+                &node.right
+            } else {
+                iter.stack.push(node);
+                &node.left
+            };
+        }
+        iter
+    }
+}
+
+impl<K: Ord + Hash, V> Persistent<K, V> {
+    /// Sets the value of a key.
+    pub fn insert(&mut self, key: K, value: V) {
+        let priority = FxBuildHasher.hash_one(&key);
+        let known = put(&mut self.root, priority, Arc::new((key, value)));
+        self.len += usize::from(!known);
+    }
+}
+
+impl<K: Ord + Clone, V: Clone> Persistent<K, V> {
+    /// Takes a key away, and gives its value.
+    pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        // Nothing is copied for a key that is not there.
+        if !self.contains_key(key) {
+            return None;
+        }
+        self.len -= 1;
+        let entry = take(&mut self.root, key)?;
+        Some(Arc::unwrap_or_clone(entry).1)
+    }
+
+    /// The value of a key, to be changed.
+    pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        if !self.contains_key(key) {
+            return None;
+        }
+        let mut link = &mut self.root;
+        while let Some(node) = link {
+            let order = key.cmp(node.key().borrow());
+            let node = Arc::make_mut(node);
+            link = match order {
+                Ordering::Less => &mut node.left,
+                Ordering::Greater => &mut node.right,
+                Ordering::Equal => return Some(&mut Arc::make_mut(&mut node.entry).1),
+            };
+        }
+        None
+    }
+}
+
+impl<K: Ord, V: PartialEq> Persistent<K, V> {
+    /// What differs from `before`, by key.
+    #[must_use]
+    pub fn differences<'a>(&'a self, before: &'a Self) -> Vec<Difference<'a, K, V>> {
+        let mut out = Vec::new();
+        let (mut old, mut new) = (Rest::of(&before.root), Rest::of(&self.root));
+        loop {
+            match (old.0.last(), new.0.last()) {
+                (Some(Part::Tree(a)), Some(Part::Tree(b))) => {
+                    if Arc::ptr_eq(a, b) {
+                        old.0.pop();
+                        new.0.pop();
+                        continue;
+                    }
+                    let order = a.rank().cmp(&b.rank());
+                    if order.is_ge() {
+                        old.open();
+                    }
+                    if order.is_le() {
+                        new.open();
+                    }
+                }
+                (Some(Part::Tree(_)), _) => old.open(),
+                (_, Some(Part::Tree(_))) => new.open(),
+                (Some(Part::One(a)), Some(Part::One(b))) => {
+                    let order = a.0.cmp(&b.0);
+                    match order {
+                        Ordering::Less => out.push((&a.0, Some(&a.1), None)),
+                        Ordering::Greater => out.push((&b.0, None, Some(&b.1))),
+                        Ordering::Equal if Arc::ptr_eq(a, b) || a.1 == b.1 => {}
+                        Ordering::Equal => out.push((&b.0, Some(&a.1), Some(&b.1))),
+                    }
+                    if order.is_le() {
+                        old.0.pop();
+                    }
+                    if order.is_ge() {
+                        new.0.pop();
+                    }
+                }
+                (Some(Part::One(a)), None) => {
+                    out.push((&a.0, Some(&a.1), None));
+                    old.0.pop();
+                }
+                (None, Some(Part::One(b))) => {
+                    out.push((&b.0, None, Some(&b.1)));
+                    new.0.pop();
+                }
+                (None, None) => return out,
+            }
+        }
+    }
+}
+
+impl<K: Ord, V> Node<K, V> {
+    /// What decides who stands above: no two keys have the same.
+    fn rank(&self) -> (u64, &K) {
+        (self.priority, self.key())
+    }
+}
+
+impl<K, V> Node<K, V> {
+    fn key(&self) -> &K {
+        &self.entry.0
+    }
+}
+
+/// Puts an entry in its place; whether its key was there.
+fn put<K: Ord, V>(link: &mut Link<K, V>, priority: u64, entry: Arc<(K, V)>) -> bool {
+    if let Some(node) = link {
+        match (priority, &entry.0).cmp(&node.rank()) {
+            Ordering::Equal => {
+                Arc::make_mut(node).entry = entry;
+                return true;
+            }
+            Ordering::Less => {
+                let left = entry.0 < *node.key();
+                let node = Arc::make_mut(node);
+                return put(if left { &mut node.left } else { &mut node.right }, priority, entry);
+            }
+            Ordering::Greater => {}
+        }
+    }
+    // The key would stand above everything here, so it is not here.
+    let (left, right) = split(link.take(), &entry.0);
+    *link = Some(Arc::new(Node { entry, priority, left, right }));
+    false
+}
+
+/// What stands before a key that is not there, and what behind it.
+fn split<K: Ord, V>(link: Link<K, V>, key: &K) -> (Link<K, V>, Link<K, V>) {
+    let Some(mut top) = link else { return (None, None) };
+    let node = Arc::make_mut(&mut top);
+    if node.key() < key {
+        let (left, right) = split(node.right.take(), key);
+        node.right = left;
+        (Some(top), right)
+    } else {
+        let (left, right) = split(node.left.take(), key);
+        node.left = right;
+        (left, Some(top))
+    }
+}
+
+fn take<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized>(link: &mut Link<K, V>, key: &Q) -> Option<Arc<(K, V)>> {
+    let top = link.as_mut()?;
+    let order = key.cmp(top.key().borrow());
+    let node = Arc::make_mut(top);
+    match order {
+        Ordering::Less => take(&mut node.left, key),
+        Ordering::Greater => take(&mut node.right, key),
+        Ordering::Equal => {
+            let entry = Arc::clone(&node.entry);
+            let rest = join(node.left.take(), node.right.take());
+            // The node lets go of the entry before it is given away.
+            *link = rest;
+            Some(entry)
+        }
+    }
+}
+
+/// One tree of two, of which the left one stands before the right one.
+fn join<K: Ord, V>(left: Link<K, V>, right: Link<K, V>) -> Link<K, V> {
+    match (left, right) {
+        (None, one) | (one, None) => one,
+        (Some(mut left), Some(mut right)) => Some(if left.rank() > right.rank() {
+            let node = Arc::make_mut(&mut left);
+            node.right = join(node.right.take(), Some(right));
+            left
+        } else {
+            let node = Arc::make_mut(&mut right);
+            node.left = join(Some(left), node.left.take());
+            right
+        }),
+    }
+}
+
+/// What a comparison has still to look at, the next last.
+struct Rest<'a, K, V>(Vec<Part<'a, K, V>>);
+
+enum Part<'a, K, V> {
+    Tree(&'a Arc<Node<K, V>>),
+    One(&'a Arc<(K, V)>),
+}
+
+impl<'a, K, V> Rest<'a, K, V> {
+    fn of(root: &'a Link<K, V>) -> Self {
+        Self(root.iter().map(Part::Tree).collect())
+    }
+
+    /// Takes the next tree apart.
+    fn open(&mut self) {
+        if let Some(Part::Tree(node)) = self.0.pop() {
+            self.0.extend(node.right.iter().map(Part::Tree));
+            self.0.push(Part::One(&node.entry));
+            self.0.extend(node.left.iter().map(Part::Tree));
+        }
+    }
+}
+
+/// The entries of a [`Persistent`], by key.
+pub struct Iter<'a, K, V> {
+    stack: Vec<&'a Node<K, V>>,
+}
+
+impl<'a, K, V> Iter<'a, K, V> {
+    fn down(&mut self, mut link: &'a Link<K, V>) {
+        while let Some(node) = link {
+            self.stack.push(node);
+            link = &node.left;
+        }
+    }
+}
+
+impl<'a, K, V> Iterator for Iter<'a, K, V> {
+    type Item = (&'a K, &'a V);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let node = self.stack.pop()?;
+        self.down(&node.right);
+        Some((&node.entry.0, &node.entry.1))
+    }
+}
+
+impl<'a, K, V> IntoIterator for &'a Persistent<K, V> {
+    type Item = (&'a K, &'a V);
+    type IntoIter = Iter<'a, K, V>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<K: Ord + Hash, V> FromIterator<(K, V)> for Persistent<K, V> {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
+        let mut map = Self::default();
+        map.extend(entries);
+        map
+    }
+}
+
+impl<K: Ord + Hash, V> Extend<(K, V)> for Persistent<K, V> {
+    fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, entries: I) {
+        entries.into_iter().for_each(|(key, value)| self.insert(key, value));
+    }
+}
+
+impl<K: Ord, V: PartialEq> PartialEq for Persistent<K, V> {
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len && self.differences(other).is_empty()
+    }
+}
+
+impl<K: Ord, V: Eq> Eq for Persistent<K, V> {}
+
+impl<K: std::fmt::Debug, V: std::fmt::Debug> std::fmt::Debug for Persistent<K, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_map().entries(self).finish()
+    }
+}
+
+impl<K, V> Default for Persistent<K, V> {
+    fn default() -> Self {
+        Self { root: None, len: 0 }
+    }
+}
+
+impl<K, V> Clone for Persistent<K, V> {
+    fn clone(&self) -> Self {
+        Self { root: self.root.clone(), len: self.len }
+    }
+}
+
+impl<K, V> Clone for Node<K, V> {
+    fn clone(&self) -> Self {
+        Self {
+            entry: Arc::clone(&self.entry),
+            priority: self.priority,
+            left: self.left.clone(),
+            right: self.right.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized> std::ops::Index<&Q> for Persistent<K, V> {
+    type Output = V;
+
+    fn index(&self, key: &Q) -> &V {
+        self.get(key).expect("a key that is there")
+    }
+}
+
+#[cfg(test)]
+#[path = "persistent_map_tests.rs"]
+mod tests;

@@ -1,0 +1,265 @@
+//! How much may pass to and from a container.
+//!
+//! To the container: a token bucket (tbf) on the host's end. From it: what comes in by the host's end goes through an
+//! interface of kind ifb, whose token bucket the container cannot reach, and comes back as if nothing had been. A kernel
+//! without ifb or the redirection has the bucket on the container's own end instead, where a container with
+//! CAP_NET_ADMIN could remove it.
+
+use tortie_config::resource::InterfaceName;
+
+use super::link::{Change, Device, Net};
+use super::{Bandwidth, Namespace, PlumbError, Rate, hash};
+use crate::netlink::codec::{self, Attrs, u32_at};
+use crate::netlink::tc::{self, Bucket};
+
+/// What a burst is when nobody says, in octets.
+const LEAST_BURST: u64 = 32 << 10;
+/// The part of a second that such a burst is at least.
+const BURST_PART: u64 = 50;
+/// What waits at most, as part of a second.
+const QUEUE_PART: u64 = 20;
+/// A frame of any MTU with its header.
+const FRAME: u64 = 18;
+/// What runtimes send when they do not care.
+const NO_BURST: u64 = u32::MAX as u64;
+
+/// Limits what passes by a host interface. `inside` is the other end, for kernels that lack ifb.
+///
+/// # Errors
+/// A rate under 8 bits a second; [`PlumbError::Module`] with the name of what the kernel lacks; what it says else.
+pub fn limit(
+    host: &InterfaceName,
+    bandwidth: &Bandwidth,
+    inside: Option<(&Namespace, &InterfaceName)>,
+) -> Result<(), PlumbError> {
+    let mut net = Net::open()?;
+    let missing = || PlumbError::Missing { name: host.to_string(), place: "on this host" };
+    let device = net.device(host.as_str())?.ok_or_else(missing)?;
+    if let Some(rate) = bandwidth.ingress {
+        fill(&mut net, &device, bucket(rate, device.mtu)?)?;
+    }
+    let Some(rate) = bandwidth.egress else { return Ok(()) };
+    let bucket = bucket(rate, device.mtu)?;
+    match (redirect(&mut net, &device, bucket), inside) {
+        (Err(PlumbError::Module { .. }), Some((namespace, name))) => {
+            drop_redirect(&mut net, &device)?;
+            namespace.run(|| limit_inside(name, bucket))?
+        }
+        (done, _) => done,
+    }
+}
+
+/// The bucket on the container's own end.
+fn limit_inside(name: &InterfaceName, bucket: Bucket) -> Result<(), PlumbError> {
+    let mut net = Net::open()?;
+    let missing = || PlumbError::Missing { name: name.to_string(), place: "in the container" };
+    let device = net.device(name.as_str())?.ok_or_else(missing)?;
+    fill(&mut net, &device, bucket)
+}
+
+/// Takes the limits of a host interface away. What is not there is no error.
+///
+/// # Errors
+/// What the kernel says.
+pub fn unlimit(host: &InterfaceName) -> Result<(), PlumbError> {
+    let mut net = Net::open()?;
+    match net.device(host.as_str())? {
+        None => net.remove(&shaper(host.as_str())).map(drop),
+        Some(device) => {
+            let doing = format!("the limit of {host} cannot be removed");
+            let kinds = qdiscs(&mut net, device.index)?;
+            if kinds.iter().any(|(kind, _)| kind == "tbf") {
+                let answer = net.ask(&doing, |(), buf, flags, seq| {
+                    tc::encode_remove(buf, flags, seq, device.index, true);
+                })?;
+                // It has another handle: that of the reference bandwidth plugin, which leaves it behind.
+                if let Err(refusal) = answer
+                    && refusal.code != libc::EINVAL
+                {
+                    return Err(PlumbError::refused(doing, &refusal));
+                }
+            }
+            drop_redirect(&mut net, &device)
+        }
+    }
+}
+
+/// What is in force, in octets a second: to the container, and from it by way of an ifb.
+///
+/// # Errors
+/// What the kernel says.
+pub fn shaped(host: &InterfaceName) -> Result<(Option<u64>, Option<u64>), PlumbError> {
+    let mut net = Net::open()?;
+    let mut rate = |name: &str| -> Result<Option<u64>, PlumbError> {
+        let Some(device) = net.device(name)? else { return Ok(None) };
+        Ok(qdiscs(&mut net, device.index)?.into_iter().find_map(|(_, rate)| rate))
+    };
+    Ok((rate(host.as_str())?, rate(&shaper(host.as_str()))?))
+}
+
+/// The name of the ifb of a host interface.
+fn shaper(host: &str) -> String {
+    let digits = format!("{:016x}", hash(host));
+    format!("tifb{}", digits.get(..11).unwrap_or_default())
+}
+
+/// In octets, from bits.
+fn bucket(rate: Rate, mtu: u32) -> Result<Bucket, PlumbError> {
+    let octets = rate.bits / 8;
+    if octets == 0 {
+        return Err(PlumbError::Invalid(format!(
+            "a rate of {} bits a second: write 8 or more, or leave it out",
+            rate.bits
+        )));
+    }
+    let burst = match rate.burst {
+        Some(bits) if bits > 0 && bits < NO_BURST => bits / 8,
+        _ => (octets / BURST_PART).max(LEAST_BURST),
+    };
+    // A frame that is longer than the bucket is deep would never pass.
+    let burst = burst.max(u64::from(mtu) + FRAME);
+    let queue = burst.saturating_add(octets / QUEUE_PART);
+    let narrow = |octets: u64| u32::try_from(octets).unwrap_or(u32::MAX);
+    Ok(Bucket { rate: octets, burst: narrow(burst), queue: narrow(queue) })
+}
+
+fn fill(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), PlumbError> {
+    let doing = format!("the rate of {} cannot be limited", device.name);
+    let answer = net.ask(&doing, |(), buf, flags, seq| {
+        tc::encode_bucket(buf, flags, seq, device.index, bucket);
+    })?;
+    answer.map_err(|refusal| match refusal.code {
+        libc::ENOENT | libc::EOPNOTSUPP => PlumbError::Module { what: "token buckets", module: "sch_tbf" },
+        _ => PlumbError::refused(doing, &refusal),
+    })
+}
+
+/// What comes in by the interface takes the way over an ifb.
+fn redirect(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), PlumbError> {
+    let name = shaper(&device.name);
+    let text = format!("tortie limit of {}", device.name);
+    match net.add("ifb", &name, device.mtu)? {
+        Ok(()) => {}
+        // Left over.
+        Err(refusal) if refusal.code == libc::EEXIST => {}
+        Err(refusal) if refusal.code == libc::EOPNOTSUPP => {
+            return Err(PlumbError::Module { what: "interfaces that limit what comes in", module: "ifb" });
+        }
+        Err(refusal) => return Err(PlumbError::refused(format!("{name} cannot be made"), &refusal)),
+    }
+    let missing = || PlumbError::Missing { name: name.clone(), place: "on this host" };
+    let ifb = net.device(&name)?.ok_or_else(missing)?;
+    let mark = Change { alias: Some(&text), ..Change::default() };
+    net.change(ifb.index, &format!("{name} cannot be marked"), &mark)?;
+    fill(net, &ifb, bucket)?;
+    let doing = format!("what comes in by {} cannot be limited", device.name);
+    let ingress = net.ask(&doing, |(), buf, flags, seq| tc::encode_ingress(buf, flags, seq, device.index))?;
+    match ingress {
+        Ok(()) => {}
+        Err(refusal) if refusal.code == libc::EEXIST => {}
+        Err(refusal) if matches!(refusal.code, libc::ENOENT | libc::EOPNOTSUPP) => {
+            return Err(PlumbError::Module { what: "a look at what comes in", module: "sch_ingress" });
+        }
+        Err(refusal) => return Err(PlumbError::refused(doing, &refusal)),
+    }
+    let filter = net.ask(&doing, |(), buf, flags, seq| {
+        tc::encode_redirect(buf, flags, seq, device.index, ifb.index);
+    })?;
+    match filter {
+        Ok(()) => Ok(()),
+        Err(refusal) if matches!(refusal.code, libc::ENOENT | libc::EOPNOTSUPP) => {
+            let (what, module) = ("redirection of what comes in", "cls_u32 or act_mirred");
+            Err(PlumbError::Module { what, module })
+        }
+        Err(refusal) => Err(PlumbError::refused(doing, &refusal)),
+    }
+}
+
+fn drop_redirect(net: &mut Net, device: &Device) -> Result<(), PlumbError> {
+    let name = shaper(&device.name);
+    if net.device(&name)?.is_none() {
+        return Ok(());
+    }
+    let doing = format!("the limit of {} cannot be removed", device.name);
+    if qdiscs(net, device.index)?.iter().any(|(kind, _)| kind == "ingress") {
+        net.must(&doing, |(), buf, flags, seq| tc::encode_remove(buf, flags, seq, device.index, false))?;
+    }
+    net.remove(&name).map(drop)
+}
+
+/// The qdiscs of an interface: their kinds, and the rates of token buckets in octets a second.
+fn qdiscs(net: &mut Net, index: u32) -> Result<Vec<(String, Option<u64>)>, PlumbError> {
+    net.read(
+        "limits cannot be read",
+        |buf, seq| tc::encode_dump(buf, seq, index),
+        |message| {
+            // Some kernels show those of other interfaces, too.
+            if message.kind != tc::RTM_REPLY || u32_at(message.body, 4) != Some(index) {
+                return None;
+            }
+            let (mut kind, mut rate) = (String::new(), None);
+            for (attr, data) in Attrs::after(message.body, tc::TCMSG) {
+                match attr {
+                    tc::TCA_KIND => kind = codec::text(data),
+                    tc::TCA_OPTIONS => rate = tbf_rate(data),
+                    _ => {}
+                }
+            }
+            let rate = rate.filter(|_| kind == "tbf");
+            Some((kind, rate))
+        },
+    )
+}
+
+fn tbf_rate(options: &[u8]) -> Option<u64> {
+    let (mut rate, mut wide) = (None, None);
+    for (attr, data) in Attrs(options) {
+        match attr {
+            tc::TCA_TBF_PARMS => rate = u32_at(data, 8).map(u64::from),
+            tc::TCA_TBF_RATE64 => wide = <[u8; 8]>::try_from(data).ok().map(u64::from_ne_bytes),
+            _ => {}
+        }
+    }
+    wide.or(rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(bits: u64, burst: Option<u64>, mtu: u32) -> Bucket {
+        bucket(Rate { bits, burst }, mtu).unwrap()
+    }
+
+    #[test]
+    fn bits_become_octets_and_a_burst_is_never_smaller_than_a_frame() {
+        assert_eq!(
+            of(8_000_000, Some(800_000), 1500),
+            Bucket { rate: 1_000_000, burst: 100_000, queue: 150_000 }
+        );
+        assert_eq!(of(8_000, Some(1_600), 1500).burst, 1518);
+        assert!(bucket(Rate { bits: 7, burst: None }, 1500).is_err());
+    }
+
+    #[test]
+    fn no_burst_is_what_20_ms_bring_and_so_is_what_runtimes_say_when_they_do_not_care() {
+        let wanted = Bucket { rate: 12_500_000, burst: 250_000, queue: 875_000 };
+        for burst in [None, Some(0), Some(u64::from(u32::MAX)), Some(u64::MAX)] {
+            assert_eq!(of(100_000_000, burst, 1500), wanted);
+        }
+        assert_eq!(of(1_000_000, None, 1500).burst, 32 << 10);
+    }
+
+    #[test]
+    fn rates_above_4_gbit_keep_all_their_digits() {
+        let wide = of(100_000_000_000, Some(4_000_000_000), 1500);
+        assert_eq!((wide.rate, wide.burst), (12_500_000_000, 500_000_000));
+        assert_eq!(of(u64::MAX, None, 1500).queue, u32::MAX);
+    }
+
+    #[test]
+    fn the_name_of_a_limit_is_an_interface_name() {
+        assert_eq!(shaper("cali0123456789a").len(), 15);
+        assert_ne!(shaper("cali0123456789a"), shaper("cali0123456789b"));
+    }
+}

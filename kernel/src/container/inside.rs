@@ -1,0 +1,151 @@
+//! The container's side: name, addresses, the way out.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use tortie_config::resource::MacAddr;
+use tortie_net::Cidr;
+
+use super::host::{conf6, rename};
+use super::link::{Change, Net, RTPROT_BOOT, metric};
+use super::{GATEWAY, InsideSpec, Namespace, PlumbError};
+use crate::endpoints::put_neighbour;
+use crate::sysctl;
+
+const INSIDE: &str = "in the container";
+/// A second way to everywhere gets a metric from here on, so that the first one stays first.
+const SECOND: u32 = 2048;
+
+/// What [`inside`] did to an interface that somebody else made.
+#[derive(Debug)]
+pub struct Stripped {
+    namespace: Namespace,
+    index: u32,
+    was: String,
+    up: bool,
+    mac: Option<MacAddr>,
+    mtu: Option<u32>,
+    addrs: Vec<IpAddr>,
+    routes: Vec<(Cidr, u32)>,
+}
+
+/// Configures the interface in the namespace, sets it up, and waits until it answers for its IPv6 addresses. Gives its
+/// MAC address, and how to take back what was done.
+///
+/// 169.254.1.1 gets a permanent neighbour entry: nobody has that address, and an answer by proxy ARP needs an agent
+/// that is already there.
+///
+/// # Errors
+/// When the interface is not there or another one has its name; what the kernel says.
+pub fn inside(namespace: &Namespace, spec: &InsideSpec<'_>) -> Result<(MacAddr, Stripped), PlumbError> {
+    let keep = namespace.duplicate()?;
+    namespace.run(move || {
+        let mut net = Net::open()?;
+        let mut stripped = Stripped {
+            namespace: keep,
+            index: 0,
+            was: spec.found.to_string(),
+            up: false,
+            mac: None,
+            mtu: None,
+            addrs: Vec::new(),
+            routes: Vec::new(),
+        };
+        match configure(&mut net, spec, &mut stripped) {
+            Ok(mac) => Ok((mac, stripped)),
+            Err(error) => {
+                let _ = stripped.undo_here(&mut net);
+                Err(error)
+            }
+        }
+    })?
+}
+
+fn configure(net: &mut Net, spec: &InsideSpec<'_>, done: &mut Stripped) -> Result<MacAddr, PlumbError> {
+    let name = spec.name.as_str();
+    let missing = || PlumbError::Missing { name: spec.found.to_string(), place: INSIDE };
+    let device = net.device(spec.found.as_str())?.ok_or_else(missing)?;
+    let doing = format!("interface {} {INSIDE} cannot be configured", spec.found);
+    (done.index, done.up) = (device.index, device.up);
+    if spec.found != spec.name {
+        if net.device(name)?.is_some() {
+            return Err(PlumbError::Exists { name: name.to_owned(), place: INSIDE });
+        }
+        rename(net, &device, name, &doing)?;
+    }
+    let ipv6 = spec.addrs.iter().any(IpAddr::is_ipv6);
+    if ipv6 {
+        // Some engines switch IPv6 off in each new namespace, and on again for an interface that is to have it.
+        sysctl::set(&conf6(name, "disable_ipv6"), "0").map_err(PlumbError::Invalid)?;
+    }
+    let mac = spec.mac.filter(|mac| device.mac != Some(*mac));
+    let mtu = spec.mtu.filter(|mtu| device.mtu != *mtu);
+    (done.mac, done.mtu) = (mac.and(device.mac), mtu.map(|_| device.mtu));
+    net.change(device.index, &doing, &Change { up: Some(true), mac, mtu, ..Change::default() })?;
+    for addr in spec.addrs {
+        let len = if addr.is_ipv4() { 32 } else { 128 };
+        net.add_address(device.index, *addr, len)?;
+        done.addrs.push(*addr);
+    }
+    let has_v4 = spec.addrs.iter().any(IpAddr::is_ipv4);
+    if has_v4 {
+        let gateway = IpAddr::V4(GATEWAY);
+        net.add_onlink(&Cidr::host(gateway), device.index)?;
+        done.routes.push((Cidr::host(gateway), 0));
+        net.must(&format!("the neighbour {GATEWAY} cannot be written"), |(), buf, flags, seq| {
+            put_neighbour(buf, flags, seq, device.index, gateway, spec.host_mac.0, RTPROT_BOOT);
+        })?;
+    }
+    let everywhere = [Cidr::v4(Ipv4Addr::UNSPECIFIED, 0), Cidr::v6(Ipv6Addr::UNSPECIFIED, 0)];
+    for prefix in spec.routes.unwrap_or(&everywhere) {
+        let gateway = match (prefix.is_v4(), spec.link_local) {
+            (true, _) if has_v4 => IpAddr::V4(GATEWAY),
+            (false, Some(router)) if ipv6 => router.into(),
+            // It has no address of this family.
+            _ => continue,
+        };
+        let mut cost = metric(prefix);
+        if !net.add_via(prefix, gateway, device.index, cost)? {
+            cost = SECOND.saturating_add(device.index);
+            net.add_via(prefix, gateway, device.index, cost)?;
+        }
+        done.routes.push((*prefix, cost));
+    }
+    for addr in spec.addrs.iter().filter(|addr| addr.is_ipv6()) {
+        net.until_answering(device.index, *addr)?;
+    }
+    net.device(name)?.and_then(|device| device.mac).ok_or_else(missing)
+}
+
+impl Stripped {
+    /// Takes back what was done, as far as the namespace is still there.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn undo(self) -> Result<(), PlumbError> {
+        self.namespace.run(|| {
+            let mut net = Net::open()?;
+            self.undo_here(&mut net)
+        })?
+    }
+
+    fn undo_here(&self, net: &mut Net) -> Result<(), PlumbError> {
+        if self.index == 0 {
+            return Ok(());
+        }
+        for (prefix, metric) in self.routes.iter().rev() {
+            net.remove_route(prefix, *metric, self.index)?;
+        }
+        for addr in &self.addrs {
+            net.remove_address(self.index, *addr, if addr.is_ipv4() { 32 } else { 128 })?;
+        }
+        let doing = format!("interface {} {INSIDE} cannot be given back", self.was);
+        let Some(now) = net.devices()?.into_iter().find(|device| device.index == self.index) else {
+            return Ok(());
+        };
+        if now.name != self.was {
+            rename(net, &now, &self.was, &doing)?;
+        }
+        let change = Change { up: Some(self.up), mac: self.mac, mtu: self.mtu, ..Change::default() };
+        net.change(self.index, &doing, &change)
+    }
+}

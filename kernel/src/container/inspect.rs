@@ -1,0 +1,91 @@
+//! What there is: for checks.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use tortie_config::resource::{InterfaceName, MacAddr};
+use tortie_net::Cidr;
+
+use super::link::{Net, link_local};
+use super::{Namespace, PlumbError};
+use crate::endpoints;
+
+/// An interface in a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inside {
+    /// Set up.
+    pub up: bool,
+    /// Its MAC address.
+    pub mac: Option<MacAddr>,
+    /// In octets.
+    pub mtu: u32,
+    /// Its addresses with their lengths, but for link-local ones.
+    pub addrs: Vec<(IpAddr, u8)>,
+    /// Routes over it, with their gateways.
+    pub routes: Vec<(Cidr, Option<IpAddr>)>,
+}
+
+/// The host's side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outside {
+    /// Set up.
+    pub up: bool,
+    /// Its MAC address.
+    pub mac: Option<MacAddr>,
+    /// In octets.
+    pub mtu: u32,
+    /// `veth`, `tun`, ...
+    pub kind: String,
+    /// Whether it has the link-local address that workloads send to.
+    pub link_local: Option<Ipv6Addr>,
+    /// Of the addresses asked about, those that the host does not send to this interface.
+    pub astray: Vec<IpAddr>,
+    /// Sysctls that are not as they should be.
+    pub wrong_sysctls: usize,
+}
+
+/// Reads an interface of a namespace; `None`: it is not there.
+///
+/// # Errors
+/// What the kernel says.
+pub fn look_inside(namespace: &Namespace, name: &InterfaceName) -> Result<Option<Inside>, PlumbError> {
+    namespace.run(|| {
+        let mut net = Net::open()?;
+        let Some(device) = net.device(name.as_str())? else { return Ok(None) };
+        let addrs = net.addresses(device.index)?.into_iter().map(|a| (a.addr, a.len));
+        let unicast = |addr: &IpAddr| !matches!(addr, IpAddr::V6(a) if a.segments()[0] == 0xfe80);
+        let addrs = addrs.filter(|(addr, _)| unicast(addr)).collect();
+        let routes = net.routes()?.into_iter().flat_map(|route| {
+            let legs: Vec<_> = route.legs.iter().filter(|leg| leg.ifindex == device.index).copied().collect();
+            legs.into_iter().map(move |leg| (route.prefix, leg.gateway))
+        });
+        let routes = routes.collect();
+        Ok(Some(Inside { up: device.up, mac: device.mac, mtu: device.mtu, addrs, routes }))
+    })?
+}
+
+/// Reads an interface of this host and where these addresses lead; `None`: it is not there.
+///
+/// # Errors
+/// What the kernel says.
+pub fn look_outside(name: &InterfaceName, addrs: &[IpAddr]) -> Result<Option<Outside>, PlumbError> {
+    let mut net = Net::open()?;
+    let Some(device) = net.device(name.as_str())? else { return Ok(None) };
+    let mut astray = Vec::new();
+    for addr in addrs {
+        if net.way_to(*addr)? != Some(device.index) {
+            astray.push(*addr);
+        }
+    }
+    let expected = device.mac.map(link_local);
+    let has = net.addresses(device.index)?;
+    let router = expected.filter(|router| has.iter().any(|a| a.addr == IpAddr::V6(*router)));
+    Ok(Some(Outside {
+        up: device.up,
+        mac: device.mac,
+        mtu: device.mtu,
+        kind: device.kind,
+        link_local: router,
+        astray,
+        wrong_sysctls: endpoints::wrong_sysctls(name.as_str(), addrs.iter().any(IpAddr::is_ipv6)),
+    }))
+}

@@ -1,0 +1,271 @@
+//! Ports of this host that lead to a container: one table of packet rules for each container, so that one message
+//! removes them whatever they are, and no two plugins ever write the same object.
+//!
+//! ```text
+//!   from other hosts and other containers --prerouting--+
+//!                                                       +--> to one of this host's addresses? --> ports: dnat
+//!   from this host, also to 127.0.0.1 -------output-----+
+//!   postrouting: what a container sends to itself, and what the host sent from 127.0.0.1, gets the host's address as
+//!                source: an answer to the true one would not come back this way
+//! ```
+//!
+//! A UDP client that sends all the time keeps its entry in the connection tracker, and rules are asked for the first packet of
+//! one only: what such entries say of a port is forgotten when the port is mapped. (What led to a container is forgotten
+//! by the agent when the container's endpoint goes.)
+//!
+//! The agent does not look at these tables; policy meets the packets behind them, with the container's address and port.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use tortie_config::resource::PortRange;
+use tortie_net::Cidr;
+
+use super::link::Net;
+use super::{PlumbError, PortMapping, Transport, hash};
+use crate::endpoints::conntrack::Conntrack;
+use crate::nft::dump;
+use crate::nft::ir::{At, Chain, Edit, Hook, Kind, Match, Name, Rule, Side, Statement};
+use crate::nft::socket::{BatchError, Socket};
+
+/// Beginning of the names of all tables of port mappings, unless a configuration says another.
+pub const PORTS_PREFIX: &str = "tortie-ports";
+/// Before the agent's own (-100) and Docker's: whoever names a port means that port.
+const DSTNAT: i32 = -105;
+const SRCNAT: i32 = 95;
+/// The index of `lo` in every network namespace: where routes to a host's own addresses lead.
+const LOOPBACK: u32 = 1;
+/// Longest name of a table that every kernel takes.
+const NAME_MAX: usize = 31;
+
+/// The name of the table of one interface of one container: `id` is what tells it from all others of this host.
+#[must_use]
+pub fn ports_table(prefix: &str, id: &str) -> String {
+    let digits = format!("{:016x}", hash(id));
+    let room = NAME_MAX.saturating_sub(13);
+    let prefix = prefix.get(..prefix.floor_char_boundary(room)).unwrap_or_default();
+    format!("{prefix}-{}", digits.get(..12).unwrap_or_default())
+}
+
+/// Leads ports of this host to these addresses, at once and whole. A table of that name is replaced.
+///
+/// # Errors
+/// A port 0; an address of the host whose family the container has not; what the kernel says.
+pub fn map_ports(table: &str, addrs: &[IpAddr], mappings: &[PortMapping]) -> Result<(), PlumbError> {
+    let doing = "ports cannot be mapped";
+    let edits = edits(addrs, mappings)?;
+    let mut socket = Socket::open().map_err(|error| PlumbError::io(doing, error))?;
+    socket.batch(&edits, table).map_err(|error| refused(doing, error))?;
+    forget_datagrams(mappings)
+}
+
+/// Deletes what the connection tracker knows of datagrams to these ports of this host. Packets that pass through to the same
+/// ports of others are not this host's.
+fn forget_datagrams(mappings: &[PortMapping]) -> Result<(), PlumbError> {
+    let doing = "connections to mapped ports cannot be deleted";
+    let mapped: Vec<&PortMapping> = mappings.iter().filter(|m| m.protocol == Transport::Udp).collect();
+    if mapped.is_empty() {
+        return Ok(());
+    }
+    let mut net = Net::open()?;
+    let mut local: BTreeMap<IpAddr, bool> = BTreeMap::new();
+    let mut concerned = |addr: IpAddr, port: u16| {
+        let is_meant = |mapping: &&PortMapping| {
+            mapping.host_port == port
+                && mapping.host_ip.is_none_or(|host| {
+                    host == addr || (host.is_unspecified() && host.is_ipv4() == addr.is_ipv4())
+                })
+        };
+        mapped.iter().any(is_meant)
+            && *local.entry(addr).or_insert_with(|| matches!(net.way_to(addr), Ok(Some(LOOPBACK))))
+    };
+    match Conntrack::default().delete_to(Transport::Udp.number(), &mut concerned) {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(refusal)) => Err(PlumbError::refused(doing, &refusal)),
+        Err(error) => Err(PlumbError::io(doing, error)),
+    }
+}
+
+/// Takes the mappings away. What is not there is no error.
+///
+/// # Errors
+/// What the kernel says.
+pub fn unmap_ports(table: &str) -> Result<(), PlumbError> {
+    let doing = "port mappings cannot be removed";
+    match Socket::open() {
+        // Without packet rules there are no mappings.
+        Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => Ok(()),
+        Err(error) => Err(PlumbError::io(doing, error)),
+        Ok(mut socket) => match socket.remove(table) {
+            Err(BatchError::Refused(refusal)) if matches!(refusal.code, libc::EOPNOTSUPP | libc::EINVAL) => {
+                Ok(())
+            }
+            other => other.map_err(|error| refused(doing, error)),
+        },
+    }
+}
+
+/// The tables of family inet whose names begin so.
+///
+/// # Errors
+/// What the kernel says.
+pub fn mapped_tables(prefix: &str) -> Result<Vec<String>, PlumbError> {
+    let doing = "port mappings cannot be read";
+    let mut socket = Socket::open().map_err(|error| PlumbError::io(doing, error))?;
+    let all = dump::tables(&mut socket).map_err(|error| PlumbError::io(doing, error))?;
+    Ok(all.into_iter().filter(|name| name.starts_with(prefix)).collect())
+}
+
+fn refused(doing: &str, error: BatchError) -> PlumbError {
+    match error {
+        BatchError::Refused(refusal) if matches!(refusal.code, libc::ENOENT | libc::EOPNOTSUPP) => {
+            PlumbError::Module { what: "port mappings", module: "nft_nat, nft_masq or nft_fib_inet" }
+        }
+        BatchError::Refused(refusal) => {
+            PlumbError::Refused { doing: doing.to_owned(), code: refusal.code, text: refusal.text }
+        }
+        BatchError::Unknown => {
+            PlumbError::Refused { doing: doing.to_owned(), code: 0, text: "its answer was lost".to_owned() }
+        }
+        BatchError::Socket(error) => PlumbError::io(doing, error),
+    }
+}
+
+/// The table as edits: whatever was there goes first, in the same transaction.
+fn edits(addrs: &[IpAddr], mappings: &[PortMapping]) -> Result<Vec<Edit>, PlumbError> {
+    let mut edits = vec![Edit::NoTable];
+    edits
+        .extend(chains(addrs, mappings)?.into_iter().map(|(name, chain)| Edit::Chain(name, Arc::new(chain))));
+    Ok(edits)
+}
+
+fn chains(addrs: &[IpAddr], mappings: &[PortMapping]) -> Result<BTreeMap<Name, Chain>, PlumbError> {
+    let mut rules = Vec::new();
+    let mut seen = BTreeSet::new();
+    for mapping in mappings.iter().filter(|mapping| seen.insert(**mapping)) {
+        rules.extend(rules_of(addrs, mapping)?);
+    }
+    let ports: Name = "ports".into();
+    let entry = |at| {
+        let matches = vec![Match::Local { side: Side::Dst }];
+        let rule = Rule { matches, statement: Statement::Goto(Arc::clone(&ports)), ..Rule::default() };
+        Chain { hook: Some(Hook { kind: Kind::Nat, at, priority: DSTNAT }), rules: vec![rule] }
+    };
+    let postrouting = Chain {
+        hook: Some(Hook { kind: Kind::Nat, at: At::Postrouting, priority: SRCNAT }),
+        rules: addrs.iter().flat_map(|addr| hairpins(*addr)).collect(),
+    };
+    Ok(BTreeMap::from([
+        ("prerouting".into(), entry(At::Prerouting)),
+        ("output".into(), entry(At::Output)),
+        ("postrouting".into(), postrouting),
+        (ports, Chain { hook: None, rules }),
+    ]))
+}
+
+fn rules_of(addrs: &[IpAddr], mapping: &PortMapping) -> Result<Vec<Rule>, PlumbError> {
+    let PortMapping { host_ip, host_port, container_port, protocol } = *mapping;
+    let invalid = |text: String| Err(PlumbError::Invalid(text));
+    if host_port == 0 || container_port == 0 {
+        return invalid(format!(
+            "port mapping {host_port} to {container_port}/{}: ports are 1 to 65535",
+            protocol.as_str()
+        ));
+    }
+    let of_family = |addr: &&IpAddr| host_ip.is_none_or(|host| host.is_ipv4() == addr.is_ipv4());
+    let mut rules = Vec::new();
+    // One address a family: the first.
+    for v4 in [true, false] {
+        let Some(to) = addrs.iter().filter(of_family).find(|addr| addr.is_ipv4() == v4) else { continue };
+        let mut matches = vec![Match::Family { v4 }];
+        if let Some(host) = host_ip.filter(|host| !host.is_unspecified()) {
+            matches.push(Match::InNet { side: Side::Dst, not: false, net: Cidr::host(host) });
+        }
+        matches.push(Match::Protocol { not: false, number: protocol.number() });
+        let ranges = PortRange::new(host_port, host_port).into_iter().collect();
+        matches.push(Match::Port { side: Side::Dst, not: false, ranges });
+        let statement = Statement::DestinationNatTo { addr: *to, port: container_port };
+        rules.push(Rule { matches, counted: true, statement, ..Rule::default() });
+    }
+    if rules.is_empty() {
+        let host = host_ip.map_or_else(String::new, |host| format!(" of {host}"));
+        return invalid(format!("port {host_port}{host} cannot lead to a container without such an address"));
+    }
+    Ok(rules)
+}
+
+/// What would be answered past this host.
+fn hairpins(addr: IpAddr) -> [Rule; 2] {
+    let loopback = match addr {
+        IpAddr::V4(_) => Cidr::v4(Ipv4Addr::new(127, 0, 0, 0), 8),
+        IpAddr::V6(_) => Cidr::v6(Ipv6Addr::LOCALHOST, 128),
+    };
+    [Cidr::host(addr), loopback].map(|from| Rule {
+        matches: vec![
+            Match::Family { v4: addr.is_ipv4() },
+            Match::InNet { side: Side::Src, not: false, net: from },
+            Match::InNet { side: Side::Dst, not: false, net: Cidr::host(addr) },
+        ],
+        statement: Statement::Masquerade,
+        ..Rule::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nft::text;
+
+    fn mapping(
+        host_ip: Option<&str>,
+        host_port: u16,
+        container_port: u16,
+        protocol: Transport,
+    ) -> PortMapping {
+        PortMapping { host_ip: host_ip.map(|ip| ip.parse().unwrap()), host_port, container_port, protocol }
+    }
+
+    fn rendered(addrs: &[&str], mappings: &[PortMapping]) -> Vec<String> {
+        let addrs: Vec<IpAddr> = addrs.iter().map(|a| a.parse().unwrap()).collect();
+        let chains = chains(&addrs, mappings).unwrap();
+        chains["ports"].rules.iter().map(text::rule).collect()
+    }
+
+    #[test]
+    fn a_mapping_without_host_address_is_for_every_family_that_the_container_has() {
+        let both = ["10.65.0.2", "2001:db8::2"];
+        assert_eq!(
+            rendered(&both, &[mapping(None, 8080, 80, Transport::Tcp)]),
+            [
+                "meta nfproto ipv4 meta l4proto 6 th dport 8080 counter dnat ip to 10.65.0.2:80",
+                "meta nfproto ipv6 meta l4proto 6 th dport 8080 counter dnat ip6 to [2001:db8::2]:80",
+            ]
+        );
+        assert_eq!(rendered(&both[..1], &[mapping(Some("0.0.0.0"), 53, 5353, Transport::Udp)]).len(), 1);
+        let one = rendered(&both, &[mapping(Some("192.0.2.1"), 8080, 80, Transport::Sctp)]);
+        assert_eq!(one.len(), 1);
+        assert!(one[0].contains("ip daddr 192.0.2.1"), "{one:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        let addrs = ["10.65.0.2".parse().unwrap()];
+        for (bad, word) in [
+            (mapping(Some("2001:db8::1"), 80, 80, Transport::Tcp), "2001:db8::1"),
+            (mapping(None, 0, 80, Transport::Tcp), "1 to 65535"),
+            (mapping(None, 80, 0, Transport::Udp), "80 to 0/udp"),
+        ] {
+            let error = chains(&addrs, &[bad]).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn names_of_tables_fit_every_kernel_and_tell_containers_apart() {
+        let long = "a-very-long-prefix-of-a-network-of-somebody";
+        assert_eq!(ports_table(long, "x").len(), 31);
+        assert_ne!(ports_table(PORTS_PREFIX, "a eth0"), ports_table(PORTS_PREFIX, "a eth1"));
+        assert!(ports_table(PORTS_PREFIX, "x").starts_with("tortie-ports-"));
+    }
+}

@@ -1,0 +1,203 @@
+//! What the kernel is known to hold: links, their on-link routes and their permanent neighbours.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tortie_net::Cidr;
+
+use super::{Name, Neighbour};
+use crate::netlink::link::Link;
+use crate::netlink::route::{RTN_UNICAST, Route};
+
+/// `RTPROT_REDIRECT`, `_KERNEL`, `_RA`: nobody wrote these.
+const BY_ITSELF: [u8; 3] = [1, 2, 9];
+
+/// An on-link route without its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Onlink {
+    pub(super) protocol: u8,
+    /// It was wanted once, so that it is deleted without grace.
+    pub(super) adopted: bool,
+}
+
+impl Onlink {
+    pub(super) fn is_of_the_kernel(self) -> bool {
+        BY_ITSELF.contains(&self.protocol)
+    }
+}
+
+/// What was found about the sysctls of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Sysctls {
+    #[default]
+    Unread,
+    /// Right when they were read last, which is a while ago.
+    Old,
+    /// Read and right, with this choice of IPv6.
+    Right { ipv6: bool },
+}
+
+/// An interface that is there.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) name: Name,
+    pub(super) up: bool,
+    pub(super) seen: Instant,
+    pub(super) routes: FxHashMap<(Cidr, u32), Onlink>,
+    /// Permanent ones: MAC address, and the protocol that they were written with.
+    pub(super) neighbours: FxHashMap<IpAddr, ([u8; 6], u8)>,
+    pub(super) sysctls: Sysctls,
+}
+
+/// Everything that is known.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    devices: FxHashMap<u32, Device>,
+    by_name: FxHashMap<Name, u32>,
+    /// The devices that have a route of this prefix and metric: a replacement is told without what it replaces.
+    spots: FxHashMap<(Cidr, u32), SmallVec<[u32; 1]>>,
+}
+
+/// The interface of a route that this room looks at: on-link, over one device, in the main table.
+pub(super) fn onlink(route: &Route) -> Option<u32> {
+    let link_local = matches!(route.prefix.addr(), IpAddr::V6(a) if a.is_unicast_link_local());
+    match route.legs.as_slice() {
+        [leg] if leg.gateway.is_none() && !link_local => Some(leg.ifindex),
+        _ => None,
+    }
+    .filter(|_| route.kind == RTN_UNICAST && route.tos == 0 && route.nexthop == 0)
+}
+
+impl Known {
+    pub(super) fn links(&self) -> impl Iterator<Item = (u32, &Device)> {
+        self.devices.iter().map(|(index, device)| (*index, device))
+    }
+
+    pub(super) fn link(&self, ifindex: u32) -> Option<&Device> {
+        self.devices.get(&ifindex)
+    }
+
+    pub(super) fn link_mut(&mut self, ifindex: u32) -> Option<&mut Device> {
+        self.devices.get_mut(&ifindex)
+    }
+
+    pub(super) fn link_named(&self, name: &str) -> Option<(u32, &Device)> {
+        let index = *self.by_name.get(name)?;
+        Some((index, self.devices.get(&index)?))
+    }
+
+    /// A link as it is now. Gives the names that this concerns, none when nothing changed.
+    pub(super) fn set_link(&mut self, link: &Link, now: Instant) -> SmallVec<[Name; 2]> {
+        let mut concerned = SmallVec::new();
+        let name: Name = match self.devices.get(&link.index) {
+            Some(device) if *device.name == *link.name => Arc::clone(&device.name),
+            _ => link.name.as_str().into(),
+        };
+        let device = self.devices.entry(link.index).or_insert_with(|| {
+            concerned.push(Arc::clone(&name));
+            Device {
+                name: Arc::clone(&name),
+                up: link.is_up(),
+                seen: now,
+                routes: FxHashMap::default(),
+                neighbours: FxHashMap::default(),
+                sysctls: Sysctls::Unread,
+            }
+        });
+        if device.name != name {
+            concerned.extend([Arc::clone(&device.name), Arc::clone(&name)]);
+            if self.by_name.get(&device.name) == Some(&link.index) {
+                self.by_name.remove(&device.name);
+            }
+            device.name = Arc::clone(&name);
+            device.sysctls = Sysctls::Unread;
+        }
+        let went_down = device.up && !link.is_up();
+        if device.up != link.is_up() {
+            concerned.push(Arc::clone(&name));
+            device.up = link.is_up();
+            device.sysctls = Sysctls::Unread;
+        }
+        self.by_name.insert(name, link.index);
+        if went_down {
+            self.forget(link.index);
+        }
+        concerned
+    }
+
+    /// A link is gone; gives its name.
+    pub(super) fn remove_link(&mut self, ifindex: u32) -> Option<Name> {
+        self.forget(ifindex);
+        let device = self.devices.remove(&ifindex)?;
+        if self.by_name.get(&device.name) == Some(&ifindex) {
+            self.by_name.remove(&device.name);
+        }
+        Some(device.name)
+    }
+
+    /// A device that is down has no routes and no neighbours.
+    fn forget(&mut self, ifindex: u32) {
+        let Some(device) = self.devices.get_mut(&ifindex) else { return };
+        device.neighbours.clear();
+        for spot in std::mem::take(&mut device.routes).into_keys() {
+            self.leave(spot, ifindex);
+        }
+    }
+
+    fn leave(&mut self, spot: (Cidr, u32), ifindex: u32) {
+        if let Some(there) = self.spots.get_mut(&spot) {
+            there.retain(|i| *i != ifindex);
+            if there.is_empty() {
+                self.spots.remove(&spot);
+            }
+        }
+    }
+
+    /// The devices that have a route of this prefix and metric.
+    pub(super) fn spot(&self, prefix: Cidr, metric: u32) -> &[u32] {
+        self.spots.get(&(prefix, metric)).map_or(&[], SmallVec::as_slice)
+    }
+
+    /// A route is there; true when that is news.
+    pub(super) fn add_route(&mut self, ifindex: u32, prefix: Cidr, metric: u32, protocol: u8) -> bool {
+        let Some(device) = self.devices.get_mut(&ifindex) else { return false };
+        let spot = (prefix, metric);
+        let old = device.routes.get(&spot).copied();
+        let adopted = old.is_some_and(|o| o.adopted);
+        device.routes.insert(spot, Onlink { protocol, adopted });
+        if old.is_none() {
+            self.spots.entry(spot).or_default().push(ifindex);
+        }
+        old.is_none_or(|o| o.protocol != protocol)
+    }
+
+    /// A route is gone; true when that is news.
+    pub(super) fn remove_route(&mut self, ifindex: u32, prefix: Cidr, metric: u32) -> bool {
+        let gone =
+            self.devices.get_mut(&ifindex).is_some_and(|d| d.routes.remove(&(prefix, metric)).is_some());
+        if gone {
+            self.leave((prefix, metric), ifindex);
+        }
+        gone
+    }
+
+    /// Takes over what a dump showed of the neighbours of all devices; gives the devices where that is news.
+    pub(super) fn replace_neighbours(&mut self, list: &[Neighbour]) -> Vec<u32> {
+        let mut by_device: FxHashMap<u32, FxHashMap<IpAddr, ([u8; 6], u8)>> = FxHashMap::default();
+        for n in list.iter().filter(|n| n.permanent) {
+            by_device.entry(n.ifindex).or_default().insert(n.addr, (n.mac, n.protocol));
+        }
+        let mut news = Vec::new();
+        for (index, device) in &mut self.devices {
+            let found = by_device.remove(index).unwrap_or_default();
+            if device.neighbours != found {
+                device.neighbours = found;
+                news.push(*index);
+            }
+        }
+        news
+    }
+}

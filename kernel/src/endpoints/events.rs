@@ -1,0 +1,224 @@
+//! What notifications and dumps say, taken over into what is known.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tortie_net::Cidr;
+
+use super::{Ends, GATEWAY, Name, Neighbour, Work};
+use crate::endpoints::actual::{Sysctls, onlink};
+use crate::netlink::link::Link;
+use crate::netlink::route::Route;
+use crate::thread::monitor::Event;
+use crate::thread::state::External;
+
+/// Whose doing it is that a route went.
+#[derive(Debug, Clone, Copy)]
+enum By {
+    Kernel,
+    Port(u32),
+    Comparison,
+}
+
+impl By {
+    fn port(port: u32) -> Self {
+        if port == 0 { Self::Kernel } else { Self::Port(port) }
+    }
+}
+
+/// A whole reading of the kernel.
+pub(crate) struct Reading<'a> {
+    /// Every route of the main table, or only on-link ones.
+    pub(crate) routes: &'a [Route],
+    /// Every neighbour.
+    pub(crate) neighbours: &'a [Neighbour],
+    /// None is missing in `routes`.
+    pub(crate) complete: bool,
+    /// A device changed meanwhile, which explains what is missing.
+    pub(crate) moved: bool,
+}
+
+impl Ends {
+    /// Whether a route is one of this room although it carries our protocol: the table must not judge it.
+    pub(crate) fn is_ours(&self, route: &Route) -> bool {
+        route.protocol == self.protocol && route.metric != self.metric && onlink(route).is_some()
+    }
+
+    /// Whether a route is the one that makes the host answer for the workloads' gateway: it leads nowhere.
+    pub(crate) fn is_gateway(&self, route: &Route) -> bool {
+        route.protocol == self.protocol
+            && route.prefix == Cidr::host(IpAddr::V4(GATEWAY))
+            && self.is_ours(route)
+    }
+
+    /// One event of the watch thread.
+    pub(crate) fn event(&mut self, event: &Event, now: Instant, external: &mut External) {
+        match event {
+            Event::Link(link) => self.set_link(link, now),
+            Event::LinkGone(link) => {
+                if let Some(name) = self.known.remove_link(link.index) {
+                    self.link_moved(&name);
+                }
+            }
+            Event::Route { route, replaces, by } => {
+                let place = onlink(route);
+                if *replaces {
+                    for other in self.known.spot(route.prefix, route.metric).to_vec() {
+                        if Some(other) != place {
+                            self.lose(other, route.prefix, route.metric, By::port(*by), "replaced", external);
+                        }
+                    }
+                }
+                if let Some(ifindex) = place
+                    && self.known.add_route(ifindex, route.prefix, route.metric, route.protocol)
+                {
+                    self.mark_device(ifindex);
+                    self.mark_claimants(&route.prefix);
+                }
+            }
+            Event::RouteGone { route, by } => {
+                if let Some(ifindex) = onlink(route) {
+                    self.lose(ifindex, route.prefix, route.metric, By::port(*by), "deleted", external);
+                }
+                self.mark_claimants(&route.prefix);
+            }
+            Event::Address(_) | Event::AddressGone(_) | Event::Nexthop { .. } | Event::NexthopGone { .. } => {
+            }
+        }
+    }
+
+    /// All links as a dump shows them.
+    pub(crate) fn set_links<'a>(&mut self, links: impl Iterator<Item = &'a Link>, now: Instant) {
+        let mut there = FxHashSet::default();
+        for link in links {
+            there.insert(link.index);
+            self.set_link(link, now);
+        }
+        let gone: Vec<u32> = self.known.links().map(|(i, _)| i).filter(|i| !there.contains(i)).collect();
+        for ifindex in gone {
+            if let Some(name) = self.known.remove_link(ifindex) {
+                self.link_moved(&name);
+            }
+        }
+    }
+
+    /// What a whole reading says. What is missing although no device moved is somebody's doing.
+    pub(crate) fn compare(&mut self, reading: &Reading<'_>, external: &mut External) {
+        self.doubtful = false;
+        let mut shown: FxHashMap<(u32, Cidr, u32), u8> = FxHashMap::default();
+        for route in reading.routes {
+            if let Some(ifindex) = onlink(route) {
+                shown.insert((ifindex, route.prefix, route.metric), route.protocol);
+            }
+        }
+        if reading.complete {
+            let missing: Vec<(u32, Cidr, u32)> = self
+                .known
+                .links()
+                .flat_map(|(i, device)| device.routes.keys().map(move |(p, m)| (i, *p, *m)))
+                .filter(|place| !shown.contains_key(place))
+                .collect();
+            for (ifindex, prefix, metric) in missing {
+                let by = if reading.moved { By::Kernel } else { By::Comparison };
+                self.lose(ifindex, prefix, metric, by, "deleted", external);
+            }
+        }
+        for ((ifindex, prefix, metric), protocol) in shown {
+            if self.known.add_route(ifindex, prefix, metric, protocol) {
+                self.mark_device(ifindex);
+                self.mark_claimants(&prefix);
+            }
+        }
+        let names: BTreeSet<Name> = self
+            .known
+            .replace_neighbours(reading.neighbours)
+            .into_iter()
+            .filter_map(|ifindex| self.known.link(ifindex).map(|device| Arc::clone(&device.name)))
+            .collect();
+        for name in names {
+            let work = self.difference(&name, Instant::now()).work;
+            let wrong = work.iter().filter(|w| matches!(w, Work::PutNeighbour { .. })).count();
+            if !reading.moved && !self.dirty.contains(&name) {
+                external.note(wrong, || format!("neighbours of {name} differed in a comparison"));
+            }
+            self.dirty.insert(name);
+        }
+    }
+
+    /// The sysctls of all interfaces are read again.
+    pub(crate) fn doubt_sysctls(&mut self) {
+        let devices: Vec<u32> = self.known.links().map(|(i, _)| i).collect();
+        for ifindex in devices {
+            if let Some(device) = self.known.link_mut(ifindex)
+                && matches!(device.sysctls, Sysctls::Right { .. })
+            {
+                device.sysctls = Sysctls::Old;
+                self.dirty.insert(Arc::clone(&device.name));
+            }
+        }
+    }
+
+    /// Whether what was found about the sysctls of an interface was right until now.
+    pub(super) fn sysctls_were_right(&self, name: &str) -> bool {
+        self.known.link_named(name).is_some_and(|(_, device)| device.sysctls == Sysctls::Old)
+    }
+
+    /// Whether the kernel should be read whole, because it disagreed.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.doubtful
+    }
+
+    fn set_link(&mut self, link: &Link, now: Instant) {
+        for name in self.known.set_link(link, now) {
+            self.link_moved(&name);
+        }
+    }
+
+    /// An interface came, went, or is up or down: who holds what may be another.
+    fn link_moved(&mut self, name: &Name) {
+        self.mark(name);
+        let prefixes: Vec<Cidr> = self
+            .places
+            .get(name)
+            .into_iter()
+            .flat_map(|place| &place.endpoints)
+            .filter_map(|key| self.wishes.get(key))
+            .flat_map(super::Wish::prefixes)
+            .filter(|prefix| self.claims.of(prefix).len() > 1)
+            .collect();
+        for prefix in prefixes {
+            self.mark_claimants(&prefix);
+        }
+    }
+
+    fn mark_device(&mut self, ifindex: u32) {
+        if let Some(device) = self.known.link(ifindex) {
+            self.dirty.insert(Arc::clone(&device.name));
+        }
+    }
+
+    fn lose(&mut self, ifindex: u32, prefix: Cidr, metric: u32, by: By, verb: &str, external: &mut External) {
+        let gateway = prefix == Cidr::host(IpAddr::V4(GATEWAY));
+        let right = self.known.link(ifindex).is_some_and(|device| {
+            device.up && (self.is_held_by(&prefix, &device.name) || (gateway && &*device.name == "lo"))
+        });
+        let name = self.known.link(ifindex).map(|device| Arc::clone(&device.name));
+        if self.known.remove_route(ifindex, prefix, metric) {
+            let name = name.as_deref().unwrap_or("?");
+            match by {
+                By::Port(port) if right => {
+                    external.note(1, || format!("route {prefix} dev {name} was {verb} by port {port}"));
+                }
+                By::Comparison if right => {
+                    external.note(1, || format!("route {prefix} dev {name} was missing in a comparison"));
+                }
+                _ => {}
+            }
+            self.mark_device(ifindex);
+            self.mark_claimants(&prefix);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Which changes of blackholes the kernel has acknowledged. Pure: compares what an intent changed with what is known.
+
+use std::collections::BTreeMap;
+
+use tortie_net::Cidr;
+
+use super::table::Table;
+use crate::messages::{BlackholeAck, BlackholeOutcome, KernelIntent};
+use tortie_engine::routing::ChangeId;
+
+#[derive(Debug, Clone, Copy)]
+struct Expected {
+    change: ChangeId,
+    outcome: BlackholeOutcome,
+}
+
+/// Changes that intents brought and that the kernel has not acknowledged yet.
+#[derive(Debug, Default)]
+pub(crate) struct Acks(BTreeMap<Cidr, Expected>);
+
+impl Acks {
+    /// Takes over what `new` changes; to be called before the table takes it.
+    pub(crate) fn expect(&mut self, old: Option<&KernelIntent>, new: &KernelIntent, table: &Table) {
+        let none = BTreeMap::new();
+        let old = old.map_or(&none, |o| &o.blackholes);
+        for (prefix, change) in new.blackholes.iter().filter(|(p, c)| old.get(*p) != Some(*c)) {
+            let there = table.holds_blackhole(prefix);
+            let outcome = if there { BlackholeOutcome::Kept } else { BlackholeOutcome::Written };
+            self.0.insert(*prefix, Expected { change: *change, outcome });
+        }
+        for prefix in old.keys().filter(|p| !new.blackholes.contains_key(*p)) {
+            self.0.insert(*prefix, Expected { change: new.change, outcome: BlackholeOutcome::Removed });
+        }
+    }
+
+    /// Whether everything was acknowledged.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What the kernel has carried out by now, each once.
+    pub(crate) fn take(&mut self, table: &Table) -> Vec<BlackholeAck> {
+        let mut done = Vec::new();
+        self.0.retain(|prefix, expected| {
+            let Expected { change, outcome } = *expected;
+            let wanted = outcome != BlackholeOutcome::Removed;
+            let settled = table.holds_blackhole(prefix) == wanted;
+            if settled {
+                done.push(BlackholeAck { prefix: *prefix, change, outcome });
+            }
+            !settled
+        });
+        done
+    }
+}

@@ -1,0 +1,179 @@
+//! The entries of the table by prefix, each in a slot of its own.
+//!
+//! Whoever works on many prefixes finds each once and then goes by slot: slots that were filled together lie together,
+//! while each look-up by prefix is another place in memory, and half a batch's work was waiting for those.
+
+use std::hash::BuildHasher;
+
+use hashbrown::HashTable;
+use rustc_hash::FxBuildHasher;
+use slab::Slab;
+use tortie_net::Cidr;
+
+use super::table::Entry;
+
+/// The number of an entry's slot, for as long as the entry is there.
+pub(crate) type Slot = u32;
+
+/// Entries in slots, found by prefix.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    slots: Slab<(Cidr, Entry)>,
+    /// Of each slot its number alone: the prefix stands in the slot, which is read next anyway.
+    by_prefix: HashTable<Slot>,
+}
+
+fn place(slot: Slot) -> usize {
+    usize::try_from(slot).unwrap_or(usize::MAX)
+}
+
+fn hash(prefix: &Cidr) -> u64 {
+    FxBuildHasher.hash_one(prefix)
+}
+
+/// Whether this prefix stands in this slot.
+fn holds(slots: &Slab<(Cidr, Entry)>, slot: Slot, prefix: &Cidr) -> bool {
+    slots.get(place(slot)).is_some_and(|(known, _)| known == prefix)
+}
+
+impl Entries {
+    /// The slot of a prefix.
+    pub(crate) fn find(&self, prefix: &Cidr) -> Option<Slot> {
+        self.by_prefix.find(hash(prefix), |slot| holds(&self.slots, *slot, prefix)).copied()
+    }
+
+    /// The slot of a prefix, which gets a blank entry if it has none.
+    pub(crate) fn find_or_add(&mut self, prefix: Cidr) -> Slot {
+        if let Some(slot) = self.find(&prefix) {
+            return slot;
+        }
+        let slot = Slot::try_from(self.slots.insert((prefix, Entry::default()))).unwrap_or(Slot::MAX);
+        let hash_of = |slot: &Slot| self.slots.get(place(*slot)).map_or(0, |(prefix, _)| hash(prefix));
+        self.by_prefix.insert_unique(hash(&prefix), slot, hash_of);
+        slot
+    }
+
+    /// The prefix and the entry in a slot.
+    pub(crate) fn at(&self, slot: Slot) -> Option<&(Cidr, Entry)> {
+        self.slots.get(place(slot))
+    }
+
+    /// The entry in a slot.
+    pub(crate) fn at_mut(&mut self, slot: Slot) -> Option<&mut Entry> {
+        self.slots.get_mut(place(slot)).map(|(_, e)| e)
+    }
+
+    /// The entry of a prefix.
+    pub(crate) fn get(&self, prefix: &Cidr) -> Option<&Entry> {
+        self.at(self.find(prefix)?).map(|(_, e)| e)
+    }
+
+    /// Forgets what is in a slot; the next new entry may get it.
+    pub(crate) fn remove(&mut self, slot: Slot) {
+        if let Some((prefix, _)) = self.slots.try_remove(place(slot))
+            && let Ok(found) = self.by_prefix.find_entry(hash(&prefix), |known| *known == slot)
+        {
+            found.remove();
+        }
+        if self.slots.is_empty() {
+            *self = Self::default();
+        }
+    }
+
+    /// What `of` makes of entries in the order of slots: at most `max`, from at most `slots` slots from `from` on; and where
+    /// to go on, `None` at the end.
+    pub(crate) fn walk<T>(
+        &self,
+        from: Slot,
+        slots: u32,
+        max: usize,
+        mut of: impl FnMut(&Cidr, &Entry) -> Option<T>,
+    ) -> (Vec<T>, Option<Slot>) {
+        let last = self.slots.iter().next_back().and_then(|(slot, _)| Slot::try_from(slot).ok());
+        let limit = last.map_or(0, |slot| slot.saturating_add(1));
+        let end = from.saturating_add(slots).min(limit);
+        let (mut found, mut next) = (Vec::new(), from);
+        while next < end && found.len() < max {
+            found.extend(self.at(next).and_then(|(prefix, entry)| of(prefix, entry)));
+            next += 1;
+        }
+        (found, (next < limit).then_some(next))
+    }
+
+    /// All entries, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Slot, &Cidr, &Entry)> {
+        self.slots
+            .iter()
+            .map(|(slot, (prefix, entry))| (Slot::try_from(slot).unwrap_or(Slot::MAX), prefix, entry))
+    }
+
+    /// All entries, in no order.
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.slots.iter_mut().map(|(_, (_, entry))| entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn prefix(n: u8) -> Cidr {
+        Cidr::host([192, 0, 2, n].into())
+    }
+
+    proptest! {
+        #[test]
+        fn pages_one_after_the_other_are_the_whole_list(
+            changes in vec((any::<u8>(), any::<bool>()), 0..200), slots in 1_u32..40, max in 1_usize..40,
+        ) {
+            let mut entries = Entries::default();
+            for (n, there) in changes {
+                match (there, entries.find(&prefix(n))) {
+                    (true, _) => _ = entries.find_or_add(prefix(n)),
+                    (false, Some(slot)) => entries.remove(slot),
+                    (false, None) => {}
+                }
+            }
+            let (mut listed, mut from) = (Vec::new(), Some(0));
+            while let Some(slot) = from {
+                let (page, next) = entries.walk(slot, slots, max, |prefix, _| Some(*prefix));
+                prop_assert!(page.len() <= max && next.is_none_or(|next| next > slot));
+                listed.extend(page);
+                from = next;
+            }
+            let all: Vec<Cidr> = entries.iter().map(|(_, prefix, _)| *prefix).collect();
+            prop_assert_eq!(listed, all);
+        }
+
+        #[test]
+        fn what_is_there_throughout_is_listed_once_whatever_else_changes(
+            stays in vec(any::<u8>(), 1..50), changes in vec((any::<u8>(), any::<bool>()), 0..200), max in 1_usize..9,
+        ) {
+            let mut entries = Entries::default();
+            let mut changes = changes.into_iter().filter(|(n, _)| !stays.contains(n));
+            for n in &stays {
+                entries.find_or_add(prefix(*n));
+                if let Some((other, _)) = changes.next() {
+                    entries.find_or_add(prefix(other));
+                }
+            }
+            let (mut listed, mut from) = (Vec::new(), Some(0));
+            while let Some(slot) = from {
+                let (page, next) = entries.walk(slot, 16, max, |prefix, _| Some(*prefix));
+                listed.extend(page);
+                from = next;
+                match changes.next() {
+                    Some((n, true)) => _ = entries.find_or_add(prefix(n)),
+                    Some((n, false)) => entries.find(&prefix(n)).into_iter().for_each(|slot| entries.remove(slot)),
+                    None => {}
+                }
+            }
+            for n in &stays {
+                prop_assert_eq!(listed.iter().filter(|p| **p == prefix(*n)).count(), 1);
+            }
+        }
+    }
+}

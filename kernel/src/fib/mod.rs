@@ -1,0 +1,14 @@
+//! The forwarding table: desired routes and nexthop objects beside the actual ones, and the requests that make them equal.
+//! Pure: no I/O and no clock. `thread` sends the requests and brings the answers.
+
+pub(super) mod acks;
+pub(super) mod counts;
+pub(super) mod drift_hold;
+pub(super) mod entries;
+pub(super) mod ipip_tunnel;
+pub(super) mod nexthop_objects;
+pub(super) mod plan;
+#[cfg(test)]
+pub(super) mod plan_tests;
+pub(super) mod resolve;
+pub(super) mod table;

@@ -1,0 +1,587 @@
+//! Nexthop objects: which hops are wanted together (targets), which kernel objects express them, and their ids.
+//!
+//! A target is a sorted list of hops; equal lists are one target. A target of several hops is a group whose members are
+//! the objects of its single hops. Objects found at start are adopted by content, so that a restart writes nothing.
+//! Pure: no I/O.
+
+use std::net::IpAddr;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+use super::plan::Op;
+use crate::netlink::nexthop::{Content, Nexthop, Put};
+use crate::netlink::route::Leg;
+use crate::netlink::socket::Refusal;
+use tortie_engine::routing::Hop;
+
+/// Index of a target.
+pub(crate) type TargetId = u32;
+
+#[derive(Debug)]
+struct Target {
+    hops: Box<[Hop]>,
+    /// Targets of the single hops, for groups.
+    members: SmallVec<[TargetId; 4]>,
+    /// Routes that want it or are known to hold it in plain form, and groups it is a member of.
+    refs: u32,
+    /// The object that expresses it.
+    object: Option<u32>,
+    error: Option<Box<str>>,
+}
+
+#[derive(Debug)]
+struct Object {
+    /// What the kernel holds; `None`: not there (any more).
+    content: Option<Content>,
+    target: Option<TargetId>,
+    /// Routes in the kernel that use it.
+    routes: u32,
+    /// Groups in the kernel that hold it.
+    groups: u32,
+    /// Has been in the kernel under this id, so that it may be replaced.
+    existed: bool,
+    /// Found at start and not swept yet.
+    stale: bool,
+}
+
+/// Where a target stands in the list.
+fn place(id: TargetId) -> usize {
+    usize::try_from(id).unwrap_or(usize::MAX)
+}
+
+/// All targets and own nexthop objects.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    enabled: bool,
+    base: u32,
+    next: u32,
+    tunnel: u32,
+    targets: Vec<Option<Target>>,
+    free: Vec<TargetId>,
+    by_hops: FxHashMap<Box<[Hop]>, TargetId>,
+    objects: FxHashMap<u32, Object>,
+    /// Ids in our range that others use.
+    reserved: FxHashSet<u32>,
+    dirty: Vec<TargetId>,
+    /// Targets whose object was refused.
+    refused: Vec<TargetId>,
+    unused: Vec<u32>,
+}
+
+impl Objects {
+    /// `enabled`: the kernel has nexthop objects; `base`: the first id.
+    pub(crate) fn new(enabled: bool, base: u32) -> Self {
+        Self {
+            enabled,
+            base,
+            next: base,
+            tunnel: 0,
+            targets: Vec::new(),
+            free: Vec::new(),
+            by_hops: FxHashMap::default(),
+            objects: FxHashMap::default(),
+            reserved: FxHashSet::default(),
+            dirty: Vec::new(),
+            refused: Vec::new(),
+            unused: Vec::new(),
+        }
+    }
+
+    pub(crate) fn enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// How many own objects the kernel holds.
+    pub(crate) fn count(&self) -> usize {
+        self.objects.values().filter(|o| o.content.is_some()).count()
+    }
+
+    /// Interface of the tunnel, 0: none. All tunnel targets are looked at again when it changes.
+    pub(crate) fn set_tunnel(&mut self, ifindex: u32) {
+        if self.tunnel != ifindex {
+            self.tunnel = ifindex;
+            let tunnelled = |t: &Target| t.hops.iter().any(|h| matches!(h, Hop::Tunnel { .. }));
+            let moved = (0..).zip(&self.targets).filter(|(_, t)| t.as_ref().is_some_and(tunnelled));
+            self.dirty.extend(moved.map(|(id, _)| id));
+        }
+    }
+
+    // Targets.
+
+    /// The target of these hops (sorted here), with one more reference.
+    pub(crate) fn acquire(&mut self, hops: &[Hop]) -> TargetId {
+        let mut sorted: SmallVec<[Hop; 4]> = SmallVec::from_slice(hops);
+        sorted.sort_unstable();
+        sorted.dedup();
+        let id = self.intern(&sorted);
+        self.add_ref(id);
+        id
+    }
+
+    fn intern(&mut self, hops: &[Hop]) -> TargetId {
+        if let Some(id) = self.by_hops.get(hops) {
+            return *id;
+        }
+        let members = if hops.len() > 1 {
+            hops.iter().map(|hop| self.acquire(std::slice::from_ref(hop))).collect()
+        } else {
+            SmallVec::new()
+        };
+        let target = Target { hops: hops.into(), members, refs: 0, object: None, error: None };
+        let id = if let Some(id) = self.free.pop() {
+            id
+        } else {
+            self.targets.push(None);
+            TargetId::try_from(self.targets.len() - 1).unwrap_or(TargetId::MAX)
+        };
+        if let Some(slot) = self.targets.get_mut(place(id)) {
+            *slot = Some(target);
+        }
+        self.by_hops.insert(hops.into(), id);
+        id
+    }
+
+    pub(crate) fn add_ref(&mut self, id: TargetId) {
+        let Some(t) = self.target_mut(id) else { return };
+        t.refs += 1;
+        // Nobody followed what became of its object while nobody wanted it.
+        if t.refs == 1 && t.object.is_some() {
+            self.dirty.push(id);
+        }
+    }
+
+    pub(crate) fn release(&mut self, id: TargetId) {
+        let Some(t) = self.target_mut(id) else { return };
+        t.refs = t.refs.saturating_sub(1);
+        if t.refs > 0 {
+            return;
+        }
+        match t.object {
+            Some(object) => self.unused.push(object),
+            None => self.drop_target(id),
+        }
+    }
+
+    fn drop_target(&mut self, id: TargetId) {
+        let Some(t) = self.targets.get_mut(place(id)).and_then(Option::take) else { return };
+        self.by_hops.remove(&t.hops);
+        self.free.push(id);
+        for member in t.members {
+            self.release(member);
+        }
+    }
+
+    fn target(&self, id: TargetId) -> Option<&Target> {
+        self.targets.get(place(id)).and_then(Option::as_ref)
+    }
+
+    fn target_mut(&mut self, id: TargetId) -> Option<&mut Target> {
+        self.targets.get_mut(place(id)).and_then(Option::as_mut)
+    }
+
+    /// The hops of a target.
+    pub(crate) fn hops(&self, id: TargetId) -> &[Hop] {
+        self.target(id).map_or(&[], |t| &t.hops)
+    }
+
+    /// The legs of a target, for routes without objects.
+    pub(crate) fn legs(&self, id: TargetId, onlink: &dyn Fn(IpAddr, u32) -> bool) -> SmallVec<[Leg; 4]> {
+        let leg = |hop: &Hop| match *hop {
+            Hop::Plain { gateway, ifindex } => {
+                Leg { ifindex, gateway: Some(gateway), onlink: onlink(gateway, ifindex) }
+            }
+            Hop::Tunnel { remote } => {
+                Leg { ifindex: self.tunnel, gateway: Some(remote.into()), onlink: true }
+            }
+        };
+        self.hops(id).iter().map(leg).collect()
+    }
+
+    /// The hops that legs of a route of ours stand for; `None` when we never write such legs.
+    pub(crate) fn hops_of_legs(&self, legs: &[Leg]) -> Option<SmallVec<[Hop; 4]>> {
+        legs.iter().map(|leg| self.hop(leg.gateway?, leg.ifindex)).collect()
+    }
+
+    fn hop(&self, gateway: IpAddr, ifindex: u32) -> Option<Hop> {
+        match gateway {
+            IpAddr::V4(remote) if self.tunnel != 0 && ifindex == self.tunnel => Some(Hop::Tunnel { remote }),
+            _ if self.tunnel != 0 && ifindex == self.tunnel => None,
+            _ => Some(Hop::Plain { gateway, ifindex }),
+        }
+    }
+
+    /// The object that a route of this target names, when the kernel holds it.
+    pub(crate) fn usable(&self, id: TargetId) -> Result<u32, &str> {
+        let Some(t) = self.target(id) else { return Err("no target") };
+        match t.object {
+            Some(object) if self.objects.get(&object).is_some_and(|o| o.content.is_some()) => Ok(object),
+            _ => Err(t.error.as_deref().unwrap_or("its nexthop is not in the kernel")),
+        }
+    }
+
+    /// Whether a target has neither an object nor a reason why not.
+    pub(crate) fn is_pending(&self, id: TargetId) -> bool {
+        self.target(id).is_some_and(|t| t.object.is_none() && t.error.is_none())
+    }
+
+    /// Whether a route that names this object says what the target says.
+    pub(crate) fn expresses(&self, object: u32, id: TargetId) -> bool {
+        self.objects.get(&object).is_some_and(|o| o.target == Some(id) && o.content.is_some())
+    }
+
+    // What the kernel holds.
+
+    /// A route in the kernel names the object (or, with `false`, no longer).
+    pub(crate) fn count_route(&mut self, object: u32, more: bool) {
+        if let Some(o) = self.objects.get_mut(&object) {
+            o.routes = if more { o.routes + 1 } else { o.routes.saturating_sub(1) };
+            if o.routes == 0 {
+                self.unused.push(object);
+            }
+        }
+    }
+
+    /// Whether an object is ours: protocol and range of ids.
+    pub(crate) fn is_own(&self, nexthop: &Nexthop, protocol: u8) -> bool {
+        nexthop.protocol == protocol && nexthop.id >= self.base
+    }
+
+    /// Whether the kernel is known to hold this id by our doing (or adoption).
+    pub(crate) fn wrote(&self, id: u32) -> bool {
+        self.objects.get(&id).is_some_and(|o| o.existed)
+    }
+
+    /// A foreign object takes an id of our range.
+    pub(crate) fn reserve(&mut self, id: u32) {
+        if id >= self.base {
+            self.reserved.insert(id);
+        }
+    }
+
+    /// The kernel shows an own object; true when that is news.
+    pub(crate) fn found(&mut self, id: u32, content: &Content, stale: bool) -> bool {
+        if self.objects.get(&id).is_some_and(|o| o.content.as_ref() == Some(content)) {
+            return false;
+        }
+        // An object that we wrote keeps its target: it is repaired, not reinterpreted.
+        if let Some(known) = self.objects.get(&id) {
+            self.dirty.extend(known.target);
+            self.set_content(id, Some(content.clone()));
+        } else {
+            let target = self.hops_of_content(content).filter(|h| !h.is_empty()).map(|mut hops| {
+                hops.sort_unstable();
+                self.intern(&hops)
+            });
+            self.set_content(id, Some(content.clone()));
+            if let Some(o) = self.objects.get_mut(&id) {
+                (o.target, o.stale) = (target, stale);
+            }
+            if let Some(t) = target.and_then(|t| self.target_mut(t))
+                && t.object.is_none()
+            {
+                t.object = Some(id);
+            }
+        }
+        self.unused.push(id);
+        true
+    }
+
+    fn hops_of_content(&self, content: &Content) -> Option<SmallVec<[Hop; 4]>> {
+        match content {
+            Content::Single { gateway, ifindex, .. } => {
+                Some(SmallVec::from_slice(&[self.hop(*gateway, *ifindex)?]))
+            }
+            Content::Group(members) => members
+                .iter()
+                .map(|m| match self.objects.get(m).and_then(|o| o.content.as_ref()) {
+                    Some(Content::Single { gateway, ifindex, .. }) => self.hop(*gateway, *ifindex),
+                    _ => None,
+                })
+                .collect(),
+            Content::Other => None,
+        }
+    }
+
+    fn set_content(&mut self, id: u32, content: Option<Content>) {
+        let blank =
+            || Object { content: None, target: None, routes: 0, groups: 0, existed: false, stale: false };
+        let object = self.objects.entry(id).or_insert_with(blank);
+        object.existed |= content.is_some();
+        let old = std::mem::replace(&mut object.content, content.clone());
+        if let Some(Content::Group(members)) = old {
+            for member in members {
+                if let Some(m) = self.objects.get_mut(&member) {
+                    m.groups = m.groups.saturating_sub(1);
+                    self.unused.push(member);
+                }
+            }
+        }
+        if let Some(Content::Group(members)) = content {
+            for member in members {
+                if let Some(m) = self.objects.get_mut(&member) {
+                    m.groups += 1;
+                }
+            }
+        }
+    }
+
+    /// An own object is gone, and with it its place in groups, and groups that it leaves empty. Gives all that are gone.
+    pub(crate) fn vanished(&mut self, id: u32) -> SmallVec<[u32; 4]> {
+        let mut gone = SmallVec::new();
+        let Some(object) = self.objects.get(&id) else { return gone };
+        if object.content.is_none() {
+            return gone;
+        }
+        let (groups, target) = (object.groups, object.target);
+        gone.push(id);
+        self.dirty.extend(target);
+        if groups > 0 {
+            let holders: Vec<(u32, SmallVec<[u32; 4]>)> = self
+                .objects
+                .iter()
+                .filter_map(|(gid, o)| match &o.content {
+                    Some(Content::Group(members)) if members.contains(&id) => Some((*gid, members.clone())),
+                    _ => None,
+                })
+                .collect();
+            for (gid, mut members) in holders {
+                members.retain(|m| *m != id);
+                self.dirty.extend(self.objects.get(&gid).and_then(|o| o.target));
+                if members.is_empty() {
+                    gone.push(gid);
+                    self.set_content(gid, None);
+                } else {
+                    self.set_content(gid, Some(Content::Group(members)));
+                }
+            }
+        }
+        self.set_content(id, None);
+        self.unused.extend_from_slice(&gone);
+        gone
+    }
+
+    /// Own objects that the kernel is believed to hold.
+    pub(crate) fn present(&self) -> impl Iterator<Item = (u32, &Content)> {
+        self.objects.iter().filter_map(|(id, o)| o.content.as_ref().map(|c| (*id, c)))
+    }
+
+    /// Whether an own object leads over this interface.
+    pub(crate) fn uses_device(&self, ifindex: u32) -> bool {
+        self.objects
+            .values()
+            .any(|o| matches!(o.content, Some(Content::Single { ifindex: i, .. }) if i == ifindex))
+    }
+
+    /// Objects found at start may be deleted from now on.
+    pub(crate) fn sweep(&mut self) {
+        for (id, object) in &mut self.objects {
+            if std::mem::take(&mut object.stale) {
+                self.unused.push(*id);
+            }
+        }
+    }
+
+    /// Looks at every object again: a deletion that was refused is tried once more.
+    pub(crate) fn review(&mut self) {
+        self.unused.extend(self.objects.keys());
+    }
+
+    /// Whether some object was refused since the last retry.
+    pub(crate) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// Whether targets wait for their objects to be put right, or were refused that.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.dirty.is_empty() || self.has_refused()
+    }
+
+    /// What was refused is tried again.
+    pub(crate) fn retry(&mut self) {
+        self.dirty.append(&mut self.refused);
+    }
+
+    // Planning.
+
+    /// Targets whose objects changed under them and that are still wanted.
+    pub(crate) fn take_dirty(&mut self) -> Vec<TargetId> {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        dirty.sort_unstable();
+        dirty.dedup();
+        dirty.retain(|t| self.target(*t).is_some_and(|t| t.refs > 0));
+        dirty
+    }
+
+    /// Appends what brings the objects of a target into the kernel: to `singles`, then to `groups`.
+    pub(crate) fn ensure(
+        &mut self,
+        id: TargetId,
+        onlink: &dyn Fn(IpAddr, u32) -> bool,
+        planned: &mut FxHashSet<TargetId>,
+        singles: &mut Vec<Op>,
+        groups: &mut Vec<Op>,
+    ) {
+        if !self.enabled || !planned.insert(id) {
+            return;
+        }
+        let Some(t) = self.target(id) else { return };
+        let members = t.members.clone();
+        let content = match (t.hops.as_ref(), members.is_empty()) {
+            ([Hop::Plain { gateway, ifindex }], _) => {
+                Content::Single { gateway: *gateway, ifindex: *ifindex, onlink: onlink(*gateway, *ifindex) }
+            }
+            ([Hop::Tunnel { remote }], _) if self.tunnel != 0 => {
+                Content::Single { gateway: (*remote).into(), ifindex: self.tunnel, onlink: true }
+            }
+            (_, false) => {
+                for member in &members {
+                    self.ensure(*member, onlink, planned, singles, groups);
+                }
+                let mut ids: SmallVec<[u32; 4]> =
+                    members.iter().filter_map(|m| self.target(*m).and_then(|t| t.object)).collect();
+                if ids.len() < members.len() {
+                    return;
+                }
+                ids.sort_unstable();
+                Content::Group(ids)
+            }
+            _ => {
+                self.fail(id, "there is no tunnel device");
+                return;
+            }
+        };
+        let (object, put) = match self.target(id).and_then(|t| t.object) {
+            Some(object) => {
+                let o = self.objects.get(&object);
+                let put = if o.is_some_and(|o| o.existed) { Put::Replace } else { Put::Add };
+                if o.and_then(|o| o.content.as_ref()).is_some_and(|c| same(c, &content)) {
+                    if let Some(t) = self.target_mut(id) {
+                        t.error = None;
+                    }
+                    return;
+                }
+                (object, put)
+            }
+            None => {
+                let object = self.allocate();
+                self.set_content(object, None);
+                if let Some(o) = self.objects.get_mut(&object) {
+                    o.target = Some(id);
+                }
+                if let Some(t) = self.target_mut(id) {
+                    t.object = Some(object);
+                }
+                (object, Put::Add)
+            }
+        };
+        let op = Op::PutNexthop { id: object, content, put };
+        if matches!(op, Op::PutNexthop { content: Content::Group(_), .. }) {
+            groups.push(op);
+        } else {
+            singles.push(op);
+        }
+    }
+
+    fn fail(&mut self, id: TargetId, error: &str) {
+        if let Some(t) = self.target_mut(id) {
+            t.error = Some(error.into());
+            self.refused.push(id);
+        }
+    }
+
+    /// The next id that nobody uses. Ids are used again only after the whole range was.
+    fn allocate(&mut self) -> u32 {
+        loop {
+            let id = self.next;
+            self.next = self.next.checked_add(1).unwrap_or(self.base);
+            if !self.objects.contains_key(&id) && !self.reserved.contains(&id) {
+                return id;
+            }
+        }
+    }
+
+    /// Own objects that nothing needs, groups first.
+    pub(crate) fn plan_unused(&mut self) -> Vec<Op> {
+        let mut candidates = std::mem::take(&mut self.unused);
+        candidates.sort_unstable();
+        candidates.dedup();
+        let (mut groups, mut singles) = (Vec::new(), Vec::new());
+        for id in candidates {
+            let Some(o) = self.objects.get(&id) else { continue };
+            let wanted =
+                o.target.and_then(|t| self.target(t)).is_some_and(|t| t.refs > 0 && t.object == Some(id));
+            if wanted || o.stale || o.routes > 0 || o.groups > 0 {
+                continue;
+            }
+            match &o.content {
+                None => self.forget(id),
+                Some(Content::Group(_)) => groups.push(Op::DeleteNexthop { id }),
+                Some(_) => singles.push(Op::DeleteNexthop { id }),
+            }
+        }
+        groups.append(&mut singles);
+        groups
+    }
+
+    fn forget(&mut self, id: u32) {
+        let Some(o) = self.objects.remove(&id) else { return };
+        let Some(tid) = o.target else { return };
+        if let Some(t) = self.target_mut(tid)
+            && t.object == Some(id)
+        {
+            t.object = None;
+            if t.refs == 0 {
+                self.drop_target(tid);
+            }
+        }
+    }
+
+    /// The kernel's answer to [`Op::PutNexthop`].
+    pub(crate) fn put_done(&mut self, id: u32, content: &Content, put: Put, result: &Result<(), Refusal>) {
+        let target = self.objects.get(&id).and_then(|o| o.target);
+        match result {
+            Ok(()) => {
+                self.set_content(id, Some(content.clone()));
+                if let Some(t) = target.and_then(|t| self.target_mut(t)) {
+                    t.error = None;
+                }
+            }
+            Err(refusal) if refusal.code == libc::EEXIST && put == Put::Add => {
+                self.reserved.insert(id);
+                self.forget(id);
+                self.dirty.extend(target);
+            }
+            Err(refusal) => {
+                if let Some(t) = target {
+                    self.fail(t, &refusal.text);
+                }
+                // Whether a lost request was carried out is unknown: the next one may replace.
+                if let Some(o) = self.objects.get_mut(&id) {
+                    o.existed |= refusal.code == 0;
+                }
+            }
+        }
+    }
+
+    /// The kernel's answer to [`Op::DeleteNexthop`].
+    pub(crate) fn delete_done(&mut self, id: u32, result: &Result<(), Refusal>) {
+        match result {
+            Err(refusal) if refusal.code != libc::ENOENT => {}
+            _ => {
+                self.set_content(id, None);
+                self.forget(id);
+            }
+        }
+    }
+}
+
+/// Equal but for the onlink flag of a gateway, which may be what was needed when it was written.
+fn same(a: &Content, b: &Content) -> bool {
+    match (a, b) {
+        (Content::Single { gateway: g, ifindex: i, .. }, Content::Single { gateway: h, ifindex: j, .. }) => {
+            g == h && i == j
+        }
+        _ => a == b,
+    }
+}

@@ -1,0 +1,592 @@
+//! The planner against a kernel in memory that can refuse, forget and be meddled with.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tortie_net::Cidr;
+
+use super::plan::{self, Op, What};
+use super::table::{Table, Want};
+use crate::messages::{KernelIntent, LearnedChange, Marks, Mode};
+use crate::netlink::link::Link;
+use crate::netlink::nexthop::{self, Content, Nexthop};
+use crate::netlink::route::{self, Leg, RTN_BLACKHOLE, RTN_UNICAST, Route};
+use crate::netlink::socket::Refusal;
+use crate::thread::monitor::Event;
+use crate::thread::state::{Due, State};
+use tortie_engine::routing::ChangeId;
+
+const MARKS: Marks = Marks { protocol: 179, metric: 1790, nexthop_base: 0x5400_0000 };
+const DEVICES: [u32; 2] = [1, 2];
+
+/// What the kernel does, as far as the planner relies on it.
+#[derive(Default)]
+struct Fake {
+    nexthops: BTreeMap<u32, Content>,
+    routes: BTreeMap<Cidr, Said>,
+    foreign: BTreeSet<Cidr>,
+    down: BTreeSet<u32>,
+    ops: usize,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Said {
+    Blackhole,
+    Nexthop(u32),
+    Plain(Vec<Leg>),
+}
+
+/// What happens to a request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    Fair,
+    Refused,
+    LostUndone,
+    LostDone,
+}
+
+fn no(code: i32) -> Result<(), Refusal> {
+    Err(Refusal { code, text: format!("errno {code}") })
+}
+
+impl Fake {
+    fn carry_out(&mut self, table: &Table, op: &Op) -> Result<(), Refusal> {
+        match op {
+            Op::PutNexthop { id, content, put } => {
+                if *put == nexthop::Put::Add && self.nexthops.contains_key(id) {
+                    return no(libc::EEXIST);
+                }
+                match content {
+                    Content::Single { ifindex, .. } if self.down.contains(ifindex) => {
+                        return no(libc::ENETDOWN);
+                    }
+                    Content::Group(members) if members.iter().any(|m| !self.nexthops.contains_key(m)) => {
+                        return no(libc::EINVAL);
+                    }
+                    _ => {}
+                }
+                self.nexthops.insert(*id, content.clone());
+            }
+            Op::DeleteNexthop { id } => {
+                let used = self.routes.values().any(|r| *r == Said::Nexthop(*id))
+                    || self.nexthops.values().any(|c| matches!(c, Content::Group(m) if m.contains(id)));
+                assert!(!used, "{id:#x} is deleted under a route or a group");
+                return if self.nexthops.remove(id).is_some() { Ok(()) } else { no(libc::ENOENT) };
+            }
+            Op::PutRoute { prefix, what, put, .. } => {
+                let said = match what {
+                    What::Blackhole => Said::Blackhole,
+                    What::Nexthop(id) if self.nexthops.contains_key(id) => Said::Nexthop(*id),
+                    What::Nexthop(_) => return no(libc::EINVAL),
+                    What::Plain(target) => {
+                        let legs = table.objects.legs(*target, &|_, _| false);
+                        if legs.iter().any(|l| self.down.contains(&l.ifindex)) {
+                            return no(libc::ENETDOWN);
+                        }
+                        Said::Plain(legs.to_vec())
+                    }
+                };
+                if self.foreign.contains(prefix) {
+                    assert_eq!(*put, route::Put::Add, "{prefix}: a foreign route is replaced");
+                    return no(libc::EEXIST);
+                }
+                if *put == route::Put::Add && self.routes.contains_key(prefix) {
+                    return no(libc::EEXIST);
+                }
+                self.routes.insert(*prefix, said);
+            }
+            Op::DeleteRoute { prefix, metric, .. } => {
+                assert_eq!(*metric, MARKS.metric);
+                return if self.routes.remove(prefix).is_some() { Ok(()) } else { no(libc::ESRCH) };
+            }
+        }
+        Ok(())
+    }
+
+    /// An object goes, and silently what depends on it.
+    fn drop_nexthop(&mut self, id: u32) {
+        self.nexthops.remove(&id);
+        self.routes.retain(|_, r| *r != Said::Nexthop(id));
+        let mut empty = Vec::new();
+        for (gid, content) in &mut self.nexthops {
+            if let Content::Group(members) = content {
+                members.retain(|m| *m != id);
+                if members.is_empty() {
+                    empty.push(*gid);
+                }
+            }
+        }
+        empty.into_iter().for_each(|gid| self.drop_nexthop(gid));
+    }
+
+    fn device_down(&mut self, ifindex: u32) {
+        self.down.insert(ifindex);
+        let dead: Vec<u32> = self
+            .nexthops
+            .iter()
+            .filter(|(_, c)| matches!(c, Content::Single { ifindex: i, .. } if *i == ifindex))
+            .map(|(id, _)| *id)
+            .collect();
+        dead.into_iter().for_each(|id| self.drop_nexthop(id));
+        self.routes
+            .retain(|_, r| !matches!(r, Said::Plain(legs) if legs.iter().any(|l| l.ifindex == ifindex)));
+    }
+
+    fn nexthop_list(&self) -> FxHashMap<u32, Nexthop> {
+        let one = |(id, content): (&u32, &Content)| {
+            (*id, Nexthop { id: *id, protocol: MARKS.protocol, content: content.clone() })
+        };
+        self.nexthops.iter().map(one).collect()
+    }
+
+    fn route_list(&self) -> Vec<Route> {
+        let one = |(prefix, said): (&Cidr, &Said)| {
+            let (kind, nexthop, legs) = match said {
+                Said::Blackhole => (RTN_BLACKHOLE, 0, SmallVec::new()),
+                Said::Nexthop(id) => (RTN_UNICAST, *id, SmallVec::new()),
+                Said::Plain(legs) => (RTN_UNICAST, 0, SmallVec::from_slice(legs)),
+            };
+            own_route(*prefix, kind, nexthop, legs)
+        };
+        self.routes.iter().map(one).collect()
+    }
+
+    /// What packets see: per prefix the gateways, `None` for a blackhole.
+    fn meaning(&self) -> BTreeMap<Cidr, Option<BTreeSet<IpAddr>>> {
+        let gateways = |id: &u32| match &self.nexthops[id] {
+            Content::Single { gateway, .. } => vec![*gateway],
+            Content::Group(members) => members
+                .iter()
+                .map(|m| match &self.nexthops[m] {
+                    Content::Single { gateway, .. } => *gateway,
+                    other => panic!("a member is {other:?}"),
+                })
+                .collect(),
+            Content::Other => vec![],
+        };
+        let one = |(prefix, said): (&Cidr, &Said)| {
+            let said = match said {
+                Said::Blackhole => None,
+                Said::Nexthop(id) => Some(gateways(id).into_iter().collect()),
+                Said::Plain(legs) => Some(legs.iter().filter_map(|l| l.gateway).collect()),
+            };
+            (*prefix, said)
+        };
+        self.routes.iter().map(one).collect()
+    }
+}
+
+fn own_route(prefix: Cidr, kind: u8, nexthop: u32, legs: SmallVec<[Leg; 1]>) -> Route {
+    Route { prefix, tos: 0, protocol: MARKS.protocol, kind, metric: MARKS.metric, nexthop, legs }
+}
+
+fn link(index: u32, up: bool) -> Link {
+    Link { index, name: format!("eth{index}"), flags: if up { 0x1_0041 } else { 1 }, mtu: 1500 }
+}
+
+fn connected(ifindex: u32) -> Route {
+    let leg = Leg { ifindex, gateway: None, onlink: false };
+    let prefix = format!("192.0.{ifindex}.0/24").parse().unwrap();
+    let mut route = own_route(prefix, RTN_UNICAST, 0, SmallVec::from_slice(&[leg]));
+    (route.protocol, route.metric) = (2, 0);
+    route
+}
+
+/// Device 1 carries 192.0.1.0/24, device 2 192.0.2.0/24.
+fn fresh(nexthop_objects: bool) -> State {
+    let mut state = State::new(
+        Mode::Program,
+        Table::new(MARKS, nexthop_objects),
+        crate::endpoints::Ends::new(179, 1790, std::time::Duration::ZERO),
+    );
+    for index in DEVICES {
+        state.picture.set_link(link(index, true));
+        state.picture.add_route(connected(index), false);
+    }
+    state
+}
+
+type Fates<'a> = dyn Iterator<Item = Fate> + 'a;
+
+fn send(table: &Table, fake: &mut Fake, fates: &mut Fates<'_>, ops: &[Op]) -> Vec<plan::Answer> {
+    let mut send = |op: &Op| {
+        fake.ops += 1;
+        match fates.next().unwrap_or(Fate::Fair) {
+            Fate::Fair => fake.carry_out(table, op),
+            Fate::Refused => no(libc::ENOMEM),
+            Fate::LostUndone => Err(Refusal::lost()),
+            Fate::LostDone => {
+                let _ = fake.carry_out(table, op);
+                Err(Refusal::lost())
+            }
+        }
+    };
+    ops.iter().map(&mut send).collect()
+}
+
+fn flush(state: &mut State, fake: &mut Fake, fates: &mut Fates<'_>) {
+    let mut rounds = plan::Rounds::default();
+    while let Some(ops) = rounds.next(&mut state.table, &state.picture) {
+        let answers = send(&state.table, fake, fates, &ops);
+        state.settle(&ops, &answers);
+    }
+}
+
+/// Batches of one prefix each, as `stream.rs` takes them: one is learned and planned while another is with Linux, and two
+/// are there at a time. The answers of the first are taken over when the second is on its way.
+fn learn_on_heels(
+    state: &mut State,
+    fake: &mut Fake,
+    fates: &mut Fates<'_>,
+    wanted: &mut Wanted,
+    batches: &[(u8, u8)],
+) {
+    let mut under_way: VecDeque<(Vec<Op>, Vec<plan::Answer>)> = VecDeque::new();
+    let take_over = |state: &mut State, under_way: &mut VecDeque<(Vec<Op>, Vec<plan::Answer>)>, left| {
+        while under_way.len() > left
+            && let Some((ops, answers)) = under_way.pop_front()
+        {
+            state.settle(&ops, &answers);
+        }
+    };
+    for (p, hops) in batches {
+        take_over(state, &mut under_way, 1);
+        let is_touched = |op: &Op| matches!(op, Op::PutRoute { prefix: q, .. } | Op::DeleteRoute { prefix: q, .. } if *q == prefix(*p));
+        if state.table.doubtful || under_way.iter().any(|(ops, _)| ops.iter().any(is_touched)) {
+            take_over(state, &mut under_way, 0);
+            flush(state, fake, fates);
+        }
+        wanted.learned.insert(*p, *hops);
+        want(state, wanted, std::iter::once(*p));
+        match plan::routes_alone(&mut state.table, &state.picture) {
+            Some(ops) => {
+                let answers = send(&state.table, fake, fates, &ops);
+                under_way.push_back((ops, answers));
+            }
+            // The first of a stream has its objects made before it.
+            None if under_way.is_empty() => {
+                let ops = plan::nexthops(&mut state.table, &state.picture);
+                let answers = send(&state.table, fake, fates, &ops);
+                state.settle(&ops, &answers);
+                if let Some(ops) = plan::routes_alone(&mut state.table, &state.picture) {
+                    let answers = send(&state.table, fake, fates, &ops);
+                    under_way.push_back((ops, answers));
+                } else {
+                    flush(state, fake, fates);
+                }
+            }
+            None => {
+                take_over(state, &mut under_way, 0);
+                flush(state, fake, fates);
+            }
+        }
+    }
+    take_over(state, &mut under_way, 0);
+    flush(state, fake, fates);
+}
+
+fn compare(state: &mut State, fake: &Fake) {
+    let mut found = state.begin_comparison(Some(&fake.nexthop_list()));
+    let foreign = fake.foreign.iter().map(|prefix| foreign_route(*prefix));
+    let routes = DEVICES.into_iter().map(connected).chain(foreign).chain(fake.route_list());
+    routes.for_each(|route| state.compare_route(&mut found, route));
+    state.end_comparison(found, &[], true, false);
+}
+
+/// As the thread does it: a comparison when in doubt, then a retry of what failed.
+fn settle(state: &mut State, fake: &mut Fake, fates: &mut Fates<'_>) {
+    state.follow_next_hops();
+    flush(state, fake, fates);
+    if state.table.doubtful {
+        compare(state, fake);
+        flush(state, fake, fates);
+    }
+    assert_eq!(state.table.sums(), walked(&state.table), "what is counted is what there is");
+}
+
+fn prefix(index: u8) -> Cidr {
+    Cidr::v4([10, 65, 0, index * 64].into(), 26)
+}
+
+fn next_hops(bits: u8) -> SmallVec<[IpAddr; 2]> {
+    let all = ["192.0.1.8", "192.0.1.9", "192.0.2.8", "192.0.2.9"];
+    (0..4).filter(|i| bits & (1 << i) != 0).map(|i| all[i].parse().unwrap()).collect()
+}
+
+/// Everything that is wanted.
+#[derive(Clone, Default)]
+struct Wanted {
+    learned: BTreeMap<u8, u8>,
+    blackholes: BTreeSet<u8>,
+}
+
+fn want(state: &mut State, wanted: &Wanted, indexes: impl Iterator<Item = u8>) {
+    let batch: Vec<LearnedChange> = indexes
+        .map(|i| LearnedChange {
+            prefix: prefix(i),
+            next_hops: next_hops(wanted.learned.get(&i).copied().unwrap_or_default()),
+            change: ChangeId(0),
+        })
+        .collect();
+    state.learn(&batch);
+}
+
+fn intend(state: &mut State, wanted: &Wanted) {
+    state.take_intent(Arc::new(KernelIntent {
+        generation: 1,
+        change: ChangeId(0),
+        blackholes: wanted.blackholes.iter().map(|i| (prefix(*i), ChangeId(0))).collect(),
+        tunnel: None,
+        view: Arc::default(),
+    }));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Learn(u8, u8),
+    Blackhole(u8, bool),
+    Device(u32, bool),
+    StealRoute(u8),
+    StealNexthop(usize),
+    ChangeRoute(u8),
+    Foreign(u8, bool),
+    Retry,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..4u8, 0..16u8).prop_map(|(p, h)| Step::Learn(p, h)),
+        2 => (0..4u8, any::<bool>()).prop_map(|(p, b)| Step::Blackhole(p, b)),
+        2 => (1..3u32, any::<bool>()).prop_map(|(d, up)| Step::Device(d, up)),
+        1 => (0..4u8).prop_map(Step::StealRoute),
+        2 => (0..8usize).prop_map(Step::StealNexthop),
+        1 => (0..4u8).prop_map(Step::ChangeRoute),
+        1 => (0..4u8, any::<bool>()).prop_map(|(p, there)| Step::Foreign(p, there)),
+        1 => Just(Step::Retry),
+    ]
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        12 => Just(Fate::Fair),
+        1 => Just(Fate::Refused),
+        1 => Just(Fate::LostUndone),
+        1 => Just(Fate::LostDone),
+    ]
+}
+
+fn foreign_route(prefix: Cidr) -> Route {
+    let mut route = own_route(prefix, RTN_BLACKHOLE, 0, SmallVec::new());
+    route.protocol = 12;
+    route
+}
+
+fn take(state: &mut State, fake: &mut Fake, wanted: &mut Wanted, step: &Step) {
+    let mut due = Due::default();
+    match *step {
+        Step::Learn(p, hops) => {
+            wanted.learned.insert(p, hops);
+            want(state, wanted, std::iter::once(p));
+        }
+        Step::Blackhole(p, there) => {
+            if there {
+                wanted.blackholes.insert(p)
+            } else {
+                wanted.blackholes.remove(&p)
+            };
+            intend(state, wanted);
+        }
+        Step::Device(device, up) => {
+            if up {
+                fake.down.remove(&device);
+            } else {
+                fake.device_down(device);
+            }
+            state.event(Event::Link(link(device, up)), &mut due);
+        }
+        Step::StealRoute(p) => {
+            if fake.routes.remove(&prefix(p)).is_some() {
+                let route = own_route(prefix(p), RTN_UNICAST, 0, SmallVec::new());
+                state.event(Event::RouteGone { route, by: 77 }, &mut due);
+            }
+        }
+        Step::StealNexthop(n) => {
+            if let Some(id) = fake.nexthops.keys().nth(n).copied() {
+                let nexthop = Nexthop { id, protocol: MARKS.protocol, content: fake.nexthops[&id].clone() };
+                fake.drop_nexthop(id);
+                state.event(Event::NexthopGone { nexthop, by: 77 }, &mut due);
+            }
+        }
+        Step::ChangeRoute(p) => {
+            if let Some(said) = fake.routes.get_mut(&prefix(p)) {
+                *said = Said::Blackhole;
+                let route = own_route(prefix(p), RTN_BLACKHOLE, 0, SmallVec::new());
+                state.event(Event::Route { route, replaces: true, by: 77 }, &mut due);
+            }
+        }
+        Step::Foreign(p, true) => {
+            // It takes the place of ours by force.
+            if fake.foreign.insert(prefix(p)) {
+                fake.routes.remove(&prefix(p));
+                state.event(
+                    Event::Route { route: foreign_route(prefix(p)), replaces: true, by: 77 },
+                    &mut due,
+                );
+            }
+        }
+        Step::Foreign(p, false) => {
+            if fake.foreign.remove(&prefix(p)) {
+                state.event(Event::RouteGone { route: foreign_route(prefix(p)), by: 77 }, &mut due);
+            }
+        }
+        Step::Retry => state.table.retry(),
+    }
+    if due.nexthops {
+        state.take_nexthops(&fake.nexthop_list());
+    }
+    if due.retry {
+        state.table.retry();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Whatever came, in whatever order, with refusals and lost answers: once the trouble ends the kernel holds what a
+    /// fresh start would write, no more objects than that needs, and a restart writes nothing.
+    #[test]
+    fn incremental_equals_from_scratch(
+        steps in prop::collection::vec((step(), prop::collection::vec((0..4u8, 0..16u8), 0..6)), 1..40),
+        fates in prop::collection::vec(fate(), 0..80),
+        nexthop_objects in prop::bool::weighted(0.8),
+    ) {
+        let (mut state, mut fake, mut wanted) = (fresh(nexthop_objects), Fake::default(), Wanted::default());
+        state.table.sweep();
+        let mut fates = fates.into_iter();
+        for (step, batches) in &steps {
+            take(&mut state, &mut fake, &mut wanted, step);
+            learn_on_heels(&mut state, &mut fake, &mut fates, &mut wanted, batches);
+            settle(&mut state, &mut fake, &mut fates);
+        }
+        for device in DEVICES {
+            take(&mut state, &mut fake, &mut wanted, &Step::Device(device, true));
+        }
+        for index in 0..4 {
+            take(&mut state, &mut fake, &mut wanted, &Step::Foreign(index, false));
+        }
+        // A timer retries and a periodic comparison clears what refused deletions left.
+        for _ in 0..3 {
+            compare(&mut state, &fake);
+            state.table.retry();
+            settle(&mut state, &mut fake, &mut std::iter::empty());
+        }
+
+        let (mut scratch, mut clean) = (fresh(nexthop_objects), Fake::default());
+        scratch.table.sweep();
+        want(&mut scratch, &wanted, 0..4);
+        intend(&mut scratch, &wanted);
+        settle(&mut scratch, &mut clean, &mut std::iter::empty());
+        prop_assert_eq!(fake.meaning(), clean.meaning());
+        prop_assert_eq!(fake.nexthops.len(), clean.nexthops.len(), "{:?}", fake.nexthops);
+        prop_assert!(state.table.failed.is_empty());
+        let counts = crate::thread::view::KernelView { state: &state, rules: None }.counts();
+        prop_assert_eq!(counts.installed, fake.routes.len());
+
+        let mut again = fresh(nexthop_objects);
+        let mut list: Vec<Nexthop> = fake.nexthop_list().into_values().collect();
+        list.sort_unstable_by_key(|n| (matches!(n.content, Content::Group(_)), n.id));
+        for nexthop in list {
+            again.table.objects.found(nexthop.id, &nexthop.content, true);
+        }
+        fake.route_list().iter().for_each(|r| again.table.load(r));
+        let before = fake.ops;
+        want(&mut again, &wanted, 0..4);
+        intend(&mut again, &wanted);
+        settle(&mut again, &mut fake, &mut std::iter::empty());
+        again.table.sweep();
+        settle(&mut again, &mut fake, &mut std::iter::empty());
+        prop_assert_eq!(fake.ops, before, "a restart writes nothing that was right");
+    }
+}
+
+/// What [`Table::sums`] counts as it goes, by looking at every entry.
+fn walked(table: &Table) -> crate::fib::counts::Sums {
+    let mut sums = crate::fib::counts::Sums::default();
+    for (_, _, entry) in table.entries.iter() {
+        let (there, nothing) = (entry.known.is_there(), matches!(entry.want, Want::Nothing(_)));
+        let place = match (nothing, there) {
+            (true, true) if entry.stale => &mut sums.stale,
+            (true, true) => &mut sums.extra,
+            (true, false) if entry.want == Want::Nothing(None) => continue,
+            (true, false) => &mut sums.withheld,
+            (false, false) => &mut sums.missing,
+            (false, true) if table.is_right(entry) => &mut sums.right,
+            (false, true) => &mut sums.different,
+        };
+        *place += 1;
+    }
+    sums
+}
+
+#[test]
+fn a_taken_id_is_left_alone_and_another_one_used() {
+    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Wanted::default());
+    // A stranger's object that no notification told of.
+    let strange = Content::Single { gateway: "192.0.1.66".parse().unwrap(), ifindex: 1, onlink: false };
+    fake.nexthops.insert(MARKS.nexthop_base, strange.clone());
+    take(&mut state, &mut fake, &mut wanted, &Step::Learn(0, 1));
+    settle(&mut state, &mut fake, &mut std::iter::empty());
+    assert_eq!(fake.nexthops[&MARKS.nexthop_base], strange);
+    assert_eq!(fake.routes[&prefix(0)], Said::Nexthop(MARKS.nexthop_base + 1));
+}
+
+/// A group loses a member while nothing wants it and its deletion was refused; then a batch wants it again.
+#[test]
+fn an_object_that_nothing_wanted_is_put_right_when_it_is_wanted_again() {
+    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Wanted::default());
+    take(&mut state, &mut fake, &mut wanted, &Step::Learn(0, 0b1010));
+    settle(&mut state, &mut fake, &mut std::iter::empty());
+    let both = fake.meaning()[&prefix(0)].clone();
+    let first = both.as_ref().and_then(|both| both.first().copied()).unwrap();
+    // A nexthop, the route over it, and the group that is no longer needed.
+    take(&mut state, &mut fake, &mut wanted, &Step::Learn(0, 0b0100));
+    flush(&mut state, &mut fake, &mut [Fate::Fair, Fate::Fair, Fate::Refused].into_iter());
+    let is_first = |c: &Content| matches!(c, Content::Single { gateway, .. } if *gateway == first);
+    let member = fake.nexthops.values().position(is_first).unwrap();
+    take(&mut state, &mut fake, &mut wanted, &Step::StealNexthop(member));
+    settle(&mut state, &mut fake, &mut std::iter::empty());
+    assert_eq!(fake.nexthops.values().filter(|c| matches!(c, Content::Group(_))).count(), 1);
+    learn_on_heels(&mut state, &mut fake, &mut std::iter::empty(), &mut wanted, &[(1, 0b1010)]);
+    assert_eq!(fake.meaning()[&prefix(1)], both);
+}
+
+#[test]
+fn a_refused_route_does_not_hold_up_the_others_and_is_said() {
+    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Wanted::default());
+    for index in 0..3 {
+        take(&mut state, &mut fake, &mut wanted, &Step::Learn(index, 1));
+    }
+    // One nexthop, then the first route.
+    flush(&mut state, &mut fake, &mut [Fate::Fair, Fate::Refused].into_iter());
+    assert_eq!(fake.routes.len(), 2);
+    assert_eq!(state.table.failed.get(&prefix(0)).map(|r| &**r), Some("errno 12"));
+    state.table.retry();
+    flush(&mut state, &mut fake, &mut std::iter::empty());
+    assert_eq!((fake.routes.len(), state.table.failed.len()), (3, 0));
+}
+
+#[test]
+fn an_unchanged_blackhole_wins_over_a_learned_route() {
+    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Wanted::default());
+    take(&mut state, &mut fake, &mut wanted, &Step::Blackhole(1, true));
+    take(&mut state, &mut fake, &mut wanted, &Step::Learn(1, 3));
+    settle(&mut state, &mut fake, &mut std::iter::empty());
+    assert_eq!(fake.routes[&prefix(1)], Said::Blackhole);
+    take(&mut state, &mut fake, &mut wanted, &Step::Blackhole(1, false));
+    settle(&mut state, &mut fake, &mut std::iter::empty());
+    assert_eq!(fake.meaning()[&prefix(1)].as_ref().map(BTreeSet::len), Some(2));
+}

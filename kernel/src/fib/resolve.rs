@@ -1,0 +1,510 @@
+//! The picture of links, addresses and foreign routes of the main table, and what it says about next hops. Pure.
+//!
+//! Own routes never resolve a next hop: that would let a learned route hold itself up. Followed next hops stand in a trie,
+//! so that a changed route touches exactly those it covers, once a batch, however many changes there were.
+
+use std::collections::hash_map::Entry;
+use std::net::{IpAddr, Ipv6Addr};
+
+use prefix_trie::PrefixMap;
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+use tortie_net::{Cidr, link_local};
+
+use super::plan::Surroundings;
+use crate::inspect::lookup::ForeignRoute;
+use crate::netlink::link::{Address, Link};
+use crate::netlink::route::{Leg, RTN_UNICAST, Route};
+use tortie_engine::routing::Resolved;
+
+/// `RTPROT_KERNEL`, whose route `fe80::/64` each interface has.
+const RTPROT_KERNEL: u8 = 2;
+
+/// A foreign route without its prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Foreign {
+    metric: u32,
+    protocol: u8,
+    tos: u8,
+    kind: u8,
+    nexthop: u32,
+    legs: SmallVec<[Leg; 1]>,
+}
+
+impl Foreign {
+    fn of(route: Route) -> (Cidr, Self) {
+        let Route { prefix, tos, protocol, kind, metric, nexthop, legs } = route;
+        (prefix, Self { metric, protocol, tos, kind, nexthop, legs })
+    }
+
+    /// Whether its legs are routes by themselves, as those of IPv6 are: they come and go alone, each with its own protocol,
+    /// and of those with one metric no two are equal. A message of a set that grew names all.
+    fn has_own_legs(&self, prefix: &Cidr) -> bool {
+        !prefix.is_v4() && self.nexthop == 0 && !self.legs.is_empty()
+    }
+
+    /// Whether both are of the set of legs that the kernel makes of one metric.
+    fn is_sibling(&self, other: &Self) -> bool {
+        self.nexthop == 0 && self.metric == other.metric && self.tos == other.tos
+    }
+}
+
+/// How many foreign routes there are.
+#[derive(Debug, Default)]
+struct Counts {
+    all: usize,
+    /// By nexthop object.
+    over: FxHashMap<u32, usize>,
+}
+
+impl Counts {
+    fn add(&mut self, routes: &[Foreign]) {
+        self.all += routes.len();
+        for route in routes.iter().filter(|f| f.nexthop != 0) {
+            *self.over.entry(route.nexthop).or_default() += 1;
+        }
+    }
+
+    fn take(&mut self, routes: &[Foreign]) {
+        self.all -= routes.len();
+        for route in routes.iter().filter(|f| f.nexthop != 0) {
+            if let Entry::Occupied(mut over) = self.over.entry(route.nexthop) {
+                *over.get_mut() -= 1;
+                if *over.get() == 0 {
+                    over.remove();
+                }
+            }
+        }
+    }
+}
+
+/// A trie for each family.
+#[derive(Debug)]
+struct Tries<T> {
+    v4: PrefixMap<(u32, u8), T>,
+    v6: PrefixMap<(u128, u8), T>,
+}
+
+impl<T> Default for Tries<T> {
+    fn default() -> Self {
+        Self { v4: PrefixMap::new(), v6: PrefixMap::new() }
+    }
+}
+
+impl<T> Tries<T> {
+    fn get_mut(&mut self, prefix: &Cidr) -> Option<&mut T> {
+        match prefix.addr() {
+            IpAddr::V4(a) => self.v4.get_mut(&(a.into(), prefix.len())),
+            IpAddr::V6(a) => self.v6.get_mut(&(a.into(), prefix.len())),
+        }
+    }
+
+    fn get(&self, prefix: &Cidr) -> Option<&T> {
+        match prefix.addr() {
+            IpAddr::V4(a) => self.v4.get(&(a.into(), prefix.len())),
+            IpAddr::V6(a) => self.v6.get(&(a.into(), prefix.len())),
+        }
+    }
+
+    fn insert(&mut self, prefix: &Cidr, value: T) {
+        match prefix.addr() {
+            IpAddr::V4(a) => self.v4.insert((a.into(), prefix.len()), value),
+            IpAddr::V6(a) => self.v6.insert((a.into(), prefix.len()), value),
+        };
+    }
+
+    fn remove(&mut self, prefix: &Cidr) {
+        match prefix.addr() {
+            IpAddr::V4(a) => self.v4.remove(&(a.into(), prefix.len())),
+            IpAddr::V6(a) => self.v6.remove(&(a.into(), prefix.len())),
+        };
+    }
+
+    /// What covers an address, longest prefix first.
+    fn covering(&self, addr: IpAddr) -> SmallVec<[(Cidr, &T); 8]> {
+        let mut found: SmallVec<[(Cidr, &T); 8]> = match addr {
+            IpAddr::V4(a) => {
+                self.v4.cover(&(a.into(), 32)).map(|((p, l), t)| (Cidr::v4(p.into(), l), t)).collect()
+            }
+            IpAddr::V6(a) => {
+                self.v6.cover(&(a.into(), 128)).map(|((p, l), t)| (Cidr::v6(p.into(), l), t)).collect()
+            }
+        };
+        found.reverse();
+        found
+    }
+
+    /// What lies inside a prefix.
+    fn inside(&self, prefix: &Cidr, mut each: impl FnMut(IpAddr)) {
+        match prefix.addr() {
+            IpAddr::V4(a) => self
+                .v4
+                .children(&(a.into(), prefix.len()))
+                .for_each(|((p, _), _)| each(IpAddr::from(p.to_be_bytes()))),
+            IpAddr::V6(a) => self
+                .v6
+                .children(&(a.into(), prefix.len()))
+                .for_each(|((p, _), _)| each(IpAddr::from(p.to_be_bytes()))),
+        }
+    }
+}
+
+/// A followed next hop.
+#[derive(Debug, Default)]
+struct Followed {
+    answer: Option<Resolved>,
+    /// Somebody asked to be told.
+    tracked: bool,
+}
+
+/// Where an address leads, in words and numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Covering {
+    /// The covering foreign route.
+    pub prefix: Cidr,
+    /// Its `rtm_protocol`.
+    pub protocol: u8,
+    /// How it is reached.
+    pub resolved: Resolved,
+}
+
+/// Links, addresses, foreign routes and the next hops that depend on them.
+#[derive(Debug, Default)]
+pub(crate) struct Picture {
+    pub(crate) links: FxHashMap<u32, Link>,
+    pub(crate) addresses: FxHashSet<Address>,
+    local: FxHashMap<IpAddr, u32>,
+    foreign: Tries<SmallVec<[Foreign; 1]>>,
+    foreign_counts: Counts,
+    followed: FxHashMap<IpAddr, Followed>,
+    index: Tries<()>,
+    suspect: FxHashSet<IpAddr>,
+    all_suspect: bool,
+}
+
+impl Picture {
+    // Links and addresses.
+
+    /// Takes a link as it is now; gives the one before.
+    pub(crate) fn set_link(&mut self, link: Link) -> Option<Link> {
+        let old = self.links.get(&link.index).cloned();
+        // Counters and names change all the time; reachability only with these.
+        if old.as_ref().is_none_or(|o| o.can_carry() != link.can_carry() || o.is_up() != link.is_up()) {
+            self.all_suspect = true;
+        }
+        self.links.insert(link.index, link);
+        old
+    }
+
+    pub(crate) fn remove_link(&mut self, index: u32) {
+        self.all_suspect |= self.links.remove(&index).is_some();
+        self.addresses.retain(|a| a.ifindex != index);
+        self.count_local();
+    }
+
+    pub(crate) fn add_address(&mut self, address: Address) {
+        if self.addresses.insert(address) {
+            *self.local.entry(address.addr).or_default() += 1;
+            self.suspect_at(address.addr);
+        }
+    }
+
+    pub(crate) fn remove_address(&mut self, address: &Address) {
+        if self.addresses.remove(address) {
+            if let Some(n) = self.local.get_mut(&address.addr) {
+                *n -= 1;
+                if *n == 0 {
+                    self.local.remove(&address.addr);
+                }
+            }
+            self.suspect_at(address.addr);
+        }
+    }
+
+    /// Replaces all links and addresses by what a dump showed; true when that changes what can be reached.
+    pub(crate) fn replace_devices(&mut self, links: Vec<Link>, addresses: Vec<Address>) -> bool {
+        let carries =
+            |links: &FxHashMap<u32, Link>, l: &Link| links.get(&l.index).is_some_and(Link::can_carry);
+        let new: FxHashMap<u32, Link> = links.into_iter().map(|l| (l.index, l)).collect();
+        let old = std::mem::replace(&mut self.links, new);
+        let held: FxHashSet<Address> = addresses.into_iter().collect();
+        let moved = held != self.addresses
+            || old.values().any(|l| l.can_carry() != carries(&self.links, l))
+            || self.links.values().any(|l| l.can_carry() != carries(&old, l));
+        self.addresses = held;
+        self.count_local();
+        self.all_suspect |= moved;
+        moved
+    }
+
+    fn count_local(&mut self) {
+        self.local.clear();
+        for address in &self.addresses {
+            *self.local.entry(address.addr).or_default() += 1;
+        }
+    }
+
+    pub(crate) fn link_named(&self, name: &str) -> Option<&Link> {
+        self.links.values().find(|l| l.name == name)
+    }
+
+    /// The link that holds an address.
+    pub(crate) fn link_with(&self, addr: IpAddr) -> Option<&Link> {
+        self.addresses.iter().find(|a| a.addr == addr).and_then(|a| self.links.get(&a.ifindex))
+    }
+
+    // Foreign routes.
+
+    /// A foreign route appeared; `replaces`: in place of the first one of its metric.
+    pub(crate) fn add_route(&mut self, route: Route, replaces: bool) {
+        let (prefix, new) = Foreign::of(route);
+        self.suspect_inside(&prefix);
+        let Some(there) = self.foreign.get_mut(&prefix) else {
+            let new = SmallVec::from_iter([new]);
+            self.foreign_counts.add(&new);
+            self.foreign.insert(&prefix, new);
+            return;
+        };
+        self.foreign_counts.take(there);
+        if replaces && let Some(first) = there.iter_mut().find(|f| f.metric == new.metric && f.tos == new.tos)
+        {
+            *first = new;
+        } else if !there.contains(&new) {
+            if new.has_own_legs(&prefix) {
+                // What it grew from.
+                let inside = |f: &Foreign| f.legs.iter().all(|leg| new.legs.contains(leg));
+                there.retain(|f| !(f.is_sibling(&new) && f.has_own_legs(&prefix) && inside(f)));
+            }
+            there.push(new);
+        }
+        self.foreign_counts.add(there);
+    }
+
+    /// A foreign route went; `false`: what was known of it was something else.
+    pub(crate) fn remove_route(&mut self, route: Route) -> bool {
+        let (prefix, gone) = Foreign::of(route);
+        self.suspect_inside(&prefix);
+        let Some(there) = self.foreign.get_mut(&prefix) else { return true };
+        self.foreign_counts.take(there);
+        let alike = |f: &Foreign| f.metric == gone.metric && f.protocol == gone.protocol && f.tos == gone.tos;
+        let mut known = true;
+        if let Some(at) = there.iter().position(|f| *f == gone) {
+            there.remove(at);
+        } else if gone.has_own_legs(&prefix) {
+            let mut left = gone.legs.len();
+            there.retain(|f| {
+                if !f.is_sibling(&gone) || !f.has_own_legs(&prefix) {
+                    return true;
+                }
+                let legs = f.legs.len();
+                f.legs.retain(|leg| !gone.legs.contains(leg));
+                left = left.saturating_sub(legs - f.legs.len());
+                !f.legs.is_empty()
+            });
+            known = left == 0;
+        } else {
+            known = false;
+            if let Some(at) = there.iter().position(alike) {
+                there.remove(at);
+            }
+        }
+        self.foreign_counts.add(there);
+        if there.is_empty() {
+            self.foreign.remove(&prefix);
+        }
+        known
+    }
+
+    /// Replaces all foreign routes by these.
+    pub(crate) fn replace_routes(&mut self, routes: Vec<Route>) {
+        self.foreign = Tries::default();
+        self.foreign_counts = Counts::default();
+        // Followed next hops are all looked at again below; marking them route by route would be wasted.
+        let index = std::mem::take(&mut self.index);
+        for route in routes {
+            self.add_route(route, false);
+        }
+        self.index = index;
+        self.all_suspect = true;
+    }
+
+    /// The foreign routes for exactly this prefix.
+    pub(crate) fn foreign_at(&self, prefix: &Cidr) -> Vec<ForeignRoute> {
+        let routes = self.foreign.get(prefix).into_iter().flatten().filter(|f| f.tos == 0);
+        let told = |f: &Foreign| ForeignRoute {
+            protocol: f.protocol,
+            metric: f.metric,
+            unicast: f.kind == RTN_UNICAST,
+        };
+        routes.map(told).collect()
+    }
+
+    /// Whether an interface of this host has the address.
+    pub(crate) fn is_local(&self, addr: IpAddr) -> bool {
+        self.local.contains_key(&addr)
+    }
+
+    /// How many foreign routes the main table holds.
+    pub(crate) fn foreign_count(&self) -> usize {
+        self.foreign_counts.all
+    }
+
+    /// Whether foreign routes lead over this nexthop object. Linux changes them, and those of IPv4 go with it, without a word.
+    pub(crate) fn uses_object(&self, id: u32) -> bool {
+        self.foreign_counts.over.contains_key(&id)
+    }
+
+    // Next hops.
+
+    /// Starts to follow an address; with `tracked` its changes are given by [`Picture::changes`].
+    pub(crate) fn follow(&mut self, addr: IpAddr, tracked: bool) -> Option<Resolved> {
+        if let Some(f) = self.followed.get_mut(&addr) {
+            f.tracked |= tracked;
+            return f.answer;
+        }
+        let answer = self.resolve(addr);
+        self.followed.insert(addr, Followed { answer, tracked });
+        self.index.insert(&Cidr::host(addr), ());
+        answer
+    }
+
+    /// Tells no more about an address.
+    pub(crate) fn untrack(&mut self, addr: IpAddr) {
+        if let Some(f) = self.followed.get_mut(&addr) {
+            f.tracked = false;
+        }
+    }
+
+    /// Forgets addresses that nobody tracks and no learned route uses.
+    pub(crate) fn forget_unused(&mut self, used: &FxHashSet<IpAddr>) {
+        let unused: Vec<IpAddr> =
+            self.followed.iter().filter(|(a, f)| !f.tracked && !used.contains(a)).map(|(a, _)| *a).collect();
+        for addr in unused {
+            self.followed.remove(&addr);
+            self.index.remove(&Cidr::host(addr));
+        }
+    }
+
+    /// The last answer about a followed address, else a fresh one.
+    pub(crate) fn answer(&self, addr: IpAddr) -> Option<Resolved> {
+        self.followed.get(&addr).map_or_else(|| self.resolve(addr), |f| f.answer)
+    }
+
+    /// Looks at what may have changed; gives the followed addresses whose answer is another now, and whether somebody
+    /// asked to be told.
+    pub(crate) fn changes(&mut self) -> Vec<(IpAddr, Option<Resolved>, bool)> {
+        let suspects: Vec<IpAddr> = if std::mem::take(&mut self.all_suspect) {
+            self.suspect.clear();
+            self.followed.keys().copied().collect()
+        } else {
+            self.suspect.drain().collect()
+        };
+        let mut changed = Vec::new();
+        for addr in suspects {
+            let now = self.resolve(addr);
+            if let Some(f) = self.followed.get_mut(&addr)
+                && f.answer != now
+            {
+                f.answer = now;
+                changed.push((addr, now, f.tracked));
+            }
+        }
+        changed
+    }
+
+    /// How the kernel reaches an address without our routes; `None`: not at all, or it is an address of this host.
+    pub(crate) fn resolve(&self, addr: IpAddr) -> Option<Resolved> {
+        self.covering(addr).map(|c| c.resolved)
+    }
+
+    /// [`Picture::resolve`] with the covering route.
+    pub(crate) fn covering(&self, addr: IpAddr) -> Option<Covering> {
+        if let IpAddr::V6(v6) = addr {
+            if v6.is_unicast_link_local() {
+                return self.on_its_link(addr);
+            }
+            // An IPv4 address in the form of IPv6, as GoBGP gives IPv6 routes over sessions of IPv4: it names an IPv4 node
+            // (RFC 4291 2.5.5.2), to which no IPv6 route leads. The default router would get its packets.
+            if v6.to_ipv4_mapped().is_some() {
+                return None;
+            }
+        }
+        if self.local.contains_key(&addr) {
+            return None;
+        }
+        for (prefix, routes) in self.foreign.covering(addr) {
+            // `Some(None)`: it answers, but leads nowhere.
+            let usable = |f: &Foreign| {
+                if f.kind != RTN_UNICAST {
+                    return Some(None);
+                }
+                let alive = |l: &&Leg| self.links.get(&l.ifindex).is_some_and(Link::can_carry);
+                f.legs.iter().find(alive).map(|leg| Some(*leg))
+            };
+            let best = routes
+                .iter()
+                .filter(|f| f.tos == 0)
+                .filter_map(|f| usable(f).map(|leg| (f.metric, leg, f.protocol)))
+                .min_by_key(|(metric, leg, _)| (*metric, *leg));
+            match best {
+                // Routes whose links are down do not count: the kernel goes on to the next shorter prefix.
+                None => {}
+                // A blackhole or an unreachable route answers for all that it covers.
+                Some((_, None, _)) => return None,
+                Some((metric, Some(leg), protocol)) => {
+                    let metric = if leg.gateway.is_some() { metric } else { 0 };
+                    let resolved = Resolved { ifindex: leg.ifindex, gateway: leg.gateway, metric };
+                    return Some(Covering { prefix, protocol, resolved });
+                }
+            }
+        }
+        None
+    }
+
+    /// Link-local addresses exist on each link: without an interface they name no neighbour.
+    fn on_its_link(&self, addr: IpAddr) -> Option<Covering> {
+        let (bare, ifindex) = link_local::split(addr);
+        let own = || self.addresses.iter().any(|a| a.ifindex == ifindex && a.addr == bare);
+        if !self.links.get(&ifindex).is_some_and(Link::can_carry) || own() {
+            return None;
+        }
+        let prefix = Cidr::v6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 64);
+        let resolved = Resolved { ifindex, gateway: None, metric: 0 };
+        Some(Covering { prefix, protocol: RTPROT_KERNEL, resolved })
+    }
+
+    fn suspect_at(&mut self, addr: IpAddr) {
+        if self.followed.contains_key(&addr) {
+            self.suspect.insert(addr);
+        }
+    }
+
+    fn suspect_inside(&mut self, prefix: &Cidr) {
+        if self.all_suspect {
+            return;
+        }
+        let suspect = &mut self.suspect;
+        self.index.inside(prefix, |addr| {
+            suspect.insert(addr);
+        });
+    }
+}
+
+impl Surroundings for Picture {
+    /// The gateways of cloud networks are often covered by no connected network of their interface.
+    fn needs_onlink(&self, gateway: IpAddr, ifindex: u32) -> bool {
+        if matches!(gateway, IpAddr::V6(a) if a.is_unicast_link_local()) {
+            return false;
+        }
+        self.resolve(gateway).is_none_or(|r| r.gateway.is_some() || r.ifindex != ifindex)
+    }
+
+    fn in_the_way(&self, prefix: &Cidr, metric: u32) -> Option<String> {
+        let f = self.foreign.get(prefix)?.iter().find(|f| f.metric == metric && f.tos == 0)?;
+        Some(format!("a route of protocol {} has this prefix and our metric {metric}", f.protocol))
+    }
+}
+
+#[cfg(test)]
+#[path = "resolve_tests.rs"]
+mod tests;

@@ -1,0 +1,575 @@
+//! What is wanted for each prefix beside what the kernel is known to hold. Pure: no I/O.
+//!
+//! One entry a prefix, small, because there may be a million. Whatever changes on either side marks the entry dirty;
+//! `plan.rs` turns dirty entries into requests.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tortie_net::Cidr;
+
+use super::entries::{Entries, Slot};
+use crate::fib::counts::{Class, Sums, Tally};
+use crate::fib::drift_hold::Study;
+use crate::fib::nexthop_objects::{Objects, TargetId};
+use crate::messages::Marks;
+use crate::netlink::route::{RTN_BLACKHOLE, RTN_UNICAST, Route};
+use tortie_engine::routing::{ChangeId, KernelRoute};
+
+/// Index of a set of BGP next hops.
+pub(crate) type SetId = u32;
+const NO_SET: SetId = SetId::MAX;
+
+/// What an entry should be in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// No route; the reason when one was learned.
+    Nothing(Option<u8>),
+    Blackhole,
+    /// Over these hops; and why so.
+    Via(TargetId, u8),
+}
+
+/// What the kernel holds at the prefix, our metric and our protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// Nothing of ours ever was.
+    Absent,
+    /// It was, and is believed to have gone without our doing, or a request's outcome is unknown.
+    Gone,
+    Blackhole,
+    Nexthop(u32),
+    Plain(TargetId),
+    /// Something that we never write.
+    Strange,
+}
+
+impl Known {
+    /// The kernel holds something of ours.
+    pub(crate) fn is_there(self) -> bool {
+        !matches!(self, Self::Absent | Self::Gone)
+    }
+}
+
+/// One prefix.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    learned: SetId,
+    pub(crate) want: Want,
+    pub(crate) known: Known,
+    blackhole: bool,
+    /// Found at start and not spoken of since.
+    pub(crate) stale: bool,
+    dirty: bool,
+    seen: bool,
+    /// The change that made `want` what it is, its lower half: see [`Table::change_of`].
+    change: u32,
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        Self {
+            learned: NO_SET,
+            want: Want::Nothing(None),
+            known: Known::Absent,
+            blackhole: false,
+            stale: false,
+            dirty: false,
+            seen: false,
+            change: 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct HopSet {
+    hops: SmallVec<[IpAddr; 2]>,
+    refs: u32,
+}
+
+/// The decision about one learned prefix: its BGP next hops in, the kernel route out.
+pub(crate) type Decide<'a> = dyn FnMut(Cidr, &[IpAddr]) -> KernelRoute + 'a;
+
+/// The wanted and the known state of all own routes.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) marks: Marks,
+    pub(crate) objects: Objects,
+    pub(crate) entries: Entries,
+    tally: Tally,
+    pub(crate) failed: FxHashMap<Cidr, Box<str>>,
+    /// Own protocol at another metric: of an earlier configuration, or somebody's doing.
+    pub(crate) strays: FxHashMap<(Cidr, u32), ()>,
+    pub(crate) swept: bool,
+    /// The kernel disagreed with what was known: compare everything.
+    pub(crate) doubtful: bool,
+    pub(crate) study: Study,
+    dirty: Vec<Slot>,
+    sets: Vec<Option<HopSet>>,
+    free_sets: Vec<SetId>,
+    by_hops: FxHashMap<SmallVec<[IpAddr; 2]>, SetId>,
+    reasons: Vec<&'static str>,
+    blackholes: BTreeMap<Cidr, ChangeId>,
+    newest: ChangeId,
+}
+
+impl Table {
+    pub(crate) fn new(marks: Marks, nexthop_objects: bool) -> Self {
+        Self {
+            marks,
+            objects: Objects::new(nexthop_objects, marks.nexthop_base),
+            entries: Entries::default(),
+            tally: Tally::default(),
+            failed: FxHashMap::default(),
+            strays: FxHashMap::default(),
+            swept: false,
+            doubtful: false,
+            study: Study::default(),
+            dirty: Vec::new(),
+            sets: Vec::new(),
+            free_sets: Vec::new(),
+            by_hops: FxHashMap::default(),
+            reasons: Vec::new(),
+            blackholes: BTreeMap::new(),
+            newest: ChangeId::default(),
+        }
+    }
+
+    // Wanted.
+
+    /// Replaces the set of blackholes; those that go, go by `change`.
+    pub(crate) fn set_blackholes(
+        &mut self,
+        wanted: &BTreeMap<Cidr, ChangeId>,
+        change: ChangeId,
+        decide: &mut Decide<'_>,
+    ) {
+        let old = std::mem::replace(&mut self.blackholes, wanted.clone());
+        for prefix in old.keys().filter(|p| !wanted.contains_key(p)) {
+            let slot = self.with_entry(*prefix, |e| e.blackhole = false);
+            self.decide(slot, change, decide);
+        }
+        for (prefix, change) in wanted.iter().filter(|(p, _)| !old.contains_key(p)) {
+            let slot = self.with_entry(*prefix, |e| (e.blackhole, e.stale) = (true, false));
+            self.decide(slot, *change, decide);
+        }
+    }
+
+    /// The wanted blackholes that are not in the kernel, with the reason.
+    pub(crate) fn failed_blackholes(&self) -> Vec<(Cidr, String)> {
+        self.blackholes
+            .keys()
+            .filter(|p| !self.holds_blackhole(p))
+            .map(|p| (*p, self.failed.get(p).map_or_else(|| "not written yet".to_owned(), |r| r.to_string())))
+            .collect()
+    }
+
+    /// Whether the kernel is known to hold our blackhole of this prefix.
+    pub(crate) fn holds_blackhole(&self, prefix: &Cidr) -> bool {
+        self.entries.get(prefix).is_some_and(|e| e.known == Known::Blackhole)
+    }
+
+    /// What was learned for a prefix; no hops: nothing any more.
+    pub(crate) fn learn(&mut self, prefix: Cidr, hops: &[IpAddr], change: ChangeId, decide: &mut Decide<'_>) {
+        let set = if hops.is_empty() { NO_SET } else { self.acquire_set(hops) };
+        let mut old = NO_SET;
+        let slot = self.with_entry(prefix, |e| {
+            old = std::mem::replace(&mut e.learned, set);
+            e.stale = false;
+        });
+        self.release_set(old);
+        self.decide(slot, change, decide);
+    }
+
+    /// Decides again about all learned prefixes that `concerns`, given their next hops. Without a `change` of the store
+    /// it is the network that moved; routes keep the change that they come from.
+    pub(crate) fn decide_again(
+        &mut self,
+        concerns: &dyn Fn(&[IpAddr]) -> bool,
+        change: ChangeId,
+        decide: &mut Decide<'_>,
+    ) {
+        let sets: Vec<bool> =
+            self.sets.iter().map(|s| s.as_ref().is_some_and(|s| concerns(&s.hops))).collect();
+        if !sets.contains(&true) {
+            return;
+        }
+        let concerned =
+            |e: &Entry| usize::try_from(e.learned).is_ok_and(|i| sets.get(i).copied().unwrap_or_default());
+        let slots: Vec<Slot> =
+            self.entries.iter().filter(|(.., e)| concerned(e)).map(|(slot, ..)| slot).collect();
+        for slot in slots {
+            self.decide(slot, change, decide);
+        }
+    }
+
+    /// The distinct BGP next hops in use.
+    pub(crate) fn next_hops(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.sets.iter().flatten().flat_map(|s| s.hops.iter().copied())
+    }
+
+    fn decide(&mut self, slot: Slot, change: ChangeId, decide: &mut Decide<'_>) {
+        let Some((prefix, entry)) = self.entries.at(slot).copied() else { return };
+        let want = if entry.blackhole {
+            Want::Blackhole
+        } else if let Some(set) = self.set(entry.learned) {
+            match decide(prefix, &set.hops) {
+                KernelRoute::Via { hops, reason } if !hops.is_empty() => {
+                    Want::Via(self.objects.acquire(&hops), self.reason_index(reason))
+                }
+                KernelRoute::Via { reason, .. } | KernelRoute::Withheld { reason } => {
+                    Want::Nothing(Some(self.reason_index(reason)))
+                }
+            }
+        } else {
+            Want::Nothing(None)
+        };
+        // The new reference was taken before the old one is dropped, so that an unchanged target never loses its object.
+        if let Want::Via(old, _) = entry.want {
+            self.objects.release(old);
+        }
+        let change = self.lower_half(change);
+        if entry.want != want {
+            self.study.forget(&prefix);
+        }
+        self.change(slot, |e| {
+            if e.want != want && change != 0 {
+                e.change = change;
+            }
+            e.want = want;
+        });
+        self.mark(slot);
+    }
+
+    fn lower_half(&mut self, change: ChangeId) -> u32 {
+        self.newest = self.newest.max(change);
+        u32::try_from(change.0 & u64::from(u32::MAX)).unwrap_or_default()
+    }
+
+    /// The change of the store or of BGP that an entry's wish comes from; 0: none, it was found at start. Changes are
+    /// counted up, so the lower half says which it is among the newest four billion.
+    pub(crate) fn change_of(&self, entry: &Entry) -> ChangeId {
+        if entry.change == 0 {
+            return ChangeId::default();
+        }
+        let before = self.newest.0.wrapping_sub(u64::from(entry.change)) & u64::from(u32::MAX);
+        ChangeId(self.newest.0.wrapping_sub(before))
+    }
+
+    fn with_entry(&mut self, prefix: Cidr, change: impl FnOnce(&mut Entry)) -> Slot {
+        let slot = self.entries.find_or_add(prefix);
+        self.change(slot, change);
+        slot
+    }
+
+    /// The BGP next hops that were learned for an entry.
+    pub(crate) fn learned(&self, entry: &Entry) -> Option<&[IpAddr]> {
+        Some(&self.set(entry.learned)?.hops)
+    }
+
+    /// Every change of what an entry counts as goes through here.
+    #[inline]
+    fn change<T>(&mut self, slot: Slot, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        let objects = self.objects.enabled();
+        let entry = self.entries.at_mut(slot)?;
+        let before = Class::of(entry, objects);
+        let result = change(entry);
+        let after = Class::of(entry, objects);
+        self.tally.moved(before, after);
+        Some(result)
+    }
+
+    /// How many entries are in which state; costs as much as there are nexthop objects in use.
+    pub(crate) fn sums(&self) -> Sums {
+        self.tally.sums(&self.objects)
+    }
+
+    fn set(&self, id: SetId) -> Option<&HopSet> {
+        usize::try_from(id).ok().and_then(|i| self.sets.get(i)).and_then(Option::as_ref)
+    }
+
+    fn acquire_set(&mut self, hops: &[IpAddr]) -> SetId {
+        if let Some(id) = self.by_hops.get(hops).copied() {
+            if let Some(Some(set)) = usize::try_from(id).ok().and_then(|i| self.sets.get_mut(i)) {
+                set.refs += 1;
+            }
+            return id;
+        }
+        let set = Some(HopSet { hops: SmallVec::from_slice(hops), refs: 1 });
+        let id = self.free_sets.pop().unwrap_or_else(|| {
+            self.sets.push(None);
+            SetId::try_from(self.sets.len() - 1).unwrap_or(NO_SET)
+        });
+        if let Some(slot) = usize::try_from(id).ok().and_then(|i| self.sets.get_mut(i)) {
+            *slot = set;
+        }
+        self.by_hops.insert(SmallVec::from_slice(hops), id);
+        id
+    }
+
+    fn release_set(&mut self, id: SetId) {
+        let Some(slot) = usize::try_from(id).ok().and_then(|i| self.sets.get_mut(i)) else { return };
+        let Some(set) = slot.as_mut() else { return };
+        set.refs = set.refs.saturating_sub(1);
+        if set.refs == 0 {
+            self.by_hops.remove(&set.hops);
+            *slot = None;
+            self.free_sets.push(id);
+        }
+    }
+
+    fn reason_index(&mut self, reason: &'static str) -> u8 {
+        let at = self.reasons.iter().position(|r| *r == reason).unwrap_or_else(|| {
+            self.reasons.push(reason);
+            self.reasons.len() - 1
+        });
+        u8::try_from(at).unwrap_or(u8::MAX)
+    }
+
+    /// Why a learned prefix has its route, or none.
+    pub(crate) fn reason(&self, index: u8) -> &'static str {
+        self.reasons.get(usize::from(index)).copied().unwrap_or("unknown")
+    }
+
+    // Known.
+
+    /// A route of the dump at start. Without a wish it is kept as stale.
+    pub(crate) fn load(&mut self, route: &Route) {
+        if self.note_stray(route) {
+            return;
+        }
+        let known = self.read(route);
+        let slot = self.with_entry(route.prefix, |e| e.stale = true);
+        self.set_known(slot, known);
+    }
+
+    /// A route of a later dump; true when it is not what was known.
+    pub(crate) fn compare(&mut self, route: &Route) -> bool {
+        if route.metric != self.marks.metric || route.tos != 0 {
+            let news = !self.strays.contains_key(&(route.prefix, route.metric));
+            return self.note_stray(route) && news;
+        }
+        let known = self.read(route);
+        let mut before = Known::Absent;
+        let slot = self.with_entry(route.prefix, |e| (e.seen, before) = (true, e.known));
+        let differs = before != known;
+        if differs {
+            self.set_known(slot, known);
+            self.mark(slot);
+        } else {
+            self.release_known(known);
+        }
+        differs
+    }
+
+    /// Before the first [`Table::compare`] of a dump.
+    pub(crate) fn begin_compare(&mut self) {
+        for entry in self.entries.values_mut() {
+            entry.seen = false;
+        }
+    }
+
+    /// After a complete dump: what it did not show is gone. Gives the first of them and how many.
+    pub(crate) fn end_compare(&mut self) -> (usize, Option<Cidr>) {
+        let missing: Vec<Slot> = self
+            .entries
+            .iter()
+            .filter(|(.., e)| !e.seen && e.known.is_there())
+            .map(|(slot, ..)| slot)
+            .collect();
+        for slot in &missing {
+            self.lose_at(*slot);
+        }
+        let first = missing.first().and_then(|slot| self.entries.at(*slot));
+        (missing.len(), first.map(|(prefix, _)| *prefix))
+    }
+
+    /// The kernel no longer has our route of this prefix; true when that is news.
+    pub(crate) fn lose(&mut self, prefix: Cidr) -> bool {
+        match self.entries.find(&prefix) {
+            Some(slot) if self.entries.at(slot).is_some_and(|(_, e)| e.known.is_there()) => {
+                self.lose_at(slot);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn lose_at(&mut self, slot: Slot) {
+        self.set_known(slot, Known::Gone);
+        self.mark(slot);
+    }
+
+    /// Own nexthop objects are gone, and with them the routes that named them; gives how many routes.
+    pub(crate) fn lose_objects(&mut self, ids: &[u32]) -> usize {
+        let mut gone: SmallVec<[u32; 8]> = SmallVec::new();
+        for id in ids {
+            gone.extend(self.objects.vanished(*id));
+        }
+        if gone.is_empty() {
+            return 0;
+        }
+        gone.sort_unstable();
+        let lost: Vec<Slot> = self
+            .entries
+            .iter()
+            .filter(|(.., e)| matches!(e.known, Known::Nexthop(id) if gone.binary_search(&id).is_ok()))
+            .map(|(slot, ..)| slot)
+            .collect();
+        for slot in &lost {
+            self.lose_at(*slot);
+        }
+        lost.len()
+    }
+
+    fn note_stray(&mut self, route: &Route) -> bool {
+        let stray = route.metric != self.marks.metric || route.tos != 0;
+        if stray && route.tos == 0 {
+            self.strays.insert((route.prefix, route.metric), ());
+        }
+        stray
+    }
+
+    /// What a route of ours says. A plain one comes with a reference to its target.
+    fn read(&mut self, route: &Route) -> Known {
+        match (route.kind, route.nexthop) {
+            (RTN_BLACKHOLE, _) => Known::Blackhole,
+            (RTN_UNICAST, 0) => match self.objects.hops_of_legs(&route.legs) {
+                Some(hops) if !hops.is_empty() => Known::Plain(self.objects.acquire(&hops)),
+                _ => Known::Strange,
+            },
+            (RTN_UNICAST, id) => Known::Nexthop(id),
+            _ => Known::Strange,
+        }
+    }
+
+    fn release_known(&mut self, known: Known) {
+        if let Known::Plain(target) = known {
+            self.objects.release(target);
+        }
+    }
+
+    /// Takes over the reference that a plain `known` comes with.
+    pub(crate) fn set_known(&mut self, slot: Slot, known: Known) {
+        let Some(old) = self.change(slot, |e| std::mem::replace(&mut e.known, known)) else {
+            return self.release_known(known);
+        };
+        if let Known::Nexthop(id) = known {
+            self.objects.count_route(id, true);
+        }
+        match old {
+            Known::Nexthop(id) => self.objects.count_route(id, false),
+            old => self.release_known(old),
+        }
+    }
+
+    /// Whether the kernel holds what is wanted (or what is kept until the sweep).
+    pub(crate) fn is_right(&self, entry: &Entry) -> bool {
+        match (entry.want, entry.known) {
+            (Want::Nothing(_), Known::Absent | Known::Gone) | (Want::Blackhole, Known::Blackhole) => true,
+            (Want::Nothing(_), _) => entry.stale,
+            (Want::Via(t, _), Known::Nexthop(id)) => self.objects.enabled() && self.objects.expresses(id, t),
+            (Want::Via(t, _), Known::Plain(k)) => !self.objects.enabled() && t == k,
+            _ => false,
+        }
+    }
+
+    // Dirty entries.
+
+    pub(crate) fn mark(&mut self, slot: Slot) {
+        if let Some(entry) = self.entries.at_mut(slot)
+            && !std::mem::replace(&mut entry.dirty, true)
+        {
+            self.dirty.push(slot);
+        }
+    }
+
+    /// Marks the entry of a prefix, if there is one.
+    pub(crate) fn mark_prefix(&mut self, prefix: &Cidr) {
+        if let Some(slot) = self.entries.find(prefix) {
+            self.mark(slot);
+        }
+    }
+
+    pub(crate) fn dirty(&self) -> &[Slot] {
+        &self.dirty
+    }
+
+    pub(crate) fn take_dirty(&mut self) -> Vec<Slot> {
+        let dirty = std::mem::take(&mut self.dirty);
+        for slot in &dirty {
+            if let Some(entry) = self.entries.at_mut(*slot) {
+                entry.dirty = false;
+            }
+        }
+        dirty
+    }
+
+    /// What failed is tried again.
+    pub(crate) fn retry(&mut self) {
+        self.objects.retry();
+        let failed: Vec<Cidr> = self.failed.keys().copied().collect();
+        for prefix in failed {
+            self.mark_prefix(&prefix);
+        }
+    }
+
+    /// From now on nothing is kept only because it was there at start; gives the number of routes to delete.
+    pub(crate) fn sweep(&mut self) -> usize {
+        self.swept = true;
+        self.objects.sweep();
+        let stale: Vec<Slot> = self.entries.iter().filter(|(.., e)| e.stale).map(|(slot, ..)| slot).collect();
+        for slot in &stale {
+            self.change(*slot, |entry| entry.stale = false);
+            self.mark(*slot);
+        }
+        stale.len() + self.strays.len()
+    }
+
+    /// Drops an entry that nobody speaks of.
+    pub(crate) fn tidy(&mut self, slot: Slot) {
+        if let Some((prefix, e)) = self.entries.at(slot)
+            && e.learned == NO_SET
+            && !e.blackhole
+            && !e.dirty
+            && !e.known.is_there()
+        {
+            self.failed.remove(prefix);
+            self.tally.gone(Class::of(e, self.objects.enabled()));
+            self.entries.remove(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_small_and_knows_its_change_beyond_four_billion() {
+        assert!(size_of::<Entry>() <= 28, "there may be a million: {}", size_of::<Entry>());
+        let mut table = Table::new(Marks { protocol: 179, metric: 1790, nexthop_base: 0x5400_0000 }, true);
+        let decide: &mut Decide<'_> = &mut |_, _| KernelRoute::Withheld { reason: "unresolved" };
+        let hop: IpAddr = "192.0.2.9".parse().unwrap();
+        let [a, b, c] = ["10.0.0.0/26", "10.0.0.64/26", "10.0.0.128/26"].map(|p| p.parse::<Cidr>().unwrap());
+        let change = |table: &Table, p: &Cidr| table.change_of(table.entries.get(p).unwrap()).0;
+        table.learn(a, &[hop], ChangeId(u64::from(u32::MAX) - 1), decide);
+        table.learn(b, &[hop], ChangeId((1 << 32) + 7), decide);
+        assert_eq!(change(&table, &a), u64::from(u32::MAX) - 1);
+        assert_eq!(change(&table, &b), (1 << 32) + 7);
+        // The same again is no change; another answer is.
+        table.learn(b, &[hop], ChangeId((1 << 32) + 8), decide);
+        assert_eq!(change(&table, &b), (1 << 32) + 7);
+        let other: &mut Decide<'_> = &mut |_, _| KernelRoute::Withheld { reason: "no-tunnel" };
+        table.decide_again(&|_| true, ChangeId((1 << 32) + 9), other);
+        assert_eq!(change(&table, &b), (1 << 32) + 9);
+        table.decide_again(&|_| true, ChangeId::default(), decide);
+        assert_eq!(change(&table, &b), (1 << 32) + 9, "the network moved: the route still comes from there");
+        table.set_blackholes(&[(c, ChangeId(5 << 32 | 1))].into(), ChangeId(5 << 32 | 2), decide);
+        assert_eq!(change(&table, &c), 5 << 32 | 1);
+        table.set_blackholes(&BTreeMap::new(), ChangeId(5 << 32 | 3), decide);
+        assert_eq!(change(&table, &c), 5 << 32 | 3);
+    }
+}

@@ -1,0 +1,293 @@
+//! Where addresses are in use on this host: on interfaces, in the network namespaces of its workloads, behind routes and
+//! as neighbours. Read for questions (`ipam check`, `ipam show`), on sockets and a thread of its own; nothing is written.
+//!
+//! A machine may hold more than one host (labs, nested containers). Only the namespaces that share a link with the
+//! caller's are this host's: the kernel numbers those (RTM_GETNSID, ip-netns(8) `list-id`), and no others.
+//!
+//! Not every namespace can be found or entered. Behind an interface of its own that does no harm: a workload there has a
+//! route that leads to it. Behind a port of a bridge nothing else tells of it, so that is said ([`Sightings::blind`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::linux::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::thread::LinkNameSpaceType;
+
+use crate::endpoints;
+use crate::netlink::codec::{Attrs, NLM_F_ACK, Writer, u32_at};
+use crate::netlink::dump;
+use crate::netlink::link::{self, Address, Link};
+use crate::netlink::route::{RTN_UNICAST, Route};
+use crate::netlink::socket::Socket;
+
+const RTM_NEWNSID: u16 = 88;
+const RTM_GETNSID: u16 = 90;
+const NETNSA_NSID: u16 = 1;
+const NETNSA_FD: u16 = 3;
+/// `struct ifinfomsg`.
+const IFINFOMSG: usize = 16;
+const IFLA_MASTER: u16 = 10;
+const IFLA_LINK_NETNSID: u16 = 37;
+/// `struct rtgenmsg`, padded.
+const RTGENMSG: usize = 4;
+
+/// Where named namespaces are mounted: iproute2's and CNI's, Docker's by both of its paths.
+const MOUNTED: [&str; 3] = ["/run/netns", "/run/docker/netns", "/var/run/docker/netns"];
+
+/// One place where an address is in use on this host.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sighting {
+    /// The address.
+    pub addr: IpAddr,
+    /// Where.
+    pub place: Place,
+}
+
+/// Where an address is seen.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// On an interface of the host itself.
+    Here {
+        /// The interface.
+        interface: String,
+    },
+    /// On an interface inside another network namespace of this host.
+    Inside {
+        /// The interface, as it is called in there.
+        interface: String,
+        /// The namespace: its path, or a process that lives in it.
+        space: String,
+    },
+    /// A route of the main table leads this address alone straight to an interface.
+    Route {
+        /// The interface.
+        interface: String,
+    },
+    /// The host knows a MAC address for it.
+    Neighbour {
+        /// The interface.
+        interface: String,
+        /// The MAC address.
+        mac: [u8; 6],
+    },
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Here { interface } => write!(f, "on {interface} of this host"),
+            Self::Inside { interface, space } => write!(f, "on {interface} in {space}"),
+            Self::Route { interface } => write!(f, "a route leads to {interface}"),
+            Self::Neighbour { interface, mac: [a, b, c, d, e, g] } => {
+                write!(f, "neighbour {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x} on {interface}")
+            }
+        }
+    }
+}
+
+/// What this host's kernel shows of addresses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sightings {
+    /// Every place of every address, sorted; loopback, link-local and multicast ones left out.
+    pub found: Vec<Sighting>,
+    /// The interfaces of the host's own namespace.
+    pub interfaces: BTreeSet<String>,
+    /// Namespaces that were looked into, the host's own among them.
+    pub spaces: usize,
+    /// What could not be looked at, in words. An address that is not in `found` may be there.
+    pub blind: Vec<String>,
+}
+
+impl Sightings {
+    /// The places of one address.
+    pub fn of(&self, addr: IpAddr) -> impl Iterator<Item = &Place> {
+        let from = self.found.partition_point(|s| s.addr < addr);
+        self.found.iter().skip(from).take_while(move |s| s.addr == addr).map(|s| &s.place)
+    }
+}
+
+/// Looks at the network namespace of the caller and at all that are connected with it. Blocks for as long as the dumps
+/// take: about a millisecond, and a fifth of one for each namespace more.
+///
+/// # Errors
+/// When the caller's own namespace cannot be read.
+pub fn sightings() -> io::Result<Sightings> {
+    let mut seen = Sightings { spaces: 1, ..Sightings::default() };
+    let own = File::open("/proc/thread-self/ns/net")?;
+    let mut socket = Socket::open()?;
+    let (links, addresses) = dump::devices(&mut socket)?;
+    note(&mut seen.found, &links, &addresses, |interface| Place::Here { interface });
+    seen.interfaces = links.iter().map(|link| link.name.clone()).collect();
+    let mut routes = Vec::new();
+    dump::routes(&mut socket, |route| routes.extend(straight(&route)))?;
+    let names: BTreeMap<u32, &str> = links.iter().map(|link| (link.index, &*link.name)).collect();
+    let name = |index| names.get(&index).map_or_else(|| format!("interface {index}"), |n| (*n).to_owned());
+    let behind = routes.into_iter().map(|(addr, index)| (addr, Place::Route { interface: name(index) }));
+    let neighbours = endpoints::neighbours(&mut socket)?;
+    let next = neighbours
+        .into_iter()
+        .map(|n| (n.addr, Place::Neighbour { interface: name(n.ifindex), mac: n.mac }))
+        .chain(behind)
+        .filter(|(addr, _)| counts(*addr));
+    seen.found.extend(next.map(|(addr, place)| Sighting { addr, place }));
+    let others = other_spaces(&own);
+    let mut unseen = bridged(&mut socket)?;
+    look_inside(&mut seen, &mut socket, &own, others, &mut unseen);
+    seen.blind.extend(unseen.into_values().map(|port| {
+        format!("the network namespace behind {port}, a port of a bridge, cannot be looked into: run as root, with the \
+                 host's processes and /run in sight")
+    }));
+    seen.found.sort_unstable();
+    seen.found.dedup();
+    Ok(seen)
+}
+
+/// The one address that a route leads to, and the interface that it leads to without a gateway.
+fn straight(route: &Route) -> Option<(IpAddr, u32)> {
+    match route.legs.as_slice() {
+        [leg] if leg.gateway.is_none() && route.kind == RTN_UNICAST && route.prefix.is_host() => {
+            Some((route.prefix.addr(), leg.ifindex))
+        }
+        _ => None,
+    }
+}
+
+fn counts(addr: IpAddr) -> bool {
+    let local = match addr {
+        IpAddr::V4(a) => a.is_link_local(),
+        IpAddr::V6(a) => a.is_unicast_link_local(),
+    };
+    !(local || addr.is_loopback() || addr.is_multicast() || addr.is_unspecified())
+}
+
+fn note(found: &mut Vec<Sighting>, links: &[Link], addresses: &[Address], place: impl Fn(String) -> Place) {
+    for address in addresses.iter().filter(|a| counts(a.addr)) {
+        let link = links.iter().find(|link| link.index == address.ifindex);
+        let name = link.map_or_else(|| format!("interface {}", address.ifindex), |link| link.name.clone());
+        found.push(Sighting { addr: address.addr, place: place(name) });
+    }
+}
+
+/// Ports of bridges whose other end is in another namespace, by that namespace's number.
+fn bridged(socket: &mut Socket) -> io::Result<BTreeMap<u32, String>> {
+    let mut ports = BTreeMap::new();
+    let answer = socket.dump(link::encode_link_dump, |message| {
+        let Some(link) = link::decode_link(message) else { return };
+        let number = |wanted| {
+            let mut attrs = Attrs::after(message.body, IFINFOMSG);
+            attrs.find(|(kind, _)| *kind == wanted).and_then(|(_, data)| u32_at(data, 0))
+        };
+        if let (Some(space), Some(_)) = (number(IFLA_LINK_NETNSID), number(IFLA_MASTER)) {
+            ports.insert(space, link.name);
+        }
+    })?;
+    answer.map_err(|refusal| io::Error::other(refusal.to_string()))?;
+    Ok(ports)
+}
+
+/// The network namespaces of this machine that can be opened, but for the caller's, each once, with a name for people.
+fn other_spaces(own: &File) -> Vec<(String, File)> {
+    let mut spaces: BTreeMap<(u64, u64), (String, File)> = BTreeMap::new();
+    let known = own.metadata().map(|m| (m.st_dev(), m.st_ino())).ok();
+    // Namespaces and processes go while we look.
+    let mut add = |name: &dyn Fn() -> String, path: &Path| {
+        let Ok(meta) = std::fs::metadata(path) else { return };
+        let id = (meta.st_dev(), meta.st_ino());
+        // A file that is no namespace (a mount that is gone) has the device of its folder.
+        let is_one = known.is_none_or(|(device, _)| device == id.0);
+        if is_one
+            && Some(id) != known
+            && !spaces.contains_key(&id)
+            && let Ok(file) = File::open(path)
+        {
+            spaces.insert(id, (name(), file));
+        }
+    };
+    for folder in MOUNTED {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            add(&|| path.display().to_string(), &path);
+        }
+    }
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().filter(|n| n.bytes().all(|b| b.is_ascii_digit())) else { continue };
+        let path: PathBuf = ["/proc", pid, "ns", "net"].iter().collect();
+        let told = || {
+            let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            format!("process {pid} ({})", command.trim_end())
+        };
+        add(&told, &path);
+    }
+    spaces.into_values().collect()
+}
+
+/// Reads the addresses of every namespace that shares a link with ours. Those that were read leave `unseen`.
+fn look_inside(
+    seen: &mut Sightings,
+    own_socket: &mut Socket,
+    own: &File,
+    others: Vec<(String, File)>,
+    unseen: &mut BTreeMap<u32, String>,
+) {
+    // Namespaces belong to threads: one short-lived thread enters all of them, and the caller's stays where it is.
+    let looked = std::thread::scope(|scope| {
+        let body = || {
+            let mut looked = Vec::new();
+            for (name, file) in others {
+                let number = number(own_socket, &file);
+                let entered =
+                    rustix::thread::move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network));
+                let read = entered.map_err(io::Error::from).and_then(|()| {
+                    let mut socket = Socket::open()?;
+                    let devices = dump::devices(&mut socket)?;
+                    // Their links tell of ours once they were read: of a macvlan's parent, for example.
+                    let shared = number.is_some() || self::number(&mut socket, own).is_some();
+                    Ok(shared.then_some(devices))
+                });
+                looked.push((name, number, read));
+            }
+            looked
+        };
+        let thread = std::thread::Builder::new().name("namespaces".to_owned()).spawn_scoped(scope, body)?;
+        thread.join().map_err(|_| io::Error::other("the thread that looks into namespaces ended"))
+    });
+    let looked = match looked {
+        Ok(looked) => looked,
+        Err(error) => return seen.blind.push(format!("no other namespace was looked into: {error}")),
+    };
+    for (name, number, read) in looked {
+        match read {
+            Ok(Some((links, addresses))) => {
+                seen.spaces += 1;
+                let place = |interface| Place::Inside { interface, space: name.clone() };
+                note(&mut seen.found, &links, &addresses, place);
+                number.and_then(|number| unseen.remove(&number));
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!(target: "tortie", "{name} is not looked into: {error}"),
+        }
+    }
+}
+
+/// The number that this namespace has in the namespace of `socket`, when a link of that one has its other end here.
+fn number(socket: &mut Socket, space: &File) -> Option<u32> {
+    let mut found = None;
+    let ask = |buf: &mut Vec<u8>, seq| {
+        let mut w = Writer::begin(buf, RTM_GETNSID, NLM_F_ACK, seq);
+        w.raw(&[0; RTGENMSG]).attr_u32(NETNSA_FD, space.as_raw_fd().cast_unsigned());
+        w.end();
+    };
+    let answer = socket.dump(ask, |message| {
+        if message.kind == RTM_NEWNSID {
+            let mut attrs = Attrs::after(message.body, RTGENMSG);
+            found = attrs.find(|(kind, _)| *kind == NETNSA_NSID).and_then(|(_, data)| u32_at(data, 0));
+        }
+    });
+    // -1: none.
+    found.filter(|number| *number != u32::MAX && matches!(answer, Ok(Ok(_))))
+}

@@ -1,0 +1,377 @@
+#![allow(unsafe_code, reason = "a thread of its own enters a network namespace of its own")]
+//! What this kernel can do for us: each thing is done once, with the encoders of the agent, in a network namespace that goes
+//! with the thread that tried. Nothing of the host is touched, and nothing is guessed from a version.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::thread::UnshareFlags;
+use tortie_net::Cidr;
+
+use crate::netlink::codec::{NLM_F_CREATE, NLM_F_EXCL, RTM_NEWLINK, Writer};
+use crate::netlink::link::Change;
+use crate::netlink::nexthop::{self, Content};
+use crate::netlink::route::{self, Via};
+use crate::netlink::socket::Socket;
+use crate::netlink::{conntrack::connections, dump};
+use crate::nft::ir::{
+    At, Chain, Edit, Field, Hook, KeyType, Kind, Log, Match, Rule, Set, SetKey, SetType, SetValue, Side,
+    Statement, ValueType,
+};
+use crate::nft::socket::{BatchError, Socket as Rules};
+
+/// Our marks, as [`crate::Options::new`] has them.
+const PROTOCOL: u8 = 179;
+const METRIC: u32 = 1790;
+const NEXTHOP: u32 = 0x5400_0001;
+/// Routes in the batch that is timed.
+const BATCH: u16 = 1_000;
+/// The table of packet rules that is tried.
+const TABLE: &str = "tortie-doctor";
+/// The two ends of the pair.
+const PAIR: [&str; 2] = ["doctor0", "doctor1"];
+/// Far end of the routes that are tried (RFC 5737, RFC 2544).
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+
+/// What became of one trial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It works; what was seen, or nothing.
+    Works(String),
+    /// The kernel's answer.
+    Refused(String),
+    /// It could not be tried, for this reason.
+    NotTried(String),
+}
+
+/// One thing that the kernel can do, or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ability {
+    /// Stable, for machines: `nft-sets`, `nexthop-objects`, ...
+    pub name: &'static str,
+    /// In words.
+    pub about: &'static str,
+    /// What does not work without it.
+    pub needed_for: &'static str,
+    /// The agent does its work without it.
+    pub optional: bool,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What is tried, in order; later ones use what earlier ones made.
+const TRIALS: [(&str, &str, &str, bool, Trial); 14] = [
+    ("links", "a veth pair, up, with an address", "workloads", false, links),
+    ("routes", "a batch of 1,000 routes", "routes", false, routes),
+    ("nexthop-objects", "a nexthop object and a route over it", "routes that change quickly", true, nexthops),
+    ("ipip", "an ipip tunnel device", "pools with ipip", true, ipip),
+    ("nft-table", "a table of family inet with a base chain", "policy", false, table),
+    ("nft-sets", "a hash set and an interval set", "policy", false, sets),
+    (
+        "nft-concatenation",
+        "a set of interfaces with networks",
+        "checks of source addresses",
+        false,
+        concatenation,
+    ),
+    ("nft-verdict-map", "a verdict map of interfaces", "policy", false, verdict_map),
+    ("nft-counters", "rules with counter, rate and comment", "policy", false, counters),
+    ("nft-conntrack", "rules on the state of connections", "policy", false, conntrack_rules),
+    ("nft-fib", "rules on local addresses", "failsafe ports and host endpoints", false, fib),
+    ("nft-log", "a rule with a log group", "`tortie why drop`", true, log),
+    ("nft-nat", "masquerade and a map of destinations", "masquerade, floating addresses", true, nat),
+    (
+        "conntrack",
+        "the table of connections, read over netlink",
+        "ending denied connections",
+        true,
+        conntrack,
+    ),
+];
+
+type Trial = fn(&mut Bench) -> io::Result<Result<String, String>>;
+
+/// What the trials share.
+struct Bench {
+    netlink: Socket,
+    rules: Rules,
+    /// Interface of the near end of the pair.
+    near: Option<u32>,
+}
+
+/// Tries everything. Takes some 50 ms; the caller's namespace stays as it is.
+#[must_use]
+pub fn try_abilities() -> Vec<Ability> {
+    let ability = |(name, about, needed_for, optional, _): (_, _, _, _, Trial), outcome| Ability {
+        name,
+        about,
+        needed_for,
+        optional,
+        outcome,
+    };
+    let body = move || -> Result<Vec<Ability>, String> {
+        // SAFETY: only the network namespace of this fresh thread changes; nobody else runs on it.
+        unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
+            .map_err(|error| format!("no network namespace of its own ({error}): try it as root"))?;
+        let netlink = Socket::open().map_err(|e| format!("no netlink socket: {e}"))?;
+        let rules = Rules::open().map_err(|e| format!("no nfnetlink socket: {e}"))?;
+        let mut bench = Bench { netlink, rules, near: None };
+        let outcome = |trial: Trial, bench: &mut Bench| match trial(bench) {
+            Ok(Ok(seen)) => Outcome::Works(seen),
+            Ok(Err(refused)) => Outcome::Refused(refused),
+            Err(error) => Outcome::Refused(error.to_string()),
+        };
+        Ok(TRIALS.into_iter().map(|row| ability(row, outcome(row.4, &mut bench))).collect())
+    };
+    let thread = std::thread::Builder::new().name("abilities".to_owned()).spawn(body);
+    let done = match thread.map(std::thread::JoinHandle::join) {
+        Ok(Ok(done)) => done,
+        Ok(Err(_)) => Err("the thread that tries ended early".to_owned()),
+        Err(error) => Err(format!("no thread to try in: {error}")),
+    };
+    done.unwrap_or_else(|why| {
+        TRIALS.into_iter().map(|row| ability(row, Outcome::NotTried(why.clone()))).collect()
+    })
+}
+
+fn links(bench: &mut Bench) -> io::Result<Result<String, String>> {
+    const IFLA_IFNAME: u16 = 3;
+    const IFLA_LINKINFO: u16 = 18;
+    const IFLA_INFO_KIND: u16 = 1;
+    const IFLA_INFO_DATA: u16 = 2;
+    const VETH_INFO_PEER: u16 = 1;
+    let [near, far] = PAIR;
+    let made = bench.netlink.request(|(), buf, flags, seq| {
+        let mut w = Writer::begin(buf, RTM_NEWLINK, flags | NLM_F_CREATE | NLM_F_EXCL, seq);
+        w.raw(&[0; 16]).attr_text(IFLA_IFNAME, near);
+        w.nested(IFLA_LINKINFO, |w| {
+            w.attr_text(IFLA_INFO_KIND, "veth");
+            w.nested(IFLA_INFO_DATA, |w| {
+                w.nested(VETH_INFO_PEER, |w| {
+                    w.raw(&[0; 16]).attr_text(IFLA_IFNAME, far);
+                });
+            });
+        });
+        w.end();
+    })?;
+    if let Err(refusal) = made {
+        return Ok(Err(format!("{refusal}: is the kernel's module veth there?")));
+    }
+    let (devices, _) = dump::devices(&mut bench.netlink)?;
+    for device in devices.iter().filter(|d| PAIR.contains(&d.name.as_str())) {
+        let up = Change::Set { ifindex: device.index, mtu: None };
+        if let Err(refusal) = bench.netlink.request(|(), buf, flags, seq| up.encode(buf, flags, seq))? {
+            return Ok(Err(refusal.to_string()));
+        }
+    }
+    bench.near = devices.iter().find(|d| d.name == near).map(|d| d.index);
+    let Some(ifindex) = bench.near else { return Ok(Err("the pair was made and is not there".to_owned())) };
+    let address = Change::AddAddress { ifindex, addr: Ipv4Addr::new(192, 0, 2, 1) };
+    let set = bench.netlink.request(|(), buf, flags, seq| address.encode(buf, flags, seq))?;
+    Ok(set.map(|()| String::new()).map_err(|refusal| refusal.to_string()))
+}
+
+fn routes(bench: &mut Bench) -> io::Result<Result<String, String>> {
+    let prefix = |n: u16| {
+        let [high, low] = n.to_be_bytes();
+        Cidr::host(IpAddr::V4(Ipv4Addr::new(198, 18, high, low)))
+    };
+    let prefixes: Vec<Cidr> = (0..BATCH).map(prefix).collect();
+    let mut refused = None;
+    let begin = Instant::now();
+    bench.netlink.batch(
+        &prefixes,
+        |prefix, buf, flags, seq| {
+            route::encode_put(buf, flags, seq, prefix, PROTOCOL, METRIC, Via::Blackhole, route::Put::Add);
+        },
+        |_, result| refused = refused.take().or(result.err()),
+    )?;
+    let took = begin.elapsed();
+    Ok(match refused {
+        None => Ok(format!("in {:.1} ms", took.as_secs_f64() * 1_000.0)),
+        Some(refusal) => Err(refusal.to_string()),
+    })
+}
+
+fn nexthops(bench: &mut Bench) -> io::Result<Result<String, String>> {
+    let Some(ifindex) = bench.near else { return Ok(Err("there is no interface to use".to_owned())) };
+    let content = Content::Single { gateway: IpAddr::V4(GATEWAY), ifindex, onlink: true };
+    let made = bench.netlink.request(|(), buf, flags, seq| {
+        nexthop::encode_put(buf, flags, seq, NEXTHOP, PROTOCOL, &content, nexthop::Put::Add);
+    })?;
+    if let Err(refusal) = made {
+        return Ok(Err(refusal.to_string()));
+    }
+    let prefix = Cidr::host(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1)));
+    let written = bench.netlink.request(|(), buf, flags, seq| {
+        let via = Via::Nexthop(NEXTHOP);
+        route::encode_put(buf, flags, seq, &prefix, PROTOCOL, METRIC, via, route::Put::Add);
+    })?;
+    Ok(written.map(|()| String::new()).map_err(|refusal| refusal.to_string()))
+}
+
+fn ipip(bench: &mut Bench) -> io::Result<Result<String, String>> {
+    // What the agent asks for: the kernel makes its fallback device of that name when the module is loaded.
+    let create = Change::CreateIpip { name: "tunl0".to_owned() };
+    let made = bench.netlink.request(|(), buf, flags, seq| create.encode(buf, flags, seq))?;
+    Ok(match made {
+        Err(refusal) if refusal.code != libc::EEXIST => {
+            Err(format!("{refusal}: is the kernel's module ipip there?"))
+        }
+        _ => Ok(String::new()),
+    })
+}
+
+/// Carries out edits on the table.
+fn write(bench: &mut Bench, edits: &[Edit]) -> io::Result<Result<String, String>> {
+    match bench.rules.batch(edits, TABLE) {
+        Ok(()) => Ok(Ok(String::new())),
+        Err(BatchError::Refused(refusal)) => Ok(Err(refusal.text)),
+        Err(BatchError::Unknown) => Ok(Err("the kernel's answer was lost".to_owned())),
+        Err(BatchError::Socket(error)) => Err(error),
+    }
+}
+
+fn chain(name: &str, hook: Option<Hook>, rules: Vec<Rule>) -> Edit {
+    Edit::Chain(name.into(), Arc::new(Chain { hook, rules }))
+}
+
+fn set<const N: usize>(
+    name: &str,
+    key: KeyType,
+    value: ValueType,
+    interval: bool,
+    all: [(SetKey, SetValue); N],
+) -> Edit {
+    let of = SetType { key, value, interval };
+    Edit::Set(name.into(), Set { of, comment: "tried by doctor".into(), elements: BTreeMap::from(all) })
+}
+
+fn network() -> Cidr {
+    Cidr::v4(GATEWAY, 24)
+}
+
+fn table(bench: &mut Bench) -> io::Result<Result<String, String>> {
+    let hook = Hook { kind: Kind::Filter, at: At::Forward, priority: 0 };
+    write(bench, &[chain("forward", Some(hook), Vec::new())])
+}
+
+fn sets(bench: &mut Bench) -> io::Result<Result<String, String>> {
+    let one = (SetKey::Addr(Cidr::host(IpAddr::V4(GATEWAY))), SetValue::Member);
+    let net = (SetKey::Addr(network()), SetValue::Member);
+    let key = KeyType::Addr { v4: true };
+    let hash = set("addresses", key, ValueType::Member, false, [one]);
+    write(bench, &[hash, set("networks", key, ValueType::Member, true, [net])])
+}
+
+fn concatenation(bench: &mut Bench) -> io::Result<Result<String, String>> {
+    let element = (SetKey::InterfaceAddr("cali0".into(), network()), SetValue::Member);
+    let from = set("from", KeyType::InterfaceAddr { v4: true }, ValueType::Member, true, [element]);
+    let looked_up = Match::InSet {
+        not: false,
+        key: vec![Field::InInterface, Field::Addr(Side::Src)],
+        set: "from".into(),
+    };
+    let rule = Rule { matches: vec![Match::Family { v4: true }, looked_up], ..Rule::default() };
+    write(bench, &[from, chain("sources", None, vec![rule])])
+}
+
+fn verdict_map(bench: &mut Bench) -> io::Result<Result<String, String>> {
+    let element = (SetKey::Interface("cali0".into()), SetValue::Goto("target".into()));
+    let map = set("dispatch", KeyType::Interface, ValueType::Verdict, false, [element]);
+    let statement = Statement::VerdictMap { key: vec![Field::InInterface], map: "dispatch".into() };
+    let rule = Rule { statement, ..Rule::default() };
+    write(bench, &[chain("target", None, Vec::new()), map, chain("dispatcher", None, vec![rule])])
+}
+
+fn counters(bench: &mut Bench) -> io::Result<Result<String, String>> {
+    let rule = Rule {
+        limit: Some(10),
+        counted: true,
+        statement: Statement::Drop,
+        comment: Some("tried by doctor".into()),
+        ..Rule::default()
+    };
+    write(bench, &[chain("counted", None, vec![rule])])
+}
+
+fn conntrack_rules(bench: &mut Bench) -> io::Result<Result<String, String>> {
+    let rule = |matched, statement| Rule { matches: vec![matched], statement, ..Rule::default() };
+    let rules = vec![rule(Match::Established, Statement::Accept), rule(Match::Invalid, Statement::Drop)];
+    write(bench, &[chain("states", None, rules)])
+}
+
+fn fib(bench: &mut Bench) -> io::Result<Result<String, String>> {
+    let rule = Rule { matches: vec![Match::Local { side: Side::Dst }], ..Rule::default() };
+    let hook = Hook { kind: Kind::Filter, at: At::Prerouting, priority: -300 };
+    write(bench, &[chain("raw", Some(hook), vec![rule])])
+}
+
+fn log(bench: &mut Bench) -> io::Result<Result<String, String>> {
+    let log = Some(Log { prefix: "doctor".into(), group: Some(crate::nft::DENY_GROUP) });
+    write(bench, &[chain("logged", None, vec![Rule { log, ..Rule::default() }])])
+}
+
+fn nat(bench: &mut Bench) -> io::Result<Result<String, String>> {
+    let key = KeyType::Addr { v4: true };
+    let element = (SetKey::Addr(Cidr::host(IpAddr::V4(GATEWAY))), SetValue::Addr(IpAddr::V4(GATEWAY)));
+    let map = set("floating", key, ValueType::Addr { v4: true }, false, [element]);
+    let to =
+        Statement::DestinationNat { v4: true, key: vec![Field::Addr(Side::Dst)], map: "floating".into() };
+    let rule = |statement| Rule { matches: vec![Match::Family { v4: true }], statement, ..Rule::default() };
+    let at = |at, priority| Some(Hook { kind: Kind::Nat, at, priority });
+    let edits = [
+        map,
+        chain("dnat", at(At::Prerouting, -100), vec![rule(to)]),
+        chain("snat", at(At::Postrouting, 100), vec![rule(Statement::Masquerade)]),
+    ];
+    write(bench, &edits)
+}
+
+fn conntrack(_: &mut Bench) -> io::Result<Result<String, String>> {
+    connections().map(|_| Ok(String::new()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_tried_and_the_host_stays_as_it_was() {
+        let before = std::fs::read_to_string("/proc/net/dev").unwrap().lines().count();
+        let all = try_abilities();
+        assert_eq!(all.len(), TRIALS.len());
+        assert_eq!(std::fs::read_to_string("/proc/net/dev").unwrap().lines().count(), before);
+        if matches!(all[0].outcome, Outcome::NotTried(_)) {
+            assert!(std::env::var_os("CI").is_none(), "no network namespace in CI: {:?}", all[0]);
+            return eprintln!("skipped: {:?}", all[0]);
+        }
+        // The machines of this test have no ipip; all else has to work wherever the agent's own tests do.
+        let wrong: Vec<&Ability> =
+            all.iter().filter(|a| a.name != "ipip" && !matches!(a.outcome, Outcome::Works(_))).collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        let Outcome::Works(seen) = &all[1].outcome else { panic!("{:?}", all[1]) };
+        assert!(seen.starts_with("in ") && seen.ends_with(" ms"), "{seen}");
+    }
+
+    #[test]
+    fn without_rights_nothing_is_tried_and_nothing_is_claimed() {
+        // A thread without CAP_SYS_ADMIN makes no namespace; what it starts has no more than it has.
+        let all = std::thread::spawn(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective.remove(rustix::thread::CapabilitySet::SYS_ADMIN);
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            try_abilities()
+        })
+        .join()
+        .unwrap();
+        let why = "no network namespace of its own";
+        assert!(
+            all.iter().all(|a| matches!(&a.outcome, Outcome::NotTried(text) if text.starts_with(why))),
+            "{all:#?}"
+        );
+    }
+}

@@ -1,0 +1,310 @@
+//! Routes of the main table (RTM_NEWROUTE and its kin, rtnetlink(7)): written and read.
+
+use std::net::IpAddr;
+
+use smallvec::SmallVec;
+use tortie_net::Cidr;
+
+use crate::netlink::codec::{
+    self, AF_INET, AF_INET6, Attrs, Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE,
+    RTM_DELROUTE, RTM_GETROUTE, RTM_NEWROUTE, Writer, u8_at, u32_at,
+};
+
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_PRIORITY: u16 = 6;
+const RTA_MULTIPATH: u16 = 9;
+const RTA_TABLE: u16 = 15;
+const RTA_VIA: u16 = 18;
+const RTA_NH_ID: u16 = 30;
+/// `struct rtmsg`.
+const RTMSG: usize = 12;
+/// `struct rtnexthop`: length, flags, hops, interface.
+const RTNEXTHOP: usize = 8;
+
+/// The main table.
+pub(crate) const TABLE_MAIN: u8 = 254;
+pub(crate) const RTN_UNICAST: u8 = 1;
+pub(crate) const RTN_BLACKHOLE: u8 = 6;
+const RT_SCOPE_UNIVERSE: u8 = 0;
+const RT_SCOPE_LINK: u8 = 253;
+const RT_SCOPE_NOWHERE: u8 = 255;
+const RTM_F_CLONED: u32 = 0x200;
+const RTM_F_FIB_MATCH: u32 = 0x2000;
+/// `RTNH_F_ONLINK`.
+pub(crate) const ONLINK: u8 = 4;
+
+/// One leg of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Leg {
+    pub(crate) ifindex: u32,
+    /// `None`: on-link.
+    pub(crate) gateway: Option<IpAddr>,
+    pub(crate) onlink: bool,
+}
+
+/// A route as the kernel shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub(crate) prefix: Cidr,
+    pub(crate) tos: u8,
+    pub(crate) protocol: u8,
+    /// RTN_UNICAST, RTN_BLACKHOLE, ...
+    pub(crate) kind: u8,
+    pub(crate) metric: u32,
+    /// Nexthop object, 0: none.
+    pub(crate) nexthop: u32,
+    /// Empty for what leads nowhere (blackhole), and for objects in kernels that do not expand them.
+    pub(crate) legs: SmallVec<[Leg; 1]>,
+}
+
+/// What a route of ours says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Via<'a> {
+    Blackhole,
+    Nexthop(u32),
+    /// Gateways in the route itself, for kernels without nexthop objects.
+    Plain(&'a [Leg]),
+}
+
+/// How a route is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Put {
+    /// Refused when any route has this prefix and metric.
+    Add,
+    /// Creates, or replaces the first route of this prefix and metric: only where that is known to be ours.
+    Replace,
+}
+
+/// Writes RTM_NEWROUTE.
+#[expect(clippy::too_many_arguments, reason = "a flat encoder; a struct would only be taken apart again")]
+pub(crate) fn encode_put(
+    buf: &mut Vec<u8>,
+    flags: u16,
+    seq: u32,
+    prefix: &Cidr,
+    protocol: u8,
+    metric: u32,
+    via: Via<'_>,
+    put: Put,
+) {
+    let flags = flags
+        | NLM_F_CREATE
+        | match put {
+            Put::Add => NLM_F_EXCL,
+            Put::Replace => NLM_F_REPLACE,
+        };
+    let kind = if via == Via::Blackhole { RTN_BLACKHOLE } else { RTN_UNICAST };
+    let onlink = matches!(via, Via::Plain([leg]) if leg.onlink);
+    let mut w = Writer::begin(buf, RTM_NEWROUTE, flags, seq);
+    header(&mut w, prefix, protocol, RT_SCOPE_UNIVERSE, kind, if onlink { u32::from(ONLINK) } else { 0 });
+    destination(&mut w, prefix);
+    w.attr_u32(RTA_PRIORITY, metric);
+    match via {
+        Via::Blackhole => {}
+        Via::Nexthop(id) => {
+            w.attr_u32(RTA_NH_ID, id);
+        }
+        Via::Plain([leg]) => {
+            w.attr_u32(RTA_OIF, leg.ifindex);
+            gateway(&mut w, prefix, leg);
+        }
+        Via::Plain(legs) => {
+            w.nested(RTA_MULTIPATH, |w| {
+                for leg in legs {
+                    let bits = if leg.onlink { ONLINK } else { 0 };
+                    w.rtnexthop(bits, leg.ifindex, |w| gateway(w, prefix, leg));
+                }
+            });
+        }
+    }
+    w.end();
+}
+
+/// Writes RTM_DELROUTE for the route of this prefix, metric and protocol, whatever it says.
+pub(crate) fn encode_delete(
+    buf: &mut Vec<u8>,
+    flags: u16,
+    seq: u32,
+    prefix: &Cidr,
+    protocol: u8,
+    metric: u32,
+) {
+    let mut w = Writer::begin(buf, RTM_DELROUTE, flags, seq);
+    header(&mut w, prefix, protocol, RT_SCOPE_NOWHERE, 0, 0);
+    destination(&mut w, prefix);
+    w.attr_u32(RTA_PRIORITY, metric);
+    w.end();
+}
+
+/// Writes RTM_NEWROUTE for an on-link route; refused when any route has this prefix and metric.
+pub(crate) fn encode_add_onlink(
+    buf: &mut Vec<u8>,
+    flags: u16,
+    seq: u32,
+    prefix: &Cidr,
+    protocol: u8,
+    metric: u32,
+    ifindex: u32,
+) {
+    let mut w = Writer::begin(buf, RTM_NEWROUTE, flags | NLM_F_CREATE | NLM_F_EXCL, seq);
+    // IPv6 knows no scopes.
+    let scope = if prefix.is_v4() { RT_SCOPE_LINK } else { RT_SCOPE_UNIVERSE };
+    header(&mut w, prefix, protocol, scope, RTN_UNICAST, 0);
+    destination(&mut w, prefix);
+    w.attr_u32(RTA_PRIORITY, metric).attr_u32(RTA_OIF, ifindex);
+    w.end();
+}
+
+/// Writes RTM_GETROUTE for the route that packets to this address take, as it stands in the table.
+pub(crate) fn encode_ask(buf: &mut Vec<u8>, seq: u32, addr: IpAddr) {
+    let family = if addr.is_ipv4() { AF_INET } else { AF_INET6 };
+    let len = if addr.is_ipv4() { 32 } else { 128 };
+    let mut w = Writer::begin(buf, RTM_GETROUTE, NLM_F_ACK, seq);
+    w.raw(&[family, len, 0, 0, 0, 0, 0, 0]).raw(&RTM_F_FIB_MATCH.to_ne_bytes()).attr_addr(RTA_DST, addr);
+    w.end();
+}
+
+/// Writes RTM_DELROUTE for the route of this prefix, metric and protocol over this interface.
+pub(crate) fn encode_delete_onlink(
+    buf: &mut Vec<u8>,
+    flags: u16,
+    seq: u32,
+    prefix: &Cidr,
+    protocol: u8,
+    metric: u32,
+    ifindex: u32,
+) {
+    let mut w = Writer::begin(buf, RTM_DELROUTE, flags, seq);
+    header(&mut w, prefix, protocol, RT_SCOPE_NOWHERE, 0, 0);
+    destination(&mut w, prefix);
+    w.attr_u32(RTA_PRIORITY, metric).attr_u32(RTA_OIF, ifindex);
+    w.end();
+}
+
+/// Writes the request for all routes of the main table of one family, filtered by the kernel.
+pub(crate) fn encode_dump(buf: &mut Vec<u8>, seq: u32, family: u8) {
+    let mut w = Writer::begin(buf, RTM_GETROUTE, NLM_F_DUMP, seq);
+    w.raw(&[family, 0, 0, 0, TABLE_MAIN, 0, 0, 0]).raw(&[0; 4]);
+    w.end();
+}
+
+fn header(w: &mut Writer<'_>, prefix: &Cidr, protocol: u8, scope: u8, kind: u8, flags: u32) {
+    w.raw(&[codec::family(prefix), prefix.len(), 0, 0, TABLE_MAIN, protocol, scope, kind])
+        .raw(&flags.to_ne_bytes());
+}
+
+fn destination(w: &mut Writer<'_>, prefix: &Cidr) {
+    if prefix.len() > 0 {
+        w.attr_addr(RTA_DST, prefix.addr());
+    }
+}
+
+fn gateway(w: &mut Writer<'_>, prefix: &Cidr, leg: &Leg) {
+    match leg.gateway {
+        Some(gateway) if gateway.is_ipv4() == prefix.is_v4() => {
+            w.attr_addr(RTA_GATEWAY, gateway);
+        }
+        // `struct rtvia`: the gateway is of the other family (RFC 8950).
+        Some(IpAddr::V6(gateway)) => {
+            let mut via = [0u8; 18];
+            via[..2].copy_from_slice(&u16::from(AF_INET6).to_ne_bytes());
+            via[2..].copy_from_slice(&gateway.octets());
+            w.attr(RTA_VIA, &via);
+        }
+        Some(IpAddr::V4(_)) | None => {}
+    }
+}
+
+/// Reads RTM_NEWROUTE or RTM_DELROUTE of the main table; `None` for other tables, cache entries, routes by source and
+/// what cannot be read.
+pub(crate) fn decode(message: &Message<'_>) -> Option<Route> {
+    let body = message.body;
+    let family = u8_at(body, 0)?;
+    let flags = u32_at(body, 8)?;
+    let own_table = u8_at(body, 4)? == TABLE_MAIN;
+    if !own_table || u8_at(body, 2)? != 0 || flags & RTM_F_CLONED != 0 {
+        return None;
+    }
+    let mut destination = match family {
+        AF_INET => IpAddr::from([0u8; 4]),
+        AF_INET6 => IpAddr::from([0u8; 16]),
+        _ => return None,
+    };
+    let (mut ifindex, mut gateway, mut metric, mut nexthop) = (None, None, 0, 0);
+    let mut legs = SmallVec::new();
+    for (kind, data) in Attrs::after(body, RTMSG) {
+        match kind {
+            RTA_DST => destination = codec::addr(data)?,
+            RTA_OIF => ifindex = u32_at(data, 0),
+            RTA_GATEWAY => gateway = codec::addr(data),
+            RTA_VIA => gateway = data.get(2..).and_then(codec::addr),
+            RTA_PRIORITY => metric = u32_at(data, 0)?,
+            RTA_MULTIPATH => read_legs(data, &mut legs),
+            RTA_TABLE if u32_at(data, 0) != Some(u32::from(TABLE_MAIN)) => return None,
+            RTA_NH_ID => nexthop = u32_at(data, 0)?,
+            _ => {}
+        }
+    }
+    if legs.is_empty()
+        && let Some(ifindex) = ifindex
+    {
+        legs.push(Leg { ifindex, gateway, onlink: flags & u32::from(ONLINK) != 0 });
+    }
+    legs.sort_unstable();
+    Some(Route {
+        prefix: Cidr::new(destination, u8_at(body, 1)?).ok()?,
+        tos: u8_at(body, 3)?,
+        protocol: u8_at(body, 5)?,
+        kind: u8_at(body, 7)?,
+        metric,
+        nexthop,
+        legs,
+    })
+}
+
+fn read_legs(mut data: &[u8], legs: &mut SmallVec<[Leg; 1]>) {
+    while let (Some(len), Some(flags), Some(ifindex)) =
+        (codec::u16_at(data, 0), u8_at(data, 2), u32_at(data, 4))
+    {
+        let len = usize::from(len);
+        let Some(inner) = data.get(RTNEXTHOP..len) else { return };
+        let gateway = Attrs(inner).find_map(|(kind, data)| match kind {
+            RTA_GATEWAY => codec::addr(data),
+            RTA_VIA => data.get(2..).and_then(codec::addr),
+            _ => None,
+        });
+        legs.push(Leg { ifindex, gateway, onlink: flags & ONLINK != 0 });
+        data = data.get(codec::align(len)..).unwrap_or_default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::codec::Messages;
+
+    fn leg(gateway: &str, ifindex: u32, onlink: bool) -> Leg {
+        Leg { ifindex, gateway: Some(gateway.parse().unwrap()), onlink }
+    }
+
+    fn round_trip(prefix: &str, via: Via<'_>) -> Route {
+        let mut buf = Vec::new();
+        encode_put(&mut buf, 0, 1, &prefix.parse().unwrap(), 179, 1790, via, Put::Add);
+        decode(&Messages(&buf).next().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn routes_read_back_as_written() {
+        let one = [leg("192.0.2.1", 3, true)];
+        let two = [leg("192.0.2.1", 3, false), leg("192.0.2.2", 4, true)];
+        let six = [leg("fe80::1", 3, false)];
+        let r = round_trip("10.0.0.0/26", Via::Plain(&one));
+        assert_eq!((r.metric, r.protocol, r.kind, r.legs.as_slice()), (1790, 179, RTN_UNICAST, &one[..]));
+        assert_eq!(round_trip("0.0.0.0/0", Via::Plain(&two)).legs.as_slice(), &two[..]);
+        assert_eq!(round_trip("10.0.0.0/26", Via::Plain(&six)).legs.as_slice(), &six[..]);
+        assert_eq!(round_trip("2001:db8::/122", Via::Nexthop(77)).nexthop, 77);
+        assert_eq!(round_trip("2001:db8::/122", Via::Blackhole).kind, RTN_BLACKHOLE);
+    }
+}

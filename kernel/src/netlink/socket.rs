@@ -1,0 +1,453 @@
+//! A blocking netlink socket: batches with one acknowledgement, transactions, and dumps.
+//!
+//! A batch is one `sendmsg` of many requests of which only the last asks for an acknowledgement. Errors come unasked and
+//! name their message by sequence number; after an error the rest of the batch is still processed. The answer to the last
+//! message (an error or the acknowledgement) ends the batch.
+
+use std::io;
+use std::time::Duration;
+
+use netlink_sys::{Socket as Raw, SocketAddr, protocols::NETLINK_ROUTE};
+use rustix::net::sockopt;
+
+use crate::netlink::codec::{self, Messages, NLM_F_ACK, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR};
+
+/// Longer than any request, in bytes.
+const LONGEST: usize = 1 << 20;
+/// Most messages in one batch.
+pub(crate) const BATCH: usize = 1024;
+/// Receive buffer asked for by writers and dumps, in bytes: 1,024 errors of about 1,300 bytes of kernel memory each.
+const RECV_BUFFER: usize = 4 << 20;
+const SEND_BUFFER: usize = 1 << 20;
+/// What the kernel charges the receive buffer for one short error answer, in bytes, rounded up.
+const ERROR_COST: usize = 1536;
+/// A kernel that does not answer in this time is treated as an answer that was lost.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why the kernel refused one message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub(crate) struct Refusal {
+    /// The errno, positive; 0 when the answer was lost.
+    pub code: i32,
+    /// In words, with the kernel's own explanation where it gave one.
+    pub text: String,
+}
+
+impl Refusal {
+    fn new(code: i32, explanation: Option<String>) -> Self {
+        let name = io::Error::from_raw_os_error(code).to_string();
+        let name = name.split(" (os error").next().unwrap_or_default().to_owned();
+        Self { code, text: explanation.map_or_else(|| name.clone(), |e| format!("{name}: {e}")) }
+    }
+
+    /// The answer never came; whether the request was carried out is unknown.
+    pub(crate) fn lost() -> Self {
+        Self { code: 0, text: "the kernel's answer was lost".to_owned() }
+    }
+}
+
+/// What became of a transaction that was not carried out, or may not have been.
+#[derive(Debug)]
+pub(crate) enum Undone {
+    /// Nothing of it was done. The number of the first message that was refused, counted from 0.
+    Refused(u32, Refusal),
+    /// The answer was lost: all of it was done, or nothing.
+    Unknown,
+}
+
+/// The most that one letter to the kernel holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    messages: usize,
+    /// With the message that reaches it.
+    bytes: usize,
+}
+
+/// Requests in one datagram, of which the last asks for an acknowledgement. They are numbered when they are sent, so that a
+/// letter can be written while another one is under way.
+#[derive(Debug, Default)]
+pub(crate) struct Letter {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Letter {
+    /// Messages in it.
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Writes as many of the items as fit, in place of what was there; gives how many. `encode` is told to add no flags.
+    pub(crate) fn write<T>(
+        &mut self,
+        limits: Limits,
+        items: &[T],
+        mut encode: impl FnMut(&T, &mut Vec<u8>, u16, u32),
+    ) -> usize {
+        let Self { bytes, count } = self;
+        bytes.clear();
+        bytes.reserve(limits.bytes.min(items.len().min(limits.messages) * 80 + 512));
+        let mut last_at = 0;
+        *count = 0;
+        for item in items.iter().take(limits.messages) {
+            if *count > 0 && bytes.len() >= limits.bytes {
+                break;
+            }
+            last_at = bytes.len();
+            encode(item, bytes, 0, 0);
+            *count += 1;
+        }
+        if let Some(flags) = codec::u16_at(bytes, last_at + 6)
+            && let Some(field) = bytes.get_mut(last_at + 6..last_at + 8)
+        {
+            field.copy_from_slice(&(flags | NLM_F_ACK).to_ne_bytes());
+        }
+        *count
+    }
+
+    /// Numbers the messages from `base` on.
+    fn number(&mut self, base: u32) {
+        let (mut at, mut number) = (0, base);
+        while let Some(length) = codec::u32_at(&self.bytes, at)
+            && let Some(field) = self.bytes.get_mut(at + 8..at + 12)
+        {
+            field.copy_from_slice(&number.to_ne_bytes());
+            number = number.wrapping_add(1);
+            at += codec::align(usize::try_from(length).unwrap_or_default().clamp(codec::HEADER, LONGEST));
+        }
+    }
+}
+
+/// A connected netlink socket.
+pub(crate) struct Socket {
+    raw: Raw,
+    port: u32,
+    seq: u32,
+    send_buffer: usize,
+    recv: Vec<u8>,
+    batch_messages: usize,
+    batch_bytes: usize,
+}
+
+impl Socket {
+    /// Opens a socket with buffers as large as allowed, extended errors and strict checking of dumps.
+    pub(crate) fn open() -> io::Result<Self> {
+        Self::open_for(NETLINK_ROUTE)
+    }
+
+    /// The same for a protocol (`NETLINK_...`).
+    pub(crate) fn open_for(protocol: isize) -> io::Result<Self> {
+        let mut raw = Raw::new(protocol)?;
+        let port = raw.bind_auto()?.port_number();
+        raw.connect(&SocketAddr::new(0, 0))?;
+        // Older kernels lack these; then errors have no words and dumps are filtered by the reader.
+        let _ = raw.set_cap_ack(true);
+        let _ = raw.set_ext_ack(true);
+        let _ = raw.set_netlink_get_strict_chk(true);
+        sockopt::set_socket_timeout(&raw, sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))?;
+        let receive = grow_recv_buffer(&raw, RECV_BUFFER)?;
+        if sockopt::set_socket_send_buffer_size_force(&raw, SEND_BUFFER).is_err() {
+            let _ = sockopt::set_socket_send_buffer_size(&raw, SEND_BUFFER);
+        }
+        let send = sockopt::socket_send_buffer_size(&raw)?;
+        Ok(Self {
+            raw,
+            port,
+            seq: 1,
+            send_buffer: send,
+            recv: Vec::with_capacity(64 << 10),
+            batch_messages: (receive / ERROR_COST).clamp(16, BATCH),
+            // The kernel refuses datagrams longer than the buffer less 32 bytes; half leaves room for the longest message.
+            batch_bytes: (send / 2).min(512 << 10),
+        })
+    }
+
+    /// Port id: notifications that our requests cause carry it.
+    pub(crate) fn port(&self) -> u32 {
+        self.port
+    }
+
+    /// How much goes into one letter.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits { messages: self.batch_messages, bytes: self.batch_bytes }
+    }
+
+    /// Sends what `encode` writes for each item (flags to add and sequence number are given) in as few batches as fit,
+    /// and hands each result to `done` in order.
+    ///
+    /// # Errors
+    /// When the socket itself fails; the items without a result are then unknown.
+    pub(crate) fn batch<T>(
+        &mut self,
+        items: &[T],
+        mut encode: impl FnMut(&T, &mut Vec<u8>, u16, u32),
+        mut done: impl FnMut(&T, Result<(), Refusal>),
+    ) -> io::Result<()> {
+        let limits = self.limits();
+        let mut letter = Letter::default();
+        let mut rest = items;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(letter.write(limits, rest, &mut encode));
+            let mut items = now.iter();
+            self.deliver(&mut letter, |result| {
+                if let Some(item) = items.next() {
+                    done(item, result);
+                }
+            })?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Sends a letter and hands the result of each of its messages to `done` in order.
+    ///
+    /// # Errors
+    /// When the socket itself fails; what became of the messages is then unknown.
+    pub(crate) fn deliver(
+        &mut self,
+        letter: &mut Letter,
+        mut done: impl FnMut(Result<(), Refusal>),
+    ) -> io::Result<()> {
+        let base = self.seq;
+        letter.number(base);
+        self.seq = base.wrapping_add(u32::try_from(letter.count).unwrap_or(u32::MAX));
+        self.raw.send(&letter.bytes, 0)?;
+        let mut results: Vec<Option<Refusal>> = vec![None; letter.count];
+        let complete = self.answers(base, &mut results)?;
+        for refusal in results {
+            // An incomplete batch may have lost errors of any message, so that no success can be believed.
+            done(match refusal {
+                Some(refusal) => Err(refusal),
+                None if complete => Ok(()),
+                None => Err(Refusal::lost()),
+            });
+        }
+        Ok(())
+    }
+
+    /// Reads answers until the one of the last message; false when some were lost.
+    fn answers(&mut self, base: u32, results: &mut [Option<Refusal>]) -> io::Result<bool> {
+        let last = results.len().saturating_sub(1);
+        loop {
+            self.recv.clear();
+            match self.raw.recv(&mut self.recv, 0) {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if lost(&e) => return Ok(false),
+                Err(e) => return Err(e),
+            }
+            for message in Messages(&self.recv) {
+                if message.kind != NLMSG_ERROR {
+                    continue;
+                }
+                let Ok(index) = usize::try_from(message.seq.wrapping_sub(base)) else { continue };
+                if index > last {
+                    continue;
+                }
+                if let (Some(refusal), Some(slot)) = (refusal(&message), results.get_mut(index)) {
+                    *slot = Some(refusal);
+                }
+                if index == last {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// One request with acknowledgement, written by `encode` with the flags and the sequence number given.
+    pub(crate) fn request(
+        &mut self,
+        encode: impl FnMut(&(), &mut Vec<u8>, u16, u32),
+    ) -> io::Result<Result<(), Refusal>> {
+        let mut result = Ok(());
+        self.batch(&[()], encode, |(), r| result = r)?;
+        Ok(result)
+    }
+
+    /// Messages that the kernel carries out all or none (nfnetlink), in one datagram. `encode` is given the sequence number
+    /// of the first one, numbers the others one by one, asks for an acknowledgement of the last but one (the last is the
+    /// end mark, which has no answer) and returns how many there are.
+    ///
+    /// # Errors
+    /// When the socket itself fails; what became of the transaction is then unknown, too.
+    pub(crate) fn transaction(
+        &mut self,
+        encode: impl FnOnce(&mut Vec<u8>, u32) -> u32,
+    ) -> io::Result<Result<(), Undone>> {
+        let mut buf = Vec::with_capacity(16 << 10);
+        let base = self.seq;
+        let count = encode(&mut buf, base);
+        self.seq = self.seq.wrapping_add(count);
+        // The kernel refuses datagrams longer than the buffer less 32 bytes.
+        if buf.len() + 64 > self.send_buffer {
+            let _ = sockopt::set_socket_send_buffer_size_force(&self.raw, buf.len());
+            self.send_buffer = sockopt::socket_send_buffer_size(&self.raw)?;
+        }
+        self.raw.send(&buf, 0)?;
+        let last = count.saturating_sub(2);
+        let mut first: Option<(u32, Refusal)> = None;
+        let mut overrun = false;
+        loop {
+            self.recv.clear();
+            // The kernel is through when `send` returns, so that after an overrun everything that will come is there.
+            match self.raw.recv(&mut self.recv, if overrun { libc::MSG_DONTWAIT } else { 0 }) {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if lost(&e) && e.raw_os_error() == Some(libc::ENOBUFS) => {
+                    overrun = true;
+                    continue;
+                }
+                Err(e) if lost(&e) => {
+                    return Ok(Err(first.map_or(Undone::Unknown, |(at, r)| Undone::Refused(at, r))));
+                }
+                Err(e) => return Err(e),
+            }
+            for message in Messages(&self.recv).filter(|m| m.kind == NLMSG_ERROR) {
+                let at = message.seq.wrapping_sub(base);
+                if at >= count {
+                    continue;
+                }
+                if let Some(refusal) = refusal(&message)
+                    && first.as_ref().is_none_or(|(other, _)| at < *other)
+                {
+                    first = Some((at, refusal));
+                }
+                // An error of the begin mark is of the whole; there may be no answer to the last message then.
+                let whole = first.as_ref().is_some_and(|(at, _)| *at == 0);
+                if at == last || whole {
+                    return Ok(first.map_or(Ok(()), |(at, r)| Err(Undone::Refused(at, r))));
+                }
+            }
+        }
+    }
+
+    /// A dump: the request as `encode` writes it, each answer to `each`. `Ok(false)`: the kernel says that the table
+    /// changed while it was read, or answers were lost; what was given may miss something.
+    pub(crate) fn dump(
+        &mut self,
+        encode: impl FnOnce(&mut Vec<u8>, u32),
+        mut each: impl FnMut(&codec::Message<'_>),
+    ) -> io::Result<Result<bool, Refusal>> {
+        self.dump_by_datagram(encode, |message| message.into_iter().for_each(&mut each))
+    }
+
+    /// The same; `each` hears the end of each datagram, too, as `None`.
+    pub(crate) fn dump_by_datagram(
+        &mut self,
+        encode: impl FnOnce(&mut Vec<u8>, u32),
+        mut each: impl FnMut(Option<&codec::Message<'_>>),
+    ) -> io::Result<Result<bool, Refusal>> {
+        let seq = self.seq;
+        self.seq = self.seq.wrapping_add(1);
+        let mut request = Vec::with_capacity(64);
+        encode(&mut request, seq);
+        self.raw.send(&request, 0)?;
+        let mut consistent = true;
+        loop {
+            self.recv.clear();
+            match self.raw.recv(&mut self.recv, 0) {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if lost(&e) => return Ok(Ok(false)),
+                Err(e) => return Err(e),
+            }
+            let mut end = None;
+            for message in Messages(&self.recv).filter(|message| message.seq == seq) {
+                consistent &= message.flags & NLM_F_DUMP_INTR == 0;
+                match message.kind {
+                    NLMSG_DONE => {
+                        let code = codec::u32_at(message.body, 0).map_or(0, u32::cast_signed);
+                        end = Some(if code < 0 { Err(Refusal::new(-code, None)) } else { Ok(consistent) });
+                        break;
+                    }
+                    NLMSG_ERROR => {
+                        end = Some(refusal(&message).map_or(Ok(true), Err));
+                        break;
+                    }
+                    _ => each(Some(&message)),
+                }
+            }
+            each(None);
+            if let Some(end) = end {
+                return Ok(end);
+            }
+        }
+    }
+}
+
+/// Sets a receive buffer, forced where allowed; returns what the socket has.
+pub(crate) fn grow_recv_buffer(raw: &Raw, bytes: usize) -> io::Result<usize> {
+    if sockopt::set_socket_recv_buffer_size_force(raw, bytes).is_err() {
+        let _ = sockopt::set_socket_recv_buffer_size(raw, bytes);
+    }
+    Ok(sockopt::socket_recv_buffer_size(raw)?)
+}
+
+/// Whether a receive error means that answers were dropped or never came.
+fn lost(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::ENOBUFS)
+        || matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// The refusal in an NLMSG_ERROR; `None` when it is an acknowledgement.
+fn refusal(message: &codec::Message<'_>) -> Option<Refusal> {
+    const NLM_F_CAPPED: u16 = 0x100;
+    const NLM_F_ACK_TLVS: u16 = 0x200;
+    const NLMSGERR_ATTR_MSG: u16 = 1;
+    let code = codec::u32_at(message.body, 0)?.cast_signed();
+    if code == 0 {
+        return None;
+    }
+    let explanation = (message.flags & NLM_F_ACK_TLVS != 0)
+        .then(|| {
+            let echoed = if message.flags & NLM_F_CAPPED != 0 {
+                codec::HEADER
+            } else {
+                codec::align(usize::try_from(codec::u32_at(message.body, 4)?).ok()?)
+            };
+            codec::Attrs::after(message.body, 4 + echoed)
+                .find(|(kind, _)| *kind == NLMSGERR_ATTR_MSG)
+                .map(|(_, data)| codec::text(data))
+        })
+        .flatten();
+    Some(Refusal::new(code.saturating_neg(), explanation))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever is written into a letter is in it once and in order, numbered from the base on; only the last message
+        /// asks for an answer.
+        #[test]
+        fn letters_hold_every_message_once_numbered_and_the_last_asks(
+            words in proptest::collection::vec(0..10_usize, 1..60),
+            messages in 1..20_usize, bytes in 1..2_000_usize, base: u32,
+        ) {
+            let encode = |words: &usize, buf: &mut Vec<u8>, flags, seq| {
+                let mut w = codec::Writer::begin(buf, 24, flags, seq);
+                w.raw(&vec![7; *words * 4]);
+                w.end();
+            };
+            let (mut letter, mut rest, mut seen, mut number) = (Letter::default(), &*words, Vec::new(), base);
+            while !rest.is_empty() {
+                let count = letter.write(Limits { messages, bytes }, rest, encode);
+                letter.number(number);
+                let found: Vec<_> =
+                    Messages(&letter.bytes).map(|m| (m.seq, m.flags & NLM_F_ACK != 0, m.body.len() / 4)).collect();
+                prop_assert!(count > 0 && count <= messages && found.len() == count);
+                for (i, (seq, asks, words)) in found.into_iter().enumerate() {
+                    prop_assert_eq!((seq, asks), (number, i + 1 == count));
+                    number = number.wrapping_add(1);
+                    seen.push(words);
+                }
+                rest = &rest[count..];
+            }
+            prop_assert_eq!(seen, words);
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Chains of policies and profiles that the kernel refuses, or whose sets it refuses: they deny everything until it takes
+//! them, so that what is wrong with one of them keeps no other from being in force.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::dump::Found;
+use super::ir::{Chain, Edit, Kind, Match, Name, Rule, Statement, Table};
+use crate::nft::diff;
+
+/// First pause before they are tried again; doubles up to the last.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LAST: Duration = Duration::from_secs(30);
+/// With more of them it is not they that are wrong; and each costs a transaction whenever they are tried.
+const MOST: usize = 16;
+
+/// The chains, with what the kernel said of each.
+#[derive(Debug)]
+pub(super) struct Closed {
+    of: BTreeMap<Name, String>,
+    /// Sets that the kernel refuses, which no other chains than these use.
+    sets: BTreeSet<Name>,
+    due: Option<Instant>,
+    pause: Duration,
+}
+
+impl Closed {
+    pub(super) fn new() -> Self {
+        Self { of: BTreeMap::new(), sets: BTreeSet::new(), due: None, pause: RETRY_FIRST }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Name, &str)> {
+        self.of.iter().map(|(name, why)| (name, why.as_str()))
+    }
+
+    /// Whether this may be closed.
+    pub(super) fn has_room(&self, what: &Refused) -> bool {
+        let known = match &what.set {
+            Some(set) => self.sets.contains(set),
+            None => what.chains.iter().all(|name| self.of.contains_key(name)),
+        };
+        !known && !what.chains.is_empty() && self.of.len() + what.chains.len() <= MOST
+    }
+
+    /// The kernel refused it.
+    pub(super) fn close(&mut self, what: Refused, why: &str) {
+        let why = what.set.as_ref().map_or_else(|| why.to_owned(), |set| format!("set {set}: {why}"));
+        self.sets.extend(what.set);
+        self.of.extend(what.chains.into_iter().map(|name| (name, why.clone())));
+        self.due = Some(Instant::now() + self.pause);
+    }
+
+    /// It is time to try them again.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.due.is_some_and(|due| due <= now)
+    }
+
+    /// They are tried again.
+    pub(super) fn open(&mut self) {
+        self.due = None;
+        self.pause = (self.pause * 2).min(RETRY_LAST);
+        self.of.clear();
+        self.sets.clear();
+    }
+
+    /// What changes is tried as it is now. True when that is more than the edits say: a set that the kernel does not have.
+    #[must_use]
+    pub(super) fn forget(&mut self, edits: &[Edit]) -> bool {
+        let mut others = false;
+        for edit in edits {
+            match edit {
+                Edit::NewChain(name, _) | Edit::Chain(name, _) | Edit::NoChain(name) => {
+                    self.of.remove(name);
+                }
+                Edit::Set(name, _)
+                | Edit::Refill(name, _)
+                | Edit::Elements { set: name, .. }
+                | Edit::NoSet(name)
+                | Edit::NoMap(name) => {
+                    others |= self.sets.contains(name);
+                }
+                Edit::NoTable | Edit::Wake => {}
+            }
+        }
+        if others {
+            self.of.clear();
+            self.sets.clear();
+        }
+        if self.of.is_empty() {
+            (self.due, self.pause) = (None, RETRY_FIRST);
+        }
+        others
+    }
+
+    /// The edits with these chains closed; those that are closed in the kernel already are left out, and so are the sets.
+    pub(super) fn instead(&self, edits: Vec<Edit>, found: Option<&Found>) -> Vec<Edit> {
+        if self.of.is_empty() {
+            return edits;
+        }
+        let anew = edits.contains(&Edit::NoTable);
+        let one = |edit| match edit {
+            Edit::NewChain(name, _) if self.of.contains_key(&name) => {
+                Some(Edit::NewChain(name, Arc::new(chain())))
+            }
+            Edit::Chain(name, _) if self.of.contains_key(&name) => {
+                let chain = chain();
+                let is = found.filter(|_| !anew).and_then(|found| found.chains.get(&name));
+                let there = is.is_some_and(|is| diff::is_right(&chain, is));
+                (!there).then(|| Edit::Chain(name, Arc::new(chain)))
+            }
+            Edit::Set(name, _) | Edit::Refill(name, _) | Edit::Elements { set: name, .. }
+                if self.sets.contains(&name) =>
+            {
+                None
+            }
+            other => Some(other),
+        };
+        edits.into_iter().filter_map(one).collect()
+    }
+}
+
+/// What the kernel refuses, and which chains are closed for it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub(super) set: Option<Name>,
+    pub(super) chains: Vec<Name>,
+}
+
+impl Refused {
+    /// The chains that cannot be as `table` wants them without this edit; `None`: it is of none of them alone.
+    pub(super) fn of(edit: &Edit, table: &Table) -> Option<Self> {
+        match edit {
+            Edit::NewChain(name, _) | Edit::Chain(name, _) => {
+                Some(Self { set: None, chains: vec![Arc::clone(name)] })
+            }
+            Edit::Set(name, _) | Edit::Refill(name, _) | Edit::Elements { set: name, .. } => {
+                let looks_up = |m: &Match| matches!(m, Match::InSet { set, .. } if set == name);
+                let uses = |chain: &Chain| chain.rules.iter().any(|rule| rule.matches.iter().any(looks_up));
+                let chains = table.chains.iter().filter(|(_, chain)| uses(chain));
+                let chains = chains.map(|(name, _)| Arc::clone(name)).collect();
+                Some(Self { set: Some(Arc::clone(name)), chains })
+            }
+            Edit::NoTable | Edit::Wake | Edit::NoSet(_) | Edit::NoMap(_) | Edit::NoChain(_) => None,
+        }
+    }
+}
+
+/// What stands in the place of a chain that the kernel refuses.
+fn chain() -> Chain {
+    let comment = Some("the kernel refuses these rules: denied".into());
+    let rule = Rule { counted: true, statement: Statement::Drop, comment, ..Rule::default() };
+    Chain { hook: None, rules: vec![rule] }
+}
+
+/// The modules without which a kernel refuses an edit, when it says that it lacks something.
+pub(super) fn needs(edit: &Edit, code: i32) -> Option<String> {
+    if !matches!(code, libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT) {
+        return None;
+    }
+    let (Edit::NewChain(_, chain) | Edit::Chain(_, chain)) = edit else { return None };
+    let mut modules: Vec<&str> = Vec::new();
+    if chain.hook.is_some_and(|hook| hook.kind == Kind::Nat) {
+        modules.push("nft_chain_nat");
+    }
+    for rule in &chain.rules {
+        modules.extend(rule.log.as_ref().map(|_| "nft_log"));
+        modules.extend(rule.limit.map(|_| "nft_limit"));
+        modules.extend(rule.matches.iter().filter_map(|m| match m {
+            Match::Established | Match::Invalid => Some("nft_ct"),
+            Match::Local { .. } => Some("nft_fib_inet"),
+            _ => None,
+        }));
+        modules.extend(match &rule.statement {
+            Statement::Untrack(_) => Some("nft_ct"),
+            Statement::Masquerade => Some("nft_masq"),
+            Statement::DestinationNat { .. } | Statement::SourceNat { .. } => Some("nft_nat"),
+            _ => None,
+        });
+    }
+    modules.sort_unstable();
+    modules.dedup();
+    (!modules.is_empty()).then(|| format!("; it may lack {}", modules.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ir::{Field, KeyType, Set, SetType, Side, ValueType};
+    use super::*;
+
+    fn set() -> Set {
+        let of = SetType { key: KeyType::Addr { v4: true }, value: ValueType::Member, interval: false };
+        Set { of, comment: "".into(), elements: BTreeMap::new() }
+    }
+
+    fn looks_up(set: &str) -> Chain {
+        let key = vec![Field::Addr(Side::Src)];
+        let matches = vec![Match::InSet { not: true, key, set: set.into() }];
+        Chain { hook: None, rules: vec![Rule { matches, statement: Statement::Accept, ..Rule::default() }] }
+    }
+
+    #[test]
+    fn a_refused_set_closes_the_chains_that_look_it_up_and_no_other() {
+        let chains = [("a", looks_up("s")), ("b", looks_up("t")), ("c", looks_up("s"))];
+        let table = Table {
+            sets: ["s", "t"].map(|name| (name.into(), set())).into(),
+            chains: chains.map(|(name, chain)| (name.into(), chain)).into(),
+        };
+        let edits: Vec<Edit> = diff::diff(&table, None);
+        assert_eq!(edits.len(), 5);
+        let refused = Refused::of(&Edit::Set("s".into(), set()), &table).unwrap();
+        assert_eq!(refused.chains, ["a".into(), "c".into()]);
+        let mut closed = Closed::new();
+        assert!(closed.has_room(&refused));
+        closed.close(refused, "no");
+        assert!(
+            !closed.has_room(&Refused::of(&Edit::Set("s".into(), set()), &table).unwrap()),
+            "once is enough"
+        );
+        let told: Vec<(&str, &str)> = closed.iter().map(|(name, why)| (&**name, why)).collect();
+        assert_eq!(told, [("a", "set s: no"), ("c", "set s: no")]);
+        let edits = closed.instead(edits, None);
+        let names: Vec<&str> = edits
+            .iter()
+            .map(|edit| match edit {
+                Edit::Set(name, _) => &**name,
+                Edit::NewChain(name, is) if **is == chain() => {
+                    if &**name == "a" {
+                        "a closed"
+                    } else {
+                        "c closed"
+                    }
+                }
+                Edit::NewChain(name, _) => &**name,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(names, ["t", "a closed", "b", "c closed"]);
+        // Another set is nothing to it; its own is tried again, with all that uses it.
+        assert!(!closed.forget(&[Edit::Set("t".into(), set())]));
+        assert!(closed.forget(&[Edit::Set("s".into(), set())]));
+        assert_eq!(closed.iter().count(), 0);
+    }
+}

@@ -1,0 +1,227 @@
+//! The wanted table, and what became of it since the edits were last taken.
+//!
+//! Order of the edits: new sets, new chains (callee before caller), elements of address sets, chains with other rules, elements
+//! of verdict maps, and then what goes: chains (caller before callee), sets. So nothing is named before it is there or after
+//! it went.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::super::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Statement, Table, ValueType};
+use crate::nft::edit_order;
+
+/// Elements that changed, with what they gave before.
+type Touched = BTreeMap<SetKey, Option<SetValue>>;
+
+/// A table that remembers what changed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Wanted {
+    table: Table,
+    /// Sets that are new.
+    new: BTreeSet<Name>,
+    /// Sets that went, with what of them was not told.
+    gone: BTreeMap<Name, (Set, Touched)>,
+    /// Elements of sets that were there already, with what they gave before.
+    elements: BTreeMap<Name, Touched>,
+    /// Chains that were touched, as they were before.
+    chains: FxHashMap<Name, Option<Chain>>,
+}
+
+impl Wanted {
+    pub(super) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    pub(super) fn has_set(&self, name: &str) -> bool {
+        self.table.sets.contains_key(name)
+    }
+
+    /// What an element gives.
+    pub(super) fn element(&self, set: &str, key: &SetKey) -> Option<&SetValue> {
+        self.table.sets.get(set)?.elements.get(key)
+    }
+
+    /// The elements of a set; nothing when there is none.
+    pub(super) fn elements(&self, set: &str) -> Option<&BTreeMap<SetKey, SetValue>> {
+        self.table.sets.get(set).map(|set| &set.elements)
+    }
+
+    /// A set that is not there. Its name says its type: one that went since the edits were taken is the same set again.
+    pub(super) fn add_set(
+        &mut self,
+        name: &Name,
+        of: SetType,
+        comment: &str,
+        elements: BTreeMap<SetKey, SetValue>,
+    ) {
+        if let Some((set, touched)) = self.gone.remove(name) {
+            self.table.sets.insert(Arc::clone(name), set);
+            self.elements.insert(Arc::clone(name), touched);
+            return self.replace(name, elements);
+        }
+        self.new.insert(Arc::clone(name));
+        self.table.sets.insert(Arc::clone(name), Set { of, comment: comment.into(), elements });
+    }
+
+    /// A set goes.
+    pub(super) fn drop_set(&mut self, name: &Name) {
+        let Some(set) = self.table.sets.remove(name) else { return };
+        let touched = self.elements.remove(name).unwrap_or_default();
+        if !self.new.remove(name) {
+            self.gone.insert(Arc::clone(name), (set, touched));
+        }
+    }
+
+    /// An element comes or gives something else. Nothing happens when there is no such set.
+    pub(super) fn put(&mut self, name: &Name, key: SetKey, value: SetValue) {
+        let Some(set) = self.table.sets.get_mut(name) else { return };
+        let before = set.elements.insert(key.clone(), value);
+        if !self.new.contains(name) {
+            self.elements.entry(Arc::clone(name)).or_default().entry(key).or_insert(before);
+        }
+    }
+
+    /// An element goes.
+    pub(super) fn remove(&mut self, name: &Name, key: &SetKey) {
+        let Some(set) = self.table.sets.get_mut(name) else { return };
+        let Some(before) = set.elements.remove(key) else { return };
+        if !self.new.contains(name) {
+            self.elements.entry(Arc::clone(name)).or_default().entry(key.clone()).or_insert(Some(before));
+        }
+    }
+
+    /// Makes a set hold these elements and no others; it costs what both hold.
+    pub(super) fn replace(&mut self, name: &Name, elements: BTreeMap<SetKey, SetValue>) {
+        let Some(set) = self.table.sets.get(name) else { return };
+        let gone: Vec<SetKey> =
+            set.elements.keys().filter(|key| !elements.contains_key(key)).cloned().collect();
+        let come: Vec<(SetKey, SetValue)> =
+            elements.into_iter().filter(|(key, value)| set.elements.get(key) != Some(value)).collect();
+        gone.iter().for_each(|key| self.remove(name, key));
+        come.into_iter().for_each(|(key, value)| self.put(name, key, value));
+    }
+
+    /// A chain is new or has other rules.
+    pub(super) fn set_chain(&mut self, name: &Name, chain: Chain) {
+        let before = self.table.chains.insert(Arc::clone(name), chain);
+        self.chains.entry(Arc::clone(name)).or_insert(before);
+    }
+
+    /// A chain goes.
+    pub(super) fn remove_chain(&mut self, name: &Name) {
+        if let Some(before) = self.table.chains.remove(name) {
+            self.chains.entry(Arc::clone(name)).or_insert(Some(before));
+        }
+    }
+
+    /// What changed since the last call, however often it did. `callees` says which chains a chain goes to.
+    pub(super) fn take_edits<'a>(&mut self, callees: impl Fn(&Name) -> &'a [Name]) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        let is_verdicts = |set: &Set| set.of.value == ValueType::Verdict;
+        let mut later = Vec::new();
+        for name in std::mem::take(&mut self.new) {
+            let Some(set) = self.table.sets.get(&name) else { continue };
+            if is_verdicts(set) {
+                later.push((Arc::clone(&name), set.of, set.elements.clone(), BTreeMap::new()));
+                edits.push(Edit::Set(name, Set { elements: BTreeMap::new(), ..set.clone() }));
+            } else {
+                edits.push(Edit::Set(name, set.clone()));
+            }
+        }
+        for (name, touched) in std::mem::take(&mut self.elements) {
+            let Some(set) = self.table.sets.get(&name) else { continue };
+            let (mut add, mut remove) = (BTreeMap::new(), BTreeMap::new());
+            for (key, before) in touched {
+                let now = set.elements.get(&key).cloned();
+                if now == before {
+                    continue;
+                }
+                if let Some(before) = before {
+                    remove.insert(key.clone(), before);
+                }
+                if let Some(now) = now {
+                    add.insert(key, now);
+                }
+            }
+            if is_verdicts(set) {
+                later.push((name, set.of, add, remove));
+            } else if !(add.is_empty() && remove.is_empty()) {
+                edits.push(Edit::Elements { set: name, of: set.of, add, remove });
+            }
+        }
+        let touched = std::mem::take(&mut self.chains);
+        let changed = |name: &Name| {
+            touched.get(name).is_some_and(|before| self.table.chains.get(name) != before.as_ref())
+        };
+        let mut names: Vec<&Name> = touched.keys().filter(|name| changed(name)).collect();
+        names.sort_unstable();
+        let (there, gone): (Vec<&Name>, Vec<&Name>) =
+            names.into_iter().partition(|name| self.table.chains.contains_key(*name));
+        for name in callees_first(there.into_iter(), &callees) {
+            let Some(chain) = self.table.chains.get(&name) else { continue };
+            let chain = Arc::new(chain.clone());
+            let new = chain.hook.is_none() && touched.get(&name).is_some_and(Option::is_none);
+            edits.push(if new { Edit::NewChain(name, chain) } else { Edit::Chain(name, chain) });
+        }
+        for (set, of, add, remove) in later {
+            if !(add.is_empty() && remove.is_empty()) {
+                edits.push(Edit::Elements { set, of, add, remove });
+            }
+        }
+        // As they were told: what they went to in between nobody knows.
+        let calls: FxHashMap<&Name, Vec<Name>> =
+            gone.iter().map(|name| (*name, told_calls(&touched, name))).collect();
+        let gone = callees_first(gone.into_iter(), &|name| calls.get(name).map_or(&[], Vec::as_slice));
+        edits.extend(gone.into_iter().rev().map(Edit::NoChain));
+        let gone = std::mem::take(&mut self.gone);
+        edits.extend(gone.into_iter().map(|(name, (set, _))| Edit::gone(name, Some(set.of))));
+        edit_order::sort(&mut edits);
+        edits
+    }
+}
+
+/// The chains that a chain went to when it was told.
+fn told_calls(touched: &FxHashMap<Name, Option<Chain>>, name: &Name) -> Vec<Name> {
+    let rules = touched.get(name).into_iter().flatten().flat_map(|chain| &chain.rules);
+    rules
+        .filter_map(|rule| match &rule.statement {
+            Statement::Jump(to) | Statement::Goto(to) => Some(Arc::clone(to)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Sorts chains so that each stands behind those of them that it goes to.
+fn callees_first<'a, 'b>(
+    names: impl Iterator<Item = &'b Name>,
+    callees: &impl Fn(&Name) -> &'a [Name],
+) -> Vec<Name> {
+    let names: Vec<&Name> = names.collect();
+    let wanted: FxHashSet<&Name> = names.iter().copied().collect();
+    let mut done = FxHashSet::default();
+    let mut sorted = Vec::with_capacity(names.len());
+    // Chains never go in circles and are nested a handful deep.
+    fn visit<'a>(
+        name: &Name,
+        wanted: &FxHashSet<&Name>,
+        callees: &impl Fn(&Name) -> &'a [Name],
+        done: &mut FxHashSet<Name>,
+        sorted: &mut Vec<Name>,
+    ) {
+        if !done.insert(Arc::clone(name)) {
+            return;
+        }
+        for callee in callees(name) {
+            visit(callee, wanted, callees, done, sorted);
+        }
+        if wanted.contains(name) {
+            sorted.push(Arc::clone(name));
+        }
+    }
+    for name in names {
+        visit(name, &wanted, callees, &mut done, &mut sorted);
+    }
+    sorted
+}

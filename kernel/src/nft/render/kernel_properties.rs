@@ -1,0 +1,79 @@
+//! The kernel takes every change that the renderer makes, and then has what is wanted.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::*;
+use crate::nft::kernel_tests::{contents, found, in_netns, nft, taken, wanted};
+use crate::nft::render::generators::{step, world};
+use crate::nft::render::properties::tell;
+use crate::nft::socket::Socket;
+use crate::nft::text;
+
+#[test]
+fn the_kernel_follows_change_by_change() {
+    let nft = nft();
+    in_netns(move || {
+        let mut runner =
+            TestRunner::new(Config { cases: 12, failure_persistence: None, ..Config::default() });
+        let history = proptest::collection::vec(proptest::collection::vec(step(), 1..4), 1..8);
+        let result = runner.run(&(world(), history), |(world, history)| {
+            let mut socket = Socket::open().unwrap();
+            // What a case that failed has left.
+            socket.batch(&[Edit::NoTable], "t").unwrap();
+            let mut told = Ok(());
+            let (_, renderer) = tell(world, history, 1, |_, edits, renderer| {
+                if told.is_ok() {
+                    told = follow(&mut socket, edits, renderer);
+                }
+            });
+            told?;
+            let texts = text::table(renderer.table(), "t");
+            if let Some(nft) = &nft {
+                taken(nft, &format!("delete table inet t\n{texts}"));
+            }
+            socket.batch(&[Edit::NoTable], "t").unwrap();
+            Ok(())
+        });
+        if let Err(error) = result {
+            panic!("{error}");
+        }
+    });
+}
+
+/// Several changes as one transaction, as a burst is carried out.
+#[test]
+fn the_kernel_follows_several_changes_at_once() {
+    in_netns(|| {
+        let mut runner =
+            TestRunner::new(Config { cases: 24, failure_persistence: None, ..Config::default() });
+        let history = proptest::collection::vec(proptest::collection::vec(step(), 1..3), 3..16);
+        let result = runner.run(&(world(), history), |(world, history)| {
+            let mut socket = Socket::open().unwrap();
+            // What a case that failed has left.
+            socket.batch(&[Edit::NoTable], "t").unwrap();
+            let mut told = Ok(());
+            // The first one alone, then three at a time.
+            tell(world, history, 3, |_, edits, renderer| {
+                if told.is_ok() {
+                    told = follow(&mut socket, edits, renderer);
+                }
+            });
+            told?;
+            socket.batch(&[Edit::NoTable], "t").unwrap();
+            Ok(())
+        });
+        if let Err(error) = result {
+            panic!("{error}");
+        }
+    });
+}
+
+/// Has edits carried out, and compares.
+fn follow(socket: &mut Socket, edits: &[Edit], renderer: &Renderer) -> Result<(), TestCaseError> {
+    if let Err(error) = socket.batch(edits, "t") {
+        return Err(TestCaseError::fail(format!("{error:?} {edits:#?}")));
+    }
+    prop_assert_eq!(contents(&found(socket)), wanted(renderer.table()));
+    Ok(())
+}

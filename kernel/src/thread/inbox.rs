@@ -1,0 +1,224 @@
+//! What waits for the kernel thread, and what of it is answered while the thread is at something long.
+//!
+//! Questions only read. While the kernel is compared, takes many routes or carries out a long transaction they are answered as
+//! they come, by what is known at that moment; whatever changes something waits for the end, in the order in which it came, so that
+//! nothing of ours is written under the eyes of a comparison.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use super::view::KernelView;
+use crate::INBOX;
+use crate::messages::{LearnedBatch, ToKernel};
+
+/// Questions that are answered before what the thread is at goes on: whoever asks without end holds nothing up.
+const QUESTIONS: usize = 64;
+
+/// The receiving end of [`crate::KernelHandle::sender`].
+pub(crate) struct Inbox {
+    receiver: Receiver<ToKernel>,
+    /// Came before everything that is still in the channel.
+    waiting: VecDeque<ToKernel>,
+}
+
+impl Inbox {
+    pub(crate) fn new(receiver: Receiver<ToKernel>) -> Self {
+        Self { receiver, waiting: VecDeque::new() }
+    }
+
+    /// The next message, when one comes within this time.
+    pub(crate) fn next(&mut self, within: Duration) -> Result<ToKernel, RecvTimeoutError> {
+        self.waiting.pop_front().map_or_else(|| self.receiver.recv_timeout(within), Ok)
+    }
+
+    /// The next message, when there is one.
+    pub(crate) fn next_now(&mut self) -> Option<ToKernel> {
+        self.waiting.pop_front().or_else(|| self.receiver.try_recv().ok())
+    }
+
+    /// This message is the next one again.
+    pub(crate) fn put_back(&mut self, message: ToKernel) {
+        self.waiting.push_front(message);
+    }
+
+    /// Answers the questions that have come and keeps everything else. As many messages are kept as the channel takes;
+    /// then senders wait, and so do questions behind them.
+    pub(crate) fn answer(&mut self, view: &KernelView<'_>) {
+        _ = self.sort(view, false);
+    }
+
+    /// The same, until there are learned routes that are the first of what changes anything.
+    pub(crate) fn answer_until_learned(&mut self, view: &KernelView<'_>) -> Option<LearnedBatch> {
+        self.sort(view, true)
+    }
+
+    fn sort(&mut self, view: &KernelView<'_>, learned: bool) -> Option<LearnedBatch> {
+        // One that was put back: no other is among what waits.
+        if let Some(ToKernel::Query(question)) =
+            self.waiting.pop_front_if(|message| matches!(message, ToKernel::Query(_)))
+        {
+            question(view);
+        }
+        if learned
+            && let Some(ToKernel::Learned(batch)) =
+                self.waiting.pop_front_if(|message| matches!(message, ToKernel::Learned(_)))
+        {
+            return Some(batch);
+        }
+        let mut left = QUESTIONS;
+        while left > 0 && self.waiting.len() < INBOX {
+            match self.receiver.try_recv() {
+                Ok(ToKernel::Learned(batch)) if learned && self.waiting.is_empty() => return Some(batch),
+                Ok(ToKernel::Query(question)) => {
+                    question(view);
+                    left -= 1;
+                }
+                Ok(other) => self.waiting.push_back(other),
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::sync::mpsc::{Sender, channel};
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use smallvec::SmallVec;
+
+    use super::super::state::State;
+    use super::*;
+    use crate::Options;
+    use crate::messages::{LearnedChange, Mode};
+    use crate::thread::blank;
+    use tortie_engine::routing::ChangeId;
+
+    fn state() -> State {
+        blank(&Options::new(Mode::Observe), true)
+    }
+
+    fn view(state: &State) -> KernelView<'_> {
+        KernelView { state, rules: None }
+    }
+
+    fn addr(n: u16) -> IpAddr {
+        let [high, low] = n.to_be_bytes();
+        [192, 0, high, low].into()
+    }
+
+    fn question(told: &Sender<u16>, n: u16) -> ToKernel {
+        let told = told.clone();
+        ToKernel::Query(Box::new(move |_| told.send(n).unwrap()))
+    }
+
+    proptest! {
+        /// Each pause answers all questions until then, in order and once; changes come out in order, each once.
+        #[test]
+        fn questions_go_ahead_and_changes_keep_their_order(
+            asks in vec(any::<bool>(), 1..60), pauses in vec(any::<bool>(), 60),
+        ) {
+            let (sender, receiver) = channel();
+            let (told, answers) = channel();
+            let (mut inbox, state) = (Inbox::new(receiver), state());
+            let mut asked = Vec::new();
+            for (n, (asks, pause)) in (0..).zip(asks.iter().zip(&pauses)) {
+                sender.send(if *asks { question(&told, n) } else { ToKernel::Track(addr(n)) }).unwrap();
+                if *asks {
+                    asked.push(n);
+                }
+                if *pause {
+                    inbox.answer(&view(&state));
+                    let answered: Vec<u16> = answers.try_iter().collect();
+                    prop_assert_eq!(answered, std::mem::take(&mut asked));
+                }
+            }
+            let (mut changes, mut later) = (Vec::new(), Vec::new());
+            while let Some(message) = inbox.next_now() {
+                match message {
+                    ToKernel::Track(addr) => changes.push(addr),
+                    ToKernel::Query(question) => {
+                        question(&view(&state));
+                        later.extend(answers.try_iter());
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            prop_assert_eq!(later, asked);
+            let sent: Vec<IpAddr> = (0..).zip(&asks).filter(|(_, asks)| !**asks).map(|(n, _)| addr(n)).collect();
+            prop_assert_eq!(changes, sent);
+        }
+    }
+
+    proptest! {
+        /// Learned routes are given only where nothing that changes anything is before them; with what is taken afterwards each
+        /// message comes out once, in order.
+        #[test]
+        fn learned_routes_come_out_in_their_place(
+            kinds in vec(0..3_u8, 1..60), pauses in vec(0..3_u8, 60),
+        ) {
+            let (sender, receiver) = channel();
+            let (told, _answers) = channel();
+            let (mut inbox, state) = (Inbox::new(receiver), state());
+            let (mut sent, mut taken) = (Vec::new(), Vec::new());
+            let batch = |n: u16| {
+                vec![LearnedChange { prefix: tortie_net::Cidr::host(addr(n)), next_hops: SmallVec::new(), change: ChangeId(1) }]
+            };
+            for (n, (kind, pause)) in (0..).zip(kinds.iter().zip(&pauses)) {
+                match kind {
+                    0 => sender.send(question(&told, n)).unwrap(),
+                    1 => sender.send(ToKernel::Track(addr(n))).unwrap(),
+                    _ => sender.send(ToKernel::Learned(batch(n).into())).unwrap(),
+                }
+                sent.extend((*kind > 0).then_some(addr(n)));
+                match pause {
+                    0 => {}
+                    1 => inbox.answer(&view(&state)),
+                    _ => {
+                        if let Some(batch) = inbox.answer_until_learned(&view(&state)) {
+                            taken.extend(batch.iter().map(|c| c.prefix.addr()));
+                        }
+                    }
+                }
+            }
+            while let Some(message) = inbox.next_now() {
+                match message {
+                    ToKernel::Track(addr) => taken.push(addr),
+                    ToKernel::Learned(batch) => taken.extend(batch.iter().map(|c| c.prefix.addr())),
+                    _ => {}
+                }
+            }
+            prop_assert_eq!(taken, sent);
+        }
+    }
+
+    #[test]
+    fn a_flood_of_questions_holds_the_thread_up_for_a_moment_only() {
+        let (sender, receiver) = channel();
+        let (told, answers) = channel();
+        for n in 0..1_000 {
+            sender.send(question(&told, n)).unwrap();
+        }
+        Inbox::new(receiver).answer(&view(&state()));
+        assert_eq!(answers.try_iter().count(), QUESTIONS);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_the_channel_takes() {
+        let (sender, receiver) = channel();
+        let (told, answers) = channel();
+        for n in 0..2_000 {
+            sender.send(ToKernel::Untrack(addr(n))).unwrap();
+        }
+        sender.send(question(&told, 1)).unwrap();
+        let mut inbox = Inbox::new(receiver);
+        inbox.answer(&view(&state()));
+        assert_eq!((inbox.waiting.len(), answers.try_iter().count()), (INBOX, 0));
+        let rest = std::iter::from_fn(|| inbox.next_now());
+        assert_eq!(rest.filter(|message| matches!(message, ToKernel::Untrack(_))).count(), 2_000);
+    }
+}

@@ -1,0 +1,298 @@
+//! The watch thread: it hears what happens to links, addresses, routes and nexthops, and does nothing else, so that the
+//! socket's buffer is emptied while the kernel thread writes.
+//!
+//! Our own writes are filtered out inside the kernel by the port id of the writing socket: otherwise each of a hundred
+//! thousand routes would come back through this buffer.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use netlink_sys::{Socket as Raw, SocketAddr, protocols::NETLINK_ROUTE};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use socket2::{SockFilter, SockRef};
+
+use crate::messages::ToKernel;
+use crate::netlink::codec::{
+    Message, Messages, NLM_F_REPLACE, RTM_DELADDR, RTM_DELLINK, RTM_DELNEXTHOP, RTM_DELROUTE, RTM_NEWADDR,
+    RTM_NEWLINK, RTM_NEWNEXTHOP, RTM_NEWROUTE,
+};
+use crate::netlink::link::{self, Address, Link};
+use crate::netlink::nexthop::{self, Nexthop};
+use crate::netlink::route::{self, Route, TABLE_MAIN};
+use crate::netlink::socket::grow_recv_buffer;
+
+/// RTNLGRP_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE, _NEXTHOP.
+const GROUPS: [u32; 6] = [1, 5, 7, 9, 11, 32];
+/// More waiting events than this are given up for a full dump.
+const WAITING_MAX: usize = 65_536;
+
+/// Wakes the kernel thread; the events themselves wait in a mailbox that both threads share.
+#[derive(Debug)]
+pub struct WatchBatch(pub(crate) ());
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    Link(Link),
+    LinkGone(Link),
+    Address(Address),
+    AddressGone(Address),
+    Route { route: Route, replaces: bool, by: u32 },
+    RouteGone { route: Route, by: u32 },
+    Nexthop { nexthop: Nexthop, by: u32 },
+    NexthopGone { nexthop: Nexthop, by: u32 },
+}
+
+/// Events on their way from the watch thread to the kernel thread.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    events: Vec<Event>,
+    overruns: u64,
+}
+
+impl Mailbox {
+    /// Everything that waits, and how often events were lost before it.
+    pub(crate) fn take(&self) -> (Vec<Event>, u64) {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (std::mem::take(&mut waiting.events), std::mem::take(&mut waiting.overruns))
+    }
+
+    /// Adds events; true when the mailbox was empty.
+    fn put(&self, events: &mut Vec<Event>, overruns: u64) -> bool {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_empty = waiting.events.is_empty() && waiting.overruns == 0;
+        waiting.overruns += overruns;
+        if waiting.overruns > 0 {
+            // A dump is to come and will show all of this.
+            waiting.events = Vec::new();
+            events.clear();
+        } else if waiting.events.len() + events.len() > WAITING_MAX {
+            waiting.events = Vec::new();
+            waiting.overruns = 1;
+            events.clear();
+        } else {
+            waiting.events.append(events);
+        }
+        was_empty
+    }
+}
+
+/// What was heard and not put into the mailbox yet.
+///
+/// When a socket overflows the kernel says so once, and drops everything from then on until the socket has been read
+/// empty. A dump that is made before that misses what is dropped after it; so the loss is told when the socket is empty.
+#[derive(Debug, Default)]
+struct Heard {
+    events: Vec<Event>,
+    overruns: u64,
+    /// Losses that were reported since the socket was empty.
+    losing: u64,
+}
+
+impl Heard {
+    fn messages(&mut self, buf: &[u8], own_port: u32) {
+        // A dump is to come and will show all of this.
+        if self.losing == 0 {
+            self.events.extend(
+                Messages(buf)
+                    .filter(|m| m.pid != own_port || !is_route_or_nexthop(m.kind))
+                    .filter_map(|m| decode(&m)),
+            );
+        }
+    }
+
+    fn lost(&mut self) {
+        self.losing += 1;
+        self.events.clear();
+    }
+
+    fn empty(&mut self) {
+        self.overruns += std::mem::take(&mut self.losing);
+    }
+
+    fn is_news(&self) -> bool {
+        !self.events.is_empty() || self.overruns > 0
+    }
+}
+
+/// The listening socket, before its thread starts.
+pub(crate) struct Watcher {
+    raw: Raw,
+    own_port: u32,
+    mailbox: Arc<Mailbox>,
+    stop: Arc<OwnedFd>,
+}
+
+impl Watcher {
+    /// Subscribes; from now on nothing is missed unnoticed.
+    pub(crate) fn open(own_port: u32, buffer: usize, mailbox: Arc<Mailbox>) -> io::Result<Self> {
+        let mut raw = Raw::new(NETLINK_ROUTE)?;
+        raw.bind_auto()?;
+        raw.connect(&SocketAddr::new(0, 0))?;
+        raw.set_non_blocking(true)?;
+        grow_recv_buffer(&raw, buffer)?;
+        // Without the filter (a sandbox may refuse it) the reader below drops the same messages.
+        let _ = SockRef::from(&raw).attach_filter(&echo_filter(own_port));
+        for group in GROUPS {
+            // Old kernels have no nexthop group.
+            let joined = raw.add_membership(group);
+            if group != 32 {
+                joined?;
+            }
+        }
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        Ok(Self { raw, own_port, mailbox, stop })
+    }
+
+    /// What ends the thread: eight bytes of a number other than zero.
+    pub(crate) fn stop(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.stop)
+    }
+
+    /// Runs until stopped or until nobody listens any more.
+    pub(crate) fn run(self, wake: &SyncSender<ToKernel>) -> io::Result<()> {
+        let mut buf = Vec::with_capacity(64 << 10);
+        let mut heard = Heard::default();
+        loop {
+            let mut fds = [
+                PollFd::new(&self.raw, PollFlags::IN),
+                PollFd::from_borrowed_fd(std::os::fd::AsFd::as_fd(&*self.stop), PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                other => other?,
+            };
+            if fds.iter().skip(1).any(|fd| !fd.revents().is_empty()) {
+                return Ok(());
+            }
+            // Bounded, so that under a flood the kernel thread still hears of it in time.
+            for _ in 0..1024 {
+                buf.clear();
+                match self.raw.recv(&mut buf, 0) {
+                    Ok(_) => heard.messages(&buf, self.own_port),
+                    Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => heard.lost(),
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                        heard.empty();
+                        break;
+                    }
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            if heard.is_news() && self.mailbox.put(&mut heard.events, std::mem::take(&mut heard.overruns)) {
+                // A full channel wakes the kernel thread as well: it empties the mailbox after each message.
+                if let Err(TrySendError::Disconnected(_)) = wake.try_send(ToKernel::Watched(WatchBatch(()))) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+fn is_route_or_nexthop(kind: u16) -> bool {
+    matches!(kind, RTM_NEWROUTE | RTM_DELROUTE | RTM_NEWNEXTHOP | RTM_DELNEXTHOP)
+}
+
+fn decode(m: &Message<'_>) -> Option<Event> {
+    let by = m.pid;
+    Some(match m.kind {
+        RTM_NEWLINK => Event::Link(link::decode_link(m)?),
+        RTM_DELLINK => Event::LinkGone(link::decode_link(m)?),
+        RTM_NEWADDR => Event::Address(link::decode_address(m)?),
+        RTM_DELADDR => Event::AddressGone(link::decode_address(m)?),
+        RTM_NEWROUTE => Event::Route { route: route::decode(m)?, replaces: m.flags & NLM_F_REPLACE != 0, by },
+        RTM_DELROUTE => Event::RouteGone { route: route::decode(m)?, by },
+        RTM_NEWNEXTHOP => Event::Nexthop { nexthop: nexthop::decode(m)?, by },
+        RTM_DELNEXTHOP => Event::NexthopGone { nexthop: nexthop::decode(m)?, by },
+        _ => return None,
+    })
+}
+
+/// Classic BPF: drops routes of other tables than main, and routes and nexthops that `own_port` wrote. Loads convert from
+/// network order, so the numbers to compare with are swapped on little-endian machines.
+fn echo_filter(own_port: u32) -> [SockFilter; 12] {
+    const LDB: u16 = 0x30;
+    const LDH: u16 = 0x28;
+    const LDW: u16 = 0x20;
+    const JEQ: u16 = 0x15;
+    const RET: u16 = 0x06;
+    let kind = |k: u16| u32::from(k.to_be());
+    [
+        SockFilter::new(LDH, 0, 0, 4),                     // 0: nlmsg_type
+        SockFilter::new(JEQ, 4, 0, kind(RTM_NEWROUTE)),    // 1: -> 6
+        SockFilter::new(JEQ, 3, 0, kind(RTM_DELROUTE)),    // 2: -> 6
+        SockFilter::new(JEQ, 4, 0, kind(RTM_NEWNEXTHOP)),  // 3: -> 8
+        SockFilter::new(JEQ, 3, 0, kind(RTM_DELNEXTHOP)),  // 4: -> 8
+        SockFilter::new(RET, 0, 0, u32::MAX),              // 5: take
+        SockFilter::new(LDB, 0, 0, 20),                    // 6: rtm_table
+        SockFilter::new(JEQ, 0, 2, u32::from(TABLE_MAIN)), // 7: main -> 8, else -> 10
+        SockFilter::new(LDW, 0, 0, 12),                    // 8: nlmsg_pid
+        SockFilter::new(JEQ, 0, 1, own_port.to_be()),      // 9: ours -> 10, else -> 11
+        SockFilter::new(RET, 0, 0, 0),                     // 10: drop
+        SockFilter::new(RET, 0, 0, u32::MAX),              // 11: take
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event() -> Event {
+        Event::LinkGone(Link { index: 1, name: "lo".into(), flags: 0, mtu: 65_536 })
+    }
+
+    #[test]
+    fn too_many_waiting_events_become_an_overrun() {
+        let mailbox = Mailbox::default();
+        assert!(mailbox.put(&mut vec![event(); WAITING_MAX], 0));
+        assert!(!mailbox.put(&mut vec![event()], 0));
+        assert_eq!(mailbox.take(), (vec![], 1));
+        assert!(mailbox.put(&mut vec![event()], 0));
+        assert_eq!(mailbox.take(), (vec![event()], 0));
+    }
+
+    #[test]
+    fn events_behind_an_overrun_are_left_to_the_dump() {
+        let mailbox = Mailbox::default();
+        mailbox.put(&mut vec![event()], 0);
+        mailbox.put(&mut vec![event()], 2);
+        mailbox.put(&mut vec![event()], 0);
+        assert_eq!(mailbox.take(), (vec![], 2));
+    }
+
+    /// A link that vanished, as the kernel tells it.
+    fn link_gone() -> Vec<u8> {
+        let mut buf = Vec::new();
+        // 16 bytes of header, 16 of ifinfomsg, the name.
+        buf.extend_from_slice(&40u32.to_ne_bytes());
+        buf.extend_from_slice(&RTM_DELLINK.to_ne_bytes());
+        buf.extend_from_slice(&[0; 10]);
+        buf.extend_from_slice(&[0, 0, 1, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        buf.extend_from_slice(&8u16.to_ne_bytes());
+        buf.extend_from_slice(&3u16.to_ne_bytes());
+        buf.extend_from_slice(b"eth\0");
+        buf
+    }
+
+    #[test]
+    fn a_loss_is_told_when_the_socket_is_empty_because_until_then_more_is_lost() {
+        let mut heard = Heard::default();
+        heard.messages(&link_gone(), 1);
+        assert_eq!(heard.events.len(), 1);
+        heard.lost();
+        assert!(!heard.is_news(), "a dump now would miss what is dropped after it");
+        heard.messages(&link_gone(), 1);
+        assert!(!heard.is_news());
+        heard.empty();
+        assert_eq!((heard.events.len(), heard.overruns, heard.is_news()), (0, 1, true));
+        heard.overruns = 0;
+        heard.messages(&link_gone(), 1);
+        heard.empty();
+        assert_eq!((heard.events.len(), heard.overruns), (1, 0));
+    }
+}

@@ -1,0 +1,405 @@
+//! What the kernel thread does about endpoints and packet rules, and what it tells of them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tortie_config::key::EndpointKey;
+
+use super::inbox::Inbox;
+use super::state::State;
+use super::view::KernelView;
+use crate::fib::resolve::Picture;
+use crate::messages::{EndpointCondition, KernelFact, Mode, PolicyChange, ToKernel};
+use crate::netlink::dump;
+use crate::nft::{Firewall, Told};
+use crate::thread::{Thread, micros_since};
+use tortie_engine::policy::{EndpointPolicy, host_endpoints};
+use tortie_engine::routing::ChangeId;
+
+/// The watch thread hands over a notification sooner than this, unless it gets no processor.
+const NOTIFIED_WITHIN: Duration = Duration::from_millis(100);
+
+/// Changes of policy that are carried out at once.
+const GATHERED: usize = 256;
+/// After a transaction the thread leaves as much time as that took, and this at most: what comes meanwhile is one transaction.
+/// Each has the kernel look through all rules that a map leads to (`nft_table_validate`): 1 to 2 ms with 1,000 endpoints, as
+/// much as 15 of them cost besides.
+const REST: Duration = Duration::from_millis(3);
+
+/// The last change of policy that was taken, and what was told of it.
+#[derive(Debug, Default)]
+pub(crate) struct Enforced {
+    last: Option<(u64, ChangeId)>,
+    /// No transaction before this, unless somebody waits for what is told after it.
+    pub(crate) rest: Option<Instant>,
+    failed: BTreeMap<EndpointKey, String>,
+    /// It was told that this is in the kernel.
+    told: bool,
+    /// Host endpoints as they were told last.
+    hosts: BTreeMap<EndpointKey, EndpointCondition>,
+}
+
+impl Thread {
+    /// Changes of policy, then what came among them.
+    pub(crate) fn burst(&mut self, burst: Burst) -> io::Result<()> {
+        let begin = Instant::now();
+        self.enforce(&burst.changes)?;
+        let end = Instant::now();
+        self.enforced.rest = Some(end + end.duration_since(begin).min(REST));
+        burst.routes.into_iter().try_for_each(|message| self.message(message))
+    }
+
+    /// Changes of policy, answered as one: rules, then what else their endpoints need.
+    pub(crate) fn enforce(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
+        let Some(last) = changes.last() else { return Ok(()) };
+        let begin = Instant::now();
+        let Self { firewall, state, inbox, .. } = self;
+        firewall.take(changes, &state.picture, &mut |rules| inbox.answer(&view(state, rules)))?;
+        // May take in events, which are answered for the changes before.
+        self.take_endpoints(changes)?;
+        self.enforced.last = Some((last.serial, last.change));
+        self.enforced.told = false;
+        // First what keeps rules from being in force: whoever waits for the answer is told of it.
+        self.tell_rules();
+        self.tell_enforced(micros_since(begin));
+        if changes.iter().any(PolicyChange::touches_hosts) {
+            self.tell_hosts();
+        }
+        self.conclude()
+    }
+
+    /// Routes, neighbours and sysctls of workloads. They come after the rules: nothing reaches an endpoint before its rules
+    /// do.
+    fn take_endpoints(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
+        for change in changes {
+            if let Some(globals) = &change.globals {
+                self.state.ends.set_globals(globals);
+            }
+            for (key, endpoint) in &change.delta.endpoints {
+                self.state.ends.set_endpoint(key, endpoint.as_deref());
+            }
+        }
+        if self.state.ends.has_v6() {
+            self.forward_v6();
+        }
+        self.await_interfaces(changes)?;
+        self.write_endpoints()?;
+        Ok(())
+    }
+
+    /// What endpoints need besides rules, unless there are none at all: then nothing leads to endpoints that policy does not
+    /// guard. True when their conditions changed.
+    pub(crate) fn write_endpoints(&mut self) -> io::Result<bool> {
+        if self.firewall.is_bare() {
+            return Ok(false);
+        }
+        self.ends.write(&mut self.state, &mut self.writer, &mut self.sink)
+    }
+
+    /// An interface that was made before its endpoint was written to the store is known when the change is answered:
+    /// where the kernel has one that is not known to be up, its notification is on the way.
+    fn await_interfaces(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
+        let touched = || changes.iter().flat_map(|change| change.delta.endpoints.keys());
+        if self.state.ends.missing_interfaces(touched()).is_empty() {
+            return Ok(());
+        }
+        // Most often it has come meanwhile.
+        self.events()?;
+        let missing = self.state.ends.missing_interfaces(touched());
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let (links, _) = dump::devices(&mut self.reader)?;
+        let up = |name: &str| links.iter().any(|link| link.name == name && link.is_up());
+        let coming: Vec<_> = missing.into_iter().filter(|name| up(name)).collect();
+        let begin = Instant::now();
+        while coming.iter().any(|name| !self.state.ends.is_up(name)) && begin.elapsed() < NOTIFIED_WITHIN {
+            self.events()?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// The generation of the kernel's rules, comparisons, attempts that are due.
+    pub(crate) fn look_at_rules(&mut self, now: Instant) -> io::Result<()> {
+        let bare = self.firewall.is_bare();
+        let Self { firewall, state, inbox, .. } = self;
+        firewall.look(now, &mut |rules| inbox.answer(&view(state, rules)))?;
+        if bare && !self.firewall.is_bare() {
+            self.write_endpoints()?;
+        }
+        self.tell_rules();
+        self.tell_enforced(0);
+        Ok(())
+    }
+
+    /// Interfaces came, went, or have other addresses.
+    pub(crate) fn follow_interfaces(&mut self) -> io::Result<()> {
+        let Self { firewall, state, inbox, .. } = self;
+        firewall.interfaces(&state.picture, &mut |rules| inbox.answer(&view(state, rules)))?;
+        self.tell_rules();
+        self.tell_enforced(0);
+        self.tell_hosts();
+        Ok(())
+    }
+
+    /// Says how host endpoints are, where that changed: by the interfaces that they govern.
+    fn tell_hosts(&mut self) {
+        let none =
+            || EndpointCondition::Failed("no interface has its name or one of its addresses".to_owned());
+        let hosts = host_endpoints(self.firewall.ruleset()).map(|(key, _)| (key.clone(), none()));
+        let mut now: BTreeMap<EndpointKey, EndpointCondition> = hosts.collect();
+        if now.is_empty() && self.enforced.hosts.is_empty() {
+            return;
+        }
+        let governed = self.firewall.hosts();
+        for link in self.state.picture.links.values() {
+            let Some(condition) = governed.get(link.name.as_str()).and_then(|key| now.get_mut(key)) else {
+                continue;
+            };
+            if link.is_up() {
+                *condition = EndpointCondition::Up;
+            } else if *condition != EndpointCondition::Up {
+                *condition = EndpointCondition::Down(format!("interface {} is down", link.name));
+            }
+        }
+        let before = std::mem::replace(&mut self.enforced.hosts, now);
+        let now = &self.enforced.hosts;
+        let gone = before.keys().filter(|key| !now.contains_key(*key)).map(|key| (key.clone(), None));
+        let other = now.iter().filter(|(key, condition)| before.get(*key) != Some(condition));
+        let changed: BTreeMap<_, _> =
+            gone.chain(other.map(|(key, condition)| (key.clone(), Some(condition.clone())))).collect();
+        if !changed.is_empty() {
+            (self.sink)(KernelFact::Endpoints(changed));
+        }
+    }
+
+    /// Endpoints that are not right, all of them.
+    fn failed_endpoints(&self) -> BTreeMap<EndpointKey, String> {
+        let observes = self.state.mode == Mode::Observe;
+        let mut failed = if observes { BTreeMap::new() } else { self.state.ends.failed().clone() };
+        if let Some(trouble) = self.firewall.trouble().filter(|_| self.firewall.is_refused()) {
+            let keys = self.firewall.ruleset().endpoints.keys();
+            failed.extend(keys.map(|key| (key.clone(), trouble.to_owned())));
+            return failed;
+        }
+        let closed = self.firewall.closed();
+        if !closed.is_empty() {
+            let of = |(key, endpoint): (&EndpointKey, &Arc<EndpointPolicy>)| {
+                let (id, why) = endpoint.chains().find_map(|id| closed.get_key_value(id))?;
+                Some((
+                    key.clone(),
+                    format!("the kernel refuses the rules of {}, which denies meanwhile: {why}", id.source),
+                ))
+            };
+            failed.extend(self.firewall.ruleset().endpoints.iter().filter_map(of));
+        }
+        failed
+    }
+
+    /// Says that the last change is in force, or what of it is not; once, and again when that changes.
+    pub(crate) fn tell_enforced(&mut self, micros: u64) {
+        let Some((serial, change)) = self.enforced.last else { return };
+        if !self.firewall.settled() && !self.firewall.is_refused() {
+            return;
+        }
+        let failed = self.failed_endpoints();
+        if !self.enforced.told || failed != self.enforced.failed {
+            self.enforced.told = true;
+            self.enforced.failed.clone_from(&failed);
+            (self.sink)(KernelFact::Enforced { serial, change, failed, micros });
+        }
+    }
+
+    fn tell_rules(&mut self) {
+        let Told { repaired, trouble } = self.firewall.take_told();
+        if let Some((objects, first)) = repaired {
+            self.state.counters.external_changes += objects as u64;
+            if self.firewall.mode() == Mode::Program {
+                self.state.counters.rule_repairs += objects as u64;
+            }
+            (self.sink)(KernelFact::Repaired { objects, first, held: false });
+        }
+        if trouble {
+            (self.sink)(KernelFact::Rules(self.firewall.trouble().map(str::to_owned)));
+        }
+    }
+}
+
+/// What questions see while rules are written.
+fn view<'a>(state: &'a State, rules: &'a Firewall) -> KernelView<'a> {
+    KernelView { state, rules: Some(rules) }
+}
+
+/// What the thread does in one turn.
+#[derive(Debug)]
+pub(crate) enum Work {
+    One(ToKernel),
+    Burst(Burst),
+}
+
+/// Changes of policy with what came among them.
+#[derive(Debug, Default)]
+pub(crate) struct Burst {
+    /// The changes: one transaction.
+    pub(crate) changes: Vec<PolicyChange>,
+    /// What routing and the speaker made of the same starts, in order; of intents without anything between them the last.
+    /// No rule depends on these, nor they on rules.
+    pub(crate) routes: Vec<ToKernel>,
+}
+
+impl Burst {
+    fn route(&mut self, message: ToKernel) {
+        let intents = |(one, other): (&ToKernel, &ToKernel)| {
+            matches!((one, other), (ToKernel::Intent(_), ToKernel::Intent(_)))
+        };
+        match self.routes.last_mut() {
+            Some(last) if intents((last, &message)) => *last = message,
+            _ => self.routes.push(message),
+        }
+    }
+}
+
+/// A message; a change of policy with all that came while the thread was busy or comes until `rest`, up to the first message
+/// that asks for the changes before it.
+pub(crate) fn gather(first: ToKernel, inbox: &mut Inbox, rest: Option<Instant>) -> Work {
+    let first = match first {
+        ToKernel::Policy(first) => *first,
+        other => return Work::One(other),
+    };
+    let mut burst = Burst { changes: vec![first], ..Burst::default() };
+    while burst.changes.len() < GATHERED {
+        let left = rest.map_or(Duration::ZERO, |rest| rest.saturating_duration_since(Instant::now()));
+        let next = inbox.next_now().or_else(|| (!left.is_zero()).then(|| inbox.next(left).ok())?);
+        match next {
+            Some(ToKernel::Policy(change)) => burst.changes.push(*change),
+            Some(message @ (ToKernel::Intent(_) | ToKernel::Learned(_))) => burst.route(message),
+            // Events are taken at the end of each turn.
+            Some(ToKernel::Watched(_)) => {}
+            Some(message) => {
+                inbox.put_back(message);
+                break;
+            }
+            None => break,
+        }
+    }
+    Work::Burst(burst)
+}
+
+impl PolicyChange {
+    /// Whether host endpoints may govern other interfaces than before, or are others.
+    pub(crate) fn touches_hosts(&self) -> bool {
+        let host = |key: &EndpointKey| matches!(key, EndpointKey::Host { .. });
+        self.globals.is_some() || self.delta.endpoints.keys().any(host)
+    }
+}
+
+impl Picture {
+    /// The names of all interfaces with their addresses.
+    pub(crate) fn interfaces(&self) -> Vec<(&str, Vec<IpAddr>)> {
+        let mut by_index: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
+        for address in &self.addresses {
+            by_index.entry(address.ifindex).or_default().push(address.addr);
+        }
+        let links = self.links.values();
+        links.map(|link| (link.name.as_str(), by_index.remove(&link.index).unwrap_or_default())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::WatchBatch;
+    use crate::messages::KernelIntent;
+    use tortie_engine::policy::RulesetDelta;
+
+    fn change(serial: u64) -> PolicyChange {
+        PolicyChange { serial, change: ChangeId(serial), delta: RulesetDelta::default(), globals: None }
+    }
+
+    fn intent(generation: u64) -> KernelIntent {
+        KernelIntent {
+            generation,
+            change: ChangeId(generation),
+            blackholes: BTreeMap::new(),
+            tunnel: None,
+            view: Arc::default(),
+        }
+    }
+
+    fn policy(serial: u64) -> ToKernel {
+        ToKernel::Policy(Box::new(change(serial)))
+    }
+
+    /// The serials of a burst, and what came among them.
+    fn burst(work: Work) -> (Vec<u64>, Vec<ToKernel>) {
+        let Work::Burst(burst) = work else { panic!("{work:?}") };
+        (burst.changes.iter().map(|change| change.serial).collect(), burst.routes)
+    }
+
+    #[test]
+    fn a_burst_is_one_transaction_whatever_routing_makes_of_each_start() {
+        let (sender, inbox) = channel();
+        for serial in 2..=300 {
+            sender.send(ToKernel::Intent(Arc::new(intent(serial)))).unwrap();
+            sender.send(policy(serial)).unwrap();
+            // Our own routes, as the watch thread hears of them.
+            sender.send(ToKernel::Watched(WatchBatch(()))).unwrap();
+            if serial == 100 {
+                sender.send(ToKernel::Learned(Vec::new().into())).unwrap();
+            }
+        }
+        let mut inbox = Inbox::new(inbox);
+        let (serials, routes) = burst(gather(policy(1), &mut inbox, None));
+        assert!(serials.iter().copied().eq(1..=256));
+        let [ToKernel::Intent(one), ToKernel::Learned(_), ToKernel::Intent(other)] = &*routes else {
+            panic!("{routes:?}")
+        };
+        assert_eq!((one.generation, other.generation), (100, 256));
+    }
+
+    #[test]
+    fn a_question_is_answered_after_what_was_said_before_it_and_no_later() {
+        let (sender, inbox) = channel();
+        sender.send(policy(2)).unwrap();
+        sender.send(ToKernel::Query(Box::new(|_| ()))).unwrap();
+        sender.send(policy(3)).unwrap();
+        let mut inbox = Inbox::new(inbox);
+        // Nor does it wait for the end of the rest.
+        let rest = Some(Instant::now() + Duration::from_hours(1));
+        let (serials, _) = burst(gather(policy(1), &mut inbox, rest));
+        assert_eq!(serials, [1, 2]);
+        assert!(matches!(inbox.next_now(), Some(ToKernel::Query(_))));
+    }
+
+    #[test]
+    fn changes_that_come_while_the_thread_rests_are_one_transaction_with_the_first() {
+        let (sender, inbox) = channel();
+        let mut inbox = Inbox::new(inbox);
+        let later = std::thread::spawn(move || {
+            for serial in 2..=3 {
+                sender.send(policy(serial)).unwrap();
+            }
+            sender.send(ToKernel::SweepStale).unwrap();
+        });
+        let work = gather(policy(1), &mut inbox, Some(Instant::now() + Duration::from_hours(1)));
+        assert_eq!(burst(work).0, [1, 2, 3]);
+        later.join().unwrap();
+    }
+
+    #[test]
+    fn whoever_ends_the_agent_ends_the_rest() {
+        let (sender, inbox) = channel();
+        sender.send(ToKernel::Stop).unwrap();
+        let mut inbox = Inbox::new(inbox);
+        let work = gather(policy(1), &mut inbox, Some(Instant::now() + Duration::from_hours(1)));
+        assert_eq!(burst(work).0, [1]);
+        let next = gather(inbox.next_now().unwrap(), &mut inbox, None);
+        assert!(matches!(next, Work::One(ToKernel::Stop)));
+    }
+}

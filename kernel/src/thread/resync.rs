@@ -1,0 +1,274 @@
+//! Reading the kernel whole, at start and later, and taking over what differs from what was known.
+//!
+//! A million routes take the kernel about a second to show. They are taken as they come, a datagram at a time, and in
+//! between whoever asks is answered; what changes something waits until all is read. The first reading is another
+//! matter: until it is over nothing is known, and questions wait for it.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use tortie_net::Cidr;
+
+use super::state::State;
+use super::view::KernelView;
+use crate::endpoints::{self, Neighbour, Reading};
+use crate::fib::table::Known;
+use crate::messages::KernelFact;
+use crate::netlink::dump;
+use crate::netlink::nexthop::{Content, Nexthop};
+use crate::netlink::route::Route;
+use crate::thread::{NexthopList, Thread};
+
+/// Silent changes are looked for this long after the event that hints at them.
+pub(crate) const SOON: Duration = Duration::from_millis(200);
+/// And in any case this often.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// When the next comparison is due.
+#[derive(Debug)]
+pub(crate) struct Timing {
+    pub(crate) due: Instant,
+    /// Not before: comparing takes at most a fifth of the time when events ask for it.
+    earliest: Instant,
+    /// What asked for it.
+    reason: &'static str,
+}
+
+impl Timing {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { due: now + EVERY, earliest: now, reason: "timer" }
+    }
+
+    /// Compares after this pause, unless that is due before.
+    pub(crate) fn soon(&mut self, pause: Duration, reason: &'static str) {
+        let due = (Instant::now() + pause).max(self.earliest);
+        if due < self.due {
+            (self.due, self.reason) = (due, reason);
+        }
+    }
+
+    /// Compares as soon as that is allowed, for this reason.
+    pub(crate) fn next(&mut self, reason: &'static str) {
+        (self.due, self.reason) = (self.earliest, reason);
+    }
+
+    /// A comparison ended that took so long.
+    fn done(&mut self, now: Instant, took: Duration) {
+        self.earliest = now + took * 4;
+        // When nothing asks for it, a two-hundredth of the time.
+        self.due = now + EVERY.max(took * 200);
+    }
+}
+
+/// A comparison under way.
+#[derive(Debug, Default)]
+pub(crate) struct Comparison {
+    /// Routes of others, and of ours those to endpoints.
+    foreign: Vec<Route>,
+    nexthops: Differing,
+    routes: usize,
+    first: Option<Cidr>,
+}
+
+/// How many nexthop objects were not as known, and how many routes went with them.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Differing {
+    objects: usize,
+    pub(crate) routes: usize,
+}
+
+impl State {
+    /// Before the first route. `nexthops`: all objects, where the kernel has such and showed them whole.
+    pub(crate) fn begin_comparison(&mut self, nexthops: Option<&NexthopList>) -> Comparison {
+        let nexthops = nexthops.map(|list| {
+            let differing = self.take_nexthops(list);
+            self.table.objects.review();
+            differing
+        });
+        self.table.begin_compare();
+        self.table.doubtful = false;
+        Comparison { nexthops: nexthops.unwrap_or_default(), ..Comparison::default() }
+    }
+
+    /// One route of the main table.
+    pub(crate) fn compare_route(&mut self, found: &mut Comparison, route: Route) {
+        if !self.is_of_the_table(&route) {
+            found.foreign.push(route);
+        } else if self.table.compare(&route) {
+            found.routes += 1;
+            found.first.get_or_insert(route.prefix);
+        }
+    }
+
+    /// After the last one; `complete`: none was missing. What differs although no device `moved` is somebody's doing.
+    pub(crate) fn end_comparison(
+        &mut self,
+        found: Comparison,
+        neighbours: &[Neighbour],
+        complete: bool,
+        moved: bool,
+    ) {
+        let Comparison { foreign, nexthops, mut routes, mut first } = found;
+        self.compare_foreign(foreign, neighbours, complete, moved);
+        if complete {
+            let (missing, example) = self.table.end_compare();
+            routes += missing;
+            first = first.or(example);
+        }
+        if moved {
+            self.counters.vanished += (nexthops.routes + routes) as u64;
+            return;
+        }
+        self.external.note(nexthops.objects, || "nexthops differed in a comparison".to_owned());
+        if let Some(prefix) = first {
+            self.external.note(routes, || format!("route {prefix} differed in a comparison"));
+        }
+    }
+
+    /// What a reading says about this host's endpoints, and about what next hops are resolved by.
+    fn compare_foreign(
+        &mut self,
+        mut foreign: Vec<Route>,
+        neighbours: &[Neighbour],
+        complete: bool,
+        moved: bool,
+    ) {
+        let reading = Reading { routes: &foreign, neighbours, complete, moved };
+        self.ends.compare(&reading, &mut self.external);
+        let ends = &self.ends;
+        foreign.retain(|route| !ends.is_gateway(route));
+        self.picture.replace_routes(foreign);
+    }
+
+    /// What a list of all nexthop objects says about ours.
+    pub(crate) fn take_nexthops(&mut self, list: &NexthopList) -> Differing {
+        let known: Vec<u32> = self.table.objects.present().map(|(id, _)| id).collect();
+        let gone: Vec<u32> = known.into_iter().filter(|id| !list.contains_key(id)).collect();
+        let mut changed = Vec::new();
+        for nexthop in list.values() {
+            if self.nexthop_is_ours(nexthop) {
+                changed.push(nexthop);
+            } else {
+                self.table.objects.reserve(nexthop.id);
+            }
+        }
+        members_first(&mut changed);
+        let routes = self.table.lose_objects(&gone);
+        let news = changed.into_iter().filter(|n| self.table.objects.found(n.id, &n.content, false)).count();
+        Differing { objects: gone.len() + news, routes }
+    }
+}
+
+/// Members before groups, so that a group's content can be read.
+fn members_first(list: &mut [&Nexthop]) {
+    list.sort_unstable_by_key(|n| (matches!(n.content, Content::Group(_)), n.id));
+}
+
+impl Thread {
+    /// The first dump: own routes are kept as stale, own nexthop objects adopted.
+    pub(crate) fn start(&mut self) -> io::Result<()> {
+        let begin = Instant::now();
+        let (links, addresses) = dump::devices(&mut self.reader)?;
+        self.state.ends.set_links(links.iter(), begin);
+        self.state.picture.replace_devices(links, addresses);
+        self.state.look_at_tunnel();
+        if self.state.table.objects.enabled() {
+            let (list, _) = dump::nexthops(&mut self.reader)?;
+            let mut own: Vec<&Nexthop> = Vec::new();
+            for nexthop in list.values() {
+                if self.state.nexthop_is_ours(nexthop) {
+                    own.push(nexthop);
+                } else {
+                    self.state.table.objects.reserve(nexthop.id);
+                }
+            }
+            members_first(&mut own);
+            for nexthop in own {
+                self.state.table.objects.found(nexthop.id, &nexthop.content, true);
+            }
+        }
+        let neighbours = endpoints::neighbours(&mut self.reader)?;
+        let protocol = self.state.table.marks.protocol;
+        let mut foreign = Vec::new();
+        let (mut found, mut blackholes) = ([0usize; 2], [0usize; 2]);
+        let (table, ends) = (&mut self.state.table, &self.state.ends);
+        let complete = dump::routes(&mut self.reader, |route| {
+            if route.protocol != protocol || ends.is_ours(&route) {
+                foreign.push(route);
+                return;
+            }
+            table.load(&route);
+            let Some(entry) = table.entries.get(&route.prefix) else { return };
+            let count = if entry.known == Known::Blackhole { &mut blackholes } else { &mut found };
+            if let Some(n) = count.get_mut(usize::from(!route.prefix.is_v4())) {
+                *n += 1;
+            }
+        })?;
+        self.state.compare_foreign(foreign, &neighbours, complete, true);
+        let now = Instant::now();
+        self.state.last_compare = Some((now, now - begin));
+        self.state.measures.compare.time(now - begin);
+        *self.state.measures.compares.entry("start").or_default() += 1;
+        if !complete {
+            self.comparisons.soon(SOON, "interrupted");
+        }
+        let [routes_v4, routes_v6] = found;
+        (self.sink)(KernelFact::Started { routes_v4, routes_v6, blackholes });
+        Ok(())
+    }
+
+    /// Reads everything and takes over what differs from what was known. Questions are answered meanwhile.
+    pub(crate) fn compare(&mut self) -> io::Result<()> {
+        let begin = Instant::now();
+        self.state.counters.compares += 1;
+        let reason = std::mem::replace(&mut self.comparisons.reason, "timer");
+        *self.state.measures.compares.entry(reason).or_default() += 1;
+        let mut complete = true;
+        let nexthops = if self.state.table.objects.enabled() {
+            let (list, whole) = dump::nexthops(&mut self.reader)?;
+            complete &= whole;
+            whole.then_some(list)
+        } else {
+            None
+        };
+        let neighbours = endpoints::neighbours(&mut self.reader)?;
+        let mut found = self.state.begin_comparison(nexthops.as_ref());
+        let (state, inbox, rules) = (&mut self.state, &mut self.inbox, &self.firewall);
+        complete &= dump::route_slices(&mut self.reader, |slice| {
+            for route in slice.drain(..) {
+                state.compare_route(&mut found, route);
+            }
+            inbox.answer(&KernelView { state, rules: Some(rules) });
+        })?;
+        // Read last: a device that changed meanwhile explains what is missing above.
+        let (links, addresses) = dump::devices(&mut self.reader)?;
+        self.state.ends.set_links(links.iter(), begin);
+        let moved = self.state.picture.replace_devices(links, addresses);
+        self.state.end_comparison(found, &neighbours, complete, moved);
+        self.state.look_at_tunnel();
+        self.state.forget_next_hops();
+        let took = begin.elapsed();
+        let now = Instant::now();
+        self.state.last_compare = Some((now, took));
+        self.state.measures.compare.time(took);
+        self.comparisons.done(now, took);
+        if !complete || moved {
+            self.comparisons.soon(SOON, "interrupted");
+        }
+        Ok(())
+    }
+
+    /// Objects may have vanished without a word: their list tells.
+    pub(crate) fn look_at_nexthops(&mut self) -> io::Result<()> {
+        if self.state.table.objects.enabled() {
+            let (list, complete) = dump::nexthops(&mut self.reader)?;
+            if complete {
+                let gone = self.state.take_nexthops(&list).routes;
+                self.state.counters.vanished += gone as u64;
+            } else {
+                self.comparisons.soon(SOON, "interrupted");
+            }
+        }
+        Ok(())
+    }
+}

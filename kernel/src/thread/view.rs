@@ -1,0 +1,504 @@
+//! What a question may read of the kernel thread: counts, states of prefixes, drift, counters.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tortie_config::key::EndpointKey;
+use tortie_net::Cidr;
+
+use super::state::State;
+use crate::endpoints::EndpointView;
+use crate::fib::drift_hold::{Deed, Difference};
+use crate::fib::resolve::Covering;
+use crate::fib::table::{Entry, Known, Want};
+use crate::messages::Mode;
+use crate::nft::{Firewall, RuleCounts, RuleHits, RulePlace, RuleView};
+use crate::thread::metrics::{Compared, DriftCounts, Measures, OPS, RESULTS};
+use tortie_engine::policy::{HostInterfaces, Ruleset, Source};
+use tortie_engine::routing::{ChangeId, Hop, Resolved};
+
+/// What the kernel thread counted since it started.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Counters {
+    /// Requests by kind ([`OPS`]) and answer ([`RESULTS`]).
+    pub ops: [[u64; RESULTS.len()]; OPS.len()],
+    /// Times that notifications were lost.
+    pub overruns: u64,
+    /// Full comparisons with the kernel.
+    pub compares: u64,
+    /// Own objects that somebody else changed or removed.
+    pub external_changes: u64,
+    /// Own routes and what else endpoints need that was put back after that.
+    pub repairs: u64,
+    /// Own packet rules, sets and chains that were put back.
+    pub rule_repairs: u64,
+    /// Own routes that the kernel itself dropped with their device or address.
+    pub vanished: u64,
+}
+
+/// How many routes are in which state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Own routes that are as wanted.
+    pub installed: usize,
+    /// Wanted and not written yet.
+    pub pending: usize,
+    /// Refused by the kernel, or in a foreign route's way.
+    pub failed: usize,
+    /// Learned, but with a reason for no route.
+    pub withheld: usize,
+    /// Found at start, not spoken of since.
+    pub stale: usize,
+    /// Routes of others in the main table.
+    pub foreign: usize,
+    /// Own nexthop objects in the kernel.
+    pub nexthops: usize,
+}
+
+/// The state of one prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RouteCondition {
+    /// As wanted.
+    Installed,
+    /// Not written yet (or, when observing, not as wanted).
+    Pending,
+    /// Failed, with the reason.
+    Failed(String),
+    /// Learned, and no route is wanted: the reason of `routing::kernel_route`.
+    Withheld(&'static str),
+    /// Found at start, kept until it is learned again or swept.
+    Stale,
+    /// In the kernel and to be deleted.
+    Leaving,
+}
+
+/// One own prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteState {
+    /// The prefix.
+    pub prefix: Cidr,
+    /// Its state.
+    pub condition: RouteCondition,
+    /// A blackhole.
+    pub blackhole: bool,
+    /// Where it leads, for routes that are wanted.
+    pub hops: Vec<Hop>,
+    /// The nexthop object that the route in the kernel names.
+    pub nexthop: Option<u32>,
+    /// Why the route that is wanted is as it is: `own-block`, or the reason of `routing::kernel_route`.
+    pub why: Option<&'static str>,
+    /// The change of the store or of BGP that it comes from, 0 for what was found at start.
+    pub change: ChangeId,
+}
+
+/// Differences between what is wanted and what the kernel holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Drift {
+    /// How many.
+    pub count: usize,
+    /// The first few, those of endpoints before others, in words.
+    pub first: Vec<String>,
+}
+
+/// Read access to the kernel thread's state, for one question.
+pub struct KernelView<'a> {
+    pub(crate) state: &'a State,
+    /// `None`: no rules are looked at.
+    pub(crate) rules: Option<&'a Firewall>,
+}
+
+impl std::fmt::Debug for KernelView<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KernelView").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl KernelView<'_> {
+    /// What the agent may do to the kernel.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.state.mode
+    }
+
+    /// Whether routes use nexthop objects.
+    #[must_use]
+    pub fn nexthop_objects(&self) -> bool {
+        self.state.table.objects.enabled()
+    }
+
+    /// Routes by state, as they were counted while they changed: no route is looked at.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let sums = self.state.table.sums();
+        // A prefix is listed as failed until it is right or gone.
+        let failed = self.state.table.failed.len().min(sums.wrong());
+        Counts {
+            installed: sums.right,
+            pending: sums.wrong() - failed,
+            failed,
+            withheld: sums.withheld,
+            stale: sums.stale,
+            foreign: self.state.picture.foreign_count().saturating_sub(self.state.ends.own_routes()),
+            nexthops: self.state.table.objects.count(),
+        }
+    }
+
+    /// How many own objects differ from what is wanted, by plane. Looks at every endpoint, and at no route.
+    #[must_use]
+    pub fn drift_counts(&self) -> DriftCounts {
+        let sums = self.state.table.sums();
+        DriftCounts {
+            routes: [sums.missing, sums.extra, sums.different],
+            interfaces: self.state.ends.differences().len(),
+            rules: self.rules.map(Firewall::drift_counts).unwrap_or_default(),
+        }
+    }
+
+    /// What was measured.
+    #[must_use]
+    pub fn measures(&self) -> Measures {
+        let rules = self.rules.map(|rules| rules.measures().clone()).unwrap_or_default();
+        Measures { rules, ..self.state.measures.clone() }
+    }
+
+    /// The last comparisons of packet rules and of routes, each with how long it is ago.
+    #[must_use]
+    pub fn compared(&self) -> Compared {
+        Compared {
+            routes: self.state.last_compare.map(|(at, _)| at.elapsed()),
+            rules: self.rules.and_then(Firewall::last_compare).map(|at| at.elapsed()),
+        }
+    }
+
+    /// Prefixes that wait to be written.
+    #[must_use]
+    pub fn dirty(&self) -> usize {
+        self.state.table.dirty().len()
+    }
+
+    /// Who is denied what by packets that are logged with this prefix; `None`: by somebody else, or by a rule that is gone.
+    #[must_use]
+    pub fn denial(&self, prefix: &str) -> Option<crate::nft::Denial> {
+        self.rules?.denial(prefix)
+    }
+
+    /// One own prefix; `None`: neither wanted nor in the kernel.
+    #[must_use]
+    pub fn route(&self, prefix: &Cidr) -> Option<RouteState> {
+        let entry = self.state.table.entries.get(prefix)?;
+        self.state_of(prefix, entry)
+    }
+
+    /// Own routes by place in the table, with `within` only those inside of it: at most `max`, from at most `places` places
+    /// from `from` on; and where to go on, `None` at the end. A prefix keeps its place for as long as it is known.
+    #[must_use]
+    pub fn walk(
+        &self,
+        within: Option<Cidr>,
+        from: u32,
+        places: u32,
+        max: usize,
+    ) -> (Vec<RouteState>, Option<u32>) {
+        self.state.table.entries.walk(from, places, max, |prefix, entry| {
+            self.state_of(prefix, entry).filter(|_| within.is_none_or(|w| w.covers(prefix)))
+        })
+    }
+
+    /// All own prefixes, in no order.
+    pub fn routes(&self) -> impl Iterator<Item = RouteState> + '_ {
+        self.state.table.entries.iter().filter_map(|(_, prefix, entry)| self.state_of(prefix, entry))
+    }
+
+    /// The own prefix that covers an address and is in the kernel, the longest one.
+    #[must_use]
+    pub fn own_covering(&self, addr: IpAddr) -> Option<RouteState> {
+        let width = if addr.is_ipv4() { 32 } else { 128 };
+        (0..=width).rev().find_map(|len| {
+            let prefix = Cidr::new(addr, len).ok()?;
+            let entry = self.state.table.entries.get(&prefix)?;
+            entry.known.is_there().then(|| self.state_of(&prefix, entry)).flatten()
+        })
+    }
+
+    /// The foreign route that a next hop at this address is resolved by.
+    #[must_use]
+    pub fn covering(&self, addr: IpAddr) -> Option<Covering> {
+        self.state.picture.covering(addr)
+    }
+
+    /// How the kernel reaches an address without our routes.
+    #[must_use]
+    pub fn resolve(&self, addr: IpAddr) -> Option<Resolved> {
+        self.state.picture.resolve(addr)
+    }
+
+    /// The name of an interface.
+    #[must_use]
+    pub fn interface(&self, ifindex: u32) -> Option<&str> {
+        self.state.picture.links.get(&ifindex).map(|l| l.name.as_str())
+    }
+
+    /// Every interface: its name, the largest packet that it takes in bytes, and whether it is set up.
+    #[must_use]
+    pub fn links(&self) -> Vec<(String, u32, bool)> {
+        let links = self.state.picture.links.values();
+        links.map(|link| (link.name.clone(), link.mtu, link.is_up())).collect()
+    }
+
+    /// The first learned routes that are withheld, by prefix, with the reason of `routing::kernel_route`.
+    #[must_use]
+    pub fn withheld(&self, limit: usize) -> Vec<(Cidr, &'static str)> {
+        let mut found: Vec<(Cidr, &'static str)> = Vec::new();
+        for (_, prefix, entry) in self.state.table.entries.iter() {
+            if let Some(RouteCondition::Withheld(reason)) = self.condition(prefix, entry) {
+                found.push((*prefix, reason));
+                if found.len() == limit {
+                    break;
+                }
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
+    /// Every interface with its addresses.
+    #[must_use]
+    pub fn interfaces(&self) -> BTreeMap<String, Vec<IpAddr>> {
+        let picture = &self.state.picture;
+        let mut found: BTreeMap<String, Vec<IpAddr>> =
+            picture.links.values().map(|link| (link.name.clone(), Vec::new())).collect();
+        for address in &picture.addresses {
+            let link = picture.links.get(&address.ifindex);
+            if let Some(addrs) = link.and_then(|link| found.get_mut(link.name.as_str())) {
+                addrs.push(address.addr);
+            }
+        }
+        found
+    }
+
+    /// The interface that packets to an address leave by: by a route of ours, else of others.
+    #[must_use]
+    pub fn device(&self, addr: IpAddr) -> Option<&str> {
+        let own = self.own_covering(addr);
+        let ifindex = match own.as_ref().and_then(|route| route.hops.first()) {
+            Some(Hop::Tunnel { .. }) => return Some(crate::fib::ipip_tunnel::DEVICE),
+            Some(Hop::Plain { ifindex, .. }) => *ifindex,
+            None => self.resolve(addr)?.ifindex,
+        };
+        self.interface(ifindex)
+    }
+
+    /// What is not as wanted, with the first `limit` in words.
+    #[must_use]
+    pub fn drift(&self, limit: usize) -> Drift {
+        let (count, first) = self.differences(limit);
+        Drift { count, first: first.into_iter().map(|one| one.text).collect() }
+    }
+
+    /// The same, one by one: since when, and who did it as far as the kernel tells.
+    #[must_use]
+    pub fn differences(&self, limit: usize) -> (usize, Vec<Difference>) {
+        let table = &self.state.table;
+        let entries = (table.sums().wrong() > 0).then(|| table.entries.iter());
+        let wrong = entries.into_iter().flatten().filter(|(.., e)| !table.is_right(e));
+        let mut wrong: Vec<(&Cidr, &Entry)> = wrong.map(|(_, p, e)| (p, e)).collect();
+        let ends = self.state.ends.differences();
+        let count = wrong.len() + ends.len();
+        wrong.sort_unstable_by_key(|(p, _)| **p);
+        let end = |text: String| Difference { mark: '~', text, since: None, hint: None, held: false };
+        let one = |(prefix, entry): (&Cidr, &Entry)| {
+            let deed = table.study.deed(prefix);
+            Difference {
+                mark: match (entry.want, entry.known.is_there()) {
+                    (Want::Nothing(_), _) => '+',
+                    (_, false) => '-',
+                    (_, true) => '~',
+                },
+                text: describe(prefix, entry),
+                since: deed.map(|deed| deed.at.elapsed()),
+                hint: deed.map(Deed::hint),
+                held: table.study.holds(prefix),
+            }
+        };
+        let first = ends.into_iter().map(end).chain(wrong.into_iter().map(one));
+        (count, first.take(limit).collect())
+    }
+
+    /// How long differences are still left for study; `None`: they are repaired.
+    #[must_use]
+    pub fn held_for(&self) -> Option<Duration> {
+        self.state.table.study.until().map(|until| until.saturating_duration_since(std::time::Instant::now()))
+    }
+
+    /// How long ago rules were found to differ that are not repaired.
+    #[must_use]
+    pub fn rules_drift_age(&self) -> Option<Duration> {
+        self.rules.and_then(Firewall::drift_age)
+    }
+
+    /// One workload endpoint of this host; `None`: there is no such.
+    #[must_use]
+    pub fn endpoint(&self, key: &EndpointKey) -> Option<EndpointView> {
+        self.state.ends.view(key)
+    }
+
+    /// All workload endpoints of this host, by key.
+    pub fn endpoints(&self) -> impl Iterator<Item = EndpointView> + '_ {
+        self.state.ends.views()
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.state.counters
+    }
+
+    /// How long the last full comparison with the kernel is ago (the dump at start is the first), and how long it took;
+    /// `None`: none yet.
+    #[must_use]
+    pub fn last_compare(&self) -> Option<(Duration, Duration)> {
+        self.state.last_compare.map(|(at, took)| (at.elapsed(), took))
+    }
+
+    /// What is wrong with the tunnel device.
+    #[must_use]
+    pub fn tunnel(&self) -> Option<&str> {
+        self.state.tunnel_trouble.as_deref()
+    }
+
+    /// What may be done to the packet rules.
+    #[must_use]
+    pub fn rules_mode(&self) -> Mode {
+        self.rules.map_or(Mode::Off, Firewall::mode)
+    }
+
+    /// What keeps the packet rules from being in force.
+    #[must_use]
+    pub fn rules_trouble(&self) -> Option<&str> {
+        self.rules.and_then(Firewall::trouble)
+    }
+
+    /// How many rules, chains, sets and elements are wanted, and what was counted; `None`: rules are off.
+    #[must_use]
+    pub fn rule_counts(&self) -> Option<RuleCounts> {
+        self.rules.filter(|rules| rules.mode() != Mode::Off).map(Firewall::counts)
+    }
+
+    /// What endpoints of this host are allowed, as the rules have it.
+    #[must_use]
+    pub fn ruleset(&self) -> Option<&Ruleset> {
+        self.rules.map(Firewall::ruleset)
+    }
+
+    /// Which host endpoint governs which interface.
+    #[must_use]
+    pub fn host_interfaces(&self) -> Option<&HostInterfaces> {
+        self.rules.map(Firewall::hosts)
+    }
+
+    /// Why packets are dropped that are logged with this prefix; `None`: by somebody else, or by a rule that is gone.
+    #[must_use]
+    pub fn explain(&self, prefix: &str) -> Option<String> {
+        self.rules?.explain(prefix)
+    }
+
+    /// A rule of ours that a trace saw; `None`: there is no such rule any more.
+    #[must_use]
+    pub fn rule(&self, chain: &str, place: RulePlace) -> Option<RuleView> {
+        self.rules?.renderer().rule(chain, place)
+    }
+
+    /// The wanted packet rules as nft writes them.
+    #[must_use]
+    pub fn rules_text(&self) -> String {
+        self.rules.map(Firewall::text).unwrap_or_default()
+    }
+
+    /// What the kernel's rules of a policy or a profile counted since they were written, by their number, inbound and
+    /// outbound; empty for those that act on nothing here.
+    ///
+    /// # Errors
+    /// When the kernel shows no rules.
+    pub fn rule_hits(&self, source: &Source) -> io::Result<[Vec<RuleHits>; 2]> {
+        self.rules.map_or_else(|| Ok(Default::default()), |rules| rules.hits(source))
+    }
+
+    /// What the wanted rules would do with packets, by the interpreter of tests; empty when there are no rules.
+    #[cfg(feature = "test-hooks")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn rehearse(
+        &self,
+        flows: &[tortie_engine::policy::path::Flow],
+        routes: &tortie_engine::policy::path::Routes,
+    ) -> Vec<crate::nft::Rehearsal> {
+        self.rules.map(|rules| rules.rehearse(flows, routes)).unwrap_or_default()
+    }
+
+    /// How the rules differed from what the kernel held at the last comparison that found anything which is not repaired:
+    /// how many objects, and the first ones in words.
+    #[must_use]
+    pub fn rules_drift(&self) -> (usize, &[String]) {
+        self.rules.map_or((0, &[]), Firewall::drift)
+    }
+
+    fn state_of(&self, prefix: &Cidr, entry: &Entry) -> Option<RouteState> {
+        Some(RouteState {
+            prefix: *prefix,
+            condition: self.condition(prefix, entry)?,
+            blackhole: entry.want == Want::Blackhole
+                || (entry.known == Known::Blackhole && matches!(entry.want, Want::Nothing(_))),
+            hops: match entry.want {
+                Want::Via(target, _) => self.state.table.objects.hops(target).to_vec(),
+                _ => Vec::new(),
+            },
+            nexthop: match entry.known {
+                Known::Nexthop(id) => Some(id),
+                _ => None,
+            },
+            why: match entry.want {
+                Want::Via(_, reason) => Some(self.state.table.reason(reason)),
+                Want::Blackhole => Some("own-block"),
+                Want::Nothing(_) => None,
+            },
+            change: self.state.table.change_of(entry),
+        })
+    }
+
+    fn condition(&self, prefix: &Cidr, entry: &Entry) -> Option<RouteCondition> {
+        let table = &self.state.table;
+        let there = !matches!(entry.known, Known::Absent | Known::Gone);
+        let right = table.is_right(entry);
+        match entry.want {
+            Want::Nothing(_) if there && entry.stale => Some(RouteCondition::Stale),
+            Want::Nothing(_) if there => Some(
+                table
+                    .failed
+                    .get(prefix)
+                    .map_or(RouteCondition::Leaving, |r| RouteCondition::Failed(r.to_string())),
+            ),
+            Want::Nothing(reason) => reason.map(|r| RouteCondition::Withheld(table.reason(r))),
+            _ if right => Some(RouteCondition::Installed),
+            _ => Some(
+                table
+                    .failed
+                    .get(prefix)
+                    .map_or(RouteCondition::Pending, |r| RouteCondition::Failed(r.to_string())),
+            ),
+        }
+    }
+}
+
+/// A difference in words.
+fn describe(prefix: &Cidr, entry: &Entry) -> String {
+    let there = !matches!(entry.known, Known::Absent | Known::Gone);
+    match (entry.want, there) {
+        (Want::Nothing(_), _) => format!("{prefix}: in the kernel, not wanted"),
+        (Want::Blackhole, false) => format!("{prefix}: blackhole missing"),
+        (Want::Blackhole, true) => format!("{prefix}: should be a blackhole"),
+        (Want::Via(..), false) => format!("{prefix}: missing"),
+        (Want::Via(..), true) => format!("{prefix}: leads elsewhere"),
+    }
+}

@@ -1,0 +1,356 @@
+//! From the speaker's values to the API's: pure translation, no decisions.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tortie_bgp::bfd::{self, Endpoint};
+use tortie_bgp::{
+    Drain, Family, NextHopState, PathInfo, PathSource, PeerStatus, RestartPhase, RouteInfo, RouteMatch,
+    RouteQuery as Question, RouteTable, State, Unusable,
+};
+use tortie_net::Cidr;
+
+use crate::api::RouteQuery;
+use crate::api::bgp::{BgpPath, BgpRoute, MessageError, Peer, PeerBfd, PeerError, PeerFamily, PeerRange};
+use crate::api::status::{API_VERSION, ApiError, List};
+use crate::speaker::{RangeView, SpeakerView};
+use tortie_engine::routing::{LearnedPath, OriginKind, RangeIntent, RoutingIntent};
+
+/// How many prefixes of a router inside one pool are looked at for hints: a look must not hold the speaker up.
+const HINTED: usize = 4096;
+
+/// A list with its frame.
+pub(in crate::agent) fn list<T>(kind: &str, node: &str, revision: u64, items: Vec<T>) -> List<T> {
+    List {
+        api_version: API_VERSION.to_owned(),
+        kind: kind.to_owned(),
+        node: node.to_owned(),
+        revision,
+        time: crate::agent::core::now_text(),
+        more: false,
+        next: None,
+        items,
+    }
+}
+
+/// RFC 3339 of a moment `ago`.
+fn ago(span: Duration) -> String {
+    let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::ZERO);
+    let at = Timestamp::now().checked_sub(span).unwrap_or(Timestamp::UNIX_EPOCH);
+    format!("{at:.3}")
+}
+
+fn hex(octets: &[u8]) -> String {
+    octets.iter().map(|o| format!("{o:02x}")).collect()
+}
+
+fn drain_name(drain: Drain) -> &'static str {
+    match drain {
+        Drain::Off => "off",
+        Drain::Announce => "announce",
+        Drain::Withdraw => "withdraw",
+    }
+}
+
+/// One peer of the API; a wanted peer that the speaker does not know yet is Idle.
+pub(in crate::agent) fn peer(
+    session: &str,
+    intent: &RoutingIntent,
+    status: Option<&PeerStatus>,
+    watched: Option<&(Endpoint, bfd::Status)>,
+) -> Option<Peer> {
+    let wanted = intent.peers.get(session)?;
+    let up = status.and_then(|s| s.session.as_ref());
+    let mut capabilities = Vec::new();
+    if let Some(s) = up {
+        capabilities.extend(s.families.iter().map(|f| format!("{}-unicast", f.as_str())));
+        let named = [
+            (s.as4, "4-octet-as"),
+            (s.route_refresh, "route-refresh"),
+            (s.enhanced_refresh, "enhanced-route-refresh"),
+            (s.extended_messages, "extended-messages"),
+            (s.extended_next_hop, "extended-next-hop"),
+            (!s.add_path_receive.is_empty(), "add-path-receive"),
+            (!s.add_path_send.is_empty(), "add-path-send"),
+            (s.graceful_restart.is_some(), "graceful-restart"),
+        ];
+        capabilities.extend(named.iter().filter(|(has, _)| *has).map(|(_, name)| (*name).to_owned()));
+    }
+    let state = status.map_or(State::Idle, |s| s.state);
+    let since = status.map_or(Duration::ZERO, |s| s.since);
+    Some(Peer {
+        session: session.to_owned(),
+        // Of an unnumbered peer only the speaker knows where it is.
+        address: status.map_or(wanted.remote, |s| s.remote).ip().to_string(),
+        port: wanted.remote.port(),
+        name: wanted.name.clone(),
+        kind: wanted.kind.as_str().to_owned(),
+        range: wanted.range.map(|range| range.to_string()),
+        reason: wanted.reason.clone(),
+        remote_as: status.map_or(wanted.asn, |s| s.asn),
+        state: state.as_str().to_owned(),
+        state_since: ago(since),
+        state_seconds: since.as_secs(),
+        flaps: status.map_or(0, |s| u64::from(s.flaps)),
+        last_error: status.and_then(|s| s.last_down.as_ref()).map(|(down, when)| PeerError {
+            code: down.code.as_str().to_owned(),
+            text: down.text.clone(),
+            time: ago(*when),
+        }),
+        last_message_error: status.and_then(|s| s.last_error.as_ref()).map(|e| MessageError {
+            code: e.kind.as_str().to_owned(),
+            text: e.text.clone(),
+            time: ago(e.ago),
+            notification: e.code.map(|(code, subcode)| [code, subcode]),
+            data: hex(&e.data),
+            message: hex(&e.message),
+        }),
+        families: status
+            .map(|s| {
+                s.families
+                    .iter()
+                    .map(|f| PeerFamily {
+                        afi: f.family.as_str().to_owned(),
+                        safi: "unicast".to_owned(),
+                        received: u64::from(f.received),
+                        accepted: u64::from(f.accepted),
+                        best: u64::from(f.best),
+                        advertised: u64::from(f.advertised),
+                        stale: u64::from(f.stale),
+                    })
+                    .collect()
+            })
+            .unwrap_or_default(),
+        hold_seconds: up.map_or(0, |s| s.hold_time.as_secs()),
+        keepalive_seconds: up.map_or(0, |s| s.keepalive.as_secs()),
+        router_id: up.map(|s| s.router_id.to_string()),
+        messages_in: status.map_or(0, |s| s.received.total()),
+        messages_out: status.map_or(0, |s| s.sent.total()),
+        capabilities,
+        graceful_restart: match status.map(|s| s.restart) {
+            Some(RestartPhase::Waiting(left)) => format!("helper, {}s left", left.as_secs()),
+            Some(RestartPhase::LongLived(left)) => format!("long-lived helper, {}s left", left.as_secs()),
+            Some(RestartPhase::Refreshing(left)) => format!("refreshing, {}s left", left.as_secs()),
+            _ => "idle".to_owned(),
+        },
+        drain: status.map_or("off", |s| drain_name(s.drain)).to_owned(),
+        drain_taken: false,
+        shutdown: wanted.shutdown.as_deref().map(str::to_owned),
+        notes: Vec::new(),
+        bfd: wanted.bfd.is_some().then(|| forwarding(watched)),
+    })
+}
+
+/// The ranges of the API; one that the speaker does not know yet has no sessions.
+pub(in crate::agent) fn ranges(intent: &RoutingIntent, known: &[RangeView]) -> Vec<PeerRange> {
+    let one = |(name, wanted): (&String, &RangeIntent)| {
+        let status = known.iter().find(|range| *range.name == **name).map(|range| &range.status);
+        PeerRange {
+            name: name.clone(),
+            prefix: wanted.prefix.to_string(),
+            reason: wanted.peer.reason.clone(),
+            remote_as: wanted.peer.asn,
+            sessions: status.map_or(0, |s| s.peers),
+            max_sessions: wanted.max_sessions,
+            refused: status.map_or(0, |s| s.refused),
+            last_error: status.and_then(|s| s.last_down.as_ref()).map(|(addr, down, when)| PeerError {
+                code: down.code.as_str().to_owned(),
+                text: format!("{addr}: {}", down.text),
+                time: ago(*when),
+            }),
+        }
+    };
+    intent.ranges.iter().map(one).collect()
+}
+
+/// The BFD session of a peer that wants one.
+fn forwarding(watched: Option<&(Endpoint, bfd::Status)>) -> PeerBfd {
+    let Some((endpoint, s)) = watched else {
+        return PeerBfd { state: "Waiting".to_owned(), ..PeerBfd::default() };
+    };
+    let millis = |time: Duration| u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+    let heard = s.detection_time.is_some();
+    let diagnostic = |d: bfd::Diagnostic| (d != bfd::Diagnostic::NONE).then(|| d.as_str().to_owned());
+    PeerBfd {
+        state: s.state.as_str().to_owned(),
+        state_since: Some(ago(s.since)),
+        state_seconds: s.since.as_secs(),
+        remote_state: heard.then(|| s.remote_state.as_str().to_owned()),
+        path: Some(endpoint.path.as_str().to_owned()),
+        transmit_millis: s.transmit_interval.map(millis),
+        receive_millis: heard.then(|| millis(s.receive_interval)),
+        detection_millis: s.detection_time.map(millis),
+        diagnostic: diagnostic(s.diagnostic),
+        remote_diagnostic: diagnostic(s.remote_diagnostic),
+        last_down: s.last_down.map(|(cause, when)| PeerError {
+            code: cause.as_str().to_owned(),
+            text: cause.to_string(),
+            time: ago(when),
+        }),
+        ups: s.ups,
+        discriminator: s.discriminator,
+        remote_discriminator: s.remote_discriminator,
+        remote_independent: s.remote_independent,
+        packets_in: s.received,
+        packets_out: s.sent,
+    }
+}
+
+/// Of each router that may announce prefixes inside pools, those of the best paths that are its own.
+pub(in crate::agent) fn inside_pools(
+    view: &SpeakerView<'_>,
+    intent: &RoutingIntent,
+) -> Vec<(String, Vec<LearnedPath>)> {
+    let routers = intent.peers.iter().filter(|(_, peer)| peer.is_router() && peer.policy.import_pools);
+    let learned = routers.filter_map(|(session, _)| {
+        let id = view.peer(session).filter(|p| p.families.iter().any(|f| f.best > 0))?.id;
+        let inside = intent.view.pools.iter().flat_map(|pool| {
+            let matching = RouteMatch::Within(pool.cidr);
+            view.routes(Question { table: RouteTable::AdjIn(id), matching }, None, HINTED)
+        });
+        let mut paths: Vec<LearnedPath> = inside.filter_map(|route| learned_path(&route)).collect();
+        // A pool may lie in another one.
+        paths.sort_unstable_by_key(|path| path.prefix);
+        paths.dedup_by_key(|path| path.prefix);
+        (!paths.is_empty()).then(|| (session.clone(), paths))
+    });
+    learned.collect()
+}
+
+fn learned_path(route: &RouteInfo) -> Option<LearnedPath> {
+    let attributes = &route.paths.iter().find(|path| path.best)?.attributes;
+    Some(LearnedPath {
+        prefix: route.prefix,
+        next_hop: attributes.next_hop.embedded(),
+        originator: attributes.originator_id(),
+        origin_as: attributes.as_path.origin(),
+    })
+}
+
+/// Finds the session that a person means: its name, the node's name, or the address.
+pub(in crate::agent) fn session_named<'a>(
+    intent: &'a RoutingIntent,
+    wanted: &str,
+) -> Result<&'a String, ApiError> {
+    let address = wanted.parse::<std::net::IpAddr>().ok();
+    let mut found = intent
+        .peers
+        .iter()
+        .filter(|(session, p)| *session == wanted || p.name == wanted || address == Some(p.remote.ip()));
+    match (found.next(), found.next()) {
+        (Some((session, _)), None) => Ok(session),
+        (Some((first, _)), Some((second, _))) => Err(ApiError {
+            code: "invalid".to_owned(),
+            text: format!(
+                "`{wanted}` means several sessions, such as {first} and {second}: name one of them"
+            ),
+        }),
+        _ => Err(ApiError {
+            code: "not-found".to_owned(),
+            text: format!("no peer `{wanted}` is wanted here: `tortie bgp peers` lists them"),
+        }),
+    }
+}
+
+/// One prefix of the API.
+pub(in crate::agent) fn route(info: &RouteInfo, intent: &RoutingIntent) -> BgpRoute {
+    BgpRoute { prefix: info.prefix.to_string(), paths: info.paths.iter().map(|p| path(p, intent)).collect() }
+}
+
+fn path(info: &PathInfo, intent: &RoutingIntent) -> BgpPath {
+    let a = &info.attributes;
+    let (from, source, local) = match &info.source {
+        PathSource::Local { kind } => {
+            let what = match crate::speaker::origin_kind(*kind) {
+                Some(OriginKind::OwnBlock) => "own block",
+                Some(OriginKind::Borrowed) => "borrowed address",
+                Some(OriginKind::Floating) => "floating address",
+                None => "local route",
+            };
+            ("local".to_owned(), "local", Some(what))
+        }
+        PathSource::Peer { name, ebgp, .. } => {
+            let shown = intent.peers.get(&**name).map_or_else(|| name.to_string(), |p| p.name.clone());
+            (shown, if *ebgp { "eBGP" } else { "iBGP" }, None)
+        }
+    };
+    let reason = match (info.unusable, info.best, info.decided_by) {
+        (Some(Unusable::Filtered(why)), ..) => format!("refused: {why}"),
+        (Some(Unusable::NextHop), ..) => match info.next_hop {
+            Some(NextHopState::Unreachable) => {
+                let why = match a.next_hop.addr() {
+                    IpAddr::V6(hop) if hop.to_ipv4_mapped().is_some() => {
+                        ": it is an IPv4 address, to which no IPv6 route leads"
+                    }
+                    _ => "",
+                };
+                format!("next hop {} is unreachable{why}", a.next_hop)
+            }
+            _ => format!("next hop {} is not resolved yet", a.next_hop),
+        },
+        (None, true, None) => local.map_or_else(|| "only usable path".to_owned(), str::to_owned),
+        (None, true, Some(step)) => format!("best by {}", step.as_str()),
+        (None, false, Some(step)) => format!("lost by {}", step.as_str()),
+        (None, false, None) => String::new(),
+    };
+    BgpPath {
+        best: info.best,
+        multipath: info.multipath,
+        usable: info.unusable.is_none(),
+        reason,
+        from,
+        path_id: info.path_id,
+        source: source.to_owned(),
+        next_hop: local.is_none().then(|| a.next_hop.to_string()),
+        as_path: a.as_path.to_string(),
+        local_pref: a.local_pref,
+        med: a.med,
+        origin: a.origin.as_str().to_owned(),
+        communities: a.communities.iter().map(|c| format!("{}:{}", c >> 16, c & 0xffff)).collect(),
+        large_communities: a.large_communities.iter().map(|[x, y, z]| format!("{x}:{y}:{z}")).collect(),
+        stale: info.stale,
+    }
+}
+
+/// Reads the prefix part of a question: what is listed, one after the other.
+pub(in crate::agent) fn runs(query: &RouteQuery) -> Result<Vec<RouteMatch>, ApiError> {
+    let invalid = |text: String| ApiError { code: "invalid".to_owned(), text };
+    let cidr = |text: &str| text.parse::<Cidr>().map_err(|e| invalid(e.to_string()));
+    if let Some(text) = &query.prefix {
+        if let Ok(addr) = text.parse::<std::net::IpAddr>() {
+            return Ok(vec![RouteMatch::Longest(addr)]);
+        }
+        return Ok(vec![RouteMatch::Exact(cidr(text)?)]);
+    }
+    if let Some(text) = &query.within {
+        return Ok(vec![RouteMatch::Within(cidr(text)?)]);
+    }
+    Ok(Family::ALL.map(RouteMatch::All).to_vec())
+}
+
+/// Where a listing of routes stands: in one of its runs, from this place of the table on. As text, `run-place`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in crate::agent) struct Cursor {
+    pub(in crate::agent) run: usize,
+    pub(in crate::agent) place: u32,
+}
+
+impl std::fmt::Display for Cursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.run, self.place)
+    }
+}
+
+impl std::str::FromStr for Cursor {
+    type Err = ApiError;
+
+    fn from_str(text: &str) -> Result<Self, ApiError> {
+        let read = || {
+            let (run, place) = text.split_once('-')?;
+            Some(Self { run: run.parse().ok()?, place: place.parse().ok()? })
+        };
+        let text = || format!("`{text}` is not the `next` of a page");
+        read().ok_or_else(|| ApiError { code: "invalid".to_owned(), text: text() })
+    }
+}

@@ -1,0 +1,260 @@
+//! `policy trace --live`: what the kernel does with packets, beside what the evaluator of `policy` says of each.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::agent::handle::{Live, busy};
+use crate::agent::policy_view::packet::{self, Walked};
+use crate::agent::policy_view::trace;
+use crate::api::policy::{LivePacket, LiveStep, LiveTrace, LiveTraceRequest};
+use crate::api::status::ApiError;
+use tortie_engine::policy::path::{self, Half, Path};
+use tortie_engine::policy::{Decider, Globals, Verdict};
+use tortie_kernel::{
+    KernelView, Meaning, Mode, RuleView, Traced, TracedFlow, TracedPacket, TracedStep, TracedVerdict,
+};
+
+/// Longest trace, in seconds.
+const LONGEST: u64 = 60;
+
+fn invalid(text: String) -> ApiError {
+    ApiError { code: "invalid".to_owned(), text }
+}
+
+impl Live {
+    /// Traces packets in the kernel until the time is up or the caller drops the question.
+    pub(in crate::agent) async fn trace_packets(
+        &self,
+        request: LiveTraceRequest,
+    ) -> Result<LiveTrace, ApiError> {
+        let LiveTraceRequest { packet, seconds } = request;
+        if !(1..=LONGEST).contains(&seconds) {
+            return Err(invalid(format!("a trace takes 1 to {LONGEST} seconds, not {seconds}")));
+        }
+        let armed = Arc::clone(&self.tracing).try_lock_owned().map_err(|_| ApiError {
+            code: "busy".to_owned(),
+            text: format!(
+                "another packet is traced on this host: try again when that is over, in {LONGEST} s at the latest"
+            ),
+        })?;
+        let source_port = packet.sport;
+        let (asked, found, globals) = self.follow(packet).await?;
+        let (ends, what) = asked.named(&found);
+        let half = self.half(&found)?;
+        let flow = TracedFlow {
+            src: half.flow.packet.src,
+            dst: half.flow.packet.dst,
+            protocol: half.flow.packet.protocol,
+            source_port,
+            destination_port: half.flow.packet.ports.map(|(_, port)| port),
+            icmp: half.flow.packet.icmp,
+        };
+        self.kernel(may_trace).await??;
+        // Hung up when this question is answered, or dropped.
+        let (_caller, stop) = UnixStream::pair().map_err(|error| busy(&format!("no socket: {error}")))?;
+        let work = move || {
+            let traced = tortie_kernel::trace(&flow, Duration::from_secs(seconds), &stop);
+            drop(armed);
+            traced
+        };
+        let traced = tokio::task::spawn_blocking(work).await.map_err(|_| busy("the agent is stopping"))?;
+        let traced = traced.map_err(|text| ApiError { code: "no-trace".to_owned(), text })?;
+        let node = self.node.clone();
+        let Traced { packets, lost } = traced;
+        let packets: Vec<LivePacket> = self
+            .kernel(move |view| {
+                packets.iter().map(|packet| beside(view, &node, &globals, &half, packet)).collect()
+            })
+            .await?;
+        let [from, to] = ends;
+        let any = |word: &str| packets.iter().any(|packet| packet.result == word);
+        let result = ["differs", "agrees", "changed", "established"].into_iter().find(|word| any(word));
+        let denied = packets.iter().any(|packet| packet.verdict == trace::word(Verdict::Deny));
+        let verdict = trace::word(if denied { Verdict::Deny } else { Verdict::Allow }).to_owned();
+        Ok(LiveTrace {
+            result: result.unwrap_or("none").to_owned(),
+            verdict: (!packets.is_empty()).then_some(verdict),
+            from,
+            to,
+            what,
+            seconds,
+            packets,
+            lost,
+        })
+    }
+
+    /// This host's part of the way.
+    fn half(&self, found: &path::Trace) -> Result<Half, ApiError> {
+        let here = found.halves.iter().find(|half| half.host == self.node && !half.outer);
+        here.cloned().ok_or_else(|| {
+            let mut hosts: Vec<&str> = found.halves.iter().map(|half| half.host.as_str()).collect();
+            hosts.dedup();
+            let hosts = hosts.join(" or ");
+            invalid(format!("the packet does not pass this host ({}): trace it on {hosts}", self.node))
+        })
+    }
+}
+
+fn may_trace(view: &KernelView<'_>) -> Result<(), ApiError> {
+    let no = |text: String| Err(ApiError { code: "no-trace".to_owned(), text });
+    match (view.rules_mode(), view.rules_trouble()) {
+        (Mode::Program, None) => Ok(()),
+        (Mode::Program, Some(trouble)) => no(format!("nothing can be traced: {trouble}")),
+        _ => no("this agent writes no packet rules (--policy), so that it traces none; \
+                 without --live the answer is from the store"
+            .to_owned()),
+    }
+}
+
+/// A packet with what should have become of it, by the rules that the kernel thread has now.
+fn beside(
+    view: &KernelView<'_>,
+    node: &str,
+    globals: &Arc<Globals>,
+    half: &Half,
+    packet: &TracedPacket,
+) -> LivePacket {
+    let mut half = half.clone();
+    if let (Some((source, _)), Some(port)) = (&mut half.flow.packet.ports, packet.source_port) {
+        *source = port;
+    }
+    let (_, path, _): Walked = packet::live(view, node, globals, &half);
+    let views = packet.steps.iter().map(|step| step.place.and_then(|place| view.rule(&step.chain, place)));
+    let views: Vec<Option<RuleView>> = views.collect();
+    let seen = Seen::of(packet, &views);
+    let (result, note) = seen.compare(&path);
+    LivePacket {
+        after_millis: u64::try_from(packet.after.as_millis()).unwrap_or(u64::MAX),
+        sport: packet.source_port.filter(|_| half.flow.packet.ports.is_some()),
+        verdict: trace::word(seen.verdict()).to_owned(),
+        by: seen.by(),
+        result: result.to_owned(),
+        expected: trace::word(path.verdict).to_owned(),
+        expected_by: trace::by(&path),
+        note,
+        steps: packet.steps.iter().zip(&views).map(|(told, view)| step(told, view.as_ref())).collect(),
+    }
+}
+
+/// What the steps of a packet come to.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Where it was dropped, in words.
+    dropped: Option<String>,
+    /// The rule that dropped it is another program's.
+    foreign: bool,
+    /// The last decision of policy.
+    decider: Option<Decider>,
+    established: bool,
+    /// A rule of ours that is not there any more.
+    gone: bool,
+}
+
+impl Seen {
+    fn of(packet: &TracedPacket, views: &[Option<RuleView>]) -> Self {
+        let mut seen = Self::default();
+        for (step, view) in packet.steps.iter().zip(views) {
+            let meaning = view.as_ref().map(|view| &view.meaning);
+            match meaning {
+                Some(Meaning::Decides(decider)) => seen.decider = Some(decider.clone()),
+                Some(Meaning::Established) => seen.established = true,
+                _ => {}
+            }
+            // One that somebody else put into our table is in nobody's way to compare.
+            let theirs = !step.ours || step.place.is_some_and(|place| !place.is_ours());
+            seen.gone |= !theirs && step.handle.is_some() && view.is_none();
+            if step.verdict == TracedVerdict::Drop {
+                seen.foreign = theirs;
+                seen.dropped = Some(match meaning {
+                    Some(Meaning::Decides(decider)) => trace::decider(decider),
+                    Some(Meaning::Drops(why)) => why.clone(),
+                    _ => place(step),
+                });
+            }
+        }
+        seen
+    }
+
+    fn verdict(&self) -> Verdict {
+        if self.dropped.is_some() { Verdict::Deny } else { Verdict::Allow }
+    }
+
+    fn by(&self) -> String {
+        match (&self.dropped, &self.decider) {
+            (Some(dropped), _) => dropped.clone(),
+            (None, _) if self.established => "of a connection that was allowed when it began".to_owned(),
+            (None, Some(decider)) => trace::decider(decider),
+            (None, None) => "no rule of a policy".to_owned(),
+        }
+    }
+
+    /// `agrees`, `differs`, or why that cannot be said; and where it may come from.
+    fn compare(&self, path: &Path) -> (&'static str, String) {
+        if self.gone {
+            return ("changed", "a rule that it met is another by now: trace again".to_owned());
+        }
+        if self.established && self.dropped.is_none() {
+            return ("established", "only the first packet of a connection can be compared".to_owned());
+        }
+        match (self.verdict(), path.verdict) {
+            (Verdict::Deny, Verdict::Allow) if self.foreign => {
+                ("differs", "the rule that drops it is none of Tortie's".to_owned())
+            }
+            (seen, wanted) if seen != wanted => ("differs", REPORT.to_owned()),
+            (Verdict::Deny, _) if self.foreign => ("agrees", String::new()),
+            _ => match (&self.decider, path.decider()) {
+                (Some(seen), Some(wanted)) if seen != wanted => ("differs", REPORT.to_owned()),
+                (None, Some(_)) => (
+                    "differs",
+                    "it did not come to that rule: no route, the reverse path filter, or no listener"
+                        .to_owned(),
+                ),
+                _ => ("agrees", String::new()),
+            },
+        }
+    }
+}
+
+const REPORT: &str =
+    "`tortie diff` says whether the kernel has the rules that are wanted; when it does, please report this";
+
+/// The place of a step, in words.
+fn place(step: &TracedStep) -> String {
+    match step.handle {
+        Some(handle) => format!("table {}, chain {}, rule handle {handle}", step.table, step.chain),
+        None => format!("table {}, chain {}, policy of the chain", step.table, step.chain),
+    }
+}
+
+fn step(step: &TracedStep, view: Option<&RuleView>) -> LiveStep {
+    let of = match (view.map(|view| &view.meaning), step.handle) {
+        (Some(Meaning::Decides(decider)), _) => trace::decider(decider),
+        (Some(Meaning::Passes(id, at)), _) => format!("{}, rule {at}", id.source),
+        (Some(Meaning::Established), _) => "established connection".to_owned(),
+        (Some(Meaning::Drops(why)), _) => why.clone(),
+        (Some(Meaning::Frame), _) => String::new(),
+        (None, Some(_)) if step.ours => match step.place {
+            Some(place) if !place.is_ours() => "a rule that Tortie did not write".to_owned(),
+            _ => "a rule that is gone".to_owned(),
+        },
+        (None, _) => String::new(),
+    };
+    LiveStep {
+        table: step.table.clone(),
+        chain: step.chain.clone(),
+        rule: view.map(|view| view.at),
+        handle: step.handle,
+        of,
+        text: view.map(|view| view.text.clone()).unwrap_or_default(),
+        verdict: match &step.verdict {
+            TracedVerdict::Accept => "accept".to_owned(),
+            TracedVerdict::Drop => "drop".to_owned(),
+            TracedVerdict::Continue => "continue".to_owned(),
+            TracedVerdict::Return => "return".to_owned(),
+            TracedVerdict::Jump(chain) => format!("jump {chain}"),
+            TracedVerdict::Goto(chain) => format!("goto {chain}"),
+            TracedVerdict::Other(number) => format!("verdict {number}"),
+        },
+    }
+}

@@ -1,0 +1,218 @@
+//! BMP stations (RFC 7854): a task for each, which tells it what peers send, and what we use of it (RFC 9069).
+//!
+//! ```text
+//!  connect -> Initiation -> listen at the speaker (from here on everything is in order)
+//!    sessions that are up: Peer Up, then their Adj-RIB-In page by page, End-of-RIB
+//!    meanwhile and after:  UPDATEs as they came, Peer Up, Peer Down; statistics each minute
+//!  a station that does not keep up is disconnected and hears everything again
+//! ```
+//!
+//! What is told, and how, is in [`teller`](crate::agent::bmp::exporter): the Adj-RIB-In before policy, where what a peer sent is passed on as it
+//! was, after policy, or both; and the Loc-RIB. Pages of a table and messages come over one queue, which the speaker's thread fills in the
+//! order of events, so that a page never undoes a later message.
+
+pub(super) mod exporter;
+pub(super) mod loc_rib;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tortie_bgp::bmp::{Message, Tlvs, info, termination};
+use tortie_config::resource::BmpPolicy;
+
+use crate::agent::bmp::exporter::Teller;
+use crate::agent::handle::{Live, ask_speaker};
+use crate::agent::health::problems::finding;
+use crate::api::codes;
+use crate::api::status::Problem;
+use crate::speaker::{SpeakerView, ToSpeaker, monitor_queue};
+
+/// Octets that wait for a station; more, and it is disconnected.
+const QUEUE: usize = 32 * 1024 * 1024;
+/// How long a connect, and each write, may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Waits between attempts: the first, and the longest.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Between statistics.
+const STATISTICS: Duration = Duration::from_secs(60);
+
+struct Task {
+    stop: watch::Sender<bool>,
+    handle: tokio::task::JoinHandle<()>,
+    trouble: Trouble,
+}
+
+/// Why a station hears nothing now.
+type Trouble = Arc<Mutex<Option<String>>>;
+
+fn note(trouble: &Trouble, text: Option<String>) {
+    *trouble.lock().unwrap_or_else(PoisonError::into_inner) = text;
+}
+
+/// The stations that are wanted now, each with its task.
+#[derive(Default)]
+pub(super) struct Stations {
+    tasks: HashMap<(SocketAddr, BmpPolicy), Task>,
+}
+
+impl Stations {
+    /// Starts and ends tasks so that these stations are served.
+    pub(super) fn follow(
+        &mut self,
+        wanted: &[(SocketAddr, BmpPolicy)],
+        live: &Arc<Live>,
+        io: &tokio::runtime::Handle,
+    ) {
+        self.tasks.retain(|station, task| {
+            let keep = wanted.contains(station);
+            if !keep {
+                let _ = task.stop.send(true);
+            }
+            keep
+        });
+        for station in wanted {
+            self.tasks.entry(*station).or_insert_with(|| {
+                let (stop, stopped) = watch::channel(false);
+                let trouble = Trouble::default();
+                let handle = io.spawn(serve(*station, Arc::clone(live), stopped, Arc::clone(&trouble)));
+                Task { stop, handle, trouble }
+            });
+        }
+    }
+
+    /// Remarks on those that hear nothing.
+    pub(super) fn notes(&self) -> impl Iterator<Item = Problem> {
+        self.tasks.iter().filter_map(|((addr, _), task)| {
+            let why = task.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+            let text = format!("the BMP station hears nothing: {why}; tried again");
+            Some(finding(&codes::BMP_STATION_AWAY, "", addr.to_string(), text))
+        })
+    }
+
+    /// Says goodbye to all.
+    pub(super) async fn stop(&mut self) {
+        for (_, task) in self.tasks.drain() {
+            let _ = task.stop.send(true);
+            let _ = tokio::time::timeout(Duration::from_secs(1), task.handle).await;
+        }
+    }
+}
+
+/// One station until it is no longer wanted.
+async fn serve(
+    (addr, policy): (SocketAddr, BmpPolicy),
+    live: Arc<Live>,
+    mut stopped: watch::Receiver<bool>,
+    trouble: Trouble,
+) {
+    let mut wait = RETRY.0;
+    let mut told = false;
+    loop {
+        let start = Instant::now();
+        let Err(why) = session(addr, policy, &live, stopped.clone(), &trouble).await else { return };
+        // A station that is away for a day is one line, and one when it is back.
+        if start.elapsed() > PATIENCE {
+            wait = RETRY.0;
+            told = false;
+        }
+        note(&trouble, Some(why.clone()));
+        if !std::mem::replace(&mut told, true) {
+            tracing::warn!(target: "tortie", "BMP station {addr}: {why}; trying again");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(wait.mul_f64(rand::random_range(0.75..1.0))) => {}
+            () = told_to_stop(&mut stopped) => return,
+        }
+        wait = (wait * 2).min(RETRY.1);
+    }
+}
+
+/// One connection. `Ok`: the station is no longer wanted.
+async fn session(
+    addr: SocketAddr,
+    policy: BmpPolicy,
+    live: &Live,
+    mut stopped: watch::Receiver<bool>,
+    trouble: &Trouble,
+) -> Result<(), String> {
+    let stream = tokio::select! {
+        stream = tokio::time::timeout(PATIENCE, TcpStream::connect(addr)) => {
+            stream.map_err(|_| "no answer".to_owned())?.map_err(|e| e.to_string())?
+        }
+        () = told_to_stop(&mut stopped) => return Ok(()),
+    };
+    let speaker = live.speaker.load_full().ok_or("the speaker has not started yet")?;
+    tracing::info!(target: "tortie", "BMP station {addr}: connected");
+    note(trouble, None);
+    let (mut reader, mut writer) = stream.into_split();
+    let mut out = Vec::new();
+    initiation(&live.node, &mut out);
+    let (sender, mut queue) = monitor_queue(QUEUE);
+    speaker.send(ToSpeaker::Monitor(sender.clone())).map_err(|e| e.to_string())?;
+    let mut teller = Teller::new(speaker, sender, policy);
+    let mut statistics = tokio::time::interval_at(tokio::time::Instant::now() + STATISTICS, STATISTICS);
+    let mut ignored = [0; 256];
+    loop {
+        let mut rest = out.as_slice();
+        while !rest.is_empty() {
+            // As long as it takes something, however slowly, the queue decides.
+            let written = tokio::time::timeout(PATIENCE, writer.write(rest)).await;
+            let taken =
+                written.map_err(|_| "it takes nothing any more".to_owned())?.map_err(|e| e.to_string())?;
+            rest = rest.get(taken..).unwrap_or_default();
+        }
+        out.clear();
+        tokio::select! {
+            biased;
+            () = told_to_stop(&mut stopped) => {
+                end(termination::ADMIN, &mut out);
+                let _ = tokio::time::timeout(PATIENCE, writer.write_all(&out)).await;
+                let _ = writer.shutdown().await;
+                return Ok(());
+            }
+            read = reader.read(&mut ignored) => match read {
+                Ok(0) => return Err("it closed the connection".to_owned()),
+                Ok(_) => {}
+                Err(e) => return Err(e.to_string()),
+            },
+            heard = queue.next() => {
+                let heard = heard.ok_or("the speaker has stopped, or too many listen to it")?;
+                if teller.hear(heard, &queue, &mut out).is_err() {
+                    end(termination::RESOURCES, &mut out);
+                    let _ = tokio::time::timeout(PATIENCE, writer.write_all(&out)).await;
+                    return Err("it is slower than BGP; it will hear everything again".to_owned());
+                }
+                teller.ask();
+            }
+            _ = statistics.tick() => {
+                let counts = |view: &SpeakerView<'_>| (view.peers(), view.totals());
+                if let Ok((peers, totals)) = ask_speaker(&teller.speaker, counts).await {
+                    teller.statistics(&peers, &totals, &mut out);
+                }
+            }
+        }
+    }
+}
+
+async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {
+    // A sender that is gone means the same.
+    let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+fn initiation(node: &str, out: &mut Vec<u8>) {
+    let mut tlvs = Vec::new();
+    Tlvs::push(&mut tlvs, info::SYS_DESCR, concat!("tortie ", env!("CARGO_PKG_VERSION")).as_bytes());
+    Tlvs::push(&mut tlvs, info::SYS_NAME, node.as_bytes());
+    Message::Initiation(Tlvs::new(&tlvs).unwrap_or_default()).write(out);
+}
+
+fn end(reason: u16, out: &mut Vec<u8>) {
+    let mut tlvs = Vec::new();
+    Tlvs::push(&mut tlvs, termination::REASON, &reason.to_be_bytes());
+    Message::Termination(Tlvs::new(&tlvs).unwrap_or_default()).write(out);
+}

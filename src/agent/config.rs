@@ -1,0 +1,403 @@
+//! What the agent was asked to be: flags over environment over file; what none of them says comes from the store, else
+//! from the defaults.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+use crate::agent::logging::format::LogForm;
+use crate::api::MetricsPage;
+use crate::plugins::{attach, docker};
+
+/// How far the agent goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Extent {
+    /// Write what is wanted
+    Program,
+    /// Compute, report drift, touch and write nothing
+    Observe,
+    /// A pure speaker: neither read nor write the kernel
+    Off,
+}
+
+/// `--ip4` and `--ip6`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressChoice {
+    /// The interface of the default route.
+    Auto,
+    /// No address: the host takes no part in this family.
+    Nothing,
+    /// This address, with the length of its network.
+    Given(IpAddr, u8),
+}
+
+impl FromStr for AddressChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => return Ok(Self::Auto),
+            "none" => return Ok(Self::Nothing),
+            _ => {}
+        }
+        let wrong = || format!("`{text}` is neither auto, none nor ADDRESS/LENGTH such as 192.0.2.13/24");
+        let (addr, len) = text.split_once('/').ok_or_else(wrong)?;
+        let addr: IpAddr = addr.parse().map_err(|_| wrong())?;
+        let len: u8 = len.parse().map_err(|_| wrong())?;
+        if len > if addr.is_ipv4() { 32 } else { 128 } {
+            return Err(wrong());
+        }
+        Ok(Self::Given(addr, len))
+    }
+}
+
+impl<'de> Deserialize<'de> for AddressChoice {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// `--metrics-per-peer`: which peers have series of their own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PerPeer {
+    /// Configured peers; of the mesh those that are down
+    #[default]
+    Explicit,
+    /// Every peer: about 60 series each
+    All,
+    /// Only those that are down, and only that they are
+    None,
+}
+
+/// A page of metrics with the names of another exporter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompatPage {
+    /// Felix and kube-controllers.
+    Felix,
+    /// bird_exporter.
+    Bird,
+}
+
+impl From<CompatPage> for MetricsPage {
+    fn from(page: CompatPage) -> Self {
+        match page {
+            CompatPage::Felix => Self::Felix,
+            CompatPage::Bird => Self::Bird,
+        }
+    }
+}
+
+/// `--metrics-compat`: a page and where it is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compat {
+    /// Whose names.
+    pub page: CompatPage,
+    /// Where.
+    pub addr: SocketAddr,
+}
+
+impl FromStr for Compat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "`{text}` is no page of metrics: write felix=PORT or bird=PORT, or ADDRESS:PORT in place of PORT"
+            )
+        };
+        let (page, place) = text.split_once('=').unwrap_or((text, ""));
+        let (page, port) = match page {
+            "felix" => (CompatPage::Felix, 9091),
+            "bird" => (CompatPage::Bird, 9324),
+            _ => return Err(wrong()),
+        };
+        let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let addr = match (place, place.parse::<u16>()) {
+            ("", _) => local(port),
+            (_, Ok(port)) => local(port),
+            _ => place.parse().map_err(|_| wrong())?,
+        };
+        Ok(Self { page, addr })
+    }
+}
+
+impl<'de> Deserialize<'de> for Compat {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What a flag, the environment or the file may say; `None` = nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Settings {
+    /// Accept BGP sessions here [default: the node's addresses, port from the store or 179]
+    #[arg(long, value_name = "ADDR:PORT", env = "TORTIE_BGP_LISTEN", value_delimiter = ',')]
+    pub bgp_listen: Vec<SocketAddr>,
+    /// Serve health, metrics and the read-only API here; `none` for nowhere [default: 127.0.0.1:9099; with --kernel observe none]
+    #[arg(long, value_name = "ADDR:PORT", env = "TORTIE_HTTP")]
+    pub http: Option<HttpChoice>,
+    /// Answer HTTP under this name, too; may be repeated. Loopback names and the address of --http always are
+    #[arg(long, value_name = "NAME", env = "TORTIE_HTTP_HOST", value_delimiter = ',')]
+    pub http_host: Vec<String>,
+    /// Which peers have series of their own in metrics [default: explicit]
+    #[arg(long, value_enum, env = "TORTIE_METRICS_PER_PEER")]
+    pub metrics_per_peer: Option<PerPeer>,
+    /// Serve metrics under the names of another exporter, too: felix[=9091], bird[=9324]; on loopback unless ADDR:PORT is given
+    #[arg(long, value_name = "PAGE[=PLACE]", env = "TORTIE_METRICS_COMPAT", value_delimiter = ',')]
+    pub metrics_compat: Vec<Compat>,
+    /// Protocol number of own kernel routes [default: 179]
+    #[arg(long, value_name = "N", env = "TORTIE_ROUTE_PROTOCOL", value_parser = clap::value_parser!(u8).range(5..))]
+    pub route_protocol: Option<u8>,
+    /// Metric of own kernel routes [default: 1790]
+    #[arg(long, value_name = "N", env = "TORTIE_ROUTE_METRIC", value_parser = clap::value_parser!(u32).range(1..))]
+    pub route_metric: Option<u32>,
+    /// What to do to the kernel's routes [default: program]
+    #[arg(long, value_enum, env = "TORTIE_KERNEL")]
+    pub kernel: Option<Extent>,
+    /// What to do to the kernel's packet rules, and to the routes of endpoints [default: as --kernel]
+    #[arg(long, value_enum, env = "TORTIE_POLICY")]
+    pub policy: Option<Extent>,
+    /// With --kernel observe: BIRD's control socket, may be repeated [default: where Calico and Debian have it]
+    #[arg(long, value_name = "PATH", env = "TORTIE_BIRD_SOCKET", value_delimiter = ',')]
+    pub bird_socket: Vec<PathBuf>,
+    /// Keep the last good state of the store here [default: /var/lib/tortie/cache.json]
+    #[arg(long, value_name = "PATH", env = "TORTIE_CACHE")]
+    pub cache: Option<PathBuf>,
+    /// This host's IPv4 address: auto, none or ADDR/LEN [default: what the store says, else auto]
+    #[arg(long, value_name = "CHOICE", env = "TORTIE_IP4")]
+    pub ip4: Option<AddressChoice>,
+    /// This host's IPv6 address: auto, none or ADDR/LEN [default: what the store says, else none]
+    #[arg(long, value_name = "CHOICE", env = "TORTIE_IP6")]
+    pub ip6: Option<AddressChoice>,
+    /// Tell this BMP station what peers send (RFC 7854) [default: bgp/v1/{host/NODE,global}/bmp_stations in the store]
+    #[arg(long, value_name = "ADDR:PORT", env = "TORTIE_BMP_STATION", value_delimiter = ',')]
+    pub bmp_station: Vec<SocketAddr>,
+    /// Serve the Docker drivers tortie and tortie-ipam
+    #[arg(long, value_name = "BOOL", env = "TORTIE_DOCKER", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub docker: Option<bool>,
+    /// Serve Docker under the names calico and calico-ipam, too
+    #[arg(long, value_name = "BOOL", env = "TORTIE_DOCKER_COMPAT", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub docker_compat: Option<bool>,
+    /// Folder of the Docker drivers' sockets [default: /run/docker/plugins]
+    #[arg(long, value_name = "DIR", env = "TORTIE_DOCKER_DIR")]
+    pub docker_dir: Option<PathBuf>,
+    /// dockerd's own socket, which tells names and labels [default: /run/docker.sock]
+    #[arg(long, value_name = "PATH", env = "TORTIE_DOCKER_API")]
+    pub docker_api: Option<PathBuf>,
+    /// Labels of containers that begin so become labels of endpoints; `none` for no labels [default: org.projectcalico.label.]
+    #[arg(long, value_name = "PREFIX", env = "TORTIE_DOCKER_LABELS")]
+    pub docker_labels: Option<String>,
+    /// Form of log lines on standard error [default: auto]
+    #[arg(long, value_enum, value_name = "FORM", env = "TORTIE_LOG_FORMAT")]
+    pub log_format: Option<LogForm>,
+    /// This host's AS [default: what the store says, else 64512]
+    #[arg(long = "as", value_name = "N", env = "TORTIE_AS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[serde(rename = "as")]
+    pub asn: Option<u32>,
+}
+
+/// `--http`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpChoice {
+    /// Not at all.
+    Nowhere,
+    /// Here.
+    At(SocketAddr),
+}
+
+impl FromStr for HttpChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self::Nowhere);
+        }
+        text.parse()
+            .map(Self::At)
+            .map_err(|_| format!("`{text}` is neither none nor ADDRESS:PORT such as 127.0.0.1:9099"))
+    }
+}
+
+impl<'de> Deserialize<'de> for HttpChoice {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Settings {
+    /// Where the last good state of the store is kept.
+    #[must_use]
+    pub fn cache_path(&self) -> PathBuf {
+        self.cache.clone().unwrap_or_else(|| PathBuf::from("/var/lib/tortie/cache.json"))
+    }
+
+    /// Reads the settings file (TOML, the flags' names without dashes in front).
+    ///
+    /// # Errors
+    /// A sentence that names file, line and what is wrong.
+    pub fn from_file(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            format!("the settings file {} cannot be read: {e}; name one with --config", path.display())
+        })?;
+        let settings: Self = toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+        if settings.route_protocol.is_some_and(|p| p < 5) {
+            return Err(format!(
+                "{}: route-protocol is 5 to 255 (the kernel uses 0 to 4 itself)",
+                path.display()
+            ));
+        }
+        if settings.asn == Some(0) {
+            return Err(format!("{}: as 0 is reserved (RFC 7607)", path.display()));
+        }
+        Ok(settings)
+    }
+
+    /// What `self` does not say is taken from `weaker`.
+    #[must_use]
+    pub fn or(self, weaker: Self) -> Self {
+        Self {
+            bgp_listen: if self.bgp_listen.is_empty() { weaker.bgp_listen } else { self.bgp_listen },
+            bmp_station: if self.bmp_station.is_empty() { weaker.bmp_station } else { self.bmp_station },
+            http: self.http.or(weaker.http),
+            http_host: if self.http_host.is_empty() { weaker.http_host } else { self.http_host },
+            metrics_per_peer: self.metrics_per_peer.or(weaker.metrics_per_peer),
+            metrics_compat: if self.metrics_compat.is_empty() {
+                weaker.metrics_compat
+            } else {
+                self.metrics_compat
+            },
+            route_protocol: self.route_protocol.or(weaker.route_protocol),
+            route_metric: self.route_metric.or(weaker.route_metric),
+            kernel: self.kernel.or(weaker.kernel),
+            policy: self.policy.or(weaker.policy),
+            bird_socket: if self.bird_socket.is_empty() { weaker.bird_socket } else { self.bird_socket },
+            cache: self.cache.or(weaker.cache),
+            ip4: self.ip4.or(weaker.ip4),
+            ip6: self.ip6.or(weaker.ip6),
+            docker: self.docker.or(weaker.docker),
+            docker_compat: self.docker_compat.or(weaker.docker_compat),
+            docker_dir: self.docker_dir.or(weaker.docker_dir),
+            docker_api: self.docker_api.or(weaker.docker_api),
+            docker_labels: self.docker_labels.or(weaker.docker_labels),
+            log_format: self.log_format.or(weaker.log_format),
+            asn: self.asn.or(weaker.asn),
+        }
+    }
+
+    /// The HTTP address, if any.
+    #[must_use]
+    pub fn http(&self) -> Option<SocketAddr> {
+        match self.http {
+            Some(HttpChoice::Nowhere) => None,
+            Some(HttpChoice::At(addr)) => Some(addr),
+            // Felix's health port, and Felix is there.
+            None if self.kernel() == Extent::Observe => None,
+            None => Some(SocketAddr::from(([127, 0, 0, 1], 9099))),
+        }
+    }
+
+    /// The Docker drivers, where they are wanted: with either flag.
+    #[must_use]
+    pub fn docker(&self, node: &str, socket: &Path) -> Option<docker::Options> {
+        let compat = self.docker_compat.unwrap_or(false);
+        if !self.docker.unwrap_or(compat) {
+            return None;
+        }
+        let path = |given: &Option<PathBuf>, default: &str| given.clone().unwrap_or_else(|| default.into());
+        let Ok(labels) = self.docker_labels.as_deref().unwrap_or(docker::LABEL_PREFIX).parse();
+        Some(docker::Options {
+            node: node.to_owned(),
+            agent: attach::Agent::new(socket.to_owned(), attach::AgentAbsent::default()),
+            dir: path(&self.docker_dir, docker::PLUGINS),
+            compat,
+            api: path(&self.docker_api, docker::API),
+            labels,
+        })
+    }
+
+    /// What to do to the kernel.
+    #[must_use]
+    pub fn kernel(&self) -> Extent {
+        self.kernel.unwrap_or(Extent::Program)
+    }
+
+    /// What to do to packet rules and endpoints: as much as to the kernel where nobody says otherwise, and nothing where
+    /// the kernel is left alone.
+    #[must_use]
+    pub fn policy(&self) -> Extent {
+        match self.kernel() {
+            Extent::Off => Extent::Off,
+            kernel => self.policy.unwrap_or(kernel),
+        }
+    }
+
+    /// The address choices must fit their family.
+    ///
+    /// # Errors
+    /// A sentence that names the flag.
+    pub fn check(&self) -> Result<(), String> {
+        if let Some(AddressChoice::Given(addr @ IpAddr::V6(_), _)) = self.ip4 {
+            return Err(format!("--ip4 {addr} is an IPv6 address: use --ip6"));
+        }
+        if let Some(AddressChoice::Given(addr @ IpAddr::V4(_), _)) = self.ip6 {
+            return Err(format!("--ip6 {addr} is an IPv4 address: use --ip4"));
+        }
+        if self.kernel() == Extent::Observe && (self.docker == Some(true) || self.docker_compat == Some(true))
+        {
+            let text = "--docker and --kernel observe exclude each other: who observes writes nothing, and Docker's drivers \
+                        write addresses and endpoints";
+            return Err(text.to_owned());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_names_line_and_field() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tortie.toml");
+        std::fs::write(&path, "route-metric = 100\nkernal = \"off\"\n").unwrap();
+        let error = Settings::from_file(&path).unwrap_err();
+        assert!(
+            error.contains("tortie.toml") && error.contains("line 2") && error.contains("kernal"),
+            "{error}"
+        );
+        std::fs::write(&path, "ip4 = \"10.0.0.1\"\n").unwrap();
+        assert!(Settings::from_file(&path).unwrap_err().contains("ADDRESS/LENGTH"));
+        std::fs::write(
+            &path,
+            "as = 64999\nkernel = \"observe\"\nhttp = \"none\"\nbgp-listen = [\"127.0.0.1:1790\"]\n",
+        )
+        .unwrap();
+        let file = Settings::from_file(&path).unwrap();
+        assert_eq!((file.asn, file.kernel(), file.http()), (Some(64_999), Extent::Observe, None));
+        let flags = Settings { asn: Some(1), ..Settings::default() };
+        assert_eq!(flags.or(file).asn, Some(1));
+    }
+
+    #[test]
+    fn rules_follow_the_kernel_flag_and_are_off_without_it() {
+        let of = |kernel, policy| Settings { kernel, policy, ..Settings::default() }.policy();
+        assert_eq!(of(None, None), Extent::Program);
+        assert_eq!(of(Some(Extent::Observe), None), Extent::Observe);
+        assert_eq!(of(Some(Extent::Observe), Some(Extent::Program)), Extent::Program);
+        assert_eq!(of(None, Some(Extent::Off)), Extent::Off);
+        assert_eq!(of(Some(Extent::Off), Some(Extent::Program)), Extent::Off);
+    }
+
+    #[test]
+    fn families_do_not_mix() {
+        let settings = Settings { ip4: Some("fd00::1/64".parse().unwrap()), ..Settings::default() };
+        assert!(settings.check().is_err());
+        assert!("10.0.0.1/33".parse::<AddressChoice>().is_err());
+    }
+}

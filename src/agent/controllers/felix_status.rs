@@ -1,0 +1,426 @@
+//! What other programs of Calico's world read of this host: `felix/v1/host/<h>/...` in the store.
+//!
+//! - `status` (with a time to live) and `last_reported_status` (without), each `ReportingIntervalSecs`; 0: never.
+//! - One key for each endpoint of the host: up, down or error, when `EndpointReportingEnabled`. At most one
+//!   transaction each `EndpointReportingDelaySecs`, which also absorbs flaps. The own keys are read once an hour, so that
+//!   what a former agent or somebody else left there is put right.
+//!
+//! When endpoints are reported no more their keys go, so that nobody believes what is no longer kept. When the agent
+//! ends, `status` goes with its lease and everything else stays as it was last known.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tortie_config::key::{EndpointKey, FelixItem, Key};
+use tortie_config::resource::{AgentStatus, EndpointState, EndpointStatus, Extra};
+
+use crate::agent::controllers::Keeper;
+use crate::agent::core::{Core, now_text};
+use tortie_kernel::EndpointCondition;
+use tortie_store::{LeaseId, MAX_TXN_OPS, Op, Store, StoreError, Txn};
+
+/// Between readings of the own keys.
+const READ_EVERY: Duration = Duration::from_secs(3600);
+/// Before a write that failed is tried again, at least.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What is to be reported.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(in crate::agent) struct Wanted {
+    /// Between reports of the agent; zero: none.
+    pub(in crate::agent) interval: Duration,
+    /// How long a report of the agent counts.
+    pub(in crate::agent) ttl: Duration,
+    /// Between writes of endpoints.
+    pub(in crate::agent) delay: Duration,
+    /// The endpoints; `None`: they are not reported.
+    pub(in crate::agent) endpoints: Option<BTreeMap<FelixItem, EndpointState>>,
+}
+
+impl Core {
+    /// What is to be reported now; `None` before the kernel has answered.
+    pub(in crate::agent) fn reports(&self) -> Option<Wanted> {
+        if !self.running() {
+            return None;
+        }
+        let settings = self.model.settings();
+        Some(Wanted {
+            interval: settings.reporting_interval,
+            ttl: settings.reporting_ttl,
+            delay: settings.endpoint_reporting_delay,
+            endpoints: settings.endpoint_reporting_enabled.then(|| {
+                let conditions = self.enforcement.conditions().iter();
+                conditions
+                    .map(|(key, condition)| {
+                        let failed = self.enforcement.failure(key).is_some();
+                        (item(key), state(condition, failed))
+                    })
+                    .collect()
+            }),
+        })
+    }
+}
+
+fn item(key: &EndpointKey) -> FelixItem {
+    match key {
+        EndpointKey::Workload { orchestrator, workload, endpoint, .. } => FelixItem::Workload {
+            orchestrator: orchestrator.clone(),
+            workload: workload.clone(),
+            endpoint: endpoint.clone(),
+        },
+        EndpointKey::Host { endpoint, .. } => FelixItem::HostEndpoint { endpoint: endpoint.clone() },
+    }
+}
+
+/// An interface that is absent or down is no error; rules or routes that cannot be written are.
+fn state(condition: &EndpointCondition, failed: bool) -> EndpointState {
+    match condition {
+        EndpointCondition::Up if failed => EndpointState::Error,
+        EndpointCondition::Up => EndpointState::Up,
+        EndpointCondition::Down(_) => EndpointState::Down,
+        EndpointCondition::Failed(_) => EndpointState::Error,
+    }
+}
+
+/// The task that reports.
+#[derive(Debug)]
+pub(in crate::agent) struct Reports(Keeper<Wanted>);
+
+impl Reports {
+    /// Starts the task; an agent that only observes writes nothing.
+    pub(in crate::agent) fn start(
+        io: &tokio::runtime::Handle,
+        store: Arc<dyn Store>,
+        node: &str,
+        writes: bool,
+    ) -> Self {
+        let reporter = Reporter {
+            store,
+            node: node.to_owned(),
+            started: Instant::now(),
+            lease: None,
+            reported: None,
+            kept: BTreeMap::new(),
+            read: None,
+        };
+        Self(Keeper::start(io, writes, |seen, ended| reporter.run(seen, ended)))
+    }
+
+    pub(in crate::agent) fn tell(&self, wanted: Option<Wanted>) {
+        if let Some(wanted) = wanted {
+            self.0.tell(wanted, |old, new| old != new);
+        }
+    }
+
+    /// Ends the task; the leased key goes if the store answers in time.
+    pub(in crate::agent) async fn stop(&mut self) {
+        self.0.stop().await;
+    }
+}
+
+struct Reporter {
+    store: Arc<dyn Store>,
+    node: String,
+    started: Instant,
+    lease: Option<(LeaseId, Duration)>,
+    /// When the agent's status was written last.
+    reported: Option<Instant>,
+    /// Endpoints as the store has them; `None`: something that cannot be read.
+    kept: BTreeMap<FelixItem, Option<EndpointState>>,
+    /// When they were read.
+    read: Option<Instant>,
+}
+
+impl Reporter {
+    async fn run(mut self, mut seen: watch::Receiver<Wanted>, mut ended: tokio::sync::oneshot::Receiver<()>) {
+        let mut retry: Option<Instant> = None;
+        let mut written: Option<Instant> = None;
+        loop {
+            let wanted = seen.borrow_and_update().clone();
+            let now = Instant::now();
+            if retry.is_none_or(|at| at <= now) {
+                retry = None;
+                let may_write = written.is_none_or(|at| at + wanted.delay <= now);
+                let outcome = match self.status(&wanted, now).await {
+                    Ok(()) if may_write => self.endpoints(&wanted, now).await,
+                    other => other.map(|()| false),
+                };
+                match outcome {
+                    Ok(true) => written = Some(Instant::now()),
+                    Ok(false) => {}
+                    Err(error) => {
+                        tracing::debug!(target: "tortie", "status reports are not written: {error}");
+                        retry = Some(now + RETRY);
+                    }
+                }
+            }
+            let next = self.next(&wanted, written, retry);
+            let sleep = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = &mut ended => break,
+                () = sleep => {}
+                told = seen.changed() => if told.is_err() { break },
+            }
+        }
+        if let Some((lease, _)) = self.lease {
+            let _ = self.store.revoke(lease).await;
+        }
+    }
+
+    /// When something is due without being told.
+    fn next(&self, wanted: &Wanted, written: Option<Instant>, retry: Option<Instant>) -> Option<Instant> {
+        if retry.is_some() {
+            return retry;
+        }
+        let report =
+            self.reported.filter(|_| wanted.interval > Duration::ZERO).map(|at| at + wanted.interval);
+        let endpoints = (!self.changes(wanted).is_empty())
+            .then(|| written.map_or_else(Instant::now, |at| at + wanted.delay));
+        let read = self.read.filter(|_| wanted.endpoints.is_some()).map(|at| at + READ_EVERY);
+        [report, endpoints, read].into_iter().flatten().min()
+    }
+
+    /// The agent's own status, when it is due.
+    async fn status(&mut self, wanted: &Wanted, now: Instant) -> Result<(), StoreError> {
+        if wanted.interval == Duration::ZERO {
+            if let Some((lease, _)) = self.lease.take() {
+                self.store.revoke(lease).await?;
+            }
+            return Ok(());
+        }
+        if self.reported.is_some_and(|at| at + wanted.interval > now) {
+            return Ok(());
+        }
+        let lease = self.lease(wanted.ttl).await?;
+        let value = AgentStatus {
+            time: now_text(),
+            uptime: self.started.elapsed(),
+            first_update: self.reported.is_none(),
+            extra: Extra::default(),
+        }
+        .to_value();
+        let put = |item, lease| Op::Put { key: self.key(item), value: value.clone(), lease };
+        let ops = vec![put(FelixItem::Status, Some(lease)), put(FelixItem::LastReportedStatus, None)];
+        if let Err(error) = self.store.commit(Txn { ops, ..Txn::default() }).await {
+            self.lease = None;
+            return Err(error);
+        }
+        self.reported = Some(now);
+        Ok(())
+    }
+
+    /// A lease with this time to live that was renewed now.
+    async fn lease(&mut self, ttl: Duration) -> Result<LeaseId, StoreError> {
+        if let Some((lease, lives)) = self.lease.take() {
+            if lives == ttl && self.store.keep_alive(lease).await? {
+                self.lease = Some((lease, lives));
+                return Ok(lease);
+            }
+            if lives != ttl {
+                self.store.revoke(lease).await?;
+            }
+        }
+        let lease = self.store.grant(ttl).await?;
+        self.lease = Some((lease, ttl));
+        Ok(lease)
+    }
+
+    /// Endpoints whose keys are not as they should be; true when something was written.
+    async fn endpoints(&mut self, wanted: &Wanted, now: Instant) -> Result<bool, StoreError> {
+        if wanted.endpoints.is_some() && self.read.is_none_or(|at| at + READ_EVERY <= now) {
+            self.read(now).await?;
+        }
+        let changes: Vec<(FelixItem, Option<EndpointState>)> =
+            self.changes(wanted).into_iter().take(MAX_TXN_OPS).collect();
+        if changes.is_empty() {
+            return Ok(false);
+        }
+        let ops = changes
+            .iter()
+            .map(|(item, state)| {
+                let key = self.key(item.clone());
+                match state {
+                    Some(state) => {
+                        Op::Put { key, value: EndpointStatus::new(*state).to_value(), lease: None }
+                    }
+                    None => Op::Delete { key },
+                }
+            })
+            .collect();
+        self.store.commit(Txn { ops, ..Txn::default() }).await?;
+        for (item, state) in changes {
+            match state {
+                Some(state) => self.kept.insert(item, Some(state)),
+                None => self.kept.remove(&item),
+            };
+        }
+        Ok(true)
+    }
+
+    /// What differs between what is wanted and what the store has: the new state, or `None` to delete it.
+    fn changes(&self, wanted: &Wanted) -> Vec<(FelixItem, Option<EndpointState>)> {
+        let none = BTreeMap::new();
+        let endpoints = wanted.endpoints.as_ref().unwrap_or(&none);
+        let gone = self.kept.keys().filter(|item| !endpoints.contains_key(item));
+        let other = endpoints.iter().filter(|(item, state)| self.kept.get(item) != Some(&Some(**state)));
+        gone.map(|item| (item.clone(), None))
+            .chain(other.map(|(item, state)| (item.clone(), Some(*state))))
+            .collect()
+    }
+
+    /// Takes over what the store has of this host's endpoints.
+    async fn read(&mut self, now: Instant) -> Result<(), StoreError> {
+        let root = self.key(FelixItem::Status);
+        let root = root.strip_suffix("status").unwrap_or(&root);
+        let prefixes = ["workload/", "endpoint/"].map(|kind| format!("{root}{kind}"));
+        let snapshot = self.store.list(&prefixes).await?;
+        self.kept = snapshot
+            .entries
+            .into_iter()
+            .filter_map(|entry| match Key::parse(&entry.key) {
+                Ok(Key::Felix { item, .. }) => {
+                    Some((item, EndpointStatus::parse(&entry.value).ok().map(|status| status.state)))
+                }
+                _ => None,
+            })
+            .collect();
+        self.read = Some(now);
+        Ok(())
+    }
+
+    fn key(&self, item: FelixItem) -> String {
+        Key::Felix { host: self.node.clone(), item }.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_store::sqlite::SqliteStore;
+
+    fn workload(name: &str) -> FelixItem {
+        FelixItem::Workload {
+            orchestrator: "cni".to_owned(),
+            workload: name.to_owned(),
+            endpoint: "eth0".to_owned(),
+        }
+    }
+
+    fn wanted(endpoints: &[(&str, EndpointState)]) -> Wanted {
+        Wanted {
+            interval: Duration::ZERO,
+            ttl: Duration::from_secs(90),
+            delay: Duration::ZERO,
+            endpoints: Some(endpoints.iter().map(|(name, state)| (workload(name), *state)).collect()),
+        }
+    }
+
+    struct Rig {
+        store: Arc<dyn Store>,
+        reports: Reports,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Rig {
+        async fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let store: Arc<dyn Store> =
+                Arc::new(SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap());
+            let reports = Reports::start(&tokio::runtime::Handle::current(), store.clone(), "h1", true);
+            Self { store, reports, _dir: dir }
+        }
+
+        async fn put(&self, key: &str, value: &str) {
+            let op = Op::Put { key: key.to_owned(), value: value.into(), lease: None };
+            self.store.commit(Txn { ops: vec![op], ..Txn::default() }).await.unwrap();
+        }
+
+        async fn all(&self) -> Vec<(String, String)> {
+            let snapshot = self.store.list(&["/calico/felix/".to_owned()]).await.unwrap();
+            let text = |value: Vec<u8>| String::from_utf8(value).unwrap();
+            snapshot.entries.into_iter().map(|e| (e.key, text(e.value))).collect()
+        }
+
+        /// Waits until the store has exactly these.
+        async fn until(&self, expected: &[(&str, &str)]) {
+            let expected: Vec<(String, String)> =
+                expected.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            for _ in 0..1000 {
+                if self.all().await == expected {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            assert_eq!(self.all().await, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn endpoints_are_reported_and_what_was_left_behind_is_put_right() {
+        let rig = Rig::new().await;
+        let key = |name: &str| format!("/calico/felix/v1/host/h1/workload/cni/{name}/endpoint/eth0");
+        let other = "/calico/felix/v1/host/h2/workload/cni/a/endpoint/eth0";
+        rig.put(&key("gone"), r#"{"status":"up"}"#).await;
+        rig.put(&key("a"), "odd").await;
+        rig.put(other, r#"{"status":"up"}"#).await;
+        rig.reports.tell(None);
+        rig.reports.tell(Some(wanted(&[("a", EndpointState::Up), ("b", EndpointState::Down)])));
+        let (a, b) = (key("a"), key("b"));
+        let (up, down, error) = (r#"{"status":"up"}"#, r#"{"status":"down"}"#, r#"{"status":"error"}"#);
+        rig.until(&[(&a, up), (&b, down), (other, up)]).await;
+        rig.reports.tell(Some(wanted(&[("b", EndpointState::Error)])));
+        rig.until(&[(&b, error), (other, up)]).await;
+        rig.reports.tell(Some(Wanted { endpoints: None, ..wanted(&[]) }));
+        rig.until(&[(other, up)]).await;
+    }
+
+    #[tokio::test]
+    async fn the_agent_reports_at_each_interval_and_its_status_goes_with_it() {
+        let mut rig = Rig::new().await;
+        let often = Wanted { interval: Duration::from_millis(50), endpoints: None, ..wanted(&[]) };
+        rig.reports.tell(Some(often.clone()));
+        let root = "/calico/felix/v1/host/h1/";
+        let mut later = false;
+        for _ in 0..1000 {
+            for (key, value) in rig.all().await {
+                assert!([format!("{root}status"), format!("{root}last_reported_status")].contains(&key));
+                let status = AgentStatus::parse(value.as_bytes()).unwrap();
+                assert!(status.time.ends_with('Z'), "{value}");
+                later |= !status.first_update;
+            }
+            if later {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(later, "reported again");
+        rig.reports.stop().await;
+        let left: Vec<String> = rig.all().await.into_iter().map(|(key, _)| key).collect();
+        assert_eq!(left, [format!("{root}last_reported_status")]);
+    }
+
+    #[tokio::test]
+    async fn an_interval_of_zero_ends_reports_of_the_agent() {
+        let rig = Rig::new().await;
+        let often = Wanted { interval: Duration::from_secs(30), endpoints: None, ..wanted(&[]) };
+        rig.reports.tell(Some(often.clone()));
+        let count = async || rig.all().await.len();
+        while count().await < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for (_, value) in rig.all().await {
+            assert!(AgentStatus::parse(value.as_bytes()).unwrap().first_update, "{value}");
+        }
+        rig.reports.tell(Some(Wanted { interval: Duration::ZERO, ..often }));
+        while count().await > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}

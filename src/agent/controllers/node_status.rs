@@ -1,0 +1,216 @@
+//! The host's status key: leased, small, written on change at most each 10 s, else each 5 minutes. Its absence tells
+//! others that no agent runs here; its presence guards the host's addresses.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tortie_config::key::Key;
+
+use crate::agent::api::status::CoreFacts;
+use crate::agent::controllers::Keeper;
+use crate::agent::core::now_text;
+use crate::agent::health::problems;
+use crate::api::nodes::{NodeStatus, SCHEMA};
+use crate::api::status::UpOf;
+use tortie_engine::routing::RoutingIntent;
+use tortie_store::{LeaseId, Op, Store, StoreError, Txn};
+
+/// The lease lives this long after the last renewal.
+const TTL: Duration = Duration::from_secs(60);
+/// Between renewals.
+const RENEW: Duration = Duration::from_secs(20);
+/// Between writes on change.
+const ON_CHANGE: Duration = Duration::from_secs(10);
+/// Between writes without change.
+const AT_REST: Duration = Duration::from_secs(300);
+/// Until the next write after one that the store did not take.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What others may know of this host, from what the core knows: the kernel's own differences are not asked for.
+pub(in crate::agent) fn brief(
+    facts: &CoreFacts,
+    intent: Option<&RoutingIntent>,
+    node: &str,
+    ready: bool,
+) -> NodeStatus {
+    let problems = problems::problems(facts, None);
+    let (verdict, _) = problems::verdict(facts, intent, ready, &problems);
+    let mut codes: Vec<String> = problems.into_iter().map(|problem| problem.code).collect();
+    codes.dedup();
+    let of = |mesh: bool| {
+        let peers = facts.peers.values().filter(|p| p.kind != "dynamic" && (p.kind == "mesh") == mesh);
+        let mut sum = UpOf::default();
+        for peer in peers {
+            sum.of += 1;
+            sum.up += usize::from(peer.up);
+        }
+        sum
+    };
+    let (mesh, peers) = (of(true), of(false));
+    let mut status = NodeStatus {
+        node: node.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        schema: SCHEMA,
+        ready,
+        verdict: verdict.to_owned(),
+        sessions: UpOf { up: mesh.up + peers.up, of: mesh.of + peers.of },
+        mesh,
+        peers,
+        blocks: intent.map_or(0, |intent| intent.view.own_blocks.len()),
+        endpoints: facts.policy.endpoints,
+        problems: codes,
+        revision: facts.revision,
+        ..NodeStatus::default()
+    };
+    status.set_down(facts.peers.values().filter(|p| p.is_missing()).map(|p| p.name.clone()));
+    status
+}
+
+/// The task that keeps the key.
+#[derive(Debug)]
+pub(in crate::agent) struct Presence(Keeper<NodeStatus>);
+
+impl Presence {
+    /// Starts the task; an agent that only observes writes nothing.
+    pub(in crate::agent) fn start(
+        io: &tokio::runtime::Handle,
+        store: Arc<dyn Store>,
+        node: &str,
+        writes: bool,
+    ) -> Self {
+        let key = Key::TortieStatus { host: node.to_owned() }.to_string();
+        Self(Keeper::start(io, writes, |seen, ended| keep(store, key, seen, ended)))
+    }
+
+    pub(in crate::agent) fn tell(&self, status: NodeStatus) {
+        self.0.tell(status, |old, new| new.is_news(old));
+    }
+
+    /// Removes the key, if the store answers in time.
+    pub(in crate::agent) async fn stop(&mut self) {
+        self.0.stop().await;
+    }
+}
+
+async fn keep(
+    store: Arc<dyn Store>,
+    key: String,
+    mut seen: watch::Receiver<NodeStatus>,
+    mut ended: tokio::sync::oneshot::Receiver<()>,
+) {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mut lease: Option<LeaseId> = None;
+    let mut written: Option<Instant> = None;
+    let mut renew = tokio::time::interval(RENEW);
+    renew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let status = seen.borrow_and_update().clone();
+        let mut pause = AT_REST;
+        // Nothing is said before there is something to say.
+        if status.sessions.of > 0 || status.ready || written.is_some() {
+            let status = NodeStatus { time: now_text(), boot: boot.trim().to_owned(), ..status };
+            match write(&*store, &key, &status, &mut lease).await {
+                Ok(()) => written = Some(Instant::now()),
+                Err(error) => {
+                    tracing::debug!(target: "tortie", "the status key is not written: {error}");
+                    lease = None;
+                    pause = RETRY;
+                }
+            }
+        }
+        let next = tokio::time::sleep(pause);
+        tokio::pin!(next);
+        let mut changed = false;
+        loop {
+            tokio::select! {
+                _ = &mut ended => {
+                    if let Some(lease) = lease {
+                        let _ = store.revoke(lease).await;
+                    }
+                    return;
+                }
+                told = seen.changed(), if !changed => {
+                    if told.is_err() {
+                        return;
+                    }
+                    changed = true;
+                    let since = written.map_or(ON_CHANGE, |at| at.elapsed());
+                    let wait = ON_CHANGE.saturating_sub(since).max(Duration::from_millis(200));
+                    next.as_mut().reset(tokio::time::Instant::now() + wait);
+                }
+                _ = renew.tick() => {
+                    if let Some(id) = lease
+                        && !matches!(store.keep_alive(id).await, Ok(true))
+                    {
+                        lease = None;
+                        break;
+                    }
+                }
+                () = &mut next => break,
+            }
+        }
+    }
+}
+
+async fn write(
+    store: &dyn Store,
+    key: &str,
+    status: &NodeStatus,
+    lease: &mut Option<LeaseId>,
+) -> Result<(), StoreError> {
+    let id = match *lease {
+        Some(id) => id,
+        None => store.grant(TTL).await?,
+    };
+    let value = serde_json::to_vec(status).map_err(|error| StoreError::Refused(error.to_string()))?;
+    let op = Op::Put { key: key.to_owned(), value, lease: Some(id) };
+    store.commit(Txn { ops: vec![op], ..Txn::default() }).await?;
+    *lease = Some(id);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_store::sqlite::SqliteStore;
+
+    #[tokio::test]
+    async fn the_key_goes_with_the_agent_also_while_a_change_waits_to_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> =
+            Arc::new(SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap());
+        let mut presence = Presence::start(&tokio::runtime::Handle::current(), store.clone(), "host1", true);
+        let prefix = [Key::TortieStatus { host: "host1".to_owned() }.to_string()];
+        let written = async || !store.list(&prefix).await.unwrap().entries.is_empty();
+        presence.tell(NodeStatus { sessions: UpOf { up: 0, of: 1 }, ..NodeStatus::default() });
+        while !written().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        presence.tell(NodeStatus { sessions: UpOf { up: 1, of: 1 }, ..NodeStatus::default() });
+        // The task has seen it.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        presence.stop().await;
+        assert!(!written().await);
+    }
+
+    #[tokio::test]
+    async fn a_key_that_the_store_did_not_take_is_written_soon() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, away) = (dir.path().join("store.db"), dir.path().join("away"));
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path, true).await.unwrap());
+        std::fs::rename(&path, &away).unwrap();
+        assert!(store.grant(TTL).await.is_err());
+        let mut presence = Presence::start(&tokio::runtime::Handle::current(), store.clone(), "host1", true);
+        presence.tell(NodeStatus { sessions: UpOf { up: 0, of: 1 }, ..NodeStatus::default() });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        std::fs::rename(&away, &path).unwrap();
+        let prefix = [Key::TortieStatus { host: "host1".to_owned() }.to_string()];
+        let until = Instant::now() + Duration::from_secs(60);
+        while store.list(&prefix).await.unwrap().entries.is_empty() {
+            assert!(Instant::now() < until, "not within a minute");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        presence.stop().await;
+    }
+}

@@ -1,0 +1,120 @@
+//! What the core measures for metrics: plain numbers of one owner, copied when a scrape asks.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use tortie_engine::policy::RulesetDelta;
+use tortie_metrics::Histogram;
+
+/// Counts and times of the core.
+#[derive(Debug, Clone, Default)]
+pub(in crate::agent) struct Measures {
+    /// One turn of the core's loop: how long anything else had to wait.
+    pub(in crate::agent) turns: Histogram,
+    /// From what the store told to the new wanted state.
+    pub(in crate::agent) calculated: Histogram,
+    /// A whole list taken in.
+    pub(in crate::agent) snapshot: Histogram,
+    /// From what the store told to the kernel's acknowledgement of own routes.
+    pub(in crate::agent) routes: Histogram,
+    /// From what the store told to the kernel's acknowledgement of rules and endpoints, by what changed.
+    pub(in crate::agent) policy: BTreeMap<&'static str, Histogram>,
+    /// From a plugin's request to an endpoint that is in force.
+    pub(in crate::agent) endpoint_ready: Histogram,
+    /// Changes of the store: `put`, `delete` or `unchanged`, and what they were of.
+    pub(in crate::agent) events: BTreeMap<(&'static str, &'static str), u64>,
+    /// Watches that had to be opened again, by reason.
+    pub(in crate::agent) restarts: BTreeMap<&'static str, u64>,
+    /// Changes of settings in the store: taken, and not taken because a value cannot be read.
+    pub(in crate::agent) reloads: [u64; 2],
+    /// Intents that the kernel has not acknowledged, with the time of what brought them.
+    under_way: VecDeque<(u64, Instant)>,
+}
+
+/// Intents whose time is remembered while the kernel is busy.
+const UNDER_WAY: usize = 1_024;
+
+impl Measures {
+    /// The kernel thread is told an intent, because of something heard then.
+    pub(in crate::agent) fn intent(&mut self, generation: u64, heard: Instant) {
+        if self.under_way.len() == UNDER_WAY {
+            self.under_way.pop_front();
+        }
+        self.under_way.push_back((generation, heard));
+    }
+
+    /// The kernel has this intent and all before it.
+    pub(in crate::agent) fn applied(&mut self, generation: u64, now: Instant) {
+        while let Some((_, heard)) = self.under_way.front().copied().filter(|(told, _)| *told <= generation) {
+            self.routes.time(now.saturating_duration_since(heard));
+            self.under_way.pop_front();
+        }
+    }
+}
+
+/// What a change of rules came from: the nearest of it to an endpoint.
+pub(in crate::agent) fn trigger(delta: &RulesetDelta) -> &'static str {
+    if !delta.endpoints.is_empty() {
+        "endpoint"
+    } else if !delta.chains.is_empty() {
+        "policy"
+    } else if !delta.sets.is_empty() {
+        "set"
+    } else {
+        "frame"
+    }
+}
+
+/// What a key of the data model is of, for counting.
+pub(in crate::agent) fn kind(key: &str) -> &'static str {
+    let Some(rest) = key.strip_prefix("/calico/") else { return "other" };
+    if let Some(rest) = rest.strip_prefix("v1/") {
+        return match rest.split('/').next() {
+            Some("config") => "config",
+            Some("ipam") => "pool",
+            Some("Ready") => "ready",
+            Some("policy") if rest.starts_with("policy/profile/") => "profile",
+            Some("policy") => "policy",
+            Some("host") => match rest.split('/').nth(2) {
+                Some("workload") => "workload",
+                Some("endpoint") => "host_endpoint",
+                Some("config") => "config",
+                _ => "host",
+            },
+            _ => "other",
+        };
+    }
+    match rest.split('/').next() {
+        Some("bgp") => "bgp",
+        Some("ipam") if rest.starts_with("ipam/v2/assignment/") => "block",
+        Some("ipam") if rest.starts_with("ipam/v2/host/") => "affinity",
+        Some("ipam") => "ipam",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_told_apart() {
+        for (key, of) in [
+            ("/calico/v1/config/LogSeverityScreen", "config"),
+            ("/calico/v1/host/h1/config/IpInIpMtu", "config"),
+            ("/calico/v1/host/h1/workload/cni/a/endpoint/eth0", "workload"),
+            ("/calico/v1/host/h1/endpoint/eth0", "host_endpoint"),
+            ("/calico/v1/policy/tier/default/policy/p", "policy"),
+            ("/calico/v1/policy/profile/p/rules", "profile"),
+            ("/calico/v1/ipam/v4/pool/10.65.0.0-16", "pool"),
+            ("/calico/bgp/v1/global/as_num", "bgp"),
+            ("/calico/ipam/v2/assignment/ipv4/block/10.65.0.0-26", "block"),
+            ("/calico/ipam/v2/host/h1/ipv4/block/10.65.0.0-26", "affinity"),
+            ("/calico/ipam/v2/config", "ipam"),
+            ("/calico/v1/Ready", "ready"),
+            ("/other", "other"),
+        ] {
+            assert_eq!(kind(key), of, "{key}");
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Endpoints and rules: what the core tells the kernel thread of them, and what it hears back.
+//!
+//! Every change of the store goes through the policy engine; what it concludes gets a serial number and goes to the
+//! kernel thread. Nothing goes before the first whole picture, and nothing while the core holds still. A change costs
+//! what it touches: nothing here walks the model.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use tortie_config::key::{EndpointKey, Key};
+
+use super::recorder::{Entry, Plane};
+use crate::agent::core::counters;
+use crate::agent::core::{Core, Effect, SINGLES, now_text};
+use tortie_engine::model::{Dirty, Model};
+use tortie_engine::policy::{Chain, Engine, Globals, Ruleset, RulesetDelta, SetChange, Source};
+use tortie_engine::routing::ChangeId;
+use tortie_kernel::{EndpointCondition, Mode, PolicyChange};
+
+/// Changes that may wait for the kernel's answer and still get an entry of their own.
+const UNDER_WAY: usize = 1_024;
+
+/// A change that the kernel has not answered.
+#[derive(Debug)]
+struct UnderWay {
+    serial: u64,
+    change: ChangeId,
+    subject: String,
+    /// What changed, for metrics.
+    trigger: &'static str,
+    /// When the store told of it.
+    heard: Instant,
+}
+
+/// What policy concluded so far, and how far the kernel is.
+#[derive(Debug)]
+pub(in crate::agent) struct Enforcement {
+    mode: Mode,
+    policy: Option<Policy>,
+    serial: u64,
+    acknowledged: u64,
+    /// What the last changes were about, oldest first, until the kernel has answered.
+    under_way: VecDeque<UnderWay>,
+    failed: BTreeMap<EndpointKey, String>,
+    /// Interfaces, routes and neighbours of endpoints, as the kernel thread says.
+    conditions: BTreeMap<EndpointKey, EndpointCondition>,
+    /// How long the kernel took for the last change, in microseconds.
+    micros: u64,
+    /// What keeps the packet rules from being in force.
+    pub(in crate::agent) trouble: Option<String>,
+}
+
+/// The engine with the whole of what it said.
+#[derive(Debug, Clone)]
+pub(in crate::agent) struct Policy {
+    pub(in crate::agent) engine: Engine,
+    pub(in crate::agent) ruleset: Ruleset,
+    pub(in crate::agent) globals: Arc<Globals>,
+}
+
+impl Policy {
+    /// Everything from nothing.
+    pub(in crate::agent) fn of(model: &Model) -> Self {
+        let (engine, delta) = Engine::new(model);
+        let mut ruleset = Ruleset::default();
+        delta.apply(&mut ruleset);
+        Self { engine, ruleset, globals: Arc::new(Globals::of(model)) }
+    }
+}
+
+impl Enforcement {
+    pub(in crate::agent) fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            policy: None,
+            serial: 0,
+            acknowledged: 0,
+            under_way: VecDeque::new(),
+            failed: BTreeMap::new(),
+            conditions: BTreeMap::new(),
+            micros: 0,
+            trouble: None,
+        }
+    }
+
+    /// What may be done to rules and endpoints.
+    pub(in crate::agent) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// What is in force; `None`: nothing was read yet, or policy is off.
+    pub(in crate::agent) fn policy(&self) -> Option<&Policy> {
+        self.policy.as_ref()
+    }
+
+    /// The last change that the kernel thread was told.
+    pub(in crate::agent) fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// The last one that it has acknowledged.
+    pub(in crate::agent) fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// How long the kernel took for the last change, in microseconds.
+    pub(in crate::agent) fn micros(&self) -> u64 {
+        self.micros
+    }
+
+    /// Endpoints that are not as they should be, with the reason.
+    pub(in crate::agent) fn failed(&self) -> &BTreeMap<EndpointKey, String> {
+        &self.failed
+    }
+
+    /// What the kernel thread says of endpoints.
+    pub(in crate::agent) fn conditions(&self) -> &BTreeMap<EndpointKey, EndpointCondition> {
+        &self.conditions
+    }
+
+    /// Why an endpoint is not as it should be.
+    pub(in crate::agent) fn failure(&self, endpoint: &EndpointKey) -> Option<&str> {
+        self.failed.get(endpoint).map(String::as_str)
+    }
+
+    /// An endpoint that these rules act on and that is not as it should be.
+    pub(in crate::agent) fn failure_of(&self, source: &Source) -> Option<(&EndpointKey, &str)> {
+        let ruleset = &self.policy.as_ref()?.ruleset;
+        self.failed.iter().find_map(|(key, why)| {
+            let acts = ruleset.endpoints.get(key)?.chains().any(|id| id.source == *source);
+            acts.then_some((key, why.as_str()))
+        })
+    }
+
+    /// Takes in what changed: the ruleset's delta, which is not in the copy of the ruleset yet, and the frame when it is
+    /// another.
+    fn follow(&mut self, model: &Model, dirty: &Dirty) -> Option<(RulesetDelta, Option<Arc<Globals>>)> {
+        let Some(policy) = &mut self.policy else {
+            let (engine, delta) = Engine::new(model);
+            let globals = Arc::new(Globals::of(model));
+            let ruleset = Ruleset::default();
+            self.policy = Some(Policy { engine, ruleset, globals: Arc::clone(&globals) });
+            return Some((delta, Some(globals)));
+        };
+        let delta = policy.engine.update(model, &dirty.touched);
+        let globals = Globals::may_differ(dirty)
+            .then(|| Globals::of(model))
+            .filter(|globals| *globals != *policy.globals)
+            .map(Arc::new);
+        if let Some(globals) = &globals {
+            policy.globals = Arc::clone(globals);
+        }
+        (!delta.is_empty() || globals.is_some()).then_some((delta, globals))
+    }
+}
+
+impl Core {
+    /// What policy makes of a change; `routed` is the change that routing made of it.
+    pub(in crate::agent) fn enforce(&mut self, dirty: &Dirty, routed: Option<ChangeId>, revision: u64) {
+        if self.enforcement.mode == Mode::Off {
+            return;
+        }
+        let first = self.enforcement.policy.is_none();
+        let Some((delta, globals)) = self.enforcement.follow(&self.model, dirty) else { return };
+        let change = routed.unwrap_or_else(|| self.begin(dirty, revision));
+        self.describe_policy(&delta, globals.is_some() && !first, change, revision);
+        let enforcement = &mut self.enforcement;
+        if let Some(policy) = &mut enforcement.policy {
+            delta.apply(&mut policy.ruleset);
+        }
+        enforcement.serial += 1;
+        if enforcement.under_way.len() == UNDER_WAY {
+            enforcement.under_way.pop_front();
+        }
+        let (trigger, subject) = (counters::trigger(&delta), subject(&delta));
+        let heard = self.heard.unwrap_or(self.clock);
+        let serial = enforcement.serial;
+        enforcement.under_way.push_back(UnderWay { serial, change, subject, trigger, heard });
+        self.out.push(Effect::Enforce(Box::new(PolicyChange { serial, change, delta, globals })));
+    }
+
+    /// The kernel thread's answer.
+    pub(in crate::agent) fn enforced(
+        &mut self,
+        serial: u64,
+        change: ChangeId,
+        failed: BTreeMap<EndpointKey, String>,
+        micros: u64,
+    ) {
+        let enforcement = &mut self.enforcement;
+        enforcement.acknowledged = enforcement.acknowledged.max(serial);
+        let done = enforcement.under_way.partition_point(|told| told.serial <= serial);
+        let done: Vec<_> = enforcement.under_way.drain(..done).collect();
+        if micros > 0 {
+            enforcement.micros = micros;
+        }
+        let before = std::mem::replace(&mut enforcement.failed, failed);
+        let time = now_text();
+        let wrong = self.enforcement.failed.len();
+        let (mark, text) = match (&self.enforcement.trouble, wrong) {
+            (None, 0) => {
+                ('+', format!("rules and endpoints are in the kernel, acknowledged after {micros} us"))
+            }
+            (None, _) => (
+                '+',
+                format!(
+                    "in the kernel after {micros} us, but for {wrong} endpoints that are not as they should be"
+                ),
+            ),
+            (Some(why), _) => ('!', format!("its rules are not in the kernel: {why}")),
+        };
+        for UnderWay { change, subject, trigger, heard, .. } in done {
+            self.measures
+                .policy
+                .entry(trigger)
+                .or_default()
+                .time(self.clock.saturating_duration_since(heard));
+            let text = text.clone();
+            let revision = self.revision_of(change);
+            let entry = Entry { change, plane: Plane::Kernel, mark, subject, text, revision };
+            self.recorder.record(time.clone(), entry);
+        }
+        let now = &self.enforcement.failed;
+        let news: Vec<(char, EndpointKey, String)> = now
+            .iter()
+            .filter(|(key, why)| before.get(*key) != Some(*why))
+            .map(|(key, why)| ('!', key.clone(), format!("not enforced: {why}")))
+            .chain(
+                before
+                    .keys()
+                    .filter(|key| !now.contains_key(*key))
+                    .map(|key| ('~', key.clone(), "no longer fails".to_owned())),
+            )
+            .collect();
+        if news.len() > SINGLES {
+            let text = format!("{} endpoints are not as they should be", self.enforcement.failed.len());
+            self.say(change, Plane::Kernel, '!', "endpoints", &text);
+            return;
+        }
+        for (mark, key, text) in news {
+            self.say(change, Plane::Kernel, mark, &Key::Endpoint(key).to_string(), &text);
+        }
+    }
+
+    /// What became of endpoints, as far as interfaces, routes and neighbours go.
+    pub(in crate::agent) fn conditioned(
+        &mut self,
+        changed: BTreeMap<EndpointKey, Option<EndpointCondition>>,
+    ) {
+        let bulk = changed.len() > SINGLES;
+        for (key, condition) in changed {
+            let Some(condition) = condition else {
+                self.enforcement.conditions.remove(&key);
+                continue;
+            };
+            if !bulk {
+                let (mark, text) = match &condition {
+                    EndpointCondition::Up => ('+', "up".to_owned()),
+                    EndpointCondition::Down(why) => ('~', format!("down: {why}")),
+                    EndpointCondition::Failed(why) => ('!', format!("failed: {why}")),
+                };
+                self.say(
+                    ChangeId::default(),
+                    Plane::Kernel,
+                    mark,
+                    &Key::Endpoint(key.clone()).to_string(),
+                    &text,
+                );
+            }
+            self.enforcement.conditions.insert(key, condition);
+        }
+    }
+
+    /// Records what is new in the ruleset; to be called before the core's copy has it.
+    fn describe_policy(&mut self, delta: &RulesetDelta, frame: bool, change: ChangeId, revision: u64) {
+        let mut entries: Vec<(char, String, String)> = Vec::new();
+        let ruleset = self.enforcement.policy().map(|policy| &policy.ruleset);
+        let kinds = [
+            (delta.sets.len(), "address sets"),
+            (delta.chains.len(), "chains"),
+            (delta.endpoints.len(), "endpoints"),
+        ];
+        let [sets, chains, endpoints] = kinds.map(|(count, what)| {
+            if count > SINGLES {
+                entries.push(('~', format!("{count} {what}"), "changed".to_owned()));
+            }
+            count <= SINGLES
+        });
+        if sets {
+            entries.extend(delta.sets.iter().map(|(id, became)| {
+                let (mark, text) = match became {
+                    SetChange::New(members) => ('+', format!("new address set, {} members", members.len())),
+                    SetChange::Members { add, remove } => {
+                        ('~', format!("address set, members +{} -{}", add.len(), remove.len()))
+                    }
+                    SetChange::Gone => ('-', "address set is no longer used".to_owned()),
+                };
+                (mark, id.selector().to_owned(), text)
+            }));
+        }
+        if chains {
+            entries.extend(delta.chains.iter().map(|(id, chain)| match chain {
+                Some(chain) => ('+', id.to_string(), rules(chain)),
+                None => ('-', id.to_string(), "acts on no endpoint here any more".to_owned()),
+            }));
+        }
+        if endpoints {
+            entries.extend(delta.endpoints.iter().map(|(key, now)| {
+                let known = ruleset.is_some_and(|ruleset| ruleset.endpoints.contains_key(key));
+                let (mark, text) = match now {
+                    Some(now) => {
+                        (if known { '~' } else { '+' }, format!("passes {} chains", now.chains().count()))
+                    }
+                    None => ('-', "gone".to_owned()),
+                };
+                (mark, Key::Endpoint(key.clone()).to_string(), text)
+            }));
+        }
+        if frame {
+            let text = "settings, pools or hosts that rules depend on changed";
+            entries.push(('~', "frame of the rules".to_owned(), text.to_owned()));
+        }
+        let time = now_text();
+        for (mark, subject, text) in entries {
+            tracing::debug!(target: "tortie", change = %change, revision, "{mark} {subject}: {text}");
+            let entry = Entry { change, plane: Plane::Policy, mark, subject, text, revision };
+            self.recorder.record(time.clone(), entry);
+        }
+    }
+}
+
+/// What a change is about, in few words: the one endpoint, chain or set, else how many.
+fn subject(delta: &RulesetDelta) -> String {
+    if let (1, Some((key, _))) = (delta.endpoints.len(), delta.endpoints.first_key_value()) {
+        return Key::Endpoint(key.clone()).to_string();
+    }
+    if let (0, 1, Some((id, _))) = (delta.endpoints.len(), delta.chains.len(), delta.chains.first_key_value())
+    {
+        return id.to_string();
+    }
+    if let (0, 0, 1, Some((id, _))) =
+        (delta.endpoints.len(), delta.chains.len(), delta.sets.len(), delta.sets.first_key_value())
+    {
+        return id.selector().to_owned();
+    }
+    if delta.is_empty() {
+        return "frame of the rules".to_owned();
+    }
+    format!(
+        "{} endpoints, {} chains, {} address sets",
+        delta.endpoints.len(),
+        delta.chains.len(),
+        delta.sets.len()
+    )
+}
+
+fn rules(chain: &Chain) -> String {
+    match chain.closed {
+        Some(closed) => closed.to_string(),
+        None => format!("{} rules", chain.rules.len()),
+    }
+}

@@ -1,0 +1,366 @@
+//! What the core does with what the kernel thread and the speaker tell.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tortie_bgp::{DownCode, State, bfd};
+use tortie_net::Cidr;
+
+use super::recorder::{Entry, Plane};
+use crate::agent::core::{Core, Effect, Phase, SINGLES, now_text};
+use crate::agent::explain::Ended;
+use crate::speaker::SpeakerFact;
+use tortie_engine::routing::ChangeId;
+use tortie_kernel::{BlackholeAck, BlackholeOutcome, KernelFact};
+
+/// A session that needs longer to come up was missed.
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
+/// How long what went wrong and is over is shown.
+const LATELY: Duration = Duration::from_secs(600);
+
+impl Core {
+    pub(in crate::agent) fn kernel(&mut self, fact: KernelFact) {
+        match fact {
+            KernelFact::Started { routes_v4, routes_v6, .. } => {
+                let text =
+                    format!("dumped: {routes_v4} IPv4 and {routes_v6} IPv6 routes of ours kept as stale");
+                self.say(ChangeId::default(), Plane::Kernel, '~', "kernel", &text);
+            }
+            KernelFact::Enforced { serial, change, failed, micros } => {
+                self.enforced(serial, change, failed, micros);
+            }
+            KernelFact::Endpoints(changed) => self.conditioned(changed),
+            KernelFact::Applied { generation, change, failed, acknowledged, micros } => {
+                self.acknowledge(change, &acknowledged, micros);
+                self.applied(generation, change, failed);
+            }
+            KernelFact::Learned { change, prefixes, written, deleted, failed, sample, micros } => {
+                for (prefix, _, _) in &sample {
+                    self.failed_routes.remove(prefix);
+                }
+                let time = now_text();
+                for (prefix, change, what) in sample {
+                    let entry = Entry {
+                        change,
+                        plane: Plane::Kernel,
+                        mark: '~',
+                        subject: prefix.to_string(),
+                        text: what.to_owned(),
+                        revision: 0,
+                    };
+                    self.recorder.record_prefix(time.clone(), prefix, entry);
+                }
+                if prefixes > 0 {
+                    let entry = Entry {
+                        change,
+                        plane: Plane::Kernel,
+                        mark: '~',
+                        subject: format!("{prefixes} prefixes"),
+                        text: format!(
+                            "{written} routes written, {deleted} deleted, acknowledged after {micros} us"
+                        ),
+                        revision: 0,
+                    };
+                    self.recorder.record(time, entry);
+                }
+                for (prefix, why) in failed {
+                    tracing::warn!(target: "tortie", prefix = %prefix, reason = why, "the kernel refuses {prefix}: {why}");
+                    if self.failed_routes.len() < 1_000 {
+                        self.failed_routes.insert(prefix, why);
+                    }
+                }
+            }
+            KernelFact::NextHop(addr, state) => {
+                match state {
+                    Some(_) => self.unreachable.remove(&addr),
+                    None => self.unreachable.insert(addr),
+                };
+                self.out.push(Effect::NextHop(addr, state));
+            }
+            KernelFact::Swept(count) => {
+                self.say(ChangeId::default(), Plane::Kernel, '-', "stale routes", &format!("{count} swept"));
+            }
+            KernelFact::Repaired { objects, first, held } => {
+                let what = if held { "left for study" } else { "repaired" };
+                let text = format!("{objects} changed by somebody else and {what}, first: {first}");
+                self.say(ChangeId::default(), Plane::Kernel, '!', "own routes", &text);
+            }
+            KernelFact::Overrun => {
+                self.say(
+                    ChangeId::default(),
+                    Plane::Kernel,
+                    '!',
+                    "netlink",
+                    "notifications lost: everything compared anew",
+                );
+            }
+            KernelFact::Rules(trouble) => {
+                match &trouble {
+                    Some(text) => self.say(ChangeId::default(), Plane::Kernel, '!', "packet rules", text),
+                    None => self.say(ChangeId::default(), Plane::Kernel, '~', "packet rules", "in force"),
+                }
+                self.enforcement.trouble = trouble;
+            }
+            KernelFact::Tunnel(trouble) => {
+                if trouble != self.tunnel_trouble {
+                    let text = trouble.clone().unwrap_or_else(|| "right again".to_owned());
+                    self.say(ChangeId::default(), Plane::Kernel, '~', "tunl0", &text);
+                }
+                self.tunnel_trouble = trouble;
+            }
+            KernelFact::Trouble { about, text } => {
+                self.troubled(Plane::Kernel, about, text.into_iter().collect());
+            }
+            KernelFact::Mishap(text) => self.mishap(Plane::Kernel, "kernel", text),
+        }
+    }
+
+    /// Records what the kernel did with the blackholes of own blocks: few as single entries, many as one, with the rest
+    /// in the histories of the prefixes.
+    fn acknowledge(&mut self, change: ChangeId, acknowledged: &[BlackholeAck], micros: u64) {
+        let time = now_text();
+        let many = acknowledged.len() > SINGLES;
+        let after = if micros > 0 { format!(", acknowledged after {micros} us") } else { String::new() };
+        for ack in acknowledged {
+            let (mark, text) = match ack.outcome {
+                BlackholeOutcome::Written => ('+', format!("blackhole written{after}")),
+                BlackholeOutcome::Kept => ('+', "blackhole was there already".to_owned()),
+                BlackholeOutcome::Removed => ('-', format!("blackhole removed{after}")),
+            };
+            let entry = Entry {
+                change: ack.change,
+                plane: Plane::Kernel,
+                mark,
+                subject: ack.prefix.to_string(),
+                text,
+                revision: self.revision_of(ack.change),
+            };
+            if many {
+                self.recorder.record_prefix(time.clone(), ack.prefix, entry);
+            } else {
+                self.recorder.record(time.clone(), entry);
+            }
+        }
+        if many {
+            let count = |outcome| acknowledged.iter().filter(|a| a.outcome == outcome).count();
+            let [written, kept, removed] =
+                [BlackholeOutcome::Written, BlackholeOutcome::Kept, BlackholeOutcome::Removed].map(count);
+            let entry = Entry {
+                change,
+                plane: Plane::Kernel,
+                mark: '~',
+                subject: format!("{} blackholes", acknowledged.len()),
+                text: format!("{written} written, {kept} there already, {removed} removed{after}"),
+                revision: self.revision_of(change),
+            };
+            self.recorder.record(time, entry);
+        }
+    }
+
+    fn applied(&mut self, generation: u64, change: ChangeId, failed: Vec<(Cidr, String)>) {
+        self.acknowledged = self.acknowledged.max(generation);
+        self.measures.applied(generation, self.clock);
+        let refused: BTreeMap<Cidr, String> = failed.into_iter().collect();
+        if let Some(intent) = &self.intent
+            && generation == self.generation
+        {
+            self.blackholes =
+                intent.blackholes.iter().filter(|b| !refused.contains_key(*b)).copied().collect();
+        }
+        let before = std::mem::take(&mut self.refused);
+        for (block, why) in refused.iter().filter(|(b, why)| before.get(*b) != Some(*why)) {
+            let text = format!("blackhole refused, not announced: {why}");
+            self.say(self.block_change(block), Plane::Kernel, '!', &block.to_string(), &text);
+        }
+        self.refused = refused;
+        if generation != self.generation {
+            return;
+        }
+        let first = self.phase != Phase::Running;
+        self.phase = Phase::Running;
+        self.announce(change);
+        if first {
+            self.out.push(Effect::LocalReady);
+        }
+    }
+
+    pub(in crate::agent) fn speaker(&mut self, fact: SpeakerFact, now: Instant) {
+        match fact {
+            SpeakerFact::Peer { name, from, to, down } => {
+                let record = self.peers.entry(Arc::clone(&name)).or_default();
+                if from == State::Established && to != from {
+                    record.ended = Some(Ended {
+                        time: now_text(),
+                        text: down.as_ref().map_or_else(String::new, |down| down.text.clone()),
+                        lasted: record.since.map(|at| now.saturating_duration_since(at)).unwrap_or_default(),
+                        helper: down.as_ref().is_some_and(|down| down.helper),
+                    });
+                }
+                record.state = Some(to);
+                if to == State::Established {
+                    let down = record.down_since.take().unwrap_or(self.started);
+                    record.missed |= now.saturating_duration_since(down) > STARTS_WITHIN;
+                } else if from == State::Established {
+                    record.down_since = Some(now);
+                    record.missed = true;
+                }
+                if from != to || record.since.is_none() {
+                    record.since = Some(now);
+                }
+                if let Some(down) = &down {
+                    record.error = Some(down.text.clone());
+                    if from == State::Established {
+                        *record.flaps.entry(down.code.as_str()).or_default() += 1;
+                    } else if from >= State::OpenSent && down.code != DownCode::Collision {
+                        record.open_errors += 1;
+                    }
+                    if let Some((code, subcode)) = down.notification {
+                        let received = down.code == DownCode::NotificationReceived;
+                        let direction = if received { "received" } else { "sent" };
+                        *record.notifications.entry((direction, code, subcode)).or_default() += 1;
+                    }
+                }
+                // Attempts come and go each few seconds; the record keeps ends and beginnings of sessions.
+                let notable = State::Established;
+                if from == notable || to == notable {
+                    let mark = if to == notable { '+' } else { '-' };
+                    let why = down.map(|d| d.text).unwrap_or_default();
+                    let text = format!("{} -> {} {why}", from.as_str(), to.as_str());
+                    self.say(ChangeId::default(), Plane::Rib, mark, &name, text.trim_end());
+                } else if from != to {
+                    let why = down.map(|d| d.text).unwrap_or_default();
+                    let (from, to) = (from.as_str(), to.as_str());
+                    tracing::debug!(target: "tortie::speaker", peer = %name, "{name}: {from} -> {to} {why}");
+                }
+            }
+            SpeakerFact::DynamicPeer(peer) => {
+                self.dynamic.insert(Arc::clone(&peer.name), peer);
+            }
+            SpeakerFact::DynamicPeerGone(name) => {
+                self.dynamic.remove(&name);
+                self.peers.remove(&name);
+            }
+            SpeakerFact::Bfd { peer, from, to, cause, .. } => {
+                let mark = match to {
+                    bfd::State::Up => '+',
+                    _ if from == bfd::State::Up => '-',
+                    _ => '~',
+                };
+                let text = format!("BFD {} -> {}: {cause}", from.as_str(), to.as_str());
+                // The steps of each handshake, and of each attempt while the other end is away, are no news.
+                if mark == '~' {
+                    tracing::debug!(target: "tortie::bfd", peer = %peer, "{peer}: {text}");
+                } else {
+                    self.say(ChangeId::default(), Plane::Rib, mark, &peer, &text);
+                }
+            }
+            SpeakerFact::Learned { peer, announced, withdrawn, rejected, malformed } => {
+                let text = format!(
+                    "{announced} prefixes announced, {withdrawn} withdrawn, {rejected} rejected, {malformed} UPDATEs malformed"
+                );
+                tracing::debug!(target: "tortie::speaker", peer = %peer, "{peer}: {text}");
+                let mark = if malformed > 0 { '!' } else { '~' };
+                let entry = Entry {
+                    change: ChangeId::default(),
+                    plane: Plane::Rib,
+                    mark,
+                    subject: peer.to_string(),
+                    text,
+                    revision: 0,
+                };
+                self.recorder.record(now_text(), entry);
+            }
+            SpeakerFact::PrefixWarning { peer, family, received, max } => {
+                let text = format!(
+                    "announces {received} {} prefixes of {max} that it may (max_prefixes); more end the session",
+                    family.as_str()
+                );
+                self.say(ChangeId::default(), Plane::Rib, '!', &peer, &text);
+            }
+            SpeakerFact::Batch { change, prefixes, first } => {
+                let entry = Entry {
+                    change,
+                    plane: Plane::Rib,
+                    mark: '~',
+                    subject: first.to_string(),
+                    text: format!("{prefixes} best paths changed"),
+                    revision: 0,
+                };
+                self.recorder.record(now_text(), entry);
+            }
+            SpeakerFact::TrackNextHop(addr) => self.out.push(Effect::Track(addr, true)),
+            SpeakerFact::UntrackNextHop(addr) => {
+                self.unreachable.remove(&addr);
+                self.out.push(Effect::Track(addr, false));
+            }
+            SpeakerFact::RestartDone => {
+                self.restart_done = true;
+                self.out.push(Effect::Sweep);
+            }
+            SpeakerFact::Listening(addr) => {
+                self.listen_failed.remove(&addr);
+                self.listening.insert(addr);
+                self.say(
+                    ChangeId::default(),
+                    Plane::Rib,
+                    '+',
+                    &addr.to_string(),
+                    "sessions are accepted here",
+                );
+            }
+            SpeakerFact::ListenEnded(addr) => {
+                self.listen_failed.remove(&addr);
+                self.listening.remove(&addr);
+            }
+            SpeakerFact::ListenFailed { addr, error } => {
+                if self.listen_failed.get(&addr) != Some(&error) {
+                    let text = format!("cannot be listened on: {error}");
+                    self.say(ChangeId::default(), Plane::Rib, '!', &addr.to_string(), &text);
+                }
+                self.listening.remove(&addr);
+                self.listen_failed.insert(addr, error);
+            }
+            SpeakerFact::PeerProblem { name, problem } => match problem {
+                Some(text) => {
+                    self.say(ChangeId::default(), Plane::Rib, '!', &name, &text);
+                    self.peer_trouble.insert(name.to_string(), text);
+                }
+                None => {
+                    self.peer_trouble.remove(&*name);
+                }
+            },
+            SpeakerFact::Problems { about, texts } => self.troubled(Plane::Rib, about, texts),
+            SpeakerFact::TransientProblem(text) => self.mishap(Plane::Rib, "speaker", text),
+            SpeakerFact::Stopped => {}
+        }
+    }
+
+    /// All that is wrong with something from now on; empty: nothing any more.
+    fn troubled(&mut self, plane: Plane, about: &'static str, texts: Vec<String>) {
+        let known = self.troubles.remove(about).unwrap_or_default();
+        for text in texts.iter().filter(|text| !known.contains(text)) {
+            self.say(ChangeId::default(), plane, '!', about, text);
+        }
+        if !texts.is_empty() {
+            self.troubles.insert(about, texts);
+        } else if !known.is_empty() {
+            self.say(ChangeId::default(), plane, '~', about, "right again");
+        }
+    }
+
+    /// One that repeats itself is said once, and shown until it has not been for a while.
+    fn mishap(&mut self, plane: Plane, subject: &str, text: String) {
+        if self.late_mishap(self.clock).is_none_or(|(_, known)| *known != text) {
+            self.say(ChangeId::default(), plane, '!', subject, &text);
+        }
+        self.mishap = Some((self.clock, text));
+    }
+
+    /// What went wrong lately and was over at once: how long ago, and what.
+    pub(in crate::agent) fn late_mishap(&self, now: Instant) -> Option<(Duration, &String)> {
+        let (at, text) = self.mishap.as_ref()?;
+        let ago = now.saturating_duration_since(*at);
+        (ago < LATELY).then_some((ago, text))
+    }
+}

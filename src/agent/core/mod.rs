@@ -1,0 +1,595 @@
+//! The core: the one owner of the model. Pure: it takes feed events and facts with the time, and gives effects.
+//!
+//! It decides when something may start: nothing is told to the speaker or the kernel before the first whole snapshot;
+//! a block is announced only when its blackhole is in the kernel; a freeze stops everything but reading.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use jiff::Timestamp;
+use tortie_bgp::State;
+use tortie_net::Cidr;
+
+use crate::agent::controllers::ipam_gc::Collected;
+use crate::agent::core::counters::Measures;
+use crate::agent::core::enforcement::Enforcement;
+use crate::agent::core::recorder::{Plane, Recorder};
+use crate::agent::explain::Ended;
+use crate::api::nodes::NodeStatus;
+use crate::api::status::Problem;
+use crate::speaker::ChangeIds;
+use tortie_engine::model::{Dirty, Freeze, Guard, Model, Part};
+use tortie_engine::routing::{self, ChangeId, DynamicPeer, NodeOptions, Planner, RoutingIntent};
+use tortie_kernel::{KernelIntent, Mode, PolicyChange};
+use tortie_store::{Change, Delta, FeedEvent, Snapshot};
+
+/// More entries of one kind and change than this are recorded as one.
+pub(super) const SINGLES: usize = 16;
+/// Changes whose store revision is remembered, for entries about what becomes of them.
+const REVISIONS: usize = 1_024;
+
+/// What the core wants done.
+#[derive(Debug)]
+pub(super) enum Effect {
+    /// Whoever answers questions gets this intent.
+    Routing(Arc<RoutingIntent>),
+    /// The kernel thread gets this intent.
+    Kernel(Arc<KernelIntent>),
+    /// The speaker gets this intent.
+    Speaker(Arc<RoutingIntent>, ChangeId),
+    /// The speaker may send End-of-RIB.
+    LocalReady,
+    /// The first snapshot is there: register the host and start the other threads.
+    Loaded,
+    /// The kernel sweeps what was not learned again.
+    Sweep,
+    /// Follow a next hop, or no more.
+    Track(IpAddr, bool),
+    /// A next hop for the speaker.
+    NextHop(IpAddr, Option<routing::Resolved>),
+    /// The kernel thread gets this change of endpoints and rules.
+    Enforce(Box<PolicyChange>),
+    /// The own blocks: watch these keys too.
+    Scope(Vec<String>),
+    /// The snapshot of this generation, with what followed up to this revision, is believed: it may replace the cache
+    /// on disk.
+    Trust(u64, u64),
+    /// The settings of the logs, or the BMP stations, may have changed.
+    Logs,
+}
+
+/// Where the start stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// No snapshot yet.
+    Loading,
+    /// Snapshot taken, kernel not dumped yet.
+    Loaded,
+    /// The kernel answered its first intent; routes flow.
+    Running,
+}
+
+/// What the store link looks like.
+#[derive(Debug, Clone)]
+pub(super) struct StoreLink {
+    pub(super) connected: bool,
+    pub(super) away: Option<String>,
+    pub(super) from_cache: bool,
+    pub(super) fresh: Instant,
+    pub(super) revision: u64,
+    pub(super) restarts: u64,
+    pub(super) snapshots: u64,
+}
+
+/// The last word of each peer and the counters of its life.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PeerRecord {
+    pub(super) state: Option<State>,
+    pub(super) since: Option<Instant>,
+    pub(super) error: Option<String>,
+    pub(super) flaps: BTreeMap<&'static str, u64>,
+    /// The last session that was established, once it ended.
+    pub(super) ended: Option<Ended>,
+    /// Attempts that ended between OPEN and Established.
+    pub(super) open_errors: u64,
+    /// By direction, code and subcode.
+    pub(super) notifications: BTreeMap<(&'static str, u8, u8), u64>,
+    /// When it was lost, or the start when it never was up; `None`: it is up.
+    pub(super) down_since: Option<Instant>,
+    /// It was down for longer than a start takes, or lost: it keeps its series for a while after its return.
+    pub(super) missed: bool,
+}
+
+pub(super) struct Core {
+    pub(super) node: NodeOptions,
+    pub(super) model: Model,
+    pub(super) started: Instant,
+    pub(super) phase: Phase,
+    planner: Option<Planner>,
+    pub(super) intent: Option<Arc<RoutingIntent>>,
+    /// The last intent that the kernel thread was told.
+    pub(super) generation: u64,
+    pub(super) acknowledged: u64,
+    /// Wanted blackholes with the change that each came with.
+    block_changes: BTreeMap<Cidr, ChangeId>,
+    /// The store revisions of the last changes, oldest first.
+    revisions: VecDeque<(ChangeId, u64)>,
+    /// The store revision that the newest intent was computed from.
+    pub(super) in_force: u64,
+    pub(super) blackholes: BTreeSet<Cidr>,
+    pub(super) refused: BTreeMap<Cidr, String>,
+    pub(super) kernel_writes: bool,
+    pub(super) enforcement: Enforcement,
+    pub(super) frozen: Option<Freeze>,
+    guard: Guard,
+    /// What was read and not acted on yet.
+    pending: Dirty,
+    /// The blocks that are watched.
+    scope: BTreeSet<String>,
+    /// Those of them that were not told yet.
+    awaited: BTreeSet<String>,
+    have_main: bool,
+    blocks_told: bool,
+    cached: Option<Model>,
+    /// The generation of the last snapshot.
+    listed: u64,
+    /// Generation and revision that are in force.
+    trusted: (u64, u64),
+    pub(super) keys: usize,
+    pub(super) link: StoreLink,
+    pub(super) measures: Measures,
+    /// What metrics say of the store, and of which revision that is.
+    pub(super) known: std::cell::Cell<(u64, super::metrics::Known)>,
+    /// The time that the driver told last.
+    pub(super) clock: Instant,
+    /// When the first of what is pending was heard.
+    pub(super) heard: Option<Instant>,
+    changes: ChangeIds,
+    pub(super) recorder: Recorder,
+    pub(super) peers: HashMap<Arc<str>, PeerRecord>,
+    pub(super) peer_trouble: BTreeMap<String, String>,
+    /// Peers that came from ranges, by session.
+    pub(super) dynamic: BTreeMap<Arc<str>, DynamicPeer>,
+    pub(super) listening: BTreeSet<SocketAddr>,
+    pub(super) listen_failed: BTreeMap<SocketAddr, String>,
+    pub(super) tunnel_trouble: Option<String>,
+    /// What keeps the host from having an address in the tunnel.
+    pub(super) tunnel_addr_trouble: Option<String>,
+    pub(super) collected: Collected,
+    /// `None`: another host looks.
+    pub(super) census: Option<crate::agent::controllers::pool_usage::Census>,
+    /// What is wrong and has no place of its own, by what it is about.
+    pub(super) troubles: BTreeMap<&'static str, Vec<String>>,
+    /// What went wrong last and was over at once.
+    pub(super) mishap: Option<(Instant, String)>,
+    /// What the look around found.
+    pub(super) surroundings: Vec<Problem>,
+    /// Next hops that the kernel does not reach.
+    pub(super) unreachable: BTreeSet<IpAddr>,
+    /// The last time that others changed what is ours: how many objects, and the first in words.
+    pub(super) repaired: Option<(Instant, usize, String)>,
+    /// Versions of the agents of other hosts, as far as they were looked up.
+    pub(super) versions: Vec<NodeStatus>,
+    /// With a SQLite store: the hosts whose agents run.
+    pub(super) present: Option<Vec<String>>,
+    pub(super) restart_done: bool,
+    pub(super) failed_routes: BTreeMap<Cidr, String>,
+    pub(super) out: Vec<Effect>,
+}
+
+impl Core {
+    pub(super) fn new(
+        name: &str,
+        node: NodeOptions,
+        kernel_writes: bool,
+        policy: Mode,
+        changes: ChangeIds,
+        now: Instant,
+    ) -> Self {
+        let model = Model::new(name);
+        Self {
+            node,
+            model,
+            started: now,
+            phase: Phase::Loading,
+            planner: None,
+            intent: None,
+            generation: 0,
+            acknowledged: 0,
+            block_changes: BTreeMap::new(),
+            revisions: VecDeque::new(),
+            in_force: 0,
+            blackholes: BTreeSet::new(),
+            refused: BTreeMap::new(),
+            kernel_writes,
+            enforcement: Enforcement::new(policy),
+            frozen: None,
+            guard: Guard::new(),
+            pending: Dirty::everything(),
+            scope: BTreeSet::new(),
+            awaited: BTreeSet::new(),
+            have_main: false,
+            blocks_told: false,
+            cached: None,
+            listed: 0,
+            trusted: (0, 0),
+            keys: 0,
+            link: StoreLink {
+                connected: false,
+                away: None,
+                from_cache: false,
+                fresh: now,
+                revision: 0,
+                restarts: 0,
+                snapshots: 0,
+            },
+            measures: Measures::default(),
+            known: Default::default(),
+            clock: now,
+            heard: None,
+            changes,
+            // Microseconds: more than an earlier run can have counted up to.
+            recorder: Recorder::counting_from(
+                u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default(),
+            ),
+            peers: HashMap::new(),
+            peer_trouble: BTreeMap::new(),
+            dynamic: BTreeMap::new(),
+            listening: BTreeSet::new(),
+            listen_failed: BTreeMap::new(),
+            tunnel_trouble: None,
+            tunnel_addr_trouble: None,
+            collected: Collected::default(),
+            census: None,
+            troubles: BTreeMap::new(),
+            mishap: None,
+            surroundings: Vec::new(),
+            unreachable: BTreeSet::new(),
+            repaired: None,
+            versions: Vec::new(),
+            present: None,
+            restart_done: false,
+            failed_routes: BTreeMap::new(),
+            out: Vec::new(),
+        }
+    }
+
+    pub(super) fn loaded(&self) -> bool {
+        self.phase != Phase::Loading
+    }
+
+    pub(super) fn running(&self) -> bool {
+        self.phase == Phase::Running
+    }
+
+    /// The kernel acknowledged everything that was wanted.
+    pub(super) fn settled(&self) -> bool {
+        self.running() && self.acknowledged == self.generation
+    }
+
+    pub(super) fn effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Keeps what the disk had, for the case that the store is away or has lost what was there.
+    fn cached(&mut self, snapshot: &Snapshot) {
+        self.model.replace(Part::All, snapshot);
+        self.guard.after_replace(self.model.census(), &self.model, &snapshot.store_id);
+        self.cached = Some(self.model.clone());
+        self.link.revision = snapshot.revision;
+    }
+
+    /// The store did not answer in time: goes on with what the disk had. `false`: there is nothing on disk.
+    pub(super) fn use_cache(&mut self) -> bool {
+        if self.loaded() {
+            return true;
+        }
+        let Some(cached) = self.cached.take() else { return false };
+        self.say(ChangeId::default(), Plane::Store, '!', "store", "away: running from the cache on disk");
+        self.link.from_cache = true;
+        let followed = std::mem::replace(&mut self.model, cached);
+        self.load(&Dirty::everything());
+        self.model = followed;
+        true
+    }
+
+    /// Takes what the feed brings; [`Core::go_on`] acts on it after a run of events.
+    pub(super) fn feed(&mut self, event: FeedEvent, now: Instant) {
+        self.clock = now;
+        self.heard.get_or_insert(now);
+        match event {
+            FeedEvent::Cached(cached) => self.cached(&cached.snapshot),
+            FeedEvent::Snapshot { snapshot, generation } => {
+                self.fresh(snapshot.revision, now);
+                self.snapshot(&snapshot, generation);
+            }
+            FeedEvent::Added { prefixes, snapshot } => {
+                self.fresh(snapshot.revision, now);
+                self.added(&prefixes, snapshot);
+            }
+            FeedEvent::Delta(delta) => {
+                self.fresh(delta.revision, now);
+                self.delta(&delta);
+            }
+            FeedEvent::Progress(revision) => self.fresh(revision, now),
+            FeedEvent::Away { reason, .. } => {
+                if self.link.away.is_none() {
+                    self.say(ChangeId::default(), Plane::Store, '!', "store", &reason.to_string());
+                }
+                if self.link.connected {
+                    self.link.restarts += 1;
+                    *self.measures.restarts.entry("disconnected").or_default() += 1;
+                }
+                self.link.connected = false;
+                self.link.away = Some(reason.to_string());
+            }
+            FeedEvent::Back => {
+                if self.link.away.take().is_some() {
+                    self.say(ChangeId::default(), Plane::Store, '~', "store", "answers again");
+                }
+                self.link.connected = true;
+            }
+        }
+    }
+
+    fn fresh(&mut self, revision: u64, now: Instant) {
+        self.link.connected = true;
+        self.link.away = None;
+        self.link.fresh = now;
+        self.link.revision = self.link.revision.max(revision);
+    }
+
+    fn snapshot(&mut self, snapshot: &Snapshot, generation: u64) {
+        // A list without an absence before it: the history that the watch needs was gone.
+        if self.link.snapshots > 0 && self.link.away.is_none() {
+            *self.measures.restarts.entry("compacted").or_default() += 1;
+        }
+        self.link.snapshots += 1;
+        let before = self.model.census();
+        let mut dirty = self.model.replace(Part::Main, snapshot);
+        // The first list of a start is made before the own affinities are known, so it has no blocks.
+        if self.blocks_told {
+            dirty.merge(self.model.replace(Part::Blocks, snapshot));
+        }
+        self.guard.after_replace(before, &self.model, &snapshot.store_id);
+        self.listed = generation;
+        self.keys = snapshot.entries.len();
+        // Another history may count from the beginning.
+        self.link.revision = snapshot.revision;
+        self.pending.merge(dirty);
+        self.have_main = true;
+        self.rescope();
+    }
+
+    /// Keys that were not watched before: what is there, and what is not.
+    fn added(&mut self, prefixes: &[String], snapshot: Snapshot) {
+        let mut changes: Vec<Change> = prefixes
+            .iter()
+            .filter(|key| snapshot.entries.iter().all(|kv| kv.key != **key))
+            .map(|key| Change::Delete { key: key.clone() })
+            .collect();
+        changes.extend(snapshot.entries.into_iter().map(Change::Put));
+        self.blocks_told = true;
+        self.awaited.retain(|key| !prefixes.iter().any(|told| key.starts_with(told.as_str())));
+        self.delta(&Delta { revision: snapshot.revision, changes });
+    }
+
+    /// Own blocks are single keys that the own affinities name: what is watched follows the affinities, and nothing is
+    /// computed between an affinity and its block. A block that was released stays watched: should its affinity come
+    /// back (a wiped store that is filled again), both come in one transaction.
+    fn rescope(&mut self) {
+        if !self.have_main {
+            return;
+        }
+        let watched = |key: &String| self.scope.iter().any(|known| key.starts_with(known.as_str()));
+        let new: Vec<String> = self.model.block_scope().into_iter().filter(|key| !watched(key)).collect();
+        if !new.is_empty() {
+            self.scope.extend(new.iter().cloned());
+            self.awaited.extend(new);
+            self.out.push(Effect::Scope(self.scope.iter().cloned().collect()));
+        }
+    }
+
+    fn delta(&mut self, delta: &Delta) {
+        let dirty = self.model.apply(delta);
+        for change in &delta.changes {
+            let of = match change {
+                _ if dirty.is_clean() => "unchanged",
+                Change::Put(_) => "put",
+                Change::Delete { .. } => "delete",
+            };
+            *self.measures.events.entry((of, counters::kind(change.key()))).or_default() += 1;
+        }
+        if dirty.settings {
+            let broken = self.model.problems().any(|problem| counters::kind(&problem.key) == "config");
+            let [taken, refused] = &mut self.measures.reloads;
+            *if broken { refused } else { taken } += 1;
+        }
+        self.guard.after_delta(&self.model);
+        let affinities = dirty.affinities;
+        self.pending.merge(dirty);
+        if affinities {
+            self.rescope();
+        }
+    }
+
+    /// Acts on what was read, unless the guard says to hold still. Called once after a run of deltas.
+    pub(super) fn go_on(&mut self) {
+        if !self.have_main || !self.awaited.is_empty() {
+            return;
+        }
+        let heard = self.heard.take();
+        if self.pending.is_clean() && self.frozen.is_none() && self.loaded() {
+            self.pending.touched.clear();
+            self.trust();
+            return;
+        }
+        match self.guard.frozen(&self.model) {
+            Some(freeze) => {
+                if self.frozen.as_ref() != Some(&freeze) {
+                    self.say(ChangeId::default(), Plane::Agent, '!', "frozen", &freeze.text);
+                }
+                self.frozen = Some(freeze);
+                if !self.loaded() {
+                    self.use_cache();
+                }
+            }
+            None => {
+                if self.frozen.take().is_some() {
+                    self.say(ChangeId::default(), Plane::Agent, '~', "frozen", "no longer: all goes on");
+                }
+                let dirty = std::mem::take(&mut self.pending);
+                self.cached = None;
+                self.link.from_cache = false;
+                self.heard = heard;
+                self.load(&dirty);
+                self.heard = None;
+                self.trust();
+            }
+        }
+    }
+
+    /// What was read so far is in force.
+    fn trust(&mut self) {
+        self.in_force = self.link.revision;
+        let now = (self.listed, self.link.revision);
+        if self.trusted != now {
+            self.trusted = now;
+            self.out.push(Effect::Trust(now.0, now.1));
+        }
+    }
+
+    /// Somebody says that the store is right as it is.
+    pub(super) fn accept(&mut self) -> bool {
+        if self.frozen.is_none() {
+            return false;
+        }
+        self.guard.accept(&self.model);
+        self.pending.merge(Dirty::everything());
+        self.go_on();
+        self.frozen.is_none()
+    }
+
+    fn load(&mut self, dirty: &Dirty) {
+        let revision = self.link.revision;
+        if self.phase == Phase::Loading {
+            self.phase = Phase::Loaded;
+            self.out.push(Effect::Loaded);
+        }
+        let routed = self.recompute(dirty, revision);
+        self.enforce(dirty, routed, revision);
+        self.in_force = revision;
+        self.out.push(Effect::Logs);
+    }
+
+    /// A change of its own for what these keys brought.
+    pub(super) fn begin(&mut self, dirty: &Dirty, revision: u64) -> ChangeId {
+        let change = self.changes.next();
+        self.describe_store(dirty, change);
+        self.remember(change, revision);
+        change
+    }
+
+    /// What routing makes of it; `None`: nothing.
+    fn recompute(&mut self, dirty: &Dirty, revision: u64) -> Option<ChangeId> {
+        let (planner, for_kernel) = match &mut self.planner {
+            Some(planner) => {
+                let became = planner.update(&self.model, dirty);
+                if became.is_empty() {
+                    return None;
+                }
+                (planner, became.blackholes || became.tunnel || became.view)
+            }
+            none => (none.insert(Planner::new(&self.model, self.node.clone())), true),
+        };
+        let intent = Arc::new(planner.intent().clone());
+        let change = self.begin(dirty, revision);
+        self.describe(&intent, change, revision);
+        self.out.push(Effect::Routing(Arc::clone(&intent)));
+        // Endpoints come and go by the hundred, and peers by the thousand: none of it is in what the kernel thread reads.
+        if for_kernel {
+            self.tell_kernel(&intent, change);
+        }
+        self.intent = Some(intent);
+        self.announce(change);
+        Some(change)
+    }
+
+    fn tell_kernel(&mut self, intent: &RoutingIntent, change: ChangeId) {
+        // A block keeps the change that it came with for as long as it stays.
+        let known = std::mem::take(&mut self.block_changes);
+        let came = |block: &Cidr| known.get(block).copied().unwrap_or(change);
+        self.block_changes = intent.blackholes.iter().map(|b| (*b, came(b))).collect();
+        self.generation += 1;
+        self.measures.intent(self.generation, self.heard.unwrap_or(self.clock));
+        self.out.push(Effect::Kernel(Arc::new(KernelIntent {
+            generation: self.generation,
+            change,
+            blackholes: self.block_changes.clone(),
+            tunnel: intent.tunnel.clone(),
+            view: Arc::clone(&intent.view),
+        })));
+    }
+
+    /// The speaker gets the intent without the blocks whose blackhole the kernel has not acknowledged.
+    pub(super) fn announce(&mut self, change: ChangeId) {
+        let Some(intent) = &self.intent else { return };
+        if self.phase != Phase::Running {
+            return;
+        }
+        let held: Vec<Cidr> = if self.kernel_writes {
+            intent.blackholes.difference(&self.blackholes).copied().collect()
+        } else {
+            Vec::new()
+        };
+        let mut intent = Arc::clone(intent);
+        if !held.is_empty() {
+            let partial = Arc::make_mut(&mut intent);
+            for block in held {
+                partial.originated.remove(&block);
+            }
+        }
+        self.out.push(Effect::Speaker(intent, change));
+    }
+
+    fn remember(&mut self, change: ChangeId, revision: u64) {
+        if self.revisions.len() == REVISIONS {
+            self.revisions.pop_front();
+        }
+        self.revisions.push_back((change, revision));
+    }
+
+    /// The last change that came of what was read.
+    pub(super) fn last_change(&self) -> Option<ChangeId> {
+        self.revisions.back().map(|(change, _)| *change)
+    }
+
+    /// The store revision that a change came with; 0 for one that is long past or not of the store.
+    pub(super) fn revision_of(&self, change: ChangeId) -> u64 {
+        let at = self.revisions.binary_search_by_key(&change, |(c, _)| *c);
+        at.ok().and_then(|i| self.revisions.get(i)).map_or(0, |(_, revision)| *revision)
+    }
+
+    /// The change that a wanted blackhole came with.
+    pub(super) fn block_change(&self, block: &Cidr) -> ChangeId {
+        self.block_changes.get(block).copied().unwrap_or_default()
+    }
+}
+
+/// Now, as RFC 3339 with milliseconds.
+pub(super) fn now_text() -> String {
+    format!("{:.3}", Timestamp::now())
+}
+
+pub(super) mod applied;
+pub(super) mod counters;
+pub(super) mod describe;
+pub(super) mod enforcement;
+pub(super) mod facts;
+pub(super) mod recorder;
+pub(super) mod snapshot;
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

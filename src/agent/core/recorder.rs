@@ -1,0 +1,393 @@
+//! The flight recorder: the last changes with their reasons, bounded, in memory.
+//!
+//! Bulk route changes are one entry a batch and peer; single prefixes have a history of their own, so that a full feed
+//! evicts nothing that people ask for. Whoever follows gets entries as they are made; one who does not keep up loses his
+//! place and is told so.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use tokio::sync::broadcast;
+use tortie_config::key::Key;
+use tortie_net::Cidr;
+
+use crate::api::status::Event;
+use tortie_engine::routing::{ChangeId, DYNAMIC};
+
+/// Entries kept.
+pub(in crate::agent) const CAPACITY: usize = 16_384;
+/// Prefixes whose single history is kept.
+pub(in crate::agent) const PREFIXES: usize = 4_096;
+/// Entries kept for one prefix.
+const PER_PREFIX: usize = 16;
+/// Entries that one who follows may be behind.
+const BEHIND: usize = 1_024;
+/// How names of sessions begin.
+const SESSIONS: [&str; 4] = ["Mesh_", "Global_", "Node_", DYNAMIC];
+
+/// Where something happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::agent) enum Plane {
+    /// A key of the store.
+    Store,
+    /// What routing concluded.
+    Routing,
+    /// What policy concluded.
+    Policy,
+    /// Sessions and routes of BGP.
+    Rib,
+    /// The kernel's acknowledgement.
+    Kernel,
+    /// The agent itself.
+    Agent,
+}
+
+impl Plane {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Routing => "routing",
+            Self::Policy => "policy",
+            Self::Rib => "rib",
+            Self::Kernel => "kernel",
+            Self::Agent => "agent",
+        }
+    }
+}
+
+/// What is recorded; the recorder adds number and time.
+#[derive(Debug, Clone)]
+pub(in crate::agent) struct Entry {
+    /// The change it belongs to.
+    pub(in crate::agent) change: ChangeId,
+    /// Where.
+    pub(in crate::agent) plane: Plane,
+    /// `+`, `-`, `~` or `!`.
+    pub(in crate::agent) mark: char,
+    /// A key, a prefix, a peer.
+    pub(in crate::agent) subject: String,
+    /// In words.
+    pub(in crate::agent) text: String,
+    /// Store revision, 0 when none.
+    pub(in crate::agent) revision: u64,
+}
+
+/// An entry for those who follow.
+#[derive(Debug, Clone)]
+pub(in crate::agent) struct Told {
+    pub(in crate::agent) event: Arc<Event>,
+    /// It is of the history of one prefix: only for those who ask for that.
+    pub(in crate::agent) single: bool,
+}
+
+/// Which entries are asked for; what is not said is no condition.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::agent) struct Filter {
+    /// Any of these kinds; empty: all.
+    pub(in crate::agent) kinds: Vec<String>,
+    /// About this session.
+    pub(in crate::agent) peer: Option<String>,
+    /// About this prefix, one inside of it or one around it.
+    pub(in crate::agent) prefix: Option<Cidr>,
+    /// Whose subject holds this text, or whose change it is.
+    pub(in crate::agent) subject: Option<String>,
+    /// Not before this time, RFC 3339 as entries have it.
+    pub(in crate::agent) since: Option<String>,
+}
+
+impl Filter {
+    /// Whether an entry is asked for; `single`: it is of the history of one prefix.
+    pub(in crate::agent) fn takes(&self, event: &Event, single: bool) -> bool {
+        let near = |prefix: &Cidr| {
+            let of = event.prefix.as_ref().and_then(|text| text.parse::<Cidr>().ok());
+            of.is_some_and(|of| prefix.covers(&of) || of.covers(prefix))
+        };
+        let asked_alone = || {
+            self.prefix.is_some() || self.subject.as_ref().is_some_and(|s| Some(s) == event.prefix.as_ref())
+        };
+        (!single || asked_alone())
+            && (self.kinds.is_empty() || event.kinds.iter().any(|kind| self.kinds.contains(kind)))
+            && self.peer.as_ref().is_none_or(|peer| event.peer.as_ref() == Some(peer))
+            && self.prefix.as_ref().is_none_or(near)
+            && self.subject.as_ref().is_none_or(|s| event.change == *s || event.subject.contains(s))
+            && self.since.as_ref().is_none_or(|since| event.time >= *since)
+    }
+}
+
+/// The ring and the histories of single prefixes.
+#[derive(Debug)]
+pub(in crate::agent) struct Recorder {
+    next: u64,
+    /// The newest entry that is no longer kept.
+    lost: u64,
+    ring: VecDeque<Arc<Event>>,
+    prefixes: HashMap<Cidr, VecDeque<Arc<Event>>>,
+    order: VecDeque<Cidr>,
+    told: broadcast::Sender<Told>,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::counting_from(0)
+    }
+}
+
+impl Recorder {
+    /// Numbers come after this one: those of an earlier run of the agent are never given again.
+    pub(in crate::agent) fn counting_from(number: u64) -> Self {
+        Self {
+            next: number,
+            lost: number,
+            ring: VecDeque::new(),
+            prefixes: HashMap::new(),
+            order: VecDeque::new(),
+            told: broadcast::channel(BEHIND).0,
+        }
+    }
+
+    /// Records an entry; `time` is RFC 3339.
+    pub(in crate::agent) fn record(&mut self, time: String, entry: Entry) {
+        let event = self.event(time, entry, false);
+        if self.ring.len() == CAPACITY
+            && let Some(gone) = self.ring.pop_front()
+        {
+            self.lost = gone.seq;
+        }
+        self.ring.push_back(event);
+    }
+
+    /// Records what happened to one prefix, beside the ring.
+    pub(in crate::agent) fn record_prefix(&mut self, time: String, prefix: Cidr, entry: Entry) {
+        let event = self.event(time, entry, true);
+        if !self.prefixes.contains_key(&prefix) {
+            if self.order.len() == PREFIXES
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.prefixes.remove(&oldest);
+            }
+            self.order.push_back(prefix);
+        }
+        let history = self.prefixes.entry(prefix).or_default();
+        if history.len() == PER_PREFIX {
+            history.pop_front();
+        }
+        history.push_back(event);
+    }
+
+    fn event(&mut self, time: String, entry: Entry, single: bool) -> Arc<Event> {
+        self.next += 1;
+        let (peer, prefix) = about(entry.plane, &entry.subject);
+        let event = Arc::new(Event {
+            seq: self.next,
+            time,
+            change: entry.change.to_string(),
+            plane: entry.plane.as_str().to_owned(),
+            mark: entry.mark.to_string(),
+            kinds: kinds(entry.plane, &entry.subject, prefix.is_some()),
+            peer,
+            prefix: prefix.map(|prefix| prefix.to_string()),
+            subject: entry.subject,
+            text: entry.text,
+            revision: entry.revision,
+        });
+        // Nobody may follow.
+        let _ = self.told.send(Told { event: Arc::clone(&event), single });
+        event
+    }
+
+    /// Entries after number `after`, oldest first, at most `max`: the newest ones when `after` is 0, else the next ones.
+    #[must_use]
+    pub(in crate::agent) fn find(&self, filter: &Filter, after: u64, max: usize) -> Vec<Arc<Event>> {
+        let later = |event: &&Arc<Event>| event.seq > after;
+        let mut found: Vec<Arc<Event>> =
+            self.ring.iter().filter(later).filter(|e| filter.takes(e, false)).map(Arc::clone).collect();
+        let asked = filter.prefix.or_else(|| filter.subject.as_deref()?.parse().ok());
+        if let Some(prefix) = asked {
+            let whole = Filter { subject: None, prefix: None, ..filter.clone() };
+            // The one that is asked for, found at once; those inside of it only where a prefix is asked for as such.
+            let own = self.prefixes.get_key_value(&prefix);
+            let inside = self
+                .prefixes
+                .iter()
+                .filter(|(of, _)| filter.prefix.is_some() && **of != prefix && prefix.covers(of));
+            let single = own.into_iter().chain(inside).flat_map(|(_, history)| history).filter(later);
+            found.extend(single.filter(|e| whole.takes(e, false)).map(Arc::clone));
+        }
+        found.sort_by_key(|e| e.seq);
+        found.dedup_by_key(|e| e.seq);
+        let skip = if after == 0 { found.len().saturating_sub(max) } else { 0 };
+        found.into_iter().skip(skip).take(max).collect()
+    }
+
+    /// What is recorded of one prefix, oldest first: its own history, and entries of the ring that are about it.
+    #[must_use]
+    pub(in crate::agent) fn of_prefix(&self, prefix: &Cidr) -> Vec<Event> {
+        let text = Some(prefix.to_string());
+        let ring = self.ring.iter().filter(|event| event.prefix == text);
+        let mut found: Vec<Event> =
+            ring.chain(self.prefixes.get(prefix).into_iter().flatten()).map(|e| Event::clone(e)).collect();
+        found.sort_by_key(|e| e.seq);
+        found
+    }
+
+    /// Follows from now on.
+    pub(in crate::agent) fn follow(&self) -> broadcast::Receiver<Told> {
+        self.told.subscribe()
+    }
+
+    /// The number of the newest entry.
+    pub(in crate::agent) fn newest(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether all entries of the ring after this number are still there, and it is one of ours.
+    pub(in crate::agent) fn has_all_after(&self, number: u64) -> bool {
+        (self.lost..=self.next).contains(&number)
+    }
+}
+
+/// The session and the prefix that a subject names.
+fn about(plane: Plane, subject: &str) -> (Option<String>, Option<Cidr>) {
+    if SESSIONS.iter().any(|begin| subject.starts_with(begin)) {
+        return (Some(subject.to_owned()), None);
+    }
+    if plane != Plane::Store {
+        return (None, subject.parse().ok());
+    }
+    let prefix = match subject.parse::<Key>() {
+        Ok(Key::Pool(cidr) | Key::Block(cidr) | Key::Affinity { block: cidr, .. }) => Some(cidr),
+        _ => None,
+    };
+    (None, prefix)
+}
+
+fn kinds(plane: Plane, subject: &str, prefix: bool) -> Vec<String> {
+    let mut kinds = match plane {
+        Plane::Store => vec!["store"],
+        Plane::Routing => vec!["route"],
+        Plane::Policy => vec!["policy"],
+        Plane::Rib => vec!["bgp"],
+        Plane::Kernel => vec!["kernel"],
+        Plane::Agent => vec!["agent"],
+    };
+    match plane {
+        Plane::Store => {
+            let parts =
+                [("/ipam/", "ipam"), ("/bgp/", "bgp"), ("/policy/", "policy"), ("/endpoint/", "policy")];
+            kinds.extend(parts.iter().filter(|(part, _)| subject.contains(part)).map(|(_, kind)| *kind));
+        }
+        Plane::Routing if SESSIONS.iter().any(|begin| subject.starts_with(begin)) => kinds = vec!["bgp"],
+        Plane::Rib | Plane::Kernel if prefix => kinds.push("route"),
+        Plane::Kernel if subject.contains("routes") || subject.contains("prefixes") => kinds.push("route"),
+        Plane::Kernel if subject.contains("rules") => kinds.push("policy"),
+        _ => {}
+    }
+    kinds.into_iter().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(subject: &str) -> Entry {
+        of(Plane::Rib, subject)
+    }
+
+    fn of(plane: Plane, subject: &str) -> Entry {
+        let (subject, text) = (subject.to_owned(), String::new());
+        Entry { change: ChangeId(7), plane, mark: '+', subject, text, revision: 0 }
+    }
+
+    fn named(subject: &str) -> Filter {
+        Filter { subject: Some(subject.to_owned()), ..Filter::default() }
+    }
+
+    #[test]
+    fn a_full_feed_does_not_evict_the_ring_and_both_are_bounded() {
+        let mut recorder = Recorder::default();
+        recorder.record(String::new(), entry("peer tor-a"));
+        for i in 0..10_000u32 {
+            let prefix = Cidr::v4(std::net::Ipv4Addr::from(i << 8), 24);
+            recorder.record_prefix(String::new(), prefix, entry(&prefix.to_string()));
+        }
+        assert_eq!(recorder.find(&named("peer tor-a"), 0, 10).len(), 1);
+        assert_eq!(recorder.prefixes.len(), PREFIXES);
+        assert!(recorder.find(&named("0.0.0.0/24"), 0, 10).is_empty());
+        assert_eq!(recorder.find(&named("0.39.15.0/24"), 0, 10).len(), 1);
+        for _ in 0..CAPACITY + 5 {
+            recorder.record(String::new(), entry("x"));
+        }
+        assert_eq!(recorder.find(&Filter::default(), 0, usize::MAX).len(), CAPACITY);
+    }
+
+    #[test]
+    fn without_a_start_the_newest_are_given_with_one_the_next() {
+        let mut recorder = Recorder::default();
+        for _ in 0..5 {
+            recorder.record(String::new(), entry("x"));
+        }
+        let seqs = |after, max| {
+            let list = recorder.find(&Filter::default(), after, max);
+            list.iter().map(|e| e.seq).collect::<Vec<_>>()
+        };
+        assert_eq!(seqs(0, 2), [4, 5]);
+        assert_eq!(seqs(2, 2), [3, 4]);
+    }
+
+    #[test]
+    fn filters_take_what_an_entry_is_about() {
+        let mut recorder = Recorder::default();
+        let entries = [
+            of(Plane::Store, "/calico/v1/ipam/v4/pool/10.0.0.0-16"),
+            of(Plane::Store, "/calico/bgp/v1/global/node_mesh"),
+            of(Plane::Rib, "Global_192_0_2_1"),
+            of(Plane::Kernel, "10.0.1.0/26"),
+            of(Plane::Kernel, "packet rules"),
+            of(Plane::Routing, "Mesh_192_0_2_15"),
+            of(Plane::Policy, "cni/a/eth0"),
+        ];
+        for (at, entry) in entries.into_iter().enumerate() {
+            recorder.record(format!("2026-11-20T14:00:0{at}.000Z"), entry);
+        }
+        let prefix: Cidr = "10.0.1.64/26".parse().unwrap();
+        recorder.record_prefix(String::from("2026-11-20T14:00:09.000Z"), prefix, entry("10.0.1.64/26"));
+        let seqs = |filter: &Filter| recorder.find(filter, 0, 99).iter().map(|e| e.seq).collect::<Vec<_>>();
+        let kind = |kind: &str| seqs(&Filter { kinds: vec![kind.to_owned()], ..Filter::default() });
+        assert_eq!(kind("store"), [1, 2]);
+        assert_eq!(kind("ipam"), [1]);
+        assert_eq!(kind("bgp"), [2, 3, 6]);
+        assert_eq!(kind("route"), [4]);
+        assert_eq!(kind("policy"), [5, 7]);
+        let of_peer = Filter { peer: Some("Global_192_0_2_1".to_owned()), ..Filter::default() };
+        assert_eq!(seqs(&of_peer), [3]);
+        let of = |text: &str| seqs(&Filter { prefix: text.parse().ok(), ..Filter::default() });
+        // What lies inside, and what is around.
+        assert_eq!(of("10.0.1.0/24"), [1, 4, 8]);
+        assert_eq!(of("10.0.1.64/26"), [1, 8]);
+        assert_eq!(of("10.1.0.0/16"), [0u64; 0]);
+        let late = Filter { since: Some("2026-11-20T14:00:05.000Z".to_owned()), ..Filter::default() };
+        assert_eq!(seqs(&late), [6, 7]);
+    }
+
+    #[test]
+    fn who_comes_back_is_told_when_something_is_missing() {
+        let mut recorder = Recorder::counting_from(1_000);
+        assert!(recorder.has_all_after(1_000));
+        assert!(!recorder.has_all_after(999), "of an earlier run");
+        for _ in 0..CAPACITY + 1 {
+            recorder.record(String::new(), entry("x"));
+        }
+        assert!(!recorder.has_all_after(1_000) && recorder.has_all_after(1_001));
+        assert!(!recorder.has_all_after(recorder.newest() + 1), "of no run");
+    }
+
+    #[test]
+    fn one_who_does_not_keep_up_loses_his_place_and_nobody_waits_for_him() {
+        let mut recorder = Recorder::default();
+        let mut follows = recorder.follow();
+        for _ in 0..=BEHIND {
+            recorder.record(String::new(), entry("x"));
+        }
+        assert!(matches!(follows.try_recv(), Err(broadcast::error::TryRecvError::Lagged(1))));
+    }
+}

@@ -1,0 +1,437 @@
+//! The agent from start to stop.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use tokio::sync::mpsc;
+use tortie_config::resource::BmpPolicy;
+
+use super::core::{Core, Effect};
+use super::logging;
+use crate::agent::config::Settings;
+use crate::agent::controllers::{felix_status, ipam_gc, node_status, tunnel_address};
+use crate::agent::core::applied::Needed;
+use crate::agent::handle::{Ask, Live};
+use crate::agent::process::{capabilities, host, systemd};
+use crate::agent::shutdown;
+use crate::api;
+use crate::api::nodes::NodeStatus;
+use crate::api::status::{Applied, AppliedRequest, Problem};
+use crate::plugins::docker;
+use crate::speaker::{ChangeIds, SpeakerFact, SpeakerHandle, ToSpeaker};
+use tortie_engine::model::watch_scope;
+use tortie_kernel::{KernelFact, KernelHandle, KernelIntent, ToKernel};
+use tortie_store::{Feed, FeedEvent, Store, StoreOptions};
+
+/// How long a start waits for the store before it goes on with what the disk has.
+const STORE_PATIENCE: Duration = Duration::from_secs(3);
+/// From the last End-of-RIB to the sweep of stale routes: FRR 8.4 sends its `default-originate` 0.6 s after it.
+const SWEEP_DELAY: Duration = Duration::from_secs(2);
+/// What most stops are.
+const GRACEFUL_STOP: &str = "sessions close for a graceful restart, routes stay";
+
+/// What the agent is asked to be.
+#[derive(Debug, Clone)]
+pub struct AgentOptions {
+    /// This host's name in the data model.
+    pub node: String,
+    /// Flags, environment and file, merged.
+    pub settings: Settings,
+    /// The store.
+    pub store: StoreOptions,
+    /// The unix socket of the API.
+    pub socket: PathBuf,
+}
+
+/// Why the agent does not start or ends.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// Settings that cannot be.
+    #[error("{0}")]
+    Settings(String),
+    /// The store refuses for good.
+    #[error("{0}")]
+    Store(#[from] tortie_store::StoreError),
+    /// The API cannot be served.
+    #[error("{0}")]
+    Serve(#[from] api::ServeError),
+    /// The Docker drivers cannot be served.
+    #[error("{0}")]
+    Docker(#[from] docker::DockerError),
+    /// Another live host has our address.
+    #[error("{0}")]
+    Taken(String),
+    /// The system refuses a thread, a socket or a signal handler.
+    #[error("cannot {0}: {1}")]
+    System(&'static str, std::io::Error),
+}
+
+pub(super) enum Fact {
+    Kernel(KernelFact),
+    Speaker(SpeakerFact),
+    /// The store was asked whether this host may start, and told that it does.
+    Checked(Result<(), String>),
+    /// The hosts whose agents run, with the versions of those, where they were looked up.
+    Present(Vec<NodeStatus>),
+    /// What the look around found.
+    Surroundings(Vec<Problem>),
+    /// What became of the host's address in the tunnel.
+    TunnelAddr(tunnel_address::Told),
+    /// What all hosts use of the pools, when this host is the one that looks.
+    Census(Option<crate::agent::controllers::pool_usage::Census>),
+    /// What the collector found and did.
+    Collected(ipam_gc::Looked),
+}
+
+/// Runs the agent until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When it cannot start. After the start it only ends when told to.
+pub fn run(options: AgentOptions) -> Result<(), AgentError> {
+    crate::agent::process::allocator::prepare();
+    options.settings.check().map_err(AgentError::Settings)?;
+    let logs = logging::start(options.settings.log_format.unwrap_or_default());
+    // Before there is a second thread: capabilities belong to threads.
+    capabilities::drop_unneeded();
+    let io = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("io")
+        .enable_all()
+        .build()
+        .map_err(|e| AgentError::System("start the io threads", e))?;
+    let main = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| AgentError::System("start the core", e))?;
+    end_with_any_panic();
+    let result = main.block_on(async {
+        let mut agent = Agent::start(options, logs, io.handle().clone()).await?;
+        agent.turn().await;
+        agent.stop().await;
+        agent.refused.take().map_or(Ok(()), |text| Err(AgentError::Taken(text)))
+    });
+    io.shutdown_timeout(Duration::from_secs(2));
+    result
+}
+
+/// A thread that is gone would leave the others with half of the truth.
+fn end_with_any_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        report(info);
+        tracing::error!(target: "tortie", "a thread panicked, the process ends: {info}");
+        std::process::exit(70);
+    }));
+}
+
+pub(super) struct Agent {
+    pub(super) options: AgentOptions,
+    pub(super) core: Core,
+    pub(super) live: Arc<Live>,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) io: tokio::runtime::Handle,
+    pub(super) logs: logging::Logs,
+    pub(super) log_trouble: Option<String>,
+    pub(super) changes: ChangeIds,
+    pub(super) kernel: Option<KernelHandle>,
+    /// The snapshot after which memory was given back.
+    pub(super) given_back: u64,
+    pub(super) speaker: Option<(SpeakerHandle, std::thread::JoinHandle<()>)>,
+    pub(super) held: Vec<Effect>,
+    /// For the kernel thread, which has not started yet.
+    pub(super) held_policy: Vec<ToKernel>,
+    pub(super) feed: Feed,
+    pub(super) facts: mpsc::UnboundedReceiver<Fact>,
+    pub(super) facts_in: mpsc::UnboundedSender<Fact>,
+    pub(super) asks: mpsc::Receiver<Ask>,
+    pub(super) waiting: Vec<Waiting>,
+    pub(super) presence: node_status::Presence,
+    pub(super) reports: felix_status::Reports,
+    pub(super) tunnel_addr: tunnel_address::TunnelAddr,
+    pub(super) collector: ipam_gc::Collector,
+    pub(super) census: crate::agent::controllers::pool_usage::Taker,
+    pub(super) registered: bool,
+    pub(super) refused: Option<String>,
+    pub(super) kernel_intent: Option<Arc<KernelIntent>>,
+    pub(super) announced_ready: bool,
+    pub(super) notify: systemd::Notify,
+    pub(super) stopping: bool,
+    pub(super) maintained: Option<Instant>,
+    /// When the status keys of others were read.
+    pub(super) looked_up: Option<Instant>,
+    /// When the status key was thought of, and what of it shows at once.
+    pub(super) briefed: Option<(Instant, (bool, usize))>,
+    pub(super) stations: crate::agent::bmp::Stations,
+    pub(super) docker: Option<docker::Running>,
+}
+
+pub(super) struct Waiting {
+    pub(super) request: AppliedRequest,
+    pub(super) answer: tokio::sync::oneshot::Sender<Applied>,
+    pub(super) until: Instant,
+    /// When the plugin was asked for the endpoint.
+    pub(super) since: Option<Instant>,
+    /// What the kernel has to acknowledge, once the revision is in it.
+    pub(super) needed: Option<Needed>,
+}
+
+impl Agent {
+    /// Turns until a signal says stop.
+    async fn turn(&mut self) {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate()).ok();
+        let mut interrupt = signal(SignalKind::interrupt()).ok();
+        // Its default would end the agent, and scripts that turn logs over send it to daemons unasked.
+        let mut hangup = signal(SignalKind::hangup()).ok();
+        let patience = tokio::time::sleep(STORE_PATIENCE);
+        tokio::pin!(patience);
+        let mut waited = false;
+        let mut tick = tokio::time::interval(Duration::from_secs(1));
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        loop {
+            let began;
+            tokio::select! {
+                biased;
+                () = signalled(&mut terminate) => return,
+                () = signalled(&mut interrupt) => return,
+                () = signalled(&mut hangup) => {
+                    began = Instant::now();
+                    tracing::info!(
+                        target: "tortie",
+                        "SIGHUP: nothing to reload; the store is followed as it is, flags and the settings file are read at \
+                         the start (systemctl restart tortie, which interrupts nothing)"
+                    );
+                }
+                event = self.feed.next() => {
+                    began = Instant::now();
+                    match event {
+                        Some(event) => self.fed(event),
+                        None => return,
+                    }
+                }
+                fact = self.facts.recv() => {
+                    began = Instant::now();
+                    if let Some(fact) = fact { self.fact(fact) }
+                }
+                ask = self.asks.recv() => {
+                    began = Instant::now();
+                    if let Some(ask) = ask { self.ask(ask) }
+                }
+                _ = tick.tick() => {
+                    began = Instant::now();
+                    self.tick();
+                }
+                () = &mut patience, if !waited => {
+                    began = Instant::now();
+                    waited = true;
+                    if !self.core.loaded() && !self.core.use_cache() {
+                        tracing::warn!(target: "tortie", "the store does not answer and there is no cache: waiting");
+                    }
+                }
+            }
+            self.carry_out();
+            self.answer_waiting();
+            self.core.measures.turns.time(began.elapsed());
+            if self.refused.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Takes one event and all that are there already, then acts once.
+    fn fed(&mut self, first: FeedEvent) {
+        let now = Instant::now();
+        let whole = matches!(first, FeedEvent::Snapshot { .. });
+        let last = self.core.last_change();
+        self.core.feed(first, now);
+        for _ in 0..4_096 {
+            let Some(Some(event)) = self.feed.next().now_or_never() else { break };
+            self.core.feed(event, now);
+        }
+        self.core.go_on();
+        let took = now.elapsed();
+        let measures = &mut self.core.measures;
+        if whole {
+            measures.snapshot.time(took);
+        }
+        if last != self.core.last_change() {
+            self.core.measures.calculated.time(took);
+        }
+    }
+
+    fn fact(&mut self, first: Fact) {
+        self.core.clock = Instant::now();
+        let mut next = Some(first);
+        // A bounded run, so that questions are answered between the facts of a full feed.
+        for taken in 1.. {
+            match next {
+                Some(Fact::Kernel(KernelFact::Started { routes_v4, routes_v6, blackholes })) => {
+                    self.core.kernel(KernelFact::Started { routes_v4, routes_v6, blackholes });
+                    let [v4, v6] = blackholes;
+                    self.start_speaker(routes_v4 + v4, routes_v6 + v6);
+                }
+                Some(Fact::Kernel(fact)) => {
+                    if let KernelFact::Repaired { objects, first, held: false } = &fact {
+                        self.core.repaired = Some((Instant::now(), *objects, first.clone()));
+                    }
+                    self.core.kernel(fact);
+                }
+                Some(Fact::Speaker(fact)) => self.core.speaker(fact, Instant::now()),
+                Some(Fact::Checked(Ok(()))) => self.start_kernel(),
+                Some(Fact::Checked(Err(text))) => self.refused = Some(text),
+                Some(Fact::Present(hosts)) => self.present(hosts),
+                Some(Fact::TunnelAddr(told)) => self.core.tunnel_addr_told(told),
+                Some(Fact::Collected(looked)) => self.core.collected(looked),
+                Some(Fact::Surroundings(found)) => self.core.surroundings = found,
+                Some(Fact::Census(census)) => self.core.census = census,
+                None => break,
+            }
+            if taken == 256 {
+                break;
+            }
+            next = self.facts.try_recv().ok();
+        }
+    }
+
+    fn carry_out(&mut self) {
+        for effect in self.core.effects() {
+            self.effect(effect);
+        }
+    }
+
+    pub(super) fn effect(&mut self, effect: Effect) {
+        match effect {
+            Effect::Loaded => self.loaded(),
+            Effect::Routing(intent) => self.live.intent.store(Some(intent)),
+            Effect::Kernel(intent) => {
+                self.kernel_intent = Some(Arc::clone(&intent));
+                self.to_kernel(ToKernel::Intent(intent));
+            }
+            // Every one of them counts, and the thread starts when the host is known.
+            Effect::Enforce(change) if self.kernel.is_none() => {
+                self.held_policy.push(ToKernel::Policy(change))
+            }
+            Effect::Enforce(change) => self.to_kernel(ToKernel::Policy(change)),
+            Effect::Speaker(..) | Effect::LocalReady | Effect::NextHop(..) if self.speaker.is_none() => {
+                if !self.observes() {
+                    self.held.push(effect);
+                }
+            }
+            Effect::Speaker(intent, change) => {
+                self.to_speaker(ToSpeaker::Intent(intent, change));
+                self.follow_stations();
+            }
+            Effect::LocalReady => self.to_speaker(ToSpeaker::LocalReady),
+            Effect::NextHop(addr, state) => self.to_speaker(ToSpeaker::NextHop(addr, state)),
+            Effect::Sweep => {
+                if let Some(kernel) = &self.kernel {
+                    let sender = kernel.sender();
+                    tokio::spawn(async move {
+                        tokio::time::sleep(SWEEP_DELAY).await;
+                        let _ = sender.send(ToKernel::SweepStale);
+                    });
+                }
+            }
+            Effect::Track(addr, true) => self.to_kernel(ToKernel::Track(addr)),
+            Effect::Track(addr, false) => self.to_kernel(ToKernel::Untrack(addr)),
+            Effect::Scope(blocks) => {
+                let mut keys = watch_scope(&self.options.node);
+                keys.extend(blocks);
+                self.feed.set_prefixes(&keys);
+            }
+            Effect::Trust(generation, upto) => self.feed.trust(generation, upto),
+            Effect::Logs => {
+                let mut wanted = host::log_settings(&self.core.model);
+                if self.observes() {
+                    // The file of the store's setting is Felix's.
+                    wanted.file = None;
+                }
+                self.log_trouble = self.logs.apply(&wanted);
+                self.follow_stations();
+            }
+        }
+    }
+
+    /// BMP stations: those of the flag, else those of the store.
+    fn follow_stations(&mut self) {
+        if self.speaker.is_none() {
+            return;
+        }
+        let given = &self.options.settings.bmp_station;
+        let stored = self.core.model.bmp_stations().iter().map(|station| (station.address, station.policy));
+        let wanted: Vec<_> = match given.as_slice() {
+            [] => stored.collect(),
+            given => given.iter().map(|address| (*address, BmpPolicy::Pre)).collect(),
+        };
+        self.stations.follow(&wanted, &self.live, &self.io);
+    }
+
+    pub(super) fn to_kernel(&self, message: ToKernel) {
+        if let Some(kernel) = &self.kernel {
+            // The thread only ends with the process, which ends when it is gone.
+            let _ = kernel.sender().send(message);
+        }
+    }
+
+    fn to_speaker(&self, message: ToSpeaker) {
+        if let Some((speaker, _)) = &self.speaker
+            && let Err(error) = speaker.send(message)
+        {
+            tracing::error!(target: "tortie", "the speaker did not take an order: {error}");
+        }
+    }
+
+    /// SIGTERM: close sessions so that graceful-restart helpers keep our routes, unless the host goes down, too; kernel
+    /// state stays.
+    async fn stop(&mut self) {
+        self.stopping = true;
+        self.notify.stopping("stopping");
+        self.live.ready.store(false, Ordering::Relaxed);
+        let leaves = shutdown::host_goes_down(shutdown::MANAGER).await;
+        let what =
+            if leaves { "the host goes down: sessions are drained, then they end" } else { GRACEFUL_STOP };
+        tracing::info!(target: "tortie", "stopping: {what}");
+        self.notify.stopping(&format!("stopping: {what}"));
+        if let Some(speaker) = self.live.speaker.load_full().filter(|_| leaves) {
+            shutdown::drain(&speaker).await;
+        }
+        if let Some(docker) = self.docker.take() {
+            docker.stop();
+        }
+        self.presence.stop().await;
+        self.reports.stop().await;
+        self.tunnel_addr.stop().await;
+        self.collector.stop().await;
+        self.census.stop().await;
+        self.stations.stop().await;
+        // The kernel first: sessions that close take their routes out of the speaker, and those stay in the kernel.
+        if let Some(kernel) = self.kernel.take() {
+            let _ = tokio::time::timeout(
+                Duration::from_secs(5),
+                tokio::task::spawn_blocking(move || kernel.stop()),
+            )
+            .await;
+        }
+        if let Some((speaker, thread)) = self.speaker.take() {
+            let text = if leaves { "host goes down" } else { "agent stopping" }.to_owned();
+            if speaker.send(ToSpeaker::Shutdown { graceful: !leaves, text }).is_ok() {
+                let ended = tokio::task::spawn_blocking(move || thread.join());
+                let _ = tokio::time::timeout(Duration::from_secs(5), ended).await;
+            }
+        }
+        let _ = std::fs::remove_file(&self.options.socket);
+        tracing::info!(target: "tortie", "stopped");
+    }
+}
+
+async fn signalled(signal: &mut Option<tokio::signal::unix::Signal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}

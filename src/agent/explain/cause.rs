@@ -1,0 +1,325 @@
+//! What keeps a session down, concluded from what was observed. Pure.
+
+use super::peer::{Evidence, Path, Theirs};
+use crate::api::codes;
+use crate::api::explain::Certainty;
+use crate::speaker::connect_failure;
+
+/// What is in the way.
+pub(super) struct Cause {
+    pub(super) code: &'static str,
+    pub(super) text: String,
+    pub(super) certainty: Certainty,
+    pub(super) fix: Vec<String>,
+}
+
+impl Cause {
+    fn certain(code: &'static str, text: impl Into<String>) -> Self {
+        Self { code, text: text.into(), certainty: Certainty::Certain, fix: Vec::new() }
+    }
+
+    fn implied(code: &'static str, text: impl Into<String>) -> Self {
+        Self { certainty: Certainty::Implied, ..Self::certain(code, text) }
+    }
+
+    fn with(mut self, fix: impl Into<String>) -> Self {
+        self.fix.push(fix.into());
+        self
+    }
+}
+
+/// What keeps the session down, by what was observed.
+pub(super) fn cause(e: &Evidence) -> Cause {
+    let p = &e.peer;
+    if p.state == "Established" {
+        return slow(e).unwrap_or_else(|| Cause::certain("ok", "the session is established"));
+    }
+    if let Some(text) = &p.shutdown {
+        let told = if text.is_empty() { String::new() } else { format!(" ({text})") };
+        return Cause::certain(
+            "peer-shutdown-here",
+            format!("it is shut down by its value in the store{told}"),
+        )
+        .with("take `shutdown` out of the peer's value");
+    }
+    if let Some(text) = &e.trouble {
+        return Cause::certain("peer-configuration", text.clone());
+    }
+    match &e.path {
+        Path::Own => {
+            return Cause::certain("own-address", "the peer's address is one of this host's interfaces");
+        }
+        Path::None => {
+            return Cause::certain("no-route", format!("this host has no route to {}", p.address))
+                .with(format!("ip route get {}", p.address));
+        }
+        Path::Via { interface, up: false, .. } => {
+            return Cause::certain("link-down", format!("interface {interface} is down or has no carrier"))
+                .with(format!("ip link show {interface}"));
+        }
+        _ => {}
+    }
+    // TCP took the connection before it looked at keys and TTLs of what follows.
+    if matches!(p.state.as_str(), "OpenSent" | "OpenConfirm")
+        && let Some(cause) = dropped(e)
+    {
+        return cause;
+    }
+    let Some(error) = &p.last_error else { return untried(e) };
+    if let Some((code, sub)) = e.notification {
+        return told(e, code, sub, error.code == "notification_received", &error.text);
+    }
+    match error.code.as_str() {
+        "connect_failed" => connect(e, &error.text),
+        "hold_timer" => Cause::certain(
+            "hold-timer",
+            "nothing came from the peer for the whole hold time: its process hangs, or packets are lost on the way",
+        )
+        .with(format!("ping {}", p.address)),
+        "send_hold_timer" => {
+            Cause::certain("send-hold-timer", "the peer stopped reading: nothing could be sent for too long (RFC 9687)")
+        }
+        "tcp_closed" => closed(e, &error.text),
+        "bfd" => Cause::certain("bfd", format!("BFD lost the peer: {}", error.text)),
+        "link_down" => Cause::certain("link-down", error.text.clone()),
+        "admin" => Cause::certain("admin-reset", format!("somebody reset it: {}", error.text)),
+        "config" => Cause::certain("config", "its configuration changed; it comes again by itself"),
+        "collision" => Cause::certain("collision", "one of two connections was closed (RFC 4271 6.8); the other goes on"),
+        _ => Cause { certainty: Certainty::Unknown, ..Cause::certain("unknown", error.text.clone()) },
+    }
+}
+
+/// A session stands and is of no use: what is sent stays on the way.
+fn slow(e: &Evidence) -> Option<Cause> {
+    let (_, text) = e.status.iter().find(|(code, _)| *code == codes::SLOW_PEER.name)?;
+    let there = there(e);
+    Some(
+        Cause::implied(
+            "slow-peer",
+            format!(
+                "the session stands, but {there} {text}: its BGP process hangs or has too much to do, or large packets do not \
+                 arrive there"
+            ),
+        )
+        .with(format!("on {there}: does its BGP process run, and on what does it wait?"))
+        .with(format!("ping -M do -s 1472 {}", e.peer.address)),
+    )
+}
+
+fn untried(e: &Evidence) -> Cause {
+    if !e.attempts.dials {
+        let text = "this end waits for the peer to dial, and nothing has come from it";
+        return match e.theirs {
+            Theirs::Absent => Cause::implied("passive", format!("{text}: no agent runs there")),
+            _ => Cause::implied("passive", text),
+        };
+    }
+    Cause {
+        certainty: Certainty::Unknown,
+        ..Cause::certain("not-tried", "no attempt has ended yet: ask again in a moment")
+    }
+}
+
+/// The other end, or what it is about to be.
+fn there(e: &Evidence) -> String {
+    if e.peer.name == e.peer.address { "the router".to_owned() } else { e.peer.name.clone() }
+}
+
+fn connect(e: &Evidence, text: &str) -> Cause {
+    let (p, there) = (&e.peer, there(e));
+    let silent = matches!(&e.path, Path::Via { neighbour: Some(n), .. } if n.is_silent());
+    let (code, _) = connect_failure(text);
+    match code {
+        "connection-refused" => {
+            let text = match &e.theirs {
+                Theirs::Absent => format!(
+                    "{there} answers, but nothing listens on tcp/{}: its agent does not run (it has no status key)",
+                    p.port
+                ),
+                Theirs::Key { ready, .. } => format!(
+                    "{there} refuses tcp/{} although its agent {}: it listens elsewhere, or a firewall there rejects",
+                    p.port,
+                    if *ready { "runs" } else { "runs and is not ready" }
+                ),
+                _ => format!("{there} answers, but nothing listens on tcp/{} (RST received)", p.port),
+            };
+            let fix = match e.theirs {
+                Theirs::Router => format!("on {there}: is BGP on, and does it listen on {}?", p.address),
+                _ => format!("on {there}: systemctl status tortie"),
+            };
+            Cause::certain("connection-refused", text).with(fix)
+        }
+        "connect-timeout" | "host-unreachable" | "connect-failed" if silent => {
+            let gateway = match &e.path {
+                Path::Via { gateway: Some(gateway), interface, .. } => {
+                    format!("the gateway {gateway} on {interface}")
+                }
+                _ => p.address.clone(),
+            };
+            let what = format!(
+                "{gateway} does not answer ARP or neighbour discovery: it is off, or on another segment"
+            );
+            Cause::certain("no-neighbour", what).with(format!("ping {}", p.address))
+        }
+        "host-unreachable" => {
+            Cause::certain("host-unreachable", text.to_owned()).with(format!("ip route get {}", p.address))
+        }
+        "connect-timeout" => silence(e),
+        "no-local-address" => {
+            let fix =
+                "give the interface that address, or correct source_addr or this host's address in the store";
+            Cause::certain("no-local-address", text.to_owned()).with(fix)
+        }
+        "no-route" => Cause::certain("no-route", text.to_owned()).with(format!("ip route get {}", p.address)),
+        code => Cause::certain(code, text.to_owned()),
+    }
+}
+
+/// What TCP of this host says that it dropped of peers; of which, it does not say.
+fn dropped(e: &Evidence) -> Option<Cause> {
+    let there = there(e);
+    if e.dropped.key > 0 {
+        let here =
+            e.guard.key.map_or_else(|| "none is set here".to_owned(), |key| format!("{key} is set here"));
+        let text = format!(
+            "nothing comes, and TCP of this host dropped {} segments for their TCP key ({here}): the keys of both ends \
+             differ, or one end has none",
+            e.dropped.key
+        );
+        let fix = format!(
+            "give both ends one password; dmesg and nstat -az 'TcpExtTCPMD5*' say more, here and on {there}"
+        );
+        return Some(Cause::implied("tcp-key", text).with(fix));
+    }
+    let hops = e.guard.hops.filter(|_| e.dropped.ttl > 0)?;
+    let text = format!(
+        "what {there} sends has too small a TTL: TCP of this host dropped {} segments, as ttl_security takes peers of at \
+         most {hops} hops that send TTL 255",
+        e.dropped.ttl
+    );
+    let fix =
+        format!("on {there}: TTL security for this host, too; or take ttl_security out of the peer's value");
+    Some(Cause::implied("ttl-security", text).with(fix))
+}
+
+/// Packets go out and nothing comes back.
+fn silence(e: &Evidence) -> Cause {
+    let (p, there) = (&e.peer, there(e));
+    if let Some(cause) = dropped(e) {
+        return cause;
+    }
+    match (e.guard.key, e.guard.hops) {
+        (Some(key), _) => Cause::implied(
+            "connect-timeout",
+            format!(
+                "SYNs get no answer. {key} is set here: with another key, or none, {there} drops them without a word; \
+                 a firewall that drops tcp/{} looks the same",
+                p.port
+            ),
+        )
+        .with(format!("compare the password of both ends; on {there} the kernel counts TcpExtTCPMD5Failure (nstat)")),
+        (None, hops) => {
+            let hops = hops.map_or(String::new(), |hops| format!(", or it is more than {hops} hops away"));
+            Cause::implied(
+                "connect-timeout",
+                format!(
+                    "SYNs get no answer: a firewall drops tcp/{}, or {there} wants a TCP key that is not set here{hops}",
+                    p.port
+                ),
+            )
+            .with(format!("on {there}: does it have a password for this host? Does a firewall drop tcp/{}?", p.port))
+        }
+    }
+}
+
+fn closed(e: &Evidence, text: &str) -> Cause {
+    let there = there(e);
+    if e.ended.is_some() && e.attempts.failed == 0 {
+        let helper = e.ended.as_ref().is_some_and(|ended| ended.helper);
+        let more = if helper { ": it restarts, and its routes are kept meanwhile" } else { "" };
+        return Cause::certain("tcp-closed", format!("{there} closed TCP without a NOTIFICATION{more}"));
+    }
+    Cause::implied(
+        "tcp-closed",
+        format!(
+            "{there} takes the connection and closes it without a word ({text}): it has no neighbour with our address, \
+             or turns us away for now"
+        ),
+    )
+    .with(match e.attempts.from {
+        Some(from) => format!("on {there}: is {from} a neighbour there, with AS {}?", e.local_as),
+        None => format!("on {there}: is this host a neighbour there, with AS {}?", e.local_as),
+    })
+}
+
+/// What a NOTIFICATION says.
+fn told(e: &Evidence, code: u8, sub: u8, received: bool, text: &str) -> Cause {
+    let (p, there) = (&e.peer, there(e));
+    let who = if received { format!("{there} refused us") } else { format!("we refused {there}") };
+    let key = e.key.clone().unwrap_or_else(|| "the peer's value".to_owned());
+    let cause = |code, what: String| Cause::certain(code, what);
+    match (code, sub) {
+        (2, 2) if received => cause(
+            "bad-peer-as",
+            format!("{who}: it expects another AS than ours (we say {}): {text}", e.local_as),
+        )
+        .with(format!("on {there}: remote AS of this host has to be {}", e.local_as)),
+        (2, 2) => cause(
+            "bad-peer-as",
+            format!("{who}: {} is wanted here, and it says another AS: {text}", p.remote_as),
+        )
+        .with(format!("correct as_num in {key}, or the AS of {there}")),
+        (2, 3) => cause("bad-identifier", format!("{who}: BGP identifier: {text}"))
+            .with("two speakers have the same router id: give each its own"),
+        (2, 6) => cause("unacceptable-hold-time", format!("{who}: hold time: {text}"))
+            .with(format!("hold_time in {key}")),
+        (2, 7) => cause("unsupported-capability", format!("{who}: capabilities: {text}")),
+        (2, 11) => cause("role-mismatch", format!("{who}: roles do not fit (RFC 9234): {text}"))
+            .with(format!("role in {key}")),
+        (2, _) => cause("open-refused", format!("{who} with OPEN error {code}/{sub}: {text}")),
+        (6, 1) => {
+            let what = if received {
+                "it takes no more prefixes from us"
+            } else {
+                "it sent more prefixes than it may"
+            };
+            cause("max-prefixes", format!("{who}: {what}: {text}")).with(if received {
+                format!("on {there}: the prefix limit for this host")
+            } else {
+                format!("max_prefixes in {key}, or what {there} announces")
+            })
+        }
+        (6, 2) => {
+            cause("peer-shutdown", format!("administrative shutdown by {}: {text}", side(received, &there)))
+        }
+        (6, 3) => cause("peer-deconfigured", format!("{who}: no longer configured there: {text}")),
+        (6, 4) => cause("admin-reset", format!("administrative reset by {}: {text}", side(received, &there))),
+        (6, 5) => cause("connection-rejected", format!("{who}: {text}")).with(if received {
+            format!("on {there}: is this host a neighbour there, with AS {}?", e.local_as)
+        } else {
+            format!("is {} wanted with that address?", p.name)
+        }),
+        (6, 7) => cause(
+            "collision",
+            "one of two connections was closed (RFC 4271 6.8); the other goes on".to_owned(),
+        ),
+        (6, 8) => cause("out-of-resources", format!("{who}: out of resources: {text}")),
+        (6, 10) => cause("bfd", format!("BFD lost the path: {text}")),
+        (6, _) => cause("cease", format!("{} ended it: {text}", side(received, &there))),
+        (4, _) => {
+            let who = if received {
+                format!("{there} heard nothing of us")
+            } else {
+                format!("nothing came from {there}")
+            };
+            cause("hold-timer", format!("{who} for the whole hold time: {text}"))
+                .with(format!("ping {}", p.address))
+        }
+        (8, _) => cause("send-hold-timer", format!("nothing could be sent for too long (RFC 9687): {text}")),
+        _ => cause("message-error", format!("{who} with error {code}/{sub}: {text}")),
+    }
+}
+
+fn side(received: bool, there: &str) -> String {
+    if received { there.to_owned() } else { "this host".to_owned() }
+}

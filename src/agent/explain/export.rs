@@ -1,0 +1,204 @@
+//! Why a prefix is announced to a peer or not: the ladder from the store to the Adj-RIB-Out. Pure.
+
+use tortie_bgp::ExportStep;
+
+use super::origin::{Filter, Known};
+use crate::api::bgp::{BgpRoute, Peer};
+use crate::api::explain::{Certainty, Step, Verdict, Why};
+use tortie_engine::routing::EXPORT_GATES;
+
+/// Rules that say who may be told what, before any policy is asked.
+const PEER_RULES: [&str; 7] =
+    ["split-horizon", "deferral", "ebgp-policy", "role", "well-known", "long-lived", "reflection"];
+
+/// What is known of a prefix and a peer.
+#[derive(Debug, Clone)]
+pub(super) struct Evidence {
+    pub(super) prefix: String,
+    pub(super) peer: Peer,
+    pub(super) known: Known,
+    /// The prefix in the Loc-RIB.
+    pub(super) route: Option<BgpRoute>,
+    /// The live export function, recorded, up to the step that refused.
+    pub(super) trace: Vec<ExportStep>,
+    pub(super) announced: bool,
+    /// The attributes that are sent, in words.
+    pub(super) sent: Option<String>,
+    /// The Adj-RIB-Out has it.
+    pub(super) present: bool,
+}
+
+/// Fills in an empty answer.
+pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
+    let held = e.known.blackhole().filter(|step| step.verdict == Verdict::Stop);
+    let stop = e.trace.iter().find(|step| !step.pass);
+    why.good = e.announced && e.present;
+    let word = match (e.announced, e.present) {
+        (true, true) => "ADVERTISED",
+        (true, false) => "NOT YET advertised",
+        (false, true) => "about to be withdrawn",
+        (false, false) => "NOT advertised",
+    };
+    let family = if e.prefix.contains(':') { "ipv6" } else { "ipv4" };
+    why.answer = format!("{word}: {} -> {} ({}, {family}/unicast)", e.prefix, e.peer.name, e.peer.address);
+    why.steps = steps(e, stop);
+    let (code, conclusion) = match (&held, stop) {
+        (Some(step), _) => ("blackhole", Some(step.text.clone())),
+        (None, Some(stop))
+            if stop.step == "best" && e.known.step().is_some_and(|s| s.verdict == Verdict::Stop) =>
+        {
+            ("not-originated", e.known.step().map(|s| s.text))
+        }
+        (None, Some(stop)) => (stop.step, Some(conclusion(stop, e))),
+        (None, None) if e.present => ("ok", None),
+        (None, None) => {
+            ("pending", Some("it is on its way: the peer has not taken all of its updates yet".to_owned()))
+        }
+    };
+    why.code = code.to_owned();
+    why.conclusion = conclusion;
+    why.certainty = Certainty::Certain;
+    why.fix = fix(e, code, stop.map(|s| s.verdict.as_str()).unwrap_or_default());
+    why.not_looked_at = vec!["what the peer makes of it (its import policy, its best path)".to_owned()];
+    why
+}
+
+fn conclusion(stop: &ExportStep, e: &Evidence) -> String {
+    match stop.step {
+        "session" => format!("the session with {} is {}", e.peer.name, stop.verdict),
+        "family" => format!("{} with {}", stop.verdict, e.peer.name),
+        "best" => format!("{} has no usable path here", e.prefix),
+        "split-horizon" => format!("{} gave us this route; it is not told its own", e.peer.name),
+        gate if EXPORT_GATES.contains(&gate) => format!("the gate `{gate}` withholds it: {}", stop.verdict),
+        step => format!("`{step}` withholds it: {}", stop.verdict),
+    }
+}
+
+fn steps(e: &Evidence, stop: Option<&ExportStep>) -> Vec<Step> {
+    let mut steps: Vec<Step> = e.known.step().into_iter().chain(e.known.blackhole()).collect();
+    let find = |name: &str| e.trace.iter().find(|step| step.step == name);
+    let rung = |step: &ExportStep| {
+        let verdict = if step.pass { Verdict::Ok } else { Verdict::Stop };
+        let told = Step::new(verdict, step.step, step.verdict.clone());
+        match step.step {
+            "filter" => of_filter(told, &e.known),
+            _ => told,
+        }
+    };
+    let skipped = |name: &str| Step::new(Verdict::Skipped, name, "not reached");
+
+    steps.push(loc_rib(e));
+    for name in ["session", "family"] {
+        steps.push(find(name).map_or_else(|| skipped(name), rung));
+    }
+    let rules: Vec<&ExportStep> = PEER_RULES.iter().filter_map(|name| find(name)).collect();
+    match rules.iter().find(|rule| !rule.pass) {
+        Some(rule) => steps.push(rung(rule)),
+        None if rules.is_empty() => steps.push(skipped("peer rules")),
+        None => {
+            let texts: Vec<&str> = rules.iter().map(|rule| rule.verdict.as_str()).collect();
+            steps.push(Step::new(Verdict::Ok, "peer rules", texts.join("; ")));
+        }
+    }
+    // Whatever else the core asks stands where it was asked.
+    let known = |name: &str| ["session", "family", "best"].contains(&name) || PEER_RULES.contains(&name);
+    let gate = |name: &str| EXPORT_GATES.contains(&name);
+    let rest = e.trace.iter().filter(|step| !known(step.step) && !gate(step.step));
+    let (after, before): (Vec<_>, Vec<_>) = rest.partition(|step| step.step == "size");
+    steps.extend(before.into_iter().map(rung));
+    for name in EXPORT_GATES {
+        match find(name) {
+            Some(step) => steps.push(rung(step)),
+            // It only shows where it decided.
+            None if name == "none" => {}
+            None => steps.push(skipped(name)),
+        }
+    }
+    steps.extend(after.into_iter().map(rung));
+    let out = match (e.present, &e.sent) {
+        (true, Some(sent)) => Step::new(Verdict::Ok, "Adj-RIB-Out", format!("present: {sent}")),
+        (true, None) => {
+            Step::new(Verdict::Note, "Adj-RIB-Out", "still present: the withdrawal is on its way")
+        }
+        (false, _) if stop.is_none() => Step::new(Verdict::Note, "Adj-RIB-Out", "absent: it is on its way"),
+        (false, _) => Step::new(Verdict::Skipped, "Adj-RIB-Out", "absent"),
+    };
+    steps.push(out);
+    steps.extend(e.known.history());
+    steps
+}
+
+fn loc_rib(e: &Evidence) -> Step {
+    let Some(route) = &e.route else {
+        return Step::new(Verdict::Stop, "Loc-RIB", "no path at all");
+    };
+    let usable = route.paths.iter().filter(|path| path.usable).count();
+    match route.paths.iter().find(|path| path.best) {
+        Some(best) => {
+            let others = match usable {
+                1 => "1 candidate".to_owned(),
+                n => format!("{n} candidates"),
+            };
+            let from = match best.source.as_str() {
+                "local" => "local".to_owned(),
+                source => format!("from {} ({source})", best.from),
+            };
+            Step::new(Verdict::Ok, "Loc-RIB", format!("best path {from}, {others}: {}", best.reason))
+        }
+        None => {
+            let why: Vec<String> =
+                route.paths.iter().map(|path| format!("from {}: {}", path.from, path.reason)).collect();
+            Step::new(Verdict::Stop, "Loc-RIB", format!("no usable path: {}", why.join("; ")))
+        }
+    }
+}
+
+/// With the key of the filter that decided, where its text names one.
+pub(super) fn of_filter(step: Step, known: &Known) -> Step {
+    let named = |filter: &&Filter| step.text.contains(&format!("filter {}", filter.name));
+    // The longest name: `tor` stands in `tor-out`, too.
+    let filter = known.filters.iter().filter(named).max_by_key(|filter| filter.name.len());
+    match filter.cloned() {
+        Some(filter) => step.of(filter.key, Some(filter.revision)),
+        None => step,
+    }
+}
+
+fn fix(e: &Evidence, code: &str, text: &str) -> Vec<String> {
+    let (prefix, peer) = (&e.prefix, &e.peer.session);
+    match code {
+        "ok" | "pending" | "split-horizon" => Vec::new(),
+        "session" => vec![format!("tortie why peer {peer}")],
+        "family" => vec![format!("`families` in the peer's value, and on the other end; tortie bgp peer {peer}")],
+        "best" => vec![format!("tortie why route {prefix}")],
+        "blackhole" => vec![format!("tortie why route {prefix}"), "tortie diff routes".to_owned()],
+        "filter" => {
+            let step = of_filter(Step::new(Verdict::Stop, "filter", text), &e.known);
+            let rule = text.split(" of filter").next().filter(|rule| rule.starts_with("rule "));
+            match (step.key, rule) {
+                (Some(key), Some(rule)) => {
+                    vec![format!("change {rule} of {key}, or put a rule that accepts {prefix} before it")]
+                }
+                (Some(key), None) => vec![format!("write a rule that accepts {prefix} into {key}")],
+                (None, _) => vec!["write that filter, or take it out of the peer's `filters`".to_owned()],
+            }
+        }
+        "own-only" => vec!["take own_only out of the peer's value; or let the host that has it announce it".to_owned()],
+        "inside-own-block" => vec!["nothing: its block is announced and covers it".to_owned()],
+        "none" => vec![format!(
+            "put a prefix that covers {prefix} into prefix_advertisements or a pool; or let a filter of the peer accept it"
+        )],
+        "reflection" => vec![
+            "routes learned by iBGP go to no iBGP peer (RFC 4271 9.2.1): the mesh tells it itself, or make this host a \
+             route reflector (rr_cluster_id)"
+                .to_owned(),
+        ],
+        "role" => vec!["`role` in the peer's value (RFC 9234)".to_owned()],
+        "drain" => vec!["tortie bgp drain --undo".to_owned()],
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+#[path = "export_tests.rs"]
+mod tests;

@@ -1,0 +1,514 @@
+//! `why peer`, `why route`, `why ip`: what the threads, the kernel and the store know of one thing, put together.
+//!
+//! What it does: asks each owner once, for this thing only (no walk over a table), and gives what it heard to a pure
+//! function that makes the answer. What it does not: decide. Decisions are explained by the functions that make them
+//! (`routing::explain_*` and the speaker's own export and import, recorded), which count nothing and send nothing.
+//!
+//! ```text
+//!  core: keys, revisions, events --+
+//!  speaker: session, paths, traces +--> Evidence --peer.rs | route.rs | export.rs | ip.rs--> serve::why::Why
+//!  kernel: routes, links, decision +        (origin.rs: the store's side of a prefix)
+//!  tortie_kernel::neighbour, status key --+
+//! ```
+
+mod address;
+mod cause;
+mod export;
+mod ip;
+mod origin;
+mod peer;
+mod route;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tortie_bgp::{ExportStep, RouteInfo, RouteMatch, RouteQuery as Question, RouteTable, State, Unusable};
+use tortie_config::key::{BgpItem, IpFamily, Key, prefix};
+use tortie_net::Cidr;
+
+pub(super) use peer::Ended;
+
+use super::core::{Core, now_text};
+use crate::agent::api::bgp;
+use crate::agent::api::endpoints::CoreQuestion;
+use crate::agent::api::status;
+use crate::agent::handle::{Ask, Live};
+use crate::agent::health::host_checks::TcpDropped;
+use crate::api::explain::{Step, Verdict, Why};
+use crate::api::status::ApiError;
+use crate::speaker::SpeakerView;
+use tortie_engine::routing::{self, PeerIntent, PeerKind, RoutingIntent};
+use tortie_kernel::{KernelView, Mode};
+
+/// How long the store may take for what is only read on demand.
+const STORE: Duration = Duration::from_millis(500);
+/// Blocks of a host that are looked at.
+const BLOCKS: usize = 64;
+/// Names that a list shows.
+const LISTED: usize = 5;
+
+/// What the core knows of a session.
+#[derive(Debug, Default)]
+struct CoreSide {
+    revision: u64,
+    key: Option<String>,
+    key_revision: Option<u64>,
+    ended: Option<Ended>,
+    trouble: Option<String>,
+    /// What `status` says of it: code and text.
+    status: Vec<(String, String)>,
+}
+
+/// The key that a wanted session rests on.
+fn key_of(intent: &PeerIntent) -> Option<Key> {
+    if let Ok(key) = intent.reason.parse::<Key>() {
+        return Some(key);
+    }
+    let host = |name: &str| {
+        let family = if intent.remote.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
+        Key::bgp_host(name, BgpItem::Address(family))
+    };
+    (intent.kind == PeerKind::Mesh || intent.reason.contains(&intent.name)).then(|| host(&intent.name))
+}
+
+impl Core {
+    fn side_of(&self, session: &str, intent: &PeerIntent) -> CoreSide {
+        let key = key_of(intent);
+        CoreSide {
+            revision: self.link.revision,
+            key_revision: key.as_ref().and_then(|key| self.model.revision_of(key)),
+            key: key.map(|key| key.to_string()),
+            ended: self.peers.get(session).and_then(|record| record.ended.clone()),
+            trouble: self.peer_trouble.get(session).cloned(),
+            status: self.told_of(&format!("tortie why peer {session}")),
+        }
+    }
+}
+
+impl Core {
+    /// What of the look around leads to this command.
+    fn told_of(&self, command: &str) -> Vec<(String, String)> {
+        let told = self.surroundings.iter().filter(|problem| problem.next == command);
+        told.map(|problem| (problem.code.clone(), problem.text.clone())).collect()
+    }
+}
+
+impl Live {
+    async fn core<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Core) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.ask(|answer| {
+            Ask::Core(CoreQuestion(Box::new(move |core| {
+                let _ = answer.send(question(core));
+            })))
+        })
+        .await
+    }
+
+    /// Why a session is up or not.
+    pub(super) async fn why_peer(&self, name: String) -> Result<Why, ApiError> {
+        let intent = self.sessions().await?;
+        let session = match bgp::session_named(&intent, &name) {
+            Ok(session) => session.clone(),
+            Err(error) if error.code == "not-found" => return self.why_no_peer(name, error).await,
+            Err(error) => return Err(error),
+        };
+        let Some(wanted) = intent.peers.get(&session).cloned() else { return Err(unknown(&name)) };
+        let (of, peer_intent) = (session.clone(), wanted.clone());
+        let side = self.core(move |core| core.side_of(&of, &peer_intent)).await?;
+        let of = session.clone();
+        let asked = self.speaker(move |view| (view.peer(&of), view.bfd_of(&of))).await?;
+        let status = asked.0;
+        let Some(shown) = bgp::peer(&session, &intent, status.as_ref(), asked.1.as_ref()) else {
+            return Err(unknown(&name));
+        };
+        let address = shown.address.parse::<IpAddr>().ok();
+        let up = shown.state == State::Established.as_str();
+        let path = match address {
+            Some(addr) => self.path(addr).await,
+            None => peer::Path::Unseen("its address is not known yet"),
+        };
+        let host = (!wanted.is_router() && wanted.range.is_none()).then(|| wanted.name.clone());
+        let theirs = match &host {
+            Some(host) => self.their_view(host).await,
+            None => peer::Theirs::Router,
+        };
+        let blocks = match &host {
+            Some(host) if !up => self.blocks_of(host).await,
+            _ => None,
+        };
+        let down = status.as_ref().and_then(|s| s.last_down.as_ref());
+        let evidence = peer::Evidence {
+            key: side.key,
+            revision: side.key_revision,
+            attempts: peer::Attempts {
+                failed: status.as_ref().map_or(0, |s| s.failed_attempts),
+                next: status.as_ref().and_then(|s| s.next_attempt),
+                dials: wanted.dial_after.is_some() && wanted.shutdown.is_none(),
+                from: wanted.local,
+            },
+            notification: down.and_then(|(down, _)| down.notification),
+            down: side.ended.as_ref().and_then(|ended| seconds_since(&ended.time)),
+            ended: side.ended,
+            guard: peer::Guard {
+                key: match (&wanted.tcp_ao, &wanted.password) {
+                    (Some(_), _) => Some("TCP-AO (RFC 5925)"),
+                    (None, Some(_)) => Some("TCP MD5 (RFC 2385)"),
+                    (None, None) => None,
+                },
+                hops: wanted.ttl_security,
+            },
+            local_as: status.as_ref().map_or(wanted.local_asn.unwrap_or(intent.asn), |s| s.local_asn),
+            max_prefixes: wanted.max_prefixes.as_ref().and_then(|max| max.limit),
+            trouble: side.trouble,
+            path,
+            theirs,
+            blocks,
+            status: side.status,
+            dropped: if up { TcpDropped::default() } else { TcpDropped::read() },
+            peer: shown,
+        };
+        Ok(peer::answer(self.empty("WhyPeer", side.revision, session), &evidence))
+    }
+
+    /// Why there is no such session, for an address or a host.
+    async fn why_no_peer(&self, name: String, error: ApiError) -> Result<Why, ApiError> {
+        let asked = name.clone();
+        let found = self
+            .core(move |core| {
+                let model = &core.model;
+                let host = model.host(&asked);
+                let addr = asked.parse().ok().or_else(|| host?.addrs().next());
+                let steps = addr.map(|addr| routing::explain_peer(model, &core.node, addr).1);
+                (core.link.revision, addr, host.is_some(), steps)
+            })
+            .await?;
+        let (revision, addr, is_host, steps) = found;
+        // A host without an address is known, and has no session for that.
+        let (Some(steps), Some(addr)) = (steps, addr) else {
+            if !is_host {
+                return Err(error);
+            }
+            let mut why = self.empty("WhyPeer", revision, name.clone());
+            why.answer =
+                format!("no session with {name} is wanted: the host has no BGP address in the store");
+            why.code = "host-without-address".to_owned();
+            why.fix = vec![format!("start its agent, or write /calico/bgp/v1/host/{name}/ip_addr_v4")];
+            return Ok(why);
+        };
+        let mut why = self.empty("WhyPeer", revision, name.clone());
+        let said: Vec<&str> = steps.iter().map(|step| step.text.as_str()).collect();
+        let called = if is_host { format!("{name} ({addr})") } else { name };
+        why.answer = format!("no session with {called} is wanted here");
+        why.code = "not-wanted".to_owned();
+        why.conclusion = Some(said.join("; "));
+        let step = |step: &routing::Step| Step::new(Verdict::Stop, step.name, step.text.clone());
+        why.steps = steps.iter().map(step).collect();
+        why.fix = vec!["tortie bgp peers".to_owned()];
+        why.not_looked_at =
+            vec!["ranges of addresses from which sessions are taken (tortie bgp ranges)".to_owned()];
+        Ok(why)
+    }
+
+    fn empty(&self, kind: &str, revision: u64, subject: impl Into<String>) -> Why {
+        Why::new(kind, &self.node, revision, now_text(), subject)
+    }
+
+    /// The way to an address, as the kernel thread has it, and what the kernel knows of the neighbour.
+    async fn path(&self, addr: IpAddr) -> peer::Path {
+        enum Seen {
+            Off,
+            Own,
+            None,
+            Via(String, tortie_kernel::LinkView, u32, Option<IpAddr>),
+        }
+        let look = move |view: &KernelView<'_>| {
+            if view.mode() == Mode::Off {
+                return Seen::Off;
+            }
+            if view.is_local(addr) {
+                return Seen::Own;
+            }
+            let found = view.covering(addr).and_then(|covering| {
+                let link = view.link(covering.resolved.ifindex)?;
+                let by = tortie_kernel::protocol_name(covering.protocol);
+                let route = format!("route {} of protocol {by}", covering.prefix);
+                Some(Seen::Via(route, link, covering.resolved.ifindex, covering.resolved.gateway))
+            });
+            found.unwrap_or(Seen::None)
+        };
+        match self.kernel(look).await {
+            Err(_) => peer::Path::Unseen("the kernel thread is busy"),
+            Ok(Seen::Off) => peer::Path::Unseen("--kernel off"),
+            Ok(Seen::Own) => peer::Path::Own,
+            Ok(Seen::None) => peer::Path::None,
+            Ok(Seen::Via(route, link, ifindex, gateway)) => {
+                let next = gateway.unwrap_or(addr);
+                let asked =
+                    tokio::task::spawn_blocking(move || tortie_kernel::neighbour(ifindex, next)).await;
+                let neighbour = asked.ok().and_then(Result::ok).flatten();
+                peer::Path::Via {
+                    interface: link.name,
+                    up: link.carries,
+                    mtu: link.mtu,
+                    gateway,
+                    route,
+                    neighbour,
+                }
+            }
+        }
+    }
+
+    /// What a host says of itself in its status key.
+    async fn their_view(&self, host: &str) -> peer::Theirs {
+        let key = Key::TortieStatus { host: host.to_owned() }.to_string();
+        let prefixes = [key.clone()];
+        let found = match tokio::time::timeout(STORE, self.store.list(&prefixes)).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => return peer::Theirs::Unread(error.to_string()),
+            Err(_) => return peer::Theirs::Unread("the store does not answer".to_owned()),
+        };
+        // The key of `h1` is the beginning of that of `h10`.
+        let Some(kv) = found.entries.iter().find(|kv| kv.key == key) else { return peer::Theirs::Absent };
+        their_key(&kv.value)
+    }
+
+    /// The blocks of a host, and whether a route leads to each.
+    async fn blocks_of(&self, host: &str) -> Option<Vec<(Cidr, bool)>> {
+        let prefixes = [prefix::affinities_of(host)];
+        let found = tokio::time::timeout(STORE, self.store.list(&prefixes)).await.ok()?.ok()?;
+        let block = |key: &str| match key.parse::<Key>().ok()? {
+            Key::Affinity { block, .. } => Some(block),
+            _ => None,
+        };
+        let blocks: Vec<Cidr> = found.entries.iter().filter_map(|kv| block(&kv.key)).take(BLOCKS).collect();
+        let there = |view: &SpeakerView<'_>, block: Cidr| {
+            let question = Question { table: RouteTable::Loc, matching: RouteMatch::Exact(block) };
+            view.routes(question, None, 1).iter().any(|info| info.paths.iter().any(|path| path.best))
+        };
+        self.speaker(move |view| blocks.into_iter().map(|block| (block, there(view, block))).collect())
+            .await
+            .ok()
+    }
+
+    /// Why a prefix is used or not, or with `to` whether that peer is told.
+    pub(super) async fn why_route(&self, asked: String, to: Option<String>) -> Result<Why, ApiError> {
+        let intent = self.sessions().await?;
+        let addr = asked.parse::<IpAddr>().ok();
+        let matching = match addr {
+            Some(addr) => RouteMatch::Longest(addr),
+            None => RouteMatch::Exact(asked.parse::<Cidr>().map_err(|e| invalid(e.to_string()))?),
+        };
+        let exact = match matching {
+            RouteMatch::Exact(prefix) => prefix,
+            _ => addr.map(Cidr::host).ok_or_else(|| invalid(format!("`{asked}` is no address")))?,
+        };
+        match to {
+            Some(to) => {
+                let session = bgp::session_named(&intent, &to)?.clone();
+                self.why_export(&intent, matching, exact, session).await
+            }
+            None => self.why_used(&intent, asked, addr, matching, exact).await,
+        }
+    }
+
+    async fn why_export(
+        &self,
+        intent: &RoutingIntent,
+        matching: RouteMatch,
+        exact: Cidr,
+        session: String,
+    ) -> Result<Why, ApiError> {
+        let of = session.clone();
+        let asked = move |view: &SpeakerView<'_>| {
+            let found = view.routes(Question { table: RouteTable::Loc, matching }, None, 1).pop();
+            let prefix = found.as_ref().map_or(exact, |info| info.prefix);
+            let out = view
+                .peer_id(&of)
+                .map(RouteTable::AdjOut)
+                .map(|table| view.routes(Question { table, matching: RouteMatch::Exact(prefix) }, None, 1));
+            (found, prefix, view.explain_export(&of, prefix), out.unwrap_or_default(), view.peer(&of))
+        };
+        let (found, prefix, trace, out, status) = self.speaker(asked).await?;
+        let known = self.core(move |core| core.known(prefix)).await?;
+        let peer = bgp::peer(&session, intent, status.as_ref(), None).ok_or_else(|| unknown(&session))?;
+        let (steps, announced) = match trace {
+            Some(trace) => (trace.steps, trace.announced.is_some()),
+            None => {
+                let verdict = "the speaker does not know it yet".to_owned();
+                (vec![ExportStep { step: "session", pass: false, verdict }], false)
+            }
+        };
+        let sent = out.first().and_then(|info| info.paths.first()).map(|path| {
+            let a = &path.attributes;
+            let way = a.as_path.to_string();
+            let way = if way.is_empty() { "empty AS path".to_owned() } else { format!("AS path {way}") };
+            format!("next hop {}, {way}", a.next_hop)
+        });
+        let evidence = export::Evidence {
+            prefix: prefix.to_string(),
+            peer,
+            route: found.as_ref().map(|info| bgp::route(info, intent)),
+            trace: steps,
+            announced,
+            present: !out.is_empty(),
+            sent,
+            known,
+        };
+        let subject = format!("{prefix} -> {session}");
+        Ok(export::answer(self.empty("WhyRoute", evidence.known.revision, subject), &evidence))
+    }
+
+    async fn why_used(
+        &self,
+        intent: &RoutingIntent,
+        asked: String,
+        addr: Option<IpAddr>,
+        matching: RouteMatch,
+        exact: Cidr,
+    ) -> Result<Why, ApiError> {
+        let (found, told, refused, malformed) =
+            self.speaker(move |view| heard(view, matching, exact)).await?;
+        let prefix = found.as_ref().map_or(exact, |info| info.prefix);
+        let (known, kernel) = tokio::join!(
+            self.core(move |core| core.known(prefix)),
+            self.kernel(move |view| kernel_side(view, &prefix, addr)),
+        );
+        let (known, kernel) = (known?, kernel.ok().flatten());
+        let name = |session: String| intent.peers.get(&session).map_or(session, |peer| peer.name.clone());
+        let evidence = route::Evidence {
+            asked,
+            prefix: prefix.to_string(),
+            route: found.as_ref().map(|info| bgp::route(info, intent)),
+            refused: refused.into_iter().map(|(session, steps)| (name(session), steps)).collect(),
+            kernel,
+            told: told.into_iter().map(|one| route::Told { name: name(one.name), ..one }).collect(),
+            malformed: malformed
+                .into_iter()
+                .filter_map(|session| {
+                    let status = session.1;
+                    let shown = bgp::peer(&session.0, intent, Some(&status), None)?;
+                    Some((shown.name, shown.last_message_error?))
+                })
+                .collect(),
+            known,
+        };
+        let subject = evidence.prefix.clone();
+        Ok(route::answer(self.empty("WhyRoute", evidence.known.revision, subject), &evidence))
+    }
+}
+
+/// Of a prefix: its paths, who is told, by whom it was sent and refused, and who sent UPDATEs that could not be used.
+type Heard = (
+    Option<RouteInfo>,
+    Vec<route::Told>,
+    Vec<(String, Vec<ExportStep>)>,
+    Vec<(String, tortie_bgp::PeerStatus)>,
+);
+
+fn heard(view: &SpeakerView<'_>, matching: RouteMatch, exact: Cidr) -> Heard {
+    let found = view.routes(Question { table: RouteTable::Loc, matching }, None, 1).pop();
+    let prefix = found.as_ref().map_or(exact, |info| info.prefix);
+    let filtered =
+        found.iter().flat_map(|info| &info.paths).filter_map(|path| match (&path.source, path.unusable) {
+            (tortie_bgp::PathSource::Peer { name, .. }, Some(Unusable::Filtered(_))) => {
+                Some(name.to_string())
+            }
+            _ => None,
+        });
+    let refused = filtered
+        .filter_map(|session| Some((session.clone(), view.explain_import(&session, prefix)?.steps)))
+        .collect();
+    let mut told = Vec::new();
+    let mut malformed = Vec::new();
+    for status in view.peers() {
+        if status.state == State::Established
+            && found.as_ref().is_some_and(|info| info.paths.iter().any(|path| path.best))
+            && let Some(trace) = view.explain_export(&status.name, prefix)
+        {
+            let announced = trace.announced.is_some();
+            // The last step that was reached decided; after a yes only the size is asked.
+            let last = trace.steps.iter().rfind(|step| step.step != "size" || !step.pass);
+            let (step, text) =
+                last.map_or((String::new(), String::new()), |s| (s.step.to_owned(), s.verdict.clone()));
+            told.push(route::Told { name: status.name.to_string(), announced, step, text });
+        }
+        let wrong = status.last_error.as_ref().is_some_and(|error| {
+            matches!(error.kind, tortie_bgp::LastErrorKind::Withdrawn) && names(&error.message, &prefix)
+        });
+        if wrong {
+            malformed.push((status.name.to_string(), status));
+        }
+    }
+    (found, told, refused, malformed)
+}
+
+/// Whether the octets of an UPDATE hold a prefix as NLRI: its length and the octets that count (RFC 4271 4.3). May be
+/// wrong by chance for short prefixes, so that those are never claimed.
+fn names(message: &[u8], prefix: &Cidr) -> bool {
+    let octets = match prefix.addr() {
+        IpAddr::V4(addr) => addr.octets().to_vec(),
+        IpAddr::V6(addr) => addr.octets().to_vec(),
+    };
+    let mut wanted = vec![prefix.len()];
+    wanted.extend(octets.into_iter().take(usize::from(prefix.len().div_ceil(8))));
+    wanted.len() >= 4 && message.windows(wanted.len()).any(|window| window == wanted)
+}
+
+fn kernel_side(view: &KernelView<'_>, prefix: &Cidr, addr: Option<IpAddr>) -> Option<route::KernelSide> {
+    (view.mode() != Mode::Off).then(|| route::KernelSide {
+        row: view.route(prefix).map(|state| status::row(view, &state)),
+        decided: view.explain_route(prefix),
+        foreign: view.foreign_at(prefix),
+        metric: view.metric(),
+        says: addr.map(|addr| status::kernel_get(view, addr).1),
+    })
+}
+
+/// A status key; what it does not say counts as nothing.
+fn their_key(value: &[u8]) -> peer::Theirs {
+    let Ok(value) = serde_json::from_slice::<serde_json::Value>(value) else {
+        return peer::Theirs::Unread("its value cannot be read".to_owned());
+    };
+    let written = value.get("time").and_then(|v| v.as_str()).unwrap_or_default().to_owned();
+    let count = |name: &str| {
+        let sessions = value.get("sessions").and_then(|sessions| sessions.get(name));
+        sessions.and_then(serde_json::Value::as_u64).unwrap_or_default()
+    };
+    peer::Theirs::Key {
+        seconds: seconds_since(&written),
+        written,
+        ready: value.get("ready").and_then(serde_json::Value::as_bool).unwrap_or_default(),
+        up: count("up"),
+        of: count("of"),
+        version: value.get("version").and_then(|v| v.as_str()).unwrap_or("unknown").to_owned(),
+    }
+}
+
+/// How long ago a time was; `None`: it is none.
+fn seconds_since(time: &str) -> Option<u64> {
+    let ago = Timestamp::now().duration_since(time.parse::<Timestamp>().ok()?);
+    Some(u64::try_from(ago.as_secs()).unwrap_or_default())
+}
+
+fn invalid(text: String) -> ApiError {
+    ApiError { code: "invalid".to_owned(), text }
+}
+
+fn unknown(name: &str) -> ApiError {
+    ApiError {
+        code: "not-found".to_owned(),
+        text: format!("no peer `{name}` is wanted here: `tortie bgp peers` lists them"),
+    }
+}
+
+/// The first few of a list.
+fn joined(names: &[String]) -> String {
+    let shown = names.iter().take(LISTED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(LISTED) {
+        None | Some(0) => shown,
+        Some(more) => format!("{shown} and {more} more"),
+    }
+}

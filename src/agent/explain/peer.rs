@@ -1,0 +1,368 @@
+//! Why a session is up or not: from what the threads, the kernel and the store tell of it to an answer. Pure.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tortie_net::Cidr;
+
+use super::cause::{Cause, cause};
+use super::joined;
+use crate::agent::health::host_checks::TcpDropped;
+use crate::api::bgp::{MessageError, Peer};
+use crate::api::explain::{Step, Verdict, Why};
+use crate::api::span;
+use crate::speaker::connect_failure;
+use tortie_kernel::NeighbourEntry;
+
+/// Octets of a message that are shown.
+const SHOWN: usize = 64;
+
+/// What is known of a session.
+#[derive(Debug, Clone)]
+pub(super) struct Evidence {
+    pub(super) peer: Peer,
+    /// The key that it rests on, where it is one, and its revision.
+    pub(super) key: Option<String>,
+    pub(super) revision: Option<u64>,
+    pub(super) attempts: Attempts,
+    /// Of the last end of a session or attempt.
+    pub(super) notification: Option<(u8, u8)>,
+    /// The last session that was established.
+    pub(super) ended: Option<Ended>,
+    /// How many seconds ago it ended.
+    pub(super) down: Option<u64>,
+    pub(super) guard: Guard,
+    /// Our AS towards it.
+    pub(super) local_as: u32,
+    pub(super) max_prefixes: Option<u32>,
+    /// What is wrong with its configuration here.
+    pub(super) trouble: Option<String>,
+    pub(super) path: Path,
+    pub(super) theirs: Theirs,
+    /// The blocks of the host at the other end, and whether another path leads there; `None`: it is no host, or its blocks
+    /// were not read.
+    pub(super) blocks: Option<Vec<(Cidr, bool)>>,
+    /// What `status` says of it beside its state: code and text.
+    pub(super) status: Vec<(String, String)>,
+    /// What TCP of this host dropped for keys and TTLs, of all connections.
+    pub(super) dropped: TcpDropped,
+}
+
+/// Connection attempts since the session was last up.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Attempts {
+    pub(super) failed: u32,
+    pub(super) next: Option<Duration>,
+    /// This end dials.
+    pub(super) dials: bool,
+    /// From here.
+    pub(super) from: Option<IpAddr>,
+}
+
+/// What keeps strangers out.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Guard {
+    /// `TCP MD5 (RFC 2385)` or `TCP-AO (RFC 5925)`.
+    pub(super) key: Option<&'static str>,
+    /// GTSM: greatest distance in hops.
+    pub(super) hops: Option<u8>,
+}
+
+/// How the last session ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::agent) struct Ended {
+    /// When, RFC 3339.
+    pub(in crate::agent) time: String,
+    /// Why, in words.
+    pub(in crate::agent) text: String,
+    /// How long it had been up.
+    pub(in crate::agent) lasted: Duration,
+    /// Its routes were kept.
+    pub(in crate::agent) helper: bool,
+}
+
+/// The way to the peer, as this host's kernel has it.
+#[derive(Debug, Clone)]
+pub(super) enum Path {
+    /// Why it was not looked at.
+    Unseen(&'static str),
+    /// It is an address of this host.
+    Own,
+    /// No route leads there.
+    None,
+    /// This one does.
+    Via {
+        interface: String,
+        up: bool,
+        mtu: u32,
+        gateway: Option<IpAddr>,
+        /// The route and who wrote it; `None`: a link-local address.
+        route: String,
+        /// The neighbour that gets the packets; `None`: nothing was sent there lately.
+        neighbour: Option<NeighbourEntry>,
+    },
+}
+
+/// What the other end says of itself.
+#[derive(Debug, Clone)]
+pub(super) enum Theirs {
+    /// It is no host of the cluster.
+    Router,
+    /// The store was not asked, or did not answer.
+    Unread(String),
+    /// It is a host without a status key: no agent runs there, or it cannot reach the store.
+    Absent,
+    /// Its status key.
+    Key { written: String, seconds: Option<u64>, ready: bool, up: u64, of: u64, version: String },
+}
+
+/// Fills in an empty answer.
+pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
+    let p = &e.peer;
+    let cause = cause(e);
+    let up = p.state == "Established";
+    why.good = up && cause.code == "ok";
+    let called = if p.name == p.address { String::new() } else { format!("{}, ", p.name) };
+    let kind = match p.kind.as_str() {
+        "mesh" => "node-to-node mesh",
+        "global" => "peer of all hosts",
+        "node" => "peer of this host",
+        _ => "from a range",
+    };
+    why.answer = format!(
+        "peer {} ({called}{kind}, AS {}) is {}, {} for {}",
+        p.address,
+        p.remote_as,
+        p.state,
+        if up { "up" } else { "down" },
+        // Attempts go from state to state all the time.
+        span(e.down.filter(|_| !up).unwrap_or(p.state_seconds))
+    );
+    why.steps = steps(e, &cause);
+    why.code = cause.code.to_owned();
+    why.certainty = cause.certainty;
+    why.conclusion = Some(cause.text);
+    why.effect = (!why.good).then(|| effect(e));
+    why.fix = cause.fix;
+    why.not_looked_at = not_looked_at(e);
+    why
+}
+
+fn steps(e: &Evidence, cause: &Cause) -> Vec<Step> {
+    let p = &e.peer;
+    let up = p.state == "Established";
+    let mut steps = Vec::new();
+    let mut say = |verdict, name: &str, text: String| steps.push(Step::new(verdict, name, text));
+    let stands = |codes: &[&str]| if codes.contains(&cause.code) { Verdict::Stop } else { Verdict::Note };
+
+    say(Verdict::Ok, "wanted by", format!("{}, AS {}", p.reason, p.remote_as));
+    if let Some(text) = &p.shutdown {
+        let text = if text.is_empty() { "without a text" } else { text };
+        say(Verdict::Stop, "shutdown", format!("by its value here: {text}"));
+    }
+    if let Some(text) = &e.trouble {
+        say(Verdict::Stop, "configuration", text.clone());
+    }
+    for (code, text) in &e.status {
+        say(stands(&[code.as_str()]), "status", format!("{text} ({code})"));
+    }
+    match (&e.ended, up) {
+        (_, true) => {
+            let families: Vec<String> = p
+                .families
+                .iter()
+                .map(|f| format!("{} {}/{} accepted, {} sent", f.afi, f.accepted, f.received, f.advertised))
+                .collect();
+            say(
+                Verdict::Ok,
+                "session",
+                format!(
+                    "up {}, hold {}s, keepalive {}s; {}",
+                    span(p.state_seconds),
+                    p.hold_seconds,
+                    p.keepalive_seconds,
+                    families.join("; ")
+                ),
+            );
+        }
+        (Some(last), false) => say(
+            Verdict::Note,
+            "last session",
+            format!("up {}, ended {}: {}", span(last.lasted.as_secs()), last.time, last.text),
+        ),
+        (None, false) if p.flaps == 0 => {
+            say(Verdict::Note, "last session", "none since the agent started".to_owned());
+        }
+        (None, false) => say(Verdict::Note, "last session", format!("{} were lost", p.flaps)),
+    }
+    if p.flaps > 0 {
+        say(Verdict::Note, "flaps", format!("{} since the agent started", p.flaps));
+    }
+    if let Some(error) = &p.last_message_error {
+        let verdict = if up { Verdict::Note } else { stands(&["message-error"]) };
+        say(verdict, "message error", message(error));
+    }
+    if !up {
+        let verdict = if e.attempts.dials { Verdict::Stop } else { Verdict::Note };
+        let verdict = if e.trouble.is_some() || p.shutdown.is_some() { Verdict::Skipped } else { verdict };
+        say(verdict, "attempts", attempts(e));
+    }
+    let blocked = stands(&["own-address", "no-route", "link-down", "no-neighbour", "host-unreachable"]);
+    let verdict = if blocked == Verdict::Stop || up { blocked } else { Verdict::Ok };
+    match &e.path {
+        Path::Unseen(_) => {}
+        Path::Own => say(Verdict::Stop, "path", format!("{} is an address of this host", p.address)),
+        Path::None => say(verdict, "path", format!("no route of the main table leads to {}", p.address)),
+        Path::Via { .. } => say(verdict, "path", path(&e.path)),
+    }
+    let key = e.guard.key.map_or_else(|| "no TCP key here".to_owned(), |key| format!("{key} is set here"));
+    let hops = match e.guard.hops {
+        Some(hops) => {
+            format!("ttl_security: at most {hops} hops away (TTL {} or more)", 255 - u16::from(hops) + 1)
+        }
+        None => "no ttl_security here".to_owned(),
+    };
+    let TcpDropped { key: keys, ttl } = e.dropped;
+    let dropped = match (keys, ttl) {
+        (0, 0) => String::new(),
+        _ => format!(
+            "; TCP of this host dropped {keys} segments for their key and {ttl} for their TTL, of all peers"
+        ),
+    };
+    say(stands(&["tcp-key", "ttl-security"]), "guard", format!("{key}; {hops}{dropped}"));
+    if let Some(bfd) = &p.bfd {
+        let why = bfd.last_down.as_ref().map_or_else(String::new, |d| format!(", last down: {}", d.text));
+        let verdict = if bfd.state == "Up" { Verdict::Ok } else { stands(&["bfd"]) };
+        say(verdict, "bfd", format!("{}{why}", bfd.state));
+    }
+    if p.graceful_restart != "idle" {
+        say(Verdict::Note, "restart", p.graceful_restart.clone());
+    }
+    if let Some(max) = e.max_prefixes {
+        let most = p.families.iter().map(|f| f.received).max().unwrap_or_default();
+        say(stands(&["max-prefixes"]), "prefix limit", format!("{most} of {max} in the fullest family"));
+    }
+    let theirs = match &e.theirs {
+        Theirs::Router => None,
+        Theirs::Unread(_) => None,
+        Theirs::Absent => Some("no status key: no agent runs there, or it cannot reach the store".to_owned()),
+        Theirs::Key { written, seconds, ready, up, of, version } => Some(format!(
+            "status key of {}, written {}: {}, {up} of {of} sessions up, version {version}",
+            p.name,
+            seconds.map_or_else(|| written.clone(), |s| format!("{} ago", span(s))),
+            if *ready { "ready" } else { "not ready" }
+        )),
+    };
+    if let Some(text) = theirs {
+        say(Verdict::Note, "their view", text);
+    }
+    if let Some(first) = steps.first_mut() {
+        first.key.clone_from(&e.key);
+        first.revision = e.revision;
+    }
+    steps
+}
+
+fn message(error: &MessageError) -> String {
+    let what = match error.code.as_str() {
+        "notification_sent" => "we sent NOTIFICATION",
+        "notification_received" => "they sent NOTIFICATION",
+        "treat_as_withdraw" => "malformed-update: an UPDATE was treated as withdrawal (RFC 7606)",
+        "attribute_discard" => "malformed-update: an attribute was left out (RFC 7606)",
+        other => other,
+    };
+    let code = error.notification.map_or_else(String::new, |[code, sub]| format!(" {code}/{sub}"));
+    let mut text = format!("{what}{code}: {} ({})", error.text, error.time);
+    for (name, octets) in [("data", &error.data), ("offending message", &error.message)] {
+        if !octets.is_empty() {
+            let shown: String = octets.chars().take(SHOWN * 2).collect();
+            let more = if shown.len() < octets.len() { "..." } else { "" };
+            text.push_str(&format!("; {name} {shown}{more}"));
+        }
+    }
+    text
+}
+
+fn attempts(e: &Evidence) -> String {
+    let a = &e.attempts;
+    if !a.dials {
+        return "this end does not dial (passive_mode, or the other end is to): it waits on its port"
+            .to_owned();
+    }
+    let from = a.from.map_or_else(String::new, |addr| format!(" from {addr}"));
+    let mut text = match &e.peer.last_error {
+        None => format!("none has ended yet{from}"),
+        Some(error) => {
+            let (_, errno) = connect_failure(&error.text);
+            let errno = match (error.code.as_str(), errno) {
+                ("connect_failed", errno) if !errno.is_empty() => format!("connect() = {errno}{from}: "),
+                _ => String::new(),
+            };
+            format!("{} failed, the last at {}: {errno}{}", a.failed, error.time, error.text)
+        }
+    };
+    if let Some(next) = a.next {
+        text.push_str(&format!("; next in {}", span(next.as_secs())));
+    }
+    text
+}
+
+fn path(path: &Path) -> String {
+    let Path::Via { interface, up, mtu, gateway, route, neighbour } = path else { return String::new() };
+    let via = gateway.map_or_else(|| "on-link".to_owned(), |gateway| format!("via {gateway}"));
+    let state = if *up { "up" } else { "DOWN" };
+    let near = match neighbour {
+        None => "no neighbour entry".to_owned(),
+        Some(NeighbourEntry { mac: Some([a, b, c, d, x, y]), state }) => {
+            format!("neighbour {a:02x}:{b:02x}:{c:02x}:{d:02x}:{x:02x}:{y:02x} {state}")
+        }
+        Some(NeighbourEntry { mac: None, state }) => {
+            format!("neighbour {state}: nobody answers for its address")
+        }
+    };
+    format!("{route}, {via} on {interface} ({state}, MTU {mtu}), {near}")
+}
+
+/// What it does to traffic.
+fn effect(e: &Evidence) -> String {
+    let p = &e.peer;
+    if p.state == "Established" {
+        return "it goes on with what it heard before: what changed since then, withdrawn routes too, it does not know"
+            .to_owned();
+    }
+    let stale: u64 = p.families.iter().map(|f| f.stale).sum();
+    if stale > 0 {
+        return format!("{stale} routes of it are kept as stale and still used ({})", p.graceful_restart);
+    }
+    match &e.blocks {
+        Some(blocks) if blocks.is_empty() => {
+            format!("{} has no blocks: nothing is missing from here", p.name)
+        }
+        Some(blocks) => {
+            let lost: Vec<String> =
+                blocks.iter().filter(|(_, there)| !there).map(|(block, _)| block.to_string()).collect();
+            match (lost.len(), blocks.len()) {
+                (0, all) => format!("all {all} blocks of {} are still reached by other paths", p.name),
+                (n, 1) => format!("{n} block ({}) is unreachable from here", joined(&lost)),
+                (n, _) => format!("{n} blocks ({}) are unreachable from here", joined(&lost)),
+            }
+        }
+        None => "routes that only this peer announced are gone; nothing is announced to it".to_owned(),
+    }
+}
+
+fn not_looked_at(e: &Evidence) -> Vec<String> {
+    let mut list = vec!["the configuration and the log of the other end".to_owned()];
+    if let Path::Unseen(why) = e.path {
+        list.push(format!("the path ({why})"));
+    }
+    if let Theirs::Unread(why) = &e.theirs {
+        list.push(format!("its status key ({why})"));
+    }
+    list.push("firewalls outside of table inet tortie; no packet was sent for this answer".to_owned());
+    list
+}
+
+#[cfg(test)]
+#[path = "peer_tests.rs"]
+mod tests;

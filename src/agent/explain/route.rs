@@ -1,0 +1,339 @@
+//! Why a prefix is used or not: where it comes from, why this path is best, what the kernel has, who is told. Pure.
+
+use std::collections::BTreeMap;
+
+use tortie_bgp::ExportStep;
+
+use super::export::of_filter;
+use super::joined;
+use super::origin::{Known, Origin};
+use crate::api::bgp::{BgpPath, BgpRoute, MessageError};
+use crate::api::explain::{Certainty, Step, Verdict, Why};
+use crate::api::status::KernelRouteRow;
+use tortie_engine::routing::{KernelRoute, StepOutcome};
+use tortie_kernel::{ForeignRoute, protocol_name};
+
+/// Sessions that are named one by one; of more, those with the same answer stand in one line.
+const ONE_BY_ONE: usize = 12;
+
+/// What is known of a prefix.
+#[derive(Debug, Clone)]
+pub(super) struct Evidence {
+    /// As it was asked for: a prefix or an address.
+    pub(super) asked: String,
+    pub(super) prefix: String,
+    pub(super) known: Known,
+    /// The prefix in the Loc-RIB, refused paths included.
+    pub(super) route: Option<BgpRoute>,
+    /// Of each peer whose path was refused: the live import function, recorded.
+    pub(super) refused: Vec<(String, Vec<ExportStep>)>,
+    /// `None`: the kernel is left alone, or was not asked.
+    pub(super) kernel: Option<KernelSide>,
+    /// Who is told, and who is not.
+    pub(super) told: Vec<Told>,
+    /// UPDATEs of peers that could not be used as they were, by the peer's name.
+    pub(super) malformed: Vec<(String, MessageError)>,
+}
+
+/// The kernel's side of a prefix.
+#[derive(Debug, Clone)]
+pub(super) struct KernelSide {
+    pub(super) row: Option<KernelRouteRow>,
+    /// The live decision about a learned route, recorded.
+    pub(super) decided: Option<(KernelRoute, Vec<tortie_engine::routing::Step>)>,
+    pub(super) foreign: Vec<ForeignRoute>,
+    pub(super) metric: u32,
+    /// What the kernel has for the address without our routes; only where an address was asked for.
+    pub(super) says: Option<String>,
+}
+
+/// Whether a session is told.
+#[derive(Debug, Clone)]
+pub(super) struct Told {
+    pub(super) name: String,
+    pub(super) announced: bool,
+    /// The step that decided.
+    pub(super) step: String,
+    pub(super) text: String,
+}
+
+/// What is in the way, with its code.
+struct Way {
+    code: String,
+    text: String,
+    fix: Vec<String>,
+}
+
+/// Fills in an empty answer.
+pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
+    let best = e.route.as_ref().and_then(|route| route.paths.iter().find(|path| path.best));
+    let way = way(e, best);
+    why.good = way.is_none();
+    let called = if e.asked == e.prefix { e.prefix.clone() } else { format!("{} ({})", e.prefix, e.asked) };
+    why.answer = match (&way, best) {
+        (None, Some(path)) if path.source == "local" => {
+            format!("{called} is announced from here: {}", path.reason)
+        }
+        (None, Some(path)) => {
+            format!("{called} is used: from {}, {}{}", path.from, path.reason, installed(e))
+        }
+        (_, None) if e.route.is_none() => format!("{called} is not in the BGP table"),
+        (_, None) => format!("{called} is NOT used: no usable path"),
+        (Some(_), Some(path)) if path.source == "local" => format!("{called} is NOT announced"),
+        (Some(_), Some(path)) => {
+            format!("{called} is NOT used: best path from {}, but the kernel has it not so", path.from)
+        }
+    };
+    why.steps = steps(e);
+    why.certainty = Certainty::Certain;
+    if let Some(way) = way {
+        why.code = way.code;
+        why.conclusion = Some(way.text);
+        why.fix = way.fix;
+    } else {
+        "ok".clone_into(&mut why.code);
+    }
+    why.not_looked_at = vec!["what peers do with what they are told".to_owned()];
+    if e.kernel.is_none() {
+        why.not_looked_at.push("the kernel (--kernel off, or its thread is busy)".to_owned());
+    } else {
+        why.not_looked_at.push("routing rules and tables besides main; packets".to_owned());
+    }
+    if e.route.is_none() {
+        why.not_looked_at.push("routes that peers do not send us".to_owned());
+    }
+    why
+}
+
+fn installed(e: &Evidence) -> String {
+    let row = e.kernel.as_ref().and_then(|kernel| kernel.row.as_ref());
+    row.filter(|row| row.state == "installed")
+        .map_or_else(String::new, |row| format!("; in the kernel {}", joined(&row.via)))
+}
+
+/// What keeps it from being used, or announced where it is our own.
+fn way(e: &Evidence, best: Option<&BgpPath>) -> Option<Way> {
+    let way = |code: &str, text: String| Way { code: code.to_owned(), text, fix: Vec::new() };
+    if let Some(step) = e.known.step().filter(|step| step.verdict == Verdict::Stop) {
+        let key = step.key.unwrap_or_default();
+        return Some(Way {
+            fix: vec![format!("tortie store get {key}")],
+            ..way("not-originated", step.text)
+        });
+    }
+    if let Some(step) = e.known.blackhole().filter(|step| step.verdict == Verdict::Stop) {
+        return Some(Way { fix: vec!["tortie diff routes".to_owned()], ..way("blackhole", step.text) });
+    }
+    let Some(route) = &e.route else { return Some(absent(e)) };
+    let Some(best) = best else { return Some(unusable(e, route)) };
+    if best.source == "local" {
+        return None;
+    }
+    let kernel = e.kernel.as_ref()?;
+    let Some(row) = &kernel.row else {
+        return Some(way("pending", "the kernel thread has not taken it yet".to_owned()));
+    };
+    match row.state.as_str() {
+        "installed" => {}
+        "withheld" => {
+            let said = kernel.decided.as_ref().and_then(|(_, steps)| {
+                let no = steps.iter().filter(|step| step.outcome == StepOutcome::No);
+                let texts: Vec<&str> = no.map(|step| step.text.as_str()).collect();
+                (!texts.is_empty()).then(|| texts.join("; "))
+            });
+            let fix = match row.reason.as_str() {
+                "unresolved" => best.next_hop.as_ref().map(|hop| format!("ip route get {hop}")),
+                "no-network" => Some("write network_v4 of this host".to_owned()),
+                "no-tunnel" => Some("modprobe ipip".to_owned()),
+                _ => None,
+            };
+            let text =
+                format!("no route is wanted in the kernel: {}", said.unwrap_or_else(|| row.reason.clone()));
+            return Some(Way { fix: fix.into_iter().collect(), ..way(&row.reason, text) });
+        }
+        "failed" if row.reason.contains("our metric") => {
+            let fix = vec![format!("ip route show exact {}", e.prefix)];
+            return Some(Way {
+                fix,
+                ..way("foreign-route", format!("a foreign route is in the way: {}", row.reason))
+            });
+        }
+        "failed" => return Some(way("kernel-refused", format!("the kernel refuses it: {}", row.reason))),
+        state => return Some(way(state, format!("in the kernel it is {state}: {}", row.reason))),
+    }
+    let before =
+        kernel.foreign.iter().filter(|foreign| foreign.metric < kernel.metric).min_by_key(|f| f.metric)?;
+    let text = format!(
+        "a route of protocol {} with metric {} is preferred to ours of metric {}",
+        protocol_name(before.protocol),
+        before.metric,
+        kernel.metric
+    );
+    Some(Way { fix: vec![format!("ip route show exact {}", e.prefix)], ..way("foreign-route", text) })
+}
+
+fn absent(e: &Evidence) -> Way {
+    let text = match (&e.known.origin, e.known.pool) {
+        (Origin::Inside(block), _) => {
+            format!("it is inside {block}, a block of this host: the block speaks for it")
+        }
+        (_, Some(pool)) => format!(
+            "nobody announces it, though it lies in pool {pool}: no host has its block, or its host is away"
+        ),
+        (_, None) => "no peer announces it, and it lies in no pool".to_owned(),
+    };
+    let pool = e.known.pool.map(|_| format!("tortie ipam show {}", e.asked));
+    let fix = pool.into_iter().chain(["tortie bgp peers".to_owned()]).collect();
+    Way { code: "not-in-table".to_owned(), text, fix }
+}
+
+/// Every path is refused, or has an unusable next hop.
+fn unusable(e: &Evidence, route: &BgpRoute) -> Way {
+    let refused =
+        e.refused.iter().find_map(|(name, steps)| Some((name, steps.iter().find(|step| !step.pass)?)));
+    let path = route.paths.iter().find(|path| !path.usable);
+    match (refused, path) {
+        (Some((name, step)), _) => Way {
+            // A loop has a name of its own.
+            code: if step.step == "loop" { step.verdict.clone() } else { step.step.to_owned() },
+            text: format!("import refuses what {name} sent: {}", words(step)),
+            fix: match step.step {
+                "filter" => {
+                    let step = of_filter(Step::new(Verdict::Stop, "filter", step.verdict.clone()), &e.known);
+                    step.key.map(|key| format!("tortie store get {key}")).into_iter().collect()
+                }
+                "inside-pool" => vec!["import_pools in the peer's value".to_owned()],
+                _ => Vec::new(),
+            },
+        },
+        (None, Some(path)) => Way {
+            code: "next-hop".to_owned(),
+            text: format!("from {}: {}", path.from, path.reason),
+            fix: path.next_hop.iter().map(|hop| format!("ip route get {hop}")).collect(),
+        },
+        (None, None) => {
+            Way { code: "no-path".to_owned(), text: "no path is left".to_owned(), fix: Vec::new() }
+        }
+    }
+}
+
+/// A refusal in words; loops come as stable names.
+fn words(step: &ExportStep) -> String {
+    match (step.step, step.verdict.as_str()) {
+        ("loop", "as_loop") => "our own AS is in its AS_PATH (num_allow_local_as)".to_owned(),
+        ("loop", "originator_loop") => "ORIGINATOR_ID is our router id (RFC 4456)".to_owned(),
+        ("loop", "cluster_loop") => "our cluster id is in CLUSTER_LIST (RFC 4456)".to_owned(),
+        ("loop", "next_hop_self") => "its next hop is an address of ours".to_owned(),
+        ("loop", "route_leak") => "it is a route leak by its role (RFC 9234)".to_owned(),
+        ("loop", "no_policy") => "no policy is given for this eBGP peer (RFC 8212)".to_owned(),
+        (name, text) => format!("{name}: {text}"),
+    }
+}
+
+fn steps(e: &Evidence) -> Vec<Step> {
+    let mut steps: Vec<Step> = e.known.step().into_iter().chain(e.known.blackhole()).collect();
+    if let Some(pool) = e.known.pool {
+        steps.push(Step::new(Verdict::Note, "pool", format!("inside {pool}")));
+    }
+    match &e.route {
+        None => steps.push(Step::new(Verdict::Stop, "Loc-RIB", "no path")),
+        Some(route) => steps.extend(route.paths.iter().map(|path| path_step(path, e))),
+    }
+    for (name, error) in &e.malformed {
+        let text =
+            format!("{name} sent an UPDATE that could not be used whole at {}: {}", error.time, error.text);
+        steps.push(Step::new(Verdict::Note, "malformed", text));
+    }
+    if let Some(kernel) = &e.kernel {
+        kernel_steps(kernel, &mut steps);
+    }
+    steps.extend(told(&e.told));
+    steps.extend(e.known.history());
+    steps
+}
+
+fn path_step(path: &BgpPath, e: &Evidence) -> Step {
+    let from = match path.source.as_str() {
+        "local" => "local".to_owned(),
+        source => format!("from {} ({source})", path.from),
+    };
+    let hop = path.next_hop.as_ref().map_or_else(String::new, |hop| format!(", next hop {hop}"));
+    let way = if path.as_path.is_empty() { String::new() } else { format!(", AS path {}", path.as_path) };
+    let pref = path.local_pref.map_or_else(String::new, |pref| format!(", local preference {pref}"));
+    let refused = e.refused.iter().find(|(name, _)| *name == path.from);
+    let why = refused.and_then(|(_, steps)| steps.iter().find(|step| !step.pass)).map(words);
+    let stale = if path.stale { ", stale" } else { "" };
+    let text = format!("{from}{hop}{way}{pref}{stale}: {}", why.as_ref().unwrap_or(&path.reason));
+    let (verdict, name) = match (path.best, path.usable) {
+        (true, _) => (Verdict::Ok, "best"),
+        (false, true) => (Verdict::Note, "candidate"),
+        (false, false) if why.is_some() => (Verdict::Stop, "refused"),
+        (false, false) => (Verdict::Stop, "unusable"),
+    };
+    match why {
+        Some(_) => of_filter(Step::new(verdict, name, text), &e.known),
+        None => Step::new(verdict, name, text),
+    }
+}
+
+fn kernel_steps(kernel: &KernelSide, steps: &mut Vec<Step>) {
+    for step in kernel.decided.iter().flat_map(|(_, steps)| steps) {
+        let verdict = match step.outcome {
+            StepOutcome::No => Verdict::Stop,
+            StepOutcome::NotReached => Verdict::Skipped,
+            StepOutcome::Passed => Verdict::Note,
+            StepOutcome::Yes => Verdict::Ok,
+        };
+        // The pool was said above.
+        if step.name != "pool" || step.text.contains("IPIP") {
+            steps.push(Step::new(
+                verdict,
+                if step.name == "pool" { "tunnel" } else { step.name },
+                step.text.clone(),
+            ));
+        }
+    }
+    if let Some(row) = &kernel.row {
+        let verdict = if row.state == "installed" { Verdict::Ok } else { Verdict::Stop };
+        let what = if row.kind == "blackhole" { "blackhole".to_owned() } else { joined(&row.via) };
+        let change = if row.change.is_empty() { String::new() } else { format!("   {}", row.change) };
+        let text = format!("{}: {what} ({}){change}", row.state, row.reason);
+        steps.push(Step::new(verdict, "kernel", text));
+    }
+    for foreign in &kernel.foreign {
+        let kind = if foreign.unicast { "" } else { ", leads nowhere" };
+        let text = format!("protocol {}, metric {}{kind}", protocol_name(foreign.protocol), foreign.metric);
+        let before = foreign.metric <= kernel.metric && kernel.row.is_some();
+        steps.push(Step::new(if before { Verdict::Stop } else { Verdict::Note }, "foreign route", text));
+    }
+    if let Some(says) = &kernel.says {
+        steps.push(Step::new(Verdict::Note, "main table", says.clone()));
+    }
+}
+
+/// One line a session; of many, one for each answer.
+fn told(told: &[Told]) -> Vec<Step> {
+    let line = |told: &Told, names: String| {
+        let text = match (told.announced, told.text.as_str()) {
+            (true, text) => format!("to {names}: yes ({text})"),
+            (false, text) => format!("to {names}: no, {}: {text}", told.step),
+        };
+        Step::new(if told.announced { Verdict::Ok } else { Verdict::Skipped }, "advertised", text)
+    };
+    if told.len() <= ONE_BY_ONE {
+        return told.iter().map(|one| line(one, one.name.clone())).collect();
+    }
+    let mut groups: BTreeMap<(bool, &str, &str), Vec<String>> = BTreeMap::new();
+    for one in told {
+        groups.entry((!one.announced, &one.step, &one.text)).or_default().push(one.name.clone());
+    }
+    let of = |((not, step, text), names): ((bool, &str, &str), Vec<String>)| {
+        let one = Told { name: String::new(), announced: !not, step: step.to_owned(), text: text.to_owned() };
+        line(&one, format!("{} peers ({})", names.len(), joined(&names)))
+    };
+    groups.into_iter().map(of).collect()
+}
+
+#[cfg(test)]
+#[path = "route_tests.rs"]
+mod tests;

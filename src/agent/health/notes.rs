@@ -1,0 +1,90 @@
+//! Remarks of `status` that are asked of the threads when somebody asks: sessions that are drained, packets that rules dropped,
+//! routes that are not announced or not used.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tortie_bgp::{Drain, RouteMatch, RouteQuery as Question, RouteTable, Unusable};
+
+use super::problems::finding;
+use crate::agent::api::status::Traded;
+use crate::agent::handle::{Live, PLACES};
+use crate::api::codes;
+use crate::api::status::Problem;
+use crate::speaker::SpeakerView;
+
+/// What is told of the last minutes.
+const LATELY: Duration = Duration::from_secs(600);
+/// Peers, and routes of each, whose refused routes are looked at.
+const REFUSING: (usize, usize) = (8, 512);
+
+impl Live {
+    /// A note that sessions are drained.
+    pub(in crate::agent) async fn drained(&self) -> Option<Problem> {
+        let counts = |view: &SpeakerView<'_>| {
+            let peers = view.peers();
+            let of = |drain| peers.iter().filter(|p| p.drain == drain).count();
+            (of(Drain::Announce), of(Drain::Withdraw))
+        };
+        let (announced, withdrawn) = self.speaker(counts).await.ok()?;
+        (announced + withdrawn > 0).then(|| {
+            let text = format!(
+                "routes are announced with GRACEFUL_SHUTDOWN to {announced} sessions and withdrawn from {withdrawn}; \
+                 a restart of the agent ends this"
+            );
+            finding(&codes::DRAINED, "", "bgp", text)
+        })
+    }
+
+    /// A note that packets were dropped by rules.
+    pub(in crate::agent) fn denied(&self) -> Option<Problem> {
+        let drops = self.drops.load_full()?;
+        let kinds = drops.within(LATELY);
+        let (kind, most) = kinds.iter().max_by_key(|(_, dropped)| dropped.count)?;
+        let sum: u64 = kinds.iter().map(|(_, dropped)| dropped.count).sum();
+        let text = format!(
+            "{sum} packets dropped in the last {} minutes, {} of them {} -> {}",
+            LATELY.as_secs() / 60,
+            most.count,
+            kind.src,
+            kind.dst
+        );
+        Some(finding(&codes::PACKETS_DENIED, "", "packet rules", text))
+    }
+}
+
+/// Routes that are not announced or not used. Only what little is refused is looked at one by one.
+pub(in crate::agent) fn traded(view: &SpeakerView<'_>) -> Traded {
+    let totals = view.totals();
+    let named =
+        |list: Vec<(&'static str, u64)>| list.into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
+    let mut refusing = Vec::new();
+    let mut malformed = Vec::new();
+    for peer in view.peers() {
+        let unused = |e: &&tortie_bgp::LastError| {
+            e.ago < LATELY && matches!(e.kind.as_str(), "treat_as_withdraw" | "attribute_discard")
+        };
+        if let Some(error) = peer.last_error.as_ref().filter(unused).filter(|_| malformed.len() < REFUSING.0)
+        {
+            malformed.push((peer.name.to_string(), error.text.clone(), error.ago));
+        }
+        let sum = |of: fn(&tortie_bgp::FamilyStatus) -> u32| peer.families.iter().map(of).sum::<u32>();
+        let (filtered, received) = (sum(|f| f.filtered), sum(|f| f.received));
+        if filtered == 0 || refusing.len() == REFUSING.0 {
+            continue;
+        }
+        let mut reasons: BTreeMap<&'static str, usize> = BTreeMap::new();
+        let all = peer.families.iter().flat_map(|f| {
+            let matching = RouteMatch::All(f.family);
+            let question = Question { table: RouteTable::AdjInPost(peer.id), matching };
+            view.walk(question, 0, PLACES, REFUSING.1).0
+        });
+        for path in all.flat_map(|route| route.paths) {
+            if let Some(Unusable::Filtered(reason)) = path.unusable {
+                *reasons.entry(reason).or_default() += 1;
+            }
+        }
+        refusing.push((peer.name.to_string(), filtered, received, reasons));
+    }
+    Traded { withheld: named(totals.withheld), refused: named(totals.rejected), refusing, malformed }
+}

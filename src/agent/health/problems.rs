@@ -1,0 +1,365 @@
+//! What is wrong, the gravest first, each with the command that gives its cause; and the verdict that follows.
+
+use std::time::Duration;
+
+use tortie_config::key::{Key, ProfilePart};
+
+use crate::agent::api::status::{CoreFacts, KernelFacts, PeerFacts, Traded};
+use crate::api::codes::{self, Code, Kind};
+use crate::api::span;
+use crate::api::status::Problem;
+use tortie_engine::routing::RoutingIntent;
+use tortie_kernel::Drift;
+
+/// More lines of one code than this are told as one.
+const LISTED: usize = 20;
+/// The store's watch brings a proof of freshness each second.
+const STALE: Duration = Duration::from_secs(20);
+
+/// A finding: `name` stands in the next step, `subject` is shown.
+pub(in crate::agent) fn finding(
+    code: &Code,
+    name: &str,
+    subject: impl Into<String>,
+    text: impl Into<String>,
+) -> Problem {
+    Problem { code: code.name.to_owned(), subject: subject.into(), text: text.into(), next: code.next(name) }
+}
+
+/// A finding whose subject is its name.
+fn named(code: &Code, name: impl Into<String>, text: impl Into<String>) -> Problem {
+    let name = name.into();
+    finding(code, &name.clone(), name, text)
+}
+
+/// What is wrong.
+pub(in crate::agent) fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<Problem> {
+    let mut out = Vec::new();
+    store(facts, &mut out);
+    sessions(facts, &mut out);
+    dataplane(facts, kernel, &mut out);
+    addresses(facts, &mut out);
+    agent(facts, &mut out);
+    out.extend(facts.surroundings.iter().cloned());
+    out.sort_by_key(|problem| codes::weight(&problem.code));
+    out
+}
+
+fn store(facts: &CoreFacts, out: &mut Vec<Problem>) {
+    if let Some(frozen) = &facts.frozen {
+        let problem = named(&codes::FROZEN, "store", frozen.text.clone());
+        out.push(Problem { next: frozen.next.to_owned(), ..problem });
+    }
+    if let Some(away) = &facts.away {
+        let text = format!("{away}; the last good state stays in force, and it is tried again by itself");
+        out.push(named(&codes::STORE_AWAY, "store", text));
+    }
+    if facts.from_cache && facts.away.is_none() && facts.frozen.is_none() {
+        let text =
+            "running from the cache on disk: the store has not answered yet and is tried again by itself";
+        out.push(named(&codes::FROM_CACHE, "store", text));
+    }
+    if facts.connected && facts.away.is_none() && facts.lag > STALE {
+        let text = format!(
+            "nothing proves since {} that revision {} is the newest: what is in force may be old",
+            span(facts.lag.as_secs()),
+            facts.revision
+        );
+        out.push(named(&codes::STALE_REVISION, "store", text));
+    }
+    for object in facts.invalid.iter().take(50) {
+        let text = format!("{}; {}", object.error, instead(&object.key));
+        out.push(named(&codes::INVALID_VALUE, object.key.clone(), text));
+    }
+}
+
+fn sessions(facts: &CoreFacts, out: &mut Vec<Problem>) {
+    for (addr, error) in &facts.listen_failed {
+        out.push(named(&codes::LISTEN, addr.clone(), format!("cannot listen: {error}")));
+    }
+    for (name, text) in &facts.peer_trouble {
+        let mut problem = named(&codes::PEER_CONFIGURATION, name.clone(), text.clone());
+        if name.contains("_range_") {
+            "tortie bgp ranges".clone_into(&mut problem.next);
+        }
+        out.push(problem);
+    }
+    // A dynamic peer that is not up comes, or is kept for its return: nobody asked for it.
+    let full = facts.ranges.iter().filter(|r| r.refused > 0 && r.sessions >= r.max_sessions);
+    out.extend(full.map(|r| {
+        let text = format!(
+            "full with {} sessions; {} connections were turned away: raise max_sessions in its value",
+            r.sessions, r.refused
+        );
+        finding(&codes::RANGE_FULL, &r.name, format!("range {}", r.prefix), text)
+    }));
+    let down: Vec<_> = facts.peers.iter().filter(|(_, p)| p.is_missing()).collect();
+    for (session, peer) in down.iter().take(LISTED) {
+        let why = peer.error.clone().map_or_else(String::new, |e| format!(", {e}"));
+        let text = format!("{} for {}{why}", peer.state, span(peer.seconds));
+        let subject = format!("peer {} ({}, {})", peer.name, peer.address, peer.kind);
+        out.push(finding(&codes::PEER_DOWN, session, subject, text));
+    }
+    if down.len() > LISTED {
+        let text = format!("{} more are down", down.len() - LISTED);
+        out.push(Problem {
+            next: "tortie bgp peers".to_owned(),
+            ..finding(&codes::PEER_DOWN, "", "peers", text)
+        });
+    }
+}
+
+fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Problem>) {
+    for (block, why) in &facts.refused {
+        out.push(named(&codes::BLACKHOLE, block.to_string(), format!("not announced: {why}")));
+    }
+    for (prefix, why) in facts.failed_routes.iter().take(10) {
+        out.push(named(&codes::ROUTE_FAILED, prefix.to_string(), why.clone()));
+    }
+    for hop in facts.unreachable.iter().take(3) {
+        let text = "the kernel has no route to it, so no route with this next hop is used";
+        out.push(Problem {
+            next: format!("tortie route get {hop}"),
+            ..finding(&codes::ROUTE_WITHHELD, "", format!("next hop {hop}"), text)
+        });
+    }
+    let failed = &facts.failed_endpoints;
+    for (name, why) in failed.iter().take(LISTED) {
+        out.push(finding(&codes::ENDPOINT_FAILED, name, format!("endpoint {name}"), why.clone()));
+    }
+    if failed.len() > LISTED {
+        let text = format!("{} more are not as they should be", failed.len() - LISTED);
+        out.push(Problem {
+            next: "tortie endpoint list".to_owned(),
+            ..finding(&codes::ENDPOINT_FAILED, "", "endpoints", text)
+        });
+    }
+    if let Some(text) = &facts.tunnel_trouble {
+        out.push(named(&codes::TUNNEL, "tunl0", text.clone()));
+    }
+    if let Some(text) = &facts.tunnel_addr_trouble {
+        out.push(named(&codes::TUNNEL_ADDRESS, "tunnel address", text.clone()));
+    }
+    if let Some(text) = &facts.rules_trouble {
+        let text = format!("{text}; --policy off if that is meant");
+        out.push(named(&codes::RULES, "packet rules", text));
+    }
+    let Some(kernel) = kernel else { return };
+    for (prefix, reason) in &kernel.withheld {
+        let why = codes::find(Kind::Kernel, reason).map_or("", |code| code.about);
+        let more = match kernel.counts.withheld - kernel.withheld.len() {
+            0 => String::new(),
+            more => format!(" ({more} routes more are withheld)"),
+        };
+        let text = format!("not in the kernel, {reason}: {why}{more}");
+        out.push(named(&codes::ROUTE_WITHHELD, prefix.to_string(), text));
+    }
+    if kernel.drift.count > 0 && facts.settled {
+        let text = format!("{} differ: {}", kernel.drift.count, kernel.drift.first.join("; "));
+        out.push(finding(&codes::DRIFT, "routes", "kernel routes", text));
+    }
+    // Where rules are off they all differ, and that is said already.
+    if kernel.rules_drift > 0 && facts.policy.in_sync && facts.rules_trouble.is_none() {
+        let text = format!("{} objects differ from what is wanted", kernel.rules_drift);
+        out.push(finding(&codes::DRIFT, "rules", "packet rules", text));
+    }
+}
+
+/// What BIRD's sessions differ in, of an agent that observes.
+pub(in crate::agent) fn sessions_differ(drift: &Drift) -> Option<Problem> {
+    (drift.count > 0).then(|| {
+        let text = format!("{} differ: {}", drift.count, drift.first.join("; "));
+        finding(&codes::DRIFT, "sessions", "BGP sessions", text)
+    })
+}
+
+fn addresses(facts: &CoreFacts, out: &mut Vec<Problem>) {
+    for (addr, holders) in facts.duplicates.iter().take(10) {
+        let text = format!("several endpoints of this host have it: {}", holders.join(", "));
+        out.push(named(&codes::DUPLICATE_ADDRESS, addr.to_string(), text));
+    }
+    let suspects = &facts.collected.suspects;
+    if let Some(first) = suspects.first() {
+        let more =
+            if suspects.len() > 1 { format!(" and {} more", suspects.len() - 1) } else { String::new() };
+        let text =
+            format!("{first}{more} of this host's blocks: assigned, and no endpoint and no interface has it");
+        let subject =
+            format!("{} suspect address{}", suspects.len(), if suspects.len() > 1 { "es" } else { "" });
+        out.push(finding(&codes::LEAKED_ADDRESSES, "", subject, text));
+    }
+}
+
+fn agent(facts: &CoreFacts, out: &mut Vec<Problem>) {
+    let skewed: Vec<String> = facts
+        .versions
+        .iter()
+        .filter(|other| other.node != facts.node)
+        .filter_map(|other| {
+            let form = other.other_form().map(|form| format!(" ({form})"));
+            (form.is_some() || is_skewed(env!("CARGO_PKG_VERSION"), &other.version))
+                .then(|| format!("{} {}{}", other.node, other.version, form.unwrap_or_default()))
+        })
+        .collect();
+    if let Some(first) = skewed.first() {
+        let more = if skewed.len() > 1 { format!(" and {} more", skewed.len() - 1) } else { String::new() };
+        let text = format!(
+            "this host runs {}, {first}{more}: hosts should be no further apart than one minor version",
+            env!("CARGO_PKG_VERSION")
+        );
+        out.push(finding(&codes::VERSION_SKEW, "", "versions", text));
+    }
+    if let Some(text) = &facts.collected.error {
+        out.push(named(&codes::COLLECTOR, "address collector", text.clone()));
+    }
+    if let Some(text) = &facts.log_trouble {
+        let text = format!("{text}: correct LogFilePath; the screen goes on");
+        out.push(named(&codes::LOG_FILE, "log file", text));
+    }
+    for (about, texts) in &facts.troubles {
+        if let Some((first, others)) = texts.split_first() {
+            let more = if others.is_empty() { String::new() } else { format!("; and {} more", others.len()) };
+            out.push(named(&codes::TROUBLE, about, format!("{first}{more}")));
+        }
+    }
+    if let Some((ago, text)) = &facts.mishap {
+        out.push(named(&codes::TROUBLE, "agent", format!("{text} ({} ago)", span(ago.as_secs()))));
+    }
+}
+
+/// Whether two versions of the agent are further apart than one minor version.
+#[must_use]
+pub fn is_skewed(own: &str, other: &str) -> bool {
+    let parts = |version: &str| {
+        let mut numbers = version.split(['.', '-']).map(|part| part.parse::<u64>().ok());
+        Some((numbers.next()??, numbers.next()??))
+    };
+    match (parts(own), parts(other)) {
+        (Some((major, minor)), Some((other_major, other_minor))) => {
+            major != other_major || minor.abs_diff(other_minor) > 1
+        }
+        // A version that cannot be read is not judged.
+        _ => false,
+    }
+}
+
+/// Notes on routes that policy keeps from peers, or those of peers from use.
+pub(in crate::agent) fn traded(traded: &Traded, intent: Option<&RoutingIntent>) -> Vec<Problem> {
+    let mut notes = Vec::new();
+    for (session, refused, received, reasons) in &traded.refusing {
+        let name = intent.and_then(|i| i.peers.get(session)).map_or(session.as_str(), |p| p.name.as_str());
+        let reasons: Vec<String> = reasons.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
+        let text = format!("{refused} of its {received} routes are not used: {}", reasons.join(", "));
+        notes.push(finding(&codes::ROUTES_REFUSED, session, format!("peer {name}"), text));
+    }
+    for (session, wrong, ago) in &traded.malformed {
+        let name = intent.and_then(|i| i.peers.get(session)).map_or(session.as_str(), |p| p.name.as_str());
+        let text = format!(
+            "{} ago it sent an UPDATE that could not be used as it was (RFC 7606): {wrong}",
+            span(ago.as_secs())
+        );
+        notes.push(finding(&codes::MALFORMED_UPDATE, session, format!("peer {name}"), text));
+    }
+    // What no gate announces, or a block speaks for, is meant so.
+    let meant = ["none", "inside-own-block"];
+    let held: Vec<String> = traded
+        .withheld
+        .iter()
+        .filter(|(gate, n)| **n > 0 && !meant.contains(&gate.as_str()))
+        .map(|(gate, n)| format!("{gate} {n}"))
+        .collect();
+    if !held.is_empty() {
+        let text = format!("not announced to peers, summed over groups of them: {}", held.join(", "));
+        notes.push(finding(&codes::ROUTES_HELD_BACK, "", "routes", text));
+    }
+    notes
+}
+
+/// What is in force in the place of a value that cannot be read.
+fn instead(key: &str) -> &'static str {
+    match key.parse::<Key>() {
+        Ok(Key::Profile { part: ProfilePart::Rules, .. }) => {
+            "everything is denied where no policy decides before it"
+        }
+        Ok(Key::Policy { .. }) => "its last good form stays in force; one that never had any acts on nothing",
+        _ => "the last good value stays in force",
+    }
+}
+
+impl PeerFacts {
+    /// It is to be up and is not. Dynamic peers are there or not; none of them is missing, and none that was shut down.
+    pub(in crate::agent) fn is_missing(&self) -> bool {
+        !self.up && !self.shut && self.kind != "dynamic"
+    }
+}
+
+/// The verdict in a word and in a sentence.
+pub(in crate::agent) fn verdict(
+    facts: &CoreFacts,
+    intent: Option<&RoutingIntent>,
+    ready: bool,
+    problems: &[Problem],
+) -> (&'static str, String) {
+    if facts.frozen.is_some() {
+        return ("frozen", "the store changed in a way that is not followed; forwarding goes on".to_owned());
+    }
+    if intent.is_none() {
+        return ("starting", "waiting for the store".to_owned());
+    }
+    if !facts.running {
+        return ("starting", "waiting for the kernel's first answer".to_owned());
+    }
+    let down = facts.peers.values().filter(|p| p.is_missing()).count();
+    let all = facts.peers.values().filter(|p| p.up).count() + down;
+    let up = all - down;
+    if !ready && (facts.away.is_some() || facts.from_cache) {
+        let text =
+            format!("the store is away, the last good state stays in force; {up} of {all} BGP sessions up");
+        return ("not-ready", text);
+    }
+    if !ready {
+        return ("not-ready", format!("{up} of {all} BGP sessions are up"));
+    }
+    let others = problems.iter().filter(|p| p.code != codes::PEER_DOWN.name);
+    let sessions = match (down, all) {
+        (0, 0) => "no BGP sessions wanted".to_owned(),
+        (0, _) => format!("{up} of {all} BGP sessions up"),
+        _ => format!("{down} of {all} BGP sessions down"),
+    };
+    match (problems.is_empty(), others.count(), down) {
+        (true, ..) => ("ready", format!("{sessions}, nothing to do")),
+        (_, 0, _) => ("degraded", sessions),
+        (_, 1, 0) => {
+            let what = problems.first().map_or("", |p| p.subject.as_str());
+            ("degraded", format!("{sessions}, 1 problem: {what}"))
+        }
+        (_, 1, _) => ("degraded", format!("{sessions}, 1 other problem")),
+        (_, n, 0) => ("degraded", format!("{sessions}, {n} problems")),
+        (_, n, _) => ("degraded", format!("{sessions}, {n} other problems")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn codes_of(facts: &CoreFacts) -> Vec<String> {
+        problems(facts, None).into_iter().map(|problem| problem.code).collect()
+    }
+
+    /// Watches of both stores prove each second that nothing newer is there; one that hangs without ending does not.
+    #[test]
+    fn a_revision_that_nothing_confirms_is_told_and_a_store_that_is_away_says_it_itself() {
+        let stale = codes::STALE_REVISION.name.to_owned();
+        let fresh = CoreFacts { connected: true, revision: 7, ..CoreFacts::default() };
+        let late = CoreFacts { lag: STALE + Duration::from_secs(1), ..fresh.clone() };
+        assert!(!codes_of(&fresh).contains(&stale));
+        assert!(codes_of(&late).contains(&stale));
+        let told = problems(&late, None).into_iter().find(|p| p.code == stale).map(|p| (p.text, p.next));
+        let (text, next) = told.unwrap_or_default();
+        assert!(text.contains("since 21s") && text.contains("revision 7"), "{text}");
+        assert!(next.starts_with("tortie "), "{next}");
+        let away = CoreFacts { away: Some("no answer".to_owned()), ..late };
+        assert!(!codes_of(&away).contains(&stale));
+    }
+}

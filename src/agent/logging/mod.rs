@@ -1,0 +1,238 @@
+//! Logs: to stderr and, when asked for, to a file; levels and file follow the store live, and for a while what somebody
+//! asked for on the socket.
+
+pub(super) mod filter;
+pub(super) mod format;
+pub(super) mod rate_limit;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry, reload};
+
+use crate::agent::health::problems::finding;
+use crate::agent::logging::filter::{Levels, Wish, Wishes};
+use crate::agent::logging::format::{Lines, LogForm, Sink};
+use crate::api::codes;
+use crate::api::status::{LogLevelRequest, Problem};
+
+/// What the store (or a flag) wants of the logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LogSettings {
+    /// `LogSeverityScreen`; `None` = off.
+    pub(super) screen: Option<Severity>,
+    /// `LogSeverityFile`; `None` = off.
+    pub(super) file: Option<Severity>,
+    /// `LogFilePath`; `None` = none.
+    pub(super) path: Option<PathBuf>,
+    /// `bgp/v1` `loglevel`.
+    pub(super) bgp: BgpLevel,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self { screen: Some(Severity::Info), file: None, path: None, bgp: BgpLevel::Changes }
+    }
+}
+
+/// Felix's severities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Severity {
+    /// Everything.
+    Debug,
+    /// State changes.
+    Info,
+    /// What may need a hand.
+    Warning,
+    /// What failed.
+    Error,
+}
+
+impl Severity {
+    fn filter(self) -> LevelFilter {
+        match self {
+            Self::Debug => LevelFilter::DEBUG,
+            Self::Info => LevelFilter::INFO,
+            Self::Warning => LevelFilter::WARN,
+            Self::Error => LevelFilter::ERROR,
+        }
+    }
+}
+
+/// What BGP logs: `none`, `debug`, and anything else = state changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BgpLevel {
+    /// Nothing.
+    Nothing,
+    /// State changes.
+    Changes,
+    /// Everything.
+    Everything,
+}
+
+/// The file that log lines go to, replaced when the path changes.
+#[derive(Debug, Clone, Default)]
+struct SharedFile(Arc<Mutex<Option<File>>>);
+
+impl SharedFile {
+    fn set(&self, file: Option<File>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = file;
+    }
+}
+
+impl SharedFile {
+    fn write(&self, line: &[u8]) {
+        if let Some(file) = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            // A full disk is no reason to stop routing.
+            let _ = file.write_all(line);
+        }
+    }
+}
+
+/// Changes the logs while the agent runs.
+pub(super) struct Logs {
+    set: Box<dyn Fn(Levels, Levels) + Send>,
+    lines: [Lines; 2],
+    sink: SharedFile,
+    current: LogSettings,
+    wishes: Wishes,
+    /// Why the file is not written.
+    trouble: Option<String>,
+}
+
+impl std::fmt::Debug for Logs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Logs").field("current", &self.current).finish_non_exhaustive()
+    }
+}
+
+/// Starts logging for this process with the default settings.
+#[must_use]
+pub(super) fn start(form: LogForm) -> Logs {
+    let current = LogSettings::default();
+    let levels = |severity| Levels { base: targets(severity, current.bgp), wishes: Wishes::default() };
+    let (screen_filter, screen) = reload::Layer::<Levels, Registry>::new(levels(current.screen));
+    let (file_filter, file) = reload::Layer::new(levels(None));
+    let sink = SharedFile::default();
+    let to_file = sink.clone();
+    let on_screen = Lines::new(Sink::standard(form));
+    let in_file = Lines::new(Sink::File(Box::new(move |line| to_file.write(line))));
+    // A second start in one process (tests) keeps the first subscriber; that is no reason to fail.
+    let _ = tracing_subscriber::registry()
+        .with(on_screen.clone().with_filter(screen_filter))
+        .with(in_file.clone().with_filter(file_filter))
+        .with(super::metrics::LogCounter.with_filter(targets(Some(Severity::Info), BgpLevel::Changes)))
+        .try_init();
+    let set = move |on_screen: Levels, in_file: Levels| {
+        let _ = screen.reload(on_screen);
+        let _ = file.reload(in_file);
+    };
+    Logs {
+        set: Box::new(set),
+        lines: [on_screen, in_file],
+        sink,
+        current,
+        wishes: Wishes::default(),
+        trouble: None,
+    }
+}
+
+impl Logs {
+    /// Takes new settings. Gives a sentence while the file cannot be opened; the screen goes on in any case.
+    pub(super) fn apply(&mut self, wanted: &LogSettings) -> Option<String> {
+        if *wanted == self.current {
+            return self.trouble.clone();
+        }
+        if wanted.path != self.current.path {
+            let opened = wanted.path.as_deref().map(open).transpose();
+            match opened {
+                Ok(file) => {
+                    self.sink.set(file);
+                    self.trouble = None;
+                }
+                Err(error) => {
+                    self.sink.set(None);
+                    let path = wanted.path.as_deref().unwrap_or(Path::new("")).display().to_string();
+                    self.trouble = Some(format!("LogFilePath {path} cannot be opened: {error}"));
+                }
+            }
+        }
+        self.current = wanted.clone();
+        self.follow();
+        self.trouble.clone()
+    }
+
+    /// Takes a level for a while, or with an empty rule ends all of them; gives what is so now, in words.
+    pub(super) fn wish(&mut self, request: &LogLevelRequest, now: Instant) -> Result<String, String> {
+        let text = if request.rule.is_empty() {
+            let ended = self.wishes.clear();
+            format!("{ended} levels are ended; what the store says holds again")
+        } else {
+            let wish = Wish::read(&request.rule, Duration::from_secs(request.seconds), now)?;
+            let text = format!("{} is logged at {} for {} s", wish.what, wish.level, request.seconds);
+            self.wishes.take(wish)?;
+            text
+        };
+        self.follow();
+        tracing::info!(target: "tortie", "log level: {text}");
+        Ok(text)
+    }
+
+    /// Each second: levels end, and lines that were held back are told.
+    pub(super) fn tick(&mut self, now: Instant) {
+        if self.wishes.expire(now) {
+            self.follow();
+            tracing::info!(target: "tortie", "log level: a level that was asked for has ended");
+        }
+        self.lines.iter().for_each(|lines| lines.flush(now));
+    }
+
+    /// Levels that somebody asked for, while they hold.
+    pub(super) fn notes(&self, now: Instant) -> Vec<Problem> {
+        let note = |wish: &Wish| {
+            let left = wish.until.saturating_duration_since(now).as_secs();
+            let text = format!("is logged at {} for {left} s more", wish.level);
+            finding(&codes::LOG_LEVEL, "", format!("log {}", wish.what), text)
+        };
+        self.wishes.iter().map(note).collect()
+    }
+
+    fn follow(&self) {
+        let levels = |severity| Levels {
+            base: targets(severity, self.current.bgp),
+            wishes: if severity.is_some() { self.wishes.clone() } else { Wishes::default() },
+        };
+        (self.set)(levels(self.current.screen), levels(self.current.file));
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+fn targets(severity: Option<Severity>, bgp: BgpLevel) -> Targets {
+    let Some(severity) = severity else {
+        return Targets::new().with_default(LevelFilter::OFF);
+    };
+    let general = severity.filter();
+    let speaker = match bgp {
+        BgpLevel::Nothing => LevelFilter::OFF,
+        BgpLevel::Changes => general.min(LevelFilter::INFO),
+        BgpLevel::Everything => LevelFilter::TRACE,
+    };
+    // Libraries below the agent speak only when something is wrong.
+    Targets::new()
+        .with_default(general.min(LevelFilter::WARN))
+        .with_target("tortie", general)
+        .with_target("tortie::speaker", speaker)
+        .with_target("bgp", speaker)
+}

@@ -1,0 +1,212 @@
+//! What the agent does each second, and the questions that it answers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tortie_config::key::prefix;
+
+use crate::agent::api::status::CoreFacts;
+use crate::agent::event_loop::{Agent, Fact, Waiting};
+use crate::agent::handle::Ask;
+use crate::api::nodes::NodeStatus;
+use crate::api::status::Applied;
+
+/// Between two calls of [`Store::maintain`](tortie_store::Store::maintain).
+const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
+/// Between two looks at the status keys of a cluster, and how many hosts it may have for that.
+const LOOK_UP_EVERY: Duration = Duration::from_secs(300);
+const LOOK_UP_MOST: usize = 128;
+/// Between two whole looks at what the status key says.
+const BRIEF_EVERY: Duration = Duration::from_secs(10);
+
+impl Agent {
+    /// Folds the store's log and forgets old history: nobody else of this host lives long enough to do it. Small clusters
+    /// are also asked which agents run, and in which version: a SQLite store serves one machine, and it says so when hosts
+    /// of others stand in it.
+    fn maintain(&mut self, now: Instant) {
+        let keep = self.maintained.is_none_or(|at| now.duration_since(at) >= MAINTAIN_EVERY);
+        // Thousands of agents must not read each other's status.
+        let due = self.looked_up.is_none_or(|at| now.duration_since(at) >= LOOK_UP_EVERY);
+        let few = self.core.loaded() && self.core.model.hosts().len() <= LOOK_UP_MOST;
+        let present = ((keep && self.is_sqlite()) || (due && few)).then(|| self.facts_in.clone());
+        if !keep && present.is_none() {
+            return;
+        }
+        if keep {
+            self.maintained = Some(now);
+        }
+        if present.is_some() {
+            self.looked_up = Some(now);
+        }
+        // Whoever observes writes nothing, not even that.
+        let folds = keep && !self.observes();
+        let store = Arc::clone(&self.store);
+        self.io.spawn(async move {
+            if folds && let Err(error) = store.maintain().await {
+                tracing::debug!(target: "tortie", "the store is not maintained: {error}");
+            }
+            if let Some(facts) = present
+                && let Ok(found) = store.list(&[prefix::STATUS.to_owned()]).await
+            {
+                let said = found.entries.iter().filter_map(NodeStatus::read);
+                let _ = facts.send(Fact::Present(said.map(|status| status.of_its_version()).collect()));
+            }
+        });
+    }
+
+    pub(super) fn is_sqlite(&self) -> bool {
+        self.options.store.url.starts_with("sqlite:")
+    }
+
+    /// Which agents run, and in which version.
+    pub(super) fn present(&mut self, hosts: Vec<NodeStatus>) {
+        if self.is_sqlite() {
+            self.core.present = Some(hosts.iter().map(|status| status.node.clone()).collect());
+        }
+        self.core.versions = hosts;
+    }
+
+    /// What others may know of this host. Looked at whole each ten seconds, and at once when a session comes or goes.
+    fn brief(&mut self, now: Instant, ready: bool) -> Option<NodeStatus> {
+        let seen = (ready, self.up());
+        if self.briefed.is_some_and(|(at, of)| of == seen && now.duration_since(at) < BRIEF_EVERY) {
+            return None;
+        }
+        self.briefed = Some((now, seen));
+        Some(crate::agent::controllers::node_status::brief(
+            &self.facts_now(),
+            self.core.intent.as_deref(),
+            &self.options.node,
+            ready,
+        ))
+    }
+
+    pub(super) fn tick(&mut self) {
+        let now = Instant::now();
+        let turned = i64::try_from(now.duration_since(self.live.started).as_secs()).unwrap_or(i64::MAX);
+        self.live.turned.store(turned, Ordering::Relaxed);
+        self.maintain(now);
+        self.logs.tick(now);
+        if self.given_back != self.core.link.snapshots && self.core.settled() {
+            self.given_back = self.core.link.snapshots;
+            self.io.spawn_blocking(crate::agent::process::allocator::give_back);
+        }
+        if !self.core.link.from_cache && self.core.loaded() {
+            self.register();
+        }
+        let ready = self.is_ready();
+        let before = self.live.ready.swap(ready, Ordering::Relaxed);
+        if before != ready {
+            let word = if ready { "ready" } else { "not ready" };
+            tracing::info!(target: "tortie", "{word}");
+        }
+        if self.has_started() && !self.announced_ready {
+            self.announced_ready = true;
+            self.notify.ready();
+            self.io.spawn_blocking(crate::agent::process::allocator::leave_the_start);
+        }
+        self.notify.turn(&self.live, &self.io);
+        self.reports.tell(self.core.reports());
+        self.tunnel_addr.tell(self.core.tunnel_addr());
+        self.collector.tell(self.core.collects());
+        self.census.tell(self.core.takes_census());
+        if let Some(brief) = self.brief(now, ready) {
+            self.presence.tell(brief);
+        }
+    }
+
+    /// Settings are valid, store or cache are read, the kernel was compared once, and BGP listens wherever it is to. Not
+    /// that peers are up: that is [`Agent::is_ready`]. An address that cannot be listened on (the port is taken) is a
+    /// problem in `status` and no reason to be started again and again.
+    fn has_started(&self) -> bool {
+        let listens = !self.core.listening.is_empty() || !self.core.listen_failed.is_empty();
+        let wanted = !self.options.settings.bgp_listen.is_empty()
+            || self.core.intent.as_ref().is_some_and(|i| !i.listen.is_empty());
+        self.core.running() && (listens || !wanted || self.observes())
+    }
+
+    fn up(&self) -> usize {
+        let Some(intent) = &self.core.intent else { return 0 };
+        let established = |name: &String| {
+            self.core
+                .peers
+                .get(name.as_str())
+                .is_some_and(|p| p.state == Some(tortie_bgp::State::Established))
+        };
+        intent.peers.keys().filter(|name| established(name)).count()
+    }
+
+    /// Serving: the kernel answered, the store answers, and at least one session is up where any is wanted; observing: all
+    /// was compared once.
+    fn is_ready(&self) -> bool {
+        let wanted =
+            self.core.intent.as_ref().is_some_and(|i| i.peers.values().any(|p| p.shutdown.is_none()));
+        let store = self.core.link.away.is_none() && !self.core.link.from_cache;
+        let works = match &self.live.beside {
+            Some(beside) => beside.last().is_some(),
+            None => !wanted || self.up() > 0,
+        };
+        self.core.running() && !self.stopping && store && works
+    }
+
+    pub(super) fn ask(&mut self, ask: Ask) {
+        match ask {
+            Ask::Facts(answer) => {
+                let _ = answer.send(self.facts_now());
+            }
+            Ask::Hints { learned, answer } => {
+                let _ = answer.send(self.core.hints(&learned));
+            }
+            Ask::Events { filter, after, max, answer } => {
+                let _ = answer.send(self.core.recorder.find(&filter, after, max));
+            }
+            Ask::Applied { request, answer } => {
+                let until = Instant::now() + Duration::from_millis(request.wait_millis.min(600_000));
+                // The plugin says how long it has been at it.
+                let before = request.elapsed_millis.map(Duration::from_millis);
+                let since = before.and_then(|before| Instant::now().checked_sub(before));
+                self.waiting.push(Waiting { request, answer, until, since, needed: None });
+            }
+            Ask::Log { request, answer } => {
+                let _ = answer.send(self.logs.wish(&request, Instant::now()));
+            }
+            Ask::Core(question) => (question.0)(&self.core),
+            Ask::Accept(answer) => {
+                let accepted = self.core.accept();
+                // A store that was empty does not know this host.
+                self.registered &= !accepted;
+                let _ = answer.send(accepted);
+            }
+        }
+    }
+
+    pub(super) fn answer_waiting(&mut self) {
+        let now = Instant::now();
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            let revision = self.core.in_force;
+            let verdict = self.core.verdict(&waiting.request, &mut waiting.needed);
+            let result = verdict.or_else(|| (now >= waiting.until).then_some(("timeout", None)));
+            match result {
+                Some((word, reason)) => {
+                    if let Some(since) = waiting.since.filter(|_| word == "applied") {
+                        self.core.measures.endpoint_ready.time(now.saturating_duration_since(since));
+                    }
+                    let _ = waiting.answer.send(Applied { result: word.to_owned(), reason, revision });
+                }
+                None if waiting.answer.is_closed() => {}
+                None => self.waiting.push(waiting),
+            }
+        }
+    }
+
+    fn facts_now(&self) -> CoreFacts {
+        let mut facts = self.core.facts(Instant::now());
+        facts.store = self.store.describe();
+        facts.log_trouble.clone_from(&self.log_trouble);
+        facts.notes.extend(self.stations.notes());
+        facts.notes.extend(self.logs.notes(Instant::now()));
+        facts.stopping = self.stopping;
+        facts
+    }
+}

@@ -1,0 +1,246 @@
+//! What a value would change if it were written: computed on a copy of the model and the engine, so it is what the core
+//! would do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use tortie_config::key::{EndpointKey, Key};
+use tortie_config::resource::Protocol;
+use tortie_net::Cidr;
+
+use super::trace;
+use crate::agent::core::enforcement::Policy as Enforced;
+use crate::agent::policy_view::endpoint_name;
+use crate::api::policy::{ChainChange, Connections, DryRun, DryRunRequest, MemberChange};
+use crate::api::status::ApiError;
+use tortie_engine::model::Model;
+use tortie_engine::policy::path::{Flow, Node, OUTSIDE, Path, Place, Routes, State};
+use tortie_engine::policy::{
+    Chain, ChainId, EndpointPolicy, Globals, HostInterfaces, Packet, Ruleset, RulesetDelta, SetChange, SetId,
+    Verdict, host_interfaces,
+};
+use tortie_kernel::Connection;
+use tortie_store::{Change, Delta, KeyValue};
+
+/// More members of a set than this are only counted.
+const MEMBERS: usize = 20;
+
+/// The rules before and after, and the answer without connections.
+#[derive(Debug)]
+pub(in crate::agent) struct Trial {
+    model: Model,
+    pub(in crate::agent) before: Enforced,
+    pub(in crate::agent) after: Enforced,
+    pub(in crate::agent) answer: DryRun,
+}
+
+/// Tries a write, or the deletion of a key.
+///
+/// # Errors
+/// When the key is not of the data model, or the value could not be in force.
+pub(in crate::agent) fn run(
+    mut model: Model,
+    before: Enforced,
+    request: &DryRunRequest,
+) -> Result<Trial, ApiError> {
+    let invalid = |text: String| ApiError { code: "invalid".to_owned(), text };
+    let key: Key =
+        request.key.parse().map_err(|error: tortie_config::key::KeyError| invalid(error.to_string()))?;
+    let known = model.revision_of(&key);
+    let revision = model.revision() + 1;
+    let change = match &request.value {
+        Some(value) => Change::Put(KeyValue {
+            key: request.key.clone(),
+            value: value.as_bytes().to_vec(),
+            mod_revision: revision,
+            create_revision: if known.is_some() { revision - 1 } else { revision },
+        }),
+        None => Change::Delete { key: request.key.clone() },
+    };
+    let dirty = model.apply(&Delta { revision, changes: vec![change] });
+    if request.value.is_some()
+        && let Some(problem) = model.problems().find(|problem| problem.key == request.key)
+    {
+        return Err(invalid(format!("{}: {}", request.key, problem.error)));
+    }
+    let mut after = before.clone();
+    let delta = after.engine.update(&model, &dirty.touched);
+    delta.apply(&mut after.ruleset);
+    if Globals::may_differ(&dirty) {
+        after.globals = Globals::of(&model).into();
+    }
+    let answer = DryRun {
+        key: request.key.clone(),
+        revision: known,
+        delete: request.value.is_none(),
+        endpoints: touched(&before.ruleset, &after.ruleset, &delta),
+        chains: delta
+            .chains
+            .keys()
+            .filter_map(|id| chain_change(&before.ruleset, &after.ruleset, id))
+            .collect(),
+        orders: orders(&before.ruleset, &after.ruleset, &delta),
+        sets: delta
+            .sets
+            .iter()
+            .map(|(id, change)| members(&before.ruleset, id.selector(), change, id))
+            .collect(),
+        frame: after.globals != before.globals,
+        connections: None,
+        not_looked_at: vec!["other hosts: ask there, each sees its own endpoints only".to_owned()],
+    };
+    Ok(Trial { model, before, after, answer })
+}
+
+/// Which connections of now are allowed and would be refused, were they opened after the write. `interfaces`: those of this
+/// host with their addresses; whatever is not behind one of them is behind the one that has the host's own address.
+pub(in crate::agent) fn connections(
+    trial: &Trial,
+    interfaces: &BTreeMap<String, Vec<IpAddr>>,
+    tracked: &[Connection],
+) -> Connections {
+    let worlds = [&trial.before, &trial.after].map(|policy| World::of(&trial.model, policy, interfaces));
+    let mut refused = Vec::new();
+    for connection in tracked {
+        let Connection { src, dst, protocol, ports, icmp } = *connection;
+        let packet = Packet { src, dst, protocol, ports, icmp };
+        let [before, after] = worlds.each_ref().map(|world| world.path(packet));
+        if before.verdict == Verdict::Allow && after.verdict == Verdict::Deny {
+            let proto = Protocol::new(protocol).map_or_else(|| protocol.to_string(), |p| p.to_string());
+            let (from, to) = ports.unzip();
+            let [from, to] =
+                [from, to].map(|port: Option<u16>| port.map_or_else(String::new, |p| format!(" port {p}")));
+            refused.push(format!("{proto} {src}{from} -> {dst}{to}: {}", trace::by(&after)));
+        }
+    }
+    let count = refused.len();
+    refused.truncate(MEMBERS);
+    Connections { tracked: tracked.len(), refused: count, first: refused }
+}
+
+/// This host with one set of rules.
+struct World<'a> {
+    policy: &'a Enforced,
+    hosts: HostInterfaces,
+    routes: Routes,
+}
+
+impl<'a> World<'a> {
+    fn of(model: &Model, policy: &'a Enforced, interfaces: &BTreeMap<String, Vec<IpAddr>>) -> Self {
+        let all = interfaces.iter().map(|(name, addrs)| (name.as_str(), addrs.iter().copied()));
+        let mut routes = Routes::of_workloads(&policy.ruleset);
+        routes.local.extend(interfaces.values().flatten());
+        let own: Vec<IpAddr> =
+            model.host(model.node()).map(|host| host.addrs().collect()).unwrap_or_default();
+        let uplink = interfaces.iter().find(|(_, addrs)| addrs.iter().any(|addr| own.contains(addr)));
+        let uplink = uplink.map_or(OUTSIDE, |(name, _)| name);
+        for everything in [Cidr::v4(Ipv4Addr::UNSPECIFIED, 0), Cidr::v6(Ipv6Addr::UNSPECIFIED, 0)] {
+            routes.via.insert(everything, uplink.into());
+        }
+        Self { policy, hosts: host_interfaces(&policy.ruleset, &policy.globals, all), routes }
+    }
+
+    fn path(&self, packet: Packet) -> Path {
+        let from = self.routes.place(packet.src).unwrap_or(Place::Host);
+        let node = Node {
+            ruleset: &self.policy.ruleset,
+            globals: &self.policy.globals,
+            hosts: &self.hosts,
+            routes: &self.routes,
+        };
+        node.path(&Flow { packet, from, state: State::New })
+    }
+}
+
+/// The endpoints that have another list of chains, or use one that has other rules.
+fn touched(before: &Ruleset, after: &Ruleset, delta: &RulesetDelta) -> Vec<String> {
+    let changed: BTreeSet<&ChainId> = delta.chains.keys().collect();
+    let uses = |policy: &EndpointPolicy| policy.chains().any(|id| changed.contains(id));
+    let all: BTreeSet<&EndpointKey> = before.endpoints.keys().chain(after.endpoints.keys()).collect();
+    let is_touched = |key: &&&EndpointKey| {
+        delta.endpoints.contains_key(**key) || after.endpoints.get(**key).is_some_and(|policy| uses(policy))
+    };
+    all.iter().filter(is_touched).map(|key| endpoint_name(key)).collect()
+}
+
+fn texts(chain: Option<&Arc<Chain>>) -> Vec<String> {
+    match chain {
+        Some(chain) if chain.closed.is_some() => chain.closed.iter().map(ToString::to_string).collect(),
+        Some(chain) => chain.rules.iter().map(ToString::to_string).collect(),
+        None => Vec::new(),
+    }
+}
+
+fn chain_change(before: &Ruleset, after: &Ruleset, id: &ChainId) -> Option<ChainChange> {
+    let (old, new) = (before.chains.get(id), after.chains.get(id));
+    // The same rules, with sets that are named otherwise.
+    if old == new {
+        return None;
+    }
+    let what = match (old, new) {
+        (None, _) => "new",
+        (_, None) => "gone",
+        _ => "changed",
+    };
+    Some(ChainChange {
+        name: id.to_string(),
+        what: what.to_owned(),
+        lines: difference(&texts(old), &texts(new)),
+    })
+}
+
+/// Lines that stay, go and come, marked as in a patch: what both begin and end with stays.
+fn difference(old: &[String], new: &[String]) -> Vec<String> {
+    let head = old.iter().zip(new).take_while(|(a, b)| a == b).count();
+    let (old_rest, new_rest) = (old.get(head..).unwrap_or_default(), new.get(head..).unwrap_or_default());
+    let tail = old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(|(a, b)| a == b).count();
+    let gone = old_rest.get(..old_rest.len() - tail).unwrap_or_default();
+    let come = new_rest.get(..new_rest.len() - tail).unwrap_or_default();
+    let stay = new_rest.get(new_rest.len() - tail..).unwrap_or_default();
+    let lines = [(' ', old.get(..head).unwrap_or_default()), ('-', gone), ('+', come), (' ', stay)];
+    lines.iter().flat_map(|(mark, lines)| lines.iter().map(move |line| format!("{mark} {line}"))).collect()
+}
+
+/// What endpoints pass, where that differs: the lists of chains, and how many endpoints have each difference.
+fn orders(before: &Ruleset, after: &Ruleset, delta: &RulesetDelta) -> Vec<ChainChange> {
+    let list = |policy: Option<&Arc<EndpointPolicy>>| -> Vec<String> {
+        policy.map(|policy| policy.chains().map(ToString::to_string).collect()).unwrap_or_default()
+    };
+    let mut found: BTreeMap<Vec<String>, Vec<String>> = BTreeMap::new();
+    for key in delta.endpoints.keys() {
+        let (old, new) = (list(before.endpoints.get(key)), list(after.endpoints.get(key)));
+        if old != new {
+            found.entry(difference(&old, &new)).or_default().push(endpoint_name(key));
+        }
+    }
+    let change = |(lines, names): (Vec<String>, Vec<String>)| ChainChange {
+        name: names.join(", "),
+        what: "changed".to_owned(),
+        lines,
+    };
+    found.into_iter().map(change).collect()
+}
+
+fn members(before: &Ruleset, selector: &str, change: &SetChange, id: &SetId) -> MemberChange {
+    let (what, add, remove) = match change {
+        SetChange::New(members) => ("new", members.iter().collect(), Vec::new()),
+        SetChange::Members { add, remove } => ("changed", add.iter().collect(), remove.iter().collect()),
+        SetChange::Gone => {
+            ("gone", Vec::new(), before.sets.get(id).into_iter().flatten().collect::<Vec<_>>())
+        }
+    };
+    let few = |list: &[&Cidr]| list.iter().take(MEMBERS).map(ToString::to_string).collect();
+    MemberChange {
+        selector: selector.to_owned(),
+        what: what.to_owned(),
+        added: add.len(),
+        removed: remove.len(),
+        add: few(&add),
+        remove: few(&remove),
+    }
+}
+
+#[cfg(test)]
+#[path = "dry_run_tests.rs"]
+mod tests;

@@ -1,0 +1,550 @@
+//! Endpoints and policies for answers: what stands in the model beside what is enforced. The live agent and `--offline`
+//! make the same answers from it.
+
+pub(super) mod dry_run;
+pub(super) mod packet;
+pub(super) mod trace;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tortie_config::Resource;
+use tortie_config::key::{EndpointKey, Key, ProfilePart};
+use tortie_config::resource::{self, PolicyTypes};
+
+use crate::agent::core::enforcement::Policy as Enforced;
+use crate::agent::policy_view::packet::Asked;
+use crate::api::policy::{
+    ChainRules, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail, Stage, Trace,
+    TraceQuery,
+};
+use crate::api::status::ApiError;
+use tortie_engine::model::{Model, Part};
+use tortie_engine::policy::{Chain, ChainId, Direction, EndpointPolicy, Globals, Ruleset, Source, Stages};
+use tortie_kernel::EndpointCondition;
+use tortie_store::Snapshot;
+
+/// More candidates than this are not listed.
+const CANDIDATES: usize = 10;
+
+/// What answers are made from.
+#[derive(Debug, Clone, Copy)]
+pub struct Picture<'a> {
+    /// What the store holds.
+    pub model: &'a Model,
+    /// What this host enforces.
+    pub ruleset: &'a Ruleset,
+    /// The frame of it.
+    pub globals: &'a Globals,
+    /// What the kernel thread says of endpoints; `None`: nobody asked it.
+    pub conditions: Option<&'a BTreeMap<EndpointKey, EndpointCondition>>,
+    /// Endpoints that are not as they should be.
+    pub failed: Option<&'a BTreeMap<EndpointKey, String>>,
+}
+
+/// A store as it stands, with what this host would enforce.
+#[derive(Debug)]
+pub struct Offline {
+    model: Model,
+    ruleset: Ruleset,
+    globals: Arc<Globals>,
+}
+
+impl Offline {
+    /// From what [`watch_scope`](tortie_engine::model::watch_scope) names.
+    #[must_use]
+    pub fn of(node: &str, snapshot: &Snapshot) -> Self {
+        let mut model = Model::new(node);
+        model.replace(Part::Main, snapshot);
+        Self::from_model(model)
+    }
+
+    pub(super) fn from_model(model: Model) -> Self {
+        let Enforced { ruleset, globals, .. } = Enforced::of(&model);
+        Self { model, ruleset, globals }
+    }
+
+    /// What becomes of a packet, with the rules of every host that it meets.
+    ///
+    /// # Errors
+    /// When an end is not known or the packet cannot be.
+    pub fn trace(&self, query: &TraceQuery) -> Result<Trace, ApiError> {
+        let asked = Asked::read(&self.picture(), query)?;
+        let found = asked.follow(&asked.excerpt(&self.model)?)?;
+        let walked = found.halves.iter().map(|half| packet::stored(self.model.node(), half)).collect();
+        Ok(asked.answer(&found, walked, false))
+    }
+
+    /// What a value would change.
+    ///
+    /// # Errors
+    /// When the key is not of the data model, or the value could not be in force.
+    pub fn try_write(&self, request: &DryRunRequest) -> Result<DryRun, ApiError> {
+        let before = Enforced::of(&self.model);
+        let mut answer = dry_run::run(self.model.clone(), before, request)?.answer;
+        answer.not_looked_at.push("connections: the agent knows them (--dry-run=dataplane)".to_owned());
+        Ok(answer)
+    }
+
+    /// For questions.
+    #[must_use]
+    pub fn picture(&self) -> Picture<'_> {
+        Picture {
+            model: &self.model,
+            ruleset: &self.ruleset,
+            globals: &self.globals,
+            conditions: None,
+            failed: None,
+        }
+    }
+}
+
+impl Picture<'_> {
+    /// Endpoints by key: of this host, or of all.
+    #[must_use]
+    pub fn endpoints(&self, all: bool) -> Vec<Endpoint> {
+        if all {
+            return self
+                .model
+                .endpoint_resources()
+                .map(|(key, value)| self.endpoint_row(key, value))
+                .collect();
+        }
+        let own = self.ruleset.endpoints.keys();
+        own.filter_map(|key| Some(self.endpoint_row(key, self.model.resource(&Key::Endpoint(key.clone()))?)))
+            .collect()
+    }
+
+    /// One endpoint with all that its packets pass.
+    ///
+    /// # Errors
+    /// When there is none of this name, or several.
+    pub fn endpoint(&self, name: &str) -> Result<EndpointDetail, ApiError> {
+        let key = self.find_endpoint(name)?;
+        let value = self.model.resource(&Key::Endpoint(key.clone())).ok_or_else(|| no_endpoint(name))?;
+        let nats = match &**value {
+            Resource::WorkloadEndpoint(workload) => {
+                workload.nats().map(|(inside, outside)| (inside.to_string(), outside.to_string())).collect()
+            }
+            _ => Vec::new(),
+        };
+        let stages = self.ruleset.endpoints.get(&key).map(|policy| self.stages(policy)).unwrap_or_default();
+        Ok(EndpointDetail { endpoint: self.endpoint_row(&key, value), nats, stages })
+    }
+
+    /// An endpoint by its full key, its name, its last element, its interface on this host or one of its addresses.
+    ///
+    /// # Errors
+    /// When there is none of this name, or several.
+    pub fn find_endpoint(&self, name: &str) -> Result<EndpointKey, ApiError> {
+        if let Ok(Key::Endpoint(key)) = name.parse::<Key>() {
+            let there = self.model.resource(&Key::Endpoint(key.clone())).is_some();
+            return if there { Ok(key) } else { Err(no_endpoint(name)) };
+        }
+        // The narrowest meaning that fits anything counts.
+        let mut found: [Vec<&EndpointKey>; 4] = Default::default();
+        let [whole, parts, interfaces, addresses] = &mut found;
+        let addr = name.parse().ok();
+        for (key, value) in self.model.endpoint_resources() {
+            let own = key.host() == self.model.node();
+            if is_whole(key, name) {
+                whole.push(key);
+            }
+            if is_part(key, name) {
+                parts.push(key);
+            }
+            if own && interface(value) == Some(name) {
+                interfaces.push(key);
+            }
+            if addr.is_some_and(|addr| addresses_of(value).any(|net| net.contains(addr))) {
+                addresses.push(key);
+            }
+        }
+        let own = |list: &[&EndpointKey]| -> Vec<EndpointKey> {
+            list.iter().filter(|key| key.host() == self.model.node()).map(|key| (*key).clone()).collect()
+        };
+        let Some(fits) = found.iter().find(|list| !list.is_empty()) else { return Err(no_endpoint(name)) };
+        match (fits.as_slice(), own(fits).as_slice()) {
+            ([one], _) => Ok((*one).clone()),
+            // Interface names and ids are unique on a host only.
+            (_, [one]) => Ok(one.clone()),
+            _ => Err(ambiguous(name, fits.iter().map(|key| Key::Endpoint((*key).clone()).to_string()))),
+        }
+    }
+
+    /// The endpoints that have these addresses, and the hosts.
+    pub(super) fn names_of(&self, addrs: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, String> {
+        let mut names: BTreeMap<IpAddr, String> = BTreeMap::new();
+        for addr in addrs {
+            names.extend(self.model.hosts_at(*addr).next().map(|(host, _)| (*addr, format!("host {host}"))));
+        }
+        for (key, value) in self.model.endpoint_resources() {
+            for net in addresses_of(value) {
+                // A network has many of them; an address one.
+                let range = addrs.range(net.addr()..=net.last());
+                names.extend(range.map(|addr| (*addr, endpoint_name(key))));
+            }
+        }
+        names
+    }
+
+    /// Policies in the order in which they act, then profiles by name: those that act on an endpoint of this host, or
+    /// all.
+    #[must_use]
+    pub fn policies(&self, all: bool) -> Vec<Policy> {
+        let users = self.users();
+        let mut tiers: BTreeMap<&str, resource::Order> = BTreeMap::new();
+        let mut policies: Vec<(&Key, &resource::Policy)> = Vec::new();
+        let mut profiles: BTreeSet<&str> = BTreeSet::new();
+        for (key, value) in self.model.policy_resources() {
+            match (key, &**value) {
+                (Key::TierMetadata { tier }, Resource::TierMetadata(metadata)) => {
+                    tiers.extend(metadata.order.map(|order| (tier.as_str(), order)));
+                }
+                (Key::Policy { .. }, Resource::Policy(policy)) => policies.push((key, policy)),
+                (Key::Profile { name, .. }, _) => {
+                    profiles.insert(name);
+                }
+                _ => {}
+            }
+        }
+        // Profiles that endpoints name and nobody wrote deny.
+        profiles.extend(users.keys().filter_map(|source| match source {
+            Source::Profile(name) => Some(&**name),
+            Source::Policy { .. } => None,
+        }));
+        let place = |key: &Key, policy: &resource::Policy| match key {
+            Key::Policy { tier, name } => {
+                let order = tiers.get(tier.as_str()).copied();
+                (order.is_none(), order, tier.clone(), policy.order.is_none(), policy.order, name.clone())
+            }
+            _ => (true, None, String::new(), true, None, String::new()),
+        };
+        policies.sort_by_cached_key(|(key, policy)| place(key, policy));
+        let policies = policies.into_iter().filter_map(|(key, _)| self.policy_row(key, &users));
+        let profiles = profiles.into_iter().map(|name| self.profile_row(name, &users));
+        policies.chain(profiles).filter(|row| all || row.endpoints > 0).collect()
+    }
+
+    /// One policy or profile with its rules.
+    ///
+    /// # Errors
+    /// When there is none of this name, or several.
+    pub fn policy(&self, name: &str) -> Result<PolicyDetail, ApiError> {
+        let source = self.find_policy(name)?;
+        let users = self.users();
+        let prefix = self.model.settings().log_prefix;
+        let words = |rules: &[resource::Rule]| -> Vec<String> {
+            Chain::of(rules, &prefix).rules.iter().map(ToString::to_string).collect()
+        };
+        let acts_on = users.get(&source).into_iter().flatten().map(|key| endpoint_name(key)).collect();
+        let (mut labels, mut tags, mut rules) =
+            (resource::Labels::new(), Vec::new(), (Vec::new(), Vec::new()));
+        let policy = match &source {
+            Source::Policy { tier, name } => {
+                let key = Key::Policy { tier: (**tier).to_owned(), name: (**name).to_owned() };
+                if let Some(Resource::Policy(policy)) = self.model.resource(&key).map(|value| &**value) {
+                    rules = (words(&policy.inbound), words(&policy.outbound));
+                }
+                self.policy_row(&key, &users).ok_or_else(|| no_policy(&source.to_string()))?
+            }
+            Source::Profile(name) => {
+                for part in [ProfilePart::Rules, ProfilePart::Labels, ProfilePart::Tags] {
+                    let key = Key::Profile { name: (**name).to_owned(), part };
+                    match self.model.resource(&key).map(|value| &**value) {
+                        Some(Resource::ProfileRules(found)) => {
+                            rules = (words(&found.inbound), words(&found.outbound));
+                        }
+                        Some(Resource::ProfileLabels(found)) => labels.clone_from(found),
+                        Some(Resource::ProfileTags(found)) => tags.clone_from(found),
+                        _ => {}
+                    }
+                }
+                self.profile_row(name, &users)
+            }
+        };
+        let (inbound_rules, outbound_rules) = rules;
+        Ok(PolicyDetail { policy, inbound_rules, outbound_rules, acts_on, labels, tags, counted: None })
+    }
+
+    /// A policy or a profile by its full key, `TIER/NAME`, its name, or `profile NAME`.
+    fn find_policy(&self, name: &str) -> Result<Source, ApiError> {
+        match name.parse::<Key>() {
+            Ok(Key::Policy { tier, name: policy }) => {
+                return Ok(Source::Policy { tier: tier.into(), name: policy.into() });
+            }
+            Ok(Key::Profile { name: profile, .. }) => return Ok(Source::Profile(profile.into())),
+            _ => {}
+        }
+        let mut found: BTreeSet<Source> = BTreeSet::new();
+        for (key, _) in self.model.policy_resources() {
+            let source = match key {
+                Key::Policy { tier, name } => {
+                    Source::Policy { tier: tier.as_str().into(), name: name.as_str().into() }
+                }
+                Key::Profile { name, .. } => Source::Profile(name.as_str().into()),
+                _ => continue,
+            };
+            let bare = match &source {
+                Source::Policy { tier, name: policy } => {
+                    **policy == *name
+                        || name.strip_prefix(&**tier).and_then(|rest| rest.strip_prefix('/')) == Some(policy)
+                }
+                Source::Profile(profile) => **profile == *name,
+            };
+            if bare || source.to_string() == name {
+                found.insert(source);
+            }
+        }
+        let mut found = found.into_iter();
+        match (found.next(), found.next()) {
+            (None, _) => Err(no_policy(name)),
+            (Some(one), None) => Ok(one),
+            (Some(first), Some(second)) => {
+                let all = [first, second].into_iter().chain(found);
+                Err(ambiguous(name, all.map(|source| source.to_string())))
+            }
+        }
+    }
+
+    /// The endpoints of this host by what acts on them.
+    fn users(&self) -> BTreeMap<Source, BTreeSet<&EndpointKey>> {
+        let mut users: BTreeMap<Source, BTreeSet<&EndpointKey>> = BTreeMap::new();
+        for (key, policy) in &self.ruleset.endpoints {
+            for id in policy.chains() {
+                users.entry(id.source.clone()).or_default().insert(key);
+            }
+        }
+        users
+    }
+
+    fn policy_row(&self, key: &Key, users: &BTreeMap<Source, BTreeSet<&EndpointKey>>) -> Option<Policy> {
+        let Key::Policy { tier, name } = key else { return None };
+        let Some(Resource::Policy(policy)) = self.model.resource(key).map(|value| &**value) else {
+            return None;
+        };
+        let source = Source::Policy { tier: tier.as_str().into(), name: name.as_str().into() };
+        let governs = match policy.types {
+            PolicyTypes::Both => &["ingress", "egress"][..],
+            PolicyTypes::Ingress => &["ingress"],
+            PolicyTypes::Egress => &["egress"],
+        };
+        let early = [(policy.untracked, "untracked"), (policy.pre_dnat, "pre-dnat")];
+        let early = early.iter().filter(|(is, _)| *is).map(|(_, word)| *word);
+        Some(Policy {
+            key: key.to_string(),
+            kind: "policy".to_owned(),
+            name: name.clone(),
+            tier: Some(tier.clone()),
+            order: policy.order.map(resource::Order::get),
+            selector: Some(policy.selector.to_string()),
+            types: governs.iter().copied().chain(early).map(str::to_owned).collect(),
+            inbound: policy.inbound.len(),
+            outbound: policy.outbound.len(),
+            endpoints: users.get(&source).map_or(0, BTreeSet::len),
+            problem: self.problem(key),
+            revision: self.model.revision_of(key).unwrap_or_default(),
+        })
+    }
+
+    fn profile_row(&self, name: &str, users: &BTreeMap<Source, BTreeSet<&EndpointKey>>) -> Policy {
+        let key = Key::Profile { name: name.to_owned(), part: ProfilePart::Rules };
+        let rules = match self.model.resource(&key).map(|value| &**value) {
+            Some(Resource::ProfileRules(rules)) => Some((rules.inbound.len(), rules.outbound.len())),
+            _ => None,
+        };
+        let mut problem = self.problem(&key);
+        if problem.is_empty() && rules.is_none() {
+            "it has no rules: everything is denied where no policy decides".clone_into(&mut problem);
+        }
+        let (inbound, outbound) = rules.unwrap_or_default();
+        Policy {
+            key: key.to_string(),
+            kind: "profile".to_owned(),
+            name: name.to_owned(),
+            tier: None,
+            order: None,
+            selector: None,
+            types: vec!["ingress".to_owned(), "egress".to_owned()],
+            inbound,
+            outbound,
+            endpoints: users.get(&Source::Profile(name.into())).map_or(0, BTreeSet::len),
+            problem,
+            revision: self.model.revision_of(&key).unwrap_or_default(),
+        }
+    }
+
+    fn problem(&self, key: &Key) -> String {
+        if !self.model.is_unreadable(key) {
+            return String::new();
+        }
+        let key = key.to_string();
+        let found = self.model.problems().find(|problem| problem.key == key);
+        found.map_or_else(|| "its value cannot be read".to_owned(), |problem| problem.error.clone())
+    }
+
+    fn endpoint_row(&self, key: &EndpointKey, value: &Resource) -> Endpoint {
+        let policy = self.ruleset.endpoints.get(key);
+        let (kind, active, profiles, labels, mac) = match value {
+            Resource::WorkloadEndpoint(w) => ("workload", w.active, &w.profile_ids, &w.labels, w.mac),
+            Resource::HostEndpoint(h) => ("host", true, &h.profile_ids, &h.labels, None),
+            _ => ("unknown", false, const { &Vec::new() }, const { &resource::Labels::new() }, None),
+        };
+        let condition = self.conditions.and_then(|conditions| conditions.get(key));
+        let failure = self.failed.and_then(|failed| failed.get(key));
+        let (state, reason) = match (failure, condition) {
+            (Some(why), _) | (None, Some(EndpointCondition::Failed(why))) => ("failed", why.as_str()),
+            (None, Some(EndpointCondition::Up)) => ("up", ""),
+            (None, Some(EndpointCondition::Down(why))) => ("down", why.as_str()),
+            (None, None) if active => ("active", ""),
+            (None, None) => ("inactive", ""),
+        };
+        let policies = policy.map(|policy| {
+            let sources = policy.chains().map(|id| &id.source);
+            let policies: BTreeSet<_> =
+                sources.filter(|source| matches!(source, Source::Policy { .. })).collect();
+            policies.len()
+        });
+        let key_text = Key::Endpoint(key.clone());
+        Endpoint {
+            name: endpoint_name(key),
+            kind: kind.to_owned(),
+            host: key.host().to_owned(),
+            interface: interface(value).map(str::to_owned),
+            state: state.to_owned(),
+            reason: reason.to_owned(),
+            addresses: addresses_of(value).map(|net| short(&net)).collect(),
+            mac: mac.map(|mac| mac.to_string()),
+            profiles: profiles.clone(),
+            labels: labels.clone(),
+            policies,
+            revision: self.model.revision_of(&key_text).unwrap_or_default(),
+            key: key_text.to_string(),
+        }
+    }
+
+    fn stages(&self, policy: &EndpointPolicy) -> Vec<Stage> {
+        let mut out = Vec::new();
+        let mut early = |kind: &str, direction: Direction, ids: &[ChainId]| {
+            if !ids.is_empty() {
+                out.push(Stage {
+                    kind: kind.to_owned(),
+                    direction: direction.as_str().to_owned(),
+                    tier: None,
+                    chains: ids.iter().map(|id| self.chain(id)).collect(),
+                    end: "goes on".to_owned(),
+                });
+            }
+        };
+        let (inbound, outbound) = match policy {
+            EndpointPolicy::Workload(workload) => (&workload.inbound, &workload.outbound),
+            EndpointPolicy::Host(host) => {
+                early("untracked", Direction::Inbound, &host.untracked_inbound);
+                early("untracked", Direction::Outbound, &host.untracked_outbound);
+                early("pre-dnat", Direction::Inbound, &host.pre_dnat);
+                (&host.inbound, &host.outbound)
+            }
+        };
+        for (direction, stages) in [(Direction::Inbound, inbound), (Direction::Outbound, outbound)] {
+            out.extend(self.ordinary(direction, stages));
+        }
+        out
+    }
+
+    fn ordinary(&self, direction: Direction, stages: &Stages) -> Vec<Stage> {
+        let stage = |kind: &str, tier: Option<&str>, ids: &[ChainId]| Stage {
+            kind: kind.to_owned(),
+            direction: direction.as_str().to_owned(),
+            tier: tier.map(str::to_owned),
+            chains: ids.iter().map(|id| self.chain(id)).collect(),
+            end: "deny".to_owned(),
+        };
+        let tiers = stages.tiers.iter().map(|tier| stage("tier", Some(&tier.name), &tier.policies));
+        tiers.chain([stage("profiles", None, &stages.profiles)]).collect()
+    }
+
+    fn chain(&self, id: &ChainId) -> ChainRules {
+        let chain = self.ruleset.chains.get(id);
+        ChainRules {
+            name: id.source.to_string(),
+            rules: chain.map(|c| c.rules.iter().map(ToString::to_string).collect()).unwrap_or_default(),
+            closed: chain.and_then(|chain| chain.closed).map(|why| why.to_string()),
+        }
+    }
+}
+
+/// `orchestrator/workload/endpoint`, or the id of a host endpoint.
+#[must_use]
+pub fn endpoint_name(key: &EndpointKey) -> String {
+    match key {
+        EndpointKey::Workload { orchestrator, workload, endpoint, .. } => {
+            format!("{orchestrator}/{workload}/{endpoint}")
+        }
+        EndpointKey::Host { endpoint, .. } => endpoint.clone(),
+    }
+}
+
+fn is_whole(key: &EndpointKey, name: &str) -> bool {
+    match key {
+        EndpointKey::Workload { orchestrator, workload, endpoint, .. } => {
+            let rest = name.strip_prefix(orchestrator.as_str()).and_then(|rest| rest.strip_prefix('/'));
+            let rest = rest.and_then(|rest| rest.strip_prefix(workload.as_str()));
+            rest.and_then(|rest| rest.strip_prefix('/')) == Some(endpoint)
+        }
+        EndpointKey::Host { endpoint, .. } => endpoint == name,
+    }
+}
+
+/// Whether a word is one of the names that an endpoint's key has: its workload, its id.
+fn is_part(key: &EndpointKey, name: &str) -> bool {
+    match key {
+        EndpointKey::Workload { workload, endpoint, .. } => workload == name || endpoint == name,
+        EndpointKey::Host { endpoint, .. } => endpoint == name,
+    }
+}
+
+fn interface(value: &Resource) -> Option<&str> {
+    match value {
+        Resource::WorkloadEndpoint(workload) => Some(workload.name.as_str()),
+        Resource::HostEndpoint(host) => host.name.as_ref().map(|name| name.as_str()),
+        _ => None,
+    }
+}
+
+pub(super) fn addresses_of(value: &Resource) -> impl Iterator<Item = tortie_net::Cidr> {
+    let (nets, addrs) = match value {
+        Resource::WorkloadEndpoint(workload) => (Some(workload.nets().copied()), None),
+        Resource::HostEndpoint(host) => (None, Some(host.addrs().map(tortie_net::Cidr::host))),
+        _ => (None, None),
+    };
+    nets.into_iter().flatten().chain(addrs.into_iter().flatten())
+}
+
+/// An address as such, a network with its length.
+fn short(net: &tortie_net::Cidr) -> String {
+    if net.is_host() { net.addr().to_string() } else { net.to_string() }
+}
+
+fn no_endpoint(name: &str) -> ApiError {
+    ApiError {
+        code: "not-found".to_owned(),
+        text: format!("there is no endpoint `{name}`: `tortie endpoint list --all` lists them"),
+    }
+}
+
+fn no_policy(name: &str) -> ApiError {
+    ApiError {
+        code: "not-found".to_owned(),
+        text: format!("there is no policy or profile `{name}`: `tortie policy list --all` lists them"),
+    }
+}
+
+fn ambiguous(name: &str, candidates: impl Iterator<Item = String>) -> ApiError {
+    let mut all: Vec<String> = candidates.collect();
+    let more = all.len().saturating_sub(CANDIDATES);
+    all.truncate(CANDIDATES);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let text = format!("`{name}` may mean {}{more}: say which", all.join(", "));
+    ApiError { code: "invalid".to_owned(), text }
+}

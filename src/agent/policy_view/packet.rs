@@ -1,0 +1,245 @@
+//! What becomes of a packet from one end to another: names become parties, the evaluator of `policy` gives the way, and
+//! `why packet` lets this host's part of it be walked again with what its kernel thread has.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tortie_config::key::{EndpointKey, IpFamily, Key};
+use tortie_config::resource::Protocol;
+use tortie_net::Cidr;
+
+use super::trace;
+use crate::agent::policy_view::{Picture, addresses_of, endpoint_name};
+use crate::api::policy::{Trace, TraceEnd, TraceHost, TraceQuery};
+use crate::api::status::ApiError;
+use tortie_engine::model::Model;
+use tortie_engine::policy::path::{self, Change, Excerpt, Half, Node, OUTSIDE, Party, Place, Probe, Routes};
+use tortie_engine::policy::{Globals, Verdict, host_interfaces};
+use tortie_kernel::KernelView;
+
+/// What a connection's first packet comes from, where nothing is said.
+const EPHEMERAL: u16 = 49_152;
+
+/// A packet to be explained.
+#[derive(Debug, Clone)]
+pub(in crate::agent) struct Asked {
+    from: Party,
+    to: Party,
+    probe: Probe,
+    ends: [TraceEnd; 2],
+    what: String,
+}
+
+/// The way through one host, in words and as it is, and what is closest to letting it pass.
+pub(in crate::agent) type Walked = (TraceHost, path::Path, Vec<Change>);
+
+fn invalid(text: String) -> ApiError {
+    ApiError { code: "invalid".to_owned(), text }
+}
+
+impl Asked {
+    /// Reads a question.
+    ///
+    /// # Errors
+    /// When an end is not known, the ends have no family in common, or the packet cannot be.
+    pub(in crate::agent) fn read(picture: &Picture<'_>, query: &TraceQuery) -> Result<Self, ApiError> {
+        let protocol: Protocol = query
+            .proto
+            .parse()
+            .map_err(|error: tortie_config::ValueError| invalid(format!("--proto: {error}")))?;
+        let family = match protocol.number() {
+            1 => Some(IpFamily::V4),
+            58 => Some(IpFamily::V6),
+            _ => None,
+        };
+        let (from, from_end) = party(picture, &query.from, family)?;
+        let (to, to_end) = party(picture, &query.to, family)?;
+        let icmp = query.icmp.as_deref().map(icmp).transpose().map_err(invalid)?;
+        if icmp.is_some() && !protocol.is_icmp() {
+            return Err(invalid(format!("--icmp is for icmp and icmpv6, not for {protocol}")));
+        }
+        // An echo request, where nothing is said.
+        let echo = if protocol.number() == 1 { (8, 0) } else { (128, 0) };
+        let icmp = protocol.is_icmp().then(|| icmp.unwrap_or(echo));
+        let has_ports = matches!(protocol.number(), 6 | 17 | 132 | 136);
+        let ports = match (has_ports, query.dport) {
+            (true, Some(port)) => Some((query.sport.unwrap_or(EPHEMERAL), port)),
+            (true, None) => return Err(invalid(format!("{protocol} needs a port: --dport N"))),
+            (false, Some(_)) => return Err(invalid(format!("--dport: {protocol} has no ports"))),
+            (false, None) => None,
+        };
+        let what = match (ports, icmp) {
+            (Some((_, port)), _) => format!("{protocol}/{port}"),
+            (None, Some((kind, code))) => format!("{protocol} type {kind} code {code}"),
+            (None, None) => protocol.to_string(),
+        };
+        let probe = Probe { protocol: protocol.number(), ports, icmp };
+        Ok(Self { from, to, probe, ends: [from_end, to_end], what })
+    }
+
+    /// What of the model the way takes.
+    ///
+    /// # Errors
+    /// When an end has no address.
+    pub(in crate::agent) fn excerpt(&self, model: &Model) -> Result<Excerpt, ApiError> {
+        Excerpt::of(model, &self.from, &self.to).map_err(invalid)
+    }
+
+    /// The way as the store has it, with the rules of each host that it meets.
+    ///
+    /// # Errors
+    /// When the two have no addresses in common, or neither is known.
+    pub(in crate::agent) fn follow(&self, excerpt: &Excerpt) -> Result<path::Trace, ApiError> {
+        excerpt.trace(&self.from, &self.to, self.probe).map_err(invalid)
+    }
+
+    /// Its ends, by address and name, and what it is.
+    pub(in crate::agent) fn named(&self, found: &path::Trace) -> ([TraceEnd; 2], String) {
+        let [mut from, mut to] = self.ends.clone();
+        from.address = found.packet.src.to_string();
+        to.address = found.packet.dst.to_string();
+        ([from, to], self.what.clone())
+    }
+
+    /// The answer. `walk`: what a host does with it.
+    pub(in crate::agent) fn answer(&self, found: &path::Trace, walked: Vec<Walked>, live: bool) -> Trace {
+        let denied = walked.iter().find(|(_, path, _)| path.verdict == Verdict::Deny);
+        let by_rule = || walked.iter().rev().find(|(_, path, _)| path.decider().is_some());
+        let decided = denied.or_else(by_rule).or(walked.last());
+        let by = decided
+            .map_or_else(String::new, |(host, path, _)| format!("{} on {}", trace::by(path), host.host));
+        let verdict = if denied.is_some() { "deny" } else { "allow" };
+        let mut not_looked_at: Vec<String> = found.unseen.iter().map(ToString::to_string).collect();
+        if live && let Some(first) = not_looked_at.first_mut() {
+            "other hosts' kernels; connections that are there already, rules of other programs, sockets"
+                .clone_into(first);
+        }
+        let ([from, to], what) = self.named(found);
+        let closest_changes = match denied {
+            Some((host, path, changes)) => {
+                let whole = walked.iter().filter(|(_, path, _)| path.verdict == Verdict::Deny).count() == 1;
+                let words = |change| trace::change(change, &path.packet, found.packet.src, [&from, &to]);
+                let on = if whole {
+                    String::new()
+                } else {
+                    format!(", on {} (it is denied elsewhere, too)", host.host)
+                };
+                changes.iter().map(|change| words(change) + &on).collect()
+            }
+            None => Vec::new(),
+        };
+        Trace {
+            closest_changes,
+            verdict: verdict.to_owned(),
+            from,
+            to,
+            what,
+            by,
+            hosts: walked.into_iter().map(|(host, _, _)| host).collect(),
+            not_looked_at,
+        }
+    }
+}
+
+/// A part of the way as the store has it.
+pub(in crate::agent) fn stored(node: &str, half: &Half) -> Walked {
+    let here = half.host == node;
+    let host = trace::host(&half.host, here, half.outer, &half.path, &half.ruleset);
+    (host, half.path.clone(), half.closest.clone())
+}
+
+/// The same part on this host, with the rules, interfaces and routes that its kernel thread has.
+pub(in crate::agent) fn live(
+    view: &KernelView<'_>,
+    node: &str,
+    globals: &Arc<Globals>,
+    half: &Half,
+) -> Walked {
+    let ruleset = view.ruleset().unwrap_or(&half.ruleset);
+    let interfaces = view.interfaces();
+    let known = view.host_interfaces().cloned();
+    let hosts = known.unwrap_or_else(|| {
+        host_interfaces(
+            ruleset,
+            globals,
+            interfaces.iter().map(|(name, addrs)| (name.as_str(), addrs.iter().copied())),
+        )
+    });
+    let mut routes = Routes::of_workloads(ruleset);
+    routes.local.extend(interfaces.values().flatten());
+    let mut flow = half.flow.clone();
+    let dst = flow.packet.dst;
+    if routes.place(dst).is_none()
+        && let Some(device) = view.device(dst)
+    {
+        routes.via.insert(Cidr::host(dst), device.into());
+    }
+    if flow.from == Place::Interface(OUTSIDE.into()) && routes.local.contains(&flow.packet.src) {
+        // An address of this host that the store does not know.
+        flow.from = Place::Host;
+    } else if flow.from == Place::Interface(OUTSIDE.into())
+        && let Some(device) = view.device(flow.packet.src)
+    {
+        flow.from = Place::Interface(device.into());
+    }
+    let walked = Node { ruleset, globals, hosts: &hosts, routes: &routes };
+    let path = walked.path(&flow);
+    let closest = path::closest(&walked, &flow, &path);
+    (trace::host(node, true, half.outer, &path, ruleset), path, closest)
+}
+
+/// Protocol with port or ICMP type.
+pub(in crate::agent) fn what(protocol: u8, port: Option<u16>) -> String {
+    let name = Protocol::new(protocol).map_or_else(|| protocol.to_string(), |name| name.to_string());
+    match port {
+        Some(port) if matches!(protocol, 1 | 58) => format!("{name} type {port}"),
+        Some(port) => format!("{name}/{port}"),
+        None => name,
+    }
+}
+
+/// Who a name means, and how it is shown.
+fn party(picture: &Picture<'_>, name: &str, family: Option<IpFamily>) -> Result<(Party, TraceEnd), ApiError> {
+    let end = |key: Option<&EndpointKey>, host: Option<&str>| TraceEnd {
+        address: String::new(),
+        endpoint: key.map(endpoint_name),
+        host: host.map(str::to_owned),
+    };
+    let host_of = |addr: IpAddr| picture.model.hosts_at(addr).next().map(|(host, _)| host);
+    if let Ok(addr) = name.parse::<IpAddr>() {
+        if family.is_some_and(|family| family != IpFamily::of(addr)) {
+            return Err(invalid(format!("{addr} is of the other family: icmp is IPv4, icmpv6 is IPv6")));
+        }
+        return match picture.find_endpoint(name) {
+            Ok(key) => Ok((Party::Addr(addr), end(Some(&key), Some(key.host())))),
+            Err(error) if error.code == "not-found" => Ok((Party::Addr(addr), end(None, host_of(addr)))),
+            Err(error) => Err(error),
+        };
+    }
+    let key = match picture.find_endpoint(name) {
+        Ok(key) => key,
+        Err(_) if picture.model.host(name).is_some() => {
+            return Ok((Party::Host(name.to_owned()), end(None, Some(name))));
+        }
+        Err(error) => return Err(error),
+    };
+    let shown = end(Some(&key), Some(key.host()));
+    let Some(family) = family else { return Ok((Party::Endpoint(key), shown)) };
+    let value = picture.model.resource(&Key::Endpoint(key.clone()));
+    let addr = value
+        .and_then(|value| addresses_of(value).map(|net| net.addr()).find(|a| IpFamily::of(*a) == family));
+    match addr {
+        Some(addr) => Ok((Party::Addr(addr), shown)),
+        None => Err(invalid(format!(
+            "{name} has no address that it could be sent from or to: icmp is IPv4, icmpv6 is IPv6"
+        ))),
+    }
+}
+
+fn icmp(text: &str) -> Result<(u8, u8), String> {
+    let (kind, code) = text.split_once('/').unwrap_or((text, "0"));
+    let number = |text: &str| {
+        text.parse::<u8>().map_err(|_| format!("--icmp: write TYPE or TYPE/CODE, such as 8/0, not `{text}`"))
+    };
+    Ok((number(kind)?, number(code)?))
+}

@@ -1,0 +1,315 @@
+//! The way of a packet in words: which policies and profiles were asked, which rule decided. The way itself is
+//! `policy`'s ([`Path`]); nothing is decided here.
+
+use std::net::IpAddr;
+
+use tortie_config::Selector;
+use tortie_config::key::EndpointKey;
+use tortie_config::resource::{HostAction, Protocol};
+use tortie_config::selector::Expr;
+
+use crate::agent::policy_view::endpoint_name;
+use crate::api::policy::{TraceEnd, TraceHost, TraceRule, TraceStep};
+use tortie_engine::policy::path::{Change, Fix, OUTSIDE, Path, Place, Reason, Stage, Step, Which};
+use tortie_engine::policy::{
+    ChainId, Decider, Decision, EndpointPolicy, Packet, Ruleset, SetId, Stages, Verdict,
+};
+
+/// A way through one host.
+pub(in crate::agent) fn host(
+    name: &str,
+    here: bool,
+    outer: bool,
+    path: &Path,
+    ruleset: &Ruleset,
+) -> TraceHost {
+    let decisive = path.decisive();
+    let steps = path.steps.iter();
+    TraceHost {
+        host: name.to_owned(),
+        here,
+        outer,
+        verdict: word(path.verdict).to_owned(),
+        steps: steps.map(|s| step(s, decisive.is_some_and(|d| std::ptr::eq(d, s)), ruleset)).collect(),
+    }
+}
+
+/// Who decided, in words.
+pub(in crate::agent) fn by(path: &Path) -> String {
+    let Some(step) = path.decisive() else { return "nothing of ours acts on it".to_owned() };
+    let whose = |key: &Option<EndpointKey>| {
+        key.as_ref()
+            .map_or_else(String::new, |key| format!(" ({} {})", stage(step.stage), endpoint_name(key)))
+    };
+    let what = match &step.reason {
+        Reason::Policy(decision) => decider(&decision.by),
+        reason => why(reason),
+    };
+    format!("{what}{}", whose(&step.endpoint))
+}
+
+pub(in crate::agent) fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allow => "allow",
+        Verdict::Deny => "deny",
+    }
+}
+
+pub(in crate::agent) fn decider(by: &Decider) -> String {
+    match by {
+        Decider::Rule(id, at) => format!("{}, rule {at}", id.source),
+        Decider::EndOfTier(tier) => format!("end of tier {tier}"),
+        Decider::EndOfProfiles => "no policy and no profile allows it".to_owned(),
+        Decider::Nobody => "no rule matches".to_owned(),
+    }
+}
+
+/// A change that would let a packet pass, in words. `src`: where the packet came from before anybody translated it.
+pub(in crate::agent) fn change(
+    change: &Change,
+    packet: &Packet,
+    src: IpAddr,
+    [from, to]: [&TraceEnd; 2],
+) -> String {
+    let (list, rule) = (&change.chain, change.rule.unwrap_or_default());
+    // One whose address was translated is not whom the rule sees.
+    let who = |which: Which| match which {
+        Which::Source if packet.src == src => from.endpoint.as_deref(),
+        Which::Source => None,
+        Which::Destination => to.endpoint.as_deref(),
+    };
+    let (end, addr) = match &change.fix {
+        Fix::Select(Which::Destination, _) | Fix::Deselect(Which::Destination, _) => ("dst", packet.dst),
+        _ => ("src", packet.src),
+    };
+    match &change.fix {
+        Fix::Select(which, set) => match who(*which) {
+            Some(who) => {
+                format!("{} on {who}, or let {end}_selector of rule {rule} of {list} select it", label(set))
+            }
+            None => format!("let rule {rule} of {list} take {addr} ({end}_net in the place of its selector)"),
+        },
+        Fix::Deselect(which, set) => {
+            let who = who(*which).map_or_else(|| addr.to_string(), str::to_owned);
+            format!("take {who} out of !{end}_selector `{}` of rule {rule} of {list}", set.selector())
+        }
+        Fix::Widen(field) => {
+            let value = match (*field, packet.ports, packet.icmp) {
+                ("protocol" | "!protocol", ..) => Protocol::new(packet.protocol).map(|name| name.to_string()),
+                ("src_ports" | "!src_ports", Some((port, _)), _) => Some(port.to_string()),
+                ("dst_ports" | "!dst_ports", Some((_, port)), _) => Some(port.to_string()),
+                ("icmp_type" | "!icmp_type", _, Some((kind, code))) => Some(format!("{kind} code {code}")),
+                ("src_net" | "!src_net", ..) => Some(packet.src.to_string()),
+                ("dst_net" | "!dst_net", ..) => Some(packet.dst.to_string()),
+                _ => None,
+            };
+            let value = value.unwrap_or_else(|| "this packet".to_owned());
+            match field.strip_prefix('!') {
+                Some(_) => format!("take {value} out of {field} of rule {rule} of {list}"),
+                None => format!("let {field} of rule {rule} of {list} take {value}"),
+            }
+        }
+        Fix::Remove => format!("take rule {rule} out of {list}, or put a rule that allows it before it"),
+        Fix::Write => format!("write {}", list.source),
+        Fix::Add => format!("add a rule that allows it to {list}"),
+    }
+}
+
+/// What an endpoint would need to be selected.
+fn label(set: &SetId) -> String {
+    let selector = set.selector();
+    match selector.parse::<Selector>().as_ref().map(Selector::expr) {
+        Ok(Expr::Eq(name, value)) => format!("label {name}={value}"),
+        Ok(Expr::Has(name)) => format!("label or tag {name}"),
+        _ => format!("labels for which `{selector}` holds"),
+    }
+}
+
+fn step(step: &Step, decisive: bool, ruleset: &Ruleset) -> TraceStep {
+    let rules = match &step.reason {
+        Reason::Policy(decision) => {
+            let policy = step.endpoint.as_ref().and_then(|key| ruleset.endpoints.get(key));
+            policy.map(|policy| asked(step.stage, policy, decision, ruleset)).unwrap_or_default()
+        }
+        _ => Vec::new(),
+    };
+    TraceStep {
+        stage: stage(step.stage).to_owned(),
+        endpoint: step.endpoint.as_ref().map(endpoint_name),
+        verdict: step.verdict.map(|verdict| word(verdict).to_owned()),
+        text: why(&step.reason),
+        rules,
+        decisive,
+    }
+}
+
+/// The name of a place.
+fn stage(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Source => "source",
+        Stage::Untracked => "untracked",
+        Stage::PreDnat => "pre-dnat",
+        Stage::Dnat => "dnat",
+        Stage::Route => "route",
+        Stage::Tunnel => "tunnel",
+        Stage::FromWorkload => "from-workload",
+        Stage::ToHost => "to-host",
+        Stage::HostInbound => "host-inbound",
+        Stage::ToWorkload => "to-workload",
+        Stage::HostOutbound => "host-outbound",
+        Stage::Snat => "snat",
+    }
+}
+
+fn why(reason: &Reason) -> String {
+    match reason {
+        Reason::Policy(decision) => decider(&decision.by),
+        Reason::Failsafe => "this port is always open (failsafe)".to_owned(),
+        Reason::Established => "of a connection that was allowed when it began".to_owned(),
+        Reason::Invalid => "connection tracking calls it invalid".to_owned(),
+        Reason::Inactive => "the endpoint is not active".to_owned(),
+        Reason::UnknownInterface => "no endpoint has this workload interface".to_owned(),
+        Reason::OwnSource => "its source is the endpoint's own".to_owned(),
+        Reason::Spoofed => "its source is none of the endpoint's addresses".to_owned(),
+        Reason::Loopback => "to a loopback address of the host".to_owned(),
+        Reason::Neighbour => "IPv6 needs it".to_owned(),
+        Reason::NoIpv6 => "IPv6 of workloads is off (Ipv6Support)".to_owned(),
+        Reason::AcceptedEarlier => "untracked or pre-DNAT policy has accepted it".to_owned(),
+        Reason::KnownTunnel => "IPIP between hosts of the cluster".to_owned(),
+        Reason::UnknownTunnel => "IPIP from somebody who is no host of the cluster".to_owned(),
+        Reason::ToHost(action) => format!("DefaultEndpointToHostAction is {}", to_host(*action)),
+        Reason::OwnWorkload => "a host may always reach its own workloads".to_owned(),
+        Reason::NoEndpoint => "the interface has no endpoint: nothing is enforced".to_owned(),
+        Reason::Translated(from, to) => format!("{from} becomes {to}"),
+        Reason::Masquerade => "masqueraded: it leaves with the host's address".to_owned(),
+        Reason::Routed(Place::Host) => "to this host".to_owned(),
+        Reason::Routed(Place::Interface(name)) if **name == *OUTSIDE => "to other hosts".to_owned(),
+        Reason::Routed(Place::Interface(name)) => format!("out by {name}"),
+        Reason::NoRoute => "no route".to_owned(),
+    }
+}
+
+/// As stored.
+fn to_host(action: HostAction) -> &'static str {
+    match action {
+        HostAction::Drop => "DROP",
+        HostAction::Accept => "ACCEPT",
+        HostAction::Return => "RETURN",
+    }
+}
+
+/// Every chain that was asked, with what it said, up to the one that decided.
+fn asked(stage: Stage, policy: &EndpointPolicy, decision: &Decision, ruleset: &Ruleset) -> Vec<TraceRule> {
+    let mut out = Vec::new();
+    let mut walk = Asked { decision, ruleset, out: &mut out };
+    match (stage, policy) {
+        (Stage::Untracked, EndpointPolicy::Host(host)) => {
+            let inbound = decision_is_in(decision, &host.untracked_inbound);
+            walk.chains(None, if inbound { &host.untracked_inbound } else { &host.untracked_outbound });
+        }
+        (Stage::PreDnat, EndpointPolicy::Host(host)) => {
+            walk.chains(None, &host.pre_dnat);
+        }
+        (Stage::HostInbound, EndpointPolicy::Host(host)) => walk.stages(&host.inbound),
+        (Stage::HostOutbound, EndpointPolicy::Host(host)) => walk.stages(&host.outbound),
+        (Stage::FromWorkload, EndpointPolicy::Workload(workload)) => walk.stages(&workload.outbound),
+        (Stage::ToWorkload, EndpointPolicy::Workload(workload)) => walk.stages(&workload.inbound),
+        _ => {}
+    }
+    out
+}
+
+/// Which of the two directions it was.
+fn decision_is_in(decision: &Decision, chains: &[ChainId]) -> bool {
+    decision.matched.first().is_none_or(|(id, _)| chains.contains(id))
+}
+
+struct Asked<'a> {
+    decision: &'a Decision,
+    ruleset: &'a Ruleset,
+    out: &'a mut Vec<TraceRule>,
+}
+
+/// What follows in a tier after a chain.
+#[derive(PartialEq, Eq)]
+enum After {
+    Goes,
+    /// The rest of the tier is not asked.
+    Passed,
+    /// Nothing is asked any more.
+    Decided,
+}
+
+impl Asked<'_> {
+    fn stages(&mut self, stages: &Stages) {
+        for tier in &stages.tiers {
+            match self.chains(Some(&tier.name), &tier.policies) {
+                After::Decided => return,
+                After::Passed => {}
+                After::Goes => {
+                    self.end(Some(&tier.name), format!("end of tier {}", tier.name));
+                    return;
+                }
+            }
+        }
+        for profile in &stages.profiles {
+            if self.chains(None, std::slice::from_ref(profile)) == After::Decided {
+                return;
+            }
+        }
+        self.end(None, "no profile allows it".to_owned());
+    }
+
+    fn chains(&mut self, tier: Option<&str>, chains: &[ChainId]) -> After {
+        for id in chains {
+            match self.chain(tier, id) {
+                After::Goes => {}
+                other => return other,
+            }
+        }
+        After::Goes
+    }
+
+    fn chain(&mut self, tier: Option<&str>, id: &ChainId) -> After {
+        let chain = self.ruleset.chains.get(id);
+        let mut said = |rule: Option<usize>, text: String, outcome: Option<&str>| {
+            self.out.push(TraceRule {
+                tier: tier.map(str::to_owned),
+                chain: id.source.to_string(),
+                rule,
+                text,
+                outcome: outcome.map(str::to_owned),
+            });
+        };
+        if let Some(closed) = chain.and_then(|chain| chain.closed) {
+            said(None, closed.to_string(), Some("deny"));
+            return After::Decided;
+        }
+        let mut matched = false;
+        for (_, at) in self.decision.matched.iter().filter(|(of, _)| of == id) {
+            let rule = chain.and_then(|chain| chain.rules.get(*at));
+            let action = rule.map_or("", |rule| rule.action.as_str());
+            said(Some(*at), rule.map(ToString::to_string).unwrap_or_default(), Some(action));
+            matched = true;
+            match action {
+                "allow" | "deny" => return After::Decided,
+                "next-tier" => return After::Passed,
+                _ => {}
+            }
+        }
+        if !matched {
+            said(None, "no rule matches".to_owned(), None);
+        }
+        After::Goes
+    }
+
+    fn end(&mut self, tier: Option<&str>, text: String) {
+        self.out.push(TraceRule {
+            tier: tier.map(str::to_owned),
+            chain: String::new(),
+            rule: None,
+            text,
+            outcome: Some("deny".to_owned()),
+        });
+    }
+}

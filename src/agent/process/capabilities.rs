@@ -1,0 +1,82 @@
+//! What the agent may do: it gives up every capability but those that it uses, before its first thread starts.
+//!
+//! What remains is measured, not guessed: each entry of [`NEEDED`] names what fails without it.
+
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+/// The capabilities that stay, and what each one is for.
+pub(in crate::agent) const NEEDED: [(CapabilitySet, &str); 7] = [
+    (CapabilitySet::NET_ADMIN, "routes, links, rules, conntrack, TCP MD5, socket buffers, /proc/sys/net"),
+    (CapabilitySet::NET_RAW, "router advertisements to unnumbered peers, sockets bound to a device"),
+    (CapabilitySet::NET_BIND_SERVICE, "TCP port 179"),
+    (CapabilitySet::SYS_ADMIN, "the leak check enters the network namespaces of this host"),
+    // Container processes have capabilities that we have not; without this their /proc/PID/ns is closed to us, and
+    // addresses in namespaces that no file names would look unused.
+    (CapabilitySet::SYS_PTRACE, "the leak check opens the network namespaces of processes"),
+    (CapabilitySet::SYS_NICE, "real-time priority of BFD"),
+    (CapabilitySet::CHOWN, "the API's socket goes to the group tortie"),
+];
+
+/// All that stays.
+fn kept() -> CapabilitySet {
+    NEEDED.iter().fold(CapabilitySet::empty(), |all, (one, _)| all | *one)
+}
+
+/// Gives up all other capabilities of the calling thread and of what it starts. Whoever has fewer keeps those.
+pub(in crate::agent) fn drop_unneeded() {
+    let kept = kept();
+    // A program that is executed by root gets back what the bounding set leaves.
+    for bit in 0..64 {
+        let one = CapabilitySet::from_bits_retain(1 << bit);
+        if kept.contains(one) || !rustix::thread::capability_is_in_bounding_set(one).unwrap_or(false) {
+            continue;
+        }
+        if rustix::thread::remove_capability_from_bounding_set(one).is_err() {
+            // Not allowed without CAP_SETPCAP: there is nothing to give up then but what follows.
+            break;
+        }
+    }
+    let _ = rustix::thread::clear_ambient_capability_set();
+    let done = rustix::thread::capabilities(None).and_then(|now| {
+        let sets = CapabilitySets {
+            effective: now.effective & kept,
+            permitted: now.permitted & kept,
+            inheritable: CapabilitySet::empty(),
+        };
+        rustix::thread::set_capabilities(None, sets)
+    });
+    if let Err(error) = done {
+        tracing::warn!(target: "tortie", %error, "capabilities that are not needed cannot be given up");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_up_is_gone_for_good_and_what_is_needed_stays() {
+        // Capabilities belong to threads: the other tests keep theirs.
+        let (before, after) = std::thread::spawn(|| {
+            let before = rustix::thread::capabilities(None).unwrap();
+            drop_unneeded();
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            (before, status)
+        })
+        .join()
+        .unwrap();
+        let set = |name: &str| {
+            let line = after.lines().find_map(|l| l.strip_prefix(name)).unwrap();
+            u64::from_str_radix(line.trim(), 16).unwrap()
+        };
+        // From capability.h: CHOWN 0, NET_BIND_SERVICE 10, NET_ADMIN 12, NET_RAW 13, SYS_PTRACE 19, SYS_ADMIN 21,
+        // SYS_NICE 23.
+        let wanted: u64 = [0, 10, 12, 13, 19, 21, 23].iter().map(|bit| 1u64 << bit).sum();
+        assert_eq!(set("CapPrm:"), before.permitted.bits() & wanted);
+        assert_eq!(set("CapEff:"), before.effective.bits() & wanted);
+        assert_eq!((set("CapInh:"), set("CapAmb:")), (0, 0));
+        if before.effective.contains(CapabilitySet::SETPCAP) {
+            assert_eq!(set("CapBnd:") & !wanted, 0);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What the agent reads of its own host and of the settings that concern the process itself.
+
+use tortie_config::resource::{BgpLogLevel, Severity as StoreSeverity};
+use tortie_net::Cidr;
+
+use crate::agent::config::{AddressChoice, Settings};
+use crate::agent::controllers::register_node::{Detected, NodeAddress};
+use crate::agent::logging::{BgpLevel, LogSettings, Severity};
+use tortie_engine::model::Model;
+use tortie_engine::routing::{AddressOption, NodeOptions};
+
+/// What the flags say about this host's place in BGP.
+pub(in crate::agent) fn node_options(settings: &Settings) -> NodeOptions {
+    let option = |choice: Option<AddressChoice>| match choice {
+        None | Some(AddressChoice::Auto) => AddressOption::Stored,
+        Some(AddressChoice::Nothing) => AddressOption::Off,
+        Some(AddressChoice::Given(addr, len)) => AddressOption::Given(addr, Cidr::new(addr, len).ok()),
+    };
+    NodeOptions {
+        ip4: option(settings.ip4),
+        ip6: option(settings.ip6),
+        asn: settings.asn,
+        listen: settings.bgp_listen.clone(),
+    }
+}
+
+/// The addresses that `auto` would take.
+pub(in crate::agent) fn detect() -> Detected {
+    match tortie_kernel::default_addresses() {
+        Ok((v4, v6)) => {
+            let node = |found: tortie_kernel::HostAddress| NodeAddress { addr: found.addr, len: found.len };
+            Detected { v4: v4.map(node), v6: v6.map(node) }
+        }
+        Err(error) => {
+            tracing::warn!(target: "tortie", "this host's addresses cannot be read: {error}");
+            Detected::default()
+        }
+    }
+}
+
+/// What the store wants of the logs: host over global.
+pub(in crate::agent) fn log_settings(model: &Model) -> LogSettings {
+    let settings = model.settings();
+    LogSettings {
+        screen: severity(settings.log_severity_screen),
+        file: settings.log_file_path.as_ref().and_then(|_| severity(settings.log_severity_file)),
+        path: settings.log_file_path.clone(),
+        bgp: match model.bgp_log_level() {
+            BgpLogLevel::None => BgpLevel::Nothing,
+            BgpLogLevel::Debug => BgpLevel::Everything,
+            BgpLogLevel::Info => BgpLevel::Changes,
+        },
+    }
+}
+
+fn severity(wanted: StoreSeverity) -> Option<Severity> {
+    match wanted {
+        StoreSeverity::Off => None,
+        StoreSeverity::Debug => Some(Severity::Debug),
+        StoreSeverity::Info => Some(Severity::Info),
+        StoreSeverity::Warning => Some(Severity::Warning),
+        StoreSeverity::Error | StoreSeverity::Critical => Some(Severity::Error),
+    }
+}

@@ -1,0 +1,317 @@
+//! What the service manager is told: that the agent has started, its verdict in one line, and that all of its loops work.
+//!
+//! The watchdog is fed from the core's loop, and only while every other loop has answered a question of its own within its
+//! limit. Nothing here has a timer of its own: a loop that hangs, the core's included, ends the feeding, and the manager
+//! starts the agent again.
+//!
+//! ```text
+//!   core, each second --question--> kernel thread, speaker thread, io threads
+//!        ^                                   | answer: the time of it
+//!        +-------------- Beats <-------------+     all in time: WATCHDOG=1
+//!   io, each 5 s, only below a manager: the verdict of `tortie status` -> STATUS=
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use sd_notify::NotifyState;
+use tokio::task::JoinHandle;
+
+use crate::agent::handle::Live;
+use crate::api::Backend;
+use crate::api::status::Status;
+use crate::speaker::ToSpeaker;
+use tortie_kernel::ToKernel;
+
+/// Between the end of one question to a loop and the next one.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+/// Between two looks at the verdict.
+const STATUS_EVERY: Duration = Duration::from_secs(5);
+
+/// A loop that has to go round for the agent to be of use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loop {
+    /// The only writer of the kernel. A batch of 1,024 routes or a whole set of rules is one turn of it, and the kernel
+    /// has 10 s for each answer.
+    Kernel,
+    /// The speaker; it must turn within the shortest hold time that is in use.
+    Speaker,
+    /// Two threads for store, HTTP and Docker.
+    Io,
+}
+
+/// All of them, in the order of [`Beats`].
+const LOOPS: [Loop; 3] = [Loop::Kernel, Loop::Speaker, Loop::Io];
+
+impl Loop {
+    /// Its name in logs.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Speaker => "speaker",
+            Self::Io => "io",
+        }
+    }
+
+    /// Longest time without an answer.
+    fn limit(self) -> Duration {
+        match self {
+            Self::Kernel => Duration::from_secs(60),
+            Self::Speaker | Self::Io => Duration::from_secs(30),
+        }
+    }
+}
+
+/// When each loop last answered, in milliseconds since the start.
+#[derive(Debug, Default)]
+struct Answers([AtomicU64; LOOPS.len()]);
+
+/// A question to a loop.
+#[derive(Debug, Default, Clone, Copy)]
+struct Question {
+    /// When it was put, or first tried to be.
+    at: Option<u64>,
+    /// It has reached the inbox.
+    sent: bool,
+}
+
+/// Asks the loops and judges their answers.
+#[derive(Debug, Default)]
+struct Beats {
+    answers: Arc<Answers>,
+    asked: [Question; LOOPS.len()],
+}
+
+impl Beats {
+    /// The loops that are due for a question at `now` (milliseconds since the start); each of them counts as asked.
+    fn due(&mut self, now: u64) -> Vec<Loop> {
+        let mut due = Vec::new();
+        let places = LOOPS.iter().zip(&mut self.asked).zip(&self.answers.0);
+        for ((which, question), answered) in places {
+            let answered = answered.load(Ordering::Relaxed);
+            match question.at {
+                // Its inbox was full: once more, and the time counts from the first try.
+                Some(at) if answered < at && !question.sent => question.sent = true,
+                Some(at) if answered < at => continue,
+                Some(_) if now.saturating_sub(answered) < millis(ASK_EVERY) => continue,
+                _ => *question = Question { at: Some(now), sent: true },
+            }
+            due.push(*which);
+        }
+        due
+    }
+
+    /// A question did not reach the loop.
+    fn unsent(&mut self, which: Loop) {
+        if let Some((_, question)) = LOOPS.iter().zip(&mut self.asked).find(|(l, _)| **l == which) {
+            question.sent = false;
+        }
+    }
+
+    /// The loop that has waited longest with its answer beyond its limit, and for how long.
+    fn late(&self, now: u64) -> Option<(Loop, Duration)> {
+        let places = LOOPS.iter().zip(&self.asked).zip(&self.answers.0);
+        let open = places.filter_map(|((which, question), answered)| {
+            let asked = question.at?;
+            (answered.load(Ordering::Relaxed) < asked)
+                .then(|| (*which, Duration::from_millis(now.saturating_sub(asked))))
+        });
+        open.filter(|(which, open)| *open > which.limit()).max_by_key(|(_, open)| *open)
+    }
+
+    /// What a loop calls when the question reaches it.
+    fn answer(&self, which: Loop, started: Instant) -> impl FnOnce() + Send + 'static {
+        let answers = Arc::clone(&self.answers);
+        move || {
+            let at = LOOPS.iter().position(|l| *l == which).and_then(|i| answers.0.get(i));
+            if let Some(at) = at {
+                // One later than the question, also within its millisecond.
+                at.store(millis(started.elapsed()) + 1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// The line to the service manager; without one nothing is sent.
+#[derive(Debug)]
+pub(in crate::agent) struct Notify {
+    managed: bool,
+    beats: Beats,
+    warned: Option<Loop>,
+    status: Option<JoinHandle<()>>,
+}
+
+impl Notify {
+    /// `managed`: whether somebody listens, see [`is_managed`].
+    pub(in crate::agent) fn new(managed: bool) -> Self {
+        Self { managed, beats: Beats::default(), warned: None, status: None }
+    }
+
+    /// Mirrors the verdict from now on.
+    pub(in crate::agent) fn mirror(&mut self, live: &Arc<Live>, io: &tokio::runtime::Handle) {
+        if self.managed {
+            let live = Arc::clone(live);
+            self.status = Some(io.spawn(mirror(live)));
+        }
+    }
+
+    /// The core's own turn, each second: asks the loops, and feeds the watchdog while all of them answer.
+    pub(in crate::agent) fn turn(&mut self, live: &Live, io: &tokio::runtime::Handle) {
+        let now = millis(live.started.elapsed());
+        for which in self.beats.due(now) {
+            let answer = self.beats.answer(which, live.started);
+            // A loop that does not run yet is not late.
+            let sent = match which {
+                Loop::Io => {
+                    io.spawn(async move { answer() });
+                    true
+                }
+                Loop::Kernel => match live.kernel.load_full() {
+                    Some(kernel) => kernel.try_send(ToKernel::Query(Box::new(|_| answer()))).is_ok(),
+                    None => {
+                        answer();
+                        true
+                    }
+                },
+                Loop::Speaker => match live.speaker.load_full() {
+                    Some(speaker) => speaker.send(ToSpeaker::Query(Box::new(|_| answer()))).is_ok(),
+                    None => {
+                        answer();
+                        true
+                    }
+                },
+            };
+            if !sent {
+                self.beats.unsent(which);
+            }
+        }
+        match self.beats.late(now) {
+            None => {
+                self.warned = None;
+                self.send(&[NotifyState::Watchdog]);
+            }
+            Some((which, open)) if self.warned != Some(which) => {
+                self.warned = Some(which);
+                tracing::error!(
+                    target: "tortie",
+                    reason = "loop-hangs",
+                    "the {} loop has not answered for {} s: the service manager's watchdog is no longer fed",
+                    which.as_str(),
+                    open.as_secs()
+                );
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// The agent has started: it forwards and peers can reach it.
+    pub(in crate::agent) fn ready(&self) {
+        self.send(&[NotifyState::Ready]);
+    }
+
+    /// The agent stops, in words.
+    pub(in crate::agent) fn stopping(&mut self, what: &str) {
+        if let Some(task) = self.status.take() {
+            task.abort();
+        }
+        self.send(&[NotifyState::Stopping, NotifyState::Status(what)]);
+    }
+
+    fn send(&self, states: &[NotifyState<'_>]) {
+        if self.managed {
+            // A manager that does not listen any more cannot be told so either.
+            let _ = sd_notify::notify(states);
+        }
+    }
+}
+
+/// Whether a service manager wants to be told.
+pub(in crate::agent) fn is_managed() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some_and(|path| !path.is_empty())
+}
+
+async fn mirror(live: Arc<Live>) {
+    let mut told = String::new();
+    let mut turn = tokio::time::interval(STATUS_EVERY);
+    turn.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        turn.tick().await;
+        let line = line(&*live.status().await);
+        if line != told {
+            let _ = sd_notify::notify(&[NotifyState::Status(&line)]);
+            told = line;
+        }
+    }
+}
+
+/// The verdict as `tortie status` prints it in its first line.
+fn line(status: &Status) -> String {
+    format!("{}: {}", status.verdict.to_uppercase(), status.summary)
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers as a loop does, at a time that the test chooses.
+    fn answered(beats: &Beats, which: Loop, at: u64) {
+        let place = LOOPS.iter().position(|l| *l == which).unwrap();
+        beats.answers.0[place].store(at, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn each_loop_has_its_own_limit_and_no_question_is_put_twice() {
+        let mut beats = Beats::default();
+        assert_eq!(beats.due(1_000), LOOPS);
+        assert_eq!(beats.due(2_000), []);
+        for which in LOOPS {
+            answered(&beats, which, 2_001);
+        }
+        assert_eq!((beats.late(4_000_000), beats.due(6_000)), (None, vec![]));
+        assert_eq!(beats.due(7_001), LOOPS);
+        answered(&beats, Loop::Io, 7_002);
+        // The speaker is late after 30 s, the kernel after 60; who is later is named.
+        assert_eq!(beats.late(37_001), None);
+        assert_eq!(beats.late(37_002), Some((Loop::Speaker, Duration::from_millis(30_001))));
+        answered(&beats, Loop::Speaker, 40_000);
+        assert_eq!(beats.late(67_001), None);
+        assert_eq!(beats.late(67_002), Some((Loop::Kernel, Duration::from_millis(60_001))));
+        answered(&beats, Loop::Kernel, 70_000);
+        assert_eq!(beats.late(70_001), None);
+    }
+
+    #[test]
+    fn an_inbox_that_stays_full_is_late_from_the_first_try_on() {
+        let mut beats = Beats::default();
+        for at in [1_000, 2_000, 3_000] {
+            assert!(beats.due(at).contains(&Loop::Kernel), "{at}");
+            beats.unsent(Loop::Kernel);
+        }
+        answered(&beats, Loop::Speaker, 3_000);
+        answered(&beats, Loop::Io, 3_000);
+        assert_eq!(beats.late(61_000), None);
+        assert_eq!(beats.late(61_001), Some((Loop::Kernel, Duration::from_millis(60_001))));
+        // It got through at last.
+        assert!(beats.due(62_000).contains(&Loop::Kernel));
+        assert_eq!(beats.due(62_001), []);
+        answered(&beats, Loop::Kernel, 62_002);
+        assert_eq!(beats.late(62_003), None);
+    }
+
+    #[test]
+    fn an_answer_within_the_millisecond_of_its_question_counts() {
+        let started = Instant::now();
+        let mut beats = Beats::default();
+        let now = millis(started.elapsed());
+        assert_eq!(beats.due(now).len(), LOOPS.len());
+        for which in LOOPS {
+            beats.answer(which, started)();
+        }
+        assert_eq!(beats.late(now + 1_000_000), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! The stop of the whole host: neighbours are told to look for other ways first.
+//!
+//! What it does: finds out whether the host goes down, and drains all sessions (RFC 8326). What it does not: decide what
+//! stays in the kernel; that is the same at each stop.
+//!
+//! ```text
+//!   SIGTERM -> does the host go down? --no--> sessions close for a graceful restart, routes stay at neighbours
+//!                  | yes
+//!                  v
+//!              announce with GRACEFUL_SHUTDOWN -> all have it, or 5 s -> 1 s -> NOTIFICATION: neighbours drop at once
+//! ```
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tortie_bgp::{Drain, State};
+
+use crate::agent::handle::ask_speaker;
+use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
+
+/// Who knows: the service manager's own tool, found in PATH.
+pub(super) const MANAGER: &str = "systemctl";
+/// Longest wait for its answer.
+const ANSWER: Duration = Duration::from_secs(2);
+/// Longest wait until neighbours have taken the announcements.
+const TAKE: Duration = Duration::from_secs(5);
+/// From then to the end of the sessions: networks beyond the neighbours follow, while this host still forwards.
+const GRACE: Duration = Duration::from_secs(1);
+/// How often neighbours are looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Whether the host goes down or restarts, as far as its service manager says so; in a container nobody does.
+pub(super) async fn host_goes_down(manager: &str) -> bool {
+    let asked = tokio::process::Command::new(manager)
+        .arg("is-system-running")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    // The exit status is 1 for all states but `running`.
+    match tokio::time::timeout(ANSWER, asked).await {
+        Ok(Ok(output)) => output.stdout.trim_ascii() == b"stopping",
+        Ok(Err(_)) => false,
+        Err(_) => {
+            tracing::warn!(target: "tortie", "{manager} does not say whether the host goes down: taken as no");
+            false
+        }
+    }
+}
+
+/// Announces all routes as about to go, until neighbours have taken it. Sessions that somebody has drained already stay as
+/// they are.
+pub(super) async fn drain(speaker: &Arc<SpeakerHandle>) {
+    let begin = Instant::now();
+    let as_usual = |view: &SpeakerView<'_>| {
+        let peers = view.peers();
+        let names = peers.iter().filter(|p| p.drain == Drain::Off).map(|p| p.name.to_string());
+        (names.collect::<Vec<_>>(), peers.iter().any(|p| p.drain != Drain::Off))
+    };
+    let Ok((names, some_drained)) = ask_speaker(speaker, as_usual).await else { return };
+    let orders = if some_drained { names.into_iter().map(Some).collect() } else { vec![None] };
+    for name in orders {
+        // A speaker with too many orders ends these sessions without it.
+        let _ = speaker.send(ToSpeaker::Drain(name, Drain::Announce));
+    }
+    loop {
+        let look = |view: &SpeakerView<'_>| {
+            let up = view.peers().into_iter().filter(|p| p.state == State::Established);
+            let (taken, waiting): (Vec<_>, Vec<_>) = up.partition(|p| view.has_taken_all(&p.name));
+            (taken.len(), waiting.len())
+        };
+        let Ok((taken, waiting)) = ask_speaker(speaker, look).await else { return };
+        if waiting == 0 || begin.elapsed() >= TAKE {
+            let took = begin.elapsed();
+            tracing::info!(target: "tortie", "drained: {taken} sessions have it after {took:.1?}, {waiting} do not");
+            if taken + waiting > 0 {
+                tokio::time::sleep(GRACE).await;
+            }
+            return;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_manager_that_says_so_ends_the_host() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut answers = Vec::new();
+        for (name, script) in [
+            ("stops", "[ \"$*\" = is-system-running ] && echo stopping; exit 1"),
+            ("runs", "echo running"),
+            ("degraded", "echo degraded; exit 1"),
+            ("lies", "echo not stopping; exit 1"),
+            ("fails", "echo stopping >&2; exit 1"),
+            ("hangs", "echo stopping; exec sleep 60"),
+        ] {
+            let path = dir.path().join(name);
+            std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let begin = Instant::now();
+            answers.push((name, host_goes_down(path.to_str().unwrap()).await));
+            assert!(begin.elapsed() < ANSWER * 3, "{name}");
+        }
+        answers.push(("absent", host_goes_down("/nowhere/systemctl").await));
+        let yes: Vec<&str> = answers.into_iter().filter(|(_, yes)| *yes).map(|(name, _)| name).collect();
+        assert_eq!(yes, ["stops"]);
+    }
+}

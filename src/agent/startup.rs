@@ -1,0 +1,358 @@
+//! The start, in the order that keeps forwarding: store or cache, the host made known, kernel dump, speaker.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::sync::mpsc::TrySendError;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::mpsc;
+use tortie_bgp::Family;
+
+use super::core::Core;
+use super::logging;
+use crate::agent::api::cluster::Books;
+use crate::agent::config::{Extent, Settings};
+use crate::agent::controllers::ipam_gc::Collector;
+use crate::agent::controllers::tunnel_address::TunnelAddr;
+use crate::agent::controllers::{felix_status, node_status, register_node};
+use crate::agent::event_loop::{Agent, AgentError, AgentOptions, Fact};
+use crate::agent::handle::Live;
+use crate::agent::health::probe;
+use crate::agent::observe::{self, Beside};
+use crate::agent::process::{host, systemd};
+use crate::api::{self, Backend};
+use crate::plugins::docker;
+use crate::speaker::{self, ChangeIds, SpeakerOptions};
+use tortie_engine::model::watch_scope;
+use tortie_kernel::{KernelHandle, Marks, Mode, ToKernel};
+use tortie_store::{Feed, FeedOptions, Outcome, Store};
+
+/// Restart time that peers are told (RFC 4724).
+const RESTART_TIME: Duration = Duration::from_secs(120);
+
+impl Agent {
+    pub(super) async fn start(
+        options: AgentOptions,
+        logs: logging::Logs,
+        io: tokio::runtime::Handle,
+    ) -> Result<Self, AgentError> {
+        let now = Instant::now();
+        let url = options.store.clone();
+        let store = io.spawn(async move { tortie_store::open(&url).await }).await.map_err(joined)??;
+        let requests = Arc::new(tortie_store::Requests::default());
+        let store: Arc<dyn Store> = Arc::new(tortie_store::Measured::new(store, Arc::clone(&requests)));
+        let sqlite = options.store.url.starts_with("sqlite:");
+        let (ask, asks) = mpsc::channel(1_024);
+        let protocol =
+            options.settings.route_protocol.unwrap_or(tortie_kernel::Options::new(Mode::Off).marks.protocol);
+        let live = Arc::new(Live {
+            node: options.node.clone(),
+            protocol,
+            started: now,
+            ask,
+            books: Books::new(Arc::clone(&store)),
+            intent: ArcSwapOption::empty(),
+            speaker: ArcSwapOption::empty(),
+            kernel: ArcSwapOption::empty(),
+            drops: ArcSwapOption::empty(),
+            beside: (options.settings.kernel() == Extent::Observe)
+                .then(|| Beside::new(&options.settings.bird_socket, protocol)),
+            store: Arc::clone(&store),
+            followers: Arc::new(tokio::sync::Semaphore::new(crate::agent::api::events::FOLLOWERS)),
+            tracing: Arc::default(),
+            requests,
+            store_kind: if sqlite { "sqlite" } else { "etcd" },
+            per_peer: options.settings.metrics_per_peer.unwrap_or_default(),
+            served: Default::default(),
+            kept: Default::default(),
+            ready: AtomicBool::new(false),
+            turned: AtomicI64::new(0),
+        });
+        serve_api(&options, &live, &io).await?;
+        let docker = match options.settings.docker(&options.node, &options.socket) {
+            Some(wanted) => {
+                let _io = io.enter();
+                Some(docker::serve(Arc::clone(&store), wanted)?)
+            }
+            None => None,
+        };
+        let mut notify = systemd::Notify::new(systemd::is_managed());
+        notify.mirror(&live, &io);
+        let changes = ChangeIds::default();
+        let writes = options.settings.kernel() == Extent::Program;
+        let policy = mode(options.settings.policy());
+        let core = Core::new(
+            &options.node,
+            host::node_options(&options.settings),
+            writes,
+            policy,
+            changes.clone(),
+            now,
+        );
+        tracing::info!(target: "tortie", "tortie {} starts as {} on {}", env!("CARGO_PKG_VERSION"), options.node, store.describe());
+        let what =
+            FeedOptions { prefixes: watch_scope(&options.node), cache: Some(options.settings.cache_path()) };
+        let feed = Feed::start(&io, Arc::clone(&store), what);
+        let (facts_in, facts) = mpsc::unbounded_channel();
+        let presence = node_status::Presence::start(&io, Arc::clone(&store), &options.node, writes);
+        let reports = felix_status::Reports::start(&io, Arc::clone(&store), &options.node, writes);
+        let told = facts_in.clone();
+        let tell = move |fact| drop(told.send(Fact::TunnelAddr(fact)));
+        let tunnel_addr = TunnelAddr::start(&io, Arc::clone(&store), &options.node, writes, tell);
+        let told = facts_in.clone();
+        let tell = move |looked| drop(told.send(Fact::Collected(looked)));
+        let low_port = options.settings.bgp_listen.iter().any(probe::is_low);
+        probe::start(&io, Arc::clone(&live), facts_in.clone(), low_port);
+        if live.beside.is_some() {
+            observe::start(&io, Arc::clone(&live));
+        }
+        let told = facts_in.clone();
+        let census =
+            crate::agent::controllers::pool_usage::Taker::start(&io, Arc::clone(&store), move |census| {
+                drop(told.send(Fact::Census(census)));
+            });
+        let collector = Collector::start(&io, Arc::clone(&store), &options.node, writes, tell);
+        Ok(Self {
+            options,
+            core,
+            live,
+            store,
+            io,
+            logs,
+            log_trouble: None,
+            changes,
+            kernel: None,
+            given_back: 0,
+            speaker: None,
+            held: Vec::new(),
+            held_policy: Vec::new(),
+            feed,
+            facts,
+            facts_in,
+            asks,
+            waiting: Vec::new(),
+            presence,
+            reports,
+            tunnel_addr,
+            collector,
+            census,
+            registered: false,
+            refused: None,
+            kernel_intent: None,
+            announced_ready: false,
+            notify,
+            stopping: false,
+            maintained: None,
+            looked_up: None,
+            briefed: None,
+            stations: crate::agent::bmp::Stations::default(),
+            docker,
+        })
+    }
+
+    /// The first whole picture is there: see that the address is ours, make the host known; then the kernel thread
+    /// starts.
+    pub(super) fn loaded(&mut self) {
+        if self.core.link.from_cache || !self.writes() {
+            self.start_kernel();
+            return;
+        }
+        self.register();
+    }
+
+    pub(super) fn writes(&self) -> bool {
+        self.options.settings.kernel() == Extent::Program
+    }
+
+    /// Sees what others do and touches nothing.
+    pub(super) fn observes(&self) -> bool {
+        self.options.settings.kernel() == Extent::Observe
+    }
+
+    pub(super) fn start_kernel(&mut self) {
+        if self.kernel.is_some() {
+            return;
+        }
+        let settings = &self.options.settings;
+        let mut options = tortie_kernel::Options::new(mode(settings.kernel()));
+        options.policy = mode(settings.policy());
+        let marks = options.marks;
+        options.marks = Marks {
+            protocol: settings.route_protocol.unwrap_or(marks.protocol),
+            metric: settings.route_metric.unwrap_or(marks.metric),
+            ..marks
+        };
+        let facts = self.facts_in.clone();
+        let sink = Box::new(move |fact| {
+            let _ = facts.send(Fact::Kernel(fact));
+        });
+        match tortie_kernel::spawn(&options, sink) {
+            Ok(handle) => {
+                self.live.kernel.store(Some(Arc::new(handle.sender())));
+                self.live.drops.store(Some(handle.drops()));
+                self.kernel = Some(handle);
+                if let Some(intent) = self.kernel_intent.clone() {
+                    self.to_kernel(ToKernel::Intent(intent));
+                }
+                for message in std::mem::take(&mut self.held_policy) {
+                    self.to_kernel(message);
+                }
+            }
+            Err(error) => {
+                tracing::error!(target: "tortie", "the kernel thread cannot start: {error}");
+                std::process::exit(71);
+            }
+        }
+    }
+
+    /// `v4`, `v6`: own routes that the kernel kept. None at all: a first start, which has nothing to preserve.
+    pub(super) fn start_speaker(&mut self, v4: usize, v6: usize) {
+        if self.observes() {
+            // The sessions are BIRD's, and so is the port.
+            self.core.restart_done = true;
+            return;
+        }
+        let found = [(v4, Family::Ipv4Unicast), (v6, Family::Ipv6Unicast)];
+        let families: Vec<Family> = found.iter().filter(|(n, _)| *n > 0).map(|(_, f)| *f).collect();
+        if families.is_empty() {
+            self.core.restart_done = true;
+            self.to_kernel(ToKernel::SweepStale);
+        }
+        let options = SpeakerOptions {
+            listen: self.options.settings.bgp_listen.clone(),
+            kernel: self.options.settings.kernel() != Extent::Off,
+            restarting: (!families.is_empty()).then_some(families),
+            restart_time: RESTART_TIME,
+            changes: self.changes.clone(),
+            ..SpeakerOptions::default()
+        };
+        let facts = self.facts_in.clone();
+        let sink = Box::new(move |fact| {
+            let _ = facts.send(Fact::Speaker(fact));
+        });
+        let Some(kernel) = self.kernel.as_ref().map(KernelHandle::sender) else { return };
+        let learned = Box::new(move |batch| match kernel.try_send(ToKernel::Learned(batch)) {
+            Err(
+                TrySendError::Full(ToKernel::Learned(batch))
+                | TrySendError::Disconnected(ToKernel::Learned(batch)),
+            ) => Err(batch),
+            _ => Ok(()),
+        });
+        match speaker::spawn(options, sink, learned) {
+            Ok((handle, thread)) => {
+                self.live.speaker.store(Some(Arc::new(handle.clone())));
+                self.speaker = Some((handle, thread));
+                for effect in std::mem::take(&mut self.held) {
+                    self.effect(effect);
+                }
+            }
+            Err(error) => {
+                tracing::error!(target: "tortie", "the speaker thread cannot start: {error}");
+                std::process::exit(71);
+            }
+        }
+    }
+
+    /// Makes the host known where the store does not say it yet, unless another live host has its address.
+    pub(super) fn register(&mut self) {
+        if self.registered || self.core.link.from_cache || !self.writes() {
+            return;
+        }
+        self.registered = true;
+        let (node, settings) = (self.options.node.clone(), self.options.settings.clone());
+        let rivals = self.core.rivals();
+        let (store, facts) = (Arc::clone(&self.store), self.facts_in.clone());
+        self.io.spawn(async move {
+            let checked = match register_node::rival_alive(&*store, &rivals).await {
+                Some(text) => Err(text),
+                None => {
+                    match make_known(&*store, &node, &settings).await {
+                        Ok(0) => {}
+                        Ok(keys) => {
+                            tracing::info!(target: "tortie", "this host is made known: {keys} keys written");
+                        }
+                        Err(error) => {
+                            tracing::warn!(target: "tortie", "this host cannot be made known: {error}")
+                        }
+                    }
+                    Ok(())
+                }
+            };
+            let _ = facts.send(Fact::Checked(checked));
+        });
+    }
+}
+
+fn mode(extent: Extent) -> Mode {
+    match extent {
+        Extent::Program => Mode::Program,
+        Extent::Observe => Mode::Observe,
+        Extent::Off => Mode::Off,
+    }
+}
+
+async fn serve_api(
+    options: &AgentOptions,
+    live: &Arc<Live>,
+    io: &tokio::runtime::Handle,
+) -> Result<(), AgentError> {
+    // An agent that was just killed may hold its socket for a moment longer.
+    for _ in 0..20 {
+        if std::os::unix::net::UnixStream::connect(&options.socket).is_err() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let backend: Arc<dyn Backend> = live.clone();
+    let unix = io.spawn(api::serve_unix(options.socket.clone(), Arc::clone(&backend)));
+    let names = options.settings.http_host.clone();
+    let shared = Arc::clone(&backend);
+    let tcp = options
+        .settings
+        .http()
+        .map(|addr: SocketAddr| io.spawn(async move { api::serve_tcp(addr, &names, shared).await }));
+    let pages =
+        options.settings.metrics_compat.iter().map(|compat| {
+            io.spawn(api::serve_metrics(compat.addr, compat.page.into(), Arc::clone(&backend)))
+        });
+    let pages: Vec<_> = pages.collect();
+    // Whoever cannot listen says so at once; after that the tasks live as long as the process.
+    for listening in [Some(unix), tcp].into_iter().flatten().chain(pages) {
+        let serving = listening.await.map_err(joined)??;
+        io.spawn(async move {
+            if let Err(error) = serving.await {
+                tracing::error!(target: "tortie", "the API is no longer served: {error}");
+            }
+        });
+    }
+    Ok(())
+}
+
+fn joined(error: tokio::task::JoinError) -> AgentError {
+    AgentError::System("run a task", std::io::Error::other(error))
+}
+
+/// Registers the host: reads what stands, writes what is missing; again when somebody else wrote in between.
+async fn make_known(
+    store: &dyn Store,
+    node: &str,
+    settings: &Settings,
+) -> Result<usize, tortie_store::StoreError> {
+    let detected = tokio::task::spawn_blocking(host::detect).await.unwrap_or_default();
+    let all = register_node::prefixes(node);
+    for _ in 0..5 {
+        let snapshot = store.list(&all).await?;
+        let stored = |key: &tortie_config::key::Key| {
+            let text = key.to_string();
+            snapshot.entries.iter().find(|kv| kv.key == text).map(|kv| kv.value.clone())
+        };
+        let Some(txn) = register_node::plan(node, settings, detected, &stored) else { return Ok(0) };
+        let keys = txn.ops.len();
+        if let Outcome::Committed(_) = store.commit(txn).await? {
+            return Ok(keys);
+        }
+    }
+    Err(tortie_store::StoreError::Away("others write the same keys all the time".to_owned()))
+}

@@ -1,0 +1,470 @@
+//! Every code that `status` can say, and every reason for which a route is withheld or refused: one list, so that a code
+//! means the same in `status`, in `why`, in metrics and in docs/problems.md.
+//!
+//! The order is by weight: `status` shows the gravest first. `{}` in a next step stands for the subject: a session, a
+//! prefix, a key, an endpoint.
+
+use std::fmt;
+
+/// Where a code is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// In `problems` of `status`: something is wrong.
+    Problem,
+    /// In `notes` of `status` or of a peer: right but surprising.
+    Note,
+    /// Why a session is not up.
+    Cause,
+    /// A gate of export policy: why a route is announced to a peer or not.
+    Export,
+    /// Why a route that a peer sent is not used.
+    Import,
+    /// Why a usable route is not in the kernel.
+    Kernel,
+}
+
+impl Kind {
+    /// `problem`, `note`, `cause`, `export`, `import` or `kernel`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Problem => "problem",
+            Self::Note => "note",
+            Self::Cause => "cause",
+            Self::Export => "export",
+            Self::Import => "import",
+            Self::Kernel => "kernel",
+        }
+    }
+}
+
+/// A code.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Code {
+    /// Stable, for machines.
+    pub name: &'static str,
+    /// What it means, in a sentence.
+    pub about: &'static str,
+    /// The command that explains it, or the step that is left; `{}` is the subject.
+    pub next: &'static str,
+}
+
+impl Code {
+    /// The next step for this subject.
+    #[must_use]
+    pub fn next(&self, subject: &str) -> String {
+        self.next.replace("{}", subject)
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+macro_rules! codes {
+    ($(#[$list_about:meta])* $list:ident: $($const:ident $name:literal $about:literal, $next:literal;)*) => {
+        $(
+            #[doc = $about]
+            pub const $const: Code = Code { name: $name, about: $about, next: $next };
+        )*
+        $(#[$list_about])*
+        pub const $list: &[Code] = &[$($const),*];
+    };
+}
+
+codes! {
+    /// What can be wrong, the gravest first.
+    PROBLEMS:
+    FROZEN "frozen"
+        "The store changed in a way that is not followed (a loss, another cluster, `Ready` not true); forwarding goes on as it was.",
+        "tortie store accept, if the store is right as it is";
+    STORE_AWAY "store-away"
+        "The store does not answer; the last good state stays in force.",
+        "tortie doctor";
+    FROM_CACHE "from-cache"
+        "The agent runs from its cache on disk, because the store has not answered since it started.",
+        "tortie doctor";
+    STALE_REVISION "stale-revision"
+        "The store answers, but its watch has brought no proof of freshness for too long: what is in force may be old.",
+        "tortie doctor";
+    MISSING_CAPABILITY "missing-capability"
+        "The agent lacks a Linux capability that it needs, so a part of its work cannot be done.",
+        "tortie doctor";
+    LISTEN "listen"
+        "BGP cannot be listened for on an address: the port is taken, or the address is not here.",
+        "tortie doctor";
+    FORWARDING_OFF "forwarding-off"
+        "The kernel does not forward packets of a family that is routed here.",
+        "tortie doctor";
+    RULES "rules"
+        "Packet rules cannot be enforced.",
+        "tortie diff rules";
+    TROUBLE "trouble"
+        "A part of the agent reports trouble that has no code of its own.",
+        "journalctl -u tortie";
+    PEER_CONFIGURATION "peer-configuration"
+        "A peer or a range of peers is written in a way that cannot be in force.",
+        "tortie why peer {}";
+    PEER_DOWN "peer-down"
+        "A wanted BGP session is not established.",
+        "tortie why peer {}";
+    PREFIX_LIMIT "prefix-limit"
+        "A peer announces more prefixes than its `max_prefixes` allows, or nearly so.",
+        "tortie why peer {}";
+    SLOW_PEER "slow-peer"
+        "A peer does not take what it is sent: its queue has waited for more than half a minute.",
+        "tortie why peer {}";
+    RANGE_FULL "range-full"
+        "A range of peers has as many sessions as it may have, and connections were turned away.",
+        "tortie bgp ranges";
+    DUPLICATE_ADDRESS "duplicate-address"
+        "Two endpoints, or two hosts, claim one address.",
+        "tortie why ip {}";
+    BLACKHOLE "blackhole"
+        "The kernel refuses the blackhole route of an own block, so the block is not announced.",
+        "tortie why route {}";
+    ROUTE_FAILED "route-failed"
+        "The kernel refuses a route.",
+        "tortie why route {}";
+    ROUTE_WITHHELD "route-withheld"
+        "A learned route is not in the kernel, because its next hop is not reachable or its tunnel or network is missing.",
+        "tortie why route {}";
+    DRIFT "drift"
+        "The kernel differs from what is wanted: somebody else changed routes, rules or sets.",
+        "tortie diff {}";
+    ENDPOINT_FAILED "endpoint-failed"
+        "An endpoint of this host is not as it should be.",
+        "tortie endpoint show {}";
+    TUNNEL "tunnel"
+        "The IPIP tunnel that a pool wants cannot be made.",
+        "tortie doctor";
+    TUNNEL_ADDRESS "tunnel-address"
+        "This host gets no address in the tunnel.",
+        "tortie ipam pools";
+    INVALID_VALUE "invalid-value"
+        "A value in the store cannot be read; that object keeps its last good value, or denies.",
+        "tortie store validate";
+    CONNTRACK_FULL "conntrack-full"
+        "The table of connections is nearly full, or full: new connections are dropped.",
+        "tortie doctor";
+    RP_FILTER "rp-filter"
+        "An interface drops packets that come in by another way than replies go out (strict `rp_filter`).",
+        "tortie doctor";
+    TUNNEL_MTU "tunnel-mtu"
+        "Packets of the tunnel's size do not fit into the link below once they are wrapped: large packets get lost.",
+        "tortie doctor";
+    WORKLOAD_MTU "workload-mtu"
+        "A workload may send larger packets than the way out of this host takes.",
+        "tortie doctor";
+    CLOCK_JUMP "clock-jump"
+        "The clock was set by more than a few seconds: times in logs, histories and leases do not fit together.",
+        "tortie doctor";
+    LEAKED_ADDRESSES "leaked-addresses"
+        "Addresses are assigned that nobody has.",
+        "tortie ipam check";
+    COLLECTOR "collector"
+        "The search for leaked addresses does not work.",
+        "tortie ipam check";
+    VERSION_SKEW "version-skew"
+        "Hosts run versions of the agent that differ by more than one minor number, or write another store format.",
+        "tortie status --all-nodes";
+    LOG_FILE "log-file"
+        "The log file cannot be written; the log goes to the screen only.",
+        "tortie store ls /calico/v1/config/LogFilePath";
+}
+
+codes! {
+    /// What is right but surprising.
+    NOTES:
+    LOG_LEVEL "log-level"
+        "Somebody asked for another level of the logs, for a while.",
+        "tortie log level --reset";
+    NODE_WITHOUT_ADDRESS "node-without-address"
+        "This host has no address in the store and takes no part in BGP.",
+        "tortie node show {}";
+    NO_POOL "no-pool"
+        "There is no address pool, so no workload can get an address.",
+        "tortie ipam pools";
+    SQLITE_SERVES_ONE_MACHINE "sqlite-serves-one-machine"
+        "The store is SQLite, which serves one machine, and names hosts of other machines.",
+        "tortie node list";
+    SHARED_ADDRESS "shared-address"
+        "Several hosts claim one BGP address.",
+        "tortie node list";
+    PEER_AS_DIFFERS "peer-as-differs"
+        "A peer's value gives another AS than the host at that address has: the session cannot come up.",
+        "tortie bgp peers";
+    HOST_WITHOUT_ADDRESS "host-without-address"
+        "A host of the store has no BGP address, so it has no session.",
+        "tortie node list";
+    FILTER_MISSING "filter-missing"
+        "A peer names a filter that does not exist: only the blocks of this host pass.",
+        "tortie store get {}";
+    FILTER_UNREADABLE "filter-unreadable"
+        "A peer names a filter that cannot be read and never could: only the blocks of this host pass.",
+        "tortie store validate";
+    CUSTOM_FILTER_IGNORED "custom-filter-ignored"
+        "A filter in BIRD's language is not run.",
+        "tortie store get {}";
+    NO_NETWORK "no-network"
+        "A cross-subnet pool needs the network of this host, which is not in the store.",
+        "tortie node list -o wide";
+    NETWORK_OF_ONE_ADDRESS "network-of-one-address"
+        "The network of this host is one address, so that a cross-subnet pool tunnels to every host.",
+        "tortie node list -o wide";
+    NAT_LEFT_OUT "nat-left-out"
+        "A floating address leads to an address that its endpoint does not have; it is not mapped.",
+        "tortie store get {}";
+    OWN_ONLY_HINT "own-only-hint"
+        "Several hosts peer with one router, which sees every block once for each of them.",
+        "tortie bgp peers";
+    IMPORT_POOLS_HINT "import-pools-hint"
+        "A router announces prefixes inside pools that no host announced: it could take workloads over.",
+        "tortie bgp routes --from {}";
+    ROUTES_REFUSED "routes-refused"
+        "Import refuses routes that a peer announces.",
+        "tortie bgp routes --from {}";
+    MALFORMED_UPDATE "malformed-update"
+        "A peer sent an UPDATE that could not be used as it was: its routes were taken as withdrawn, or an attribute was left out (RFC 7606).",
+        "tortie why peer {}";
+    ROUTES_HELD_BACK "routes-held-back"
+        "Export filters, or a limit of the peer, hold routes back that would be announced otherwise.",
+        "tortie status -o wide";
+    PACKETS_DENIED "packets-denied"
+        "Packet rules dropped packets in the last minutes.",
+        "tortie why drop";
+    FOREIGN_CHANGES "foreign-changes"
+        "Somebody else changed what is ours in the kernel lately; it was repaired.",
+        "tortie diff";
+    DRAINED "drained"
+        "Peers are told that this host is about to go (RFC 8326).",
+        "tortie bgp drain --undo";
+    DIFF_HELD "diff-held"
+        "What others change in own routes and rules is left for study for a while, instead of being repaired.",
+        "tortie diff --repair";
+    BMP_STATION_AWAY "bmp-station-away"
+        "A BMP station hears nothing.",
+        "tortie store get /calico/bgp/v1/global/bmp_stations";
+}
+
+codes! {
+    /// Why a session is not up: the codes of `tortie why peer`.
+    CAUSES:
+    CAUSE_CONNECTION_REFUSED "connection-refused" "The other host answers, and nothing listens on its port.", "tortie why peer {}";
+    CAUSE_CONNECT_TIMEOUT "connect-timeout" "Packets go out and nothing comes back: a firewall, or another TCP key.", "tortie why peer {}";
+    CAUSE_TCP_KEY "tcp-key" "Packets between both ends fail the check of their TCP key (RFC 2385, RFC 5925): the passwords differ.", "tortie why peer {}";
+    CAUSE_TTL_SECURITY "ttl-security" "Packets come from further away than `ttl_security` allows, or from an end that does not send TTL 255 (RFC 5082).", "tortie why peer {}";
+    CAUSE_NO_NEIGHBOUR "no-neighbour" "The other host, or the gateway, does not answer ARP or neighbour discovery.", "tortie why peer {}";
+    CAUSE_HOST_UNREACHABLE "host-unreachable" "A router on the way says that the other host is not there.", "tortie why peer {}";
+    CAUSE_NO_ROUTE "no-route" "This host has no route to the peer.", "tortie why peer {}";
+    CAUSE_LINK_DOWN "link-down" "The interface to the peer is down or has no carrier.", "tortie why peer {}";
+    CAUSE_OWN_ADDRESS "own-address" "The peer's address is one of this host's own.", "tortie why peer {}";
+    CAUSE_NO_LOCAL_ADDRESS "no-local-address" "The address to dial from is not on this host.", "tortie why peer {}";
+    CAUSE_CONNECT_FAILED "connect-failed" "The connection failed for another reason, which the text gives.", "tortie why peer {}";
+    CAUSE_TCP_CLOSED "tcp-closed" "The other end closed TCP without a NOTIFICATION.", "tortie why peer {}";
+    CAUSE_BAD_PEER_AS "bad-peer-as" "The two ends do not agree about their AS numbers.", "tortie why peer {}";
+    CAUSE_BAD_IDENTIFIER "bad-identifier" "The two ends have one BGP identifier, or one of them none.", "tortie why peer {}";
+    CAUSE_UNACCEPTABLE_HOLD_TIME "unacceptable-hold-time" "A hold time is refused.", "tortie why peer {}";
+    CAUSE_UNSUPPORTED_CAPABILITY "unsupported-capability" "A capability that one end needs is not offered by the other.", "tortie why peer {}";
+    CAUSE_ROLE_MISMATCH "role-mismatch" "The roles of both ends do not fit (RFC 9234).", "tortie why peer {}";
+    CAUSE_OPEN_REFUSED "open-refused" "An OPEN is refused for another reason.", "tortie why peer {}";
+    CAUSE_HOLD_TIMER "hold-timer" "Nothing was heard for the whole hold time.", "tortie why peer {}";
+    CAUSE_SEND_HOLD_TIMER "send-hold-timer" "Nothing could be sent for too long (RFC 9687).", "tortie why peer {}";
+    CAUSE_BFD "bfd" "BFD lost the peer.", "tortie why peer {}";
+    CAUSE_MAX_PREFIXES "max-prefixes" "There are more prefixes than one end allows.", "tortie why peer {}";
+    CAUSE_MESSAGE_ERROR "message-error" "A message could not be taken.", "tortie why peer {}";
+    CAUSE_CONNECTION_REJECTED "connection-rejected" "One end turns the connection away (Cease 5).", "tortie why peer {}";
+    CAUSE_OUT_OF_RESOURCES "out-of-resources" "One end has no resources left (Cease 8).", "tortie why peer {}";
+    CAUSE_COLLISION "collision" "Both ends dialled, and one connection was closed (RFC 4271 6.8).", "tortie why peer {}";
+    CAUSE_PEER_SHUTDOWN "peer-shutdown" "An administrator shut the session down.", "tortie why peer {}";
+    CAUSE_PEER_SHUTDOWN_HERE "peer-shutdown-here" "An administrator of this host shut the session down.", "tortie why peer {}";
+    CAUSE_PEER_DECONFIGURED "peer-deconfigured" "The other end does not know this peer any more.", "tortie why peer {}";
+    CAUSE_ADMIN_RESET "admin-reset" "An administrator reset the session.", "tortie why peer {}";
+    CAUSE_CEASE "cease" "The session was ended with another Cease.", "tortie why peer {}";
+    CAUSE_CONFIG "config" "The session was ended because its settings changed.", "tortie why peer {}";
+    CAUSE_PASSIVE "passive" "This end waits for the other one to dial.", "tortie why peer {}";
+    CAUSE_NOT_TRIED "not-tried" "No attempt has ended yet.", "tortie why peer {}";
+    CAUSE_NOT_WANTED "not-wanted" "No session with it is wanted here.", "tortie why peer {}";
+    CAUSE_UNKNOWN "unknown" "What is known does not tell the cause.", "tortie why peer {}";
+}
+
+codes! {
+    /// The gates of export policy in their order, then what holds a route back beside policy.
+    EXPORT_REASONS:
+    OWN_BLOCK "own-block" "Equal to a block of this host: announced.", "tortie ipam blocks";
+    INSIDE_OWN_BLOCK "inside-own-block" "Inside a block of this host, which speaks for it: withheld.", "tortie ipam blocks";
+    OWN_ONLY "own-only" "The eBGP peer has `own_only` and the route was learned: withheld.", "tortie why peer {}";
+    FILTER "filter" "The peer's filters decide.", "tortie store ls /calico/bgp/v1/global/filters/";
+    ADVERTISED "advertised" "Equal to or inside a prefix of `prefix_advertisements`: announced.", "tortie store ls /calico/bgp/v1/";
+    POOL "pool" "Equal to or inside a pool: announced.", "tortie ipam pools";
+    NONE "none" "No gate announces it: withheld.", "tortie ipam pools";
+    EXPORT_DRAIN "drain" "The peer is drained: withheld.", "tortie bgp drain --undo";
+    EXPORT_NEXT_HOP "next-hop" "There is no next hop that this peer could use: withheld.", "tortie why peer {}";
+    EXPORT_SIZE "size" "The route does not fit into a message: withheld.", "tortie why peer {}";
+}
+
+codes! {
+    /// Why a route of a peer is not used.
+    IMPORT_REASONS:
+    OWN_ENDPOINT "own-endpoint" "An endpoint of this host holds that address.", "tortie why ip {}";
+    INSIDE_POOL "inside-pool" "It is inside a pool, and the peer has `import_pools` false.", "tortie ipam pools";
+    IMPORT_FILTER "filter" "The peer's filters reject it.", "tortie store ls /calico/bgp/v1/global/filters/";
+    MARTIAN "martian" "Its prefix is multicast, loopback or link-local: no destination (RFC 4271 6.3).", "tortie bgp routes --from {}";
+    NO_POLICY "no_policy" "The eBGP peer has no policy (RFC 8212).", "tortie why peer {}";
+    ROUTE_LEAK "route_leak" "By the roles of both ends it leaked (RFC 9234).", "tortie why peer {}";
+    AS_LOOP "as_loop" "Its AS path holds our AS (RFC 4271 9.1.2).", "tortie bgp routes --from {}";
+    ORIGINATOR_LOOP "originator_loop" "It began here and came back by a reflector (RFC 4456 8).", "tortie bgp routes --from {}";
+    CLUSTER_LOOP "cluster_loop" "It came back to our own cluster (RFC 4456 8).", "tortie bgp routes --from {}";
+    NEXT_HOP_SELF "next_hop_self" "Its next hop is our own address (RFC 4271 5.1.3).", "tortie bgp routes --from {}";
+    NEXT_HOP_FAMILY "next_hop_family" "Its filter sets a next hop of another family (RFC 8950).", "tortie store ls /calico/bgp/v1/global/filters/";
+    TOO_MANY_PATHS "too_many_paths" "The peer sends more paths of one prefix than are kept (RFC 7911).", "tortie why peer {}";
+}
+
+codes! {
+    /// Why a route is not in the kernel.
+    KERNEL_REASONS:
+    UNRESOLVED "unresolved" "The kernel reaches none of its next hops.", "tortie route get {}";
+    NO_TUNNEL "no-tunnel" "Its pool needs the tunnel, and tunl0 is not there.", "tortie status";
+    FOREIGN_ROUTE "foreign-route" "A route of somebody else has its prefix and takes precedence, or its place.", "tortie why route {}";
+    NO_NETWORK_REASON "no-network" "Its pool is cross-subnet, and the network of this host is not known.", "tortie node list -o wide";
+}
+
+/// Every list with its kind.
+pub const ALL: [(Kind, &[Code]); 6] = [
+    (Kind::Problem, PROBLEMS),
+    (Kind::Note, NOTES),
+    (Kind::Cause, CAUSES),
+    (Kind::Export, EXPORT_REASONS),
+    (Kind::Import, IMPORT_REASONS),
+    (Kind::Kernel, KERNEL_REASONS),
+];
+
+/// The code of this kind and name.
+#[must_use]
+pub fn find(kind: Kind, name: &str) -> Option<&'static Code> {
+    let (_, list) = ALL.into_iter().find(|(k, _)| *k == kind)?;
+    list.iter().find(|code| code.name == name)
+}
+
+/// The place of a code of `status` among all, the gravest first.
+#[must_use]
+pub fn weight(name: &str) -> usize {
+    PROBLEMS.iter().chain(NOTES).position(|code| code.name == name).unwrap_or(usize::MAX)
+}
+
+/// docs/problems.md.
+#[must_use]
+pub fn document() -> String {
+    use fmt::Write as _;
+    let mut out = String::from(
+        "# Problems, notes and reasons\n\n\
+         `tortie status` names what is wrong with a stable code, the gravest first, and the command that gives the cause. \
+         `NAME` below stands\nfor what the line in `status` names: a session, a prefix, a key, an endpoint. With `-o json` \
+         the code is the field `code`.\n",
+    );
+    let heads = [
+        ("Problems", "The verdict is `degraded`, or worse."),
+        ("Notes", "Right but surprising; the verdict does not change."),
+        ("Why a session is not up", "What `tortie why peer` concludes."),
+        (
+            "Why a route is announced or not",
+            "Export gates, first answer wins; the last three hold back what the gates let pass. The same names stand in \
+             metrics and in `why`.",
+        ),
+        ("Why a route of a peer is not used", "In `tortie bgp routes --from PEER`, in metrics and in `why`."),
+        ("Why a usable route is not in the kernel", "In `tortie route list`."),
+    ];
+    for ((_, list), (title, about)) in ALL.iter().zip(heads) {
+        let _ = write!(out, "\n## {title}\n\n{about}\n\n| code | meaning | next |\n| --- | --- | --- |\n");
+        for code in *list {
+            let next = code.next("NAME");
+            let next = match next.split_once(", ") {
+                Some((command, rest)) => format!("`{command}`, {rest}"),
+                None => format!("`{next}`"),
+            };
+            let _ = writeln!(out, "| `{}` | {} | {next} |", code.name, code.about);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_engine::routing::{
+        EXPORT_GATES, FILTER as FILTER_REASON, INSIDE_POOL as POOL_REASON, OWN_ENDPOINT,
+    };
+
+    #[test]
+    fn the_document_lists_every_code() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/problems.md");
+        if std::env::var_os("TORTIE_GOLDEN").is_some() {
+            std::fs::write(path, document()).unwrap();
+        }
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text == document(), "docs/problems.md is old: TORTIE_GOLDEN=1 cargo test --lib codes");
+    }
+
+    #[test]
+    fn no_list_names_a_code_twice_and_every_sentence_is_one() {
+        for (kind, list) in ALL {
+            for (i, code) in list.iter().enumerate() {
+                assert!(list[..i].iter().all(|other| other.name != code.name), "{kind:?} {code}");
+                assert!(code.about.ends_with('.') && !code.next.is_empty(), "{kind:?} {code}");
+            }
+        }
+        for code in PROBLEMS {
+            assert_eq!(find(Kind::Note, code.name), None, "{code} is a problem or a note");
+        }
+    }
+
+    #[test]
+    fn reasons_are_those_of_the_deciding_functions() {
+        for gate in EXPORT_GATES {
+            assert!(find(Kind::Export, gate).is_some(), "{gate}");
+        }
+        for reason in [OWN_ENDPOINT, POOL_REASON, FILTER_REASON] {
+            assert!(find(Kind::Import, reason).is_some(), "{reason}");
+        }
+        let quoted = |text: &str, before: &str| -> Vec<String> {
+            let mut found = Vec::new();
+            let text = text.split("#[cfg(test)]").next().unwrap();
+            for part in text.split(before).skip(1) {
+                if let Some(name) = part.strip_prefix('"').and_then(|rest| rest.split('"').next()) {
+                    found.push(name.to_owned());
+                }
+            }
+            assert!(!found.is_empty(), "{before} is not how a reason is given any more");
+            found
+        };
+        for name in quoted(include_str!("../../engine/src/routing/forward.rs"), "withhold(rec, ") {
+            assert!(find(Kind::Kernel, &name).is_some(), "{name}");
+        }
+        for name in quoted(include_str!("../../bgp/src/rib/import.rs"), "return Some(") {
+            assert!(find(Kind::Import, &name).is_some(), "{name}");
+        }
+        for name in quoted(include_str!("../../bgp/src/rib/import.rs"), "return Err(") {
+            assert!(name == "gone" || find(Kind::Import, &name).is_some(), "{name}");
+        }
+        for name in quoted(include_str!("../../bgp/src/adj_rib_out/export.rs"), "Verdict::Gate(") {
+            assert!(find(Kind::Export, &name).is_some(), "{name}");
+        }
+        for name in quoted(include_str!("../../engine/src/routing/notes.rs"), "code: ") {
+            assert!(find(Kind::Note, &name).is_some(), "{name}");
+        }
+        // Names have no blanks: without them it does not matter how the lines are broken.
+        let peer: String = include_str!("../agent/explain/cause.rs").split_whitespace().collect();
+        for before in ["Cause::certain(", "Cause::implied(", "cause("] {
+            for name in quoted(&peer, before).into_iter().filter(|name| name != "ok") {
+                // A cause that `status` has, too, has one meaning.
+                let known = find(Kind::Cause, &name).or_else(|| find(Kind::Problem, &name));
+                assert!(known.is_some(), "{name}");
+            }
+        }
+        for name in ["filter-missing", "filter-unreadable"] {
+            assert!(find(Kind::Note, name).is_some(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What protects the TCP listener from web pages of others: it answers to its own names only (DNS rebinding), and every
+//! answer forbids the uses that browsers would otherwise allow.
+
+use std::net::IpAddr;
+
+use axum::extract::Request;
+use axum::http::uri::Authority;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use crate::api::http::failure;
+
+/// The names under which the listener answers.
+#[derive(Debug, Clone)]
+pub(in crate::api) struct Names {
+    bound: IpAddr,
+    more: Vec<String>,
+}
+
+impl Names {
+    /// Loopback names, the address that is listened on, and `more`.
+    pub(in crate::api) fn new(bound: IpAddr, more: &[String]) -> Self {
+        Self { bound, more: more.iter().map(|name| plain(name)).collect() }
+    }
+
+    /// Whether the request names one of them: in its one `Host`, and in its target where that is a whole URL.
+    fn allow(&self, request: &Request) -> bool {
+        let mut hosts = request.headers().get_all(header::HOST).iter();
+        let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
+        host.to_str().is_ok_and(|host| self.has(host))
+            && request.uri().authority().is_none_or(|target| self.has(target.as_str()))
+    }
+
+    fn has(&self, host: &str) -> bool {
+        let Ok(authority) = host.parse::<Authority>() else { return false };
+        if host.contains('@') {
+            return false;
+        }
+        let name = plain(authority.host());
+        match name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+            // An address is no name that somebody else could have lead here; what reached a listener on all addresses came
+            // to one of them.
+            Ok(ip) => {
+                ip.is_loopback()
+                    || ip == self.bound
+                    || self.bound.is_unspecified()
+                    || self.more.contains(&name)
+            }
+            Err(_) => name == "localhost" || self.more.contains(&name),
+        }
+    }
+}
+
+fn plain(name: &str) -> String {
+    name.trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// Refuses a request with a foreign name, and marks every answer.
+pub(in crate::api) async fn guard(names: Names, request: Request, next: Next) -> Response {
+    let mut response = if names.allow(&request) {
+        next.run(request).await
+    } else {
+        failure(
+            StatusCode::FORBIDDEN,
+            "forbidden-host",
+            "this agent does not answer to that name: use its address or localhost, or start it with --http-host NAME",
+        )
+    };
+    for (name, value) in [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    fn allows(names: &Names, target: &str, hosts: &[&str]) -> bool {
+        let request = hosts.iter().fold(Request::get(target), |request, host| request.header("host", *host));
+        names.allow(&request.body(Body::empty()).unwrap())
+    }
+
+    #[test]
+    fn own_names_are_answered_and_no_others() {
+        let names = Names::new(
+            "192.0.2.7".parse().unwrap(),
+            &["Node1.example.".to_owned(), "2001:db8::7".to_owned()],
+        );
+        let own = [
+            "localhost",
+            "LOCALHOST:9099",
+            "localhost.",
+            "127.0.0.1:9099",
+            "127.8.8.8",
+            "[::1]",
+            "[::1]:9099",
+            "192.0.2.7",
+            "node1.example:9099",
+            "NODE1.EXAMPLE.",
+        ];
+        for host in own {
+            assert!(allows(&names, "/", &[host]), "{host}");
+        }
+        let foreign = [
+            "",
+            "evil.example",
+            "localhost.evil.example",
+            "evil.example:localhost",
+            "localhost@evil.example",
+            "user@localhost",
+            "192.0.2.8",
+            "[2001:db8::8]",
+            "127.0.0.1.evil.example",
+            "::1",
+            "local host",
+        ];
+        for host in foreign {
+            assert!(!allows(&names, "/", &[host]), "{host}");
+        }
+        assert!(!allows(&names, "/", &[]), "no name at all");
+        assert!(!allows(&names, "/", &["localhost", "evil.example"]), "two names");
+        assert!(!allows(&names, "http://evil.example/", &["localhost"]), "the target names another");
+        assert!(allows(&names, "http://localhost/", &["localhost"]));
+    }
+
+    #[test]
+    fn a_listener_on_all_addresses_answers_to_each_but_to_no_name() {
+        for all in ["0.0.0.0", "::"] {
+            let names = Names::new(all.parse().unwrap(), &[]);
+            assert!(
+                allows(&names, "/", &["198.51.100.3:9099"]) && allows(&names, "/", &["[2001:db8::3]:9099"])
+            );
+            assert!(!allows(&names, "/", &["evil.example"]));
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! What hosts tell each other of themselves: the small status key of each (`/calico/tortie/v1/status/HOST`, leased), and the
+//! picture of the cluster that any host can draw from all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tortie_config::key::{BgpItem, Key, Scope};
+
+use crate::api::status::UpOf;
+use tortie_store::{KeyValue, Snapshot};
+
+/// The form of the value; another number is read as far as it goes.
+pub const SCHEMA: u32 = 1;
+/// Names of missing sessions take at most this many bytes together, so that the value stays below 2 KB.
+const NAMES: usize = 1_000;
+
+/// The value of a status key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeStatus {
+    /// The host.
+    pub node: String,
+    /// Of its agent.
+    pub version: String,
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// When it was written.
+    pub time: String,
+    /// The boot id of the host.
+    pub boot: String,
+    /// It serves.
+    pub ready: bool,
+    /// `ready`, `degraded`, `starting`, `frozen` or `not-ready`.
+    pub verdict: String,
+    /// All wanted BGP sessions.
+    pub sessions: UpOf,
+    /// Those of the mesh.
+    pub mesh: UpOf,
+    /// Those with explicit peers.
+    pub peers: UpOf,
+    /// Whose session is missing: hosts by name, routers by address.
+    pub down: Vec<String>,
+    /// How many more are.
+    pub down_more: usize,
+    /// Blocks of this host.
+    pub blocks: usize,
+    /// Endpoints of this host.
+    pub endpoints: usize,
+    /// Codes of its problems, the gravest first, each once.
+    pub problems: Vec<String>,
+    /// The store revision that is in force there.
+    pub revision: u64,
+    /// What later versions say more, as they say it.
+    #[serde(flatten)]
+    pub more: serde_json::Map<String, Value>,
+}
+
+impl NodeStatus {
+    /// From a key and its value; `None`: another key. What cannot be read is as if it were not said.
+    #[must_use]
+    pub fn read(kv: &KeyValue) -> Option<Self> {
+        let Ok(Key::TortieStatus { host }) = kv.key.parse::<Key>() else { return None };
+        let said = serde_json::from_slice(&kv.value).unwrap_or_else(|_| Self::as_far_as_it_goes(&kv.value));
+        Some(Self { node: host, ..said })
+    }
+
+    /// Another version may have given one of the members another form: that one is among [`Self::more`] then.
+    fn as_far_as_it_goes(value: &[u8]) -> Self {
+        let Ok(Value::Object(members)) = serde_json::from_slice(value) else { return Self::default() };
+        let (read, odd): (serde_json::Map<_, _>, _) = members.into_iter().partition(|(name, member)| {
+            let alone = serde_json::Map::from_iter([(name.clone(), member.clone())]);
+            serde_json::from_value::<Self>(Value::Object(alone)).is_ok()
+        });
+        let mut status: Self = serde_json::from_value(Value::Object(read)).unwrap_or_default();
+        status.more.extend(odd);
+        status
+    }
+
+    /// Only what tells of its version: thousands of them are kept.
+    #[must_use]
+    pub fn of_its_version(self) -> Self {
+        Self { node: self.node, version: self.version, schema: self.schema, ..Self::default() }
+    }
+
+    /// What tells its version from ours, in words; `None`: nothing.
+    #[must_use]
+    pub fn other_form(&self) -> Option<String> {
+        (self.schema != SCHEMA && self.schema != 0)
+            .then(|| format!("writes status schema {}, this one reads {SCHEMA}", self.schema))
+    }
+
+    /// Names of missing sessions, as many as have room.
+    pub fn set_down(&mut self, names: impl IntoIterator<Item = String>) {
+        let mut room = NAMES;
+        (self.down, self.down_more) = (Vec::new(), 0);
+        for name in names {
+            match room.checked_sub(name.len() + 3).filter(|_| self.down_more == 0) {
+                Some(left) => {
+                    room = left;
+                    self.down.push(name);
+                }
+                None => self.down_more += 1,
+            }
+        }
+    }
+
+    /// What is the same apart from the time and the revision is no news.
+    #[must_use]
+    pub fn is_news(&self, before: &Self) -> bool {
+        let of = |status: &Self| Self { time: String::new(), revision: 0, ..status.clone() };
+        of(self) != of(before)
+    }
+}
+
+/// A host of the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterNode {
+    /// Its name.
+    pub name: String,
+    /// It has no status key: its agent does not run, or does not reach the store.
+    pub silent: bool,
+    /// How old what it said is, in seconds; it is written on change and each five minutes.
+    pub age_seconds: Option<u64>,
+    /// What it said.
+    pub status: Option<NodeStatus>,
+    /// Hosts that say that their session with this one is missing, while this one has it or wants none.
+    pub disputed_by: Vec<String>,
+}
+
+/// The prefixes that [`cluster`] reads.
+#[must_use]
+pub fn prefixes() -> Vec<String> {
+    vec![tortie_config::key::prefix::STATUS.to_owned(), tortie_config::key::prefix::BGP_HOSTS.to_owned()]
+}
+
+/// Every host that has an address in BGP or a status key, by name.
+#[must_use]
+pub fn cluster(snapshot: &Snapshot, now: Timestamp) -> Vec<ClusterNode> {
+    let mut hosts: BTreeSet<String> = BTreeSet::new();
+    let mut said: BTreeMap<String, NodeStatus> = BTreeMap::new();
+    for kv in &snapshot.entries {
+        if let Some(status) = NodeStatus::read(kv) {
+            hosts.insert(status.node.clone());
+            said.insert(status.node.clone(), status);
+        } else if let Ok(Key::Bgp(Scope::Host(host), BgpItem::Address(_))) = Key::parse(&kv.key)
+            && !kv.value.is_empty()
+        {
+            hosts.insert(host);
+        }
+    }
+    let disputed = disputes(&said);
+    let node = |name: String| {
+        let status = said.get(&name).cloned();
+        ClusterNode {
+            silent: status.is_none(),
+            age_seconds: status.as_ref().and_then(|status| age(&status.time, now)),
+            disputed_by: disputed
+                .get(&*name)
+                .map_or_else(Vec::new, |by| by.iter().map(|h| (*h).to_owned()).collect()),
+            status,
+            name,
+        }
+    };
+    hosts.into_iter().map(node).collect()
+}
+
+fn age(time: &str, now: Timestamp) -> Option<u64> {
+    let at: Timestamp = time.parse().ok()?;
+    u64::try_from(now.duration_since(at).as_secs()).ok()
+}
+
+/// By host: who misses a session with it that it does not miss. Where a list is cut short, nothing is known of the rest.
+fn disputes(said: &BTreeMap<String, NodeStatus>) -> BTreeMap<&str, Vec<&str>> {
+    let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, status) in said {
+        for missed in &status.down {
+            let other = said.get_key_value(missed).filter(|(_, other)| other.down_more == 0);
+            if let Some((missed, _)) = other.filter(|(_, other)| !other.down.contains(name)) {
+                found.entry(missed).or_default().push(name);
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kv(key: &str, value: &str) -> KeyValue {
+        KeyValue { key: key.to_owned(), value: value.into(), ..tortie_store::fixtures::kv(key, value, 1) }
+    }
+
+    fn said(node: &str, down: &[&str]) -> KeyValue {
+        let status = NodeStatus {
+            time: "2026-11-20T14:00:00Z".to_owned(),
+            down: down.iter().map(|name| (*name).to_owned()).collect(),
+            ..NodeStatus::default()
+        };
+        kv(&format!("/calico/tortie/v1/status/{node}"), &serde_json::to_string(&status).unwrap())
+    }
+
+    #[test]
+    fn a_host_without_a_status_is_silent_and_one_side_alone_is_a_dispute() {
+        let snapshot = Snapshot {
+            entries: vec![
+                kv("/calico/bgp/v1/host/h1/ip_addr_v4", "192.0.2.1"),
+                kv("/calico/bgp/v1/host/h4/ip_addr_v4", "192.0.2.4"),
+                kv("/calico/bgp/v1/host/h5/as_num", "64512"),
+                said("h1", &["h2", "h3", "h4"]),
+                said("h2", &["h1"]),
+                said("h3", &[]),
+            ],
+            ..tortie_store::fixtures::snapshot(9, &[])
+        };
+        let now = "2026-11-20T14:01:30Z".parse().unwrap();
+        let nodes = cluster(&snapshot, now);
+        let names: Vec<_> = nodes.iter().map(|n| (n.name.as_str(), n.silent, n.age_seconds)).collect();
+        assert_eq!(
+            names,
+            [("h1", false, Some(90)), ("h2", false, Some(90)), ("h3", false, Some(90)), ("h4", true, None)]
+        );
+        // h1 and h2 agree; h3 thinks that all is well.
+        assert_eq!(nodes[2].disputed_by, ["h1"]);
+        assert!(nodes.iter().all(|n| n.name == "h3" || n.disputed_by.is_empty()));
+    }
+
+    #[test]
+    fn the_value_stays_small_whatever_is_down() {
+        let mut status = NodeStatus { problems: vec!["peer-down".to_owned(); 40], ..NodeStatus::default() };
+        status.set_down((0..5_000).map(|i| format!("a-rather-long-name-of-a-host-{i:04}.rack7.example.net")));
+        assert_eq!(status.down.len() + status.down_more, 5_000);
+        assert!(serde_json::to_vec(&status).unwrap().len() < 2_048);
+    }
+
+    #[test]
+    fn what_a_later_version_wrote_is_read_as_far_as_it_goes() {
+        let later = r#"{"node":"h1","version":"2.3.0","schema":2,"ready":true,"sessions":"all up","blocks":"many",
+            "endpoints":7,"zone":{"rack":"r7"}}"#;
+        let status = NodeStatus::read(&kv("/calico/tortie/v1/status/h1", later)).unwrap();
+        assert_eq!((&*status.version, status.schema, status.ready), ("2.3.0", 2, true));
+        assert_eq!((status.endpoints, status.blocks, status.sessions), (7, 0, UpOf::default()));
+        assert_eq!(status.more["zone"]["rack"], "r7");
+        assert_eq!(status.more["blocks"], "many");
+        assert!(status.other_form().unwrap().contains("schema 2"));
+        assert_eq!(NodeStatus { schema: SCHEMA, ..status }.other_form(), None);
+        // Not even an object.
+        let status = NodeStatus::read(&kv("/calico/tortie/v1/status/h1", "up")).unwrap();
+        assert_eq!((&*status.node, &*status.version, status.other_form()), ("h1", "", None));
+    }
+
+    #[test]
+    fn what_a_former_version_wrote_is_read() {
+        let old = r#"{"node":"h1","version":"0.1.0","time":"2026-11-20T14:00:00Z","boot":"b","ready":true,
+            "sessions":{"up":1,"of":2},"revision":7}"#;
+        let status = NodeStatus::read(&kv("/calico/tortie/v1/status/h1", old)).unwrap();
+        assert_eq!((status.node.as_str(), status.sessions, status.schema), ("h1", UpOf { up: 1, of: 2 }, 0));
+        assert_eq!(NodeStatus::read(&kv("/calico/v1/Ready", "true")), None);
+    }
+}

@@ -1,0 +1,227 @@
+//! What of this host the judge is told: read, never changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use tortie_config::key::prefix;
+
+use super::ports::{self, Owner};
+use crate::agent::{Role, Surroundings};
+use crate::api::status::Status;
+use crate::cli::Globals;
+use crate::cli::failure::Exit;
+use crate::speaker::SocketAbility;
+use tortie_kernel::Ability;
+
+/// What ports BGP and HTTP take by default.
+pub(super) const PORTS: [u16; 2] = [179, 9099];
+/// Programs that do the same work.
+const RIVALS: [&str; 6] = ["bird", "bird6", "calico-felix", "calico-node", "confd", "bgpd"];
+
+/// All that is known of the host; what could not be read is `None`.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) kernel: String,
+    pub(super) abilities: Vec<Ability>,
+    pub(super) sockets: Vec<SocketAbility>,
+    /// Effective capabilities, a bit each.
+    pub(super) capabilities: Option<u64>,
+    pub(super) ports: BTreeMap<u16, Vec<Owner>>,
+    pub(super) rivals: Vec<Owner>,
+    /// Rules of Felix in the old tables, and in those of nf_tables; `None`: that could not be read.
+    pub(super) felix_rules: [Option<usize>; 2],
+    /// NetworkManager runs; whether it is told to leave our interfaces alone.
+    pub(super) network_manager: Option<bool>,
+    pub(super) group: bool,
+    pub(super) socket: Option<SocketFile>,
+    pub(super) store: Option<Result<StoreSeen, (Exit, String)>>,
+    pub(super) agent: Option<Result<Status, (Exit, String)>>,
+    pub(super) surroundings: Surroundings,
+    pub(super) role: Role,
+}
+
+/// The file of the agent's socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SocketFile {
+    pub(super) is_socket: bool,
+    /// Permission bits.
+    pub(super) mode: u32,
+    /// It belongs to the group `tortie`.
+    pub(super) of_group: bool,
+}
+
+/// What the store says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct StoreSeen {
+    pub(super) describe: String,
+    pub(super) revision: u64,
+    /// Keys of pools.
+    pub(super) pools: usize,
+    /// The value of `Ready`, where there is one.
+    pub(super) ready: Option<String>,
+    /// A pool wants IPIP.
+    pub(super) ipip: bool,
+}
+
+/// Reads the host.
+pub(super) fn read(socket: &Path) -> Seen {
+    let group = group_id("tortie");
+    let surroundings = Surroundings::read(links());
+    Seen {
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        capabilities: surroundings.capabilities,
+        ports: ports::owners(&PORTS),
+        rivals: rivals(&ports::processes()),
+        felix_rules: ["iptables-legacy-save", "iptables-nft-save"].map(felix_rules),
+        network_manager: network_manager(),
+        group: group.is_some(),
+        socket: socket_file(socket, group),
+        role: role(&surroundings),
+        surroundings,
+        ..Seen::default()
+    }
+}
+
+/// Asks the store.
+pub(super) async fn store(globals: &Globals) -> Result<StoreSeen, (Exit, String)> {
+    let told = |failure: crate::cli::Failure| (failure.exit, failure.text);
+    let store = crate::cli::store::open(globals, false).await.map_err(told)?;
+    let wanted = [prefix::POOLS.to_owned(), "/calico/v1/Ready".to_owned()];
+    let snapshot = store.list(&wanted).await.map_err(|e| told(e.into()))?;
+    let text = |value: &[u8]| String::from_utf8_lossy(value).trim().to_owned();
+    let pools: Vec<_> = snapshot.entries.iter().filter(|e| e.key.contains("/pool/")).collect();
+    Ok(StoreSeen {
+        describe: store.describe(),
+        revision: snapshot.revision,
+        pools: pools.len(),
+        ready: snapshot.entries.iter().find(|e| e.key == "/calico/v1/Ready").map(|e| text(&e.value)),
+        ipip: pools.iter().any(|e| text(&e.value).contains("\"tunl")),
+    })
+}
+
+/// Name, MTU and whether it is up of each interface.
+fn links() -> Vec<(String, u32, bool)> {
+    let one = |entry: fs::DirEntry| {
+        let name = entry.file_name().to_str()?.to_owned();
+        let mtu = fs::read_to_string(entry.path().join("mtu")).ok()?.trim().parse().ok()?;
+        let flags = fs::read_to_string(entry.path().join("flags")).ok()?;
+        let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).ok()?;
+        Some((name, mtu, flags & 1 != 0))
+    };
+    fs::read_dir("/sys/class/net").into_iter().flatten().flatten().filter_map(one).collect()
+}
+
+/// Interfaces of the default routes of the main table, from the text of `/proc/net/route`.
+fn default_interfaces(table: &str) -> BTreeSet<String> {
+    let row = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let (name, destination) = (fields.next()?, fields.next()?);
+        let mask = fields.nth(5)?;
+        (destination == "00000000" && mask == "00000000").then(|| name.to_owned())
+    };
+    table.lines().skip(1).filter_map(row).collect()
+}
+
+fn role(now: &Surroundings) -> Role {
+    let table = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let workloads = now.links.iter().filter(|l| l.name.starts_with("cali"));
+    Role {
+        programs: true,
+        low_port: true,
+        // The agent switches forwarding on; before it ran that is no finding.
+        routes: [false, false],
+        uplinks: default_interfaces(&table),
+        tunnel: now.links.iter().find(|l| l.name == "tunl0" && l.up).map(|l| l.name.clone()),
+        workloads: workloads.map(|l| (l.name.clone(), l.name.clone())).collect(),
+    }
+}
+
+fn rivals(processes: &[(u32, String)]) -> Vec<Owner> {
+    let one = |(pid, name): &(u32, String)| {
+        RIVALS.contains(&name.as_str()).then(|| Owner { pid: *pid, name: name.clone() })
+    };
+    processes.iter().filter_map(one).collect()
+}
+
+/// How many rules of Felix a tool's listing has. A tool that is not there has none to show, and a kernel without its
+/// tables neither; what it may not list is `None`.
+fn felix_rules(tool: &str) -> Option<usize> {
+    // Asking would load the modules of the old tables.
+    if tool.contains("legacy") && fs::read_to_string("/proc/net/ip_tables_names").is_ok_and(|t| t.is_empty())
+    {
+        return Some(0);
+    }
+    let output = Command::new(tool).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    match output {
+        Ok(output) if output.status.success() => Some(count_felix(&String::from_utf8_lossy(&output.stdout))),
+        Ok(_) => None,
+        Err(_) => Some(0),
+    }
+}
+
+/// Rules in, or that lead to, chains of Felix.
+fn count_felix(listing: &str) -> usize {
+    listing.lines().filter(|l| l.starts_with("-A ") && l.contains("cali-")).count()
+}
+
+/// `None`: it does not run.
+fn network_manager() -> Option<bool> {
+    ports::processes().iter().any(|(_, name)| name == "NetworkManager").then(|| {
+        let folders =
+            ["/etc/NetworkManager/conf.d", "/usr/lib/NetworkManager/conf.d", "/run/NetworkManager/conf.d"];
+        let files = folders.iter().flat_map(|f| fs::read_dir(f).into_iter().flatten().flatten());
+        let main = [Path::new("/etc/NetworkManager/NetworkManager.conf").to_owned()];
+        files.map(|f| f.path()).chain(main).any(|p| fs::read_to_string(p).is_ok_and(|t| leaves_alone(&t)))
+    })
+}
+
+/// Whether a configuration file has `unmanaged-devices` with our interfaces (NetworkManager.conf(5)).
+fn leaves_alone(text: &str) -> bool {
+    text.lines().any(|line| {
+        let line = line.trim();
+        line.starts_with("unmanaged-devices") && line.contains("interface-name:cali")
+    })
+}
+
+fn socket_file(path: &Path, group: Option<u32>) -> Option<SocketFile> {
+    let meta = fs::symlink_metadata(path).ok()?;
+    Some(SocketFile {
+        is_socket: meta.file_type().is_socket(),
+        mode: meta.mode() & 0o777,
+        of_group: group == Some(meta.gid()),
+    })
+}
+
+fn group_id(name: &str) -> Option<u32> {
+    let text = fs::read_to_string("/etc/group").ok()?;
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_print_is_read() {
+        let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+            eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+            eth0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
+            eth1\t00000000\t010200C0\t0003\t0\t0\t10\t00000000\t0\t0\t0\n";
+        assert_eq!(default_interfaces(routes).into_iter().collect::<Vec<_>>(), ["eth0", "eth1"]);
+        // As Felix 3.20 leaves it: `iptables-save`, shortened.
+        let listing = "*filter\n:INPUT ACCEPT [0:0]\n:cali-INPUT - [0:0]\n\
+            -A INPUT -m comment --comment \"cali:Cz_u1IQiXIMmKD4c\" -j cali-INPUT\n\
+            -A cali-INPUT -i cali+ -j cali-wl-to-host\n-A INPUT -p tcp --dport 22 -j ACCEPT\nCOMMIT\n";
+        assert_eq!(count_felix(listing), 2);
+        assert!(leaves_alone("[keyfile]\nunmanaged-devices=interface-name:cali*;interface-name:tunl*\n"));
+        assert!(!leaves_alone("[keyfile]\n# unmanaged-devices=interface-name:cali*\n"));
+        let found = rivals(&[(1, "systemd".to_owned()), (812, "bird".to_owned())]);
+        assert_eq!(found, [Owner { pid: 812, name: "bird".to_owned() }]);
+    }
+}

@@ -1,0 +1,394 @@
+//! Routes: blackholes of own blocks, blocks of other hosts, workloads, the tunnel, and what was learned from outside.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use tortie_net::Cidr;
+
+use super::{Judgement, Plane, Verdict};
+use crate::foreign::intent::{Remote, Wanted};
+use crate::foreign::types::{BIRD, BirdRoute, Found, Look, MainHop, MainRoute, RouteKind};
+use tortie_engine::policy::EndpointPolicy;
+use tortie_engine::routing::{self, FilterRoute, Hop, KernelRoute, PeerIntent};
+use tortie_kernel::protocol_name;
+
+/// `RTPROT_KERNEL`: routes of the kernel itself.
+const KERNEL: u8 = 2;
+
+/// What BIRD knows of prefixes: its BGP routes, best first.
+type Learned<'a> = BTreeMap<Cidr, Vec<&'a BirdRoute>>;
+
+struct Court<'a> {
+    wanted: &'a Wanted,
+    found: &'a Found,
+    look: &'a Look,
+    learned: Learned<'a>,
+    /// Prefixes that were spoken of.
+    done: BTreeSet<Cidr>,
+}
+
+pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
+    let mut court =
+        Court { wanted, found, look: &found.look, learned: learned(found), done: BTreeSet::new() };
+    court.blackholes(out);
+    court.workloads(out);
+    court.remote(out);
+    court.outside(out);
+    court.rest(out);
+    court.tunnel(out);
+}
+
+fn learned(found: &Found) -> Learned<'_> {
+    let mut all = Learned::new();
+    for bird in &found.birds {
+        let sessions: BTreeSet<&str> = bird.sessions().map(|p| p.name.as_str()).collect();
+        for route in bird.routes.iter().filter(|route| sessions.contains(route.from.as_str())) {
+            all.entry(route.prefix).or_default().push(route);
+        }
+    }
+    for routes in all.values_mut() {
+        routes.sort_by_key(|route| !route.best);
+    }
+    all
+}
+
+impl Court<'_> {
+    fn absent(&self, out: &mut Judgement, plane: Plane, prefix: Cidr, what: &str) {
+        if self.look.is_partial() {
+            let why = "the main table changed each time it was read, so it may only have been overlooked";
+            out.put(plane, Verdict::NotJudged, prefix.to_string(), format!("{what}: not seen, and {why}"));
+        } else {
+            out.put(plane, Verdict::Missing, prefix.to_string(), format!("{what}: missing"));
+        }
+    }
+
+    fn blackholes(&mut self, out: &mut Judgement) {
+        for block in &*self.wanted.intent.blackholes {
+            self.done.insert(*block);
+            match self.look.at(block).first() {
+                None => self.absent(out, Plane::Route, *block, "blackhole of an own block"),
+                Some(route) if route.kind == RouteKind::Blackhole => out.equal(Plane::Route),
+                Some(route) => {
+                    let text =
+                        format!("should be the blackhole of an own block, and is {}", self.words(route));
+                    out.put(Plane::Route, Verdict::Different, block.to_string(), text);
+                }
+            }
+        }
+    }
+
+    /// Routes to the workloads of this host.
+    fn workloads(&mut self, out: &mut Judgement) {
+        let mut count = 0;
+        for policy in self.wanted.ruleset.endpoints.values() {
+            let EndpointPolicy::Workload(workload) = &**policy else { continue };
+            if !workload.active {
+                continue;
+            }
+            count += 1;
+            let name = workload.interface.as_str();
+            let outside = workload.nats.iter().map(|(_, outside)| Cidr::host(*outside));
+            for prefix in workload.nets.iter().copied().chain(outside) {
+                // Of two endpoints with one prefix the first has it.
+                if !self.done.insert(prefix) {
+                    continue;
+                }
+                let Some((ifindex, _)) = self.look.link(name) else {
+                    let text = format!("route to {name}: there is no such interface");
+                    out.put(Plane::Interface, Verdict::Missing, prefix.to_string(), text);
+                    continue;
+                };
+                match self.look.at(&prefix).first() {
+                    None => self.absent(out, Plane::Interface, prefix, &format!("route to {name}")),
+                    Some(route) if route.hops == [MainHop { gateway: None, ifindex }] => {
+                        out.equal(Plane::Interface);
+                    }
+                    Some(route) => {
+                        let text = format!("should lead to {name}, and is {}", self.words(route));
+                        out.put(Plane::Interface, Verdict::Different, prefix.to_string(), text);
+                    }
+                }
+            }
+        }
+        if count > 0 {
+            let text = format!("static neighbours and sysctls of {count} workloads are not compared");
+            out.put(Plane::Interface, Verdict::NotJudged, "neighbours", text);
+        }
+    }
+
+    /// What other hosts announce.
+    fn remote(&mut self, out: &mut Judgement) {
+        let Some(remote) = &self.wanted.remote else {
+            let why = "the affinities of other hosts could not be read from the store";
+            out.put(Plane::Route, Verdict::NotJudged, "blocks of other hosts", why);
+            return;
+        };
+        for (prefix, remote) in remote {
+            if self.done.insert(*prefix) {
+                self.one_remote(*prefix, remote, out);
+            }
+        }
+    }
+
+    fn one_remote(&self, prefix: Cidr, remote: &Remote, out: &mut Judgement) {
+        let what = if remote.borrowed { "workload" } else { "block" };
+        let whose = format!("{what} of {}", remote.host);
+        let not_judged = |out: &mut Judgement, why: String| {
+            out.put(Plane::Route, Verdict::NotJudged, prefix.to_string(), format!("{whose}: {why}"));
+        };
+        let told = self.learned.get(&prefix).and_then(|routes| routes.iter().find(|route| route.best));
+        let says = told.and_then(|route| route.next_hop);
+        let next_hop = match (remote.direct, remote.next_hop, says) {
+            (true, Some(next_hop), says) => {
+                if let Some(says) = says.filter(|says| *says != next_hop) {
+                    let text = format!(
+                        "{whose}: the host's address is {next_hop}, and BIRD has the next hop {says} from {}",
+                        told.map_or("", |route| route.from.as_str())
+                    );
+                    return out.put(Plane::Route, Verdict::Different, prefix.to_string(), text);
+                }
+                next_hop
+            }
+            (_, _, Some(says)) => says,
+            (false, Some(_), None) if self.found.bird_tells(prefix.is_v4()) => {
+                // BIRD learned nothing for it, and there is no session of the mesh that could have told us.
+                return match self.look.at(&prefix).first() {
+                    None => self.absent(out, Plane::Route, prefix, &format!("route to {whose}")),
+                    Some(route) => not_judged(
+                        out,
+                        format!(
+                            "{}, and BIRD learned nothing for it: who says so is not known",
+                            self.words(route)
+                        ),
+                    ),
+                };
+            }
+            (false, Some(_), None) => {
+                let why = "no session of the mesh leads there, and only BIRD knows the next hop: its control \
+                           socket was not read";
+                return not_judged(out, why.to_owned());
+            }
+            (_, None, None) => {
+                return not_judged(out, "that host has no address of this family in the store".to_owned());
+            }
+        };
+        self.compare(prefix, next_hop, &whose, out);
+    }
+
+    /// A learned route as the kernel should have it, and has it.
+    fn compare(&self, prefix: Cidr, next_hop: IpAddr, whose: &str, out: &mut Judgement) {
+        let view = &self.wanted.intent.view;
+        let resolve = |addr| self.look.resolve(addr);
+        let wanted = routing::kernel_route(view, prefix, &[next_hop], resolve, self.look.has_tunnel());
+        let found = self.look.at(&prefix).first();
+        match (wanted, found) {
+            (KernelRoute::Withheld { .. }, None) => {}
+            (KernelRoute::Withheld { reason }, Some(route)) => {
+                let text = format!(
+                    "{whose}: is {}, and Tortie would hold it back: {reason} (next hop {next_hop})",
+                    self.words(route)
+                );
+                out.put(Plane::Route, Verdict::Different, prefix.to_string(), text);
+            }
+            (KernelRoute::Via { .. }, None) => {
+                self.absent(out, Plane::Route, prefix, &format!("route to {whose} over {next_hop}"));
+            }
+            (KernelRoute::Via { hops, reason }, Some(route)) => {
+                let hops: BTreeSet<MainHop> = hops.iter().filter_map(|hop| self.main(hop)).collect();
+                let there: BTreeSet<MainHop> = route.hops.iter().copied().collect();
+                if route.kind == RouteKind::Unicast && hops == there {
+                    out.equal(Plane::Route);
+                } else if route.hops.len() > 1 && self.paths(&prefix) > 1 {
+                    let text = format!(
+                        "{whose}: is {}: BIRD shares the load between paths that it ranks by its own order",
+                        self.words(route)
+                    );
+                    out.put(Plane::Route, Verdict::NotJudged, prefix.to_string(), text);
+                } else {
+                    let text = format!(
+                        "{whose}: should be {} ({reason}), and is {}",
+                        self.hops(hops.iter()),
+                        self.words(route)
+                    );
+                    out.put(Plane::Route, Verdict::Different, prefix.to_string(), text);
+                }
+            }
+        }
+    }
+
+    /// What BIRD learned besides blocks and workloads of this cluster.
+    fn outside(&mut self, out: &mut Judgement) {
+        let best = |(prefix, routes): (&Cidr, &Vec<&'_ BirdRoute>)| {
+            // Where another protocol of BIRD has a better one it is told with the rest.
+            routes.first().filter(|route| route.best).map(|route| (*prefix, (*route).clone()))
+        };
+        let learned: Vec<(Cidr, BirdRoute)> =
+            self.learned.iter().filter(|(prefix, _)| !self.done.contains(prefix)).filter_map(best).collect();
+        for (prefix, route) in &learned {
+            self.done.insert(*prefix);
+            let whose = format!("learned from {}", route.from);
+            let subject = prefix.to_string();
+            let Some(peer) = self.peer(&route.from) else {
+                let text = format!("{whose}: the store wants no such session");
+                out.put(Plane::Route, Verdict::Extra, subject, text);
+                continue;
+            };
+            if self.inside_pool(prefix) && self.wanted.remote.is_some() && !peer.is_router() {
+                let text =
+                    format!("{whose}: inside a pool, and no host has a confirmed block or a workload for it");
+                out.put(Plane::Route, Verdict::Extra, subject, text);
+                continue;
+            }
+            if !peer.policy.filters.is_empty() {
+                let text =
+                    format!("{whose}: the filters of this peer read attributes that were not asked for");
+                out.put(Plane::Route, Verdict::NotJudged, subject, text);
+                continue;
+            }
+            let intent = &self.wanted.intent;
+            if let Err(gate) =
+                routing::import(&intent.view, &intent.addresses, &peer.policy, &FilterRoute::local(*prefix))
+            {
+                match self.look.at(prefix).first() {
+                    None => {}
+                    Some(there) => {
+                        let text =
+                            format!("{whose}: is {}, and Tortie would not use it: {gate}", self.words(there));
+                        out.put(Plane::Route, Verdict::Extra, subject, text);
+                    }
+                }
+                continue;
+            }
+            match route.next_hop {
+                Some(next_hop) => self.compare(*prefix, next_hop, &whose, out),
+                None => {
+                    out.put(
+                        Plane::Route,
+                        Verdict::NotJudged,
+                        subject,
+                        format!("{whose}: BIRD tells no next hop"),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Routes in the kernel that were not spoken of: BIRD's, and those on workloads' interfaces.
+    fn rest(&mut self, out: &mut Judgement) {
+        let mut last = None;
+        for route in self.look.routes() {
+            if self.done.contains(&route.prefix) || last == Some(route.prefix) {
+                continue;
+            }
+            let workload = self.wanted.rules
+                && route.protocol != KERNEL
+                && route.hops.iter().any(|hop| {
+                    self.look.interface(hop.ifindex).is_some_and(|name| self.wanted.globals.is_workload(name))
+                });
+            if workload {
+                last = Some(route.prefix);
+                let text = format!("{}: no endpoint of this host has it", self.words(route));
+                out.put(Plane::Interface, Verdict::Extra, route.prefix.to_string(), text);
+            } else if route.protocol == BIRD && !self.is_copy(route) {
+                last = Some(route.prefix);
+                let (verdict, why) = self.unexplained(route);
+                out.put(
+                    Plane::Route,
+                    verdict,
+                    route.prefix.to_string(),
+                    format!("{}: {why}", self.words(route)),
+                );
+            }
+        }
+    }
+
+    fn unexplained(&self, route: &MainRoute) -> (Verdict, &'static str) {
+        if self.wanted.unsettled.contains(&route.prefix) {
+            let why = "this host's affinity to the block is not confirmed, or the block names another host";
+            return (Verdict::Extra, why);
+        }
+        if route.kind == RouteKind::Blackhole {
+            return (Verdict::Extra, "no own block");
+        }
+        if !self.found.bird_tells(route.prefix.is_v4()) {
+            return (
+                Verdict::NotJudged,
+                "where BIRD has it from only its control socket tells, which was not read",
+            );
+        }
+        if self.wanted.remote.is_none() {
+            return (Verdict::NotJudged, "the affinities of other hosts could not be read");
+        }
+        let known = self.found.birds.iter().flat_map(|bird| &bird.routes).any(|r| r.prefix == route.prefix);
+        match known {
+            true => {
+                (Verdict::NotJudged, "BIRD has it from another protocol than BGP, by its own configuration")
+            }
+            false => (Verdict::Extra, "nobody announces it any more, and BIRD itself does not have it"),
+        }
+    }
+
+    /// BIRD writes connected networks a second time.
+    fn is_copy(&self, route: &MainRoute) -> bool {
+        let connected = |other: &MainRoute| other.protocol == KERNEL && other.hops == route.hops;
+        route.hops.iter().all(|hop| hop.gateway.is_none())
+            && !route.hops.is_empty()
+            && self.look.at(&route.prefix).iter().any(connected)
+    }
+
+    fn tunnel(&self, out: &mut Judgement) {
+        let Some(tunnel) = &self.wanted.intent.tunnel else { return };
+        let wrong = self.look.tunnel_differences(tunnel, self.wanted.intent.view.node_v4);
+        if wrong.is_empty() {
+            out.equal(Plane::Interface);
+        }
+        for text in wrong {
+            out.put(Plane::Interface, Verdict::Different, "tunl0", text);
+        }
+    }
+
+    fn peer(&self, session: &str) -> Option<&PeerIntent> {
+        let peers = &self.wanted.intent.peers;
+        let by_address = || {
+            let told =
+                self.found.birds.iter().flat_map(|bird| bird.sessions()).find(|p| p.name == session)?;
+            peers.values().find(|peer| Some(peer.remote.ip()) == told.neighbor)
+        };
+        peers.get(session).or_else(by_address)
+    }
+
+    fn paths(&self, prefix: &Cidr) -> usize {
+        self.learned.get(prefix).map_or(0, Vec::len)
+    }
+
+    fn inside_pool(&self, prefix: &Cidr) -> bool {
+        self.wanted.intent.view.pool_of(prefix).is_some()
+    }
+
+    fn main(&self, hop: &Hop) -> Option<MainHop> {
+        Some(match hop {
+            Hop::Plain { gateway, ifindex } => MainHop { gateway: Some(*gateway), ifindex: *ifindex },
+            Hop::Tunnel { remote } => {
+                MainHop { gateway: Some(IpAddr::V4(*remote)), ifindex: self.look.link("tunl0")?.0 }
+            }
+        })
+    }
+
+    fn hops<'h>(&self, hops: impl Iterator<Item = &'h MainHop>) -> String {
+        let one = |hop: &MainHop| {
+            let dev = self.look.interface(hop.ifindex).unwrap_or("?");
+            hop.gateway.map_or_else(|| format!("dev {dev}"), |gateway| format!("via {gateway} dev {dev}"))
+        };
+        hops.map(one).collect::<Vec<_>>().join(" and ")
+    }
+
+    /// A route as `ip route` has it, shortened.
+    fn words(&self, route: &MainRoute) -> String {
+        let protocol = protocol_name(route.protocol);
+        match route.kind {
+            RouteKind::Blackhole => format!("a blackhole, proto {protocol}"),
+            RouteKind::Other => format!("a route that refuses, proto {protocol}"),
+            RouteKind::Unicast => format!("{}, proto {protocol}", self.hops(route.hops.iter())),
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Packet rules: the chains of Felix for each endpoint, what leads to them and what they lead to.
+//!
+//! What is compared is which policies and profiles a packet of an endpoint meets, in which order, and what their rules match
+//! where Felix writes them the simple way. The frame (failsafe ports, what workloads may ask of their host, IPIP) is not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Judgement, Plane, Verdict};
+use crate::foreign::compare::rule_bodies::{Line, of_felix, of_store, pass_mark};
+use crate::foreign::felix::chain_name;
+use crate::foreign::intent::Wanted;
+use crate::foreign::types::{Backend, FelixTable, Found};
+use tortie_engine::policy::{ChainId, Direction, EndpointPolicy, Source, Stages, host_interfaces};
+
+/// Prefixes of Felix's chains of endpoints: to and from workloads, to and from interfaces of the host.
+const ENDS: [&str; 4] = ["cali-tw-", "cali-fw-", "cali-th-", "cali-fh-"];
+/// And those of policies and profiles, inbound and outbound.
+const SOURCES: [&str; 4] = ["cali-pi-", "cali-po-", "cali-pri-", "cali-pro-"];
+
+/// Why rules of Calico 1 are not compared.
+const OLD: &str = "Felix of Calico 1 wrote them, whose chains are not compared";
+
+/// A chain of an endpoint as it should be.
+struct Chain<'a> {
+    interface: String,
+    prefix: &'static str,
+    /// Its dispatch chains begin so.
+    dispatch: &'static str,
+    /// The packets that it sees come by the interface.
+    comes: bool,
+    active: bool,
+    stages: &'a Stages,
+}
+
+pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
+    let chains = chains(wanted, found);
+    for v4 in [true, false] {
+        if !v4 && !wanted.globals.ipv6 {
+            continue;
+        }
+        let unread: Vec<&str> = Backend::ALL
+            .into_iter()
+            .filter(|backend| !found.felix.read.contains(&(*backend, v4)))
+            .map(|backend| backend.tool(true))
+            .collect();
+        match found.felix.table(v4, "filter") {
+            Some(table) => filter(wanted, table, &chains, out),
+            None if !unread.is_empty() || found.felix.has_old(v4, "filter") => {
+                let why = match found.felix.has_old(v4, "filter") {
+                    true => OLD.to_owned(),
+                    false => format!("the rules of {} could not be listed", unread.join(" and ")),
+                };
+                for name in names(&chains) {
+                    out.put(Plane::Rule, Verdict::NotJudged, subject(v4, name), why.as_str());
+                }
+            }
+            None => {
+                for name in names(&chains) {
+                    out.put(
+                        Plane::Rule,
+                        Verdict::Missing,
+                        subject(v4, name),
+                        "Felix has no chains in the table `filter`",
+                    );
+                }
+            }
+        }
+        twice(v4, found, out);
+        if v4 || found.felix.table(v4, "nat").is_some() {
+            nat(v4, wanted, found, &unread, out);
+        }
+    }
+}
+
+fn subject(v4: bool, name: &str) -> String {
+    if v4 { name.to_owned() } else { format!("{name} (IPv6)") }
+}
+
+fn names<'a>(chains: &'a [Chain<'_>]) -> BTreeSet<&'a str> {
+    chains.iter().map(|chain| chain.interface.as_str()).collect()
+}
+
+fn chains<'a>(wanted: &'a Wanted, found: &Found) -> Vec<Chain<'a>> {
+    let mut all = Vec::new();
+    for policy in wanted.ruleset.endpoints.values() {
+        let EndpointPolicy::Workload(workload) = &**policy else { continue };
+        let one = |prefix, dispatch, comes, stages| Chain {
+            interface: workload.interface.to_string(),
+            prefix,
+            dispatch,
+            comes,
+            active: workload.active,
+            stages,
+        };
+        all.push(one("cali-tw-", "cali-to-wl-dispatch", false, &workload.inbound));
+        all.push(one("cali-fw-", "cali-from-wl-dispatch", true, &workload.outbound));
+    }
+    let interfaces = found.look.interfaces();
+    let interfaces = interfaces.iter().map(|(name, addrs)| (*name, addrs.iter().copied()));
+    for (interface, key) in host_interfaces(&wanted.ruleset, &wanted.globals, interfaces) {
+        let Some(EndpointPolicy::Host(host)) = wanted.ruleset.endpoints.get(&key).map(|policy| &**policy)
+        else {
+            continue;
+        };
+        let one = |prefix, dispatch, comes, stages| Chain {
+            interface: interface.to_string(),
+            prefix,
+            dispatch,
+            comes,
+            active: true,
+            stages,
+        };
+        all.push(one("cali-th-", "cali-to-host-endpoint", false, &host.outbound));
+        all.push(one("cali-fh-", "cali-from-host-endpoint", true, &host.inbound));
+    }
+    all
+}
+
+/// The table that filters, of one family.
+fn filter(wanted: &Wanted, table: &FelixTable, chains: &[Chain<'_>], out: &mut Judgement) {
+    for hook in ["INPUT", "FORWARD", "OUTPUT"] {
+        let target = format!("cali-{hook}");
+        let leads = table.hooks.iter().any(|(chain, rule)| chain == hook && rule.target() == Some(&target));
+        if leads {
+            out.equal(Plane::Rule);
+        } else {
+            let text = format!("no rule of {hook} leads to {target}: Felix's rules do not act there");
+            out.put(Plane::Rule, Verdict::Missing, subject(table.v4, hook), text);
+        }
+    }
+    let mut known: BTreeSet<String> = BTreeSet::new();
+    for chain in chains {
+        known.insert(chain_name(chain.prefix, &chain.interface));
+        one(chain, table, out);
+    }
+    bodies(wanted, table, out);
+    if !chains.is_empty() {
+        let text =
+            "failsafe ports, what workloads may ask of their host, and who may send IPIP are not compared";
+        out.put(Plane::Rule, Verdict::NotJudged, subject(table.v4, "frame"), text);
+    }
+    for name in table.chains.keys() {
+        let ours = ENDS.iter().any(|prefix| name.starts_with(prefix));
+        if ours && !known.contains(name) {
+            let text = "a chain of an endpoint that this host does not have";
+            out.put(Plane::Rule, Verdict::Extra, subject(table.v4, name), text);
+        }
+    }
+}
+
+/// One chain of an endpoint.
+fn one(chain: &Chain<'_>, table: &FelixTable, out: &mut Judgement) {
+    let name = chain_name(chain.prefix, &chain.interface);
+    let place = subject(table.v4, &name);
+    let Some(rules) = table.chains.get(&name) else {
+        return out.put(Plane::Rule, Verdict::Missing, place, format!("the chain of {}", chain.interface));
+    };
+    let leads = table.chains.iter().filter(|(from, _)| from.starts_with(chain.dispatch)).any(|(_, rules)| {
+        rules.iter().any(|rule| {
+            let by = if chain.comes { rule.comes_by() } else { rule.leaves_by() };
+            rule.target() == Some(&name) && by == Some(chain.interface.as_str())
+        })
+    });
+    if !leads {
+        let text = format!("no rule of {} sends packets of {} there", chain.dispatch, chain.interface);
+        return out.put(Plane::Rule, Verdict::Different, place, text);
+    }
+    let there: Vec<&str> = rules
+        .iter()
+        .filter_map(|rule| rule.target())
+        .filter(|target| SOURCES.iter().any(|prefix| target.starts_with(prefix)))
+        .collect();
+    if !chain.active {
+        return match there.first() {
+            None if rules.iter().any(|rule| rule.target() == Some("DROP")) => out.equal(Plane::Rule),
+            _ => out.put(
+                Plane::Rule,
+                Verdict::Different,
+                place,
+                "the endpoint is not active, and the chain lets packets on",
+            ),
+        };
+    }
+    if chain.stages.tiers.len() > 1 {
+        let why = "its policies are in several tiers, which Felix 2 takes for one";
+        return out.put(Plane::Rule, Verdict::NotJudged, place, why);
+    }
+    let wanted: Vec<String> = chain.stages.chains().map(name_of).collect();
+    if wanted.iter().map(String::as_str).eq(there.iter().copied()) {
+        return out.equal(Plane::Rule);
+    }
+    let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
+    let text = format!("packets should meet {}, and meet {}", list(&wanted), list(&there));
+    out.put(Plane::Rule, Verdict::Different, place, text);
+}
+
+/// The chain of a policy or a profile.
+fn name_of(id: &ChainId) -> String {
+    match (&id.source, id.direction) {
+        (Source::Policy { name, .. }, Direction::Inbound) => chain_name("cali-pi-", name),
+        (Source::Policy { name, .. }, Direction::Outbound) => chain_name("cali-po-", name),
+        (Source::Profile(name), Direction::Inbound) => chain_name("cali-pri-", name),
+        (Source::Profile(name), Direction::Outbound) => chain_name("cali-pro-", name),
+    }
+}
+
+/// Where two chains part.
+fn first_difference(ours: &[Line], theirs: &[Line]) -> String {
+    let same = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
+    let word = |line: Option<&Line>| line.map_or_else(|| "nothing".to_owned(), |line| format!("`{line}`"));
+    format!("has as rule {}: {}, and should have: {}", same + 1, word(theirs.get(same)), word(ours.get(same)))
+}
+
+/// The chains of policies and profiles: whether they are there, and what their rules match where that can be read.
+fn bodies(wanted: &Wanted, table: &FelixTable, out: &mut Judgement) {
+    let here: BTreeSet<&ChainId> = wanted
+        .ruleset
+        .endpoints
+        .values()
+        .flat_map(|policy| match &**policy {
+            EndpointPolicy::Workload(w) => w.inbound.chains().chain(w.outbound.chains()),
+            EndpointPolicy::Host(h) => h.inbound.chains().chain(h.outbound.chains()),
+        })
+        .collect();
+    let early = wanted.ruleset.chains.keys().filter(|id| !here.contains(id)).count();
+    if early > 0 {
+        let text = format!(
+            "{early} chains act before connection tracking or DNAT: the tables raw and mangle are not compared"
+        );
+        out.put(Plane::Rule, Verdict::NotJudged, subject(table.v4, "raw, mangle"), text);
+    }
+    let ids: BTreeMap<String, &ChainId> = here.iter().map(|id| (name_of(id), *id)).collect();
+    let pass = pass_mark(table);
+    for (name, id) in &ids {
+        let place = subject(table.v4, name);
+        match table.chains.get(name) {
+            None => out.put(Plane::Rule, Verdict::Missing, place, format!("the chain of {}", id.source)),
+            Some(rules) => {
+                let chain = wanted.ruleset.chains.get(*id);
+                let ours = chain.and_then(|chain| of_store(&chain.rules, table.v4));
+                match (ours, of_felix(rules, pass, table.v4)) {
+                    (Some(ours), Some(theirs)) if ours == theirs => out.equal(Plane::Rule),
+                    (Some(ours), Some(theirs)) => {
+                        let text = format!("the chain of {} {}", id.source, first_difference(&ours, &theirs));
+                        out.put(Plane::Rule, Verdict::Different, place, text);
+                    }
+                    _ => {
+                        let text = format!(
+                            "the chain of {} is there; its {} rules are not of the simple kind that is compared",
+                            id.source,
+                            rules.len()
+                        );
+                        out.put(Plane::Rule, Verdict::NotJudged, place, text);
+                    }
+                }
+            }
+        }
+    }
+    // Felix writes both directions of a policy that acts here, used or not.
+    let sources: BTreeSet<&Source> = wanted.ruleset.chains.keys().map(|id| &id.source).collect();
+    let both = |source: &&Source| {
+        [Direction::Inbound, Direction::Outbound]
+            .map(|direction| name_of(&ChainId { source: (*source).clone(), direction }))
+    };
+    let known: BTreeSet<String> = sources.iter().flat_map(both).collect();
+    for name in table.chains.keys() {
+        if SOURCES.iter().any(|prefix| name.starts_with(prefix)) && !known.contains(name) {
+            let text = "a chain of a policy or profile that acts on no endpoint of this host";
+            out.put(Plane::Rule, Verdict::Extra, subject(table.v4, name), text);
+        }
+    }
+}
+
+/// Both backends act on packets.
+fn twice(v4: bool, found: &Found, out: &mut Judgement) {
+    let all: Vec<&FelixTable> =
+        found.felix.tables.iter().filter(|table| table.v4 == v4 && table.name == "filter").collect();
+    if let [first, second, ..] = all.as_slice() {
+        let less = (first.old, second.chains.len()) > (second.old, first.chains.len());
+        let old = if less { first } else { second };
+        let text = format!(
+            "{} has chains of Felix, too, and they act on every packet: what an earlier Felix left",
+            old.backend.tool(true)
+        );
+        out.put(Plane::Rule, Verdict::Extra, subject(v4, old.backend.tool(true)), text);
+    }
+}
+
+/// Masquerading of pools.
+fn nat(v4: bool, wanted: &Wanted, found: &Found, unread: &[&str], out: &mut Judgement) {
+    let wants = wanted.globals.masquerade.iter().any(|pool| pool.is_v4() == v4);
+    let there = found.felix.table(v4, "nat").is_some_and(|table| {
+        let leads = |(chain, rule): &(String, _)| {
+            let rule: &crate::foreign::types::FelixRule = rule;
+            chain == "POSTROUTING" && rule.target() == Some("cali-POSTROUTING")
+        };
+        table.hooks.iter().any(leads)
+            && table.chains.get("cali-nat-outgoing").is_some_and(|rules| {
+                rules.iter().any(|rule| matches!(rule.target(), Some("MASQUERADE" | "SNAT")))
+            })
+    });
+    let place = subject(v4, "cali-nat-outgoing");
+    match (wants, there) {
+        (true, true) => out.equal(Plane::Rule),
+        (false, false) => {}
+        (true, false) if found.felix.has_old(v4, "nat") => {
+            out.put(Plane::Rule, Verdict::NotJudged, place, OLD);
+        }
+        (true, false) if !unread.is_empty() => {
+            out.put(
+                Plane::Rule,
+                Verdict::NotJudged,
+                place,
+                format!("the rules of {} could not be listed", unread.join(" and ")),
+            );
+        }
+        (true, false) => {
+            out.put(Plane::Rule, Verdict::Missing, place, "pools ask for masquerading, and no rule does it")
+        }
+        (false, true) => {
+            out.put(Plane::Rule, Verdict::Extra, place, "no pool asks for masquerading, and a rule does it")
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! BGP sessions: those that the store wants against those that BIRD has.
+
+use std::collections::BTreeSet;
+
+use super::{Judgement, Plane, Verdict};
+use crate::foreign::intent::Wanted;
+use crate::foreign::types::{BirdProtocol, Found};
+use tortie_engine::routing::PeerIntent;
+
+pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
+    let all: Vec<&BirdProtocol> = found.birds.iter().flat_map(|bird| bird.sessions()).collect();
+    let mut met: BTreeSet<&str> = BTreeSet::new();
+    for (name, peer) in &wanted.intent.peers {
+        let called = all.iter().find(|session| session.name == *name);
+        let there = called.or_else(|| all.iter().find(|s| s.neighbor == Some(peer.remote.ip())));
+        match there {
+            Some(session) => {
+                met.insert(&session.name);
+                one(name, peer, wanted.intent.asn, session, out);
+            }
+            None if found.bird_tells(peer.remote.is_ipv4()) => {
+                out.put(
+                    Plane::Session,
+                    Verdict::Missing,
+                    name,
+                    format!("BIRD has no session with {}", peer.remote.ip()),
+                );
+            }
+            None => {
+                let why = "no BIRD of this family answered on its control socket";
+                out.put(Plane::Session, Verdict::NotJudged, name, why);
+            }
+        }
+    }
+    for name in wanted.intent.ranges.keys() {
+        out.put(
+            Plane::Session,
+            Verdict::NotJudged,
+            name,
+            "who comes from a range of addresses is not configured",
+        );
+    }
+    for session in all.iter().filter(|session| !met.contains(session.name.as_str())) {
+        let text = match session.neighbor {
+            Some(neighbor) => format!("BIRD has a session with {neighbor} that the store does not want"),
+            None => "BIRD has a session that the store does not want".to_owned(),
+        };
+        out.put(Plane::Session, Verdict::Extra, &session.name, text);
+    }
+}
+
+fn one(name: &str, peer: &PeerIntent, own: u32, session: &BirdProtocol, out: &mut Judgement) {
+    let wanted_as = (peer.asn != 0).then_some(peer.asn);
+    let local = peer.local_asn.unwrap_or(own);
+    let mut wrong = Vec::new();
+    if session.neighbor.is_some_and(|addr| addr != peer.remote.ip()) {
+        wrong.push(format!("its neighbor should be {}", peer.remote.ip()));
+    }
+    if let (Some(wanted), Some(there)) = (wanted_as, session.neighbor_as)
+        && wanted != there
+    {
+        wrong.push(format!("the peer's AS is {there} in BIRD and {wanted} in the store"));
+    }
+    if let Some(there) = session.local_as.filter(|there| *there != local) {
+        wrong.push(format!("the own AS is {there} in BIRD and {local} in the store"));
+    }
+    let told = session.info.split_whitespace().next().unwrap_or(&session.state);
+    if !wrong.is_empty() {
+        out.put(Plane::Session, Verdict::Different, name, wrong.join("; "));
+    } else if peer.shutdown.is_some() {
+        match session.is_established() {
+            true => out.put(Plane::Session, Verdict::Different, name, "is up, and the store shuts it down"),
+            false => out.equal(Plane::Session),
+        }
+    } else if session.is_established() {
+        out.equal(Plane::Session);
+    } else {
+        let text = format!("BIRD's session is not up ({told}): what would come over it is not known");
+        out.put(Plane::Session, Verdict::NotJudged, name, text);
+    }
+}

@@ -1,0 +1,136 @@
+//! The tools of this host that read and write packet rules and address sets: `iptables-save`, `iptables-restore` of both
+//! generations and `ipset`. Who observes and who migrates ask the same ones, in the same way.
+//!
+//! What it does: finds the tool of a generation by either of its names, runs it to its end, gives what it printed. What it
+//! does not: read that. A tool that would make the kernel load its tables is not run to list them.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::foreign::types::Backend;
+
+/// A listing takes at most this long; ten thousand rules take a second.
+const LIMIT: Duration = Duration::from_secs(30);
+/// More than this of a listing is no listing, in octets.
+const LONGEST: u64 = 256 << 20;
+
+/// The names of the tables that the kernel has of `iptables-legacy`. Its tools would load them where there are none.
+#[must_use]
+pub fn legacy_tables(v4: bool) -> Vec<String> {
+    let names = if v4 { "/proc/net/ip_tables_names" } else { "/proc/net/ip6_tables_names" };
+    fs::read_to_string(names).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+/// The rules of one generation and family as `iptables-save` prints them; `None`: there is no tool for them.
+///
+/// # Errors
+/// When the tool fails, with what it said.
+pub fn saved_rules(backend: Backend, v4: bool) -> Result<Option<String>, String> {
+    if backend == Backend::Legacy && legacy_tables(v4).is_empty() {
+        return Ok(Some(String::new()));
+    }
+    of(backend, v4, "save", &[], None)
+}
+
+/// The sets of everybody as `ipset save` prints them; `None`: there is no tool for them.
+///
+/// # Errors
+/// As [`saved_rules`].
+pub fn saved_sets() -> Result<Option<String>, String> {
+    if !std::path::Path::new("/sys/module/ip_set").exists() {
+        return Ok(Some(String::new()));
+    }
+    run("ipset", &["save"], None)
+}
+
+/// Runs the tool `save` or `restore` of a generation and family; `None`: there is none.
+///
+/// # Errors
+/// As [`saved_rules`].
+pub fn of(
+    backend: Backend,
+    v4: bool,
+    verb: &str,
+    words: &[&str],
+    input: Option<&str>,
+) -> Result<Option<String>, String> {
+    if let Some(output) = run(&format!("{}-{verb}", backend.tool(v4)), words, input)? {
+        return Ok(Some(output));
+    }
+    // Hosts with one generation only have no other name for it.
+    let plain = if v4 { "iptables" } else { "ip6tables" };
+    let Some(version) = run(plain, &["--version"], None)? else { return Ok(None) };
+    if version.contains("nf_tables") != (backend == Backend::Nft) {
+        return Ok(None);
+    }
+    run(&format!("{plain}-{verb}"), words, input)
+}
+
+/// Runs a program to its end; `None`: it is not there. One that only prints has half a minute; one that is given something to
+/// write is waited for, since cut off it would leave half of that.
+///
+/// # Errors
+/// When it cannot be run or fails, with what it said.
+pub fn run(program: &str, words: &[&str], input: Option<&str>) -> Result<Option<String>, String> {
+    let begin = Instant::now();
+    let child = Command::new(program)
+        .args(words)
+        .env("LC_ALL", "C")
+        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("{program} cannot be run: {error}")),
+    };
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let (sender, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let read = out.map_or(Ok(0), |out| out.take(LONGEST).read_to_end(&mut text));
+        let _ = sender.send(read.map(|_| text));
+    });
+    let text = match input {
+        Some(input) => {
+            // One that ends early says why on its standard error.
+            let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
+            told.recv().map_err(|_| format!("{program}: its output was lost"))
+        }
+        None => told
+            .recv_timeout(LIMIT)
+            .map_err(|_| format!("{program} did not end within {} s", LIMIT.as_secs())),
+    };
+    if text.is_err() {
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(|error| format!("{program}: {error}"))?;
+    let text = text?.map_err(|error| format!("{program}: {error}"))?;
+    if status.success() {
+        return Ok(Some(String::from_utf8_lossy(&text).into_owned()));
+    }
+    let mut told = String::new();
+    let _ = err.map(|err| err.take(1_000).read_to_string(&mut told));
+    let first = told.trim().lines().next().unwrap_or("no reason told");
+    let what = [&[program], words].concat().join(" ");
+    Err(format!("{what} failed after {:.1} s: {status}: {first}", begin.elapsed().as_secs_f64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_that_is_not_there_fails_or_is_given_something_is_told_apart() {
+        assert_eq!(run("no-such-tool-of-felix", &[], None), Ok(None));
+        let said = run("ls", &["--no-such-option"], None).unwrap_err();
+        assert!(said.starts_with("ls --no-such-option failed after") && said.contains("option"), "{said}");
+        assert_eq!(run("echo", &["x"], None), Ok(Some("x\n".to_owned())));
+        // More than a pipe holds goes in while as much comes out.
+        let long = "a line of rules\n".repeat(20_000);
+        assert_eq!(run("cat", &[], Some(&long)), Ok(Some(long)));
+    }
+}

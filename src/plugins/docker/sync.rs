@@ -1,0 +1,257 @@
+//! What no driver call says, learned from dockerd's own API: labels of containers, names of networks, and what dockerd has
+//! forgotten although its release failed (it sends none twice).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tortie_config::key::{DockerItem, Key};
+use tortie_config::resource::{Labels, WorkloadEndpoint};
+
+use super::dockerd::Holdings;
+use super::error::Refusal;
+use super::network::host_interface;
+use super::poolid::PoolId;
+use super::records::{AddressRecord, EndpointRecord, NetworkRecord, PoolRecord};
+use super::state::Kind;
+use super::{LabelSource, Shared, now};
+use tortie_kernel::container;
+
+/// The label that says the network's name.
+const NETWORK_LABEL: &str = "docker.network";
+/// The first look for a container's labels; the next ones come later and later.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+/// How long a container is looked for.
+const LOOKING: Duration = Duration::from_secs(60);
+/// Between two looks for what dockerd has forgotten.
+const ROUND: Duration = Duration::from_secs(90);
+/// What is younger may still be on its way into dockerd's lists, in seconds.
+const YOUNG: i64 = 60;
+
+/// The labels of an endpoint.
+fn labels_of(source: &LabelSource, network: Option<&str>, container: &BTreeMap<String, String>) -> Labels {
+    let mut labels = Labels::new();
+    if let LabelSource::Prefix(prefix) = source {
+        for (name, value) in container {
+            if let Some(name) = name.strip_prefix(prefix.as_str())
+                && !name.is_empty()
+            {
+                labels.insert(name.to_owned(), value.clone());
+            }
+        }
+        if let Some(network) = network {
+            labels.entry(NETWORK_LABEL.to_owned()).or_insert_with(|| network.to_owned());
+        }
+    }
+    labels
+}
+
+/// Looks for the container of an endpoint until dockerd lists it, then labels the endpoint.
+pub(super) async fn label(shared: Arc<Shared>, endpoint: String) {
+    let begin = tokio::time::Instant::now();
+    let mut pause = FIRST_LOOK;
+    while begin.elapsed() < LOOKING {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 3 / 2).min(Duration::from_secs(2));
+        match shared.label_once(&endpoint).await {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => tracing::debug!(target: "tortie::docker", "labels of {endpoint}: {error}"),
+        }
+    }
+    tracing::warn!(target: "tortie::docker", "endpoint {endpoint} has no labels: dockerd does not tell its container; is --docker-api right?");
+}
+
+impl Shared {
+    /// True: done, or nothing to do any more.
+    async fn label_once(&self, endpoint: &str) -> Result<bool, Refusal> {
+        let item = DockerItem::Endpoint(endpoint.to_owned());
+        let Some((record, _)) = self.state.get::<EndpointRecord>(&item).await? else { return Ok(true) };
+        let Some(found) = self.dockerd.network(&record.network).await else { return Ok(false) };
+        let container = found
+            .containers
+            .iter()
+            .flatten()
+            .find(|(_, attachment)| attachment.endpoint_id == endpoint)
+            .map(|(container, _)| container.clone());
+        let Some(container) = container else { return Ok(false) };
+        let Some(labels) = self.dockerd.labels(&container).await else { return Ok(false) };
+        let name = match self.learn_name(&record.network).await {
+            Some(name) => name,
+            None => found.name,
+        };
+        let labels = labels_of(&self.options.labels, Some(&name), &labels);
+        let key = Key::Endpoint(self.endpoint_key(endpoint)).to_string();
+        // Gone, or not there yet: Join writes it.
+        let Some(written) = self.state.store.get(&key).await? else { return Ok(false) };
+        let old = WorkloadEndpoint::parse(&written.value).ok();
+        let same = old.is_some_and(|old| old.labels == labels && old.profile_ids == [name.clone()]);
+        if !same {
+            let network = NetworkRecord { name: Some(name), ..NetworkRecord::default() };
+            self.write_endpoint(endpoint, &network, &record, &labels).await?;
+        }
+        let mut gone = false;
+        self.state
+            .change(&item, |old: Option<EndpointRecord>| {
+                gone = old.is_none();
+                Ok(old.map(|old| EndpointRecord { labelled: true, ..old }))
+            })
+            .await?;
+        if gone {
+            // Removed in between: what was just written must not outlive it.
+            self.forget_endpoint(endpoint).await?;
+        }
+        Ok(true)
+    }
+
+    /// What dockerd does not know of any more. Pure but for the kernel's word that an interface is gone.
+    async fn forgotten(&self, holdings: &Holdings) -> Result<BTreeSet<DockerItem>, Refusal> {
+        let old = |since: i64| now() > since.saturating_add(YOUNG);
+        let mut all = BTreeSet::new();
+        for (item, record, _) in self.state.list::<AddressRecord>(Kind::Addresses).await? {
+            let DockerItem::Address { addr, .. } = item else { continue };
+            let pool = record.pool.parse::<PoolId>().map(|id| id.pool.to_string()).unwrap_or_default();
+            let known = if record.gateway {
+                holdings.subnets.contains(&pool)
+            } else {
+                holdings.addresses.contains(&addr)
+            };
+            if !known && old(record.since) {
+                all.insert(item);
+            }
+        }
+        for (item, record, _) in self.state.list::<EndpointRecord>(Kind::Endpoints).await? {
+            let DockerItem::Endpoint(id) = &item else { continue };
+            if !holdings.endpoints.contains(id) && old(record.since) {
+                all.insert(item);
+            }
+        }
+        for (item, record, _) in self.state.list::<NetworkRecord>(Kind::Networks).await? {
+            let DockerItem::Network(id) = &item else { continue };
+            if !holdings.networks.contains(id) && old(record.since) {
+                all.insert(item);
+            }
+        }
+        for driver in self.options.ipam_drivers() {
+            for (item, _, _) in self.state.list::<PoolRecord>(Kind::Pools(driver)).await? {
+                let DockerItem::Pool { id, .. } = &item else { continue };
+                let Ok(id) = id.parse::<PoolId>() else { continue };
+                if !holdings.subnets.contains(&id.pool.to_string()) {
+                    all.insert(item);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Addresses whose interface is still there are in use, whatever dockerd says.
+    async fn let_go(&self, item: &DockerItem, living: &BTreeSet<std::net::IpAddr>) -> Result<(), Refusal> {
+        match item {
+            DockerItem::Address { addr, .. } => {
+                if living.contains(addr) {
+                    return Ok(());
+                }
+                let Some((record, _)) = self.state.get::<AddressRecord>(item).await? else { return Ok(()) };
+                tracing::warn!(target: "tortie::docker", "{addr} is released: dockerd has forgotten it");
+                self.take_back(&record.driver, &record.pool.parse()?, *addr).await
+            }
+            DockerItem::Endpoint(id) => {
+                tracing::warn!(target: "tortie::docker", "endpoint {id} is removed: dockerd has forgotten it");
+                self.forget_endpoint(id).await
+            }
+            DockerItem::Network(_) => {
+                self.state.change(item, |_: Option<NetworkRecord>| Ok(None)).await.map(drop)
+            }
+            DockerItem::Pool { driver, id } => {
+                let _turn = self.pools.lock().await;
+                self.state
+                    .change(item, |old: Option<PoolRecord>| Ok(old.map(|old| PoolRecord { refs: 0, ..old })))
+                    .await?;
+                self.clear_pool(driver, &id.parse()?).await
+            }
+            DockerItem::Epoch { .. } | DockerItem::Space { .. } => Ok(()),
+        }
+    }
+
+    /// One look. What was forgotten in the look before, too, goes.
+    pub(super) async fn collect(&self, before: &mut BTreeSet<DockerItem>) -> Result<(), Refusal> {
+        let Some(holdings) = self.dockerd.holdings(&self.options.drivers()).await else {
+            before.clear();
+            return Ok(());
+        };
+        let forgotten = self.forgotten(&holdings).await?;
+        let mut gone = Vec::new();
+        let mut living = BTreeSet::new();
+        for (item, record, _) in self.state.list::<EndpointRecord>(Kind::Endpoints).await? {
+            let DockerItem::Endpoint(id) = &item else { continue };
+            let host = host_interface(id)?;
+            // A container that lives holds the other end: without it there is no interface.
+            if super::network::blocking(move || Ok(container::alias_of(&host)?.is_some())).await? {
+                living.extend(record.addresses);
+                continue;
+            }
+            if forgotten.contains(&item) && before.contains(&item) {
+                gone.push(item);
+            }
+        }
+        gone.extend(
+            forgotten
+                .iter()
+                .filter(|i| before.contains(*i) && !matches!(i, DockerItem::Endpoint(_)))
+                .cloned(),
+        );
+        // Pools last: they stay while addresses of them do.
+        gone.sort_by_key(|item| matches!(item, DockerItem::Pool { .. }));
+        for item in &gone {
+            if let Err(error) = self.let_go(item, &living).await {
+                tracing::warn!(target: "tortie::docker", "what dockerd has forgotten cannot be removed yet: {error}");
+            }
+        }
+        *before = forgotten;
+        Ok(())
+    }
+}
+
+/// Labels what an earlier process had not labelled yet, then looks after what dockerd forgets.
+pub(super) async fn run(shared: Arc<Shared>) {
+    if let Ok(all) = shared.state.list::<EndpointRecord>(Kind::Endpoints).await {
+        for (item, record, _) in all {
+            if let DockerItem::Endpoint(id) = item
+                && !record.labelled
+                && shared.options.labels != LabelSource::Off
+            {
+                tokio::spawn(label(shared.clone(), id));
+            }
+        }
+    }
+    let mut before = BTreeSet::new();
+    loop {
+        tokio::time::sleep(ROUND).await;
+        if let Err(error) = shared.collect(&mut before).await {
+            tracing::debug!(target: "tortie::docker", "no look at what dockerd forgot: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_with_the_prefix_become_the_endpoints() {
+        let container: BTreeMap<String, String> = [
+            ("org.projectcalico.label.role", "web"),
+            ("org.projectcalico.label.", "nameless"),
+            ("com.docker.compose.project", "shop"),
+        ]
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .into();
+        let prefix = LabelSource::Prefix("org.projectcalico.label.".to_owned());
+        let labels = labels_of(&prefix, Some("blue"), &container);
+        let text: Vec<String> = labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        assert_eq!(text, ["docker.network=blue", "role=web"]);
+        assert!(labels_of(&LabelSource::Off, Some("blue"), &container).is_empty());
+        let all = labels_of(&LabelSource::Prefix(String::new()), None, &container);
+        assert_eq!(all.len(), 3);
+    }
+}
