@@ -124,7 +124,7 @@ mod tests {
         for text in ["192.0.2.1", "2001:db8::1", "::"] {
             let global = ScopedAddr::new(ip(text), 3);
             assert_eq!((global.addr(), global.interface(), global.to_string()), (ip(text), 0, text.into()));
-            assert!(global == ip(text) && global == text.parse::<IpAddr>().unwrap());
+            assert!(global == ip(text) && Ok(global) == text.parse());
         }
         assert_eq!(size_of::<ScopedAddr>(), size_of::<IpAddr>());
     }

@@ -104,7 +104,7 @@ impl<'a> View<'a> {
             }),
             next_attempt: match peer.dialling {
                 Dialling::At(at) => Some(until(at)),
-                Dialling::No | Dialling::Now => None,
+                Dialling::No | Dialling::Connecting => None,
             },
             restart: match peer.restart {
                 Restart::No => RestartPhase::Idle,

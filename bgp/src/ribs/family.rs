@@ -36,7 +36,7 @@ pub(crate) struct FamilyRib<A> {
     pub(crate) table: Table<A>,
     groups: Slab<Group>,
     by_key: FxHashMap<GroupKey, u32>,
-    pub(crate) reevaluation: Reevaluation,
+    pub(super) reevaluation: Reevaluation,
     /// Groups that have not followed the log to `queued_to` yet.
     queue: VecDeque<u32>,
     queued_to: u64,

@@ -106,9 +106,9 @@ pub(crate) enum RefreshOut {
     #[default]
     No,
     /// It was requested before End-of-RIB, after which it has to begin.
-    Due,
+    AfterEndOfRib,
     /// It was asked for, and begins when the peer takes something.
-    Asked,
+    Requested,
     /// It began; when all routes were sent, its end is.
     Begun,
 }

@@ -20,7 +20,7 @@ pub(crate) enum Dialling {
     /// At this time.
     At(Instant),
     /// The embedder was asked to: a TCP connection is being opened.
-    Now,
+    Connecting,
 }
 
 /// A restart of the peer (RFC 4724 4.2).
@@ -62,8 +62,8 @@ pub(crate) struct Peer {
     pub(crate) up_at: Option<Instant>,
     /// It was Established since we started.
     pub(crate) was_up: bool,
-    /// One that came from the same range and address before it was. Forwarding went on since then.
-    pub(crate) was_served: bool,
+    /// A peer of the same range and address had a session before. Forwarding went on since then.
+    pub(crate) had_session_before: bool,
     /// Its update groups, by family: one for each path of a prefix that it is sent.
     pub(crate) groups: [SmallVec<[u32; 2]>; 2],
     pub(crate) end_of_rib_received: [bool; 2],
@@ -86,12 +86,12 @@ pub(crate) struct Peer {
     pub(crate) refresh_until: [Option<Instant>; 2],
     /// A deadline for the ends of refreshes is set.
     pub(crate) refresh_armed: bool,
-    /// Not dialled and not let in before then, after an error that needs people.
-    pub(crate) penalty_until: Option<Instant>,
+    /// Idle until then: neither dialled nor let in, after an error that needs people (IdleHoldTimer).
+    pub(crate) idle_hold_until: Option<Instant>,
     /// How connections fared that the peer opened.
     pub(crate) damping: Damping,
     /// Not dialled before then, because the peer found our prefixes too many.
-    pub(crate) unwanted_until: Option<Instant>,
+    pub(crate) dial_hold_until: Option<Instant>,
     /// The limit of prefixes is near, and a warning was given, by family.
     pub(crate) warned: [bool; 2],
     /// Capabilities that the peer refused.
@@ -110,27 +110,27 @@ impl Peer {
 
     /// The state of the machine that dials: Connect or Active.
     pub(crate) fn dial_state(&self) -> State {
-        if self.dialling == Dialling::Now { State::Connect } else { State::Active }
+        if self.dialling == Dialling::Connecting { State::Connect } else { State::Active }
     }
 
     /// The state of a peer without a connection. `stopping`: the speaker ends.
     pub(crate) fn state_without_connection(&self, stopping: bool, now: Instant) -> State {
-        let is_held = self.penalty_until.is_some_and(|until| until > now);
+        let is_held = self.idle_hold_until.is_some_and(|until| until > now);
         if stopping || self.config.shutdown.is_some() || is_held { State::Idle } else { self.dial_state() }
     }
 
     /// Forgets what keeps the peer from being dialled or let in at once.
-    pub(crate) fn forgive(&mut self) {
-        self.penalty_until = None;
+    pub(crate) fn clear_holds(&mut self) {
+        self.idle_hold_until = None;
         self.damping = Damping::default();
-        self.unwanted_until = None;
+        self.dial_hold_until = None;
         self.failures = 0;
         self.capability_fallback = CapabilityFallback::default();
     }
 
     /// Not dialled before the last of these times.
     pub(crate) fn dial_holds(&self) -> impl Iterator<Item = Instant> + use<> {
-        [self.penalty_until, self.unwanted_until].into_iter().flatten()
+        [self.idle_hold_until, self.dial_hold_until].into_iter().flatten()
     }
 
     /// Its session came up on this connection.
@@ -138,8 +138,8 @@ impl Peer {
         self.session = Some(id);
         self.up_at = Some(now);
         self.failures = 0;
-        self.penalty_until = None;
-        self.unwanted_until = None;
+        self.idle_hold_until = None;
+        self.dial_hold_until = None;
         self.warned = [false; 2];
         self.end_of_rib_received = [false; 2];
         self.graceful = graceful;
@@ -162,7 +162,7 @@ impl Peer {
     pub(crate) fn note_end(
         &mut self,
         conn: &Conn,
-        session: Option<Young>,
+        session: Option<ShortLived>,
         down: &Down,
         now: Instant,
     ) -> Ended {
@@ -184,7 +184,7 @@ impl Peer {
         let invalid = session.is_some() && down.code == DownCode::NotificationSent;
         if conn.direction == Direction::Incoming
             && self.range.is_none()
-            && (failed || session == Some(Young(true)) || invalid)
+            && (failed || session == Some(ShortLived(true)) || invalid)
         {
             self.damping.note_failure(now);
         }
@@ -193,7 +193,7 @@ impl Peer {
 
     /// New connections of it are turned away for now.
     pub(crate) fn is_damped(&self, now: Instant) -> bool {
-        self.penalty_until.is_some_and(|until| until > now) || self.damping.refuses(now)
+        self.idle_hold_until.is_some_and(|until| until > now) || self.damping.refuses(now)
     }
 
     pub(crate) fn new(id: PeerId, config: PeerConfig, now: Instant) -> Self {
@@ -209,7 +209,7 @@ impl Peer {
             session: None,
             up_at: None,
             was_up: false,
-            was_served: false,
+            had_session_before: false,
             groups: [SmallVec::new(), SmallVec::new()],
             end_of_rib_received: [false; 2],
             failures: 0,
@@ -225,9 +225,9 @@ impl Peer {
             long_lived: [LongLived::default(); 2],
             refresh_until: [None; 2],
             refresh_armed: false,
-            penalty_until: None,
+            idle_hold_until: None,
             damping: Damping::default(),
-            unwanted_until: None,
+            dial_hold_until: None,
             warned: [false; 2],
             capability_fallback: CapabilityFallback::default(),
             retry: false,
@@ -241,7 +241,7 @@ impl Peer {
     }
 
     /// The peer's other connection.
-    pub(crate) fn rival(&self, conn: ConnId) -> Option<ConnId> {
+    pub(crate) fn other_connection(&self, conn: ConnId) -> Option<ConnId> {
         self.conns().find(|c| *c != conn)
     }
 
@@ -256,7 +256,7 @@ impl Peer {
 
 /// A session ended soon after it had come up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Young(pub(crate) bool);
+pub(crate) struct ShortLived(pub(crate) bool);
 
 /// Consequences of the end of a connection for its peer.
 #[derive(Debug, Clone, Copy)]

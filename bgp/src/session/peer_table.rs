@@ -102,9 +102,9 @@ impl PeerTable {
         self.forget_address(number, address);
         if let Some(range) = peer.range.and_then(|id| self.ranges.get_mut(id)) {
             range.peers.remove(&number);
-            if peer.was_up || peer.was_served {
+            if peer.was_up || peer.had_session_before {
                 let most = usize::try_from(range.config.max_peers).unwrap_or(usize::MAX);
-                range.served.note(address, most);
+                range.former_peers.note(address, most);
             }
         }
         Some(peer)
@@ -206,7 +206,7 @@ impl PeerTable {
         if let Some(range) = self.ranges.get_mut(id) {
             range.peers.insert(number);
             if let Some(peer) = self.peers.get_mut(&number) {
-                peer.was_served = range.served.has(ScopedAddr::of(peer.config.remote));
+                peer.had_session_before = range.former_peers.has(ScopedAddr::of(peer.config.remote));
             }
         }
     }
@@ -263,7 +263,7 @@ impl PeerTable {
             p.range.is_some()
                 && p.conns().next().is_none()
                 && !matches!(p.restart, Restart::Waiting(_) | Restart::LongLived)
-                && p.penalty_until.is_none_or(|until| until <= now)
+                && p.idle_hold_until.is_none_or(|until| until <= now)
         };
         let idle = std::mem::take(&mut self.idle_dynamic);
         idle.iter().filter_map(|number| self.peers.get(number)).filter(over).map(|peer| peer.id).collect()

@@ -20,7 +20,7 @@ pub(crate) struct Range {
     /// Connections that were turned away because it was full.
     pub(crate) refused: u64,
     /// Addresses whose peers were forgotten after they had been Established.
-    pub(crate) served: Served,
+    pub(crate) former_peers: FormerPeers,
     /// Why the last session or attempt of any of its peers ended.
     pub(crate) last_down: Option<(ScopedAddr, Down, Instant)>,
 }
@@ -28,9 +28,9 @@ pub(crate) struct Range {
 /// Addresses to which sessions were up since we started: our OPEN says that forwarding went on since then (RFC 4724 3).
 /// Two halves, the older of which goes when the other is full.
 #[derive(Debug, Default)]
-pub(crate) struct Served([FxHashSet<ScopedAddr>; 2]);
+pub(crate) struct FormerPeers([FxHashSet<ScopedAddr>; 2]);
 
-impl Served {
+impl FormerPeers {
     /// `max`: how many each half holds.
     pub(crate) fn note(&mut self, address: ScopedAddr, max: usize) {
         let Self([new, old]) = self;
@@ -95,7 +95,13 @@ impl Ranges {
         }
         self.by_id.insert(
             id,
-            Range { config, peers: BTreeSet::new(), refused: 0, served: Served::default(), last_down: None },
+            Range {
+                config,
+                peers: BTreeSet::new(),
+                refused: 0,
+                former_peers: FormerPeers::default(),
+                last_down: None,
+            },
         );
         self.link(id, prefix);
         None
@@ -199,12 +205,12 @@ mod tests {
 
     #[test]
     fn the_addresses_that_were_served_last_are_known_and_no_more_than_two_halves() {
-        let mut served = Served::default();
+        let mut former = FormerPeers::default();
         let address = |n: u32| ScopedAddr::from(std::net::Ipv4Addr::from(n));
         for n in 0..1000 {
-            served.note(address(n), 10);
-            let known = (0..=n).rev().take_while(|n| served.has(address(*n))).count();
-            let all = (0..1000).filter(|n| served.has(address(*n))).count();
+            former.note(address(n), 10);
+            let known = (0..=n).rev().take_while(|n| former.has(address(*n))).count();
+            let all = (0..1000).filter(|n| former.has(address(*n))).count();
             assert!(known == all && all <= 20 && all >= (n as usize + 1).min(10), "{known} {all} after {n}");
         }
     }

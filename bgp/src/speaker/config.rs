@@ -124,10 +124,10 @@ impl Speaker {
         }
         if old.dial != config.dial || old.shutdown.is_some() != config.shutdown.is_some() || reset {
             if let Some(peer) = self.peers.get_mut(number)
-                && peer.dialling != Dialling::Now
+                && peer.dialling != Dialling::Connecting
             {
                 peer.dialling = Dialling::No;
-                peer.forgive();
+                peer.clear_holds();
             }
             self.start(number, fsm::Event::ManualStart, false);
         }
@@ -327,7 +327,7 @@ impl Speaker {
         match reset {
             Reset::Hard(text) => {
                 if let Some(peer) = self.peers.get_mut(number) {
-                    peer.forgive();
+                    peer.clear_holds();
                 }
                 let cease = Notification::with_text(ErrorCode::ADMIN_RESET, &text);
                 self.stop_peer(number, &cease, true, DownCode::Admin, "reset by an administrator");

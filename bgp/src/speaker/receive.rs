@@ -23,7 +23,7 @@ const OCTETS: usize = 64 * 1024;
 const OCTETS_ALL: usize = 64 * 1024;
 
 /// How long a peer that found our prefixes too many is not dialled: no shorter than what it takes people to correct it.
-const UNWANTED: Duration = Duration::from_secs(60);
+const PREFIX_LIMIT_HOLD: Duration = Duration::from_secs(60);
 
 impl Speaker {
     /// How many octets this connection takes now; 0: read nothing until later.
@@ -196,7 +196,7 @@ impl Speaker {
             self.peers.note_error(number, PeerError::received(notification), now);
             if let Some(peer) = self.peers.get_mut(number) {
                 if enclosed == ErrorCode::MAX_PREFIXES {
-                    peer.unwanted_until = Some(now + UNWANTED);
+                    peer.dial_hold_until = Some(now + PREFIX_LIMIT_HOLD);
                 }
                 let strict = peer.config.role_strict;
                 let fallback = &mut peer.capability_fallback;
@@ -297,8 +297,11 @@ impl Speaker {
 
     /// Ends the session when the peer has announced too much, and warns of it before; `false`: it ended.
     fn check_received(&mut self, id: ConnId, number: u32, family: Family) -> bool {
-        let received = self.ribs.received_in_session(number, family);
         let Some(peer) = self.peers.get_mut(number) else { return false };
+        if peer.config.max_prefixes.is_none() {
+            return true;
+        }
+        let received = self.ribs.received_in_session(number, family);
         match prefix_limits::check_received(peer, received, family) {
             Ok(warning) => {
                 self.events.extend(warning);
@@ -338,7 +341,7 @@ impl Speaker {
         let until = self.scheduler.now() + exceeded.penalty;
         if let Some(peer) = self.peers.get_mut(number) {
             // Before the session ends, because its end plans the next attempt.
-            peer.penalty_until = Some(until);
+            peer.idle_hold_until = Some(until);
             if peer.range.is_some() {
                 // Removed earlier, it could come again at once.
                 self.scheduler.set(Timer::Restart(number), until);

@@ -12,7 +12,7 @@ pub(super) fn request_out(conn: &mut Conn, family: Family, first_sent: bool) -> 
         return true;
     }
     if let Some(place) = conn.refreshes.get_mut(family.index()) {
-        *place = if first_sent { RefreshOut::Asked } else { RefreshOut::Due };
+        *place = if first_sent { RefreshOut::Requested } else { RefreshOut::AfterEndOfRib };
     }
     false
 }
@@ -20,7 +20,7 @@ pub(super) fn request_out(conn: &mut Conn, family: Family, first_sent: bool) -> 
 /// Writes the beginning of a refresh that was requested; `false`: none was. A beginning may overtake UPDATEs that are under way,
 /// never the other way round: the peer would sweep their routes.
 pub(super) fn begin_out(conn: &mut Conn, family: Family, buf: &mut Vec<u8>) -> bool {
-    if !replace(conn, family, RefreshOut::Asked, RefreshOut::Begun) {
+    if !replace(conn, family, RefreshOut::Requested, RefreshOut::Begun) {
         return false;
     }
     RouteRefresh { family, kind: RefreshKind::Begin }.write(buf);
@@ -29,7 +29,7 @@ pub(super) fn begin_out(conn: &mut Conn, family: Family, buf: &mut Vec<u8>) -> b
 
 /// End-of-RIB was sent: a refresh that waited for it may begin. `false`: none did.
 pub(super) fn end_of_rib_sent(conn: &mut Conn, family: Family) -> bool {
-    replace(conn, family, RefreshOut::Due, RefreshOut::Asked)
+    replace(conn, family, RefreshOut::AfterEndOfRib, RefreshOut::Requested)
 }
 
 /// All routes were sent: writes the end of the refresh that has begun; `false`: none has.

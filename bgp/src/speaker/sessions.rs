@@ -18,7 +18,7 @@ use crate::session::connection::{Conn, Direction};
 use crate::session::fsm::{self, Action};
 use crate::session::last_error::{PeerError, down_code};
 use crate::session::open::{self, RestartBits};
-use crate::session::peer::{Dialling, Ended, Peer, Restart, Young};
+use crate::session::peer::{Dialling, Ended, Peer, Restart, ShortLived};
 use crate::session::timers::Timer;
 use crate::types::Family;
 use crate::wire::{ErrorCode, MessageKind, Notification, Open, write_keepalive};
@@ -44,7 +44,7 @@ impl Speaker {
     pub(super) fn start(&mut self, number: u32, event: fsm::Event, error: bool) {
         let Some(peer) = self.peers.get_mut(number) else { return };
         // A timer that runs is set anew.
-        let state = if peer.dialling == Dialling::Now { State::Connect } else { State::Idle };
+        let state = if peer.dialling == Dialling::Connecting { State::Connect } else { State::Idle };
         let (_, action) = fsm::transition(state, event);
         let has_connection = peer.outgoing.is_some() || peer.session.is_some();
         if self.stopping || has_connection || action != Action::StartConnectRetryTimer {
@@ -80,13 +80,13 @@ impl Speaker {
             return;
         }
         let mut state = State::Active;
-        if peer.penalty_until.is_some() {
+        if peer.idle_hold_until.is_some() {
             // The timer was set to the end of the time in Idle, or later.
             (state, _) = fsm::transition(State::Idle, fsm::Event::IdleHoldTimerExpires);
         }
         let (_, action) = fsm::transition(state, fsm::Event::ConnectRetryTimerExpires);
         if action == Action::Connect {
-            peer.dialling = Dialling::Now;
+            peer.dialling = Dialling::Connecting;
             self.events.push_back(Event::Dial(peer.id));
             self.report_state(number, None);
         }
@@ -145,7 +145,7 @@ impl Speaker {
             if let Some(peer) = self.peers.get_mut(number).filter(|p| p.range.is_none()) {
                 peer.damping.note_failure(now);
             }
-            self.dump_collided(old);
+            self.dump_connection(old);
         }
         self.connected(number, conn, Direction::Incoming, (local, remote));
     }
@@ -162,7 +162,7 @@ impl Speaker {
     fn connected(&mut self, number: u32, id: ConnId, direction: Direction, ends: (SocketAddr, SocketAddr)) {
         let Some(peer) = self.peers.get_mut(number) else { return };
         let now = self.scheduler.now();
-        let was_up = peer.was_up || peer.was_served;
+        let was_up = peer.was_up || peer.had_session_before;
         let restarting = self.global.restarting.is_some() && !self.deferral.is_restart_over(now);
         let bits = RestartBits { restarted: restarting && !was_up, was_up };
         let open = open::ours(&self.global, &peer.config, bits, &peer.capability_fallback);
@@ -206,15 +206,17 @@ impl Speaker {
         conn.keepalive = agreed.keepalive;
         let this_wins = collision::wins(&conn.sent_open, &theirs, conn.direction);
         conn.received_open = Some(theirs);
-        let rival = peer.rival(id);
+        let other_connection = peer.other_connection(id);
         // RFC 4724 4.2: a new connection of a peer that restarted means that the old one ended.
         let is_old = peer.up_at.is_some_and(|up| self.scheduler.now().duration_since(up) >= YOUNG);
         let replaces = peer.graceful.is_some() && is_old;
-        let other = rival.and_then(|rival| self.connections.get(rival)).map(Conn::state);
-        match (collision::resolve(other, this_wins, replaces), rival) {
-            (Resolution::DumpThis, rival) => {
-                self.dump_collided(id);
-                self.end_collision_wait(rival);
+        let other = other_connection
+            .and_then(|other_connection| self.connections.get(other_connection))
+            .map(Conn::state);
+        match (collision::resolve(other, this_wins, replaces), other_connection) {
+            (Resolution::DumpThis, other_connection) => {
+                self.dump_connection(id);
+                self.end_collision_wait(other_connection);
                 return;
             }
             (Resolution::AwaitOther, _) => {
@@ -232,7 +234,7 @@ impl Speaker {
                 let down = Down { code: DownCode::TcpClosed, text, notification: None, helper: false };
                 self.stop(old, fsm::Event::AutomaticStop, None, &down);
             }
-            (Resolution::DumpOther, Some(other)) => self.dump_collided(other),
+            (Resolution::DumpOther, Some(other)) => self.dump_connection(other),
             (Resolution::NoCollision | Resolution::ReplaceEstablished | Resolution::DumpOther, _) => {}
         }
         let action = self.connections.get_mut(id).map(|conn| conn.fsm.handle(fsm::Event::BgpOpen));
@@ -249,8 +251,8 @@ impl Speaker {
             return;
         }
         let number = conn.peer;
-        if let Some(rival) = self.peers.get(number).and_then(|p| p.rival(id)) {
-            self.dump_collided(rival);
+        if let Some(other_connection) = self.peers.get(number).and_then(|p| p.other_connection(id)) {
+            self.dump_connection(other_connection);
         }
         self.confirm_open(id);
     }
@@ -308,7 +310,7 @@ impl Speaker {
         let Some(peer) = self.peers.get_mut(number) else { return };
         let graceful = theirs.capabilities.graceful_restart.clone();
         peer.session_up(id, graceful, self.scheduler.now());
-        let (rival, keeps) = (peer.rival(id), peer.restart != Restart::No);
+        let (other_connection, keeps) = (peer.other_connection(id), peer.restart != Restart::No);
         self.set_own_addresses(number);
         self.ribs.set_identity_of(number, (theirs.router_id.0, theirs.asn), keeps);
         if let Some(source) = self.ribs.source_mut(number) {
@@ -316,8 +318,8 @@ impl Speaker {
                 source.family_mut(family).add_path = negotiated.add_path_receive.contains(family);
             }
         }
-        if let Some(rival) = rival {
-            self.dump_collided(rival);
+        if let Some(other_connection) = other_connection {
+            self.dump_connection(other_connection);
         }
         if let Some(mut stale) = self.stale_routes(number) {
             stale.peer_returned(&negotiated, &theirs.capabilities);
@@ -377,7 +379,7 @@ impl Speaker {
     }
 
     /// Ends a connection that lost a collision (event 23).
-    fn dump_collided(&mut self, id: ConnId) {
+    fn dump_connection(&mut self, id: ConnId) {
         let cease = Notification::new(ErrorCode::COLLISION);
         self.stop(id, fsm::Event::OpenCollisionDump, Some(cease), &collision::down());
     }
@@ -445,22 +447,22 @@ impl Speaker {
         let Some(peer) = self.peers.get_mut(number) else { return };
         let was_session = peer.session == Some(id);
         peer.forget(id);
-        let session = was_session.then(|| Young(peer.session_down(now)));
+        let session = was_session.then(|| ShortLived(peer.session_down(now)));
         let mut down = down.clone();
         if was_session {
             down.helper = self.session_ended(number, &conn, end.graceful && !self.stopping);
         }
         let Some(peer) = self.peers.get_mut(number) else { return };
         let Ended { error, is_reported } = peer.note_end(&conn, session, &down, now);
-        let rival = peer.conns().next();
+        let other_connection = peer.conns().next();
         self.scheduler.prune(&self.connections, self.peers.len());
         if is_reported {
             self.peers.note_down(number, &down, now);
         }
-        if rival.is_none() {
+        if other_connection.is_none() {
             self.start(number, fsm::Event::AutomaticStart, error);
         }
-        self.end_collision_wait(rival);
+        self.end_collision_wait(other_connection);
         self.report_state(number, is_reported.then_some(down));
         self.peers.note_idle(number);
     }
