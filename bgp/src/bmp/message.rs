@@ -1,6 +1,6 @@
 //! The common header and the seven kinds of message (RFC 7854 4).
 
-use super::Error;
+use super::error::Error;
 use super::peer::{PeerDown, PeerHeader, PeerUp};
 use super::tlv::{Statistics, Tlvs};
 use crate::reader::ByteReader;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::Error;
+use super::error::Error;
 use super::tlv::Tlvs;
 use crate::reader::ByteReader;
 

@@ -1,6 +1,6 @@
 //! Lists of typed values (RFC 7854 4.4, 4.5, 4.8).
 
-use super::Error;
+use super::error::Error;
 use crate::reader::ByteReader;
 
 /// Types of Information TLVs (RFC 7854 4.4, RFC 9069 5.2.1).

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::Error;
+use super::error::Error;
 use super::record::HEADER_LEN;
 use crate::api::State;
 use crate::reader::{ByteReader, write_ip};

@@ -1,9 +1,18 @@
 //! Headers and records (RFC 6396 2, 3).
 
+use super::error::Error;
 use super::message::{Message, StateChange, subtype as bgp4mp};
 use super::table::{PeerIndex, Rib, TableDump, subtype as v2};
-use super::{Error, kind};
 use crate::reader::{ByteReader, patch_len};
+
+/// Record types (RFC 6396 4).
+mod kind {
+    pub(super) const NULL: u16 = 0;
+    pub(super) const TABLE_DUMP: u16 = 12;
+    pub(super) const TABLE_DUMP_V2: u16 = 13;
+    pub(super) const BGP4MP: u16 = 16;
+    pub(super) const BGP4MP_ET: u16 = 17;
+}
 
 /// Octets of a record's header; BGP4MP_ET has four more, which count to the body.
 pub const HEADER_LEN: usize = 12;

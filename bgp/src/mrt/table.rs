@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use tortie_net::Cidr;
 
-use super::Error;
 use super::attributes::{Form, RawAttributes};
+use super::error::Error;
 use crate::reader::{ByteReader, write_ip};
 use crate::types::Family;
 

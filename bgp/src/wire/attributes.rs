@@ -9,6 +9,8 @@ use nom::bytes::complete::take as octets;
 use nom::number::complete::{be_u8, be_u16};
 use smallvec::SmallVec;
 
+use super::families::Families;
+use super::negotiated::Negotiated;
 use super::nlri::Nlri;
 use super::notification::{ErrorCode, Notification};
 use super::problem::{Fault, Problem};
@@ -16,7 +18,6 @@ use super::values::{
     Confed, aggregator, as_path, chunks, fixed, is_host, large_communities, mp_next_hop, number, numbers,
     origin,
 };
-use super::{Families, Negotiated};
 use crate::attr::{AS_TRANS, Aggregator, AsPath, Attributes, Extra, Opaque, Origin, Partial};
 use crate::types::Family;
 

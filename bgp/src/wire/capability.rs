@@ -6,8 +6,9 @@ use nom::multi::length_data;
 use nom::number::complete::{be_u8, be_u16, be_u24, be_u32};
 use smallvec::SmallVec;
 
+use super::families::Families;
+use super::notification::sanitise;
 use super::notification::{ErrorCode, Notification};
-use super::{Families, sanitise};
 use crate::types::Family;
 
 /// Capability codes (IANA "Capability Codes").

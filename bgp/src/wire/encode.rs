@@ -8,9 +8,10 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 
 use super::attributes::{code, flag};
+use super::families::Families;
 use super::frame::{HEADER_LEN, MessageKind, write_header};
+use super::negotiated::Negotiated;
 use super::nlri::{Address, Entry, encoded_len, write_prefix};
-use super::{Families, Negotiated};
 use crate::attr::{AS_TRANS_SHORT, Aggregator, AsPath, Attributes, Partial, SegmentKind};
 use crate::types::Family;
 

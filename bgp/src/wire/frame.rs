@@ -4,7 +4,7 @@ use nom::Parser;
 use nom::bytes::complete::{tag, take};
 use nom::number::complete::{be_u8, be_u16};
 
-use super::{ErrorCode, Notification};
+use super::notification::{ErrorCode, Notification};
 
 /// Length of the message header in octets.
 pub const HEADER_LEN: usize = 19;

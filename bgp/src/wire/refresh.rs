@@ -4,7 +4,7 @@ use nom::Parser;
 use nom::number::complete::{be_u8, be_u16};
 
 use super::frame::{HEADER_LEN, MessageKind, write_header};
-use super::{ErrorCode, Notification};
+use super::notification::{ErrorCode, Notification};
 use crate::types::Family;
 
 /// The message subtype (RFC 7313 4).

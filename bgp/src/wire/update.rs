@@ -5,8 +5,8 @@ use nom::multi::length_data;
 use nom::number::complete::be_u16;
 use smallvec::SmallVec;
 
-use super::Negotiated;
 use super::attributes::{Collected, MpReach};
+use super::negotiated::Negotiated;
 use super::nlri::Nlri;
 use super::notification::{ErrorCode, Notification};
 use super::problem::Problem;
