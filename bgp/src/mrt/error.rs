@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at octet {offset}")]
 pub struct Error {
-    /// The octet at which reading stopped, counted from the start of the record's header, or in errors of [`Reader`] from
+    /// The octet at which reading stopped, counted from the start of the record's header, or in errors of [`Reader`](super::Reader) from
     /// the start of its input.
     pub offset: u64,
     /// In words.

@@ -1,7 +1,7 @@
 //! Drives the finite state machines (RFC 4271 8): turns what happens into their events, and carries out their actions.
 //!
 //! A connection comes ([`Speaker::dialled`], [`Speaker::accepted`]), its OPEN is sent and the peer's judged, of two connections one stays
-//! (RFC 4271 6.8), the session comes up and goes down. [`fsm`](crate::session::fsm) says what follows from what.
+//! (RFC 4271 6.8), the session comes up and goes down. [`fsm`] says what follows from what.
 
 use std::net::SocketAddr;
 use std::time::Duration;
