@@ -9,8 +9,9 @@ use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tortie_config::resource::BmpPolicy;
 
+use super::core::input::{Input, Timing};
 use super::core::{Core, Effect};
-use super::logging;
+use super::{log, logging, time};
 use crate::agent::config::Settings;
 use crate::agent::controllers::{felix_status, ipam_gc, node_status, tunnel_address};
 use crate::agent::core::applied::Needed;
@@ -18,10 +19,9 @@ use crate::agent::handle::{Ask, Live};
 use crate::agent::process::{capabilities, host, systemd};
 use crate::agent::shutdown;
 use crate::api;
-use crate::api::nodes::NodeStatus;
-use crate::api::status::{Applied, AppliedRequest, Problem};
+use crate::api::status::{Applied, AppliedRequest};
 use crate::plugins::docker;
-use crate::speaker::{ChangeIds, SpeakerFact, SpeakerHandle, ToSpeaker};
+use crate::speaker::{ChangeIds, SpeakerHandle, ToSpeaker};
 use tortie_engine::model::watch_scope;
 use tortie_kernel::{KernelFact, KernelHandle, KernelIntent, ToKernel};
 use tortie_store::{Feed, FeedEvent, Store, StoreOptions};
@@ -69,21 +69,12 @@ pub enum AgentError {
     System(&'static str, std::io::Error),
 }
 
+/// What other threads and tasks report.
 pub(super) enum Fact {
-    Kernel(KernelFact),
-    Speaker(SpeakerFact),
-    /// The store was asked whether this host may start, and told that it does.
+    /// To the core.
+    Core(Input),
+    /// The store was asked whether this host may start, and this host registered.
     Checked(Result<(), String>),
-    /// The hosts whose agents run, with the versions of those, where they were looked up.
-    Present(Vec<NodeStatus>),
-    /// What the look around found.
-    Surroundings(Vec<Problem>),
-    /// What became of the host's address in the tunnel.
-    TunnelAddr(tunnel_address::Told),
-    /// What all hosts use of the pools, when this host is the one that looks.
-    Census(Option<crate::agent::controllers::pool_usage::Census>),
-    /// What the collector found and did.
-    Collected(ipam_gc::Looked),
 }
 
 /// Runs the agent until SIGTERM or SIGINT.
@@ -227,66 +218,65 @@ impl Agent {
                 () = &mut patience, if !waited => {
                     began = Instant::now();
                     waited = true;
-                    if !self.core.loaded() && !self.core.use_cache() {
+                    self.input(Input::StoreTimeout);
+                    if !self.core.loaded() {
                         tracing::warn!(target: "tortie", "the store does not answer and there is no cache: waiting");
                     }
                 }
             }
-            self.carry_out();
             self.answer_waiting();
-            self.core.measures.turns.time(began.elapsed());
+            self.core.time(Timing::Iteration(began.elapsed()));
             if self.refused.is_some() {
                 return;
             }
         }
     }
 
+    /// Gives one input to the core and carries out what comes of it.
+    pub(super) fn input(&mut self, input: Input) {
+        let effects = self.core.handle(input, time::now());
+        self.carry_out(effects);
+    }
+
     /// Takes one event and all that are there already, then acts once.
     fn fed(&mut self, first: FeedEvent) {
-        let now = Instant::now();
+        let began = Instant::now();
         let whole = matches!(first, FeedEvent::Snapshot { .. });
         let last = self.core.last_change();
-        self.core.feed(first, now);
+        self.input(Input::Feed(first));
         for _ in 0..4_096 {
             let Some(Some(event)) = self.feed.next().now_or_never() else { break };
-            self.core.feed(event, now);
+            self.input(Input::Feed(event));
         }
-        self.core.go_on();
-        let took = now.elapsed();
-        let measures = &mut self.core.measures;
+        self.input(Input::FeedIdle);
+        let took = began.elapsed();
         if whole {
-            measures.snapshot.time(took);
+            self.core.time(Timing::Snapshot(took));
         }
         if last != self.core.last_change() {
-            self.core.measures.calculated.time(took);
+            self.core.time(Timing::Calculated(took));
         }
     }
 
     fn fact(&mut self, first: Fact) {
-        self.core.clock = Instant::now();
         let mut next = Some(first);
         // A bounded run, so that questions are answered between the facts of a full feed.
         for taken in 1.. {
             match next {
-                Some(Fact::Kernel(KernelFact::Started { routes_v4, routes_v6, blackholes })) => {
-                    self.core.kernel(KernelFact::Started { routes_v4, routes_v6, blackholes });
-                    let [v4, v6] = blackholes;
-                    self.start_speaker(routes_v4 + v4, routes_v6 + v6);
-                }
-                Some(Fact::Kernel(fact)) => {
-                    if let KernelFact::Repaired { objects, first, held: false } = &fact {
-                        self.core.repaired = Some((Instant::now(), *objects, first.clone()));
+                Some(Fact::Core(input)) => {
+                    let started = match &input {
+                        Input::Kernel(KernelFact::Started { routes_v4, routes_v6, blackholes: [v4, v6] }) => {
+                            Some((routes_v4 + v4, routes_v6 + v6))
+                        }
+                        _ => None,
+                    };
+                    self.input(input);
+                    if let Some((v4, v6)) = started {
+                        self.start_speaker(v4, v6);
                     }
-                    self.core.kernel(fact);
                 }
-                Some(Fact::Speaker(fact)) => self.core.speaker(fact, Instant::now()),
                 Some(Fact::Checked(Ok(()))) => self.start_kernel(),
                 Some(Fact::Checked(Err(text))) => self.refused = Some(text),
-                Some(Fact::Present(hosts)) => self.present(hosts),
-                Some(Fact::TunnelAddr(told)) => self.core.tunnel_addr_told(told),
-                Some(Fact::Collected(looked)) => self.core.collected(looked),
-                Some(Fact::Surroundings(found)) => self.core.surroundings = found,
-                Some(Fact::Census(census)) => self.core.census = census,
                 None => break,
             }
             if taken == 256 {
@@ -296,8 +286,8 @@ impl Agent {
         }
     }
 
-    fn carry_out(&mut self) {
-        for effect in self.core.effects() {
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
             self.effect(effect);
         }
     }
@@ -343,6 +333,9 @@ impl Agent {
                 self.feed.set_prefixes(&keys);
             }
             Effect::Trust(generation, upto) => self.feed.trust(generation, upto),
+            Effect::Log(line) => log::write(&line),
+            // Nobody may follow.
+            Effect::Recorded(entry) => drop(self.live.events.send(entry)),
             Effect::Logs => {
                 let mut wanted = host::log_settings(&self.core.model);
                 if self.observes() {

@@ -18,6 +18,7 @@ use crate::agent::api::mrt;
 use crate::agent::api::status::{self, CoreFacts};
 use crate::agent::config::PerPeer;
 use crate::agent::core::recorder::Filter;
+use crate::agent::core::recorder::NewEntry;
 use crate::agent::health::notes;
 use crate::api::bgp::{BgpRoute, Peer, PeerRange};
 use crate::api::explain::Why;
@@ -84,6 +85,8 @@ pub(super) enum Ask {
 
 /// What the threads share with the API: handles and two flags.
 pub(super) struct Live {
+    /// New entries of the recorder, for those who follow it.
+    pub(super) events: tokio::sync::broadcast::Sender<NewEntry>,
     pub(super) node: String,
     pub(super) protocol: u8,
     pub(super) started: Instant,

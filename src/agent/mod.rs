@@ -27,6 +27,7 @@ mod event_loop;
 mod explain;
 mod handle;
 mod health;
+mod log;
 mod logging;
 mod metrics;
 mod observe;
@@ -35,6 +36,7 @@ mod policy_view;
 mod process;
 mod shutdown;
 mod startup;
+mod time;
 
 pub use crate::agent::controllers::evidence::evidence;
 pub use crate::agent::health::host_checks::{Clock, Conntrack, Link, Role, Surroundings, judge, mend};

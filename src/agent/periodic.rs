@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tortie_config::key::prefix;
 
 use crate::agent::api::status::CoreFacts;
+use crate::agent::core::input::{Input, Timing};
 use crate::agent::event_loop::{Agent, Fact, Waiting};
 use crate::agent::handle::Ask;
 use crate::api::nodes::NodeStatus;
@@ -41,6 +42,7 @@ impl Agent {
         }
         // Whoever observes writes nothing, not even that.
         let folds = keep && !self.observes();
+        let one_machine = self.is_sqlite();
         let store = Arc::clone(&self.store);
         self.io.spawn(async move {
             if folds && let Err(error) = store.maintain().await {
@@ -50,21 +52,14 @@ impl Agent {
                 && let Ok(found) = store.list(&[prefix::STATUS.to_owned()]).await
             {
                 let said = found.entries.iter().filter_map(NodeStatus::read);
-                let _ = facts.send(Fact::Present(said.map(|status| status.of_its_version()).collect()));
+                let hosts = said.map(|status| status.of_its_version()).collect();
+                let _ = facts.send(Fact::Core(Input::Hosts { hosts, one_machine }));
             }
         });
     }
 
     pub(super) fn is_sqlite(&self) -> bool {
         self.options.store.url.starts_with("sqlite:")
-    }
-
-    /// Which agents run, and in which version.
-    pub(super) fn present(&mut self, hosts: Vec<NodeStatus>) {
-        if self.is_sqlite() {
-            self.core.present = Some(hosts.iter().map(|status| status.node.clone()).collect());
-        }
-        self.core.versions = hosts;
     }
 
     /// What others may know of this host. Looked at whole each ten seconds, and at once when a session comes or goes.
@@ -173,7 +168,9 @@ impl Agent {
             }
             Ask::Core(question) => (question.0)(&self.core),
             Ask::Accept(answer) => {
-                let accepted = self.core.accept();
+                let frozen = self.core.frozen.is_some();
+                self.input(Input::Accept);
+                let accepted = frozen && self.core.frozen.is_none();
                 // A store that was empty does not know this host.
                 self.registered &= !accepted;
                 let _ = answer.send(accepted);
@@ -190,7 +187,7 @@ impl Agent {
             match result {
                 Some((word, reason)) => {
                     if let Some(since) = waiting.since.filter(|_| word == "applied") {
-                        self.core.measures.endpoint_ready.time(now.saturating_duration_since(since));
+                        self.core.time(Timing::EndpointReady(now.saturating_duration_since(since)));
                     }
                     let _ = waiting.answer.send(Applied { result: word.to_owned(), reason, revision });
                 }

@@ -11,7 +11,8 @@ use tokio::sync::mpsc;
 use tortie_bgp::Family;
 
 use super::core::Core;
-use super::logging;
+use super::core::input::Input;
+use super::{logging, time};
 use crate::agent::api::cluster::Books;
 use crate::agent::config::{Extent, Settings};
 use crate::agent::controllers::ipam_gc::Collector;
@@ -48,6 +49,7 @@ impl Agent {
         let protocol =
             options.settings.route_protocol.unwrap_or(tortie_kernel::Options::new(Mode::Off).marks.protocol);
         let live = Arc::new(Live {
+            events: tokio::sync::broadcast::channel(super::api::events::BEHIND).0,
             node: options.node.clone(),
             protocol,
             started: now,
@@ -83,14 +85,8 @@ impl Agent {
         let changes = ChangeIds::default();
         let writes = options.settings.kernel() == Extent::Program;
         let policy = mode(options.settings.policy());
-        let core = Core::new(
-            &options.node,
-            host::node_options(&options.settings),
-            writes,
-            policy,
-            changes.clone(),
-            now,
-        );
+        let core =
+            Core::new(&options.node, host::node_options(&options.settings), writes, policy, time::now());
         tracing::info!(target: "tortie", "tortie {} starts as {} on {}", env!("CARGO_PKG_VERSION"), options.node, store.describe());
         let what =
             FeedOptions { prefixes: watch_scope(&options.node), cache: Some(options.settings.cache_path()) };
@@ -99,19 +95,21 @@ impl Agent {
         let presence = node_status::Presence::start(&io, Arc::clone(&store), &options.node, writes);
         let reports = felix_status::Reports::start(&io, Arc::clone(&store), &options.node, writes);
         let told = facts_in.clone();
-        let tell = move |fact| drop(told.send(Fact::TunnelAddr(fact)));
+        let tell = move |fact| drop(told.send(Fact::Core(Input::TunnelAddress(fact))));
         let tunnel_addr = TunnelAddr::start(&io, Arc::clone(&store), &options.node, writes, tell);
         let told = facts_in.clone();
-        let tell = move |looked| drop(told.send(Fact::Collected(looked)));
+        let tell = move |looked| drop(told.send(Fact::Core(Input::IpamGc(looked))));
         let low_port = options.settings.bgp_listen.iter().any(probe::is_low);
-        probe::start(&io, Arc::clone(&live), facts_in.clone(), low_port);
+        let found = facts_in.clone();
+        let report = move |problems| drop(found.send(Fact::Core(Input::HostChecks(problems))));
+        probe::start(&io, Arc::clone(&live), report, low_port);
         if live.beside.is_some() {
             observe::start(&io, Arc::clone(&live));
         }
         let told = facts_in.clone();
         let census =
             crate::agent::controllers::pool_usage::Taker::start(&io, Arc::clone(&store), move |census| {
-                drop(told.send(Fact::Census(census)));
+                drop(told.send(Fact::Core(Input::PoolUsage(census))));
             });
         let collector = Collector::start(&io, Arc::clone(&store), &options.node, writes, tell);
         Ok(Self {
@@ -186,7 +184,7 @@ impl Agent {
         };
         let facts = self.facts_in.clone();
         let sink = Box::new(move |fact| {
-            let _ = facts.send(Fact::Kernel(fact));
+            let _ = facts.send(Fact::Core(Input::Kernel(fact)));
         });
         match tortie_kernel::spawn(&options, sink) {
             Ok(handle) => {
@@ -211,13 +209,13 @@ impl Agent {
     pub(super) fn start_speaker(&mut self, v4: usize, v6: usize) {
         if self.observes() {
             // The sessions are BIRD's, and so is the port.
-            self.core.restart_done = true;
+            self.input(Input::NoSessions);
             return;
         }
         let found = [(v4, Family::Ipv4Unicast), (v6, Family::Ipv6Unicast)];
         let families: Vec<Family> = found.iter().filter(|(n, _)| *n > 0).map(|(_, f)| *f).collect();
         if families.is_empty() {
-            self.core.restart_done = true;
+            self.input(Input::NoSessions);
             self.to_kernel(ToKernel::SweepStale);
         }
         let options = SpeakerOptions {
@@ -230,7 +228,7 @@ impl Agent {
         };
         let facts = self.facts_in.clone();
         let sink = Box::new(move |fact| {
-            let _ = facts.send(Fact::Speaker(fact));
+            let _ = facts.send(Fact::Core(Input::Speaker(fact)));
         });
         let Some(kernel) = self.kernel.as_ref().map(KernelHandle::sender) else { return };
         let learned = Box::new(move |batch| match kernel.try_send(ToKernel::Learned(batch)) {

@@ -27,7 +27,7 @@ pub(in crate::agent) fn list<T>(kind: &str, node: &str, revision: u64, items: Ve
         kind: kind.to_owned(),
         node: node.to_owned(),
         revision,
-        time: crate::agent::core::now_text(),
+        time: crate::agent::time::now_text(),
         more: false,
         next: None,
         items,

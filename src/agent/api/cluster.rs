@@ -66,7 +66,7 @@ impl<T: Send + Sync + 'static> Shelf<T> {
         let made = tokio::task::spawn_blocking(move || make(&snapshot));
         let made = made.await.map_err(|_| busy("the agent is stopping"))?;
         let reading =
-            Arc::new(Reading { at: Instant::now(), time: crate::agent::core::now_text(), revision, made });
+            Arc::new(Reading { at: Instant::now(), time: crate::agent::time::now_text(), revision, made });
         *last = Some(Arc::clone(&reading));
         let (last, old, fresh) = (Arc::clone(&self.last), Arc::downgrade(&reading), self.fresh);
         tokio::spawn(async move {

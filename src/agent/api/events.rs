@@ -13,7 +13,7 @@ use tortie_net::Cidr;
 
 use crate::agent::api::bgp;
 use crate::agent::api::endpoints::CoreQuestion;
-use crate::agent::core::recorder::{Filter, Told};
+use crate::agent::core::recorder::{Filter, NewEntry};
 use crate::agent::handle::{Ask, Live, busy};
 use crate::api::status::{ApiError, Event, List};
 use crate::api::{EventQuery, EventStream, Followed};
@@ -21,6 +21,8 @@ use crate::api::{EventQuery, EventStream, Followed};
 /// How many may follow at once.
 pub(in crate::agent) const FOLLOWERS: usize = 64;
 /// What entries may be about.
+/// Entries that one who follows may be behind.
+pub(in crate::agent) const BEHIND: usize = 1_024;
 const KINDS: [&str; 7] = ["agent", "bgp", "ipam", "kernel", "policy", "route", "store"];
 /// Entries that a return with a number may bring at most.
 const MISSED: usize = 4_096;
@@ -31,7 +33,7 @@ struct Follower {
     missed: VecDeque<Arc<Event>>,
     /// Something is missing between this and what he had.
     gap: Option<u64>,
-    receiver: broadcast::Receiver<Told>,
+    receiver: broadcast::Receiver<NewEntry>,
     ended: bool,
     _place: OwnedSemaphorePermit,
 }
@@ -86,6 +88,7 @@ impl Live {
             .map_err(|_| busy(&format!("{FOLLOWERS} follow already; try again later")))?;
         let filter = self.filter(&query).await?;
         let wanted = filter.clone();
+        let events = self.events.clone();
         let (missed, gap, receiver) = self
             .ask(|answer| {
                 Ask::Core(CoreQuestion(Box::new(move |core| {
@@ -99,7 +102,7 @@ impl Live {
                         _ => Vec::new(),
                     };
                     let gap = (!whole).then(|| recorder.newest());
-                    let _ = answer.send((missed, gap, recorder.follow()));
+                    let _ = answer.send((missed, gap, events.subscribe()));
                 })))
             })
             .await?;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tortie_net::Cidr;
 
 use crate::agent::controllers::ipam_gc::Collected;
-use crate::agent::core::now_text;
 use crate::agent::handle::Live;
 use crate::agent::health::problems;
 use crate::agent::observe::Judged;
+use crate::agent::time::now_text;
 use crate::api::bgp::PeerRange;
 use crate::api::nodes::NodeStatus;
 use crate::api::policy::{PolicyStatus, TableStatus};

@@ -17,7 +17,8 @@ use tortie_config::key::{EndpointKey, FelixItem, Key};
 use tortie_config::resource::{AgentStatus, EndpointState, EndpointStatus, Extra};
 
 use crate::agent::controllers::Keeper;
-use crate::agent::core::{Core, now_text};
+use crate::agent::core::Core;
+use crate::agent::time::now_text;
 use tortie_kernel::EndpointCondition;
 use tortie_store::{LeaseId, MAX_TXN_OPS, Op, Store, StoreError, Txn};
 

@@ -9,8 +9,8 @@ use tortie_config::key::Key;
 
 use crate::agent::api::status::CoreFacts;
 use crate::agent::controllers::Keeper;
-use crate::agent::core::now_text;
 use crate::agent::health::problems;
+use crate::agent::time::now_text;
 use crate::api::nodes::{NodeStatus, SCHEMA};
 use crate::api::status::UpOf;
 use tortie_engine::routing::RoutingIntent;

@@ -2,15 +2,16 @@
 
 use tortie_net::Cidr;
 
+use super::log_line::{LogLine, Severity, Subsystem};
 use super::recorder::{Entry, Plane};
-use crate::agent::core::{Core, SINGLES, now_text};
+use crate::agent::core::{Core, Effect, SINGLES};
 use tortie_engine::model::Dirty;
 use tortie_engine::routing::{ChangeId, RoutingIntent};
 
 impl Core {
     /// Records the keys that a change comes from.
     pub(in crate::agent) fn describe_store(&mut self, dirty: &Dirty, change: ChangeId) {
-        let time = now_text();
+        let time = self.now.text();
         let mut record = |mark, subject: String, text: &str, revision| {
             let text = text.to_owned();
             let entry = Entry { change, plane: Plane::Store, mark, subject, text, revision };
@@ -76,10 +77,14 @@ impl Core {
                 "pools, networks or advertisements changed".to_owned(),
             ));
         }
-        let time = now_text();
+        let time = self.now.text();
         for (mark, subject, text) in entries {
-            let prefix = subject.parse::<Cidr>().is_ok().then_some(subject.as_str());
-            tracing::info!(target: "tortie", change = %change, revision, prefix, "{mark} {subject}: {text}");
+            self.out.push(Effect::Log(LogLine {
+                change: Some(change),
+                revision: Some(revision),
+                prefix: subject.parse::<Cidr>().is_ok().then(|| subject.clone()),
+                ..LogLine::new(Severity::Info, Subsystem::Agent, format!("{mark} {subject}: {text}"))
+            }));
             let entry = Entry { change, plane: Plane::Routing, mark, subject, text, revision };
             self.recorder.record(time.clone(), entry);
         }
@@ -94,21 +99,15 @@ impl Core {
         text: &str,
     ) {
         // BGP has a level of its own. What a log line is about stands in fields, too: journald finds it by them.
-        let peer = (plane == Plane::Rib).then_some(subject);
-        let prefix = subject.parse::<Cidr>().is_ok().then_some(subject);
-        let number = (change != ChangeId::default()).then(|| tracing::field::display(change));
-        match (plane, mark) {
-            (Plane::Rib, '!') => {
-                tracing::warn!(target: "tortie::speaker", change = number, peer, "{subject}: {text}");
-            }
-            (Plane::Rib, _) => {
-                tracing::info!(target: "tortie::speaker", change = number, peer, "{subject}: {text}");
-            }
-            (_, '!') => {
-                tracing::warn!(target: "tortie", change = number, prefix, "{subject}: {text}");
-            }
-            _ => tracing::info!(target: "tortie", change = number, prefix, "{subject}: {text}"),
-        }
+        let severity = if mark == '!' { Severity::Warn } else { Severity::Info };
+        let rib = plane == Plane::Rib;
+        let subsystem = if rib { Subsystem::Bgp } else { Subsystem::Agent };
+        self.out.push(Effect::Log(LogLine {
+            change: (change != ChangeId::default()).then_some(change),
+            peer: rib.then(|| subject.to_owned()),
+            prefix: (!rib && subject.parse::<Cidr>().is_ok()).then(|| subject.to_owned()),
+            ..LogLine::new(severity, subsystem, format!("{subject}: {text}"))
+        }));
         let entry = Entry {
             change,
             plane,
@@ -117,6 +116,12 @@ impl Core {
             text: text.to_owned(),
             revision: self.link.revision,
         };
-        self.recorder.record(now_text(), entry);
+        self.recorder.record(self.now.text(), entry);
+    }
+
+    /// A line about a peer that is of interest to those who look for it; it is not recorded.
+    pub(super) fn debug(&mut self, subsystem: Subsystem, peer: &str, text: String) {
+        let line = LogLine::new(Severity::Debug, subsystem, text);
+        self.out.push(Effect::Log(LogLine { peer: Some(peer.to_owned()), ..line }));
     }
 }

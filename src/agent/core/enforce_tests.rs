@@ -187,8 +187,7 @@ fn a_start_from_the_cache_goes_on_to_what_the_store_says() {
     let cached =
         Cached { snapshot: snapshot("a", 1, all), saved: std::time::SystemTime::UNIX_EPOCH, torn: None };
     feed(&mut core, FeedEvent::Cached(cached));
-    assert!(core.use_cache());
-    let mut changes = told(&core.effects());
+    let mut changes = told(&give(&mut core, Input::StoreTimeout));
     assert_eq!(changes.len(), 1);
     let mut now = entries();
     now.retain(|kv| kv.key != DB);
@@ -251,7 +250,7 @@ fn an_endpoint_is_applied_when_its_change_is_in_the_kernel_and_fails_with_its_ow
 fn rules_that_the_kernel_does_not_have_are_not_applied() {
     let (mut core, _) = started();
     let why = "packet rules are off: this kernel has no nf_tables for family inet";
-    core.kernel(KernelFact::Rules(Some(why.to_owned())));
+    give(&mut core, Input::Kernel(KernelFact::Rules(Some(why.to_owned()))));
     core.enforced(1, ChangeId(1), BTreeMap::new(), 90);
     let profile = |part: &str| format!("/calico/v1/policy/profile/open/{part}");
     for key in [POLICY, &profile("rules"), &profile("tags"), &profile("labels")] {
@@ -263,14 +262,13 @@ fn rules_that_the_kernel_does_not_have_are_not_applied() {
     let said: Vec<&str> = said.iter().filter(|e| e.plane == "kernel").map(|e| e.text.as_str()).collect();
     assert!(said.iter().any(|text| text.contains("not in the kernel: packet rules are off")), "{said:?}");
     assert!(!said.iter().any(|text| text.contains("rules and endpoints are in the kernel")), "{said:?}");
-    core.kernel(KernelFact::Rules(None));
+    give(&mut core, Input::Kernel(KernelFact::Rules(None)));
     assert_eq!(word(&core, POLICY, 1, &mut None), Some(("applied", String::new())));
 }
 
 #[test]
 fn with_policy_off_nothing_is_computed_told_or_waited_for() {
-    let mut core =
-        Core::new("h1", NodeOptions::default(), true, Mode::Off, ChangeIds::default(), Instant::now());
+    let mut core = Core::new("h1", NodeOptions::default(), true, Mode::Off, now());
     feed(&mut core, FeedEvent::Snapshot { snapshot: snapshot("a", 1, entries()), generation: 1 });
     let added = snapshot("a", 1, vec![kv(BLOCK, &block(), 1)]);
     let effects = feed(&mut core, FeedEvent::Added { prefixes: vec![BLOCK.to_owned()], snapshot: added });

@@ -12,7 +12,8 @@ use tortie_config::key::{EndpointKey, Key};
 
 use super::recorder::{Entry, Plane};
 use crate::agent::core::counters;
-use crate::agent::core::{Core, Effect, SINGLES, now_text};
+use crate::agent::core::log_line::{LogLine, Severity, Subsystem};
+use crate::agent::core::{Core, Effect, SINGLES};
 use tortie_engine::model::{Dirty, Model};
 use tortie_engine::policy::{Chain, Engine, Globals, Ruleset, RulesetDelta, SetChange, Source};
 use tortie_engine::routing::ChangeId;
@@ -174,7 +175,7 @@ impl Core {
             enforcement.under_way.pop_front();
         }
         let (trigger, subject) = (counters::trigger(&delta), subject(&delta));
-        let heard = self.heard.unwrap_or(self.clock);
+        let heard = self.heard.unwrap_or(self.now.mono);
         let serial = enforcement.serial;
         enforcement.under_way.push_back(UnderWay { serial, change, subject, trigger, heard });
         self.out.push(Effect::Enforce(Box::new(PolicyChange { serial, change, delta, globals })));
@@ -196,7 +197,7 @@ impl Core {
             enforcement.micros = micros;
         }
         let before = std::mem::replace(&mut enforcement.failed, failed);
-        let time = now_text();
+        let time = self.now.text();
         let wrong = self.enforcement.failed.len();
         let (mark, text) = match (&self.enforcement.trouble, wrong) {
             (None, 0) => {
@@ -215,7 +216,7 @@ impl Core {
                 .policy
                 .entry(trigger)
                 .or_default()
-                .time(self.clock.saturating_duration_since(heard));
+                .time(self.now.mono.saturating_duration_since(heard));
             let text = text.clone();
             let revision = self.revision_of(change);
             let entry = Entry { change, plane: Plane::Kernel, mark, subject, text, revision };
@@ -321,9 +322,13 @@ impl Core {
             let text = "settings, pools or hosts that rules depend on changed";
             entries.push(('~', "frame of the rules".to_owned(), text.to_owned()));
         }
-        let time = now_text();
+        let time = self.now.text();
         for (mark, subject, text) in entries {
-            tracing::debug!(target: "tortie", change = %change, revision, "{mark} {subject}: {text}");
+            self.out.push(Effect::Log(LogLine {
+                change: Some(change),
+                revision: Some(revision),
+                ..LogLine::new(Severity::Debug, Subsystem::Agent, format!("{mark} {subject}: {text}"))
+            }));
             let entry = Entry { change, plane: Plane::Policy, mark, subject, text, revision };
             self.recorder.record(time.clone(), entry);
         }

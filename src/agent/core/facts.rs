@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use tortie_bgp::{DownCode, State, bfd};
 use tortie_net::Cidr;
 
+use super::log_line::{LogLine, Severity, Subsystem};
 use super::recorder::{Entry, Plane};
-use crate::agent::core::{Core, Effect, Phase, SINGLES, now_text};
+use crate::agent::core::{Core, Effect, Phase, SINGLES};
 use crate::agent::explain::Ended;
 use crate::speaker::SpeakerFact;
 use tortie_engine::routing::ChangeId;
@@ -20,7 +21,7 @@ const STARTS_WITHIN: Duration = Duration::from_secs(60);
 const LATELY: Duration = Duration::from_secs(600);
 
 impl Core {
-    pub(in crate::agent) fn kernel(&mut self, fact: KernelFact) {
+    pub(super) fn kernel(&mut self, fact: KernelFact) {
         match fact {
             KernelFact::Started { routes_v4, routes_v6, .. } => {
                 let text =
@@ -39,7 +40,7 @@ impl Core {
                 for (prefix, _, _) in &sample {
                     self.failed_routes.remove(prefix);
                 }
-                let time = now_text();
+                let time = self.now.text();
                 for (prefix, change, what) in sample {
                     let entry = Entry {
                         change,
@@ -65,7 +66,15 @@ impl Core {
                     self.recorder.record(time, entry);
                 }
                 for (prefix, why) in failed {
-                    tracing::warn!(target: "tortie", prefix = %prefix, reason = why, "the kernel refuses {prefix}: {why}");
+                    self.out.push(Effect::Log(LogLine {
+                        prefix: Some(prefix.to_string()),
+                        reason: Some(why.clone()),
+                        ..LogLine::new(
+                            Severity::Warn,
+                            Subsystem::Agent,
+                            format!("the kernel refuses {prefix}: {why}"),
+                        )
+                    }));
                     if self.failed_routes.len() < 1_000 {
                         self.failed_routes.insert(prefix, why);
                     }
@@ -82,6 +91,9 @@ impl Core {
                 self.say(ChangeId::default(), Plane::Kernel, '-', "stale routes", &format!("{count} swept"));
             }
             KernelFact::Repaired { objects, first, held } => {
+                if !held {
+                    self.repaired = Some((self.now.mono, objects, first.clone()));
+                }
                 let what = if held { "left for study" } else { "repaired" };
                 let text = format!("{objects} changed by somebody else and {what}, first: {first}");
                 self.say(ChangeId::default(), Plane::Kernel, '!', "own routes", &text);
@@ -119,7 +131,7 @@ impl Core {
     /// Records what the kernel did with the blackholes of own blocks: few as single entries, many as one, with the rest
     /// in the histories of the prefixes.
     fn acknowledge(&mut self, change: ChangeId, acknowledged: &[BlackholeAck], micros: u64) {
-        let time = now_text();
+        let time = self.now.text();
         let many = acknowledged.len() > SINGLES;
         let after = if micros > 0 { format!(", acknowledged after {micros} us") } else { String::new() };
         for ack in acknowledged {
@@ -160,7 +172,7 @@ impl Core {
 
     fn applied(&mut self, generation: u64, change: ChangeId, failed: Vec<(Cidr, String)>) {
         self.acknowledged = self.acknowledged.max(generation);
-        self.measures.applied(generation, self.clock);
+        self.measures.applied(generation, self.now.mono);
         let refused: BTreeMap<Cidr, String> = failed.into_iter().collect();
         if let Some(intent) = &self.intent
             && generation == self.generation
@@ -185,13 +197,14 @@ impl Core {
         }
     }
 
-    pub(in crate::agent) fn speaker(&mut self, fact: SpeakerFact, now: Instant) {
+    pub(super) fn speaker(&mut self, fact: SpeakerFact) {
+        let now = self.now.mono;
         match fact {
             SpeakerFact::Peer { name, from, to, down } => {
                 let record = self.peers.entry(Arc::clone(&name)).or_default();
                 if from == State::Established && to != from {
                     record.ended = Some(Ended {
-                        time: now_text(),
+                        time: self.now.text(),
                         text: down.as_ref().map_or_else(String::new, |down| down.text.clone()),
                         lasted: record.since.map(|at| now.saturating_duration_since(at)).unwrap_or_default(),
                         helper: down.as_ref().is_some_and(|down| down.helper),
@@ -231,7 +244,7 @@ impl Core {
                 } else if from != to {
                     let why = down.map(|d| d.text).unwrap_or_default();
                     let (from, to) = (from.as_str(), to.as_str());
-                    tracing::debug!(target: "tortie::speaker", peer = %name, "{name}: {from} -> {to} {why}");
+                    self.debug(Subsystem::Bgp, &name, format!("{name}: {from} -> {to} {why}"));
                 }
             }
             SpeakerFact::DynamicPeer(peer) => {
@@ -250,7 +263,7 @@ impl Core {
                 let text = format!("BFD {} -> {}: {cause}", from.as_str(), to.as_str());
                 // The steps of each handshake, and of each attempt while the other end is away, are no news.
                 if mark == '~' {
-                    tracing::debug!(target: "tortie::bfd", peer = %peer, "{peer}: {text}");
+                    self.debug(Subsystem::Bfd, &peer, format!("{peer}: {text}"));
                 } else {
                     self.say(ChangeId::default(), Plane::Rib, mark, &peer, &text);
                 }
@@ -259,7 +272,7 @@ impl Core {
                 let text = format!(
                     "{announced} prefixes announced, {withdrawn} withdrawn, {rejected} rejected, {malformed} UPDATEs malformed"
                 );
-                tracing::debug!(target: "tortie::speaker", peer = %peer, "{peer}: {text}");
+                self.debug(Subsystem::Bgp, &peer, format!("{peer}: {text}"));
                 let mark = if malformed > 0 { '!' } else { '~' };
                 let entry = Entry {
                     change: ChangeId::default(),
@@ -269,7 +282,7 @@ impl Core {
                     text,
                     revision: 0,
                 };
-                self.recorder.record(now_text(), entry);
+                self.recorder.record(self.now.text(), entry);
             }
             SpeakerFact::PrefixWarning { peer, family, received, max } => {
                 let text = format!(
@@ -287,7 +300,7 @@ impl Core {
                     text: format!("{prefixes} best paths changed"),
                     revision: 0,
                 };
-                self.recorder.record(now_text(), entry);
+                self.recorder.record(self.now.text(), entry);
             }
             SpeakerFact::TrackNextHop(addr) => self.out.push(Effect::Track(addr, true)),
             SpeakerFact::UntrackNextHop(addr) => {
@@ -351,10 +364,10 @@ impl Core {
 
     /// One that repeats itself is said once, and shown until it has not been for a while.
     fn mishap(&mut self, plane: Plane, subject: &str, text: String) {
-        if self.late_mishap(self.clock).is_none_or(|(_, known)| *known != text) {
+        if self.late_mishap(self.now.mono).is_none_or(|(_, known)| *known != text) {
             self.say(ChangeId::default(), plane, '!', subject, &text);
         }
-        self.mishap = Some((self.clock, text));
+        self.mishap = Some((self.now.mono, text));
     }
 
     /// What went wrong lately and was over at once: how long ago, and what.

@@ -1,4 +1,5 @@
-//! The core: the one owner of the model. Pure: it takes feed events and facts with the time, and gives effects.
+//! The core: the one owner of the model. Pure: [`Core::handle`] takes an input with its time and gives effects. It reads no
+//! clock, writes no log and sends nothing.
 //!
 //! It decides when something may start: nothing is told to the speaker or the kernel before the first whole snapshot;
 //! a block is announced only when its blackhole is in the kernel; a freeze stops everything but reading.
@@ -8,18 +9,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use jiff::Timestamp;
 use tortie_bgp::State;
 use tortie_net::Cidr;
 
 use crate::agent::controllers::ipam_gc::Collected;
 use crate::agent::core::counters::Measures;
 use crate::agent::core::enforcement::Enforcement;
-use crate::agent::core::recorder::{Plane, Recorder};
+use crate::agent::core::input::{Input, Now, Timing};
+use crate::agent::core::log_line::LogLine;
+use crate::agent::core::recorder::{NewEntry, Plane, Recorder};
 use crate::agent::explain::Ended;
 use crate::api::nodes::NodeStatus;
 use crate::api::status::Problem;
-use crate::speaker::ChangeIds;
 use tortie_engine::model::{Dirty, Freeze, Guard, Model, Part};
 use tortie_engine::routing::{self, ChangeId, DynamicPeer, NodeOptions, Planner, RoutingIntent};
 use tortie_kernel::{KernelIntent, Mode, PolicyChange};
@@ -58,6 +59,10 @@ pub(super) enum Effect {
     Trust(u64, u64),
     /// The settings of the logs, or the BMP stations, may have changed.
     Logs,
+    /// A line of the log.
+    Log(LogLine),
+    /// A new entry of the recorder, for those who follow it.
+    Recorded(NewEntry),
 }
 
 /// Where the start stands.
@@ -142,11 +147,12 @@ pub(super) struct Core {
     pub(super) measures: Measures,
     /// What metrics say of the store, and of which revision that is.
     pub(super) known: std::cell::Cell<(u64, super::metrics::Known)>,
-    /// The time that the driver told last.
-    pub(super) clock: Instant,
+    /// The time of the input that is handled.
+    now: Now,
     /// When the first of what is pending was heard.
     pub(super) heard: Option<Instant>,
-    changes: ChangeIds,
+    /// Changes so far.
+    changes: u64,
     pub(super) recorder: Recorder,
     pub(super) peers: HashMap<Arc<str>, PeerRecord>,
     pub(super) peer_trouble: BTreeMap<String, String>,
@@ -180,19 +186,12 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(
-        name: &str,
-        node: NodeOptions,
-        kernel_writes: bool,
-        policy: Mode,
-        changes: ChangeIds,
-        now: Instant,
-    ) -> Self {
+    pub(super) fn new(name: &str, node: NodeOptions, kernel_writes: bool, policy: Mode, now: Now) -> Self {
         let model = Model::new(name);
         Self {
             node,
             model,
-            started: now,
+            started: now.mono,
             phase: Phase::Loading,
             planner: None,
             intent: None,
@@ -220,20 +219,18 @@ impl Core {
                 connected: false,
                 away: None,
                 from_cache: false,
-                fresh: now,
+                fresh: now.mono,
                 revision: 0,
                 restarts: 0,
                 snapshots: 0,
             },
             measures: Measures::default(),
             known: Default::default(),
-            clock: now,
+            now,
             heard: None,
-            changes,
+            changes: 0,
             // Microseconds: more than an earlier run can have counted up to.
-            recorder: Recorder::counting_from(
-                u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default(),
-            ),
+            recorder: Recorder::counting_from(u64::try_from(now.wall.as_microsecond()).unwrap_or_default()),
             peers: HashMap::new(),
             peer_trouble: BTreeMap::new(),
             dynamic: BTreeMap::new(),
@@ -269,8 +266,47 @@ impl Core {
         self.running() && self.acknowledged == self.generation
     }
 
-    pub(super) fn effects(&mut self) -> Vec<Effect> {
+    /// Takes one input; the effects are to be carried out in their order.
+    pub(super) fn handle(&mut self, input: Input, now: Now) -> Vec<Effect> {
+        self.now = now;
+        match input {
+            Input::Feed(event) => self.feed(event),
+            Input::FeedIdle => self.go_on(),
+            Input::StoreTimeout => self.use_cache(),
+            Input::Accept => self.accept(),
+            Input::Kernel(fact) => self.kernel(fact),
+            Input::Speaker(fact) => self.speaker(fact),
+            Input::NoSessions => self.restart_done = true,
+            Input::TunnelAddress(outcome) => self.tunnel_addr_told(outcome),
+            Input::IpamGc(outcome) => self.collected(outcome),
+            Input::PoolUsage(usage) => self.census = usage,
+            Input::HostChecks(problems) => self.surroundings = problems,
+            Input::Hosts { hosts, one_machine } => {
+                if one_machine {
+                    self.present = Some(hosts.iter().map(|status| status.node.clone()).collect());
+                }
+                self.versions = hosts;
+            }
+        }
+        self.out.extend(self.recorder.take_new().map(Effect::Recorded));
         std::mem::take(&mut self.out)
+    }
+
+    /// Counts a time that was spent.
+    pub(super) fn time(&mut self, timing: Timing) {
+        let (times, spent) = match timing {
+            Timing::Iteration(spent) => (&mut self.measures.turns, spent),
+            Timing::Calculated(spent) => (&mut self.measures.calculated, spent),
+            Timing::Snapshot(spent) => (&mut self.measures.snapshot, spent),
+            Timing::EndpointReady(spent) => (&mut self.measures.endpoint_ready, spent),
+        };
+        times.time(spent);
+    }
+
+    /// The next change: odd numbers are the core's, even ones the speaker's, so that neither waits for the other.
+    fn next_change(&mut self) -> ChangeId {
+        self.changes += 1;
+        ChangeId(self.changes * 2 - 1)
     }
 
     /// Keeps what the disk had, for the case that the store is away or has lost what was there.
@@ -281,23 +317,22 @@ impl Core {
         self.link.revision = snapshot.revision;
     }
 
-    /// The store did not answer in time: goes on with what the disk had. `false`: there is nothing on disk.
-    pub(super) fn use_cache(&mut self) -> bool {
+    /// The store did not answer in time: goes on with what the disk had, if anything.
+    fn use_cache(&mut self) {
         if self.loaded() {
-            return true;
+            return;
         }
-        let Some(cached) = self.cached.take() else { return false };
+        let Some(cached) = self.cached.take() else { return };
         self.say(ChangeId::default(), Plane::Store, '!', "store", "away: running from the cache on disk");
         self.link.from_cache = true;
         let followed = std::mem::replace(&mut self.model, cached);
         self.load(&Dirty::everything());
         self.model = followed;
-        true
     }
 
     /// Takes what the feed brings; [`Core::go_on`] acts on it after a run of events.
-    pub(super) fn feed(&mut self, event: FeedEvent, now: Instant) {
-        self.clock = now;
+    fn feed(&mut self, event: FeedEvent) {
+        let now = self.now.mono;
         self.heard.get_or_insert(now);
         match event {
             FeedEvent::Cached(cached) => self.cached(&cached.snapshot),
@@ -416,7 +451,7 @@ impl Core {
     }
 
     /// Acts on what was read, unless the guard says to hold still. Called once after a run of deltas.
-    pub(super) fn go_on(&mut self) {
+    fn go_on(&mut self) {
         if !self.have_main || !self.awaited.is_empty() {
             return;
         }
@@ -462,14 +497,13 @@ impl Core {
     }
 
     /// Somebody says that the store is right as it is.
-    pub(super) fn accept(&mut self) -> bool {
+    fn accept(&mut self) {
         if self.frozen.is_none() {
-            return false;
+            return;
         }
         self.guard.accept(&self.model);
         self.pending.merge(Dirty::everything());
         self.go_on();
-        self.frozen.is_none()
     }
 
     fn load(&mut self, dirty: &Dirty) {
@@ -486,7 +520,7 @@ impl Core {
 
     /// A change of its own for what these keys brought.
     pub(super) fn begin(&mut self, dirty: &Dirty, revision: u64) -> ChangeId {
-        let change = self.changes.next();
+        let change = self.next_change();
         self.describe_store(dirty, change);
         self.remember(change, revision);
         change
@@ -523,7 +557,7 @@ impl Core {
         let came = |block: &Cidr| known.get(block).copied().unwrap_or(change);
         self.block_changes = intent.blackholes.iter().map(|b| (*b, came(b))).collect();
         self.generation += 1;
-        self.measures.intent(self.generation, self.heard.unwrap_or(self.clock));
+        self.measures.intent(self.generation, self.heard.unwrap_or(self.now.mono));
         self.out.push(Effect::Kernel(Arc::new(KernelIntent {
             generation: self.generation,
             change,
@@ -578,16 +612,13 @@ impl Core {
     }
 }
 
-/// Now, as RFC 3339 with milliseconds.
-pub(super) fn now_text() -> String {
-    format!("{:.3}", Timestamp::now())
-}
-
 pub(super) mod applied;
 pub(super) mod counters;
 pub(super) mod describe;
 pub(super) mod enforcement;
 pub(super) mod facts;
+pub(super) mod input;
+pub(super) mod log_line;
 pub(super) mod recorder;
 pub(super) mod snapshot;
 #[cfg(test)]

@@ -1,13 +1,11 @@
 //! The flight recorder: the last changes with their reasons, bounded, in memory.
 //!
 //! Bulk route changes are one entry a batch and peer; single prefixes have a history of their own, so that a full feed
-//! evicts nothing that people ask for. Whoever follows gets entries as they are made; one who does not keep up loses his
-//! place and is told so.
+//! evicts nothing that people ask for. New entries are handed on by [`Recorder::take_new`].
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use tokio::sync::broadcast;
 use tortie_config::key::Key;
 use tortie_net::Cidr;
 
@@ -20,8 +18,6 @@ pub(in crate::agent) const CAPACITY: usize = 16_384;
 pub(in crate::agent) const PREFIXES: usize = 4_096;
 /// Entries kept for one prefix.
 const PER_PREFIX: usize = 16;
-/// Entries that one who follows may be behind.
-const BEHIND: usize = 1_024;
 /// How names of sessions begin.
 const SESSIONS: [&str; 4] = ["Mesh_", "Global_", "Node_", DYNAMIC];
 
@@ -73,8 +69,8 @@ pub(in crate::agent) struct Entry {
 }
 
 /// An entry for those who follow.
-#[derive(Debug, Clone)]
-pub(in crate::agent) struct Told {
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::agent) struct NewEntry {
     pub(in crate::agent) event: Arc<Event>,
     /// It is of the history of one prefix: only for those who ask for that.
     pub(in crate::agent) single: bool,
@@ -123,7 +119,8 @@ pub(in crate::agent) struct Recorder {
     ring: VecDeque<Arc<Event>>,
     prefixes: HashMap<Cidr, VecDeque<Arc<Event>>>,
     order: VecDeque<Cidr>,
-    told: broadcast::Sender<Told>,
+    /// Entries since the last [`Recorder::take_new`].
+    new: Vec<NewEntry>,
 }
 
 impl Default for Recorder {
@@ -141,7 +138,7 @@ impl Recorder {
             ring: VecDeque::new(),
             prefixes: HashMap::new(),
             order: VecDeque::new(),
-            told: broadcast::channel(BEHIND).0,
+            new: Vec::new(),
         }
     }
 
@@ -190,8 +187,7 @@ impl Recorder {
             text: entry.text,
             revision: entry.revision,
         });
-        // Nobody may follow.
-        let _ = self.told.send(Told { event: Arc::clone(&event), single });
+        self.new.push(NewEntry { event: Arc::clone(&event), single });
         event
     }
 
@@ -230,9 +226,9 @@ impl Recorder {
         found
     }
 
-    /// Follows from now on.
-    pub(in crate::agent) fn follow(&self) -> broadcast::Receiver<Told> {
-        self.told.subscribe()
+    /// The entries that were made since the last call.
+    pub(in crate::agent) fn take_new(&mut self) -> impl Iterator<Item = NewEntry> {
+        std::mem::take(&mut self.new).into_iter()
     }
 
     /// The number of the newest entry.
@@ -382,12 +378,12 @@ mod tests {
     }
 
     #[test]
-    fn one_who_does_not_keep_up_loses_his_place_and_nobody_waits_for_him() {
+    fn each_entry_is_handed_on_once_in_order() {
         let mut recorder = Recorder::default();
-        let mut follows = recorder.follow();
-        for _ in 0..=BEHIND {
-            recorder.record(String::new(), entry("x"));
-        }
-        assert!(matches!(follows.try_recv(), Err(broadcast::error::TryRecvError::Lagged(1))));
+        recorder.record(String::new(), entry("x"));
+        recorder.record_prefix(String::new(), "10.0.0.0/24".parse().unwrap(), entry("10.0.0.0/24"));
+        let new: Vec<_> = recorder.take_new().map(|new| (new.event.seq, new.single)).collect();
+        assert_eq!(new, [(1, false), (2, true)]);
+        assert_eq!(recorder.take_new().count(), 0);
     }
 }

@@ -49,15 +49,26 @@ fn snapshot(store_id: &str, revision: u64, entries: Vec<KeyValue>) -> Snapshot {
     Snapshot { revision, store_id: store_id.to_owned(), entries, ..Snapshot::default() }
 }
 
+fn now() -> Now {
+    Now { mono: Instant::now(), wall: jiff::Timestamp::UNIX_EPOCH }
+}
+
+/// The effects of one input, without log lines and entries of the recorder.
+fn give(core: &mut Core, input: Input) -> Vec<Effect> {
+    let mut effects = core.handle(input, now());
+    effects.retain(|effect| !matches!(effect, Effect::Log(_) | Effect::Recorded(_)));
+    effects
+}
+
 fn core() -> Core {
-    Core::new("h1", NodeOptions::default(), true, Mode::Program, ChangeIds::default(), Instant::now())
+    Core::new("h1", NodeOptions::default(), true, Mode::Program, now())
 }
 
 /// Feeds an event and gives what follows from it.
 fn feed(core: &mut Core, event: FeedEvent) -> Vec<Effect> {
-    core.feed(event, Instant::now());
-    core.go_on();
-    core.effects()
+    let mut effects = give(core, Input::Feed(event));
+    effects.extend(give(core, Input::FeedIdle));
+    effects
 }
 
 fn whole(core: &mut Core) -> Vec<Effect> {
@@ -91,14 +102,16 @@ fn announced(effects: &[Effect]) -> Option<Vec<String>> {
 }
 
 fn applied(core: &mut Core, generation: u64, failed: Vec<(Cidr, String)>) -> Vec<Effect> {
-    core.kernel(KernelFact::Applied {
-        generation,
-        change: ChangeId(1),
-        failed,
-        acknowledged: Vec::new(),
-        micros: 1,
-    });
-    core.effects()
+    give(
+        core,
+        Input::Kernel(KernelFact::Applied {
+            generation,
+            change: ChangeId(1),
+            failed,
+            acknowledged: Vec::new(),
+            micros: 1,
+        }),
+    )
 }
 
 #[test]
@@ -152,8 +165,8 @@ fn a_wiped_store_freezes_a_running_agent_until_somebody_accepts() {
     assert!(kernel_intents(&feed(&mut core, wiped)).is_empty());
     assert!(core.frozen.is_some());
     assert_eq!(core.intent.as_ref().unwrap().originated.len(), 1);
-    assert!(core.accept());
-    let effects = core.effects();
+    let effects = give(&mut core, Input::Accept);
+    assert!(core.frozen.is_none());
     assert_eq!(kernel_intents(&effects)[0].blackholes.len(), 0);
     assert!(effects.iter().any(|e| matches!(e, Effect::Trust(2, _))));
 }
@@ -184,8 +197,8 @@ fn a_start_while_the_store_is_away_runs_from_the_cache_and_follows_the_store_lat
         torn: None,
     };
     feed(&mut core, FeedEvent::Cached(cached));
-    assert!(core.use_cache());
-    assert_eq!(kernel_intents(&core.effects()).len(), 1);
+    let effects = give(&mut core, Input::StoreTimeout);
+    assert_eq!(kernel_intents(&effects).len(), 1);
     assert!(core.link.from_cache);
     applied(&mut core, 1, Vec::new());
     entries.push(kv("/calico/bgp/v1/host/h3/ip_addr_v4", "172.30.0.3", 2));
@@ -218,13 +231,16 @@ fn a_block_keeps_its_change_and_the_acknowledgement_is_recorded_under_it() {
     ));
     assert_eq!(second[0].blackholes[&block], change, "the block did not change");
     assert_ne!(second[0].change, change);
-    core.kernel(KernelFact::Applied {
-        generation: second[0].generation,
-        change: second[0].change,
-        failed: Vec::new(),
-        acknowledged: vec![BlackholeAck { prefix: block, change, outcome: BlackholeOutcome::Written }],
-        micros: 400,
-    });
+    give(
+        &mut core,
+        Input::Kernel(KernelFact::Applied {
+            generation: second[0].generation,
+            change: second[0].change,
+            failed: Vec::new(),
+            acknowledged: vec![BlackholeAck { prefix: block, change, outcome: BlackholeOutcome::Written }],
+            micros: 400,
+        }),
+    );
     let story = core.recorder.find(&about(&change.to_string()), 0, 100);
     let planes: Vec<&str> = story.iter().map(|e| e.plane.as_str()).collect();
     assert_eq!(planes.first(), Some(&"store"), "{story:#?}");
@@ -259,7 +275,7 @@ fn many_acknowledgements_are_one_entry_and_the_histories_of_their_prefixes() {
         acknowledged,
         micros: 5,
     };
-    core.kernel(fact);
+    give(&mut core, Input::Kernel(fact));
     let ring = core.recorder.find(&Filter::default(), 0, usize::MAX);
     assert_eq!(ring.len(), before + 1);
     assert_eq!(ring.last().unwrap().text, "0 written, 500 there already, 0 removed, acknowledged after 5 us");
@@ -294,18 +310,21 @@ fn what_is_wrong_is_shown_until_it_is_over_and_a_mishap_for_a_while() {
         about: "BFD",
         texts: texts.iter().map(|&text| text.to_owned()).collect(),
     };
-    core.speaker(wrong(&["one", "two"]), now);
-    core.kernel(KernelFact::Trouble { about: "forwarding of IPv4", text: Some("denied".to_owned()) });
+    give(&mut core, Input::Speaker(wrong(&["one", "two"])));
+    give(
+        &mut core,
+        Input::Kernel(KernelFact::Trouble { about: "forwarding of IPv4", text: Some("denied".to_owned()) }),
+    );
     assert_eq!(shown(&core, 9000), ["BFD: one; and 1 more", "forwarding of IPv4: denied"]);
-    core.speaker(wrong(&["two"]), now);
-    core.kernel(KernelFact::Trouble { about: "forwarding of IPv4", text: None });
+    give(&mut core, Input::Speaker(wrong(&["two"])));
+    give(&mut core, Input::Kernel(KernelFact::Trouble { about: "forwarding of IPv4", text: None }));
     assert_eq!(shown(&core, 9000), ["BFD: two"]);
-    core.speaker(wrong(&[]), now);
+    give(&mut core, Input::Speaker(wrong(&[])));
     let said: Vec<_> =
         core.recorder.find(&about("BFD"), 0, 100).into_iter().map(|e| e.text.clone()).collect();
     assert_eq!(said.len(), 3, "each once, and the end: {said:?}");
     for _ in 0..5 {
-        core.speaker(SpeakerFact::TransientProblem("accept: no room".to_owned()), now);
+        give(&mut core, Input::Speaker(SpeakerFact::TransientProblem("accept: no room".to_owned())));
     }
     assert_eq!(core.recorder.find(&about("speaker"), 0, 100).len(), 1);
     assert_eq!(shown(&core, 9)[0].split(" (").next(), Some("agent: accept: no room"));

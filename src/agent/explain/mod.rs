@@ -29,12 +29,13 @@ use tortie_net::Cidr;
 
 pub(super) use peer::Ended;
 
-use super::core::{Core, now_text};
+use super::core::Core;
 use crate::agent::api::bgp;
 use crate::agent::api::endpoints::CoreQuestion;
 use crate::agent::api::status;
 use crate::agent::handle::{Ask, Live};
 use crate::agent::health::host_checks::TcpDropped;
+use crate::agent::time::now_text;
 use crate::api::explain::{Step, Verdict, Why};
 use crate::api::status::ApiError;
 use crate::speaker::SpeakerView;

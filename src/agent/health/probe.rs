@@ -6,11 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::UnboundedSender;
 use tortie_bgp::PeerStatus;
 
 use super::problems::finding;
-use crate::agent::event_loop::Fact;
 use crate::agent::handle::Live;
 use crate::agent::health::host_checks::{Role, Surroundings, judge};
 use crate::agent::policy_view::endpoint_name;
@@ -41,7 +39,7 @@ const TOO_MANY: (u8, u8) = (6, 1);
 pub(in crate::agent) fn start(
     io: &tokio::runtime::Handle,
     live: Arc<Live>,
-    tell: UnboundedSender<Fact>,
+    report: impl Fn(Vec<Problem>) + Send + 'static,
     low_port: bool,
 ) {
     io.spawn(async move {
@@ -52,9 +50,7 @@ pub(in crate::agent) fn start(
             let found = lookout.look(&live, low_port).await;
             if found != told {
                 told.clone_from(&found);
-                if tell.send(Fact::Surroundings(found)).is_err() {
-                    return;
-                }
+                report(found);
             }
             tokio::time::sleep(EVERY).await;
         }

@@ -1,0 +1,73 @@
+//! What goes into the core, and the time that goes with it.
+//!
+//! The core reads no clock and calls nobody: all that it knows came in one of these, in this order, so that the same
+//! inputs give the same effects.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+use crate::agent::controllers::{ipam_gc, pool_usage, tunnel_address};
+use crate::api::nodes::NodeStatus;
+use crate::api::status::Problem;
+use crate::speaker::SpeakerFact;
+use tortie_kernel::KernelFact;
+use tortie_store::FeedEvent;
+
+/// The time of an input, by both clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::agent) struct Now {
+    /// For intervals.
+    pub(in crate::agent) mono: Instant,
+    /// For people.
+    pub(in crate::agent) wall: Timestamp,
+}
+
+impl Now {
+    /// RFC 3339 with milliseconds.
+    pub(in crate::agent) fn text(self) -> String {
+        format!("{:.3}", self.wall)
+    }
+}
+
+/// One thing that happened.
+#[derive(Debug)]
+pub(in crate::agent) enum Input {
+    /// The store's feed; it is acted on at the next [`Input::FeedIdle`].
+    Feed(FeedEvent),
+    /// The feed has nothing more at the moment.
+    FeedIdle,
+    /// The store did not answer within the time that a start waits for it.
+    StoreTimeout,
+    /// An operator accepts the store as it is (`tortie store accept`).
+    Accept,
+    /// The kernel thread reports.
+    Kernel(KernelFact),
+    /// The speaker reports.
+    Speaker(SpeakerFact),
+    /// The sessions are another daemon's: no restart of ours is awaited.
+    NoSessions,
+    /// The controller of the tunnel address reports.
+    TunnelAddress(tunnel_address::Told),
+    /// The controller of leaked addresses reports.
+    IpamGc(ipam_gc::Looked),
+    /// Usage of the pools by all hosts; `None`: another host reads it.
+    PoolUsage(Option<pool_usage::Census>),
+    /// The host checks found this.
+    HostChecks(Vec<Problem>),
+    /// The hosts whose agents run. `one_machine`: the store serves one machine only.
+    Hosts { hosts: Vec<NodeStatus>, one_machine: bool },
+}
+
+/// Times spent, measured by whoever drives the core. No decision depends on them.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::agent) enum Timing {
+    /// One iteration of the loop: how long anything else had to wait.
+    Iteration(Duration),
+    /// From an event of the store to the new intent.
+    Calculated(Duration),
+    /// A whole snapshot taken in.
+    Snapshot(Duration),
+    /// From a plugin's request to an endpoint that is in force.
+    EndpointReady(Duration),
+}
