@@ -13,7 +13,7 @@ use super::core::input::{Input, Timing};
 use super::core::{Core, Effect};
 use super::{log, logging, time};
 use crate::agent::config::Settings;
-use crate::agent::controllers::{felix_status, ipam_gc, node_status, tunnel_address};
+use crate::agent::controllers::Controllers;
 use crate::agent::core::applied::Needed;
 use crate::agent::handle::{Ask, Live};
 use crate::agent::process::{capabilities, host, systemd};
@@ -139,11 +139,7 @@ pub(super) struct Agent {
     pub(super) facts_in: mpsc::UnboundedSender<Fact>,
     pub(super) asks: mpsc::Receiver<Ask>,
     pub(super) waiting: Vec<Waiting>,
-    pub(super) presence: node_status::Presence,
-    pub(super) reports: felix_status::Reports,
-    pub(super) tunnel_addr: tunnel_address::TunnelAddr,
-    pub(super) collector: ipam_gc::Collector,
-    pub(super) census: crate::agent::controllers::pool_usage::Taker,
+    pub(super) controllers: Controllers,
     pub(super) registered: bool,
     pub(super) refused: Option<String>,
     pub(super) kernel_intent: Option<Arc<KernelIntent>>,
@@ -394,11 +390,7 @@ impl Agent {
         if let Some(docker) = self.docker.take() {
             docker.stop();
         }
-        self.presence.stop().await;
-        self.reports.stop().await;
-        self.tunnel_addr.stop().await;
-        self.collector.stop().await;
-        self.census.stop().await;
+        self.controllers.stop().await;
         self.stations.stop().await;
         // The kernel first: sessions that close take their routes out of the speaker, and those stay in the kernel.
         if let Some(kernel) = self.kernel.take() {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tortie_config::key::prefix;
 
 use crate::agent::api::status::CoreFacts;
+use crate::agent::controllers::Context;
 use crate::agent::core::input::{Input, Timing};
 use crate::agent::event_loop::{Agent, Fact, Waiting};
 use crate::agent::handle::Ask;
@@ -102,13 +103,8 @@ impl Agent {
             self.io.spawn_blocking(crate::agent::process::allocator::leave_the_start);
         }
         self.notify.turn(&self.live, &self.io);
-        self.reports.tell(self.core.reports());
-        self.tunnel_addr.tell(self.core.tunnel_addr());
-        self.collector.tell(self.core.collects());
-        self.census.tell(self.core.takes_census());
-        if let Some(brief) = self.brief(now, ready) {
-            self.presence.tell(brief);
-        }
+        let node_status = self.brief(now, ready);
+        self.controllers.follow(&Context { core: &self.core, node_status });
     }
 
     /// Settings are valid, store or cache are read, the kernel was compared once, and BGP listens wherever it is to. Not

@@ -15,9 +15,7 @@ use super::core::input::Input;
 use super::{logging, time};
 use crate::agent::api::cluster::Books;
 use crate::agent::config::{Extent, Settings};
-use crate::agent::controllers::ipam_gc::Collector;
-use crate::agent::controllers::tunnel_address::TunnelAddr;
-use crate::agent::controllers::{felix_status, node_status, register_node};
+use crate::agent::controllers::{Controllers, register_node};
 use crate::agent::event_loop::{Agent, AgentError, AgentOptions, Fact};
 use crate::agent::handle::Live;
 use crate::agent::health::probe;
@@ -92,13 +90,9 @@ impl Agent {
             FeedOptions { prefixes: watch_scope(&options.node), cache: Some(options.settings.cache_path()) };
         let feed = Feed::start(&io, Arc::clone(&store), what);
         let (facts_in, facts) = mpsc::unbounded_channel();
-        let presence = node_status::Presence::start(&io, Arc::clone(&store), &options.node, writes);
-        let reports = felix_status::Reports::start(&io, Arc::clone(&store), &options.node, writes);
-        let told = facts_in.clone();
-        let tell = move |fact| drop(told.send(Fact::Core(Input::TunnelAddress(fact))));
-        let tunnel_addr = TunnelAddr::start(&io, Arc::clone(&store), &options.node, writes, tell);
-        let told = facts_in.clone();
-        let tell = move |looked| drop(told.send(Fact::Core(Input::IpamGc(looked))));
+        let reports = facts_in.clone();
+        let report = move |input| drop(reports.send(Fact::Core(input)));
+        let controllers = Controllers::start(&io, &store, &options.node, writes, report);
         let low_port = options.settings.bgp_listen.iter().any(probe::is_low);
         let found = facts_in.clone();
         let report = move |problems| drop(found.send(Fact::Core(Input::HostChecks(problems))));
@@ -106,12 +100,6 @@ impl Agent {
         if live.beside.is_some() {
             observe::start(&io, Arc::clone(&live));
         }
-        let told = facts_in.clone();
-        let census =
-            crate::agent::controllers::pool_usage::Taker::start(&io, Arc::clone(&store), move |census| {
-                drop(told.send(Fact::Core(Input::PoolUsage(census))));
-            });
-        let collector = Collector::start(&io, Arc::clone(&store), &options.node, writes, tell);
         Ok(Self {
             options,
             core,
@@ -131,11 +119,7 @@ impl Agent {
             facts_in,
             asks,
             waiting: Vec::new(),
-            presence,
-            reports,
-            tunnel_addr,
-            collector,
-            census,
+            controllers,
             registered: false,
             refused: None,
             kernel_intent: None,

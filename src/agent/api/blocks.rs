@@ -32,7 +32,7 @@ impl Core {
                 pool.borrowed += u64::from(other);
             }
         }
-        for addr in &self.collected.suspects {
+        for addr in &self.gc.leak_candidates {
             of(&mut pools, &Cidr::host(*addr)).unwrap_or(&mut orphans).suspect += 1;
         }
         let rest = (orphans.blocks > 0 || orphans.suspect > 0)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tortie_net::Cidr;
 
-use crate::agent::controllers::ipam_gc::Collected;
+use crate::agent::core::reports::GcTotals;
 use crate::agent::handle::Live;
 use crate::agent::health::problems;
 use crate::agent::observe::Judged;
@@ -51,7 +51,7 @@ pub(in crate::agent) struct CoreFacts {
     pub(in crate::agent) failed_routes: Vec<(Cidr, String)>,
     pub(in crate::agent) tunnel_trouble: Option<String>,
     pub(in crate::agent) tunnel_addr_trouble: Option<String>,
-    pub(in crate::agent) collected: Collected,
+    pub(in crate::agent) collected: GcTotals,
     pub(in crate::agent) pools: Vec<PoolStatus>,
     pub(in crate::agent) duplicates: Vec<(IpAddr, Vec<String>)>,
     /// Next hops that the kernel does not reach.

@@ -12,12 +12,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
 use tortie_config::key::{EndpointKey, FelixItem, Key};
 use tortie_config::resource::{AgentStatus, EndpointState, EndpointStatus, Extra};
 
-use crate::agent::controllers::Keeper;
-use crate::agent::core::Core;
+use crate::agent::controllers::{Context, Controller, Life, Wake};
 use crate::agent::time::now_text;
 use tortie_kernel::EndpointCondition;
 use tortie_store::{LeaseId, MAX_TXN_OPS, Op, Store, StoreError, Txn};
@@ -29,7 +27,7 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// What is to be reported.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(in crate::agent) struct Wanted {
+pub(in crate::agent) struct FelixStatusIntent {
     /// Between reports of the agent; zero: none.
     pub(in crate::agent) interval: Duration,
     /// How long a report of the agent counts.
@@ -38,30 +36,6 @@ pub(in crate::agent) struct Wanted {
     pub(in crate::agent) delay: Duration,
     /// The endpoints; `None`: they are not reported.
     pub(in crate::agent) endpoints: Option<BTreeMap<FelixItem, EndpointState>>,
-}
-
-impl Core {
-    /// What is to be reported now; `None` before the kernel has answered.
-    pub(in crate::agent) fn reports(&self) -> Option<Wanted> {
-        if !self.running() {
-            return None;
-        }
-        let settings = self.model.settings();
-        Some(Wanted {
-            interval: settings.reporting_interval,
-            ttl: settings.reporting_ttl,
-            delay: settings.endpoint_reporting_delay,
-            endpoints: settings.endpoint_reporting_enabled.then(|| {
-                let conditions = self.enforcement.conditions().iter();
-                conditions
-                    .map(|(key, condition)| {
-                        let failed = self.enforcement.failure(key).is_some();
-                        (item(key), state(condition, failed))
-                    })
-                    .collect()
-            }),
-        })
-    }
 }
 
 fn item(key: &EndpointKey) -> FelixItem {
@@ -85,67 +59,58 @@ fn state(condition: &EndpointCondition, failed: bool) -> EndpointState {
     }
 }
 
-/// The task that reports.
-#[derive(Debug)]
-pub(in crate::agent) struct Reports(Keeper<Wanted>);
-
-impl Reports {
-    /// Starts the task; an agent that only observes writes nothing.
-    pub(in crate::agent) fn start(
-        io: &tokio::runtime::Handle,
-        store: Arc<dyn Store>,
-        node: &str,
-        writes: bool,
-    ) -> Self {
-        let reporter = Reporter {
-            store,
-            node: node.to_owned(),
-            started: Instant::now(),
-            lease: None,
-            reported: None,
-            kept: BTreeMap::new(),
-            read: None,
-        };
-        Self(Keeper::start(io, writes, |seen, ended| reporter.run(seen, ended)))
-    }
-
-    pub(in crate::agent) fn tell(&self, wanted: Option<Wanted>) {
-        if let Some(wanted) = wanted {
-            self.0.tell(wanted, |old, new| old != new);
-        }
-    }
-
-    /// Ends the task; the leased key goes if the store answers in time.
-    pub(in crate::agent) async fn stop(&mut self) {
-        self.0.stop().await;
-    }
-}
-
-struct Reporter {
+/// Writes the status keys that Felix writes.
+pub(in crate::agent) struct FelixStatusController {
     store: Arc<dyn Store>,
     node: String,
     started: Instant,
     lease: Option<(LeaseId, Duration)>,
     /// When the agent's status was written last.
-    reported: Option<Instant>,
+    written: Option<Instant>,
     /// Endpoints as the store has them; `None`: something that cannot be read.
-    kept: BTreeMap<FelixItem, Option<EndpointState>>,
+    stored: BTreeMap<FelixItem, Option<EndpointState>>,
     /// When they were read.
     read: Option<Instant>,
 }
 
-impl Reporter {
-    async fn run(mut self, mut seen: watch::Receiver<Wanted>, mut ended: tokio::sync::oneshot::Receiver<()>) {
+impl Controller for FelixStatusController {
+    type Desired = FelixStatusIntent;
+    const WRITES: bool = true;
+
+    /// `None` before the kernel has answered.
+    fn desired(context: &Context<'_>) -> Option<FelixStatusIntent> {
+        let core = context.core;
+        if !core.running() {
+            return None;
+        }
+        let settings = core.model.settings();
+        Some(FelixStatusIntent {
+            interval: settings.reporting_interval,
+            ttl: settings.reporting_ttl,
+            delay: settings.endpoint_reporting_delay,
+            endpoints: settings.endpoint_reporting_enabled.then(|| {
+                let conditions = core.enforcement.conditions().iter();
+                conditions
+                    .map(|(key, condition)| {
+                        let failed = core.enforcement.failure(key).is_some();
+                        (item(key), state(condition, failed))
+                    })
+                    .collect()
+            }),
+        })
+    }
+
+    async fn run(mut self, mut life: Life<FelixStatusIntent>) {
         let mut retry: Option<Instant> = None;
         let mut written: Option<Instant> = None;
         loop {
-            let wanted = seen.borrow_and_update().clone();
+            let intent = life.desired();
             let now = Instant::now();
             if retry.is_none_or(|at| at <= now) {
                 retry = None;
-                let may_write = written.is_none_or(|at| at + wanted.delay <= now);
-                let outcome = match self.status(&wanted, now).await {
-                    Ok(()) if may_write => self.endpoints(&wanted, now).await,
+                let may_write = written.is_none_or(|at| at + intent.delay <= now);
+                let outcome = match self.status(&intent, now).await {
+                    Ok(()) if may_write => self.endpoints(&intent, now).await,
                     other => other.map(|()| false),
                 };
                 match outcome {
@@ -157,31 +122,47 @@ impl Reporter {
                     }
                 }
             }
-            let next = self.next(&wanted, written, retry);
-            let sleep = async {
+            let next = self.next(&intent, written, retry);
+            let due = async {
                 match next {
                     Some(at) => tokio::time::sleep_until(at.into()).await,
                     None => std::future::pending().await,
                 }
             };
-            tokio::select! {
-                _ = &mut ended => break,
-                () = sleep => {}
-                told = seen.changed() => if told.is_err() { break },
+            if life.wait(due).await == Wake::Stopped {
+                break;
             }
         }
         if let Some((lease, _)) = self.lease {
             let _ = self.store.revoke(lease).await;
         }
     }
+}
+
+impl FelixStatusController {
+    pub(super) fn new(store: Arc<dyn Store>, node: &str) -> Self {
+        Self {
+            store,
+            node: node.to_owned(),
+            started: Instant::now(),
+            lease: None,
+            written: None,
+            stored: BTreeMap::new(),
+            read: None,
+        }
+    }
 
     /// When something is due without being told.
-    fn next(&self, wanted: &Wanted, written: Option<Instant>, retry: Option<Instant>) -> Option<Instant> {
+    fn next(
+        &self,
+        wanted: &FelixStatusIntent,
+        written: Option<Instant>,
+        retry: Option<Instant>,
+    ) -> Option<Instant> {
         if retry.is_some() {
             return retry;
         }
-        let report =
-            self.reported.filter(|_| wanted.interval > Duration::ZERO).map(|at| at + wanted.interval);
+        let report = self.written.filter(|_| wanted.interval > Duration::ZERO).map(|at| at + wanted.interval);
         let endpoints = (!self.changes(wanted).is_empty())
             .then(|| written.map_or_else(Instant::now, |at| at + wanted.delay));
         let read = self.read.filter(|_| wanted.endpoints.is_some()).map(|at| at + READ_EVERY);
@@ -189,21 +170,21 @@ impl Reporter {
     }
 
     /// The agent's own status, when it is due.
-    async fn status(&mut self, wanted: &Wanted, now: Instant) -> Result<(), StoreError> {
+    async fn status(&mut self, wanted: &FelixStatusIntent, now: Instant) -> Result<(), StoreError> {
         if wanted.interval == Duration::ZERO {
             if let Some((lease, _)) = self.lease.take() {
                 self.store.revoke(lease).await?;
             }
             return Ok(());
         }
-        if self.reported.is_some_and(|at| at + wanted.interval > now) {
+        if self.written.is_some_and(|at| at + wanted.interval > now) {
             return Ok(());
         }
         let lease = self.lease(wanted.ttl).await?;
         let value = AgentStatus {
             time: now_text(),
             uptime: self.started.elapsed(),
-            first_update: self.reported.is_none(),
+            first_update: self.written.is_none(),
             extra: Extra::default(),
         }
         .to_value();
@@ -213,7 +194,7 @@ impl Reporter {
             self.lease = None;
             return Err(error);
         }
-        self.reported = Some(now);
+        self.written = Some(now);
         Ok(())
     }
 
@@ -234,7 +215,7 @@ impl Reporter {
     }
 
     /// Endpoints whose keys are not as they should be; true when something was written.
-    async fn endpoints(&mut self, wanted: &Wanted, now: Instant) -> Result<bool, StoreError> {
+    async fn endpoints(&mut self, wanted: &FelixStatusIntent, now: Instant) -> Result<bool, StoreError> {
         if wanted.endpoints.is_some() && self.read.is_none_or(|at| at + READ_EVERY <= now) {
             self.read(now).await?;
         }
@@ -258,19 +239,19 @@ impl Reporter {
         self.store.commit(Txn { ops, ..Txn::default() }).await?;
         for (item, state) in changes {
             match state {
-                Some(state) => self.kept.insert(item, Some(state)),
-                None => self.kept.remove(&item),
+                Some(state) => self.stored.insert(item, Some(state)),
+                None => self.stored.remove(&item),
             };
         }
         Ok(true)
     }
 
     /// What differs between what is wanted and what the store has: the new state, or `None` to delete it.
-    fn changes(&self, wanted: &Wanted) -> Vec<(FelixItem, Option<EndpointState>)> {
+    fn changes(&self, wanted: &FelixStatusIntent) -> Vec<(FelixItem, Option<EndpointState>)> {
         let none = BTreeMap::new();
         let endpoints = wanted.endpoints.as_ref().unwrap_or(&none);
-        let gone = self.kept.keys().filter(|item| !endpoints.contains_key(item));
-        let other = endpoints.iter().filter(|(item, state)| self.kept.get(item) != Some(&Some(**state)));
+        let gone = self.stored.keys().filter(|item| !endpoints.contains_key(item));
+        let other = endpoints.iter().filter(|(item, state)| self.stored.get(item) != Some(&Some(**state)));
         gone.map(|item| (item.clone(), None))
             .chain(other.map(|(item, state)| (item.clone(), Some(*state))))
             .collect()
@@ -282,7 +263,7 @@ impl Reporter {
         let root = root.strip_suffix("status").unwrap_or(&root);
         let prefixes = ["workload/", "endpoint/"].map(|kind| format!("{root}{kind}"));
         let snapshot = self.store.list(&prefixes).await?;
-        self.kept = snapshot
+        self.stored = snapshot
             .entries
             .into_iter()
             .filter_map(|entry| match Key::parse(&entry.key) {
@@ -304,6 +285,7 @@ impl Reporter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::controllers::Running;
     use tortie_store::sqlite::SqliteStore;
 
     fn workload(name: &str) -> FelixItem {
@@ -314,8 +296,8 @@ mod tests {
         }
     }
 
-    fn wanted(endpoints: &[(&str, EndpointState)]) -> Wanted {
-        Wanted {
+    fn wanted(endpoints: &[(&str, EndpointState)]) -> FelixStatusIntent {
+        FelixStatusIntent {
             interval: Duration::ZERO,
             ttl: Duration::from_secs(90),
             delay: Duration::ZERO,
@@ -325,7 +307,7 @@ mod tests {
 
     struct Rig {
         store: Arc<dyn Store>,
-        reports: Reports,
+        controller: Running<FelixStatusController>,
         _dir: tempfile::TempDir,
     }
 
@@ -334,8 +316,9 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let store: Arc<dyn Store> =
                 Arc::new(SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap());
-            let reports = Reports::start(&tokio::runtime::Handle::current(), store.clone(), "h1", true);
-            Self { store, reports, _dir: dir }
+            let controller = FelixStatusController::new(Arc::clone(&store), "h1");
+            let controller = Running::start(&tokio::runtime::Handle::current(), true, controller);
+            Self { store, controller, _dir: dir }
         }
 
         async fn put(&self, key: &str, value: &str) {
@@ -371,22 +354,21 @@ mod tests {
         rig.put(&key("gone"), r#"{"status":"up"}"#).await;
         rig.put(&key("a"), "odd").await;
         rig.put(other, r#"{"status":"up"}"#).await;
-        rig.reports.tell(None);
-        rig.reports.tell(Some(wanted(&[("a", EndpointState::Up), ("b", EndpointState::Down)])));
+        rig.controller.set_desired(wanted(&[("a", EndpointState::Up), ("b", EndpointState::Down)]));
         let (a, b) = (key("a"), key("b"));
         let (up, down, error) = (r#"{"status":"up"}"#, r#"{"status":"down"}"#, r#"{"status":"error"}"#);
         rig.until(&[(&a, up), (&b, down), (other, up)]).await;
-        rig.reports.tell(Some(wanted(&[("b", EndpointState::Error)])));
+        rig.controller.set_desired(wanted(&[("b", EndpointState::Error)]));
         rig.until(&[(&b, error), (other, up)]).await;
-        rig.reports.tell(Some(Wanted { endpoints: None, ..wanted(&[]) }));
+        rig.controller.set_desired(FelixStatusIntent { endpoints: None, ..wanted(&[]) });
         rig.until(&[(other, up)]).await;
     }
 
     #[tokio::test]
     async fn the_agent_reports_at_each_interval_and_its_status_goes_with_it() {
         let mut rig = Rig::new().await;
-        let often = Wanted { interval: Duration::from_millis(50), endpoints: None, ..wanted(&[]) };
-        rig.reports.tell(Some(often.clone()));
+        let often = FelixStatusIntent { interval: Duration::from_millis(50), endpoints: None, ..wanted(&[]) };
+        rig.controller.set_desired(often.clone());
         let root = "/calico/felix/v1/host/h1/";
         let mut later = false;
         for _ in 0..1000 {
@@ -402,7 +384,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert!(later, "reported again");
-        rig.reports.stop().await;
+        rig.controller.stop().await;
         let left: Vec<String> = rig.all().await.into_iter().map(|(key, _)| key).collect();
         assert_eq!(left, [format!("{root}last_reported_status")]);
     }
@@ -410,8 +392,8 @@ mod tests {
     #[tokio::test]
     async fn an_interval_of_zero_ends_reports_of_the_agent() {
         let rig = Rig::new().await;
-        let often = Wanted { interval: Duration::from_secs(30), endpoints: None, ..wanted(&[]) };
-        rig.reports.tell(Some(often.clone()));
+        let often = FelixStatusIntent { interval: Duration::from_secs(30), endpoints: None, ..wanted(&[]) };
+        rig.controller.set_desired(often.clone());
         let count = async || rig.all().await.len();
         while count().await < 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -419,7 +401,7 @@ mod tests {
         for (_, value) in rig.all().await {
             assert!(AgentStatus::parse(value.as_bytes()).unwrap().first_update, "{value}");
         }
-        rig.reports.tell(Some(Wanted { interval: Duration::ZERO, ..often }));
+        rig.controller.set_desired(FelixStatusIntent { interval: Duration::ZERO, ..often });
         while count().await > 1 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -11,163 +11,102 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tokio::sync::{oneshot, watch};
 use tortie_config::key::{Key, prefix};
 use tortie_net::Cidr;
 
 use super::evidence::evidence;
-use crate::agent::controllers::Keeper;
-use crate::agent::core::Core;
-use crate::agent::core::recorder::Plane;
+use crate::agent::controllers::{Context, Controller, Life, Report, Wake};
+use crate::agent::core::input::Input;
+use crate::agent::core::reports::GcPass;
 use tortie_engine::ipam::check::{Finding, Fix, Kind, Mended, Picture, findings};
 use tortie_engine::ipam::{Ipam, IpamError, Space};
-use tortie_engine::routing::ChangeId;
 use tortie_store::Store;
 
 /// The shortest time between two looks.
-const SHORTEST: Duration = Duration::from_millis(500);
+const INTERVAL_MIN: Duration = Duration::from_millis(500);
 /// Between two looks where nothing is to be collected.
-const AT_REST: Duration = Duration::from_secs(300);
+const INTERVAL_IDLE: Duration = Duration::from_secs(300);
 /// After the start, and before a first suspicion is looked at again: a plugin writes the endpoint within that after its
 /// address.
-const AGAIN: Duration = Duration::from_secs(5);
+const RECHECK_DELAY: Duration = Duration::from_secs(5);
 
 /// What the collector is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::agent) enum Collects {
+pub(in crate::agent) enum GcMode {
     /// Nothing, as long as the store's picture is not whole.
     #[default]
-    Nothing,
-    /// Tell what it suspects.
-    Suspects,
-    /// Release what was leaked for this long.
-    Leaked(Duration),
+    Off,
+    /// Report leaked addresses.
+    ReportOnly,
+    /// Release addresses that were leaked for this long.
+    Release(Duration),
 }
 
-/// What a turn brought.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::agent) struct Looked {
-    /// Addresses that are leaked as far as is known, and not released yet.
-    pub(in crate::agent) suspects: Vec<IpAddr>,
-    /// Released in this turn, with what is to be said of each.
-    pub(in crate::agent) released: Vec<(IpAddr, String)>,
-    /// Why the turn came to nothing.
-    pub(in crate::agent) error: Option<String>,
-}
-
-/// What the collector has done since the agent started.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::agent) struct Collected {
-    /// Leaked now, and not released yet.
-    pub(in crate::agent) suspects: Vec<IpAddr>,
-    /// Released in all.
-    pub(in crate::agent) released: u64,
-    /// Why the last look came to nothing.
-    pub(in crate::agent) error: Option<String>,
-}
-
-impl Core {
-    /// Keeps and records what a look brought.
-    pub(in crate::agent) fn collected(&mut self, looked: Looked) {
-        for (addr, why) in &looked.released {
-            let text = format!("released, nobody had it for the grace time: {why}");
-            self.say(ChangeId::default(), Plane::Agent, '-', &addr.to_string(), &text);
-        }
-        if let Some(error) =
-            looked.error.as_ref().filter(|error| self.collected.error.as_ref() != Some(*error))
-        {
-            self.say(ChangeId::default(), Plane::Agent, '!', "address collector", error);
-        }
-        self.collected.suspects = looked.suspects;
-        self.collected.released += u64::try_from(looked.released.len()).unwrap_or(u64::MAX);
-        self.collected.error = looked.error;
-    }
-
-    /// What is to be collected now.
-    pub(in crate::agent) fn collects(&self) -> Collects {
-        if !self.running() || self.frozen.is_some() || self.link.from_cache {
-            return Collects::Nothing;
-        }
-        match self.model.settings().ipam_leak_grace_period {
-            Duration::ZERO => Collects::Suspects,
-            grace => Collects::Leaked(grace),
-        }
-    }
-}
-
-/// The task that collects.
-#[derive(Debug)]
-pub(in crate::agent) struct Collector(Keeper<Collects>);
-
-impl Collector {
-    /// Starts the task; an agent that only observes releases nothing.
-    pub(in crate::agent) fn start(
-        io: &tokio::runtime::Handle,
-        store: Arc<dyn Store>,
-        node: &str,
-        writes: bool,
-        tell: impl Fn(Looked) + Send + 'static,
-    ) -> Self {
-        let node = node.to_owned();
-        Self(Keeper::start(io, writes, |seen, ended| collect(store, node, seen, ended, tell)))
-    }
-
-    pub(in crate::agent) fn tell(&self, collects: Collects) {
-        self.0.tell(collects, |old, new| old != new);
-    }
-
-    /// Ends the task.
-    pub(in crate::agent) async fn stop(&mut self) {
-        self.0.stop().await;
-    }
-}
-
-async fn collect(
+/// Finds leaked addresses of this host and, after the grace time, releases them.
+pub(in crate::agent) struct IpamGc {
     store: Arc<dyn Store>,
     node: String,
-    mut seen: watch::Receiver<Collects>,
-    mut ended: oneshot::Receiver<()>,
-    tell: impl Fn(Looked),
-) {
-    let ipam = Ipam::new(Arc::clone(&store));
-    let mut suspects = Suspects::default();
-    let mut told = Looked::default();
-    let mut last: Option<Instant> = None;
-    loop {
-        let collects = *seen.borrow_and_update();
-        // Hosts that started together do not look together.
-        let about = |time: Duration| time.mul_f64(rand::random_range(0.8..1.0));
-        let (grace, sleep) = match collects {
-            Collects::Leaked(grace) => (Some(grace), about(grace / 2).max(SHORTEST)),
-            Collects::Suspects if last.is_none() || suspects.has_new(AGAIN) => (None, AGAIN),
-            Collects::Suspects => (None, about(AT_REST)),
-            Collects::Nothing => {
-                suspects = Suspects::default();
-                (None, Duration::MAX)
-            }
-        };
-        tokio::select! {
-            _ = &mut ended => return,
-            () = pause(sleep) => {}
-            // A setting that changed starts its time anew.
-            changed = seen.changed() => {
-                if changed.is_err() {
-                    return;
-                }
-                continue;
-            }
+    report: Report,
+}
+
+impl IpamGc {
+    pub(super) fn new(store: Arc<dyn Store>, node: &str, report: Report) -> Self {
+        Self { store, node: node.to_owned(), report }
+    }
+}
+
+impl Controller for IpamGc {
+    type Desired = GcMode;
+    const WRITES: bool = true;
+
+    fn desired(context: &Context<'_>) -> Option<GcMode> {
+        let core = context.core;
+        if !core.running() || core.frozen.is_some() || core.link.from_cache {
+            return Some(GcMode::Off);
         }
-        last = Some(Instant::now());
-        let looked = match turn(&*store, &ipam, &node, &mut suspects, grace).await {
-            Ok(looked) => looked,
-            Err(error) => {
-                let suspects = suspects.0.keys().copied().collect();
-                Looked { error: Some(error.to_string()), suspects, ..Looked::default() }
+        Some(match core.model.settings().ipam_leak_grace_period {
+            Duration::ZERO => GcMode::ReportOnly,
+            grace => GcMode::Release(grace),
+        })
+    }
+
+    async fn run(self, mut life: Life<GcMode>) {
+        let ipam = Ipam::new(Arc::clone(&self.store));
+        let mut candidates = LeakCandidates::default();
+        let mut reported = GcPass::default();
+        let mut last: Option<Instant> = None;
+        loop {
+            // Hosts that started together do not look together.
+            let about = |time: Duration| time.mul_f64(rand::random_range(0.8..1.0));
+            let (grace, sleep) = match life.desired() {
+                GcMode::Release(grace) => (Some(grace), about(grace / 2).max(INTERVAL_MIN)),
+                GcMode::ReportOnly if last.is_none() || candidates.has_new(RECHECK_DELAY) => {
+                    (None, RECHECK_DELAY)
+                }
+                GcMode::ReportOnly => (None, about(INTERVAL_IDLE)),
+                GcMode::Off => {
+                    candidates = LeakCandidates::default();
+                    (None, Duration::MAX)
+                }
+            };
+            match life.wait(pause(sleep)).await {
+                Wake::Stopped => return,
+                // A setting that changed starts its time anew.
+                Wake::Changed => continue,
+                Wake::Due => {}
             }
-        };
-        if looked != told || !looked.released.is_empty() {
-            told = looked.clone();
-            tell(looked);
+            last = Some(Instant::now());
+            let pass = match run_pass(&*self.store, &ipam, &self.node, &mut candidates, grace).await {
+                Ok(pass) => pass,
+                Err(error) => {
+                    let leak_candidates = candidates.0.keys().copied().collect();
+                    GcPass { error: Some(error.to_string()), leak_candidates, ..GcPass::default() }
+                }
+            };
+            if pass != reported || !pass.released.is_empty() {
+                reported = pass.clone();
+                (self.report)(Input::IpamGc(pass));
+            }
         }
     }
 }
@@ -176,41 +115,41 @@ async fn pause(time: Duration) {
     if time == Duration::MAX { std::future::pending().await } else { tokio::time::sleep(time).await }
 }
 
-async fn turn(
+async fn run_pass(
     store: &dyn Store,
     ipam: &Ipam,
     node: &str,
-    suspects: &mut Suspects,
+    candidates: &mut LeakCandidates,
     grace: Option<Duration>,
-) -> Result<Looked, IpamError> {
-    let (leaked, whole) = look(store, ipam, node).await?;
-    let due = suspects.look(leaked, &whole, Instant::now(), grace.unwrap_or(Duration::MAX));
-    let mut looked = Looked::default();
+) -> Result<GcPass, IpamError> {
+    let (leaked, whole) = find_leaks(store, ipam, node).await?;
+    let due = candidates.update(leaked, &whole, Instant::now(), grace.unwrap_or(Duration::MAX));
+    let mut pass = GcPass::default();
     if !due.is_empty() {
         let mended = ipam.release_from_check(&due).await?;
         for (finding, mended) in due.iter().zip(mended) {
             let Some(Fix::Release { addr, handle, .. }) = &finding.fix else { continue };
-            suspects.0.remove(addr);
+            candidates.0.remove(addr);
             match mended {
                 Mended::Done => {
                     let handle = handle.as_deref().unwrap_or("none");
-                    looked.released.push((*addr, format!("handle {handle}: {}", finding.evidence)));
+                    pass.released.push((*addr, format!("handle {handle}: {}", finding.evidence)));
                 }
-                // Somebody has it again: it is looked at anew.
+                // Somebody has it again: it is pass at anew.
                 Mended::Changed | Mended::ByHand => {}
-                Mended::Failed(why) => looked.error = Some(why),
+                Mended::Failed(why) => pass.error = Some(why),
             }
         }
     }
-    looked.suspects = match grace {
-        Some(_) => suspects.0.keys().copied().collect(),
-        None => suspects.older_than(AGAIN / 2),
+    pass.leak_candidates = match grace {
+        Some(_) => candidates.0.keys().copied().collect(),
+        None => candidates.older_than(RECHECK_DELAY / 2),
     };
-    Ok(looked)
+    Ok(pass)
 }
 
 /// Leaked addresses of this host, and for each handle among them every address that it has.
-async fn look(
+async fn find_leaks(
     store: &dyn Store,
     ipam: &Ipam,
     node: &str,
@@ -263,9 +202,9 @@ async fn look(
 
 /// What was called leaked, and since when.
 #[derive(Debug, Default)]
-struct Suspects(BTreeMap<IpAddr, (Fix, Instant)>);
+struct LeakCandidates(BTreeMap<IpAddr, (Fix, Instant)>);
 
-impl Suspects {
+impl LeakCandidates {
     /// Some were not looked at again for this long.
     fn has_new(&self, age: Duration) -> bool {
         self.0.values().any(|(_, since)| since.elapsed() < age)
@@ -277,7 +216,7 @@ impl Suspects {
     }
 
     /// Takes one look in; gives what was leaked in each look of a whole grace time. `whole`: all addresses of a handle.
-    fn look(
+    fn update(
         &mut self,
         leaked: Vec<Finding>,
         whole: &BTreeMap<String, Vec<IpAddr>>,
@@ -350,10 +289,10 @@ mod tests {
 
     #[test]
     fn nothing_is_due_before_the_grace_time_and_a_second_look() {
-        let (mut suspects, start) = (Suspects::default(), Instant::now());
+        let (mut suspects, start) = (LeakCandidates::default(), Instant::now());
         let whole = BTreeMap::from([("c1".to_owned(), vec!["10.0.0.1".parse().unwrap()])]);
         let mut look = |after: u64, found: Vec<Finding>| {
-            let due = suspects.look(found, &whole, start + Duration::from_secs(after), GRACE);
+            let due = suspects.update(found, &whole, start + Duration::from_secs(after), GRACE);
             subjects(&due).iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()
         };
         let found = || vec![leaked("10.0.0.1", Some("c1"), "a")];
@@ -372,28 +311,28 @@ mod tests {
 
     #[test]
     fn a_handle_goes_whole_or_not_at_all() {
-        let (mut suspects, start) = (Suspects::default(), Instant::now());
+        let (mut suspects, start) = (LeakCandidates::default(), Instant::now());
         let two: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
         let whole = BTreeMap::from([("c1".to_owned(), two)]);
         let one = leaked("10.0.0.1", Some("c1"), "a");
         let other = leaked("10.0.0.2", Some("c1"), "a");
         let bare = leaked("10.0.0.3", None, "a");
-        suspects.look(vec![one.clone(), bare.clone()], &whole, start, GRACE);
+        suspects.update(vec![one.clone(), bare.clone()], &whole, start, GRACE);
         // The second address of the handle is in use.
-        let due = suspects.look(vec![one.clone(), bare.clone()], &whole, start + GRACE, GRACE);
+        let due = suspects.update(vec![one.clone(), bare.clone()], &whole, start + GRACE, GRACE);
         assert_eq!(subjects(&due), ["10.0.0.3"]);
         // It leaked later: both wait for its time.
-        let due = suspects.look(vec![one.clone(), other.clone()], &whole, start + GRACE, GRACE);
+        let due = suspects.update(vec![one.clone(), other.clone()], &whole, start + GRACE, GRACE);
         assert!(due.is_empty());
-        let due = suspects.look(vec![one, other], &whole, start + 2 * GRACE, GRACE);
+        let due = suspects.update(vec![one, other], &whole, start + 2 * GRACE, GRACE);
         assert_eq!(subjects(&due), ["10.0.0.1", "10.0.0.2"]);
     }
 
     #[test]
     fn a_handle_of_which_nothing_is_known_stays() {
-        let (mut suspects, start) = (Suspects::default(), Instant::now());
+        let (mut suspects, start) = (LeakCandidates::default(), Instant::now());
         let found = || vec![leaked("10.0.0.1", Some("c1"), "a")];
-        suspects.look(found(), &BTreeMap::new(), start, GRACE);
-        assert!(suspects.look(found(), &BTreeMap::new(), start + GRACE, GRACE).is_empty());
+        suspects.update(found(), &BTreeMap::new(), start, GRACE);
+        assert!(suspects.update(found(), &BTreeMap::new(), start + GRACE, GRACE).is_empty());
     }
 }

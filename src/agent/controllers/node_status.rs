@@ -4,11 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
 use tortie_config::key::Key;
 
 use crate::agent::api::status::CoreFacts;
-use crate::agent::controllers::Keeper;
+use crate::agent::controllers::{Context, Controller, Life, Wake};
 use crate::agent::health::problems;
 use crate::agent::time::now_text;
 use crate::api::nodes::{NodeStatus, SCHEMA};
@@ -19,11 +18,11 @@ use tortie_store::{LeaseId, Op, Store, StoreError, Txn};
 /// The lease lives this long after the last renewal.
 const TTL: Duration = Duration::from_secs(60);
 /// Between renewals.
-const RENEW: Duration = Duration::from_secs(20);
+const LEASE_RENEWAL: Duration = Duration::from_secs(20);
 /// Between writes on change.
-const ON_CHANGE: Duration = Duration::from_secs(10);
+const INTERVAL_ON_CHANGE: Duration = Duration::from_secs(10);
 /// Between writes without change.
-const AT_REST: Duration = Duration::from_secs(300);
+const INTERVAL_IDLE: Duration = Duration::from_secs(300);
 /// Until the next write after one that the store did not take.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -67,87 +66,86 @@ pub(in crate::agent) fn brief(
     status
 }
 
-/// The task that keeps the key.
-#[derive(Debug)]
-pub(in crate::agent) struct Presence(Keeper<NodeStatus>);
+/// Writes the status key.
+pub(in crate::agent) struct NodeStatusController {
+    store: Arc<dyn Store>,
+    key: String,
+}
 
-impl Presence {
-    /// Starts the task; an agent that only observes writes nothing.
-    pub(in crate::agent) fn start(
-        io: &tokio::runtime::Handle,
-        store: Arc<dyn Store>,
-        node: &str,
-        writes: bool,
-    ) -> Self {
-        let key = Key::TortieStatus { host: node.to_owned() }.to_string();
-        Self(Keeper::start(io, writes, |seen, ended| keep(store, key, seen, ended)))
-    }
-
-    pub(in crate::agent) fn tell(&self, status: NodeStatus) {
-        self.0.tell(status, |old, new| new.is_news(old));
-    }
-
-    /// Removes the key, if the store answers in time.
-    pub(in crate::agent) async fn stop(&mut self) {
-        self.0.stop().await;
+impl NodeStatusController {
+    pub(super) fn new(store: Arc<dyn Store>, node: &str) -> Self {
+        Self { store, key: Key::TortieStatus { host: node.to_owned() }.to_string() }
     }
 }
 
-async fn keep(
-    store: Arc<dyn Store>,
-    key: String,
-    mut seen: watch::Receiver<NodeStatus>,
-    mut ended: tokio::sync::oneshot::Receiver<()>,
-) {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let mut lease: Option<LeaseId> = None;
-    let mut written: Option<Instant> = None;
-    let mut renew = tokio::time::interval(RENEW);
-    renew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        let status = seen.borrow_and_update().clone();
-        let mut pause = AT_REST;
-        // Nothing is said before there is something to say.
-        if status.sessions.of > 0 || status.ready || written.is_some() {
-            let status = NodeStatus { time: now_text(), boot: boot.trim().to_owned(), ..status };
-            match write(&*store, &key, &status, &mut lease).await {
-                Ok(()) => written = Some(Instant::now()),
-                Err(error) => {
-                    tracing::debug!(target: "tortie", "the status key is not written: {error}");
-                    lease = None;
-                    pause = RETRY;
+impl Controller for NodeStatusController {
+    type Desired = NodeStatus;
+    const WRITES: bool = true;
+
+    fn desired(context: &Context<'_>) -> Option<NodeStatus> {
+        context.node_status.clone()
+    }
+
+    fn is_news(old: &NodeStatus, new: &NodeStatus) -> bool {
+        new.is_news(old)
+    }
+
+    async fn run(self, mut life: Life<NodeStatus>) {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let mut lease: Option<LeaseId> = None;
+        let mut written: Option<Instant> = None;
+        let mut renew = tokio::time::interval(LEASE_RENEWAL);
+        renew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let status = life.desired();
+            let mut pause = INTERVAL_IDLE;
+            // Nothing is written before there is something to report.
+            if status.sessions.of > 0 || status.ready || written.is_some() {
+                let status = NodeStatus { time: now_text(), boot: boot.trim().to_owned(), ..status };
+                match write(&*self.store, &self.key, &status, &mut lease).await {
+                    Ok(()) => written = Some(Instant::now()),
+                    Err(error) => {
+                        tracing::debug!(target: "tortie", "the status key is not written: {error}");
+                        lease = None;
+                        pause = RETRY;
+                    }
                 }
             }
-        }
-        let next = tokio::time::sleep(pause);
-        tokio::pin!(next);
-        let mut changed = false;
-        loop {
-            tokio::select! {
-                _ = &mut ended => {
-                    if let Some(lease) = lease {
-                        let _ = store.revoke(lease).await;
+            let next = tokio::time::sleep(pause);
+            tokio::pin!(next);
+            let mut changed = false;
+            loop {
+                let mut write_due = false;
+                let due = async {
+                    tokio::select! {
+                        _ = renew.tick() => {}
+                        () = &mut next => write_due = true,
                     }
-                    return;
-                }
-                told = seen.changed(), if !changed => {
-                    if told.is_err() {
+                };
+                match life.wait(due).await {
+                    Wake::Stopped => {
+                        if let Some(lease) = lease {
+                            let _ = self.store.revoke(lease).await;
+                        }
                         return;
                     }
-                    changed = true;
-                    let since = written.map_or(ON_CHANGE, |at| at.elapsed());
-                    let wait = ON_CHANGE.saturating_sub(since).max(Duration::from_millis(200));
-                    next.as_mut().reset(tokio::time::Instant::now() + wait);
-                }
-                _ = renew.tick() => {
-                    if let Some(id) = lease
-                        && !matches!(store.keep_alive(id).await, Ok(true))
-                    {
-                        lease = None;
-                        break;
+                    Wake::Changed if changed => {}
+                    Wake::Changed => {
+                        changed = true;
+                        let since = written.map_or(INTERVAL_ON_CHANGE, |at| at.elapsed());
+                        let wait = INTERVAL_ON_CHANGE.saturating_sub(since).max(Duration::from_millis(200));
+                        next.as_mut().reset(tokio::time::Instant::now() + wait);
+                    }
+                    Wake::Due if write_due => break,
+                    Wake::Due => {
+                        if let Some(id) = lease
+                            && !matches!(self.store.keep_alive(id).await, Ok(true))
+                        {
+                            lease = None;
+                            break;
+                        }
                     }
                 }
-                () = &mut next => break,
             }
         }
     }
@@ -173,24 +171,30 @@ async fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::controllers::Running;
     use tortie_store::sqlite::SqliteStore;
+
+    fn running(store: &Arc<dyn Store>) -> Running<NodeStatusController> {
+        let controller = NodeStatusController::new(Arc::clone(store), "host1");
+        Running::start(&tokio::runtime::Handle::current(), true, controller)
+    }
 
     #[tokio::test]
     async fn the_key_goes_with_the_agent_also_while_a_change_waits_to_be_written() {
         let dir = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> =
             Arc::new(SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap());
-        let mut presence = Presence::start(&tokio::runtime::Handle::current(), store.clone(), "host1", true);
+        let mut controller = running(&store);
         let prefix = [Key::TortieStatus { host: "host1".to_owned() }.to_string()];
         let written = async || !store.list(&prefix).await.unwrap().entries.is_empty();
-        presence.tell(NodeStatus { sessions: UpOf { up: 0, of: 1 }, ..NodeStatus::default() });
+        controller.set_desired(NodeStatus { sessions: UpOf { up: 0, of: 1 }, ..NodeStatus::default() });
         while !written().await {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        presence.tell(NodeStatus { sessions: UpOf { up: 1, of: 1 }, ..NodeStatus::default() });
+        controller.set_desired(NodeStatus { sessions: UpOf { up: 1, of: 1 }, ..NodeStatus::default() });
         // The task has seen it.
         tokio::time::sleep(Duration::from_millis(100)).await;
-        presence.stop().await;
+        controller.stop().await;
         assert!(!written().await);
     }
 
@@ -201,8 +205,8 @@ mod tests {
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path, true).await.unwrap());
         std::fs::rename(&path, &away).unwrap();
         assert!(store.grant(TTL).await.is_err());
-        let mut presence = Presence::start(&tokio::runtime::Handle::current(), store.clone(), "host1", true);
-        presence.tell(NodeStatus { sessions: UpOf { up: 0, of: 1 }, ..NodeStatus::default() });
+        let mut controller = running(&store);
+        controller.set_desired(NodeStatus { sessions: UpOf { up: 0, of: 1 }, ..NodeStatus::default() });
         tokio::time::sleep(Duration::from_secs(1)).await;
         std::fs::rename(&away, &path).unwrap();
         let prefix = [Key::TortieStatus { host: "host1".to_owned() }.to_string()];
@@ -211,6 +215,6 @@ mod tests {
             assert!(Instant::now() < until, "not within a minute");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        presence.stop().await;
+        controller.stop().await;
     }
 }

@@ -1,136 +1,98 @@
-//! The census of addresses: what all hosts use of each pool, read from the store by one host for all.
+//! Pool usage: how many addresses all hosts together have allocated from each pool, read from the store by one host for all.
 //!
 //! An agent follows its own blocks only (5,000 of them must not read each other's), so somebody has to look at the whole.
 //! That is the first host by name of those that are known to be alive: every host before it is a peer of the mesh whose
 //! session is not up. Nothing is written for it; without a mesh it is the first host, and while it is away nobody looks.
 //! Two that believe it, on both sides of a split, tell the same numbers.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{oneshot, watch};
 use tortie_bgp::State;
-use tortie_net::Cidr;
 
-use crate::agent::controllers::Keeper;
-use crate::agent::core::Core;
+use crate::agent::controllers::{Context, Controller, Life, Report, Wake};
+use crate::agent::core::input::Input;
+use crate::agent::core::reports::{PoolUsage, PoolUsages};
 use tortie_engine::ipam::Space;
 use tortie_engine::ipam::check::{Evidence, Kind, Picture, findings};
 use tortie_engine::routing::PeerKind;
 use tortie_store::{Store, StoreError};
 
 /// Between two looks, at least.
-const PAUSE: Duration = Duration::from_secs(60);
+const INTERVAL_MIN: Duration = Duration::from_secs(60);
 /// Before the first one, so that a host that only restarts does not look.
-const FIRST: Duration = Duration::from_secs(5);
+const START_DELAY: Duration = Duration::from_secs(5);
 /// A look takes at most this part of the time.
-const SHARE: u32 = 100;
+const MAX_TIME_SHARE: u32 = 100;
 
-/// What was found of one pool. Numbers of addresses are not exact beyond 2^53.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(in crate::agent) struct PoolCensus {
-    /// Addresses of the pool.
-    pub(in crate::agent) total: f64,
-    /// Allocated.
-    pub(in crate::agent) used: usize,
-    /// Never given out unless asked for (`reservedCIDRs`).
-    pub(in crate::agent) reserved: f64,
-    /// Blocks of this host's and of others.
-    pub(in crate::agent) owned: usize,
-    /// Blocks that are there and nobody's.
-    pub(in crate::agent) ownerless: usize,
-    /// Blocks that are not there yet, and those that nobody owns.
-    pub(in crate::agent) unclaimed: f64,
-    /// What does not agree, by kind.
-    pub(in crate::agent) suspects: BTreeMap<&'static str, usize>,
+/// Reads the usage while this host is the one that does.
+pub(in crate::agent) struct PoolUsageController {
+    store: Arc<dyn Store>,
+    report: Report,
 }
 
-/// All pools, in the order of their prefixes.
-pub(in crate::agent) type Census = BTreeMap<Cidr, PoolCensus>;
+impl PoolUsageController {
+    pub(super) fn new(store: Arc<dyn Store>, report: Report) -> Self {
+        Self { store, report }
+    }
+}
 
-impl Core {
-    /// Whether this host is the one that looks.
-    pub(in crate::agent) fn takes_census(&self) -> bool {
-        if !self.running() || self.frozen.is_some() || self.link.from_cache || !self.link.connected {
-            return false;
+impl Controller for PoolUsageController {
+    type Desired = bool;
+    const WRITES: bool = false;
+
+    /// Whether this host is the one that reads.
+    fn desired(context: &Context<'_>) -> Option<bool> {
+        let core = context.core;
+        if !core.running() || core.frozen.is_some() || core.link.from_cache || !core.link.connected {
+            return Some(false);
         }
-        let Some(intent) = &self.intent else { return false };
+        let Some(intent) = &core.intent else { return Some(false) };
         let dead: std::collections::BTreeSet<&str> = intent
             .peers
             .iter()
             .filter(|(_, peer)| peer.kind == PeerKind::Mesh)
             .filter(|(name, _)| {
-                self.peers.get(name.as_str()).and_then(|r| r.state) != Some(State::Established)
+                core.peers.get(name.as_str()).and_then(|r| r.state) != Some(State::Established)
             })
             .map(|(_, peer)| peer.name.as_str())
             .collect();
-        let node = self.model.node();
-        self.model.hosts().map(|(name, _)| name).filter(|name| *name < node).all(|name| dead.contains(name))
-    }
-}
-
-/// The task that looks.
-#[derive(Debug)]
-pub(in crate::agent) struct Taker(Keeper<bool>);
-
-impl Taker {
-    /// Starts the task; it only reads.
-    pub(in crate::agent) fn start(
-        io: &tokio::runtime::Handle,
-        store: Arc<dyn Store>,
-        tell: impl Fn(Option<Census>) + Send + 'static,
-    ) -> Self {
-        Self(Keeper::start(io, true, |seen, ended| run(store, seen, ended, tell)))
+        let node = core.model.node();
+        let mut before = core.model.hosts().map(|(name, _)| name).filter(|name| *name < node);
+        Some(before.all(|name| dead.contains(name)))
     }
 
-    pub(in crate::agent) fn tell(&self, wanted: bool) {
-        self.0.tell(wanted, |old, new| old != new);
-    }
-
-    /// Ends the task.
-    pub(in crate::agent) async fn stop(&mut self) {
-        self.0.stop().await;
-    }
-}
-
-async fn run(
-    store: Arc<dyn Store>,
-    mut seen: watch::Receiver<bool>,
-    mut ended: oneshot::Receiver<()>,
-    tell: impl Fn(Option<Census>),
-) {
-    let mut pause = FIRST;
-    loop {
-        let wanted = *seen.borrow_and_update();
-        if !wanted {
-            tell(None);
-            pause = FIRST;
-        }
-        tokio::select! {
-            _ = &mut ended => return,
-            changed = seen.changed() => {
-                if changed.is_err() {
-                    return;
+    async fn run(self, mut life: Life<bool>) {
+        let report = |usage| (self.report)(Input::PoolUsage(usage));
+        let mut pause = START_DELAY;
+        loop {
+            let leads = life.desired();
+            if !leads {
+                report(None);
+                pause = START_DELAY;
+            }
+            let due =
+                async { if leads { tokio::time::sleep(pause).await } else { std::future::pending().await } };
+            match life.wait(due).await {
+                Wake::Stopped => return,
+                Wake::Changed => continue,
+                Wake::Due => {}
+            }
+            let begin = Instant::now();
+            match read_usage(&*self.store).await {
+                Ok(usage) => report(Some(usage)),
+                Err(error) => {
+                    tracing::debug!(target: "tortie", "pool usage could not be read: {error}");
+                    report(None);
                 }
-                continue;
             }
-            () = tokio::time::sleep(pause), if wanted => {}
+            pause = INTERVAL_MIN.max(begin.elapsed() * MAX_TIME_SHARE);
         }
-        let begin = Instant::now();
-        match look(&*store).await {
-            Ok(census) => tell(Some(census)),
-            Err(error) => {
-                tracing::debug!(target: "tortie", "the census of addresses came to nothing: {error}");
-                tell(None);
-            }
-        }
-        pause = PAUSE.max(begin.elapsed() * SHARE);
     }
 }
 
-async fn look(store: &dyn Store) -> Result<Census, StoreError> {
+async fn read_usage(store: &dyn Store) -> Result<PoolUsages, StoreError> {
     let snapshot = store.list(&Picture::prefixes(&Space::Global)).await?;
     // A large store is some tenths of a second of reading, and others are answered by this thread.
     let work = move || count(&Picture::of(&Space::Global, &snapshot));
@@ -143,13 +105,13 @@ fn parts(from: u8, to: u8) -> f64 {
     2f64.powi(i32::from(to.saturating_sub(from)))
 }
 
-fn count(picture: &Picture) -> Census {
-    let mut census: Census = picture
+fn count(picture: &Picture) -> PoolUsages {
+    let mut usage: PoolUsages = picture
         .pools
         .iter()
         .map(|(cidr, pool)| {
             let reserved = picture.config.reserved.iter().filter(|part| cidr.covers(part));
-            let of = PoolCensus {
+            let of = PoolUsage {
                 total: parts(cidr.len(), cidr.max_len()),
                 reserved: reserved.map(|part| parts(part.len(), part.max_len())).sum(),
                 unclaimed: parts(cidr.len(), pool.value.block_len()),
@@ -157,13 +119,13 @@ fn count(picture: &Picture) -> Census {
                     .into_iter()
                     .map(|kind| (word(kind), 0))
                     .collect(),
-                ..PoolCensus::default()
+                ..PoolUsage::default()
             };
             (*cidr, of)
         })
         .collect();
     for (cidr, block) in &picture.blocks {
-        let Some(pool) = picture.pool_of(cidr.addr()).and_then(|pool| census.get_mut(&pool.cidr)) else {
+        let Some(pool) = picture.pool_of(cidr.addr()).and_then(|pool| usage.get_mut(&pool.cidr)) else {
             continue;
         };
         pool.used += block.value.size() - block.value.free().len();
@@ -177,11 +139,11 @@ fn count(picture: &Picture) -> Census {
     for finding in findings(picture, &Evidence::default()) {
         let subject = finding.subject.split('/').next().and_then(|addr| addr.parse::<IpAddr>().ok());
         let pool = subject.and_then(|addr| picture.pool_of(addr));
-        if let Some(pool) = pool.and_then(|pool| census.get_mut(&pool.cidr)) {
+        if let Some(pool) = pool.and_then(|pool| usage.get_mut(&pool.cidr)) {
             *pool.suspects.entry(word(finding.kind)).or_default() += 1;
         }
     }
-    census
+    usage
 }
 
 /// As metrics say it.
@@ -194,6 +156,8 @@ fn word(kind: Kind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use tortie_net::Cidr;
+
     use super::*;
     use tortie_store::{Op, Txn, sqlite::SqliteStore};
 
@@ -227,8 +191,8 @@ mod tests {
         let put =
             |(key, value): (&str, String)| Op::Put { key: key.to_owned(), value: value.into(), lease: None };
         store.commit(Txn { ops: values.map(put).into(), ..Txn::default() }).await.unwrap();
-        let census = look(&store).await.unwrap();
-        let pool = &census[&"10.65.0.0/24".parse::<Cidr>().unwrap()];
+        let usage = read_usage(&store).await.unwrap();
+        let pool = &usage[&"10.65.0.0/24".parse::<Cidr>().unwrap()];
         assert_eq!((pool.used, pool.owned, pool.ownerless), (2, 1, 0));
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} {b}");
         near(pool.total, 256.0);

@@ -10,27 +10,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tokio::sync::{oneshot, watch};
 use tortie_config::key::{IpFamily, Key, Scope};
 use tortie_net::Cidr;
 
-use crate::agent::controllers::Keeper;
-use crate::agent::core::Core;
-use crate::agent::core::recorder::Plane;
+use crate::agent::controllers::{Context, Controller, Life, Report, Wake};
+use crate::agent::core::input::Input;
+use crate::agent::core::reports::TunnelAddressReport;
 use tortie_engine::ipam::{Ipam, IpamError, Request, Want};
-use tortie_engine::routing::ChangeId;
 use tortie_store::{Compare, Op, Outcome, Store, Txn};
 
 /// The first retry after a failure; each further one waits twice as long.
 const RETRY: Duration = Duration::from_secs(2);
 /// The longest wait between retries.
-const RETRY_MOST: Duration = Duration::from_secs(120);
+const RETRY_MAX: Duration = Duration::from_secs(120);
 /// How often it is looked at without being told: somebody may have released the address by hand.
-const LOOK_AGAIN: Duration = Duration::from_secs(600);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(600);
 
 /// What the store says, as far as the tunnel address goes. `None`: nothing may be written now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(in crate::agent) struct Wanted {
+pub(in crate::agent) struct TunnelAddressIntent {
     /// The IPv4 pools with IPIP that IPAM uses, and whether each is enabled.
     pub(in crate::agent) pools: Vec<(Cidr, bool)>,
     /// The value of the key, where it is an address.
@@ -39,20 +37,20 @@ pub(in crate::agent) struct Wanted {
 
 /// Who has the stored address, as IPAM knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Holder {
+enum AddressHolder {
     /// It is free.
     Nobody,
     /// This host's tunnel.
     Ours,
     /// Calico's older writers left no trace of who asked.
-    Unsaid,
+    Unmarked,
     /// Somebody else.
     Other,
 }
 
 /// What is to be done.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum TunnelAddressAction {
     /// All is well, or nothing can be done. What else the handle holds is given back.
     Keep,
     /// Take exactly this address: it is in the key and free.
@@ -60,174 +58,131 @@ enum Step {
     /// Write this address, which the handle holds already, into the key.
     Write(Ipv4Addr),
     /// Take a new one from these pools, write it, give back the old one.
-    Take(Vec<Cidr>),
+    Allocate(Vec<Cidr>),
     /// Give back everything, and delete the key where it names what was given back.
-    GiveBack,
+    Release,
 }
 
-fn step(wanted: &Wanted, held: &[Ipv4Addr], holder: Holder) -> Step {
+fn next_action(
+    wanted: &TunnelAddressIntent,
+    held: &[Ipv4Addr],
+    holder: AddressHolder,
+) -> TunnelAddressAction {
     let covered = |addr: Ipv4Addr| wanted.pools.iter().any(|(pool, _)| pool.contains(IpAddr::V4(addr)));
     let enabled: Vec<Cidr> = wanted.pools.iter().filter(|(_, on)| *on).map(|(pool, _)| *pool).collect();
-    let given = holder == Holder::Ours || holder == Holder::Unsaid;
+    let given = holder == AddressHolder::Ours || holder == AddressHolder::Unmarked;
     let anew = || match held.iter().copied().find(|addr| covered(*addr)) {
-        Some(addr) => Step::Write(addr),
-        None if enabled.is_empty() => Step::Keep,
-        None => Step::Take(enabled.clone()),
+        Some(addr) => TunnelAddressAction::Write(addr),
+        None if enabled.is_empty() => TunnelAddressAction::Keep,
+        None => TunnelAddressAction::Allocate(enabled.clone()),
     };
     match wanted.stored {
-        _ if wanted.pools.is_empty() && held.is_empty() && !given => Step::Keep,
-        _ if wanted.pools.is_empty() => Step::GiveBack,
+        _ if wanted.pools.is_empty() && held.is_empty() && !given => TunnelAddressAction::Keep,
+        _ if wanted.pools.is_empty() => TunnelAddressAction::Release,
         None => anew(),
         Some(addr) if covered(addr) => match holder {
-            Holder::Ours | Holder::Unsaid => Step::Keep,
-            Holder::Nobody => Step::Claim(addr),
-            Holder::Other => anew(),
+            AddressHolder::Ours | AddressHolder::Unmarked => TunnelAddressAction::Keep,
+            AddressHolder::Nobody => TunnelAddressAction::Claim(addr),
+            AddressHolder::Other => anew(),
         },
-        Some(_) if given && enabled.is_empty() => Step::GiveBack,
+        Some(_) if given && enabled.is_empty() => TunnelAddressAction::Release,
         Some(_) if given => anew(),
-        Some(_) => Step::Keep,
+        Some(_) => TunnelAddressAction::Keep,
     }
 }
 
-/// What the task has to say.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::agent) enum Told {
-    /// Something was done: in words.
-    Done(String),
-    /// What keeps the host from having its address; `None`: nothing any more.
-    Trouble(Option<String>),
-}
-
-impl Core {
-    /// Keeps and records what became of it.
-    pub(in crate::agent) fn tunnel_addr_told(&mut self, told: Told) {
-        let subject = "tunnel address";
-        match told {
-            Told::Done(text) => self.say(ChangeId::default(), Plane::Agent, '~', subject, &text),
-            Told::Trouble(trouble) => {
-                if let Some(text) = &trouble {
-                    self.say(ChangeId::default(), Plane::Agent, '!', subject, text);
-                }
-                self.tunnel_addr_trouble = trouble;
-            }
-        }
-    }
-
-    /// What the tunnel address is to follow; `None` while nothing may be concluded from the store.
-    pub(in crate::agent) fn tunnel_addr(&self) -> Option<Wanted> {
-        if !self.running() || self.frozen.is_some() || self.link.from_cache {
-            return None;
-        }
-        let pools = self.model.pools().map(|pool| pool.value);
-        let pools = pools.filter(|pool| pool.cidr.is_v4() && pool.ipip.is_some() && pool.ipam);
-        Some(Wanted {
-            pools: pools.map(|pool| (pool.cidr, !pool.disabled)).collect(),
-            stored: self.model.settings().ip_in_ip_tunnel_addr,
-        })
-    }
-}
-
-/// The task that keeps the address.
-#[derive(Debug)]
-pub(in crate::agent) struct TunnelAddr(Keeper<Option<Wanted>>);
-
-impl TunnelAddr {
-    /// Starts the task; an agent that only observes writes nothing.
-    pub(in crate::agent) fn start(
-        io: &tokio::runtime::Handle,
-        store: Arc<dyn Store>,
-        node: &str,
-        writes: bool,
-        tell: impl Fn(Told) + Send + 'static,
-    ) -> Self {
-        let task = Task {
-            ipam: Ipam::new(Arc::clone(&store)),
-            store,
-            node: node.to_owned(),
-            handle: format!("ipip-tunnel-addr-{node}"),
-            key: Key::Setting(Scope::Host(node.to_owned()), "IpInIpTunnelAddr".to_owned()).to_string(),
-        };
-        Self(Keeper::start(io, writes, |seen, ended| task.run(seen, ended, tell)))
-    }
-
-    pub(in crate::agent) fn tell(&self, wanted: Option<Wanted>) {
-        self.0.tell(wanted, |old, new| old != new);
-    }
-
-    /// Ends the task; the address stays.
-    pub(in crate::agent) async fn stop(&mut self) {
-        self.0.stop().await;
-    }
-}
-
-struct Task {
+/// Allocates the address, moves it and releases it.
+pub(in crate::agent) struct TunnelAddressController {
     ipam: Ipam,
     store: Arc<dyn Store>,
     node: String,
     handle: String,
     key: String,
+    report: Report,
 }
 
-impl Task {
-    async fn run(
-        self,
-        mut seen: watch::Receiver<Option<Wanted>>,
-        mut ended: oneshot::Receiver<()>,
-        tell: impl Fn(Told),
-    ) {
-        let (mut retry, mut trouble) = (RETRY, None);
+impl Controller for TunnelAddressController {
+    type Desired = Option<TunnelAddressIntent>;
+    const WRITES: bool = true;
+
+    /// `None` inside: nothing may be concluded from the store.
+    fn desired(context: &Context<'_>) -> Option<Self::Desired> {
+        let core = context.core;
+        if !core.running() || core.frozen.is_some() || core.link.from_cache {
+            return Some(None);
+        }
+        let pools = core.model.pools().map(|pool| pool.value);
+        let pools = pools.filter(|pool| pool.cidr.is_v4() && pool.ipip.is_some() && pool.ipam);
+        Some(Some(TunnelAddressIntent {
+            pools: pools.map(|pool| (pool.cidr, !pool.disabled)).collect(),
+            stored: core.model.settings().ip_in_ip_tunnel_addr,
+        }))
+    }
+
+    async fn run(self, mut life: Life<Self::Desired>) {
+        let (mut retry, mut reported) = (RETRY, None);
         loop {
-            let wanted = seen.borrow_and_update().clone();
-            let mut next = LOOK_AGAIN;
-            if let Some(wanted) = wanted {
-                let now = match self.settle(&wanted).await {
+            let mut next = RECHECK_INTERVAL;
+            if let Some(intent) = life.desired() {
+                let problem = match self.reconcile(&intent).await {
                     Ok(done) => {
                         retry = RETRY;
                         if let Some(text) = done {
-                            tell(Told::Done(text));
-                            // What is taken away again before the agent heard of it is nothing new to it.
+                            (self.report)(Input::TunnelAddress(TunnelAddressReport::Done(text)));
+                            // An address that is taken away again before the agent saw it in the store.
                             next = RETRY;
                         }
                         None
                     }
                     Err(error) => {
                         next = retry;
-                        retry = (retry * 2).min(RETRY_MOST);
+                        retry = (retry * 2).min(RETRY_MAX);
                         Some(error.to_string())
                     }
                 };
-                if now != trouble {
-                    trouble.clone_from(&now);
-                    tell(Told::Trouble(now));
+                if problem != reported {
+                    reported.clone_from(&problem);
+                    (self.report)(Input::TunnelAddress(TunnelAddressReport::Problem(problem)));
                 }
             }
-            tokio::select! {
-                _ = &mut ended => return,
-                () = tokio::time::sleep(next) => {}
-                told = seen.changed() => if told.is_err() { return },
+            if life.wait(tokio::time::sleep(next)).await == Wake::Stopped {
+                return;
             }
+        }
+    }
+}
+
+impl TunnelAddressController {
+    pub(super) fn new(store: Arc<dyn Store>, node: &str, report: Report) -> Self {
+        Self {
+            ipam: Ipam::new(Arc::clone(&store)),
+            store,
+            node: node.to_owned(),
+            handle: format!("ipip-tunnel-addr-{node}"),
+            key: Key::Setting(Scope::Host(node.to_owned()), "IpInIpTunnelAddr".to_owned()).to_string(),
+            report,
         }
     }
 
     /// Brings key and IPAM to what is wanted. Every order of interruptions leaves the address with the handle, and the
     /// next call finds it there.
-    async fn settle(&self, wanted: &Wanted) -> Result<Option<String>, IpamError> {
+    async fn reconcile(&self, wanted: &TunnelAddressIntent) -> Result<Option<String>, IpamError> {
         let held = self.held().await?;
         if wanted.pools.is_empty() && wanted.stored.is_none() && held.is_empty() {
             return Ok(None);
         }
         let holder = match wanted.stored {
             Some(addr) => self.holder(addr).await?,
-            None => Holder::Nobody,
+            None => AddressHolder::Nobody,
         };
-        let old = wanted.stored.filter(|_| holder == Holder::Unsaid).map(IpAddr::V4);
-        match step(wanted, &held, holder) {
-            Step::Keep => {
+        let old = wanted.stored.filter(|_| holder == AddressHolder::Unmarked).map(IpAddr::V4);
+        match next_action(wanted, &held, holder) {
+            TunnelAddressAction::Keep => {
                 // A handle of which nothing is in use: what an interruption left, or what an operator's value replaced.
-                self.give_back(&held, wanted.stored).await?;
+                self.release(&held, wanted.stored).await?;
                 Ok(None)
             }
-            Step::Claim(addr) => match self.assign(Want::Exact(IpAddr::V4(addr))).await {
+            TunnelAddressAction::Claim(addr) => match self.assign(Want::Exact(IpAddr::V4(addr))).await {
                 Ok(_) => {
                     Ok(Some(format!("{addr} is allocated to the tunnel now: it stood in the store only")))
                 }
@@ -235,14 +190,14 @@ impl Task {
                 Err(IpamError::Disabled(_)) => Ok(None),
                 Err(error) => Err(error),
             },
-            Step::Write(addr) => self.write(wanted, addr, &held, old).await,
-            Step::Take(pools) => {
+            TunnelAddressAction::Write(addr) => self.write(wanted, addr, &held, old).await,
+            TunnelAddressAction::Allocate(pools) => {
                 let want = Want::Any { family: IpFamily::V4, count: 1, pools };
                 let addr = self.assign(want).await?;
                 self.write(wanted, addr, &held, old).await
             }
-            Step::GiveBack => {
-                let given = holder == Holder::Ours || holder == Holder::Unsaid;
+            TunnelAddressAction::Release => {
+                let given = holder == AddressHolder::Ours || holder == AddressHolder::Unmarked;
                 if let Some(addr) = wanted.stored.filter(|_| given) {
                     self.put(wanted, None).await?;
                     if let Some(old) = old {
@@ -265,12 +220,12 @@ impl Task {
             .collect())
     }
 
-    async fn holder(&self, addr: Ipv4Addr) -> Result<Holder, IpamError> {
+    async fn holder(&self, addr: Ipv4Addr) -> Result<AddressHolder, IpamError> {
         Ok(match self.ipam.lookup(IpAddr::V4(addr)).await? {
-            None => Holder::Nobody,
-            Some(held) if held.handle.as_deref() == Some(&*self.handle) => Holder::Ours,
-            Some(held) if held.handle.is_none() && held.attributes.is_empty() => Holder::Unsaid,
-            Some(_) => Holder::Other,
+            None => AddressHolder::Nobody,
+            Some(held) if held.handle.as_deref() == Some(&*self.handle) => AddressHolder::Ours,
+            Some(held) if held.handle.is_none() && held.attributes.is_empty() => AddressHolder::Unmarked,
+            Some(_) => AddressHolder::Other,
         })
     }
 
@@ -296,13 +251,13 @@ impl Task {
     /// Writes an address that the handle holds, then gives back every other one.
     async fn write(
         &self,
-        wanted: &Wanted,
+        wanted: &TunnelAddressIntent,
         addr: Ipv4Addr,
         held: &[Ipv4Addr],
         old: Option<IpAddr>,
     ) -> Result<Option<String>, IpamError> {
         let written = self.put(wanted, Some(addr)).await?;
-        self.give_back(held, Some(addr)).await?;
+        self.release(held, Some(addr)).await?;
         if let Some(old) = old {
             self.ipam.release(&[old], None).await?;
         }
@@ -312,7 +267,7 @@ impl Task {
         }))
     }
 
-    async fn give_back(&self, held: &[Ipv4Addr], but: Option<Ipv4Addr>) -> Result<(), IpamError> {
+    async fn release(&self, held: &[Ipv4Addr], but: Option<Ipv4Addr>) -> Result<(), IpamError> {
         let others: Vec<IpAddr> =
             held.iter().filter(|addr| Some(**addr) != but).map(|addr| IpAddr::V4(*addr)).collect();
         if !others.is_empty() {
@@ -323,7 +278,7 @@ impl Task {
 
     /// Writes or deletes the key, unless it is no longer what `wanted` was made from: then the next call does it. False when
     /// it is that already.
-    async fn put(&self, wanted: &Wanted, addr: Option<Ipv4Addr>) -> Result<bool, IpamError> {
+    async fn put(&self, wanted: &TunnelAddressIntent, addr: Option<Ipv4Addr>) -> Result<bool, IpamError> {
         let found = self.store.get(&self.key).await?;
         let text = found.as_ref().and_then(|kv| std::str::from_utf8(&kv.value).ok()).map(str::trim);
         let stored = text.and_then(|text| text.parse::<Ipv4Addr>().ok());
@@ -353,8 +308,8 @@ impl Task {
 mod tests {
     use super::*;
 
-    fn wanted(pools: &[(&str, bool)], stored: Option<&str>) -> Wanted {
-        Wanted {
+    fn wanted(pools: &[(&str, bool)], stored: Option<&str>) -> TunnelAddressIntent {
+        TunnelAddressIntent {
             pools: pools.iter().map(|(pool, on)| (pool.parse().unwrap(), *on)).collect(),
             stored: stored.map(|addr| addr.parse().unwrap()),
         }
@@ -368,40 +323,54 @@ mod tests {
     fn it_is_taken_kept_moved_and_given_back() {
         let pool = ("10.0.0.0/16", true);
         let off = ("10.0.0.0/16", false);
-        let take = || Step::Take(vec!["10.0.0.0/16".parse().unwrap()]);
+        let take = || TunnelAddressAction::Allocate(vec!["10.0.0.0/16".parse().unwrap()]);
         // No IPIP pool, and never one.
-        assert_eq!(step(&wanted(&[], None), &[], Holder::Nobody), Step::Keep);
+        assert_eq!(next_action(&wanted(&[], None), &[], AddressHolder::Nobody), TunnelAddressAction::Keep);
         // The first one; one that is disabled gives nothing.
-        assert_eq!(step(&wanted(&[pool], None), &[], Holder::Nobody), take());
-        assert_eq!(step(&wanted(&[off], None), &[], Holder::Nobody), Step::Keep);
+        assert_eq!(next_action(&wanted(&[pool], None), &[], AddressHolder::Nobody), take());
+        assert_eq!(next_action(&wanted(&[off], None), &[], AddressHolder::Nobody), TunnelAddressAction::Keep);
         // Interrupted between IPAM and key.
         assert_eq!(
-            step(&wanted(&[pool], None), &[addr("10.0.0.5")], Holder::Nobody),
-            Step::Write(addr("10.0.0.5"))
+            next_action(&wanted(&[pool], None), &[addr("10.0.0.5")], AddressHolder::Nobody),
+            TunnelAddressAction::Write(addr("10.0.0.5"))
         );
         // In use: ours, of an older writer, in a pool that was disabled since.
-        for (pools, holder) in [(pool, Holder::Ours), (pool, Holder::Unsaid), (off, Holder::Ours)] {
-            assert_eq!(step(&wanted(&[pools], Some("10.0.0.5")), &[addr("10.0.0.5")], holder), Step::Keep);
+        for (pools, holder) in
+            [(pool, AddressHolder::Ours), (pool, AddressHolder::Unmarked), (off, AddressHolder::Ours)]
+        {
+            assert_eq!(
+                next_action(&wanted(&[pools], Some("10.0.0.5")), &[addr("10.0.0.5")], holder),
+                TunnelAddressAction::Keep
+            );
         }
         // In the key alone, and another holder's.
         assert_eq!(
-            step(&wanted(&[pool], Some("10.0.0.5")), &[], Holder::Nobody),
-            Step::Claim(addr("10.0.0.5"))
+            next_action(&wanted(&[pool], Some("10.0.0.5")), &[], AddressHolder::Nobody),
+            TunnelAddressAction::Claim(addr("10.0.0.5"))
         );
-        assert_eq!(step(&wanted(&[pool], Some("10.0.0.5")), &[], Holder::Other), take());
+        assert_eq!(next_action(&wanted(&[pool], Some("10.0.0.5")), &[], AddressHolder::Other), take());
         // Its pool went away: there is another, a disabled one, none.
         let moved = |pools: &[(&str, bool)], holder| {
-            step(&wanted(pools, Some("10.9.0.5")), &[addr("10.9.0.5")], holder)
+            next_action(&wanted(pools, Some("10.9.0.5")), &[addr("10.9.0.5")], holder)
         };
-        assert_eq!(moved(&[pool], Holder::Ours), take());
-        assert_eq!(moved(&[pool], Holder::Unsaid), take());
-        assert_eq!(moved(&[off], Holder::Ours), Step::GiveBack);
-        assert_eq!(moved(&[], Holder::Ours), Step::GiveBack);
+        assert_eq!(moved(&[pool], AddressHolder::Ours), take());
+        assert_eq!(moved(&[pool], AddressHolder::Unmarked), take());
+        assert_eq!(moved(&[off], AddressHolder::Ours), TunnelAddressAction::Release);
+        assert_eq!(moved(&[], AddressHolder::Ours), TunnelAddressAction::Release);
         // The operator's own choice.
-        assert_eq!(step(&wanted(&[pool], Some("192.0.2.5")), &[], Holder::Nobody), Step::Keep);
-        assert_eq!(step(&wanted(&[], Some("192.0.2.5")), &[], Holder::Nobody), Step::Keep);
+        assert_eq!(
+            next_action(&wanted(&[pool], Some("192.0.2.5")), &[], AddressHolder::Nobody),
+            TunnelAddressAction::Keep
+        );
+        assert_eq!(
+            next_action(&wanted(&[], Some("192.0.2.5")), &[], AddressHolder::Nobody),
+            TunnelAddressAction::Keep
+        );
         // A key that was deleted by hand when the last pool went.
-        assert_eq!(step(&wanted(&[], None), &[addr("10.0.0.5")], Holder::Nobody), Step::GiveBack);
+        assert_eq!(
+            next_action(&wanted(&[], None), &[addr("10.0.0.5")], AddressHolder::Nobody),
+            TunnelAddressAction::Release
+        );
     }
 
     /// The core may hear of both in one delta, and has nothing new to tell then.
@@ -416,7 +385,8 @@ mod tests {
             Op::Put { key: "/calico/v1/ipam/v4/pool/10.0.0.0-24".to_owned(), value: pool, lease: None };
         store.commit(Txn { ops: vec![pool], ..Txn::default() }).await.unwrap();
         let io = tokio::runtime::Handle::current();
-        let mut task = TunnelAddr::start(&io, Arc::clone(&store), "h1", true, |_| ());
+        let controller = TunnelAddressController::new(Arc::clone(&store), "h1", Arc::new(|_| ()));
+        let mut controller = crate::agent::controllers::Running::start(&io, true, controller);
         let wanted = wanted(&[("10.0.0.0/24", true)], None);
         let key = "/calico/v1/host/h1/config/IpInIpTunnelAddr";
         let comes = || async {
@@ -428,12 +398,12 @@ mod tests {
             }
             panic!("no address in the store");
         };
-        task.tell(Some(wanted.clone()));
+        controller.set_desired(Some(wanted.clone()));
         let first = comes().await;
         let gone = Op::Delete { key: key.to_owned() };
         store.commit(Txn { ops: vec![gone], ..Txn::default() }).await.unwrap();
-        task.tell(Some(wanted));
+        controller.set_desired(Some(wanted));
         assert_eq!(comes().await, first);
-        task.stop().await;
+        controller.stop().await;
     }
 }

@@ -9,8 +9,8 @@ use tortie_net::Cidr;
 
 use super::log_line::{LogLine, Severity, Subsystem};
 use super::recorder::{Entry, Plane};
+use crate::agent::core::reports::{EndedSession, GcPass, TunnelAddressReport};
 use crate::agent::core::{Core, Effect, Phase, SINGLES};
-use crate::agent::explain::Ended;
 use crate::speaker::SpeakerFact;
 use tortie_engine::routing::ChangeId;
 use tortie_kernel::{BlackholeAck, BlackholeOutcome, KernelFact};
@@ -203,7 +203,7 @@ impl Core {
             SpeakerFact::Peer { name, from, to, down } => {
                 let record = self.peers.entry(Arc::clone(&name)).or_default();
                 if from == State::Established && to != from {
-                    record.ended = Some(Ended {
+                    record.ended = Some(EndedSession {
                         time: self.now.text(),
                         text: down.as_ref().map_or_else(String::new, |down| down.text.clone()),
                         lasted: record.since.map(|at| now.saturating_duration_since(at)).unwrap_or_default(),
@@ -375,5 +375,35 @@ impl Core {
         let (at, text) = self.mishap.as_ref()?;
         let ago = now.saturating_duration_since(*at);
         (ago < LATELY).then_some((ago, text))
+    }
+
+    /// Keeps and records what became of the tunnel address.
+    pub(super) fn on_tunnel_address(&mut self, report: TunnelAddressReport) {
+        let subject = "tunnel address";
+        match report {
+            TunnelAddressReport::Done(text) => {
+                self.say(ChangeId::default(), Plane::Agent, '~', subject, &text);
+            }
+            TunnelAddressReport::Problem(problem) => {
+                if let Some(text) = &problem {
+                    self.say(ChangeId::default(), Plane::Agent, '!', subject, text);
+                }
+                self.tunnel_addr_trouble = problem;
+            }
+        }
+    }
+
+    /// Keeps and records a pass over leaked addresses.
+    pub(super) fn record_gc_pass(&mut self, pass: GcPass) {
+        for (addr, why) in &pass.released {
+            let text = format!("released, nobody had it for the grace time: {why}");
+            self.say(ChangeId::default(), Plane::Agent, '-', &addr.to_string(), &text);
+        }
+        if let Some(error) = pass.error.as_ref().filter(|error| self.gc.error.as_ref() != Some(*error)) {
+            self.say(ChangeId::default(), Plane::Agent, '!', "address collector", error);
+        }
+        self.gc.leak_candidates = pass.leak_candidates;
+        self.gc.released += u64::try_from(pass.released.len()).unwrap_or(u64::MAX);
+        self.gc.error = pass.error;
     }
 }

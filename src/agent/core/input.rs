@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use crate::agent::controllers::{ipam_gc, pool_usage, tunnel_address};
+use crate::agent::core::reports::{GcPass, PoolUsages, TunnelAddressReport};
 use crate::api::nodes::NodeStatus;
 use crate::api::status::Problem;
 use crate::speaker::SpeakerFact;
@@ -48,11 +48,11 @@ pub(in crate::agent) enum Input {
     /// The sessions are another daemon's: no restart of ours is awaited.
     NoSessions,
     /// The controller of the tunnel address reports.
-    TunnelAddress(tunnel_address::Told),
+    TunnelAddress(TunnelAddressReport),
     /// The controller of leaked addresses reports.
-    IpamGc(ipam_gc::Looked),
+    IpamGc(GcPass),
     /// Usage of the pools by all hosts; `None`: another host reads it.
-    PoolUsage(Option<pool_usage::Census>),
+    PoolUsage(Option<PoolUsages>),
     /// The host checks found this.
     HostChecks(Vec<Problem>),
     /// The hosts whose agents run. `one_machine`: the store serves one machine only.

@@ -12,13 +12,12 @@ use std::time::Instant;
 use tortie_bgp::State;
 use tortie_net::Cidr;
 
-use crate::agent::controllers::ipam_gc::Collected;
 use crate::agent::core::counters::Measures;
 use crate::agent::core::enforcement::Enforcement;
 use crate::agent::core::input::{Input, Now, Timing};
 use crate::agent::core::log_line::LogLine;
 use crate::agent::core::recorder::{NewEntry, Plane, Recorder};
-use crate::agent::explain::Ended;
+use crate::agent::core::reports::{EndedSession, GcTotals, PoolUsages};
 use crate::api::nodes::NodeStatus;
 use crate::api::status::Problem;
 use tortie_engine::model::{Dirty, Freeze, Guard, Model, Part};
@@ -96,7 +95,7 @@ pub(super) struct PeerRecord {
     pub(super) error: Option<String>,
     pub(super) flaps: BTreeMap<&'static str, u64>,
     /// The last session that was established, once it ended.
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<EndedSession>,
     /// Attempts that ended between OPEN and Established.
     pub(super) open_errors: u64,
     /// By direction, code and subcode.
@@ -163,9 +162,9 @@ pub(super) struct Core {
     pub(super) tunnel_trouble: Option<String>,
     /// What keeps the host from having an address in the tunnel.
     pub(super) tunnel_addr_trouble: Option<String>,
-    pub(super) collected: Collected,
+    pub(super) gc: GcTotals,
     /// `None`: another host looks.
-    pub(super) census: Option<crate::agent::controllers::pool_usage::Census>,
+    pub(super) pool_usage: Option<PoolUsages>,
     /// What is wrong and has no place of its own, by what it is about.
     pub(super) troubles: BTreeMap<&'static str, Vec<String>>,
     /// What went wrong last and was over at once.
@@ -238,8 +237,8 @@ impl Core {
             listen_failed: BTreeMap::new(),
             tunnel_trouble: None,
             tunnel_addr_trouble: None,
-            collected: Collected::default(),
-            census: None,
+            gc: GcTotals::default(),
+            pool_usage: None,
             troubles: BTreeMap::new(),
             mishap: None,
             surroundings: Vec::new(),
@@ -277,9 +276,9 @@ impl Core {
             Input::Kernel(fact) => self.kernel(fact),
             Input::Speaker(fact) => self.speaker(fact),
             Input::NoSessions => self.restart_done = true,
-            Input::TunnelAddress(outcome) => self.tunnel_addr_told(outcome),
-            Input::IpamGc(outcome) => self.collected(outcome),
-            Input::PoolUsage(usage) => self.census = usage,
+            Input::TunnelAddress(outcome) => self.on_tunnel_address(outcome),
+            Input::IpamGc(outcome) => self.record_gc_pass(outcome),
+            Input::PoolUsage(usage) => self.pool_usage = usage,
             Input::HostChecks(problems) => self.surroundings = problems,
             Input::Hosts { hosts, one_machine } => {
                 if one_machine {
@@ -620,6 +619,7 @@ pub(super) mod facts;
 pub(super) mod input;
 pub(super) mod log_line;
 pub(super) mod recorder;
+pub(super) mod reports;
 pub(super) mod snapshot;
 #[cfg(test)]
 #[path = "tests.rs"]

@@ -85,7 +85,7 @@ impl Core {
             failed_routes: self.failed_routes.iter().map(|(p, e)| (*p, e.clone())).collect(),
             tunnel_trouble: self.tunnel_trouble.clone(),
             tunnel_addr_trouble: self.tunnel_addr_trouble.clone(),
-            collected: self.collected.clone(),
+            collected: self.gc.clone(),
             pools: self.pools(),
             duplicates: self.duplicates(),
             unreachable: self.unreachable.iter().copied().collect(),

@@ -27,7 +27,7 @@ use tortie_bgp::{ExportStep, RouteInfo, RouteMatch, RouteQuery as Question, Rout
 use tortie_config::key::{BgpItem, IpFamily, Key, prefix};
 use tortie_net::Cidr;
 
-pub(super) use peer::Ended;
+use crate::agent::core::reports::EndedSession;
 
 use super::core::Core;
 use crate::agent::api::bgp;
@@ -55,7 +55,7 @@ struct CoreSide {
     revision: u64,
     key: Option<String>,
     key_revision: Option<u64>,
-    ended: Option<Ended>,
+    ended: Option<EndedSession>,
     trouble: Option<String>,
     /// What `status` says of it: code and text.
     status: Vec<(String, String)>,

@@ -7,6 +7,7 @@ use tortie_net::Cidr;
 
 use super::cause::{Cause, cause};
 use super::joined;
+use crate::agent::core::reports::EndedSession;
 use crate::agent::health::host_checks::TcpDropped;
 use crate::api::bgp::{MessageError, Peer};
 use crate::api::explain::{Step, Verdict, Why};
@@ -28,7 +29,7 @@ pub(super) struct Evidence {
     /// Of the last end of a session or attempt.
     pub(super) notification: Option<(u8, u8)>,
     /// The last session that was established.
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<EndedSession>,
     /// How many seconds ago it ended.
     pub(super) down: Option<u64>,
     pub(super) guard: Guard,
@@ -66,19 +67,6 @@ pub(super) struct Guard {
     pub(super) key: Option<&'static str>,
     /// GTSM: greatest distance in hops.
     pub(super) hops: Option<u8>,
-}
-
-/// How the last session ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::agent) struct Ended {
-    /// When, RFC 3339.
-    pub(in crate::agent) time: String,
-    /// Why, in words.
-    pub(in crate::agent) text: String,
-    /// How long it had been up.
-    pub(in crate::agent) lasted: Duration,
-    /// Its routes were kept.
-    pub(in crate::agent) helper: bool,
 }
 
 /// The way to the peer, as this host's kernel has it.

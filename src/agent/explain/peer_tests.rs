@@ -98,7 +98,7 @@ fn a_refused_connection_is_told_whole() {
     let mut e = down("connect_failed", "connection refused by 192.0.2.15:179");
     e.down = Some(372);
     e.peer.state_seconds = 2;
-    e.ended = Some(Ended {
+    e.ended = Some(EndedSession {
         time: "2026-11-20T14:02:41.000Z".to_owned(),
         text: "the peer closed the connection".to_owned(),
         lasted: Duration::from_secs(9 * 86_400 + 7_200),

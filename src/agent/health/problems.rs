@@ -178,7 +178,7 @@ fn addresses(facts: &CoreFacts, out: &mut Vec<Problem>) {
         let text = format!("several endpoints of this host have it: {}", holders.join(", "));
         out.push(named(&codes::DUPLICATE_ADDRESS, addr.to_string(), text));
     }
-    let suspects = &facts.collected.suspects;
+    let suspects = &facts.collected.leak_candidates;
     if let Some(first) = suspects.first() {
         let more =
             if suspects.len() > 1 { format!(" and {} more", suspects.len() - 1) } else { String::new() };

@@ -10,9 +10,9 @@ use tortie_net::Cidr;
 
 use super::super::core::Core;
 use crate::agent::config::PerPeer;
-use crate::agent::controllers::ipam_gc::Collected;
-use crate::agent::controllers::pool_usage::Census;
 use crate::agent::core::counters::{self, Measures};
+use crate::agent::core::reports::GcTotals;
+use crate::agent::core::reports::PoolUsages;
 use crate::api::policy::PolicyStatus;
 use tortie_engine::routing::{PeerIntent, PeerKind};
 use tortie_kernel::EndpointCondition;
@@ -48,11 +48,11 @@ pub(super) struct CoreScrape {
     pub(super) endpoints: BTreeMap<(&'static str, &'static str), usize>,
     /// Policies and profiles of the whole store.
     pub(super) known: Known,
-    pub(super) collected: Collected,
+    pub(super) collected: GcTotals,
     /// What the collector suspects, by pool.
     pub(super) leaked: BTreeMap<String, usize>,
     /// All pools, on the one host that looks.
-    pub(super) census: Option<Census>,
+    pub(super) census: Option<PoolUsages>,
     /// Own blocks by pool.
     pub(super) blocks: BTreeMap<String, BlockScrape>,
     /// Changes of rules, and intents, that the kernel has not acknowledged.
@@ -144,9 +144,9 @@ impl Core {
             policy: self.policy_status(),
             endpoints: self.endpoint_states(),
             known: self.known_policy(),
-            collected: self.collected.clone(),
+            collected: self.gc.clone(),
             leaked: BTreeMap::new(),
-            census: self.census.clone(),
+            census: self.pool_usage.clone(),
             blocks: self.block_sums(),
             waiting: (
                 self.enforcement.serial().saturating_sub(self.enforcement.acknowledged()),
@@ -154,7 +154,7 @@ impl Core {
             ),
             originated: BTreeMap::new(),
         };
-        for addr in &self.collected.suspects {
+        for addr in &self.gc.leak_candidates {
             let pools = self.model.pools().map(|pool| *pool.key).filter(|pool| pool.contains(*addr));
             let pool = pools.max_by_key(Cidr::len).map(|pool| pool.to_string()).unwrap_or_default();
             *scrape.leaked.entry(pool).or_default() += 1;

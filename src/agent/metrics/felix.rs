@@ -131,7 +131,7 @@ fn ipam(page: &mut Page, node: &str, scrape: &Scrape) {
         family.count(&[("ippool", pool), ("node", node)], sum.blocks);
     }
     page.gauge("ipam_allocations_gc_candidates", "Addresses of this node that seem to be leaked.")
-        .count(&[("node", node)], core.collected.suspects.len());
+        .count(&[("node", node)], core.collected.leak_candidates.len());
     page.counter(
         "ipam_allocations_gc_reclamations",
         "Addresses of this node that were released because nobody had them.",

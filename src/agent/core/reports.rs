@@ -1,0 +1,73 @@
+//! What controllers report to the core, and what the core keeps of ended sessions: values that rooms above make or read.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tortie_net::Cidr;
+
+/// How the last session ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::agent) struct EndedSession {
+    /// When, RFC 3339.
+    pub(in crate::agent) time: String,
+    /// Why, in words.
+    pub(in crate::agent) text: String,
+    /// How long it had been up.
+    pub(in crate::agent) lasted: Duration,
+    /// Its routes were kept.
+    pub(in crate::agent) helper: bool,
+}
+
+/// What was found of one pool. Numbers of addresses are not exact beyond 2^53.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(in crate::agent) struct PoolUsage {
+    /// Addresses of the pool.
+    pub(in crate::agent) total: f64,
+    /// Allocated.
+    pub(in crate::agent) used: usize,
+    /// Never given out unless asked for (`reservedCIDRs`).
+    pub(in crate::agent) reserved: f64,
+    /// Blocks of this host's and of others.
+    pub(in crate::agent) owned: usize,
+    /// Blocks that are there and nobody's.
+    pub(in crate::agent) ownerless: usize,
+    /// Blocks that are not there yet, and those that nobody owns.
+    pub(in crate::agent) unclaimed: f64,
+    /// What does not agree, by kind.
+    pub(in crate::agent) suspects: BTreeMap<&'static str, usize>,
+}
+
+/// All pools, in the order of their prefixes.
+pub(in crate::agent) type PoolUsages = BTreeMap<Cidr, PoolUsage>;
+
+/// What a turn brought.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::agent) struct GcPass {
+    /// Addresses that are leaked as far as is known, and not released yet.
+    pub(in crate::agent) leak_candidates: Vec<IpAddr>,
+    /// Released in this turn, with what is to be said of each.
+    pub(in crate::agent) released: Vec<(IpAddr, String)>,
+    /// Why the turn came to nothing.
+    pub(in crate::agent) error: Option<String>,
+}
+
+/// What the collector has done since the agent started.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::agent) struct GcTotals {
+    /// Leaked now, and not released yet.
+    pub(in crate::agent) leak_candidates: Vec<IpAddr>,
+    /// Released in all.
+    pub(in crate::agent) released: u64,
+    /// Why the last look came to nothing.
+    pub(in crate::agent) error: Option<String>,
+}
+
+/// What the task has to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::agent) enum TunnelAddressReport {
+    /// Something was done: in words.
+    Done(String),
+    /// What keeps the host from having its address; `None`: nothing any more.
+    Problem(Option<String>),
+}
