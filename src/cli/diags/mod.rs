@@ -4,11 +4,11 @@
 //! is missing. What it does not: send anything anywhere, or change anything.
 //!
 //! ```text
-//!   agent's socket, store, doctor, tools, /proc, /etc --> parts --redact.rs--> page.html, tar.rs --gzip--> FILE
+//!   agent's socket, store, doctor, tools, /proc, /etc --> parts --redact.rs--> page.html, archive.rs --gzip--> FILE
 //! ```
 
+mod archive;
 pub(in crate::cli) mod redact;
-mod tar;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -26,6 +26,7 @@ use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::output;
 use super::{Context, doctor};
+use archive::Archive;
 use redact::Redactor;
 
 /// Longest wait for a tool.
@@ -118,13 +119,13 @@ pub(super) async fn run(context: &Context, command: &DiagsCommand) -> Result<(),
     page.bytes = page.text.len();
     parts.insert(0, page);
     let seconds = u64::try_from(now.as_second()).unwrap_or_default();
-    let mut archive = tar::Archive::default();
-    archive.add(&format!("{folder}/index.txt"), seconds, index(&node, &now.to_string(), &parts).as_bytes());
-    for part in parts.iter().filter(|part| part.missing.is_none()) {
-        archive.add(&format!("{folder}/{}", part.name), seconds, part.text.as_bytes());
-    }
+    let files = parts.iter().filter(|part| part.missing.is_none());
+    let files = files.map(|part| (part.name.as_ref(), part.text.as_str()));
+    let index = index(&node, &now.to_string(), &parts);
+    let archive = packed(&folder, seconds, [("index.txt", index.as_str())].into_iter().chain(files))
+        .map_err(|error| Failure::new(Exit::Partial, "output", format!("the archive: {error}")))?;
     let file = command.file.clone().unwrap_or_else(|| format!("{folder}.tar.gz").into());
-    write(&file, &archive.end())?;
+    write(&file, &archive)?;
     let report = Report { file: file.display().to_string(), parts };
     if file == Path::new("-") {
         return partial(agent_away, store_away);
@@ -351,6 +352,19 @@ fn render(out: &mut String, report: &Report) {
     for part in report.parts.iter().filter(|part| part.missing.is_some()) {
         let _ = writeln!(out, "  missing: {}: {}", part.name, part.missing.as_deref().unwrap_or_default());
     }
+}
+
+/// An archive of the files in one folder.
+fn packed<'a>(
+    folder: &str,
+    unix_time: u64,
+    files: impl Iterator<Item = (&'a str, &'a str)>,
+) -> std::io::Result<Vec<u8>> {
+    let mut archive = Archive::new();
+    for (name, text) in files {
+        archive.add(&format!("{folder}/{name}"), unix_time, text.as_bytes())?;
+    }
+    archive.end()
 }
 
 /// Writes the archive through gzip, for its owner alone.
