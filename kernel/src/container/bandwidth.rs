@@ -5,12 +5,12 @@
 //! without ifb or the redirection has the bucket on the container's own end instead, where a container with
 //! CAP_NET_ADMIN could remove it.
 
+use netlink_packet_route::link::InfoKind;
 use tortie_config::resource::InterfaceName;
 
 use super::link::{Change, Device, Net};
 use super::{Bandwidth, Namespace, PlumbError, Rate, hash};
-use crate::netlink::codec::{self, Attrs, u32_at};
-use crate::netlink::tc::{self, Bucket};
+use crate::netlink::tc::{self, Bucket, Qdisc};
 
 /// What a burst is when nobody says, in octets.
 const LEAST_BURST: u64 = 32 << 10;
@@ -67,8 +67,8 @@ pub fn unlimit(host: &InterfaceName) -> Result<(), PlumbError> {
         None => net.remove(&shaper(host.as_str())).map(drop),
         Some(device) => {
             let doing = format!("the limit of {host} cannot be removed");
-            let kinds = qdiscs(&mut net, device.index)?;
-            if kinds.iter().any(|(kind, _)| kind == "tbf") {
+            let present = qdiscs(&mut net, device.index)?;
+            if present.iter().any(|qdisc| qdisc.kind == "tbf") {
                 let answer = net.ask(&doing, |(), buf, flags, seq| {
                     tc::encode_remove(buf, flags, seq, device.index, true);
                 })?;
@@ -92,7 +92,7 @@ pub fn shaped(host: &InterfaceName) -> Result<(Option<u64>, Option<u64>), PlumbE
     let mut net = Net::open()?;
     let mut rate = |name: &str| -> Result<Option<u64>, PlumbError> {
         let Some(device) = net.device(name)? else { return Ok(None) };
-        Ok(qdiscs(&mut net, device.index)?.into_iter().find_map(|(_, rate)| rate))
+        Ok(qdiscs(&mut net, device.index)?.into_iter().find_map(|qdisc| qdisc.rate))
     };
     Ok((rate(host.as_str())?, rate(&shaper(host.as_str()))?))
 }
@@ -138,7 +138,7 @@ fn fill(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), PlumbError
 fn redirect(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), PlumbError> {
     let name = shaper(&device.name);
     let text = format!("tortie limit of {}", device.name);
-    match net.add("ifb", &name, device.mtu)? {
+    match net.add(InfoKind::Ifb, &name, device.mtu)? {
         Ok(()) => {}
         // Left over.
         Err(refusal) if refusal.code == libc::EEXIST => {}
@@ -181,46 +181,18 @@ fn drop_redirect(net: &mut Net, device: &Device) -> Result<(), PlumbError> {
         return Ok(());
     }
     let doing = format!("the limit of {} cannot be removed", device.name);
-    if qdiscs(net, device.index)?.iter().any(|(kind, _)| kind == "ingress") {
+    if qdiscs(net, device.index)?.iter().any(|qdisc| qdisc.kind == "ingress") {
         net.must(&doing, |(), buf, flags, seq| tc::encode_remove(buf, flags, seq, device.index, false))?;
     }
     net.remove(&name).map(drop)
 }
 
-/// The qdiscs of an interface: their kinds, and the rates of token buckets in octets a second.
-fn qdiscs(net: &mut Net, index: u32) -> Result<Vec<(String, Option<u64>)>, PlumbError> {
+fn qdiscs(net: &mut Net, index: u32) -> Result<Vec<Qdisc>, PlumbError> {
     net.read(
         "limits cannot be read",
         |buf, seq| tc::encode_dump(buf, seq, index),
-        |message| {
-            // Some kernels show those of other interfaces, too.
-            if message.kind != tc::RTM_REPLY || u32_at(message.body, 4) != Some(index) {
-                return None;
-            }
-            let (mut kind, mut rate) = (String::new(), None);
-            for (attr, data) in Attrs::after(message.body, tc::TCMSG) {
-                match attr {
-                    tc::TCA_KIND => kind = codec::text(data),
-                    tc::TCA_OPTIONS => rate = tbf_rate(data),
-                    _ => {}
-                }
-            }
-            let rate = rate.filter(|_| kind == "tbf");
-            Some((kind, rate))
-        },
+        |message| tc::decode(message, index),
     )
-}
-
-fn tbf_rate(options: &[u8]) -> Option<u64> {
-    let (mut rate, mut wide) = (None, None);
-    for (attr, data) in Attrs(options) {
-        match attr {
-            tc::TCA_TBF_PARMS => rate = u32_at(data, 8).map(u64::from),
-            tc::TCA_TBF_RATE64 => wide = <[u8; 8]>::try_from(data).ok().map(u64::from_ne_bytes),
-            _ => {}
-        }
-    }
-    wide.or(rate)
 }
 
 #[cfg(test)]

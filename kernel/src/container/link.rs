@@ -1,52 +1,29 @@
-//! Interfaces of one namespace over one socket: the messages, written and read without libraries, as rtnetlink(7) has
-//! them.
+//! Interfaces of one namespace over one socket.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, ParseableParametrized};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage,
+};
+use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteLwEnCapType, RouteMessage, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use tortie_config::resource::MacAddr;
 use tortie_net::Cidr;
 
 use super::{PlumbError, VethSpec};
-use crate::netlink::codec::{
-    self, AF_INET, AF_INET6, Attrs, Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE,
-    RTM_DELADDR, RTM_DELLINK, RTM_GETADDR, RTM_GETLINK, RTM_GETROUTE, RTM_NEWADDR, RTM_NEWLINK, Writer,
-    u8_at, u32_at,
-};
+use crate::netlink::codec::{Message, RTM_NEWLINK, family_of};
 use crate::netlink::route::{self, Leg, Put, Route, Via};
 use crate::netlink::socket::{Refusal, Socket};
-use crate::netlink::{dump, link};
+use crate::netlink::{dump, link, message};
 
 pub(super) const RTPROT_BOOT: u8 = 3;
 /// What `ip route` gives an IPv6 route that says nothing.
 const METRIC_V6: u32 = 1024;
-
-const IFLA_ADDRESS: u16 = 1;
-const IFLA_IFNAME: u16 = 3;
-const IFLA_MTU: u16 = 4;
-const IFLA_MASTER: u16 = 10;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_IFALIAS: u16 = 20;
-const IFLA_NET_NS_FD: u16 = 28;
-const IFLA_INFO_KIND: u16 = 1;
-const IFLA_INFO_DATA: u16 = 2;
-const VETH_INFO_PEER: u16 = 1;
-/// `struct ifinfomsg`.
-const IFINFOMSG: usize = 16;
-const IFF_UP: u32 = 1;
-
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
-const IFA_FLAGS: u16 = 8;
-/// Duplicate address detection is skipped: the address can be used at once.
-const IFA_F_NODAD: u32 = 2;
 /// `struct rtmsg`.
 const RTMSG: usize = 12;
-const RTA_DST: u16 = 1;
-const RTA_OIF: u16 = 4;
-const RTN_LOCAL: u8 = 2;
-const RT_SCOPE_UNIVERSE: u8 = 0;
-const RT_SCOPE_LINK: u8 = 253;
 /// How long what Linux puts off is waited for. It does it within a millisecond where it has the processor.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -94,6 +71,16 @@ impl Net {
         self.0.request(encode).map_err(|error| PlumbError::io(doing, error))
     }
 
+    /// The same with a message; `flags` says how new things are made.
+    fn send(
+        &mut self,
+        doing: &str,
+        flags: u16,
+        message: &RouteNetlinkMessage,
+    ) -> Result<Result<(), Refusal>, PlumbError> {
+        self.ask(doing, |(), buf, ack, seq| message::write(buf, ack | flags, seq, message.clone()))
+    }
+
     /// One request that has to succeed.
     pub(super) fn must(
         &mut self,
@@ -108,11 +95,7 @@ impl Net {
         let doing = || format!("interface {name} cannot be read");
         let mut found = None;
         let answer = self.0.dump(
-            |buf, seq| {
-                let mut w = Writer::begin(buf, RTM_GETLINK, NLM_F_ACK, seq);
-                w.raw(&[0; IFINFOMSG]).attr_text(IFLA_IFNAME, name);
-                w.end();
-            },
+            |buf, seq| message::write(buf, NLM_F_ACK, seq, RouteNetlinkMessage::GetLink(named(name))),
             |message| found = decode(message).or(found.take()),
         );
         match answer.map_err(|error| PlumbError::io(doing(), error))? {
@@ -152,7 +135,8 @@ impl Net {
     /// and asked again a second later. Gives up silently after [`PATIENCE`]: it is late, not wrong.
     pub(super) fn until_answering(&mut self, index: u32, addr: IpAddr) -> Result<(), PlumbError> {
         let begin = Instant::now();
-        while !matches!(self.route_to(addr, Some(index))?, Some((RTN_LOCAL, _))) && begin.elapsed() < PATIENCE
+        while !matches!(self.route_to(addr, Some(index))?, Some((RouteType::Local, _)))
+            && begin.elapsed() < PATIENCE
         {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -161,22 +145,30 @@ impl Net {
 
     /// The type of the route that packets to an address take, and the interface that they leave by; `over`: they have
     /// to leave by it.
-    fn route_to(&mut self, addr: IpAddr, over: Option<u32>) -> Result<Option<(u8, Option<u32>)>, PlumbError> {
+    fn route_to(
+        &mut self,
+        addr: IpAddr,
+        over: Option<u32>,
+    ) -> Result<Option<(RouteType, Option<u32>)>, PlumbError> {
         let doing = || format!("the route to {addr} cannot be read");
-        let (family, len) = if addr.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
+        let mut wanted = RouteMessage::default();
+        wanted.header.address_family = AddressFamily::from(family_of(&addr));
+        wanted.header.destination_prefix_length = if addr.is_ipv4() { 32 } else { 128 };
+        wanted.attributes.push(RouteAttribute::Destination(addr.into()));
+        wanted.attributes.extend(over.map(RouteAttribute::Oif));
         let mut found = None;
         let answer = self.0.dump(
-            |buf, seq| {
-                let mut w = Writer::begin(buf, RTM_GETROUTE, NLM_F_ACK, seq);
-                w.raw(&[family, len, 0, 0, 0, 0, 0, 0]).raw(&[0; 4]).attr_addr(RTA_DST, addr);
-                if let Some(index) = over {
-                    w.attr_u32(RTA_OIF, index);
-                }
-                w.end();
-            },
+            |buf, seq| message::write(buf, NLM_F_ACK, seq, RouteNetlinkMessage::GetRoute(wanted)),
             |message| {
-                let oif = Attrs::after(message.body, RTMSG).find(|(kind, _)| *kind == RTA_OIF);
-                found = u8_at(message.body, 7).map(|kind| (kind, oif.and_then(|(_, data)| u32_at(data, 0))));
+                let Ok(header) = RouteHeader::parse(message.body) else { return };
+                let with = (header.address_family, header.kind, RouteLwEnCapType::None);
+                let by = message::attributes(message.body, RTMSG).find_map(|attribute| {
+                    match RouteAttribute::parse_with_param(&attribute, with) {
+                        Ok(RouteAttribute::Oif(index)) => Some(index),
+                        _ => None,
+                    }
+                });
+                found = Some((header.kind, by));
             },
         );
         match answer.map_err(|error| PlumbError::io(doing(), error))? {
@@ -196,52 +188,36 @@ impl Net {
     /// Makes a pair.
     pub(super) fn add_veth(&mut self, spec: &VethSpec<'_>) -> Result<Result<(), Refusal>, PlumbError> {
         let doing = format!("the pair {} and {} cannot be made", spec.host, spec.peer);
-        self.ask(&doing, |(), buf, flags, seq| {
-            let mut w = Writer::begin(buf, RTM_NEWLINK, flags | NLM_F_CREATE | NLM_F_EXCL, seq);
-            w.raw(&[0; IFINFOMSG]);
-            end_of_pair(&mut w, spec.host.as_str(), spec.host_mac, spec.mtu);
-            w.nested(IFLA_LINKINFO, |w| {
-                w.attr_text(IFLA_INFO_KIND, "veth");
-                w.nested(IFLA_INFO_DATA, |w| {
-                    w.nested(VETH_INFO_PEER, |w| {
-                        w.raw(&[0; IFINFOMSG]);
-                        end_of_pair(w, spec.peer.as_str(), spec.peer_mac, spec.mtu);
-                        if let Some(namespace) = spec.namespace {
-                            w.attr(IFLA_NET_NS_FD, &namespace.raw().to_ne_bytes());
-                        }
-                    });
-                });
-            });
-            w.end();
-        })
+        let mut peer = end_of_pair(spec.peer.as_str(), spec.peer_mac, spec.mtu);
+        peer.attributes.extend(spec.namespace.map(|namespace| LinkAttribute::NetNsFd(namespace.raw())));
+        let mut pair = end_of_pair(spec.host.as_str(), spec.host_mac, spec.mtu);
+        pair.attributes.push(LinkAttribute::LinkInfo(vec![
+            LinkInfo::Kind(InfoKind::Veth),
+            LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
+        ]));
+        self.send(&doing, NLM_F_CREATE | NLM_F_EXCL, &RouteNetlinkMessage::NewLink(pair))
     }
 
     /// Makes an interface of a kind that needs no further words.
     pub(super) fn add(
         &mut self,
-        kind: &str,
+        kind: InfoKind,
         name: &str,
         mtu: u32,
     ) -> Result<Result<(), Refusal>, PlumbError> {
-        self.ask(&format!("{name} cannot be made"), |(), buf, flags, seq| {
-            let mut w = Writer::begin(buf, RTM_NEWLINK, flags | NLM_F_CREATE | NLM_F_EXCL, seq);
-            w.raw(&[0; 8]).raw(&IFF_UP.to_ne_bytes()).raw(&IFF_UP.to_ne_bytes());
-            w.attr_text(IFLA_IFNAME, name).attr_u32(IFLA_MTU, mtu);
-            w.nested(IFLA_LINKINFO, |w| {
-                w.attr_text(IFLA_INFO_KIND, kind);
-            });
-            w.end();
-        })
+        let mut made = named(name);
+        made.header.flags = LinkFlags::Up;
+        made.header.change_mask = LinkFlags::Up;
+        made.attributes.push(LinkAttribute::Mtu(mtu));
+        made.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)]));
+        let doing = format!("{name} cannot be made");
+        self.send(&doing, NLM_F_CREATE | NLM_F_EXCL, &RouteNetlinkMessage::NewLink(made))
     }
 
     /// Removes an interface; false: it was not there.
     pub(super) fn remove(&mut self, name: &str) -> Result<bool, PlumbError> {
         let doing = format!("interface {name} cannot be removed");
-        let answer = self.ask(&doing, |(), buf, flags, seq| {
-            let mut w = Writer::begin(buf, RTM_DELLINK, flags, seq);
-            w.raw(&[0; IFINFOMSG]).attr_text(IFLA_IFNAME, name);
-            w.end();
-        })?;
+        let answer = self.send(&doing, 0, &RouteNetlinkMessage::DelLink(named(name)))?;
         match answer {
             Ok(()) => Ok(true),
             Err(refusal) if refusal.code == libc::ENODEV => Ok(false),
@@ -251,61 +227,39 @@ impl Net {
 
     /// Changes an interface.
     pub(super) fn change(&mut self, index: u32, doing: &str, change: &Change<'_>) -> Result<(), PlumbError> {
-        self.must(doing, |(), buf, flags, seq| {
-            let mut w = Writer::begin(buf, RTM_NEWLINK, flags, seq);
-            let (bits, mask) = match change.up {
-                None => (0, 0),
-                Some(up) => (u32::from(up) * IFF_UP, IFF_UP),
-            };
-            w.raw(&[0; 4]).raw(&index.to_ne_bytes()).raw(&bits.to_ne_bytes()).raw(&mask.to_ne_bytes());
-            if let Some(name) = change.name {
-                w.attr_text(IFLA_IFNAME, name);
-            }
-            if let Some(mac) = change.mac {
-                w.attr(IFLA_ADDRESS, &mac.0);
-            }
-            if let Some(mtu) = change.mtu {
-                w.attr_u32(IFLA_MTU, mtu);
-            }
-            if let Some(master) = change.master {
-                w.attr_u32(IFLA_MASTER, master);
-            }
-            if let Some(alias) = change.alias {
-                w.attr_text(IFLA_IFALIAS, alias);
-            }
-            w.end();
-        })
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        if let Some(up) = change.up {
+            link.header.flags.set(LinkFlags::Up, up);
+            link.header.change_mask = LinkFlags::Up;
+        }
+        link.attributes.extend(change.name.map(|name| LinkAttribute::IfName(name.to_owned())));
+        link.attributes.extend(change.mac.map(|mac| LinkAttribute::Address(mac.0.to_vec())));
+        link.attributes.extend(change.mtu.map(LinkAttribute::Mtu));
+        link.attributes.extend(change.master.map(LinkAttribute::Controller));
+        link.attributes.extend(change.alias.map(|alias| LinkAttribute::IfAlias(alias.to_owned())));
+        let answer = self.send(doing, 0, &RouteNetlinkMessage::NewLink(link))?;
+        answer.map_err(|refusal| PlumbError::refused(doing, &refusal))
     }
 
     /// Addresses of an interface.
     pub(super) fn addresses(&mut self, index: u32) -> Result<Vec<link::Address>, PlumbError> {
-        let doing = "addresses cannot be read";
-        let all = dump::all(
-            &mut self.0,
-            |buf, seq, family| {
-                let mut w = Writer::begin(buf, RTM_GETADDR, NLM_F_DUMP, seq);
-                w.raw(&[family, 0, 0, 0]).raw(&[0; 4]);
-                w.end();
-            },
-            link::decode_address,
-        );
-        let all = all.map_err(|error| PlumbError::io(doing, error))?;
+        let all = self.read("addresses cannot be read", link::encode_address_dump, link::decode_address)?;
         Ok(all.into_iter().filter(|a| a.ifindex == index).collect())
     }
 
     /// Gives an interface an address, for use at once.
     pub(super) fn add_address(&mut self, index: u32, addr: IpAddr, len: u8) -> Result<(), PlumbError> {
-        self.must(&format!("address {addr} cannot be set"), |(), buf, flags, seq| {
-            address(buf, RTM_NEWADDR, flags | NLM_F_CREATE | NLM_F_REPLACE, seq, index, addr, len);
-        })
+        let doing = format!("address {addr} cannot be set");
+        let message = RouteNetlinkMessage::NewAddress(address(index, addr, len));
+        let answer = self.send(&doing, NLM_F_CREATE | NLM_F_REPLACE, &message)?;
+        answer.map_err(|refusal| PlumbError::refused(doing, &refusal))
     }
 
     /// Takes an address away, if it is there.
     pub(super) fn remove_address(&mut self, index: u32, addr: IpAddr, len: u8) -> Result<(), PlumbError> {
         let doing = format!("address {addr} cannot be removed");
-        let answer = self.ask(&doing, |(), buf, flags, seq| {
-            address(buf, RTM_DELADDR, flags, seq, index, addr, len);
-        })?;
+        let answer = self.send(&doing, 0, &RouteNetlinkMessage::DelAddress(address(index, addr, len)))?;
         match answer {
             Err(refusal) if refusal.code != libc::EADDRNOTAVAIL => Err(PlumbError::refused(doing, &refusal)),
             _ => Ok(()),
@@ -376,45 +330,53 @@ fn not_there(doing: &str, answer: Result<(), Refusal>) -> Result<bool, PlumbErro
     }
 }
 
-fn end_of_pair(w: &mut Writer<'_>, name: &str, mac: Option<MacAddr>, mtu: Option<u32>) {
-    w.attr_text(IFLA_IFNAME, name);
-    if let Some(mac) = mac {
-        w.attr(IFLA_ADDRESS, &mac.0);
-    }
-    if let Some(mtu) = mtu {
-        w.attr_u32(IFLA_MTU, mtu);
-    }
+fn named(name: &str) -> LinkMessage {
+    let mut link = LinkMessage::default();
+    link.attributes.push(LinkAttribute::IfName(name.to_owned()));
+    link
 }
 
-fn address(buf: &mut Vec<u8>, kind: u16, flags: u16, seq: u32, index: u32, addr: IpAddr, len: u8) {
-    let mut w = Writer::begin(buf, kind, flags, seq);
-    let (family, bits) = if addr.is_ipv4() { (AF_INET, 0) } else { (AF_INET6, IFA_F_NODAD) };
+fn end_of_pair(name: &str, mac: Option<MacAddr>, mtu: Option<u32>) -> LinkMessage {
+    let mut link = named(name);
+    link.attributes.extend(mac.map(|mac| LinkAttribute::Address(mac.0.to_vec())));
+    link.attributes.extend(mtu.map(LinkAttribute::Mtu));
+    link
+}
+
+/// Without duplicate address detection: the address can be used at once.
+fn address(index: u32, addr: IpAddr, len: u8) -> AddressMessage {
+    let mut message = AddressMessage::default();
     let local = matches!(addr, IpAddr::V6(a) if a.segments()[0] == 0xfe80);
-    let scope = if local { RT_SCOPE_LINK } else { RT_SCOPE_UNIVERSE };
-    w.raw(&[family, len, 0, scope]).raw(&index.to_ne_bytes());
-    w.attr_addr(IFA_LOCAL, addr).attr_addr(IFA_ADDRESS, addr).attr_u32(IFA_FLAGS, bits);
-    w.end();
+    message.header.family = AddressFamily::from(family_of(&addr));
+    message.header.prefix_len = len;
+    message.header.scope = if local { AddressScope::Link } else { AddressScope::Universe };
+    message.header.index = index;
+    let flags = if addr.is_ipv4() { AddressFlags::empty() } else { AddressFlags::Nodad };
+    message.attributes =
+        vec![AddressAttribute::Local(addr), AddressAttribute::Address(addr), AddressAttribute::Flags(flags)];
+    message
 }
 
 fn decode(message: &Message<'_>) -> Option<Device> {
-    if message.kind != RTM_NEWLINK || u8_at(message.body, 0)? != 0 {
+    if message.kind != RTM_NEWLINK {
         return None;
     }
-    let mut device = Device {
-        index: u32_at(message.body, 4)?,
-        up: u32_at(message.body, 8)? & IFF_UP != 0,
-        ..Device::default()
-    };
-    for (kind, data) in Attrs::after(message.body, IFINFOMSG) {
-        match kind {
-            IFLA_IFNAME => device.name = codec::text(data),
-            IFLA_ADDRESS => device.mac = <[u8; 6]>::try_from(data).ok().map(MacAddr),
-            IFLA_MTU => device.mtu = u32_at(data, 0)?,
-            IFLA_MASTER => device.master = u32_at(data, 0)?,
-            IFLA_IFALIAS => device.alias = codec::text(data),
-            IFLA_LINKINFO => {
-                let kind = Attrs(data).find(|(kind, _)| *kind == IFLA_INFO_KIND);
-                device.kind = kind.map(|(_, data)| codec::text(data)).unwrap_or_default();
+    let header = LinkHeader::parse(message.body).ok()?;
+    let up = header.flags.contains(LinkFlags::Up);
+    let mut device = Device { index: header.index, up, ..Device::default() };
+    for attribute in link::link_attributes(message, |_| true)? {
+        match attribute {
+            LinkAttribute::IfName(name) => device.name = name,
+            LinkAttribute::Address(octets) => device.mac = <[u8; 6]>::try_from(octets).ok().map(MacAddr),
+            LinkAttribute::Mtu(mtu) => device.mtu = mtu,
+            LinkAttribute::Controller(master) => device.master = master,
+            LinkAttribute::IfAlias(alias) => device.alias = alias,
+            LinkAttribute::LinkInfo(infos) => {
+                let kind = infos.into_iter().find_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
+                device.kind = kind.unwrap_or_default();
             }
             _ => {}
         }

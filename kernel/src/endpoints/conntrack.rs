@@ -3,6 +3,9 @@
 //!
 //! Otherwise whoever gets the address next would inherit what its predecessor was allowed, and answers would go to
 //! where it was. Nothing is deleted by a filter: each entry is read, compared, and deleted by its tuple and id.
+//!
+//! By hand: netlink-packet-netfilter 0.4 knows neither the id nor the zone by which one entry is deleted, nor types and codes
+//! of ICMP, and builds a tree of values for each of a host's hundred thousands of entries, of which most are passed over.
 
 use std::io;
 use std::net::IpAddr;

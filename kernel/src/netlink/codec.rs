@@ -1,7 +1,8 @@
 //! Netlink bytes: message headers and attributes, written and read without allocation.
 //!
-//! Routes, nexthops and their notifications come by the hundred thousand, so they are coded here; rare requests (links,
-//! addresses) are written with netlink-packet-route in `link.rs`. Readers skip what they do not know: one odd attribute
+//! Routes, nexthops, rules and their notifications come by the hundred thousand, so they are coded here: 1,024 routes in one
+//! datagram with one acknowledgement take about half the time that rtnetlink takes for one after the other. Rare messages (links,
+//! addresses, neighbours, traffic control) are netlink-packet-route's, see `message.rs`. Readers skip what they do not know: one odd attribute
 //! of a new kernel must not hide a route.
 
 use std::net::IpAddr;
@@ -27,10 +28,8 @@ pub(crate) const NLMSG_DONE: u16 = 3;
 
 pub(crate) const RTM_NEWLINK: u16 = 16;
 pub(crate) const RTM_DELLINK: u16 = 17;
-pub(crate) const RTM_GETLINK: u16 = 18;
 pub(crate) const RTM_NEWADDR: u16 = 20;
 pub(crate) const RTM_DELADDR: u16 = 21;
-pub(crate) const RTM_GETADDR: u16 = 22;
 pub(crate) const RTM_NEWROUTE: u16 = 24;
 pub(crate) const RTM_DELROUTE: u16 = 25;
 pub(crate) const RTM_GETROUTE: u16 = 26;

@@ -1,24 +1,21 @@
-//! Links and addresses: read with a tolerant reader, written with netlink-packet-route.
+//! Links and addresses (RTM_NEWLINK, RTM_NEWADDR and their kin, rtnetlink(7)): written and read.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use netlink_packet_core::{
-    NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, Parseable, ParseableParametrized,
 };
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeader, AddressMessage};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::netlink::codec::{
-    self, Attrs, Message, NLM_F_DUMP, RTM_GETADDR, RTM_GETLINK, Writer, u8_at, u32_at,
-};
+use crate::netlink::codec::Message;
+use crate::netlink::message;
 
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 /// `struct ifinfomsg`.
 const IFINFOMSG: usize = 16;
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
 /// `struct ifaddrmsg`.
 const IFADDRMSG: usize = 8;
 const IFF_UP: u32 = 0x1;
@@ -55,50 +52,54 @@ pub(crate) struct Address {
 
 /// Reads RTM_NEWLINK or RTM_DELLINK; `None` for messages of a bridge or another family about the same link.
 pub(crate) fn decode_link(message: &Message<'_>) -> Option<Link> {
-    if u8_at(message.body, 0)? != 0 {
-        return None;
-    }
-    let mut link = Link {
-        index: u32_at(message.body, 4)?,
-        name: String::new(),
-        flags: u32_at(message.body, 8)?,
-        mtu: 0,
-    };
-    for (kind, data) in Attrs::after(message.body, IFINFOMSG) {
-        match kind {
-            IFLA_IFNAME => link.name = codec::text(data),
-            IFLA_MTU => link.mtu = u32_at(data, 0)?,
+    let header = LinkHeader::parse(message.body).ok()?;
+    let mut link = Link { index: header.index, name: String::new(), flags: header.flags.bits(), mtu: 0 };
+    // Each message has some sixty attributes, statistics among them, and the kernel thread reads those of every link.
+    let wanted = |kind| matches!(kind, IFLA_IFNAME | IFLA_MTU);
+    for attribute in link_attributes(message, wanted)? {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
             _ => {}
         }
     }
     Some(link)
 }
 
+/// The attributes of RTM_NEWLINK or RTM_DELLINK whose numbers are `wanted`; `None` as [`decode_link`] has it.
+pub(crate) fn link_attributes(
+    message: &Message<'_>,
+    wanted: impl Fn(u16) -> bool,
+) -> Option<impl Iterator<Item = LinkAttribute>> {
+    let family = LinkHeader::parse(message.body).ok()?.interface_family;
+    let attributes = message::attributes(message.body, IFINFOMSG)
+        .filter(move |attribute| wanted(attribute.kind()))
+        .filter_map(move |attribute| LinkAttribute::parse_with_param(&attribute, family).ok());
+    (family == AddressFamily::Unspec).then_some(attributes)
+}
+
 /// Reads RTM_NEWADDR or RTM_DELADDR.
 pub(crate) fn decode_address(message: &Message<'_>) -> Option<Address> {
+    let header = AddressHeader::parse(message.body).ok()?;
     let (mut local, mut peer) = (None, None);
-    for (kind, data) in Attrs::after(message.body, IFADDRMSG) {
-        match kind {
-            IFA_LOCAL => local = codec::addr(data),
-            IFA_ADDRESS => peer = codec::addr(data),
+    for attribute in message::attributes(message.body, IFADDRMSG) {
+        match AddressAttribute::parse(&attribute) {
+            Ok(AddressAttribute::Local(addr)) => local = Some(addr),
+            Ok(AddressAttribute::Address(addr)) => peer = Some(addr),
             _ => {}
         }
     }
-    Some(Address { ifindex: u32_at(message.body, 4)?, addr: local.or(peer)?, len: u8_at(message.body, 1)? })
+    Some(Address { ifindex: header.index, addr: local.or(peer)?, len: header.prefix_len })
 }
 
 /// Writes the request for all links.
 pub(crate) fn encode_link_dump(buf: &mut Vec<u8>, seq: u32) {
-    let mut w = Writer::begin(buf, RTM_GETLINK, NLM_F_DUMP, seq);
-    w.raw(&[0; IFINFOMSG]);
-    w.end();
+    message::write(buf, NLM_F_DUMP, seq, RouteNetlinkMessage::GetLink(LinkMessage::default()));
 }
 
 /// Writes the request for all addresses of both families.
 pub(crate) fn encode_address_dump(buf: &mut Vec<u8>, seq: u32) {
-    let mut w = Writer::begin(buf, RTM_GETADDR, NLM_F_DUMP, seq);
-    w.raw(&[0; IFADDRMSG]);
-    w.end();
+    message::write(buf, NLM_F_DUMP, seq, RouteNetlinkMessage::GetAddress(AddressMessage::default()));
 }
 
 /// Changes to links and addresses; few and rare.
@@ -139,22 +140,13 @@ impl Change {
                 (RouteNetlinkMessage::DelAddress(address(*ifindex, *addr, *len)), 0)
             }
         };
-        let mut header = NetlinkHeader::default();
-        header.flags = codec::NLM_F_REQUEST | flags | more;
-        header.sequence_number = seq;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(inner));
-        message.finalize();
-        let at = buf.len();
-        buf.resize(at + codec::align(message.buffer_len()), 0);
-        if let Some(place) = buf.get_mut(at..) {
-            message.serialize(place);
-        }
+        message::write(buf, flags | more, seq, inner);
     }
 }
 
 fn address(ifindex: u32, addr: Ipv4Addr, len: u8) -> AddressMessage {
     let mut message = AddressMessage::default();
-    message.header.family = netlink_packet_route::AddressFamily::Inet;
+    message.header.family = AddressFamily::Inet;
     message.header.prefix_len = len;
     message.header.index = ifindex;
     message.attributes.push(AddressAttribute::Local(IpAddr::V4(addr)));

@@ -5,6 +5,7 @@ pub(super) mod codec;
 pub(super) mod conntrack;
 pub(super) mod dump;
 pub(super) mod link;
+pub(super) mod message;
 pub(super) mod neighbour;
 pub(super) mod nexthop;
 pub(super) mod route;

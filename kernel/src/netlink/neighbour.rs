@@ -2,20 +2,18 @@
 
 use std::net::IpAddr;
 
-use crate::netlink::codec::{
-    self, AF_INET, AF_INET6, Attrs, Message, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, Writer, u8_at, u16_at,
-    u32_at,
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, ParseableParametrized};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourHeader, NeighbourMessage, NeighbourState,
 };
+use netlink_packet_route::route::RouteProtocol;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::netlink::codec::{Message, family_of};
+use crate::netlink::message;
 
 const RTM_NEWNEIGH: u16 = 28;
-const RTM_DELNEIGH: u16 = 29;
-const RTM_GETNEIGH: u16 = 30;
-const NDA_DST: u16 = 1;
-const NDA_LLADDR: u16 = 2;
-const NDA_PROTOCOL: u16 = 12;
-const NUD_PERMANENT: u16 = 0x80;
-const NTF_PROXY: u8 = 0x08;
-/// `struct ndmsg`: family, three of padding, interface, state, flags, type.
+/// `struct ndmsg`.
 const NDMSG: usize = 12;
 
 /// A neighbour as the kernel shows it.
@@ -39,55 +37,53 @@ pub(crate) fn encode_put(
     mac: [u8; 6],
     protocol: u8,
 ) {
-    let mut w = Writer::begin(buf, RTM_NEWNEIGH, flags | NLM_F_CREATE | NLM_F_REPLACE, seq);
-    header(&mut w, codec::family_of(&addr), ifindex, NUD_PERMANENT);
-    w.attr_addr(NDA_DST, addr).attr(NDA_LLADDR, &mac).attr(NDA_PROTOCOL, &[protocol]);
-    w.end();
+    let mut neighbour = of(ifindex, addr);
+    neighbour.header.state = NeighbourState::Permanent;
+    neighbour.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
+    neighbour.attributes.push(NeighbourAttribute::Protocol(RouteProtocol::from(protocol)));
+    let flags = flags | NLM_F_CREATE | NLM_F_REPLACE;
+    message::write(buf, flags, seq, RouteNetlinkMessage::NewNeighbour(neighbour));
 }
 
 /// Writes the request that removes a neighbour.
 pub(crate) fn encode_delete(buf: &mut Vec<u8>, flags: u16, seq: u32, ifindex: u32, addr: IpAddr) {
-    let mut w = Writer::begin(buf, RTM_DELNEIGH, flags, seq);
-    header(&mut w, codec::family_of(&addr), ifindex, 0);
-    w.attr_addr(NDA_DST, addr);
-    w.end();
+    message::write(buf, flags, seq, RouteNetlinkMessage::DelNeighbour(of(ifindex, addr)));
 }
 
 /// Writes the request for all neighbours of one family.
 pub(crate) fn encode_dump(buf: &mut Vec<u8>, seq: u32, family: u8) {
-    let mut w = Writer::begin(buf, RTM_GETNEIGH, NLM_F_DUMP, seq);
-    header(&mut w, family, 0, 0);
-    w.end();
+    let mut all = NeighbourMessage::default();
+    all.header.family = AddressFamily::from(family);
+    message::write(buf, NLM_F_DUMP, seq, RouteNetlinkMessage::GetNeighbour(all));
 }
 
-fn header(w: &mut Writer<'_>, family: u8, ifindex: u32, state: u16) {
-    w.raw(&[family, 0, 0, 0]).raw(&ifindex.to_ne_bytes()).raw(&state.to_ne_bytes()).raw(&[0, 0]);
+fn of(ifindex: u32, addr: IpAddr) -> NeighbourMessage {
+    let mut neighbour = NeighbourMessage::default();
+    neighbour.header.family = AddressFamily::from(family_of(&addr));
+    neighbour.header.ifindex = ifindex;
+    neighbour.attributes.push(NeighbourAttribute::Destination(addr.into()));
+    neighbour
 }
 
 /// Reads RTM_NEWNEIGH; `None` for proxies, bridges, and neighbours without a MAC address.
 pub(crate) fn decode(message: &Message<'_>) -> Option<Neighbour> {
-    let body = message.body;
-    let family = u8_at(body, 0)?;
+    let header = NeighbourHeader::parse(message.body).ok()?;
     if message.kind != RTM_NEWNEIGH
-        || !matches!(family, AF_INET | AF_INET6)
-        || u8_at(body, 10)? & NTF_PROXY != 0
+        || !matches!(header.family, AddressFamily::Inet | AddressFamily::Inet6)
+        || header.flags.contains(NeighbourFlags::Proxy)
     {
         return None;
     }
     let (mut addr, mut mac, mut protocol) = (None, None, 0);
-    for (kind, data) in Attrs::after(body, NDMSG) {
-        match kind {
-            NDA_DST => addr = codec::addr(data),
-            NDA_LLADDR => mac = <[u8; 6]>::try_from(data).ok(),
-            NDA_PROTOCOL => protocol = u8_at(data, 0)?,
+    for attribute in message::attributes(message.body, NDMSG) {
+        match NeighbourAttribute::parse_with_param(&attribute, header.family) {
+            Ok(NeighbourAttribute::Destination(NeighbourAddress::Inet(v4))) => addr = Some(IpAddr::V4(v4)),
+            Ok(NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6))) => addr = Some(IpAddr::V6(v6)),
+            Ok(NeighbourAttribute::LinkLayerAddress(octets)) => mac = octets.try_into().ok(),
+            Ok(NeighbourAttribute::Protocol(number)) => protocol = number.into(),
             _ => {}
         }
     }
-    Some(Neighbour {
-        ifindex: u32_at(body, 4)?,
-        addr: addr?,
-        mac: mac?,
-        permanent: u16_at(body, 8)? & NUD_PERMANENT != 0,
-        protocol,
-    })
+    let permanent = header.state == NeighbourState::Permanent;
+    Some(Neighbour { ifindex: header.ifindex, addr: addr?, mac: mac?, permanent, protocol })
 }

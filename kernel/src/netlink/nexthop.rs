@@ -2,6 +2,8 @@
 //!
 //! Routes that name an object instead of a gateway cost the kernel the same however many neighbours there are; with
 //! gateways in the routes each add walks a list as long as the number of neighbours behind the interface.
+//!
+//! By hand: netlink-packet-route has no such messages.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,7 @@
 //! Routes of the main table (RTM_NEWROUTE and its kin, rtnetlink(7)): written and read.
+//!
+//! By hand and not with netlink-packet-route: this is the path of a full table, and its writer and reader allocate nothing
+//! for a route with one gateway.
 
 use std::net::IpAddr;
 

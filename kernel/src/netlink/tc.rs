@@ -1,38 +1,32 @@
 //! Traffic control as messages (`linux/pkt_sched.h`, `pkt_cls.h`, tc-tbf(8), tc-mirred(8)).
 
-use crate::netlink::codec::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Writer};
+use netlink_packet_core::{
+    DefaultNla, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, ParseableParametrized,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::tc::{
+    TcAction, TcActionAttribute, TcActionMirror, TcActionMirrorOption, TcActionOption, TcActionType,
+    TcAttribute, TcFilterU32, TcFilterU32Option, TcHandle, TcHeader, TcMessage, TcMirror, TcMirrorActionType,
+    TcOption, TcU32Key, TcU32Selector, TcU32SelectorFlags,
+};
+
+use crate::netlink::codec::{Attrs, Message, u32_at};
+use crate::netlink::message;
 
 const RTM_NEWQDISC: u16 = 36;
-const RTM_DELQDISC: u16 = 37;
-const RTM_GETQDISC: u16 = 38;
-pub(crate) const RTM_REPLY: u16 = RTM_NEWQDISC;
-const RTM_NEWTFILTER: u16 = 44;
-pub(crate) const TCA_KIND: u16 = 1;
-pub(crate) const TCA_OPTIONS: u16 = 2;
-/// `struct tcmsg`: family, padding, interface, handle, parent, info.
-pub(crate) const TCMSG: usize = 20;
-const TC_H_ROOT: u32 = 0xffff_ffff;
-const TC_H_INGRESS: u32 = 0xffff_fff1;
+/// `struct tcmsg`.
+const TCMSG: usize = 20;
 /// Handle of the one ingress qdisc of an interface.
 const INGRESS: u32 = 0xffff_0000;
 /// Handle of our root qdisc.
 const OWN: u32 = 0x0179_0000;
 const ETH_P_ALL: u16 = 3;
 
-pub(crate) const TCA_TBF_PARMS: u16 = 1;
-pub(crate) const TCA_TBF_RATE64: u16 = 4;
+const TCA_TBF_PARMS: u16 = 1;
+const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
 /// `TC_LINKLAYER_ETHERNET`: no table of rates is needed.
 const ETHERNET: u8 = 1;
-
-const TCA_U32_SEL: u16 = 5;
-const TCA_U32_ACT: u16 = 7;
-const TC_U32_TERMINAL: u8 = 1;
-const TCA_ACT_KIND: u16 = 1;
-const TCA_ACT_OPTIONS: u16 = 2;
-const TCA_MIRRED_PARMS: u16 = 2;
-const TC_ACT_STOLEN: u32 = 4;
-const TCA_EGRESS_REDIR: u32 = 1;
 
 /// A token bucket, in octets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,81 +39,119 @@ pub(crate) struct Bucket {
     pub(crate) queue: u32,
 }
 
-fn header(w: &mut Writer<'_>, index: u32, handle: u32, parent: u32, info: u32) {
-    w.raw(&[0; 4]).raw(&index.to_ne_bytes()).raw(&handle.to_ne_bytes());
-    w.raw(&parent.to_ne_bytes()).raw(&info.to_ne_bytes());
+fn of(index: u32, handle: u32, parent: TcHandle, kind: &str) -> TcMessage {
+    let mut message = TcMessage::with_index(index.cast_signed());
+    message.header.handle = TcHandle::from(handle);
+    message.header.parent = parent;
+    if !kind.is_empty() {
+        message.attributes.push(TcAttribute::Kind(kind.to_owned()));
+    }
+    message
 }
 
 /// Writes the request for a token bucket that all that leaves by the interface passes, in place of any other.
 pub(crate) fn encode_bucket(buf: &mut Vec<u8>, flags: u16, seq: u32, index: u32, bucket: Bucket) {
-    let mut w = Writer::begin(buf, RTM_NEWQDISC, flags | NLM_F_CREATE | NLM_F_REPLACE, seq);
-    header(&mut w, index, OWN, TC_H_ROOT, 0);
-    w.attr_text(TCA_KIND, "tbf");
-    w.nested(TCA_OPTIONS, |w| {
-        // struct tc_tbf_qopt: two struct tc_ratespec (rate, peak), queue, burst as time, peak's burst.
-        let mut parms = Vec::with_capacity(36);
-        let rate = u32::try_from(bucket.rate).unwrap_or(u32::MAX);
-        parms.extend_from_slice(&[0, ETHERNET, 0, 0, 0, 0, 0, 0]);
-        parms.extend_from_slice(&rate.to_ne_bytes());
-        parms.extend_from_slice(&[0; 12]);
-        parms.extend_from_slice(&bucket.queue.to_ne_bytes());
-        parms.extend_from_slice(&[0; 8]);
-        w.attr(TCA_TBF_PARMS, &parms);
-        w.attr_u32(TCA_TBF_BURST, bucket.burst);
-        if bucket.rate > u64::from(u32::MAX) {
-            w.attr(TCA_TBF_RATE64, &bucket.rate.to_ne_bytes());
-        }
-    });
-    w.end();
+    // struct tc_tbf_qopt: two struct tc_ratespec (rate, peak), queue, burst as time, peak's burst.
+    let mut parms = Vec::with_capacity(36);
+    let rate = u32::try_from(bucket.rate).unwrap_or(u32::MAX);
+    parms.extend_from_slice(&[0, ETHERNET, 0, 0, 0, 0, 0, 0]);
+    parms.extend_from_slice(&rate.to_ne_bytes());
+    parms.extend_from_slice(&[0; 12]);
+    parms.extend_from_slice(&bucket.queue.to_ne_bytes());
+    parms.extend_from_slice(&[0; 8]);
+    let option = |kind, data| TcOption::Other(DefaultNla::new(kind, data));
+    let mut options =
+        vec![option(TCA_TBF_PARMS, parms), option(TCA_TBF_BURST, bucket.burst.to_ne_bytes().to_vec())];
+    if bucket.rate > u64::from(u32::MAX) {
+        options.push(option(TCA_TBF_RATE64, bucket.rate.to_ne_bytes().to_vec()));
+    }
+    let mut message = of(index, OWN, TcHandle::ROOT, "tbf");
+    message.attributes.push(TcAttribute::Options(options));
+    let flags = flags | NLM_F_CREATE | NLM_F_REPLACE;
+    message::write(buf, flags, seq, RouteNetlinkMessage::NewQueueDiscipline(message));
 }
 
 /// Writes the request for the place where what comes in by an interface can be looked at.
 pub(crate) fn encode_ingress(buf: &mut Vec<u8>, flags: u16, seq: u32, index: u32) {
-    let mut w = Writer::begin(buf, RTM_NEWQDISC, flags | NLM_F_CREATE | NLM_F_EXCL, seq);
-    header(&mut w, index, INGRESS, TC_H_INGRESS, 0);
-    w.attr_text(TCA_KIND, "ingress");
-    w.end();
+    let message = of(index, INGRESS, TcHandle::INGRESS, "ingress");
+    let flags = flags | NLM_F_CREATE | NLM_F_EXCL;
+    message::write(buf, flags, seq, RouteNetlinkMessage::NewQueueDiscipline(message));
 }
 
 /// Writes the request that sends all that comes in by one interface out by another.
 pub(crate) fn encode_redirect(buf: &mut Vec<u8>, flags: u16, seq: u32, index: u32, to: u32) {
-    let mut w = Writer::begin(buf, RTM_NEWTFILTER, flags | NLM_F_CREATE | NLM_F_EXCL, seq);
-    let info = (1 << 16) | u32::from(ETH_P_ALL.to_be());
-    header(&mut w, index, 0, INGRESS, info);
-    w.attr_text(TCA_KIND, "u32");
-    w.nested(TCA_OPTIONS, |w| {
-        // struct tc_u32_sel with one key that everything matches.
-        let mut sel = [0u8; 32];
-        (sel[0], sel[2]) = (TC_U32_TERMINAL, 1);
-        w.attr(TCA_U32_SEL, &sel);
-        w.nested(TCA_U32_ACT, |w| {
-            w.nested(1, |w| {
-                w.attr_text(TCA_ACT_KIND, "mirred");
-                w.nested(TCA_ACT_OPTIONS, |w| {
-                    // struct tc_mirred: index, capabilities, action, two counters, what, where to.
-                    let mut mirred = Vec::with_capacity(28);
-                    for field in [0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, to] {
-                        mirred.extend_from_slice(&field.to_ne_bytes());
-                    }
-                    w.attr(TCA_MIRRED_PARMS, &mirred);
-                });
-            });
-        });
-    });
-    w.end();
+    // One key that everything matches.
+    let mut selector = TcU32Selector::default();
+    selector.flags = TcU32SelectorFlags::Terminal;
+    selector.nkeys = 1;
+    selector.keys = vec![TcU32Key::default()];
+    let mut mirror = TcMirror::default();
+    mirror.generic.action = TcActionType::Stolen;
+    mirror.eaction = TcMirrorActionType::EgressRedir;
+    mirror.ifindex = to;
+    let mut action = TcAction::default();
+    action.attributes = vec![
+        TcActionAttribute::Kind(TcActionMirror::KIND.to_owned()),
+        TcActionAttribute::Options(vec![TcActionOption::Mirror(TcActionMirrorOption::Parms(mirror))]),
+    ];
+    let mut message = of(index, 0, TcHandle::from(INGRESS), TcFilterU32::KIND);
+    message.header.info = (1 << 16) | u32::from(ETH_P_ALL.to_be());
+    message.attributes.push(TcAttribute::Options(vec![
+        TcOption::U32(TcFilterU32Option::Selector(selector)),
+        TcOption::U32(TcFilterU32Option::Action(vec![action])),
+    ]));
+    let flags = flags | NLM_F_CREATE | NLM_F_EXCL;
+    message::write(buf, flags, seq, RouteNetlinkMessage::NewTrafficFilter(message));
 }
 
 /// Writes the request that removes what [`encode_bucket`] made (`root`), or what [`encode_ingress`] did.
 pub(crate) fn encode_remove(buf: &mut Vec<u8>, flags: u16, seq: u32, index: u32, root: bool) {
-    let mut w = Writer::begin(buf, RTM_DELQDISC, flags, seq);
-    let (handle, parent) = if root { (OWN, TC_H_ROOT) } else { (INGRESS, TC_H_INGRESS) };
-    header(&mut w, index, handle, parent, 0);
-    w.end();
+    let (handle, parent) = if root { (OWN, TcHandle::ROOT) } else { (INGRESS, TcHandle::INGRESS) };
+    let message = of(index, handle, parent, "");
+    message::write(buf, flags, seq, RouteNetlinkMessage::DelQueueDiscipline(message));
 }
 
 /// Writes the request for all qdiscs of an interface.
 pub(crate) fn encode_dump(buf: &mut Vec<u8>, seq: u32, index: u32) {
-    let mut w = Writer::begin(buf, RTM_GETQDISC, crate::netlink::codec::NLM_F_DUMP, seq);
-    header(&mut w, index, 0, 0, 0);
-    w.end();
+    let message = of(index, 0, TcHandle::UNSPEC, "");
+    message::write(buf, NLM_F_DUMP, seq, RouteNetlinkMessage::GetQueueDiscipline(message));
+}
+
+/// A qdisc of an interface.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Qdisc {
+    /// `tbf`, `ingress`, ...
+    pub(crate) kind: String,
+    /// Of a token bucket, in octets a second.
+    pub(crate) rate: Option<u64>,
+}
+
+/// Reads RTM_NEWQDISC; `None` for those of other interfaces, which some kernels show, too.
+pub(crate) fn decode(message: &Message<'_>, index: u32) -> Option<Qdisc> {
+    let header = TcHeader::parse(message.body).ok()?;
+    if message.kind != RTM_NEWQDISC || header.index != index.cast_signed() {
+        return None;
+    }
+    let mut qdisc = Qdisc::default();
+    for attribute in message::attributes(message.body, TCMSG) {
+        match TcAttribute::parse_with_param(&attribute, qdisc.kind.as_str()) {
+            Ok(TcAttribute::Kind(kind)) => qdisc.kind = kind,
+            Ok(TcAttribute::Options(_)) if qdisc.kind == "tbf" => qdisc.rate = tbf_rate(attribute.value()),
+            _ => {}
+        }
+    }
+    Some(qdisc)
+}
+
+/// The library has no token buckets: their options are ours.
+fn tbf_rate(options: &[u8]) -> Option<u64> {
+    let (mut rate, mut wide) = (None, None);
+    for (attr, data) in Attrs(options) {
+        match attr {
+            TCA_TBF_PARMS => rate = u32_at(data, 8).map(u64::from),
+            TCA_TBF_RATE64 => wide = <[u8; 8]>::try_from(data).ok().map(u64::from_ne_bytes),
+            _ => {}
+        }
+    }
+    wide.or(rate)
 }
