@@ -4,6 +4,9 @@
 //! Where several tasks share what they count (requests to the store, to the API, of plugins), a [`Table`] has one for each
 //! set of labels behind a lock that is held for a few nanoseconds and never in a loop that carries routes or packets.
 //! What it does not: it knows no names, no text format and no clock.
+//!
+//! Not with the histograms of prometheus-client: each has a lock of its own, and shows its buckets to its own encoder only,
+//! which cannot write Tortie's pages; it has no quantiles.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

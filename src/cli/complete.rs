@@ -1,5 +1,8 @@
 //! `tortie completion SHELL`, and the hidden `__complete` that its scripts ask: commands and flags from the definition that
 //! parses them, names of peers, endpoints, pools and hosts from the agent or the store as they are now.
+//!
+//! Not with clap_complete: its dynamic engine (feature `unstable-dynamic`) may change with every release, and installed
+//! scripts would stop working; without the engine there are no live names.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! Which log lines pass: what the store wants, and above it what somebody asked for, for a while.
+//!
+//! The targets of the first are tracing-subscriber's. Its EnvFilter cannot do the second: it reads fields of spans, and a peer
+//! is a field of an event.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,10 @@
 //! A log line in its three forms: text for people, JSON, and the fields of systemd's journal.
 //!
+//! Not with the layers of tracing-subscriber and tracing-journald: they write an event at once and cannot keep one, while a
+//! repetition that is held back (`rate_limit.rs`) is written later, with the number of its repetitions. Besides, their JSON
+//! has other members (`timestamp`, numbers as numbers), and their journal lines carry CODE_FILE and CODE_LINE and no bound
+//! for the text of a peer.
+//!
 //! ```text
 //!   tracing --log_levels.rs--> Lines: Record --log_repeats.rs--> text | json | journal --> stderr, file, journald
 //! ```

@@ -2,6 +2,10 @@
 //!
 //! Written in the text format 0.0.4 of Prometheus, or as OpenMetrics 1.0 for those who ask for it; they differ in where
 //! the `_total` of a counter stands and in the last line. A family without samples is not written.
+//!
+//! Not with a crate: prometheus-client writes OpenMetrics only, puts `_total` behind the name of every counter (those of
+//! Felix are fixed, and most have none) and has no summaries, which Felix's page needs; prometheus writes the text format
+//! only.
 
 use std::fmt::{Display, Write};
 
