@@ -1,4 +1,4 @@
-//! Rust sources as words: identifiers and their parts, string literals, and the words of a text.
+//! Rust sources as tokens: identifiers and their parts, string literals, marks; and the words of a text.
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Token<'a> {
@@ -51,6 +51,34 @@ pub(crate) fn lex(source: &str) -> Vec<(usize, Token<'_>)> {
         line += source[start..at].matches('\n').count();
     }
     tokens
+}
+
+/// Whether the tokens from `at` on are `#[cfg(test)]`.
+pub(crate) fn is_cfg_test(tokens: &[(usize, Token<'_>)], at: usize) -> bool {
+    let attribute = [
+        Token::Mark('#'),
+        Token::Mark('['),
+        Token::Word("cfg"),
+        Token::Mark('('),
+        Token::Word("test"),
+        Token::Mark(')'),
+    ];
+    tokens.get(at..at + attribute.len()).is_some_and(|t| t.iter().map(|(_, token)| token).eq(&attribute))
+}
+
+/// Where the item ends whose attributes stand at `at`.
+pub(crate) fn item_end(tokens: &[(usize, Token<'_>)], at: usize) -> usize {
+    let mut depth = 0_usize;
+    for (index, (_, token)) in tokens.iter().enumerate().skip(at) {
+        match token {
+            Token::Mark('{') => depth += 1,
+            Token::Mark('}') if depth == 1 => return index,
+            Token::Mark('}') => depth = depth.saturating_sub(1),
+            Token::Mark(';') if depth == 0 => return index,
+            _ => {}
+        }
+    }
+    tokens.len()
 }
 
 fn block_comment(text: &str) -> usize {
@@ -107,12 +135,12 @@ fn character(text: &str) -> usize {
 /// The parts of an identifier in lower case, at `_` and where the case rises: `PeerTold`, `told_at`, `BGPTold`.
 pub(crate) fn parts(identifier: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
-    let letters: Vec<char> = identifier.chars().collect();
-    for (at, &c) in letters.iter().enumerate() {
-        let before = at.checked_sub(1).map(|at| letters[at]);
+    let all: Vec<char> = identifier.chars().collect();
+    for (at, &c) in all.iter().enumerate() {
+        let before = at.checked_sub(1).map(|at| all[at]);
         let rises = c.is_uppercase()
             && before.is_some_and(|b| {
-                !b.is_uppercase() || letters.get(at + 1).is_some_and(|next| next.is_lowercase())
+                !b.is_uppercase() || all.get(at + 1).is_some_and(|next| next.is_lowercase())
             });
         if c == '_' || rises {
             parts.push(String::new());

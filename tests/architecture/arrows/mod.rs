@@ -1,0 +1,188 @@
+//! Who may use whom: the order of the crates, of the rooms inside them, circles of modules, folders with too many files, and who
+//! sees the state of a thread. All of it is computed from the `use` lines, the paths in the code and the manifests; the tables are in
+//! `rules.rs`.
+//!
+//! `cargo test --test architecture arrows` fails with the file, the line and the chain of names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+mod fields;
+pub(crate) mod files;
+mod graph;
+mod order;
+mod rules;
+mod samples;
+mod uses;
+
+/// The most modules that a circle may have.
+const CIRCLE: usize = 3;
+
+/// Something against a rule; `NOT_YET` names it by its key.
+#[derive(Debug)]
+pub(crate) struct Violation {
+    key: String,
+    text: String,
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Circles of a crate that are too large; the key is the folder that they have in common.
+fn circles(name: &str, arrows: &[graph::Arrow]) -> Vec<Violation> {
+    let too_large = graph::circles(arrows).into_iter().filter(|circle| circle.len() > CIRCLE);
+    let violation = |circle: BTreeSet<graph::Name>| {
+        let (first, last) = (circle.first().unwrap(), circle.last().unwrap());
+        let common: Vec<String> =
+            first.iter().zip(last).take_while(|(a, b)| a == b).map(|(a, _)| a.clone()).collect();
+        let key = [&[name.to_owned()], &common[..]].concat().join("::");
+        Violation { key, text: graph::describe(&circle, arrows) }
+    };
+    too_large.map(violation).collect()
+}
+
+/// Fails for violations that `not_yet` does not name, and for rows of it that nothing needs.
+fn settle(rule: &str, found: Vec<Violation>, not_yet: &[(&str, &str)]) -> Result<(), String> {
+    let rows: BTreeSet<&str> = not_yet.iter().filter(|(of, _)| *of == rule).map(|(_, key)| *key).collect();
+    let keys: BTreeSet<String> = found.iter().map(|violation| violation.key.clone()).collect();
+    let mut wrong: Vec<String> = Vec::new();
+    for Violation { key, text, .. } in found.iter().filter(|violation| !rows.contains(violation.key.as_str()))
+    {
+        wrong.push(format!("(\"{rule}\", \"{key}\"): {text}"));
+    }
+    for row in rows.iter().filter(|row| !keys.contains(**row)) {
+        wrong.push(format!("(\"{rule}\", \"{row}\") of NOT_YET holds now: take the row out"));
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}
+
+fn holds(rule: &str, found: Vec<Violation>) {
+    if let Err(wrong) = settle(rule, found, rules::NOT_YET) {
+        panic!("{wrong}");
+    }
+}
+
+#[test]
+fn no_circle_has_more_than_three_modules() {
+    let found = rules::CRATES
+        .iter()
+        .flat_map(|(name, source)| circles(name, &graph::Crate::load(root(), source).arrows()));
+    holds("circle", found.collect());
+}
+
+#[test]
+fn rooms_are_used_in_their_order() {
+    let mut found = Vec::new();
+    for order in rules::ORDERS {
+        let inside = |source: &str| order.folder == source || order.folder.starts_with(&format!("{source}/"));
+        let source = rules::CRATES.iter().map(|(_, source)| *source).find(|source| inside(source)).unwrap();
+        let krate = graph::Crate::load(root(), source);
+        found.extend(order::against(order, &krate, source, &krate.arrows()));
+    }
+    holds("order", found);
+}
+
+#[test]
+fn no_folder_is_a_heap() {
+    let files = files::all(root());
+    assert_eq!(files::idle_lists(&files), [""; 0], "lists that are short now need no row");
+    holds("files", files::heaps(&files));
+}
+
+#[test]
+fn the_state_of_a_thread_is_private_and_in_one_place() {
+    let mut found = Vec::new();
+    for (name, folder) in fields::OWNERS {
+        let inside = |source: &str| folder.starts_with(&format!("{source}/"));
+        let source = rules::CRATES.iter().map(|(_, source)| *source).find(|source| inside(source)).unwrap();
+        let of_crate = files::all(root()).into_iter().filter(|file| file.starts_with(&format!("{source}/")));
+        let texts = of_crate.map(|file| (fs::read_to_string(root().join(&file)).unwrap(), file));
+        let texts: Vec<_> = texts.map(|(text, file)| (file, text)).collect();
+        found.extend(fields::check((name, folder), source, &texts));
+    }
+    holds("owner", found);
+}
+
+/// `name | list` rows.
+fn table(text: &'static str) -> BTreeMap<&'static str, BTreeSet<&'static str>> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let row = |line: &'static str| {
+        let (name, list) = line.split_once('|').unwrap();
+        (name.trim(), list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect())
+    };
+    lines.map(row).collect()
+}
+
+/// Dependencies that a manifest names, without those of tests.
+fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut is_table = false;
+    for line in manifest.lines().map(str::trim) {
+        if let Some(section) = line.strip_prefix('[') {
+            let section = section.trim_end_matches(']');
+            is_table = section == "dependencies" || section.ends_with("'.dependencies");
+            found.extend(section.strip_prefix("dependencies.").map(str::to_owned));
+        } else if is_table && !line.starts_with('#') && line.contains('=') {
+            found.insert(line.split(['.', '=', ' ']).next().unwrap().to_owned());
+        }
+    }
+    found
+}
+
+fn manifest(name: &str) -> String {
+    let folder = if name == "tortie" { root().to_owned() } else { root().join(name) };
+    fs::read_to_string(folder.join("Cargo.toml")).unwrap()
+}
+
+#[test]
+fn crates_depend_on_those_below_them() {
+    let mut wrong = Vec::new();
+    let order = table(rules::CRATE_ORDER);
+    let crates: BTreeSet<&str> = rules::CRATES.iter().map(|(name, _)| *name).collect();
+    assert_eq!(crates, order.keys().copied().collect());
+    let members = manifest("tortie").lines().find(|line| line.starts_with("members = ")).unwrap().to_owned();
+    assert_eq!(members.matches('"').count() / 2 + 1, crates.len(), "a crate without a row: {members}");
+    for (name, may) in order {
+        for used in dependencies(&manifest(name)).iter().filter_map(|used| used.strip_prefix("tortie-")) {
+            if !may.contains(used) {
+                wrong.push(format!("{name} depends on {used}; it may on {may:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_library_is_named_in_its_rooms() {
+    let mut wrong = Vec::new();
+    let libraries = table(rules::LIBRARIES);
+    let mut idle: BTreeSet<(&str, &str)> =
+        libraries.iter().flat_map(|(name, places)| places.iter().map(move |place| (*name, *place))).collect();
+    for (_, source) in rules::CRATES {
+        for outside in graph::Crate::load(root(), source).outside() {
+            let Some((name, places)) = libraries.get_key_value(outside.library.as_str()) else { continue };
+            let inside = |place: &&&str| {
+                outside.place.strip_prefix(**place).is_some_and(|rest| rest.starts_with(['/', ':', '.']))
+            };
+            match places.iter().find(inside) {
+                Some(place) => _ = idle.remove(&(name, place)),
+                None => wrong.push(format!("{}: names {name}, which may {places:?}", outside.place)),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(idle.is_empty(), "places that name the library no more: {idle:?}");
+}
+
+#[test]
+fn the_speaker_library_asks_no_clock_and_opens_nothing() {
+    for file in files::all(root()).iter().filter(|file| file.starts_with("bgp/src/")) {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        let code: Vec<&str> = text.lines().map(|line| line.split("//").next().unwrap()).collect();
+        for clock in rules::NOT_IN_BGP {
+            assert!(file.ends_with("tests.rs") || !code.join("\n").contains(clock), "{file} uses {clock}");
+        }
+    }
+}
