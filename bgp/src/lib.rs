@@ -21,6 +21,7 @@
 //! drives a speaker over TCP.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 // The tests in here share helpers with those outside, which know the crate by its name.

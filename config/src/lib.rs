@@ -2,6 +2,8 @@
 //!
 //! [`Key`] is a key of the data model, [`Resource`] the value of one, [`Selector`] the language that policy chooses endpoints with.
 
+#![warn(missing_docs)]
+
 mod check;
 pub mod digest;
 pub mod key;

@@ -5,6 +5,7 @@
 //! results are intents, verdicts and transactions, each with its reason; others carry them out.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod ipam;
 pub mod model;

@@ -18,6 +18,8 @@
 //! entries whose wanted and known sides differ are dirty and are written. Start, steady state and recovery from lost
 //! notifications are the same function with more or fewer dirty entries.
 
+#![warn(missing_docs)]
+
 pub mod container;
 mod endpoints;
 pub mod fib;

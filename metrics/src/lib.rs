@@ -8,6 +8,8 @@
 //! Not with the histograms of prometheus-client: each has a lock of its own, and shows its buckets to its own encoder only,
 //! which cannot write Tortie's pages; it has no quantiles.
 
+#![warn(missing_docs)]
+
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -4,6 +4,7 @@
 //! address with the link that it is on; [`link_local`] is the same for plain addresses.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod cidr;
 pub mod link_local;

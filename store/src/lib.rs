@@ -7,6 +7,8 @@
 //!  sqlite.rs | etcd.rs  --Store-->  feed.rs: snapshot, then deltas; reconnects, relists, says when it is away  --> agent
 //! ```
 
+#![warn(missing_docs)]
+
 pub mod cache;
 #[cfg(feature = "etcd")]
 pub mod etcd;

@@ -9,6 +9,8 @@
 //! It does not pull or run images, emulate network systems, or restart what ends. It builds what a topology of plain
 //! Linux nodes, bridges and the host describes, on one machine.
 
+#![warn(missing_docs)]
+
 pub mod clab;
 mod error;
 pub mod image;
