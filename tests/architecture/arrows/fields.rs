@@ -72,11 +72,12 @@ fn fields(tokens: &Tokens<'_>, name: &str) -> Option<Vec<(usize, String, String)
                 }
             }
             Token::Word(field)
-                if depth == 1 && is_mark(tokens, at + 1, ':') && !is_mark(tokens, at + 2, ':') =>
+                if depth == 1
+                    && is_mark(tokens, at + 1, ':')
+                    && !is_mark(tokens, at + 2, ':')
+                    && !is_mark(tokens, at - 1, ':') =>
             {
-                if !is_mark(tokens, at - 1, ':') {
-                    found.push((tokens[at].0, (*field).to_owned(), std::mem::take(&mut visible)));
-                }
+                found.push((tokens[at].0, (*field).to_owned(), std::mem::take(&mut visible)));
             }
             _ => {}
         }

@@ -296,7 +296,7 @@ fn table(found: &[&Violation]) -> String {
 
 fn list(found: &[&Violation]) -> String {
     let mut out = String::new();
-    for Violation { path, line, word, found, instead } in found.iter().copied() {
+    for Violation { path, line, word, found, instead } in found {
         _ = writeln!(out, "{path}:{line}: `{word}` in `{found}`: use {instead}");
     }
     out
