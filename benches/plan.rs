@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use tortie_engine::model::{Model, Part};
+use tortie_engine::model::{Model, WatchPart};
 use tortie_engine::routing::{NodeOptions, Planner, intent};
 use tortie_store::{Change, Delta, KeyValue, Snapshot};
 
@@ -48,7 +48,7 @@ fn endpoint(n: u32) -> KeyValue {
 
 fn loaded(snapshot: &Snapshot) -> Model {
     let mut model = Model::new("node-0");
-    model.replace(Part::All, snapshot);
+    model.replace(WatchPart::All, snapshot);
     model
 }
 
@@ -57,7 +57,7 @@ fn benches(c: &mut Criterion) {
     c.bench_function("model: first snapshot, 5,000 hosts", |b| b.iter(|| loaded(black_box(&snapshot))));
     c.bench_function("model: relist without changes, 5,000 hosts", |b| {
         let mut model = loaded(&snapshot);
-        b.iter(|| model.replace(Part::All, black_box(&snapshot)));
+        b.iter(|| model.replace(WatchPart::All, black_box(&snapshot)));
     });
     c.bench_function("routing: intent from scratch, 5,000 hosts", |b| {
         let model = loaded(&snapshot);
@@ -76,8 +76,8 @@ fn benches(c: &mut Criterion) {
                 let asn = (65_000 + *revision % 400).to_string();
                 let delta =
                     Delta { revision: *revision, changes: vec![Change::Put(kv(key, &asn, *revision))] };
-                let dirty = model.apply(&delta);
-                planner.update(model, &dirty)
+                let changes = model.apply(&delta);
+                planner.update(model, &changes)
             },
             BatchSize::SmallInput,
         );
@@ -94,8 +94,8 @@ fn benches(c: &mut Criterion) {
             revision += 1;
             let one = endpoint(ENDPOINTS);
             let change = if revision % 2 == 0 { Change::Put(one) } else { Change::Delete { key: one.key } };
-            let dirty = model.apply(&Delta { revision, changes: vec![change] });
-            planner.update(&model, &dirty);
+            let changes = model.apply(&Delta { revision, changes: vec![change] });
+            planner.update(&model, &changes);
             // As the core hands it on, and as the speaker finds out what is new.
             let now = planner.intent().clone();
             let differ = now.originated.differences(&known.originated).len()

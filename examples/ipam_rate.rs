@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use tortie_config::key::IpFamily;
-use tortie_engine::ipam::{Ipam, Request, Want};
+use tortie_engine::ipam::{AddressRequest, AllocationRequest, Ipam};
 use tortie_store::{Op, StoreOptions, Txn, open};
 
 const PROCESSES: u32 = 8;
@@ -67,11 +67,11 @@ async fn child(url: &str, name: &str, count: u32) -> Result<()> {
     let mut times = Vec::new();
     for n in 0..count {
         let begun = if count == 1 { begun } else { Instant::now() };
-        let request = Request {
+        let request = AllocationRequest {
             host: "bench".to_owned(),
-            wants: vec![Want::Any { family: IpFamily::V4, count: 1, pools: vec![] }],
+            addresses: vec![AddressRequest::Any { family: IpFamily::V4, count: 1, pools: vec![] }],
             handle: Some(format!("{name}.{n}")),
-            ..Request::default()
+            ..AllocationRequest::default()
         };
         ipam.assign(&request).await?;
         times.push(begun.elapsed().as_micros());

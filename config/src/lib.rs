@@ -5,7 +5,6 @@
 #![warn(missing_docs)]
 
 mod check;
-pub mod digest;
 pub mod key;
 pub mod resource;
 pub mod selector;

@@ -312,7 +312,7 @@ impl Settings {
         let Ok(labels) = self.docker_labels.as_deref().unwrap_or(docker::LABEL_PREFIX).parse();
         Some(docker::Options {
             node: node.to_owned(),
-            agent: attach::Agent::new(socket.to_owned(), attach::AgentAbsent::default()),
+            agent: attach::AgentClient::new(socket.to_owned(), attach::AgentAbsent::default()),
             dir: path(&self.docker_dir, docker::PLUGINS),
             compat,
             api: path(&self.docker_api, docker::API),

@@ -328,7 +328,7 @@ impl Agent {
                 keys.extend(blocks);
                 self.feed.set_prefixes(&keys);
             }
-            Effect::Trust(generation, upto) => self.feed.trust(generation, upto),
+            Effect::Trust(generation, upto) => self.feed.confirm(generation, upto),
             Effect::Log(line) => log::write(&line),
             // Nobody may follow.
             Effect::Recorded(entry) => drop(self.live.events.send(entry)),

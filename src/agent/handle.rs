@@ -569,7 +569,7 @@ impl Backend for Live {
     }
 
     fn told(&self, told: Told) {
-        crate::plugins::metrics::take(&told);
+        crate::plugins::metrics::receive(&told);
     }
 
     fn served(&self, route: &str, status: u16, took: Duration) {

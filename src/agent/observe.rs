@@ -21,7 +21,10 @@ use crate::agent::handle::{Ask, Live, busy};
 use crate::api::observe::{BesidePlane, BesideStatus};
 use crate::api::policy::{Diff, DiffLine, DiffSection};
 use crate::api::status::ApiError;
-use crate::foreign::{self, Affinities, BIRD, Found, Judgement, Plane, Tally, Unseen, Verdict, Wanted, bird};
+use crate::foreign::{
+    self, Affinities, BIRD, CompareResult, Comparison, ForeignState, HostIntent, Plane, PlaneCounts,
+    Unreadable, bird,
+};
 use tortie_engine::policy::{Globals, Ruleset};
 use tortie_kernel::Drift;
 use tortie_store::Store;
@@ -64,10 +67,10 @@ struct Read {
 /// A judgement and what it was made from.
 #[derive(Debug)]
 pub(super) struct Judged {
-    pub(super) judgement: Judgement,
+    pub(super) judgement: Comparison,
     at: Instant,
     took: Duration,
-    unseen: Vec<Unseen>,
+    unseen: Vec<Unreadable>,
     /// BIRD's BGP sessions by name: whether they are up, and the state's name.
     sessions: BTreeMap<String, (bool, &'static str)>,
     birds: Vec<String>,
@@ -131,7 +134,7 @@ impl Read {
 
 impl Core {
     /// What this host should have; `None`: nothing was read yet.
-    fn wanted(&self, affinities: Option<&Affinities>) -> Option<Wanted> {
+    fn wanted(&self, affinities: Option<&Affinities>) -> Option<HostIntent> {
         if !self.running() {
             return None;
         }
@@ -140,7 +143,7 @@ impl Core {
             Some(policy) => (policy.ruleset.clone(), Arc::clone(&policy.globals), true),
             None => (Ruleset::default(), Arc::new(Globals::of(&self.model)), false),
         };
-        Some(Wanted { rules, ..Wanted::of(&self.model, intent, ruleset, globals, affinities) })
+        Some(HostIntent { rules, ..HostIntent::of(&self.model, intent, ruleset, globals, affinities) })
     }
 }
 
@@ -160,7 +163,7 @@ impl Live {
         let found = found.map_err(|_| busy("the agent is stopping"))?;
         let found = Arc::new(found.map_err(|error| busy(&format!("the kernel cannot be read: {error}")))?);
         let mut judgement = judge(wanted, &found).await?;
-        if judgement.tally(Plane::Route).differing() > 0 {
+        if judgement.counts(Plane::Route).differing() > 0 {
             let before = read.at;
             read.refresh(&*self.store, AFFINITIES_DOUBTED).await;
             if read.at != before {
@@ -168,9 +171,9 @@ impl Live {
                 judgement = judge(wanted, &found).await?;
             }
         }
-        let mut unseen = found.unseen.clone();
+        let mut unseen = found.unreadable.clone();
         unseen.extend(
-            read.trouble.clone().map(|why| Unseen { what: "affinities of other hosts".to_owned(), why }),
+            read.trouble.clone().map(|why| Unreadable { what: "affinities of other hosts".to_owned(), why }),
         );
         let judged = Arc::new(Judged {
             judgement,
@@ -185,7 +188,7 @@ impl Live {
         Ok(judged)
     }
 
-    async fn wanted(&self, affinities: Option<Arc<Affinities>>) -> Result<Wanted, ApiError> {
+    async fn wanted(&self, affinities: Option<Arc<Affinities>>) -> Result<HostIntent, ApiError> {
         let wanted = self
             .ask(move |answer| {
                 Ask::Core(CoreQuestion(Box::new(move |core| {
@@ -200,15 +203,15 @@ impl Live {
     pub(super) async fn observed_differences(&self, max: usize) -> Result<Diff, ApiError> {
         let judged = self.judged(FRESH).await?;
         let section = |what: &str, planes: &[Plane]| {
-            let sum = |of: fn(&Tally) -> usize| -> usize {
-                planes.iter().map(|plane| of(&judged.judgement.tally(*plane))).sum()
+            let sum = |of: fn(&PlaneCounts) -> usize| -> usize {
+                planes.iter().map(|plane| of(&judged.judgement.counts(*plane))).sum()
             };
             let of = |unknown: bool| {
                 judged.judgement.items.iter().filter(move |item| {
-                    planes.contains(&item.plane) && (item.verdict == Verdict::NotJudged) == unknown
+                    planes.contains(&item.plane) && (item.verdict == CompareResult::NotCompared) == unknown
                 })
             };
-            let line = |item: &foreign::Item| DiffLine {
+            let line = |item: &foreign::ComparedItem| DiffLine {
                 mark: item.verdict.mark().to_string(),
                 text: format!("{}: {}", item.subject, item.text),
                 since_seconds: None,
@@ -218,11 +221,11 @@ impl Live {
             DiffSection {
                 what: what.to_owned(),
                 mode: "observe".to_owned(),
-                count: sum(Tally::differing),
+                count: sum(PlaneCounts::differing),
                 lines: of(false).take(max).chain(of(true).take(max)).map(line).collect(),
                 trouble: String::new(),
                 equal: Some(sum(|tally| tally.equal)),
-                not_judged: Some(sum(|tally| tally.not_judged)),
+                not_judged: Some(sum(|tally| tally.not_compared)),
             }
         };
         Ok(Diff {
@@ -240,13 +243,13 @@ impl Live {
     }
 }
 
-async fn judge(wanted: Wanted, found: &Arc<Found>) -> Result<Judgement, ApiError> {
+async fn judge(wanted: HostIntent, found: &Arc<ForeignState>) -> Result<Comparison, ApiError> {
     let found = Arc::clone(found);
-    let work = move || foreign::judge(&wanted, &found);
+    let work = move || foreign::compare(&wanted, &found);
     tokio::task::spawn_blocking(work).await.map_err(|_| busy("the agent is stopping"))
 }
 
-fn words(unseen: &Unseen) -> String {
+fn words(unseen: &Unreadable) -> String {
     format!("{}: {}", unseen.what, unseen.why)
 }
 
@@ -262,12 +265,12 @@ fn state(info: &str) -> &'static str {
     }
 }
 
-fn sessions(found: &Found) -> BTreeMap<String, (bool, &'static str)> {
+fn sessions(found: &ForeignState) -> BTreeMap<String, (bool, &'static str)> {
     let all = found.birds.iter().flat_map(foreign::Bird::sessions);
     all.map(|session| (session.name.clone(), (session.is_established(), state(&session.info)))).collect()
 }
 
-fn birds(found: &Found) -> Vec<String> {
+fn birds(found: &ForeignState) -> Vec<String> {
     let one = |bird: &foreign::Bird| {
         let (up, all) =
             bird.sessions().fold((0, 0), |(up, all), s| (up + usize::from(s.is_established()), all + 1));
@@ -281,7 +284,7 @@ fn birds(found: &Found) -> Vec<String> {
     found.birds.iter().map(one).collect()
 }
 
-fn felix(found: &Found) -> Vec<String> {
+fn felix(found: &ForeignState) -> Vec<String> {
     let one = |table: &foreign::FelixTable| {
         let family = if table.v4 { "IPv4" } else { "IPv6" };
         let rules: usize = table.chains.values().map(Vec::len).sum();
@@ -299,14 +302,14 @@ impl Judged {
     /// For `status`.
     pub(super) fn status(&self) -> BesideStatus {
         let plane = |plane: Plane| {
-            let tally = self.judgement.tally(plane);
+            let tally = self.judgement.counts(plane);
             BesidePlane {
                 plane: plane.as_str().to_owned(),
                 equal: tally.equal,
                 different: tally.different,
                 missing: tally.missing,
                 extra: tally.extra,
-                not_judged: tally.not_judged,
+                not_judged: tally.not_compared,
             }
         };
         BesideStatus {
@@ -325,8 +328,10 @@ impl Judged {
 
     /// How many items of these kinds differ, with the first in words.
     fn drift(&self, planes: &[Plane]) -> Drift {
-        let count = planes.iter().map(|plane| self.judgement.tally(*plane).differing()).sum();
-        let of = |item: &&foreign::Item| planes.contains(&item.plane) && item.verdict != Verdict::NotJudged;
+        let count = planes.iter().map(|plane| self.judgement.counts(*plane).differing()).sum();
+        let of = |item: &&foreign::ComparedItem| {
+            planes.contains(&item.plane) && item.verdict != CompareResult::NotCompared
+        };
         let first = self.judgement.items.iter().filter(of).take(NAMED);
         Drift { count, first: first.map(|item| format!("{}: {}", item.subject, item.text)).collect() }
     }
@@ -336,7 +341,7 @@ impl Judged {
         let routes = [Plane::Route, Plane::Interface];
         kernel.drift = self.drift(&routes);
         kernel.rules_drift = self.drift(&[Plane::Rule, Plane::Set]).count;
-        kernel.counts.installed = routes.iter().map(|plane| self.judgement.tally(*plane).equal).sum();
+        kernel.counts.installed = routes.iter().map(|plane| self.judgement.counts(*plane).equal).sum();
         (kernel.counts.pending, kernel.counts.failed, kernel.counts.withheld) = (0, 0, 0);
         kernel.withheld.clear();
         kernel.compared = Some(self.age());
@@ -361,7 +366,7 @@ impl Judged {
     /// The verdict in a word and in a sentence.
     pub(super) fn verdict(&self) -> (&'static str, String) {
         let total = self.judgement.total();
-        let unknown = match total.not_judged {
+        let unknown = match total.not_compared {
             0 => String::new(),
             n => format!(", {n} not judged"),
         };

@@ -41,7 +41,7 @@ impl Agent {
         let url = options.store.clone();
         let store = io.spawn(async move { tortie_store::open(&url).await }).await.map_err(joined)??;
         let requests = Arc::new(tortie_store::Requests::default());
-        let store: Arc<dyn Store> = Arc::new(tortie_store::Measured::new(store, Arc::clone(&requests)));
+        let store: Arc<dyn Store> = Arc::new(tortie_store::Metered::new(store, Arc::clone(&requests)));
         let sqlite = options.store.url.starts_with("sqlite:");
         let (ask, asks) = mpsc::channel(1_024);
         let protocol =
@@ -336,5 +336,5 @@ async fn make_known(
             return Ok(keys);
         }
     }
-    Err(tortie_store::StoreError::Away("others write the same keys all the time".to_owned()))
+    Err(tortie_store::StoreError::Unreachable("others write the same keys all the time".to_owned()))
 }

@@ -1,4 +1,4 @@
-//! The JSON of pools, blocks and their addresses, made from a [`Picture`] of the store: the same for the command line,
+//! The JSON of pools, blocks and their addresses, made from an [`IpamState`] of the store: the same for the command line,
 //! which reads the store itself, and for the agent's API.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use tortie_config::resource::{AffinityState, Attribute, Block, Pool};
 use tortie_net::Cidr;
 
-use tortie_engine::ipam::check::{Picture, Stored};
+use tortie_engine::ipam::check::{IpamState, StoredValue};
 
 /// A pool with what is used of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -113,25 +113,25 @@ pub struct Holder {
 
 /// The pools, by prefix.
 #[must_use]
-pub fn pools(picture: &Picture) -> Vec<PoolRow> {
-    let (none, blocks) = (Vec::new(), by_pool(picture));
-    let row = |(cidr, pool): (&Cidr, &Stored<Pool>)| {
+pub fn pools(ipam_state: &IpamState) -> Vec<PoolRow> {
+    let (none, blocks) = (Vec::new(), by_pool(ipam_state));
+    let row = |(cidr, pool): (&Cidr, &StoredValue<Pool>)| {
         pool_row(&pool.value, blocks.get(&Some(*cidr)).unwrap_or(&none))
     };
-    picture.pools.iter().map(row).collect()
+    ipam_state.pools.iter().map(row).collect()
 }
 
 /// How many blocks lie in no pool.
 #[must_use]
-pub fn in_no_pool(picture: &Picture) -> usize {
-    by_pool(picture).get(&None).map_or(0, Vec::len)
+pub fn in_no_pool(ipam_state: &IpamState) -> usize {
+    by_pool(ipam_state).get(&None).map_or(0, Vec::len)
 }
 
 /// The blocks of each pool; those of no pool under none.
-fn by_pool(picture: &Picture) -> BTreeMap<Option<Cidr>, Vec<&Block>> {
+fn by_pool(ipam_state: &IpamState) -> BTreeMap<Option<Cidr>, Vec<&Block>> {
     let mut found: BTreeMap<Option<Cidr>, Vec<&Block>> = BTreeMap::new();
-    for (cidr, block) in &picture.blocks {
-        let pool = picture.pool_of(cidr.addr()).map(|pool| pool.cidr);
+    for (cidr, block) in &ipam_state.blocks {
+        let pool = ipam_state.pool_of(cidr.addr()).map(|pool| pool.cidr);
         found.entry(pool).or_default().push(&block.value);
     }
     found
@@ -174,9 +174,9 @@ fn borrowed(block: &Block) -> usize {
 
 /// How far a block's owner has got with it.
 #[must_use]
-pub fn state(picture: &Picture, block: &Block) -> &'static str {
+pub fn state(ipam_state: &IpamState, block: &Block) -> &'static str {
     let Some(owner) = block.host() else { return "no-owner" };
-    match picture.affinities.get(&(owner.to_owned(), block.cidr())) {
+    match ipam_state.affinities.get(&(owner.to_owned(), block.cidr())) {
         Some(affinity) => affinity.value.state.map_or("confirmed", AffinityState::as_str),
         None => "no-affinity",
     }
@@ -184,19 +184,19 @@ pub fn state(picture: &Picture, block: &Block) -> &'static str {
 
 /// The blocks, fullest first: those of one pool or all, of one owner or all.
 #[must_use]
-pub fn blocks(picture: &Picture, pool: Option<Cidr>, owner: Option<&str>) -> Vec<BlockRow> {
-    let row = |Stored { value: block, revision }: &Stored<Block>| BlockRow {
+pub fn blocks(ipam_state: &IpamState, pool: Option<Cidr>, owner: Option<&str>) -> Vec<BlockRow> {
+    let row = |StoredValue { value: block, revision }: &StoredValue<Block>| BlockRow {
         block: block.cidr(),
-        pool: picture.pool_of(block.cidr().addr()).map(|pool| pool.cidr),
+        pool: ipam_state.pool_of(block.cidr().addr()).map(|pool| pool.cidr),
         owner: block.host().map(str::to_owned),
-        state: state(picture, block),
+        state: state(ipam_state, block),
         used: used(block),
         free: block.free().len(),
         borrowed: borrowed(block),
         strict: block.strict(),
         revision: *revision,
     };
-    let mut rows: Vec<BlockRow> = picture.blocks.values().map(row).collect();
+    let mut rows: Vec<BlockRow> = ipam_state.blocks.values().map(row).collect();
     rows.retain(|r| {
         pool.is_none_or(|pool| r.pool == Some(pool)) && owner.is_none_or(|o| r.owner.as_deref() == Some(o))
     });
@@ -210,10 +210,14 @@ pub fn blocks(picture: &Picture, pool: Option<Cidr>, owner: Option<&str>) -> Vec
 
 /// One block, when there is it; `holders` says who has its addresses.
 #[must_use]
-pub fn block(picture: &Picture, cidr: Cidr, mut holders: BTreeMap<IpAddr, Vec<Holder>>) -> Option<BlockView> {
-    let Stored { value: block, revision } = picture.blocks.get(&cidr)?;
+pub fn block(
+    ipam_state: &IpamState,
+    cidr: Cidr,
+    mut holders: BTreeMap<IpAddr, Vec<Holder>>,
+) -> Option<BlockView> {
+    let StoredValue { value: block, revision } = ipam_state.blocks.get(&cidr)?;
     let tunnel_of = |addr: IpAddr| {
-        let of = picture.tunnels.iter().filter(|(_, tunnel)| **tunnel == addr);
+        let of = ipam_state.tunnels.iter().filter(|(_, tunnel)| **tunnel == addr);
         of.map(|(host, _)| host.clone()).collect()
     };
     let allocation = |(ordinal, attribute): (u32, &Attribute)| {
@@ -228,9 +232,9 @@ pub fn block(picture: &Picture, cidr: Cidr, mut holders: BTreeMap<IpAddr, Vec<Ho
     };
     Some(BlockView {
         block: cidr,
-        pool: picture.pool_of(cidr.addr()).map(|pool| pool.cidr),
+        pool: ipam_state.pool_of(cidr.addr()).map(|pool| pool.cidr),
         owner: block.host().map(str::to_owned),
-        state: state(picture, block),
+        state: state(ipam_state, block),
         strict: block.strict(),
         revision: *revision,
         free: block.free().len(),

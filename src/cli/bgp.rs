@@ -241,7 +241,7 @@ fn forwarding(out: &mut String, b: &PeerBfd) {
         let _ = writeln!(out, "  bfd           waits until it is known how the peer is reached");
         return;
     };
-    let remote = b.remote_state.as_deref().unwrap_or("nothing heard");
+    let remote = b.remote_state.as_deref().unwrap_or("nothing received");
     let _ = writeln!(
         out,
         "  bfd           {} for {}, {path}, peer: {remote}, {} packets in, {} out",

@@ -45,7 +45,7 @@ pub(super) struct InstallArgs {
     /// Under the names calico and calico-ipam, too
     #[arg(long)]
     calico_names: bool,
-    /// Replace a list that somebody else wrote
+    /// Replace a list that another program wrote
     #[arg(long)]
     force: bool,
     /// Remove what was installed

@@ -14,7 +14,7 @@ use super::client::Client;
 use super::failure::Failure;
 use super::{Cli, Context, output};
 
-/// A name that takes longer than this is not waited for: somebody holds the tab key.
+/// A name that takes longer than this is not waited for: the tab key may be held.
 const PATIENCE: Duration = Duration::from_millis(700);
 /// More names than this are no help.
 const NAMES: usize = 500;

@@ -24,7 +24,7 @@ pub(super) struct DiffCommand {
     /// Compare everything and write what differs now; ends a hold
     #[arg(long, conflicts_with = "hold")]
     repair: bool,
-    /// Leave what others change from now on as it is, for study: 30s, 10m, at most 1h; it ends by itself
+    /// Leave what others change from now on as it is, for inspection: 30s, 10m, at most 1h; it ends by itself
     #[arg(long, value_name = "SPAN", value_parser = seconds)]
     hold: Option<u64>,
 }
@@ -85,7 +85,7 @@ fn render(out: &mut String, diff: &Diff) {
             ("off", _) => "not compared: off".to_owned(),
             (_, 0) => "equal".to_owned(),
             ("observe", count) => format!("{count} differ (observing: nothing is written)"),
-            (_, count) if diff.held_seconds.is_some() => format!("{count} differ, left for study   [drift]"),
+            (_, count) if diff.held_seconds.is_some() => format!("{count} differ, repair held   [drift]"),
             (_, count) => format!("{count} differ, to be repaired   [drift]"),
         };
         let _ = writeln!(out, "{:<8} {state}", section.what);
@@ -159,20 +159,20 @@ mod tests {
             lately: Some(Problem {
                 code: "foreign-changes".to_owned(),
                 subject: "kernel".to_owned(),
-                text: "1 changed by somebody else 12s ago and put right again, first: a route".to_owned(),
+                text: "1 changed by another process 12s ago and put right again, first: a route".to_owned(),
                 next: "tortie diff".to_owned(),
             }),
         };
         let mut out = String::new();
         render(&mut out, &diff);
         let expected = "\
-routes   1 differ, left for study   [drift]
+routes   1 differ, repair held   [drift]
   -  10.244.5.0/26: missing   since 12s   (deleted via netlink port 4471: no such process any more)
 sets     equal
-rules    1 differ, left for study   [drift]
+rules    1 differ, repair held   [drift]
   ~  chain forward is changed
 The netlink port is a hint, often the sender's process: it proves nothing.
-lately   1 changed by somebody else 12s ago and put right again, first: a route   [foreign-changes]
+lately   1 changed by another process 12s ago and put right again, first: a route   [foreign-changes]
 Repair is held for 9m00s more; tortie diff --repair does it now.
 last full compare of routes 38s ago
 ";

@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::failure::{Exit, Failure};
 use super::store::store_options;
 use super::{Context, runtime};
-use crate::plugins::attach::{Agent, AgentAbsent};
+use crate::plugins::attach::{AgentAbsent, AgentClient};
 use crate::plugins::docker::{self, LabelSource, Options};
 
 /// Flags of the drivers; as those of the agent that begin with `--docker`.
@@ -20,7 +20,7 @@ pub(super) struct DockerCommand {
     /// Folder of the sockets
     #[arg(long, value_name = "DIR", env = "TORTIE_DOCKER_DIR", default_value = docker::PLUGINS)]
     dir: PathBuf,
-    /// dockerd's own socket, which tells names and labels
+    /// dockerd's own socket, the source of names and labels
     #[arg(long, value_name = "PATH", env = "TORTIE_DOCKER_API", default_value = docker::API)]
     api: PathBuf,
     /// Labels of containers that begin so become labels of endpoints; `none` for no labels
@@ -34,7 +34,7 @@ pub(super) struct DockerCommand {
 pub(super) fn run(context: &Context, command: &DockerCommand) -> Result<(), Failure> {
     let options = Options {
         node: context.globals.node_name()?,
-        agent: Agent::new(context.globals.socket.clone(), command.agent_absent),
+        agent: AgentClient::new(context.globals.socket.clone(), command.agent_absent),
         dir: command.dir.clone(),
         compat: command.compat,
         api: command.api.clone(),

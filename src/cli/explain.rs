@@ -21,7 +21,7 @@ pub(super) enum Why {
         /// Session name, node name or address
         name: String,
     },
-    /// Why a prefix is used or not, from the store to the kernel, and who is told of it; exit 1 when it is not in use
+    /// Why a prefix is used or not, from the store to the kernel, and the peers that it is sent to; exit 1 when it is not in use
     Route {
         /// A prefix, or an address that stands for the prefix that covers it
         #[arg(value_name = "PREFIX|ADDRESS", value_parser = super::prefix_or_address)]
@@ -67,11 +67,11 @@ pub(super) async fn run(context: &Context, command: &Why) -> Result<(), Failure>
     let client = Client::new(&context.globals.socket);
     match command {
         Why::Peer { name } => {
-            told(context, client.get(&format!("/v1/why/peer?name={}", escape(name))).await?)
+            print_answer(context, client.get(&format!("/v1/why/peer?name={}", escape(name))).await?)
         }
         Why::Route { prefix, to } => {
             let to = to.as_ref().map_or_else(String::new, |to| format!("&to={}", escape(to)));
-            told(context, client.get(&format!("/v1/why/route?prefix={}{to}", escape(prefix))).await?)
+            print_answer(context, client.get(&format!("/v1/why/route?prefix={}{to}", escape(prefix))).await?)
         }
         Why::Packet { packet } => {
             let found: Trace = client.get(&trace::path("/v1/why/packet", &packet.query())).await?;
@@ -85,8 +85,8 @@ pub(super) async fn run(context: &Context, command: &Why) -> Result<(), Failure>
     }
 }
 
-/// Prints an answer; the exit code says whether it is as one would wish.
-fn told(context: &Context, answer: Answer) -> Result<(), Failure> {
+/// Prints an answer; the exit code says whether it is a good one.
+fn print_answer(context: &Context, answer: Answer) -> Result<(), Failure> {
     output::print(context.globals.output, &answer, |out, _| out.push_str(&answer.to_string()))?;
     if answer.good { Ok(()) } else { Err(Failure::new(Exit::No, &answer.code, "")) }
 }

@@ -64,14 +64,14 @@ impl From<tortie_store::StoreError> for Failure {
     fn from(error: tortie_store::StoreError) -> Self {
         use tortie_store::StoreError;
         let (exit, code) = match &error {
-            StoreError::Away(_) => (Exit::Unreachable, "store-away"),
+            StoreError::Unreachable(_) => (Exit::Unreachable, "store-away"),
             StoreError::Refused(_) => (Exit::Usage, "refused"),
             StoreError::LeaseEnded(_) => (Exit::No, "lease-ended"),
-            StoreError::Denied(_) => (Exit::Permission, "denied"),
+            StoreError::PermissionDenied(_) => (Exit::Permission, "denied"),
             StoreError::Unusable(_) => (Exit::Usage, "unusable"),
         };
         let next = match &error {
-            StoreError::Away(_) => "; is --datastore right, and does the store run?",
+            StoreError::Unreachable(_) => "; is --datastore right, and does the store run?",
             _ => "",
         };
         Self::new(exit, code, format!("{error}{next}"))

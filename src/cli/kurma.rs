@@ -11,7 +11,7 @@ use crate::plugins::kurma::{self, Verb};
 pub(super) enum KurmaCommand {
     /// Prove that store and settings are right, and repair what is left over
     Setup,
-    /// The same, and stay until told to end (Kurma's second generation)
+    /// The same, and stay until a stop signal (Kurma's second generation)
     SetupWait,
     /// Connect a container; prints its addresses as a CNI result
     Add(Container),

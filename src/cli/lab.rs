@@ -106,7 +106,7 @@ fn read(file: &Path) -> Result<(Lab, Options), Failure> {
 /// The path of this program.
 pub(super) fn own_program() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|e| {
-        Failure::new(Exit::Partial, "system", format!("the path of this program cannot be told: {e}"))
+        Failure::new(Exit::Partial, "system", format!("the path of this program cannot be read: {e}"))
     })
 }
 

@@ -48,7 +48,7 @@ fn render(out: &mut String, found: &LiveTrace) {
         one(out, packet);
     }
     if found.lost {
-        let _ = writeln!(out, "\nThe kernel told more than could be read: steps are missing.");
+        let _ = writeln!(out, "\nThe kernel sent more than could be read: steps are missing.");
     }
 }
 

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_a_page_and_no_line_of_it_is_a_command_by_mistake() {
+    fn every_command_has_a_page_and_no_line_of_it_is_a_command_accidentally() {
         let all = pages();
         assert_eq!(all[0].0, "tortie");
         assert!(all.iter().any(|(name, _)| name == "tortie-bgp-peers"));

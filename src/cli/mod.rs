@@ -135,7 +135,7 @@ pub struct Globals {
     /// Form of the answer
     #[arg(short, long, global = true, value_enum, default_value = "table")]
     pub output: Format,
-    /// Print again at every change, as it is told; and each 10 s, for ages and counters
+    /// Print again at every change, as it is reported; and each 10 s, for ages and counters
     #[arg(short, long, global = true)]
     pub watch: bool,
     /// Tables without their first line
@@ -220,7 +220,7 @@ enum Command {
     Demo(demo::DemoCommand),
     /// Serve the Docker drivers without the agent's own flag --docker
     Docker(docker::DockerCommand),
-    /// Will it work on this host: tries what the agent needs, and names what mends it; exit 1 when something will not work
+    /// Will it work on this host: tries what the agent needs, and names the fix of each problem; exit 1 when something will not work
     Doctor,
     /// The agent's logs
     #[command(subcommand)]

@@ -80,13 +80,13 @@ impl About {
 
 /// Events of the agent as they come.
 #[derive(Debug)]
-pub(super) struct Followed {
+pub(super) struct EventFollower {
     body: Incoming,
     reader: SseReader,
     ready: std::collections::VecDeque<SseEvent>,
 }
 
-impl Followed {
+impl EventFollower {
     /// Follows what this query asks for.
     pub(super) async fn begin(client: &Client, query: &str) -> Result<Self, Failure> {
         let (_, body) = client.stream(&format!("/v1/events?{query}"), "content-type").await?;
@@ -111,23 +111,23 @@ pub(super) async fn run(context: &Context, command: &Monitor) -> Result<(), Fail
     let client = Client::new(&context.globals.socket);
     let mut query = command.kind.map_or_else(String::new, |kind| format!("kinds={}", kind.as_str()));
     command.about.query(&mut query);
-    let mut stream = Followed::begin(&client, &query).await?;
+    let mut stream = EventFollower::begin(&client, &query).await?;
     let format = context.globals.output;
     loop {
-        let told = tokio::select! {
-            told = stream.next() => told,
+        let event = tokio::select! {
+            event = stream.next() => event,
             // Whoever presses Ctrl-C has seen enough.
             _ = tokio::signal::ctrl_c() => return Ok(()),
         };
-        let Some(told) = told else {
+        let Some(event) = event else {
             let text = "the agent has ended the stream: it stops, or this end was too slow";
             return Err(Failure::new(Exit::Unreachable, "ended", text));
         };
-        if told.event == "reset" {
+        if event.event == "reset" {
             eprintln!("tortie: entries are missing here: this end was too slow");
             continue;
         }
-        output::write_out(&shown(format, &told.data)?)?;
+        output::write_out(&shown(format, &event.data)?)?;
     }
 }
 

@@ -154,7 +154,7 @@ fn nodes(snapshot: &Snapshot) -> BTreeMap<String, Node> {
 }
 
 fn note(node: &mut Node, key: &Key, kv: &KeyValue) {
-    match key.newest() {
+    match key.canonical() {
         Key::TortieStatus { .. } => {
             let status: Value = serde_json::from_slice(&kv.value).unwrap_or_default();
             let ready = status.get("ready").and_then(Value::as_bool).unwrap_or(false);

@@ -38,7 +38,7 @@ pub(super) struct Removed {
 }
 
 /// The keys by which an agent says that it runs.
-fn signs_of_life(name: &str) -> [(&'static str, String); 2] {
+fn alive_evidence(name: &str) -> [(&'static str, String); 2] {
     let felix = Key::Felix { host: name.to_owned(), item: FelixItem::Status };
     let own = Key::TortieStatus { host: name.to_owned() };
     [("an agent", own.to_string()), ("Felix", felix.to_string())]
@@ -46,14 +46,14 @@ fn signs_of_life(name: &str) -> [(&'static str, String); 2] {
 
 pub(super) async fn run(context: &Context, name: &str, force: bool) -> Result<(), Failure> {
     let removed = remove(context, name, force).await?;
-    output::print(context.globals.output, &removed, |out, _| tell(out, &removed))
+    output::print(context.globals.output, &removed, |out, _| print_report(out, &removed))
 }
 
 /// Takes the host away.
 pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result<Removed, Failure> {
     let store = super::store::open(&context.globals, false).await?;
     let mut prefixes = prefix::all_of_host(name);
-    let signs = signs_of_life(name);
+    let signs = alive_evidence(name);
     prefixes.extend(signs.iter().map(|(_, key)| key.clone()));
     prefixes.push(prefix::BGP.to_owned());
     let snapshot = store.list(&prefixes).await?;
@@ -64,7 +64,7 @@ pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result
     let keys: Vec<&str> = snapshot.entries.iter().map(|kv| &*kv.key).filter(|key| of_host(key)).collect();
     let alive = signs.iter().find(|(_, sign)| keys.contains(&&**sign));
     if let (Some((who, sign)), false) = (alive, force) {
-        return Err(lives(name, who, sign));
+        return Err(is_alive(name, who, sign));
     }
     let ipam = Ipam::new(store.clone());
     let mut gone = ipam.remove_host(name).await.map_err(failed)?;
@@ -92,7 +92,7 @@ pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result
     };
     if store.commit(Txn { compare, ops }).await? == Outcome::Conflict {
         let (who, sign) = &signs[0];
-        return Err(lives(name, who, sign));
+        return Err(is_alive(name, who, sign));
     }
     // A plugin that was under way may have taken one more.
     let late = ipam.remove_host(name).await.map_err(failed)?;
@@ -105,7 +105,7 @@ pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result
     Ok(removed)
 }
 
-fn lives(name: &str, who: &str, sign: &str) -> Failure {
+fn is_alive(name: &str, who: &str, sign: &str) -> Failure {
     Failure::new(
         Exit::Refused,
         "agent-lives",
@@ -135,7 +135,7 @@ fn peers_elsewhere(snapshot: &Snapshot, name: &str) -> Vec<String> {
     for kv in &snapshot.entries {
         let Ok(key) = Key::parse(&kv.key) else { continue };
         let own = key.host() == Some(name);
-        match key.newest() {
+        match key.canonical() {
             Key::Bgp(_, BgpItem::Address(_)) if own => {
                 addrs.extend(
                     std::str::from_utf8(&kv.value).ok().and_then(|text| text.trim().parse::<IpAddr>().ok()),
@@ -148,7 +148,7 @@ fn peers_elsewhere(snapshot: &Snapshot, name: &str) -> Vec<String> {
     peers.into_iter().filter(|(addr, _)| addrs.contains(addr)).map(|(_, key)| key).collect()
 }
 
-pub(super) fn tell(out: &mut String, removed: &Removed) {
+pub(super) fn print_report(out: &mut String, removed: &Removed) {
     let _ = writeln!(out, "{} is removed: {} keys deleted", removed.node, removed.keys);
     let list = |out: &mut String, what: &str, items: Vec<String>| {
         if items.is_empty() {

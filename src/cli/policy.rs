@@ -36,7 +36,7 @@ pub(super) enum PolicyCommand {
     Trace {
         #[command(flatten)]
         packet: trace::PacketArgs,
-        /// What this host's kernel does with such packets now, rule by rule, beside what it should; needs root. Exit 1
+        /// What this host's kernel does with such packets now, rule by rule, next to what it should; needs root. Exit 1
         /// also when the two differ, 5 when no such packet comes
         #[arg(long, conflicts_with = "offline")]
         live: bool,

@@ -138,7 +138,7 @@ pub(super) async fn run(context: &Context, command: &PurgeCommand) -> Result<(),
         };
     }
     report.stays = stays(command, sqlite.as_deref(), &workloads);
-    output::print(context.globals.output, &report, |out, _| tell(out, &report))
+    output::print(context.globals.output, &report, |out, _| print_report(out, &report))
 }
 
 /// An agent that only hangs listens, too.
@@ -155,7 +155,7 @@ fn refuse_while_alive(context: &Context) -> Result<(), Failure> {
 }
 
 /// A SQLite store may be that of many hosts of this machine. One that is damaged or not there is nobody's; one that does not
-/// answer now may be somebody's.
+/// answer now may belong to another process.
 async fn nobody_else_lives(context: &Context, node: &str, path: &Path) -> Result<(), Failure> {
     let store = match tortie_store::open(&super::store::store_options(&context.globals, false)).await {
         Err(StoreError::Unusable(_)) => return Ok(()),
@@ -248,7 +248,7 @@ fn refused(error: &std::io::Error) -> Failure {
     Failure::new(exit.0, exit.1, format!("{error}; what was removed before stays removed: run it again"))
 }
 
-fn tell(out: &mut String, report: &Report) {
+fn print_report(out: &mut String, report: &Report) {
     let verb = if report.dry_run { "would lose" } else { "has lost" };
     let _ = writeln!(out, "{} {verb}:", report.node);
     let mut line = |what: &str, value: String| {
@@ -266,7 +266,7 @@ fn tell(out: &mut String, report: &Report) {
     line("files", dash(report.files.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ")));
     if let Some(removed) = &report.keys {
         out.push('\n');
-        node_delete::tell(out, removed);
+        node_delete::print_report(out, removed);
     }
     let _ = writeln!(out, "\nleft where it is:");
     for item in &report.stays {

@@ -82,13 +82,13 @@ fn render(out: &mut String, s: &Status, wide: bool) {
         "  Dataplane  {}  protocol {}  {}  tunnel {}   last full compare {compared}",
         d.mode, d.protocol, d.nexthops, d.tunnel
     );
-    if let Some(beside) = &s.beside {
-        self::beside(out, beside);
+    if let Some(observed) = &s.beside {
+        self::observed(out, observed);
     }
     findings(out, s);
 }
 
-fn beside(out: &mut String, b: &BesideStatus) {
+fn observed(out: &mut String, b: &BesideStatus) {
     let mut title = "Beside";
     for line in b.bird.iter().chain(&b.felix) {
         let _ = writeln!(out, "  {title:<10} {line}");

@@ -221,7 +221,7 @@ fn committed(outcome: Outcome) -> Result<u64, Failure> {
         Outcome::Conflict => Err(Failure::new(
             Exit::Refused,
             "conflict",
-            "somebody else wrote in the same moment: run it again",
+            "another process wrote in the same moment: run it again",
         )),
     }
 }

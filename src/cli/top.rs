@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Context;
 use super::client::Client;
 use super::failure::{Exit, Failure};
-use super::monitor::{Followed, line};
+use super::monitor::{EventFollower, line};
 use super::output;
 use crate::api::bgp::Peer;
 use crate::api::span;
@@ -43,7 +43,7 @@ pub(super) async fn run(context: &Context) -> Result<(), Failure> {
     let client = Client::new(&context.globals.socket);
     let list: List<Event> = client.get("/v1/history?max=50").await?;
     let mut events: VecDeque<Event> = list.items.into();
-    let mut stream = Followed::begin(&client, "").await?;
+    let mut stream = EventFollower::begin(&client, "").await?;
     output::write_out(ENTER)?;
     let _screen = Screen;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
@@ -60,7 +60,7 @@ pub(super) async fn run(context: &Context) -> Result<(), Failure> {
             _ = tokio::signal::ctrl_c() => return Ok(()),
             _ = terminate.recv() => return Ok(()),
             () = &mut beat => continue,
-            told = stream.next() => if !take(&mut events, told) {
+            message = stream.next() => if !read_event(&mut events, message) {
                 return Err(Failure::new(Exit::Unreachable, "ended", "the agent has ended the stream"));
             },
         }
@@ -71,16 +71,16 @@ pub(super) async fn run(context: &Context) -> Result<(), Failure> {
             tokio::select! {
                 _ = tokio::signal::ctrl_c() => return Ok(()),
                 () = &mut pause => break,
-                told = stream.next() => if !take(&mut events, told) { break },
+                message = stream.next() => if !read_event(&mut events, message) { break },
             }
         }
     }
 }
 
 /// Keeps an event for the screen; `false`: the stream has ended.
-fn take(events: &mut VecDeque<Event>, told: Option<crate::api::client::sse::SseEvent>) -> bool {
-    let Some(told) = told else { return false };
-    if let Ok(event) = serde_json::from_str(&told.data) {
+fn read_event(events: &mut VecDeque<Event>, message: Option<crate::api::client::sse::SseEvent>) -> bool {
+    let Some(message) = message else { return false };
+    if let Ok(event) = serde_json::from_str(&message.data) {
         events.push_back(event);
         if events.len() > EVENTS {
             events.pop_front();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::client::Client;
 use super::failure::{Exit, Failure};
-use super::monitor::Followed;
+use super::monitor::EventFollower;
 use super::{Context, output, report};
 use tortie_store::{Watch, WatchEvent};
 
@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Ages, counters and drops are told by no event.
 const BEAT: Duration = Duration::from_secs(10);
 /// Until it is tried again to follow who does not answer.
-const AWAY: Duration = Duration::from_secs(1);
+const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Whose changes make the answer another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,11 +37,11 @@ where
         if !context.globals.watch {
             return once().await;
         }
-        let (mut told, mut away) = (None, None);
+        let (mut source, mut away) = (None, None);
         loop {
             // Followed before it is asked: what changes meanwhile is not missed.
-            if told.is_none() {
-                told = Told::begin(context, from).await.ok();
+            if source.is_none() {
+                source = ChangeSource::begin(context, from).await.ok();
             }
             output::again(context.globals.output);
             match once().await {
@@ -53,37 +53,37 @@ where
                     if away.as_ref() != Some(&failure) {
                         report(context.globals.output, &failure);
                     }
-                    (told, away) = (None, Some(failure));
+                    (source, away) = (None, Some(failure));
                 }
                 Err(failure) => {
                     report(context.globals.output, &failure);
                     away = None;
                 }
             }
-            let goes_on = match &mut told {
-                Some(told) => told.changed().await,
+            let goes_on = match &mut source {
+                Some(source) => source.changed().await,
                 None => false,
             };
             if !goes_on {
-                told = None;
-                tokio::time::sleep(AWAY).await;
+                source = None;
+                tokio::time::sleep(RECONNECT_PAUSE).await;
             }
         }
     })
 }
 
 /// A stream of changes.
-enum Told {
-    Agent(Box<Followed>),
+enum ChangeSource {
+    Agent(Box<EventFollower>),
     Store(Box<dyn Watch>),
 }
 
-impl Told {
+impl ChangeSource {
     async fn begin(context: &Context, from: From) -> Result<Self, Failure> {
         match from {
             From::Agent => {
                 let client = Client::new(&context.globals.socket);
-                Ok(Self::Agent(Box::new(Followed::begin(&client, "").await?)))
+                Ok(Self::Agent(Box::new(EventFollower::begin(&client, "").await?)))
             }
             From::Store => {
                 let store = super::store::open(&context.globals, false).await?;

@@ -19,7 +19,7 @@ pub const SOCKETS: [&str; 4] =
     ["/var/run/calico/bird.ctl", "/var/run/calico/bird6.ctl", "/run/bird/bird.ctl", "/run/bird/bird6.ctl"];
 
 /// The longest wait for any one answer to go on.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest time for one BIRD: a full table is told in a few seconds.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Longer lines are no answer of BIRD: an AS path of 2,000 numbers has 20,000 letters.
@@ -36,10 +36,10 @@ pub enum BirdError {
     Refused(String),
     /// It is no BIRD that speaks there.
     #[error("not an answer of BIRD: `{0}`")]
-    Strange(String),
+    Malformed(String),
     /// It took too long.
     #[error("the answer was not complete after {} s", LIMIT.as_secs())]
-    Slow,
+    Timeout,
 }
 
 /// The sockets that are given; none: where Calico and Debian have them.
@@ -48,12 +48,15 @@ pub fn sockets(given: &[PathBuf]) -> Vec<PathBuf> {
     if given.is_empty() { SOCKETS.iter().map(PathBuf::from).collect() } else { given.to_vec() }
 }
 
-/// Asks the BIRD behind each socket, by [`ask`] or [`ask_state`]. Gives what they say, and why others do not answer; where no
+/// Asks the BIRD behind each socket, by [`query`] or [`read_state`]. Gives what they say, and why others do not answer; where no
 /// socket is, there is nothing to say.
-pub fn ask_each(sockets: &[PathBuf], ask: fn(&Path) -> Result<Bird, BirdError>) -> (Vec<Bird>, Vec<String>) {
+pub fn query_each(
+    sockets: &[PathBuf],
+    query: fn(&Path) -> Result<Bird, BirdError>,
+) -> (Vec<Bird>, Vec<String>) {
     let (mut birds, mut silent) = (Vec::new(), Vec::new());
     for socket in sockets {
-        match ask(socket) {
+        match query(socket) {
             Ok(bird) => birds.push(bird),
             Err(BirdError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => silent.push(format!("{}: {error}", socket.display())),
@@ -66,10 +69,10 @@ pub fn ask_each(sockets: &[PathBuf], ask: fn(&Path) -> Result<Bird, BirdError>) 
 ///
 /// # Errors
 /// When there is no BIRD, or it does not answer.
-pub fn ask(socket: &Path) -> Result<Bird, BirdError> {
+pub fn query(socket: &Path) -> Result<Bird, BirdError> {
     let (mut session, mut bird) = begin(socket)?;
     let mut reader = Routes::default();
-    session.ask("show route all", |code, text| reader.line(code, text))?;
+    session.query("show route all", |code, text| reader.line(code, text))?;
     bird.routes = reader.list;
     Ok(bird)
 }
@@ -77,22 +80,22 @@ pub fn ask(socket: &Path) -> Result<Bird, BirdError> {
 /// The same without its routes, which may be many.
 ///
 /// # Errors
-/// As [`ask`].
-pub fn ask_state(socket: &Path) -> Result<Bird, BirdError> {
+/// As [`query`].
+pub fn read_state(socket: &Path) -> Result<Bird, BirdError> {
     Ok(begin(socket)?.1)
 }
 
 fn begin(socket: &Path) -> Result<(Session, Bird), BirdError> {
     let stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let mut session = Session { stream: BufReader::new(stream), until: Instant::now() + LIMIT };
     session.answer(|_, _| ())?;
     let mut bird = Bird { socket: socket.display().to_string(), ..Bird::default() };
-    session.ask("restrict", |_, _| ())?;
-    session.ask("show status", |code, text| status(&mut bird, code, text))?;
+    session.query("restrict", |_, _| ())?;
+    session.query("show status", |code, text| status(&mut bird, code, text))?;
     let mut reader = Protocols::default();
-    session.ask("show protocols all", |code, text| reader.line(code, text))?;
+    session.query("show protocols all", |code, text| reader.line(code, text))?;
     bird.protocols = reader.list;
     Ok((session, bird))
 }
@@ -103,7 +106,7 @@ struct Session {
 }
 
 impl Session {
-    fn ask(&mut self, command: &str, each: impl FnMut(u16, &str)) -> Result<(), BirdError> {
+    fn query(&mut self, command: &str, each: impl FnMut(u16, &str)) -> Result<(), BirdError> {
         self.stream.get_mut().write_all(format!("{command}\n").as_bytes())?;
         self.answer(each)
     }
@@ -113,14 +116,14 @@ impl Session {
         let (mut code, mut line) = (0, Vec::new());
         loop {
             if Instant::now() > self.until {
-                return Err(BirdError::Slow);
+                return Err(BirdError::Timeout);
             }
             line.clear();
             let read = std::io::Read::take(&mut self.stream, LONGEST).read_until(b'\n', &mut line)?;
             let text = String::from_utf8_lossy(&line);
             let text = text.trim_end_matches(['\n', '\r']);
             if read == 0 || !line.ends_with(b"\n") {
-                return Err(BirdError::Strange(text.chars().take(80).collect()));
+                return Err(BirdError::Malformed(text.chars().take(80).collect()));
             }
             match head(text) {
                 Line::More(text) => each(code, text),
@@ -135,7 +138,7 @@ impl Session {
                 }
                 // Messages of the log, which come between.
                 Line::Aside => {}
-                Line::Strange => return Err(BirdError::Strange(text.chars().take(80).collect())),
+                Line::Malformed => return Err(BirdError::Malformed(text.chars().take(80).collect())),
             }
         }
     }
@@ -147,7 +150,7 @@ enum Line<'a> {
     Part(u16, &'a str),
     Last(u16, &'a str),
     Aside,
-    Strange,
+    Malformed,
 }
 
 fn head(line: &str) -> Line<'_> {
@@ -166,9 +169,9 @@ fn head(line: &str) -> Line<'_> {
             (Some(text), _) => Line::Part(code, text),
             (_, Some(text)) => Line::Last(code, text),
             _ if rest.is_empty() => Line::Last(code, ""),
-            _ => Line::Strange,
+            _ => Line::Malformed,
         },
-        None => Line::Strange,
+        None => Line::Malformed,
     }
 }
 
@@ -352,7 +355,7 @@ mod tests {
         assert_eq!((mesh.neighbor_as, mesh.local_as), (Some(64_512), Some(64_512)));
         let node = &bird.protocols[3];
         assert_eq!((node.state.as_str(), node.info.as_str()), ("start", "Active Socket: Connection refused"));
-        assert!(bird.tells(true) && !bird.tells(false));
+        assert!(bird.has_routes_of(true) && !bird.has_routes_of(false));
     }
 
     /// As BIRD 2.0.12 answers a short time after its start, and as Calico's BIRD 1.6 writes the same (proto/bgp/bgp.c, nest/proto.c).
@@ -394,7 +397,7 @@ mod tests {
         assert_eq!(head(" \tvia"), Line::More("\tvia"));
         assert_eq!(head("+0013 log"), Line::Aside);
         for strange in ["", "HTTP/1.1 400", "12", "1007xTable", "９９９９-x"] {
-            assert_eq!(head(strange), Line::Strange, "{strange}");
+            assert_eq!(head(strange), Line::Malformed, "{strange}");
         }
     }
 
@@ -402,7 +405,7 @@ mod tests {
     fn whoever_is_no_bird_is_an_error_and_no_hang() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.ctl");
-        assert!(matches!(ask(&path), Err(BirdError::Io(_))));
+        assert!(matches!(query(&path), Err(BirdError::Io(_))));
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let server = std::thread::spawn(move || {
             for answer in ["SSH-2.0-x\n", "0001 BIRD ready\n9001 syntax error\n", "0001 BIRD"] {
@@ -413,9 +416,9 @@ mod tests {
                 let _ = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
             }
         });
-        assert!(matches!(ask(&path), Err(BirdError::Strange(text)) if text.contains("SSH")));
-        assert!(matches!(ask(&path), Err(BirdError::Refused(text)) if text.contains("syntax")));
-        assert!(matches!(ask(&path), Err(BirdError::Strange(_))));
+        assert!(matches!(query(&path), Err(BirdError::Malformed(text)) if text.contains("SSH")));
+        assert!(matches!(query(&path), Err(BirdError::Refused(text)) if text.contains("syntax")));
+        assert!(matches!(query(&path), Err(BirdError::Malformed(_))));
         server.join().unwrap();
     }
 }

@@ -6,11 +6,13 @@
 
 use std::collections::BTreeSet;
 
-use tortie_config::digest;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha224, Sha256};
 use tortie_net::Cidr;
 
 use super::tools;
-use crate::foreign::types::{Backend, Felix, FelixRule, FelixSet, FelixTable, Unseen};
+use crate::foreign::types::{Backend, Felix, FelixRule, FelixSet, FelixTable, Unreadable};
 
 /// What names of chains of Felix begin with.
 const CHAIN_PREFIX: &str = "cali-";
@@ -25,32 +27,32 @@ const SET_PREFIXES: [&str; 4] = ["cali40", "cali60", "cali4-", "cali6-"];
 
 /// Reads all of it. Blocks while the tools run.
 #[must_use]
-pub fn read() -> (Felix, Vec<Unseen>) {
-    let (mut felix, mut unseen) = (Felix::default(), Vec::new());
+pub fn read() -> (Felix, Vec<Unreadable>) {
+    let (mut felix, mut unreadable) = (Felix::default(), Vec::new());
     for (backend, v4) in Backend::ALL.into_iter().flat_map(|backend| [(backend, true), (backend, false)]) {
         let tool = backend.tool(v4);
-        match told(&format!("{tool}-save"), tools::saved_rules(backend, v4)) {
+        match output_of(&format!("{tool}-save"), tools::saved_rules(backend, v4)) {
             Ok(text) => {
                 felix.tables.extend(tables(backend, v4, &text));
                 felix.read.insert((backend, v4));
             }
-            Err(why) => unseen.push(Unseen { what: format!("rules of {tool}"), why }),
+            Err(why) => unreadable.push(Unreadable { what: format!("rules of {tool}"), why }),
         }
     }
-    match told("ipset", tools::saved_sets()) {
+    match output_of("ipset", tools::saved_sets()) {
         Ok(text) => {
             for (name, set) in sets(&text) {
                 felix.sets.insert(name, set);
             }
             felix.sets_read = true;
         }
-        Err(why) => unseen.push(Unseen { what: "address sets (ipset)".to_owned(), why }),
+        Err(why) => unreadable.push(Unreadable { what: "address sets (ipset)".to_owned(), why }),
     }
-    (felix, unseen)
+    (felix, unreadable)
 }
 
 /// What a tool printed; one that is not there is to be installed.
-fn told(tool: &str, said: Result<Option<String>, String>) -> Result<String, String> {
+fn output_of(tool: &str, said: Result<Option<String>, String>) -> Result<String, String> {
     said?.ok_or_else(|| format!("{tool} is not installed here: install it on this host"))
 }
 
@@ -117,11 +119,11 @@ pub fn tables(backend: Backend, v4: bool, listing: &str) -> Vec<FelixTable> {
 /// Words of a line, with quotes as iptables-save writes them.
 fn split(line: &str) -> Vec<String> {
     let (mut words, mut word, mut begun, mut quoted) = (Vec::new(), String::new(), false, false);
-    let mut letters = line.chars();
-    while let Some(letter) = letters.next() {
-        match letter {
+    let mut flags = line.chars();
+    while let Some(flag) = flags.next() {
+        match flag {
             '"' => (quoted, begun) = (!quoted, true),
-            '\\' if quoted => word.extend(letters.next()),
+            '\\' if quoted => word.extend(flags.next()),
             ' ' if !quoted => {
                 if std::mem::take(&mut begun) {
                     words.push(std::mem::take(&mut word));
@@ -179,7 +181,7 @@ fn member(text: &str) -> Option<Cidr> {
 pub fn chain_name(prefix: &str, of: &str) -> String {
     let length = prefix.len() + of.len();
     if length > CHAIN_LENGTH || (length == CHAIN_LENGTH && of.starts_with('_')) {
-        let hash = digest::base64url(&digest::sha256(of.as_bytes()));
+        let hash = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(of));
         let left = CHAIN_LENGTH.saturating_sub(prefix.len() + 1);
         return format!("{prefix}_{}", hash.get(..left).unwrap_or(&hash));
     }
@@ -190,7 +192,7 @@ pub fn chain_name(prefix: &str, of: &str) -> String {
 /// selector's canonical text (`MakeUniqueID` of libcalico-go).
 #[must_use]
 pub fn set_id(selector: &str) -> String {
-    let hash = digest::base64url(&digest::sha224(format!("s:{selector}").as_bytes()));
+    let hash = BASE64_URL_SAFE_NO_PAD.encode(Sha224::digest(format!("s:{selector}")));
     cut(&format!("s:{hash}"))
 }
 

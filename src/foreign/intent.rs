@@ -9,7 +9,7 @@ use tortie_config::resource;
 use tortie_config::resource::Affinity;
 use tortie_net::Cidr;
 
-use tortie_engine::model::{Model, Part};
+use tortie_engine::model::{Model, WatchPart};
 use tortie_engine::policy::{Engine, Globals, Ruleset};
 use tortie_engine::routing::{self, NodeOptions, PeerKind, RoutingIntent};
 use tortie_store::{Snapshot, Store, StoreError};
@@ -63,7 +63,7 @@ pub struct Remote {
 
 /// Everything that this host should have.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct HostIntent {
     /// Blackholes, sessions, tunnel, and what decisions about routes read.
     pub intent: Arc<RoutingIntent>,
     /// What other hosts announce, from the store; `None`: their affinities were not read.
@@ -78,7 +78,7 @@ pub struct Wanted {
     pub rules: bool,
 }
 
-impl Wanted {
+impl HostIntent {
     /// Puts together what the agent has at hand; `affinities` are those of all hosts, where they were read.
     #[must_use]
     pub fn of(
@@ -99,7 +99,7 @@ impl Wanted {
     #[must_use]
     pub fn offline(node: &str, snapshot: &Snapshot, options: &NodeOptions) -> Self {
         let mut model = Model::new(node);
-        model.replace(Part::All, snapshot);
+        model.replace(WatchPart::All, snapshot);
         let (_, delta) = Engine::new(&model);
         let mut ruleset = Ruleset::default();
         delta.apply(&mut ruleset);

@@ -23,18 +23,18 @@ mod types;
 
 use std::path::PathBuf;
 
-pub use compare::{Item, Judgement, Plane, Tally, Verdict, judge};
-pub use intent::{Affinities, Remote, Wanted};
+pub use compare::{CompareResult, ComparedItem, Comparison, Plane, PlaneCounts, compare};
+pub use intent::{Affinities, HostIntent, Remote};
 pub use types::*;
 
 /// Looks at everything; `sockets` are BIRD's, `ours` the route protocols that would be ours (BIRD's among them). Blocks.
 ///
 /// # Errors
-/// When the kernel cannot be read at all; what else cannot be read is said in [`Found::unseen`].
-pub fn look(sockets: &[PathBuf], ours: &[u8]) -> std::io::Result<Found> {
+/// When the kernel cannot be read at all; what else cannot be read is said in [`ForeignState::unreadable`].
+pub fn look(sockets: &[PathBuf], ours: &[u8]) -> std::io::Result<ForeignState> {
     let look = Look::now(ours)?;
-    let (felix, mut unseen) = felix::read();
-    let (asked, mut silent) = bird::ask_each(sockets, bird::ask);
+    let (felix, mut unreadable) = felix::read();
+    let (asked, mut silent) = bird::query_each(sockets, bird::query);
     let mut birds: Vec<Bird> = Vec::new();
     for bird in asked {
         // Two paths may lead to one socket.
@@ -46,6 +46,7 @@ pub fn look(sockets: &[PathBuf], ours: &[u8]) -> std::io::Result<Found> {
         let list: Vec<String> = sockets.iter().map(|socket| socket.display().to_string()).collect();
         silent.push(format!("there is none at {}; name it with --bird-socket", list.join(", ")));
     }
-    unseen.extend(silent.into_iter().map(|why| Unseen { what: "BIRD's control socket".to_owned(), why }));
-    Ok(Found { look, felix, birds, unseen })
+    unreadable
+        .extend(silent.into_iter().map(|why| Unreadable { what: "BIRD's control socket".to_owned(), why }));
+    Ok(ForeignState { look, felix, birds, unreadable })
 }

@@ -88,7 +88,7 @@ pub fn run(program: &str, words: &[&str], input: Option<&str>) -> Result<Option<
         Err(error) => return Err(format!("{program} cannot be run: {error}")),
     };
     let (out, err) = (child.stdout.take(), child.stderr.take());
-    let (sender, told) = std::sync::mpsc::channel();
+    let (sender, output) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut text = Vec::new();
         let read = out.map_or(Ok(0), |out| out.take(LONGEST).read_to_end(&mut text));
@@ -98,9 +98,9 @@ pub fn run(program: &str, words: &[&str], input: Option<&str>) -> Result<Option<
         Some(input) => {
             // One that ends early says why on its standard error.
             let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
-            told.recv().map_err(|_| format!("{program}: its output was lost"))
+            output.recv().map_err(|_| format!("{program}: its output was lost"))
         }
-        None => told
+        None => output
             .recv_timeout(LIMIT)
             .map_err(|_| format!("{program} did not end within {} s", LIMIT.as_secs())),
     };
@@ -112,9 +112,9 @@ pub fn run(program: &str, words: &[&str], input: Option<&str>) -> Result<Option<
     if status.success() {
         return Ok(Some(String::from_utf8_lossy(&text).into_owned()));
     }
-    let mut told = String::new();
-    let _ = err.map(|err| err.take(1_000).read_to_string(&mut told));
-    let first = told.trim().lines().next().unwrap_or("no reason told");
+    let mut reason = String::new();
+    let _ = err.map(|err| err.take(1_000).read_to_string(&mut reason));
+    let first = reason.trim().lines().next().unwrap_or("no reason given");
     let what = [&[program], words].concat().join(" ");
     Err(format!("{what} failed after {:.1} s: {status}: {first}", begin.elapsed().as_secs_f64()))
 }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tool_that_is_not_there_fails_or_is_given_something_is_told_apart() {
+    fn a_tool_that_is_missing_or_fails_or_is_given_something_is_distinguished() {
         assert_eq!(run("no-such-tool-of-felix", &[], None), Ok(None));
         let said = run("ls", &["--no-such-option"], None).unwrap_err();
         assert!(said.starts_with("ls --no-such-option failed after") && said.contains("option"), "{said}");

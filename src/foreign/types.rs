@@ -13,7 +13,7 @@ pub const BIRD: u8 = 12;
 
 /// Something that was not looked at, and why: nothing of it counts as equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Unseen {
+pub struct Unreadable {
     /// What.
     pub what: String,
     /// Why, with what would help.
@@ -22,7 +22,7 @@ pub struct Unseen {
 
 /// Everything that one look found.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct ForeignState {
     /// The main table of the kernel with links and addresses.
     pub look: Look,
     /// Packet rules and address sets.
@@ -30,14 +30,14 @@ pub struct Found {
     /// What BIRD says of itself, of each of its sockets that answered: one for both families (BIRD 2), or one each.
     pub birds: Vec<Bird>,
     /// What could not be looked at.
-    pub unseen: Vec<Unseen>,
+    pub unreadable: Vec<Unreadable>,
 }
 
-impl Found {
+impl ForeignState {
     /// Whether some BIRD tells of routes of this family.
     #[must_use]
-    pub fn bird_tells(&self, v4: bool) -> bool {
-        self.birds.iter().any(|bird| bird.tells(v4))
+    pub fn bird_has_routes_of(&self, v4: bool) -> bool {
+        self.birds.iter().any(|bird| bird.has_routes_of(v4))
     }
 }
 
@@ -194,7 +194,7 @@ impl Bird {
 
     /// Whether it has a kernel channel of this family, so that its silence about a route means that it has none.
     #[must_use]
-    pub fn tells(&self, v4: bool) -> bool {
+    pub fn has_routes_of(&self, v4: bool) -> bool {
         let family = if v4 { "ipv4" } else { "ipv6" };
         self.protocols.iter().any(|p| p.proto == "Kernel" && p.is_of(family, v4, self))
     }

@@ -20,53 +20,57 @@ pub fn calls() -> &'static Calls {
 }
 
 /// How long a plugin that ends waits for the agent to take what it tells.
-const PATIENCE: Duration = Duration::from_millis(200);
+const REPORT_TIMEOUT: Duration = Duration::from_millis(200);
 const PLUGINS: [&str; 2] = ["cni", "cni-ipam"];
 const OPS: [&str; 5] = ["add", "del", "check", "gc", "status"];
 
 /// Tells the agent of this host what this process did, if there is one. Nothing depends on it.
-pub(super) async fn tell(socket: &Path, plugin: &str, op: &str, ok: bool, took: Duration) {
+pub(super) async fn report(socket: &Path, plugin: &str, op: &str, ok: bool, took: Duration) {
     if !socket.exists() {
         return;
     }
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    let meter = ipam::meter();
-    let requests = meter.requests.read().into_iter().map(|((op, result), times)| ToldRequest {
+    let metrics = ipam::metrics();
+    let requests = metrics.requests.read().into_iter().map(|((op, result), times)| ToldRequest {
         op: op.to_owned(),
         result: result.to_owned(),
         count: times.count(),
         micros: micros(Duration::from_secs_f64(times.sum().max(0.0))),
     });
-    let told = Told {
+    let reported = Told {
         plugin: plugin.to_owned(),
         op: op.to_lowercase(),
         result: if ok { "ok" } else { "error" }.to_owned(),
         micros: micros(took),
         ipam: requests.collect(),
-        conflicts: meter.conflicts.read().into_iter().map(|(of, n)| (of.to_owned(), n.count())).collect(),
+        conflicts: metrics.conflicts.read().into_iter().map(|(of, n)| (of.to_owned(), n.count())).collect(),
     };
-    let posted: Result<Done, _> = Client::new(socket).post_within("/v1/told", &told, PATIENCE).await;
+    let posted: Result<Done, _> =
+        Client::new(socket).post_within("/v1/told", &reported, REPORT_TIMEOUT).await;
     if let Err(error) = posted {
         tracing::debug!(target: "tortie", "the agent does not count this call: {error}");
     }
 }
 
 /// Counts what a plugin told. Words that are none of ours become `other`: labels come from fixed sets.
-pub fn take(told: &Told) {
+pub fn receive(reported: &Told) {
     let time = |micros: u64, count: u64| Duration::from_micros(micros.checked_div(count).unwrap_or(micros));
-    let labels =
-        (one_of(&PLUGINS, &told.plugin), one_of(&OPS, &told.op), one_of(&["ok", "error"], &told.result));
-    CALLS.time(labels, time(told.micros, 1));
-    let meter = ipam::meter();
-    for request in &told.ipam {
+    let labels = (
+        one_of(&PLUGINS, &reported.plugin),
+        one_of(&OPS, &reported.op),
+        one_of(&["ok", "error"], &reported.result),
+    );
+    CALLS.time(labels, time(reported.micros, 1));
+    let metrics = ipam::metrics();
+    for request in &reported.ipam {
         let labels = (one_of(&ipam::OPS, &request.op), one_of(&ipam::RESULTS, &request.result));
         for _ in 0..request.count.min(1_000) {
-            meter.requests.time(labels, time(request.micros, request.count));
+            metrics.requests.time(labels, time(request.micros, request.count));
         }
     }
-    for (object, count) in &told.conflicts {
+    for (object, count) in &reported.conflicts {
         for _ in 0..(*count).min(1_000) {
-            meter.conflicts.time(one_of(&ipam::OBJECTS, object), Duration::ZERO);
+            metrics.conflicts.time(one_of(&ipam::OBJECTS, object), Duration::ZERO);
         }
     }
 }
@@ -80,10 +84,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_counted_under_known_words_only() {
+    fn reports_count_under_known_labels_only() {
         let request =
             |op: &str, count| ToldRequest { op: op.into(), result: "exhausted".into(), count, micros: 3_000 };
-        take(&Told {
+        receive(&Told {
             plugin: "nobody".into(),
             op: "add".into(),
             result: "ok".into(),
@@ -92,10 +96,10 @@ mod tests {
             conflicts: [("odd".to_owned(), 2)].into(),
         });
         assert_eq!(CALLS.read()[&("other", "add", "ok")].count(), 1);
-        let requests = ipam::meter().requests.read();
+        let requests = ipam::metrics().requests.read();
         assert_eq!(requests[&("release_block", "exhausted")].count(), 3);
         assert!((requests[&("release_block", "exhausted")].sum() - 0.003).abs() < 1e-9);
         assert_eq!(requests[&("other", "exhausted")].count(), 1);
-        assert!(ipam::meter().conflicts.read()["other"].count() >= 2);
+        assert!(ipam::metrics().conflicts.read()["other"].count() >= 2);
     }
 }

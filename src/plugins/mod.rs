@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 /// What the name of the executable selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
+pub enum EntryPoint {
     /// The CNI plugin that makes interfaces.
     Cni,
     /// The CNI plugin that gives addresses only. `calico`: called by Calico's name, it answers in Calico's form.
@@ -38,15 +38,15 @@ pub enum Door {
 
 /// The door that this `argv[0]` selects; `None`: the command line.
 #[must_use]
-pub fn door(argv0: &OsStr) -> Option<Door> {
+pub fn entry_point(argv0: &OsStr) -> Option<EntryPoint> {
     let path = Path::new(argv0);
     match path.file_name()?.to_str()? {
-        "tortie-cni" | "calico" => Some(Door::Cni),
-        "tortie-ipam" => Some(Door::Ipam { calico: false }),
-        "calico-ipam" => Some(Door::Ipam { calico: true }),
+        "tortie-cni" | "calico" => Some(EntryPoint::Cni),
+        "tortie-ipam" => Some(EntryPoint::Ipam { calico: false }),
+        "calico-ipam" => Some(EntryPoint::Ipam { calico: true }),
         // Words that other programs are called, too: only with a path, as Kurma calls them.
         name if path.parent().is_some_and(|dir| dir != Path::new("")) => {
-            kurma::Verb::of(name).map(Door::Kurma)
+            kurma::Verb::of(name).map(EntryPoint::Kurma)
         }
         _ => None,
     }
@@ -56,10 +56,10 @@ pub fn door(argv0: &OsStr) -> Option<Door> {
 #[must_use]
 pub fn dispatch() -> Option<ExitCode> {
     let argv0 = std::env::args_os().next()?;
-    Some(match door(&argv0)? {
-        Door::Cni => cni::run(cni::Plugin::Main),
-        Door::Ipam { calico } => cni::run(cni::Plugin::Ipam { calico }),
-        Door::Kurma(verb) => {
+    Some(match entry_point(&argv0)? {
+        EntryPoint::Cni => cni::run(cni::Plugin::Main),
+        EntryPoint::Ipam { calico } => cni::run(cni::Plugin::Ipam { calico }),
+        EntryPoint::Kurma(verb) => {
             let args: Vec<String> =
                 std::env::args_os().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
             kurma::run(verb, &args)
@@ -74,22 +74,22 @@ mod tests {
     #[test]
     fn the_name_of_the_executable_selects_the_door() {
         for (argv0, expected) in [
-            ("/opt/cni/bin/tortie-cni", Some(Door::Cni)),
-            ("tortie-cni", Some(Door::Cni)),
-            ("/opt/cni/bin/calico", Some(Door::Cni)),
-            ("./tortie-ipam", Some(Door::Ipam { calico: false })),
-            ("/opt/cni/bin/calico-ipam", Some(Door::Ipam { calico: true })),
+            ("/opt/cni/bin/tortie-cni", Some(EntryPoint::Cni)),
+            ("tortie-cni", Some(EntryPoint::Cni)),
+            ("/opt/cni/bin/calico", Some(EntryPoint::Cni)),
+            ("./tortie-ipam", Some(EntryPoint::Ipam { calico: false })),
+            ("/opt/cni/bin/calico-ipam", Some(EntryPoint::Ipam { calico: true })),
             ("/usr/bin/tortie", None),
-            ("tortie-cni/", Some(Door::Cni)),
-            ("/opt/network/setup", Some(Door::Kurma(kurma::Verb::Setup))),
-            ("/opt/network/setup-wait", Some(Door::Kurma(kurma::Verb::SetupWait))),
-            ("/opt/network/add", Some(Door::Kurma(kurma::Verb::Add))),
-            ("./del", Some(Door::Kurma(kurma::Verb::Del))),
+            ("tortie-cni/", Some(EntryPoint::Cni)),
+            ("/opt/network/setup", Some(EntryPoint::Kurma(kurma::Verb::Setup))),
+            ("/opt/network/setup-wait", Some(EntryPoint::Kurma(kurma::Verb::SetupWait))),
+            ("/opt/network/add", Some(EntryPoint::Kurma(kurma::Verb::Add))),
+            ("./del", Some(EntryPoint::Kurma(kurma::Verb::Del))),
             ("add", None),
             ("/opt/network/sub", None),
             ("", None),
         ] {
-            assert_eq!(door(OsStr::new(argv0)), expected, "{argv0}");
+            assert_eq!(entry_point(OsStr::new(argv0)), expected, "{argv0}");
         }
     }
 }

@@ -14,8 +14,8 @@ use tortie_config::resource::{
 use tortie_net::Cidr;
 
 use tortie_engine::routing::{
-    self, Addresses, Asked, Changes, Direction, FilterRoute, OriginKind, PeerPolicy, RoutingView, RuleRef,
-    StepOutcome,
+    self, Addresses, Direction, FilterChanges, FilterInput, FilterRoute, OriginKind, PeerPolicy, RoutingView,
+    RuleRef, StepOutcome,
 };
 
 /// The distinct [`PeerPolicy`] values so far. A value's number never changes, so that policies of different age may
@@ -78,7 +78,7 @@ impl ViewPolicy {
         Self::new(view, held, classes)
     }
 
-    fn edits(&self, policy: &PeerPolicy, direction: usize, changes: &Changes) -> Edits {
+    fn edits(&self, policy: &PeerPolicy, direction: usize, changes: &FilterChanges) -> Edits {
         let of = |at: &RuleRef| {
             let name = policy.filters.get(at.filter)?;
             self.edits.get(name)?.get(direction)?.get(at.rule)
@@ -92,13 +92,13 @@ impl ViewPolicy {
 }
 
 /// A received route as routing sees it.
-struct Received<'a> {
+struct ReceivedRoute<'a> {
     from: &'a PeerView<'a>,
     prefix: Cidr,
     attributes: &'a Attributes,
 }
 
-impl Asked for Received<'_> {
+impl FilterInput for ReceivedRoute<'_> {
     fn prefix(&self) -> Cidr {
         self.prefix
     }
@@ -116,12 +116,12 @@ impl Asked for Received<'_> {
 }
 
 /// A best path on its way to a peer, as routing sees it.
-struct Leaving<'a> {
+struct SentRoute<'a> {
     to: &'a PeerView<'a>,
     route: &'a RouteView<'a>,
 }
 
-impl Asked for Leaving<'_> {
+impl FilterInput for SentRoute<'_> {
     fn prefix(&self) -> Cidr {
         self.route.prefix
     }
@@ -189,7 +189,8 @@ fn filter_route<'a>(
 impl Policy for ViewPolicy {
     fn import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Import {
         let answer = self.classes.with(from.class, |policy| {
-            match routing::import(&self.view, &self.held, policy, &Received { from, prefix, attributes }) {
+            match routing::import(&self.view, &self.held, policy, &ReceivedRoute { from, prefix, attributes })
+            {
                 Ok(changes) if changes.is_empty() => Import::Accept,
                 Ok(changes) => Import::AcceptWith(self.edits(policy, 0, &changes)),
                 Err(reason) => Import::Reject(reason),
@@ -204,7 +205,7 @@ impl Policy for ViewPolicy {
 
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export {
         let answer = self.classes.with(to.class, |policy| {
-            let answer = routing::export_gate(&self.view, policy, to.ebgp, &Leaving { to, route });
+            let answer = routing::export_gate(&self.view, policy, to.ebgp, &SentRoute { to, route });
             if !answer.accept {
                 return Export::withhold(answer.gate);
             }
@@ -221,7 +222,7 @@ impl Policy for ViewPolicy {
 
     fn import_steps(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Vec<ExportStep> {
         let steps = self.classes.with(from.class, |policy| {
-            let route = Received { from, prefix, attributes };
+            let route = ReceivedRoute { from, prefix, attributes };
             rungs(routing::explain_import(&self.view, &self.held, policy, &route).1)
         });
         steps.unwrap_or_else(unknown)
@@ -229,7 +230,7 @@ impl Policy for ViewPolicy {
 
     fn export_steps(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Vec<ExportStep> {
         let steps = self.classes.with(to.class, |policy| {
-            rungs(routing::explain_export(&self.view, policy, to.ebgp, &Leaving { to, route }).1)
+            rungs(routing::explain_export(&self.view, policy, to.ebgp, &SentRoute { to, route }).1)
         });
         steps.unwrap_or_else(unknown)
     }

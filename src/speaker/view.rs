@@ -47,7 +47,7 @@ pub struct Measures {
     /// Prefixes in a batch for the kernel.
     pub batches: Histogram,
     /// Duration of a turn of the thread, for which anything else had to wait.
-    pub turns: Histogram,
+    pub iterations: Histogram,
     /// Duration of one read from a peer (at most 64 KiB): parsed, judged, best paths chosen.
     pub reads: Histogram,
 }
@@ -61,7 +61,7 @@ pub struct SpeakerView<'a> {
     pub(in crate::speaker) connections: &'a Connections,
     pub(in crate::speaker) bfd: &'a Bindings,
     pub(in crate::speaker) feed: &'a Feed,
-    pub(in crate::speaker) turns: &'a Histogram,
+    pub(in crate::speaker) iterations: &'a Histogram,
     pub(in crate::speaker) now: Instant,
 }
 
@@ -135,7 +135,7 @@ impl SpeakerView<'_> {
         Measures {
             convergence: feed.convergence.clone(),
             batches: feed.batches.clone(),
-            turns: self.turns.clone(),
+            iterations: self.iterations.clone(),
             reads: self.connections.reads().clone(),
         }
     }

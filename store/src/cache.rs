@@ -39,7 +39,7 @@ pub struct Cached {
     /// When it was written.
     pub saved: SystemTime,
     /// Where and why the file ends early, as after a loss of power; what stands before that is what `snapshot` is.
-    pub torn: Option<String>,
+    pub truncated: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -54,7 +54,7 @@ struct Header {
 
 /// What follows is so many lines of what changed since the checksum before it.
 #[derive(Serialize, Deserialize)]
-struct Stretch {
+struct LogSection {
     revision: Revision,
     changes: usize,
     saved_unix: u64,
@@ -78,7 +78,7 @@ pub struct Entry<'a> {
 #[serde(untagged)]
 enum Changed<'a> {
     Put(Line<'a>),
-    Gone { gone: Cow<'a, str> },
+    Deleted { gone: Cow<'a, str> },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -162,7 +162,7 @@ impl Cache {
                 }
                 Err(why) => {
                     let (path, at) = (self.path.display(), lines.at);
-                    cached.torn =
+                    cached.truncated =
                         Some(format!("cache {path} line {at}: {why}; what stands before that is used"));
                     break;
                 }
@@ -217,19 +217,19 @@ impl<R: BufRead> Reader<R> {
         self.end()?;
         let Header { store_id, revision, saved_unix, .. } = header;
         let snapshot = Snapshot { revision, store_id, entries, ..Snapshot::default() };
-        Ok(Cached { snapshot, saved: since_epoch(saved_unix), torn: None })
+        Ok(Cached { snapshot, saved: since_epoch(saved_unix), truncated: None })
     }
 
     /// The next one with what changed, `None` at the end of the file.
-    fn stretch(&mut self) -> Result<Option<(Stretch, Vec<Change>)>, String> {
+    fn stretch(&mut self) -> Result<Option<(LogSection, Vec<Change>)>, String> {
         let Some(line) = self.line()? else { return Ok(None) };
-        let stretch: Stretch = parse(&line)?;
+        let stretch: LogSection = parse(&line)?;
         self.sum.add(&line);
         let mut changes = Vec::new();
         for _ in 0..stretch.changes {
             changes.push(match parse(&self.part()?)? {
                 Changed::Put(line) => Change::Put(line.into_entry()?),
-                Changed::Gone { gone } => Change::Delete { key: gone.into_owned() },
+                Changed::Deleted { gone } => Change::Delete { key: gone.into_owned() },
             });
         }
         self.end()?;
@@ -343,7 +343,7 @@ mod tests {
                 loaded.snapshot,
                 Snapshot { revision, store_id: "id".into(), entries: entries(), ..Snapshot::default() }
             );
-            assert!(loaded.saved.elapsed().unwrap() < Duration::from_secs(60) && loaded.torn.is_none());
+            assert!(loaded.saved.elapsed().unwrap() < Duration::from_secs(60) && loaded.truncated.is_none());
             let log = added(log);
             assert_eq!(cache.load().unwrap().unwrap().snapshot, changed());
             assert!(log.takes(1) && !log.takes(10_000), "a whole file is shorter then");
@@ -415,7 +415,12 @@ mod tests {
             assert_eq!(cached.snapshot.revision, if reached(stretch) { 10 } else { 8 }, "{at} of {stretch}");
             // A file may end where a stretch does.
             let ends = cut && [whole, stretch].iter().any(|end| at == *end || at + 1 == *end);
-            assert_eq!(cached.torn.is_none(), ends, "{at} of {whole}, {stretch}: {:?}", cached.torn);
+            assert_eq!(
+                cached.truncated.is_none(),
+                ends,
+                "{at} of {whole}, {stretch}: {:?}",
+                cached.truncated
+            );
         };
         for at in 0..good.len() - 1 {
             check(&good[..at], at, true);

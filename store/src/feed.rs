@@ -23,7 +23,7 @@ use super::cache::{Cache, Cached};
 use super::{
     Delta, History, KeyValue, Revision, Snapshot, Store, StoreError, Watch, WatchEvent, disjoint_prefixes,
 };
-use crate::feed::cache_writer::Copy;
+use crate::feed::cache_writer::CacheWriter;
 
 /// Events that wait for the consumer; then the watch waits too.
 const CAPACITY: usize = 256;
@@ -34,13 +34,13 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fr
 #[derive(Debug, Clone, PartialEq)]
 pub enum FeedEvent {
     /// At the very start, when there is a cache: the last state that was trusted. To be compared with the first
-    /// [`FeedEvent::Snapshot`], and to be run from when [`FeedEvent::Away`] comes instead.
+    /// [`FeedEvent::Snapshot`], and to be run from when [`FeedEvent::Unreachable`] comes instead.
     Cached(Cached),
     /// Everything in the prefixes: first, and again when the history between was lost or the store is another one.
     Snapshot {
         /// The entries, with the identity of the store.
         snapshot: Snapshot,
-        /// Counts snapshots; for [`Feed::trust`].
+        /// Counts snapshots; for [`Feed::confirm`].
         generation: u64,
     },
     /// The entries of prefixes that [`Feed::set_prefixes`] added; each is told once, also when a snapshot had it. Changes
@@ -57,14 +57,14 @@ pub enum FeedEvent {
     /// Nothing else up to this revision: what was told is fresh.
     Progress(Revision),
     /// The store cannot be reached or used.
-    Away {
+    Unreachable {
         /// Since when.
         since: SystemTime,
         /// What it said.
         reason: StoreError,
     },
     /// It answers again; what was told before Away goes on, nothing was missed.
-    Back,
+    Reconnected,
 }
 
 /// What a feed reads and where it keeps a copy.
@@ -80,7 +80,7 @@ pub struct FeedOptions {
 pub struct Feed {
     events: mpsc::Receiver<FeedEvent>,
     prefixes: watch::Sender<Vec<String>>,
-    trusted: watch::Sender<(u64, Revision)>,
+    confirmed: watch::Sender<(u64, Revision)>,
     task: JoinHandle<()>,
 }
 
@@ -90,7 +90,7 @@ impl Feed {
     pub fn start(runtime: &Handle, store: Arc<dyn Store>, options: FeedOptions) -> Self {
         let (sender, events) = mpsc::channel(CAPACITY);
         let (prefixes, wanted) = watch::channel(disjoint_prefixes(&options.prefixes));
-        let (trusted, trust) = watch::channel((0, 0));
+        let (confirmed, confirm) = watch::channel((0, 0));
         let task = Task {
             store,
             events: sender,
@@ -99,12 +99,12 @@ impl Feed {
             position: None,
             of: History::default(),
             floors: Vec::new(),
-            away: None,
+            outage: None,
             pause: BACK_OFF.0,
             generation: 0,
-            copy: options.cache.map(|path| Copy::new(Cache::new(&path), trust)),
+            copy: options.cache.map(|path| CacheWriter::new(Cache::new(&path), confirm)),
         };
-        Self { events, prefixes, trusted, task: runtime.spawn(task.run()) }
+        Self { events, prefixes, confirmed, task: runtime.spawn(task.run()) }
     }
 
     /// Waits for the next event. Cancel-safe. `None` only when its runtime ends.
@@ -124,8 +124,8 @@ impl Feed {
 
     /// Says that the snapshot of this generation, and what followed it up to this revision, is believed: it may replace
     /// the cache. What comes later may not, until that is believed too.
-    pub fn trust(&self, generation: u64, upto: Revision) {
-        self.trusted.send_replace((generation, upto));
+    pub fn confirm(&self, generation: u64, upto: Revision) {
+        self.confirmed.send_replace((generation, upto));
     }
 }
 
@@ -147,26 +147,26 @@ struct Task {
     of: History,
     /// Changes in this prefix up to this revision were told with the prefix.
     floors: Vec<(String, Revision)>,
-    away: Option<Absence>,
+    outage: Option<Outage>,
     pause: Duration,
     generation: u64,
-    copy: Option<Copy>,
+    copy: Option<CacheWriter>,
 }
 
 /// How long the store has been away.
-struct Absence {
+struct Outage {
     since: SystemTime,
     /// The consumer knows.
-    told: bool,
+    reported: bool,
 }
 
 /// The consumer is gone.
-struct Gone;
+struct FeedClosed;
 
 impl Task {
     async fn run(mut self) {
         // Gone is the only end.
-        let Gone = match self.load().await {
+        let FeedClosed = match self.load().await {
             Err(gone) => gone,
             Ok(()) => loop {
                 if let Err(gone) = self.round().await {
@@ -176,17 +176,17 @@ impl Task {
         };
     }
 
-    async fn load(&mut self) -> Result<(), Gone> {
+    async fn load(&mut self) -> Result<(), FeedClosed> {
         let Some(copy) = &self.copy else { return Ok(()) };
         let cache = copy.cache.clone();
-        let loaded = tokio::task::spawn_blocking(move || cache.load()).await.map_err(|_| Gone)?;
+        let loaded = tokio::task::spawn_blocking(move || cache.load()).await.map_err(|_| FeedClosed)?;
         match loaded {
             Ok(None) => Ok(()),
             Ok(Some(cached)) => {
-                if let Some(torn) = &cached.torn {
+                if let Some(torn) = &cached.truncated {
                     tracing::warn!(target: "tortie::store", "the cache of the store ends early: {torn}");
                 }
-                self.tell(FeedEvent::Cached(cached)).await
+                self.send(FeedEvent::Cached(cached)).await
             }
             Err(e) => {
                 tracing::error!(target: "tortie::store", error = %e, "the cache of the store is damaged");
@@ -196,7 +196,7 @@ impl Task {
     }
 
     /// From a list or the last revision to the end of one watch.
-    async fn round(&mut self) -> Result<(), Gone> {
+    async fn round(&mut self) -> Result<(), FeedClosed> {
         let after = match self.position {
             Some(revision) => revision,
             None => match self.list().await? {
@@ -217,13 +217,14 @@ impl Task {
         }
     }
 
-    async fn list(&mut self) -> Result<Option<Revision>, Gone> {
+    async fn list(&mut self) -> Result<Option<Revision>, FeedClosed> {
         let wanted = self.wanted.borrow_and_update().clone();
         match self.store.list(&wanted).await {
             Ok(snapshot) => {
                 self.back().await?;
                 let known = std::mem::replace(&mut self.prefixes, wanted);
-                let new = if self.generation == 0 { Vec::new() } else { uncovered(&self.prefixes, &known) };
+                let new =
+                    if self.generation == 0 { Vec::new() } else { missing_prefixes(&self.prefixes, &known) };
                 let added = (!new.is_empty()).then(|| part(&snapshot, new));
                 let revision = snapshot.revision;
                 self.of = snapshot.history();
@@ -233,9 +234,9 @@ impl Task {
                 if let Some(copy) = &mut self.copy {
                     copy.replace(&snapshot, self.generation);
                 }
-                self.tell(FeedEvent::Snapshot { snapshot, generation: self.generation }).await?;
+                self.send(FeedEvent::Snapshot { snapshot, generation: self.generation }).await?;
                 if let Some(added) = added {
-                    self.tell(added).await?;
+                    self.send(added).await?;
                 }
                 Ok(Some(revision))
             }
@@ -247,12 +248,12 @@ impl Task {
     }
 
     /// Takes over a changed set of prefixes; only what is new is read.
-    async fn add(&mut self, after: Revision) -> Result<Result<(), StoreError>, Gone> {
+    async fn add(&mut self, after: Revision) -> Result<Result<(), StoreError>, FeedClosed> {
         let wanted = self.wanted.borrow_and_update().clone();
         if wanted == self.prefixes {
             return Ok(Ok(()));
         }
-        let new = uncovered(&wanted, &self.prefixes);
+        let new = missing_prefixes(&wanted, &self.prefixes);
         if !new.is_empty() {
             let snapshot = match self.store.list(&new).await {
                 Ok(snapshot) => snapshot,
@@ -275,7 +276,7 @@ impl Task {
             if let Some(copy) = &mut self.copy {
                 copy.insert(&snapshot);
             }
-            self.tell(FeedEvent::Added { prefixes: new, snapshot }).await?;
+            self.send(FeedEvent::Added { prefixes: new, snapshot }).await?;
         }
         if let Some(copy) = &mut self.copy {
             copy.keep_only(&wanted);
@@ -284,24 +285,24 @@ impl Task {
         Ok(Ok(()))
     }
 
-    async fn follow(&mut self, mut watch: Box<dyn Watch>) -> Result<(), Gone> {
+    async fn follow(&mut self, mut watch: Box<dyn Watch>) -> Result<(), FeedClosed> {
         loop {
-            let due = self.copy.as_ref().and_then(Copy::due);
+            let due = self.copy.as_ref().and_then(CacheWriter::due);
             let event = tokio::select! {
                 event = watch.next() => event,
                 changed = self.wanted.changed() => {
-                    changed.map_err(|_| Gone)?;
+                    changed.map_err(|_| FeedClosed)?;
                     // `add` looks at it.
                     self.wanted.mark_changed();
                     return Ok(());
                 }
-                () = Copy::sleep(due) => {
+                () = CacheWriter::sleep(due) => {
                     if let Some(copy) = &mut self.copy {
                         copy.save(self.position.unwrap_or(0));
                     }
                     continue;
                 }
-                changed = Copy::changed(&mut self.copy) => {
+                changed = CacheWriter::changed(&mut self.copy) => {
                     changed?;
                     continue;
                 }
@@ -315,7 +316,7 @@ impl Task {
                 Ok(WatchEvent::Progress(revision)) => {
                     self.pause = BACK_OFF.0;
                     self.position = Some(self.position.unwrap_or(0).max(revision));
-                    self.tell(FeedEvent::Progress(revision)).await?;
+                    self.send(FeedEvent::Progress(revision)).await?;
                 }
                 Ok(WatchEvent::Compacted { oldest }) => {
                     tracing::info!(
@@ -332,7 +333,7 @@ impl Task {
         }
     }
 
-    async fn delta(&mut self, mut delta: Delta) -> Result<(), Gone> {
+    async fn delta(&mut self, mut delta: Delta) -> Result<(), FeedClosed> {
         if !self.floors.is_empty() {
             let floors = &self.floors;
             delta.changes.retain(|change| {
@@ -349,18 +350,18 @@ impl Task {
         if let Some(copy) = &mut self.copy {
             copy.apply(&delta);
         }
-        self.tell(FeedEvent::Delta(delta)).await
+        self.send(FeedEvent::Delta(delta)).await
     }
 
     /// One failure after a time of health is tried again at once and told only when that fails too.
-    async fn failed(&mut self, reason: StoreError) -> Result<(), Gone> {
-        let first = self.away.is_none() && self.position.is_some();
-        let away = self.away.get_or_insert_with(|| Absence { since: SystemTime::now(), told: false });
-        if !first && !away.told {
-            away.told = true;
-            let since = away.since;
+    async fn failed(&mut self, reason: StoreError) -> Result<(), FeedClosed> {
+        let first = self.outage.is_none() && self.position.is_some();
+        let outage = self.outage.get_or_insert_with(|| Outage { since: SystemTime::now(), reported: false });
+        if !first && !outage.reported {
+            outage.reported = true;
+            let since = outage.since;
             tracing::warn!(target: "tortie::store", error = %reason, "the store is away");
-            self.tell(FeedEvent::Away { since, reason }).await?;
+            self.send(FeedEvent::Unreachable { since, reason }).await?;
         }
         // What was told before it went away is worth keeping now more than ever.
         if let Some(copy) =
@@ -372,27 +373,27 @@ impl Task {
         self.pause = (self.pause * 2).min(BACK_OFF.1);
         tokio::select! {
             () = tokio::time::sleep(jittered) => Ok(()),
-            () = self.events.closed() => Err(Gone),
+            () = self.events.closed() => Err(FeedClosed),
         }
     }
 
-    async fn back(&mut self) -> Result<(), Gone> {
-        match self.away.take() {
-            Some(away) if away.told => {
+    async fn back(&mut self) -> Result<(), FeedClosed> {
+        match self.outage.take() {
+            Some(outage) if outage.reported => {
                 tracing::info!(target: "tortie::store", "the store is back");
-                self.tell(FeedEvent::Back).await
+                self.send(FeedEvent::Reconnected).await
             }
             _ => Ok(()),
         }
     }
 
-    async fn tell(&self, event: FeedEvent) -> Result<(), Gone> {
-        self.events.send(event).await.map_err(|_| Gone)
+    async fn send(&self, event: FeedEvent) -> Result<(), FeedClosed> {
+        self.events.send(event).await.map_err(|_| FeedClosed)
     }
 }
 
 /// The wanted prefixes that no known one covers.
-fn uncovered(wanted: &[String], known: &[String]) -> Vec<String> {
+fn missing_prefixes(wanted: &[String], known: &[String]) -> Vec<String> {
     let covered = |prefix: &String| known.iter().any(|known| prefix.starts_with(known.as_str()));
     wanted.iter().filter(|prefix| !covered(prefix)).cloned().collect()
 }

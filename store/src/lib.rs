@@ -26,7 +26,7 @@ use std::time::Duration;
 
 pub use cache::{Cache, Cached};
 pub use feed::{Feed, FeedEvent, FeedOptions};
-pub use metered::{Measured, Requests};
+pub use metered::{Metered, Requests};
 pub use options::{DEFAULT_URL, StoreOptions, StoreUrl, open};
 pub use txn::{MAX_TXN_BYTES, disjoint_prefixes, prefix_end, split};
 
@@ -229,7 +229,7 @@ pub trait Store: Send + Sync {
     }
     /// Gets in line with others on this machine who are going to read, decide and write, so that they do not fail each other's
     /// comparisons. A courtesy: nothing is right or wrong by it, and a store may have none.
-    async fn turn(&self) -> Option<Turn> {
+    async fn writer_lock(&self) -> Option<WriterLock> {
         None
     }
     /// Reads all keys with any of these prefixes, at one revision.
@@ -247,8 +247,12 @@ pub trait Store: Send + Sync {
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError>;
     /// The same for who has a turn: it ends as soon as the next in line can read what was written, which may be before it is
     /// durable. A turn that is still there afterwards goes on: after a conflict, and where the store has no such moment.
-    async fn commit_in_turn(&self, txn: Txn, turn: &mut Option<Turn>) -> Result<Outcome, StoreError> {
-        let _ = turn;
+    async fn commit_locked(
+        &self,
+        txn: Txn,
+        writer_lock: &mut Option<WriterLock>,
+    ) -> Result<Outcome, StoreError> {
+        let _ = writer_lock;
         self.commit(txn).await
     }
     /// Makes a lease that lives for `ttl` after the last [`Store::keep_alive`].
@@ -268,10 +272,10 @@ pub trait Store: Send + Sync {
     fn describe(&self) -> String;
 }
 
-/// A turn that [`Store::turn`] gave; it ends when this is dropped.
-pub struct Turn(Box<dyn std::any::Any + Send + Sync>);
+/// A turn that [`Store::writer_lock`] gave; it ends when this is dropped.
+pub struct WriterLock(Box<dyn std::any::Any + Send + Sync>);
 
-impl Turn {
+impl WriterLock {
     /// A turn that ends when `held` is dropped.
     #[must_use]
     pub fn new(held: impl std::any::Any + Send + Sync) -> Self {
@@ -279,7 +283,7 @@ impl Turn {
     }
 }
 
-impl std::fmt::Debug for Turn {
+impl std::fmt::Debug for WriterLock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Turn").field(&self.0.type_id()).finish()
     }
@@ -290,7 +294,7 @@ impl std::fmt::Debug for Turn {
 pub enum StoreError {
     /// Not reachable now; try again later.
     #[error("the store is away: {0}")]
-    Away(String),
+    Unreachable(String),
     /// The call can never succeed as it is (too many operations, a value too large, a key twice).
     #[error("refused: {0}")]
     Refused(String),
@@ -299,7 +303,7 @@ pub enum StoreError {
     LeaseEnded(LeaseId),
     /// No right to do this.
     #[error("the store denies access: {0}")]
-    Denied(String),
+    PermissionDenied(String),
     /// The store itself is unusable (newer schema, damaged file, network file system).
     #[error("{0}")]
     Unusable(String),

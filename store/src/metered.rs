@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{
-    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch,
+    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Watch, WriterLock,
 };
 use tortie_metrics::Table;
 
@@ -13,12 +13,12 @@ use tortie_metrics::Table;
 pub type Requests = Table<(&'static str, &'static str)>;
 
 /// Counts what goes through it.
-pub struct Measured {
+pub struct Metered {
     store: Arc<dyn Store>,
     requests: Arc<Requests>,
 }
 
-impl Measured {
+impl Metered {
     /// Around a store.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, requests: Arc<Requests>) -> Self {
@@ -35,10 +35,10 @@ impl Measured {
         let answer = request.await;
         let result = match &answer {
             Ok(answer) => of(answer),
-            Err(StoreError::Away(_)) => "away",
+            Err(StoreError::Unreachable(_)) => "away",
             Err(StoreError::Refused(_)) => "refused",
             Err(StoreError::LeaseEnded(_)) => "lease_ended",
-            Err(StoreError::Denied(_)) => "denied",
+            Err(StoreError::PermissionDenied(_)) => "denied",
             Err(StoreError::Unusable(_)) => "unusable",
         };
         self.requests.time((op, result), begin.elapsed());
@@ -55,7 +55,7 @@ fn committed(outcome: &Outcome) -> &'static str {
 }
 
 #[async_trait::async_trait]
-impl Store for Measured {
+impl Store for Metered {
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
         self.time("get", ok, self.store.get(key)).await
     }
@@ -72,8 +72,8 @@ impl Store for Measured {
         self.time("get", ok, self.store.read(keys, prefixes)).await
     }
 
-    async fn turn(&self) -> Option<Turn> {
-        self.store.turn().await
+    async fn writer_lock(&self) -> Option<WriterLock> {
+        self.store.writer_lock().await
     }
 
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
@@ -93,8 +93,12 @@ impl Store for Measured {
         self.time("commit", committed, self.store.commit(txn)).await
     }
 
-    async fn commit_in_turn(&self, txn: Txn, turn: &mut Option<Turn>) -> Result<Outcome, StoreError> {
-        self.time("commit", committed, self.store.commit_in_turn(txn, turn)).await
+    async fn commit_locked(
+        &self,
+        txn: Txn,
+        writer_lock: &mut Option<WriterLock>,
+    ) -> Result<Outcome, StoreError> {
+        self.time("commit", committed, self.store.commit_locked(txn, writer_lock)).await
     }
 
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError> {

@@ -13,7 +13,7 @@ use tortie_config::key::prefix;
 use tortie_config::resource::StoreSchema;
 
 use super::{
-    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch,
+    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Watch, WriterLock,
 };
 
 /// What this program knows.
@@ -83,8 +83,8 @@ impl Store for Guarded {
         self.store.read(keys, prefixes).await
     }
 
-    async fn turn(&self) -> Option<Turn> {
-        self.store.turn().await
+    async fn writer_lock(&self) -> Option<WriterLock> {
+        self.store.writer_lock().await
     }
 
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
@@ -105,9 +105,13 @@ impl Store for Guarded {
         self.store.commit(txn).await
     }
 
-    async fn commit_in_turn(&self, txn: Txn, turn: &mut Option<Turn>) -> Result<Outcome, StoreError> {
+    async fn commit_locked(
+        &self,
+        txn: Txn,
+        writer_lock: &mut Option<WriterLock>,
+    ) -> Result<Outcome, StoreError> {
         self.may_write(&txn).await?;
-        self.store.commit_in_turn(txn, turn).await
+        self.store.commit_locked(txn, writer_lock).await
     }
 
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError> {

@@ -10,17 +10,17 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 
-use super::Turn;
+use super::WriterLock;
 
 /// A stopped process must not hold up the others: after this time they go without a turn, and the comparisons decide.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Waits for the turn of `path`; `None` when it cannot be had. It ends when the answer is dropped: a closed file is unlocked.
-pub(super) async fn take(path: PathBuf) -> Option<Turn> {
+pub(super) async fn take(path: PathBuf) -> Option<WriterLock> {
     let file = open(&path).ok()?;
     // Mostly nobody else is there.
     match lock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => return Some(Turn::new(file)),
+        Ok(()) => return Some(WriterLock::new(file)),
         Err(Errno::WOULDBLOCK) => {}
         Err(_) => return None,
     }
@@ -33,7 +33,7 @@ pub(super) async fn take(path: PathBuf) -> Option<Turn> {
         }
     };
     std::thread::Builder::new().name("store-turn".to_owned()).spawn(wait).ok()?;
-    tokio::time::timeout(PATIENCE, taken).await.ok()?.ok().map(Turn::new)
+    tokio::time::timeout(PATIENCE, taken).await.ok()?.ok().map(WriterLock::new)
 }
 
 fn open(path: &Path) -> io::Result<File> {

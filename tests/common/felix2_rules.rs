@@ -3,7 +3,9 @@
 
 use std::fmt::Write as _;
 
-use tortie_config::digest;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha224};
 
 /// A host, by what its rules depend on.
 #[derive(Debug, Clone, Copy)]
@@ -34,11 +36,11 @@ const FAILSAFE_OUT: [(&str, u16); 6] =
 
 /// Felix's identifiers of rules: each is of the chain, of the rules before it and of itself (`RuleHashes` of iptables/rules.go).
 pub(crate) fn hashes(chain: &str, rules: &[String]) -> Vec<String> {
-    let mut hash = digest::sha224(chain.as_bytes());
+    let mut hash = Sha224::digest(chain);
     let each = rules.iter().map(|rule| {
         let text = format!("-A {chain} HASH {rule}");
-        hash = digest::sha224(&[hash.as_slice(), text.as_bytes()].concat());
-        digest::base64url(&hash)[..16].to_owned()
+        hash = Sha224::digest([hash.as_slice(), text.as_bytes()].concat());
+        BASE64_URL_SAFE_NO_PAD.encode(hash)[..16].to_owned()
     });
     each.collect()
 }

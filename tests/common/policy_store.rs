@@ -88,13 +88,13 @@ impl Policy {
             }
         };
         let changes = keys.iter().map(change).collect();
-        let dirty = self.model.apply(&Delta { revision, changes });
+        let changes = self.model.apply(&Delta { revision, changes });
         let mut delta = if self.serial == 1 {
             let (engine, delta) = Engine::new(&self.model);
             self.engine = engine;
             delta
         } else {
-            self.engine.update(&self.model, &dirty.touched)
+            self.engine.update(&self.model, &changes.touched)
         };
         edit(&mut delta);
         delta.apply(&mut self.ruleset);

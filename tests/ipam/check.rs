@@ -1,14 +1,16 @@
 //! What `check` finds, and that mending ends with nothing found.
 
-use tortie_engine::ipam::check::{Evidence, Finding, Kind, Mended, Picture, RESERVED, Seen, findings};
-use tortie_engine::ipam::{Request, Space};
+use tortie_engine::ipam::check::{
+    AddressInUse, Evidence, Finding, IpamState, Kind, RESERVED, RepairOutcome, findings,
+};
+use tortie_engine::ipam::{AllocationRequest, Keyspace};
 use tortie_net::Cidr;
 
 use crate::rig::*;
 
 async fn look(rig: &Rig, evidence: &Evidence) -> Vec<Finding> {
-    let picture = Picture::load(rig.store.as_ref(), &Space::Global).await.unwrap();
-    findings(&picture, evidence)
+    let ipam_state = IpamState::load(rig.store.as_ref(), &Keyspace::Global).await.unwrap();
+    findings(&ipam_state, evidence)
 }
 
 fn on(host: &str) -> Evidence {
@@ -32,17 +34,17 @@ async fn endpoint(rig: &Rig, host: &str, workload: &str, addr: &str) {
     rig.put(&format!("/calico/v1/host/{host}/workload/cni/{workload}/endpoint/eth0"), &value).await;
 }
 
-fn by(host: &str, handle: &str, count: u32) -> Request {
-    Request { attributes: attributes(&[("node", host)]), ..held(any(host, count), handle) }
+fn by(host: &str, handle: &str, count: u32) -> AllocationRequest {
+    AllocationRequest { attributes: attributes(&[("node", host)]), ..held(any(host, count), handle) }
 }
 
 /// Mends all, says what became of each, and finds nothing mendable after it.
-async fn repair_all(rig: &Rig, evidence: &Evidence) -> Vec<Mended> {
+async fn repair_all(rig: &Rig, evidence: &Evidence) -> Vec<RepairOutcome> {
     let found = look(rig, evidence).await;
-    let mended = rig.ipam.release_from_check(&found).await.unwrap();
+    let repaired = rig.ipam.release_from_check(&found).await.unwrap();
     let again = look(rig, evidence).await;
     assert!(again.iter().all(|finding| finding.fix.is_none()), "{again:?}");
-    mended
+    repaired
 }
 
 #[tokio::test]
@@ -53,14 +55,14 @@ async fn leaked_addresses_are_told_from_those_in_use() {
     let theirs = addrs(&rig.assign(&by("h2", "b", 1)).await);
     endpoint(&rig, "h1", "w", &given[0]).await;
     let mut evidence = on("h1");
-    evidence.seen.push(Seen { addr: addr(&given[1]), place: "eth0 in /run/netns/x".to_owned() });
+    evidence.seen.push(AddressInUse { addr: addr(&given[1]), place: "eth0 in /run/netns/x".to_owned() });
     let found = look(&rig, &evidence).await;
     assert_eq!(kinds(&found), [(Kind::Leaked, given[2].as_str()), (Kind::Unproven, theirs[0].as_str())]);
     assert!(found[0].evidence.contains("`a` on h1"), "{}", found[0].evidence);
     evidence.blind.push("/proc/7/ns/net".to_owned());
     assert_eq!(look(&rig, &evidence).await[0].kind, Kind::Unproven, "a blind spot proves nothing");
     evidence.blind.clear();
-    assert_eq!(repair_all(&rig, &evidence).await, [Mended::Done, Mended::ByHand]);
+    assert_eq!(repair_all(&rig, &evidence).await, [RepairOutcome::Done, RepairOutcome::NeedsPerson]);
     assert!(rig.ipam.lookup(addr(&given[2])).await.unwrap().is_none());
     assert_eq!(rig.handle("a").await.unwrap().blocks.values().sum::<u32>(), 2);
 }
@@ -72,7 +74,7 @@ async fn reserved_addresses_are_left() {
     known(&rig, &["h1"]).await;
     for host in ["h1", "gone"] {
         let attributes = attributes(&[("node", host), ("type", RESERVED)]);
-        rig.assign(&Request { attributes, ..any(host, 1) }).await;
+        rig.assign(&AllocationRequest { attributes, ..any(host, 1) }).await;
     }
     let found = look(&rig, &on("h1")).await;
     let leaked: Vec<_> = found.iter().filter(|finding| finding.kind == Kind::Leaked).collect();
@@ -86,7 +88,7 @@ async fn what_was_given_out_lately_is_passed_over() {
     let rig = Rig::new(&["10.0.0.0/24"]).await;
     for (n, given) in ["2026-01-02T03:04:05Z", "2026-01-02 03:04:07.5 +0000 UTC"].into_iter().enumerate() {
         let attributes = attributes(&[("node", "h1"), ("timestamp", given)]);
-        rig.assign(&Request { attributes, ..held(any("h1", 1), &n.to_string()) }).await;
+        rig.assign(&AllocationRequest { attributes, ..held(any("h1", 1), &n.to_string()) }).await;
     }
     for (since, leaked) in
         [("2026-01-02T03:04:05Z", 0), ("2026-01-02T03:04:06Z", 1), ("2026-01-02T03:04:08Z", 2)]
@@ -103,7 +105,7 @@ async fn an_address_that_got_another_holder_is_not_released() {
     let found = look(&rig, &on("h1")).await;
     rig.ipam.release_handle("old").await.unwrap();
     rig.assign(&held(exact("h1", &given[0].addr.to_string()), "new")).await;
-    assert_eq!(rig.ipam.release_from_check(&found).await.unwrap(), [Mended::Changed]);
+    assert_eq!(rig.ipam.release_from_check(&found).await.unwrap(), [RepairOutcome::Changed]);
     assert_eq!(rig.ipam.lookup(given[0].addr).await.unwrap().unwrap().handle.as_deref(), Some("new"));
 }
 
@@ -115,7 +117,7 @@ async fn a_host_that_is_gone_leaves_leaks_and_ownerless_blocks() {
     let (addr, block) = (given[0].addr.to_string(), given[0].block.to_string());
     let found = look(&rig, &Evidence::default()).await;
     assert_eq!(kinds(&found), [(Kind::Leaked, addr.as_str()), (Kind::Ownerless, block.as_str())]);
-    assert_eq!(repair_all(&rig, &Evidence::default()).await, [Mended::Done, Mended::Done]);
+    assert_eq!(repair_all(&rig, &Evidence::default()).await, [RepairOutcome::Done, RepairOutcome::Done]);
     assert_eq!(rig.keys().await, Vec::<String>::new());
 }
 
@@ -127,7 +129,7 @@ async fn unaccounted_and_duplicate_addresses_need_a_person() {
     endpoint(&rig, "h2", "three", "172.16.0.1").await;
     let mut evidence = on("h1");
     for place in ["eth0 in a", "eth0 in b"] {
-        evidence.seen.push(Seen { addr: addr("10.0.0.10"), place: place.to_owned() });
+        evidence.seen.push(AddressInUse { addr: addr("10.0.0.10"), place: place.to_owned() });
     }
     let found = look(&rig, &evidence).await;
     assert_eq!(
@@ -172,7 +174,9 @@ async fn handles_and_affinities_are_brought_into_agreement() {
     want.sort();
     want.splice(0..0, [(Kind::Handle, "a"), (Kind::Handle, "stale")]);
     assert_eq!(kinds(&found), want);
-    assert!(repair_all(&rig, &Evidence::default()).await.iter().all(|mended| *mended == Mended::Done));
+    assert!(
+        repair_all(&rig, &Evidence::default()).await.iter().all(|repaired| *repaired == RepairOutcome::Done)
+    );
     assert_eq!(look(&rig, &Evidence::default()).await, []);
     assert_eq!(rig.handle("a").await.unwrap().blocks[&block], 2);
     assert_eq!(rig.affinity("h1", &block.to_string()).await.as_deref(), Some(r#"{"state":"confirmed"}"#));

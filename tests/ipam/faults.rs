@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rand::Rng;
-use tortie_engine::ipam::{Ipam, Request};
+use tortie_engine::ipam::{AllocationRequest, Ipam};
 use tortie_store::{
-    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch,
+    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Watch, WriterLock,
 };
 
 /// What a dead caller is told; nobody tries again after it.
@@ -43,7 +43,7 @@ pub(crate) struct Faulty {
     /// Values that were read.
     pub(crate) values: AtomicUsize,
     /// The next commit is done, then this is asked for by somebody else, then the answer of the commit is lost.
-    pub(crate) meanwhile: Mutex<Option<(Ipam, Request)>>,
+    pub(crate) meanwhile: Mutex<Option<(Ipam, AllocationRequest)>>,
 }
 
 impl Faulty {
@@ -64,7 +64,7 @@ impl Faulty {
         }
         if rand::rng().random_bool(0.5) {
             self.hits.count(&format!("{place}: lost"));
-            Err(StoreError::Away("lost here".to_owned()))
+            Err(StoreError::Unreachable("lost here".to_owned()))
         } else {
             self.hits.count(&format!("{place}: killed"));
             Err(StoreError::Unusable(KILLED.to_owned()))
@@ -100,7 +100,7 @@ impl Store for Faulty {
         self.values.fetch_add(read.0.len() + read.1.entries.len(), Ordering::Relaxed);
         Ok(read)
     }
-    async fn turn(&self) -> Option<Turn> {
+    async fn writer_lock(&self) -> Option<WriterLock> {
         // Nobody waits for anybody: the comparisons alone have to hold.
         None
     }
@@ -120,7 +120,7 @@ impl Store for Faulty {
         if let Some((ipam, request)) = meanwhile {
             assert!(matches!(self.inner.commit(txn).await, Ok(Outcome::Committed(_))));
             ipam.assign(&request).await.unwrap();
-            return Err(StoreError::Away("lost here".to_owned()));
+            return Err(StoreError::Unreachable("lost here".to_owned()));
         }
         self.around("commit", self.inner.commit(txn)).await
     }

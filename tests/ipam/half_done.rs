@@ -98,7 +98,7 @@ async fn handles_of_others_over_count_and_stand_elsewhere() {
     // Counts of Calico 2.x are of what was asked for, and name blocks that are gone.
     let old = r#"{"block": {"10.0.0.64/26": 5, "10.0.0.192/26": 2}}"#;
     rig.put("/calico/ipam/v2/handle/old", old).await;
-    assert_eq!(rig.ipam.held_by("old").await.unwrap(), [addr("10.0.0.67")]);
+    assert_eq!(rig.ipam.allocated_to("old").await.unwrap(), [addr("10.0.0.67")]);
     let given = rig.assign(&held(any("h1", 1), "old")).await;
     rig.ipam.release(&[given[0].addr], None).await.unwrap();
     assert_eq!(

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tortie_engine::ipam::{Ipam, Request};
+use tortie_engine::ipam::{AllocationRequest, Ipam};
 
 use crate::faults::Faulty;
 use crate::rig::*;
 
 /// A caller whose next commit is done and not answered; `other` is asked for by somebody else in between.
-fn loses(rig: &Rig, other: Request) -> Ipam {
+fn loses(rig: &Rig, other: AllocationRequest) -> Ipam {
     let faulty = Faulty::new(Arc::clone(&rig.store), 1);
     faulty.armed.store(false, Ordering::Relaxed);
     *faulty.meanwhile.lock().unwrap() = Some((rig.ipam.clone(), other));
@@ -22,7 +22,7 @@ async fn an_assignment_is_found_by_its_handle() {
     let caller = loses(&rig, held(any("h1", 1), "other"));
     let given = caller.assign(&held(any("h1", 2), "mine")).await.unwrap();
     assert_eq!(addrs(&given), ["10.0.0.0", "10.0.0.1"]);
-    assert_eq!(rig.ipam.held_by("mine").await.unwrap().len(), 2, "and not given twice");
+    assert_eq!(rig.ipam.allocated_to("mine").await.unwrap().len(), 2, "and not given twice");
 }
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn an_address_that_somebody_else_got_meanwhile_is_his() {
         let caller = loses(&rig, held(exact("h1", &mine.to_string()), "other"));
         let released = caller.release(&[mine], holder).await.unwrap();
         assert_eq!((released.released, released.kept.len()), (vec![mine], 0));
-        assert_eq!(rig.ipam.held_by("other").await.unwrap(), [mine]);
+        assert_eq!(rig.ipam.allocated_to("other").await.unwrap(), [mine]);
     }
     // Two that nothing tells apart: nobody guesses.
     let rig = Rig::new(&["10.0.0.0/26"]).await;
@@ -56,5 +56,5 @@ async fn the_release_of_a_handle_tells_what_it_had() {
     let mine = rig.assign(&held(any("h1", 1), "mine")).await[0].addr;
     let caller = loses(&rig, held(exact("h1", &mine.to_string()), "other"));
     assert_eq!(caller.release_handle("mine").await.unwrap(), [mine]);
-    assert_eq!(rig.ipam.held_by("other").await.unwrap(), [mine]);
+    assert_eq!(rig.ipam.allocated_to("other").await.unwrap(), [mine]);
 }

@@ -10,8 +10,8 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::{Affinity, AffinityState, Block, BlockAffinity};
-use tortie_engine::ipam::check::{Evidence, Finding, Kind, Mended, Picture, findings};
-use tortie_engine::ipam::{Ipam, IpamError, Range, Request, Space, Want};
+use tortie_engine::ipam::check::{Evidence, Finding, IpamState, Kind, RepairOutcome, findings};
+use tortie_engine::ipam::{AddressRange, AddressRequest, AllocationRequest, Ipam, IpamError, Keyspace};
 use tortie_store::{Compare, Op, Store, Txn};
 
 use crate::common::etcd::{Cluster, Security};
@@ -76,19 +76,27 @@ impl Client {
         }
     }
 
-    fn want(&mut self) -> Want {
+    fn want(&mut self) -> AddressRequest {
         match self.rng.random_range(0..10) {
-            0..5 => Want::Any { family: IpFamily::V4, count: self.rng.random_range(1..5), pools: vec![] },
-            5..6 => Want::Any { family: IpFamily::V4, count: 1, pools: vec![cidr(SMALL)] },
-            6..7 => Want::Any { family: IpFamily::V6, count: self.rng.random_range(1..20), pools: vec![] },
-            7..9 => Want::Exact(cidr(POOL).nth(self.rng.random_range(0..256)).unwrap()),
-            _ => Want::OneOf(vec![
-                Range::of(cidr("172.16.0.0/24")),
-                Range::of(cidr("10.9.0.8/29")),
-                Range {
+            0..5 => AddressRequest::Any {
+                family: IpFamily::V4,
+                count: self.rng.random_range(1..5),
+                pools: vec![],
+            },
+            5..6 => AddressRequest::Any { family: IpFamily::V4, count: 1, pools: vec![cidr(SMALL)] },
+            6..7 => AddressRequest::Any {
+                family: IpFamily::V6,
+                count: self.rng.random_range(1..20),
+                pools: vec![],
+            },
+            7..9 => AddressRequest::Exact(cidr(POOL).nth(self.rng.random_range(0..256)).unwrap()),
+            _ => AddressRequest::OneOf(vec![
+                AddressRange::of(cidr("172.16.0.0/24")),
+                AddressRange::of(cidr("10.9.0.8/29")),
+                AddressRange {
                     first: Some(addr("10.0.0.100")),
                     last: Some(addr("10.0.0.140")),
-                    ..Range::of(cidr(POOL))
+                    ..AddressRange::of(cidr(POOL))
                 },
             ]),
         }
@@ -97,14 +105,14 @@ impl Client {
     async fn assign(&mut self) {
         self.counter += 1;
         let handle = format!("{}.{}", self.name, self.counter);
-        let wants = (0..self.rng.random_range(1..3)).map(|_| self.want()).collect();
-        let request = Request {
+        let addresses = (0..self.rng.random_range(1..3)).map(|_| self.want()).collect();
+        let request = AllocationRequest {
             host: self.host.clone(),
-            wants,
+            addresses,
             handle: Some(handle.clone()),
             attributes: attributes(&[("node", &self.host)]),
             partial: self.rng.random_bool(0.2),
-            ..Request::default()
+            ..AllocationRequest::default()
         };
         match self.ipam.assign(&request).await {
             Ok(given) => {
@@ -201,12 +209,12 @@ impl Client {
     }
 }
 
-async fn picture(store: &dyn Store) -> Picture {
-    Picture::load(store, &Space::Global).await.unwrap()
+async fn ipam_state(store: &dyn Store) -> IpamState {
+    IpamState::load(store, &Keyspace::Global).await.unwrap()
 }
 
-fn allocated(picture: &Picture) -> BTreeMap<IpAddr, String> {
-    let blocks = picture.blocks.iter();
+fn allocated(ipam_state: &IpamState) -> BTreeMap<IpAddr, String> {
+    let blocks = ipam_state.blocks.iter();
     blocks
         .flat_map(|(cidr, stored)| {
             stored.value.allocated().map(|(ordinal, attribute)| {
@@ -217,11 +225,11 @@ fn allocated(picture: &Picture) -> BTreeMap<IpAddr, String> {
 }
 
 /// Everything that is wrong, whichever host is asked.
-fn wrong(picture: &Picture) -> Vec<Finding> {
+fn wrong(ipam_state: &IpamState) -> Vec<Finding> {
     let mut all: Vec<Finding> = Vec::new();
     for n in 0..HOSTS {
         let evidence = Evidence { host: Some(format!("h{n}")), ..Evidence::default() };
-        let found = findings(picture, &evidence);
+        let found = findings(ipam_state, &evidence);
         all.extend(found.into_iter().filter(|finding| finding.kind != Kind::Unproven));
     }
     all.sort_by(|a, b| (a.kind, &a.subject).cmp(&(b.kind, &b.subject)));
@@ -282,7 +290,7 @@ async fn settle(rig: &Rig, truth: &Truth) {
         rig.put(&format!("/calico/v1/host/{host}/workload/cni/{n}/endpoint/eth0"), &value.to_string()).await;
         hosts.insert(*addr, host);
     }
-    let before = picture(rig.store.as_ref()).await;
+    let before = ipam_state(rig.store.as_ref()).await;
     let stored = allocated(&before);
     for (addr, handle) in &truth.held {
         assert_eq!(stored.get(addr), Some(handle), "{addr} was lost");
@@ -306,9 +314,9 @@ async fn settle(rig: &Rig, truth: &Truth) {
     // Ours are never half done: what disagrees is from the writer that stops half way, or leaked.
     let kinds: BTreeSet<Kind> = found.iter().map(|finding| finding.kind).collect();
     assert!(kinds.is_subset(&[Kind::Leaked, Kind::Affinity].into()), "{found:#?}");
-    let mended = rig.ipam.release_from_check(&found).await.unwrap();
-    assert!(mended.iter().all(|mended| *mended == Mended::Done), "{mended:?}");
-    let after = picture(rig.store.as_ref()).await;
+    let repaired = rig.ipam.release_from_check(&found).await.unwrap();
+    assert!(repaired.iter().all(|repaired| *repaired == RepairOutcome::Done), "{repaired:?}");
+    let after = ipam_state(rig.store.as_ref()).await;
     assert_eq!(wrong(&after), []);
     assert_eq!(allocated(&after), truth.held, "read back, the store equals the model");
     for n in 0..HOSTS {

@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use tortie_engine::ipam::check::{Evidence, Kind, Picture, findings};
-use tortie_engine::ipam::{Ipam, Space};
+use tortie_engine::ipam::check::{Evidence, IpamState, Kind, findings};
+use tortie_engine::ipam::{Ipam, Keyspace};
 use tortie_store::{Store, StoreOptions};
 
 use crate::common::etcd::{Cluster, Security};
@@ -66,10 +66,10 @@ async fn at_once(url: &str, store: &Arc<dyn Store>, hosts: &[String], count: u32
     assert_eq!(got.len(), hosts.len() * count.div_ceil(2) as usize);
     let unique: BTreeSet<IpAddr> = got.iter().copied().collect();
     assert_eq!(unique.len(), got.len(), "an address was given twice");
-    let picture = Picture::load(store.as_ref(), &Space::Global).await.unwrap();
-    let stored = picture.blocks.values().map(|block| block.value.allocated().count()).sum::<usize>();
+    let ipam_state = IpamState::load(store.as_ref(), &Keyspace::Global).await.unwrap();
+    let stored = ipam_state.blocks.values().map(|block| block.value.allocated().count()).sum::<usize>();
     assert_eq!(stored, got.len());
-    let found = findings(&picture, &Evidence::default());
+    let found = findings(&ipam_state, &Evidence::default());
     assert!(found.iter().all(|finding| finding.kind == Kind::Unproven), "{found:?}");
 }
 

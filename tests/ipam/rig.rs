@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::{Block, Handle};
-use tortie_engine::ipam::{Assignment, Ipam, IpamError, Request, Space, Want};
+use tortie_engine::ipam::{AddressRequest, Allocation, AllocationRequest, Ipam, IpamError, Keyspace};
 use tortie_net::Cidr;
 use tortie_store::sqlite::SqliteStore;
 use tortie_store::{KeyValue, Op, Store, Txn};
@@ -25,38 +25,38 @@ pub(crate) fn addr(text: &str) -> IpAddr {
 }
 
 /// `count` addresses of any pool.
-pub(crate) fn any(host: &str, count: u32) -> Request {
+pub(crate) fn any(host: &str, count: u32) -> AllocationRequest {
     from(host, count, &[])
 }
 
-pub(crate) fn from(host: &str, count: u32, pools: &[&str]) -> Request {
+pub(crate) fn from(host: &str, count: u32, pools: &[&str]) -> AllocationRequest {
     let family =
         if pools.first().is_some_and(|pool| pool.contains(':')) { IpFamily::V6 } else { IpFamily::V4 };
     let pools = pools.iter().map(|pool| cidr(pool)).collect();
-    request(host, Want::Any { family, count, pools })
+    request(host, AddressRequest::Any { family, count, pools })
 }
 
-pub(crate) fn exact(host: &str, text: &str) -> Request {
-    request(host, Want::Exact(addr(text)))
+pub(crate) fn exact(host: &str, text: &str) -> AllocationRequest {
+    request(host, AddressRequest::Exact(addr(text)))
 }
 
-pub(crate) fn request(host: &str, want: Want) -> Request {
-    Request { host: host.to_owned(), wants: vec![want], ..Request::default() }
+pub(crate) fn request(host: &str, want: AddressRequest) -> AllocationRequest {
+    AllocationRequest { host: host.to_owned(), addresses: vec![want], ..AllocationRequest::default() }
 }
 
-pub(crate) fn held(request: Request, handle: &str) -> Request {
-    Request { handle: Some(handle.to_owned()), ..request }
+pub(crate) fn held(request: AllocationRequest, handle: &str) -> AllocationRequest {
+    AllocationRequest { handle: Some(handle.to_owned()), ..request }
 }
 
 pub(crate) fn attributes(pairs: &[(&str, &str)]) -> serde_json::Map<String, serde_json::Value> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect()
 }
 
-pub(crate) fn addrs(given: &[Assignment]) -> Vec<String> {
+pub(crate) fn addrs(given: &[Allocation]) -> Vec<String> {
     given.iter().map(|given| given.addr.to_string()).collect()
 }
 
-pub(crate) fn blocks(given: &[Assignment]) -> Vec<Cidr> {
+pub(crate) fn blocks(given: &[Allocation]) -> Vec<Cidr> {
     let mut blocks: Vec<Cidr> = given.iter().map(|given| given.block).collect();
     blocks.sort();
     blocks.dedup();
@@ -82,7 +82,7 @@ impl Rig {
     }
 
     pub(crate) async fn pool(&self, pool: &str, value: &str) {
-        self.put(&Space::Global.pool(&cidr(pool)), value).await;
+        self.put(&Keyspace::Global.pool(&cidr(pool)), value).await;
     }
 
     pub(crate) async fn put(&self, key: &str, value: &str) {
@@ -94,12 +94,12 @@ impl Rig {
         self.put(&Key::IpamConfig.to_string(), value).await;
     }
 
-    pub(crate) async fn assign(&self, request: &Request) -> Vec<Assignment> {
+    pub(crate) async fn assign(&self, request: &AllocationRequest) -> Vec<Allocation> {
         self.ipam.assign(request).await.unwrap()
     }
 
     /// The error of a request that must fail and write nothing.
-    pub(crate) async fn refused(&self, request: &Request) -> IpamError {
+    pub(crate) async fn refused(&self, request: &AllocationRequest) -> IpamError {
         let before = self.store.list(&["/calico/".to_owned()]).await.unwrap();
         let error = self.ipam.assign(request).await.expect_err("must fail");
         let after = self.store.list(&["/calico/".to_owned()]).await.unwrap();

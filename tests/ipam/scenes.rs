@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::{Attribute, Block, BlockAffinity};
-use tortie_engine::ipam::{Ipam, IpamError, Range, Request, Space, Want};
+use tortie_engine::ipam::{AddressRange, AddressRequest, AllocationRequest, Ipam, IpamError, Keyspace};
 use tortie_net::Cidr;
 use tortie_store::{Op, Store, Txn, split};
 
@@ -16,8 +16,10 @@ use crate::rig::*;
 #[tokio::test]
 async fn a_host_claims_a_block_and_stays_in_it() {
     let rig = Rig::new(&["10.0.0.0/16"]).await;
-    let request =
-        Request { attributes: attributes(&[("node", "h1"), ("pod", "p")]), ..held(any("h1", 2), "net.c1") };
+    let request = AllocationRequest {
+        attributes: attributes(&[("node", "h1"), ("pod", "p")]),
+        ..held(any("h1", 2), "net.c1")
+    };
     let first = rig.assign(&request).await;
     let block = first[0].block;
     assert_eq!(block.len(), 26);
@@ -101,7 +103,7 @@ async fn hosts_borrow_when_all_blocks_are_taken_unless_affinity_is_strict() {
         assert_ne!(one, two);
         if strict {
             let error = rig.refused(&any("h3", 1)).await;
-            assert!(matches!(error, IpamError::Full { wanted: 1, free: 0, .. }), "{error}");
+            assert!(matches!(error, IpamError::Full { requested: 1, free: 0, .. }), "{error}");
             let text = rig.refused(&exact("h3", &one.nth(9).unwrap().to_string())).await.to_string();
             assert!(text.contains("of host h1") && text.contains("strict"), "{text}");
         } else {
@@ -109,7 +111,7 @@ async fn hosts_borrow_when_all_blocks_are_taken_unless_affinity_is_strict() {
             assert_eq!(blocks(&borrowed), [one.min(two), one.max(two)]);
             assert!(rig.affinity("h3", &one.to_string()).await.is_none(), "borrowing makes no owner");
             assert!(matches!(rig.refused(&any("h3", 1)).await, IpamError::Full { .. }));
-            let partial = Request { partial: true, ..any("h3", 3) };
+            let partial = AllocationRequest { partial: true, ..any("h3", 3) };
             assert_eq!(rig.assign(&partial).await, []);
         }
     }
@@ -134,7 +136,7 @@ async fn disabled_pools_serve_what_a_host_has_left_in_them_and_no_more() {
 async fn pools_are_chosen_in_the_order_of_keys_or_by_name() {
     let rig = Rig::new(&["10.5.0.0/26", "10.4.0.0/26", "fd00:1::/64", "192.168.0.0/16"]).await;
     rig.pool("10.3.0.0/26", r#"{"ipam": false}"#).await;
-    let pool = |given: &[tortie_engine::ipam::Assignment]| given[0].pool.to_string();
+    let pool = |given: &[tortie_engine::ipam::Allocation]| given[0].pool.to_string();
     assert_eq!(pool(&rig.assign(&any("h1", 1)).await), "10.4.0.0/26");
     assert_eq!(pool(&rig.assign(&from("h1", 1, &["192.168.0.0/16"])).await), "192.168.0.0/16");
     assert_eq!(pool(&rig.assign(&from("h1", 1, &["fd00:1::/64"])).await), "fd00:1::/64");
@@ -143,7 +145,10 @@ async fn pools_are_chosen_in_the_order_of_keys_or_by_name() {
     assert_eq!(rig.refused(&from("h1", 1, &["10.3.0.0/26"])).await.code(), "unknown-pool");
     let text = rig.refused(&exact("h1", "172.16.0.1")).await.to_string();
     assert!(text.starts_with("172.16.0.1 lies in no pool; the pools are"), "{text}");
-    let mixed = request("h1", Want::Any { family: IpFamily::V6, count: 1, pools: vec![cidr("10.4.0.0/26")] });
+    let mixed = request(
+        "h1",
+        AddressRequest::Any { family: IpFamily::V6, count: 1, pools: vec![cidr("10.4.0.0/26")] },
+    );
     assert_eq!(rig.refused(&mixed).await.code(), "bad-request");
     let none = Rig::new(&[]).await;
     let text = none.refused(&any("h1", 1)).await.to_string();
@@ -153,15 +158,19 @@ async fn pools_are_chosen_in_the_order_of_keys_or_by_name() {
 #[tokio::test]
 async fn several_wants_are_all_or_nothing() {
     let rig = Rig::new(&["10.0.0.0/26"]).await;
-    let want = |family| Want::Any { family, count: 1, pools: vec![] };
-    let both = Request { wants: vec![want(IpFamily::V4), want(IpFamily::V6)], ..held(any("h1", 1), "h") };
+    let want = |family| AddressRequest::Any { family, count: 1, pools: vec![] };
+    let both = AllocationRequest {
+        addresses: vec![want(IpFamily::V4), want(IpFamily::V6)],
+        ..held(any("h1", 1), "h")
+    };
     assert_eq!(rig.refused(&both).await, IpamError::NoPools(IpFamily::V6));
     rig.pool("fd00::/64", "{}").await;
     let given = rig.assign(&both).await;
     assert_eq!(given.iter().map(|given| given.addr.is_ipv4()).collect::<Vec<_>>(), [true, false]);
     assert_eq!(given[1].block.len(), 122);
     assert_eq!(rig.handle("h").await.unwrap().blocks.len(), 2);
-    let twice = Request { wants: vec![Want::Exact(addr("10.0.0.9")); 2], ..any("h1", 1) };
+    let twice =
+        AllocationRequest { addresses: vec![AddressRequest::Exact(addr("10.0.0.9")); 2], ..any("h1", 1) };
     assert_eq!(rig.refused(&twice).await.code(), "taken");
 }
 
@@ -172,7 +181,7 @@ async fn a_named_address_claims_its_block_or_is_taken() {
     assert_eq!(given[0].block, cidr("10.0.7.64/26"));
     assert_eq!(rig.affinity("h1", "10.0.7.64/26").await.unwrap(), r#"{"state":"confirmed"}"#);
     let error = rig.refused(&exact("h1", "10.0.7.77")).await;
-    assert_eq!(error, IpamError::Taken { addr: addr("10.0.7.77"), holder: Some("first".to_owned()) });
+    assert_eq!(error, IpamError::AddressInUse { addr: addr("10.0.7.77"), holder: Some("first".to_owned()) });
     let other = rig.assign(&held(exact("h2", "10.0.7.78"), "second")).await;
     assert_eq!(other[0].block, cidr("10.0.7.64/26"), "borrowed");
     assert!(rig.affinity("h2", "10.0.7.64/26").await.is_none());
@@ -185,17 +194,18 @@ async fn a_named_address_claims_its_block_or_is_taken() {
 #[tokio::test]
 async fn ranges_give_one_address_each_from_the_first_that_has_room() {
     let rig = Rig::new(&["10.0.0.0/24", "fd00::/112"]).await;
-    let range = |subnet: &str, first: &str, last: &str, except: &[&str]| Range {
+    let range = |subnet: &str, first: &str, last: &str, except: &[&str]| AddressRange {
         first: Some(addr(first)),
         last: Some(addr(last)),
         except: except.iter().map(|text| addr(text)).collect(),
-        ..Range::of(cidr(subnet))
+        ..AddressRange::of(cidr(subnet))
     };
     let small = range("10.0.0.128/29", "10.0.0.129", "10.0.0.131", &["10.0.0.130"]);
-    let next = Range::of(cidr("10.0.0.192/30"));
-    let outside = Range::of(cidr("172.16.0.0/24"));
-    let one_of =
-        |ranges: &[&Range]| request("h1", Want::OneOf(ranges.iter().map(|range| (*range).clone()).collect()));
+    let next = AddressRange::of(cidr("10.0.0.192/30"));
+    let outside = AddressRange::of(cidr("172.16.0.0/24"));
+    let one_of = |ranges: &[&AddressRange]| {
+        request("h1", AddressRequest::OneOf(ranges.iter().map(|range| (*range).clone()).collect()))
+    };
     let mut got = Vec::new();
     for _ in 0..6 {
         got.extend(addrs(&rig.assign(&one_of(&[&outside, &small, &next])).await));
@@ -212,7 +222,8 @@ async fn ranges_give_one_address_each_from_the_first_that_has_room() {
     let six = rig.assign(&one_of(&[&range("fd00::/112", "fd00::ff", "fd00::ffff", &[])])).await;
     assert!(six[0].addr >= addr("fd00::ff"));
     // Another host asks for the same range: it borrows from the block of the first.
-    let theirs = Request { host: "h2".to_owned(), ..one_of(&[&Range::of(cidr("10.0.0.132/31"))]) };
+    let theirs =
+        AllocationRequest { host: "h2".to_owned(), ..one_of(&[&AddressRange::of(cidr("10.0.0.132/31"))]) };
     assert_eq!(addrs(&rig.assign(&theirs).await), ["10.0.0.132"]);
 }
 
@@ -295,9 +306,9 @@ async fn releases_by_address_and_by_handle() {
     assert_eq!(kept.kept, [(other, Some("b".to_owned()))]);
     assert_eq!(kept.absent, [addr("10.9.9.9"), addr("172.16.0.1")]);
     assert_eq!(rig.handle("a").await.unwrap().blocks[&two[0].block], 1);
-    let mut held_by = rig.ipam.held_by("a").await.unwrap();
-    held_by.sort();
-    assert_eq!(held_by, [two[1].addr, six[0].addr]);
+    let mut allocated_to = rig.ipam.allocated_to("a").await.unwrap();
+    allocated_to.sort();
+    assert_eq!(allocated_to, [two[1].addr, six[0].addr]);
     assert_eq!(rig.ipam.release_handle("a").await.unwrap(), [two[1].addr, six[0].addr]);
     assert!(rig.ipam.release_handle("a").await.unwrap().is_empty());
     assert!(rig.handle("a").await.is_none(), "a handle without addresses is deleted");
@@ -310,7 +321,7 @@ async fn releases_by_address_and_by_handle() {
 #[tokio::test]
 async fn handles_of_their_own_for_each_address() {
     let rig = Rig::new(&["10.0.0.0/26"]).await;
-    let request = Request { handle_per_address: true, ..held(any("h1", 2), "libnetwork.") };
+    let request = AllocationRequest { handle_per_address: true, ..held(any("h1", 2), "libnetwork.") };
     let given = rig.assign(&request).await;
     for given in given {
         let handle = format!("libnetwork.{}", given.addr);
@@ -346,9 +357,10 @@ async fn claimed_and_given_up() {
 async fn a_removed_host_leaves_nothing_of_its_own() {
     let rig = Rig::new(&["10.0.0.0/25"]).await;
     let of = |host: &str| attributes(&[("node", host)]);
-    rig.assign(&Request { attributes: of("h1"), ..held(any("h1", 60), "h1.a") }).await;
-    rig.assign(&Request { attributes: of("h2"), ..held(any("h2", 64), "h2.a") }).await;
-    let borrowed = rig.assign(&Request { attributes: of("h2"), ..held(any("h2", 1), "h2.b") }).await;
+    rig.assign(&AllocationRequest { attributes: of("h1"), ..held(any("h1", 60), "h1.a") }).await;
+    rig.assign(&AllocationRequest { attributes: of("h2"), ..held(any("h2", 64), "h2.a") }).await;
+    let borrowed =
+        rig.assign(&AllocationRequest { attributes: of("h2"), ..held(any("h2", 1), "h2.b") }).await;
     let nameless = rig.assign(&held(any("h1", 2), "old")).await;
     let theirs = rig.assign(&held(any("h1", 1), "old2")).await;
     let endpoint = format!(
@@ -371,7 +383,7 @@ async fn a_removed_host_leaves_nothing_of_its_own() {
 #[tokio::test]
 async fn local_spaces_keep_to_themselves() {
     let rig = Rig::new(&["10.0.0.0/26"]).await;
-    let space = |name: &str| Space::Local { host: "h1".to_owned(), name: name.to_owned() };
+    let space = |name: &str| Keyspace::Local { host: "h1".to_owned(), name: name.to_owned() };
     let (one, two) = (space("a/b"), space("c"));
     for space in [&one, &two] {
         rig.put(&space.pool(&cidr("172.18.0.0/24")), "{}").await;
@@ -379,15 +391,15 @@ async fn local_spaces_keep_to_themselves() {
     let request = held(any("h1", 1), "x");
     let mut seen = BTreeSet::new();
     for space in [&one, &two] {
-        let ipam = Ipam::in_space(rig.store.clone(), space.clone());
+        let ipam = Ipam::in_keyspace(rig.store.clone(), space.clone());
         let given = ipam.assign(&request).await.unwrap();
         seen.insert(given[0].addr);
-        assert_eq!(ipam.held_by("x").await.unwrap(), [given[0].addr]);
-        assert!(rig.ipam.held_by("x").await.unwrap().is_empty());
+        assert_eq!(ipam.allocated_to("x").await.unwrap(), [given[0].addr]);
+        assert!(rig.ipam.allocated_to("x").await.unwrap().is_empty());
     }
     assert_eq!(seen.len(), 1, "each space has the same addresses");
     assert_eq!(rig.keys().await, Vec::<String>::new());
-    let local = Ipam::in_space(rig.store.clone(), one.clone());
+    let local = Ipam::in_keyspace(rig.store.clone(), one.clone());
     assert_eq!(local.release_handle("x").await.unwrap().len(), 1);
     local.remove_host("h1").await.unwrap();
     let left = rig.store.list(&["/calico/tortie/".to_owned()]).await.unwrap();

@@ -301,7 +301,7 @@ fn too_long() -> Rule {
 fn worsen(delta: &mut RulesetDelta, which: impl Fn(&Source) -> bool) {
     for (id, chain) in &mut delta.chains {
         if id.direction == Direction::Inbound && which(&id.source) && chain.is_some() {
-            *chain = Some(Arc::new(Chain { rules: vec![too_long()], closed: None }));
+            *chain = Some(Arc::new(Chain { rules: vec![too_long()], fail_closed: None }));
         }
     }
 }

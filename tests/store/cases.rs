@@ -79,25 +79,25 @@ pub(crate) async fn reads(store: &Shared, p: &str) {
 }
 
 /// A turn lasts over a conflict and ends with a commit, when others can read it.
-pub(crate) async fn turns(store: &Shared, p: &str) {
+pub(crate) async fn writer_locks(store: &Shared, p: &str) {
     let key = format!("{p}a");
-    let mut turn = store.turn().await;
-    assert!(turn.is_some());
+    let mut writer_lock = store.writer_lock().await;
+    assert!(writer_lock.is_some());
     let conflict = Txn { compare: vec![Compare::Present(key.clone())], ops: vec![put(&key, "1")] };
-    assert_eq!(store.commit_in_turn(conflict, &mut turn).await, Ok(Outcome::Conflict));
-    assert!(turn.is_some(), "lost with a conflict");
+    assert_eq!(store.commit_locked(conflict, &mut writer_lock).await, Ok(Outcome::Conflict));
+    assert!(writer_lock.is_some(), "lost with a conflict");
     let next = {
         let (store, key) = (Arc::clone(store), key.clone());
         tokio::spawn(async move {
-            let turn = store.turn().await;
-            (turn.is_some(), value(&store, &key).await)
+            let writer_lock = store.writer_lock().await;
+            (writer_lock.is_some(), value(&store, &key).await)
         })
     };
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!next.is_finished(), "two have a turn");
     let txn = Txn { compare: vec![], ops: vec![put(&key, "2")] };
-    assert!(matches!(store.commit_in_turn(txn, &mut turn).await, Ok(Outcome::Committed(_))));
-    drop(turn);
+    assert!(matches!(store.commit_locked(txn, &mut writer_lock).await, Ok(Outcome::Committed(_))));
+    drop(writer_lock);
     let next = tokio::time::timeout(PATIENCE, next).await.unwrap().unwrap();
     assert_eq!(next, (true, Some("2".to_owned())));
 }

@@ -19,7 +19,7 @@ mod sqlite {
         )*};
     }
 
-    run!(reads turns compares ops limits watch watch_under_load watch_is_cancel_safe progress compaction leases large_list);
+    run!(reads writer_locks compares ops limits watch watch_under_load watch_is_cancel_safe progress compaction leases large_list);
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn eight_writers_lose_no_update() {
@@ -47,7 +47,7 @@ mod etcd {
         )*};
     }
 
-    run!(reads turns compares ops limits watch watch_under_load watch_is_cancel_safe progress compaction leases large_list);
+    run!(reads writer_locks compares ops limits watch watch_under_load watch_is_cancel_safe progress compaction leases large_list);
 
     #[tokio::test]
     async fn eight_writers_lose_no_update() {

@@ -95,7 +95,7 @@ async fn a_replaced_store_is_listed_anew_and_has_another_id() {
     }
     let event = next(&mut feed).await;
     assert!(
-        matches!(&event, FeedEvent::Away { reason, .. } if reason.to_string().contains("is gone")),
+        matches!(&event, FeedEvent::Unreachable { reason, .. } if reason.to_string().contains("is gone")),
         "{event:?}"
     );
     let fresh = open(&path).await;
@@ -103,7 +103,7 @@ async fn a_replaced_store_is_listed_anew_and_has_another_id() {
     for i in 0..10 {
         write(&fresh, vec![put("/calico/v1/b", &i.to_string())]).await;
     }
-    assert_eq!(next(&mut feed).await, FeedEvent::Back);
+    assert_eq!(next(&mut feed).await, FeedEvent::Reconnected);
     let (second, generation) = snapshot(&mut feed).await;
     assert_ne!(first.store_id, second.store_id);
     assert_eq!(generation, 2);
@@ -177,7 +177,7 @@ async fn the_cache_holds_what_was_trusted_and_serves_a_start_without_store() {
     let (listed, generation) = snapshot(&mut feed).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!cache.exists(), "nobody trusts it yet");
-    feed.trust(generation, listed.revision);
+    feed.confirm(generation, listed.revision);
     let until = Instant::now() + Duration::from_secs(5);
     while !cache.exists() {
         assert!(Instant::now() < until, "no cache was written");
@@ -201,12 +201,12 @@ async fn the_cache_holds_what_was_trusted_and_serves_a_start_without_store() {
     let mut feed = start(&empty, &[PREFIX], Some(cache.clone()));
     let FeedEvent::Cached(again) = next(&mut feed).await else { panic!("no cache") };
     assert_eq!(again, cached);
-    assert!(matches!(next(&mut feed).await, FeedEvent::Away { .. }));
+    assert!(matches!(next(&mut feed).await, FeedEvent::Unreachable { .. }));
 
     // A damaged one is passed over.
     std::fs::write(&cache, "{}").unwrap();
     let mut feed = start(&empty, &[PREFIX], Some(cache.clone()));
-    assert!(matches!(next(&mut feed).await, FeedEvent::Away { .. }));
+    assert!(matches!(next(&mut feed).await, FeedEvent::Unreachable { .. }));
 }
 
 /// A consumer as an agent is one: keeps the entries, counts snapshots.
@@ -238,7 +238,7 @@ impl Mirror {
                 // Written in one transaction always.
                 assert_eq!(self.entries.get("/calico/v1/n"), self.entries.get("/calico/bgp/v1/n"));
             }
-            FeedEvent::Away { .. } => self.away += 1,
+            FeedEvent::Unreachable { .. } => self.away += 1,
             _ => {}
         }
     }
@@ -272,7 +272,7 @@ mod etcd {
         loop {
             match store.commit(Txn { compare: vec![], ops: pair(n) }).await {
                 Ok(_) => return,
-                Err(StoreError::Away(_)) if Instant::now() < until => {}
+                Err(StoreError::Unreachable(_)) if Instant::now() < until => {}
                 Err(e) => panic!("{e}"),
             }
         }
@@ -403,14 +403,14 @@ mod etcd {
             store.grant(Duration::from_secs(5)),
         );
         assert!(began.elapsed() < Duration::from_secs(7), "{:?}", began.elapsed());
-        assert!(matches!(results.0, Err(StoreError::Away(_))), "{:?}", results.0);
-        assert!(matches!(results.1, Err(StoreError::Away(_))), "{:?}", results.1);
+        assert!(matches!(results.0, Err(StoreError::Unreachable(_))), "{:?}", results.0);
+        assert!(matches!(results.1, Err(StoreError::Unreachable(_))), "{:?}", results.1);
         assert!(
-            matches!(&results.2, Err(StoreError::Away(t)) if t.contains("may have been")),
+            matches!(&results.2, Err(StoreError::Unreachable(t)) if t.contains("may have been")),
             "{:?}",
             results.2
         );
-        assert!(matches!(results.3, Err(StoreError::Away(_))), "{:?}", results.3);
+        assert!(matches!(results.3, Err(StoreError::Unreachable(_))), "{:?}", results.3);
         let away = async {
             while mirror.away == 0 {
                 mirror.apply(feed.next().await.unwrap());
@@ -456,17 +456,23 @@ mod etcd {
         mirror.until(&mut feed, 1).await;
         // Outside of the grant.
         let denied = store.get("/other").await.unwrap_err();
-        assert!(matches!(&denied, StoreError::Denied(t) if t.contains("role")), "{denied}");
-        assert!(matches!(store.watch(&["/other/".into()], 0, None).await, Err(StoreError::Denied(_))));
+        assert!(matches!(&denied, StoreError::PermissionDenied(t) if t.contains("role")), "{denied}");
+        assert!(matches!(
+            store.watch(&["/other/".into()], 0, None).await,
+            Err(StoreError::PermissionDenied(_))
+        ));
 
         // The file is read again at each connect; the wrong one is told and not taken for absence.
         password("wrong");
         let wrong = tortie_store::open(&with_user).await.unwrap().get("/calico/v1/n").await.unwrap_err();
-        assert!(matches!(&wrong, StoreError::Denied(t) if t.contains("--etcd-password-file")), "{wrong}");
+        assert!(
+            matches!(&wrong, StoreError::PermissionDenied(t) if t.contains("--etcd-password-file")),
+            "{wrong}"
+        );
         assert!(!wrong.to_string().contains("wrong\""), "{wrong}");
         let nobody =
             tortie_store::open(&cluster.options()).await.unwrap().get("/calico/v1/n").await.unwrap_err();
-        assert!(matches!(&nobody, StoreError::Denied(t) if t.contains("--etcd-user")), "{nobody}");
+        assert!(matches!(&nobody, StoreError::PermissionDenied(t) if t.contains("--etcd-user")), "{nobody}");
 
         // An authority that did not sign it: the cause is in the text.
         let foreign = dir.join("foreign");
@@ -544,10 +550,10 @@ async fn the_cache_never_has_a_change_that_nobody_trusts_yet() {
     // Two changes at once: whatever is written first, the wipe is in it.
     write(&store, vec![tortie_store::Op::Delete { key: "/calico/v1/a".to_owned() }]).await;
     assert_eq!(changes(&mut feed).await, ["-/calico/v1/a"]);
-    feed.trust(generation, listed.revision);
+    feed.confirm(generation, listed.revision);
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(!cache.exists(), "the deletion is not trusted");
-    feed.trust(generation, listed.revision + 1);
+    feed.confirm(generation, listed.revision + 1);
     let until = Instant::now() + Duration::from_secs(10);
     while !cache.exists() {
         assert!(Instant::now() < until, "no cache was written");

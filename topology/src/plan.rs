@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_are_told() {
+    fn rings_are_reported() {
         let nodes = "{a: {stages: {create: {wait-for: [{node: b, stage: create}]}}}, \
                       b: {stages: {create: {wait-for: [{node: a, stage: exit}]}}}}";
         let want = "/t.clab.yml: topology.nodes: these nodes wait for each other: a (create) waits for b (create), \

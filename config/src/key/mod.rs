@@ -2,7 +2,7 @@
 //!
 //! What it does: knows every path of the data model below `/calico/`, the escaping of names, and the older paths that
 //! the specification's text still names. What it does not: it knows no value (see [`crate::resource`]) and decides
-//! nothing about which of an old and a new key wins; it only says which is which ([`Key::is_old`], [`Key::newest`]).
+//! nothing about which of an old and a new key wins; it only says which is which ([`Key::is_legacy`], [`Key::canonical`]).
 //!
 //! ```text
 //!  text --parse.rs--> Key --text.rs--> text        escape.rs: `/` <-> `%2f`, `%` <-> `%25` in names
@@ -118,7 +118,7 @@ pub enum Key {
         item: DockerItem,
     },
     /// A key under one of the older paths of the specification's text.
-    Old(OldKey),
+    Legacy(LegacyKey),
     /// Any other key below `/calico/`; the full text. Kept, never an error.
     Unknown(String),
 }
@@ -351,14 +351,14 @@ impl DockerItem {
     pub const RESERVED: [&str; 4] = ["driver", "address", "network", "endpoint"];
 }
 
-/// A key under an older path; [`OldKey::newest`] is what it means.
+/// A key under an older path; [`LegacyKey::canonical`] is what it means.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct OldKey(Box<Key>);
+pub struct LegacyKey(Box<Key>);
 
-impl OldKey {
+impl LegacyKey {
     /// The same thing under today's path.
     #[must_use]
-    pub fn newest(&self) -> &Key {
+    pub fn canonical(&self) -> &Key {
         &self.0
     }
 
@@ -375,19 +375,19 @@ impl OldKey {
 }
 
 impl Key {
-    /// What the key means, under today's path: itself unless it [is old](Key::is_old).
+    /// What the key means, under today's path: itself unless it [is a legacy one](Key::is_legacy).
     #[must_use]
-    pub fn newest(&self) -> &Self {
+    pub fn canonical(&self) -> &Self {
         match self {
-            Self::Old(old) => old.newest(),
+            Self::Legacy(old) => old.canonical(),
             key => key,
         }
     }
 
     /// Whether this is one of the older paths; where both exist, the new key wins.
     #[must_use]
-    pub fn is_old(&self) -> bool {
-        matches!(self, Self::Old(_))
+    pub fn is_legacy(&self) -> bool {
+        matches!(self, Self::Legacy(_))
     }
 
     /// The canonical text: the same as `to_string()`.
@@ -399,7 +399,7 @@ impl Key {
     /// The host that the key belongs to, for everything that vanishes with a host.
     #[must_use]
     pub fn host(&self) -> Option<&str> {
-        match self.newest() {
+        match self.canonical() {
             Self::Setting(scope, _) | Self::Bgp(scope, _) => scope.host(),
             Self::Marker { host }
             | Self::BirdIp { host }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use super::{
-    BgpItem, DockerItem, EndpointKey, FelixItem, IpFamily, Key, OldKey, ProfilePart, ROOT, Scope, unescape,
+    BgpItem, DockerItem, EndpointKey, FelixItem, IpFamily, Key, LegacyKey, ProfilePart, ROOT, Scope, unescape,
 };
 use tortie_net::Cidr;
 
@@ -67,9 +67,9 @@ fn parse(text: &str) -> Result<Key, Problem> {
 
 fn setting(rest: &[&str]) -> Result<Option<Key>, Problem> {
     Ok(Some(match rest {
-        ["bgp_node_mesh"] => old(Key::bgp_global(BgpItem::NodeMesh)),
+        ["bgp_node_mesh"] => legacy(Key::bgp_global(BgpItem::NodeMesh)),
         [peers @ ("bgp_peer_v4" | "bgp_peer_v6"), addr] => {
-            old(Key::bgp_global(BgpItem::Peer { addr: address(peers, addr)?, port: None }))
+            legacy(Key::bgp_global(BgpItem::Peer { addr: address(peers, addr)?, port: None }))
         }
         [parameter] => Key::Setting(Scope::Global, name("parameter name", parameter)?),
         _ => return Ok(None),
@@ -86,7 +86,7 @@ fn host(rest: &[&str]) -> Result<Option<Key>, Problem> {
         ["metadata"] => Key::HostMetadata { host },
         ["orchestrator_refs"] => Key::OrchestratorRefs { host },
         [peers @ ("bgp_peer_v4" | "bgp_peer_v6"), addr] => {
-            old(Key::bgp_host(&host, BgpItem::Peer { addr: address(peers, addr)?, port: None }))
+            legacy(Key::bgp_host(&host, BgpItem::Peer { addr: address(peers, addr)?, port: None }))
         }
         ["endpoint", endpoint] => {
             Key::Endpoint(EndpointKey::Host { host, endpoint: name("endpoint", endpoint)? })
@@ -146,7 +146,7 @@ fn ipam(rest: &[&str]) -> Result<Option<Key>, Problem> {
         ["config"] => Key::IpamConfig,
         ["assignment", family @ ("ipv4" | "ipv6"), "block", cidr] => Key::Block(exact_prefix(family, cidr)?),
         ["handle", id] => Key::Handle(name("handle", id)?),
-        ["assignment", "handle", id] => old(Key::Handle(name("handle", id)?)),
+        ["assignment", "handle", id] => legacy(Key::Handle(name("handle", id)?)),
         ["host", host, family @ ("ipv4" | "ipv6"), "block", cidr] => {
             Key::Affinity { host: name("host", host)?, block: exact_prefix(family, cidr)? }
         }
@@ -227,10 +227,10 @@ fn docker(host: &str, rest: &[&str]) -> Result<Option<Key>, Problem> {
     Ok(Some(Key::Docker { host: name("host", host)?, item }))
 }
 
-fn old(newest: Key) -> Key {
-    match OldKey::of(&newest) {
-        Some(old) => Key::Old(old),
-        None => newest,
+fn legacy(canonical: Key) -> Key {
+    match LegacyKey::of(&canonical) {
+        Some(legacy) => Key::Legacy(legacy),
+        None => canonical,
     }
 }
 

@@ -81,13 +81,13 @@ fn every_path_of_the_data_model_is_known_and_printed_as_it_was() {
     for text in CANONICAL {
         let key = Key::parse(text).unwrap();
         assert!(!matches!(key, Key::Unknown(_)), "{text}");
-        assert!(!key.is_old(), "{text}");
+        assert!(!key.is_legacy(), "{text}");
         assert_eq!(key.to_text(), *text);
     }
 }
 
 #[test]
-fn older_paths_mean_the_same_and_are_told_apart() {
+fn older_paths_mean_the_same_and_are_distinguished() {
     for (old, new) in [
         ("/calico/v1/config/bgp_node_mesh", "/calico/bgp/v1/global/node_mesh"),
         ("/calico/v1/config/bgp_peer_v4/192.0.2.1", "/calico/bgp/v1/global/peer_v4/192.0.2.1"),
@@ -97,13 +97,13 @@ fn older_paths_mean_the_same_and_are_told_apart() {
         ("/calico/ipam/v2/assignment/handle/h.1", "/calico/ipam/v2/handle/h.1"),
     ] {
         let key = Key::parse(old).unwrap();
-        assert!(key.is_old(), "{old}");
+        assert!(key.is_legacy(), "{old}");
         assert_eq!(key.to_text(), old);
-        assert_eq!(key.newest().to_text(), new);
-        assert_eq!(*key.newest(), Key::parse(new).unwrap());
-        assert_eq!(Key::Old(OldKey::of(key.newest()).unwrap()), key);
+        assert_eq!(key.canonical().to_text(), new);
+        assert_eq!(*key.canonical(), Key::parse(new).unwrap());
+        assert_eq!(Key::Legacy(LegacyKey::of(key.canonical()).unwrap()), key);
     }
-    assert_eq!(OldKey::of(&Key::Ready), None);
+    assert_eq!(LegacyKey::of(&Key::Ready), None);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn bgp() -> impl Strategy<Value = Key> {
 
 fn key() -> impl Strategy<Value = Key> {
     let part = prop_oneof![Just(ProfilePart::Rules), Just(ProfilePart::Tags), Just(ProfilePart::Labels)];
-    let newest = prop_oneof![
+    let canonical = prop_oneof![
         Just(Key::Ready),
         (scope(), "[A-Z][A-Za-z]{1,9}").prop_map(|(s, n)| Key::Setting(s, n)),
         name().prop_map(|host| Key::BirdIp { host }),
@@ -234,8 +234,8 @@ fn key() -> impl Strategy<Value = Key> {
         name().prop_map(|host| Key::Felix { host, item: FelixItem::Status }),
         name().prop_map(|host| Key::TortieStatus { host }),
     ];
-    (newest, any::<bool>()).prop_map(|(key, old)| match OldKey::of(&key) {
-        Some(older) if old => Key::Old(older),
+    (canonical, any::<bool>()).prop_map(|(key, old)| match LegacyKey::of(&key) {
+        Some(older) if old => Key::Legacy(older),
         _ => key,
     })
 }

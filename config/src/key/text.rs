@@ -50,14 +50,14 @@ impl fmt::Display for Key {
             Self::Schema => f.write_str(super::prefix::SCHEMA),
             Self::TortieStatus { host } => write!(f, "/calico/tortie/v1/status/{}", escape(host)),
             Self::Docker { host, item } => write!(f, "/calico/tortie/v1/host/{}/docker/{item}", escape(host)),
-            Self::Old(old) => write_old(f, old.newest()),
+            Self::Legacy(old) => write_legacy(f, old.canonical()),
             Self::Unknown(text) => f.write_str(text),
         }
     }
 }
 
-fn write_old(f: &mut fmt::Formatter<'_>, newest: &Key) -> fmt::Result {
-    match newest {
+fn write_legacy(f: &mut fmt::Formatter<'_>, canonical: &Key) -> fmt::Result {
+    match canonical {
         Key::Handle(id) => write!(f, "/calico/ipam/v2/assignment/handle/{}", escape(id)),
         Key::Bgp(Scope::Global, BgpItem::NodeMesh) => f.write_str("/calico/v1/config/bgp_node_mesh"),
         Key::Bgp(Scope::Global, BgpItem::Peer { addr, .. }) => {
@@ -66,7 +66,7 @@ fn write_old(f: &mut fmt::Formatter<'_>, newest: &Key) -> fmt::Result {
         Key::Bgp(Scope::Host(host), BgpItem::Peer { addr, .. }) => {
             write!(f, "/calico/v1/host/{}/bgp_peer_{}/{addr}", escape(host), IpFamily::of(*addr).as_str())
         }
-        // `OldKey` holds no other key.
+        // `LegacyKey` holds no other key.
         key => fmt::Display::fmt(key, f),
     }
 }

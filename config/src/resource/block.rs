@@ -35,7 +35,7 @@ pub struct Block {
 
 /// What tells that a block is full.
 #[derive(serde::Deserialize)]
-struct Brief<'a> {
+struct BlockSummary<'a> {
     #[serde(borrow)]
     affinity: Option<Cow<'a, str>>,
     allocations: Vec<Option<u32>>,
@@ -246,7 +246,7 @@ impl Block {
     /// says nothing.
     #[must_use]
     pub fn is_full_of(host: &str, cidr: Cidr, bytes: &[u8]) -> bool {
-        let Ok(brief) = serde_json::from_slice::<Brief<'_>>(bytes) else { return false };
+        let Ok(brief) = serde_json::from_slice::<BlockSummary<'_>>(bytes) else { return false };
         let own = brief.affinity.as_deref().and_then(|text| text.strip_prefix("host:")) == Some(host);
         own && brief.unallocated.is_empty()
             && brief.allocations.iter().all(Option::is_some)

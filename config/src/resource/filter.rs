@@ -124,7 +124,7 @@ impl FilterRule {
                 .ok_or_else(|| ValueError::missing("then", FilterThen::EXPECTED))?,
         };
         // A misspelt `match` would match everything.
-        fields.nothing_else("a rule has name, match, set and then")?;
+        fields.deny_unknown("a rule has name, match, set and then")?;
         if this.then == FilterThen::Reject && !this.set.is_empty() {
             return Err(ValueError::new("set", "changes of a rejected route", "leave it out"));
         }

@@ -81,7 +81,7 @@ impl PrefixRange {
         let (least, most) = (u64::from(cidr.len()), u64::from(cidr.max_len()));
         let ge: Option<u8> = fields.number("ge", least, most)?;
         let le: Option<u8> = fields.number("le", ge.map_or(least, u64::from), most)?;
-        fields.nothing_else("a prefix has cidr, ge and le")?;
+        fields.deny_unknown("a prefix has cidr, ge and le")?;
         let (from, to) = match (ge, le) {
             (None, None) => (cidr.len(), cidr.len()),
             (None, Some(le)) => (cidr.len(), le),
@@ -157,7 +157,7 @@ impl<T: CommunityKind> CommunityMatch<T> {
         let any = list(&mut fields, "any", |value| parsed(&value, T::EXPECTED))?;
         let all = list(&mut fields, "all", |value| parsed(&value, T::EXPECTED))?;
         let none = list(&mut fields, "none", |value| parsed(&value, T::EXPECTED))?;
-        fields.nothing_else("write any, all or none")?;
+        fields.deny_unknown("write any, all or none")?;
         let this = Self { any, all, none };
         if this.is_empty() {
             return Err(ValueError::new("", "nothing", "write any, all or none, or leave the field out"));
@@ -223,7 +223,7 @@ impl PathMatch {
             },
             matches: list(&mut fields, "matches", |value| parsed(&value, PathPattern::EXPECTED))?,
         };
-        fields.nothing_else("write origin, neighbour, contains, length or matches")?;
+        fields.deny_unknown("write origin, neighbour, contains, length or matches")?;
         if this.is_empty() {
             let expected = "write origin, neighbour, contains, length or matches, or leave as_path out";
             return Err(ValueError::new("", "nothing", expected));
@@ -254,7 +254,7 @@ fn lengths(mut fields: Fields) -> Result<(u16, u16), ValueError> {
     let most = u64::from(u16::MAX);
     let ge: Option<u16> = fields.number("ge", 0, most)?;
     let le: Option<u16> = fields.number("le", ge.map_or(0, u64::from), most)?;
-    fields.nothing_else("write ge or le")?;
+    fields.deny_unknown("write ge or le")?;
     if ge.is_none() && le.is_none() {
         return Err(ValueError::new("", "nothing", "write ge or le"));
     }
@@ -456,7 +456,7 @@ impl FilterMatch {
         };
         let expected = "a match has family, prefixes, communities, large_communities, ext_communities, as_path, \
                         next_hop, source, peer and role";
-        std::mem::take(fields).nothing_else(expected)?;
+        std::mem::take(fields).deny_unknown(expected)?;
         Ok(this)
     }
 

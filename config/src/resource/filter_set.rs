@@ -107,7 +107,7 @@ impl Prepend {
                     Some(value) => Some(Asn::from_json(&value).map_err(|error| error.within("as"))?),
                 };
                 let count = fields.number("count", 1, u64::from(PREPEND_MAX))?.unwrap_or(1);
-                fields.nothing_else(expected)?;
+                fields.deny_unknown(expected)?;
                 Ok(Self { asn, count })
             }
             other => Err(ValueError::json("", other, expected)),
@@ -203,12 +203,12 @@ impl<T: CommunityKind> CommunityChange<T> {
         let replace = fields.has("replace");
         let replaced = list(&mut fields, "replace", exact)?;
         if replace {
-            fields.nothing_else("replace stands alone: leave add and remove out")?;
+            fields.deny_unknown("replace stands alone: leave add and remove out")?;
             return Ok(Self { remove: vec![CommunityPattern::ALL], add: replaced });
         }
         let remove = list(&mut fields, "remove", |value| parsed(&value, T::EXPECTED))?;
         let add = list(&mut fields, "add", exact)?;
-        fields.nothing_else("write add, remove or replace")?;
+        fields.deny_unknown("write add, remove or replace")?;
         Ok(Self { remove, add })
     }
 
@@ -277,7 +277,7 @@ impl FilterSet {
         };
         let expected = "a set has local_pref, med, prepend, next_hop, communities, large_communities and \
                         ext_communities";
-        fields.nothing_else(expected)?;
+        fields.deny_unknown(expected)?;
         Ok(this)
     }
 

@@ -152,7 +152,7 @@ impl Fields {
     }
 
     /// Refuses what was not taken: for objects where an unread field would change the meaning.
-    pub(crate) fn nothing_else(self, expected: &str) -> Result<(), ValueError> {
+    pub(crate) fn deny_unknown(self, expected: &str) -> Result<(), ValueError> {
         match self.0.iter().find(|(_, value)| !value.is_null()) {
             None => Ok(()),
             Some((name, found)) => Err(ValueError::json(name.clone(), found, expected)),

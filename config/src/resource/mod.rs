@@ -167,7 +167,7 @@ impl Resource {
     /// # Errors
     /// When the value is not what the key needs; the error names the field, what stands there and what to write.
     pub fn parse(key: &Key, bytes: &[u8]) -> Result<Self, ValueError> {
-        Ok(match key.newest() {
+        Ok(match key.canonical() {
             Key::Ready => Self::Ready(bytes == b"true"),
             Key::Setting(_, name) => Self::Setting(Setting::parse(name, bytes)?),
             Key::BirdIp { .. } => Self::BirdIp(text::ipv4(bytes)?),
@@ -200,7 +200,7 @@ impl Resource {
             Key::TortieStatus { .. } => Self::TortieStatus(policy::parse_object(bytes)?),
             Key::Docker { item: DockerItem::Space { .. }, .. } => Self::Opaque(bytes.to_vec()),
             Key::Docker { .. } => Self::Docker(policy::parse_object(bytes)?),
-            Key::Marker { .. } | Key::Unknown(_) | Key::Old(_) => Self::Opaque(bytes.to_vec()),
+            Key::Marker { .. } | Key::Unknown(_) | Key::Legacy(_) => Self::Opaque(bytes.to_vec()),
         })
     }
 

@@ -160,7 +160,7 @@ impl Peer {
         }
         if fields.take("source_addr").is_some() {
             let expected = "leave it out: an unnumbered session has the interface's link-local address";
-            return Err(ValueError::new("source_addr", "it beside an interface", expected));
+            return Err(ValueError::new("source_addr", "it together with an interface", expected));
         }
         let mut peer = Self::read(&mut fields, ip.unwrap_or(Ipv6Addr::UNSPECIFIED).into(), None)?;
         peer.interface = Some(key.to_owned());
@@ -181,7 +181,7 @@ impl Peer {
         for field in ["ip", "port", "source_addr"] {
             if fields.take(field).is_some() {
                 let expected = "leave it out: the peers of a range dial us, from any of its addresses";
-                return Err(ValueError::new(field, "it beside a range", expected));
+                return Err(ValueError::new(field, "it together with a range", expected));
             }
         }
         if matches!(key.addr(), IpAddr::V6(addr) if addr.is_unicast_link_local()) {
@@ -241,7 +241,7 @@ impl Peer {
     fn check(&self) -> Result<(), ValueError> {
         if self.password.is_some() && self.tcp_ao.is_some() {
             let expected = "give one of the two: a connection is signed with TCP MD5 or with TCP-AO";
-            return Err(ValueError::new("tcp_ao", "it beside a password", expected));
+            return Err(ValueError::new("tcp_ao", "it together with a password", expected));
         }
         let seconds = |time: Duration| format!("`{}`", duration::text(time));
         if let Some(hold) = self.hold_time {

@@ -58,7 +58,7 @@ impl Password {
             }
             (Some(_), Some(_)) => {
                 let expected = "give `password` or `password_file`, not both";
-                Err(ValueError::new("password_file", "it beside `password`", expected))
+                Err(ValueError::new("password_file", "it together with `password`", expected))
             }
         }
     }

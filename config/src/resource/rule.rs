@@ -98,7 +98,7 @@ impl Rule {
             not_icmp: Icmp::take(&mut fields, "!")?,
             log_prefix: fields.text("log_prefix")?.filter(|prefix| !prefix.is_empty()),
         };
-        fields.nothing_else(FIELDS)?;
+        fields.deny_unknown(FIELDS)?;
         rule.check().map(|()| rule)
     }
 

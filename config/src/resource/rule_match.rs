@@ -203,7 +203,7 @@ impl Icmp {
             (None, Some(code)) => Err(ValueError::new(
                 code_name,
                 format_args!("`{code}`"),
-                format!("a code needs `{type_name}` beside it"),
+                format!("a code needs `{type_name}` as well"),
             )),
         }
     }

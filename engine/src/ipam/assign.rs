@@ -7,40 +7,40 @@ use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::{AffinityState, Attribute, Block, BlockAffinity, Handle, IpamConfig};
 use tortie_net::Cidr;
 
-use super::pools::{Pools, Zone, names};
-use super::{Assignment, IpamError, Request, Want};
-use crate::ipam::block_order::Walk;
+use super::pools::{PoolRange, PoolSelection, names};
+use super::{AddressRequest, Allocation, AllocationRequest, IpamError};
+use crate::ipam::block_order::BlockOrder;
 use crate::ipam::draft;
-use crate::ipam::draft::Desk;
-use crate::ipam::keyspace::Space;
-use crate::ipam::reads::{Next, State, Stop};
+use crate::ipam::draft::Draft;
+use crate::ipam::keyspace::Keyspace;
+use crate::ipam::reads::{PlanStep, PlanStop, ReadState};
 
 /// Most addresses of one request: what one transaction holds.
-pub(super) const MOST: u32 = 4096;
+pub(super) const ADDRESSES_MAX: u32 = 4096;
 
 /// Plans a request. `tried` are the answers of attempts of which nobody knows whether they were committed.
 pub(super) fn plan(
-    space: &Space,
-    state: &State,
-    request: &Request,
-    tried: &[Vec<Assignment>],
-) -> Next<Vec<Assignment>> {
-    draft::run(space, state, |desk| {
+    keyspace: &Keyspace,
+    state: &ReadState,
+    request: &AllocationRequest,
+    tried: &[Vec<Allocation>],
+) -> PlanStep<Vec<Allocation>> {
+    draft::run(keyspace, state, |draft| {
         for answer in tried {
-            if stands(desk, request, answer)? {
+            if stands(draft, request, answer)? {
                 return Ok(answer.clone());
             }
         }
-        Taker::new(desk, request)?.take()
+        Allocator::new(draft, request)?.take()
     })
 }
 
 /// Whether an attempt was committed after all: the addresses are held as this request holds them.
-fn stands(desk: &Desk<'_>, request: &Request, answer: &[Assignment]) -> Result<bool, Stop> {
-    for given in answer {
-        let attribute = attribute(request, given.addr);
-        let block = desk.block(&given.block)?;
-        let held = block.as_ref().and_then(|block| block.allocation(ordinal(block, given.addr)?));
+fn stands(draft: &Draft<'_>, request: &AllocationRequest, answer: &[Allocation]) -> Result<bool, PlanStop> {
+    for addresses in answer {
+        let attribute = attribute(request, addresses.addr);
+        let block = draft.block(&addresses.block)?;
+        let held = block.as_ref().and_then(|block| block.allocation(ordinal(block, addresses.addr)?));
         if held != Some(&attribute) {
             return Ok(false);
         }
@@ -52,7 +52,7 @@ pub(super) fn ordinal(block: &Block, addr: IpAddr) -> Option<u32> {
     u32::try_from(block.cidr().ordinal(addr)?).ok()
 }
 
-fn attribute(request: &Request, addr: IpAddr) -> Attribute {
+fn attribute(request: &AllocationRequest, addr: IpAddr) -> Attribute {
     let handle = match &request.handle {
         Some(handle) if request.handle_per_address => Some(format!("{handle}{addr}")),
         handle => handle.clone(),
@@ -62,36 +62,36 @@ fn attribute(request: &Request, addr: IpAddr) -> Attribute {
 }
 
 /// Blocks that are read at once when it takes many.
-const AHEAD: usize = 100;
+const PREFETCH: usize = 100;
 
 /// What is asked of pools.
-struct Ask<'a> {
+struct FamilyRequest<'a> {
     family: IpFamily,
     count: u32,
     /// Where addresses may come from, in this order.
-    zones: Vec<Zone>,
+    zones: Vec<PoolRange>,
     /// Where own blocks are used up, but none is claimed.
-    leftover: Vec<Zone>,
+    leftover: Vec<PoolRange>,
     except: &'a [IpAddr],
 }
 
 /// How far it went.
-struct Taken {
-    given: Vec<Assignment>,
+struct PlannedAddresses {
+    addresses: Vec<Allocation>,
     /// The host may own no more blocks.
     limit: Option<u32>,
 }
 
 /// A plan in the making.
-struct Taker<'d, 's, 'r> {
-    desk: &'d mut Desk<'s>,
-    request: &'r Request,
+struct Allocator<'d, 's, 'r> {
+    draft: &'d mut Draft<'s>,
+    request: &'r AllocationRequest,
     config: IpamConfig,
-    pools: Pools,
+    pools: PoolSelection,
 }
 
-impl<'d, 's, 'r> Taker<'d, 's, 'r> {
-    fn new(desk: &'d mut Desk<'s>, request: &'r Request) -> Result<Self, Stop> {
+impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
+    fn new(draft: &'d mut Draft<'s>, request: &'r AllocationRequest) -> Result<Self, PlanStop> {
         let bad = |text: &str| Err(IpamError::BadRequest(text.to_owned()).into());
         if request.host.is_empty() {
             return bad("the request names no host; give the name of the node");
@@ -99,43 +99,45 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
         if request.handle.as_deref() == Some("") && !request.handle_per_address {
             return bad("the handle is empty; leave it out or give it a name");
         }
-        let count = |want: &Want| if let Want::Any { count, .. } = want { *count } else { 1 };
-        let wanted = request.wants.iter().map(count).fold(0u32, u32::saturating_add);
-        if wanted > MOST {
+        let count = |request_key: &AddressRequest| {
+            if let AddressRequest::Any { count, .. } = request_key { *count } else { 1 }
+        };
+        let requested = request.addresses.iter().map(count).fold(0u32, u32::saturating_add);
+        if requested > ADDRESSES_MAX {
             return bad(&format!(
-                "{wanted} addresses in one request, at most {MOST} are possible; ask several times"
+                "{requested} addresses in one request, at most {ADDRESSES_MAX} are possible; ask several times"
             ));
         }
-        let space = desk.space;
+        let keyspace = draft.keyspace;
         let handle = request.handle.as_deref().filter(|_| !request.handle_per_address);
-        let keys = [Key::Ready.to_string(), space.config()];
-        let handle_keys = handle.map(|id| space.handle(id)).into_iter();
-        let old_keys = handle.and_then(|id| space.old_handle(id));
-        desk.state.want(
+        let keys = [Key::Ready.to_string(), keyspace.config()];
+        let handle_keys = handle.map(|id| keyspace.handle(id)).into_iter();
+        let old_keys = handle.and_then(|id| keyspace.legacy_handle(id));
+        draft.state.request_key(
             keys.into_iter().chain(handle_keys).chain(old_keys),
-            [space.pools(), space.affinities(&request.host)],
+            [keyspace.pools(), keyspace.affinities(&request.host)],
         )?;
-        desk.ready()?;
-        let config = desk.config()?;
-        let pools = Pools::new(desk.pools()?);
-        Ok(Self { desk, request, config, pools })
+        draft.ready()?;
+        let config = draft.config()?;
+        let pools = PoolSelection::new(draft.pools()?);
+        Ok(Self { draft, request, config, pools })
     }
 
-    fn take(mut self) -> Result<Vec<Assignment>, Stop> {
+    fn take(mut self) -> Result<Vec<Allocation>, PlanStop> {
         let mut all = Vec::new();
         let request = self.request;
-        for want in &request.wants {
-            match want {
-                Want::Any { family, count, pools } => all.extend(self.any(*family, *count, pools)?),
-                Want::Exact(addr) => all.push(self.exact(*addr)?),
-                Want::OneOf(ranges) => all.push(self.one_of(ranges)?),
+        for request_key in &request.addresses {
+            match request_key {
+                AddressRequest::Any { family, count, pools } => all.extend(self.any(*family, *count, pools)?),
+                AddressRequest::Exact(addr) => all.push(self.exact(*addr)?),
+                AddressRequest::OneOf(ranges) => all.push(self.one_of(ranges)?),
             }
         }
         self.count_handles(&all)?;
         Ok(all)
     }
 
-    fn any(&mut self, family: IpFamily, count: u32, pools: &[Cidr]) -> Result<Vec<Assignment>, Stop> {
+    fn any(&mut self, family: IpFamily, count: u32, pools: &[Cidr]) -> Result<Vec<Allocation>, PlanStop> {
         if count == 0 {
             return Ok(Vec::new());
         }
@@ -143,20 +145,20 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
         let leftover = if pools.is_empty() { self.pools.disabled(family) } else { Vec::new() };
         let none = zones.is_empty();
         let place = zones.iter().map(|zone| zone.pool.cidr.to_string()).collect::<Vec<_>>().join(", ");
-        let taken = self.serve(&Ask { family, count, zones, leftover, except: &[] })?;
-        let free = u32::try_from(taken.given.len()).unwrap_or(u32::MAX);
+        let taken = self.serve(&FamilyRequest { family, count, zones, leftover, except: &[] })?;
+        let free = u32::try_from(taken.addresses.len()).unwrap_or(u32::MAX);
         if free == count || (self.request.partial && !none) {
-            return Ok(taken.given);
+            return Ok(taken.addresses);
         }
         Err(match taken.limit {
             _ if none => IpamError::NoPools(family),
             Some(limit) => IpamError::BlockLimit { host: self.request.host.clone(), limit },
-            None => IpamError::Full { wanted: count, free, place },
+            None => IpamError::Full { requested: count, free, place },
         }
         .into())
     }
 
-    fn one_of(&mut self, ranges: &[super::Range]) -> Result<Assignment, Stop> {
+    fn one_of(&mut self, ranges: &[super::AddressRange]) -> Result<Allocation, PlanStop> {
         let mut inside = false;
         let mut limit = None;
         for range in ranges {
@@ -166,10 +168,10 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
             }
             inside = true;
             let family = IpFamily::of_cidr(&range.subnet);
-            let ask = Ask { family, count: 1, zones, leftover: Vec::new(), except: &range.except };
+            let ask = FamilyRequest { family, count: 1, zones, leftover: Vec::new(), except: &range.except };
             let taken = self.serve(&ask)?;
-            if let Some(given) = taken.given.first() {
-                return Ok(*given);
+            if let Some(addresses) = taken.addresses.first() {
+                return Ok(*addresses);
             }
             limit = limit.or(taken.limit);
         }
@@ -178,17 +180,17 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
         }
         Err(match limit {
             Some(limit) => IpamError::BlockLimit { host: self.request.host.clone(), limit },
-            None => IpamError::Full { wanted: 1, free: 0, place: names(ranges) },
+            None => IpamError::Full { requested: 1, free: 0, place: names(ranges) },
         }
         .into())
     }
 
     /// Gives as many as there are.
-    fn serve(&mut self, ask: &Ask<'_>) -> Result<Taken, Stop> {
-        let mut taken = Taken { given: Vec::new(), limit: None };
+    fn serve(&mut self, ask: &FamilyRequest<'_>) -> Result<PlannedAddresses, PlanStop> {
+        let mut taken = PlannedAddresses { addresses: Vec::new(), limit: None };
         let revivable = self.use_own(ask, &mut taken)?;
         for (zone, block) in revivable {
-            if self.rest(ask, &taken) > 0 && self.desk.overlapping(&block)?.is_empty() {
+            if self.rest(ask, &taken) > 0 && self.draft.overlapping(&block)?.is_empty() {
                 self.claim(ask, &zone, block, &mut taken)?;
             }
         }
@@ -201,21 +203,29 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
         Ok(taken)
     }
 
-    fn rest(&self, ask: &Ask<'_>, taken: &Taken) -> usize {
-        (ask.count as usize).saturating_sub(taken.given.len())
+    fn rest(&self, ask: &FamilyRequest<'_>, taken: &PlannedAddresses) -> usize {
+        (ask.count as usize).saturating_sub(taken.addresses.len())
     }
 
     /// The zone that a block lies in: a block is of the most specific pool.
-    fn zone<'z>(&self, zones: impl IntoIterator<Item = &'z Zone>, block: &Cidr) -> Option<&'z Zone> {
+    fn zone<'z>(
+        &self,
+        zones: impl IntoIterator<Item = &'z PoolRange>,
+        block: &Cidr,
+    ) -> Option<&'z PoolRange> {
         let pool = self.pools.of(block)?.cidr;
         zones.into_iter().find(|zone| zone.pool.cidr == pool && zone.touches(block))
     }
 
     /// Takes from the host's own blocks. Gives the blocks that it has an affinity to and that do not exist.
-    fn use_own(&mut self, ask: &Ask<'_>, taken: &mut Taken) -> Result<Vec<(Zone, Cidr)>, Stop> {
+    fn use_own(
+        &mut self,
+        ask: &FamilyRequest<'_>,
+        taken: &mut PlannedAddresses,
+    ) -> Result<Vec<(PoolRange, Cidr)>, PlanStop> {
         let host = self.request.host.as_str();
-        let affinities = self.desk.affinities_of(host)?;
-        let own: Vec<(Cidr, &Zone)> = affinities
+        let affinities = self.draft.affinities_of(host)?;
+        let own: Vec<(Cidr, &PoolRange)> = affinities
             .into_iter()
             .filter(|block| IpFamily::of_cidr(block) == ask.family)
             .filter_map(|block| Some((block, self.zone(ask.zones.iter().chain(&ask.leftover), &block)?)))
@@ -226,15 +236,17 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
             if self.rest(ask, taken) == 0 {
                 break;
             }
-            self.desk.state.want(part.iter().map(|(block, _)| self.desk.space.block(block)), [])?;
+            self.draft
+                .state
+                .request_key(part.iter().map(|(block, _)| self.draft.keyspace.block(block)), [])?;
             for (cidr, zone) in part {
-                if self.desk.is_full(host, cidr) {
+                if self.draft.is_full(host, cidr) {
                     continue;
                 }
-                match look(self.desk, host, cidr)? {
-                    Own::Here(block) => self.fill(ask, zone, block, true, taken)?,
-                    Own::Gone if !zone.pool.disabled => revivable.push(((*zone).clone(), *cidr)),
-                    Own::Gone | Own::Not => {}
+                match read_own_block(self.draft, host, cidr)? {
+                    OwnBlock::Owned(block) => self.fill(ask, zone, block, true, taken)?,
+                    OwnBlock::Missing if !zone.pool.disabled => revivable.push(((*zone).clone(), *cidr)),
+                    OwnBlock::Missing | OwnBlock::NotOwned => {}
                 }
             }
         }
@@ -242,20 +254,20 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
     }
 
     /// Claims blocks that nobody has.
-    fn claim_new(&mut self, ask: &Ask<'_>, taken: &mut Taken) -> Result<(), Stop> {
+    fn claim_new(&mut self, ask: &FamilyRequest<'_>, taken: &mut PlannedAddresses) -> Result<(), PlanStop> {
         let host = self.request.host.as_str();
         for zone in &ask.zones {
             let len = zone.pool.block_len();
-            let walk = Walk::new(host, zone.pool.cidr, len, zone.first, zone.last);
-            for (seen, candidate) in walk.blocks().enumerate() {
+            let order = BlockOrder::new(host, zone.pool.cidr, len, zone.first, zone.last);
+            for (seen, candidate) in order.blocks().enumerate() {
                 if self.rest(ask, taken) == 0 {
                     return Ok(());
                 }
                 if self.pools.of(&candidate).is_none_or(|pool| pool.cidr != zone.pool.cidr) {
                     continue;
                 }
-                let others = match self.desk.overlapping(&candidate) {
-                    Err(Stop::Need(_)) => return Err(self.look_ahead(&walk, ask.family, seen)),
+                let others = match self.draft.overlapping(&candidate) {
+                    Err(PlanStop::Need(_)) => return Err(self.prefetch(&order, ask.family, seen)),
                     others => others?,
                 };
                 match others.as_slice() {
@@ -268,13 +280,15 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
                     }
                     // Claimed for this host a moment ago, or by a writer that never wrote the affinity. Those that a walk this
                     // long has not read are left to `borrow`.
-                    [same] if *same == candidate && self.desk.is_known(same) => match self.desk.block(same) {
-                        Ok(Some(block)) if block.host() == Some(host) => {
-                            self.fill(ask, zone, block, true, taken)?;
+                    [same] if *same == candidate && self.draft.is_read(same) => {
+                        match self.draft.block(same) {
+                            Ok(Some(block)) if block.host() == Some(host) => {
+                                self.fill(ask, zone, block, true, taken)?;
+                            }
+                            Ok(_) | Err(PlanStop::Err(IpamError::Unreadable { .. })) => {}
+                            Err(stop) => return Err(stop),
                         }
-                        Ok(_) | Err(Stop::Err(IpamError::Unreadable { .. })) => {}
-                        Err(stop) => return Err(stop),
-                    },
+                    }
                     _ => {}
                 }
             }
@@ -283,63 +297,69 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
     }
 
     /// What to read when the walk comes to blocks that are not known: ever more of them, at last all.
-    fn look_ahead(&self, walk: &Walk, family: IpFamily, seen: usize) -> Stop {
+    fn prefetch(&self, order: &BlockOrder, family: IpFamily, seen: usize) -> PlanStop {
         let (batch, most) = (seen * 4 + 1, 100);
         if seen > most {
-            let all = self.desk.all_blocks(family);
+            let all = self.draft.all_blocks(family);
             return all.err().unwrap_or_else(|| IpamError::Busy { attempts: 0 }.into());
         }
-        let mut needs = crate::ipam::reads::Needs::default();
-        for candidate in walk.blocks().skip(seen).take(batch) {
-            if let Err(Stop::Need(more)) = self.desk.overlapping(&candidate) {
+        let mut needs = crate::ipam::reads::ReadRequest::default();
+        for candidate in order.blocks().skip(seen).take(batch) {
+            if let Err(PlanStop::Need(more)) = self.draft.overlapping(&candidate) {
                 needs.keys.extend(more.keys);
                 needs.prefixes.extend(more.prefixes);
             }
         }
-        Stop::Need(needs)
+        PlanStop::Need(needs)
     }
 
     /// The limit of blocks, when the host has as many.
-    fn limit_reached(&self, family: IpFamily) -> Result<Option<u32>, Stop> {
+    fn limit_reached(&self, family: IpFamily) -> Result<Option<u32>, PlanStop> {
         let Some(limit) = self.config.max_blocks_per_host else { return Ok(None) };
-        let own = self.desk.affinities_of(&self.request.host)?;
+        let own = self.draft.affinities_of(&self.request.host)?;
         let own = own.iter().filter(|block| IpFamily::of_cidr(block) == family).count();
         Ok((own >= limit as usize).then_some(limit))
     }
 
     /// Makes a block of the host's own, when it has an address to give.
-    fn claim(&mut self, ask: &Ask<'_>, zone: &Zone, cidr: Cidr, taken: &mut Taken) -> Result<(), Stop> {
+    fn claim(
+        &mut self,
+        ask: &FamilyRequest<'_>,
+        zone: &PoolRange,
+        cidr: Cidr,
+        taken: &mut PlannedAddresses,
+    ) -> Result<(), PlanStop> {
         let owner = BlockAffinity::Host(self.request.host.clone());
         // An affinity to a prefix that can be no block.
         let Ok(block) = Block::new(cidr, owner, self.config.strict_affinity) else { return Ok(()) };
-        let before = taken.given.len();
+        let before = taken.addresses.len();
         self.fill(ask, zone, block, true, taken)?;
-        if taken.given.len() > before {
-            self.desk.guard_pool(&zone.pool.cidr);
-            self.desk.guard_config();
+        if taken.addresses.len() > before {
+            self.draft.guard_pool(&zone.pool.cidr);
+            self.draft.guard_config();
         }
         Ok(())
     }
 
     /// Borrows from blocks of others and of nobody. Reads a few at first, then ever more of them.
-    fn borrow(&mut self, ask: &Ask<'_>, taken: &mut Taken) -> Result<(), Stop> {
+    fn borrow(&mut self, ask: &FamilyRequest<'_>, taken: &mut PlannedAddresses) -> Result<(), PlanStop> {
         let host = self.request.host.as_str();
-        let all = self.desk.all_blocks(ask.family)?;
+        let all = self.draft.all_blocks(ask.family)?;
         for zone in &ask.zones {
-            let walk = Walk::new(host, zone.pool.cidr, zone.pool.block_len(), zone.first, zone.last);
+            let order = BlockOrder::new(host, zone.pool.cidr, zone.pool.block_len(), zone.first, zone.last);
             let in_zone = |cidr: &&Cidr| self.zone([zone], cidr).is_some();
             let mut blocks: Vec<Cidr> = all.iter().filter(in_zone).copied().collect();
-            blocks.sort_by_key(|block| (walk.place(block), *block));
+            blocks.sort_by_key(|block| (order.place(block), *block));
             for (seen, cidr) in blocks.iter().enumerate() {
                 if self.rest(ask, taken) == 0 {
                     return Ok(());
                 }
-                if !self.desk.is_known(cidr) {
-                    let batch = blocks.iter().skip(seen).take((seen * 3).clamp(4, AHEAD));
-                    self.desk.state.want(batch.map(|cidr| self.desk.space.block(cidr)), [])?;
+                if !self.draft.is_read(cidr) {
+                    let batch = blocks.iter().skip(seen).take((seen * 3).clamp(4, PREFETCH));
+                    self.draft.state.request_key(batch.map(|cidr| self.draft.keyspace.block(cidr)), [])?;
                 }
-                let block = match self.desk.block(cidr) {
-                    Err(Stop::Err(IpamError::Unreadable { .. })) => continue,
+                let block = match self.draft.block(cidr) {
+                    Err(PlanStop::Err(IpamError::Unreadable { .. })) => continue,
                     block => block?,
                 };
                 let Some(block) = block else { continue };
@@ -361,12 +381,12 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
     /// Takes what is wanted and free from one block, in the order of its free list.
     fn fill(
         &mut self,
-        ask: &Ask<'_>,
-        zone: &Zone,
+        ask: &FamilyRequest<'_>,
+        zone: &PoolRange,
         mut block: Block,
         own: bool,
-        taken: &mut Taken,
-    ) -> Result<(), Stop> {
+        taken: &mut PlannedAddresses,
+    ) -> Result<(), PlanStop> {
         let cidr = block.cidr();
         let usable = |addr: &IpAddr| {
             zone.contains(*addr)
@@ -380,12 +400,12 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
         }
         for addr in chosen {
             self.allocate(&mut block, addr);
-            taken.given.push(Assignment { addr, block: cidr, pool: zone.pool.cidr });
+            taken.addresses.push(Allocation { addr, block: cidr, pool: zone.pool.cidr });
         }
         if own {
-            self.desk.confirm(&self.request.host, &cidr)?;
+            self.draft.confirm(&self.request.host, &cidr)?;
         }
-        self.desk.put_block(block);
+        self.draft.put_block(block);
         Ok(())
     }
 
@@ -395,14 +415,14 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
         }
     }
 
-    fn exact(&mut self, addr: IpAddr) -> Result<Assignment, Stop> {
+    fn exact(&mut self, addr: IpAddr) -> Result<Allocation, PlanStop> {
         let pool = self.pools.enabled_of(addr)?.clone();
         let host = self.request.host.clone();
-        let (mut block, own) = match self.desk.block_around(addr, Some(pool.block_len()))? {
+        let (mut block, own) = match self.draft.block_containing(addr, Some(pool.block_len()))? {
             None => (self.block_for(addr, pool.block_len())?, true),
             Some(block) => {
                 if let Some(held) = ordinal(&block, addr).and_then(|ordinal| block.allocation(ordinal)) {
-                    return Err(IpamError::Taken { addr, holder: held.handle.clone() }.into());
+                    return Err(IpamError::AddressInUse { addr, holder: held.handle.clone() }.into());
                 }
                 let strict = self.config.strict_affinity || block.strict();
                 let owner = match block.affinity() {
@@ -426,24 +446,24 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
         self.allocate(&mut block, addr);
         let cidr = block.cidr();
         if own {
-            self.desk.confirm(&host, &cidr)?;
+            self.draft.confirm(&host, &cidr)?;
         }
-        self.desk.guard_pool(&pool.cidr);
-        self.desk.put_block(block);
-        Ok(Assignment { addr, block: cidr, pool: pool.cidr })
+        self.draft.guard_pool(&pool.cidr);
+        self.draft.put_block(block);
+        Ok(Allocation { addr, block: cidr, pool: pool.cidr })
     }
 
     /// A new block that holds the address: of the pool's length, or of the next one that does not overlap another block.
-    fn block_for(&mut self, addr: IpAddr, len: u8) -> Result<Block, Stop> {
+    fn block_for(&mut self, addr: IpAddr, len: u8) -> Result<Block, PlanStop> {
         let family = IpFamily::of(addr);
         if let Some(limit) = self.limit_reached(family)? {
             return Err(IpamError::BlockLimit { host: self.request.host.clone(), limit }.into());
         }
         let max = Cidr::host(addr).len();
         for cidr in (len..=max).filter_map(|len| Cidr::new(addr, len).ok()) {
-            if self.desk.overlapping(&cidr)?.is_empty() {
+            if self.draft.overlapping(&cidr)?.is_empty() {
                 let owner = BlockAffinity::Host(self.request.host.clone());
-                self.desk.guard_config();
+                self.draft.guard_config();
                 return Block::new(cidr, owner, self.config.strict_affinity)
                     .map_err(|error| IpamError::Refused(error.to_string()).into());
             }
@@ -453,53 +473,54 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
     }
 
     /// Counts what was given in the handles.
-    fn count_handles(&mut self, given: &[Assignment]) -> Result<(), Stop> {
+    fn count_handles(&mut self, addresses: &[Allocation]) -> Result<(), PlanStop> {
         let mut counts: BTreeMap<String, BTreeMap<Cidr, u32>> = BTreeMap::new();
-        for given in given {
-            if let Some(handle) = attribute(self.request, given.addr).handle {
-                *counts.entry(handle).or_default().entry(given.block).or_default() += 1;
+        for addresses in addresses {
+            if let Some(handle) = attribute(self.request, addresses.addr).handle {
+                *counts.entry(handle).or_default().entry(addresses.block).or_default() += 1;
             }
         }
-        let space = self.desk.space;
-        let keys = counts.keys().flat_map(|id| [space.handle(id)].into_iter().chain(space.old_handle(id)));
-        self.desk.state.want(keys.collect::<Vec<_>>(), [])?;
+        let keyspace = self.draft.keyspace;
+        let keys =
+            counts.keys().flat_map(|id| [keyspace.handle(id)].into_iter().chain(keyspace.legacy_handle(id)));
+        self.draft.state.request_key(keys.collect::<Vec<_>>(), [])?;
         for (id, blocks) in counts {
-            let mut handle = self.desk.handle(&id)?.unwrap_or_else(|| Handle::new(&id));
+            let mut handle = self.draft.handle(&id)?.unwrap_or_else(|| Handle::new(&id));
             for (block, count) in blocks {
                 let entry = handle.blocks.entry(block).or_default();
                 *entry = entry.saturating_add(count);
             }
-            self.desk.put_handle(handle);
+            self.draft.put_handle(handle);
         }
         Ok(())
     }
 }
 
 /// What an affinity of the host's turns out to be.
-pub(super) enum Own {
+pub(super) enum OwnBlock {
     /// The block is there and the host's.
-    Here(Block),
+    Owned(Block),
     /// There is no block: a claim that stopped half way.
-    Gone,
+    Missing,
     /// Not the host's: the affinity is stale and goes, or it cannot be read.
-    Not,
+    NotOwned,
 }
 
 /// Looks at a block that the host has an affinity to.
-pub(super) fn look(desk: &mut Desk<'_>, host: &str, cidr: &Cidr) -> Result<Own, Stop> {
-    let unreadable = |stop: &Stop| matches!(stop, Stop::Err(IpamError::Unreadable { .. }));
-    let affinity = match desk.affinity(host, cidr) {
-        Err(stop) if unreadable(&stop) => return Ok(Own::Not),
+pub(super) fn read_own_block(draft: &mut Draft<'_>, host: &str, cidr: &Cidr) -> Result<OwnBlock, PlanStop> {
+    let unreadable = |stop: &PlanStop| matches!(stop, PlanStop::Err(IpamError::Unreadable { .. }));
+    let affinity = match draft.affinity(host, cidr) {
+        Err(stop) if unreadable(&stop) => return Ok(OwnBlock::NotOwned),
         affinity => affinity?.unwrap_or_default(),
     };
-    match desk.block(cidr) {
-        Err(stop) if unreadable(&stop) => Ok(Own::Not),
+    match draft.block(cidr) {
+        Err(stop) if unreadable(&stop) => Ok(OwnBlock::NotOwned),
         Err(stop) => Err(stop),
-        Ok(Some(block)) if block.host() == Some(host) => Ok(Own::Here(block)),
-        Ok(None) if affinity.state != Some(AffinityState::PendingDeletion) => Ok(Own::Gone),
+        Ok(Some(block)) if block.host() == Some(host) => Ok(OwnBlock::Owned(block)),
+        Ok(None) if affinity.state != Some(AffinityState::PendingDeletion) => Ok(OwnBlock::Missing),
         Ok(_) => {
-            desk.tidy_affinity(host, cidr);
-            Ok(Own::Not)
+            draft.remove_stale_affinity(host, cidr);
+            Ok(OwnBlock::NotOwned)
         }
     }
 }

@@ -7,7 +7,7 @@ use tortie_net::Cidr;
 
 /// The blocks of one length in a part of a pool.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Walk {
+pub(super) struct BlockOrder {
     pool: Cidr,
     len: u8,
     /// Index of the first block of the part.
@@ -24,7 +24,7 @@ fn hash(host: &str) -> u64 {
     })
 }
 
-impl Walk {
+impl BlockOrder {
     /// The blocks of length `len` that have an address between `first` and `last`, which lie in the pool.
     pub(super) fn new(host: &str, pool: Cidr, len: u8, first: IpAddr, last: IpAddr) -> Self {
         let shift = u32::from(pool.max_len() - len);
@@ -63,14 +63,14 @@ impl Walk {
 mod tests {
     use super::*;
 
-    fn walk(host: &str, pool: &str, len: u8) -> Walk {
+    fn order(host: &str, pool: &str, len: u8) -> BlockOrder {
         let pool: Cidr = pool.parse().unwrap();
-        Walk::new(host, pool, len, pool.addr(), pool.last())
+        BlockOrder::new(host, pool, len, pool.addr(), pool.last())
     }
 
     #[test]
     fn every_block_once_from_a_start_of_the_host_s_own() {
-        let blocks: Vec<Cidr> = walk("h1", "10.0.0.0/22", 26).blocks().collect();
+        let blocks: Vec<Cidr> = order("h1", "10.0.0.0/22", 26).blocks().collect();
         assert_eq!(blocks.len(), 16);
         let mut sorted = blocks.clone();
         sorted.sort();
@@ -78,9 +78,9 @@ mod tests {
         assert_eq!(sorted.len(), 16);
         assert_eq!(sorted.first().unwrap().to_string(), "10.0.0.0/26");
         let starts: std::collections::BTreeSet<Cidr> =
-            (0..64).filter_map(|n| walk(&format!("node-{n}"), "10.0.0.0/16", 26).blocks().next()).collect();
+            (0..64).filter_map(|n| order(&format!("node-{n}"), "10.0.0.0/16", 26).blocks().next()).collect();
         assert!(starts.len() > 55, "{} starts for 64 hosts", starts.len());
-        let all = walk("h1", "10.0.0.0/22", 26);
+        let all = order("h1", "10.0.0.0/22", 26);
         for (place, block) in (0u128..).zip(&blocks) {
             assert_eq!(all.place(block), place);
         }
@@ -88,11 +88,11 @@ mod tests {
 
     #[test]
     fn the_largest_and_the_smallest_pools() {
-        assert!(walk("h", "::/0", 122).blocks().next().is_some());
-        assert!(walk("h", "::/0", 128).blocks().next().is_some());
-        assert_eq!(walk("h", "10.0.0.4/32", 32).blocks().count(), 1);
+        assert!(order("h", "::/0", 122).blocks().next().is_some());
+        assert!(order("h", "::/0", 128).blocks().next().is_some());
+        assert_eq!(order("h", "10.0.0.4/32", 32).blocks().count(), 1);
         let pool: Cidr = "10.0.0.0/16".parse().unwrap();
-        let part = Walk::new("h", pool, 26, "10.0.1.10".parse().unwrap(), "10.0.1.70".parse().unwrap());
+        let part = BlockOrder::new("h", pool, 26, "10.0.1.10".parse().unwrap(), "10.0.1.70".parse().unwrap());
         let mut blocks: Vec<String> = part.blocks().map(|b| b.to_string()).collect();
         blocks.sort();
         assert_eq!(blocks, ["10.0.1.0/26", "10.0.1.64/26"]);

@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 
 use super::{Ipam, IpamError};
-use crate::ipam::reads::{Needs, Next, State};
+use crate::ipam::reads::{PlanStep, ReadRequest, ReadState};
 use tortie_store::{Outcome, StoreError, Txn};
 
-/// Attempts that may be lost to others. Whoever tried so often has also waited at least [`PATIENCE`].
+/// Attempts that may be lost to others. Whoever tried so often has also waited at least [`DEADLINE`].
 const ATTEMPTS: u32 = 100;
 /// How long it is tried in any case.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(30);
 /// Attempts with an unknown end: the store went away between question and answer.
-const LOST: usize = 3;
+const LOST_MAX: usize = 3;
 /// Conflicts after which all is read anew: pools and configuration may have changed, too.
-const STALE: u32 = 8;
+const STALE_READS: u32 = 8;
 /// Reads that one plan may ask for; each brings it further.
 const ROUNDS: u32 = 10_000;
 
@@ -26,18 +26,18 @@ impl Ipam {
     pub(super) async fn run<A: Clone>(
         &self,
         alone: bool,
-        plan: impl Fn(&State, &[A]) -> Next<A>,
+        plan: impl Fn(&ReadState, &[A]) -> PlanStep<A>,
     ) -> Result<A, IpamError> {
-        let mut state = State::default();
+        let mut state = ReadState::default();
         let mut tried: Vec<A> = Vec::new();
         let (mut conflicts, mut rounds) = (0, 0);
         let mut fresh = true;
         let begun = Instant::now();
         // Whoever writes on this machine gets in line, where the store has one.
-        let mut turn = if alone { self.store.turn().await } else { None };
+        let mut lock = if alone { self.store.writer_lock().await } else { None };
         loop {
             let (txn, answer) = match plan(&state, &tried) {
-                Next::Need(needs) => {
+                PlanStep::Need(needs) => {
                     rounds += 1;
                     if rounds > ROUNDS {
                         return Err(IpamError::Busy { attempts: rounds });
@@ -46,46 +46,46 @@ impl Ipam {
                     continue;
                 }
                 // Values of several moments may contradict each other: no is only said on fresh ones.
-                Next::Err(_) if !fresh => {
-                    state = State::default();
+                PlanStep::Err(_) if !fresh => {
+                    state = ReadState::default();
                     fresh = true;
                     continue;
                 }
-                Next::Err(error) => return Err(error),
-                Next::Txn(txn, answer) if txn.ops.is_empty() => return Ok(answer),
-                Next::Txn(txn, answer) => (txn, answer),
+                PlanStep::Err(error) => return Err(error),
+                PlanStep::Txn(txn, answer) if txn.ops.is_empty() => return Ok(answer),
+                PlanStep::Txn(txn, answer) => (txn, answer),
             };
-            match self.store.commit_in_turn(txn.clone(), &mut turn).await {
+            match self.store.commit_locked(txn.clone(), &mut lock).await {
                 Ok(Outcome::Committed(_)) => return Ok(answer),
                 Ok(Outcome::Conflict) => {
                     conflicts += 1;
-                    if conflicts >= ATTEMPTS && begun.elapsed() >= PATIENCE {
+                    if conflicts >= ATTEMPTS && begun.elapsed() >= DEADLINE {
                         return Err(IpamError::Busy { attempts: conflicts });
                     }
                     pause(conflicts).await;
                 }
-                Err(StoreError::Away(why)) => {
+                Err(StoreError::Unreachable(why)) => {
                     tried.push(answer);
-                    if tried.len() >= LOST {
-                        return Err(StoreError::Away(why).into());
+                    if tried.len() >= LOST_MAX {
+                        return Err(StoreError::Unreachable(why).into());
                     }
                     tracing::debug!(target: "tortie::ipam", %why, "a transaction of IPAM ended unknown; it is looked up");
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 }
                 Err(error) => return Err(error.into()),
             }
-            fresh = conflicts % STALE == STALE - 1 || !self.changed(&mut state, &txn).await?;
+            fresh = conflicts % STALE_READS == STALE_READS - 1 || !self.changed(&mut state, &txn).await?;
             if fresh {
-                state = State::default();
+                state = ReadState::default();
             }
         }
     }
 
-    async fn read(&self, state: &mut State, needs: Needs) -> Result<(), IpamError> {
+    async fn read(&self, state: &mut ReadState, needs: ReadRequest) -> Result<(), IpamError> {
         if !needs.names.is_empty() {
             let prefixes: Vec<String> = needs.names.iter().cloned().collect();
             let names = self.store.names(&prefixes).await?;
-            state.learn_names(needs.names, names);
+            state.insert_names(needs.names, names);
         }
         if needs.keys.is_empty() && needs.prefixes.is_empty() {
             return Ok(());
@@ -93,19 +93,19 @@ impl Ipam {
         let keys: Vec<String> = needs.keys.into_iter().collect();
         let prefixes: Vec<String> = needs.prefixes.iter().cloned().collect();
         let (values, list) = self.store.read(&keys, &prefixes).await?;
-        state.learn_list(&needs.prefixes, list);
+        state.insert_list(&needs.prefixes, list);
         for (key, value) in keys.into_iter().zip(values) {
-            state.learn(key, value);
+            state.insert(key, value);
         }
         Ok(())
     }
 
     /// Reads what a transaction compared; false when nothing of it changed, so that the reason must be elsewhere.
-    async fn changed(&self, state: &mut State, txn: &Txn) -> Result<bool, IpamError> {
+    async fn changed(&self, state: &mut ReadState, txn: &Txn) -> Result<bool, IpamError> {
         let keys: BTreeSet<String> = txn.compare.iter().map(|compare| compare.key().to_owned()).collect();
         let before: Vec<_> =
             keys.iter().map(|key| state.get(key).flatten().map(|known| known.revision)).collect();
-        self.read(state, Needs { keys: keys.clone(), ..Needs::default() }).await?;
+        self.read(state, ReadRequest { keys: keys.clone(), ..ReadRequest::default() }).await?;
         let after: Vec<_> =
             keys.iter().map(|key| state.get(key).flatten().map(|known| known.revision)).collect();
         for ((key, _), _) in

@@ -12,72 +12,72 @@ use tortie_config::resource::{
 use tortie_net::Cidr;
 
 use super::IpamError;
-use crate::ipam::keyspace::{Place, Space};
+use crate::ipam::keyspace::{Keyspace, Place};
 use crate::ipam::overlap;
-use crate::ipam::reads::{Known, Next, State, Stop};
+use crate::ipam::reads::{PlanStep, PlanStop, ReadState, ReadValue};
 use tortie_store::{Compare, MAX_TXN_OPS, Op, Txn};
 
 /// Half-done things of others that are cleaned up on the way, at most.
-const TIDIED: usize = 8;
+const CLEANUP_MAX: usize = 8;
 
 /// Runs a plan to what it comes to.
 pub(super) fn run<'a, A>(
-    space: &'a Space,
-    state: &'a State,
-    plan: impl FnOnce(&mut Desk<'a>) -> Result<A, Stop>,
-) -> Next<A> {
-    let mut desk = Desk {
-        space,
+    keyspace: &'a Keyspace,
+    state: &'a ReadState,
+    plan: impl FnOnce(&mut Draft<'a>) -> Result<A, PlanStop>,
+) -> PlanStep<A> {
+    let mut draft = Draft {
+        keyspace,
         state,
         blocks: BTreeMap::new(),
         affinities: BTreeMap::new(),
         handles: BTreeMap::new(),
         config: None,
         guards: BTreeSet::new(),
-        tidy: BTreeSet::new(),
+        cleanup: BTreeSet::new(),
     };
-    let planned = plan(&mut desk).and_then(|answer| Ok((desk.finish()?, answer)));
+    let planned = plan(&mut draft).and_then(|answer| Ok((draft.finish()?, answer)));
     match planned {
-        Ok((txn, answer)) => Next::Txn(txn, answer),
-        Err(Stop::Need(needs)) => Next::Need(needs),
-        Err(Stop::Err(error)) => Next::Err(error),
+        Ok((txn, answer)) => PlanStep::Txn(txn, answer),
+        Err(PlanStop::Need(needs)) => PlanStep::Need(needs),
+        Err(PlanStop::Err(error)) => PlanStep::Err(error),
     }
 }
 
 /// A plan in the making. Everything it gives shows the changes made so far.
-pub(super) struct Desk<'a> {
-    pub(super) space: &'a Space,
-    pub(super) state: &'a State,
+pub(super) struct Draft<'a> {
+    pub(super) keyspace: &'a Keyspace,
+    pub(super) state: &'a ReadState,
     blocks: BTreeMap<Cidr, Option<Block>>,
     affinities: BTreeMap<(String, Cidr), Option<Affinity>>,
     handles: BTreeMap<String, Option<Handle>>,
     config: Option<IpamConfig>,
     guards: BTreeSet<String>,
-    tidy: BTreeSet<String>,
+    cleanup: BTreeSet<String>,
 }
 
-impl Desk<'_> {
+impl Draft<'_> {
     fn typed<T>(
         &self,
         place: &Place,
         parse: impl FnOnce(&[u8]) -> Result<T, ValueError>,
-    ) -> Result<Option<T>, Stop> {
-        let key = self.space.text(place);
+    ) -> Result<Option<T>, PlanStop> {
+        let key = self.keyspace.text(place);
         let Some(known) = self.state.read(&key)? else { return Ok(None) };
         parse(&known.value)
             .map(Some)
-            .map_err(|error| Stop::Err(IpamError::Unreadable { key, why: error.to_string() }))
+            .map_err(|error| PlanStop::Err(IpamError::Unreadable { key, why: error.to_string() }))
     }
 
     /// Whether the data model is ready: `Ready` was never written, or is `true`.
-    pub(super) fn ready(&self) -> Result<(), Stop> {
+    pub(super) fn ready(&self) -> Result<(), PlanStop> {
         match self.state.read(&Key::Ready.to_string())? {
-            Some(Known { value, .. }) if value != b"true" => Err(IpamError::NotReady.into()),
+            Some(ReadValue { value, .. }) if value != b"true" => Err(IpamError::NotReady.into()),
             _ => Ok(()),
         }
     }
 
-    pub(super) fn config(&self) -> Result<IpamConfig, Stop> {
+    pub(super) fn config(&self) -> Result<IpamConfig, PlanStop> {
         Ok(self.typed(&Place::Config, IpamConfig::parse)?.unwrap_or_default())
     }
 
@@ -86,10 +86,10 @@ impl Desk<'_> {
     }
 
     /// The pools that can be read, in the order of their keys.
-    pub(super) fn pools(&self) -> Result<Vec<Pool>, Stop> {
-        let prefix = self.space.pools();
-        self.state.want([], [prefix.clone()])?;
-        let pools = self.state.existing(&prefix).filter_map(|(key, known)| match self.space.place(key) {
+    pub(super) fn pools(&self) -> Result<Vec<Pool>, PlanStop> {
+        let prefix = self.keyspace.pools();
+        self.state.request_key([], [prefix.clone()])?;
+        let pools = self.state.existing(&prefix).filter_map(|(key, known)| match self.keyspace.place(key) {
             Some(Place::Pool(cidr)) => Pool::parse(cidr, &known.value).ok(),
             _ => None,
         });
@@ -98,20 +98,20 @@ impl Desk<'_> {
 
     /// The transaction fails when the pool changes meanwhile.
     pub(super) fn guard_pool(&mut self, pool: &Cidr) {
-        self.guards.insert(self.space.pool(pool));
+        self.guards.insert(self.keyspace.pool(pool));
     }
 
     /// The transaction fails when the configuration changes meanwhile.
     pub(super) fn guard_config(&mut self) {
-        self.guards.insert(self.space.config());
+        self.guards.insert(self.keyspace.config());
     }
 
     /// The transaction fails when the block changes meanwhile.
     pub(super) fn guard_block(&mut self, cidr: &Cidr) {
-        self.guards.insert(self.space.block(cidr));
+        self.guards.insert(self.keyspace.block(cidr));
     }
 
-    pub(super) fn block(&self, cidr: &Cidr) -> Result<Option<Block>, Stop> {
+    pub(super) fn block(&self, cidr: &Cidr) -> Result<Option<Block>, PlanStop> {
         match self.blocks.get(cidr) {
             Some(block) => Ok(block.clone()),
             None => self.typed(&Place::Block(*cidr), |bytes| Block::parse(*cidr, bytes)),
@@ -120,21 +120,25 @@ impl Desk<'_> {
 
     /// Whether a block is the host's and has nothing to give, as far as that can be told at a glance.
     pub(super) fn is_full(&self, host: &str, cidr: &Cidr) -> bool {
-        let known = || self.state.get(&self.space.block(cidr)).flatten();
+        let known = || self.state.get(&self.keyspace.block(cidr)).flatten();
         !self.blocks.contains_key(cidr)
             && known().is_some_and(|known| Block::is_full_of(host, *cidr, &known.value))
     }
 
     /// The block that an address lies in. `usual`: the length of the blocks of its pool.
-    pub(super) fn block_around(&self, addr: IpAddr, usual: Option<u8>) -> Result<Option<Block>, Stop> {
-        let around = Space::blocks_around(&Cidr::host(addr));
+    pub(super) fn block_containing(
+        &self,
+        addr: IpAddr,
+        usual: Option<u8>,
+    ) -> Result<Option<Block>, PlanStop> {
+        let around = Keyspace::blocks_overlapping(&Cidr::host(addr));
         let first = around.iter().find(|cidr| usual.is_none_or(|len| cidr.len() == len));
         if let Some(first) = first
             && let Some(block) = self.block(first)?
         {
             return Ok(Some(block));
         }
-        self.state.want(around.iter().map(|cidr| self.space.block(cidr)), [])?;
+        self.state.request_key(around.iter().map(|cidr| self.keyspace.block(cidr)), [])?;
         for cidr in &around {
             if let Some(block) = self.block(cidr)? {
                 return Ok(Some(block));
@@ -152,13 +156,13 @@ impl Desk<'_> {
     }
 
     /// Blocks that share an address with `cidr`, that one included.
-    pub(super) fn overlapping(&self, cidr: &Cidr) -> Result<Vec<Cidr>, Stop> {
-        let around = overlap::of(self.space, cidr);
-        self.state.want_existence(around.keys.iter().cloned(), around.prefixes.iter().cloned())?;
+    pub(super) fn overlapping(&self, cidr: &Cidr) -> Result<Vec<Cidr>, PlanStop> {
+        let around = overlap::of(self.keyspace, cidr);
+        self.state.request_existence(around.keys.iter().cloned(), around.prefixes.iter().cloned())?;
         let texts = around.keys.iter().chain(&around.prefixes);
         let found = texts.flat_map(|text| self.state.names(text));
         let mut blocks: BTreeSet<Cidr> = found
-            .filter_map(|key| match self.space.place(key) {
+            .filter_map(|key| match self.keyspace.place(key) {
                 Some(Place::Block(block)) => Some(block),
                 _ => None,
             })
@@ -169,15 +173,15 @@ impl Desk<'_> {
     }
 
     /// Whether it is known what a block holds, or that it does not exist.
-    pub(super) fn is_known(&self, cidr: &Cidr) -> bool {
-        self.blocks.contains_key(cidr) || self.state.get(&self.space.block(cidr)).is_some()
+    pub(super) fn is_read(&self, cidr: &Cidr) -> bool {
+        self.blocks.contains_key(cidr) || self.state.get(&self.keyspace.block(cidr)).is_some()
     }
 
     /// Which blocks of a family there are, in no particular order. There may be thousands: not what they hold.
-    pub(super) fn all_blocks(&self, family: IpFamily) -> Result<Vec<Cidr>, Stop> {
-        let prefix = self.space.blocks(family);
-        self.state.want_names(&prefix)?;
-        let stored = self.state.names(&prefix).filter_map(|key| match self.space.place(key) {
+    pub(super) fn all_blocks(&self, family: IpFamily) -> Result<Vec<Cidr>, PlanStop> {
+        let prefix = self.keyspace.blocks(family);
+        self.state.request_names(&prefix)?;
+        let stored = self.state.names(&prefix).filter_map(|key| match self.keyspace.place(key) {
             Some(Place::Block(block)) => Some(block),
             _ => None,
         });
@@ -192,7 +196,7 @@ impl Desk<'_> {
         Ok(all.into_iter().collect())
     }
 
-    pub(super) fn affinity(&self, host: &str, block: &Cidr) -> Result<Option<Affinity>, Stop> {
+    pub(super) fn affinity(&self, host: &str, block: &Cidr) -> Result<Option<Affinity>, PlanStop> {
         match self.affinities.get(&(host.to_owned(), *block)) {
             Some(affinity) => Ok(affinity.clone()),
             None => self.typed(&Place::Affinity { host: host.to_owned(), block: *block }, Affinity::parse),
@@ -200,10 +204,10 @@ impl Desk<'_> {
     }
 
     /// The blocks that a host has an affinity to, in the order of the keys.
-    pub(super) fn affinities_of(&self, host: &str) -> Result<Vec<Cidr>, Stop> {
-        let prefix = self.space.affinities(host);
-        self.state.want([], [prefix.clone()])?;
-        let stored = self.state.existing(&prefix).filter_map(|(key, _)| match self.space.place(key) {
+    pub(super) fn affinities_of(&self, host: &str) -> Result<Vec<Cidr>, PlanStop> {
+        let prefix = self.keyspace.affinities(host);
+        self.state.request_key([], [prefix.clone()])?;
+        let stored = self.state.existing(&prefix).filter_map(|(key, _)| match self.keyspace.place(key) {
             Some(Place::Affinity { block, .. }) => Some(block),
             _ => None,
         });
@@ -218,9 +222,9 @@ impl Desk<'_> {
     }
 
     /// Writes that the host owns the block, unless that stands there.
-    pub(super) fn confirm(&mut self, host: &str, block: &Cidr) -> Result<(), Stop> {
+    pub(super) fn confirm(&mut self, host: &str, block: &Cidr) -> Result<(), PlanStop> {
         let known = match self.affinity(host, block) {
-            Err(Stop::Err(IpamError::Unreadable { .. })) => None,
+            Err(PlanStop::Err(IpamError::Unreadable { .. })) => None,
             known => known?,
         };
         if known.as_ref().is_some_and(Affinity::is_confirmed) {
@@ -237,22 +241,22 @@ impl Desk<'_> {
     }
 
     /// Deletes an affinity that somebody left behind, when something else is written anyway.
-    pub(super) fn tidy_affinity(&mut self, host: &str, block: &Cidr) {
-        self.tidy.insert(self.space.affinity(host, block));
+    pub(super) fn remove_stale_affinity(&mut self, host: &str, block: &Cidr) {
+        self.cleanup.insert(self.keyspace.affinity(host, block));
     }
 
     /// A handle, with what stands at the older key as well.
-    pub(super) fn handle(&self, id: &str) -> Result<Option<Handle>, Stop> {
+    pub(super) fn handle(&self, id: &str) -> Result<Option<Handle>, PlanStop> {
         if let Some(handle) = self.handles.get(id) {
             return Ok(handle.clone());
         }
-        let old_key = self.space.old_handle(id);
-        self.state.want([self.space.handle(id)].into_iter().chain(old_key.clone()), [])?;
+        let old_key = self.keyspace.legacy_handle(id);
+        self.state.request_key([self.keyspace.handle(id)].into_iter().chain(old_key.clone()), [])?;
         let new = self.typed(&Place::Handle(id.to_owned()), |bytes| Handle::parse(id, bytes))?;
         if old_key.is_none() {
             return Ok(new);
         }
-        let old = self.typed(&Place::OldHandle(id.to_owned()), |bytes| Handle::parse(id, bytes))?;
+        let old = self.typed(&Place::LegacyHandle(id.to_owned()), |bytes| Handle::parse(id, bytes))?;
         Ok(match (new, old) {
             (Some(mut new), Some(old)) => {
                 for (block, count) in old.blocks {
@@ -272,17 +276,17 @@ impl Desk<'_> {
 
     /// Takes back what `released` of a block held, in their handles. Counts are hints: an entry stays while the block has
     /// addresses of the handle, or while others count more than were released.
-    pub(super) fn forget(&mut self, block: &Block, released: &[Attribute]) -> Result<(), Stop> {
+    pub(super) fn forget(&mut self, block: &Block, released: &[Attribute]) -> Result<(), PlanStop> {
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
         for handle in released.iter().filter_map(|attribute| attribute.handle.as_deref()) {
             *counts.entry(handle).or_default() += 1;
         }
-        let old_keys = counts.keys().filter_map(|id| self.space.old_handle(id));
-        self.state.want(counts.keys().map(|id| self.space.handle(id)).chain(old_keys), [])?;
+        let old_keys = counts.keys().filter_map(|id| self.keyspace.legacy_handle(id));
+        self.state.request_key(counts.keys().map(|id| self.keyspace.handle(id)).chain(old_keys), [])?;
         for (id, count) in counts {
             let known = match self.handle(id) {
                 // It holds nothing that anybody can read; `check` names it.
-                Err(Stop::Err(IpamError::Unreadable { .. })) => continue,
+                Err(PlanStop::Err(IpamError::Unreadable { .. })) => continue,
                 known => known?,
             };
             let Some(mut handle) = known else { continue };
@@ -308,22 +312,22 @@ impl Desk<'_> {
         }
     }
 
-    fn finish(self) -> Result<Txn, Stop> {
+    fn finish(self) -> Result<Txn, PlanStop> {
         let mut writes: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
         for (cidr, block) in &self.blocks {
-            writes.insert(self.space.block(cidr), block.as_ref().map(Block::to_value));
+            writes.insert(self.keyspace.block(cidr), block.as_ref().map(Block::to_value));
         }
         for ((host, cidr), affinity) in &self.affinities {
-            writes.insert(self.space.affinity(host, cidr), affinity.as_ref().map(Affinity::to_value));
+            writes.insert(self.keyspace.affinity(host, cidr), affinity.as_ref().map(Affinity::to_value));
         }
         for (id, handle) in &self.handles {
-            writes.insert(self.space.handle(id), handle.as_ref().map(Handle::to_value));
-            if let Some(old) = self.space.old_handle(id) {
+            writes.insert(self.keyspace.handle(id), handle.as_ref().map(Handle::to_value));
+            if let Some(old) = self.keyspace.legacy_handle(id) {
                 writes.insert(old, None);
             }
         }
         if let Some(config) = &self.config {
-            writes.insert(self.space.config(), Some(config.to_value()));
+            writes.insert(self.keyspace.config(), Some(config.to_value()));
         }
         // What is as it shall be needs no write.
         let mut needed = BTreeMap::new();
@@ -336,7 +340,7 @@ impl Desk<'_> {
         if needed.is_empty() {
             return Ok(Txn::default());
         }
-        for key in self.tidy.iter().take(TIDIED) {
+        for key in self.cleanup.iter().take(CLEANUP_MAX) {
             if self.state.read(key)?.is_some() {
                 needed.entry(key.clone()).or_insert(None);
             }

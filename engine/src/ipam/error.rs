@@ -37,11 +37,11 @@ pub enum IpamError {
     Disabled(Cidr),
     /// Too few addresses are free.
     #[error(
-        "{wanted} wanted, {free} free in {place}; add a pool, or see `tortie ipam check` for addresses that leaked"
+        "{requested} wanted, {free} free in {place}; add a pool, or see `tortie ipam check` for addresses that leaked"
     )]
     Full {
         /// How many were wanted.
-        wanted: u32,
+        requested: u32,
         /// How many could be had.
         free: u32,
         /// The pools or ranges that were searched.
@@ -49,7 +49,7 @@ pub enum IpamError {
     },
     /// The address is allocated.
     #[error("{addr} is allocated to {}; release it or choose another one", holder_name(.holder.as_deref()))]
-    Taken {
+    AddressInUse {
         /// The address.
         addr: IpAddr,
         /// The handle that holds it.
@@ -115,7 +115,7 @@ impl IpamError {
             Self::UnknownPool { .. } => "unknown-pool",
             Self::Disabled(_) => "pool-disabled",
             Self::Full { .. } => "full",
-            Self::Taken { .. } => "taken",
+            Self::AddressInUse { .. } => "taken",
             Self::StrictOwner { .. } => "strict-owner",
             Self::BlockLimit { .. } => "block-limit",
             Self::NotReady => "not-ready",
@@ -130,7 +130,7 @@ impl IpamError {
     /// Whether the same call may succeed a moment later.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
-        matches!(self, Self::NotReady | Self::Busy { .. } | Self::Store(StoreError::Away(_)))
+        matches!(self, Self::NotReady | Self::Busy { .. } | Self::Store(StoreError::Unreachable(_)))
     }
 }
 
@@ -154,5 +154,5 @@ fn pool_list(pools: &[Cidr]) -> String {
 }
 
 fn holder_name(handle: Option<&str>) -> String {
-    handle.map_or_else(|| "somebody without a handle".to_owned(), |handle| format!("`{handle}`"))
+    handle.map_or_else(|| "a holder without a handle".to_owned(), |handle| format!("`{handle}`"))
 }

@@ -8,22 +8,22 @@ use tortie_config::resource::{Attribute, Block, BlockAffinity};
 use tortie_net::Cidr;
 
 use super::assign::ordinal;
-use super::check::Picture;
-use super::pools::Pools;
-use super::{Claims, IpamError, Unclaims, release};
-use crate::ipam::draft::{self, Desk};
-use crate::ipam::keyspace::Space;
-use crate::ipam::reads::{Next, State, Stop};
+use super::check::IpamState;
+use super::pools::PoolSelection;
+use super::{ClaimResult, IpamError, UnclaimResult, release};
+use crate::ipam::draft::{self, Draft};
+use crate::ipam::keyspace::Keyspace;
+use crate::ipam::reads::{PlanStep, PlanStop, ReadState};
 
 /// Blocks of one call of `claim` at most.
-const MOST: u32 = 4096;
+const BLOCKS_MAX: u32 = 4096;
 
 /// The blocks that a claim of `cidr` is about.
-pub(super) fn blocks_in(space: &Space, state: &State, cidr: Cidr) -> Next<Vec<Cidr>> {
-    draft::run(space, state, |desk| {
-        desk.state.want([Key::Ready.to_string()], [desk.space.pools()])?;
-        desk.ready()?;
-        let pools = Pools::new(desk.pools()?);
+pub(super) fn blocks_in(keyspace: &Keyspace, state: &ReadState, cidr: Cidr) -> PlanStep<Vec<Cidr>> {
+    draft::run(keyspace, state, |draft| {
+        draft.state.request_key([Key::Ready.to_string()], [draft.keyspace.pools()])?;
+        draft.ready()?;
+        let pools = PoolSelection::new(draft.pools()?);
         let pool = pools.enabled_of(cidr.addr())?;
         if !pool.cidr.covers(&cidr) {
             let text = format!("{cidr} is larger than pool {}; claim the pool or a part of it", pool.cidr);
@@ -34,9 +34,9 @@ pub(super) fn blocks_in(space: &Space, state: &State, cidr: Cidr) -> Next<Vec<Ci
             let text = format!("{cidr} is less than a block: the blocks of pool {} are /{len}", pool.cidr);
             return Err(IpamError::BadRequest(text).into());
         }
-        let count = 1u32.checked_shl(u32::from(len - cidr.len())).filter(|count| *count <= MOST);
+        let count = 1u32.checked_shl(u32::from(len - cidr.len())).filter(|count| *count <= BLOCKS_MAX);
         let Some(count) = count else {
-            let text = format!("{cidr} has more than {MOST} blocks; claim parts of it");
+            let text = format!("{cidr} has more than {BLOCKS_MAX} blocks; claim parts of it");
             return Err(IpamError::BadRequest(text).into());
         };
         let step = u32::from(cidr.max_len() - len);
@@ -47,19 +47,19 @@ pub(super) fn blocks_in(space: &Space, state: &State, cidr: Cidr) -> Next<Vec<Ci
 }
 
 /// Claims one block.
-pub(super) fn claim(space: &Space, state: &State, host: &str, cidr: Cidr) -> Next<Claims> {
-    draft::run(space, state, |desk| {
-        let keys = [Key::Ready.to_string(), space.config(), space.block(&cidr)];
-        desk.state.want(keys, [space.pools(), space.affinities(host)])?;
-        desk.ready()?;
-        let config = desk.config()?;
-        let pools = Pools::new(desk.pools()?);
+pub(super) fn claim(keyspace: &Keyspace, state: &ReadState, host: &str, cidr: Cidr) -> PlanStep<ClaimResult> {
+    draft::run(keyspace, state, |draft| {
+        let keys = [Key::Ready.to_string(), keyspace.config(), keyspace.block(&cidr)];
+        draft.state.request_key(keys, [keyspace.pools(), keyspace.affinities(host)])?;
+        draft.ready()?;
+        let config = draft.config()?;
+        let pools = PoolSelection::new(draft.pools()?);
         let pool = pools.enabled_of(cidr.addr())?;
-        let mut claims = Claims::default();
-        let others = desk.overlapping(&cidr)?;
+        let mut claims = ClaimResult::default();
+        let others = draft.overlapping(&cidr)?;
         let block = match others.as_slice() {
             [] => {
-                let own = desk.affinities_of(host)?;
+                let own = draft.affinities_of(host)?;
                 let family = IpFamily::of_cidr(&cidr);
                 let own = own.iter().filter(|own| IpFamily::of_cidr(own) == family && **own != cidr).count();
                 if let Some(limit) = config.max_blocks_per_host.filter(|limit| own >= *limit as usize) {
@@ -70,7 +70,7 @@ pub(super) fn claim(space: &Space, state: &State, host: &str, cidr: Cidr) -> Nex
                 block.map_err(|error| IpamError::BadRequest(error.to_string()))?
             }
             [same] if *same == cidr => {
-                let Some(mut block) = desk.block(same)? else { return Ok(claims) };
+                let Some(mut block) = draft.block(same)? else { return Ok(claims) };
                 match block.affinity() {
                     BlockAffinity::None => block.set_affinity(BlockAffinity::Host(host.to_owned())),
                     BlockAffinity::Host(owner) if owner == host => {}
@@ -86,60 +86,65 @@ pub(super) fn claim(space: &Space, state: &State, host: &str, cidr: Cidr) -> Nex
                 return Ok(claims);
             }
         };
-        desk.confirm(host, &cidr)?;
-        desk.guard_pool(&pool.cidr);
-        desk.guard_config();
-        desk.put_block(block);
+        draft.confirm(host, &cidr)?;
+        draft.guard_pool(&pool.cidr);
+        draft.guard_config();
+        draft.put_block(block);
         claims.claimed.push(cidr);
         Ok(claims)
     })
 }
 
 /// The host's affinities.
-pub(super) fn affinities(space: &Space, state: &State, host: &str) -> Next<Vec<Cidr>> {
-    draft::run(space, state, |desk| desk.affinities_of(host))
+pub(super) fn affinities(keyspace: &Keyspace, state: &ReadState, host: &str) -> PlanStep<Vec<Cidr>> {
+    draft::run(keyspace, state, |draft| draft.affinities_of(host))
 }
 
 /// Gives one block up. It is deleted when it is empty; its addresses keep it alive without an owner else.
-pub(super) fn unclaim(space: &Space, state: &State, host: &str, cidr: Cidr) -> Next<Unclaims> {
-    draft::run(space, state, |desk| {
-        desk.state.want([space.affinity(host, &cidr), space.block(&cidr)], [])?;
-        let mut unclaims = Unclaims::default();
-        match desk.block(&cidr)? {
+pub(super) fn unclaim(
+    keyspace: &Keyspace,
+    state: &ReadState,
+    host: &str,
+    cidr: Cidr,
+) -> PlanStep<UnclaimResult> {
+    draft::run(keyspace, state, |draft| {
+        draft.state.request_key([keyspace.affinity(host, &cidr), keyspace.block(&cidr)], [])?;
+        let mut unclaims = UnclaimResult::default();
+        match draft.block(&cidr)? {
             Some(mut block) if block.host() == Some(host) => {
                 block.set_affinity(BlockAffinity::None);
                 let list = if block.is_empty() { &mut unclaims.deleted } else { &mut unclaims.kept };
                 list.push(cidr);
-                desk.put_or_delete_block(block);
+                draft.put_or_delete_block(block);
             }
             // Somebody else's: the affinity was stale.
             Some(_) => {}
             None => unclaims.deleted.push(cidr),
         }
-        desk.delete_affinity(host, &cidr);
+        draft.delete_affinity(host, &cidr);
         Ok(unclaims)
     })
 }
 
 /// An address, and what has to be remembered of it if it is still the same allocation.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Holding {
+pub(super) struct AttributeHolding {
     pub(super) addr: IpAddr,
     pub(super) block: Cidr,
     pub(super) attribute: Attribute,
 }
 
 /// What a host holds: what says so itself, what its endpoints have, and in its blocks what nobody else has.
-pub(super) fn holdings(picture: &Picture, host: &str) -> Vec<Holding> {
+pub(super) fn holdings(state: &IpamState, host: &str) -> Vec<AttributeHolding> {
     let mut users: BTreeMap<IpAddr, Vec<&str>> = BTreeMap::new();
-    for endpoint in &picture.endpoints {
+    for endpoint in &state.endpoints {
         for net in endpoint.nets.iter().filter(|net| net.is_host()) {
             users.entry(net.addr()).or_default().push(&endpoint.host);
         }
     }
     let tunnel = format!("ipip-tunnel-addr-{host}");
     let mut holdings = Vec::new();
-    for (cidr, stored) in &picture.blocks {
+    for (cidr, stored) in &state.blocks {
         let block = &stored.value;
         for (ordinal, attribute) in block.allocated() {
             let Some(addr) = cidr.nth(ordinal.into()) else { continue };
@@ -149,7 +154,7 @@ pub(super) fn holdings(picture: &Picture, host: &str) -> Vec<Holding> {
                 (None, None) => block.host() == Some(host) || attribute.handle.as_deref() == Some(&tunnel),
             };
             if his {
-                holdings.push(Holding { addr, block: *cidr, attribute: attribute.clone() });
+                holdings.push(AttributeHolding { addr, block: *cidr, attribute: attribute.clone() });
             }
         }
     }
@@ -157,17 +162,24 @@ pub(super) fn holdings(picture: &Picture, host: &str) -> Vec<Holding> {
 }
 
 /// Releases allocations that are still the same; gives the addresses.
-pub(super) fn drop_holdings(space: &Space, state: &State, holdings: &[Holding]) -> Next<Vec<IpAddr>> {
-    draft::run(space, state, |desk| drop_same(desk, holdings))
+pub(super) fn drop_holdings(
+    keyspace: &Keyspace,
+    state: &ReadState,
+    holdings: &[AttributeHolding],
+) -> PlanStep<Vec<IpAddr>> {
+    draft::run(keyspace, state, |draft| drop_same(draft, holdings))
 }
 
-pub(super) fn drop_same(desk: &mut Desk<'_>, holdings: &[Holding]) -> Result<Vec<IpAddr>, Stop> {
+pub(super) fn drop_same(
+    draft: &mut Draft<'_>,
+    holdings: &[AttributeHolding],
+) -> Result<Vec<IpAddr>, PlanStop> {
     let mut blocks: BTreeMap<Cidr, (Block, Vec<Attribute>)> = BTreeMap::new();
     let mut released = Vec::new();
-    desk.state.want(holdings.iter().map(|holding| desk.space.block(&holding.block)), [])?;
+    draft.state.request_key(holdings.iter().map(|holding| draft.keyspace.block(&holding.block)), [])?;
     for holding in holdings {
         if let std::collections::btree_map::Entry::Vacant(vacant) = blocks.entry(holding.block) {
-            let Some(block) = desk.block(&holding.block)? else { continue };
+            let Some(block) = draft.block(&holding.block)? else { continue };
             vacant.insert((block, Vec::new()));
         }
         let Some((block, gone)) = blocks.get_mut(&holding.block) else { continue };
@@ -177,6 +189,6 @@ pub(super) fn drop_same(desk: &mut Desk<'_>, holdings: &[Holding]) -> Result<Vec
             released.push(holding.addr);
         }
     }
-    release::give_back(desk, blocks)?;
+    release::give_back(draft, blocks)?;
     Ok(released)
 }

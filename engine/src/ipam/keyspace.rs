@@ -6,7 +6,7 @@ use tortie_net::Cidr;
 
 /// An address space: pools, blocks, handles and affinities of their own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Space {
+pub enum Keyspace {
     /// The pools of the data model: the same on all hosts, announced.
     Global,
     /// Pools of one host alone, below `/calico/tortie/v1/host/<host>/docker/<name>/`; never announced, and nothing outside of
@@ -27,7 +27,7 @@ pub(super) enum Place {
     Block(Cidr),
     Handle(String),
     /// Where the specification's text puts a handle; no one wrote there for long.
-    OldHandle(String),
+    LegacyHandle(String),
     Affinity {
         host: String,
         block: Cidr,
@@ -38,7 +38,7 @@ fn digit(cidr: &Cidr) -> char {
     if cidr.is_v4() { '4' } else { '6' }
 }
 
-impl Space {
+impl Keyspace {
     /// The part of the key space that a local space has for itself; `None` for the global one.
     #[must_use]
     pub fn root(&self) -> Option<String> {
@@ -101,7 +101,7 @@ impl Space {
     }
 
     /// Where the older writers had a handle.
-    pub(super) fn old_handle(&self, id: &str) -> Option<String> {
+    pub(super) fn legacy_handle(&self, id: &str) -> Option<String> {
         matches!(self, Self::Global).then(|| format!("{}handle/{}", prefix::BLOCKS, escape(id)))
     }
 
@@ -121,7 +121,7 @@ impl Space {
     }
 
     /// The prefixes that hold all of the space.
-    pub(super) fn everything(&self) -> Vec<String> {
+    pub(super) fn root_prefixes(&self) -> Vec<String> {
         self.root().map_or_else(|| vec![prefix::POOLS.to_owned(), prefix::IPAM.to_owned()], |root| vec![root])
     }
 
@@ -134,8 +134,8 @@ impl Space {
                 Key::Block(cidr) => Place::Block(cidr),
                 Key::Affinity { host, block } => Place::Affinity { host, block },
                 Key::Handle(id) => Place::Handle(id),
-                old @ Key::Old(_) => match old.newest() {
-                    Key::Handle(id) => return Some(Place::OldHandle(id.clone())),
+                old @ Key::Legacy(_) => match old.canonical() {
+                    Key::Handle(id) => return Some(Place::LegacyHandle(id.clone())),
                     _ => return None,
                 },
                 _ => return None,
@@ -165,13 +165,13 @@ impl Space {
             Place::Config => self.config(),
             Place::Block(cidr) => self.block(cidr),
             Place::Handle(id) => self.handle(id),
-            Place::OldHandle(id) => self.old_handle(id).unwrap_or_default(),
+            Place::LegacyHandle(id) => self.legacy_handle(id).unwrap_or_default(),
             Place::Affinity { host, block } => self.affinity(host, block),
         }
     }
 
     /// The blocks that an address or prefix may lie in, of the usual size first.
-    pub(super) fn blocks_around(cidr: &Cidr) -> Vec<Cidr> {
+    pub(super) fn blocks_overlapping(cidr: &Cidr) -> Vec<Cidr> {
         Block::lengths(cidr.is_v4())
             .filter(|len| *len <= cidr.len())
             .filter_map(|len| Cidr::new(cidr.addr(), len).ok())

@@ -8,7 +8,7 @@ use tortie_metrics::Table;
 
 /// Counts of requests for addresses and blocks.
 #[derive(Debug)]
-pub struct Meter {
+pub struct IpamMetrics {
     /// Times by operation and result.
     pub requests: Table<(&'static str, &'static str)>,
     /// Transactions that others were faster than, by the kind of the object that they changed; only counts.
@@ -22,12 +22,12 @@ pub const RESULTS: [&str; 4] = ["ok", "exhausted", "conflict", "error"];
 /// What a transaction may meet others at.
 pub const OBJECTS: [&str; 4] = ["block", "handle", "affinity", "other"];
 
-static METER: Meter = Meter { requests: Table::new(), conflicts: Table::new() };
+static METRICS: IpamMetrics = IpamMetrics { requests: Table::new(), conflicts: Table::new() };
 
 /// This process's meter.
 #[must_use]
-pub fn meter() -> &'static Meter {
-    &METER
+pub fn metrics() -> &'static IpamMetrics {
+    &METRICS
 }
 
 pub(super) fn result<T>(answer: &Result<T, IpamError>) -> &'static str {
@@ -50,5 +50,5 @@ pub(super) fn lost(key: &str) {
     } else {
         "other"
     };
-    METER.conflicts.time(of, Duration::ZERO);
+    METRICS.conflicts.time(of, Duration::ZERO);
 }

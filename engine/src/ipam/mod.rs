@@ -38,37 +38,40 @@ use std::sync::Arc;
 use tortie_config::resource::IpamConfig;
 use tortie_net::Cidr;
 
-use check::Picture;
+use check::IpamState;
 use tortie_store::{Compare, Op, Store, StoreError, Txn};
 
 pub use error::IpamError;
-pub use keyspace::Space;
-pub use request::{Assignment, Claims, Held, Range, Released, RemovedHost, Request, Unclaims, Want};
+pub use keyspace::Keyspace;
+pub use request::{
+    AddressRange, AddressRequest, AllocatedAddress, Allocation, AllocationRequest, ClaimResult,
+    ReleaseResult, RemovedHost, UnclaimResult,
+};
 
 /// IPAM on a store. Cheap to clone.
 #[derive(Clone)]
 pub struct Ipam {
     store: Arc<dyn Store>,
-    space: Arc<Space>,
+    keyspace: Arc<Keyspace>,
 }
 
 impl Ipam {
     /// On the pools of the data model.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self::in_space(store, Space::Global)
+        Self::in_keyspace(store, Keyspace::Global)
     }
 
     /// On the pools of a space.
     #[must_use]
-    pub fn in_space(store: Arc<dyn Store>, space: Space) -> Self {
-        Self { store, space: Arc::new(space) }
+    pub fn in_keyspace(store: Arc<dyn Store>, keyspace: Keyspace) -> Self {
+        Self { store, keyspace: Arc::new(keyspace) }
     }
 
     /// The space.
     #[must_use]
-    pub fn space(&self) -> &Space {
-        &self.space
+    pub fn keyspace(&self) -> &Keyspace {
+        &self.keyspace
     }
 
     /// The store.
@@ -86,17 +89,17 @@ impl Ipam {
     ///
     /// # Errors
     /// Every [`IpamError`].
-    pub async fn assign(&self, request: &Request) -> Result<Vec<Assignment>, IpamError> {
-        counted("assign", self.give(request)).await
+    pub async fn assign(&self, request: &AllocationRequest) -> Result<Vec<Allocation>, IpamError> {
+        with_metrics("assign", self.give(request)).await
     }
 
-    async fn give(&self, request: &Request) -> Result<Vec<Assignment>, IpamError> {
+    async fn give(&self, request: &AllocationRequest) -> Result<Vec<Allocation>, IpamError> {
         self.run(true, |state, tried| match &request.handle {
             // Without a handle nobody can tell whose an address is.
-            None if !tried.is_empty() => reads::Next::Err(IpamError::Store(StoreError::Away(
+            None if !tried.is_empty() => reads::PlanStep::Err(IpamError::Store(StoreError::Unreachable(
                 "it is not known whether addresses were given; see `tortie ipam check`".to_owned(),
             ))),
-            _ => assign::plan(&self.space, state, request, tried),
+            _ => assign::plan(&self.keyspace, state, request, tried),
         })
         .await
     }
@@ -105,15 +108,19 @@ impl Ipam {
     ///
     /// # Errors
     /// [`IpamError::Store`], [`IpamError::Unreadable`], [`IpamError::Busy`]. Addresses that are not allocated are no error.
-    pub async fn release(&self, addrs: &[IpAddr], holder: Option<&str>) -> Result<Released, IpamError> {
-        counted("release", self.take_back(addrs, holder)).await
+    pub async fn release(&self, addrs: &[IpAddr], holder: Option<&str>) -> Result<ReleaseResult, IpamError> {
+        with_metrics("release", self.release_addresses(addrs, holder)).await
     }
 
-    async fn take_back(&self, addrs: &[IpAddr], holder: Option<&str>) -> Result<Released, IpamError> {
-        let mut all = Released::default();
-        for part in addrs.chunks(release::PART) {
+    async fn release_addresses(
+        &self,
+        addrs: &[IpAddr],
+        holder: Option<&str>,
+    ) -> Result<ReleaseResult, IpamError> {
+        let mut all = ReleaseResult::default();
+        for part in addrs.chunks(release::ADDRESSES_PER_TXN) {
             let done = self
-                .run(true, |state, tried| release::addresses(&self.space, state, part, holder, tried))
+                .run(true, |state, tried| release::addresses(&self.keyspace, state, part, holder, tried))
                 .await?
                 .answer;
             all.released.extend(done.released);
@@ -128,14 +135,14 @@ impl Ipam {
     /// # Errors
     /// As [`Ipam::release`].
     pub async fn release_handle(&self, handle: &str) -> Result<Vec<IpAddr>, IpamError> {
-        counted("release", self.take_back_all(handle)).await
+        with_metrics("release", self.release_handles(handle)).await
     }
 
-    async fn take_back_all(&self, handle: &str) -> Result<Vec<IpAddr>, IpamError> {
+    async fn release_handles(&self, handle: &str) -> Result<Vec<IpAddr>, IpamError> {
         let mut all = Vec::new();
         loop {
             let step =
-                self.run(true, |state, tried| release::handle(&self.space, state, handle, tried)).await?;
+                self.run(true, |state, tried| release::handle(&self.keyspace, state, handle, tried)).await?;
             all.extend(step.released);
             if !step.more {
                 return Ok(all);
@@ -147,30 +154,30 @@ impl Ipam {
     ///
     /// # Errors
     /// [`IpamError::Store`], [`IpamError::Unreadable`].
-    pub async fn held_by(&self, handle: &str) -> Result<Vec<IpAddr>, IpamError> {
-        self.run(false, |state, _| release::held_by(&self.space, state, handle)).await
+    pub async fn allocated_to(&self, handle: &str) -> Result<Vec<IpAddr>, IpamError> {
+        self.run(false, |state, _| release::allocated_to(&self.keyspace, state, handle)).await
     }
 
     /// What is known of an address; `None` when it is not allocated.
     ///
     /// # Errors
     /// [`IpamError::Store`], [`IpamError::Unreadable`].
-    pub async fn lookup(&self, addr: IpAddr) -> Result<Option<Held>, IpamError> {
-        self.run(false, |state, _| release::lookup(&self.space, state, addr)).await
+    pub async fn lookup(&self, addr: IpAddr) -> Result<Option<AllocatedAddress>, IpamError> {
+        self.run(false, |state, _| release::lookup(&self.keyspace, state, addr)).await
     }
 
     /// Makes the blocks of a prefix the host's own: one block, or all blocks of an enabled pool in the prefix.
     ///
     /// # Errors
     /// Every [`IpamError`]. Blocks of others are no error, they are listed.
-    pub async fn claim(&self, host: &str, cidr: Cidr) -> Result<Claims, IpamError> {
-        counted("claim_block", self.own(host, cidr)).await
+    pub async fn claim(&self, host: &str, cidr: Cidr) -> Result<ClaimResult, IpamError> {
+        with_metrics("claim_block", self.own(host, cidr)).await
     }
 
-    async fn own(&self, host: &str, cidr: Cidr) -> Result<Claims, IpamError> {
-        let mut all = Claims::default();
-        for block in self.run(false, |state, _| host::blocks_in(&self.space, state, cidr)).await? {
-            let done = self.run(true, |state, _| host::claim(&self.space, state, host, block)).await?;
+    async fn own(&self, host: &str, cidr: Cidr) -> Result<ClaimResult, IpamError> {
+        let mut all = ClaimResult::default();
+        for block in self.run(false, |state, _| host::blocks_in(&self.keyspace, state, cidr)).await? {
+            let done = self.run(true, |state, _| host::claim(&self.keyspace, state, host, block)).await?;
             all.claimed.extend(done.claimed);
             all.refused.extend(done.refused);
         }
@@ -181,21 +188,26 @@ impl Ipam {
     ///
     /// # Errors
     /// As [`Ipam::release`].
-    pub async fn unclaim(&self, host: &str, cidr: Cidr) -> Result<Unclaims, IpamError> {
-        counted("release_block", self.disown(host, cidr)).await
+    pub async fn unclaim(&self, host: &str, cidr: Cidr) -> Result<UnclaimResult, IpamError> {
+        with_metrics("release_block", self.clear_owner(host, cidr)).await
     }
 
-    async fn disown(&self, host: &str, cidr: Cidr) -> Result<Unclaims, IpamError> {
-        let own = self.run(false, |state, _| host::affinities(&self.space, state, host)).await?;
-        let mut all = Unclaims::default();
+    async fn clear_owner(&self, host: &str, cidr: Cidr) -> Result<UnclaimResult, IpamError> {
+        let own = self.run(false, |state, _| host::affinities(&self.keyspace, state, host)).await?;
+        let mut all = UnclaimResult::default();
         for block in own.into_iter().filter(|block| cidr.covers(block)) {
-            self.give_up(host, block, &mut all).await?;
+            self.unclaim_blocks(host, block, &mut all).await?;
         }
         Ok(all)
     }
 
-    async fn give_up(&self, host: &str, block: Cidr, all: &mut Unclaims) -> Result<(), IpamError> {
-        let done = self.run(true, |state, _| host::unclaim(&self.space, state, host, block)).await?;
+    async fn unclaim_blocks(
+        &self,
+        host: &str,
+        block: Cidr,
+        all: &mut UnclaimResult,
+    ) -> Result<(), IpamError> {
+        let done = self.run(true, |state, _| host::unclaim(&self.keyspace, state, host, block)).await?;
         all.deleted.extend(done.deleted);
         all.kept.extend(done.kept);
         Ok(())
@@ -207,33 +219,34 @@ impl Ipam {
     /// # Errors
     /// As [`Ipam::release`]; [`IpamError::Busy`] when the host goes on taking addresses meanwhile.
     pub async fn remove_host(&self, host: &str) -> Result<RemovedHost, IpamError> {
-        const PASSES: u32 = 5;
+        const RELEASE_PASSES: u32 = 5;
         let mut removed = RemovedHost::default();
-        for _ in 0..PASSES {
-            let picture = Picture::load(self.store.as_ref(), &self.space).await?;
-            let holdings = host::holdings(&picture, host);
-            let affinities = picture.affinities.keys().filter(|(owner, _)| owner == host);
-            let owned = picture.blocks.iter().filter(|(_, block)| block.value.host() == Some(host));
+        for _ in 0..RELEASE_PASSES {
+            let state = IpamState::load(self.store.as_ref(), &self.keyspace).await?;
+            let holdings = host::holdings(&state, host);
+            let affinities = state.affinities.keys().filter(|(owner, _)| owner == host);
+            let owned = state.blocks.iter().filter(|(_, block)| block.value.host() == Some(host));
             let blocks: BTreeSet<Cidr> =
                 affinities.map(|(_, cidr)| *cidr).chain(owned.map(|(cidr, _)| *cidr)).collect();
             if holdings.is_empty() && blocks.is_empty() {
                 self.forget_keys(host).await?;
                 return Ok(removed);
             }
-            for part in holdings.chunks(release::PART) {
-                let gone = self.run(true, |state, _| host::drop_holdings(&self.space, state, part)).await?;
+            for part in holdings.chunks(release::ADDRESSES_PER_TXN) {
+                let gone =
+                    self.run(true, |state, _| host::drop_holdings(&self.keyspace, state, part)).await?;
                 removed.released.extend(gone);
             }
             for block in blocks {
-                self.give_up(host, block, &mut removed.blocks).await?;
+                self.unclaim_blocks(host, block, &mut removed.blocks).await?;
             }
         }
-        Err(IpamError::Busy { attempts: PASSES })
+        Err(IpamError::Busy { attempts: RELEASE_PASSES })
     }
 
     /// Deletes what else stands below the host's keys, such as affinities that nobody can read.
     async fn forget_keys(&self, host: &str) -> Result<(), IpamError> {
-        let rest = self.store.list(&[self.space.affinities(host)]).await?;
+        let rest = self.store.list(&[self.keyspace.affinities(host)]).await?;
         for entry in rest.entries {
             let txn = Txn {
                 compare: vec![Compare::ModRevision(entry.key.clone(), entry.mod_revision)],
@@ -249,7 +262,7 @@ impl Ipam {
     /// # Errors
     /// [`IpamError::Store`], [`IpamError::Unreadable`].
     pub async fn config(&self) -> Result<IpamConfig, IpamError> {
-        self.run(false, |state, _| configure::read(&self.space, state)).await
+        self.run(false, |state, _| configure::read(&self.keyspace, state)).await
     }
 
     /// Writes the configuration.
@@ -258,7 +271,7 @@ impl Ipam {
     /// [`IpamError::Refused`] when strict or automatic allocation would change while there are blocks, or when nothing could
     /// be allocated any more (neither strict nor automatic).
     pub async fn set_config(&self, config: &IpamConfig) -> Result<(), IpamError> {
-        self.run(true, |state, _| configure::write(&self.space, state, config)).await
+        self.run(true, |state, _| configure::write(&self.keyspace, state, config)).await
     }
 
     /// Mends findings, each by itself, and says what became of each, in their order. Writes nothing where things are no
@@ -269,16 +282,16 @@ impl Ipam {
     pub async fn release_from_check(
         &self,
         findings: &[check::Finding],
-    ) -> Result<Vec<check::Mended>, IpamError> {
-        self.run(false, |state, _| configure::ready(&self.space, state)).await?;
+    ) -> Result<Vec<check::RepairOutcome>, IpamError> {
+        self.run(false, |state, _| configure::ready(&self.keyspace, state)).await?;
         let mut all = Vec::with_capacity(findings.len());
         for finding in findings {
             all.push(match &finding.fix {
-                None => check::Mended::ByHand,
+                None => check::RepairOutcome::NeedsPerson,
                 Some(fix) => self
-                    .run(true, |state, _| check::mend(&self.space, state, fix))
+                    .run(true, |state, _| check::repair(&self.keyspace, state, fix))
                     .await
-                    .unwrap_or_else(|error| check::Mended::Failed(error.to_string())),
+                    .unwrap_or_else(|error| check::RepairOutcome::Failed(error.to_string())),
             });
         }
         Ok(all)
@@ -286,12 +299,12 @@ impl Ipam {
 }
 
 /// Counts and times a request.
-async fn counted<T>(
+async fn with_metrics<T>(
     op: &'static str,
     request: impl Future<Output = Result<T, IpamError>>,
 ) -> Result<T, IpamError> {
     let begin = std::time::Instant::now();
     let answer = request.await;
-    metrics::meter().requests.time((op, metrics::result(&answer)), begin.elapsed());
+    metrics::metrics().requests.time((op, metrics::result(&answer)), begin.elapsed());
     answer
 }

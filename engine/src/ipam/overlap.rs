@@ -11,19 +11,19 @@ use tortie_config::key::IpFamily;
 use tortie_config::resource::BLOCK_SHORTEST_V4;
 use tortie_net::Cidr;
 
-use crate::ipam::keyspace::Space;
+use crate::ipam::keyspace::Keyspace;
 
 /// What to read.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Around {
+pub(super) struct OverlapKeys {
     pub(super) keys: BTreeSet<String>,
     pub(super) prefixes: BTreeSet<String>,
 }
 
 /// Keys and prefixes of which every existing block is one that shares an address with `cidr`.
-pub(super) fn of(space: &Space, cidr: &Cidr) -> Around {
-    let mut around = Around::default();
-    let base = space.blocks(IpFamily::of_cidr(cidr));
+pub(super) fn of(keyspace: &Keyspace, cidr: &Cidr) -> OverlapKeys {
+    let mut around = OverlapKeys::default();
+    let base = keyspace.blocks(IpFamily::of_cidr(cidr));
     match cidr.addr() {
         IpAddr::V4(addr) => {
             // The text of an address in a /24 begins with its first three numbers.
@@ -33,7 +33,7 @@ pub(super) fn of(space: &Space, cidr: &Cidr) -> Around {
                 around.prefixes.insert(format!("{base}{a}.{b}.{c}."));
             }
             let shorter = BLOCK_SHORTEST_V4..cidr.len().min(24);
-            around.keys.extend(shorter.map(|len| space.block(&Cidr::v4(addr, len))));
+            around.keys.extend(shorter.map(|len| keyspace.block(&Cidr::v4(addr, len))));
         }
         IpAddr::V6(addr) => {
             // All blocks that matter share the first seven groups. Which zeros are left out of the text depends on
@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
 
-    fn inside(around: &Around, key: &str) -> bool {
+    fn inside(around: &OverlapKeys, key: &str) -> bool {
         around.keys.contains(key) || around.prefixes.iter().any(|prefix| key.starts_with(prefix))
     }
 
@@ -70,7 +70,7 @@ mod tests {
             near[7] = last;
             let near = Cidr::v6(Ipv6Addr::from(near), other);
             if near.overlaps(&block) {
-                prop_assert!(inside(&of(&Space::Global, &block), &Space::Global.block(&near)), "{} {}", block, near);
+                prop_assert!(inside(&of(&Keyspace::Global, &block), &Keyspace::Global.block(&near)), "{} {}", block, near);
             }
         }
 
@@ -79,7 +79,7 @@ mod tests {
             let block = Cidr::v4(addr.into(), len);
             let near = Cidr::v4(addr.wrapping_add(near).wrapping_sub(4096).into(), other);
             if near.overlaps(&block) {
-                prop_assert!(inside(&of(&Space::Global, &block), &Space::Global.block(&near)), "{} {}", block, near);
+                prop_assert!(inside(&of(&Keyspace::Global, &block), &Keyspace::Global.block(&near)), "{} {}", block, near);
             }
         }
     }

@@ -6,20 +6,20 @@ use tortie_config::key::IpFamily;
 use tortie_config::resource::Pool;
 use tortie_net::Cidr;
 
-use super::{IpamError, Range};
+use super::{AddressRange, IpamError};
 
 /// The pools that IPAM uses, in the order of their keys.
-pub(super) struct Pools(Vec<Pool>);
+pub(super) struct PoolSelection(Vec<Pool>);
 
 /// A part of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Zone {
+pub(super) struct PoolRange {
     pub(super) pool: Pool,
     pub(super) first: IpAddr,
     pub(super) last: IpAddr,
 }
 
-impl Zone {
+impl PoolRange {
     pub(super) fn whole(pool: &Pool) -> Self {
         Self { first: pool.cidr.addr(), last: pool.cidr.last(), pool: pool.clone() }
     }
@@ -34,7 +34,7 @@ impl Zone {
     }
 }
 
-impl Pools {
+impl PoolSelection {
     pub(super) fn new(pools: Vec<Pool>) -> Self {
         Self(pools.into_iter().filter(|pool| pool.ipam).collect())
     }
@@ -60,7 +60,7 @@ impl Pools {
     }
 
     /// All pools of a family that give out addresses, or these ones, each of which has to.
-    pub(super) fn chosen(&self, family: IpFamily, asked: &[Cidr]) -> Result<Vec<Zone>, IpamError> {
+    pub(super) fn chosen(&self, family: IpFamily, asked: &[Cidr]) -> Result<Vec<PoolRange>, IpamError> {
         for cidr in asked {
             if IpFamily::of_cidr(cidr) != family {
                 let text =
@@ -75,20 +75,23 @@ impl Pools {
         }
         let of_family =
             self.0.iter().filter(|pool| IpFamily::of_cidr(&pool.cidr) == family && !pool.disabled);
-        Ok(of_family.filter(|pool| asked.is_empty() || asked.contains(&pool.cidr)).map(Zone::whole).collect())
+        Ok(of_family
+            .filter(|pool| asked.is_empty() || asked.contains(&pool.cidr))
+            .map(PoolRange::whole)
+            .collect())
     }
 
     /// The disabled pools of a family: what a host has left in them is still given out.
-    pub(super) fn disabled(&self, family: IpFamily) -> Vec<Zone> {
+    pub(super) fn disabled(&self, family: IpFamily) -> Vec<PoolRange> {
         let of_family = self.0.iter().filter(|pool| IpFamily::of_cidr(&pool.cidr) == family);
-        of_family.filter(|pool| pool.disabled).map(Zone::whole).collect()
+        of_family.filter(|pool| pool.disabled).map(PoolRange::whole).collect()
     }
 
     /// The parts of enabled pools that lie in a range.
-    pub(super) fn inside(&self, range: &Range) -> Result<Vec<Zone>, IpamError> {
+    pub(super) fn inside(&self, range: &AddressRange) -> Result<Vec<PoolRange>, IpamError> {
         let (first, last) = range.ends()?;
         let enabled = self.0.iter().filter(|pool| !pool.disabled && pool.cidr.overlaps(&range.subnet));
-        let zones = enabled.map(|pool| Zone {
+        let zones = enabled.map(|pool| PoolRange {
             first: first.max(pool.cidr.addr()),
             last: last.min(pool.cidr.last()),
             pool: pool.clone(),
@@ -97,7 +100,7 @@ impl Pools {
     }
 
     /// The error for ranges that all lie outside.
-    pub(super) fn outside(&self, ranges: &[Range]) -> IpamError {
+    pub(super) fn outside(&self, ranges: &[AddressRange]) -> IpamError {
         let family = ranges.first().map_or(IpFamily::V4, |range| IpFamily::of_cidr(&range.subnet));
         let disabled = self
             .0
@@ -110,7 +113,7 @@ impl Pools {
     }
 }
 
-impl Range {
+impl AddressRange {
     /// All of a subnet.
     #[must_use]
     pub fn of(subnet: Cidr) -> Self {
@@ -130,8 +133,8 @@ impl Range {
 }
 
 /// The ranges for people.
-pub(super) fn names(ranges: &[Range]) -> String {
-    let name = |range: &Range| match (range.first, range.last) {
+pub(super) fn names(ranges: &[AddressRange]) -> String {
+    let name = |range: &AddressRange| match (range.first, range.last) {
         (None, None) => format!("range {}", range.subnet),
         (first, last) => format!(
             "range {}-{} of {}",

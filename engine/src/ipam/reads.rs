@@ -7,9 +7,9 @@ use tortie_store::{KeyValue, Revision, Snapshot, Txn};
 
 /// What a plan comes to.
 #[derive(Debug)]
-pub(super) enum Next<A> {
+pub(super) enum PlanStep<A> {
     /// Read these, then plan again.
-    Need(Needs),
+    Need(ReadRequest),
     /// Commit this (nothing, when it has no writes), then give this answer.
     Txn(Txn, A),
     /// It cannot be done.
@@ -18,7 +18,7 @@ pub(super) enum Next<A> {
 
 /// What has to be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Needs {
+pub(super) struct ReadRequest {
     pub(super) keys: BTreeSet<String>,
     pub(super) prefixes: BTreeSet<String>,
     /// Prefixes of which only it matters which keys there are.
@@ -27,12 +27,12 @@ pub(super) struct Needs {
 
 /// Why a step of a plan cannot go on.
 #[derive(Debug)]
-pub(super) enum Stop {
-    Need(Needs),
+pub(super) enum PlanStop {
+    Need(ReadRequest),
     Err(IpamError),
 }
 
-impl From<IpamError> for Stop {
+impl From<IpamError> for PlanStop {
     fn from(error: IpamError) -> Self {
         Self::Err(error)
     }
@@ -40,30 +40,30 @@ impl From<IpamError> for Stop {
 
 /// A value and the revision of its last write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct ReadValue {
     pub(super) value: Vec<u8>,
     pub(super) revision: Revision,
 }
 
 /// What was read, possibly at several revisions: a transaction compares what it rests on.
 #[derive(Debug, Clone, Default)]
-pub(super) struct State {
-    keys: BTreeMap<String, Option<Known>>,
+pub(super) struct ReadState {
+    keys: BTreeMap<String, Option<ReadValue>>,
     listed: BTreeSet<String>,
     /// Prefixes of which the names of all keys are known.
     named: BTreeSet<String>,
     names: BTreeSet<String>,
 }
 
-impl State {
+impl ReadState {
     /// Takes what single reads brought: the key, and its value or that it does not exist.
-    pub(super) fn learn(&mut self, key: String, found: Option<KeyValue>) {
-        let known = found.map(|kv| Known { value: kv.value, revision: kv.mod_revision });
+    pub(super) fn insert(&mut self, key: String, found: Option<KeyValue>) {
+        let known = found.map(|kv| ReadValue { value: kv.value, revision: kv.mod_revision });
         self.keys.insert(key, known);
     }
 
     /// Takes a listing of prefixes, which replaces all that was known below them.
-    pub(super) fn learn_list(&mut self, prefixes: &BTreeSet<String>, snapshot: Snapshot) {
+    pub(super) fn insert_list(&mut self, prefixes: &BTreeSet<String>, snapshot: Snapshot) {
         for prefix in prefixes {
             let below: Vec<String> = self.below(prefix).map(|(key, _)| key.to_owned()).collect();
             for key in below {
@@ -72,12 +72,12 @@ impl State {
             self.listed.insert(prefix.clone());
         }
         for kv in snapshot.entries {
-            self.learn(kv.key.clone(), Some(kv));
+            self.insert(kv.key.clone(), Some(kv));
         }
     }
 
     /// Takes the names of the keys below prefixes. What is known of a key already stays.
-    pub(super) fn learn_names(&mut self, prefixes: BTreeSet<String>, names: Vec<String>) {
+    pub(super) fn insert_names(&mut self, prefixes: BTreeSet<String>, names: Vec<String>) {
         self.named.extend(prefixes);
         self.names.extend(names);
     }
@@ -91,7 +91,7 @@ impl State {
     }
 
     /// `None`: not known. `Some(None)`: known not to exist.
-    pub(super) fn get(&self, key: &str) -> Option<Option<&Known>> {
+    pub(super) fn get(&self, key: &str) -> Option<Option<&ReadValue>> {
         match self.keys.get(key) {
             Some(known) => Some(known.as_ref()),
             None if self.is_listed(key) => Some(None),
@@ -100,42 +100,44 @@ impl State {
     }
 
     /// The same, asking for it when it is not known.
-    pub(super) fn read(&self, key: &str) -> Result<Option<&Known>, Stop> {
-        self.get(key).ok_or_else(|| Stop::Need(Needs { keys: [key.to_owned()].into(), ..Needs::default() }))
+    pub(super) fn read(&self, key: &str) -> Result<Option<&ReadValue>, PlanStop> {
+        self.get(key).ok_or_else(|| {
+            PlanStop::Need(ReadRequest { keys: [key.to_owned()].into(), ..ReadRequest::default() })
+        })
     }
 
     /// Asks for whatever of these is not known, at once.
-    pub(super) fn want(
+    pub(super) fn request_key(
         &self,
         keys: impl IntoIterator<Item = String>,
         prefixes: impl IntoIterator<Item = String>,
-    ) -> Result<(), Stop> {
-        let needs = Needs {
+    ) -> Result<(), PlanStop> {
+        let needs = ReadRequest {
             keys: keys.into_iter().filter(|key| self.get(key).is_none()).collect(),
             prefixes: prefixes.into_iter().filter(|prefix| !self.is_listed(prefix)).collect(),
-            ..Needs::default()
+            ..ReadRequest::default()
         };
-        if needs == Needs::default() { Ok(()) } else { Err(Stop::Need(needs)) }
+        if needs == ReadRequest::default() { Ok(()) } else { Err(PlanStop::Need(needs)) }
     }
 
     /// The same where it is enough to know which keys exist.
-    pub(super) fn want_existence(
+    pub(super) fn request_existence(
         &self,
         keys: impl IntoIterator<Item = String>,
         prefixes: impl IntoIterator<Item = String>,
-    ) -> Result<(), Stop> {
-        self.want(
+    ) -> Result<(), PlanStop> {
+        self.request_key(
             keys.into_iter().filter(|key| !self.is_named(key)),
             prefixes.into_iter().filter(|prefix| !self.is_named(prefix)),
         )
     }
 
     /// Asks for the names of the keys below a prefix, unless they are known.
-    pub(super) fn want_names(&self, prefix: &str) -> Result<(), Stop> {
+    pub(super) fn request_names(&self, prefix: &str) -> Result<(), PlanStop> {
         if self.is_listed(prefix) || self.is_named(prefix) {
             return Ok(());
         }
-        Err(Stop::Need(Needs { names: [prefix.to_owned()].into(), ..Needs::default() }))
+        Err(PlanStop::Need(ReadRequest { names: [prefix.to_owned()].into(), ..ReadRequest::default() }))
     }
 
     /// The names of the keys below a prefix that exist, as far as they are known; in no particular order.
@@ -147,11 +149,11 @@ impl State {
     }
 
     /// The keys below a prefix that exist, as far as they are known; in order.
-    pub(super) fn existing(&self, prefix: &str) -> impl Iterator<Item = (&str, &Known)> {
+    pub(super) fn existing(&self, prefix: &str) -> impl Iterator<Item = (&str, &ReadValue)> {
         self.below(prefix).filter_map(|(key, known)| Some((key, known?)))
     }
 
-    fn below<'a>(&'a self, prefix: &str) -> impl Iterator<Item = (&'a str, Option<&'a Known>)> + use<'a> {
+    fn below<'a>(&'a self, prefix: &str) -> impl Iterator<Item = (&'a str, Option<&'a ReadValue>)> + use<'a> {
         let prefix = prefix.to_owned();
         self.keys
             .range(prefix.clone()..)

@@ -6,13 +6,13 @@ use serde_json::{Map, Value};
 use tortie_config::key::IpFamily;
 use tortie_net::Cidr;
 
-/// A request for addresses. All of them are given, or none, unless [`Request::partial`].
+/// A request for addresses. All of them are given, or none, unless [`AllocationRequest::partial`].
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Request {
+pub struct AllocationRequest {
     /// The host that asks: its blocks come first, new ones become its own.
     pub host: String,
     /// What is wanted, in the order of the answer.
-    pub wants: Vec<Want>,
+    pub addresses: Vec<AddressRequest>,
     /// What releases the addresses later. Without one they are released by address only.
     pub handle: Option<String>,
     /// Each address gets a handle of its own: the text of the address is appended to `handle` (`libnetwork.` becomes
@@ -20,13 +20,13 @@ pub struct Request {
     pub handle_per_address: bool,
     /// Remembered with each address: `node`, `timestamp`, `pod`, `namespace`, ...
     pub attributes: Map<String, Value>,
-    /// Fewer addresses than asked for are no error (only for [`Want::Any`]).
+    /// Fewer addresses than asked for are no error (only for [`AddressRequest::Any`]).
     pub partial: bool,
 }
 
 /// One wish of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Want {
+pub enum AddressRequest {
     /// Any free addresses.
     Any {
         /// Of which family.
@@ -41,12 +41,12 @@ pub enum Want {
     Exact(IpAddr),
     /// One address, from the first of these ranges that has room. Ranges outside of all enabled pools are passed over
     /// unless all of them are.
-    OneOf(Vec<Range>),
+    OneOf(Vec<AddressRange>),
 }
 
 /// A part of a subnet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Range {
+pub struct AddressRange {
     /// The subnet.
     pub subnet: Cidr,
     /// The first address of it that may be given; none: the subnet's first.
@@ -59,7 +59,7 @@ pub struct Range {
 
 /// One address of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Assignment {
+pub struct Allocation {
     /// The address.
     pub addr: IpAddr,
     /// The block that it lies in.
@@ -70,7 +70,7 @@ pub struct Assignment {
 
 /// What became of a release.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Released {
+pub struct ReleaseResult {
     /// Free now.
     pub released: Vec<IpAddr>,
     /// Were not allocated.
@@ -81,7 +81,7 @@ pub struct Released {
 
 /// What is known of an allocated address.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Held {
+pub struct AllocatedAddress {
     /// The address.
     pub addr: IpAddr,
     /// Its block.
@@ -96,7 +96,7 @@ pub struct Held {
 
 /// What became of a claim of blocks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Claims {
+pub struct ClaimResult {
     /// The host's own now (or already).
     pub claimed: Vec<Cidr>,
     /// Somebody else's, with the owner.
@@ -105,7 +105,7 @@ pub struct Claims {
 
 /// What became of giving blocks up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Unclaims {
+pub struct UnclaimResult {
     /// Empty ones: deleted.
     pub deleted: Vec<Cidr>,
     /// In use: they have no owner now and go when their last address is released.
@@ -118,5 +118,5 @@ pub struct RemovedHost {
     /// Addresses that were the host's, in its own blocks and in others'.
     pub released: Vec<IpAddr>,
     /// The host's blocks.
-    pub blocks: Unclaims,
+    pub blocks: UnclaimResult,
 }

@@ -6,7 +6,7 @@ use tortie_config::Resource;
 use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
 
 use super::value::Value;
-use super::{Dirty, Effective, Model};
+use super::{Effective, Model, ModelChanges};
 
 impl Model {
     /// Marks what the change of `key` from `before` to `after` touches.
@@ -15,36 +15,36 @@ impl Model {
         key: &Key,
         before: Option<&Effective>,
         after: Option<&Effective>,
-        dirty: &mut Dirty,
+        changes: &mut ModelChanges,
     ) {
         let value = |effective: Option<&Effective>| effective.and_then(|e| e.value.clone());
         let changed = value(before) != value(after);
         match key {
-            Key::Ready | Key::Schema => dirty.ready |= changed,
-            Key::Setting(scope, _) => dirty.settings |= changed && self.applies(scope),
-            Key::BirdIp { .. } | Key::HostMetadata { .. } => dirty.hosts |= changed,
+            Key::Ready | Key::Schema => changes.ready |= changed,
+            Key::Setting(scope, _) => changes.settings |= changed && self.applies(scope),
+            Key::BirdIp { .. } | Key::HostMetadata { .. } => changes.hosts |= changed,
             // Revisions of own endpoints matter: others wait until a revision is applied.
             Key::Endpoint(endpoint) => {
-                dirty.endpoints = true;
-                dirty.own_endpoints |= endpoint.host() == self.node;
+                changes.endpoints = true;
+                changes.own_endpoints |= endpoint.host() == self.node;
             }
-            Key::Profile { .. } | Key::TierMetadata { .. } | Key::Policy { .. } => dirty.policy |= changed,
+            Key::Profile { .. } | Key::TierMetadata { .. } | Key::Policy { .. } => changes.policy |= changed,
             Key::Pool(_) => {
-                dirty.pools |= changed;
-                dirty.originated |= changed;
+                changes.pools |= changed;
+                changes.originated |= changed;
             }
-            Key::IpamConfig => dirty.ipam |= changed,
+            Key::IpamConfig => changes.ipam |= changed,
             // Every assignment of an address rewrites its block; routing reads only whom it belongs to.
-            Key::Block(_) => dirty.originated |= owner(before) != owner(after),
+            Key::Block(_) => changes.originated |= owner(before) != owner(after),
             Key::Affinity { host, .. } if *host == self.node => {
-                dirty.affinities = true;
-                dirty.originated = true;
+                changes.affinities = true;
+                changes.originated = true;
             }
             // One that cannot be read is still there, and hides a global one.
             Key::Bgp(scope, BgpItem::Filter(_)) => {
-                dirty.filters |= (changed || before.is_some() != after.is_some()) && self.applies(scope);
+                changes.filters |= (changed || before.is_some() != after.is_some()) && self.applies(scope);
             }
-            Key::Bgp(scope, item) if changed => self.mark_bgp(scope, item, before, after, dirty),
+            Key::Bgp(scope, item) if changed => self.mark_bgp(scope, item, before, after, changes),
             _ => {}
         }
     }
@@ -55,37 +55,37 @@ impl Model {
         item: &BgpItem,
         before: Option<&Effective>,
         after: Option<&Effective>,
-        dirty: &mut Dirty,
+        changes: &mut ModelChanges,
     ) {
         let own = scope.host() == Some(self.node.as_str());
         match (scope, item) {
             (_, BgpItem::LogLevel | BgpItem::BmpStations | BgpItem::Multipath) => {
-                dirty.settings |= self.applies(scope)
+                changes.settings |= self.applies(scope)
             }
-            (_, BgpItem::PrefixAdvertisements(_)) => dirty.advertisements |= self.applies(scope),
-            (_, BgpItem::CustomFilter(..)) => dirty.filters |= self.applies(scope),
+            (_, BgpItem::PrefixAdvertisements(_)) => changes.advertisements |= self.applies(scope),
+            (_, BgpItem::CustomFilter(..)) => changes.filters |= self.applies(scope),
             (_, BgpItem::Peer { addr, .. }) if own || scope.host().is_none() => {
-                dirty.peers.addrs.insert(*addr);
+                changes.peers.addrs.insert(*addr);
             }
             // Another host's peer may be this host, which then peers back.
             (Scope::Host(host), BgpItem::Peer { .. }) => {
-                dirty.peers.hints = true;
-                dirty.peers.addrs.extend(self.host(host).into_iter().flat_map(|host| host.addrs()));
+                changes.peers.hints = true;
+                changes.peers.addrs.extend(self.host(host).into_iter().flat_map(|host| host.addrs()));
             }
-            (_, BgpItem::Network(_)) => dirty.node |= own,
-            (Scope::Global, _) => dirty.peers.all = true,
+            (_, BgpItem::Network(_)) => changes.node |= own,
+            (Scope::Global, _) => changes.peers.all = true,
             (Scope::Host(_), _) if own => {
-                dirty.node = true;
-                dirty.peers.all = true;
+                changes.node = true;
+                changes.peers.all = true;
             }
             (Scope::Host(host), item) => {
-                dirty.hosts = true;
+                changes.hosts = true;
                 if let BgpItem::Address(_) = item {
-                    dirty.peers.addrs.extend(address(before));
-                    dirty.peers.addrs.extend(address(after));
+                    changes.peers.addrs.extend(address(before));
+                    changes.peers.addrs.extend(address(after));
                 }
                 // Which transport a dual-stack host is peered with over depends on both of its addresses.
-                dirty.peers.addrs.extend(self.host(host).into_iter().flat_map(|host| host.addrs()));
+                changes.peers.addrs.extend(self.host(host).into_iter().flat_map(|host| host.addrs()));
             }
         }
     }

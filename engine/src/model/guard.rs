@@ -18,7 +18,7 @@ use super::{Model, Ready};
 
 /// How much there is of what must not vanish unnoticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Census {
+pub struct ObjectCounts {
     /// Pools of both families.
     pub pools: usize,
     /// Own blocks: affinity confirmed and the block names this host.
@@ -47,13 +47,13 @@ const ACCEPT: &str = "tortie store accept, if the store is right as it is";
 #[derive(Debug, Clone, Default)]
 pub struct Guard {
     /// `Ready` was `true` on the store of `store_id`.
-    seen_ready: bool,
+    was_ready: bool,
     /// Identity of the store that the state in force came from; empty: none yet.
     store_id: String,
     /// Identity of the store that the last snapshot came from, when it differs.
     other_store: Option<String>,
     /// What there was before a relist that lost too much.
-    before_loss: Option<Census>,
+    before_loss: Option<ObjectCounts>,
 }
 
 impl Guard {
@@ -65,20 +65,20 @@ impl Guard {
 
     /// To be told after each [`Model::apply`].
     pub fn after_delta(&mut self, model: &Model) {
-        self.see(model);
+        self.observe(model);
     }
 
     /// To be told after each [`Model::replace`], with the census of before and the identity of the store.
-    pub fn after_replace(&mut self, before: Census, model: &Model, store_id: &str) {
+    pub fn after_replace(&mut self, before: ObjectCounts, model: &Model, store_id: &str) {
         if self.store_id.is_empty() {
             store_id.clone_into(&mut self.store_id);
         }
         self.other_store = (self.store_id != store_id).then(|| store_id.to_owned());
         let reference = self.before_loss.unwrap_or(before);
-        if lost(&reference, &model.census()).is_some() {
+        if loss_text(&reference, &model.object_counts()).is_some() {
             self.before_loss = Some(reference);
         }
-        self.see(model);
+        self.observe(model);
     }
 
     /// Why nothing may be computed now; `None`: go on.
@@ -98,7 +98,8 @@ impl Guard {
             );
             return Some(Freeze { code: "other-store", text, next: ACCEPT });
         }
-        if let Some((code, what)) = self.before_loss.as_ref().and_then(|before| lost(before, &model.census()))
+        if let Some((code, what)) =
+            self.before_loss.as_ref().and_then(|before| loss_text(before, &model.object_counts()))
         {
             let text = format!(
                 "a relist lost {what}: everything stays as it is until they return or `tortie store accept`"
@@ -107,7 +108,7 @@ impl Guard {
         }
         match model.ready() {
             Ready::True => None,
-            Ready::Absent if !self.seen_ready => None,
+            Ready::Absent if !self.was_ready => None,
             Ready::Absent => Some(Freeze {
                 code: "ready-vanished",
                 text: "/calico/v1/Ready is gone: everything stays as it is until it is `true` again or \
@@ -120,7 +121,7 @@ impl Guard {
                 text: format!(
                     "/calico/v1/Ready is `{value}`: everything stays as it is until it is `true` again"
                 ),
-                next: "tortie store put /calico/v1/Ready true, when whoever set it has finished",
+                next: "tortie store put /calico/v1/Ready true, when the process that cleared it has finished",
             }),
         }
     }
@@ -131,21 +132,21 @@ impl Guard {
             self.store_id = store_id;
         }
         self.before_loss = None;
-        self.seen_ready = *model.ready() == Ready::True;
+        self.was_ready = *model.ready() == Ready::True;
     }
 
-    fn see(&mut self, model: &Model) {
+    fn observe(&mut self, model: &Model) {
         if self.other_store.is_none() {
-            self.seen_ready |= *model.ready() == Ready::True;
+            self.was_ready |= *model.ready() == Ready::True;
         }
-        if self.before_loss.is_some_and(|before| lost(&before, &model.census()).is_none()) {
+        if self.before_loss.is_some_and(|before| loss_text(&before, &model.object_counts()).is_none()) {
             self.before_loss = None;
         }
     }
 }
 
 /// What a relist lost that it should not.
-fn lost(before: &Census, now: &Census) -> Option<(&'static str, String)> {
+fn loss_text(before: &ObjectCounts, now: &ObjectCounts) -> Option<(&'static str, String)> {
     let all = |before: usize, now: usize| before > 0 && now == 0;
     let half = |before: usize, now: usize| now < before && now * 2 < before && before - now > 1;
     if all(before.pools, now.pools) {

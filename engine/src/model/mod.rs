@@ -13,7 +13,7 @@
 //! ```
 //!
 //! One key's trouble stays with that key: a value that cannot be read leaves the last good one in force and is listed
-//! in [`Model::problems`]; a malformed key is listed there too; keys of other systems are counted, and other hosts'
+//! in [`Model::invalid_keys`]; a malformed key is listed there too; keys of other systems are counted, and other hosts'
 //! settings are left to them. Both forms of a thing, under today's key and under an older path, are kept, and today's
 //! wins.
 //!
@@ -30,7 +30,7 @@ use tortie_config::key::{BgpItem, EndpointKey, Key, Scope};
 
 use tortie_store::{Change, Delta, KeyValue, Revision, Snapshot};
 
-mod dirty;
+mod changes;
 mod effect;
 mod guard;
 mod host;
@@ -41,11 +41,11 @@ mod slot;
 pub(crate) mod tests;
 mod value;
 
-pub use dirty::{Dirty, DirtyPeers, Touched};
-pub use guard::{Census, Freeze, Guard};
+pub use changes::{ChangedKey, ChangedPeers, ModelChanges};
+pub use guard::{Freeze, Guard, ObjectCounts};
 pub use host::Host;
-pub use read::{FilterValue, Stored};
-pub use scope::{Part, watch_scope};
+pub use read::{FilterValue, StoredValue};
+pub use scope::{WatchPart, watch_scope};
 
 use host::HostItem;
 use slot::{Slot, Spelling};
@@ -58,18 +58,18 @@ pub struct Model {
     node: String,
     hosts: BTreeMap<Arc<str>, Host>,
     /// Which hosts have an address, in the order of their names: almost always one.
-    hosts_at: FxHashMap<IpAddr, Vec<Arc<str>>>,
+    hosts_by_address: FxHashMap<IpAddr, Vec<Arc<str>>>,
     /// Everything that [`HostItem`] does not cover.
     rest: BTreeMap<Key, Slot>,
     /// Addresses that several hosts have.
-    shared: BTreeSet<IpAddr>,
+    shared_addresses: BTreeSet<IpAddr>,
     /// Hosts without any address.
-    silent: BTreeSet<Arc<str>>,
+    hosts_without_address: BTreeSet<Arc<str>>,
     /// Who has a peer at an address, in the order of names: a host, or every host (the empty name). One stands here
     /// once for each such key.
-    peered_by: FxHashMap<IpAddr, Vec<Arc<str>>>,
+    hosts_by_peer: FxHashMap<IpAddr, Vec<Arc<str>>>,
     endpoints: usize,
-    problems: BTreeMap<String, Problem>,
+    invalid_keys: BTreeMap<String, InvalidKey>,
     unknown: usize,
     revision: Revision,
     store_id: String,
@@ -79,7 +79,7 @@ pub struct Model {
 
 /// A key that cannot be used as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct InvalidKey {
     /// The full key, as stored.
     pub key: String,
     /// What is wrong and what to write instead.
@@ -108,13 +108,13 @@ impl Model {
         Self {
             node: node.to_owned(),
             hosts: BTreeMap::new(),
-            hosts_at: FxHashMap::default(),
-            shared: BTreeSet::new(),
-            silent: BTreeSet::new(),
+            hosts_by_address: FxHashMap::default(),
+            shared_addresses: BTreeSet::new(),
+            hosts_without_address: BTreeSet::new(),
             rest: BTreeMap::new(),
-            peered_by: FxHashMap::default(),
+            hosts_by_peer: FxHashMap::default(),
             endpoints: 0,
-            problems: BTreeMap::new(),
+            invalid_keys: BTreeMap::new(),
             unknown: 0,
             revision: 0,
             store_id: String::new(),
@@ -124,8 +124,8 @@ impl Model {
 
     /// Takes one transaction of the store in. A change that is not newer than what is known of its key is ignored, so
     /// that a watch may repeat what it brought.
-    pub fn apply(&mut self, delta: &Delta) -> Dirty {
-        let mut dirty = Dirty::default();
+    pub fn apply(&mut self, delta: &Delta) -> ModelChanges {
+        let mut changes = ModelChanges::default();
         for change in &delta.changes {
             let text = match change {
                 Change::Put(kv) => &kv.key,
@@ -135,28 +135,30 @@ impl Model {
                 Change::Put(kv) => Some(kv),
                 Change::Delete { .. } => None,
             };
-            match self.place(text) {
-                Place::Unread => {}
-                Place::Unknown => match put {
+            match self.classify(text) {
+                KeyClass::Ignored => {}
+                KeyClass::Unknown => match put {
                     Some(kv) if kv.create_revision == kv.mod_revision => self.unknown += 1,
                     Some(_) => {}
                     None => self.unknown = self.unknown.saturating_sub(1),
                 },
-                Place::Malformed(error) => self.set_malformed(text, put, error, delta.revision, &mut dirty),
-                Place::Known(key, spelling) => {
+                KeyClass::Malformed(error) => {
+                    self.set_malformed(text, put, error, delta.revision, &mut changes)
+                }
+                KeyClass::Typed(key, spelling) => {
                     let known = self.slot(&key).and_then(|slot| slot.under(&spelling)).map(|e| e.revision);
                     let newer = match put {
                         Some(kv) => known.is_none_or(|revision| kv.mod_revision > revision),
                         None => known.is_some_and(|revision| delta.revision > revision),
                     };
                     if newer {
-                        self.set(&key, &spelling, text, put, delta.revision, &mut dirty);
+                        self.set(&key, &spelling, text, put, delta.revision, &mut changes);
                     }
                 }
             }
         }
         self.revision = self.revision.max(delta.revision);
-        dirty
+        changes
     }
 
     /// A copy with no other endpoints than those that are wanted, and without blocks and affinities: for questions that are
@@ -173,13 +175,13 @@ impl Model {
         let kept = self.rest.iter().filter(|(key, slot)| keeps(key, slot));
         Self {
             rest: kept.map(|(key, slot)| (key.clone(), slot.clone())).collect(),
-            problems: self.problems.clone(),
+            invalid_keys: self.invalid_keys.clone(),
             node: self.node.clone(),
             hosts: self.hosts.clone(),
-            hosts_at: self.hosts_at.clone(),
-            shared: self.shared.clone(),
-            silent: self.silent.clone(),
-            peered_by: FxHashMap::default(),
+            hosts_by_address: self.hosts_by_address.clone(),
+            shared_addresses: self.shared_addresses.clone(),
+            hosts_without_address: self.hosts_without_address.clone(),
+            hosts_by_peer: FxHashMap::default(),
             store_id: self.store_id.clone(),
             blocks_store_id: self.blocks_store_id.clone(),
             ..*self
@@ -188,38 +190,38 @@ impl Model {
 
     /// Takes a snapshot in that holds every key of `part`, and says what differs from before: what is not in it is
     /// gone, what has the same revision is not even read again.
-    pub fn replace(&mut self, part: Part, snapshot: &Snapshot) -> Dirty {
-        let mut dirty = Dirty::default();
+    pub fn replace(&mut self, part: WatchPart, snapshot: &Snapshot) -> ModelChanges {
+        let mut changes = ModelChanges::default();
         let same_store = match part {
-            Part::Blocks => self.blocks_store_id == snapshot.store_id,
-            Part::All | Part::Main => self.store_id == snapshot.store_id,
+            WatchPart::Blocks => self.blocks_store_id == snapshot.store_id,
+            WatchPart::All | WatchPart::Main => self.store_id == snapshot.store_id,
         };
         let mut seen: HashSet<&str> = HashSet::with_capacity(snapshot.entries.len());
         let mut unknown = 0;
         for kv in snapshot.entries.iter().filter(|kv| part.covers(&kv.key)) {
-            match self.place(&kv.key) {
-                Place::Unread => {}
-                Place::Unknown => unknown += 1,
-                Place::Malformed(error) => {
+            match self.classify(&kv.key) {
+                KeyClass::Ignored => {}
+                KeyClass::Unknown => unknown += 1,
+                KeyClass::Malformed(error) => {
                     seen.insert(&kv.key);
-                    self.set_malformed(&kv.key, Some(kv), error, snapshot.revision, &mut dirty);
+                    self.set_malformed(&kv.key, Some(kv), error, snapshot.revision, &mut changes);
                 }
-                Place::Known(key, spelling) => {
+                KeyClass::Typed(key, spelling) => {
                     seen.insert(&kv.key);
                     let known = self.slot(&key).and_then(|slot| slot.under(&spelling)).map(|e| e.revision);
                     if !same_store || known != Some(kv.mod_revision) {
-                        self.set(&key, &spelling, &kv.key, Some(kv), snapshot.revision, &mut dirty);
+                        self.set(&key, &spelling, &kv.key, Some(kv), snapshot.revision, &mut changes);
                     }
                 }
             }
         }
-        for (text, place) in self.texts() {
+        for (text, classify) in self.texts() {
             if part.covers(&text) && !seen.contains(text.as_str()) {
-                match place {
+                match classify {
                     Some((key, spelling)) => {
-                        self.set(&key, &spelling, &text, None, snapshot.revision, &mut dirty);
+                        self.set(&key, &spelling, &text, None, snapshot.revision, &mut changes);
                     }
-                    None => self.set_malformed(&text, None, String::new(), snapshot.revision, &mut dirty),
+                    None => self.set_malformed(&text, None, String::new(), snapshot.revision, &mut changes),
                 }
             }
         }
@@ -228,13 +230,13 @@ impl Model {
         }
         // A list may be older than what a watch of the other part has brought.
         self.revision = if same_store { self.revision.max(snapshot.revision) } else { snapshot.revision };
-        if part != Part::Blocks {
+        if part != WatchPart::Blocks {
             self.store_id.clone_from(&snapshot.store_id);
         }
-        if part != Part::Main {
+        if part != WatchPart::Main {
             self.blocks_store_id.clone_from(&snapshot.store_id);
         }
-        dirty
+        changes
     }
 
     /// Writes or removes what stands under one key.
@@ -245,7 +247,7 @@ impl Model {
         text: &str,
         put: Option<&KeyValue>,
         revision: Revision,
-        dirty: &mut Dirty,
+        changes: &mut ModelChanges,
     ) {
         let before = self.effective(key);
         let hosts = self.hosts.len();
@@ -259,31 +261,32 @@ impl Model {
                 slot.put(spelling.clone(), kv, read);
                 let last_good = slot.under(spelling).is_some_and(|entry| entry.value.is_some());
                 let revision = kv.mod_revision;
-                let problem = error.map(|error| Problem { key: text.to_owned(), error, revision, last_good });
-                self.set_problem(text, problem, dirty);
+                let problem =
+                    error.map(|error| InvalidKey { key: text.to_owned(), error, revision, last_good });
+                self.set_invalid(text, problem, changes);
             }
             None => {
                 self.slot_mut(key).remove(spelling);
                 self.drop_empty(key);
-                self.set_problem(text, None, dirty);
+                self.set_invalid(text, None, changes);
             }
         }
-        dirty.touched.push(Touched {
+        changes.touched.push(ChangedKey {
             key: text.to_owned(),
             revision: put.map_or(revision, |kv| kv.mod_revision),
             deleted: put.is_none(),
         });
         // Even a value that cannot be read makes a host known.
-        dirty.hosts |= self.hosts.len() != hosts;
+        changes.hosts |= self.hosts.len() != hosts;
         if let Some((host, item)) = HostItem::of(key)
             && (self.hosts.len() != hosts || matches!(item, HostItem::Address(_)))
         {
-            self.note_silence(host);
+            self.update_silent_hosts(host);
         }
         let after = self.effective(key);
         if before != after {
             self.reindex(key, before.as_ref(), after.as_ref());
-            self.mark(key, before.as_ref(), after.as_ref(), dirty);
+            self.mark(key, before.as_ref(), after.as_ref(), changes);
         }
     }
 
@@ -293,25 +296,25 @@ impl Model {
         put: Option<&KeyValue>,
         error: String,
         revision: Revision,
-        dirty: &mut Dirty,
+        changes: &mut ModelChanges,
     ) {
-        let known = self.problems.get(text).map(|problem| problem.revision);
+        let known = self.invalid_keys.get(text).map(|problem| problem.revision);
         let revision = put.map_or(revision, |kv| kv.mod_revision);
         if known == put.map(|kv| kv.mod_revision) {
             return;
         }
-        dirty.touched.push(Touched { key: text.to_owned(), revision, deleted: put.is_none() });
-        let problem = put.map(|_| Problem { key: text.to_owned(), error, revision, last_good: false });
-        self.set_problem(text, problem, dirty);
+        changes.touched.push(ChangedKey { key: text.to_owned(), revision, deleted: put.is_none() });
+        let problem = put.map(|_| InvalidKey { key: text.to_owned(), error, revision, last_good: false });
+        self.set_invalid(text, problem, changes);
     }
 
-    fn set_problem(&mut self, text: &str, problem: Option<Problem>, dirty: &mut Dirty) {
+    fn set_invalid(&mut self, text: &str, problem: Option<InvalidKey>, changes: &mut ModelChanges) {
         match problem {
             Some(problem) => {
-                dirty.problems = true;
-                self.problems.insert(text.to_owned(), problem);
+                changes.invalid_keys = true;
+                self.invalid_keys.insert(text.to_owned(), problem);
             }
-            None => dirty.problems |= self.problems.remove(text).is_some(),
+            None => changes.invalid_keys |= self.invalid_keys.remove(text).is_some(),
         }
     }
 
@@ -329,7 +332,8 @@ impl Model {
             }
         }
         self.rest.iter().for_each(|(key, slot)| add(key, slot));
-        let malformed = self.problems.keys().filter(|text| matches!(self.place(text), Place::Malformed(_)));
+        let malformed =
+            self.invalid_keys.keys().filter(|text| matches!(self.classify(text), KeyClass::Malformed(_)));
         texts.extend(malformed.map(|text| (text.clone(), None)));
         texts
     }
@@ -364,13 +368,13 @@ impl Model {
     }
 
     /// Keeps the list of hosts without address in step with one host.
-    fn note_silence(&mut self, host: &str) {
+    fn update_silent_hosts(&mut self, host: &str) {
         match self.hosts.get_key_value(host) {
             Some((name, host)) if host.addrs().next().is_none() => {
-                self.silent.insert(name.clone());
+                self.hosts_without_address.insert(name.clone());
             }
             _ => {
-                self.silent.remove(host);
+                self.hosts_without_address.remove(host);
             }
         }
     }
@@ -390,18 +394,18 @@ impl Model {
         match key {
             Key::Bgp(Scope::Host(host), BgpItem::Address(_)) => {
                 let (old, new) = (address(before), address(after));
-                index(&mut self.hosts_at, host, old, new);
+                index(&mut self.hosts_by_address, host, old, new);
                 for addr in [old, new].into_iter().flatten() {
-                    if self.hosts_at.get(&addr).is_some_and(|hosts| hosts.len() > 1) {
-                        self.shared.insert(addr);
+                    if self.hosts_by_address.get(&addr).is_some_and(|hosts| hosts.len() > 1) {
+                        self.shared_addresses.insert(addr);
                     } else {
-                        self.shared.remove(&addr);
+                        self.shared_addresses.remove(&addr);
                     }
                 }
             }
             Key::Bgp(scope, BgpItem::Peer { addr, .. }) => {
                 let at = |effective: Option<&Effective>| effective?.value.as_ref().map(|_| *addr);
-                index(&mut self.peered_by, scope.host().unwrap_or_default(), at(before), at(after));
+                index(&mut self.hosts_by_peer, scope.host().unwrap_or_default(), at(before), at(after));
             }
             Key::Endpoint(_) => {
                 self.endpoints = (self.endpoints + usize::from(after.is_some()))
@@ -443,11 +447,11 @@ fn index(map: &mut FxHashMap<IpAddr, Vec<Arc<str>>>, host: &str, old: Option<IpA
 }
 
 /// What a key's text means to the model.
-enum Place {
+enum KeyClass {
     /// A thing, and which of its keys this is.
-    Known(Key, Spelling),
+    Typed(Key, Spelling),
     /// A key that is read past: old marks, reports of agents, settings of other hosts.
-    Unread,
+    Ignored,
     /// Some other system's key.
     Unknown,
     /// A known path with a malformed element.
@@ -455,21 +459,21 @@ enum Place {
 }
 
 impl Model {
-    fn place(&self, text: &str) -> Place {
+    fn classify(&self, text: &str) -> KeyClass {
         let key = match Key::parse(text) {
             Ok(key) => key,
-            Err(error) => return Place::Malformed(error.problem),
+            Err(error) => return KeyClass::Malformed(error.problem),
         };
         match key {
-            Key::Unknown(_) => Place::Unknown,
+            Key::Unknown(_) => KeyClass::Unknown,
             Key::Marker { .. } | Key::Felix { .. } | Key::TortieStatus { .. } | Key::Docker { .. } => {
-                Place::Unread
+                KeyClass::Ignored
             }
             // Nobody but that host reads its settings, and there may be a dozen for each of thousands.
-            Key::Setting(Scope::Host(host), _) if host != self.node => Place::Unread,
-            Key::Old(old) => Place::Known(old.newest().clone(), Spelling::Old(text.into())),
-            key if key.to_string() == text => Place::Known(key, Spelling::Canonical),
-            key => Place::Known(key, Spelling::Variant(text.into())),
+            Key::Setting(Scope::Host(host), _) if host != self.node => KeyClass::Ignored,
+            Key::Legacy(old) => KeyClass::Typed(old.canonical().clone(), Spelling::Legacy(text.into())),
+            key if key.to_string() == text => KeyClass::Typed(key, Spelling::Canonical),
+            key => KeyClass::Typed(key, Spelling::Variant(text.into())),
         }
     }
 }

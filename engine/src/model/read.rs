@@ -14,12 +14,12 @@ use tortie_net::Cidr;
 
 use super::slot::Slot;
 use super::value::Value;
-use super::{Census, Host, Model, Problem, Ready};
+use super::{Host, InvalidKey, Model, ObjectCounts, Ready};
 use tortie_store::{Revision, schema};
 
 /// A noun with where it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stored<'a, K: ?Sized, T> {
+pub struct StoredValue<'a, K: ?Sized, T> {
     /// What it is called.
     pub key: &'a K,
     /// The value in force.
@@ -50,8 +50,8 @@ impl Model {
     }
 
     /// Keys that cannot be used as they are, in the order of their texts.
-    pub fn problems(&self) -> impl ExactSizeIterator<Item = &Problem> {
-        self.problems.values()
+    pub fn invalid_keys(&self) -> impl ExactSizeIterator<Item = &InvalidKey> {
+        self.invalid_keys.values()
     }
 
     /// How many keys belong to something else.
@@ -62,8 +62,8 @@ impl Model {
 
     /// How much there is of what must not vanish unnoticed.
     #[must_use]
-    pub fn census(&self) -> Census {
-        Census {
+    pub fn object_counts(&self) -> ObjectCounts {
+        ObjectCounts {
             pools: self.pools().count(),
             own_blocks: self.own_blocks().count(),
             hosts: self.hosts.len(),
@@ -103,25 +103,25 @@ impl Model {
     }
 
     /// The hosts that have this address, by name; more than one is a mistake of somebody.
-    pub fn hosts_at(&self, addr: IpAddr) -> impl Iterator<Item = (&str, &Host)> {
-        let names = self.hosts_at.get(&addr).map_or(&[][..], Vec::as_slice);
+    pub fn hosts_by_address(&self, addr: IpAddr) -> impl Iterator<Item = (&str, &Host)> {
+        let names = self.hosts_by_address.get(&addr).map_or(&[][..], Vec::as_slice);
         names.iter().filter_map(|name| self.hosts.get_key_value(name)).map(|(name, host)| (&**name, host))
     }
 
     /// Addresses that several hosts claim, sorted.
     pub fn shared_addrs(&self) -> impl Iterator<Item = IpAddr> {
-        self.shared.iter().copied()
+        self.shared_addresses.iter().copied()
     }
 
     /// Hosts without any address, by name.
-    pub fn silent_hosts(&self) -> impl Iterator<Item = &str> {
-        self.silent.iter().map(|name| &**name)
+    pub fn hosts_without_address(&self) -> impl Iterator<Item = &str> {
+        self.hosts_without_address.iter().map(|name| &**name)
     }
 
     /// How many hosts have a peer of their own at this address.
     #[must_use]
-    pub fn peered_by(&self, addr: IpAddr) -> usize {
-        let Some(hosts) = self.peered_by.get(&addr) else { return 0 };
+    pub fn count_of_peers_at(&self, addr: IpAddr) -> usize {
+        let Some(hosts) = self.hosts_by_peer.get(&addr) else { return 0 };
         // Sorted, and a host stands here once for each port; the empty name means all hosts.
         hosts.chunk_by(|a, b| a == b).filter(|same| same.first().is_some_and(|name| !name.is_empty())).count()
     }
@@ -130,7 +130,7 @@ impl Model {
     #[must_use]
     pub fn has_peer(&self, host: Option<&str>, addr: IpAddr) -> bool {
         let name = host.unwrap_or_default();
-        self.peered_by
+        self.hosts_by_peer
             .get(&addr)
             .is_some_and(|names| names.binary_search_by(|other| (**other).cmp(name)).is_ok())
     }
@@ -176,7 +176,10 @@ impl Model {
     }
 
     /// Explicit peers of one scope: for every host, or of one host.
-    pub fn peers<'a>(&'a self, scope: &Scope) -> impl Iterator<Item = Stored<'a, BgpItem, Peer>> + use<'a> {
+    pub fn peers<'a>(
+        &'a self,
+        scope: &Scope,
+    ) -> impl Iterator<Item = StoredValue<'a, BgpItem, Peer>> + use<'a> {
         self.peers_from(scope, BgpItem::Peer { addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED), port: None }, None)
     }
 
@@ -185,7 +188,7 @@ impl Model {
         &'a self,
         scope: &Scope,
         addr: IpAddr,
-    ) -> impl Iterator<Item = Stored<'a, BgpItem, Peer>> + use<'a> {
+    ) -> impl Iterator<Item = StoredValue<'a, BgpItem, Peer>> + use<'a> {
         self.peers_from(scope, BgpItem::Peer { addr, port: None }, Some(addr))
     }
 
@@ -193,7 +196,7 @@ impl Model {
     pub fn interface_peers<'a>(
         &'a self,
         scope: &Scope,
-    ) -> impl Iterator<Item = Stored<'a, str, Peer>> + use<'a> {
+    ) -> impl Iterator<Item = StoredValue<'a, str, Peer>> + use<'a> {
         let wanted = scope.clone();
         self.rest
             .range(Key::Bgp(scope.clone(), BgpItem::InterfacePeer(String::new()))..)
@@ -210,7 +213,10 @@ impl Model {
     }
 
     /// Ranges of one scope, by prefix.
-    pub fn ranges<'a>(&'a self, scope: &Scope) -> impl Iterator<Item = Stored<'a, Cidr, Peer>> + use<'a> {
+    pub fn ranges<'a>(
+        &'a self,
+        scope: &Scope,
+    ) -> impl Iterator<Item = StoredValue<'a, Cidr, Peer>> + use<'a> {
         let wanted = scope.clone();
         let first = BgpItem::PeerRange(Cidr::v4(Ipv4Addr::UNSPECIFIED, 0));
         self.rest
@@ -241,7 +247,7 @@ impl Model {
         scope: &Scope,
         first: BgpItem,
         only: Option<IpAddr>,
-    ) -> impl Iterator<Item = Stored<'a, BgpItem, Peer>> + use<'a> {
+    ) -> impl Iterator<Item = StoredValue<'a, BgpItem, Peer>> + use<'a> {
         let wanted = scope.clone();
         self.rest
             .range(Key::Bgp(scope.clone(), first)..)
@@ -262,7 +268,7 @@ impl Model {
     }
 
     /// Pools of both families, sorted by prefix.
-    pub fn pools(&self) -> impl Iterator<Item = Stored<'_, Cidr, Pool>> {
+    pub fn pools(&self) -> impl Iterator<Item = StoredValue<'_, Cidr, Pool>> {
         let first = Key::Pool(Cidr::v4(Ipv4Addr::UNSPECIFIED, 0));
         self.rest
             .range(first..)
@@ -279,7 +285,7 @@ impl Model {
     pub fn affinities<'a>(
         &'a self,
         host: &str,
-    ) -> impl Iterator<Item = Stored<'a, Cidr, Affinity>> + use<'a> {
+    ) -> impl Iterator<Item = StoredValue<'a, Cidr, Affinity>> + use<'a> {
         let first = Key::Affinity { host: host.to_owned(), block: Cidr::v4(Ipv4Addr::UNSPECIFIED, 0) };
         let wanted = host.to_owned();
         self.rest
@@ -298,7 +304,7 @@ impl Model {
 
     /// One block, if it is in what this model watches.
     #[must_use]
-    pub fn block(&self, cidr: Cidr) -> Option<Stored<'_, Cidr, Block>> {
+    pub fn block(&self, cidr: Cidr) -> Option<StoredValue<'_, Cidr, Block>> {
         match self.rest.get_key_value(&Key::Block(cidr))? {
             (Key::Block(cidr), slot) => stored(cidr, slot, |resource| match resource {
                 Resource::Block(block) => Some(&**block),
@@ -322,7 +328,7 @@ impl Model {
     pub fn workloads<'a>(
         &'a self,
         host: &str,
-    ) -> impl Iterator<Item = Stored<'a, EndpointKey, WorkloadEndpoint>> + use<'a> {
+    ) -> impl Iterator<Item = StoredValue<'a, EndpointKey, WorkloadEndpoint>> + use<'a> {
         let wanted = host.to_owned();
         self.rest
             .range(first_endpoint(host)..)
@@ -342,7 +348,7 @@ impl Model {
 
     /// A workload endpoint of any host.
     #[must_use]
-    pub fn workload(&self, key: &EndpointKey) -> Option<Stored<'_, Key, WorkloadEndpoint>> {
+    pub fn workload(&self, key: &EndpointKey) -> Option<StoredValue<'_, Key, WorkloadEndpoint>> {
         self.stored(&Key::Endpoint(key.clone()), |resource| match resource {
             Resource::WorkloadEndpoint(workload) => Some(&**workload),
             _ => None,
@@ -387,7 +393,7 @@ impl Model {
         let slot = self.rest.get(&Key::bgp_host(&self.node, item.clone()));
         let slot = slot.or_else(|| self.rest.get(&Key::bgp_global(item)))?;
         Some(match slot.value().and_then(Value::resource).map(|resource| &**resource) {
-            Some(Resource::Filter(filter)) => FilterValue::Good(filter),
+            Some(Resource::Filter(filter)) => FilterValue::Valid(filter),
             _ => FilterValue::Unreadable,
         })
     }
@@ -468,7 +474,7 @@ impl Model {
     #[must_use]
     pub fn is_unreadable(&self, key: &Key) -> bool {
         let spelled = self.slot(key).into_iter().flat_map(Slot::spellings);
-        spelled.into_iter().any(|(spelling, _)| self.problems.contains_key(&*spelling.text(key)))
+        spelled.into_iter().any(|(spelling, _)| self.invalid_keys.contains_key(&*spelling.text(key)))
     }
 
     /// The revision of the last write of a key, as it is in force.
@@ -487,7 +493,11 @@ impl Model {
         self.rest.get(&Key::bgp_global(item))?.value()
     }
 
-    fn stored<T>(&self, key: &Key, pick: impl FnOnce(&Resource) -> Option<&T>) -> Option<Stored<'_, Key, T>> {
+    fn stored<T>(
+        &self,
+        key: &Key,
+        pick: impl FnOnce(&Resource) -> Option<&T>,
+    ) -> Option<StoredValue<'_, Key, T>> {
         let (key, slot) = self.rest.get_key_value(key)?;
         stored(key, slot, pick)
     }
@@ -503,7 +513,7 @@ fn first_endpoint(host: &str) -> Key {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilterValue<'a> {
     /// The last value that could be read.
-    Good(&'a Filter),
+    Valid(&'a Filter),
     /// There never was one.
     Unreadable,
 }
@@ -512,8 +522,8 @@ fn stored<'a, K: ?Sized, T>(
     key: &'a K,
     slot: &'a Slot,
     pick: impl FnOnce(&'a Resource) -> Option<&'a T>,
-) -> Option<Stored<'a, K, T>> {
+) -> Option<StoredValue<'a, K, T>> {
     let entry = slot.entry()?;
     let value = pick(entry.value.as_ref()?.resource()?)?;
-    Some(Stored { key, value, revision: entry.revision, created: entry.created })
+    Some(StoredValue { key, value, revision: entry.revision, created: entry.created })
 }

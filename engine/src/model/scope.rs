@@ -5,14 +5,14 @@
 //! affinities name, and the set of them changes. Two feeds keep that simple:
 //!
 //! - the **main** feed has the fixed prefixes of [`watch_scope`]; it starts once;
-//! - the **block** feed has the keys of [`Model::block_scope`], a handful. When a [`Dirty`](super::Dirty) has
+//! - the **block** feed has the keys of [`Model::block_scope`], a handful. When a [`ModelChanges`](super::ModelChanges) has
 //!   `affinities` set and the scope differs from the one that the feed was opened with, it is opened anew with the new
-//!   one: it lists these few keys, gives them to [`Model::replace`] with [`Part::Blocks`] (which forgets the others),
+//!   one: it lists these few keys, gives them to [`Model::replace`] with [`WatchPart::Blocks`] (which forgets the others),
 //!   and watches on from there.
 //!
 //! A block counts as own only when its affinity is confirmed *and* its value names this host, so neither order of the
 //! two feeds can announce a block that is not ours: until both are seen, nothing is announced. Whoever has all keys in
-//! one snapshot (a cache, an offline command) uses [`Part::All`].
+//! one snapshot (a cache, an offline command) uses [`WatchPart::All`].
 
 use tortie_config::key::{Key, prefix};
 use tortie_net::Cidr;
@@ -21,7 +21,7 @@ use super::Model;
 
 /// Which keys a snapshot is complete for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum WatchPart {
     /// Every key.
     All,
     /// Every key but blocks.
@@ -30,7 +30,7 @@ pub enum Part {
     Blocks,
 }
 
-impl Part {
+impl WatchPart {
     pub(super) fn covers(self, text: &str) -> bool {
         match self {
             Self::All => true,

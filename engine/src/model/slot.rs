@@ -47,7 +47,7 @@ pub(super) enum Spelling {
     /// Today's path, written otherwise.
     Variant(Box<str>),
     /// An older path.
-    Old(Box<str>),
+    Legacy(Box<str>),
 }
 
 impl Spelling {
@@ -55,7 +55,7 @@ impl Spelling {
     pub(super) fn text(&self, key: &Key) -> Box<str> {
         match self {
             Self::Canonical => key.to_string().into(),
-            Self::Variant(text) | Self::Old(text) => text.clone(),
+            Self::Variant(text) | Self::Legacy(text) => text.clone(),
         }
     }
 }

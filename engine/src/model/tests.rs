@@ -32,8 +32,8 @@ const BLOCK_1: &str = r#"{"affinity":"host:h1","allocations":[null,null,null,nul
 
 fn loaded() -> Model {
     let mut model = Model::new("h1");
-    model.replace(Part::All, &snapshot(10, NETWORK));
-    assert_eq!(model.problems().count(), 0);
+    model.replace(WatchPart::All, &snapshot(10, NETWORK));
+    assert_eq!(model.invalid_keys().count(), 0);
     model
 }
 
@@ -47,10 +47,10 @@ fn a_snapshot_is_indexed_by_host_and_kind() {
     assert_eq!(model.hosts().map(|(name, _)| name).collect::<Vec<_>>(), ["h1", "h2", "h3"]);
     assert_eq!(model.node_addr(IpFamily::V4), Some(ip("192.0.2.1")));
     assert_eq!(model.node_addr(IpFamily::V6), None, "an empty value means no address");
-    assert_eq!(model.hosts_at(ip("192.0.2.3")).map(|(name, _)| name).collect::<Vec<_>>(), ["h3"]);
+    assert_eq!(model.hosts_by_address(ip("192.0.2.3")).map(|(name, _)| name).collect::<Vec<_>>(), ["h3"]);
     assert_eq!(own_blocks(&model), ["10.0.1.0/30", "10.0.2.0/30"]);
     assert_eq!(model.workloads("h1").count(), 1);
-    assert_eq!(model.census(), Census { pools: 1, own_blocks: 2, hosts: 3, endpoints: 2 });
+    assert_eq!(model.object_counts(), ObjectCounts { pools: 1, own_blocks: 2, hosts: 3, endpoints: 2 });
     assert_eq!(*model.ready(), Ready::True);
     assert_eq!(model.as_num(model.host("h2")).get(), 64512);
     assert_eq!(
@@ -66,10 +66,10 @@ fn a_snapshot_is_indexed_by_host_and_kind() {
 fn an_unreadable_value_leaves_the_last_good_one_in_force_and_everything_else_alone() {
     let mut model = loaded();
     let key = "/calico/bgp/v1/host/h2/ip_addr_v4";
-    let dirty = model.apply(&put(11, key, "not an address"));
-    assert!(dirty.problems && !dirty.peers.any(), "{dirty:?}");
-    assert_eq!(model.hosts_at(ip("192.0.2.2")).count(), 1);
-    let problem = model.problems().next().unwrap().clone();
+    let changes = model.apply(&put(11, key, "not an address"));
+    assert!(changes.invalid_keys && !changes.peers.any(), "{changes:?}");
+    assert_eq!(model.hosts_by_address(ip("192.0.2.2")).count(), 1);
+    let problem = model.invalid_keys().next().unwrap().clone();
     assert_eq!((problem.key.as_str(), problem.revision, problem.last_good), (key, 11, true));
     assert!(problem.error.contains("not an address"), "{}", problem.error);
 
@@ -78,13 +78,13 @@ fn an_unreadable_value_leaves_the_last_good_one_in_force_and_everything_else_alo
     broken.entries.retain(|entry| entry.key != key);
     broken.entries.push(kv(key, "not an address", 11));
     broken.revision = 12;
-    assert!(model.replace(Part::All, &broken).is_clean());
-    assert_eq!(model.hosts_at(ip("192.0.2.2")).count(), 1);
+    assert!(model.replace(WatchPart::All, &broken).is_clean());
+    assert_eq!(model.hosts_by_address(ip("192.0.2.2")).count(), 1);
 
-    let dirty = model.apply(&put(13, key, "192.0.2.20"));
-    assert!(dirty.problems);
-    assert_eq!(model.problems().count(), 0);
-    let addrs: Vec<IpAddr> = dirty.peers.addrs.into_iter().collect();
+    let changes = model.apply(&put(13, key, "192.0.2.20"));
+    assert!(changes.invalid_keys);
+    assert_eq!(model.invalid_keys().count(), 0);
+    let addrs: Vec<IpAddr> = changes.peers.addrs.into_iter().collect();
     assert_eq!(addrs, [ip("192.0.2.2"), ip("192.0.2.20")]);
 }
 
@@ -97,12 +97,12 @@ fn each_broken_value_of_a_network_takes_nothing_but_itself_down() {
             .map(|(key, value)| (*key, if key == broken { "{broken" } else { value }))
             .collect();
         let mut model = Model::new("h1");
-        model.replace(Part::All, &snapshot(10, &entries));
+        model.replace(WatchPart::All, &snapshot(10, &entries));
         if *broken == "/calico/v1/Ready" {
             assert_eq!(*model.ready(), Ready::Other("{broken".to_owned()));
             continue;
         }
-        assert_eq!(model.problems().map(|p| p.key.as_str()).collect::<Vec<_>>(), [*broken]);
+        assert_eq!(model.invalid_keys().map(|p| p.key.as_str()).collect::<Vec<_>>(), [*broken]);
         let others: Vec<_> = NETWORK.iter().filter(|(key, _)| key != broken).collect();
         for (key, _) in others {
             let key = Key::parse(key).unwrap();
@@ -116,8 +116,8 @@ fn an_old_key_counts_until_the_new_one_is_there() {
     let mut model = loaded();
     let (old, new) = ("/calico/v1/config/bgp_node_mesh", "/calico/bgp/v1/global/node_mesh");
     assert_eq!(model.node_mesh().1, 0);
-    let dirty = model.apply(&put(11, old, r#"{"enabled":false}"#));
-    assert!(dirty.peers.all);
+    let changes = model.apply(&put(11, old, r#"{"enabled":false}"#));
+    assert!(changes.peers.all);
     assert!(!model.node_mesh().0.enabled);
     model.apply(&put(12, new, r#"{"enabled":true}"#));
     assert!(model.node_mesh().0.enabled);
@@ -167,14 +167,14 @@ fn two_spellings_of_one_key_are_one_thing() {
 fn malformed_keys_are_listed_and_unknown_ones_counted() {
     let mut model = loaded();
     let bad = "/calico/v1/ipam/v4/pool/ten";
-    assert!(model.apply(&put(11, bad, "{}")).problems);
-    assert_eq!(model.problems().map(|p| p.key.as_str()).collect::<Vec<_>>(), [bad]);
+    assert!(model.apply(&put(11, bad, "{}")).invalid_keys);
+    assert_eq!(model.invalid_keys().map(|p| p.key.as_str()).collect::<Vec<_>>(), [bad]);
     model.apply(&put(12, "/calico/dhcp/v1/subnet/x", "?"));
     model.apply(&put(13, "/calico/v1/host/h1/config/marker", "created"));
     assert_eq!(model.unknown_keys(), 1);
-    assert!(model.apply(&delete(14, bad)).problems);
+    assert!(model.apply(&delete(14, bad)).invalid_keys);
     model.apply(&delete(15, "/calico/dhcp/v1/subnet/x"));
-    assert_eq!((model.problems().count(), model.unknown_keys()), (0, 0));
+    assert_eq!((model.invalid_keys().count(), model.unknown_keys()), (0, 0));
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn secrets_are_in_no_problem() {
     let mut model = loaded();
     let value = r#"{"as_num":"x","password":"hunter2"}"#;
     model.apply(&put(11, "/calico/bgp/v1/global/peer_v4/192.0.2.9", value));
-    assert!(!format!("{:?}", model.problems().collect::<Vec<_>>()).contains("hunter2"));
+    assert!(!format!("{:?}", model.invalid_keys().collect::<Vec<_>>()).contains("hunter2"));
 }
 
 #[test]
@@ -200,10 +200,10 @@ fn a_block_is_own_only_when_both_sides_say_so() {
         (block, &BLOCK_1.replace("\"host:h1\"", "null"), false),
     ] {
         let mut model = loaded();
-        let dirty = model.apply(&put(11, key, value));
-        assert_eq!(model.problems().count(), 0, "{value}");
+        let changes = model.apply(&put(11, key, value));
+        assert_eq!(model.invalid_keys().count(), 0, "{value}");
         assert_eq!(own_blocks(&model).contains(&"10.0.1.0/30".to_owned()), wanted, "{key} {value}");
-        assert!(dirty.originated);
+        assert!(changes.originated);
     }
     let mut model = loaded();
     let assigned = BLOCK_1.replacen("null", "0", 1).replace(
@@ -211,9 +211,9 @@ fn a_block_is_own_only_when_both_sides_say_so() {
         r#""attributes":[{"handle_id":"h","secondary":null}],"unallocated":[]"#,
     );
     let assign = Change::Put(KeyValue { create_revision: 10, ..kv(block, &assigned, 11) });
-    let dirty = model.apply(&Delta { revision: 11, changes: vec![assign] });
-    assert_eq!(model.problems().count(), 0);
-    assert!(!dirty.originated, "an assignment changes nothing that is announced");
+    let changes = model.apply(&Delta { revision: 11, changes: vec![assign] });
+    assert_eq!(model.invalid_keys().count(), 0);
+    assert!(!changes.originated, "an assignment changes nothing that is announced");
     assert_eq!(model.own_blocks().map(|(_, revision)| revision).max(), Some(10));
 }
 
@@ -221,14 +221,14 @@ fn a_block_is_own_only_when_both_sides_say_so() {
 fn the_block_part_is_replaced_alone() {
     let mut model = loaded();
     let only = snapshot(20, &[("/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30", BLOCK_1)]);
-    let dirty = model.replace(Part::Blocks, &only);
-    assert!(dirty.originated && !dirty.peers.any() && !dirty.pools);
+    let changes = model.replace(WatchPart::Blocks, &only);
+    assert!(changes.originated && !changes.peers.any() && !changes.pools);
     assert_eq!(own_blocks(&model), ["10.0.1.0/30"]);
-    assert_eq!(model.census().hosts, 3);
+    assert_eq!(model.object_counts().hosts, 3);
     // And the main part leaves blocks alone.
-    let dirty = model.replace(Part::Main, &snapshot(21, &[]));
-    assert!(dirty.peers.any() && dirty.pools && dirty.affinities);
-    assert_eq!(model.census(), Census::default());
+    let changes = model.replace(WatchPart::Main, &snapshot(21, &[]));
+    assert!(changes.peers.any() && changes.pools && changes.affinities);
+    assert_eq!(model.object_counts(), ObjectCounts::default());
     assert!(model.block("10.0.1.0/30".parse().unwrap()).is_some());
 }
 
@@ -242,8 +242,8 @@ fn another_store_is_read_anew_even_where_revisions_agree() {
             kv.value = BLOCK_1.replace("host:h1", "host:h2").into_bytes();
         }
     }
-    model.replace(Part::Main, &other);
-    assert!(model.replace(Part::Blocks, &other).originated);
+    model.replace(WatchPart::Main, &other);
+    assert!(model.replace(WatchPart::Blocks, &other).originated);
     assert_eq!(own_blocks(&model), [""; 0]);
 }
 
@@ -251,10 +251,10 @@ fn another_store_is_read_anew_even_where_revisions_agree() {
 fn a_repeated_delta_changes_nothing() {
     let mut model = loaded();
     let delta = put(11, "/calico/bgp/v1/host/h2/as_num", "65001");
-    let dirty = model.apply(&delta);
-    assert_eq!(dirty.peers.addrs.into_iter().collect::<Vec<_>>(), [ip("192.0.2.2")]);
-    assert_eq!(dirty.touched.len(), 1);
-    assert_eq!(model.apply(&delta), Dirty::default());
+    let changes = model.apply(&delta);
+    assert_eq!(changes.peers.addrs.into_iter().collect::<Vec<_>>(), [ip("192.0.2.2")]);
+    assert_eq!(changes.touched.len(), 1);
+    assert_eq!(model.apply(&delta), ModelChanges::default());
     assert_eq!(model.as_num(model.host("h2")).get(), 65001);
 }
 
@@ -278,8 +278,8 @@ mod guard {
 
     fn started(entries: &[(&str, &str)]) -> (Guard, Model) {
         let (mut guard, mut model) = (Guard::new(), Model::new("h1"));
-        model.replace(Part::All, &snapshot(10, entries));
-        guard.after_replace(Census::default(), &model, "s1");
+        model.replace(WatchPart::All, &snapshot(10, entries));
+        guard.after_replace(ObjectCounts::default(), &model, "s1");
         (guard, model)
     }
 
@@ -287,8 +287,8 @@ mod guard {
         let mut next = snapshot(10, NETWORK);
         next.entries.retain(|entry| keep(&entry.key));
         next.store_id = store.to_owned();
-        let before = model.census();
-        model.replace(Part::All, &next);
+        let before = model.object_counts();
+        model.replace(WatchPart::All, &next);
         guard.after_replace(before, model, store);
     }
 
@@ -505,13 +505,13 @@ proptest! {
     ) {
         let mut store = FakeStore::default();
         let mut model = Model::new("h1");
-        model.replace(Part::All, &store.list());
+        model.replace(WatchPart::All, &store.list());
         for (transaction, relist) in history.iter().zip(&relists) {
             let delta = store.commit(transaction);
             if *relist {
                 // The deltas up to here were lost.
-                model.replace(Part::Blocks, &store.list());
-                model.replace(Part::Main, &store.list());
+                model.replace(WatchPart::Blocks, &store.list());
+                model.replace(WatchPart::Main, &store.list());
             } else {
                 let unknown = model.unknown_keys();
                 model.apply(&delta);
@@ -520,7 +520,7 @@ proptest! {
                 }
             }
             let mut fresh = Model::new("h1");
-            fresh.replace(Part::All, &store.list());
+            fresh.replace(WatchPart::All, &store.list());
             prop_assert_eq!(&model, &fresh);
         }
     }
@@ -529,20 +529,20 @@ proptest! {
     fn broken_values_change_nothing_but_the_list_of_problems(history in history(true)) {
         let mut store = FakeStore::default();
         let mut model = Model::new("h1");
-        model.replace(Part::All, &store.list());
+        model.replace(WatchPart::All, &store.list());
         for transaction in &history {
             let only_bad = transaction.iter().all(|(key, value)| value.is_some_and(|v| KEYS[*key].1[v] == "!"));
             let before = model.clone();
-            let dirty = model.apply(&store.commit(transaction));
+            let changes = model.apply(&store.commit(transaction));
             let bad = store.keys.values().filter(|kv| kv.value == b"!" || kv.key.ends_with("/ten")).count();
-            prop_assert_eq!(model.problems().count(), bad);
+            prop_assert_eq!(model.invalid_keys().count(), bad);
             if only_bad {
                 for (key, _) in KEYS {
                     let Ok(key) = Key::parse(key) else { continue };
-                    let value = |model: &Model| model.slot(key.newest()).and_then(|slot| slot.value().cloned());
+                    let value = |model: &Model| model.slot(key.canonical()).and_then(|slot| slot.value().cloned());
                     prop_assert_eq!(value(&model), value(&before), "{}", key);
                 }
-                prop_assert!(!dirty.peers.any() && !dirty.pools && !dirty.node && !dirty.ready, "{:?}", dirty);
+                prop_assert!(!changes.peers.any() && !changes.pools && !changes.node && !changes.ready, "{:?}", changes);
             }
         }
     }

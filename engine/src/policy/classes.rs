@@ -26,7 +26,7 @@ pub(super) struct Profile {
 
 /// Endpoints that no selector can tell apart.
 #[derive(Debug, Clone)]
-struct Class {
+struct LabelClass {
     /// One of them, or what one of them was: all have its labels and profiles.
     like: Arc<Resource>,
     hash: u64,
@@ -35,15 +35,15 @@ struct Class {
 
 /// The classes, and which of them have a label.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Classes {
-    classes: Slab<Class>,
+pub(super) struct LabelClasses {
+    classes: Slab<LabelClass>,
     by_content: FxHashMap<u64, Vec<usize>>,
     profiles: FxHashMap<String, Profile>,
     by_profile: FxHashMap<String, FxHashSet<usize>>,
     by_label: FxHashMap<Box<str>, FxHashMap<Box<str>, FxHashSet<usize>>>,
 }
 
-impl Classes {
+impl LabelClasses {
     /// Puts an endpoint into its class, and says which that is and whether it is new.
     pub(super) fn join(&mut self, endpoint: usize, resource: &Arc<Resource>) -> Option<(usize, bool)> {
         let (labels, profiles) = facets(resource)?;
@@ -58,7 +58,7 @@ impl Classes {
             return Some((at, false));
         }
         let endpoints = FxHashSet::from_iter([endpoint]);
-        let at = self.classes.insert(Class { like: Arc::clone(resource), hash, endpoints });
+        let at = self.classes.insert(LabelClass { like: Arc::clone(resource), hash, endpoints });
         self.by_content.entry(hash).or_default().push(at);
         for profile in profiles {
             self.by_profile.entry(profile.clone()).or_default().insert(at);

@@ -6,7 +6,7 @@ use tortie_config::key::IpFamily;
 use tortie_config::resource::{self, Icmp};
 
 use super::rules;
-use super::types::{Chain, ChainId, Closed, Direction, End, LogPrefix, Rule};
+use super::types::{Chain, ChainId, Direction, End, FailClosed, LogPrefix, Rule};
 
 impl Direction {
     /// `inbound` or `outbound`.
@@ -26,7 +26,7 @@ impl fmt::Display for ChainId {
     }
 }
 
-impl fmt::Display for Closed {
+impl fmt::Display for FailClosed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Missing => "there is no such profile, or it has no rules: everything is denied",

@@ -11,25 +11,25 @@ use tortie_config::{Resource, Selector};
 use tortie_net::Cidr;
 
 use super::active::{self, Candidate};
-use super::classes::{Classes, Profile};
+use super::classes::{LabelClasses, Profile};
 use super::rules;
 use super::select::Selectors;
-use super::sets::Sets;
+use super::sets::AddressSets;
 use super::types::{
-    Chain, ChainId, Closed, Direction, EndpointPolicy, LogPrefix, RulesetDelta, SetId, Source,
+    Chain, ChainId, Direction, EndpointPolicy, FailClosed, LogPrefix, RulesetDelta, SetId, Source,
 };
-use crate::model::{Model, Touched};
+use crate::model::{ChangedKey, Model};
 
 /// An endpoint of the cluster.
 #[derive(Debug, Clone)]
-struct Member {
+struct EndpointClass {
     class: usize,
     nets: Vec<Cidr>,
 }
 
 /// What this host has of a class.
 #[derive(Debug, Clone, Default)]
-struct Here {
+struct LocalSource {
     endpoints: BTreeSet<EndpointKey>,
     /// The policies that select it, sorted; `None`: to be asked.
     policies: Option<Vec<usize>>,
@@ -37,7 +37,7 @@ struct Here {
 
 /// A policy that can be had.
 #[derive(Debug, Clone)]
-struct Known {
+struct ActivePolicy {
     tier: Arc<str>,
     name: Arc<str>,
     resource: Arc<Resource>,
@@ -45,7 +45,7 @@ struct Known {
 
 /// A chain that endpoints use.
 #[derive(Debug, Clone)]
-struct Used {
+struct ChainUse {
     chain: Arc<Chain>,
     sets: Vec<SetId>,
     users: usize,
@@ -57,25 +57,25 @@ struct Used {
 #[derive(Debug, Clone)]
 pub struct Engine {
     node: String,
-    classes: Classes,
-    members: Slab<Member>,
+    classes: LabelClasses,
+    members: Slab<EndpointClass>,
     by_key: FxHashMap<EndpointKey, usize>,
-    sets: Sets,
-    policies: Slab<Known>,
+    sets: AddressSets,
+    policies: Slab<ActivePolicy>,
     by_name: BTreeMap<(Arc<str>, Arc<str>), usize>,
     selectors: Selectors<usize>,
     tiers: BTreeMap<Arc<str>, Order>,
     /// The classes that endpoints of this host are in.
-    here: FxHashMap<usize, Here>,
-    chains: BTreeMap<ChainId, Used>,
+    here: FxHashMap<usize, LocalSource>,
+    chains: BTreeMap<ChainId, ChainUse>,
     endpoints: BTreeMap<EndpointKey, Arc<EndpointPolicy>>,
     default_prefix: LogPrefix,
     /// To look at before the next delta.
-    dirty: Dirty,
+    dirty: PendingWork,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Dirty {
+struct PendingWork {
     endpoints: BTreeSet<EndpointKey>,
     sources: BTreeSet<Source>,
     /// Classes whose policies have to be found anew.
@@ -96,10 +96,10 @@ impl Engine {
     pub fn of_host(model: &Model, host: &str) -> (Self, RulesetDelta) {
         let mut engine = Self {
             node: host.to_owned(),
-            classes: Classes::default(),
+            classes: LabelClasses::default(),
             members: Slab::new(),
             by_key: FxHashMap::default(),
-            sets: Sets::default(),
+            sets: AddressSets::default(),
             policies: Slab::new(),
             by_name: BTreeMap::new(),
             selectors: Selectors::default(),
@@ -108,7 +108,7 @@ impl Engine {
             chains: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             default_prefix: LogPrefix::new(&model.settings_of(host).log_prefix),
-            dirty: Dirty::default(),
+            dirty: PendingWork::default(),
         };
         // Profiles first: each class is sorted once.
         let mut profiles = BTreeSet::new();
@@ -122,18 +122,18 @@ impl Engine {
         }
         profiles.into_iter().for_each(|name| engine.profile(model, name));
         model.endpoint_resources().for_each(|(key, resource)| engine.endpoint(key, Some(resource)));
-        let delta = engine.settle(model);
+        let delta = engine.recompute(model);
         (engine, delta)
     }
 
     /// Takes in what changed in the model since the last call.
-    pub fn update(&mut self, model: &Model, touched: &[Touched]) -> RulesetDelta {
+    pub fn update(&mut self, model: &Model, touched: &[ChangedKey]) -> RulesetDelta {
         for touched in touched {
             let Ok(key) = Key::parse(&touched.key) else { continue };
-            let key = if let Key::Old(old) = &key { old.newest().clone() } else { key };
+            let key = if let Key::Legacy(old) = &key { old.canonical().clone() } else { key };
             self.take(model, &key, model.resource(&key));
         }
-        self.settle(model)
+        self.recompute(model)
     }
 
     fn take(&mut self, model: &Model, key: &Key, resource: Option<&Arc<Resource>>) {
@@ -175,7 +175,7 @@ impl Engine {
                 return;
             }
             self.by_key.remove(key);
-            let Member { class, nets } = self.members.remove(at);
+            let EndpointClass { class, nets } = self.members.remove(at);
             self.sets.count(class, &nets, false);
             if let Some(here) = self.here.get_mut(&class)
                 && here.endpoints.remove(key)
@@ -198,7 +198,7 @@ impl Engine {
         } else {
             self.sets.count(class, &nets, true);
         }
-        entry.insert(Member { class, nets });
+        entry.insert(EndpointClass { class, nets });
         if key.host() == self.node {
             self.here.entry(class).or_default().endpoints.insert(key.clone());
         }
@@ -245,7 +245,8 @@ impl Engine {
             }
             (known, Some(resource)) => {
                 let at = known.unwrap_or_else(|| self.policies.vacant_key());
-                let entry = Known { tier: id.0.clone(), name: id.1.clone(), resource: Arc::clone(resource) };
+                let entry =
+                    ActivePolicy { tier: id.0.clone(), name: id.1.clone(), resource: Arc::clone(resource) };
                 if known.is_some() {
                     self.selectors.remove(at);
                     if let Some(slot) = self.policies.get_mut(at) {
@@ -274,7 +275,7 @@ impl Engine {
     }
 
     /// Brings chains, endpoints and sets up to date with what was taken in.
-    fn settle(&mut self, model: &Model) -> RulesetDelta {
+    fn recompute(&mut self, model: &Model) -> RulesetDelta {
         let dirty = std::mem::take(&mut self.dirty);
         let mut keys = dirty.endpoints;
         if dirty.all {
@@ -353,7 +354,7 @@ impl Engine {
         }
         before.entry(id.clone()).or_insert(None);
         let (chain, sets) = self.compile(model, id);
-        let used = Used { chain: Arc::new(chain), sets: self.acquire_sets(&sets), users: 1 };
+        let used = ChainUse { chain: Arc::new(chain), sets: self.acquire_sets(&sets), users: 1 };
         self.chains.insert(id.clone(), used);
     }
 
@@ -395,19 +396,19 @@ impl Engine {
                         rules::chain(pick(&policy.inbound, &policy.outbound), &self.default_prefix)
                     }
                     // It goes in this very delta: nobody has it any more.
-                    _ => (rules::closed(Closed::Missing), Vec::new()),
+                    _ => (rules::fail_closed(FailClosed::Missing), Vec::new()),
                 }
             }
             Source::Profile(name) => {
                 let key = Key::Profile { name: (**name).to_owned(), part: ProfilePart::Rules };
                 if model.is_unreadable(&key) {
-                    return (rules::closed(Closed::Unreadable), Vec::new());
+                    return (rules::fail_closed(FailClosed::Unreadable), Vec::new());
                 }
                 match model.resource(&key).map(|resource| &**resource) {
                     Some(Resource::ProfileRules(rules)) => {
                         rules::chain(pick(&rules.inbound, &rules.outbound), &self.default_prefix)
                     }
-                    _ => (rules::closed(Closed::Missing), Vec::new()),
+                    _ => (rules::fail_closed(FailClosed::Missing), Vec::new()),
                 }
             }
         }

@@ -7,7 +7,7 @@ use tortie_config::key::IpFamily;
 use tortie_config::resource::{Failsafe, HostAction, InsertMode};
 use tortie_net::Cidr;
 
-use crate::model::{Dirty, Host, Model};
+use crate::model::{Host, Model, ModelChanges};
 
 /// The frame that policies stand in (facts of the store, not of the kernel).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,8 +75,8 @@ impl Globals {
 
     /// Whether [`Globals::of`] can say something else after these changes of the model.
     #[must_use]
-    pub fn may_differ(dirty: &Dirty) -> bool {
-        dirty.settings || dirty.pools || dirty.hosts || dirty.node
+    pub fn may_differ(changes: &ModelChanges) -> bool {
+        changes.settings || changes.pools || changes.hosts || changes.node
     }
 
     /// Whether an interface belongs to a workload, or would if there were an endpoint for it: by its name alone.
@@ -125,15 +125,15 @@ mod tests {
     ];
 
     #[test]
-    fn the_flags_tell_of_every_difference() {
+    fn the_flags_cover_every_difference() {
         let mut model = Model::new("h1");
         let there = KEYS.iter().zip(1..).map(|((key, value), at)| (*key, put(at, key, value)));
         let back = KEYS.iter().rev().zip(100..).map(|((key, _), at)| (*key, delete(at, key)));
         for (key, delta) in there.chain(back) {
             let before = Globals::of(&model);
-            let dirty = model.apply(&delta);
+            let changes = model.apply(&delta);
             let differs = before != Globals::of(&model);
-            assert!(!differs || Globals::may_differ(&dirty), "{key}");
+            assert!(!differs || Globals::may_differ(&changes), "{key}");
             assert!(differs || key.ends_with("ip_addr_v6"), "{key} makes no difference");
         }
     }

@@ -384,7 +384,7 @@ fn policies_that_select_nobody_here_have_no_chain() {
 }
 
 #[test]
-fn families_are_told_apart() {
+fn families_are_distinguished() {
     let six: IpAddr = "fd00::2".parse().unwrap();
     assert!(matches(r#"{"ip_version":6}"#, &from(&six.to_string())));
     assert!(!matches(r#"{"ip_version":4}"#, &from(&six.to_string())));

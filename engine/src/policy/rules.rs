@@ -5,7 +5,7 @@ use tortie_config::key::IpFamily;
 use tortie_config::resource::{self, Action, Side};
 use tortie_net::Cidr;
 
-use super::types::{Chain, Closed, End, LogPrefix, Rule, SetId};
+use super::types::{Chain, End, FailClosed, LogPrefix, Rule, SetId};
 
 /// A chain of rules, and the selectors of the sets that they use.
 pub(super) fn chain(rules: &[resource::Rule], default_prefix: &LogPrefix) -> (Chain, Vec<(SetId, Selector)>) {
@@ -13,12 +13,12 @@ pub(super) fn chain(rules: &[resource::Rule], default_prefix: &LogPrefix) -> (Ch
     let rules = rules.iter().map(|rule| compile(rule, default_prefix, &mut sets)).collect();
     sets.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     sets.dedup_by(|a, b| a.0 == b.0);
-    (Chain { rules, closed: None }, sets)
+    (Chain { rules, fail_closed: None }, sets)
 }
 
 /// The chain of rules that cannot be had: deny.
-pub(super) fn closed(why: Closed) -> Chain {
-    Chain { rules: vec![Rule { action: Action::Deny, ..Rule::default() }], closed: Some(why) }
+pub(super) fn fail_closed(why: FailClosed) -> Chain {
+    Chain { rules: vec![Rule { action: Action::Deny, ..Rule::default() }], fail_closed: Some(why) }
 }
 
 fn compile(rule: &resource::Rule, default_prefix: &LogPrefix, sets: &mut Vec<(SetId, Selector)>) -> Rule {

@@ -7,12 +7,12 @@ use slab::Slab;
 use tortie_config::Selector;
 use tortie_net::Cidr;
 
-use super::classes::Classes;
+use super::classes::LabelClasses;
 use super::select::Selectors;
 use super::types::{SetChange, SetId};
 
 #[derive(Debug, Clone)]
-struct Set {
+struct AddressSet {
     id: SetId,
     selector: Selector,
     /// Chains that use it.
@@ -20,30 +20,30 @@ struct Set {
     /// How many endpoints have the address: it stays until the last is gone.
     members: FxHashMap<Cidr, u32>,
     /// Members that moved since the last delta, with whether they were in before.
-    moved: FxHashMap<Cidr, bool>,
+    changed_members: FxHashMap<Cidr, bool>,
     /// Nobody was told of it yet.
     new: bool,
 }
 
 /// The sets that chains use, and which of them each class is in.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Sets {
-    sets: Slab<Set>,
+pub(super) struct AddressSets {
+    sets: Slab<AddressSet>,
     by_id: FxHashMap<SetId, usize>,
     selectors: Selectors<usize>,
     /// By class: its sets, sorted.
     of_class: FxHashMap<usize, Vec<usize>>,
     /// Sets to look at for the next delta.
-    touched: FxHashSet<usize>,
+    changed: FxHashSet<usize>,
 }
 
-impl Sets {
+impl AddressSets {
     /// One more chain uses a set; the first fills it.
     pub(super) fn acquire<'a, M>(
         &mut self,
         id: &SetId,
         selector: &Selector,
-        classes: &Classes,
+        classes: &LabelClasses,
         members: impl Fn(usize) -> M,
     ) where
         M: IntoIterator<Item = &'a Cidr>,
@@ -52,12 +52,12 @@ impl Sets {
             set.users += 1;
             return;
         }
-        let mut set = Set {
+        let mut set = AddressSet {
             id: id.clone(),
             selector: selector.clone(),
             users: 1,
             members: FxHashMap::default(),
-            moved: FxHashMap::default(),
+            changed_members: FxHashMap::default(),
             new: true,
         };
         let selected = classes.selected(selector);
@@ -77,7 +77,7 @@ impl Sets {
         }
         self.by_id.insert(id.clone(), at);
         self.selectors.insert(at, selector.clone());
-        self.touched.insert(at);
+        self.changed.insert(at);
     }
 
     /// One chain fewer uses a set. It goes with the next delta if nobody has taken it up by then.
@@ -86,7 +86,7 @@ impl Sets {
             && let Some(set) = self.sets.get_mut(at)
         {
             set.users = set.users.saturating_sub(1);
-            self.touched.insert(at);
+            self.changed.insert(at);
         }
     }
 
@@ -95,13 +95,13 @@ impl Sets {
         for at in self.of_class.get(&class).into_iter().flatten() {
             if let Some(set) = self.sets.get_mut(*at) {
                 set.count(nets, present);
-                self.touched.insert(*at);
+                self.changed.insert(*at);
             }
         }
     }
 
     /// A class came or changed its labels: which sets it is in now. `nets` are the addresses of all its endpoints.
-    pub(super) fn sort_class(&mut self, class: usize, classes: &Classes, nets: &[Cidr]) {
+    pub(super) fn sort_class(&mut self, class: usize, classes: &LabelClasses, nets: &[Cidr]) {
         let now = self.selectors.matching(&classes.labels(class), |name| classes.label(class, name));
         let before = self.of_class.remove(&class).unwrap_or_default();
         let moves = before.iter().filter(|at| now.binary_search(at).is_err()).map(|at| (*at, false));
@@ -110,7 +110,7 @@ impl Sets {
         for (at, present) in moves {
             if let Some(set) = self.sets.get_mut(at) {
                 set.count(nets, present);
-                self.touched.insert(at);
+                self.changed.insert(at);
             }
         }
         if !now.is_empty() {
@@ -124,11 +124,11 @@ impl Sets {
     }
 
     /// What changed since the last call.
-    pub(super) fn take_changes(&mut self, classes: &Classes) -> BTreeMap<SetId, SetChange> {
+    pub(super) fn take_changes(&mut self, classes: &LabelClasses) -> BTreeMap<SetId, SetChange> {
         let mut changes = BTreeMap::new();
-        for at in std::mem::take(&mut self.touched) {
+        for at in std::mem::take(&mut self.changed) {
             let Some(set) = self.sets.get_mut(at) else { continue };
-            let moved = std::mem::take(&mut set.moved);
+            let changed_members = std::mem::take(&mut set.changed_members);
             if set.users == 0 {
                 let Some(set) = self.sets.try_remove(at) else { continue };
                 self.by_id.remove(&set.id);
@@ -147,7 +147,7 @@ impl Sets {
                 changes.insert(set.id.clone(), SetChange::New(set.members.keys().copied().collect()));
             } else {
                 let (mut add, mut remove) = (BTreeSet::new(), BTreeSet::new());
-                for (net, before) in moved {
+                for (net, before) in changed_members {
                     match (before, set.members.contains_key(&net)) {
                         (false, true) => add.insert(net),
                         (true, false) => remove.insert(net),
@@ -163,7 +163,7 @@ impl Sets {
     }
 }
 
-impl Set {
+impl AddressSet {
     fn count(&mut self, nets: &[Cidr], present: bool) {
         for net in nets {
             let before = self.members.contains_key(net);
@@ -175,7 +175,7 @@ impl Set {
                     self.members.remove(net);
                 }
             }
-            self.moved.entry(*net).or_insert(before);
+            self.changed_members.entry(*net).or_insert(before);
         }
     }
 }

@@ -10,7 +10,7 @@ use tortie_config::{Resource, Selector};
 use tortie_net::Cidr;
 
 use super::*;
-use crate::model::{Dirty, Model};
+use crate::model::{Model, ModelChanges};
 use tortie_store::fixtures::{delete, put};
 
 /// Whatever policy reads, each with values that do and do not differ in what matters.
@@ -177,15 +177,15 @@ proptest! {
         let mut ruleset = Ruleset::default();
         let mut revision = 0;
         for batch in history {
-            let mut dirty = Dirty::default();
+            let mut changes = ModelChanges::default();
             for (key, value) in batch {
                 revision += 1;
                 let (key, values) = KEYS[key];
                 let delta = value.map_or_else(|| delete(revision, key), |at| put(revision, key, values[at]));
-                dirty.merge(model.apply(&delta));
+                changes.merge(model.apply(&delta));
             }
             let before = ruleset.clone();
-            let delta = engine.update(&model, &dirty.touched);
+            let delta = engine.update(&model, &changes.touched);
             delta.apply(&mut ruleset);
             prop_assert_eq!(delta.is_empty(), before == ruleset, "a delta says what changed and nothing else: {:?}", delta);
             let mut fresh = Ruleset::default();
@@ -203,7 +203,7 @@ pub(super) fn model(entries: &[(&str, &str)]) -> Model {
     for (at, (key, value)) in entries.iter().enumerate() {
         model.apply(&put(at as u64 + 1, key, value));
     }
-    assert_eq!(model.problems().map(|problem| &problem.error).collect::<Vec<_>>(), Vec::<&String>::new());
+    assert_eq!(model.invalid_keys().map(|problem| &problem.error).collect::<Vec<_>>(), Vec::<&String>::new());
     model
 }
 
@@ -255,7 +255,7 @@ fn without_policy_profiles_decide_and_without_a_decision_it_is_no() {
     let missing = ruleset(&[W1]);
     let decision = inbound(&missing, &packet);
     assert_eq!((decision.verdict, by(&decision)), (Some(Verdict::Deny), "profile p rule 0".into()));
-    assert_eq!(missing.chains.values().next().unwrap().closed, Some(Closed::Missing));
+    assert_eq!(missing.chains.values().next().unwrap().fail_closed, Some(FailClosed::Missing));
 
     let silent = ruleset(&[W1, ("/calico/v1/policy/profile/p/rules", "{}")]);
     assert_eq!(inbound(&silent, &packet).by, Decider::EndOfProfiles);

@@ -78,12 +78,12 @@ pub struct Chain {
     /// The rules.
     pub rules: Vec<Rule>,
     /// The rules could not be had: everything is denied.
-    pub closed: Option<Closed>,
+    pub fail_closed: Option<FailClosed>,
 }
 
 /// Why a chain denies everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Closed {
+pub enum FailClosed {
     /// There is no such profile, or it has no rules.
     Missing,
     /// Its value cannot be read.

@@ -85,9 +85,9 @@ impl Ruleset {
     /// The verdict of tiers and profiles on a packet of an endpoint.
     #[must_use]
     pub fn decide(&self, stages: &Stages, packet: &Packet) -> Decision {
-        let mut trail = Trail::default();
+        let mut trail = MatchTrail::default();
         for tier in &stages.tiers {
-            match self.walk(&tier.policies, packet, &mut trail) {
+            match self.evaluate_rules(&tier.policies, packet, &mut trail) {
                 (Outcome::Decided(verdict, rule), Some(chain)) => return trail.decided(verdict, chain, rule),
                 (Outcome::Passed, _) => {}
                 _ => return trail.ended(Some(Verdict::Deny), Decider::EndOfTier((*tier.name).into())),
@@ -96,7 +96,7 @@ impl Ruleset {
         for profile in &stages.profiles {
             // Passing ends a profile and nothing else.
             if let (Outcome::Decided(verdict, rule), Some(chain)) =
-                self.walk(std::slice::from_ref(profile), packet, &mut trail)
+                self.evaluate_rules(std::slice::from_ref(profile), packet, &mut trail)
             {
                 return trail.decided(verdict, chain, rule);
             }
@@ -107,18 +107,18 @@ impl Ruleset {
     /// The verdict of untracked or pre-DNAT policies, which leave alone what they do not match.
     #[must_use]
     pub fn decide_early(&self, chains: &[ChainId], packet: &Packet) -> Decision {
-        let mut trail = Trail::default();
-        match self.walk(chains, packet, &mut trail) {
+        let mut trail = MatchTrail::default();
+        match self.evaluate_rules(chains, packet, &mut trail) {
             (Outcome::Decided(verdict, rule), Some(chain)) => trail.decided(verdict, chain, rule),
             _ => trail.ended(None, Decider::Nobody),
         }
     }
 
-    fn walk<'a>(
+    fn evaluate_rules<'a>(
         &self,
         chains: &'a [ChainId],
         packet: &Packet,
-        trail: &mut Trail,
+        trail: &mut MatchTrail,
     ) -> (Outcome, Option<&'a ChainId>) {
         for id in chains {
             let Some(chain) = self.chains.get(id) else { continue };
@@ -179,12 +179,12 @@ fn is_icmp(icmp: Icmp, packet: &Packet) -> bool {
 }
 
 #[derive(Default)]
-struct Trail {
+struct MatchTrail {
     matched: Vec<(ChainId, usize)>,
     logs: Vec<LogPrefix>,
 }
 
-impl Trail {
+impl MatchTrail {
     fn decided(self, verdict: Verdict, chain: &ChainId, rule: usize) -> Decision {
         self.ended(Some(verdict), Decider::Rule(chain.clone(), rule))
     }

@@ -126,7 +126,7 @@ fn change<T: CommunityKind>(communities: &mut Cow<'_, [T]>, change: &CommunityCh
 
 /// A route that is decided about. Most decisions ask for its prefix alone, and they are made for each of a million; what
 /// filters may look at besides is put together when there are some.
-pub trait Asked {
+pub trait FilterInput {
     /// The prefix.
     fn prefix(&self) -> Cidr;
     /// How it came.
@@ -135,7 +135,7 @@ pub trait Asked {
     fn whole<T>(&self, ask: impl FnOnce(&FilterRoute<'_>) -> T) -> T;
 }
 
-impl Asked for FilterRoute<'_> {
+impl FilterInput for FilterRoute<'_> {
     fn prefix(&self) -> Cidr {
         self.prefix
     }
@@ -186,23 +186,23 @@ pub enum Decider {
 
 /// The answer of the filters of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FilterAnswer {
+pub struct FilterDecision {
     /// What becomes of the route.
     pub verdict: FilterVerdict,
     /// Why.
     pub decider: Decider,
     /// The rules whose changes the route gets, in their order.
-    pub changes: Changes,
+    pub changes: FilterChanges,
 }
 
-impl FilterAnswer {
+impl FilterDecision {
     /// The answer of no filters.
     pub(super) const NONE: Self =
-        Self { verdict: FilterVerdict::Continue, decider: Decider::End, changes: Changes::new_const() };
+        Self { verdict: FilterVerdict::Continue, decider: Decider::End, changes: FilterChanges::new_const() };
 }
 
 /// Rules with changes, in the order in which these are made.
-pub type Changes = SmallVec<[RuleRef; 2]>;
+pub type FilterChanges = SmallVec<[RuleRef; 2]>;
 
 /// The filters that this host's peers name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -289,7 +289,7 @@ impl Filters {
                 let state = match model.filter(name) {
                     None => continue,
                     Some(FilterValue::Unreadable) => State::Unreadable,
-                    Some(FilterValue::Good(filter)) => match before.0.get(name) {
+                    Some(FilterValue::Valid(filter)) => match before.0.get(name) {
                         Some(State::Ready(ready)) if ready.filter == *filter => State::Ready(ready.clone()),
                         _ => State::Ready(Arc::new(Compiled::new(filter.clone()))),
                     },
@@ -319,8 +319,8 @@ impl Filters {
 
     /// What the filters of these names, in this order, say of a route.
     #[must_use]
-    pub fn ask(&self, names: &[String], direction: Direction, route: &FilterRoute<'_>) -> FilterAnswer {
-        let mut changes = Changes::new();
+    pub fn ask(&self, names: &[String], direction: Direction, route: &FilterRoute<'_>) -> FilterDecision {
+        let mut changes = FilterChanges::new();
         let mut changed: Option<FilterRoute<'_>> = None;
         for (filter, name) in names.iter().enumerate() {
             let ready = match self.0.get(name) {
@@ -342,7 +342,7 @@ impl Filters {
                     changes.push(RuleRef { filter, rule: at });
                 }
                 if rule.then == FilterThen::Accept {
-                    return FilterAnswer { verdict: FilterVerdict::Accept, decider, changes };
+                    return FilterDecision { verdict: FilterVerdict::Accept, decider, changes };
                 }
                 if !rule.set.is_empty() {
                     changed.get_or_insert_with(|| route.clone()).change(&rule.set);
@@ -351,17 +351,17 @@ impl Filters {
             let decider = Decider::Default(filter);
             match ready.filter.default {
                 FilterDefault::Accept => {
-                    return FilterAnswer { verdict: FilterVerdict::Accept, decider, changes };
+                    return FilterDecision { verdict: FilterVerdict::Accept, decider, changes };
                 }
                 FilterDefault::Reject => return reject(decider),
                 FilterDefault::Continue => {}
             }
         }
-        FilterAnswer { verdict: FilterVerdict::Continue, decider: Decider::End, changes }
+        FilterDecision { verdict: FilterVerdict::Continue, decider: Decider::End, changes }
     }
 
     /// An answer in words: which rule of which filter decided, and which changed the route.
-    pub(super) fn describe(&self, names: &[String], direction: Direction, answer: &FilterAnswer) -> String {
+    pub(super) fn describe(&self, names: &[String], direction: Direction, answer: &FilterDecision) -> String {
         let name = |filter: usize| names.get(filter).map_or("?", String::as_str);
         let rule = |at: RuleRef| {
             let rules = match self.0.get(name(at.filter)) {
@@ -399,8 +399,8 @@ impl Filters {
     }
 }
 
-fn reject(decider: Decider) -> FilterAnswer {
-    FilterAnswer { verdict: FilterVerdict::Reject, decider, changes: Changes::new() }
+fn reject(decider: Decider) -> FilterDecision {
+    FilterDecision { verdict: FilterVerdict::Reject, decider, changes: FilterChanges::new() }
 }
 
 fn matches(rule: &FilterRule, index: Option<&PrefixIndex>, route: &FilterRoute<'_>) -> bool {

@@ -10,7 +10,7 @@ use tortie_net::Cidr;
 
 use super::cover::tests::prefix;
 use super::filter::{
-    Changes, Decider, Direction, FilterAnswer, FilterRoute, FilterVerdict, Filters, RuleRef,
+    Decider, Direction, FilterChanges, FilterDecision, FilterRoute, FilterVerdict, Filters, RuleRef,
 };
 use super::{
     PeerPolicy, PoolView, RoutingView, explain_export, explain_import, export_gate, import,
@@ -303,7 +303,7 @@ fn any_route() -> impl Strategy<Value = Plain> {
 }
 
 /// The changes of an answer, made.
-fn changed(documents: &[&Value], direction: &str, answer: &FilterAnswer, route: &Plain) -> Plain {
+fn changed(documents: &[&Value], direction: &str, answer: &FilterDecision, route: &Plain) -> Plain {
     let mut seen: Plain = route.clone();
     for RuleRef { filter, rule } in answer.changes.iter().copied() {
         change(&documents[filter][direction][rule]["set"], &mut seen);
@@ -424,7 +424,7 @@ fn own_blocks_are_announced_whatever_filters_say_and_get_their_changes() {
     let (accept, gate_name, changes, text) = gate(&["drain", "shut"], "10.0.9.0/26");
     assert_eq!((accept, gate_name, changes), (false, "filter", 0));
     assert!(text.contains("rule 1 of filter shut rejects it"), "{text}");
-    assert_eq!(gate(&[], "10.0.9.0/26").2, Changes::new().len());
+    assert_eq!(gate(&[], "10.0.9.0/26").2, FilterChanges::new().len());
 }
 
 #[test]

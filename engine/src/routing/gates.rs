@@ -24,8 +24,8 @@ use tortie_net::Cidr;
 
 use super::cover;
 use super::explain::{Recorder, Step, StepOutcome, fill_not_reached};
-use super::filter::{Asked, Changes, Direction, FilterAnswer, FilterVerdict};
-use super::types::{Addresses, GateAnswer, PeerPolicy, PoolView, RoutingView};
+use super::filter::{Direction, FilterChanges, FilterDecision, FilterInput, FilterVerdict};
+use super::types::{Addresses, GateDecision, PeerPolicy, PoolView, RoutingView};
 
 /// The export gates in their order.
 pub const EXPORT_GATES: [&str; 7] =
@@ -50,7 +50,12 @@ impl RoutingView {
 ///
 /// `ebgp` says that the peer is in another AS (only `own-only` asks).
 #[must_use]
-pub fn export_gate(view: &RoutingView, policy: &PeerPolicy, ebgp: bool, route: &impl Asked) -> GateAnswer {
+pub fn export_gate(
+    view: &RoutingView,
+    policy: &PeerPolicy,
+    ebgp: bool,
+    route: &impl FilterInput,
+) -> GateDecision {
     decide_export(view, policy, ebgp, route, &mut ())
 }
 
@@ -60,8 +65,8 @@ pub fn explain_export(
     view: &RoutingView,
     policy: &PeerPolicy,
     ebgp: bool,
-    route: &impl Asked,
-) -> (GateAnswer, Vec<Step>) {
+    route: &impl FilterInput,
+) -> (GateDecision, Vec<Step>) {
     let mut steps = Vec::new();
     let answer = decide_export(view, policy, ebgp, route, &mut steps);
     // `none` is no question: it only shows when it decided.
@@ -73,9 +78,9 @@ fn decide_export(
     view: &RoutingView,
     policy: &PeerPolicy,
     ebgp: bool,
-    route: &impl Asked,
+    route: &impl FilterInput,
     rec: &mut impl Recorder,
-) -> GateAnswer {
+) -> GateDecision {
     let prefix = route.prefix();
     let block = cover::in_set(&view.own_blocks, &prefix);
     if block == Some(&prefix) {
@@ -139,16 +144,21 @@ fn decide_export(
 }
 
 /// What the peer's filters say; most have none.
-fn ask(view: &RoutingView, policy: &PeerPolicy, direction: Direction, route: &impl Asked) -> FilterAnswer {
+fn ask(
+    view: &RoutingView,
+    policy: &PeerPolicy,
+    direction: Direction,
+    route: &impl FilterInput,
+) -> FilterDecision {
     if policy.filters.is_empty() {
-        return FilterAnswer::NONE;
+        return FilterDecision::NONE;
     }
     route.whole(|whole| view.filters.ask(&policy.filters, direction, whole))
 }
 
-fn announce(view: &RoutingView, gate: &'static str, prefix: Cidr, changes: Changes) -> GateAnswer {
+fn announce(view: &RoutingView, gate: &'static str, prefix: Cidr, changes: FilterChanges) -> GateDecision {
     let mut answer =
-        GateAnswer { accept: true, gate, communities: Vec::new(), large_communities: Vec::new(), changes };
+        GateDecision { accept: true, gate, communities: Vec::new(), large_communities: Vec::new(), changes };
     let covering = view.advertisements.iter().filter(|a| a.cidr.covers(&prefix));
     for community in covering.flat_map(|ad| &ad.communities) {
         match community {
@@ -163,13 +173,13 @@ fn announce(view: &RoutingView, gate: &'static str, prefix: Cidr, changes: Chang
     answer
 }
 
-fn withhold(gate: &'static str) -> GateAnswer {
-    GateAnswer {
+fn withhold(gate: &'static str) -> GateDecision {
+    GateDecision {
         accept: false,
         gate,
         communities: Vec::new(),
         large_communities: Vec::new(),
-        changes: Changes::new(),
+        changes: FilterChanges::new(),
     }
 }
 
@@ -182,8 +192,8 @@ pub fn import(
     view: &RoutingView,
     held: &Addresses,
     policy: &PeerPolicy,
-    route: &impl Asked,
-) -> Result<Changes, &'static str> {
+    route: &impl FilterInput,
+) -> Result<FilterChanges, &'static str> {
     decide_import(view, held, policy, route, &mut ())
 }
 
@@ -199,8 +209,8 @@ pub fn explain_import(
     view: &RoutingView,
     held: &Addresses,
     policy: &PeerPolicy,
-    route: &impl Asked,
-) -> (Result<Changes, &'static str>, Vec<Step>) {
+    route: &impl FilterInput,
+) -> (Result<FilterChanges, &'static str>, Vec<Step>) {
     let mut steps = Vec::new();
     let answer = decide_import(view, held, policy, route, &mut steps);
     fill_not_reached(&mut steps, &[OWN_ENDPOINT, INSIDE_POOL, FILTER]);
@@ -211,9 +221,9 @@ fn decide_import(
     view: &RoutingView,
     held: &Addresses,
     policy: &PeerPolicy,
-    route: &impl Asked,
+    route: &impl FilterInput,
     rec: &mut impl Recorder,
-) -> Result<Changes, &'static str> {
+) -> Result<FilterChanges, &'static str> {
     let prefix = route.prefix();
     if prefix.is_host() && held.contains_key(&prefix.addr()) {
         rec.step(OWN_ENDPOINT, StepOutcome::No, || {

@@ -40,7 +40,8 @@ mod types;
 
 pub use explain::{Step, StepOutcome};
 pub use filter::{
-    Asked, Changes, Decider, Direction, FilterAnswer, FilterRoute, FilterVerdict, Filters, RuleRef,
+    Decider, Direction, FilterChanges, FilterDecision, FilterInput, FilterRoute, FilterVerdict, Filters,
+    RuleRef,
 };
 pub use forward::{explain_kernel_route, kernel_route};
 pub use gates::{
@@ -50,7 +51,7 @@ pub use gates::{
 pub use learned::{Credit, LearnedBatch};
 pub use local::{AddressOption, NodeOptions};
 pub use notes::import_pools_hints;
-pub use peers::{HOLD_TIME, RESTART_TIME, SECOND_DIAL, explain_peer};
+pub use peers::{HOLD_TIME, PASSIVE_SIDE_DELAY, RESTART_TIME, explain_peer};
 pub use persistent_map::{Difference, Persistent};
 pub use plan::{IntentChange, Planner, intent};
 pub use ranges::{DYNAMIC, DynamicPeer, MAX_SESSIONS, RangeIntent};

@@ -21,7 +21,7 @@ pub(super) fn notes(model: &Model, local: &Local, intent: &RoutingIntent) -> Vec
     hosts(model, &mut notes);
     network(local, &intent.view, &mut notes);
     explicit_peers(model, local, intent, &mut notes);
-    stray_nats(model, &mut notes);
+    nats_without_endpoint(model, &mut notes);
     let filters: Vec<String> =
         model.custom_filters().map(|(_, family, name)| format!("{}/{name}", family.as_str())).collect();
     if !filters.is_empty() {
@@ -57,7 +57,7 @@ fn own_address(model: &Model, local: &Local, notes: &mut Vec<Note>) {
 
 fn hosts(model: &Model, notes: &mut Vec<Note>) {
     let node = model.node();
-    let silent: Vec<&str> = model.silent_hosts().filter(|name| *name != node).collect();
+    let silent: Vec<&str> = model.hosts_without_address().filter(|name| *name != node).collect();
     if let Some(first) = silent.first() {
         notes.push(Note {
             code: "host-without-address",
@@ -66,7 +66,7 @@ fn hosts(model: &Model, notes: &mut Vec<Note>) {
         });
     }
     for addr in model.shared_addrs() {
-        let names: Vec<&str> = model.hosts_at(addr).map(|(name, _)| name).collect();
+        let names: Vec<&str> = model.hosts_by_address(addr).map(|(name, _)| name).collect();
         notes.push(Note {
             code: "shared-address",
             subject: addr.to_string(),
@@ -98,7 +98,7 @@ fn explicit_peers(model: &Model, local: &Local, intent: &RoutingIntent, notes: &
     let mut shared_routers = Vec::new();
     // By their names: `Mesh_` stands between the two and may be thousands.
     let global = intent.peers.iter().take_while(|(name, _)| name.as_str() < "Mesh_");
-    for (_, peer) in global.chain(intent.peers.seek("Node_")) {
+    for (_, peer) in global.chain(intent.peers.range_from("Node_")) {
         let addr = peer.remote.ip();
         let router = other_host(model, addr).is_none();
         let ebgp = peer.asn != peer.local_asn.unwrap_or(local.asn);
@@ -142,7 +142,7 @@ fn explicit_peers(model: &Model, local: &Local, intent: &RoutingIntent, notes: &
 }
 
 /// Floating addresses that lead nowhere.
-fn stray_nats(model: &Model, notes: &mut Vec<Note>) {
+fn nats_without_endpoint(model: &Model, notes: &mut Vec<Note>) {
     for workload in model.workloads(model.node()) {
         let stray: Vec<String> =
             workload.value.stray_nats().map(|(inside, outside)| format!("{outside} to {inside}")).collect();
@@ -160,7 +160,7 @@ fn stray_nats(model: &Model, notes: &mut Vec<Note>) {
 }
 
 fn other_host(model: &Model, addr: IpAddr) -> Option<(&str, &Host)> {
-    model.hosts_at(addr).find(|(name, _)| *name != model.node())
+    model.hosts_by_address(addr).find(|(name, _)| *name != model.node())
 }
 
 /// Whether another host has a session with this router as well.
@@ -168,7 +168,7 @@ fn passes_mesh_routes(model: &Model, peer: &PeerIntent) -> bool {
     let others = model.hosts().len() > 1;
     match peer.kind {
         PeerKind::Global => others,
-        _ => model.peered_by(peer.remote.ip()) > 1,
+        _ => model.count_of_peers_at(peer.remote.ip()) > 1,
     }
 }
 
@@ -176,7 +176,7 @@ fn passes_mesh_routes(model: &Model, peer: &PeerIntent) -> bool {
 fn closed_filters(model: &Model, value: &Peer, key: &Key, notes: &mut Vec<Note>) {
     for name in &value.filters {
         let (code, text) = match model.filter(name) {
-            Some(FilterValue::Good(_)) => continue,
+            Some(FilterValue::Valid(_)) => continue,
             Some(FilterValue::Unreadable) => (
                 "filter-unreadable",
                 format!(
@@ -217,7 +217,7 @@ pub fn import_pools_hints<'a>(
 
 /// As far as a path tells: a host is its next hop, brought it to a reflector, or stands in the AS that it begins in.
 fn is_from_a_host(model: &Model, systems: &HashSet<u32>, path: &LearnedPath) -> bool {
-    let is_host = |addr: IpAddr| model.hosts_at(addr).next().is_some();
+    let is_host = |addr: IpAddr| model.hosts_by_address(addr).next().is_some();
     is_host(path.next_hop)
         || path.originator.is_some_and(|id| is_host(Ipv4Addr::from(id).into()))
         || path.origin_as.is_some_and(|asn| systems.contains(&asn))

@@ -13,13 +13,17 @@ use tortie_net::Cidr;
 use super::cover;
 use super::filter::Filters;
 use super::local::Local;
-use super::own::Own;
+use super::own::OwnAddresses;
 use super::types::{OriginKind, Originated, PoolView, RoutingView, TunnelIntent};
 use crate::model::Model;
 use crate::routing::persistent_map::Persistent;
 
 /// The originated routes; `view` is the one of this moment.
-pub(super) fn originated(model: &Model, view: &RoutingView, own: &Own) -> Persistent<Cidr, Originated> {
+pub(super) fn originated(
+    model: &Model,
+    view: &RoutingView,
+    own: &OwnAddresses,
+) -> Persistent<Cidr, Originated> {
     let mut routes: Persistent<Cidr, Originated> = model
         .own_blocks()
         .map(|(block, revision)| {
@@ -32,7 +36,7 @@ pub(super) fn originated(model: &Model, view: &RoutingView, own: &Own) -> Persis
 }
 
 /// The route to a workload's prefix, if it has to be announced: not inside of an own block, and where a gate lets it out.
-pub(super) fn of_workload(prefix: &Cidr, view: &RoutingView, own: &Own) -> Option<Originated> {
+pub(super) fn of_workload(prefix: &Cidr, view: &RoutingView, own: &OwnAddresses) -> Option<Originated> {
     let announced = cover::in_set(&view.own_blocks, prefix).is_none()
         && (view.pool_of(prefix).is_some() || view.advertisements.iter().any(|a| a.cidr.covers(prefix)));
     if announced { own.originated(prefix) } else { None }

@@ -16,14 +16,14 @@ use crate::model::Model;
 
 /// An endpoint that a prefix leads to.
 #[derive(Debug, Clone)]
-struct Claim {
+struct AddressClaim {
     kind: OriginKind,
     revision: u64,
 }
 
 /// What an endpoint has.
 #[derive(Debug, Clone, Default)]
-struct Holds {
+struct EndpointAddresses {
     prefixes: Vec<Cidr>,
     addresses: Vec<IpAddr>,
     translates: bool,
@@ -31,27 +31,27 @@ struct Holds {
 
 /// What active workloads of this host have.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Own {
-    of: FxHashMap<Arc<EndpointKey>, Holds>,
+pub(super) struct OwnAddresses {
+    of: FxHashMap<Arc<EndpointKey>, EndpointAddresses>,
     /// Of several endpoints with one prefix the first is who it is announced for.
-    claims: FxHashMap<Cidr, BTreeMap<Arc<EndpointKey>, Claim>>,
+    claims: FxHashMap<Cidr, BTreeMap<Arc<EndpointKey>, AddressClaim>>,
     /// With how many endpoints have them.
     addresses: FxHashMap<IpAddr, usize>,
 }
 
 /// What may be another than before.
 #[derive(Debug, Default)]
-pub(super) struct Moved {
+pub(super) struct AddressChanges {
     pub(super) prefixes: Vec<Cidr>,
     pub(super) addresses: Vec<IpAddr>,
     /// An endpoint with 1:1 NAT, in force or not.
     pub(super) translations: bool,
 }
 
-impl Own {
+impl OwnAddresses {
     /// Everything that the model has of this host.
     pub(super) fn of(model: &Model) -> Self {
-        let (mut own, mut moved) = (Self::default(), Moved::default());
+        let (mut own, mut moved) = (Self::default(), AddressChanges::default());
         for workload in model.workloads(model.node()) {
             own.set(workload.key, Some((workload.value, workload.revision)), &mut moved);
         }
@@ -63,7 +63,7 @@ impl Own {
         &mut self,
         key: &EndpointKey,
         now: Option<(&WorkloadEndpoint, u64)>,
-        moved: &mut Moved,
+        moved: &mut AddressChanges,
     ) {
         if let Some(before) = self.of.remove(key) {
             for prefix in &before.prefixes {
@@ -90,14 +90,14 @@ impl Own {
         // One that is not active has nothing, but what it would translate is spoken of.
         let translates = workload.nats().next().is_some() || workload.stray_nats().next().is_some();
         moved.translations |= translates;
-        let mut holds = Holds { translates, ..Holds::default() };
+        let mut holds = EndpointAddresses { translates, ..EndpointAddresses::default() };
         let shared = Arc::new(key.clone());
         if workload.active {
             let borrowed = workload.nets().map(|net| (*net, OriginKind::Borrowed));
             let floating = workload.nats().map(|(_, outside)| (Cidr::host(outside), OriginKind::Floating));
             for (prefix, kind) in borrowed.chain(floating) {
                 let claims = self.claims.entry(prefix).or_default();
-                claims.entry(Arc::clone(&shared)).or_insert(Claim { kind, revision });
+                claims.entry(Arc::clone(&shared)).or_insert(AddressClaim { kind, revision });
                 holds.prefixes.push(prefix);
             }
             holds.addresses.extend(workload.nets().filter(|net| net.is_host()).map(Cidr::addr));

@@ -7,7 +7,7 @@ use tortie_config::resource::AddPath;
 
 use super::tests::{MESH, codes, model, names, plan, with};
 use super::*;
-use crate::model::{Model, Part};
+use crate::model::{Model, WatchPart};
 use tortie_store::fixtures::snapshot;
 
 const SECONDS: fn(u64) -> Duration = Duration::from_secs;
@@ -84,7 +84,7 @@ fn two_dual_stack_hosts_keep_one_session_over_ipv4_with_both_families() {
     assert_eq!(peer.local_v6, Some("2001:db8::b".parse().unwrap()));
     assert!(!intent.peers["Mesh_192_0_2_99"].ipv6, "c has no IPv6 address");
     // Beside hosts of Calico, whose two daemons take one family each.
-    let beside = plan(&with(
+    let alongside = plan(&with(
         MESH,
         &[
             ("bgp/v1/host/a/ip_addr_v6", "2001:db8::a"),
@@ -92,8 +92,8 @@ fn two_dual_stack_hosts_keep_one_session_over_ipv4_with_both_families() {
             ("bgp/v1/global/node_mesh", r#"{"enabled":true,"per_family":true}"#),
         ],
     ));
-    assert_eq!(names(&beside), ["Mesh_192_0_2_10", "Mesh_192_0_2_99", "Mesh_2001_db8__a"]);
-    let families = beside.peers.values().map(|peer| (peer.ipv4, peer.ipv6)).collect::<Vec<_>>();
+    assert_eq!(names(&alongside), ["Mesh_192_0_2_10", "Mesh_192_0_2_99", "Mesh_2001_db8__a"]);
+    let families = alongside.peers.values().map(|peer| (peer.ipv4, peer.ipv6)).collect::<Vec<_>>();
     assert_eq!(families, [(true, false), (true, false), (false, true)]);
 }
 
@@ -275,7 +275,7 @@ fn peerings_between_hosts_are_symmetric() {
     let mut client = Model::new("a");
     let keys: Vec<_> = reflector.iter().map(|(key, value)| (format!("/calico/{key}"), *value)).collect();
     let keys: Vec<_> = keys.iter().map(|(key, value)| (key.as_str(), *value)).collect();
-    client.replace(Part::All, &snapshot(10, &keys));
+    client.replace(WatchPart::All, &snapshot(10, &keys));
     assert_eq!(names(&super::intent(&client, &NodeOptions::default())), ["Global_192_0_2_9"]);
 }
 

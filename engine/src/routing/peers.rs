@@ -43,13 +43,13 @@ pub const HOLD_TIME: Duration = Duration::from_secs(90);
 /// Advertised restart time (RFC 4724) where none is configured.
 pub const RESTART_TIME: Duration = Duration::from_secs(120);
 /// How long the end with the lesser address waits before it dials as well.
-pub const SECOND_DIAL: Duration = Duration::from_secs(5);
+pub const PASSIVE_SIDE_DELAY: Duration = Duration::from_secs(5);
 
 /// [`PeerIntent::asn`] of a peer of any other AS.
 const ANY_EXTERNAL: u32 = 0;
 
 /// Sessions by name.
-pub(super) type Named = SmallVec<[(String, PeerIntent); 1]>;
+pub(super) type NamedPeer = SmallVec<[(String, PeerIntent); 1]>;
 
 /// A host of the cluster with its name.
 type NamedHost<'a> = (&'a str, &'a Host);
@@ -67,8 +67,8 @@ pub fn explain_peer(
 }
 
 /// The sessions with one address.
-pub(super) fn peers_at(model: &Model, local: &Local, addr: IpAddr, rec: &mut impl Recorder) -> Named {
-    let mut named = Named::new();
+pub(super) fn peers_at(model: &Model, local: &Local, addr: IpAddr, rec: &mut impl Recorder) -> NamedPeer {
+    let mut named = NamedPeer::new();
     let family = IpFamily::of(addr);
     if local.is_own(addr) {
         rec.step("own-address", StepOutcome::No, || format!("{addr} is an address of this host"));
@@ -80,9 +80,9 @@ pub(super) fn peers_at(model: &Model, local: &Local, addr: IpAddr, rec: &mut imp
         rec.step("family", StepOutcome::No, text);
         return named;
     };
-    let host = model.hosts_at(addr).find(|(name, _)| *name != model.node());
+    let host = model.hosts_by_address(addr).find(|(name, _)| *name != model.node());
     let text = addr.to_string();
-    let ends = Ends { model, local, own, addr, text: &text, family, host };
+    let ends = PeerBuilder { model, local, own, addr, text: &text, family, host };
 
     for (kind, of) in [(PeerKind::Global, None), (PeerKind::Node, Some(model.node()))] {
         if !model.has_peer(of, addr) {
@@ -130,8 +130,8 @@ pub(super) fn peers_at(model: &Model, local: &Local, addr: IpAddr, rec: &mut imp
 }
 
 /// The unnumbered sessions: a host's own peer on an interface counts before the one for all hosts.
-pub(super) fn interface_peers(model: &Model, local: &Local) -> Named {
-    let mut named = Named::new();
+pub(super) fn interface_peers(model: &Model, local: &Local) -> NamedPeer {
+    let mut named = NamedPeer::new();
     for (kind, of) in [(PeerKind::Node, Some(model.node())), (PeerKind::Global, None)] {
         let scope = of.map_or(Scope::Global, |host| Scope::Host(host.to_owned()));
         for stored in model.interface_peers(&scope) {
@@ -141,7 +141,8 @@ pub(super) fn interface_peers(model: &Model, local: &Local) -> Named {
             }
             let key = Key::Bgp(scope.clone(), BgpItem::InterfacePeer(interface.to_owned())).to_string();
             let (own, addr) = (value.ip, value.ip);
-            let ends = Ends { model, local, own, addr, text: interface, family: IpFamily::V6, host: None };
+            let ends =
+                PeerBuilder { model, local, own, addr, text: interface, family: IpFamily::V6, host: None };
             let mut peer = ends.explicit(kind, value, key);
             peer.interface = Some(interface.to_owned());
             // The session's own address, on its link, is the next hop of both families (RFC 8950).
@@ -164,7 +165,7 @@ pub(super) fn explicit_of_range(
     key: String,
 ) -> PeerIntent {
     let (addr, text, family) = (prefix.addr(), prefix.to_string(), IpFamily::of_cidr(&prefix));
-    let ends = Ends { model, local, own, addr, text: &text, family, host: None };
+    let ends = PeerBuilder { model, local, own, addr, text: &text, family, host: None };
     let mut peer = ends.explicit(PeerKind::Dynamic, value, key);
     peer.range = Some(prefix);
     // They come, to any of our addresses.
@@ -173,7 +174,7 @@ pub(super) fn explicit_of_range(
 }
 
 /// Both ends of a possible session.
-struct Ends<'a> {
+struct PeerBuilder<'a> {
     model: &'a Model,
     local: &'a Local,
     /// Our address of the transport family.
@@ -187,7 +188,7 @@ struct Ends<'a> {
     host: Option<NamedHost<'a>>,
 }
 
-impl Ends<'_> {
+impl PeerBuilder<'_> {
     /// A session without options.
     fn plain(&self, kind: PeerKind, asn: u32, port: u16, reason: String) -> PeerIntent {
         let both = self.both_families();
@@ -239,7 +240,7 @@ impl Ends<'_> {
 
     fn dial_after(&self) -> Duration {
         let first = self.host.is_none() || self.local.text(self.family) > self.text;
-        if first { Duration::ZERO } else { SECOND_DIAL }
+        if first { Duration::ZERO } else { PASSIVE_SIDE_DELAY }
     }
 
     fn mesh(&self, name: &str, host: &Host) -> PeerIntent {

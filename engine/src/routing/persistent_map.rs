@@ -93,7 +93,7 @@ impl<K: Ord, V> Persistent<K, V> {
 
     /// The entries from this key on.
     #[must_use]
-    pub fn seek<Q: Ord + ?Sized>(&self, key: &Q) -> Iter<'_, K, V>
+    pub fn range_from<Q: Ord + ?Sized>(&self, key: &Q) -> Iter<'_, K, V>
     where
         K: Borrow<Q>,
     {
@@ -161,10 +161,10 @@ impl<K: Ord, V: PartialEq> Persistent<K, V> {
     #[must_use]
     pub fn differences<'a>(&'a self, before: &'a Self) -> Vec<Difference<'a, K, V>> {
         let mut out = Vec::new();
-        let (mut old, mut new) = (Rest::of(&before.root), Rest::of(&self.root));
+        let (mut old, mut new) = (DiffStack::of(&before.root), DiffStack::of(&self.root));
         loop {
             match (old.0.last(), new.0.last()) {
-                (Some(Part::Tree(a)), Some(Part::Tree(b))) => {
+                (Some(DiffItem::Tree(a)), Some(DiffItem::Tree(b))) => {
                     if Arc::ptr_eq(a, b) {
                         old.0.pop();
                         new.0.pop();
@@ -178,9 +178,9 @@ impl<K: Ord, V: PartialEq> Persistent<K, V> {
                         new.open();
                     }
                 }
-                (Some(Part::Tree(_)), _) => old.open(),
-                (_, Some(Part::Tree(_))) => new.open(),
-                (Some(Part::One(a)), Some(Part::One(b))) => {
+                (Some(DiffItem::Tree(_)), _) => old.open(),
+                (_, Some(DiffItem::Tree(_))) => new.open(),
+                (Some(DiffItem::One(a)), Some(DiffItem::One(b))) => {
                     let order = a.0.cmp(&b.0);
                     match order {
                         Ordering::Less => out.push((&a.0, Some(&a.1), None)),
@@ -195,11 +195,11 @@ impl<K: Ord, V: PartialEq> Persistent<K, V> {
                         new.0.pop();
                     }
                 }
-                (Some(Part::One(a)), None) => {
+                (Some(DiffItem::One(a)), None) => {
                     out.push((&a.0, Some(&a.1), None));
                     old.0.pop();
                 }
-                (None, Some(Part::One(b))) => {
+                (None, Some(DiffItem::One(b))) => {
                     out.push((&b.0, None, Some(&b.1)));
                     new.0.pop();
                 }
@@ -293,24 +293,24 @@ fn join<K: Ord, V>(left: Link<K, V>, right: Link<K, V>) -> Link<K, V> {
 }
 
 /// What a comparison has still to look at, the next last.
-struct Rest<'a, K, V>(Vec<Part<'a, K, V>>);
+struct DiffStack<'a, K, V>(Vec<DiffItem<'a, K, V>>);
 
-enum Part<'a, K, V> {
+enum DiffItem<'a, K, V> {
     Tree(&'a Arc<Node<K, V>>),
     One(&'a Arc<(K, V)>),
 }
 
-impl<'a, K, V> Rest<'a, K, V> {
+impl<'a, K, V> DiffStack<'a, K, V> {
     fn of(root: &'a Link<K, V>) -> Self {
-        Self(root.iter().map(Part::Tree).collect())
+        Self(root.iter().map(DiffItem::Tree).collect())
     }
 
     /// Takes the next tree apart.
     fn open(&mut self) {
-        if let Some(Part::Tree(node)) = self.0.pop() {
-            self.0.extend(node.right.iter().map(Part::Tree));
-            self.0.push(Part::One(&node.entry));
-            self.0.extend(node.left.iter().map(Part::Tree));
+        if let Some(DiffItem::Tree(node)) = self.0.pop() {
+            self.0.extend(node.right.iter().map(DiffItem::Tree));
+            self.0.push(DiffItem::One(&node.entry));
+            self.0.extend(node.left.iter().map(DiffItem::Tree));
         }
     }
 }

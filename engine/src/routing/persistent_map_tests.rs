@@ -35,7 +35,7 @@ proptest! {
         follow(&mut map, &mut model, &then);
         for (map, model) in [(&before, &model_before), (&map, &model)] {
             prop_assert!(map.iter().eq(model.iter()));
-            prop_assert!(map.seek(&from).eq(model.range(from..)));
+            prop_assert!(map.range_from(&from).eq(model.range(from..)));
             prop_assert_eq!((map.len(), map.is_empty()), (model.len(), model.is_empty()));
             prop_assert!((0..40).all(|key| map.get(&key) == model.get(&key)));
         }

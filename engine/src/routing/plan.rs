@@ -1,6 +1,6 @@
 //! The whole intent, from scratch or kept up to date.
 //!
-//! A [`Planner`] holds the intent in force and follows the model's [`Dirty`]: one host's change costs the decisions for
+//! A [`Planner`] holds the intent in force and follows the model's [`ModelChanges`]: one host's change costs the decisions for
 //! its addresses, whatever the number of hosts. [`intent`] is a planner that is started and read once, so both are one
 //! implementation.
 
@@ -14,11 +14,11 @@ use super::filter::Filters;
 use super::local::{Local, NodeOptions, candidates};
 use super::notes::notes;
 use super::originate::{blackholes, of_workload, originated, tunnel, view};
-use super::own::{Moved, Own};
+use super::own::{AddressChanges, OwnAddresses};
 use super::peers::{interface_peers, name, peers_at};
 use super::ranges::ranges;
 use super::types::{PeerKind, RoutingIntent};
-use crate::model::{Dirty, Model};
+use crate::model::{Model, ModelChanges};
 use crate::routing::persistent_map::Persistent;
 
 /// What the model wants of this host's routing.
@@ -61,7 +61,7 @@ impl IntentChange {
 pub struct Planner {
     options: NodeOptions,
     local: Local,
-    own: Own,
+    own: OwnAddresses,
     intent: RoutingIntent,
 }
 
@@ -84,8 +84,8 @@ impl Planner {
             addresses: Persistent::default(),
             notes: Arc::default(),
         };
-        let mut planner = Self { options, local, own: Own::default(), intent };
-        planner.update(model, &Dirty::everything());
+        let mut planner = Self { options, local, own: OwnAddresses::default(), intent };
+        planner.update(model, &ModelChanges::everything());
         planner
     }
 
@@ -95,29 +95,29 @@ impl Planner {
         &self.intent
     }
 
-    /// Follows the model; `dirty` is everything that it reported since the last call.
-    pub fn update(&mut self, model: &Model, dirty: &Dirty) -> IntentChange {
+    /// Follows the model; `changes` is everything that it reported since the last call.
+    pub fn update(&mut self, model: &Model, changes: &ModelChanges) -> IntentChange {
         let mut change = IntentChange::default();
-        self.update_peers(model, dirty, &mut change);
-        self.update_filters(model, dirty, &mut change);
-        let translations = self.update_routes(model, dirty, &mut change);
-        let peers = dirty.peers.any() || dirty.peers.hints;
-        let routes = dirty.pools || dirty.originated || translations;
-        if dirty.hosts || dirty.node || dirty.filters || routes || peers {
+        self.update_peers(model, changes, &mut change);
+        self.update_filters(model, changes, &mut change);
+        let translations = self.update_routes(model, changes, &mut change);
+        let peers = changes.peers.any() || changes.peers.hints;
+        let routes = changes.pools || changes.originated || translations;
+        if changes.hosts || changes.node || changes.filters || routes || peers {
             let notes = notes(model, &self.local, &self.intent);
             replace(&mut self.intent.notes, notes.into(), &mut change.notes);
         }
         change
     }
 
-    fn update_peers(&mut self, model: &Model, dirty: &Dirty, change: &mut IntentChange) {
-        if !dirty.peers.any() && !dirty.node {
+    fn update_peers(&mut self, model: &Model, changes: &ModelChanges, change: &mut IntentChange) {
+        if !changes.peers.any() && !changes.node {
             return;
         }
         // A global peer at our own address makes all hosts our peers.
-        let touches_us = dirty.peers.addrs.iter().any(|addr| self.local.is_own(*addr));
-        let mut all = dirty.peers.all;
-        if all || dirty.node || touches_us {
+        let touches_us = changes.peers.addrs.iter().any(|addr| self.local.is_own(*addr));
+        let mut all = changes.peers.all;
+        if all || changes.node || touches_us {
             let local = Local::of(model, &self.options);
             all |= local != self.local;
             self.local = local;
@@ -135,14 +135,14 @@ impl Planner {
             renew(&mut self.intent.peers, peers, &mut change.peers);
             renew(&mut self.intent.ranges, ranges(model, &self.local), &mut change.peers);
         } else {
-            for addr in &dirty.peers.addrs {
+            for addr in &changes.peers.addrs {
                 self.update_address(model, *addr, change);
             }
         }
     }
 
     fn update_address(&mut self, model: &Model, addr: IpAddr, change: &mut IntentChange) {
-        let mut before = self.names_at(addr);
+        let mut before = self.peer_names_at(addr);
         for (name, peer) in peers_at(model, &self.local, addr, &mut ()) {
             before.retain(|other| *other != name);
             if self.intent.peers.get(&name) != Some(&peer) {
@@ -157,20 +157,20 @@ impl Planner {
     }
 
     /// The names of the peers at an address: they begin with their kind and the address.
-    fn names_at(&self, addr: IpAddr) -> Vec<String> {
+    fn peer_names_at(&self, addr: IpAddr) -> Vec<String> {
         let mut names = Vec::new();
         let text = addr.to_string();
         for kind in [PeerKind::Mesh, PeerKind::Global, PeerKind::Node] {
             let first = name(kind, &text, None);
-            let here = self.intent.peers.seek(&first).take_while(|(name, _)| name.starts_with(&first));
+            let here = self.intent.peers.range_from(&first).take_while(|(name, _)| name.starts_with(&first));
             names.extend(here.filter(|(_, peer)| peer.remote.ip() == addr).map(|(name, _)| name.clone()));
         }
         names
     }
 
-    fn update_filters(&mut self, model: &Model, dirty: &Dirty, change: &mut IntentChange) {
+    fn update_filters(&mut self, model: &Model, changes: &ModelChanges, change: &mut IntentChange) {
         // Peers say which filters are theirs.
-        if !(dirty.filters || dirty.peers.any()) {
+        if !(changes.filters || changes.peers.any()) {
             return;
         }
         let filters = Filters::of(model, &self.intent.view.filters);
@@ -181,15 +181,15 @@ impl Planner {
     }
 
     /// Says whether what is noted about 1:1 NAT may be another.
-    fn update_routes(&mut self, model: &Model, dirty: &Dirty, change: &mut IntentChange) -> bool {
-        let all = dirty.touched.is_empty() && dirty.own_endpoints;
-        let mut moved = Moved { translations: all, ..Moved::default() };
+    fn update_routes(&mut self, model: &Model, changes: &ModelChanges, change: &mut IntentChange) -> bool {
+        let all = changes.touched.is_empty() && changes.own_endpoints;
+        let mut moved = AddressChanges { translations: all, ..AddressChanges::default() };
         if all {
-            self.own = Own::of(model);
-        } else if dirty.own_endpoints {
-            let keys = dirty.touched.iter().filter_map(|touched| Key::parse(&touched.key).ok());
+            self.own = OwnAddresses::of(model);
+        } else if changes.own_endpoints {
+            let keys = changes.touched.iter().filter_map(|touched| Key::parse(&touched.key).ok());
             for key in keys {
-                let key = if let Key::Old(old) = &key { old.newest() } else { &key };
+                let key = if let Key::Legacy(old) = &key { old.canonical() } else { &key };
                 if let Key::Endpoint(key @ EndpointKey::Workload { host, .. }) = key
                     && host == model.node()
                 {
@@ -198,7 +198,13 @@ impl Planner {
                 }
             }
         }
-        if all || dirty.originated || dirty.pools || dirty.advertisements || dirty.node || dirty.settings {
+        if all
+            || changes.originated
+            || changes.pools
+            || changes.advertisements
+            || changes.node
+            || changes.settings
+        {
             self.all_routes(model, change);
         } else {
             self.own_routes(&moved, change);
@@ -220,7 +226,7 @@ impl Planner {
     }
 
     /// Routes to workloads, and nothing else.
-    fn own_routes(&mut self, moved: &Moved, change: &mut IntentChange) {
+    fn own_routes(&mut self, moved: &AddressChanges, change: &mut IntentChange) {
         let (own, view, addresses) = (&self.own, &self.intent.view, &mut self.intent.addresses);
         for addr in &moved.addresses {
             match (own.has(addr), addresses.contains_key(addr)) {

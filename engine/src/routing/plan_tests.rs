@@ -8,15 +8,15 @@ use super::*;
 use tortie_store::fixtures::{delete, put};
 
 use crate::model::tests::{FakeStore, history};
-use crate::model::{Model, Part};
+use crate::model::{Model, WatchPart};
 
 #[test]
 fn one_hosts_change_moves_only_its_session() {
     let mut model = model(MESH);
     let mut planner = Planner::new(&model, NodeOptions::default());
     let mut step = |delta| {
-        let dirty = model.apply(&delta);
-        let change = planner.update(&model, &dirty);
+        let changes = model.apply(&delta);
+        let change = planner.update(&model, &changes);
         assert_eq!(*planner.intent(), intent(&model, &NodeOptions::default()));
         change.peers.into_iter().collect::<Vec<_>>()
     };
@@ -61,8 +61,8 @@ proptest! {
         for (transaction, relist) in history.iter().zip(&relists) {
             let before = planner.intent().clone();
             let delta = store.commit(transaction);
-            let dirty = if *relist { model.replace(Part::All, &store.list()) } else { model.apply(&delta) };
-            let change = planner.update(&model, &dirty);
+            let changes = if *relist { model.replace(WatchPart::All, &store.list()) } else { model.apply(&delta) };
+            let change = planner.update(&model, &changes);
             let scratch = intent(&model, options);
             prop_assert_eq!(planner.intent(), &scratch);
             let differs = |name: &String| before.peers.get(name) != scratch.peers.get(name);
@@ -131,8 +131,8 @@ fn the_view_follows_filters_step_by_step_and_keeps_the_last_good_one() {
             Some(value) => put(revision, &key, value),
             None => delete(revision, &key),
         };
-        let dirty = model.apply(&change);
-        let change = planner.update(&model, &dirty);
+        let changes = model.apply(&change);
+        let change = planner.update(&model, &changes);
         assert_eq!(change.view, differs, "{revision}");
         let intent = planner.intent();
         assert_eq!(codes(intent), notes, "{revision}");

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use tortie_config::resource::Community;
 
 use super::*;
-use crate::model::{Model, Part};
+use crate::model::{Model, WatchPart};
 use tortie_store::fixtures::snapshot;
 
 const BLOCK: &str = r#"{"affinity":"host:b","allocations":[null,null,null,null],"attributes":[]}"#;
@@ -15,7 +15,7 @@ const BLOCK: &str = r#"{"affinity":"host:b","allocations":[null,null,null,null],
 /// A model for the host `b` with these keys below `/calico/`.
 pub(super) fn model(entries: &[(&str, &str)]) -> Model {
     let model = lenient(entries);
-    assert_eq!(model.problems().map(|p| &p.error).collect::<Vec<_>>(), [""; 0]);
+    assert_eq!(model.invalid_keys().map(|p| &p.error).collect::<Vec<_>>(), [""; 0]);
     model
 }
 
@@ -25,7 +25,7 @@ pub(super) fn lenient(entries: &[(&str, &str)]) -> Model {
         entries.iter().map(|(key, value)| (format!("/calico/{key}"), *value)).collect();
     let entries: Vec<(&str, &str)> = keys.iter().map(|(key, value)| (key.as_str(), *value)).collect();
     let mut model = Model::new("b");
-    model.replace(Part::All, &snapshot(10, &entries));
+    model.replace(WatchPart::All, &snapshot(10, &entries));
     model
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tortie_net::Cidr;
 
-use super::filter::{Changes, Filters};
+use super::filter::{FilterChanges, Filters};
 use super::ranges::RangeIntent;
 use crate::routing::persistent_map::Persistent;
 
@@ -280,7 +280,7 @@ pub struct RoutingView {
 
 /// The answer of an export gate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GateAnswer {
+pub struct GateDecision {
     /// Announce.
     pub accept: bool,
     /// Which gate decided, one of [`EXPORT_GATES`](super::EXPORT_GATES).
@@ -290,7 +290,7 @@ pub struct GateAnswer {
     /// Large communities to add after a yes.
     pub large_communities: Vec<[u32; 3]>,
     /// Rules of the peer's filters whose changes it gets, after a yes.
-    pub changes: Changes,
+    pub changes: FilterChanges,
 }
 
 /// A learned route as the speaker decided it.

@@ -17,8 +17,8 @@ use crate::agent::policy_view::{addresses_of, endpoint_name};
 use crate::api::ipam::{self as words, BlockRow, BlockView, Holder, PoolRow};
 use crate::api::nodes::{self, ClusterNode};
 use crate::api::status::{ApiError, List};
-use tortie_engine::ipam::Space;
-use tortie_engine::ipam::check::Picture;
+use tortie_engine::ipam::Keyspace;
+use tortie_engine::ipam::check::IpamState;
 use tortie_engine::model::Model;
 use tortie_store::{Snapshot, Store};
 
@@ -83,7 +83,7 @@ impl<T: Send + Sync + 'static> Shelf<T> {
 /// What was read last, and where the next comes from.
 pub(in crate::agent) struct Books {
     store: Arc<dyn Store>,
-    ipam: Shelf<Picture>,
+    ipam: Shelf<IpamState>,
     nodes: Shelf<Vec<ClusterNode>>,
 }
 
@@ -92,10 +92,10 @@ impl Books {
         Self { store, ipam: Shelf::new(), nodes: Shelf::new() }
     }
 
-    async fn ipam(&self) -> Result<Arc<Reading<Picture>>, ApiError> {
+    async fn ipam(&self) -> Result<Arc<Reading<IpamState>>, ApiError> {
         // Endpoints are not needed here, and may be most of the store.
         let prefixes = [prefix::POOLS, prefix::BLOCKS, prefix::AFFINITIES].map(str::to_owned);
-        self.ipam.read(&*self.store, &prefixes, |snapshot| Picture::of(&Space::Global, snapshot)).await
+        self.ipam.read(&*self.store, &prefixes, |snapshot| IpamState::of(&Keyspace::Global, snapshot)).await
     }
 
     async fn nodes(&self) -> Result<Arc<Reading<Vec<ClusterNode>>>, ApiError> {

@@ -22,7 +22,7 @@ use crate::api::policy::{
 };
 use crate::api::status::{ApiError, Done, List};
 use tortie_engine::model::Model;
-use tortie_engine::policy::path::{self, Half};
+use tortie_engine::policy::path::{self, HostPath};
 use tortie_engine::policy::{EndpointPolicy, Globals, Source};
 use tortie_kernel::{DropKind, Dropped, Mode, RuleHits, ToKernel};
 
@@ -134,18 +134,18 @@ impl Live {
     pub(in crate::agent) async fn explain(&self, query: TraceQuery, kernel: bool) -> Result<Trace, ApiError> {
         let (asked, found, globals) = self.follow(query).await?;
         if !kernel {
-            let walked = found.halves.iter().map(|half| packet::stored(&self.node, half)).collect();
+            let walked = found.host_paths.iter().map(|half| packet::stored(&self.node, half)).collect();
             return Ok(asked.answer(&found, walked, false));
         }
         let node = self.node.clone();
         self.kernel(move |view| {
             // A kernel that is left alone has no interfaces to tell of.
             let known = view.mode() != Mode::Off;
-            let walk = |half: &Half| match known && half.host == node && !half.outer {
+            let walk = |half: &HostPath| match known && half.host == node && !half.outer {
                 true => packet::live(view, &node, &globals, half),
                 false => packet::stored(&node, half),
             };
-            let walked = found.halves.iter().map(walk).collect();
+            let walked = found.host_paths.iter().map(walk).collect();
             asked.answer(&found, walked, known)
         })
         .await

@@ -9,7 +9,7 @@ use crate::agent::policy_view::packet::{self, Walked};
 use crate::agent::policy_view::trace;
 use crate::api::policy::{LivePacket, LiveStep, LiveTrace, LiveTraceRequest};
 use crate::api::status::ApiError;
-use tortie_engine::policy::path::{self, Half, Path};
+use tortie_engine::policy::path::{self, HostPath, Path};
 use tortie_engine::policy::{Decider, Globals, Verdict};
 use tortie_kernel::{
     KernelView, Meaning, Mode, RuleView, Traced, TracedFlow, TracedPacket, TracedStep, TracedVerdict,
@@ -85,10 +85,10 @@ impl Live {
     }
 
     /// This host's part of the way.
-    fn half(&self, found: &path::Trace) -> Result<Half, ApiError> {
-        let here = found.halves.iter().find(|half| half.host == self.node && !half.outer);
+    fn half(&self, found: &path::Trace) -> Result<HostPath, ApiError> {
+        let here = found.host_paths.iter().find(|half| half.host == self.node && !half.outer);
         here.cloned().ok_or_else(|| {
-            let mut hosts: Vec<&str> = found.halves.iter().map(|half| half.host.as_str()).collect();
+            let mut hosts: Vec<&str> = found.host_paths.iter().map(|half| half.host.as_str()).collect();
             hosts.dedup();
             let hosts = hosts.join(" or ");
             invalid(format!("the packet does not pass this host ({}): trace it on {hosts}", self.node))
@@ -112,7 +112,7 @@ fn beside(
     view: &KernelView<'_>,
     node: &str,
     globals: &Arc<Globals>,
-    half: &Half,
+    half: &HostPath,
     packet: &TracedPacket,
 ) -> LivePacket {
     let mut half = half.clone();

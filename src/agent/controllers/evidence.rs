@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use tortie_engine::ipam::check::{Evidence, Seen};
+use tortie_engine::ipam::check::{AddressInUse, Evidence};
 use tortie_kernel::{Place, Sightings};
 
 /// Looks at the interfaces, routes, neighbours and network namespaces of this host. Blocks while the kernel is read. What
@@ -24,18 +24,18 @@ pub fn evidence(host: &str) -> Evidence {
 /// An address on an interface is there once for each interface. Behind a tap there is none: then a route or a neighbour
 /// tells that it is in use, all of them together as one place.
 fn told(seen: Sightings) -> Evidence {
-    let mut on_interfaces: Vec<Seen> = Vec::new();
+    let mut on_interfaces: Vec<AddressInUse> = Vec::new();
     let mut behind: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
     for sighting in &seen.found {
         let (addr, place) = (sighting.addr, sighting.place.to_string());
         match &sighting.place {
-            Place::Here { .. } | Place::Inside { .. } => on_interfaces.push(Seen { addr, place }),
+            Place::Here { .. } | Place::Inside { .. } => on_interfaces.push(AddressInUse { addr, place }),
             Place::Route { .. } | Place::Neighbour { .. } => behind.entry(addr).or_default().push(place),
         }
     }
     behind.retain(|addr, _| on_interfaces.binary_search_by(|seen| seen.addr.cmp(addr)).is_err());
-    let behind = behind.into_iter().map(|(addr, places)| Seen { addr, place: places.join("; ") });
-    let mut all: Vec<Seen> = on_interfaces.into_iter().chain(behind).collect();
+    let behind = behind.into_iter().map(|(addr, places)| AddressInUse { addr, place: places.join("; ") });
+    let mut all: Vec<AddressInUse> = on_interfaces.into_iter().chain(behind).collect();
     all.sort_unstable();
     // Those who ask look twice, and what a plugin is about to use is in use by then.
     let interfaces = Some(seen.interfaces);

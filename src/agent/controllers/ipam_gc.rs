@@ -18,8 +18,8 @@ use super::evidence::evidence;
 use crate::agent::controllers::{Context, Controller, Life, Report, Wake};
 use crate::agent::core::input::Input;
 use crate::agent::core::reports::GcPass;
-use tortie_engine::ipam::check::{Finding, Fix, Kind, Mended, Picture, findings};
-use tortie_engine::ipam::{Ipam, IpamError, Space};
+use tortie_engine::ipam::check::{Finding, Repair, Kind, RepairOutcome, IpamState, findings};
+use tortie_engine::ipam::{Ipam, IpamError, Keyspace};
 use tortie_store::Store;
 
 /// The shortest time between two looks.
@@ -128,16 +128,16 @@ async fn run_pass(
     if !due.is_empty() {
         let mended = ipam.release_from_check(&due).await?;
         for (finding, mended) in due.iter().zip(mended) {
-            let Some(Fix::Release { addr, handle, .. }) = &finding.fix else { continue };
+            let Some(Repair::Release { addr, handle, .. }) = &finding.fix else { continue };
             candidates.0.remove(addr);
             match mended {
-                Mended::Done => {
+                RepairOutcome::Done => {
                     let handle = handle.as_deref().unwrap_or("none");
                     pass.released.push((*addr, format!("handle {handle}: {}", finding.evidence)));
                 }
                 // Somebody has it again: it is pass at anew.
-                Mended::Changed | Mended::ByHand => {}
-                Mended::Failed(why) => pass.error = Some(why),
+                RepairOutcome::Changed | RepairOutcome::NeedsPerson => {}
+                RepairOutcome::Failed(why) => pass.error = Some(why),
             }
         }
     }
@@ -159,7 +159,7 @@ async fn find_leaks(
         tortie_engine::ipam::check::Evidence { blind: vec![error.to_string()], ..Default::default() }
     });
     let affinities = store.list(&[prefix::affinities_of(node)]).await?;
-    let keys = Picture::prefixes_of(node);
+    let keys = IpamState::prefixes_of(node);
     let block = |kv: &tortie_store::KeyValue| match Key::parse(&kv.key) {
         Ok(Key::Affinity { block, .. }) => Some(block),
         _ => None,
@@ -169,22 +169,22 @@ async fn find_leaks(
     loop {
         let own = |finding: &Finding| {
             finding.kind == Kind::Leaked
-                && matches!(&finding.fix, Some(Fix::Release { attributes, .. })
+                && matches!(&finding.fix, Some(Repair::Release { attributes, .. })
                     if attributes.get("node").and_then(Value::as_str) == Some(node))
         };
         let mut all = keys.clone();
         all.extend(blocks.iter().map(|block| Key::Block(*block).to_string()));
-        let picture = Picture::of(&Space::Global, &store.list(&all).await?);
+        let picture = IpamState::of(&Keyspace::Global, &store.list(&all).await?);
         let mut leaked = findings(&picture, &evidence);
         leaked.retain(own);
         // What a handle has in others' blocks counts, too: once more, with those.
         let before = blocks.len();
         for finding in &leaked {
-            let Some(Fix::Release { handle: Some(handle), .. }) = &finding.fix else { continue };
+            let Some(Repair::Release { handle: Some(handle), .. }) = &finding.fix else { continue };
             if whole.contains_key(handle) {
                 continue;
             }
-            let held = ipam.held_by(handle).await?;
+            let held = ipam.allocated_to(handle).await?;
             for addr in held.iter().filter(|addr| picture.block_of(**addr).is_none()) {
                 if let Some(held) = ipam.lookup(*addr).await? {
                     blocks.push(held.block);
@@ -202,7 +202,7 @@ async fn find_leaks(
 
 /// What was called leaked, and since when.
 #[derive(Debug, Default)]
-struct LeakCandidates(BTreeMap<IpAddr, (Fix, Instant)>);
+struct LeakCandidates(BTreeMap<IpAddr, (Repair, Instant)>);
 
 impl LeakCandidates {
     /// Some were not looked at again for this long.
@@ -225,7 +225,7 @@ impl LeakCandidates {
     ) -> Vec<Finding> {
         let mut seen: BTreeMap<IpAddr, Finding> = BTreeMap::new();
         for finding in leaked {
-            if let Some(Fix::Release { addr, .. }) = &finding.fix {
+            if let Some(Repair::Release { addr, .. }) = &finding.fix {
                 seen.insert(*addr, finding);
             }
         }
@@ -240,10 +240,10 @@ impl LeakCandidates {
             self.0.get(addr).is_some_and(|(_, since)| now.saturating_duration_since(*since) >= grace)
         };
         let due = |finding: &Finding| match &finding.fix {
-            Some(Fix::Release { handle: Some(handle), addr, .. }) => {
+            Some(Repair::Release { handle: Some(handle), addr, .. }) => {
                 ripe(addr) && whole.get(handle).is_some_and(|all| all.iter().all(ripe))
             }
-            Some(Fix::Release { addr, .. }) => ripe(addr),
+            Some(Repair::Release { addr, .. }) => ripe(addr),
             _ => false,
         };
         seen.into_values().filter(due).collect()
@@ -251,11 +251,11 @@ impl LeakCandidates {
 }
 
 /// The same allocation: not one that came after it.
-fn same(a: &Fix, b: &Fix) -> bool {
+fn same(a: &Repair, b: &Repair) -> bool {
     match (a, b) {
         (
-            Fix::Release { addr, handle, attributes, .. },
-            Fix::Release { addr: addr_b, handle: handle_b, attributes: attributes_b, .. },
+            Repair::Release { addr, handle, attributes, .. },
+            Repair::Release { addr: addr_b, handle: handle_b, attributes: attributes_b, .. },
         ) => addr == addr_b && handle == handle_b && attributes == attributes_b,
         _ => false,
     }
@@ -273,7 +273,7 @@ mod tests {
             kind: Kind::Leaked,
             subject: addr.to_owned(),
             evidence: String::new(),
-            fix: Some(Fix::Release {
+            fix: Some(Repair::Release {
                 addr: addr.parse().unwrap(),
                 block: "10.0.0.0/26".parse().unwrap(),
                 handle: handle.map(str::to_owned),

@@ -14,8 +14,8 @@ use tortie_bgp::State;
 use crate::agent::controllers::{Context, Controller, Life, Report, Wake};
 use crate::agent::core::input::Input;
 use crate::agent::core::reports::{PoolUsage, PoolUsages};
-use tortie_engine::ipam::Space;
-use tortie_engine::ipam::check::{Evidence, Kind, Picture, findings};
+use tortie_engine::ipam::Keyspace;
+use tortie_engine::ipam::check::{Evidence, Kind, IpamState, findings};
 use tortie_engine::routing::PeerKind;
 use tortie_store::{Store, StoreError};
 
@@ -93,11 +93,11 @@ impl Controller for PoolUsageController {
 }
 
 async fn read_usage(store: &dyn Store) -> Result<PoolUsages, StoreError> {
-    let snapshot = store.list(&Picture::prefixes(&Space::Global)).await?;
+    let snapshot = store.list(&IpamState::prefixes(&Keyspace::Global)).await?;
     // A large store is some tenths of a second of reading, and others are answered by this thread.
-    let work = move || count(&Picture::of(&Space::Global, &snapshot));
+    let work = move || count(&IpamState::of(&Keyspace::Global, &snapshot));
     let counted = tokio::task::spawn_blocking(work).await;
-    counted.map_err(|error| StoreError::Away(format!("a task ended early: {error}")))
+    counted.map_err(|error| StoreError::Unreachable(format!("a task ended early: {error}")))
 }
 
 /// Two to the power of the bits that are left between two lengths.
@@ -105,7 +105,7 @@ fn parts(from: u8, to: u8) -> f64 {
     2f64.powi(i32::from(to.saturating_sub(from)))
 }
 
-fn count(picture: &Picture) -> PoolUsages {
+fn count(picture: &IpamState) -> PoolUsages {
     let mut usage: PoolUsages = picture
         .pools
         .iter()

@@ -16,7 +16,7 @@ use tortie_net::Cidr;
 use crate::agent::controllers::{Context, Controller, Life, Report, Wake};
 use crate::agent::core::input::Input;
 use crate::agent::core::reports::TunnelAddressReport;
-use tortie_engine::ipam::{Ipam, IpamError, Request, Want};
+use tortie_engine::ipam::{Ipam, IpamError, AllocationRequest, AddressRequest};
 use tortie_store::{Compare, Op, Outcome, Store, Txn};
 
 /// The first retry after a failure; each further one waits twice as long.
@@ -182,7 +182,7 @@ impl TunnelAddressController {
                 self.release(&held, wanted.stored).await?;
                 Ok(None)
             }
-            TunnelAddressAction::Claim(addr) => match self.assign(Want::Exact(IpAddr::V4(addr))).await {
+            TunnelAddressAction::Claim(addr) => match self.assign(AddressRequest::Exact(IpAddr::V4(addr))).await {
                 Ok(_) => {
                     Ok(Some(format!("{addr} is allocated to the tunnel now: it stood in the store only")))
                 }
@@ -192,7 +192,7 @@ impl TunnelAddressController {
             },
             TunnelAddressAction::Write(addr) => self.write(wanted, addr, &held, old).await,
             TunnelAddressAction::Allocate(pools) => {
-                let want = Want::Any { family: IpFamily::V4, count: 1, pools };
+                let want = AddressRequest::Any { family: IpFamily::V4, count: 1, pools };
                 let addr = self.assign(want).await?;
                 self.write(wanted, addr, &held, old).await
             }
@@ -213,7 +213,7 @@ impl TunnelAddressController {
     }
 
     async fn held(&self) -> Result<Vec<Ipv4Addr>, IpamError> {
-        let held = self.ipam.held_by(&self.handle).await?;
+        let held = self.ipam.allocated_to(&self.handle).await?;
         Ok(held
             .into_iter()
             .filter_map(|addr| if let IpAddr::V4(addr) = addr { Some(addr) } else { None })
@@ -229,17 +229,17 @@ impl TunnelAddressController {
         })
     }
 
-    async fn assign(&self, want: Want) -> Result<Ipv4Addr, IpamError> {
+    async fn assign(&self, want: AddressRequest) -> Result<Ipv4Addr, IpamError> {
         let attributes: Map<String, Value> = [("node", &*self.node), ("type", "ipipTunnelAddress")]
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.into()))
             .collect();
-        let request = Request {
+        let request = AllocationRequest {
             host: self.node.clone(),
-            wants: vec![want],
+            addresses: vec![want],
             handle: Some(self.handle.clone()),
             attributes,
-            ..Request::default()
+            ..AllocationRequest::default()
         };
         let given = self.ipam.assign(&request).await?;
         match given.first().map(|given| given.addr) {

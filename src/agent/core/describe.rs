@@ -5,24 +5,24 @@ use tortie_net::Cidr;
 use super::log_line::{LogLine, Severity, Subsystem};
 use super::recorder::{Entry, Plane};
 use crate::agent::core::{Core, Effect, SINGLES};
-use tortie_engine::model::Dirty;
+use tortie_engine::model::ModelChanges;
 use tortie_engine::routing::{ChangeId, RoutingIntent};
 
 impl Core {
     /// Records the keys that a change comes from.
-    pub(in crate::agent) fn describe_store(&mut self, dirty: &Dirty, change: ChangeId) {
+    pub(in crate::agent) fn describe_store(&mut self, changes: &ModelChanges, change: ChangeId) {
         let time = self.now.text();
         let mut record = |mark, subject: String, text: &str, revision| {
             let text = text.to_owned();
             let entry = Entry { change, plane: Plane::Store, mark, subject, text, revision };
             self.recorder.record(time.clone(), entry);
         };
-        if dirty.touched.len() > SINGLES {
-            let newest = dirty.touched.iter().map(|t| t.revision).max().unwrap_or_default();
-            record('~', format!("{} keys", dirty.touched.len()), "read", newest);
+        if changes.touched.len() > SINGLES {
+            let newest = changes.touched.iter().map(|t| t.revision).max().unwrap_or_default();
+            record('~', format!("{} keys", changes.touched.len()), "read", newest);
             return;
         }
-        for key in &dirty.touched {
+        for key in &changes.touched {
             let (mark, text) = if key.deleted { ('-', "deleted") } else { ('+', "written") };
             record(mark, key.key.clone(), text, key.revision);
         }

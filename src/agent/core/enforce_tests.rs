@@ -185,7 +185,7 @@ fn a_start_from_the_cache_goes_on_to_what_the_store_says() {
     let mut all = entries();
     all.push(kv(BLOCK, &block(), 1));
     let cached =
-        Cached { snapshot: snapshot("a", 1, all), saved: std::time::SystemTime::UNIX_EPOCH, torn: None };
+        Cached { snapshot: snapshot("a", 1, all), saved: std::time::SystemTime::UNIX_EPOCH, truncated: None };
     feed(&mut core, FeedEvent::Cached(cached));
     let mut changes = told(&give(&mut core, Input::StoreTimeout));
     assert_eq!(changes.len(), 1);

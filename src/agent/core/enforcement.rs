@@ -14,7 +14,7 @@ use super::recorder::{Entry, Plane};
 use crate::agent::core::counters;
 use crate::agent::core::log_line::{LogLine, Severity, Subsystem};
 use crate::agent::core::{Core, Effect, SINGLES};
-use tortie_engine::model::{Dirty, Model};
+use tortie_engine::model::{ModelChanges, Model};
 use tortie_engine::policy::{Chain, Engine, Globals, Ruleset, RulesetDelta, SetChange, Source};
 use tortie_engine::routing::ChangeId;
 use tortie_kernel::{EndpointCondition, Mode, PolicyChange};
@@ -136,7 +136,7 @@ impl Enforcement {
 
     /// Takes in what changed: the ruleset's delta, which is not in the copy of the ruleset yet, and the frame when it is
     /// another.
-    fn follow(&mut self, model: &Model, dirty: &Dirty) -> Option<(RulesetDelta, Option<Arc<Globals>>)> {
+    fn follow(&mut self, model: &Model, changes: &ModelChanges) -> Option<(RulesetDelta, Option<Arc<Globals>>)> {
         let Some(policy) = &mut self.policy else {
             let (engine, delta) = Engine::new(model);
             let globals = Arc::new(Globals::of(model));
@@ -144,8 +144,8 @@ impl Enforcement {
             self.policy = Some(Policy { engine, ruleset, globals: Arc::clone(&globals) });
             return Some((delta, Some(globals)));
         };
-        let delta = policy.engine.update(model, &dirty.touched);
-        let globals = Globals::may_differ(dirty)
+        let delta = policy.engine.update(model, &changes.touched);
+        let globals = Globals::may_differ(changes)
             .then(|| Globals::of(model))
             .filter(|globals| *globals != *policy.globals)
             .map(Arc::new);
@@ -158,13 +158,13 @@ impl Enforcement {
 
 impl Core {
     /// What policy makes of a change; `routed` is the change that routing made of it.
-    pub(in crate::agent) fn enforce(&mut self, dirty: &Dirty, routed: Option<ChangeId>, revision: u64) {
+    pub(in crate::agent) fn enforce(&mut self, changes: &ModelChanges, routed: Option<ChangeId>, revision: u64) {
         if self.enforcement.mode == Mode::Off {
             return;
         }
         let first = self.enforcement.policy.is_none();
-        let Some((delta, globals)) = self.enforcement.follow(&self.model, dirty) else { return };
-        let change = routed.unwrap_or_else(|| self.begin(dirty, revision));
+        let Some((delta, globals)) = self.enforcement.follow(&self.model, changes) else { return };
+        let change = routed.unwrap_or_else(|| self.begin(changes, revision));
         self.describe_policy(&delta, globals.is_some() && !first, change, revision);
         let enforcement = &mut self.enforcement;
         if let Some(policy) = &mut enforcement.policy {

@@ -20,7 +20,7 @@ use crate::agent::core::recorder::{NewEntry, Plane, Recorder};
 use crate::agent::core::reports::{EndedSession, GcTotals, PoolUsages};
 use crate::api::nodes::NodeStatus;
 use crate::api::status::Problem;
-use tortie_engine::model::{Dirty, Freeze, Guard, Model, Part};
+use tortie_engine::model::{ModelChanges, Freeze, Guard, Model, WatchPart};
 use tortie_engine::routing::{self, ChangeId, DynamicPeer, NodeOptions, Planner, RoutingIntent};
 use tortie_kernel::{KernelIntent, Mode, PolicyChange};
 use tortie_store::{Change, Delta, FeedEvent, Snapshot};
@@ -129,7 +129,7 @@ pub(super) struct Core {
     pub(super) frozen: Option<Freeze>,
     guard: Guard,
     /// What was read and not acted on yet.
-    pending: Dirty,
+    pending: ModelChanges,
     /// The blocks that are watched.
     scope: BTreeSet<String>,
     /// Those of them that were not told yet.
@@ -205,7 +205,7 @@ impl Core {
             enforcement: Enforcement::new(policy),
             frozen: None,
             guard: Guard::new(),
-            pending: Dirty::everything(),
+            pending: ModelChanges::everything(),
             scope: BTreeSet::new(),
             awaited: BTreeSet::new(),
             have_main: false,
@@ -310,8 +310,8 @@ impl Core {
 
     /// Keeps what the disk had, for the case that the store is away or has lost what was there.
     fn cached(&mut self, snapshot: &Snapshot) {
-        self.model.replace(Part::All, snapshot);
-        self.guard.after_replace(self.model.census(), &self.model, &snapshot.store_id);
+        self.model.replace(WatchPart::All, snapshot);
+        self.guard.after_replace(self.model.object_counts(), &self.model, &snapshot.store_id);
         self.cached = Some(self.model.clone());
         self.link.revision = snapshot.revision;
     }
@@ -325,7 +325,7 @@ impl Core {
         self.say(ChangeId::default(), Plane::Store, '!', "store", "away: running from the cache on disk");
         self.link.from_cache = true;
         let followed = std::mem::replace(&mut self.model, cached);
-        self.load(&Dirty::everything());
+        self.load(&ModelChanges::everything());
         self.model = followed;
     }
 
@@ -348,7 +348,7 @@ impl Core {
                 self.delta(&delta);
             }
             FeedEvent::Progress(revision) => self.fresh(revision, now),
-            FeedEvent::Away { reason, .. } => {
+            FeedEvent::Unreachable { reason, .. } => {
                 if self.link.away.is_none() {
                     self.say(ChangeId::default(), Plane::Store, '!', "store", &reason.to_string());
                 }
@@ -359,7 +359,7 @@ impl Core {
                 self.link.connected = false;
                 self.link.away = Some(reason.to_string());
             }
-            FeedEvent::Back => {
+            FeedEvent::Reconnected => {
                 if self.link.away.take().is_some() {
                     self.say(ChangeId::default(), Plane::Store, '~', "store", "answers again");
                 }
@@ -381,18 +381,18 @@ impl Core {
             *self.measures.restarts.entry("compacted").or_default() += 1;
         }
         self.link.snapshots += 1;
-        let before = self.model.census();
-        let mut dirty = self.model.replace(Part::Main, snapshot);
+        let before = self.model.object_counts();
+        let mut changes = self.model.replace(WatchPart::Main, snapshot);
         // The first list of a start is made before the own affinities are known, so it has no blocks.
         if self.blocks_told {
-            dirty.merge(self.model.replace(Part::Blocks, snapshot));
+            changes.merge(self.model.replace(WatchPart::Blocks, snapshot));
         }
         self.guard.after_replace(before, &self.model, &snapshot.store_id);
         self.listed = generation;
         self.keys = snapshot.entries.len();
         // Another history may count from the beginning.
         self.link.revision = snapshot.revision;
-        self.pending.merge(dirty);
+        self.pending.merge(changes);
         self.have_main = true;
         self.rescope();
     }
@@ -427,23 +427,23 @@ impl Core {
     }
 
     fn delta(&mut self, delta: &Delta) {
-        let dirty = self.model.apply(delta);
+        let changes = self.model.apply(delta);
         for change in &delta.changes {
             let of = match change {
-                _ if dirty.is_clean() => "unchanged",
+                _ if changes.is_clean() => "unchanged",
                 Change::Put(_) => "put",
                 Change::Delete { .. } => "delete",
             };
             *self.measures.events.entry((of, counters::kind(change.key()))).or_default() += 1;
         }
-        if dirty.settings {
-            let broken = self.model.problems().any(|problem| counters::kind(&problem.key) == "config");
+        if changes.settings {
+            let broken = self.model.invalid_keys().any(|problem| counters::kind(&problem.key) == "config");
             let [taken, refused] = &mut self.measures.reloads;
             *if broken { refused } else { taken } += 1;
         }
         self.guard.after_delta(&self.model);
-        let affinities = dirty.affinities;
-        self.pending.merge(dirty);
+        let affinities = changes.affinities;
+        self.pending.merge(changes);
         if affinities {
             self.rescope();
         }
@@ -474,11 +474,11 @@ impl Core {
                 if self.frozen.take().is_some() {
                     self.say(ChangeId::default(), Plane::Agent, '~', "frozen", "no longer: all goes on");
                 }
-                let dirty = std::mem::take(&mut self.pending);
+                let changes = std::mem::take(&mut self.pending);
                 self.cached = None;
                 self.link.from_cache = false;
                 self.heard = heard;
-                self.load(&dirty);
+                self.load(&changes);
                 self.heard = None;
                 self.trust();
             }
@@ -501,35 +501,35 @@ impl Core {
             return;
         }
         self.guard.accept(&self.model);
-        self.pending.merge(Dirty::everything());
+        self.pending.merge(ModelChanges::everything());
         self.go_on();
     }
 
-    fn load(&mut self, dirty: &Dirty) {
+    fn load(&mut self, changes: &ModelChanges) {
         let revision = self.link.revision;
         if self.phase == Phase::Loading {
             self.phase = Phase::Loaded;
             self.out.push(Effect::Loaded);
         }
-        let routed = self.recompute(dirty, revision);
-        self.enforce(dirty, routed, revision);
+        let routed = self.recompute(changes, revision);
+        self.enforce(changes, routed, revision);
         self.in_force = revision;
         self.out.push(Effect::Logs);
     }
 
     /// A change of its own for what these keys brought.
-    pub(super) fn begin(&mut self, dirty: &Dirty, revision: u64) -> ChangeId {
+    pub(super) fn begin(&mut self, changes: &ModelChanges, revision: u64) -> ChangeId {
         let change = self.next_change();
-        self.describe_store(dirty, change);
+        self.describe_store(changes, change);
         self.remember(change, revision);
         change
     }
 
     /// What routing makes of it; `None`: nothing.
-    fn recompute(&mut self, dirty: &Dirty, revision: u64) -> Option<ChangeId> {
+    fn recompute(&mut self, changes: &ModelChanges, revision: u64) -> Option<ChangeId> {
         let (planner, for_kernel) = match &mut self.planner {
             Some(planner) => {
-                let became = planner.update(&self.model, dirty);
+                let became = planner.update(&self.model, changes);
                 if became.is_empty() {
                     return None;
                 }
@@ -538,7 +538,7 @@ impl Core {
             none => (none.insert(Planner::new(&self.model, self.node.clone())), true),
         };
         let intent = Arc::new(planner.intent().clone());
-        let change = self.begin(dirty, revision);
+        let change = self.begin(changes, revision);
         self.describe(&intent, change, revision);
         self.out.push(Effect::Routing(Arc::clone(&intent)));
         // Endpoints come and go by the hundred, and peers by the thousand: none of it is in what the kernel thread reads.

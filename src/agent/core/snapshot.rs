@@ -33,7 +33,7 @@ impl Core {
         let own = [own(IpFamily::V4, self.node.ip4), own(IpFamily::V6, self.node.ip6)];
         let mut rivals = Vec::new();
         for addr in own.into_iter().flatten() {
-            let others = self.model.hosts_at(addr).filter(|(host, _)| *host != self.model.node());
+            let others = self.model.hosts_by_address(addr).filter(|(host, _)| *host != self.model.node());
             rivals.extend(others.map(|(host, _)| (addr, host.to_owned())));
         }
         rivals
@@ -41,7 +41,7 @@ impl Core {
 
     /// Why the value of this key is not what is in force.
     pub(in crate::agent) fn model_problem(&self, key: &str) -> Option<String> {
-        self.model.problems().find(|p| p.key == key).map(|p| p.error.clone())
+        self.model.invalid_keys().find(|p| p.key == key).map(|p| p.error.clone())
     }
 
     /// A copy of what the core knows, for `status` and metrics.
@@ -68,7 +68,7 @@ impl Core {
             keys: self.keys,
             invalid: self
                 .model
-                .problems()
+                .invalid_keys()
                 .map(|p| InvalidObject { key: p.key.clone(), error: p.error.clone(), revision: p.revision })
                 .collect(),
             running: self.running(),

@@ -176,8 +176,11 @@ fn a_restart_on_a_wiped_store_runs_from_the_cache_and_trusts_nothing_new() {
     let mut core = core();
     let mut entries = main_entries();
     entries.push(kv(BLOCK, &block(), 1));
-    let cached =
-        Cached { snapshot: snapshot("a", 1, entries), saved: std::time::SystemTime::UNIX_EPOCH, torn: None };
+    let cached = Cached {
+        snapshot: snapshot("a", 1, entries),
+        saved: std::time::SystemTime::UNIX_EPOCH,
+        truncated: None,
+    };
     assert!(feed(&mut core, FeedEvent::Cached(cached)).is_empty(), "the store may answer in a moment");
     let wiped = FeedEvent::Snapshot { snapshot: snapshot("b", 1, Vec::new()), generation: 1 };
     let effects = feed(&mut core, wiped);
@@ -194,7 +197,7 @@ fn a_start_while_the_store_is_away_runs_from_the_cache_and_follows_the_store_lat
     let cached = Cached {
         snapshot: snapshot("a", 1, entries.clone()),
         saved: std::time::SystemTime::UNIX_EPOCH,
-        torn: None,
+        truncated: None,
     };
     feed(&mut core, FeedEvent::Cached(cached));
     let effects = give(&mut core, Input::StoreTimeout);

@@ -16,7 +16,7 @@ use crate::api::status::{ApiError, RouteGet};
 
 /// The endpoint that has an address, and the host whose own it is.
 fn whose(picture: &Picture<'_>, addr: IpAddr) -> (Option<EndpointDetail>, Option<String>) {
-    let host = picture.model.hosts_at(addr).next().map(|(name, _)| name.to_owned());
+    let host = picture.model.hosts_by_address(addr).next().map(|(name, _)| name.to_owned());
     (picture.endpoint(&addr.to_string()).ok(), host)
 }
 

@@ -123,7 +123,7 @@ impl Core {
     /// For one scrape.
     pub(super) fn scraped(&self, per_peer: PerPeer, now: Instant) -> CoreScrape {
         let mut invalid = BTreeMap::new();
-        for problem in self.model.problems() {
+        for problem in self.model.invalid_keys() {
             *invalid.entry(counters::kind(&problem.key)).or_default() += 1;
         }
         let mut scrape = CoreScrape {
@@ -251,7 +251,7 @@ impl Core {
     }
 
     fn count_known(&self) -> Known {
-        let census = self.model.census();
+        let census = self.model.object_counts();
         let mut known = Known { hosts: census.hosts, ..Known::default() };
         for (key, _) in self.model.policy_resources() {
             match key {

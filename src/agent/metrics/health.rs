@@ -91,7 +91,7 @@ pub(super) fn write(page: &mut Page, live: &Live, scrape: &Scrape) {
         family.observed(&[("loop", "core")], &core.measures.turns);
     }
     if let Some(bgp) = &scrape.bgp {
-        family.observed(&[("loop", "speaker")], &bgp.measures.turns);
+        family.observed(&[("loop", "speaker")], &bgp.measures.iterations);
     }
     if let Some(kernel) = kernel {
         family.observed(&[("loop", "kernel")], &kernel.measures.turns);

@@ -85,7 +85,7 @@ fn suspects(page: &mut Page, core: &CoreScrape) {
 }
 
 fn requests(page: &mut Page) {
-    let meter = metrics::meter();
+    let meter = metrics::metrics();
     let requests = meter.requests.read();
     let mut family = page.counter(
         "tortie_ipam_requests_total",

@@ -3,7 +3,7 @@
 use super::KernelScrape;
 use crate::agent::metrics::exposition::{Family, Page, n, unix_before};
 use crate::agent::observe::Judged;
-use crate::foreign::{Plane, Verdict};
+use crate::foreign::{CompareResult, Plane};
 use tortie_kernel::{DriftCounts, OPS, RESULTS};
 
 pub(super) fn write(page: &mut Page, kernel: &KernelScrape, judged: Option<&Judged>, protocol: u8) {
@@ -72,9 +72,9 @@ fn drift(page: &mut Page, kernel: &KernelScrape, judged: Option<&Judged>) {
     );
     if let Some(judged) = judged {
         for plane in Plane::ALL {
-            let tally = judged.judgement.tally(plane);
-            for verdict in [Verdict::Missing, Verdict::Extra, Verdict::Different] {
-                family.count(&[("plane", plane.as_str()), ("kind", verdict.as_str())], tally.of(verdict));
+            let counts = judged.judgement.counts(plane);
+            for verdict in [CompareResult::Missing, CompareResult::Extra, CompareResult::Different] {
+                family.count(&[("plane", plane.as_str()), ("kind", verdict.as_str())], counts.of(verdict));
             }
         }
     } else {
@@ -85,7 +85,7 @@ fn drift(page: &mut Page, kernel: &KernelScrape, judged: Option<&Judged>) {
         "Objects of BIRD and Felix of which it cannot be known whether they differ; 0 without --kernel observe",
     );
     for plane in Plane::ALL {
-        let count = judged.map_or(0, |judged| judged.judgement.tally(plane).not_judged);
+        let count = judged.map_or(0, |judged| judged.judgement.counts(plane).not_compared);
         family.count(&[("plane", plane.as_str())], count);
     }
     page.counter("tortie_drift_repairs_total", "Own objects put back after somebody else changed them")

@@ -58,16 +58,16 @@ pub(in crate::agent) fn run(
         }),
         None => Change::Delete { key: request.key.clone() },
     };
-    let dirty = model.apply(&Delta { revision, changes: vec![change] });
+    let changes = model.apply(&Delta { revision, changes: vec![change] });
     if request.value.is_some()
-        && let Some(problem) = model.problems().find(|problem| problem.key == request.key)
+        && let Some(problem) = model.invalid_keys().find(|problem| problem.key == request.key)
     {
         return Err(invalid(format!("{}: {}", request.key, problem.error)));
     }
     let mut after = before.clone();
-    let delta = after.engine.update(&model, &dirty.touched);
+    let delta = after.engine.update(&model, &changes.touched);
     delta.apply(&mut after.ruleset);
-    if Globals::may_differ(&dirty) {
+    if Globals::may_differ(&changes) {
         after.globals = Globals::of(&model).into();
     }
     let answer = DryRun {
@@ -166,7 +166,9 @@ fn touched(before: &Ruleset, after: &Ruleset, delta: &RulesetDelta) -> Vec<Strin
 
 fn texts(chain: Option<&Arc<Chain>>) -> Vec<String> {
     match chain {
-        Some(chain) if chain.closed.is_some() => chain.closed.iter().map(ToString::to_string).collect(),
+        Some(chain) if chain.fail_closed.is_some() => {
+            chain.fail_closed.iter().map(ToString::to_string).collect()
+        }
         Some(chain) => chain.rules.iter().map(ToString::to_string).collect(),
         None => Vec::new(),
     }

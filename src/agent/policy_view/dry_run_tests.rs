@@ -1,7 +1,7 @@
 //! What a write would change, on a small host.
 
 use super::*;
-use tortie_engine::model::Part;
+use tortie_engine::model::WatchPart;
 use tortie_store::Snapshot;
 
 const POLICY: &str = "/calico/v1/policy/tier/default/policy/db-in";
@@ -38,7 +38,7 @@ fn model() -> Model {
     };
     let entries = entries.into_iter().map(kv).collect();
     model.replace(
-        Part::Main,
+        WatchPart::Main,
         &Snapshot { revision: 7, store_id: "a".to_owned(), entries, ..Snapshot::default() },
     );
     model

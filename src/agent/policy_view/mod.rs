@@ -20,7 +20,7 @@ use crate::api::policy::{
     TraceQuery,
 };
 use crate::api::status::ApiError;
-use tortie_engine::model::{Model, Part};
+use tortie_engine::model::{Model, WatchPart};
 use tortie_engine::policy::{Chain, ChainId, Direction, EndpointPolicy, Globals, Ruleset, Source, Stages};
 use tortie_kernel::EndpointCondition;
 use tortie_store::Snapshot;
@@ -56,7 +56,7 @@ impl Offline {
     #[must_use]
     pub fn of(node: &str, snapshot: &Snapshot) -> Self {
         let mut model = Model::new(node);
-        model.replace(Part::Main, snapshot);
+        model.replace(WatchPart::Main, snapshot);
         Self::from_model(model)
     }
 
@@ -72,7 +72,7 @@ impl Offline {
     pub fn trace(&self, query: &TraceQuery) -> Result<Trace, ApiError> {
         let asked = Asked::read(&self.picture(), query)?;
         let found = asked.follow(&asked.excerpt(&self.model)?)?;
-        let walked = found.halves.iter().map(|half| packet::stored(self.model.node(), half)).collect();
+        let walked = found.host_paths.iter().map(|half| packet::stored(self.model.node(), half)).collect();
         Ok(asked.answer(&found, walked, false))
     }
 
@@ -177,7 +177,9 @@ impl Picture<'_> {
     pub(super) fn names_of(&self, addrs: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, String> {
         let mut names: BTreeMap<IpAddr, String> = BTreeMap::new();
         for addr in addrs {
-            names.extend(self.model.hosts_at(*addr).next().map(|(host, _)| (*addr, format!("host {host}"))));
+            names.extend(
+                self.model.hosts_by_address(*addr).next().map(|(host, _)| (*addr, format!("host {host}"))),
+            );
         }
         for (key, value) in self.model.endpoint_resources() {
             for net in addresses_of(value) {
@@ -380,7 +382,7 @@ impl Picture<'_> {
             return String::new();
         }
         let key = key.to_string();
-        let found = self.model.problems().find(|problem| problem.key == key);
+        let found = self.model.invalid_keys().find(|problem| problem.key == key);
         found.map_or_else(|| "its value cannot be read".to_owned(), |problem| problem.error.clone())
     }
 
@@ -469,7 +471,7 @@ impl Picture<'_> {
         ChainRules {
             name: id.source.to_string(),
             rules: chain.map(|c| c.rules.iter().map(ToString::to_string).collect()).unwrap_or_default(),
-            closed: chain.and_then(|chain| chain.closed).map(|why| why.to_string()),
+            closed: chain.and_then(|chain| chain.fail_closed).map(|why| why.to_string()),
         }
     }
 }

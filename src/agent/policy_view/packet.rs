@@ -13,7 +13,9 @@ use crate::agent::policy_view::{Picture, addresses_of, endpoint_name};
 use crate::api::policy::{Trace, TraceEnd, TraceHost, TraceQuery};
 use crate::api::status::ApiError;
 use tortie_engine::model::Model;
-use tortie_engine::policy::path::{self, Change, Excerpt, Half, Node, OUTSIDE, Party, Place, Probe, Routes};
+use tortie_engine::policy::path::{
+    self, Change, Excerpt, HostPath, Node, OUTSIDE, Party, Place, ProbePacket, Routes,
+};
 use tortie_engine::policy::{Globals, Verdict, host_interfaces};
 use tortie_kernel::KernelView;
 
@@ -25,7 +27,7 @@ const EPHEMERAL: u16 = 49_152;
 pub(in crate::agent) struct Asked {
     from: Party,
     to: Party,
-    probe: Probe,
+    probe: ProbePacket,
     ends: [TraceEnd; 2],
     what: String,
 }
@@ -73,7 +75,7 @@ impl Asked {
             (None, Some((kind, code))) => format!("{protocol} type {kind} code {code}"),
             (None, None) => protocol.to_string(),
         };
-        let probe = Probe { protocol: protocol.number(), ports, icmp };
+        let probe = ProbePacket { protocol: protocol.number(), ports, icmp };
         Ok(Self { from, to, probe, ends: [from_end, to_end], what })
     }
 
@@ -109,7 +111,7 @@ impl Asked {
         let by = decided
             .map_or_else(String::new, |(host, path, _)| format!("{} on {}", trace::by(path), host.host));
         let verdict = if denied.is_some() { "deny" } else { "allow" };
-        let mut not_looked_at: Vec<String> = found.unseen.iter().map(ToString::to_string).collect();
+        let mut not_looked_at: Vec<String> = found.not_evaluated.iter().map(ToString::to_string).collect();
         if live && let Some(first) = not_looked_at.first_mut() {
             "other hosts' kernels; connections that are there already, rules of other programs, sockets"
                 .clone_into(first);
@@ -142,7 +144,7 @@ impl Asked {
 }
 
 /// A part of the way as the store has it.
-pub(in crate::agent) fn stored(node: &str, half: &Half) -> Walked {
+pub(in crate::agent) fn stored(node: &str, half: &HostPath) -> Walked {
     let here = half.host == node;
     let host = trace::host(&half.host, here, half.outer, &half.path, &half.ruleset);
     (host, half.path.clone(), half.closest.clone())
@@ -153,7 +155,7 @@ pub(in crate::agent) fn live(
     view: &KernelView<'_>,
     node: &str,
     globals: &Arc<Globals>,
-    half: &Half,
+    half: &HostPath,
 ) -> Walked {
     let ruleset = view.ruleset().unwrap_or(&half.ruleset);
     let interfaces = view.interfaces();
@@ -205,7 +207,7 @@ fn party(picture: &Picture<'_>, name: &str, family: Option<IpFamily>) -> Result<
         endpoint: key.map(endpoint_name),
         host: host.map(str::to_owned),
     };
-    let host_of = |addr: IpAddr| picture.model.hosts_at(addr).next().map(|(host, _)| host);
+    let host_of = |addr: IpAddr| picture.model.hosts_by_address(addr).next().map(|(host, _)| host);
     if let Ok(addr) = name.parse::<IpAddr>() {
         if family.is_some_and(|family| family != IpFamily::of(addr)) {
             return Err(invalid(format!("{addr} is of the other family: icmp is IPv4, icmpv6 is IPv6")));

@@ -10,7 +10,7 @@ use tortie_config::selector::Expr;
 
 use crate::agent::policy_view::endpoint_name;
 use crate::api::policy::{TraceEnd, TraceHost, TraceRule, TraceStep};
-use tortie_engine::policy::path::{Change, Fix, OUTSIDE, Path, Place, Reason, Stage, Step, Which};
+use tortie_engine::policy::path::{Change, Fix, OUTSIDE, Path, Place, Reason, Side, Stage, Step};
 use tortie_engine::policy::{
     ChainId, Decider, Decision, EndpointPolicy, Packet, Ruleset, SetId, Stages, Verdict,
 };
@@ -73,13 +73,13 @@ pub(in crate::agent) fn change(
 ) -> String {
     let (list, rule) = (&change.chain, change.rule.unwrap_or_default());
     // One whose address was translated is not whom the rule sees.
-    let who = |which: Which| match which {
-        Which::Source if packet.src == src => from.endpoint.as_deref(),
-        Which::Source => None,
-        Which::Destination => to.endpoint.as_deref(),
+    let who = |which: Side| match which {
+        Side::Source if packet.src == src => from.endpoint.as_deref(),
+        Side::Source => None,
+        Side::Destination => to.endpoint.as_deref(),
     };
     let (end, addr) = match &change.fix {
-        Fix::Select(Which::Destination, _) | Fix::Deselect(Which::Destination, _) => ("dst", packet.dst),
+        Fix::Select(Side::Destination, _) | Fix::Deselect(Side::Destination, _) => ("dst", packet.dst),
         _ => ("src", packet.src),
     };
     match &change.fix {
@@ -281,7 +281,7 @@ impl Asked<'_> {
                 outcome: outcome.map(str::to_owned),
             });
         };
-        if let Some(closed) = chain.and_then(|chain| chain.closed) {
+        if let Some(closed) = chain.and_then(|chain| chain.fail_closed) {
             said(None, closed.to_string(), Some("deny"));
             return After::Decided;
         }

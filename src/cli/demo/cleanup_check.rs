@@ -17,7 +17,7 @@ pub(super) fn nothing_left(namespaces: &[String], state_dir: &str) -> Check {
     check("nothing_left", || {
         let begin = Instant::now();
         if namespaces.is_empty() {
-            return Err("the inner part never told its namespaces".to_owned());
+            return Err("the inner process never reported its namespaces".to_owned());
         }
         let names: HashSet<&str> = namespaces.iter().map(String::as_str).collect();
         loop {

@@ -11,7 +11,7 @@ use super::network::{Network, ROUTER, Spec};
 use super::probe;
 use crate::cli::failure::Failure;
 
-/// What the inner part tells the parent, one JSON object a line.
+/// Events that the inner process sends to the parent, one JSON object a line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "camelCase")]
 pub(super) enum Event {
@@ -56,29 +56,33 @@ pub(super) enum Event {
 
 /// What is broken on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Break {
+pub(super) enum Fault {
     /// The router is killed before its table is looked at
     RouterStopped,
     /// A route is deleted while its agent is stopped and cannot repair it
     RouteDeleted,
 }
 
-pub(super) fn run(spec: Spec, breaking: Option<Break>) -> Result<(), Failure> {
+pub(super) fn run(spec: Spec, breaking: Option<Fault>) -> Result<(), Failure> {
     match demo(spec, breaking) {
         Ok(net) => {
-            tell(&Event::Done);
+            send_event(&Event::Done);
             let mut rest = Vec::new();
             let _ = std::io::stdin().read_to_end(&mut rest);
             net.running.down().map_err(crate::cli::lab::failure)
         }
         Err(failure) => {
-            tell(&Event::Failed { exit: failure.exit as u8, code: failure.code.clone(), text: failure.text });
+            send_event(&Event::Failed {
+                exit: failure.exit as u8,
+                code: failure.code.clone(),
+                text: failure.text,
+            });
             Ok(())
         }
     }
 }
 
-fn tell(event: &Event) {
+fn send_event(event: &Event) {
     let Ok(mut text) = serde_json::to_string(event) else { return };
     text.push('\n');
     let mut out = std::io::stdout().lock();
@@ -86,7 +90,7 @@ fn tell(event: &Event) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-fn demo(spec: Spec, breaking: Option<Break>) -> Result<Network, Failure> {
+fn demo(spec: Spec, breaking: Option<Fault>) -> Result<Network, Failure> {
     if let Err(error) = tortie_topology::run::loopback_up() {
         return Err(Failure::new(
             crate::cli::Exit::Permission,
@@ -98,19 +102,19 @@ fn demo(spec: Spec, breaking: Option<Break>) -> Result<Network, Failure> {
     let mut net = Network::up(spec, &mut |_| ())?;
     let begin = net.begin;
     let line = |text: String, ok: Option<bool>| {
-        tell(&Event::Line { seconds: begin.elapsed().as_secs_f64(), text, ok });
+        send_event(&Event::Line { seconds: begin.elapsed().as_secs_f64(), text, ok });
     };
-    tell(&Event::Namespaces { names: namespaces(&net) });
+    send_event(&Event::Namespaces { names: namespaces(&net) });
     let nodes: Vec<&str> = net.hosts.iter().map(|h| h.name.as_str()).chain([ROUTER]).collect();
     let at = net.linked.as_secs_f64();
-    tell(&Event::Line {
+    send_event(&Event::Line {
         seconds: at,
         text: format!("namespaces {} + links", nodes.join(" ")),
         ok: Some(true),
     });
     let seconds = net.started.duration_since(begin).as_secs_f64();
     let text = format!("agents started on host1-{}, one embedded store", net.hosts.len());
-    tell(&Event::Line { seconds, text, ok: Some(true) });
+    send_event(&Event::Line { seconds, text, ok: Some(true) });
     match router.version(&net) {
         Ok(version) => line(format!("router: {version}"), Some(true)),
         Err(error) => line(format!("router: {error}"), Some(false)),
@@ -119,13 +123,13 @@ fn demo(spec: Spec, breaking: Option<Break>) -> Result<Network, Failure> {
     if router == super::Router::Tortie {
         sockets.push(ROUTER.to_owned());
     }
-    tell(&Event::Up { nodes: sockets });
+    send_event(&Event::Up { nodes: sockets });
 
     let limits = Limits::default();
     let broken = Limits { start: Duration::from_secs(2), ..limits };
     let report = |text: &str, check: Check| {
         line(text.to_owned(), Some(check.ok));
-        tell(&Event::Check(check));
+        send_event(&Event::Check(check));
     };
 
     let check = checks::check("sessions_established", || checks::sessions_established(&net, &limits));
@@ -134,19 +138,19 @@ fn demo(spec: Spec, breaking: Option<Break>) -> Result<Network, Failure> {
     let peers = net.hosts.len() * families;
     report(&format!("BGP: mesh {mesh}, router {peers} sessions Established"), check);
 
-    if breaking == Some(Break::RouteDeleted) {
+    if breaking == Some(Fault::RouteDeleted) {
         hold_and_delete(&mut net)?;
     }
     let start = if breaking.is_some() { &broken } else { &limits };
     let check = checks::check("blocks_in_every_kernel", || checks::blocks_in_every_kernel(&net, start));
     report("every block in every other kernel", check);
     show_kernel(&net);
-    if breaking == Some(Break::RouteDeleted) {
+    if breaking == Some(Fault::RouteDeleted) {
         let host = net.hosts.first().map(|h| h.name.clone()).unwrap_or_default();
         net.running.signal(&host, Victim::Command, Signal::CONT).map_err(crate::cli::lab::failure)?;
     }
 
-    if breaking == Some(Break::RouterStopped) {
+    if breaking == Some(Fault::RouterStopped) {
         net.running.kill(ROUTER, Victim::Everything).map_err(crate::cli::lab::failure)?;
         line(format!("{} killed on purpose", router.name()), None);
     }
@@ -179,7 +183,7 @@ fn show_kernel(net: &Network) {
     let router = super::network::ROUTER_V4.to_string();
     for route in routes.iter().filter(|r| r.kind.is_none() && r.is_ours()) {
         let mark = if route.gateway.as_ref() == Some(&router) { "   <- learned from the router" } else { "" };
-        tell(&Event::Detail { text: format!("{}: {route}{mark}", host.name) });
+        send_event(&Event::Detail { text: format!("{}: {route}{mark}", host.name) });
     }
 }
 
@@ -202,7 +206,7 @@ fn hold_and_delete(net: &mut Network) -> Result<(), Failure> {
     let seconds = net.begin.elapsed().as_secs_f64();
     let text =
         format!("{host}: {block} deleted on purpose, its agent held ({} ms)", begin.elapsed().as_millis());
-    tell(&Event::Line { seconds, text, ok: None });
+    send_event(&Event::Line { seconds, text, ok: None });
     Ok(())
 }
 

@@ -40,7 +40,7 @@ use super::Context;
 use super::failure::{Exit, Failure};
 use super::lab::{self, own_program};
 use super::output::{self, Format};
-use crate::cli::demo::inner::{Break, Event};
+use crate::cli::demo::inner::{Event, Fault};
 
 /// Where the lab keeps its state; inside, /run is a file system of its own.
 const STATE_DIR: &str = "/run/tortie-demo";
@@ -54,10 +54,10 @@ pub(super) struct DemoCommand {
     /// How many hosts, 2 to 20
     #[arg(long, value_name = "N", default_value = "3")]
     hosts: usize,
-    /// The router beside them [default: the first of bird, gobgp, frr, openbgpd that is here, else tortie]
+    /// The router next to them [default: the first of bird, gobgp, frr, openbgpd that is here, else tortie]
     #[arg(long, value_enum)]
     router: Option<Router>,
-    /// IPv6 beside IPv4
+    /// IPv6 in addition to IPv4
     #[arg(long)]
     v6: bool,
     /// Only run the checks; exit 1 when one fails
@@ -65,10 +65,10 @@ pub(super) struct DemoCommand {
     assert: bool,
     /// Break something, so that its check fails
     #[arg(long = "break", value_enum, hide = true)]
-    breaking: Option<Break>,
+    breaking: Option<Fault>,
     /// Build and check here: this process is inside already
     #[arg(long, hide = true)]
-    inside: bool,
+    inner: bool,
     /// Only one user exists
     #[arg(long, hide = true, requires = "inside")]
     rootless: bool,
@@ -105,7 +105,7 @@ pub(super) fn run(context: &Context, command: &DemoCommand) -> Result<(), Failur
             command.hosts
         )));
     }
-    if command.inside {
+    if command.inner {
         let spec = Spec {
             hosts: command.hosts,
             router: command.router.unwrap_or(Router::Tortie),
@@ -121,12 +121,12 @@ pub(super) fn run(context: &Context, command: &DemoCommand) -> Result<(), Failur
 }
 
 /// Prints for people or keeps silent.
-struct Teller {
+struct Progress {
     /// Where the timeline goes: standard output, or nowhere when machines read.
     people: bool,
 }
 
-impl Teller {
+impl Progress {
     fn say(&self, text: &str) {
         if self.people {
             let _ = output::write_out(&format!("{text}\n"));
@@ -158,10 +158,10 @@ fn outside(context: &Context, command: &DemoCommand) -> Result<(), Failure> {
     let rootless = matches!(sandbox, Sandbox::Rootless { .. });
     let program = own_program()?;
     let router = choose(command.router, rootless, &program)?;
-    let teller = Teller { people: format.is_text() };
+    let progress = Progress { people: format.is_text() };
     let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let how = if rootless { "rootless; everything vanishes on exit" } else { "everything vanishes on exit" };
-    teller.say(&format!(
+    progress.say(&format!(
         "tortie demo: {}, 1 router ({}), {}          ({how})\n",
         plural(command.hosts, "host"),
         router.name(),
@@ -172,11 +172,13 @@ fn outside(context: &Context, command: &DemoCommand) -> Result<(), Failure> {
     let page = page::serve(hosts.clone())
         .map_err(|e| Failure::new(Exit::Permission, "page", format!("no loopback port for the page: {e}")))?;
     let mut outcome = Outcome::default();
-    follow(&mut child, &teller, &hosts, page, &mut outcome);
-    let stays =
-        !command.assert && teller.people && std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    follow(&mut child, &progress, &hosts, page, &mut outcome);
+    let stays = !command.assert
+        && progress.people
+        && std::io::stdin().is_terminal()
+        && std::io::stdout().is_terminal();
     if outcome.done && stays {
-        summary(&teller, &outcome.checks, Some(page));
+        summary(&progress, &outcome.checks, Some(page));
         wait_for_q();
     }
     // Its standard input ends: it takes the network down and goes.
@@ -194,12 +196,12 @@ fn outside(context: &Context, command: &DemoCommand) -> Result<(), Failure> {
         ));
     }
     let left = cleanup_check::nothing_left(&outcome.namespaces, STATE_DIR);
-    teller.say(&format!("        nothing left: {:<58} {}", "", if left.ok { "ok" } else { "FAILED" }));
+    progress.say(&format!("        nothing left: {:<58} {}", "", if left.ok { "ok" } else { "FAILED" }));
     if !left.ok {
-        teller.say(&format!("          {}", left.evidence));
+        progress.say(&format!("          {}", left.evidence));
     }
     outcome.checks.push(left);
-    report(format, &teller, &outcome.checks)
+    report(format, &progress, &outcome.checks)
 }
 
 fn choose(wanted: Option<Router>, rootless: bool, program: &Path) -> Result<Router, Failure> {
@@ -248,8 +250,8 @@ fn spawn(sandbox: Sandbox, program: &Path, command: &DemoCommand, router: Router
         inner.arg("--rootless");
     }
     match command.breaking {
-        Some(Break::RouterStopped) => inner.args(["--break", "router-stopped"]),
-        Some(Break::RouteDeleted) => inner.args(["--break", "route-deleted"]),
+        Some(Fault::RouterStopped) => inner.args(["--break", "router-stopped"]),
+        Some(Fault::RouteDeleted) => inner.args(["--break", "route-deleted"]),
         None => &mut inner,
     };
     // The agents inside must not take this machine's settings for theirs.
@@ -268,7 +270,13 @@ fn spawn(sandbox: Sandbox, program: &Path, command: &DemoCommand, router: Router
 }
 
 /// Reads the inner part's events until it is done or gone.
-fn follow(child: &mut Child, teller: &Teller, hosts: &page::Hosts, page: SocketAddr, outcome: &mut Outcome) {
+fn follow(
+    child: &mut Child,
+    progress: &Progress,
+    hosts: &page::Hosts,
+    page: SocketAddr,
+    outcome: &mut Outcome,
+) {
     let Some(stdout) = child.stdout.take() else { return };
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
         let Ok(event) = serde_json::from_str::<Event>(&line) else {
@@ -276,8 +284,8 @@ fn follow(child: &mut Child, teller: &Teller, hosts: &page::Hosts, page: SocketA
             continue;
         };
         match event {
-            Event::Line { seconds, text, ok } => teller.line(seconds, &text, ok),
-            Event::Detail { text } => teller.say(&format!("          {text}")),
+            Event::Line { seconds, text, ok } => progress.line(seconds, &text, ok),
+            Event::Detail { text } => progress.say(&format!("          {text}")),
             Event::Up { nodes } => {
                 if let Some(inner) = cleanup_check::inner_process(child.id()) {
                     let root = PathBuf::from(format!("/proc/{inner}/root{STATE_DIR}"));
@@ -288,7 +296,7 @@ fn follow(child: &mut Child, teller: &Teller, hosts: &page::Hosts, page: SocketA
             Event::Check(check) => {
                 // What the kernels have learned is shown line by line.
                 if !check.ok || check.name != "blocks_in_every_kernel" {
-                    teller.say(&format!("          {}", shortened(&check)));
+                    progress.say(&format!("          {}", shortened(&check)));
                 }
                 outcome.checks.push(check);
             }
@@ -354,13 +362,13 @@ fn exit_of(number: u8) -> Exit {
     all.into_iter().find(|e| *e as u8 == number).unwrap_or(Exit::No)
 }
 
-fn summary(teller: &Teller, checks: &[Check], page: Option<SocketAddr>) {
+fn summary(progress: &Progress, checks: &[Check], page: Option<SocketAddr>) {
     let good = checks.iter().filter(|c| c.ok).count();
     let mut text = format!("\n{good} of {} checks passed.", checks.len());
     if let Some(page) = page {
         text += &format!("  Page: http://{page}   Shell on a host: tortie demo sh host1   Quit: q");
     }
-    teller.say(&text);
+    progress.say(&text);
 }
 
 /// Until a line that begins with q, or the end of the terminal.
@@ -377,9 +385,9 @@ struct Report<'a> {
     checks: &'a [Check],
 }
 
-fn report(format: Format, teller: &Teller, checks: &[Check]) -> Result<(), Failure> {
+fn report(format: Format, progress: &Progress, checks: &[Check]) -> Result<(), Failure> {
     if format.is_text() {
-        summary(teller, checks, None);
+        summary(progress, checks, None);
     } else {
         output::print(format, &Report { checks }, |_, _| ())?;
     }

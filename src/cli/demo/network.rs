@@ -185,14 +185,14 @@ impl Spec {
                 ),
                 format!("ip route add 169.254.1.1 dev {UPLINK} scope link"),
             ];
-            let mut inside = vec![
+            let mut inner = vec![
                 "ip route add 169.254.1.1 dev eth1 scope link".to_owned(),
                 "ip route add default via 169.254.1.1 dev eth1".to_owned(),
             ];
             for address in &workload.addresses {
                 // The agent may have been sooner.
                 exec.push(format!("ip route replace {address} dev {cali}"));
-                inside.insert(
+                inner.insert(
                     0,
                     format!(
                         "ip addr add {} dev eth1{}",
@@ -203,7 +203,7 @@ impl Spec {
             }
             if self.v6 {
                 exec.push(format!("ip addr add fe80::1/64 dev {cali} nodad"));
-                inside.push("ip route add default via fe80::1 dev eth1".to_owned());
+                inner.push("ip route add default via fe80::1 dev eth1".to_owned());
             }
             let list = |commands: &[String]| {
                 commands.iter().map(|c| format!("\"{c}\"")).collect::<Vec<_>>().join(", ")
@@ -214,7 +214,7 @@ impl Spec {
                  \"__clabNodeDir__/run:/run/tortie\"], env: {{TORTIE_DATASTORE: \"{datastore}\", TORTIE_NODE: {name}}}, \
                  exec: [{}]}}\n    {work}: {{image: tortie, cmd: sleep infinity, exec: [{}]}}\n",
                 list(&exec),
-                list(&inside)
+                list(&inner)
             );
             link(name, addresses(host.v4, host.v6), &mut links);
             let _ = writeln!(links, "    - {{endpoints: [\"{name}:{cali}\", \"{work}:eth1\"]}}");
@@ -400,7 +400,7 @@ impl Network {
         let begin = Instant::now();
         match self.runtime.block_on(self.store.0.commit(txn)) {
             Ok(Outcome::Committed(_)) => Ok(begin),
-            Ok(Outcome::Conflict) => Err("somebody else wrote in the same moment".to_owned()),
+            Ok(Outcome::Conflict) => Err("another process wrote in the same moment".to_owned()),
             Err(e) => Err(e.to_string()),
         }
     }
@@ -436,7 +436,7 @@ async fn fill(url: &str, content: &[(String, Vec<u8>)]) -> Result<Arc<dyn Store>
         |(key, value): &(String, Vec<u8>)| Op::Put { key: key.clone(), value: value.clone(), lease: None };
     for txn in tortie_store::split(content.iter().map(put))? {
         if store.commit(txn).await? == Outcome::Conflict {
-            return Err(Failure::new(Exit::No, "conflict", "somebody else writes the demo's store"));
+            return Err(Failure::new(Exit::No, "conflict", "another process writes the demo's store"));
         }
     }
     Ok(store)

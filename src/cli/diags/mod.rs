@@ -134,7 +134,7 @@ pub(super) async fn run(context: &Context, command: &DiagsCommand) -> Result<(),
     partial(agent_away, store_away)
 }
 
-/// A part of the answer is an answer; whoever asked is told.
+/// A part of the answer is an answer; the caller is notified.
 fn partial(agent_away: bool, store_away: bool) -> Result<(), Failure> {
     let who = match (agent_away, store_away) {
         (false, false) => return Ok(()),

@@ -4,14 +4,14 @@ use serde::Serialize;
 
 use crate::agent;
 use crate::api::status::Problem;
-use crate::cli::doctor::host_state::{PORTS, Seen};
+use crate::cli::doctor::host_state::{HostState, PORTS};
 use crate::cli::failure::Exit;
 use tortie_kernel::{Ability, Outcome};
 
 /// How one thing is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(in crate::cli) enum Verdict {
+pub(in crate::cli) enum CheckResult {
     /// It works.
     Ok,
     /// It works, and may surprise.
@@ -22,7 +22,7 @@ pub(in crate::cli) enum Verdict {
     NotTried,
 }
 
-impl Verdict {
+impl CheckResult {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -36,11 +36,11 @@ impl Verdict {
 /// One line of the report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate::cli) struct Finding {
+pub(in crate::cli) struct CheckItem {
     /// Stable, for machines.
     pub(in crate::cli) code: String,
     /// How it is.
-    pub(in crate::cli) result: Verdict,
+    pub(in crate::cli) result: CheckResult,
     /// For people.
     pub(in crate::cli) text: String,
     /// More of it; often empty.
@@ -53,36 +53,36 @@ pub(in crate::cli) struct Finding {
 
 /// Collects findings.
 #[derive(Debug, Default)]
-struct Findings(Vec<Finding>);
+struct CheckItems(Vec<CheckItem>);
 
-impl Findings {
-    fn say(&mut self, result: Verdict, code: &str, text: impl Into<String>, fix: Option<&str>) {
+impl CheckItems {
+    fn add(&mut self, result: CheckResult, code: &str, text: impl Into<String>, fix: Option<&str>) {
         let fix = fix.map(str::to_owned);
         let finding =
-            Finding { code: code.to_owned(), result, text: text.into(), detail: String::new(), fix };
+            CheckItem { code: code.to_owned(), result, text: text.into(), detail: String::new(), fix };
         self.0.push(finding);
     }
 
     fn ok(&mut self, code: &str, text: impl Into<String>) {
-        self.say(Verdict::Ok, code, text, None);
+        self.add(CheckResult::Ok, code, text, None);
     }
 
     fn warn(&mut self, code: &str, text: impl Into<String>, fix: &str) {
-        self.say(Verdict::Warn, code, text, Some(fix));
+        self.add(CheckResult::Warn, code, text, Some(fix));
     }
 
     fn fail(&mut self, code: &str, text: impl Into<String>, fix: &str) {
-        self.say(Verdict::Fail, code, text, Some(fix));
+        self.add(CheckResult::Fail, code, text, Some(fix));
     }
 
     fn skip(&mut self, code: &str, text: impl Into<String>) {
-        self.say(Verdict::NotTried, code, text, None);
+        self.add(CheckResult::NotTried, code, text, None);
     }
 }
 
 /// Judges a host.
-pub(super) fn judge(seen: &Seen) -> Vec<Finding> {
-    let mut found = Findings::default();
+pub(super) fn check(seen: &HostState) -> Vec<CheckItem> {
+    let mut found = CheckItems::default();
     kernel(seen, &mut found);
     sockets(seen, &mut found);
     capabilities(seen, &mut found);
@@ -91,30 +91,32 @@ pub(super) fn judge(seen: &Seen) -> Vec<Finding> {
     store(seen, &mut found);
     agent(seen, &mut found);
     // The agent knows its ways out, and what it may do itself.
-    let told: Vec<&Problem> = match &seen.agent {
+    let reported: Vec<&Problem> = match &seen.agent {
         Some(Ok(status)) => status.problems.iter().filter(|p| p.next == "tortie doctor").collect(),
         _ => Vec::new(),
     };
-    for problem in &told {
-        found.warn(&problem.code, said(problem), &agent::mend(problem));
+    for problem in &reported {
+        found.warn(&problem.code, host_problems(problem), &agent::mend(problem));
     }
-    for problem in agent::judge(&seen.surroundings, None, &seen.role) {
+    for problem in agent::judge(&seen.host_state, None, &seen.role) {
         // What this shell may do is judged above.
-        if problem.code != "missing-capability" && told.iter().all(|told| told.code != problem.code) {
-            found.warn(&problem.code, said(&problem), &agent::mend(&problem));
+        if problem.code != "missing-capability"
+            && reported.iter().all(|reported| reported.code != problem.code)
+        {
+            found.warn(&problem.code, host_problems(&problem), &agent::mend(&problem));
         }
     }
     found.0
 }
 
-fn said(problem: &Problem) -> String {
+fn host_problems(problem: &Problem) -> String {
     format!("{}: {}", problem.subject, problem.text)
 }
 
-fn kernel(seen: &Seen, found: &mut Findings) {
+fn kernel(seen: &HostState, found: &mut CheckItems) {
     let kernel = &seen.kernel;
     let works = |a: &&Ability| matches!(a.outcome, Outcome::Works(_));
-    let (works, rest): (Vec<&Ability>, Vec<&Ability>) = seen.abilities.iter().partition(works);
+    let (works, rest): (Vec<&Ability>, Vec<&Ability>) = seen.kernel_features.iter().partition(works);
     if let Some(Ability { outcome: Outcome::NotTried(why), .. }) = rest.first() {
         let names: Vec<&str> = rest.iter().map(|a| a.name).collect();
         return found.skip("kernel", format!("kernel {kernel}: {why} (not tried: {})", names.join(", ")));
@@ -159,7 +161,7 @@ fn kernel(seen: &Seen, found: &mut Findings) {
     }
 }
 
-fn sockets(seen: &Seen, found: &mut Findings) {
+fn sockets(seen: &HostState, found: &mut CheckItems) {
     let good: Vec<&str> = seen.sockets.iter().filter(|s| s.outcome.is_ok()).map(|s| s.name).collect();
     if !good.is_empty() {
         found.ok("sockets", format!("BGP sockets: {}", good.join(", ")));
@@ -185,7 +187,7 @@ const NEEDED: [(u8, &str, &str); 4] = [
     (21, "CAP_SYS_ADMIN", "the leak check, which enters network namespaces"),
 ];
 
-fn capabilities(seen: &Seen, found: &mut Findings) {
+fn capabilities(seen: &HostState, found: &mut CheckItems) {
     let Some(held) = seen.capabilities else {
         return found.skip("capabilities", "the capabilities of this process cannot be read");
     };
@@ -205,7 +207,7 @@ fn capabilities(seen: &Seen, found: &mut Findings) {
     }
 }
 
-fn ports(seen: &Seen, found: &mut Findings) {
+fn ports(seen: &HostState, found: &mut CheckItems) {
     let runs = matches!(&seen.agent, Some(Ok(_)));
     for port in PORTS {
         let what = if port == 179 { "BGP" } else { "health, metrics and the API" };
@@ -232,8 +234,8 @@ fn ports(seen: &Seen, found: &mut Findings) {
 }
 
 /// Those who did the work before us, and those who would undo it.
-fn others(seen: &Seen, found: &mut Findings) {
-    for rival in &seen.rivals {
+fn others(seen: &HostState, found: &mut CheckItems) {
+    for rival in &seen.other_daemons {
         let text = format!("{} runs (pid {}): two write the same routes and rules", rival.name, rival.pid);
         let fix = match rival.name.as_str() {
             "bgpd" => "stop it before the agent starts: systemctl disable --now bgpd",
@@ -245,7 +247,8 @@ fn others(seen: &Seen, found: &mut Findings) {
         match rules {
             Some(0) => {}
             Some(n) => {
-                let text = format!("{tool} has {n} rules of Felix (cali-*), which still filter beside ours");
+                let text =
+                    format!("{tool} has {n} rules of Felix (cali-*), which still filter in addition to ours");
                 let fix =
                     "tortie migrate adopt takes them away when ours are in force; packets flow meanwhile";
                 found.fail("felix-rules", text, fix);
@@ -267,7 +270,7 @@ fn others(seen: &Seen, found: &mut Findings) {
     }
 }
 
-fn store(seen: &Seen, found: &mut Findings) {
+fn store(seen: &HostState, found: &mut CheckItems) {
     match &seen.store {
         None => {}
         Some(Ok(store)) => {
@@ -303,7 +306,7 @@ fn store(seen: &Seen, found: &mut Findings) {
     }
 }
 
-fn agent(seen: &Seen, found: &mut Findings) {
+fn agent(seen: &HostState, found: &mut CheckItems) {
     if seen.group {
         found.ok("group", "group tortie is there: its members may ask the agent");
     } else {

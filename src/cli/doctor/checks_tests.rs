@@ -2,64 +2,64 @@
 
 use super::super::ports::Owner;
 use super::*;
-use crate::cli::doctor::host_state::{SocketFile, StoreSeen};
+use crate::cli::doctor::host_state::{SocketFile, StoreState};
 
 fn ability(name: &'static str, optional: bool, outcome: Outcome) -> Ability {
     Ability { name, about: "it", needed_for: "work", optional, outcome }
 }
 
 /// A host that is ready for an agent.
-fn good() -> Seen {
-    Seen {
+fn good() -> HostState {
+    HostState {
         kernel: "6.1.0".to_owned(),
-        abilities: vec![
+        kernel_features: vec![
             ability("routes", false, Outcome::Works("in 4.1 ms".to_owned())),
             ability("nft-sets", false, Outcome::Works(String::new())),
         ],
         capabilities: Some(u64::MAX),
         felix_rules: [Some(0), Some(0)],
         group: true,
-        store: Some(Ok(StoreSeen { describe: "sqlite:x".to_owned(), pools: 1, ..StoreSeen::default() })),
+        store: Some(Ok(StoreState { describe: "sqlite:x".to_owned(), pools: 1, ..StoreState::default() })),
         agent: Some(Err((Exit::Unreachable, "no agent".to_owned()))),
-        ..Seen::default()
+        ..HostState::default()
     }
 }
 
-fn wrong(seen: &Seen) -> Vec<(Verdict, String)> {
-    let found = judge(seen);
+fn wrong(seen: &HostState) -> Vec<(CheckResult, String)> {
+    let found = check(seen);
     for finding in &found {
-        let mends = finding.fix.is_some();
-        let needs = matches!(finding.result, Verdict::Warn | Verdict::Fail);
-        assert_eq!(mends, needs, "{finding:?}");
+        let fixes = finding.fix.is_some();
+        let needs = matches!(finding.result, CheckResult::Warn | CheckResult::Fail);
+        assert_eq!(fixes, needs, "{finding:?}");
     }
-    found.into_iter().filter(|f| f.result != Verdict::Ok).map(|f| (f.result, f.code)).collect()
+    found.into_iter().filter(|f| f.result != CheckResult::Ok).map(|f| (f.result, f.code)).collect()
 }
 
 #[test]
 fn a_host_that_is_well() {
     assert_eq!(wrong(&good()), []);
-    let first = judge(&good()).remove(0);
+    let first = check(&good()).remove(0);
     assert_eq!(first.text, "kernel 6.1.0: routes (in 4.1 ms), nft-sets (tried in a throw-away namespace)");
 }
 
 #[test]
 fn each_thing_that_is_wrong_is_said_once_with_its_weight() {
-    use Verdict::{Fail, NotTried, Warn};
+    use CheckResult::{Fail, NotTried, Warn};
     let owner = |pid, name: &str| Owner { pid, name: name.to_owned() };
     let refused = || Outcome::Refused("Operation not supported".to_owned());
-    let store = |store: StoreSeen| Some(Ok(StoreSeen { describe: "etcd".to_owned(), ..store }));
+    let store = |store: StoreState| Some(Ok(StoreState { describe: "etcd".to_owned(), ..store }));
     let away = |exit, text: &str| Some(Err((exit, text.to_owned())));
     let file = |is_socket, mode| Some(SocketFile { is_socket, mode, of_group: true });
-    type Change = Box<dyn Fn(&mut Seen)>;
-    let cases: Vec<(&str, Verdict, Change)> = vec![
-        ("nft-sets", Fail, Box::new(move |s| s.abilities[1] = ability("nft-sets", false, refused()))),
-        ("ipip", Warn, Box::new(move |s| s.abilities[1] = ability("ipip", true, refused()))),
+    type Change = Box<dyn Fn(&mut HostState)>;
+    let cases: Vec<(&str, CheckResult, Change)> = vec![
+        ("nft-sets", Fail, Box::new(move |s| s.kernel_features[1] = ability("nft-sets", false, refused()))),
+        ("ipip", Warn, Box::new(move |s| s.kernel_features[1] = ability("ipip", true, refused()))),
         (
             "ipip",
             Fail,
             Box::new(move |s| {
-                s.abilities[1] = ability("ipip", true, refused());
-                s.store = store(StoreSeen { ipip: true, pools: 1, ..StoreSeen::default() });
+                s.kernel_features[1] = ability("ipip", true, refused());
+                s.store = store(StoreState { ipip: true, pools: 1, ..StoreState::default() });
             }),
         ),
         (
@@ -67,7 +67,7 @@ fn each_thing_that_is_wrong_is_said_once_with_its_weight() {
             NotTried,
             Box::new(|s| {
                 let why = Outcome::NotTried("no network namespace of its own".to_owned());
-                s.abilities.iter_mut().for_each(|a| a.outcome = why.clone());
+                s.kernel_features.iter_mut().for_each(|a| a.outcome = why.clone());
             }),
         ),
         (
@@ -82,18 +82,18 @@ fn each_thing_that_is_wrong_is_said_once_with_its_weight() {
         ("missing-capability", Warn, Box::new(|s| s.capabilities = Some(!(1 << 12)))),
         ("port-taken", Fail, Box::new(move |s| drop(s.ports.insert(179, vec![owner(812, "bird")])))),
         ("port-taken", Fail, Box::new(move |s| drop(s.ports.insert(9099, vec![owner(0, "somebody")])))),
-        ("rival", Fail, Box::new(move |s| s.rivals = vec![owner(900, "calico-felix")])),
+        ("rival", Fail, Box::new(move |s| s.other_daemons = vec![owner(900, "calico-felix")])),
         ("felix-rules", Fail, Box::new(|s| s.felix_rules[0] = Some(214))),
         ("felix-rules", NotTried, Box::new(|s| s.felix_rules[1] = None)),
         ("network-manager", Warn, Box::new(|s| s.network_manager = Some(false))),
         ("group", Warn, Box::new(|s| s.group = false)),
-        ("no-pool", Warn, Box::new(move |s| s.store = store(StoreSeen::default()))),
+        ("no-pool", Warn, Box::new(move |s| s.store = store(StoreState::default()))),
         (
             "frozen",
             Fail,
             Box::new(move |s| {
                 s.store =
-                    store(StoreSeen { ready: Some("false".to_owned()), pools: 1, ..StoreSeen::default() });
+                    store(StoreState { ready: Some("false".to_owned()), pools: 1, ..StoreState::default() });
             }),
         ),
         ("store-away", Fail, Box::new(move |s| s.store = away(Exit::Unreachable, "etcd: refused"))),

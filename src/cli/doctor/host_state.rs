@@ -19,27 +19,27 @@ use tortie_kernel::Ability;
 /// What ports BGP and HTTP take by default.
 pub(super) const PORTS: [u16; 2] = [179, 9099];
 /// Programs that do the same work.
-const RIVALS: [&str; 6] = ["bird", "bird6", "calico-felix", "calico-node", "confd", "bgpd"];
+const OTHER_DAEMONS: [&str; 6] = ["bird", "bird6", "calico-felix", "calico-node", "confd", "bgpd"];
 
 /// All that is known of the host; what could not be read is `None`.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct HostState {
     pub(super) kernel: String,
-    pub(super) abilities: Vec<Ability>,
+    pub(super) kernel_features: Vec<Ability>,
     pub(super) sockets: Vec<SocketAbility>,
     /// Effective capabilities, a bit each.
     pub(super) capabilities: Option<u64>,
     pub(super) ports: BTreeMap<u16, Vec<Owner>>,
-    pub(super) rivals: Vec<Owner>,
+    pub(super) other_daemons: Vec<Owner>,
     /// Rules of Felix in the old tables, and in those of nf_tables; `None`: that could not be read.
     pub(super) felix_rules: [Option<usize>; 2],
     /// NetworkManager runs; whether it is told to leave our interfaces alone.
     pub(super) network_manager: Option<bool>,
     pub(super) group: bool,
     pub(super) socket: Option<SocketFile>,
-    pub(super) store: Option<Result<StoreSeen, (Exit, String)>>,
+    pub(super) store: Option<Result<StoreState, (Exit, String)>>,
     pub(super) agent: Option<Result<Status, (Exit, String)>>,
-    pub(super) surroundings: Surroundings,
+    pub(super) host_state: Surroundings,
     pub(super) role: Role,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct SocketFile {
 
 /// What the store says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct StoreSeen {
+pub(super) struct StoreState {
     pub(super) describe: String,
     pub(super) revision: u64,
     /// Keys of pools.
@@ -67,33 +67,33 @@ pub(super) struct StoreSeen {
 }
 
 /// Reads the host.
-pub(super) fn read(socket: &Path) -> Seen {
+pub(super) fn read(socket: &Path) -> HostState {
     let group = group_id("tortie");
-    let surroundings = Surroundings::read(links());
-    Seen {
+    let host_state = Surroundings::read(links());
+    HostState {
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-        capabilities: surroundings.capabilities,
+        capabilities: host_state.capabilities,
         ports: ports::owners(&PORTS),
-        rivals: rivals(&ports::processes()),
+        other_daemons: other_daemons(&ports::processes()),
         felix_rules: ["iptables-legacy-save", "iptables-nft-save"].map(felix_rules),
         network_manager: network_manager(),
         group: group.is_some(),
         socket: socket_file(socket, group),
-        role: role(&surroundings),
-        surroundings,
-        ..Seen::default()
+        role: role(&host_state),
+        host_state,
+        ..HostState::default()
     }
 }
 
 /// Asks the store.
-pub(super) async fn store(globals: &Globals) -> Result<StoreSeen, (Exit, String)> {
-    let told = |failure: crate::cli::Failure| (failure.exit, failure.text);
-    let store = crate::cli::store::open(globals, false).await.map_err(told)?;
+pub(super) async fn store(globals: &Globals) -> Result<StoreState, (Exit, String)> {
+    let reported = |failure: crate::cli::Failure| (failure.exit, failure.text);
+    let store = crate::cli::store::open(globals, false).await.map_err(reported)?;
     let wanted = [prefix::POOLS.to_owned(), "/calico/v1/Ready".to_owned()];
-    let snapshot = store.list(&wanted).await.map_err(|e| told(e.into()))?;
+    let snapshot = store.list(&wanted).await.map_err(|e| reported(e.into()))?;
     let text = |value: &[u8]| String::from_utf8_lossy(value).trim().to_owned();
     let pools: Vec<_> = snapshot.entries.iter().filter(|e| e.key.contains("/pool/")).collect();
-    Ok(StoreSeen {
+    Ok(StoreState {
         describe: store.describe(),
         revision: snapshot.revision,
         pools: pools.len(),
@@ -139,9 +139,9 @@ fn role(now: &Surroundings) -> Role {
     }
 }
 
-fn rivals(processes: &[(u32, String)]) -> Vec<Owner> {
+fn other_daemons(processes: &[(u32, String)]) -> Vec<Owner> {
     let one = |(pid, name): &(u32, String)| {
-        RIVALS.contains(&name.as_str()).then(|| Owner { pid: *pid, name: name.clone() })
+        OTHER_DAEMONS.contains(&name.as_str()).then(|| Owner { pid: *pid, name: name.clone() })
     };
     processes.iter().filter_map(one).collect()
 }
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(count_felix(listing), 2);
         assert!(leaves_alone("[keyfile]\nunmanaged-devices=interface-name:cali*;interface-name:tunl*\n"));
         assert!(!leaves_alone("[keyfile]\n# unmanaged-devices=interface-name:cali*\n"));
-        let found = rivals(&[(1, "systemd".to_owned()), (812, "bird".to_owned())]);
+        let found = other_daemons(&[(1, "systemd".to_owned()), (812, "bird".to_owned())]);
         assert_eq!(found, [Owner { pid: 812, name: "bird".to_owned() }]);
     }
 }

@@ -1,7 +1,7 @@
 //! `tortie doctor`: will it work here, and what has to be mended first.
 //!
 //! What it does: tries each ability of the kernel in a network namespace of its own (`kernel::try_abilities`), reads what of
-//! the host matters (`host.rs`), and judges both (`judge.rs`, pure). What it does not: change anything on the host, or judge
+//! the host matters (`host.rs`), and judges both (`check.rs`, pure). What it does not: change anything on the host, or judge
 //! what `status` judges while an agent runs: what that sends here (`next: tortie doctor`) is repeated with what mends it, and
 //! of the surroundings both ask `agent::judge`.
 //!
@@ -25,7 +25,7 @@ use super::failure::{Exit, Failure};
 use super::output;
 use crate::api::status::Status;
 
-pub(super) use checks::{Finding, Verdict};
+pub(super) use checks::{CheckItem, CheckResult};
 
 /// What `tortie doctor` answers.
 #[derive(Debug, Serialize)]
@@ -38,7 +38,7 @@ pub(super) struct Report {
     /// How many could not be tried or read.
     pub(super) not_tried: usize,
     /// Each of them, and what is right.
-    pub(super) items: Vec<Finding>,
+    pub(super) items: Vec<CheckItem>,
 }
 
 pub(super) async fn run(context: &Context) -> Result<(), Failure> {
@@ -59,14 +59,14 @@ pub(super) async fn examine(context: &Context) -> Report {
     let mut seen = host_state::read(&globals.socket);
     seen.store = Some(store);
     seen.agent = Some(agent.map_err(|failure| (failure.exit, failure.text)));
-    seen.abilities = tortie_kernel::try_abilities();
+    seen.kernel_features = tortie_kernel::try_abilities();
     seen.sockets = crate::speaker::try_sockets();
-    let items = checks::judge(&seen);
+    let items = checks::check(&seen);
     let of = |verdict| items.iter().filter(|f| f.result == verdict).count();
     Report {
-        failures: of(Verdict::Fail),
-        warnings: of(Verdict::Warn),
-        not_tried: of(Verdict::NotTried),
+        failures: of(CheckResult::Fail),
+        warnings: of(CheckResult::Warn),
+        not_tried: of(CheckResult::NotTried),
         items,
     }
 }
@@ -83,11 +83,11 @@ pub(super) fn render(out: &mut String, report: &Report, wide: bool) {
 }
 
 /// The lines alone.
-pub(super) fn render_items(out: &mut String, items: &[Finding], wide: bool) {
+pub(super) fn render_items(out: &mut String, items: &[CheckItem], wide: bool) {
     for finding in items {
         // What is right needs no name.
         let code = match finding.result {
-            Verdict::Ok => String::new(),
+            CheckResult::Ok => String::new(),
             _ => format!("   [{}]", finding.code),
         };
         let _ = writeln!(out, "{:<5} {}{code}", finding.result.as_str(), finding.text);

@@ -14,12 +14,12 @@ use crate::agent;
 use crate::api::status::API_VERSION;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
-use tortie_engine::ipam::Space;
-use tortie_engine::ipam::check::{Evidence, Finding, Fix, Kind, Mended, Picture, findings};
+use tortie_engine::ipam::Keyspace;
+use tortie_engine::ipam::check::{Evidence, Finding, IpamState, Kind, Repair, RepairOutcome, findings};
 use tortie_store::Store;
 
 /// How long a plugin may take between store and kernel.
-const SECOND_LOOK: Duration = Duration::from_secs(1);
+const RECHECK_DELAY: Duration = Duration::from_secs(1);
 
 /// How to look.
 #[derive(Debug, Args)]
@@ -50,36 +50,36 @@ struct Report {
 
 /// Looks, and once more when something was found: a container that came or went meanwhile is no finding.
 async fn look(context: &Context, store: &dyn Store, kernel: bool) -> Result<Report, Failure> {
-    let first = look_once(context, store, kernel).await?;
+    let first = check_once(context, store, kernel).await?;
     if first.findings.is_empty() || !kernel {
         return Ok(first);
     }
-    tokio::time::sleep(SECOND_LOOK).await;
-    let mut second = look_once(context, store, kernel).await?;
+    tokio::time::sleep(RECHECK_DELAY).await;
+    let mut second = check_once(context, store, kernel).await?;
     let first: BTreeSet<(Kind, String)> = first.findings.into_iter().map(|f| (f.kind, f.subject)).collect();
     second.findings.retain(|f| first.contains(&(f.kind, f.subject.clone())));
     Ok(second)
 }
 
-async fn look_once(context: &Context, store: &dyn Store, kernel: bool) -> Result<Report, Failure> {
+async fn check_once(context: &Context, store: &dyn Store, kernel: bool) -> Result<Report, Failure> {
     let evidence = if kernel {
         let node = context.globals.node_name()?;
         agent::evidence(&node)
     } else {
         Evidence::default()
     };
-    let picture = Picture::load(store, &Space::Global).await?;
+    let ipam_state = IpamState::load(store, &Keyspace::Global).await?;
     let used = |block: &tortie_config::resource::Block| block.size() - block.free().len();
     Ok(Report {
         api_version: API_VERSION.to_owned(),
         kind: "IpamCheck".to_owned(),
-        revision: picture.revision,
+        revision: ipam_state.revision,
         time: format!("{:.3}", jiff::Timestamp::now()),
-        blocks: picture.blocks.len(),
-        addresses: picture.blocks.values().map(|block| used(&block.value)).sum(),
-        handles: picture.handles.len(),
-        endpoints: picture.endpoints.len(),
-        findings: findings(&picture, &evidence),
+        blocks: ipam_state.blocks.len(),
+        addresses: ipam_state.blocks.values().map(|block| used(&block.value)).sum(),
+        handles: ipam_state.handles.len(),
+        endpoints: ipam_state.endpoints.len(),
+        findings: findings(&ipam_state, &evidence),
         node: evidence.host,
         blind: evidence.blind,
     })
@@ -88,7 +88,7 @@ async fn look_once(context: &Context, store: &dyn Store, kernel: bool) -> Result
 pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<(), Failure> {
     let (store, _) = open(context).await?;
     let report = look(context, &*store, !args.store_only).await?;
-    output::print(context.globals.output, &report, |out, wide| tell(out, &report, wide))?;
+    output::print(context.globals.output, &report, |out, wide| print_report(out, &report, wide))?;
     // What was found is the answer; the exit code alone says no.
     if !report.findings.is_empty() {
         return Err(Failure::new(Exit::No, "findings", ""));
@@ -103,7 +103,7 @@ pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<(), Failu
     Ok(())
 }
 
-fn tell(out: &mut String, report: &Report, wide: bool) {
+fn print_report(out: &mut String, report: &Report, wide: bool) {
     let kernel = report.node.as_ref().map_or_else(String::new, |node| format!(", and the kernel of {node}"));
     let _ = writeln!(
         out,
@@ -137,27 +137,27 @@ fn tell(out: &mut String, report: &Report, wide: bool) {
     let kinds: Vec<String> = kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
     let fixable = report.findings.iter().any(|finding| finding.fix.is_some());
     let next = if fixable {
-        "tortie ipam release --from-check mends what can be, if it is still so"
+        "tortie ipam release --from-check repairs what can be repaired, if it is unchanged"
     } else {
-        "none of it can be mended without a person's decision"
+        "none of it can be repaired without a person's decision"
     };
     let _ = writeln!(out, "{}. {next}", kinds.join(", "));
 }
 
-/// What mending does, in a word or three.
-fn fix(fix: &Fix) -> &'static str {
+/// What the repair does, in one to three words.
+fn fix(fix: &Repair) -> &'static str {
     match fix {
-        Fix::Release { .. } => "release",
-        Fix::Handle { .. } => "correct the handle",
-        Fix::Affinity { .. } => "correct the affinity",
-        Fix::Disown { .. } => "give the block up",
+        Repair::Release { .. } => "release",
+        Repair::Handle { .. } => "correct the handle",
+        Repair::Affinity { .. } => "correct the affinity",
+        Repair::ClearOwner { .. } => "give the block up",
     }
 }
 
-fn handle(fix: &Fix) -> Option<&str> {
+fn handle(fix: &Repair) -> Option<&str> {
     match fix {
-        Fix::Release { handle, .. } => handle.as_deref(),
-        Fix::Handle { handle, .. } => Some(handle),
+        Repair::Release { handle, .. } => handle.as_deref(),
+        Repair::Handle { handle, .. } => Some(handle),
         _ => None,
     }
 }
@@ -173,22 +173,22 @@ struct Outcome {
 }
 
 /// `release --from-check [FILE|-]`.
-pub(super) async fn mend(context: &Context, file: Option<&Path>) -> Result<(), Failure> {
+pub(super) async fn repair(context: &Context, file: Option<&Path>) -> Result<(), Failure> {
     let (store, ipam) = open(context).await?;
     let found = match file {
         Some(file) => read(file)?,
         None => look(context, &*store, true).await?.findings,
     };
-    let mended = ipam.release_from_check(&found).await.map_err(failed)?;
+    let repaired = ipam.release_from_check(&found).await.map_err(failed)?;
     let outcomes: Vec<Outcome> = found
         .into_iter()
-        .zip(mended)
-        .map(|(finding, mended)| {
-            let (result, error) = match mended {
-                Mended::Done => ("done", None),
-                Mended::Changed => ("changed", None),
-                Mended::ByHand => ("by-hand", None),
-                Mended::Failed(why) => ("failed", Some(why)),
+        .zip(repaired)
+        .map(|(finding, repaired)| {
+            let (result, error) = match repaired {
+                RepairOutcome::Done => ("done", None),
+                RepairOutcome::Changed => ("changed", None),
+                RepairOutcome::NeedsPerson => ("by-hand", None),
+                RepairOutcome::Failed(why) => ("failed", Some(why)),
             };
             Outcome { finding, result, error }
         })
@@ -216,7 +216,7 @@ pub(super) async fn mend(context: &Context, file: Option<&Path>) -> Result<(), F
         (0, left) => {
             Err(Failure::new(Exit::No, "left", format!("{left} left as they are: tortie ipam check")))
         }
-        (failed, _) => Err(Failure::new(Exit::Partial, "failed", format!("{failed} could not be mended"))),
+        (failed, _) => Err(Failure::new(Exit::Partial, "failed", format!("{failed} could not be repaired"))),
     }
 }
 

@@ -21,7 +21,7 @@ use super::failure::{Exit, Failure};
 use super::output::{self, table};
 use super::{Context, store};
 use tortie_engine::ipam::check::RESERVED;
-use tortie_engine::ipam::{Ipam, IpamError, Request, Want};
+use tortie_engine::ipam::{AddressRequest, AllocationRequest, Ipam, IpamError};
 use tortie_store::Store;
 
 pub(super) use show::why as why_ip;
@@ -160,7 +160,7 @@ pub(super) async fn run(context: &Context, command: &IpamCommand) -> Result<(), 
         IpamCommand::Show { what } => show::block(context, *what).await,
         IpamCommand::Assign(args) => assign(context, args).await,
         IpamCommand::Release(args) => match &args.from_check {
-            Some(file) => check::mend(context, file.as_deref()).await,
+            Some(file) => check::repair(context, file.as_deref()).await,
             None => release(context, args).await,
         },
         IpamCommand::Claim { block } => claim(context, *block).await,
@@ -230,7 +230,7 @@ async fn configure(context: &Context, args: &ConfigureArgs) -> Result<(), Failur
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Given {
+struct AllocatedAddress {
     address: Cidr,
     block: Cidr,
     pool: Cidr,
@@ -238,7 +238,8 @@ struct Given {
 
 async fn assign(context: &Context, args: &AssignArgs) -> Result<(), Failure> {
     let host = context.globals.node_name()?;
-    let mut wants: Vec<Want> = args.ip.iter().map(|addr| Want::Exact(*addr)).collect();
+    let mut addresses: Vec<AddressRequest> =
+        args.ip.iter().map(|addr| AddressRequest::Exact(*addr)).collect();
     let nothing = args.ip.is_empty() && args.num4.is_none() && args.num6.is_none();
     let numbers =
         [(IpFamily::V4, args.num4.unwrap_or(u32::from(nothing))), (IpFamily::V6, args.num6.unwrap_or(0))];
@@ -251,14 +252,14 @@ async fn assign(context: &Context, args: &AssignArgs) -> Result<(), Failure> {
                 family.as_str()
             )));
         }
-        wants.push(Want::Any { family, count, pools });
+        addresses.push(AddressRequest::Any { family, count, pools });
     }
     if let Some(addr) =
         args.ip.iter().find(|addr| !args.pool.is_empty() && !args.pool.iter().any(|p| p.contains(**addr)))
     {
         return Err(Failure::usage(format!("--ip {addr} lies in none of the pools of --pool")));
     }
-    if wants.is_empty() {
+    if addresses.is_empty() {
         return Err(Failure::usage("nothing is asked for: give --num4, --num6 or --ip"));
     }
     let mut attributes: Map<String, Value> = Map::new();
@@ -268,15 +269,25 @@ async fn assign(context: &Context, args: &AssignArgs) -> Result<(), Failure> {
         attributes.insert("type".to_owned(), RESERVED.into());
     }
     attributes.extend(args.attr.iter().map(|(name, value)| (name.clone(), value.clone().into())));
-    let request = Request { host, wants, handle: args.handle.clone(), attributes, ..Request::default() };
+    let request = AllocationRequest {
+        host,
+        addresses: addresses,
+        handle: args.handle.clone(),
+        attributes,
+        ..AllocationRequest::default()
+    };
     let (_, ipam) = open(context).await?;
     let given = ipam.assign(&request).await.map_err(failed)?;
-    let given: Vec<Given> = given
+    let given: Vec<AllocatedAddress> = given
         .into_iter()
-        .map(|given| Given { address: Cidr::host(given.addr), block: given.block, pool: given.pool })
+        .map(|given| AllocatedAddress {
+            address: Cidr::host(given.addr),
+            block: given.block,
+            pool: given.pool,
+        })
         .collect();
     output::print(context.globals.output, &given, |out, wide| {
-        for Given { address, block, pool } in &given {
+        for AllocatedAddress { address, block, pool } in &given {
             let more = if wide { format!("  block {block}  pool {pool}") } else { String::new() };
             let _ = writeln!(out, "{address}{more}");
         }
@@ -285,14 +296,14 @@ async fn assign(context: &Context, args: &AssignArgs) -> Result<(), Failure> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Free {
+struct ReleasedAddresses {
     released: Vec<IpAddr>,
     not_allocated: Vec<IpAddr>,
 }
 
 async fn release(context: &Context, args: &ReleaseArgs) -> Result<(), Failure> {
     let (_, ipam) = open(context).await?;
-    let mut free = Free { released: Vec::new(), not_allocated: Vec::new() };
+    let mut free = ReleasedAddresses { released: Vec::new(), not_allocated: Vec::new() };
     if let Some(handle) = &args.handle {
         free.released = ipam.release_handle(handle).await.map_err(failed)?;
         if free.released.is_empty() {
@@ -320,13 +331,13 @@ async fn release(context: &Context, args: &ReleaseArgs) -> Result<(), Failure> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct BlockWord {
+struct BlockResult {
     block: Cidr,
     result: &'static str,
     owner: Option<String>,
 }
 
-fn block_words(context: &Context, words: &[BlockWord]) -> Result<(), Failure> {
+fn block_results(context: &Context, words: &[BlockResult]) -> Result<(), Failure> {
     output::print(context.globals.output, &words, |out, _| {
         let rows = words.iter().map(|w| {
             vec![w.block.to_string(), w.result.to_owned(), w.owner.clone().unwrap_or_else(|| "-".to_owned())]
@@ -339,17 +350,17 @@ async fn claim(context: &Context, block: Cidr) -> Result<(), Failure> {
     let host = context.globals.node_name()?;
     let (_, ipam) = open(context).await?;
     let claims = ipam.claim(&host, block).await.map_err(failed)?;
-    let own = claims.claimed.iter().map(|block| BlockWord {
+    let own = claims.claimed.iter().map(|block| BlockResult {
         block: *block,
         result: "claimed",
         owner: Some(host.clone()),
     });
-    let others = claims.refused.iter().map(|(block, owner)| BlockWord {
+    let others = claims.refused.iter().map(|(block, owner)| BlockResult {
         block: *block,
         result: "refused",
         owner: Some(owner.clone()),
     });
-    block_words(context, &own.chain(others).collect::<Vec<_>>())?;
+    block_results(context, &own.chain(others).collect::<Vec<_>>())?;
     match claims.refused.first() {
         None => Ok(()),
         Some((block, owner)) => Err(Failure::new(
@@ -375,7 +386,7 @@ async fn unclaim(context: &Context, block: Cidr) -> Result<(), Failure> {
     }
     let words = [("deleted", &gone.deleted), ("in use, without an owner now", &gone.kept)];
     let words = words.into_iter().flat_map(|(result, blocks)| {
-        blocks.iter().map(move |block| BlockWord { block: *block, result, owner: None })
+        blocks.iter().map(move |block| BlockResult { block: *block, result, owner: None })
     });
-    block_words(context, &words.collect::<Vec<_>>())
+    block_results(context, &words.collect::<Vec<_>>())
 }

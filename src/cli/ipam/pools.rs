@@ -9,8 +9,8 @@ use super::{Context, open};
 use crate::api::ipam::{self as words, PoolRow};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
-use tortie_engine::ipam::Space;
-use tortie_engine::ipam::check::Picture;
+use tortie_engine::ipam::Keyspace;
+use tortie_engine::ipam::check::IpamState;
 use tortie_store::{Compare, Op, Outcome, Store, Txn};
 
 /// What can be done to a pool.
@@ -59,23 +59,23 @@ pub(in crate::cli) enum IpipChoice {
     CrossSubnet,
 }
 
-async fn picture(context: &Context) -> Result<Picture, Failure> {
+async fn ipam_state(context: &Context) -> Result<IpamState, Failure> {
     let (store, _) = open(context).await?;
     // Endpoints are not needed here, and may be most of the store.
     let prefixes = [prefix::POOLS, prefix::BLOCKS, prefix::AFFINITIES].map(str::to_owned);
     let snapshot = store.list(&prefixes).await?;
-    Ok(Picture::of(&Space::Global, &snapshot))
+    Ok(IpamState::of(&Keyspace::Global, &snapshot))
 }
 
 pub(super) async fn list(context: &Context) -> Result<(), Failure> {
-    let picture = picture(context).await?;
-    let rows = words::pools(&picture);
+    let ipam_state = ipam_state(context).await?;
+    let rows = words::pools(&ipam_state);
     output::print(context.globals.output, &rows, |out, wide| {
         out.push_str(&pool_table(&rows, wide));
         if rows.is_empty() {
             out.push_str("There is no pool: tortie ipam pool create 10.65.0.0/16   [no-pool]\n");
         }
-        let lost = words::in_no_pool(&picture);
+        let lost = words::in_no_pool(&ipam_state);
         if lost > 0 {
             out.push_str(&format!("{lost} blocks lie in no pool: tortie ipam blocks\n"));
         }
@@ -125,11 +125,11 @@ pub(super) async fn blocks(
     pool: Option<Cidr>,
     owner: Option<&str>,
 ) -> Result<(), Failure> {
-    let picture = picture(context).await?;
-    if let Some(pool) = pool.filter(|pool| !picture.pools.contains_key(pool)) {
+    let ipam_state = ipam_state(context).await?;
+    if let Some(pool) = pool.filter(|pool| !ipam_state.pools.contains_key(pool)) {
         return Err(no_pool(pool));
     }
-    let rows = words::blocks(&picture, pool, owner);
+    let rows = words::blocks(&ipam_state, pool, owner);
     output::print(context.globals.output, &rows, |out, wide| {
         let mut head = vec!["BLOCK", "OWNER", "STATE", "USED", "FREE", "BORROWED", "FILL"];
         head.extend(wide.then_some(["POOL", "STRICT", "REVISION"]).into_iter().flatten());
@@ -184,7 +184,7 @@ async fn create(context: &Context, pool: &Pool) -> Result<(), Failure> {
     let value = pool.to_value();
     Pool::parse(cidr, &value).map_err(|error| Failure::usage(format!("pool {cidr}: {error}")))?;
     let store = super::store::open(&context.globals, true).await?;
-    let known = Picture::of(&Space::Global, &store.list(&[Space::Global.pools()]).await?);
+    let known = IpamState::of(&Keyspace::Global, &store.list(&[Keyspace::Global.pools()]).await?);
     if known.pools.contains_key(&cidr) {
         return Err(Failure::new(
             Exit::No,
@@ -195,7 +195,7 @@ async fn create(context: &Context, pool: &Pool) -> Result<(), Failure> {
     if let Some(other) = known.pools.keys().find(|other| other.overlaps(&cidr)) {
         return Err(Failure::usage(format!("{cidr} overlaps the pool {other}: choose another prefix")));
     }
-    let key = Space::Global.pool(&cidr);
+    let key = Keyspace::Global.pool(&cidr);
     let mut txn = Txn { compare: vec![Compare::Absent(key.clone())], ops: vec![put(&key, value)] };
     let mut text = format!("pool {cidr} is there");
     // As Calico's tool does with the first such pool: without it no host takes tunnelled packets.
@@ -219,14 +219,14 @@ async fn commit(store: &dyn Store, txn: Txn, cidr: Cidr) -> Result<(), Failure> 
             Exit::No,
             "conflict",
             format!(
-                "somebody else changed the pool {cidr} at the same moment: nothing was written, try again"
+                "another process changed the pool {cidr} at the same moment: nothing was written, try again"
             ),
         )),
     }
 }
 
 async fn find(store: &dyn Store, cidr: Cidr) -> Result<(String, Pool, u64), Failure> {
-    let key = Space::Global.pool(&cidr);
+    let key = Keyspace::Global.pool(&cidr);
     let kv = store.get(&key).await?.ok_or_else(|| no_pool(cidr))?;
     let pool = Pool::parse(cidr, &kv.value).map_err(|error| Failure::usage(format!("{key}: {error}")))?;
     Ok((key, pool, kv.mod_revision))
@@ -248,8 +248,8 @@ async fn switch(context: &Context, cidr: Cidr, disabled: bool) -> Result<(), Fai
 async fn delete(context: &Context, cidr: Cidr) -> Result<(), Failure> {
     let (store, ipam) = open(context).await?;
     let (key, mut pool, revision) = find(&*store, cidr).await?;
-    let in_use = |picture: &Picture| {
-        let blocks = picture.blocks.values().filter(|b| cidr.covers(&b.value.cidr()));
+    let in_use = |ipam_state: &IpamState| {
+        let blocks = ipam_state.blocks.values().filter(|b| cidr.covers(&b.value.cidr()));
         blocks.map(|b| b.value.size() - b.value.free().len()).sum::<usize>()
     };
     let refuse = |used: usize| {
@@ -262,7 +262,7 @@ async fn delete(context: &Context, cidr: Cidr) -> Result<(), Failure> {
             ),
         )
     };
-    let used = in_use(&picture(context).await?);
+    let used = in_use(&ipam_state(context).await?);
     if used > 0 {
         return Err(refuse(used));
     }
@@ -285,7 +285,7 @@ async fn delete(context: &Context, cidr: Cidr) -> Result<(), Failure> {
             }
         };
     }
-    let now = picture(context).await?;
+    let now = ipam_state(context).await?;
     let used = in_use(&now);
     if used > 0 {
         return Err(refuse(used));

@@ -16,8 +16,8 @@ use crate::api::status::RouteGet;
 use crate::cli::client::Client;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
-use tortie_engine::ipam::Space;
-use tortie_engine::ipam::check::Picture;
+use tortie_engine::ipam::Keyspace;
+use tortie_engine::ipam::check::IpamState;
 use tortie_store::Snapshot;
 
 #[derive(Debug, Serialize)]
@@ -63,9 +63,9 @@ fn tunnels(snapshot: &Snapshot, within: Cidr) -> BTreeMap<IpAddr, Vec<String>> {
 }
 
 /// The endpoints that have an address of a prefix, by address.
-fn holders(picture: &Picture, within: Cidr) -> BTreeMap<IpAddr, Vec<Holder>> {
+fn holders(ipam_state: &IpamState, within: Cidr) -> BTreeMap<IpAddr, Vec<Holder>> {
     let mut found: BTreeMap<IpAddr, Vec<Holder>> = BTreeMap::new();
-    for endpoint in &picture.endpoints {
+    for endpoint in &ipam_state.endpoints {
         for net in endpoint.nets.iter().filter(|net| net.is_host() && within.covers(net)) {
             let name = match Key::parse(&endpoint.key) {
                 Ok(Key::Endpoint(key)) => crate::agent::endpoint_name(&key),
@@ -94,21 +94,21 @@ pub(in crate::cli) async fn why(context: &Context, addr: IpAddr) -> Result<(), F
 
 async fn look(context: &Context, addr: IpAddr, live: bool) -> Result<(), Failure> {
     let (store, _) = open(context).await?;
-    let snapshot = store.list(&Picture::prefixes(&Space::Global)).await?;
-    let picture = Picture::of(&Space::Global, &snapshot);
-    let block = picture.block_of(addr);
+    let snapshot = store.list(&IpamState::prefixes(&Keyspace::Global)).await?;
+    let ipam_state = IpamState::of(&Keyspace::Global, &snapshot);
+    let block = ipam_state.block_of(addr);
     let held = block.and_then(|b| b.value.allocation(ordinal(b.value.cidr(), addr)?));
     let mut view = AddressView {
         address: addr,
         allocated: held.is_some(),
-        pool: picture.pool_of(addr).map(|pool| pool.cidr),
+        pool: ipam_state.pool_of(addr).map(|pool| pool.cidr),
         block: block.map(|b| b.value.cidr()),
         revision: block.map(|b| b.revision),
         owner: block.and_then(|b| b.value.host()).map(str::to_owned),
-        state: block.map(|b| state(&picture, &b.value)),
+        state: block.map(|b| state(&ipam_state, &b.value)),
         handle: held.and_then(|held| held.handle.clone()),
         attributes: held.and_then(|held| held.secondary.clone()).unwrap_or_default(),
-        endpoints: holders(&picture, Cidr::host(addr)).remove(&addr).unwrap_or_default(),
+        endpoints: holders(&ipam_state, Cidr::host(addr)).remove(&addr).unwrap_or_default(),
         tunnel_of: tunnels(&snapshot, Cidr::host(addr)).remove(&addr).unwrap_or_default(),
         here: Vec::new(),
         blind: Vec::new(),
@@ -199,12 +199,12 @@ fn explain(out: &mut String, view: &AddressView) {
 
 pub(super) async fn block(context: &Context, cidr: Cidr) -> Result<(), Failure> {
     let (store, _) = open(context).await?;
-    let mut prefixes = Picture::prefixes(&Space::Global);
+    let mut prefixes = IpamState::prefixes(&Keyspace::Global);
     prefixes.retain(|prefix| !prefix.starts_with(prefix::BGP));
     let snapshot = store.list(&prefixes).await?;
-    let picture = Picture::of(&Space::Global, &snapshot);
-    let Some(view) = words::block(&picture, cidr, holders(&picture, cidr)) else {
-        let key = Space::Global.blocks(IpFamily::of_cidr(&cidr));
+    let ipam_state = IpamState::of(&Keyspace::Global, &snapshot);
+    let Some(view) = words::block(&ipam_state, cidr, holders(&ipam_state, cidr)) else {
+        let key = Keyspace::Global.blocks(IpFamily::of_cidr(&cidr));
         return Err(Failure::new(
             Exit::No,
             "not-found",

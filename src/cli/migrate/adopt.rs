@@ -149,7 +149,7 @@ async fn go(context: &Context, command: &AdoptCommand, progress: &mut Progress) 
     let mut session = Session::open(context, command)?;
     session.compare(progress).await?;
     if command.dry_run {
-        return session.only_told(progress);
+        return session.informational(progress);
     }
     session.keep(progress).await?;
     session.stop(progress).await?;
@@ -316,7 +316,7 @@ impl<'a> Session<'a> {
                     && !accepted
                 {
                     let text = format!(
-                        "{} routes of BIRD have none of ours beside them ({first} is the first: tortie why route {first}). They \
+                        "{} routes of BIRD have none of ours next to them ({first} is the first: tortie why route {first}). They \
                          still lead; go on with --accept-differences, or `tortie migrate rollback`",
                         missing.len()
                     );
@@ -438,7 +438,7 @@ pub(super) fn own(protocol: u8, metric: u32) -> Result<Vec<KeptRoute>, Failure> 
     Ok(routes)
 }
 
-/// BIRD's routes that have none of ours beside them.
+/// BIRD's routes that have none of ours next to them.
 fn without_ours(protocol: u8, metric: u32) -> Result<Vec<Cidr>, Failure> {
     let ours: BTreeMap<Cidr, KeptRoute> =
         own(protocol, metric)?.into_iter().map(|route| (route.prefix, route)).collect();

@@ -121,7 +121,7 @@ pub(super) fn stop() -> Result<String, Failure> {
     let mut units = Vec::new();
     for pid in &all {
         let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        match daemons::keeper(&cgroup).1.filter(|unit| unit.starts_with("tortie")) {
+        match daemons::supervisor(&cgroup).1.filter(|unit| unit.starts_with("tortie")) {
             // It would start again what ends.
             Some(unit) => {
                 daemons::systemctl(&["stop", &unit])?;

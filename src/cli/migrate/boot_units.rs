@@ -13,7 +13,7 @@ use crate::cli::failure::Failure;
 
 /// The units that change places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Pair<'a> {
+pub(super) struct UnitPair<'a> {
     pub(super) theirs: &'a [String],
     pub(super) ours: &'a str,
 }
@@ -32,14 +32,14 @@ pub(super) struct Boot {
 
 impl AdoptCommand {
     /// The units that change places, where both sides are units.
-    pub(super) fn pair(&self) -> Option<Pair<'_>> {
+    pub(super) fn pair(&self) -> Option<UnitPair<'_>> {
         let ours = self.agent_with.strip_prefix("systemctl start ").map(str::trim)?;
         let theirs = self.stop.unit.as_slice();
-        (!theirs.is_empty() && !ours.contains(char::is_whitespace)).then_some(Pair { theirs, ours })
+        (!theirs.is_empty() && !ours.contains(char::is_whitespace)).then_some(UnitPair { theirs, ours })
     }
 }
 
-impl Pair<'_> {
+impl UnitPair<'_> {
     /// In words.
     pub(super) fn words(self) -> String {
         format!("{} starts at the next boot, and {} no longer", self.ours, self.theirs.join(", "))
@@ -48,7 +48,7 @@ impl Pair<'_> {
 
 impl Boot {
     /// What has to be changed for a pair, besides what was changed before.
-    pub(super) fn and(mut self, pair: Pair<'_>) -> Self {
+    pub(super) fn and(mut self, pair: UnitPair<'_>) -> Self {
         let mut add = |unit: &str, enabled: bool| {
             let list = if enabled { &mut self.disabled } else { &mut self.enabled };
             if is_enabled(unit) == enabled && !list.iter().any(|known| known == unit) {
@@ -86,7 +86,7 @@ fn each(verb: &str, units: &[String]) -> Result<(), Failure> {
 /// Whether a unit starts at each boot; one that is only wanted by another (`static`) is that one's.
 fn is_enabled(unit: &str) -> bool {
     let asked = Command::new("systemctl").args(["is-enabled", unit]).stdin(Stdio::null()).output();
-    asked.is_ok_and(|told| told.stdout.trim_ascii() == b"enabled")
+    asked.is_ok_and(|text| text.stdout.trim_ascii() == b"enabled")
 }
 
 #[cfg(test)]
@@ -105,11 +105,11 @@ mod tests {
     fn units_change_places_only_where_both_are_known() {
         let words = |line: &[&str]| {
             let line = Line::try_parse_from([&["adopt"], line].concat()).unwrap();
-            line.adopt.pair().map(Pair::words)
+            line.adopt.pair().map(UnitPair::words)
         };
         let both = words(&["--unit", "bird.service", "--unit", "calico-felix.service"]);
-        let told = "tortie.service starts at the next boot, and bird.service, calico-felix.service no longer";
-        assert_eq!(both.as_deref(), Some(told));
+        let text = "tortie.service starts at the next boot, and bird.service, calico-felix.service no longer";
+        assert_eq!(both.as_deref(), Some(text));
         assert_eq!(words(&["--stop-with", "docker kill calico-node"]), None);
         for command in ["sh /lab/agent", "systemctl start a b", "true"] {
             assert_eq!(words(&["--unit", "bird.service", "--agent-with", command]), None, "{command}");

@@ -12,7 +12,7 @@ use super::plan::{Inventory, names};
 use super::restarts::Restarts;
 use super::{CheckCommand, Common, adopt};
 use crate::cli::Context;
-use crate::cli::doctor::{self, Finding, Verdict, ports};
+use crate::cli::doctor::{self, CheckItem, CheckResult, ports};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output;
 use tortie_store::KeyValue;
@@ -27,7 +27,7 @@ struct Report {
     failures: usize,
     warnings: usize,
     not_tried: usize,
-    items: Vec<Finding>,
+    items: Vec<CheckItem>,
 }
 
 /// Findings of doctor that are what the move is about.
@@ -48,15 +48,15 @@ pub(super) async fn run(context: &Context, command: &CheckCommand) -> Result<(),
     felix_own_settings(&running, &mut items);
     let doctor = doctor::examine(context).await;
     items.extend(doctor.items.into_iter().filter(|item| {
-        !EXPECTED.contains(&item.code.as_str()) && item.result != Verdict::Ok && item.code != "store-away"
+        !EXPECTED.contains(&item.code.as_str()) && item.result != CheckResult::Ok && item.code != "store-away"
     }));
     let of = |verdict| items.iter().filter(|item| item.result == verdict).count();
     let report = Report {
         kind: "MigrateCheck",
         node,
-        failures: of(Verdict::Fail),
-        warnings: of(Verdict::Warn),
-        not_tried: of(Verdict::NotTried),
+        failures: of(CheckResult::Fail),
+        warnings: of(CheckResult::Warn),
+        not_tried: of(CheckResult::NotTried),
         items,
     };
     output::print(context.globals.output, &report, |out, wide| {
@@ -78,39 +78,45 @@ pub(super) async fn run(context: &Context, command: &CheckCommand) -> Result<(),
     Err(Failure::new(Exit::No, "migrate-check", ""))
 }
 
-fn say(items: &mut Vec<Finding>, result: Verdict, code: &str, text: impl Into<String>, fix: Option<String>) {
-    items.push(Finding { code: code.to_owned(), result, text: text.into(), detail: String::new(), fix });
+fn say(
+    items: &mut Vec<CheckItem>,
+    result: CheckResult,
+    code: &str,
+    text: impl Into<String>,
+    fix: Option<String>,
+) {
+    items.push(CheckItem { code: code.to_owned(), result, text: text.into(), detail: String::new(), fix });
 }
 
 /// A move that was begun, and how far it is.
-fn state(common: &Common, items: &mut Vec<Finding>) -> Option<Phase> {
+fn state(common: &Common, items: &mut Vec<CheckItem>) -> Option<Phase> {
     match Journal::peek(&common.state_dir) {
         Ok(None) => None,
         Ok(Some(record)) => {
             let text = format!("this host was moved before: {}", record.phase.as_str());
             let (result, fix) = match record.phase {
-                Phase::RolledBack => (Verdict::Ok, None),
-                Phase::Adopted => (Verdict::Ok, None),
+                Phase::RolledBack => (CheckResult::Ok, None),
+                Phase::Adopted => (CheckResult::Ok, None),
                 Phase::Adopting => (
-                    Verdict::Warn,
+                    CheckResult::Warn,
                     Some(
                         "tortie migrate adopt goes on with it, tortie migrate rollback undoes it".to_owned(),
                     ),
                 ),
-                Phase::RollingBack => (Verdict::Fail, Some("tortie migrate rollback".to_owned())),
+                Phase::RollingBack => (CheckResult::Fail, Some("tortie migrate rollback".to_owned())),
             };
             say(items, result, "state", text, fix);
             Some(record.phase)
         }
         Err(failure) => {
-            say(items, Verdict::NotTried, "state", failure.text, None);
+            say(items, CheckResult::NotTried, "state", failure.text, None);
             None
         }
     }
 }
 
 /// What the store holds.
-async fn store(context: &Context, node: &str, items: &mut Vec<Finding>) {
+async fn store(context: &Context, node: &str, items: &mut Vec<CheckItem>) {
     let read = async {
         let store = crate::cli::store::open(&context.globals, false).await?;
         let snapshot = store.list(&[ROOT.to_owned()]).await?;
@@ -123,19 +129,19 @@ async fn store(context: &Context, node: &str, items: &mut Vec<Finding>) {
                 snapshot.entries.len(),
                 snapshot.revision
             );
-            say(items, Verdict::Ok, "store", text, None);
+            say(items, CheckResult::Ok, "store", text, None);
             data(&snapshot.entries, node, items);
         }
         Err(failure) => {
             let fix = "name Calico's etcd with --datastore (env TORTIE_DATASTORE), e.g. etcd://10.0.0.1:2379"
                 .to_owned();
-            say(items, Verdict::Fail, "store-away", failure.text, Some(fix));
+            say(items, CheckResult::Fail, "store-away", failure.text, Some(fix));
         }
     }
 }
 
 /// What of the data model is there, and what of it Tortie does not follow. Pure.
-fn data(entries: &[KeyValue], node: &str, items: &mut Vec<Finding>) {
+fn data(entries: &[KeyValue], node: &str, items: &mut Vec<CheckItem>) {
     let version3: Vec<&str> =
         entries.iter().filter_map(|e| e.key.strip_prefix("/calico/resources/v3/")).collect();
     if !version3.is_empty() {
@@ -144,19 +150,19 @@ fn data(entries: &[KeyValue], node: &str, items: &mut Vec<Finding>) {
             few(&version3)
         );
         let fix = "Tortie does not read them: keep Calico on hosts of this cluster, or write the v1 keys (docs/migrate.md)";
-        say(items, Verdict::Fail, "data-model", text, Some(fix.to_owned()));
+        say(items, CheckResult::Fail, "data-model", text, Some(fix.to_owned()));
     } else if !entries.iter().any(|e| e.key.starts_with("/calico/v1/")) {
         let fix = "is it the right store? Calico 1 and 2 wrote etcd's v2 keys, which v3 clients do not see: move them with \
                    `ETCDCTL_API=3 etcdctl migrate` (etcd 3.2 to 3.4), or export and `tortie store import`";
         say(
             items,
-            Verdict::Fail,
+            CheckResult::Fail,
             "data-model",
             "the store holds no keys of Calico's v1 data model",
             Some(fix.to_owned()),
         );
     } else {
-        say(items, Verdict::Ok, "data-model", "the store follows Calico's v1 data model", None);
+        say(items, CheckResult::Ok, "data-model", "the store follows Calico's v1 data model", None);
     }
     let known =
         |name: &str| entries.iter().any(|e| e.key.starts_with(&format!("/calico/bgp/v1/host/{name}/")));
@@ -164,7 +170,7 @@ fn data(entries: &[KeyValue], node: &str, items: &mut Vec<Finding>) {
         let fix = "name this host as Calico does with --node (env TORTIE_NODE); Calico took the host name or NODENAME";
         say(
             items,
-            Verdict::Fail,
+            CheckResult::Fail,
             "node-unknown",
             format!("the store knows no host {node}"),
             Some(fix.to_owned()),
@@ -176,7 +182,7 @@ fn data(entries: &[KeyValue], node: &str, items: &mut Vec<Finding>) {
         if let Some(why) = tortie_config::unsupported(&entry.key) {
             say(
                 items,
-                Verdict::Fail,
+                CheckResult::Fail,
                 "unsupported",
                 format!("{}: {why}", entry.key),
                 Some("see docs/filters.md".to_owned()),
@@ -196,7 +202,7 @@ fn data(entries: &[KeyValue], node: &str, items: &mut Vec<Finding>) {
         }
         if let Err(error) = tortie_config::check(&entry.key, &entry.value) {
             let fix = format!("tortie store put {} VALUE, or remove it", entry.key);
-            say(items, Verdict::Warn, "invalid-value", error.to_string(), Some(fix));
+            say(items, CheckResult::Warn, "invalid-value", error.to_string(), Some(fix));
         }
     }
     if !unknown.is_empty() {
@@ -208,7 +214,7 @@ fn data(entries: &[KeyValue], node: &str, items: &mut Vec<Finding>) {
         );
         say(
             items,
-            Verdict::Warn,
+            CheckResult::Warn,
             "unknown-keys",
             text,
             Some("tortie store ls shows all; they are kept as they are".to_owned()),
@@ -220,7 +226,7 @@ fn data(entries: &[KeyValue], node: &str, items: &mut Vec<Finding>) {
         let text = format!("settings of Felix that have no effect here: {}", settings.join(", "));
         say(
             items,
-            Verdict::Warn,
+            CheckResult::Warn,
             "unknown-settings",
             text,
             Some("see docs/migrate.md for what stands in their place".to_owned()),
@@ -229,7 +235,7 @@ fn data(entries: &[KeyValue], node: &str, items: &mut Vec<Finding>) {
 }
 
 /// Calico's hosts have a session of each family, ours one for both unless they are told otherwise.
-fn dual_stack(entries: &[KeyValue], node: &str, items: &mut Vec<Finding>) {
+fn dual_stack(entries: &[KeyValue], node: &str, items: &mut Vec<CheckItem>) {
     let value = |key: &str| entries.iter().find(|e| e.key == key).map(|e| e.value.as_slice());
     let has = |host: &str, field: &str| {
         value(&format!("/calico/bgp/v1/host/{host}/{field}")).is_some_and(|value| !value.is_empty())
@@ -249,7 +255,7 @@ fn dual_stack(entries: &[KeyValue], node: &str, items: &mut Vec<Finding>) {
         few(&others)
     );
     let fix = "add `\"per_family\": true` to /calico/bgp/v1/global/node_mesh (tortie store get, put), until every host is Tortie's";
-    say(items, Verdict::Fail, "dual-stack", text, Some(fix.to_owned()));
+    say(items, CheckResult::Fail, "dual-stack", text, Some(fix.to_owned()));
 }
 
 fn few(names: &[&str]) -> String {
@@ -258,10 +264,10 @@ fn few(names: &[&str]) -> String {
     if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
 }
 
-fn who_runs(running: &[Daemon], items: &mut Vec<Finding>) {
+fn who_runs(running: &[Daemon], items: &mut Vec<CheckItem>) {
     if running.is_empty() {
         let text = "no daemon of Calico runs in this network namespace";
-        say(items, Verdict::Ok, "daemons", text, None);
+        say(items, CheckResult::Ok, "daemons", text, None);
         return;
     }
     let kept: Vec<String> = running
@@ -274,18 +280,18 @@ fn who_runs(running: &[Daemon], items: &mut Vec<Finding>) {
         .collect();
     let (run, them) = if running.len() == 1 { ("runs", "it") } else { ("run", "them") };
     let text = format!("{} {run}; adopt ends {them} with: {}", kept.join(", "), StopWith::suggested(running));
-    say(items, Verdict::Ok, "daemons", text, None);
+    say(items, CheckResult::Ok, "daemons", text, None);
 }
 
 /// What peers do with the routes of this host when BIRD is ended.
-fn restarts(found: &Restarts, items: &mut Vec<Finding>) {
+fn restarts(found: &Restarts, items: &mut Vec<CheckItem>) {
     if !found.under_way.is_empty() {
         let text = format!(
             "{}: peers drop the routes of this host when BIRD is ended now",
             found.under_way.join("; ")
         );
         let fix = "adopt waits for it; see `birdc show status` and `birdc show protocols all`";
-        say(items, Verdict::Warn, "restarting", text, Some(fix.to_owned()));
+        say(items, CheckResult::Warn, "restarting", text, Some(fix.to_owned()));
     }
     if !found.forgetful.is_empty() {
         let names: Vec<&str> = found.forgetful.iter().map(String::as_str).collect();
@@ -295,13 +301,13 @@ fn restarts(found: &Restarts, items: &mut Vec<Finding>) {
         );
         let fix =
             "configure graceful restart (as a helper) there, or move this host when that does not matter";
-        say(items, Verdict::Warn, "no-graceful-restart", text, Some(fix.to_owned()));
+        say(items, CheckResult::Warn, "no-graceful-restart", text, Some(fix.to_owned()));
     }
     if let Some(why) = &found.unseen {
         let fix = "name BIRD's socket with --bird-socket (env TORTIE_BIRD_SOCKET)";
         say(
             items,
-            Verdict::NotTried,
+            CheckResult::NotTried,
             "restarting",
             format!("whether BIRD or a peer restarts: {why}"),
             Some(fix.to_owned()),
@@ -310,7 +316,7 @@ fn restarts(found: &Restarts, items: &mut Vec<Finding>) {
 }
 
 /// Whoever is neither Calico nor we keeps its port.
-fn who_listens(running: &[Daemon], items: &mut Vec<Finding>) {
+fn who_listens(running: &[Daemon], items: &mut Vec<CheckItem>) {
     let owners = ports::owners(&[179, 9099]);
     for (port, what) in [(179, "BGP"), (9099, "health and metrics")] {
         let there = owners.get(&port).map(Vec::as_slice).unwrap_or_default();
@@ -327,31 +333,31 @@ fn who_listens(running: &[Daemon], items: &mut Vec<Finding>) {
                 "tcp/{port} ({what}) is taken by {}, which is none of Calico's",
                 strangers.join(", ")
             );
-            say(items, Verdict::Fail, "port-taken", text, Some(fix.to_owned()));
+            say(items, CheckResult::Fail, "port-taken", text, Some(fix.to_owned()));
         } else if let Some(daemon) = held.first() {
             let text = format!(
                 "tcp/{port} ({what}) is {}'s, and is ours after it ended",
                 names(std::slice::from_ref(*daemon))
             );
-            say(items, Verdict::Ok, "port", text, None);
+            say(items, CheckResult::Ok, "port", text, None);
         } else {
-            say(items, Verdict::Ok, "port", format!("tcp/{port} ({what}) is free or ours"), None);
+            say(items, CheckResult::Ok, "port", format!("tcp/{port} ({what}) is free or ours"), None);
         }
     }
 }
 
 /// Routes, rules and sets that Calico left.
-fn kernel(items: &mut Vec<Finding>) {
+fn kernel(items: &mut Vec<CheckItem>) {
     let there = match adopt::look() {
         Ok(there) => there,
         Err(failure) => {
             let fix = Some("run it as root, with iptables and ipset installed".to_owned());
-            return say(items, Verdict::Fail, "kernel-unread", failure.text, fix);
+            return say(items, CheckResult::Fail, "kernel-unread", failure.text, fix);
         }
     };
     say(
         items,
-        Verdict::Ok,
+        CheckResult::Ok,
         "kernel-objects",
         format!("the kernel has {}", Inventory::of(&there).in_words()),
         None,
@@ -363,19 +369,19 @@ fn kernel(items: &mut Vec<Finding>) {
             let fix = format!(
                 "{tool} -A FORWARD -i cali+ -j ACCEPT; {tool} -A FORWARD -o cali+ -j ACCEPT (as your firewall keeps rules)"
             );
-            say(items, Verdict::Fail, "forward-drop", text, Some(fix));
+            say(items, CheckResult::Fail, "forward-drop", text, Some(fix));
         }
     }
     if let Some(unit) =
         there.rules.iter().find(|saved| saved.text.contains("is incompatible, use 'nft' tool"))
     {
         let text = format!("{} cannot show all tables: rules of Felix may be among them", unit.tool());
-        say(items, Verdict::Warn, "rules-hidden", text, Some("nft list ruleset".to_owned()));
+        say(items, CheckResult::Warn, "rules-hidden", text, Some("nft list ruleset".to_owned()));
     }
 }
 
 /// Felix's environment and file win over the store; Tortie reads neither.
-fn felix_own_settings(running: &[Daemon], items: &mut Vec<Finding>) {
+fn felix_own_settings(running: &[Daemon], items: &mut Vec<CheckItem>) {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for daemon in running.iter().filter(|daemon| daemon.role == "felix") {
         let environment = std::fs::read(format!("/proc/{}/environ", daemon.pid)).unwrap_or_default();
@@ -415,7 +421,7 @@ fn felix_own_settings(running: &[Daemon], items: &mut Vec<Finding>) {
         } else {
             puts.join("; ")
         };
-        say(items, Verdict::Warn, "felix-environment", text, Some(fix));
+        say(items, CheckResult::Warn, "felix-environment", text, Some(fix));
     }
     let file = "/etc/calico/felix.cfg";
     if std::fs::read_to_string(file)
@@ -424,7 +430,7 @@ fn felix_own_settings(running: &[Daemon], items: &mut Vec<Finding>) {
         let fix = "put what matters into the store: /calico/v1/host/NODE/config/NAME".to_owned();
         say(
             items,
-            Verdict::Warn,
+            CheckResult::Warn,
             "felix-file",
             format!("{file} has settings, which Tortie does not read"),
             Some(fix),
@@ -436,7 +442,7 @@ fn felix_own_settings(running: &[Daemon], items: &mut Vec<Finding>) {
 mod tests {
     use super::*;
 
-    fn of(pairs: &[(&str, &str)]) -> Vec<(Verdict, String, String)> {
+    fn of(pairs: &[(&str, &str)]) -> Vec<(CheckResult, String, String)> {
         let entries: Vec<KeyValue> = pairs
             .iter()
             .map(|(key, value)| KeyValue {
@@ -457,7 +463,11 @@ mod tests {
         let good = of(&[host, ("/calico/v1/Ready", "true"), ("/calico/v1/config/InterfacePrefix", "cali")]);
         assert_eq!(
             good,
-            [(Verdict::Ok, "data-model".to_owned(), "the store follows Calico's v1 data model".to_owned())]
+            [(
+                CheckResult::Ok,
+                "data-model".to_owned(),
+                "the store follows Calico's v1 data model".to_owned()
+            )]
         );
         let all = of(&[
             host,
@@ -474,11 +484,11 @@ mod tests {
                 "{code}: {all:#?}"
             );
         };
-        has(Verdict::Fail, "unsupported", "custom_filters/v4/mine");
-        has(Verdict::Warn, "unknown-keys", "/calico/dhcp/v1/subnet/x");
-        has(Verdict::Warn, "unknown-settings", "MetadataAddr");
+        has(CheckResult::Fail, "unsupported", "custom_filters/v4/mine");
+        has(CheckResult::Warn, "unknown-keys", "/calico/dhcp/v1/subnet/x");
+        has(CheckResult::Warn, "unknown-settings", "MetadataAddr");
         assert!(Setting::WITHOUT_EFFECT.iter().all(|name| Setting::NAMES.contains(name)));
-        has(Verdict::Warn, "invalid-value", "10.244.0.0-16");
+        has(CheckResult::Warn, "invalid-value", "10.244.0.0-16");
         assert!(!all.iter().any(|(.., text)| text.contains("Other")), "{all:#?}");
     }
 
@@ -486,12 +496,14 @@ mod tests {
     fn another_data_model_and_another_host_are_no() {
         let three = of(&[("/calico/resources/v3/projectcalico.org/ippools/default", "{}")]);
         assert!(
-            three
-                .iter()
-                .any(|(v, c, t)| *v == Verdict::Fail && c == "data-model" && t.contains("ippools/default"))
+            three.iter().any(|(v, c, t)| *v == CheckResult::Fail
+                && c == "data-model"
+                && t.contains("ippools/default"))
         );
-        assert!(of(&[]).iter().any(|(v, c, _)| *v == Verdict::Fail && c == "data-model"));
+        assert!(of(&[]).iter().any(|(v, c, _)| *v == CheckResult::Fail && c == "data-model"));
         let other = of(&[("/calico/bgp/v1/host/h10/ip_addr_v4", "192.0.2.1"), ("/calico/v1/Ready", "true")]);
-        assert!(other.iter().any(|(v, c, t)| *v == Verdict::Fail && c == "node-unknown" && t.contains("h1")));
+        assert!(
+            other.iter().any(|(v, c, t)| *v == CheckResult::Fail && c == "node-unknown" && t.contains("h1"))
+        );
     }
 }

@@ -65,7 +65,7 @@ impl Session<'_> {
         }
         if !found.differences.is_empty() && !self.command.accept_differences && !self.command.dry_run {
             let text = format!(
-                "{} differences between what Calico left and what Tortie wants: mend them, or take them over with \
+                "{} differences between what Calico left and what Tortie wants: fix them, or take them over with \
                  --accept-differences. Nothing was changed",
                 found.differences.len()
             );
@@ -108,14 +108,14 @@ impl Session<'_> {
             let why = saved.listing().drops_without_felix("cali")?;
             let tool = saved.tool();
             Some(format!(
-                "rules {tool}: {why}, and only Felix's rules let workloads pass it. Mend: {tool} -A FORWARD -i cali+ -j ACCEPT; \
+                "rules {tool}: {why}, and only Felix's rules let workloads pass it. Fix: {tool} -A FORWARD -i cali+ -j ACCEPT; \
                  {tool} -A FORWARD -o cali+ -j ACCEPT"
             ))
         });
         rules.collect()
     }
 
-    pub(super) fn only_told(&mut self, progress: &mut Progress) -> Result<(), Failure> {
+    pub(super) fn informational(&mut self, progress: &mut Progress) -> Result<(), Failure> {
         progress.report.phase = "planned".to_owned();
         let now = Restarts::look(&self.command.sockets.bird_socket, &self.daemons);
         for step in Step::ALL.into_iter().skip(1) {

@@ -54,7 +54,7 @@ fn role(name: &str, words: &[&str]) -> Option<&'static str> {
 }
 
 /// Container and unit of the text of `/proc/PID/cgroup`.
-pub(super) fn keeper(cgroup: &str) -> (Option<String>, Option<String>) {
+pub(super) fn supervisor(cgroup: &str) -> (Option<String>, Option<String>) {
     let mut container = None;
     let mut unit = None;
     for path in cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2)) {
@@ -96,7 +96,7 @@ pub(super) fn find() -> Vec<Daemon> {
             if fs::read_link(of("ns/net")).ok()? != here {
                 return None;
             }
-            let (container, unit) = keeper(&fs::read_to_string(of("cgroup")).unwrap_or_default());
+            let (container, unit) = supervisor(&fs::read_to_string(of("cgroup")).unwrap_or_default());
             Some(Daemon { pid, role, command: command.join(" "), container, unit, started: started(pid)? })
         })
         .collect();
@@ -178,7 +178,7 @@ impl StopWith {
         }
     }
 
-    /// Ends them and waits until none is there; those that come back are somebody's who looks after them.
+    /// Ends them and waits until none is there; those that come back have a supervisor.
     ///
     /// # Errors
     /// When a command fails or daemons are still there.
@@ -282,7 +282,7 @@ pub(super) fn systemctl(words: &[&str]) -> Result<(), Failure> {
     Err(Failure::new(Exit::Partial, "systemctl", format!("systemctl {}: {said}", words.join(" "))))
 }
 
-/// Runs a command that somebody gave, to its end.
+/// Runs a command of the operator to its end.
 ///
 /// # Errors
 /// When it fails.
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn who_keeps_a_process_is_read_from_its_cgroup() {
         let id = "4f5e".repeat(16);
-        let of = |text: String| keeper(&text);
+        let of = |text: String| supervisor(&text);
         assert_eq!(
             of(format!("0::/system.slice/docker-{id}.scope\n")),
             (Some("4f5e4f5e4f5e".to_owned()), None)

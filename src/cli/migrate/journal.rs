@@ -321,17 +321,17 @@ fn read<T: DeserializeOwned>(path: &Path, version: impl Fn(&T) -> u32) -> Result
 
 fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), Failure> {
     let text = serde_json::to_string(value).map_err(|e| cannot(path, &e))?;
-    let beside = path.with_extension("new");
+    let temporary = path.with_extension("new");
     let wrong = |e: std::io::Error| cannot(path, &e);
     let mut file = fs::OpenOptions::new()
         .create(true)
         .truncate(true)
         .write(true)
         .mode(0o600)
-        .open(&beside)
+        .open(&temporary)
         .map_err(wrong)?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(wrong)?;
-    fs::rename(&beside, path).map_err(wrong)?;
+    fs::rename(&temporary, path).map_err(wrong)?;
     // The name, too, has to be on the disk.
     if let Some(dir) = path.parent() {
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(wrong)?;

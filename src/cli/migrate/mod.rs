@@ -36,13 +36,13 @@ use self::journal::{Journal, Phase};
 use super::Context;
 use super::failure::{Exit, Failure};
 
-/// Where a move keeps what was begun, unless somebody says otherwise.
+/// Where a move keeps what was begun, unless another directory is named.
 pub(super) const STATE_DIR: &str = "/var/lib/tortie/migrate";
 
 /// `tortie migrate`.
 #[derive(Debug, Subcommand)]
 pub(super) enum MigrateCommand {
-    /// Can this host be moved: what is there, what is not supported, what has to be mended first; exit 1 when it cannot
+    /// Can this host be moved: what is there, what is not supported, what has to be fixed first; exit 1 when it cannot
     Check(CheckCommand),
     /// The exact steps of adopt, what packets notice of each, and its way back; changes nothing
     Plan(Box<AdoptCommand>),

@@ -5,7 +5,7 @@ use super::daemons::{Daemon, StopWith};
 use super::journal::{Snapshot, Step};
 use super::report::{Line, line, named};
 use super::rules;
-use crate::cli::migrate::boot_units::Pair;
+use crate::cli::migrate::boot_units::UnitPair;
 
 /// What is there to be moved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(super) struct Plan<'a> {
     pub(super) stop: &'a StopWith,
     pub(super) agent_with: &'a str,
     /// Units that change places at boot.
-    pub(super) pair: Option<Pair<'a>>,
+    pub(super) pair: Option<UnitPair<'a>>,
     pub(super) protocol: u8,
     pub(super) metric: u32,
     pub(super) state_dir: &'a str,
@@ -88,7 +88,7 @@ impl Plan<'_> {
                 "rollback, then start them again".to_owned(),
             ),
             Step::Copy => (
-                format!("write our own routes beside BIRD's (protocol {protocol}, metric {metric})"),
+                format!("write our own routes next to BIRD's (protocol {protocol}, metric {metric})"),
                 "none: BIRD's have the smaller metric and win",
                 format!("{rollback} removes protocol {protocol}"),
             ),
@@ -99,7 +99,7 @@ impl Plan<'_> {
                 format!("{rollback} stops it; it ends without a farewell to peers"),
             ),
             Step::Settle => (
-                "wait until sessions, routes, rules and endpoints are in force, and a route of ours stands beside each of \
+                "wait until sessions, routes, rules and endpoints are in force, and a route of ours stands next to each of \
                  BIRD's"
                     .to_owned(),
                 "none",
@@ -118,7 +118,7 @@ impl Plan<'_> {
             Step::RemoveRoutes => (
                 format!("remove BIRD's {} routes and {} blackholes", there.routes, there.blackholes),
                 "none: a route of ours to the same place stands for each, and takes over in the same moment",
-                format!("{rollback} writes BIRD's beside ours before ours go"),
+                format!("{rollback} writes BIRD's next to ours before ours go"),
             ),
             Step::Verify => match self.pair {
                 None => (
@@ -178,7 +178,7 @@ impl Back {
             ),
             Self::Routes => (
                 "restore-routes",
-                "write BIRD's routes beside ours, as they are now".to_owned(),
+                "write BIRD's routes next to ours, as they are now".to_owned(),
                 "none: they lead to the same places",
             ),
             Self::Ours => (
@@ -197,7 +197,7 @@ impl Back {
                     Some(command) => format!("start Calico: {command}"),
                     None => "start Calico: by hand, see below".to_owned(),
                 },
-                "none: BIRD takes over the routes that it finds, peers hear of a restart",
+                "none: BIRD takes over the routes that it finds, peers see a graceful restart",
             ),
         };
         named(id, &what, traffic, resume)

@@ -35,7 +35,7 @@ impl Restarts {
             return Self::default();
         }
         let sockets = bird::sockets(sockets);
-        let (birds, mut silent) = bird::ask_each(&sockets, bird::ask_state);
+        let (birds, mut silent) = bird::query_each(&sockets, bird::read_state);
         if birds.is_empty() && silent.is_empty() {
             let places: Vec<String> = sockets.iter().map(|socket| socket.display().to_string()).collect();
             silent.push(format!("there is no control socket of BIRD at {}", places.join(", ")));
@@ -92,10 +92,10 @@ fn has_bird(running: &[Daemon]) -> bool {
 /// When it is not over in time.
 pub(super) async fn over(sockets: &[PathBuf], wait: Duration, progress: &Progress) -> Result<(), Failure> {
     let begin = Instant::now();
-    let mut told = false;
+    let mut is_reported = false;
     loop {
         let now = Restarts::look(sockets, &daemons::find());
-        if !told && let Some(why) = &now.unseen {
+        if !is_reported && let Some(why) = &now.unseen {
             progress.say(&format!("       not looked at: whether BIRD or a peer restarts: {why}"));
         }
         if now.under_way.is_empty() {
@@ -105,16 +105,16 @@ pub(super) async fn over(sockets: &[PathBuf], wait: Duration, progress: &Progres
         if begin.elapsed() >= wait {
             let text = format!(
                 "{words}. Ended now, BIRD's peers would drop the routes that restarts keep. BIRD was not ended after {} s: run \
-                 adopt again when `birdc show status` and `birdc show protocols all` tell of no graceful restart, or with a \
+                 adopt again when `birdc show status` and `birdc show protocols all` show no graceful restart, or with a \
                  longer --wait",
                 wait.as_secs()
             );
             return Err(Failure::new(Exit::TimedOut, "restarting", text));
         }
-        if !told {
+        if !is_reported {
             progress.say(&format!("       waits: {words}"));
         }
-        told = true;
+        is_reported = true;
         tokio::time::sleep(LOOK).await;
     }
 }

@@ -369,11 +369,11 @@ COMMIT
     fn packets_that_only_felix_let_pass_are_found() {
         let drops = |text: &str| Listing::read(text).drops_without_felix("cali");
         assert_eq!(drops(SAVED).unwrap(), "FORWARD has the policy DROP");
-        let mended = SAVED.replace(
+        let repaired = SAVED.replace(
             "-A FORWARD -j DOCKER-USER",
             "-A FORWARD -j DOCKER-USER\n-A FORWARD -i cali+ -j ACCEPT\n-A FORWARD -o cali+ -j ACCEPT",
         );
-        assert_eq!(drops(&mended), None);
+        assert_eq!(drops(&repaired), None);
         let open = SAVED.replace("FORWARD DROP", "FORWARD ACCEPT");
         assert_eq!(drops(&open), None);
         let last = open

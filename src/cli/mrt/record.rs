@@ -170,7 +170,7 @@ pub(super) async fn updates(
     };
     tokio::pin!(end);
     let mut whole = Vec::new();
-    let mut told = false;
+    let mut is_reported = false;
     let ended = loop {
         tokio::select! {
             octets = next(&mut body) => {
@@ -180,7 +180,7 @@ pub(super) async fn updates(
                 sink.write(&whole)?;
                 // What is recorded can be looked at while the recording runs.
                 sink.out.flush().map_err(|e| failed(&e))?;
-                if !std::mem::replace(&mut told, true) {
+                if !std::mem::replace(&mut is_reported, true) {
                     eprintln!("recording; ctrl-c ends it");
                 }
                 progress.show(|| format!("{} records", counter.records));

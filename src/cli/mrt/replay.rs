@@ -321,7 +321,7 @@ impl Line {
         Ok(())
     }
 
-    /// Writes all of it and reads meanwhile. `true`: somebody said stop.
+    /// Writes all of it and reads meanwhile. `true`: a stop was requested.
     async fn send(&mut self, octets: &[u8]) -> Result<bool, Failure> {
         let mut at = 0;
         while let Some(rest) = octets.get(at..).filter(|r| !r.is_empty()) {
@@ -362,7 +362,7 @@ impl Line {
         Ok(())
     }
 
-    /// The whole file. `true`: somebody said stop.
+    /// The whole file. `true`: a stop was requested.
     async fn play(
         &mut self,
         replay: &Replay,
@@ -371,7 +371,7 @@ impl Line {
     ) -> Result<bool, Failure> {
         let mut out = Vec::new();
         let mut first: Option<(Instant, u32)> = None;
-        let mut told = Instant::now();
+        let mut reported_at = Instant::now();
         loop {
             if replay.limit.is_some_and(|limit| player.played.records >= limit) {
                 break;
@@ -399,8 +399,8 @@ impl Line {
             if (now || out.len() >= BATCH) && self.send(&std::mem::take(&mut out)).await? {
                 return Ok(true);
             }
-            if told.elapsed() >= Duration::from_secs(1) {
-                told = Instant::now();
+            if reported_at.elapsed() >= Duration::from_secs(1) {
+                reported_at = Instant::now();
                 self.beat().await?;
                 let Played { records, announced, .. } = player.played;
                 if std::io::IsTerminal::is_terminal(&std::io::stderr()) {
@@ -421,7 +421,7 @@ impl Line {
         Ok(())
     }
 
-    /// Keeps the session up until then. `true`: somebody said stop.
+    /// Keeps the session up until then. `true`: a stop was requested.
     async fn wait(&mut self, until: Instant) -> Result<bool, Failure> {
         loop {
             let left = until.saturating_duration_since(Instant::now());

@@ -13,8 +13,8 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use crate::foreign::intent::Wanted;
-use crate::foreign::types::Found;
+use crate::foreign::intent::HostIntent;
+use crate::foreign::types::ForeignState;
 
 /// What kind of object an item is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,7 +50,7 @@ impl Plane {
 
 /// How an item compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Verdict {
+pub enum CompareResult {
     /// As wanted.
     Equal,
     /// There, and otherwise than wanted.
@@ -60,12 +60,12 @@ pub enum Verdict {
     /// There, and not wanted.
     Extra,
     /// It cannot be known here.
-    NotJudged,
+    NotCompared,
 }
 
-impl Verdict {
+impl CompareResult {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Equal, Self::Different, Self::Missing, Self::Extra, Self::NotJudged];
+    pub const ALL: [Self; 5] = [Self::Equal, Self::Different, Self::Missing, Self::Extra, Self::NotCompared];
 
     /// The mark of a line in `tortie diff`.
     #[must_use]
@@ -75,7 +75,7 @@ impl Verdict {
             Self::Different => '~',
             Self::Missing => '-',
             Self::Extra => '+',
-            Self::NotJudged => '?',
+            Self::NotCompared => '?',
         }
     }
 
@@ -87,27 +87,27 @@ impl Verdict {
             Self::Different => "different",
             Self::Missing => "missing",
             Self::Extra => "extra",
-            Self::NotJudged => "not_judged",
+            Self::NotCompared => "not_judged",
         }
     }
 }
 
 /// One item that is not equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Item {
+pub struct ComparedItem {
     /// What it is.
     pub plane: Plane,
     /// What it is of: a prefix, an interface, a session, a chain, a set.
     pub subject: String,
     /// How it compares.
-    pub verdict: Verdict,
+    pub verdict: CompareResult,
     /// In words: what is wanted and what was found, or why it cannot be judged.
     pub text: String,
 }
 
 /// How many items compare how.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct PlaneCounts {
     /// As wanted.
     pub equal: usize,
     /// There, and otherwise.
@@ -117,10 +117,10 @@ pub struct Tally {
     /// Too much.
     pub extra: usize,
     /// Cannot be known.
-    pub not_judged: usize,
+    pub not_compared: usize,
 }
 
-impl Tally {
+impl PlaneCounts {
     /// How many differ: different, missing or extra.
     #[must_use]
     pub fn differing(&self) -> usize {
@@ -129,78 +129,84 @@ impl Tally {
 
     /// How many compare so.
     #[must_use]
-    pub fn of(&self, verdict: Verdict) -> usize {
+    pub fn of(&self, verdict: CompareResult) -> usize {
         match verdict {
-            Verdict::Equal => self.equal,
-            Verdict::Different => self.different,
-            Verdict::Missing => self.missing,
-            Verdict::Extra => self.extra,
-            Verdict::NotJudged => self.not_judged,
+            CompareResult::Equal => self.equal,
+            CompareResult::Different => self.different,
+            CompareResult::Missing => self.missing,
+            CompareResult::Extra => self.extra,
+            CompareResult::NotCompared => self.not_compared,
         }
     }
 }
 
 /// The whole comparison.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Judgement {
+pub struct Comparison {
     /// Counts by kind of object.
-    pub tallies: BTreeMap<Plane, Tally>,
+    pub counts_by_plane: BTreeMap<Plane, PlaneCounts>,
     /// Every item that is not equal, by kind and subject.
-    pub items: Vec<Item>,
+    pub items: Vec<ComparedItem>,
 }
 
-impl Judgement {
+impl Comparison {
     /// The counts of one kind of object.
     #[must_use]
-    pub fn tally(&self, plane: Plane) -> Tally {
-        self.tallies.get(&plane).copied().unwrap_or_default()
+    pub fn counts(&self, plane: Plane) -> PlaneCounts {
+        self.counts_by_plane.get(&plane).copied().unwrap_or_default()
     }
 
     /// The counts of everything.
     #[must_use]
-    pub fn total(&self) -> Tally {
-        let mut sum = Tally::default();
-        for tally in self.tallies.values() {
-            sum.equal += tally.equal;
-            sum.different += tally.different;
-            sum.missing += tally.missing;
-            sum.extra += tally.extra;
-            sum.not_judged += tally.not_judged;
+    pub fn total(&self) -> PlaneCounts {
+        let mut sum = PlaneCounts::default();
+        for counts in self.counts_by_plane.values() {
+            sum.equal += counts.equal;
+            sum.different += counts.different;
+            sum.missing += counts.missing;
+            sum.extra += counts.extra;
+            sum.not_compared += counts.not_compared;
         }
         sum
     }
 
     /// Adds an item.
-    fn put(&mut self, plane: Plane, verdict: Verdict, subject: impl Into<String>, text: impl Into<String>) {
-        let tally = self.tallies.entry(plane).or_default();
+    fn put(
+        &mut self,
+        plane: Plane,
+        verdict: CompareResult,
+        subject: impl Into<String>,
+        text: impl Into<String>,
+    ) {
+        let counts = self.counts_by_plane.entry(plane).or_default();
         let count = match verdict {
-            Verdict::Equal => &mut tally.equal,
-            Verdict::Different => &mut tally.different,
-            Verdict::Missing => &mut tally.missing,
-            Verdict::Extra => &mut tally.extra,
-            Verdict::NotJudged => &mut tally.not_judged,
+            CompareResult::Equal => &mut counts.equal,
+            CompareResult::Different => &mut counts.different,
+            CompareResult::Missing => &mut counts.missing,
+            CompareResult::Extra => &mut counts.extra,
+            CompareResult::NotCompared => &mut counts.not_compared,
         };
         *count += 1;
-        if verdict != Verdict::Equal {
-            self.items.push(Item { plane, subject: subject.into(), verdict, text: text.into() });
+        if verdict != CompareResult::Equal {
+            self.items.push(ComparedItem { plane, subject: subject.into(), verdict, text: text.into() });
         }
     }
 
     fn equal(&mut self, plane: Plane) {
-        self.tallies.entry(plane).or_default().equal += 1;
+        self.counts_by_plane.entry(plane).or_default().equal += 1;
     }
 }
 
 /// Compares.
 #[must_use]
-pub fn judge(wanted: &Wanted, found: &Found) -> Judgement {
-    let mut judgement = Judgement::default();
-    routes::judge(wanted, found, &mut judgement);
-    sessions::judge(wanted, found, &mut judgement);
+pub fn compare(wanted: &HostIntent, found: &ForeignState) -> Comparison {
+    let mut comparison = Comparison::default();
+    routes::compare(wanted, found, &mut comparison);
+    sessions::compare(wanted, found, &mut comparison);
     if wanted.rules {
-        rules::judge(wanted, found, &mut judgement);
-        sets::judge(wanted, found, &mut judgement);
+        rules::compare(wanted, found, &mut comparison);
+        sets::compare(wanted, found, &mut comparison);
     }
-    judgement.items.sort_unstable();
-    judgement
+    comparison.items.sort_unstable();
+    comparison
 }

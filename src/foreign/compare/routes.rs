@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use tortie_net::Cidr;
 
-use super::{Judgement, Plane, Verdict};
-use crate::foreign::intent::{Remote, Wanted};
-use crate::foreign::types::{BIRD, BirdRoute, Found, Look, MainHop, MainRoute, RouteKind};
+use super::{CompareResult, Comparison, Plane};
+use crate::foreign::intent::{HostIntent, Remote};
+use crate::foreign::types::{BIRD, BirdRoute, ForeignState, Look, MainHop, MainRoute, RouteKind};
 use tortie_engine::policy::EndpointPolicy;
 use tortie_engine::routing::{self, FilterRoute, Hop, KernelRoute, PeerIntent};
 use tortie_kernel::protocol_name;
@@ -18,18 +18,18 @@ const KERNEL: u8 = 2;
 /// What BIRD knows of prefixes: its BGP routes, best first.
 type Learned<'a> = BTreeMap<Cidr, Vec<&'a BirdRoute>>;
 
-struct Court<'a> {
-    wanted: &'a Wanted,
-    found: &'a Found,
+struct RouteComparison<'a> {
+    wanted: &'a HostIntent,
+    found: &'a ForeignState,
     look: &'a Look,
     learned: Learned<'a>,
     /// Prefixes that were spoken of.
     done: BTreeSet<Cidr>,
 }
 
-pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
+pub(super) fn compare(wanted: &HostIntent, found: &ForeignState, out: &mut Comparison) {
     let mut court =
-        Court { wanted, found, look: &found.look, learned: learned(found), done: BTreeSet::new() };
+        RouteComparison { wanted, found, look: &found.look, learned: learned(found), done: BTreeSet::new() };
     court.blackholes(out);
     court.workloads(out);
     court.remote(out);
@@ -38,7 +38,7 @@ pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
     court.tunnel(out);
 }
 
-fn learned(found: &Found) -> Learned<'_> {
+fn learned(found: &ForeignState) -> Learned<'_> {
     let mut all = Learned::new();
     for bird in &found.birds {
         let sessions: BTreeSet<&str> = bird.sessions().map(|p| p.name.as_str()).collect();
@@ -52,17 +52,22 @@ fn learned(found: &Found) -> Learned<'_> {
     all
 }
 
-impl Court<'_> {
-    fn absent(&self, out: &mut Judgement, plane: Plane, prefix: Cidr, what: &str) {
+impl RouteComparison<'_> {
+    fn absent(&self, out: &mut Comparison, plane: Plane, prefix: Cidr, what: &str) {
         if self.look.is_partial() {
             let why = "the main table changed each time it was read, so it may only have been overlooked";
-            out.put(plane, Verdict::NotJudged, prefix.to_string(), format!("{what}: not seen, and {why}"));
+            out.put(
+                plane,
+                CompareResult::NotCompared,
+                prefix.to_string(),
+                format!("{what}: not seen, and {why}"),
+            );
         } else {
-            out.put(plane, Verdict::Missing, prefix.to_string(), format!("{what}: missing"));
+            out.put(plane, CompareResult::Missing, prefix.to_string(), format!("{what}: missing"));
         }
     }
 
-    fn blackholes(&mut self, out: &mut Judgement) {
+    fn blackholes(&mut self, out: &mut Comparison) {
         for block in &*self.wanted.intent.blackholes {
             self.done.insert(*block);
             match self.look.at(block).first() {
@@ -70,15 +75,15 @@ impl Court<'_> {
                 Some(route) if route.kind == RouteKind::Blackhole => out.equal(Plane::Route),
                 Some(route) => {
                     let text =
-                        format!("should be the blackhole of an own block, and is {}", self.words(route));
-                    out.put(Plane::Route, Verdict::Different, block.to_string(), text);
+                        format!("should be the blackhole of an own block, and is {}", self.describe(route));
+                    out.put(Plane::Route, CompareResult::Different, block.to_string(), text);
                 }
             }
         }
     }
 
     /// Routes to the workloads of this host.
-    fn workloads(&mut self, out: &mut Judgement) {
+    fn workloads(&mut self, out: &mut Comparison) {
         let mut count = 0;
         for policy in self.wanted.ruleset.endpoints.values() {
             let EndpointPolicy::Workload(workload) = &**policy else { continue };
@@ -95,7 +100,7 @@ impl Court<'_> {
                 }
                 let Some((ifindex, _)) = self.look.link(name) else {
                     let text = format!("route to {name}: there is no such interface");
-                    out.put(Plane::Interface, Verdict::Missing, prefix.to_string(), text);
+                    out.put(Plane::Interface, CompareResult::Missing, prefix.to_string(), text);
                     continue;
                 };
                 match self.look.at(&prefix).first() {
@@ -104,23 +109,23 @@ impl Court<'_> {
                         out.equal(Plane::Interface);
                     }
                     Some(route) => {
-                        let text = format!("should lead to {name}, and is {}", self.words(route));
-                        out.put(Plane::Interface, Verdict::Different, prefix.to_string(), text);
+                        let text = format!("should lead to {name}, and is {}", self.describe(route));
+                        out.put(Plane::Interface, CompareResult::Different, prefix.to_string(), text);
                     }
                 }
             }
         }
         if count > 0 {
             let text = format!("static neighbours and sysctls of {count} workloads are not compared");
-            out.put(Plane::Interface, Verdict::NotJudged, "neighbours", text);
+            out.put(Plane::Interface, CompareResult::NotCompared, "neighbours", text);
         }
     }
 
     /// What other hosts announce.
-    fn remote(&mut self, out: &mut Judgement) {
+    fn remote(&mut self, out: &mut Comparison) {
         let Some(remote) = &self.wanted.remote else {
             let why = "the affinities of other hosts could not be read from the store";
-            out.put(Plane::Route, Verdict::NotJudged, "blocks of other hosts", why);
+            out.put(Plane::Route, CompareResult::NotCompared, "blocks of other hosts", why);
             return;
         };
         for (prefix, remote) in remote {
@@ -130,35 +135,35 @@ impl Court<'_> {
         }
     }
 
-    fn one_remote(&self, prefix: Cidr, remote: &Remote, out: &mut Judgement) {
+    fn one_remote(&self, prefix: Cidr, remote: &Remote, out: &mut Comparison) {
         let what = if remote.borrowed { "workload" } else { "block" };
         let whose = format!("{what} of {}", remote.host);
-        let not_judged = |out: &mut Judgement, why: String| {
-            out.put(Plane::Route, Verdict::NotJudged, prefix.to_string(), format!("{whose}: {why}"));
+        let not_compared = |out: &mut Comparison, why: String| {
+            out.put(Plane::Route, CompareResult::NotCompared, prefix.to_string(), format!("{whose}: {why}"));
         };
-        let told = self.learned.get(&prefix).and_then(|routes| routes.iter().find(|route| route.best));
-        let says = told.and_then(|route| route.next_hop);
+        let has_routes = self.learned.get(&prefix).and_then(|routes| routes.iter().find(|route| route.best));
+        let says = has_routes.and_then(|route| route.next_hop);
         let next_hop = match (remote.direct, remote.next_hop, says) {
             (true, Some(next_hop), says) => {
                 if let Some(says) = says.filter(|says| *says != next_hop) {
                     let text = format!(
                         "{whose}: the host's address is {next_hop}, and BIRD has the next hop {says} from {}",
-                        told.map_or("", |route| route.from.as_str())
+                        has_routes.map_or("", |route| route.from.as_str())
                     );
-                    return out.put(Plane::Route, Verdict::Different, prefix.to_string(), text);
+                    return out.put(Plane::Route, CompareResult::Different, prefix.to_string(), text);
                 }
                 next_hop
             }
             (_, _, Some(says)) => says,
-            (false, Some(_), None) if self.found.bird_tells(prefix.is_v4()) => {
+            (false, Some(_), None) if self.found.bird_has_routes_of(prefix.is_v4()) => {
                 // BIRD learned nothing for it, and there is no session of the mesh that could have told us.
                 return match self.look.at(&prefix).first() {
                     None => self.absent(out, Plane::Route, prefix, &format!("route to {whose}")),
-                    Some(route) => not_judged(
+                    Some(route) => not_compared(
                         out,
                         format!(
                             "{}, and BIRD learned nothing for it: who says so is not known",
-                            self.words(route)
+                            self.describe(route)
                         ),
                     ),
                 };
@@ -166,17 +171,17 @@ impl Court<'_> {
             (false, Some(_), None) => {
                 let why = "no session of the mesh leads there, and only BIRD knows the next hop: its control \
                            socket was not read";
-                return not_judged(out, why.to_owned());
+                return not_compared(out, why.to_owned());
             }
             (_, None, None) => {
-                return not_judged(out, "that host has no address of this family in the store".to_owned());
+                return not_compared(out, "that host has no address of this family in the store".to_owned());
             }
         };
         self.compare(prefix, next_hop, &whose, out);
     }
 
     /// A learned route as the kernel should have it, and has it.
-    fn compare(&self, prefix: Cidr, next_hop: IpAddr, whose: &str, out: &mut Judgement) {
+    fn compare(&self, prefix: Cidr, next_hop: IpAddr, whose: &str, out: &mut Comparison) {
         let view = &self.wanted.intent.view;
         let resolve = |addr| self.look.resolve(addr);
         let wanted = routing::kernel_route(view, prefix, &[next_hop], resolve, self.look.has_tunnel());
@@ -186,9 +191,9 @@ impl Court<'_> {
             (KernelRoute::Withheld { reason }, Some(route)) => {
                 let text = format!(
                     "{whose}: is {}, and Tortie would hold it back: {reason} (next hop {next_hop})",
-                    self.words(route)
+                    self.describe(route)
                 );
-                out.put(Plane::Route, Verdict::Different, prefix.to_string(), text);
+                out.put(Plane::Route, CompareResult::Different, prefix.to_string(), text);
             }
             (KernelRoute::Via { .. }, None) => {
                 self.absent(out, Plane::Route, prefix, &format!("route to {whose} over {next_hop}"));
@@ -201,23 +206,23 @@ impl Court<'_> {
                 } else if route.hops.len() > 1 && self.paths(&prefix) > 1 {
                     let text = format!(
                         "{whose}: is {}: BIRD shares the load between paths that it ranks by its own order",
-                        self.words(route)
+                        self.describe(route)
                     );
-                    out.put(Plane::Route, Verdict::NotJudged, prefix.to_string(), text);
+                    out.put(Plane::Route, CompareResult::NotCompared, prefix.to_string(), text);
                 } else {
                     let text = format!(
                         "{whose}: should be {} ({reason}), and is {}",
                         self.hops(hops.iter()),
-                        self.words(route)
+                        self.describe(route)
                     );
-                    out.put(Plane::Route, Verdict::Different, prefix.to_string(), text);
+                    out.put(Plane::Route, CompareResult::Different, prefix.to_string(), text);
                 }
             }
         }
     }
 
     /// What BIRD learned besides blocks and workloads of this cluster.
-    fn outside(&mut self, out: &mut Judgement) {
+    fn outside(&mut self, out: &mut Comparison) {
         let best = |(prefix, routes): (&Cidr, &Vec<&'_ BirdRoute>)| {
             // Where another protocol of BIRD has a better one it is told with the rest.
             routes.first().filter(|route| route.best).map(|route| (*prefix, (*route).clone()))
@@ -230,19 +235,19 @@ impl Court<'_> {
             let subject = prefix.to_string();
             let Some(peer) = self.peer(&route.from) else {
                 let text = format!("{whose}: the store wants no such session");
-                out.put(Plane::Route, Verdict::Extra, subject, text);
+                out.put(Plane::Route, CompareResult::Extra, subject, text);
                 continue;
             };
             if self.inside_pool(prefix) && self.wanted.remote.is_some() && !peer.is_router() {
                 let text =
                     format!("{whose}: inside a pool, and no host has a confirmed block or a workload for it");
-                out.put(Plane::Route, Verdict::Extra, subject, text);
+                out.put(Plane::Route, CompareResult::Extra, subject, text);
                 continue;
             }
             if !peer.policy.filters.is_empty() {
                 let text =
-                    format!("{whose}: the filters of this peer read attributes that were not asked for");
-                out.put(Plane::Route, Verdict::NotJudged, subject, text);
+                    format!("{whose}: the filters of this peer read attributes that were not read from BIRD");
+                out.put(Plane::Route, CompareResult::NotCompared, subject, text);
                 continue;
             }
             let intent = &self.wanted.intent;
@@ -252,9 +257,11 @@ impl Court<'_> {
                 match self.look.at(prefix).first() {
                     None => {}
                     Some(there) => {
-                        let text =
-                            format!("{whose}: is {}, and Tortie would not use it: {gate}", self.words(there));
-                        out.put(Plane::Route, Verdict::Extra, subject, text);
+                        let text = format!(
+                            "{whose}: is {}, and Tortie would not use it: {gate}",
+                            self.describe(there)
+                        );
+                        out.put(Plane::Route, CompareResult::Extra, subject, text);
                     }
                 }
                 continue;
@@ -264,9 +271,9 @@ impl Court<'_> {
                 None => {
                     out.put(
                         Plane::Route,
-                        Verdict::NotJudged,
+                        CompareResult::NotCompared,
                         subject,
-                        format!("{whose}: BIRD tells no next hop"),
+                        format!("{whose}: BIRD shows no next hop"),
                     );
                 }
             }
@@ -274,7 +281,7 @@ impl Court<'_> {
     }
 
     /// Routes in the kernel that were not spoken of: BIRD's, and those on workloads' interfaces.
-    fn rest(&mut self, out: &mut Judgement) {
+    fn rest(&mut self, out: &mut Comparison) {
         let mut last = None;
         for route in self.look.routes() {
             if self.done.contains(&route.prefix) || last == Some(route.prefix) {
@@ -287,8 +294,8 @@ impl Court<'_> {
                 });
             if workload {
                 last = Some(route.prefix);
-                let text = format!("{}: no endpoint of this host has it", self.words(route));
-                out.put(Plane::Interface, Verdict::Extra, route.prefix.to_string(), text);
+                let text = format!("{}: no endpoint of this host has it", self.describe(route));
+                out.put(Plane::Interface, CompareResult::Extra, route.prefix.to_string(), text);
             } else if route.protocol == BIRD && !self.is_copy(route) {
                 last = Some(route.prefix);
                 let (verdict, why) = self.unexplained(route);
@@ -296,35 +303,36 @@ impl Court<'_> {
                     Plane::Route,
                     verdict,
                     route.prefix.to_string(),
-                    format!("{}: {why}", self.words(route)),
+                    format!("{}: {why}", self.describe(route)),
                 );
             }
         }
     }
 
-    fn unexplained(&self, route: &MainRoute) -> (Verdict, &'static str) {
+    fn unexplained(&self, route: &MainRoute) -> (CompareResult, &'static str) {
         if self.wanted.unsettled.contains(&route.prefix) {
             let why = "this host's affinity to the block is not confirmed, or the block names another host";
-            return (Verdict::Extra, why);
+            return (CompareResult::Extra, why);
         }
         if route.kind == RouteKind::Blackhole {
-            return (Verdict::Extra, "no own block");
+            return (CompareResult::Extra, "no own block");
         }
-        if !self.found.bird_tells(route.prefix.is_v4()) {
+        if !self.found.bird_has_routes_of(route.prefix.is_v4()) {
             return (
-                Verdict::NotJudged,
-                "where BIRD has it from only its control socket tells, which was not read",
+                CompareResult::NotCompared,
+                "where BIRD has it from only its control socket shows, which was not read",
             );
         }
         if self.wanted.remote.is_none() {
-            return (Verdict::NotJudged, "the affinities of other hosts could not be read");
+            return (CompareResult::NotCompared, "the affinities of other hosts could not be read");
         }
         let known = self.found.birds.iter().flat_map(|bird| &bird.routes).any(|r| r.prefix == route.prefix);
         match known {
-            true => {
-                (Verdict::NotJudged, "BIRD has it from another protocol than BGP, by its own configuration")
-            }
-            false => (Verdict::Extra, "nobody announces it any more, and BIRD itself does not have it"),
+            true => (
+                CompareResult::NotCompared,
+                "BIRD has it from another protocol than BGP, by its own configuration",
+            ),
+            false => (CompareResult::Extra, "nobody announces it any more, and BIRD itself does not have it"),
         }
     }
 
@@ -336,23 +344,23 @@ impl Court<'_> {
             && self.look.at(&route.prefix).iter().any(connected)
     }
 
-    fn tunnel(&self, out: &mut Judgement) {
+    fn tunnel(&self, out: &mut Comparison) {
         let Some(tunnel) = &self.wanted.intent.tunnel else { return };
         let wrong = self.look.tunnel_differences(tunnel, self.wanted.intent.view.node_v4);
         if wrong.is_empty() {
             out.equal(Plane::Interface);
         }
         for text in wrong {
-            out.put(Plane::Interface, Verdict::Different, "tunl0", text);
+            out.put(Plane::Interface, CompareResult::Different, "tunl0", text);
         }
     }
 
     fn peer(&self, session: &str) -> Option<&PeerIntent> {
         let peers = &self.wanted.intent.peers;
         let by_address = || {
-            let told =
+            let has_routes =
                 self.found.birds.iter().flat_map(|bird| bird.sessions()).find(|p| p.name == session)?;
-            peers.values().find(|peer| Some(peer.remote.ip()) == told.neighbor)
+            peers.values().find(|peer| Some(peer.remote.ip()) == has_routes.neighbor)
         };
         peers.get(session).or_else(by_address)
     }
@@ -383,7 +391,7 @@ impl Court<'_> {
     }
 
     /// A route as `ip route` has it, shortened.
-    fn words(&self, route: &MainRoute) -> String {
+    fn describe(&self, route: &MainRoute) -> String {
         let protocol = protocol_name(route.protocol);
         match route.kind {
             RouteKind::Blackhole => format!("a blackhole, proto {protocol}"),

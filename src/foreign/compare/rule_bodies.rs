@@ -21,11 +21,11 @@ const PORTS: usize = 15;
 pub(super) struct Line {
     /// Each match, as a text.
     matches: BTreeSet<String>,
-    does: Does,
+    does: RuleAction,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Does {
+enum RuleAction {
     #[default]
     Allow,
     Deny,
@@ -36,10 +36,10 @@ enum Does {
 impl std::fmt::Display for Line {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let does = match self.does {
-            Does::Allow => "allow",
-            Does::Deny => "deny",
-            Does::Log => "log",
-            Does::Pass => "pass",
+            RuleAction::Allow => "allow",
+            RuleAction::Deny => "deny",
+            RuleAction::Log => "log",
+            RuleAction::Pass => "pass",
         };
         f.write_str(does)?;
         self.matches.iter().try_for_each(|one| write!(f, " {one}"))
@@ -87,10 +87,10 @@ fn one_of_store(rule: &Rule, v4: bool) -> Option<Option<Line>> {
         }
     }
     let does = match rule.action {
-        Action::Allow => Does::Allow,
-        Action::Deny => Does::Deny,
-        Action::Log => Does::Log,
-        Action::NextTier => Does::Pass,
+        Action::Allow => RuleAction::Allow,
+        Action::Deny => RuleAction::Deny,
+        Action::Log => RuleAction::Log,
+        Action::NextTier => RuleAction::Pass,
     };
     Some(Some(Line { matches, does }))
 }
@@ -147,11 +147,11 @@ pub(super) fn of_felix(rules: &[FelixRule], pass: Option<u32>, v4: bool) -> Opti
     let mut lines = Vec::new();
     let mut rest = rules.iter().peekable();
     while let Some(rule) = rest.next() {
-        let told = read(rule, v4)?;
-        if told.condition.is_some() {
+        let parts = read(rule, v4)?;
+        if parts.condition.is_some() {
             return None;
         }
-        let does = match (told.target.as_deref()?, told.sets_mark) {
+        let does = match (parts.target.as_deref()?, parts.sets_mark) {
             ("MARK", Some((value, mask))) if value == mask && value != 0 => {
                 // What is allowed or passed on ends the chain: the next rule returns on the mark.
                 if let Some(next) = rest.next() {
@@ -163,19 +163,19 @@ pub(super) fn of_felix(rules: &[FelixRule], pass: Option<u32>, v4: bool) -> Opti
                         return None;
                     }
                 }
-                if Some(mask) == pass { Does::Pass } else { Does::Allow }
+                if Some(mask) == pass { RuleAction::Pass } else { RuleAction::Allow }
             }
-            ("DROP", None) => Does::Deny,
-            ("LOG", None) => Does::Log,
+            ("DROP", None) => RuleAction::Deny,
+            ("LOG", None) => RuleAction::Log,
             _ => return None,
         };
-        lines.push(Line { matches: told.matches, does });
+        lines.push(Line { matches: parts.matches, does });
     }
     Some(lines)
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct FelixRuleParts {
     matches: BTreeSet<String>,
     target: Option<String>,
     /// `-m mark`.
@@ -183,8 +183,8 @@ struct Told {
     sets_mark: Option<(u32, u32)>,
 }
 
-fn read(rule: &FelixRule, v4: bool) -> Option<Told> {
-    let mut told = Told::default();
+fn read(rule: &FelixRule, v4: bool) -> Option<FelixRuleParts> {
+    let mut parts = FelixRuleParts::default();
     let mut words = rule.words.iter().map(String::as_str);
     let mut not = "";
     while let Some(word) = words.next() {
@@ -209,22 +209,22 @@ fn read(rule: &FelixRule, v4: bool) -> Option<Told> {
             "--sports" | "--sport" => format!("{negated}src ports {:?}", ports(words.next()?)?),
             "--icmp-type" | "--icmpv6-type" => format!("{negated}icmp {}", words.next()?),
             "--mark" => {
-                told.condition = Some(marks(words.next()?).filter(|_| negated.is_empty())?);
+                parts.condition = Some(marks(words.next()?).filter(|_| negated.is_empty())?);
                 continue;
             }
             "--set-xmark" => {
-                told.sets_mark = Some(marks(words.next()?)?);
+                parts.sets_mark = Some(marks(words.next()?)?);
                 continue;
             }
             "-j" => {
-                told.target = Some(words.next()?.to_owned());
+                parts.target = Some(words.next()?.to_owned());
                 continue;
             }
             _ => return None,
         };
-        told.matches.insert(one);
+        parts.matches.insert(one);
     }
-    Some(told)
+    Some(parts)
 }
 
 fn net(text: &str, v4: bool) -> Option<Cidr> {

@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Judgement, Plane, Verdict};
+use super::{CompareResult, Comparison, Plane};
 use crate::foreign::compare::rule_bodies::{Line, of_felix, of_store, pass_mark};
 use crate::foreign::felix::chain_name;
-use crate::foreign::intent::Wanted;
-use crate::foreign::types::{Backend, FelixTable, Found};
+use crate::foreign::intent::HostIntent;
+use crate::foreign::types::{Backend, FelixTable, ForeignState};
 use tortie_engine::policy::{ChainId, Direction, EndpointPolicy, Source, Stages, host_interfaces};
 
 /// Prefixes of Felix's chains of endpoints: to and from workloads, to and from interfaces of the host.
@@ -32,7 +32,7 @@ struct Chain<'a> {
     stages: &'a Stages,
 }
 
-pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
+pub(super) fn compare(wanted: &HostIntent, found: &ForeignState, out: &mut Comparison) {
     let chains = chains(wanted, found);
     for v4 in [true, false] {
         if !v4 && !wanted.globals.ipv6 {
@@ -51,14 +51,14 @@ pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
                     false => format!("the rules of {} could not be listed", unread.join(" and ")),
                 };
                 for name in names(&chains) {
-                    out.put(Plane::Rule, Verdict::NotJudged, subject(v4, name), why.as_str());
+                    out.put(Plane::Rule, CompareResult::NotCompared, subject(v4, name), why.as_str());
                 }
             }
             None => {
                 for name in names(&chains) {
                     out.put(
                         Plane::Rule,
-                        Verdict::Missing,
+                        CompareResult::Missing,
                         subject(v4, name),
                         "Felix has no chains in the table `filter`",
                     );
@@ -80,7 +80,7 @@ fn names<'a>(chains: &'a [Chain<'_>]) -> BTreeSet<&'a str> {
     chains.iter().map(|chain| chain.interface.as_str()).collect()
 }
 
-fn chains<'a>(wanted: &'a Wanted, found: &Found) -> Vec<Chain<'a>> {
+fn chains<'a>(wanted: &'a HostIntent, found: &ForeignState) -> Vec<Chain<'a>> {
     let mut all = Vec::new();
     for policy in wanted.ruleset.endpoints.values() {
         let EndpointPolicy::Workload(workload) = &**policy else { continue };
@@ -117,7 +117,7 @@ fn chains<'a>(wanted: &'a Wanted, found: &Found) -> Vec<Chain<'a>> {
 }
 
 /// The table that filters, of one family.
-fn filter(wanted: &Wanted, table: &FelixTable, chains: &[Chain<'_>], out: &mut Judgement) {
+fn filter(wanted: &HostIntent, table: &FelixTable, chains: &[Chain<'_>], out: &mut Comparison) {
     for hook in ["INPUT", "FORWARD", "OUTPUT"] {
         let target = format!("cali-{hook}");
         let leads = table.hooks.iter().any(|(chain, rule)| chain == hook && rule.target() == Some(&target));
@@ -125,7 +125,7 @@ fn filter(wanted: &Wanted, table: &FelixTable, chains: &[Chain<'_>], out: &mut J
             out.equal(Plane::Rule);
         } else {
             let text = format!("no rule of {hook} leads to {target}: Felix's rules do not act there");
-            out.put(Plane::Rule, Verdict::Missing, subject(table.v4, hook), text);
+            out.put(Plane::Rule, CompareResult::Missing, subject(table.v4, hook), text);
         }
     }
     let mut known: BTreeSet<String> = BTreeSet::new();
@@ -137,23 +137,28 @@ fn filter(wanted: &Wanted, table: &FelixTable, chains: &[Chain<'_>], out: &mut J
     if !chains.is_empty() {
         let text =
             "failsafe ports, what workloads may ask of their host, and who may send IPIP are not compared";
-        out.put(Plane::Rule, Verdict::NotJudged, subject(table.v4, "frame"), text);
+        out.put(Plane::Rule, CompareResult::NotCompared, subject(table.v4, "frame"), text);
     }
     for name in table.chains.keys() {
         let ours = ENDS.iter().any(|prefix| name.starts_with(prefix));
         if ours && !known.contains(name) {
             let text = "a chain of an endpoint that this host does not have";
-            out.put(Plane::Rule, Verdict::Extra, subject(table.v4, name), text);
+            out.put(Plane::Rule, CompareResult::Extra, subject(table.v4, name), text);
         }
     }
 }
 
 /// One chain of an endpoint.
-fn one(chain: &Chain<'_>, table: &FelixTable, out: &mut Judgement) {
+fn one(chain: &Chain<'_>, table: &FelixTable, out: &mut Comparison) {
     let name = chain_name(chain.prefix, &chain.interface);
     let place = subject(table.v4, &name);
     let Some(rules) = table.chains.get(&name) else {
-        return out.put(Plane::Rule, Verdict::Missing, place, format!("the chain of {}", chain.interface));
+        return out.put(
+            Plane::Rule,
+            CompareResult::Missing,
+            place,
+            format!("the chain of {}", chain.interface),
+        );
     };
     let leads = table.chains.iter().filter(|(from, _)| from.starts_with(chain.dispatch)).any(|(_, rules)| {
         rules.iter().any(|rule| {
@@ -163,7 +168,7 @@ fn one(chain: &Chain<'_>, table: &FelixTable, out: &mut Judgement) {
     });
     if !leads {
         let text = format!("no rule of {} sends packets of {} there", chain.dispatch, chain.interface);
-        return out.put(Plane::Rule, Verdict::Different, place, text);
+        return out.put(Plane::Rule, CompareResult::Different, place, text);
     }
     let there: Vec<&str> = rules
         .iter()
@@ -175,7 +180,7 @@ fn one(chain: &Chain<'_>, table: &FelixTable, out: &mut Judgement) {
             None if rules.iter().any(|rule| rule.target() == Some("DROP")) => out.equal(Plane::Rule),
             _ => out.put(
                 Plane::Rule,
-                Verdict::Different,
+                CompareResult::Different,
                 place,
                 "the endpoint is not active, and the chain lets packets on",
             ),
@@ -183,7 +188,7 @@ fn one(chain: &Chain<'_>, table: &FelixTable, out: &mut Judgement) {
     }
     if chain.stages.tiers.len() > 1 {
         let why = "its policies are in several tiers, which Felix 2 takes for one";
-        return out.put(Plane::Rule, Verdict::NotJudged, place, why);
+        return out.put(Plane::Rule, CompareResult::NotCompared, place, why);
     }
     let wanted: Vec<String> = chain.stages.chains().map(name_of).collect();
     if wanted.iter().map(String::as_str).eq(there.iter().copied()) {
@@ -192,7 +197,7 @@ fn one(chain: &Chain<'_>, table: &FelixTable, out: &mut Judgement) {
     let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
     let text = format!("packets should meet {}, and meet {}", list(&wanted), list(&there));
-    out.put(Plane::Rule, Verdict::Different, place, text);
+    out.put(Plane::Rule, CompareResult::Different, place, text);
 }
 
 /// The chain of a policy or a profile.
@@ -213,7 +218,7 @@ fn first_difference(ours: &[Line], theirs: &[Line]) -> String {
 }
 
 /// The chains of policies and profiles: whether they are there, and what their rules match where that can be read.
-fn bodies(wanted: &Wanted, table: &FelixTable, out: &mut Judgement) {
+fn bodies(wanted: &HostIntent, table: &FelixTable, out: &mut Comparison) {
     let here: BTreeSet<&ChainId> = wanted
         .ruleset
         .endpoints
@@ -228,14 +233,16 @@ fn bodies(wanted: &Wanted, table: &FelixTable, out: &mut Judgement) {
         let text = format!(
             "{early} chains act before connection tracking or DNAT: the tables raw and mangle are not compared"
         );
-        out.put(Plane::Rule, Verdict::NotJudged, subject(table.v4, "raw, mangle"), text);
+        out.put(Plane::Rule, CompareResult::NotCompared, subject(table.v4, "raw, mangle"), text);
     }
     let ids: BTreeMap<String, &ChainId> = here.iter().map(|id| (name_of(id), *id)).collect();
     let pass = pass_mark(table);
     for (name, id) in &ids {
         let place = subject(table.v4, name);
         match table.chains.get(name) {
-            None => out.put(Plane::Rule, Verdict::Missing, place, format!("the chain of {}", id.source)),
+            None => {
+                out.put(Plane::Rule, CompareResult::Missing, place, format!("the chain of {}", id.source))
+            }
             Some(rules) => {
                 let chain = wanted.ruleset.chains.get(*id);
                 let ours = chain.and_then(|chain| of_store(&chain.rules, table.v4));
@@ -243,7 +250,7 @@ fn bodies(wanted: &Wanted, table: &FelixTable, out: &mut Judgement) {
                     (Some(ours), Some(theirs)) if ours == theirs => out.equal(Plane::Rule),
                     (Some(ours), Some(theirs)) => {
                         let text = format!("the chain of {} {}", id.source, first_difference(&ours, &theirs));
-                        out.put(Plane::Rule, Verdict::Different, place, text);
+                        out.put(Plane::Rule, CompareResult::Different, place, text);
                     }
                     _ => {
                         let text = format!(
@@ -251,7 +258,7 @@ fn bodies(wanted: &Wanted, table: &FelixTable, out: &mut Judgement) {
                             id.source,
                             rules.len()
                         );
-                        out.put(Plane::Rule, Verdict::NotJudged, place, text);
+                        out.put(Plane::Rule, CompareResult::NotCompared, place, text);
                     }
                 }
             }
@@ -267,13 +274,13 @@ fn bodies(wanted: &Wanted, table: &FelixTable, out: &mut Judgement) {
     for name in table.chains.keys() {
         if SOURCES.iter().any(|prefix| name.starts_with(prefix)) && !known.contains(name) {
             let text = "a chain of a policy or profile that acts on no endpoint of this host";
-            out.put(Plane::Rule, Verdict::Extra, subject(table.v4, name), text);
+            out.put(Plane::Rule, CompareResult::Extra, subject(table.v4, name), text);
         }
     }
 }
 
 /// Both backends act on packets.
-fn twice(v4: bool, found: &Found, out: &mut Judgement) {
+fn twice(v4: bool, found: &ForeignState, out: &mut Comparison) {
     let all: Vec<&FelixTable> =
         found.felix.tables.iter().filter(|table| table.v4 == v4 && table.name == "filter").collect();
     if let [first, second, ..] = all.as_slice() {
@@ -283,12 +290,12 @@ fn twice(v4: bool, found: &Found, out: &mut Judgement) {
             "{} has chains of Felix, too, and they act on every packet: what an earlier Felix left",
             old.backend.tool(true)
         );
-        out.put(Plane::Rule, Verdict::Extra, subject(v4, old.backend.tool(true)), text);
+        out.put(Plane::Rule, CompareResult::Extra, subject(v4, old.backend.tool(true)), text);
     }
 }
 
 /// Masquerading of pools.
-fn nat(v4: bool, wanted: &Wanted, found: &Found, unread: &[&str], out: &mut Judgement) {
+fn nat(v4: bool, wanted: &HostIntent, found: &ForeignState, unread: &[&str], out: &mut Comparison) {
     let wants = wanted.globals.masquerade.iter().any(|pool| pool.is_v4() == v4);
     let there = found.felix.table(v4, "nat").is_some_and(|table| {
         let leads = |(chain, rule): &(String, _)| {
@@ -305,21 +312,27 @@ fn nat(v4: bool, wanted: &Wanted, found: &Found, unread: &[&str], out: &mut Judg
         (true, true) => out.equal(Plane::Rule),
         (false, false) => {}
         (true, false) if found.felix.has_old(v4, "nat") => {
-            out.put(Plane::Rule, Verdict::NotJudged, place, OLD);
+            out.put(Plane::Rule, CompareResult::NotCompared, place, OLD);
         }
         (true, false) if !unread.is_empty() => {
             out.put(
                 Plane::Rule,
-                Verdict::NotJudged,
+                CompareResult::NotCompared,
                 place,
                 format!("the rules of {} could not be listed", unread.join(" and ")),
             );
         }
-        (true, false) => {
-            out.put(Plane::Rule, Verdict::Missing, place, "pools ask for masquerading, and no rule does it")
-        }
-        (false, true) => {
-            out.put(Plane::Rule, Verdict::Extra, place, "no pool asks for masquerading, and a rule does it")
-        }
+        (true, false) => out.put(
+            Plane::Rule,
+            CompareResult::Missing,
+            place,
+            "pools ask for masquerading, and no rule does it",
+        ),
+        (false, true) => out.put(
+            Plane::Rule,
+            CompareResult::Extra,
+            place,
+            "no pool asks for masquerading, and a rule does it",
+        ),
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::{Judgement, Plane, Verdict};
-use crate::foreign::intent::Wanted;
-use crate::foreign::types::{BirdProtocol, Found};
+use super::{CompareResult, Comparison, Plane};
+use crate::foreign::intent::HostIntent;
+use crate::foreign::types::{BirdProtocol, ForeignState};
 use tortie_engine::routing::PeerIntent;
 
-pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
+pub(super) fn compare(wanted: &HostIntent, found: &ForeignState, out: &mut Comparison) {
     let all: Vec<&BirdProtocol> = found.birds.iter().flat_map(|bird| bird.sessions()).collect();
     let mut met: BTreeSet<&str> = BTreeSet::new();
     for (name, peer) in &wanted.intent.peers {
@@ -18,24 +18,24 @@ pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
                 met.insert(&session.name);
                 one(name, peer, wanted.intent.asn, session, out);
             }
-            None if found.bird_tells(peer.remote.is_ipv4()) => {
+            None if found.bird_has_routes_of(peer.remote.is_ipv4()) => {
                 out.put(
                     Plane::Session,
-                    Verdict::Missing,
+                    CompareResult::Missing,
                     name,
                     format!("BIRD has no session with {}", peer.remote.ip()),
                 );
             }
             None => {
                 let why = "no BIRD of this family answered on its control socket";
-                out.put(Plane::Session, Verdict::NotJudged, name, why);
+                out.put(Plane::Session, CompareResult::NotCompared, name, why);
             }
         }
     }
     for name in wanted.intent.ranges.keys() {
         out.put(
             Plane::Session,
-            Verdict::NotJudged,
+            CompareResult::NotCompared,
             name,
             "who comes from a range of addresses is not configured",
         );
@@ -45,11 +45,11 @@ pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
             Some(neighbor) => format!("BIRD has a session with {neighbor} that the store does not want"),
             None => "BIRD has a session that the store does not want".to_owned(),
         };
-        out.put(Plane::Session, Verdict::Extra, &session.name, text);
+        out.put(Plane::Session, CompareResult::Extra, &session.name, text);
     }
 }
 
-fn one(name: &str, peer: &PeerIntent, own: u32, session: &BirdProtocol, out: &mut Judgement) {
+fn one(name: &str, peer: &PeerIntent, own: u32, session: &BirdProtocol, out: &mut Comparison) {
     let wanted_as = (peer.asn != 0).then_some(peer.asn);
     let local = peer.local_asn.unwrap_or(own);
     let mut wrong = Vec::new();
@@ -64,18 +64,20 @@ fn one(name: &str, peer: &PeerIntent, own: u32, session: &BirdProtocol, out: &mu
     if let Some(there) = session.local_as.filter(|there| *there != local) {
         wrong.push(format!("the own AS is {there} in BIRD and {local} in the store"));
     }
-    let told = session.info.split_whitespace().next().unwrap_or(&session.state);
+    let state = session.info.split_whitespace().next().unwrap_or(&session.state);
     if !wrong.is_empty() {
-        out.put(Plane::Session, Verdict::Different, name, wrong.join("; "));
+        out.put(Plane::Session, CompareResult::Different, name, wrong.join("; "));
     } else if peer.shutdown.is_some() {
         match session.is_established() {
-            true => out.put(Plane::Session, Verdict::Different, name, "is up, and the store shuts it down"),
+            true => {
+                out.put(Plane::Session, CompareResult::Different, name, "is up, and the store shuts it down")
+            }
             false => out.equal(Plane::Session),
         }
     } else if session.is_established() {
         out.equal(Plane::Session);
     } else {
-        let text = format!("BIRD's session is not up ({told}): what would come over it is not known");
-        out.put(Plane::Session, Verdict::NotJudged, name, text);
+        let text = format!("BIRD's session is not up ({state}): what would come over it is not known");
+        out.put(Plane::Session, CompareResult::NotCompared, name, text);
     }
 }

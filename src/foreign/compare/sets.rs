@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tortie_net::Cidr;
 
-use super::{Judgement, Plane, Verdict};
+use super::{CompareResult, Comparison, Plane};
 use crate::foreign::felix::{id_of_set, is_old, set_id};
-use crate::foreign::intent::Wanted;
-use crate::foreign::types::{FelixSet, Found};
+use crate::foreign::intent::HostIntent;
+use crate::foreign::types::{FelixSet, ForeignState};
 
 /// How many members are named.
 const NAMED: usize = 3;
@@ -23,14 +23,19 @@ struct Set {
     members: BTreeSet<Cidr>,
 }
 
-pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
+pub(super) fn compare(wanted: &HostIntent, found: &ForeignState, out: &mut Comparison) {
     let felix = &found.felix;
     let families = if wanted.globals.ipv6 { &[true, false][..] } else { &[true] };
     for v4 in families.iter().copied() {
         let all = sets(wanted, v4);
         if !felix.sets_read {
             for set in &all {
-                out.put(Plane::Set, Verdict::NotJudged, &set.what, "the sets of ipset could not be listed");
+                out.put(
+                    Plane::Set,
+                    CompareResult::NotCompared,
+                    &set.what,
+                    "the sets of ipset could not be listed",
+                );
             }
             continue;
         }
@@ -56,24 +61,27 @@ pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
                 }
                 None if old => {
                     let text = "Felix of Calico 1 names its sets otherwise, and none has these members";
-                    out.put(Plane::Set, Verdict::NotJudged, &set.what, text);
+                    out.put(Plane::Set, CompareResult::NotCompared, &set.what, text);
                 }
-                None => {
-                    out.put(Plane::Set, Verdict::Missing, &set.what, format!("{} members", set.members.len()))
-                }
+                None => out.put(
+                    Plane::Set,
+                    CompareResult::Missing,
+                    &set.what,
+                    format!("{} members", set.members.len()),
+                ),
             }
         }
         for (id, (name, set)) in &there {
             if id.starts_with("s:") && !met.contains(name.as_str()) {
                 let text =
                     format!("{} members of a selector that no rule of this host uses", set.members.len());
-                out.put(Plane::Set, Verdict::Extra, name.as_str(), text);
+                out.put(Plane::Set, CompareResult::Extra, name.as_str(), text);
             }
         }
     }
 }
 
-fn sets(wanted: &Wanted, v4: bool) -> Vec<Set> {
+fn sets(wanted: &HostIntent, v4: bool) -> Vec<Set> {
     let of = |all: &mut dyn Iterator<Item = Cidr>| all.filter(|cidr| cidr.is_v4() == v4).collect();
     let mut list: Vec<Set> = wanted
         .ruleset
@@ -112,10 +120,10 @@ fn sets(wanted: &Wanted, v4: bool) -> Vec<Set> {
     list
 }
 
-fn one(set: &Set, name: &str, found: &FelixSet, out: &mut Judgement) {
+fn one(set: &Set, name: &str, found: &FelixSet, out: &mut Comparison) {
     if found.others > 0 {
         let text = format!("{name} has {} members with ports, which are not compared", found.others);
-        return out.put(Plane::Set, Verdict::NotJudged, &set.what, text);
+        return out.put(Plane::Set, CompareResult::NotCompared, &set.what, text);
     }
     let few = |list: Vec<&Cidr>| {
         let shown: Vec<String> = list.iter().take(NAMED).map(|member| plain(member)).collect();
@@ -134,7 +142,7 @@ fn one(set: &Set, name: &str, found: &FelixSet, out: &mut Judgement) {
     if words.is_empty() {
         out.equal(Plane::Set);
     } else {
-        out.put(Plane::Set, Verdict::Different, &set.what, format!("{name} {}", words.join(" and ")));
+        out.put(Plane::Set, CompareResult::Different, &set.what, format!("{name} {}", words.join(" and ")));
     }
 }
 

@@ -41,7 +41,7 @@ const STORE: &[(&str, &str)] = &[
     ("/calico/v1/config/Ipv6Support", "false"),
 ];
 
-fn wanted() -> Wanted {
+fn wanted() -> HostIntent {
     let entries = STORE
         .iter()
         .map(|(key, value)| KeyValue {
@@ -65,7 +65,7 @@ fn wanted() -> Wanted {
         })
         .collect();
     let snapshot = Snapshot { revision: 1, entries, ..Snapshot::default() };
-    Wanted::offline("h1", &snapshot, &NodeOptions::default())
+    HostIntent::offline("h1", &snapshot, &NodeOptions::default())
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -118,7 +118,7 @@ fn bird() -> Bird {
         channels: vec!["ipv4".to_owned()],
         ..BirdProtocol::default()
     };
-    let told = |prefix: &str, from: &str, next: &str| BirdRoute {
+    let text_of = |prefix: &str, from: &str, next: &str| BirdRoute {
         prefix: prefix.parse().unwrap(),
         from: from.to_owned(),
         best: true,
@@ -134,9 +134,9 @@ fn bird() -> Bird {
             session("Global_192_0_2_254", 64_600),
         ],
         routes: vec![
-            told("10.65.2.0/26", "Mesh_192_0_2_2", "192.0.2.2"),
-            told("10.65.2.9/32", "Mesh_192_0_2_3", "192.0.2.3"),
-            told("0.0.0.0/0", "Global_192_0_2_254", "192.0.2.254"),
+            text_of("10.65.2.0/26", "Mesh_192_0_2_2", "192.0.2.2"),
+            text_of("10.65.2.9/32", "Mesh_192_0_2_3", "192.0.2.3"),
+            text_of("0.0.0.0/0", "Global_192_0_2_254", "192.0.2.254"),
         ],
         ..Bird::default()
     }
@@ -168,13 +168,13 @@ fn felix(listing: &str) -> Felix {
     }
 }
 
-fn found(routes: &[MainRoute]) -> Found {
-    Found { look: look(routes), felix: felix(FILTER), birds: vec![bird()], unseen: Vec::new() }
+fn found(routes: &[MainRoute]) -> ForeignState {
+    ForeignState { look: look(routes), felix: felix(FILTER), birds: vec![bird()], unreadable: Vec::new() }
 }
 
 /// Every item that is not equal, as a line.
-fn lines(judgement: &Judgement) -> Vec<String> {
-    judgement
+fn lines(comparison: &Comparison) -> Vec<String> {
+    comparison
         .items
         .iter()
         .map(|item| format!("{} {}: {}", item.verdict.mark(), item.subject, item.text))
@@ -182,29 +182,29 @@ fn lines(judgement: &Judgement) -> Vec<String> {
 }
 
 /// What differs, as `mark subject`; what cannot be judged is left out.
-fn drift(found: &Found) -> BTreeSet<String> {
-    let judgement = judge(&wanted(), found);
-    let differs = judgement.items.iter().filter(|item| item.verdict != Verdict::NotJudged);
+fn drift(found: &ForeignState) -> BTreeSet<String> {
+    let comparison = compare(&wanted(), found);
+    let differs = comparison.items.iter().filter(|item| item.verdict != CompareResult::NotCompared);
     differs.map(|item| format!("{} {}", item.verdict.mark(), item.subject)).collect()
 }
 
-fn only(found: &Found, expected: &[&str]) {
+fn only(found: &ForeignState, expected: &[&str]) {
     let expected: BTreeSet<String> = expected.iter().map(|line| (*line).to_owned()).collect();
-    assert_eq!(drift(found), expected, "{:#?}", lines(&judge(&wanted(), found)));
+    assert_eq!(drift(found), expected, "{:#?}", lines(&compare(&wanted(), found)));
 }
 
 #[test]
 fn a_host_as_bird_and_felix_leave_it_differs_in_nothing() {
-    let judgement = judge(&wanted(), &found(&routes()));
-    assert_eq!(judgement.total().differing(), 0, "{:#?}", lines(&judgement));
-    assert_eq!(judgement.tally(Plane::Route).equal, 4);
-    let interfaces = judgement.tally(Plane::Interface);
-    assert_eq!((interfaces.equal, interfaces.not_judged), (1, 1));
-    assert_eq!(judgement.tally(Plane::Session).equal, 3);
-    assert_eq!(judgement.tally(Plane::Set).equal, 3);
+    let comparison = compare(&wanted(), &found(&routes()));
+    assert_eq!(comparison.total().differing(), 0, "{:#?}", lines(&comparison));
+    assert_eq!(comparison.counts(Plane::Route).equal, 4);
+    let interfaces = comparison.counts(Plane::Interface);
+    assert_eq!((interfaces.equal, interfaces.not_compared), (1, 1));
+    assert_eq!(comparison.counts(Plane::Session).equal, 3);
+    assert_eq!(comparison.counts(Plane::Set).equal, 3);
     // The frame is not compared, and never counts as equal.
-    let rules = judgement.tally(Plane::Rule);
-    assert_eq!((rules.equal, rules.not_judged), (8, 1), "{:#?}", lines(&judgement));
+    let rules = comparison.counts(Plane::Rule);
+    assert_eq!((rules.equal, rules.not_compared), (8, 1), "{:#?}", lines(&comparison));
 }
 
 #[test]
@@ -234,20 +234,23 @@ fn every_route_that_is_not_as_it_should_be_is_found() {
 #[test]
 fn without_bird_nothing_that_only_it_knows_is_equal() {
     let mut all = routes();
-    let found = Found { birds: Vec::new(), ..found(&all) };
-    let judgement = judge(&wanted(), &found);
-    assert_eq!(judgement.total().differing(), 0, "{:#?}", lines(&judgement));
-    assert_eq!(judgement.tally(Plane::Session), Tally { not_judged: 3, ..Tally::default() });
+    let found = ForeignState { birds: Vec::new(), ..found(&all) };
+    let comparison = compare(&wanted(), &found);
+    assert_eq!(comparison.total().differing(), 0, "{:#?}", lines(&comparison));
+    assert_eq!(comparison.counts(Plane::Session), PlaneCounts { not_compared: 3, ..PlaneCounts::default() });
     // Blocks of the mesh are known from the store, the default route is not.
-    assert_eq!(judgement.tally(Plane::Route), Tally { equal: 3, not_judged: 1, ..Tally::default() });
+    assert_eq!(
+        comparison.counts(Plane::Route),
+        PlaneCounts { equal: 3, not_compared: 1, ..PlaneCounts::default() }
+    );
     all.push(route("10.65.9.0/26", 12, Some("192.0.2.2"), 2));
-    let judgement = judge(&wanted(), &Found { look: look(&all), ..found });
-    assert_eq!(judgement.tally(Plane::Route).not_judged, 2, "{:#?}", lines(&judgement));
+    let comparison = compare(&wanted(), &ForeignState { look: look(&all), ..found });
+    assert_eq!(comparison.counts(Plane::Route).not_compared, 2, "{:#?}", lines(&comparison));
     // And without the affinities of others neither are blocks.
-    let blind = Wanted { remote: None, ..wanted() };
-    let judgement = judge(&blind, &self::found(&routes()));
-    let first = judgement.items.iter().find(|item| item.subject == "blocks of other hosts").unwrap();
-    assert_eq!(first.verdict, Verdict::NotJudged);
+    let blind = HostIntent { remote: None, ..wanted() };
+    let comparison = compare(&blind, &self::found(&routes()));
+    let first = comparison.items.iter().find(|item| item.subject == "blocks of other hosts").unwrap();
+    assert_eq!(first.verdict, CompareResult::NotCompared);
 }
 
 #[test]
@@ -261,9 +264,9 @@ fn next_hops_that_only_bird_s_own_routes_reach_are_found() {
     all[4] = route("10.65.2.0/26", 12, Some("192.0.2.254"), 2);
     let mut found = found(&all);
     found.birds[0].routes[0].next_hop = Some(ip("198.51.100.2"));
-    let judgement = judge(&wanted, &found);
-    let item = judgement.items.iter().find(|item| item.subject == "10.65.2.0/26").unwrap();
-    assert_eq!(item.verdict, Verdict::Different);
+    let comparison = compare(&wanted, &found);
+    let item = comparison.items.iter().find(|item| item.subject == "10.65.2.0/26").unwrap();
+    assert_eq!(item.verdict, CompareResult::Different);
     assert!(item.text.contains("hold it back: unresolved"), "{}", item.text);
 }
 
@@ -274,8 +277,8 @@ fn sessions_are_compared_by_name_and_numbers() {
     found.birds[0].protocols[2].info = "Active        Socket: Connection refused".to_owned();
     found.birds[0].protocols[3].name = "Node_192_0_2_9".to_owned();
     found.birds[0].protocols[3].neighbor = Some(ip("192.0.2.9"));
-    let judgement = judge(&wanted(), &found);
-    let sessions: Vec<String> = judgement
+    let comparison = compare(&wanted(), &found);
+    let sessions: Vec<String> = comparison
         .items
         .iter()
         .filter(|item| item.plane == Plane::Session)
@@ -290,7 +293,7 @@ fn every_chain_that_is_not_as_it_should_be_is_found() {
     let with = |from: &str, to: &str| {
         let listing = FILTER.replace(from, to);
         assert_ne!(listing, FILTER);
-        Found { felix: felix(&listing), ..found(&routes()) }
+        ForeignState { felix: felix(&listing), ..found(&routes()) }
     };
     only(&with("-A FORWARD -j cali-FORWARD\n", ""), &["- FORWARD"]);
     only(&with("-A cali-to-wl-dispatch -o cali1 -g cali-tw-cali1\n", ""), &["~ cali-tw-cali1"]);
@@ -299,7 +302,7 @@ fn every_chain_that_is_not_as_it_should_be_is_found() {
     only(&with(":cali-pro-net", ":cali-po-old - [0:0]\n:cali-pro-net"), &["+ cali-po-old"]);
     only(&with(":cali-pro-net", ":cali-tw-cali9 - [0:0]\n:cali-pro-net"), &["+ cali-tw-cali9"]);
     let gone = FILTER.lines().filter(|line| !line.contains("cali-tw-cali1")).collect::<Vec<_>>().join("\n");
-    only(&Found { felix: felix(&gone), ..found(&routes()) }, &["- cali-tw-cali1"]);
+    only(&ForeignState { felix: felix(&gone), ..found(&routes()) }, &["- cali-tw-cali1"]);
     only(&with("-A cali-nat-outgoing", "#"), &["- cali-nat-outgoing"]);
     only(&with("-A cali-pri-net -m set", "-A cali-pri-net -p tcp -m set"), &["~ cali-pri-net"]);
     // A word that is not known: nothing is concluded.
@@ -311,8 +314,8 @@ fn every_chain_that_is_not_as_it_should_be_is_found() {
     assert!(all.contains("- cali1") && all.contains("- role == \"db\""), "{all:?}");
     bare.felix = Felix::default();
     only(&bare, &[]);
-    let judgement = judge(&wanted(), &bare);
-    assert!(judgement.tally(Plane::Rule).equal == 0 && judgement.tally(Plane::Set).equal == 0);
+    let comparison = compare(&wanted(), &bare);
+    assert!(comparison.counts(Plane::Rule).equal == 0 && comparison.counts(Plane::Set).equal == 0);
 }
 
 #[test]
@@ -325,18 +328,18 @@ fn rules_and_sets_of_calico_1_are_not_judged_and_never_missing() {
     ]);
     // A set with the members of a selector is that selector's; the pools' set has a name of its own.
     only(&old, &["~ all pools"]);
-    let judgement = judge(&wanted(), &old);
-    let unknown: Vec<&str> = judgement
+    let comparison = compare(&wanted(), &old);
+    let unknown: Vec<&str> = comparison
         .items
         .iter()
-        .filter(|item| item.verdict == Verdict::NotJudged && item.text.contains("Calico 1"))
+        .filter(|item| item.verdict == CompareResult::NotCompared && item.text.contains("Calico 1"))
         .map(|item| item.subject.as_str())
         .collect();
-    assert_eq!(unknown, ["cali-nat-outgoing", "cali1", "pools that masquerade"], "{:#?}", lines(&judgement));
-    assert_eq!((judgement.tally(Plane::Set).equal, judgement.tally(Plane::Rule).equal), (1, 0));
+    assert_eq!(unknown, ["cali-nat-outgoing", "cali1", "pools that masquerade"], "{:#?}", lines(&comparison));
+    assert_eq!((comparison.counts(Plane::Set).equal, comparison.counts(Plane::Rule).equal), (1, 0));
     // What an upgrade left beside the rules of today acts, too.
     let both = format!("{FILTER}{}", FILTER.replace("cali-", "felix-"));
-    only(&Found { felix: felix(&both), ..found(&routes()) }, &["+ iptables-legacy"]);
+    only(&ForeignState { felix: felix(&both), ..found(&routes()) }, &["+ iptables-legacy"]);
 }
 
 #[test]
@@ -347,7 +350,7 @@ fn members_of_sets_are_compared() {
     found.felix.sets.insert("cali40s:stranger".to_owned(), set(&["10.1.1.1/32"]));
     found.felix.sets.remove("cali40masq-ipam-pools");
     only(&found, &["~ role == \"db\"", "+ cali40s:stranger"]);
-    let judgement = judge(&wanted(), &found);
-    let item = judgement.items.iter().find(|item| item.verdict == Verdict::Different).unwrap();
+    let comparison = compare(&wanted(), &found);
+    let item = comparison.items.iter().find(|item| item.verdict == CompareResult::Different).unwrap();
     assert!(item.text.ends_with("lacks 10.65.2.9 and has 10.65.2.8 too much"), "{}", item.text);
 }

@@ -11,9 +11,9 @@ use crate::api::status::{Applied, AppliedRequest};
 use tortie_store::Revision;
 
 /// How often a socket that nobody listens at is tried again.
-const AGAIN: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a removal waits for the agent.
-const DEPARTURE: Duration = Duration::from_secs(1);
+const DETACH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What to do when no agent listens (`agentAbsent`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,7 +42,7 @@ impl std::str::FromStr for AgentAbsent {
 
 /// The agent of this host, and how long it is waited for.
 #[derive(Debug, Clone)]
-pub struct Agent {
+pub struct AgentClient {
     /// Its unix socket.
     pub socket: PathBuf,
     /// What to do without it.
@@ -54,15 +54,15 @@ pub struct Agent {
     /// When the whole call has to be over, with [`AgentAbsent::Wait`].
     pub deadline: Option<Instant>,
     /// When the plugin was asked for the endpoint; the agent counts how long it takes until that is in force.
-    pub begun: Option<Instant>,
+    pub started_at: Option<Instant>,
 }
 
-impl Agent {
+impl AgentClient {
     /// With the defaults: ten seconds for a missing agent, and ten for one that is there; the call begins now.
     #[must_use]
     pub fn new(socket: PathBuf, absent: AgentAbsent) -> Self {
         let ten = Duration::from_secs(10);
-        Self { socket, absent, patience: ten, missing: ten, deadline: None, begun: Some(Instant::now()) }
+        Self { socket, absent, patience: ten, missing: ten, deadline: None, started_at: Some(Instant::now()) }
     }
 }
 
@@ -70,10 +70,10 @@ impl Agent {
 /// no agent and [`AgentAbsent::Continue`] lets that pass.
 ///
 /// # Errors
-/// [`AttachError::AgentAbsent`], [`AttachError::Late`], [`AttachError::NotReady`] when the agent is frozen,
+/// [`AttachError::AgentAbsent`], [`AttachError::Timeout`], [`AttachError::NotReady`] when the agent is frozen,
 /// [`AttachError::Failed`] with its reason.
 pub async fn applied(
-    agent: &Agent,
+    agent: &AgentClient,
     key: &EndpointKey,
     revision: Revision,
 ) -> Result<Option<String>, AttachError> {
@@ -89,22 +89,22 @@ pub async fn applied(
         let left = agent
             .deadline
             .map_or(agent.patience, |at| agent.patience.min(at.saturating_duration_since(Instant::now())));
-        match ask(&client, &key, revision, left, agent.begun).await {
-            Ok(answer) => return verdict(agent, &answer).map(|()| None),
+        match ask(&client, &key, revision, left, agent.started_at).await {
+            Ok(answer) => return wait_result(agent, &answer).map(|()| None),
             Err(error) if error.kind == ClientErrorKind::Absent || error.kind == ClientErrorKind::Broken => {
                 if agent.absent == AgentAbsent::Continue {
                     return Ok(Some(format!("{error}; gone on without it, as agentAbsent says")));
                 }
-                if give_up.is_some_and(|at| Instant::now() + AGAIN > at) {
+                if give_up.is_some_and(|at| Instant::now() + RETRY_INTERVAL > at) {
                     return Err(AttachError::AgentAbsent(format!(
                         "{error}; waited {} s for it",
                         begin.elapsed().as_secs()
                     )));
                 }
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
             Err(error) if error.kind == ClientErrorKind::TimedOut => {
-                return Err(AttachError::Late(error.text));
+                return Err(AttachError::Timeout(error.text));
             }
             Err(error) => return Err(AttachError::AgentAbsent(error.text)),
         }
@@ -112,10 +112,11 @@ pub async fn applied(
 }
 
 /// Waits until the agent has seen that the endpoint is gone, at most a second; an agent that is not there needs not.
-pub async fn departed(agent: &Agent, key: &EndpointKey, revision: Revision) {
+pub async fn departed(agent: &AgentClient, key: &EndpointKey, revision: Revision) {
     let key = Key::Endpoint(key.clone()).to_string();
-    let left =
-        agent.deadline.map_or(DEPARTURE, |at| DEPARTURE.min(at.saturating_duration_since(Instant::now())));
+    let left = agent
+        .deadline
+        .map_or(DETACH_TIMEOUT, |at| DETACH_TIMEOUT.min(at.saturating_duration_since(Instant::now())));
     let _ = ask(&Client::new(&agent.socket), &key, revision, left, None).await;
 }
 
@@ -124,21 +125,21 @@ async fn ask(
     key: &str,
     revision: Revision,
     wait: Duration,
-    begun: Option<Instant>,
+    started_at: Option<Instant>,
 ) -> Result<Applied, crate::api::client::ClientError> {
     let wait_millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-    let elapsed_millis = begun.map(|at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX));
+    let elapsed_millis = started_at.map(|at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX));
     let request = AppliedRequest { key: key.to_owned(), revision, wait_millis, elapsed_millis };
     // The agent answers `timeout` by itself; the call is given up soon after.
     client.post_within("/v1/applied", &request, wait + Duration::from_millis(500)).await
 }
 
-fn verdict(agent: &Agent, answer: &Applied) -> Result<(), AttachError> {
+fn wait_result(agent: &AgentClient, answer: &Applied) -> Result<(), AttachError> {
     let reason = || answer.reason.clone().unwrap_or_else(|| "it gives no reason".to_owned());
     match answer.result.as_str() {
         "applied" => Ok(()),
         "frozen" => Err(AttachError::NotReady(reason())),
-        "timeout" => Err(AttachError::Late(format!(
+        "timeout" => Err(AttachError::Timeout(format!(
             "the agent at {} has not put the endpoint in force within {} s (it is at revision {}): try again later, \
              and see `tortie status`",
             agent.socket.display(),

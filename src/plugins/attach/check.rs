@@ -6,7 +6,7 @@ use tortie_config::key::Key;
 use tortie_config::resource::WorkloadEndpoint;
 use tortie_net::Cidr;
 
-use super::{AttachError, Link, Wanted};
+use super::{AttachError, AttachRequest, LinkSpec};
 use tortie_kernel::container::{self, GATEWAY, Namespace, PlumbError};
 use tortie_store::Store;
 
@@ -33,7 +33,7 @@ impl std::fmt::Display for Difference {
 ///
 /// # Errors
 /// When it cannot be looked at. A namespace or an interface that is gone is a difference.
-pub async fn check(store: &dyn Store, wanted: &Wanted) -> Result<Vec<Difference>, AttachError> {
+pub async fn check(store: &dyn Store, wanted: &AttachRequest) -> Result<Vec<Difference>, AttachError> {
     let mut found = endpoint(store, wanted).await?;
     let asked = wanted.clone();
     found.extend(super::blocking(move || links(&asked)).await??);
@@ -51,7 +51,7 @@ impl Differences {
     }
 }
 
-async fn endpoint(store: &dyn Store, wanted: &Wanted) -> Result<Vec<Difference>, AttachError> {
+async fn endpoint(store: &dyn Store, wanted: &AttachRequest) -> Result<Vec<Difference>, AttachError> {
     let key = Key::Endpoint(wanted.key.clone()).to_string();
     let mut all = Differences(Vec::new());
     let Some(found) = store.get(&key).await? else {
@@ -89,7 +89,7 @@ fn text(nets: impl Iterator<Item = Cidr>) -> String {
     all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn links(wanted: &Wanted) -> Result<Vec<Difference>, PlumbError> {
+fn links(wanted: &AttachRequest) -> Result<Vec<Difference>, PlumbError> {
     let mut all = Differences(Vec::new());
     let host = &wanted.host_ifname;
     let on_host = |what: &str| format!("{host} on this host: {what}");
@@ -113,7 +113,7 @@ fn links(wanted: &Wanted) -> Result<Vec<Difference>, PlumbError> {
             }
         }
     }
-    if let Link::Existing { inside: None, .. } = wanted.link {
+    if let LinkSpec::Existing { inside: None, .. } = wanted.link {
         return Ok(all.0);
     }
     let namespace = match Namespace::open(&wanted.netns) {

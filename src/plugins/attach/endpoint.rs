@@ -15,7 +15,7 @@ const TRIES: usize = 20;
 
 /// The profile of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ProfileWish {
+pub enum ProfileChoice {
     /// None: only policies let traffic through.
     None,
     /// This one, which others write.
@@ -27,7 +27,7 @@ pub enum ProfileWish {
     CreateOpen(String),
 }
 
-impl ProfileWish {
+impl ProfileChoice {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
@@ -40,7 +40,7 @@ impl ProfileWish {
 
 /// What the endpoint says.
 #[derive(Debug, Clone)]
-pub struct EndpointWish<'a> {
+pub struct EndpointSpec<'a> {
     /// A workload's.
     pub key: &'a EndpointKey,
     /// The interface on the host.
@@ -52,7 +52,7 @@ pub struct EndpointWish<'a> {
     /// What it sends to instead of routers.
     pub gateways: &'a [IpAddr],
     /// Its profile.
-    pub profile: &'a ProfileWish,
+    pub profile: &'a ProfileChoice,
     /// Its labels.
     pub labels: &'a Labels,
     /// Container id.
@@ -88,14 +88,14 @@ pub async fn ready(store: &dyn Store) -> Result<(), AttachError> {
 ///
 /// # Errors
 /// When the store fails, is frozen, or the profile's name cannot be a tag.
-pub async fn write_endpoint(store: &dyn Store, wish: &EndpointWish<'_>) -> Result<Revision, AttachError> {
-    let key = Key::Endpoint(wish.key.clone()).to_string();
+pub async fn write_endpoint(store: &dyn Store, spec: &EndpointSpec<'_>) -> Result<Revision, AttachError> {
+    let key = Key::Endpoint(spec.key.clone()).to_string();
     ready(store).await?;
     for _ in 0..TRIES {
         let old = store.get(&key).await?;
         let mut txn = Txn { compare: vec![unchanged(&key, old.as_ref())], ops: Vec::new() };
-        txn.ops.push(Op::Put { key: key.clone(), value: value(wish, old.as_ref()), lease: None });
-        profile(store, wish.profile, &mut txn).await?;
+        txn.ops.push(Op::Put { key: key.clone(), value: value(spec, old.as_ref()), lease: None });
+        profile(store, spec.profile, &mut txn).await?;
         if let Outcome::Committed(revision) = store.commit(txn).await? {
             return Ok(revision);
         }
@@ -112,13 +112,13 @@ pub async fn remove_endpoint(
     store: &dyn Store,
     key: &EndpointKey,
     instance: Option<&str>,
-) -> Result<Result<Option<Removed>, Kept>, AttachError> {
+) -> Result<Result<Option<Removed>, KeptEndpoint>, AttachError> {
     let key = Key::Endpoint(key.clone()).to_string();
     for _ in 0..TRIES {
         let Some(old) = store.get(&key).await? else { return Ok(Ok(None)) };
         let endpoint = WorkloadEndpoint::parse(&old.value).ok();
-        if let Some(instance) = another(endpoint.as_ref(), instance) {
-            return Ok(Err(Kept { instance }));
+        if let Some(instance) = owned_by_other(endpoint.as_ref(), instance) {
+            return Ok(Err(KeptEndpoint { instance }));
         }
         let txn = Txn {
             compare: vec![Compare::ModRevision(key.clone(), old.mod_revision)],
@@ -135,18 +135,18 @@ pub async fn remove_endpoint(
 pub(super) async fn is_of_another(store: &dyn Store, key: &EndpointKey, instance: Option<&str>) -> bool {
     let found = store.get(&Key::Endpoint(key.clone()).to_string()).await.ok().flatten();
     let endpoint = found.and_then(|found| WorkloadEndpoint::parse(&found.value).ok());
-    another(endpoint.as_ref(), instance).is_some()
+    owned_by_other(endpoint.as_ref(), instance).is_some()
 }
 
 /// The instance that has an endpoint, if it is not this one.
-fn another(endpoint: Option<&WorkloadEndpoint>, ours: Option<&str>) -> Option<String> {
+fn owned_by_other(endpoint: Option<&WorkloadEndpoint>, ours: Option<&str>) -> Option<String> {
     let holder = endpoint?.active_instance_id.as_deref()?;
     (holder != ours?).then(|| holder.to_owned())
 }
 
 /// An endpoint that was left, because it is another instance's now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptEndpoint {
     /// The container that has it.
     pub instance: String,
 }
@@ -160,7 +160,7 @@ pub(super) async fn take_back(store: &dyn Store, key: &EndpointKey, revision: Re
 }
 
 fn busy(key: &str) -> AttachError {
-    AttachError::Late(format!("{key} is changed again and again by somebody else: try again later"))
+    AttachError::Timeout(format!("{key} is changed again and again by another process: try again later"))
 }
 
 fn unchanged(key: &str, old: Option<&KeyValue>) -> Compare {
@@ -170,34 +170,34 @@ fn unchanged(key: &str, old: Option<&KeyValue>) -> Compare {
     )
 }
 
-fn value(wish: &EndpointWish<'_>, old: Option<&KeyValue>) -> Vec<u8> {
+fn value(spec: &EndpointSpec<'_>, old: Option<&KeyValue>) -> Vec<u8> {
     let old = old.and_then(|old| WorkloadEndpoint::parse(&old.value).ok());
-    let mut endpoint = WorkloadEndpoint::new(wish.host_ifname.clone());
+    let mut endpoint = WorkloadEndpoint::new(spec.host_ifname.clone());
     if let Some(old) = old {
         endpoint.extra = old.extra;
     }
-    endpoint.mac = wish.mac;
-    endpoint.profile_ids = wish.profile.name().map(str::to_owned).into_iter().collect();
-    let nets = |v4: bool| wish.addrs.iter().filter(|a| a.is_ipv4() == v4).map(|a| Cidr::host(*a)).collect();
+    endpoint.mac = spec.mac;
+    endpoint.profile_ids = spec.profile.name().map(str::to_owned).into_iter().collect();
+    let nets = |v4: bool| spec.addrs.iter().filter(|a| a.is_ipv4() == v4).map(|a| Cidr::host(*a)).collect();
     endpoint.ipv4_nets = nets(true);
     endpoint.ipv6_nets = nets(false);
-    for gateway in wish.gateways {
+    for gateway in spec.gateways {
         match gateway {
             IpAddr::V4(v4) => endpoint.ipv4_gateway = Some(*v4),
             IpAddr::V6(v6) => endpoint.ipv6_gateway = Some(*v6),
         }
     }
-    endpoint.labels = wish.labels.clone();
-    endpoint.active_instance_id = wish.instance.map(str::to_owned);
+    endpoint.labels = spec.labels.clone();
+    endpoint.active_instance_id = spec.instance.map(str::to_owned);
     endpoint.to_value()
 }
 
 /// Adds to the transaction what it takes that the profile exists.
-async fn profile(store: &dyn Store, wish: &ProfileWish, txn: &mut Txn) -> Result<(), AttachError> {
-    let (name, open) = match wish {
-        ProfileWish::None | ProfileWish::Use(_) => return Ok(()),
-        ProfileWish::Create(name) => (name, false),
-        ProfileWish::CreateOpen(name) => (name, true),
+async fn profile(store: &dyn Store, spec: &ProfileChoice, txn: &mut Txn) -> Result<(), AttachError> {
+    let (name, open) = match spec {
+        ProfileChoice::None | ProfileChoice::Use(_) => return Ok(()),
+        ProfileChoice::Create(name) => (name, false),
+        ProfileChoice::CreateOpen(name) => (name, true),
     };
     let of = |part| Key::Profile { name: name.clone(), part };
     let (rules, tags) = (of(ProfilePart::Rules), of(ProfilePart::Tags));

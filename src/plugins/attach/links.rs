@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::{InterfaceName, MacAddr, ValueError};
 
-use super::{AttachError, Leaving, Link, Wanted};
+use super::{AttachError, AttachRequest, DetachRequest, LinkSpec};
 use tortie_kernel::container::{
     self, Adopted, GATEWAY, HOST_MAC, HostSide, HostSpec, InsideSpec, MIN_MTU_V6, Namespace, PlumbError,
     Stripped, VethSpec,
@@ -16,7 +16,7 @@ const ALIAS_MAX: usize = 255;
 /// Longest name of an interface.
 const NAME_MAX: usize = 15;
 /// Between that text and the former name of an interface that somebody else made.
-const WAS: &str = " was ";
+const OLD_NAME_PREFIX: &str = " was ";
 
 /// The name of a host interface: the prefix, then 11 characters: the first ones of an id in hexadecimal digits (32 or more,
 /// dashes do not count), else those of a hash of the text.
@@ -45,18 +45,18 @@ pub fn alias(key: &EndpointKey) -> String {
         }
         EndpointKey::Host { endpoint, .. } => format!("tortie {endpoint}"),
     };
-    let room = ALIAS_MAX - WAS.len() - NAME_MAX;
+    let room = ALIAS_MAX - OLD_NAME_PREFIX.len() - NAME_MAX;
     text.get(..text.floor_char_boundary(room)).unwrap_or_default().to_owned()
 }
 
 /// Whether a text at an interface is this endpoint's; with the former name of an interface that somebody else made.
 fn is_of<'a>(found: &'a str, alias: &str) -> Option<Option<&'a str>> {
     let rest = found.strip_prefix(alias)?;
-    if rest.is_empty() { Some(None) } else { rest.strip_prefix(WAS).map(Some) }
+    if rest.is_empty() { Some(None) } else { rest.strip_prefix(OLD_NAME_PREFIX).map(Some) }
 }
 
 /// What makes no sense is said before anything is changed.
-pub(super) fn sane(wanted: &Wanted) -> Result<(), AttachError> {
+pub(super) fn is_valid_prefix(wanted: &AttachRequest) -> Result<(), AttachError> {
     let refuse = |text: String| Err(AttachError::Invalid(text));
     if !matches!(wanted.key, EndpointKey::Workload { .. }) {
         return refuse("a container's endpoint is a workload's".to_owned());
@@ -80,15 +80,15 @@ pub(super) fn sane(wanted: &Wanted) -> Result<(), AttachError> {
 
 /// What was made, and how it is taken back.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct CreatedLink {
     pub(super) host: HostSide,
     pub(super) mac: Option<MacAddr>,
     pub(super) gateways: Vec<IpAddr>,
     pub(super) notes: Vec<String>,
-    steps: Steps,
+    steps: UndoList,
 }
 
-impl Made {
+impl CreatedLink {
     /// Takes everything back.
     pub(super) fn undo(self) {
         self.steps.undo();
@@ -97,10 +97,10 @@ impl Made {
 
 /// What was done, first things first.
 #[derive(Debug, Default)]
-struct Steps(Vec<Step>);
+struct UndoList(Vec<UndoStep>);
 
 #[derive(Debug)]
-enum Step {
+enum UndoStep {
     Pair(InterfaceName),
     Adopted(Adopted),
     Inside(Stripped),
@@ -108,26 +108,26 @@ enum Step {
     Ports(String),
 }
 
-impl Steps {
+impl UndoList {
     fn undo(self) {
         for step in self.0.into_iter().rev() {
             // What cannot be undone is found by the next try and by `ipam check`; the first error is what counts.
             let _ = match step {
-                Step::Pair(name) => container::remove_link(&name).map(drop),
-                Step::Adopted(adopted) => container::give_back(&adopted),
-                Step::Inside(stripped) => stripped.undo(),
-                Step::Limited(name) => container::unlimit(&name),
-                Step::Ports(table) => container::unmap_ports(&table),
+                UndoStep::Pair(name) => container::remove_link(&name).map(drop),
+                UndoStep::Adopted(adopted) => container::give_back(&adopted),
+                UndoStep::Inside(stripped) => stripped.undo(),
+                UndoStep::Limited(name) => container::unlimit(&name),
+                UndoStep::Ports(table) => container::unmap_ports(&table),
             };
         }
     }
 }
 
 /// Makes everything that is not the store's.
-pub(super) fn make(wanted: &Wanted) -> Result<Made, PlumbError> {
-    let mut steps = Steps::default();
+pub(super) fn make(wanted: &AttachRequest) -> Result<CreatedLink, PlumbError> {
+    let mut steps = UndoList::default();
     match make_with(wanted, &mut steps) {
-        Ok((host, mac, gateways, notes)) => Ok(Made { host, mac, gateways, notes, steps }),
+        Ok((host, mac, gateways, notes)) => Ok(CreatedLink { host, mac, gateways, notes, steps }),
         Err(error) => {
             steps.undo();
             Err(error)
@@ -137,13 +137,13 @@ pub(super) fn make(wanted: &Wanted) -> Result<Made, PlumbError> {
 
 type Parts = (HostSide, Option<MacAddr>, Vec<IpAddr>, Vec<String>);
 
-fn make_with(wanted: &Wanted, steps: &mut Steps) -> Result<Parts, PlumbError> {
+fn make_with(wanted: &AttachRequest, steps: &mut UndoList) -> Result<Parts, PlumbError> {
     let namespace = Namespace::open(&wanted.netns)?;
     let alias = alias(&wanted.key);
     let host = &wanted.host_ifname;
     let mut notes = Vec::new();
     let found = match &wanted.link {
-        Link::Veth => {
+        LinkSpec::Veth => {
             if container::alias_of(host)?.is_some_and(|found| is_of(&found, &alias).is_some()) {
                 if container::look_inside(&namespace, &wanted.ifname)?.is_some() {
                     return Err(PlumbError::Exists {
@@ -163,11 +163,15 @@ fn make_with(wanted: &Wanted, steps: &mut Steps) -> Result<Parts, PlumbError> {
                 mtu: wanted.mtu,
                 alias: &alias,
             })?;
-            steps.0.push(Step::Pair(host.clone()));
+            steps.0.push(UndoStep::Pair(host.clone()));
             Some(&wanted.ifname)
         }
-        Link::Existing { host: now, inside } => {
-            steps.0.push(Step::Adopted(container::adopt(now, host, &format!("{alias}{WAS}{now}"))?));
+        LinkSpec::Existing { host: now, inside } => {
+            steps.0.push(UndoStep::Adopted(container::adopt(
+                now,
+                host,
+                &format!("{alias}{OLD_NAME_PREFIX}{now}"),
+            )?));
             inside.as_ref()
         }
     };
@@ -187,19 +191,19 @@ fn make_with(wanted: &Wanted, steps: &mut Steps) -> Result<Parts, PlumbError> {
             };
             let (mac, stripped) = container::inside(&namespace, &spec)?;
             // With a pair of our own the interface goes as a whole.
-            if matches!(wanted.link, Link::Existing { .. }) {
-                steps.0.push(Step::Inside(stripped));
+            if matches!(wanted.link, LinkSpec::Existing { .. }) {
+                steps.0.push(UndoStep::Inside(stripped));
             }
             Some(mac)
         }
     };
     container::host_routes(host, &wanted.addrs)?;
     if wanted.bandwidth != container::Bandwidth::default() {
-        steps.0.push(Step::Limited(host.clone()));
+        steps.0.push(UndoStep::Limited(host.clone()));
         container::limit(host, &wanted.bandwidth, found.map(|_| (&namespace, &wanted.ifname)))?;
     }
     if !wanted.ports.is_empty() {
-        steps.0.push(Step::Ports(wanted.ports_table.clone()));
+        steps.0.push(UndoStep::Ports(wanted.ports_table.clone()));
         container::map_ports(&wanted.ports_table, &wanted.addrs, &wanted.ports)?;
     }
     let mut gateways = Vec::new();
@@ -211,7 +215,7 @@ fn make_with(wanted: &Wanted, steps: &mut Steps) -> Result<Parts, PlumbError> {
 }
 
 /// Removes the interface of an endpoint, with its bandwidth.
-pub(super) fn clear(leaving: &Leaving) -> Result<(), PlumbError> {
+pub(super) fn clear(leaving: &DetachRequest) -> Result<(), PlumbError> {
     let host = &leaving.host_ifname;
     let (found, alias) = (container::alias_of(host)?, alias(&leaving.key));
     // A name is 44 bits of an id: whose interface it is says the text at it.

@@ -26,18 +26,20 @@ use tortie_net::Cidr;
 use tortie_kernel::container::{self, Bandwidth, PlumbError, PortMapping};
 use tortie_store::{Revision, Store, StoreError};
 
-pub use self::agent::{Agent, AgentAbsent, applied, departed};
+pub use self::agent::{AgentAbsent, AgentClient, applied, departed};
 pub use self::check::{Difference, check};
-pub use self::endpoint::{EndpointWish, Kept, ProfileWish, Removed, ready, remove_endpoint, write_endpoint};
+pub use self::endpoint::{
+    EndpointSpec, KeptEndpoint, ProfileChoice, Removed, ready, remove_endpoint, write_endpoint,
+};
 pub use self::links::{alias, host_interface};
 
 /// How a container gets its interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkSpec {
     /// A new pair.
     Veth,
     /// One that an earlier plugin made: a veth pair, or a tap device of a virtual machine. The host's end is renamed to
-    /// [`Wanted::host_ifname`] and leaves its bridge; [`detach`] gives it its name back and leaves it to the plugin that
+    /// [`AttachRequest::host_ifname`] and leaves its bridge; [`detach`] gives it its name back and leaves it to the plugin that
     /// made it.
     Existing {
         /// The host's end as it is called now.
@@ -49,7 +51,7 @@ pub enum Link {
 
 /// What one interface of a container should be.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct AttachRequest {
     /// The endpoint; a workload's.
     pub key: EndpointKey,
     /// The container's network namespace.
@@ -59,7 +61,7 @@ pub struct Wanted {
     /// The interface on the host; see [`host_interface`].
     pub host_ifname: InterfaceName,
     /// New or existing.
-    pub link: Link,
+    pub link: LinkSpec,
     /// MAC address in the container; `None`: the kernel draws one, or the existing one stays.
     pub mac: Option<MacAddr>,
     /// In octets; `None`: the kernel's default.
@@ -69,7 +71,7 @@ pub struct Wanted {
     /// Where to by this interface; `None`: everywhere.
     pub routes: Option<Vec<Cidr>>,
     /// The profile that the endpoint has.
-    pub profile: ProfileWish,
+    pub profile: ProfileChoice,
     /// Labels of the endpoint.
     pub labels: Labels,
     /// Container id, which guards against late removals (`active_instance_id`).
@@ -84,7 +86,7 @@ pub struct Wanted {
 
 /// What there is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attached {
+pub struct Attachment {
     /// The interface on the host.
     pub host_ifname: InterfaceName,
     /// Its MAC address.
@@ -103,7 +105,7 @@ pub struct Attached {
 
 /// What goes.
 #[derive(Debug, Clone)]
-pub struct Leaving {
+pub struct DetachRequest {
     /// The endpoint.
     pub key: EndpointKey,
     /// Only if it is this container's; `None`: whoever's it is.
@@ -125,7 +127,7 @@ pub struct Leaving {
 pub enum AttachError {
     /// Interfaces, routes, port mappings, bandwidth.
     #[error(transparent)]
-    Plumb(#[from] PlumbError),
+    Network(#[from] PlumbError),
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -137,7 +139,7 @@ pub enum AttachError {
     AgentAbsent(String),
     /// The agent has not done it in time.
     #[error("{0}")]
-    Late(String),
+    Timeout(String),
     /// The agent says why it cannot be done.
     #[error("the agent cannot put it in force: {0}")]
     Failed(String),
@@ -159,10 +161,11 @@ impl AttachError {
     #[must_use]
     pub fn try_later(&self) -> bool {
         match self {
-            Self::NotReady(_) | Self::AgentAbsent(_) | Self::Late(_) | Self::Store(StoreError::Away(_)) => {
-                true
-            }
-            Self::Plumb(_)
+            Self::NotReady(_)
+            | Self::AgentAbsent(_)
+            | Self::Timeout(_)
+            | Self::Store(StoreError::Unreachable(_)) => true,
+            Self::Network(_)
             | Self::Store(_)
             | Self::Failed(_)
             | Self::Unreadable { .. }
@@ -177,12 +180,16 @@ impl AttachError {
 ///
 /// # Errors
 /// Why not; everything is undone then, but for a profile that was made (others may use it already).
-pub async fn attach(store: &dyn Store, agent: &Agent, wanted: &Wanted) -> Result<Attached, AttachError> {
-    links::sane(wanted)?;
+pub async fn attach(
+    store: &dyn Store,
+    agent: &AgentClient,
+    wanted: &AttachRequest,
+) -> Result<Attachment, AttachError> {
+    links::is_valid_prefix(wanted)?;
     ready(store).await?;
     let asked = wanted.clone();
-    let made = blocking(move || links::make(&asked)).await?.map_err(AttachError::Plumb)?;
-    let wish = EndpointWish {
+    let made = blocking(move || links::make(&asked)).await?.map_err(AttachError::Network)?;
+    let spec = EndpointSpec {
         key: &wanted.key,
         host_ifname: &wanted.host_ifname,
         mac: made.mac,
@@ -192,7 +199,7 @@ pub async fn attach(store: &dyn Store, agent: &Agent, wanted: &Wanted) -> Result
         labels: &wanted.labels,
         instance: wanted.instance.as_deref(),
     };
-    let revision = match write_endpoint(store, &wish).await {
+    let revision = match write_endpoint(store, &spec).await {
         Ok(revision) => revision,
         Err(error) => {
             blocking(move || made.undo()).await?;
@@ -203,7 +210,7 @@ pub async fn attach(store: &dyn Store, agent: &Agent, wanted: &Wanted) -> Result
         Ok(note) => {
             let mut notes = made.notes;
             notes.extend(note);
-            Ok(Attached {
+            Ok(Attachment {
                 host_ifname: wanted.host_ifname.clone(),
                 host_mac: made.host.mac,
                 mac: made.mac,
@@ -226,7 +233,11 @@ pub async fn attach(store: &dyn Store, agent: &Agent, wanted: &Wanted) -> Result
 ///
 /// # Errors
 /// The first that came.
-pub async fn detach(store: &dyn Store, agent: &Agent, leaving: &Leaving) -> Result<(), AttachError> {
+pub async fn detach(
+    store: &dyn Store,
+    agent: &AgentClient,
+    leaving: &DetachRequest,
+) -> Result<(), AttachError> {
     let others = endpoint::is_of_another(store, &leaving.key, leaving.instance.as_deref()).await;
     // The kernel takes tens of milliseconds to let go of an interface, as much for packet rules while the agent changes its
     // own, and a disk may be as slow: none of them waits for another.
@@ -239,7 +250,7 @@ pub async fn detach(store: &dyn Store, agent: &Agent, leaving: &Leaving) -> Resu
     if let Ok(Ok(Some(removed))) = &removed {
         departed(agent, &leaving.key, removed.revision).await;
     }
-    removed.and(unmapped?.and(cleared?).map_err(AttachError::Plumb))
+    removed.and(unmapped?.and(cleared?).map_err(AttachError::Network))
 }
 
 /// Runs what blocks for milliseconds off the runtime.

@@ -14,13 +14,13 @@ use super::args::EnvArgs;
 use super::config::Config;
 use super::error::{CniError, code};
 use super::runtime::IpRange;
-use tortie_engine::ipam::{Range, Want};
+use tortie_engine::ipam::{AddressRange, AddressRequest};
 
 /// One address that is wanted.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wish {
+pub struct CniAddressRequest {
     /// What IPAM is asked for.
-    pub want: Want,
+    pub want: AddressRequest,
     /// The ranges that it comes from, with their gateways.
     pub ranges: Vec<IpRange>,
 }
@@ -29,7 +29,7 @@ pub struct Wish {
 ///
 /// # Errors
 /// Code 7 when nothing is wanted, or an address that was asked for lies outside of the ranges that were given.
-pub fn wishes(config: &Config, env: &EnvArgs) -> Result<Vec<Wish>, CniError> {
+pub fn address_requests(config: &Config, env: &EnvArgs) -> Result<Vec<CniAddressRequest>, CniError> {
     let (at, mut asked) = asked(config, env);
     let mut seen = Vec::new();
     asked.retain(|ip| {
@@ -47,16 +47,16 @@ pub fn wishes(config: &Config, env: &EnvArgs) -> Result<Vec<Wish>, CniError> {
         ("runtimeConfig.ipRanges", &config.runtime.ranges)
     };
     if !sets.is_empty() {
-        let wishes = sets.iter().map(|set| {
+        let address_requests = sets.iter().map(|set| {
             let wanted = asked.iter().position(|ip| set.iter().any(|range| lies_in(*ip, &range.range)));
             let want = match wanted {
-                Some(place) => Want::Exact(asked.remove(place)),
-                None => Want::OneOf(set.iter().map(|range| range.range.clone()).collect()),
+                Some(place) => AddressRequest::Exact(asked.remove(place)),
+                None => AddressRequest::OneOf(set.iter().map(|range| range.range.clone()).collect()),
             };
-            Wish { want, ranges: set.clone() }
+            CniAddressRequest { want, ranges: set.clone() }
         });
-        let wishes = wishes.collect();
-        return asked.first().map_or(Ok(wishes), |ip| Err(outside(*ip, sets_at)));
+        let address_requests = address_requests.collect();
+        return asked.first().map_or(Ok(address_requests), |ip| Err(outside(*ip, sets_at)));
     }
     let subnet = config.ipam.subnet;
     if let (Some(subnet), Some(ip)) = (
@@ -65,8 +65,10 @@ pub fn wishes(config: &Config, env: &EnvArgs) -> Result<Vec<Wish>, CniError> {
     ) {
         return Err(outside(*ip, &format!("ipam.subnet {subnet}")));
     }
-    let mut wishes: Vec<Wish> =
-        asked.iter().map(|ip| Wish { want: Want::Exact(*ip), ranges: Vec::new() }).collect();
+    let mut address_requests: Vec<CniAddressRequest> = asked
+        .iter()
+        .map(|ip| CniAddressRequest { want: AddressRequest::Exact(*ip), ranges: Vec::new() })
+        .collect();
     let families = [
         (IpFamily::V4, config.ipam.ipv4, &config.ipam.ipv4_pools),
         (IpFamily::V6, config.ipam.ipv6, &config.ipam.ipv6_pools),
@@ -79,16 +81,16 @@ pub fn wishes(config: &Config, env: &EnvArgs) -> Result<Vec<Wish>, CniError> {
             continue;
         }
         let want = match subnet {
-            Some(subnet) => Want::OneOf(vec![whole(subnet, &config.ipam.frame.gateways)]),
-            None => Want::Any { family, count: 1, pools: pools.clone() },
+            Some(subnet) => AddressRequest::OneOf(vec![whole(subnet, &config.ipam.frame.gateways)]),
+            None => AddressRequest::Any { family, count: 1, pools: pools.clone() },
         };
-        wishes.push(Wish { want, ranges: Vec::new() });
+        address_requests.push(CniAddressRequest { want, ranges: Vec::new() });
     }
-    if wishes.is_empty() {
+    if address_requests.is_empty() {
         let msg = "no address is wanted: `ipam.assign_ipv4` and `ipam.assign_ipv6` are both false";
         return Err(CniError::new(code::CONFIG, msg));
     }
-    Ok(wishes)
+    Ok(address_requests)
 }
 
 /// The addresses that somebody asked for, and where they stand.
@@ -102,12 +104,12 @@ fn asked(config: &Config, env: &EnvArgs) -> (&'static str, Vec<IpAddr>) {
     }
 }
 
-fn whole(subnet: Cidr, gateways: &[IpAddr]) -> Range {
+fn whole(subnet: Cidr, gateways: &[IpAddr]) -> AddressRange {
     let except = gateways.iter().filter(|ip| subnet.contains(**ip)).copied().collect();
-    Range { subnet, first: None, last: None, except }
+    AddressRange { subnet, first: None, last: None, except }
 }
 
-fn lies_in(ip: IpAddr, range: &Range) -> bool {
+fn lies_in(ip: IpAddr, range: &AddressRange) -> bool {
     range.subnet.contains(ip)
         && range.first.is_none_or(|first| first <= ip)
         && range.last.is_none_or(|last| ip <= last)

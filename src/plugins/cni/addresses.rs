@@ -11,8 +11,8 @@ use super::config::Config;
 use super::error::{CniError, code};
 use super::names::Identity;
 use super::result::Ip;
-use crate::plugins::cni::address_requests::{Wish, wishes};
-use tortie_engine::ipam::{Assignment, Ipam, IpamError, Range, Request, Want};
+use crate::plugins::cni::address_requests::{CniAddressRequest, address_requests};
+use tortie_engine::ipam::{AddressRange, AddressRequest, Allocation, AllocationRequest, Ipam, IpamError};
 use tortie_store::StoreError;
 
 /// How often an address that a network has for itself is passed over.
@@ -28,7 +28,7 @@ impl From<IpamError> for CniError {
             | IpamError::Disabled(_)
             | IpamError::BadRequest(_) => code::CONFIG,
             IpamError::Full { .. } | IpamError::BlockLimit { .. } => code::NO_ADDRESS,
-            IpamError::Taken { .. } | IpamError::StrictOwner { .. } => code::ADDRESS,
+            IpamError::AddressInUse { .. } | IpamError::StrictOwner { .. } => code::ADDRESS,
             IpamError::Store(_) => code::IO,
             _ => code::STORE,
         };
@@ -39,7 +39,7 @@ impl From<IpamError> for CniError {
 impl From<StoreError> for CniError {
     fn from(error: StoreError) -> Self {
         let number = match &error {
-            StoreError::Away(_) => code::TRY_AGAIN,
+            StoreError::Unreachable(_) => code::TRY_AGAIN,
             _ => code::IO,
         };
         Self::new(number, error.to_string())
@@ -48,39 +48,43 @@ impl From<StoreError> for CniError {
 
 /// Whose addresses they are, and where.
 #[derive(Clone, Copy)]
-pub(super) struct Holder<'a> {
+pub(super) struct AddressAllocator<'a> {
     pub(super) ipam: &'a Ipam,
     pub(super) config: &'a Config,
     pub(super) node: &'a str,
     pub(super) identity: &'a Identity,
 }
 
-impl Holder<'_> {
-    fn request(&self, wants: Vec<Want>, handle: &str) -> Request {
+impl AddressAllocator<'_> {
+    fn request(&self, addresses: Vec<AddressRequest>, handle: &str) -> AllocationRequest {
         let now = jiff::Timestamp::now().to_string();
         let mut attributes = self.identity.attributes(self.node, &now);
         attributes.insert("network".into(), json!(self.config.name));
-        Request {
+        AllocationRequest {
             host: self.node.to_owned(),
-            wants,
+            addresses: addresses,
             handle: Some(handle.to_owned()),
             attributes,
-            ..Request::default()
+            ..AllocationRequest::default()
         }
     }
 
     /// Gives the addresses that the call asks for. What the attachment still holds from an earlier `ADD` whose `DEL` never came
     /// (the host was restarted) is released first: one attachment has one set of addresses.
-    pub(super) async fn assign(&self, env: &EnvArgs) -> Result<Vec<(Wish, Assignment)>, CniError> {
-        let wishes = wishes(self.config, env)?;
+    pub(super) async fn assign(
+        &self,
+        env: &EnvArgs,
+    ) -> Result<Vec<(CniAddressRequest, Allocation)>, CniError> {
+        let address_requests = address_requests(self.config, env)?;
         let handle = &self.identity.handle;
         let stale = self.take_back().await?;
         if !stale.is_empty() {
             tracing::info!(target: "tortie", ?stale, handle, "released what an earlier ADD left");
         }
-        let request = self.request(wishes.iter().map(|wish| wish.want.clone()).collect(), handle);
+        let request =
+            self.request(address_requests.iter().map(|request| request.want.clone()).collect(), handle);
         match self.ipam.assign(&request).await {
-            Ok(given) => Ok(wishes.into_iter().zip(given).collect()),
+            Ok(given) => Ok(address_requests.into_iter().zip(given).collect()),
             Err(error) => {
                 // An answer that was lost may have been a yes.
                 if matches!(error, IpamError::Store(_)) {
@@ -95,7 +99,7 @@ impl Holder<'_> {
     /// host's container of that name keeps what it has. Addresses of older writers do not say whose they are.
     async fn take_back(&self) -> Result<Vec<IpAddr>, IpamError> {
         let handle = &self.identity.handle;
-        let held = self.ipam.held_by(handle).await?;
+        let held = self.ipam.allocated_to(handle).await?;
         let mut own = Vec::new();
         for addr in &held {
             let found = self.ipam.lookup(*addr).await?;
@@ -124,8 +128,8 @@ impl Holder<'_> {
     }
 
     /// Which of these addresses the attachment does not hold.
-    pub(super) async fn lacks(&self, addrs: &[IpAddr]) -> Result<Vec<IpAddr>, CniError> {
-        let held = self.ipam.held_by(&self.identity.handle).await?;
+    pub(super) async fn missing_families(&self, addrs: &[IpAddr]) -> Result<Vec<IpAddr>, CniError> {
+        let held = self.ipam.allocated_to(&self.identity.handle).await?;
         let mut lacking = Vec::new();
         for addr in addrs.iter().filter(|addr| !held.contains(addr)) {
             let handle = self.ipam.lookup(*addr).await?.and_then(|held| held.handle);
@@ -149,24 +153,28 @@ impl Holder<'_> {
         }
     }
 
-    async fn frame(&self, given: Vec<(Wish, Assignment)>, calico: bool) -> Result<Vec<Ip>, CniError> {
+    async fn frame(
+        &self,
+        given: Vec<(CniAddressRequest, Allocation)>,
+        calico: bool,
+    ) -> Result<Vec<Ip>, CniError> {
         let mut ips = Vec::new();
-        for (wish, mut given) in given {
+        for (request, mut given) in given {
             let mut unusable = Vec::new();
-            let mut frame = self.frame_of(&wish, &given, calico).await?;
+            let mut frame = self.frame_of(&request, &given, calico).await?;
             while frame.own().contains(&given.addr) {
-                if matches!(wish.want, Want::Exact(_)) || unusable.len() >= TRIES {
+                if matches!(request.want, AddressRequest::Exact(_)) || unusable.len() >= TRIES {
                     let msg =
                         format!("{} is of the network {} itself: choose another one", given.addr, frame.net);
                     return Err(CniError::new(code::ADDRESS, msg));
                 }
                 unusable.push(given.addr);
-                let request = self.request(vec![wish.want.clone()], &self.identity.handle);
-                let again = self.ipam.assign(&request).await?;
+                let exchange = self.request(vec![request.want.clone()], &self.identity.handle);
+                let again = self.ipam.assign(&exchange).await?;
                 given = again.into_iter().next().ok_or_else(|| {
-                    CniError::new(code::STORE, "IPAM gave fewer addresses than were asked for")
+                    CniError::new(code::STORE, "IPAM allocated fewer addresses than were requested")
                 })?;
-                frame = self.frame_of(&wish, &given, calico).await?;
+                frame = self.frame_of(&request, &given, calico).await?;
             }
             if !unusable.is_empty() {
                 self.ipam.release(&unusable, Some(&self.identity.handle)).await?;
@@ -179,11 +187,16 @@ impl Holder<'_> {
     }
 
     /// The network that an address is in, for those who need one.
-    async fn frame_of(&self, wish: &Wish, given: &Assignment, calico: bool) -> Result<Framed, CniError> {
+    async fn frame_of(
+        &self,
+        request: &CniAddressRequest,
+        given: &Allocation,
+        calico: bool,
+    ) -> Result<Framed, CniError> {
         let settings = &self.config.ipam.frame;
         let v4 = given.addr.is_ipv4();
         let said = settings.gateways.iter().find(|gateway| gateway.is_ipv4() == v4).copied();
-        if let Some(range) = wish.ranges.iter().find(|range| range.range.subnet.contains(given.addr)) {
+        if let Some(range) = request.ranges.iter().find(|range| range.range.subnet.contains(given.addr)) {
             return Ok(Framed::new(range.range.subnet, range.gateway.or(said)));
         }
         let len = if v4 { settings.len4 } else { settings.len6 };
@@ -199,13 +212,13 @@ impl Holder<'_> {
 
     /// A block with its gateway: the one that this network has there already, else the first address, else any: a container
     /// without a bridge may have the first one.
-    async fn frame_of_block(&self, given: &Assignment) -> Result<Framed, CniError> {
+    async fn frame_of_block(&self, given: &Allocation) -> Result<Framed, CniError> {
         let block = given.block;
         let frame = Framed::new(block, None);
         let Some(first) = frame.gateway else { return Ok(frame) };
         let handle = self.gateway_handle();
         let ends = [block.addr(), block.last()];
-        let held = self.ipam.held_by(&handle).await?;
+        let held = self.ipam.allocated_to(&handle).await?;
         if let Some(gateway) = held.into_iter().find(|ip| block.contains(*ip) && !ends.contains(ip)) {
             return Ok(Framed { gateway: Some(gateway), ..frame });
         }
@@ -213,16 +226,20 @@ impl Holder<'_> {
             // The caller gets another one, and this one becomes the gateway.
             return Ok(frame);
         }
-        let any = Range { subnet: block, first: None, last: None, except: ends.to_vec() };
-        for want in [Want::Exact(first), Want::OneOf(vec![any])] {
+        let any = AddressRange { subnet: block, first: None, last: None, except: ends.to_vec() };
+        for want in [AddressRequest::Exact(first), AddressRequest::OneOf(vec![any])] {
             match self.ipam.assign(&self.gateway_request(want)).await {
                 Ok(given) => {
                     let gateway = given.first().map_or(first, |given| given.addr);
                     return Ok(Framed { gateway: Some(gateway), ..frame });
                 }
                 // Passed over a moment ago, and released before it becomes the gateway.
-                Err(IpamError::Taken { holder: Some(holder), .. }) if holder == self.identity.handle => break,
-                Err(IpamError::Taken { .. }) => {}
+                Err(IpamError::AddressInUse { holder: Some(holder), .. })
+                    if holder == self.identity.handle =>
+                {
+                    break;
+                }
+                Err(IpamError::AddressInUse { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -234,7 +251,7 @@ impl Holder<'_> {
         format!("tortie-gateway.{}.{}", self.config.name, self.node)
     }
 
-    fn gateway_request(&self, want: Want) -> Request {
+    fn gateway_request(&self, want: AddressRequest) -> AllocationRequest {
         let mut request = self.request(vec![want], &self.gateway_handle());
         request.attributes.insert("type".into(), json!("gateway"));
         request
@@ -247,7 +264,7 @@ impl Holder<'_> {
             match self.ipam.lookup(addr).await? {
                 Some(held) if held.handle.as_deref() == Some(&handle) => continue,
                 Some(held) if Some(addr) == frame.gateway => {
-                    let holder = held.handle.unwrap_or_else(|| "somebody without a handle".into());
+                    let holder = held.handle.unwrap_or_else(|| "a holder without a handle".into());
                     // Another network of this host, or of another one, may be behind the same gateway.
                     if holder.starts_with("tortie-gateway.") {
                         continue;
@@ -261,10 +278,12 @@ impl Holder<'_> {
                 Some(_) => continue,
                 None => {}
             }
-            match self.ipam.assign(&self.gateway_request(Want::Exact(addr))).await {
+            match self.ipam.assign(&self.gateway_request(AddressRequest::Exact(addr))).await {
                 // A gateway outside of the pools is nobody's; a second call of this host was faster.
                 Ok(_)
-                | Err(IpamError::OutsidePools { .. } | IpamError::Taken { .. } | IpamError::Disabled(_)) => {}
+                | Err(
+                    IpamError::OutsidePools { .. } | IpamError::AddressInUse { .. } | IpamError::Disabled(_),
+                ) => {}
                 // Of a network that spans other hosts' blocks.
                 Err(IpamError::StrictOwner { .. }) => {}
                 Err(error) => return Err(error.into()),

@@ -15,8 +15,8 @@ use super::delegate::Delegate;
 use super::env::{Command, Env};
 use super::error::{CniError, code};
 use super::names::{Identity, NETWORK_LABEL, handle};
-use crate::plugins::attach::{Agent, AttachError};
-use tortie_engine::ipam::{Ipam, Space};
+use crate::plugins::attach::{AgentClient, AttachError};
+use tortie_engine::ipam::{Ipam, Keyspace};
 use tortie_store::{Store, StoreUrl};
 
 /// Where the agent listens when nothing is said.
@@ -29,7 +29,7 @@ pub(super) struct Call {
     pub(super) config: Config,
     pub(super) node: String,
     /// When it came.
-    pub(super) begun: std::time::Instant,
+    pub(super) started_at: std::time::Instant,
     /// As it came, for other plugins.
     pub(super) input: Vec<u8>,
 }
@@ -39,10 +39,10 @@ impl From<AttachError> for CniError {
         use tortie_kernel::container::PlumbError;
         let number = match &error {
             _ if error.try_later() => code::TRY_AGAIN,
-            AttachError::Plumb(
+            AttachError::Network(
                 PlumbError::NoNamespace(_) | PlumbError::NotNamespace { .. } | PlumbError::OwnNamespace(_),
             ) => code::ENVIRONMENT,
-            AttachError::Plumb(_) => code::KERNEL,
+            AttachError::Network(_) => code::KERNEL,
             AttachError::Failed(_) => code::AGENT,
             AttachError::Invalid(_) => code::CONFIG,
             AttachError::Unreadable { .. } => code::STORE,
@@ -89,11 +89,11 @@ impl Call {
     }
 
     /// The agent of this host.
-    pub(super) fn agent(&self) -> Agent {
+    pub(super) fn agent(&self) -> AgentClient {
         let socket = self.config.socket.clone();
         let socket = socket.or_else(|| variable("TORTIE_SOCKET").map(PathBuf::from));
-        let agent = Agent::new(socket.unwrap_or_else(|| SOCKET.into()), self.config.agent_absent);
-        Agent { begun: Some(self.begun), ..agent }
+        let agent = AgentClient::new(socket.unwrap_or_else(|| SOCKET.into()), self.config.agent_absent);
+        AgentClient { started_at: Some(self.started_at), ..agent }
     }
 
     /// What the call is about.
@@ -118,13 +118,13 @@ impl Call {
 
 /// An endpoint of this host that a CNI runtime made.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct ExistingAttachment {
     pub(super) key: EndpointKey,
     pub(super) attachment: Attachment,
     pub(super) endpoint: WorkloadEndpoint,
 }
 
-impl Found {
+impl ExistingAttachment {
     /// Its addresses.
     pub(super) fn addrs(&self) -> Vec<IpAddr> {
         self.endpoint.nets().map(|net| net.addr()).collect()
@@ -136,7 +136,7 @@ impl Found {
     }
 }
 
-fn found(key: &str, value: &[u8]) -> Option<Found> {
+fn found(key: &str, value: &[u8]) -> Option<ExistingAttachment> {
     let Ok(Key::Endpoint(key)) = key.parse::<Key>() else { return None };
     let EndpointKey::Workload { orchestrator, workload, endpoint: ifname, .. } = &key else { return None };
     let endpoint = WorkloadEndpoint::parse(value).ok()?;
@@ -146,17 +146,20 @@ fn found(key: &str, value: &[u8]) -> Option<Found> {
         _ => return None,
     };
     let attachment = Attachment { container_id, ifname: ifname.clone() };
-    Some(Found { key, attachment, endpoint })
+    Some(ExistingAttachment { key, attachment, endpoint })
 }
 
 /// The endpoint at a key, if there is one that can be read.
-pub(super) async fn endpoint_at(store: &dyn Store, key: &EndpointKey) -> Result<Option<Found>, CniError> {
+pub(super) async fn endpoint_at(
+    store: &dyn Store,
+    key: &EndpointKey,
+) -> Result<Option<ExistingAttachment>, CniError> {
     let key = Key::Endpoint(key.clone()).to_string();
     Ok(store.get(&key).await?.and_then(|entry| found(&entry.key, &entry.value)))
 }
 
 /// The endpoints of this host that CNI runtimes made.
-pub(super) async fn endpoints_of(store: &dyn Store, node: &str) -> Result<Vec<Found>, CniError> {
+pub(super) async fn endpoints_of(store: &dyn Store, node: &str) -> Result<Vec<ExistingAttachment>, CniError> {
     let all = store.list(&[prefix::workloads_of(node)]).await?;
     Ok(all.entries.iter().filter_map(|entry| found(&entry.key, &entry.value)).collect())
 }
@@ -170,7 +173,7 @@ pub(super) async fn collect(
     valid: &[Attachment],
 ) -> Result<Vec<IpAddr>, CniError> {
     let store = ipam.store();
-    let space = Space::Global;
+    let space = Keyspace::Global;
     let affinities = store.list(&[space.affinities(node)]).await?;
     let mut collected = Vec::new();
     for entry in affinities.entries {
@@ -200,4 +203,4 @@ pub(super) async fn collect(
 }
 
 /// The answer of calls that say nothing but that it worked.
-pub(super) const SILENT: Option<Value> = None;
+pub(super) const NO_RESULT: Option<Value> = None;

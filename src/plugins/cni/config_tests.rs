@@ -1,9 +1,9 @@
 use serde_json::{Value, json};
 
 use super::super::*;
-use crate::plugins::attach::{AgentAbsent, ProfileWish};
+use crate::plugins::attach::{AgentAbsent, ProfileChoice};
 use tortie_config::key::{EndpointKey, IpFamily, Key};
-use tortie_engine::ipam::Want;
+use tortie_engine::ipam::AddressRequest;
 use tortie_store::StoreOptions;
 
 fn parse(value: &Value) -> Result<Config, CniError> {
@@ -108,8 +108,9 @@ fn calicos_fields_are_read() {
     assert_eq!(options.url, "etcds://10.96.232.136:6666,10.96.232.137:6666");
     assert_eq!(options.etcd_key, Some("/calico-secrets/etcd-key".into()));
     let args = EnvArgs::parse("K8S_POD_NAMESPACE=prod;K8S_POD_NAME=web-0").unwrap();
-    let wants: Vec<Want> = wishes(&config, &args).unwrap().into_iter().map(|wish| wish.want).collect();
-    let any = |family, pools: &[&str]| Want::Any {
+    let wants: Vec<AddressRequest> =
+        address_requests(&config, &args).unwrap().into_iter().map(|request| request.want).collect();
+    let any = |family, pools: &[&str]| AddressRequest::Any {
         family,
         count: 1,
         pools: pools.iter().map(|pool| pool.parse().unwrap()).collect(),
@@ -146,14 +147,14 @@ fn defaults() {
     assert_eq!(config.log.target, LogTarget::Syslog);
     assert_eq!(net(json!({"mtu": 0})).unwrap().mtu, None);
     let none = net(json!({"ipam": {"assign_ipv4": false}})).unwrap();
-    assert_eq!(wishes(&none, &EnvArgs::default()).unwrap_err().code, code::CONFIG);
+    assert_eq!(address_requests(&none, &EnvArgs::default()).unwrap_err().code, code::CONFIG);
     // A part of a pool, and an address outside of it.
     let part = net(json!({"ipam": {"subnet": "10.65.1.0/24", "gateway": "10.65.1.254"}})).unwrap();
-    let [wish] = &wishes(&part, &EnvArgs::default()).unwrap()[..] else { panic!() };
-    let Want::OneOf(ranges) = &wish.want else { panic!() };
+    let [request] = &address_requests(&part, &EnvArgs::default()).unwrap()[..] else { panic!() };
+    let AddressRequest::OneOf(ranges) = &request.want else { panic!() };
     assert_eq!(ranges[0].except, ["10.65.1.254".parse::<std::net::IpAddr>().unwrap()]);
     let args = EnvArgs::parse("IP=10.65.2.1").unwrap();
-    assert!(wishes(&part, &args).unwrap_err().msg.contains("10.65.1.0/24"));
+    assert!(address_requests(&part, &args).unwrap_err().msg.contains("10.65.1.0/24"));
     // The fields of another IPAM plugin are its own.
     let foreign = net(json!({"ipam": {"type": "host-local", "subnet": 5, "x": {}}})).unwrap();
     assert_eq!(foreign.ipam.foreign.as_deref(), Some("host-local"));
@@ -173,14 +174,14 @@ fn identities_are_calicos() {
         (cni.handle.as_str(), cni.host_ifname.as_str()),
         (format!("net.{id}").as_str(), "cali0123456789a")
     );
-    assert_eq!(cni.profile, ProfileWish::Create("net".into()));
+    assert_eq!(cni.profile, ProfileChoice::Create("net".into()));
     assert_eq!(cni.pod, None);
     let pod = "K8S_POD_NAMESPACE=prod;K8S_POD_NAME=web-0";
     let k8s = identity(json!({}), pod, id, "eth0");
     assert!(
         matches!(&k8s.key, EndpointKey::Workload { orchestrator, workload, .. } if orchestrator == "k8s" && workload == "prod.web-0")
     );
-    assert_eq!(k8s.profile, ProfileWish::CreateOpen("net".into()));
+    assert_eq!(k8s.profile, ProfileChoice::CreateOpen("net".into()));
     assert_eq!(k8s.labels.get("calico/k8s_ns").map(String::as_str), Some("prod"));
     let attributes = k8s.attributes("h1", "now");
     assert_eq!(
@@ -188,7 +189,7 @@ fn identities_are_calicos() {
         json!({"node": "h1", "timestamp": "now", "namespace": "prod", "pod": "web-0"})
     );
     let policy = identity(json!({"policy": {"type": "k8s"}}), pod, id, "eth0");
-    assert_eq!(policy.profile, ProfileWish::Use("k8s_ns.prod".into()));
+    assert_eq!(policy.profile, ProfileChoice::Use("k8s_ns.prod".into()));
     // Every interface of a container has its own handle and its own interface on the host.
     let second = identity(json!({}), "", id, "eth1");
     assert_eq!(second.handle, format!("net.{id}.eth1"));

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde_json::{Value, json};
 
 use super::*;
-use tortie_engine::ipam::Want;
+use tortie_engine::ipam::AddressRequest;
 use tortie_kernel::container::{PortMapping, Rate, Transport};
 
 /// A sentence and its test.
@@ -81,13 +81,13 @@ fn runtime(area: &str, value: Value) -> Result<RuntimeConfig, CniError> {
     with(json!({"runtimeConfig": {area: value}})).map(|config| config.runtime)
 }
 
-fn wants(more: Value, cni_args: &str) -> Result<Vec<Want>, CniError> {
+fn wants(more: Value, cni_args: &str) -> Result<Vec<AddressRequest>, CniError> {
     let args = EnvArgs::parse(cni_args)?;
-    Ok(wishes(&with(more)?, &args)?.into_iter().map(|wish| wish.want).collect())
+    Ok(address_requests(&with(more)?, &args)?.into_iter().map(|request| request.want).collect())
 }
 
-fn exact(text: &str) -> Want {
-    Want::Exact(text.parse().unwrap())
+fn exact(text: &str) -> AddressRequest {
+    AddressRequest::Exact(text.parse().unwrap())
 }
 
 fn every_area_is_read() {
@@ -307,7 +307,7 @@ fn outer_and_inner_ranges() {
     let subnets: Vec<Vec<String>> = given
         .iter()
         .map(|want| match want {
-            Want::OneOf(ranges) => ranges.iter().map(|range| range.subnet.to_string()).collect(),
+            AddressRequest::OneOf(ranges) => ranges.iter().map(|range| range.subnet.to_string()).collect(),
             other => panic!("{other:?}"),
         })
         .collect();
@@ -315,7 +315,7 @@ fn outer_and_inner_ranges() {
     // An address that is asked for takes the place of the one that its element would give.
     let asked = wants(json!({"runtimeConfig": {"ipRanges": ranges, "ips": ["10.2.0.7/24"]}}), "").unwrap();
     assert_eq!(asked[0], exact("10.2.0.7"));
-    assert!(matches!(asked[1..], [Want::OneOf(_), Want::OneOf(_)]));
+    assert!(matches!(asked[1..], [AddressRequest::OneOf(_), AddressRequest::OneOf(_)]));
     // Beyond the range, or its gateway: not to be had.
     let narrow = json!([[{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.5", "rangeEnd": "10.1.0.9", "gateway": "10.1.0.6"}]]);
     for ip in ["10.1.0.4", "10.1.0.10", "10.1.0.6"] {
@@ -355,7 +355,7 @@ fn ips() {
     assert_eq!(both, [exact("10.10.0.1"), exact("3ffe:ffff:0:1ff::1")]);
     // Of one family: the other one is given as always.
     let six = wants(json!({"runtimeConfig": {"ips": ["fd00::1"]}}), "").unwrap();
-    assert!(matches!(six[..], [Want::Exact(_), Want::Any { count: 1, .. }]), "{six:?}");
+    assert!(matches!(six[..], [AddressRequest::Exact(_), AddressRequest::Any { count: 1, .. }]), "{six:?}");
     let twice = wants(json!({"runtimeConfig": {"ips": ["10.0.0.1", "10.0.0.1/8"]}}), "").unwrap();
     assert_eq!(twice, [exact("10.0.0.1")]);
 }

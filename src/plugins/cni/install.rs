@@ -212,7 +212,7 @@ fn link(path: &Path, program: &Path) -> Result<Done, InstallError> {
     if fs::read_link(path).is_ok_and(|found| found == program) {
         return Ok(Done::Unchanged);
     }
-    let new = beside(path);
+    let new = temporary_path(path);
     let _ = fs::remove_file(&new);
     std::os::unix::fs::symlink(program, &new).and_then(|()| fs::rename(&new, path)).map_err(at(path))?;
     Ok(Done::Written)
@@ -223,7 +223,7 @@ fn same_file(path: &Path, first: &Path) -> Result<Done, InstallError> {
     if real && is_same(path, first) {
         return Ok(Done::Unchanged);
     }
-    let new = beside(path);
+    let new = temporary_path(path);
     let _ = fs::remove_file(&new);
     fs::hard_link(first, &new).and_then(|()| fs::rename(&new, path)).map_err(at(path))?;
     Ok(Done::Written)
@@ -261,13 +261,13 @@ fn same_bytes(a: &Path, b: &Path) -> io::Result<bool> {
 }
 
 /// A name that no runtime takes for a plugin or a list.
-fn beside(path: &Path) -> PathBuf {
+fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{}", std::process::id()))
 }
 
 fn replace(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let new = beside(path);
+    let new = temporary_path(path);
     let whole = (|| {
         let mut file = File::create(&new)?;
         file.set_permissions(fs::Permissions::from_mode(mode))?;

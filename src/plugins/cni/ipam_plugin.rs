@@ -12,8 +12,8 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use super::addresses::Holder;
-use super::call::{Call, SILENT, collect};
+use super::addresses::AddressAllocator;
+use super::call::{Call, NO_RESULT, collect};
 use super::env::Command;
 use super::error::{CniError, code};
 use super::result::CniResult;
@@ -32,7 +32,7 @@ pub(super) async fn answer(call: &Call, calico: bool) -> Result<Option<Value>, C
         return super::status::answer(call, false).await;
     }
     if matches!(command, Command::Del | Command::Gc) && call.no_store() {
-        return Ok(SILENT);
+        return Ok(NO_RESULT);
     }
     let store = call.store().await?;
     let ipam = Ipam::new(store);
@@ -43,10 +43,11 @@ pub(super) async fn answer(call: &Call, calico: bool) -> Result<Option<Value>, C
         };
         let addrs = collect(&ipam, &call.config.name, &call.node, valid).await?;
         tracing::info!(target: "tortie", ?addrs, "released what no listed container has");
-        return Ok(SILENT);
+        return Ok(NO_RESULT);
     }
     let identity = call.identity()?;
-    let holder = Holder { ipam: &ipam, config: &call.config, node: &call.node, identity: &identity };
+    let holder =
+        AddressAllocator { ipam: &ipam, config: &call.config, node: &call.node, identity: &identity };
     match command {
         Command::Add => {
             let ips = holder.assign_framed(&call.args, calico).await?;
@@ -55,7 +56,7 @@ pub(super) async fn answer(call: &Call, calico: bool) -> Result<Option<Value>, C
             let result = CniResult { ips, routes, dns, ..CniResult::default() };
             Ok(Some(result.to_json(call.config.version)))
         }
-        Command::Del => holder.release(&[]).await.map(|()| SILENT),
+        Command::Del => holder.release(&[]).await.map(|()| NO_RESULT),
         Command::Check => {
             let given: Vec<IpAddr> = call
                 .config
@@ -68,8 +69,8 @@ pub(super) async fn answer(call: &Call, calico: bool) -> Result<Option<Value>, C
                 let msg = "CHECK needs `prevResult`, the result of the ADD, with its addresses";
                 return Err(CniError::new(code::CONFIG, msg));
             }
-            match holder.lacks(&given).await?.as_slice() {
-                [] => Ok(SILENT),
+            match holder.missing_families(&given).await?.as_slice() {
+                [] => Ok(NO_RESULT),
                 lacking => {
                     let list: Vec<String> = lacking.iter().map(ToString::to_string).collect();
                     let msg = format!("not held by `{}` in IPAM: {}", identity.handle, list.join(", "));
@@ -77,6 +78,6 @@ pub(super) async fn answer(call: &Call, calico: bool) -> Result<Option<Value>, C
                 }
             }
         }
-        Command::Gc | Command::Status | Command::Version => Ok(SILENT),
+        Command::Gc | Command::Status | Command::Version => Ok(NO_RESULT),
     }
 }

@@ -11,13 +11,13 @@ use tortie_config::resource::{InterfaceName, MacAddr};
 use tortie_net::Cidr;
 
 use super::address::Address;
-use super::addresses::Holder;
-use super::call::{Call, Found, SILENT, collect, endpoint_at, endpoints_of};
+use super::addresses::AddressAllocator;
+use super::call::{Call, ExistingAttachment, NO_RESULT, collect, endpoint_at, endpoints_of};
 use super::env::Command;
 use super::error::{CniError, code};
 use super::names::Identity;
 use super::result::{CniResult, Interface, Ip, Route};
-use crate::plugins::attach::{self, Attached, Leaving, Link, Wanted};
+use crate::plugins::attach::{self, AttachRequest, Attachment, DetachRequest, LinkSpec};
 use tortie_engine::ipam::Ipam;
 use tortie_kernel::container::{self, HOST_MAC, PORTS_PREFIX};
 use tortie_store::Store;
@@ -32,7 +32,7 @@ pub(super) async fn answer(call: &Call) -> Answer {
         Command::Check => check(call).await,
         Command::Gc => gc(call).await,
         Command::Status => super::status::answer(call, true).await,
-        Command::Version => Ok(SILENT),
+        Command::Version => Ok(NO_RESULT),
     }
 }
 
@@ -54,7 +54,12 @@ fn given(call: &Call) -> Vec<IpAddr> {
     call.config.prev_result.iter().flat_map(|result| &result.ips).map(|ip| ip.address.ip).collect()
 }
 
-fn wanted(call: &Call, identity: &Identity, link: Link, addrs: Vec<IpAddr>) -> Result<Wanted, CniError> {
+fn wanted(
+    call: &Call,
+    identity: &Identity,
+    link: LinkSpec,
+    addrs: Vec<IpAddr>,
+) -> Result<AttachRequest, CniError> {
     let config = &call.config;
     let routes: Vec<Cidr> = config
         .ipam
@@ -63,7 +68,7 @@ fn wanted(call: &Call, identity: &Identity, link: Link, addrs: Vec<IpAddr>) -> R
         .iter()
         .filter_map(|route| Cidr::new(route.dst.ip, route.dst.len).ok())
         .collect();
-    Ok(Wanted {
+    Ok(AttachRequest {
         key: identity.key.clone(),
         netns: netns(call)?,
         ifname: ifname(call)?,
@@ -115,8 +120,12 @@ async fn add(call: &Call) -> Answer {
             None => {
                 let store = call.store().await?;
                 let ipam = Ipam::new(store.clone());
-                let holder =
-                    Holder { ipam: &ipam, config: &call.config, node: &call.node, identity: &identity };
+                let holder = AddressAllocator {
+                    ipam: &ipam,
+                    config: &call.config,
+                    node: &call.node,
+                    identity: &identity,
+                };
                 let given = holder.assign(&call.args).await?;
                 let addrs = given.iter().map(|(_, given)| given.addr).collect();
                 let result = attach(call, &*store, &identity, link, addrs).await;
@@ -142,8 +151,8 @@ async fn add(call: &Call) -> Answer {
 }
 
 /// The interface: a new one, or the one that an earlier plugin made.
-fn link(call: &Call) -> Result<Link, CniError> {
-    let Some(result) = &call.config.prev_result else { return Ok(Link::Veth) };
+fn link(call: &Call) -> Result<LinkSpec, CniError> {
+    let Some(result) = &call.config.prev_result else { return Ok(LinkSpec::Veth) };
     let inside = result.interfaces.iter().find(|i| !i.sandbox.is_empty() && i.name == call.env.ifname);
     let mut hosts = Vec::new();
     for interface in result.interfaces.iter().filter(|i| i.sandbox.is_empty()) {
@@ -162,8 +171,8 @@ fn link(call: &Call) -> Result<Link, CniError> {
     }
     let inside = inside.map(|interface| parse_name(&interface.name)).transpose()?;
     match (hosts.as_slice(), inside) {
-        ([], None) => Ok(Link::Veth),
-        ([host], inside) => Ok(Link::Existing { host: host.clone(), inside }),
+        ([], None) => Ok(LinkSpec::Veth),
+        ([host], inside) => Ok(LinkSpec::Existing { host: host.clone(), inside }),
         ([], Some(inside)) => {
             let msg = format!(
                 "`prevResult`: {inside} has no end on this host (a pair or a tap), so no policy could be applied to it"
@@ -180,11 +189,11 @@ fn link(call: &Call) -> Result<Link, CniError> {
 }
 
 /// A second `ADD` of an interface is an error, before the addresses of the first one are looked at.
-fn free_name(link: &Link, netns: &Path, ifname: &InterfaceName) -> Result<(), CniError> {
-    if *link != Link::Veth {
+fn free_name(link: &LinkSpec, netns: &Path, ifname: &InterfaceName) -> Result<(), CniError> {
+    if *link != LinkSpec::Veth {
         return Ok(());
     }
-    let of = |error: container::PlumbError| CniError::from(attach::AttachError::Plumb(error));
+    let of = |error: container::PlumbError| CniError::from(attach::AttachError::Network(error));
     let namespace = container::Namespace::open(netns).map_err(of)?;
     match container::look_inside(&namespace, ifname).map_err(of)? {
         Some(_) => {
@@ -204,7 +213,7 @@ async fn attach(
     call: &Call,
     store: &dyn Store,
     identity: &Identity,
-    link: Link,
+    link: LinkSpec,
     addrs: Vec<IpAddr>,
 ) -> Result<CniResult, CniError> {
     let wanted = wanted(call, identity, link, addrs)?;
@@ -220,12 +229,12 @@ async fn attach(
 }
 
 /// What the call answers: the earlier result with what was added.
-fn result(call: &Call, wanted: &Wanted, attached: &Attached) -> CniResult {
+fn result(call: &Call, wanted: &AttachRequest, attached: &Attachment) -> CniResult {
     let mut result = call.config.prev_result.clone().unwrap_or_default();
     let mac = |mac: Option<MacAddr>| mac.map(|mac| mac.to_string()).unwrap_or_default();
     let mtu = Some(u64::from(attached.mtu));
     match &wanted.link {
-        Link::Veth => {
+        LinkSpec::Veth => {
             result.interfaces.push(Interface {
                 name: attached.host_ifname.to_string(),
                 mac: attached.host_mac.to_string(),
@@ -240,7 +249,7 @@ fn result(call: &Call, wanted: &Wanted, attached: &Attached) -> CniResult {
                 ..Interface::default()
             });
         }
-        Link::Existing { host, .. } => {
+        LinkSpec::Existing { host, .. } => {
             for interface in &mut result.interfaces {
                 if interface.sandbox.is_empty() && interface.name == host.as_str() {
                     interface.name = attached.host_ifname.to_string();
@@ -284,7 +293,7 @@ async fn del(call: &Call) -> Answer {
     let foreign = call.forward(Command::Del).await;
     if call.no_store() {
         tracing::info!(target: "tortie", "there is no store, so nothing of ours is left");
-        return foreign.map(|()| SILENT);
+        return foreign.map(|()| NO_RESULT);
     }
     let store = call.store().await?;
     let mut found = endpoint_at(&*store, &identity.key).await?;
@@ -301,12 +310,13 @@ async fn del(call: &Call) -> Answer {
         Some(_) => Ok(()),
         None => {
             let ipam = Ipam::new(store.clone());
-            let holder = Holder { ipam: &ipam, config: &call.config, node: &call.node, identity: &identity };
+            let holder =
+                AddressAllocator { ipam: &ipam, config: &call.config, node: &call.node, identity: &identity };
             let ours = found.as_ref().filter(|found| found.attachment.container_id == call.env.container_id);
-            holder.release(&ours.map(Found::addrs).unwrap_or_default()).await
+            holder.release(&ours.map(ExistingAttachment::addrs).unwrap_or_default()).await
         }
     };
-    removed.and(released).and(foreign).map(|()| SILENT)
+    removed.and(released).and(foreign).map(|()| NO_RESULT)
 }
 
 /// Removes an endpoint with its interface, if it is this container's. Addresses are released after it: nobody gets one that
@@ -315,12 +325,12 @@ async fn remove(
     call: &Call,
     store: &dyn Store,
     identity: &Identity,
-    found: Option<&Found>,
+    found: Option<&ExistingAttachment>,
     container_id: String,
 ) -> Result<(), CniError> {
     let host_ifname = found.map_or(&identity.host_ifname, |found| &found.endpoint.name).clone();
     let ifname = found.map_or(&call.env.ifname, |found| &found.attachment.ifname);
-    let leaving = Leaving {
+    let leaving = DetachRequest {
         key: found.map_or(&identity.key, |found| &found.key).clone(),
         own_link: own_link(&host_ifname),
         host_ifname,
@@ -359,28 +369,29 @@ async fn check(call: &Call) -> Answer {
     }
     let host = identity.host_ifname.clone();
     let link = match (own_link(&host), inside) {
-        (true, _) => Link::Veth,
-        (false, Some(_)) => Link::Existing { host, inside: Some(ifname(call)?) },
-        (false, None) => Link::Existing { host, inside: None },
+        (true, _) => LinkSpec::Veth,
+        (false, Some(_)) => LinkSpec::Existing { host, inside: Some(ifname(call)?) },
+        (false, None) => LinkSpec::Existing { host, inside: None },
     };
     let store = call.store().await?;
     // Later plugins (tuning) may have given it another MAC address or MTU: theirs to check.
-    let wanted = Wanted { mac: None, mtu: None, ..wanted(call, &identity, link, addrs.clone())? };
+    let wanted = AttachRequest { mac: None, mtu: None, ..wanted(call, &identity, link, addrs.clone())? };
     let differences = attach::check(&*store, &wanted).await?;
     let mut wrong: Vec<String> = differences.iter().map(ToString::to_string).collect();
     let ipam = Ipam::new(store.clone());
-    let holder = Holder { ipam: &ipam, config: &call.config, node: &call.node, identity: &identity };
+    let holder =
+        AddressAllocator { ipam: &ipam, config: &call.config, node: &call.node, identity: &identity };
     // Addresses of an earlier plugin are not IPAM's.
-    let ours = wanted.link == Link::Veth || !ipam.held_by(&identity.handle).await?.is_empty();
+    let ours = wanted.link == LinkSpec::Veth || !ipam.allocated_to(&identity.handle).await?.is_empty();
     if call.config.ipam.foreign.is_none() && ours {
-        for addr in holder.lacks(&addrs).await? {
+        for addr in holder.missing_families(&addrs).await? {
             wrong.push(format!("address {addr}: should be held by `{}` in IPAM, is not", identity.handle));
         }
     }
     if !wrong.is_empty() {
         return Err(CniError::new(code::CHECK, wrong.join("; ")));
     }
-    call.forward(Command::Check).await.map(|()| SILENT)
+    call.forward(Command::Check).await.map(|()| NO_RESULT)
 }
 
 /// Removes every endpoint of this network on this host that is not listed, and addresses that no endpoint has. Goes on past
@@ -392,7 +403,7 @@ async fn gc(call: &Call) -> Answer {
     };
     let foreign = call.forward(Command::Gc).await;
     if call.no_store() {
-        return foreign.map(|()| SILENT);
+        return foreign.map(|()| NO_RESULT);
     }
     let store = call.store().await?;
     let ipam = Ipam::new(store.clone());
@@ -414,7 +425,8 @@ async fn gc(call: &Call) -> Answer {
         let instance = found.attachment.container_id.clone();
         let mut done = remove(call, &*store, &identity, Some(&found), instance).await;
         if call.config.ipam.foreign.is_none() {
-            let holder = Holder { ipam: &ipam, config: &call.config, node: &call.node, identity: &identity };
+            let holder =
+                AddressAllocator { ipam: &ipam, config: &call.config, node: &call.node, identity: &identity };
             done = done.and(holder.release(&found.addrs()).await);
         }
         first = first.and(done);
@@ -427,5 +439,5 @@ async fn gc(call: &Call) -> Answer {
             }
         }));
     }
-    first.map(|()| SILENT)
+    first.map(|()| NO_RESULT)
 }

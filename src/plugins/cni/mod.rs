@@ -38,7 +38,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 pub use address::Address;
-pub use address_requests::{Wish, wishes};
+pub use address_requests::{CniAddressRequest, address_requests};
 pub use args::{Args, EnvArgs};
 pub use config::{Attachment, Config, Strictness};
 pub use datastore::{Datastore, options as store_options};
@@ -141,7 +141,7 @@ fn answer(plugin: Plugin, env: Env) -> Result<Option<Value>, Failure> {
         tracing::warn!(target: "tortie", network = config.name, "{note}");
     }
     let node = call::node(&config).map_err(with_version)?;
-    let call = call::Call { env, args, config, node, begun: std::time::Instant::now(), input };
+    let call = call::Call { env, args, config, node, started_at: std::time::Instant::now(), input };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime
         .map_err(|error| (version, CniError::new(code::IO, format!("this process cannot start: {error}"))))?;
@@ -153,7 +153,7 @@ fn answer(plugin: Plugin, env: Env) -> Result<Option<Value>, Failure> {
         };
         let name = if matches!(plugin, Plugin::Main) { "cni" } else { "cni-ipam" };
         let command = call.env.command.as_str();
-        crate::plugins::metrics::tell(&call.agent().socket, name, command, answer.is_ok(), begin.elapsed())
+        crate::plugins::metrics::report(&call.agent().socket, name, command, answer.is_ok(), begin.elapsed())
             .await;
         answer
     });

@@ -7,7 +7,7 @@ use tortie_config::resource::{InterfaceName, Labels};
 use super::args::EnvArgs;
 use super::config::Config;
 use super::error::{CniError, code};
-use crate::plugins::attach::{ProfileWish, host_interface};
+use crate::plugins::attach::{ProfileChoice, host_interface};
 
 /// The label that names the network of an endpoint. `GC` finds a network's endpoints by it, and selectors may use it.
 pub const NETWORK_LABEL: &str = "tortie/network";
@@ -26,7 +26,7 @@ pub struct Identity {
     /// The interface on the host.
     pub host_ifname: InterfaceName,
     /// The profile of the endpoint.
-    pub profile: ProfileWish,
+    pub profile: ProfileChoice,
     /// The labels of the endpoint.
     pub labels: Labels,
     /// Namespace and name of the pod.
@@ -69,10 +69,10 @@ impl Identity {
         labels.insert(NETWORK_LABEL.into(), config.name.clone());
         let profile = match &pod {
             Some((namespace, _)) if config.namespace_profiles => {
-                ProfileWish::Use(format!("k8s_ns.{namespace}"))
+                ProfileChoice::Use(format!("k8s_ns.{namespace}"))
             }
-            Some(_) => ProfileWish::CreateOpen(config.name.clone()),
-            None => ProfileWish::Create(config.name.clone()),
+            Some(_) => ProfileChoice::CreateOpen(config.name.clone()),
+            None => ProfileChoice::Create(config.name.clone()),
         };
         if let Some((namespace, _)) = &pod {
             labels.insert(NAMESPACE_LABEL.into(), namespace.clone());

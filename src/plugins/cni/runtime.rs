@@ -13,7 +13,7 @@ use super::address;
 use super::error::{CniError, code, shown};
 use super::json::{Object, elements};
 use super::result::Dns;
-use tortie_engine::ipam::Range;
+use tortie_engine::ipam::AddressRange;
 use tortie_kernel::container::{Bandwidth, PortMapping, Rate, Transport};
 
 /// The areas of `runtimeConfig`.
@@ -37,7 +37,7 @@ pub struct RuntimeConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpRange {
     /// The addresses that may be given; never the gateway.
-    pub range: Range,
+    pub range: AddressRange,
     /// The gateway of the subnet.
     pub gateway: Option<IpAddr>,
 }
@@ -198,5 +198,8 @@ fn range(at: &str, value: &Value) -> Result<IpRange, CniError> {
         let expected = format!("write an address from rangeStart ({first}) on");
         return Err(CniError::value(&object.at("rangeEnd"), &value, &expected));
     }
-    Ok(IpRange { range: Range { subnet, first, last, except: gateway.into_iter().collect() }, gateway })
+    Ok(IpRange {
+        range: AddressRange { subnet, first, last, except: gateway.into_iter().collect() },
+        gateway,
+    })
 }

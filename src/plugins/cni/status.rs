@@ -4,7 +4,7 @@ use serde_json::Value;
 use tortie_config::key::{Key, prefix};
 use tortie_config::resource::Resource;
 
-use super::call::{Call, SILENT};
+use super::call::{Call, NO_RESULT};
 use super::env::Command;
 use super::error::{CniError, code};
 use crate::plugins::attach::{self, AgentAbsent};
@@ -47,5 +47,5 @@ pub(super) async fn answer(call: &Call, links: bool) -> Result<Option<Value>, Cn
             return Err(CniError::new(code::NOT_AVAILABLE, msg));
         }
     }
-    call.forward(Command::Status).await.map(|()| SILENT)
+    call.forward(Command::Status).await.map(|()| NO_RESULT)
 }

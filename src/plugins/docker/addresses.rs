@@ -11,9 +11,9 @@ use tortie_config::key::{DockerItem, IpFamily};
 use super::error::Refusal;
 use super::poolid::{PoolId, SpaceName, shorten};
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord, PoolRecord};
-use super::state::Kind;
-use super::{Shared, now, wire};
-use tortie_engine::ipam::{Ipam, IpamError, Range, Request, Want};
+use super::state::RecordKind;
+use super::{Driver, now, wire};
+use tortie_engine::ipam::{AddressRange, AddressRequest, AllocationRequest, Ipam, IpamError};
 
 /// The beginning of handles; the address follows.
 pub(super) const HANDLE: &str = "libnetwork.";
@@ -27,7 +27,7 @@ fn handle(addr: IpAddr) -> String {
     format!("{HANDLE}{addr}")
 }
 
-impl Shared {
+impl Driver {
     pub(super) async fn request_address(
         &self,
         driver: &str,
@@ -57,10 +57,10 @@ impl Shared {
             }
         }
         let addr = match asked {
-            Some(addr) => self.give_this(driver, &id, addr, gateway).await?,
-            None => self.give_any(driver, &id, gateway).await?,
+            Some(addr) => self.allocate_exact(driver, &id, addr, gateway).await?,
+            None => self.allocate_any(driver, &id, gateway).await?,
         };
-        let alone = !gateway && self.stands_alone(&id).await?;
+        let alone = !gateway && self.is_unreplayed(&id).await?;
         let len = match addr {
             _ if !alone => id.pool.len(),
             IpAddr::V4(_) => 32,
@@ -83,7 +83,7 @@ impl Shared {
         }
         // A dockerd that crashed gives back what its containers had without a word of their endpoints.
         if id.space == SpaceName::Global {
-            for (item, record, _) in self.state.list::<EndpointRecord>(Kind::Endpoints).await? {
+            for (item, record, _) in self.state.list::<EndpointRecord>(RecordKind::Endpoints).await? {
                 if let DockerItem::Endpoint(endpoint) = &item
                     && record.addresses.contains(&addr)
                 {
@@ -110,7 +110,7 @@ impl Shared {
         }
         let pool = DockerItem::Pool { driver: driver.to_owned(), id: id.to_string() };
         if self.state.get::<PoolRecord>(&pool).await?.is_some_and(|(pool, _)| pool.refs == 0) {
-            let _turn = self.pools.lock().await;
+            let _lock = self.pools.lock().await;
             self.clear_pool(driver, id).await?;
         }
         Ok(())
@@ -127,24 +127,24 @@ impl Shared {
 
     /// Addresses of networks of our own driver stand alone (/32, /128): there is a router behind the first hop, 169.254.1.1.
     /// For other drivers, such as bridge, the pool is a subnet on the link.
-    async fn stands_alone(&self, id: &PoolId) -> Result<bool, Refusal> {
+    async fn is_unreplayed(&self, id: &PoolId) -> Result<bool, Refusal> {
         if id.is_any() {
             return Ok(true);
         }
         if id.space != SpaceName::Global {
             return Ok(false);
         }
-        let networks = self.state.list::<NetworkRecord>(Kind::Networks).await?;
+        let networks = self.state.list::<NetworkRecord>(RecordKind::Networks).await?;
         Ok(networks.iter().any(|(_, network, _)| network.pools.contains(&id.pool)))
     }
 
-    fn request(&self, want: Want) -> Request {
+    fn request(&self, want: AddressRequest) -> AllocationRequest {
         let mut attributes = serde_json::Map::new();
         attributes.insert("node".into(), self.state.host.clone().into());
         attributes.insert("timestamp".into(), jiff::Timestamp::now().to_string().into());
-        Request {
+        AllocationRequest {
             host: self.state.host.clone(),
-            wants: vec![want],
+            addresses: vec![want],
             handle: Some(HANDLE.to_owned()),
             handle_per_address: true,
             attributes,
@@ -172,7 +172,7 @@ impl Shared {
     }
 
     /// The address that was asked for, if it is free, or is asked for again in a replay.
-    async fn give_this(
+    async fn allocate_exact(
         &self,
         driver: &str,
         id: &PoolId,
@@ -181,14 +181,14 @@ impl Shared {
     ) -> Result<IpAddr, Refusal> {
         // Nobody of this process is between IPAM and the record: an address without a record is what a process that was
         // killed left, and the one who asks is the one who asked then.
-        let _alone = self.giving.write().await;
+        let _alone = self.allocation_lock.write().await;
         let item = DockerItem::Address { space: id.space.as_str().to_owned(), addr };
         let ipam = self.ipam(&id.space);
         if let Some((record, _)) = self.state.get::<AddressRecord>(&item).await?
             && self.ours(&ipam, addr).await?
         {
             let epoch = self.epoch(driver).await?;
-            if !record.replayed(driver, epoch, now()) && !self.unheard(&record, addr).await {
+            if !record.replayed(driver, epoch, now()) && !self.is_unanswered(&record, addr).await {
                 return Err(Refusal::new(format!(
                     "{addr} is in use: another container or network of this host has it"
                 )));
@@ -198,9 +198,9 @@ impl Shared {
             self.state.put(&item, &again).await?;
             return Ok(addr);
         }
-        match ipam.assign(&self.request(Want::Exact(addr))).await {
+        match ipam.assign(&self.request(AddressRequest::Exact(addr))).await {
             Ok(_) => {}
-            Err(IpamError::Taken { .. }) if self.ours(&ipam, addr).await? => {}
+            Err(IpamError::AddressInUse { .. }) if self.ours(&ipam, addr).await? => {}
             Err(error) => return Err(error.into()),
         }
         self.record(driver, id, addr, gateway).await?;
@@ -209,7 +209,7 @@ impl Shared {
 
     /// Whether the answer that gave this address may never have reached dockerd, which then asks again for 15 s: the process
     /// that gave it is gone since, and no container has it.
-    async fn unheard(&self, record: &AddressRecord, addr: IpAddr) -> bool {
+    async fn is_unanswered(&self, record: &AddressRecord, addr: IpAddr) -> bool {
         if record.process == self.process || now() > record.since.saturating_add(PERSISTENCE) {
             return false;
         }
@@ -218,14 +218,14 @@ impl Shared {
     }
 
     /// Any address of the pool; for a gateway of a subnet the first one, as people expect.
-    async fn give_any(&self, driver: &str, id: &PoolId, gateway: bool) -> Result<IpAddr, Refusal> {
-        let _between = self.giving.read().await;
+    async fn allocate_any(&self, driver: &str, id: &PoolId, gateway: bool) -> Result<IpAddr, Refusal> {
+        let _between = self.allocation_lock.read().await;
         let ipam = self.ipam(&id.space);
         let (part, first, last) = id.room();
         let mut given = None;
         if gateway && id.space != SpaceName::Global {
             given = ipam
-                .assign(&self.request(Want::Exact(first)))
+                .assign(&self.request(AddressRequest::Exact(first)))
                 .await
                 .ok()
                 .and_then(|all| all.first().copied());
@@ -234,13 +234,17 @@ impl Shared {
             Some(given) => given,
             None => {
                 let want = if id.is_any() {
-                    Want::Any { family: id.family(), count: 1, pools: Vec::new() }
-                } else if id.space == SpaceName::Global && id.sub.is_none() && self.stands_alone(id).await? {
-                    Want::Any { family: id.family(), count: 1, pools: vec![id.pool] }
+                    AddressRequest::Any { family: id.family(), count: 1, pools: Vec::new() }
+                } else if id.space == SpaceName::Global && id.sub.is_none() && self.is_unreplayed(id).await? {
+                    AddressRequest::Any { family: id.family(), count: 1, pools: vec![id.pool] }
                 } else {
-                    let range =
-                        Range { subnet: part, first: Some(first), last: Some(last), except: Vec::new() };
-                    Want::OneOf(vec![range])
+                    let range = AddressRange {
+                        subnet: part,
+                        first: Some(first),
+                        last: Some(last),
+                        except: Vec::new(),
+                    };
+                    AddressRequest::OneOf(vec![range])
                 };
                 let all = ipam.assign(&self.request(want)).await?;
                 *all.first().ok_or_else(|| Refusal::new("IPAM gave no address"))?

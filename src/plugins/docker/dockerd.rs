@@ -108,8 +108,8 @@ impl Dockerd {
     }
 
     /// What the networks of these IPAM and network drivers hold, or `None` when dockerd does not tell everything.
-    pub(super) async fn holdings(&self, drivers: &BTreeSet<&str>) -> Option<Holdings> {
-        let mut all = Holdings::default();
+    pub(super) async fn holdings(&self, drivers: &BTreeSet<&str>) -> Option<DockerState> {
+        let mut all = DockerState::default();
         for network in self.networks().await? {
             if !drivers.contains(network.ipam.driver.as_str()) && !drivers.contains(network.driver.as_str()) {
                 continue;
@@ -133,7 +133,7 @@ impl Dockerd {
 
 /// What dockerd says that it has from us.
 #[derive(Debug, Default)]
-pub(super) struct Holdings {
+pub(super) struct DockerState {
     pub(super) networks: BTreeSet<String>,
     pub(super) endpoints: BTreeSet<String>,
     pub(super) subnets: BTreeSet<String>,

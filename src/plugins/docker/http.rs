@@ -16,7 +16,7 @@ use tokio::net::UnixListener;
 
 use super::error::Refusal;
 use super::poolid::{DEFAULT, GLOBAL, shorten};
-use super::{LabelSource, Role, Shared, wire};
+use super::{Driver, LabelSource, Role, wire};
 use crate::plugins::docker::sync;
 
 /// Longest body that is read as a request, in octets: `-p` of some thousand ports.
@@ -48,7 +48,7 @@ pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
 
 /// Serves one driver on its socket until the task is ended.
 pub(super) async fn serve(
-    shared: Arc<Shared>,
+    shared: Arc<Driver>,
     driver: String,
     role: Role,
     listener: UnixListener,
@@ -67,7 +67,7 @@ fn respond(status: StatusCode, body: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, JSON)], body.to_string()).into_response()
 }
 
-async fn answer(shared: &Arc<Shared>, driver: &str, role: Role, request: Request) -> Response {
+async fn answer(shared: &Arc<Driver>, driver: &str, role: Role, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let method = head.uri.path().trim_start_matches('/').to_owned();
     if head.method != Method::POST {
@@ -120,7 +120,7 @@ const METHODS: [&str; 13] = [
 
 /// `None`: no such method.
 async fn call(
-    shared: &Arc<Shared>,
+    shared: &Arc<Driver>,
     driver: &str,
     role: Role,
     method: &str,

@@ -37,7 +37,7 @@ use self::dockerd::Dockerd;
 use self::error::Refusal;
 use self::records::Epoch;
 use self::state::State;
-use super::attach::Agent;
+use super::attach::AgentClient;
 use tortie_store::Store;
 
 /// Where dockerd looks for sockets of plugins.
@@ -87,7 +87,7 @@ pub struct Options {
     /// This host's name in the data model.
     pub node: String,
     /// The agent that puts endpoints in force.
-    pub agent: Agent,
+    pub agent: AgentClient,
     /// The folder of the sockets.
     pub dir: PathBuf,
     /// Serve `calico` and `calico-ipam`, too.
@@ -126,14 +126,14 @@ pub struct DockerError {
 }
 
 /// What all calls share.
-struct Shared {
+struct Driver {
     options: Options,
     state: State,
     dockerd: Dockerd,
     /// Pools are chosen, counted and removed one after the other.
     pools: Mutex<()>,
     /// Held between IPAM's answer and the record: shared by requests for any address, alone by those for one.
-    giving: RwLock<()>,
+    allocation_lock: RwLock<()>,
     /// Host ports are chosen one after the other.
     ports: Mutex<()>,
     /// Tells what this process gave out from what an earlier one did.
@@ -145,7 +145,7 @@ fn now() -> i64 {
     jiff::Timestamp::now().as_second()
 }
 
-impl Shared {
+impl Driver {
     async fn epoch(&self, driver: &str) -> Result<Epoch, Refusal> {
         let item = DockerItem::Epoch { driver: driver.to_owned() };
         Ok(self.state.get(&item).await?.map_or_else(Epoch::default, |(epoch, _)| epoch))
@@ -188,12 +188,12 @@ pub fn serve(store: Arc<dyn Store>, options: Options) -> Result<Running, DockerE
         let listener = http::bind(&path).map_err(|error| DockerError { path: path.clone(), error })?;
         listeners.push((name.to_owned(), role, path, listener));
     }
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(Driver {
         state: State { store, host: options.node.clone() },
         dockerd: Dockerd::new(&options.api),
         options,
         pools: Mutex::default(),
-        giving: RwLock::default(),
+        allocation_lock: RwLock::default(),
         ports: Mutex::default(),
         process: rand::random(),
     });

@@ -15,8 +15,8 @@ use super::error::Refusal;
 use super::poolid::{GLOBAL, shorten};
 use super::pools::Configured;
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord};
-use super::{Shared, now, wire};
-use crate::plugins::attach::{self, AttachError, EndpointWish, ProfileWish};
+use super::{Driver, now, wire};
+use crate::plugins::attach::{self, AttachError, EndpointSpec, ProfileChoice};
 use tortie_kernel::container::{self, HOST_MAC, HostSpec, PlumbError, VethSpec};
 
 /// Orchestrator and workload of every endpoint of Docker's.
@@ -89,7 +89,7 @@ fn options(request: &wire::CreateNetwork) -> Result<Option<u32>, Refusal> {
     Ok(mtu)
 }
 
-impl Shared {
+impl Driver {
     pub(super) fn endpoint_key(&self, endpoint: &str) -> EndpointKey {
         EndpointKey::Workload {
             host: self.state.host.clone(),
@@ -329,7 +329,7 @@ impl Shared {
         record: EndpointRecord,
         gateways: Vec<IpAddr>,
     ) -> Result<Value, Refusal> {
-        let begun = std::time::Instant::now();
+        let started_at = std::time::Instant::now();
         let peer = peer_interface(endpoint)?;
         let mut answer = json!({ "InterfaceName": { "SrcName": peer.as_str(), "DstPrefix": "eth" } });
         for gateway in &gateways {
@@ -348,7 +348,7 @@ impl Shared {
         let record = EndpointRecord { gateways, ..record };
         self.state.put(&item, &record).await?;
         let revision = self.write_endpoint(endpoint, network, &record, &Labels::new()).await?;
-        let agent = attach::Agent { begun: Some(begun), ..self.options.agent.clone() };
+        let agent = attach::AgentClient { started_at: Some(started_at), ..self.options.agent.clone() };
         let note = attach::applied(&agent, &self.endpoint_key(endpoint), revision).await?;
         if let Some(note) = note {
             tracing::info!(target: "tortie::docker", "endpoint {endpoint}: {note}");
@@ -364,8 +364,8 @@ impl Shared {
         record: &EndpointRecord,
         labels: &Labels,
     ) -> Result<u64, Refusal> {
-        let profile = ProfileWish::Create(network.name.clone().unwrap_or_else(|| record.network.clone()));
-        let wish = EndpointWish {
+        let profile = ProfileChoice::Create(network.name.clone().unwrap_or_else(|| record.network.clone()));
+        let spec = EndpointSpec {
             key: &self.endpoint_key(endpoint),
             host_ifname: &host_interface(endpoint)?,
             mac: record.mac.parse().ok(),
@@ -375,7 +375,7 @@ impl Shared {
             labels,
             instance: None,
         };
-        Ok(attach::write_endpoint(&*self.state.store, &wish).await?)
+        Ok(attach::write_endpoint(&*self.state.store, &spec).await?)
     }
 
     /// dockerd has taken the interface out of the container; the endpoint goes with `DeleteEndpoint`.

@@ -12,10 +12,10 @@ use tortie_net::Cidr;
 use super::error::Refusal;
 use super::poolid::{DEFAULT, GLOBAL, LOCAL, PoolId, SpaceName, shorten};
 use super::records::{AddressRecord, PoolRecord};
-use super::state::Kind;
-use super::{Shared, now, wire};
+use super::state::RecordKind;
+use super::{Driver, now, wire};
 use crate::plugins::attach;
-use tortie_engine::ipam::{Ipam, Space};
+use tortie_engine::ipam::{Ipam, Keyspace};
 use tortie_store::{Compare, Op, Store, Txn};
 
 /// The key of the data by which an IPAM driver says that it wants no gateway address.
@@ -84,14 +84,14 @@ impl Configured {
 }
 
 /// What a request asks for, before a local pool is chosen.
-enum Asked {
+enum PoolQuery {
     Known(PoolId),
     /// Any, in this space.
     Choose(String),
 }
 
 /// Which pool a request means. Pure.
-fn asked(request: &wire::RequestPool, configured: &Configured) -> Result<Asked, Refusal> {
+fn asked(request: &wire::RequestPool, configured: &Configured) -> Result<PoolQuery, Refusal> {
     if request.address_space.is_empty() {
         return Err(Refusal::new("RequestPool: AddressSpace is missing"));
     }
@@ -157,32 +157,32 @@ fn asked(request: &wire::RequestPool, configured: &Configured) -> Result<Asked, 
     match (SpaceName::parse(space)?, pool) {
         (SpaceName::Global, _) if whole => {
             if configured.has(family) {
-                return Ok(Asked::Known(PoolId::any(family)));
+                return Ok(PoolQuery::Known(PoolId::any(family)));
             }
             Err(Refusal::new(format!("the data model cannot give addresses: {}", configured.text(family))))
         }
         (SpaceName::Global, Some(pool)) => {
             configured.global(pool)?;
-            Ok(Asked::Known(PoolId { space: SpaceName::Global, pool, sub }))
+            Ok(PoolQuery::Known(PoolId { space: SpaceName::Global, pool, sub }))
         }
-        (SpaceName::Local(name), None) => Ok(Asked::Choose(name)),
+        (SpaceName::Local(name), None) => Ok(PoolQuery::Choose(name)),
         (SpaceName::Local(_), Some(pool)) if pool.len() == 0 => {
             Err(Refusal::new(format!("{pool} is no pool of one host: give a --subnet")))
         }
-        (local, Some(pool)) => Ok(Asked::Known(PoolId { space: local, pool, sub })),
+        (local, Some(pool)) => Ok(PoolQuery::Known(PoolId { space: local, pool, sub })),
         (SpaceName::Global, None) => Err(Refusal::new("no pool")),
     }
 }
 
-impl Shared {
+impl Driver {
     pub(super) fn ipam(&self, space: &SpaceName) -> Ipam {
-        Ipam::in_space(self.state.store.clone(), self.space(space))
+        Ipam::in_keyspace(self.state.store.clone(), self.space(space))
     }
 
-    fn space(&self, space: &SpaceName) -> Space {
+    fn space(&self, space: &SpaceName) -> Keyspace {
         match space {
-            SpaceName::Global => Space::Global,
-            SpaceName::Local(name) => Space::Local { host: self.state.host.clone(), name: name.clone() },
+            SpaceName::Global => Keyspace::Global,
+            SpaceName::Local(name) => Keyspace::Local { host: self.state.host.clone(), name: name.clone() },
         }
     }
 
@@ -193,11 +193,11 @@ impl Shared {
     ) -> Result<Value, Refusal> {
         attach::ready(&*self.state.store).await.map_err(|error| Refusal::new(error.to_string()))?;
         // Pools are chosen and counted one after the other.
-        let _turn = self.pools.lock().await;
+        let _lock = self.pools.lock().await;
         let configured = Configured::read(&*self.state.store).await?;
         let id = match asked(request, &configured)? {
-            Asked::Known(id) => id,
-            Asked::Choose(name) => {
+            PoolQuery::Known(id) => id,
+            PoolQuery::Choose(name) => {
                 let family = if request.v6 { IpFamily::V6 } else { IpFamily::V4 };
                 let pool = self.choose(family, &configured).await?;
                 PoolId { space: SpaceName::Local(name), pool, sub: None }
@@ -222,7 +222,7 @@ impl Shared {
 
     pub(super) async fn release_pool(&self, driver: &str, id: &str) -> Result<Value, Refusal> {
         let id: PoolId = id.parse()?;
-        let _turn = self.pools.lock().await;
+        let _lock = self.pools.lock().await;
         let epoch = self.epoch(driver).await?;
         let item = DockerItem::Pool { driver: driver.to_owned(), id: id.to_string() };
         let left = self
@@ -239,7 +239,7 @@ impl Shared {
     /// containers.
     pub(super) async fn clear_pool(&self, driver: &str, id: &PoolId) -> Result<(), Refusal> {
         let text = id.to_string();
-        let held = self.state.list::<AddressRecord>(Kind::Addresses).await?;
+        let held = self.state.list::<AddressRecord>(RecordKind::Addresses).await?;
         if held.iter().any(|(_, record, _)| record.driver == driver && record.pool == text) {
             return Ok(());
         }
@@ -259,7 +259,7 @@ impl Shared {
     async fn local_pools(&self) -> Result<Vec<PoolId>, Refusal> {
         let mut all = Vec::new();
         for driver in self.options.ipam_drivers() {
-            for (item, _, _) in self.state.list::<PoolRecord>(Kind::Pools(driver)).await? {
+            for (item, _, _) in self.state.list::<PoolRecord>(RecordKind::Pools(driver)).await? {
                 if let DockerItem::Pool { id, .. } = item
                     && let Ok(id) = id.parse::<PoolId>()
                     && id.space != SpaceName::Global
@@ -369,8 +369,8 @@ mod tests {
             ..Default::default()
         };
         match asked(&request, &configured()) {
-            Ok(Asked::Known(id)) => Ok(id.to_string()),
-            Ok(Asked::Choose(name)) => Ok(format!("any of {name}")),
+            Ok(PoolQuery::Known(id)) => Ok(id.to_string()),
+            Ok(PoolQuery::Choose(name)) => Ok(format!("any of {name}")),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -424,15 +424,15 @@ mod tests {
             request.options.insert(key.into(), value.into());
             asked(&request, &configured())
         };
-        assert!(matches!(with("space", "local"), Ok(Asked::Choose(name)) if name == "local"));
-        assert!(matches!(with("com.docker.network.ipam.serial", "true"), Ok(Asked::Known(_))));
+        assert!(matches!(with("space", "local"), Ok(PoolQuery::Choose(name)) if name == "local"));
+        assert!(matches!(with("com.docker.network.ipam.serial", "true"), Ok(PoolQuery::Known(_))));
         assert!(with("spcae", "local").err().unwrap().to_string().contains("spcae"));
     }
 
     #[test]
     fn without_pools_a_network_without_a_subnet_is_local() {
         let request = wire::RequestPool { address_space: "default".into(), ..Default::default() };
-        assert!(matches!(asked(&request, &Configured::default()), Ok(Asked::Choose(_))));
+        assert!(matches!(asked(&request, &Configured::default()), Ok(PoolQuery::Choose(_))));
         let request = wire::RequestPool { address_space: "global".into(), ..Default::default() };
         assert!(asked(&request, &Configured::default()).err().unwrap().to_string().contains("store put"));
     }

@@ -11,8 +11,8 @@ use super::error::Refusal;
 use super::network::blocking;
 use super::poolid::shorten;
 use super::records::{EndpointRecord, Published};
-use super::state::Kind;
-use super::{Shared, wire};
+use super::state::RecordKind;
+use super::{Driver, wire};
 use tortie_kernel::container::{self, PortMapping, Transport};
 
 const PORT_MAP: &str = "com.docker.network.portmap";
@@ -70,7 +70,7 @@ fn choose(bindings: &[wire::PortBinding], taken: &BTreeSet<(u8, u16)>) -> Result
     Ok(all)
 }
 
-impl Shared {
+impl Driver {
     pub(super) async fn program_external(&self, request: &wire::Named) -> Result<Value, Refusal> {
         let bindings: Vec<wire::PortBinding> = match request.options.get(PORT_MAP) {
             None | Some(Value::Null) => Vec::new(),
@@ -83,9 +83,9 @@ impl Shared {
             return Ok(json!({}));
         }
         // Two containers that start at once must not choose the same port.
-        let _turn = self.ports.lock().await;
+        let _lock = self.ports.lock().await;
         let mut taken = BTreeSet::new();
-        for (item, other, _) in self.state.list::<EndpointRecord>(Kind::Endpoints).await? {
+        for (item, other, _) in self.state.list::<EndpointRecord>(RecordKind::Endpoints).await? {
             if item != DockerItem::Endpoint(endpoint.to_owned()) {
                 taken.extend(other.ports.iter().map(|port| (port.proto, port.host_port)));
             }

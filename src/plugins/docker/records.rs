@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_replay_that_took_the_last_reference_is_mended_by_the_next() {
+    fn a_failed_replay_that_took_the_last_reference_is_repaired_by_the_next() {
         let pool = PoolRecord { refs: 1, epoch: 1, confirmed: 1 };
         let pool = pool.requested(epoch(2), 2_000 + IN).released(epoch(2), 2_000 + IN);
         assert_eq!(pool.refs, 0);

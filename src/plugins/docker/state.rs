@@ -21,7 +21,7 @@ pub(super) struct State {
 
 /// Which records to list.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind<'a> {
+pub(super) enum RecordKind<'a> {
     /// Pools of a driver.
     Pools(&'a str),
     /// Addresses of all spaces.
@@ -72,7 +72,7 @@ impl State {
                 return Ok(new);
             }
         }
-        Err(Refusal::new(format!("{key} is changed again and again by somebody else: try again later")))
+        Err(Refusal::new(format!("{key} is changed again and again by another process: try again later")))
     }
 
     /// Writes a record whatever stands there.
@@ -93,14 +93,14 @@ impl State {
     /// All records of a kind. One that cannot be read is left out, and logged.
     pub(super) async fn list<T: DeserializeOwned>(
         &self,
-        kind: Kind<'_>,
+        kind: RecordKind<'_>,
     ) -> Result<Vec<(DockerItem, T, Revision)>, Refusal> {
         let mut below = prefix::docker(&self.host);
         match kind {
-            Kind::Pools(driver) => below.push_str(&format!("driver/{}/pool/", escape(driver))),
-            Kind::Addresses => below.push_str("address/"),
-            Kind::Networks => below.push_str("network/"),
-            Kind::Endpoints => below.push_str("endpoint/"),
+            RecordKind::Pools(driver) => below.push_str(&format!("driver/{}/pool/", escape(driver))),
+            RecordKind::Addresses => below.push_str("address/"),
+            RecordKind::Networks => below.push_str("network/"),
+            RecordKind::Endpoints => below.push_str("endpoint/"),
         }
         let mut all = Vec::new();
         for entry in self.store.list(&[below]).await?.entries {

@@ -8,13 +8,13 @@ use std::time::Duration;
 use tortie_config::key::{DockerItem, Key};
 use tortie_config::resource::{Labels, WorkloadEndpoint};
 
-use super::dockerd::Holdings;
+use super::dockerd::DockerState;
 use super::error::Refusal;
 use super::network::host_interface;
 use super::poolid::PoolId;
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord, PoolRecord};
-use super::state::Kind;
-use super::{LabelSource, Shared, now};
+use super::state::RecordKind;
+use super::{Driver, LabelSource, now};
 use tortie_kernel::container;
 
 /// The label that says the network's name.
@@ -47,7 +47,7 @@ fn labels_of(source: &LabelSource, network: Option<&str>, container: &BTreeMap<S
 }
 
 /// Looks for the container of an endpoint until dockerd lists it, then labels the endpoint.
-pub(super) async fn label(shared: Arc<Shared>, endpoint: String) {
+pub(super) async fn label(shared: Arc<Driver>, endpoint: String) {
     let begin = tokio::time::Instant::now();
     let mut pause = FIRST_LOOK;
     while begin.elapsed() < LOOKING {
@@ -59,10 +59,10 @@ pub(super) async fn label(shared: Arc<Shared>, endpoint: String) {
             Err(error) => tracing::debug!(target: "tortie::docker", "labels of {endpoint}: {error}"),
         }
     }
-    tracing::warn!(target: "tortie::docker", "endpoint {endpoint} has no labels: dockerd does not tell its container; is --docker-api right?");
+    tracing::warn!(target: "tortie::docker", "endpoint {endpoint} has no labels: dockerd does not report its container; is --docker-api right?");
 }
 
-impl Shared {
+impl Driver {
     /// True: done, or nothing to do any more.
     async fn label_once(&self, endpoint: &str) -> Result<bool, Refusal> {
         let item = DockerItem::Endpoint(endpoint.to_owned());
@@ -105,10 +105,10 @@ impl Shared {
     }
 
     /// What dockerd does not know of any more. Pure but for the kernel's word that an interface is gone.
-    async fn forgotten(&self, holdings: &Holdings) -> Result<BTreeSet<DockerItem>, Refusal> {
+    async fn forgotten(&self, holdings: &DockerState) -> Result<BTreeSet<DockerItem>, Refusal> {
         let old = |since: i64| now() > since.saturating_add(YOUNG);
         let mut all = BTreeSet::new();
-        for (item, record, _) in self.state.list::<AddressRecord>(Kind::Addresses).await? {
+        for (item, record, _) in self.state.list::<AddressRecord>(RecordKind::Addresses).await? {
             let DockerItem::Address { addr, .. } = item else { continue };
             let pool = record.pool.parse::<PoolId>().map(|id| id.pool.to_string()).unwrap_or_default();
             let known = if record.gateway {
@@ -120,20 +120,20 @@ impl Shared {
                 all.insert(item);
             }
         }
-        for (item, record, _) in self.state.list::<EndpointRecord>(Kind::Endpoints).await? {
+        for (item, record, _) in self.state.list::<EndpointRecord>(RecordKind::Endpoints).await? {
             let DockerItem::Endpoint(id) = &item else { continue };
             if !holdings.endpoints.contains(id) && old(record.since) {
                 all.insert(item);
             }
         }
-        for (item, record, _) in self.state.list::<NetworkRecord>(Kind::Networks).await? {
+        for (item, record, _) in self.state.list::<NetworkRecord>(RecordKind::Networks).await? {
             let DockerItem::Network(id) = &item else { continue };
             if !holdings.networks.contains(id) && old(record.since) {
                 all.insert(item);
             }
         }
         for driver in self.options.ipam_drivers() {
-            for (item, _, _) in self.state.list::<PoolRecord>(Kind::Pools(driver)).await? {
+            for (item, _, _) in self.state.list::<PoolRecord>(RecordKind::Pools(driver)).await? {
                 let DockerItem::Pool { id, .. } = &item else { continue };
                 let Ok(id) = id.parse::<PoolId>() else { continue };
                 if !holdings.subnets.contains(&id.pool.to_string()) {
@@ -163,7 +163,7 @@ impl Shared {
                 self.state.change(item, |_: Option<NetworkRecord>| Ok(None)).await.map(drop)
             }
             DockerItem::Pool { driver, id } => {
-                let _turn = self.pools.lock().await;
+                let _lock = self.pools.lock().await;
                 self.state
                     .change(item, |old: Option<PoolRecord>| Ok(old.map(|old| PoolRecord { refs: 0, ..old })))
                     .await?;
@@ -182,7 +182,7 @@ impl Shared {
         let forgotten = self.forgotten(&holdings).await?;
         let mut gone = Vec::new();
         let mut living = BTreeSet::new();
-        for (item, record, _) in self.state.list::<EndpointRecord>(Kind::Endpoints).await? {
+        for (item, record, _) in self.state.list::<EndpointRecord>(RecordKind::Endpoints).await? {
             let DockerItem::Endpoint(id) = &item else { continue };
             let host = host_interface(id)?;
             // A container that lives holds the other end: without it there is no interface.
@@ -213,8 +213,8 @@ impl Shared {
 }
 
 /// Labels what an earlier process had not labelled yet, then looks after what dockerd forgets.
-pub(super) async fn run(shared: Arc<Shared>) {
-    if let Ok(all) = shared.state.list::<EndpointRecord>(Kind::Endpoints).await {
+pub(super) async fn run(shared: Arc<Driver>) {
+    if let Ok(all) = shared.state.list::<EndpointRecord>(RecordKind::Endpoints).await {
         for (item, record, _) in all {
             if let DockerItem::Endpoint(id) = item
                 && !record.labelled

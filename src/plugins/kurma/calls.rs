@@ -8,13 +8,13 @@ use tortie_config::resource::{InterfaceName, WorkloadEndpoint};
 use tortie_net::Cidr;
 
 use super::config::Settings;
-use super::host::{Reach, reach};
+use super::host::{HostAccess, open_host};
 use super::{CLEANUP, Container, KurmaError};
 use crate::plugins::attach::{
-    Attached, Leaving, Link, ProfileWish, Wanted, attach, detach, host_interface, ready,
+    AttachRequest, Attachment, DetachRequest, LinkSpec, ProfileChoice, attach, detach, host_interface, ready,
 };
-use crate::plugins::cni::{Address, CniResult, EnvArgs, Ip, NETWORK_LABEL, Route, Version, wishes};
-use tortie_engine::ipam::{Ipam, Request};
+use crate::plugins::cni::{Address, CniResult, EnvArgs, Ip, NETWORK_LABEL, Route, Version, address_requests};
+use tortie_engine::ipam::{AllocationRequest, Ipam};
 use tortie_kernel::container::{self, Namespace, PlumbError};
 use tortie_store::{Store, StoreError};
 
@@ -54,14 +54,15 @@ pub(super) async fn add(
     deadline: Instant,
 ) -> Result<Value, KurmaError> {
     let limit = deadline.saturating_duration_since(Instant::now());
-    let mut reach = super::within(limit, reach(settings, Some(&container.netns))).await?;
-    reach.agent.deadline = Some(deadline);
-    let netns = reach.netns.clone().unwrap_or_else(|| container.netns.clone());
+    let mut open_host = super::within(limit, open_host(settings, Some(&container.netns))).await?;
+    open_host.agent.deadline = Some(deadline);
+    let netns = open_host.netns.clone().unwrap_or_else(|| container.netns.clone());
     let wanted = wanted(settings, &container, netns)?;
     // Before anything is given: a call that is repeated must not take from the first one what it has.
     refuse_repetition(&wanted, &container)?;
     let left = deadline.saturating_duration_since(Instant::now());
-    let done = match tokio::time::timeout(left, give(settings, &reach, &container, wanted.clone())).await {
+    let done = match tokio::time::timeout(left, give(settings, &open_host, &container, wanted.clone())).await
+    {
         Ok(done) => done,
         Err(_) => {
             let limit = super::LIMIT.as_secs();
@@ -73,8 +74,8 @@ pub(super) async fn add(
         Err(error) => {
             // `attach` takes back what it made unless its time was over; addresses are ours to take back.
             let back = async {
-                let _ = remove(&reach, &wanted).await;
-                let ipam = Ipam::new(reach.store.clone());
+                let _ = remove(&open_host, &wanted).await;
+                let ipam = Ipam::new(open_host.store.clone());
                 let _ = ipam.release_handle(&handle(settings, &container.uuid)).await;
             };
             let _ = tokio::time::timeout(CLEANUP, back).await;
@@ -83,7 +84,7 @@ pub(super) async fn add(
     }
 }
 
-fn refuse_repetition(wanted: &Wanted, container: &Container) -> Result<(), KurmaError> {
+fn refuse_repetition(wanted: &AttachRequest, container: &Container) -> Result<(), KurmaError> {
     let shown = |error: PlumbError| match error {
         PlumbError::NoNamespace(_) => {
             KurmaError(PlumbError::NoNamespace(container.netns.clone()).to_string())
@@ -102,12 +103,12 @@ fn refuse_repetition(wanted: &Wanted, container: &Container) -> Result<(), Kurma
 
 async fn give(
     settings: &Settings,
-    reach: &Reach,
+    open_host: &HostAccess,
     container: &Container,
-    mut wanted: Wanted,
-) -> Result<(Wanted, Attached), KurmaError> {
-    ready(&*reach.store).await?;
-    let ipam = Ipam::new(reach.store.clone());
+    mut wanted: AttachRequest,
+) -> Result<(AttachRequest, Attachment), KurmaError> {
+    ready(&*open_host.store).await?;
+    let ipam = Ipam::new(open_host.store.clone());
     let handle = handle(settings, &container.uuid);
     // What a call that was killed may have left.
     ipam.release_handle(&handle).await?;
@@ -115,15 +116,18 @@ async fn give(
     let attributes = json!({
         "node": settings.node, "timestamp": now, "network": settings.config.name, "orchestrator": ORCHESTRATOR
     });
-    let request = Request {
+    let request = AllocationRequest {
         host: settings.node.clone(),
-        wants: wishes(&settings.config, &EnvArgs::default())?.into_iter().map(|wish| wish.want).collect(),
+        addresses: address_requests(&settings.config, &EnvArgs::default())?
+            .into_iter()
+            .map(|request| request.want)
+            .collect(),
         handle: Some(handle),
         attributes: attributes.as_object().cloned().unwrap_or_default(),
-        ..Request::default()
+        ..AllocationRequest::default()
     };
     wanted.addrs = ipam.assign(&request).await?.into_iter().map(|given| given.addr).collect();
-    let attached = attach(&*reach.store, &reach.agent, &wanted).await?;
+    let attached = attach(&*open_host.store, &open_host.agent, &wanted).await?;
     Ok((wanted, attached))
 }
 
@@ -131,24 +135,24 @@ fn wanted(
     settings: &Settings,
     container: &Container,
     netns: std::path::PathBuf,
-) -> Result<Wanted, KurmaError> {
+) -> Result<AttachRequest, KurmaError> {
     let Container { uuid, ifname, .. } = container;
     let config = &settings.config;
     let mut labels = config.args.labels.clone();
     labels.insert(NETWORK_LABEL.to_owned(), config.name.clone());
     let routes = config.ipam.frame.routes.iter();
     let routes: Vec<Cidr> = routes.filter_map(|r| Cidr::new(r.dst.ip, r.dst.len).ok()).collect();
-    Ok(Wanted {
+    Ok(AttachRequest {
         key: key(settings, uuid, ifname),
         netns,
         ifname: ifname.parse().map_err(|error| KurmaError(format!("the third argument: {error}")))?,
         host_ifname: interface(settings, uuid, ifname)?,
-        link: Link::Veth,
+        link: LinkSpec::Veth,
         mac: config.runtime.mac,
         mtu: config.mtu,
         addrs: Vec::new(),
         routes: Some(routes).filter(|routes| !routes.is_empty()),
-        profile: ProfileWish::Create(config.name.clone()),
+        profile: ProfileChoice::Create(config.name.clone()),
         labels,
         instance: Some(uuid.clone()),
         ports: config.runtime.ports.clone(),
@@ -158,7 +162,7 @@ fn wanted(
 }
 
 /// One address of each family is all that Kurma reads.
-fn result(settings: &Settings, wanted: &Wanted, attached: &Attached) -> Value {
+fn result(settings: &Settings, wanted: &AttachRequest, attached: &Attachment) -> Value {
     let mut result = CniResult::default();
     let gateway = |v4: bool| attached.gateways.iter().find(|gateway| gateway.is_ipv4() == v4).copied();
     for addr in &wanted.addrs {
@@ -178,8 +182,8 @@ fn result(settings: &Settings, wanted: &Wanted, attached: &Attached) -> Value {
     result.to_json(Version::V0_2_0)
 }
 
-async fn remove(reach: &Reach, wanted: &Wanted) -> Result<(), KurmaError> {
-    let leaving = Leaving {
+async fn remove(open_host: &HostAccess, wanted: &AttachRequest) -> Result<(), KurmaError> {
+    let leaving = DetachRequest {
         key: wanted.key.clone(),
         instance: wanted.instance.clone(),
         host_ifname: wanted.host_ifname.clone(),
@@ -188,25 +192,25 @@ async fn remove(reach: &Reach, wanted: &Wanted) -> Result<(), KurmaError> {
         ifname: wanted.ifname.clone(),
         ports_table: wanted.ports_table.clone(),
     };
-    Ok(detach(&*reach.store, &reach.agent, &leaving).await?)
+    Ok(detach(&*open_host.store, &open_host.agent, &leaving).await?)
 }
 
 /// A container goes: everything that it has in this network, whatever interface is named and wherever the path of its
 /// namespace leads by now (the process number may be another's: it is never opened).
 pub(super) async fn del(settings: &Settings, container: &Container) -> Result<(), KurmaError> {
-    let reach = reach(settings, None).await?;
-    clear(settings, &reach, &container.uuid, Some(&container.ifname)).await
+    let open_host = open_host(settings, None).await?;
+    clear(settings, &open_host, &container.uuid, Some(&container.ifname)).await
 }
 
 /// Takes away what a container has in this network.
 pub(super) async fn clear(
     settings: &Settings,
-    reach: &Reach,
+    open_host: &HostAccess,
     uuid: &str,
     named: Option<&str>,
 ) -> Result<(), KurmaError> {
     let mut first = Ok(());
-    let (mut ours, others) = interfaces(settings, &*reach.store, uuid).await?;
+    let (mut ours, others) = interfaces(settings, &*open_host.store, uuid).await?;
     // One whose endpoint was never written.
     if let Some(named) = named
         && !others.iter().any(|other| other == named)
@@ -216,7 +220,7 @@ pub(super) async fn clear(
     }
     for name in ours {
         let Ok(ifname) = name.parse() else { continue };
-        let leaving = Leaving {
+        let leaving = DetachRequest {
             key: key(settings, uuid, &name),
             instance: Some(uuid.to_owned()),
             host_ifname: interface(settings, uuid, &name)?,
@@ -225,10 +229,10 @@ pub(super) async fn clear(
             ifname,
             ports_table: table(settings, uuid, &name),
         };
-        let gone = detach(&*reach.store, &reach.agent, &leaving).await;
+        let gone = detach(&*open_host.store, &open_host.agent, &leaving).await;
         first = first.and(gone.map_err(KurmaError::from));
     }
-    let released = Ipam::new(reach.store.clone()).release_handle(&handle(settings, uuid)).await;
+    let released = Ipam::new(open_host.store.clone()).release_handle(&handle(settings, uuid)).await;
     first.and(released.map(drop).map_err(KurmaError::from))
 }
 
@@ -260,4 +264,4 @@ async fn interfaces(
 }
 
 /// How long something that seems left over is looked at: an `add` may be at work on it.
-pub(super) const DOUBT: Duration = Duration::from_secs(2);
+pub(super) const LEFTOVER_GRACE: Duration = Duration::from_secs(2);

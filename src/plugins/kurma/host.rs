@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::KurmaError;
 use super::config::Settings;
-use crate::plugins::attach::Agent;
+use crate::plugins::attach::AgentClient;
 use crate::plugins::cni::store_options;
 use tortie_store::{Store, StoreUrl};
 
@@ -24,16 +24,16 @@ const SOCKET: &str = "/run/tortie/tortie.sock";
 const FILE: &str = "store.db";
 
 /// What a call works with.
-pub(super) struct Reach {
+pub(super) struct HostAccess {
     pub(super) store: Arc<dyn Store>,
-    pub(super) agent: Agent,
+    pub(super) agent: AgentClient,
     /// The namespace as it can be opened from now on, and what keeps it so.
     pub(super) netns: Option<PathBuf>,
     _open: Option<File>,
 }
 
 /// Finds store and agent. `netns` is opened first: its path may mean nothing under another root.
-pub(super) async fn reach(settings: &Settings, netns: Option<&Path>) -> Result<Reach, KurmaError> {
+pub(super) async fn open_host(settings: &Settings, netns: Option<&Path>) -> Result<HostAccess, KurmaError> {
     // A namespace that is gone is said by whoever needs it.
     let open = netns.and_then(|path| File::open(path).ok());
     let config = &settings.config;
@@ -73,7 +73,7 @@ pub(super) async fn reach(settings: &Settings, netns: Option<&Path>) -> Result<R
         (Some(file), Some(_)) if entered => Some(format!("/proc/self/fd/{}", file.as_raw_fd()).into()),
         (_, path) => path.map(Path::to_owned),
     };
-    Ok(Reach { store, agent: Agent::new(socket, config.agent_absent), netns, _open: open })
+    Ok(HostAccess { store, agent: AgentClient::new(socket, config.agent_absent), netns, _open: open })
 }
 
 fn below_host(path: &Path) -> Option<PathBuf> {

@@ -158,7 +158,7 @@ pub fn call(verb: Verb, args: &[String], input: &[u8]) -> Result<Option<String>,
         }
     });
     if verb == Verb::SetupWait && answer.is_ok() {
-        runtime.block_on(told_to_end());
+        runtime.block_on(stop_signal());
     }
     // A store that does not answer is not waited for.
     runtime.shutdown_background();
@@ -173,7 +173,7 @@ async fn within<T>(
     tokio::time::timeout(limit, work).await.map_err(late)?
 }
 
-async fn told_to_end() {
+async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
         (Ok(mut terminate), Ok(mut interrupt)) => {

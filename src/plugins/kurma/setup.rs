@@ -7,24 +7,24 @@ use tortie_config::key::{EndpointKey, Key, Scope, prefix};
 use tortie_config::resource::{Resource, WorkloadEndpoint};
 
 use super::KurmaError;
-use super::calls::{self, DOUBT, ORCHESTRATOR, handle, table};
+use super::calls::{self, LEFTOVER_GRACE, ORCHESTRATOR, handle, table};
 use super::config::Settings;
-use super::host::{Reach, reach};
+use super::host::{HostAccess, open_host};
 use crate::plugins::attach::ready;
 use crate::plugins::cni::NETWORK_LABEL;
-use tortie_engine::ipam::{Ipam, Space};
+use tortie_engine::ipam::{Ipam, Keyspace};
 use tortie_kernel::container;
 use tortie_store::{Op, Outcome, Store, Txn};
 
 /// Proves the store with a read and a write, the settings and the kernel by looking, then repairs.
 pub(super) async fn setup(settings: &Settings) -> Result<(), KurmaError> {
     host_network()?;
-    let reach = reach(settings, None).await?;
-    ready(&*reach.store).await?;
-    write(settings, &*reach.store).await?;
-    prefixes(settings, &*reach.store).await?;
+    let open_host = open_host(settings, None).await?;
+    ready(&*open_host.store).await?;
+    write(settings, &*open_host.store).await?;
+    prefixes(settings, &*open_host.store).await?;
     container::leftovers("tortie ")?;
-    repair(settings, &reach).await
+    repair(settings, &open_host).await
 }
 
 /// In another network than the host's every interface seems to be gone, and everything would be repaired away.
@@ -76,30 +76,30 @@ async fn prefixes(settings: &Settings, store: &dyn Store) -> Result<(), KurmaErr
 }
 
 /// What calls that were killed, and containers that ended while nobody watched, left of this network on this host.
-async fn repair(settings: &Settings, reach: &Reach) -> Result<(), KurmaError> {
+async fn repair(settings: &Settings, open_host: &HostAccess) -> Result<(), KurmaError> {
     // An endpoint is written after its interface: without one its container is gone.
-    for (uuid, endpoint) in endpoints(settings, &*reach.store).await? {
+    for (uuid, endpoint) in endpoints(settings, &*open_host.store).await? {
         if container::alias_of(&endpoint.name)?.is_none() {
-            calls::clear(settings, reach, &uuid, None).await?;
+            calls::clear(settings, open_host, &uuid, None).await?;
         }
     }
-    let before = stray(settings, &*reach.store).await?;
+    let before = stray(settings, &*open_host.store).await?;
     if before.is_empty() {
         return Ok(());
     }
-    tokio::time::sleep(DOUBT).await;
-    let after = stray(settings, &*reach.store).await?;
+    tokio::time::sleep(LEFTOVER_GRACE).await;
+    let after = stray(settings, &*open_host.store).await?;
     for left in before.intersection(&after) {
         match left {
-            Stray::Interface(name) => {
+            Leftover::Interface(name) => {
                 if let Ok(name) = name.parse() {
                     container::unlimit(&name)?;
                     container::remove_link(&name)?;
                 }
             }
-            Stray::Ports(table) => container::unmap_ports(table)?,
-            Stray::Addresses(handle) => {
-                Ipam::new(reach.store.clone()).release_handle(handle).await?;
+            Leftover::Ports(table) => container::unmap_ports(table)?,
+            Leftover::Addresses(handle) => {
+                Ipam::new(open_host.store.clone()).release_handle(handle).await?;
             }
         }
     }
@@ -107,14 +107,14 @@ async fn repair(settings: &Settings, reach: &Reach) -> Result<(), KurmaError> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Stray {
+enum Leftover {
     Interface(String),
     Ports(String),
     Addresses(String),
 }
 
 /// Everything of ours that no endpoint has.
-async fn stray(settings: &Settings, store: &dyn Store) -> Result<BTreeSet<Stray>, KurmaError> {
+async fn stray(settings: &Settings, store: &dyn Store) -> Result<BTreeSet<Leftover>, KurmaError> {
     let prefix = format!("tortie {ORCHESTRATOR}/");
     let interfaces = container::leftovers(&prefix)?;
     let tables = container::mapped_tables(&settings.ports_prefix)?;
@@ -125,13 +125,13 @@ async fn stray(settings: &Settings, store: &dyn Store) -> Result<BTreeSet<Stray>
     for (name, _) in interfaces {
         let ours = name.starts_with(&settings.config.interface_prefix);
         if ours && !all.iter().any(|(_, _, endpoint)| endpoint.name.as_str() == name) {
-            stray.insert(Stray::Interface(name));
+            stray.insert(Leftover::Interface(name));
         }
     }
     let known: BTreeSet<String> = all.iter().map(|(uuid, ifname, _)| table(settings, uuid, ifname)).collect();
-    stray.extend(tables.into_iter().filter(|table| !known.contains(table)).map(Stray::Ports));
+    stray.extend(tables.into_iter().filter(|table| !known.contains(table)).map(Leftover::Ports));
     let known: BTreeSet<String> = all.iter().map(|(uuid, ..)| handle(settings, uuid)).collect();
-    stray.extend(handles.into_iter().filter(|handle| !known.contains(handle)).map(Stray::Addresses));
+    stray.extend(handles.into_iter().filter(|handle| !known.contains(handle)).map(Leftover::Addresses));
     Ok(stray)
 }
 
@@ -163,7 +163,7 @@ async fn endpoints(
 
 /// The handles of this network's addresses in this host's own blocks.
 async fn handles(settings: &Settings, store: &dyn Store) -> Result<BTreeSet<String>, KurmaError> {
-    let space = Space::Global;
+    let space = Keyspace::Global;
     let mut found = BTreeSet::new();
     for entry in store.list(&[space.affinities(&settings.node)]).await?.entries {
         let Ok(Key::Affinity { block, .. }) = entry.key.parse::<Key>() else { continue };

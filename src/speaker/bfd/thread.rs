@@ -23,7 +23,7 @@ use crate::speaker::wakeup::Wakeup;
 /// Longest time that a stop waits for farewells; the first of each session goes out at once.
 pub(super) const FAREWELL: Duration = Duration::from_millis(250);
 /// Packets read from a socket in a turn.
-const TURN: usize = 1024;
+const PACKETS_PER_ITERATION: usize = 1024;
 /// How long after a change of state it is published.
 const PUBLISH: Duration = Duration::from_millis(100);
 /// How often counters are published while packets flow.
@@ -261,7 +261,7 @@ impl BfdThread {
 
     fn read(&mut self, buffer: &mut [u8]) {
         for listener in &self.listeners {
-            for _ in 0..TURN {
+            for _ in 0..PACKETS_PER_ITERATION {
                 let got = match datagram::receive(&listener.socket, buffer) {
                     Ok(Some(got)) => got,
                     Ok(None) => continue,

@@ -62,7 +62,7 @@ pub(crate) struct EventLoop {
     /// When the turn began.
     woke: Instant,
     /// Durations of turns, for which anything else has to wait.
-    turns: Histogram,
+    iteration_seconds: Histogram,
     key_files_due: Option<Instant>,
     stopping: Option<Instant>,
 }
@@ -96,7 +96,7 @@ impl EventLoop {
             monitors: Monitors::default(),
             now: Instant::now(),
             woke: Instant::now(),
-            turns: Histogram::seconds(),
+            iteration_seconds: Histogram::seconds(),
             key_files_due: None,
             stopping: None,
             options,
@@ -127,8 +127,8 @@ impl EventLoop {
                 self.bfd_reports();
                 self.messages();
             }
-            self.turn();
-            self.turns.time(self.woke.elapsed());
+            self.iterate();
+            self.iteration_seconds.time(self.woke.elapsed());
             if self.stopping.is_some_and(|at| at <= self.now || self.connections.len() == 0) {
                 self.inbox.end();
                 self.bfd.join();
@@ -213,7 +213,7 @@ impl EventLoop {
                 connections: &self.connections,
                 bfd: &self.bfd,
                 feed: &self.feed,
-                turns: &self.turns,
+                iterations: &self.iteration_seconds,
                 now: self.now,
             }),
         }
@@ -232,7 +232,7 @@ impl EventLoop {
         self.connections.remove_connecting();
     }
 
-    fn turn(&mut self) {
+    fn iterate(&mut self) {
         self.deadlines();
         if self.core.as_ref().and_then(Speaker::poll_timeout).is_some_and(|at| at <= self.now) {
             self.give(Input::Tick);

@@ -128,7 +128,7 @@ impl Unnumbered {
         let addr = match configured.ip() {
             IpAddr::V6(addr) if addr.is_unicast_link_local() => addr,
             _ => link.and_then(|l| l.neighbour).map(|(addr, _)| addr).ok_or(
-                "no router advertisement was heard yet: the neighbour has to send them on this link",
+                "no router advertisement was received yet: the neighbour has to send them on this link",
             )?,
         };
         Ok(SocketAddrV6::new(addr, configured.port(), 0, own.ifindex).into())

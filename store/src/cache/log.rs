@@ -8,17 +8,17 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
 
-use super::{Cache, Changed, Checksum, End, Entry, Header, Line, Stretch, VERSIONS};
+use super::{Cache, Changed, Checksum, End, Entry, Header, Line, LogSection, VERSIONS};
 use crate::Revision;
 
 /// Of the writer, in bytes.
 const BUFFER: usize = 64 << 10;
 /// Lines that are written without a rest: half a millisecond of work, which is what others may have to wait for it.
-const TURN: usize = 128;
+const LINES_PER_STEP: usize = 128;
 /// A rest is so many times as long as the work before it, and at most this long.
-const REST: (u32, Duration) = (3, Duration::from_millis(10));
+const STEP_PAUSE: (u32, Duration) = (3, Duration::from_millis(10));
 /// Lines of stretches that a file may have, however few entries stand before them.
-const ROOM: usize = 1024;
+const LOG_LINES_MIN: usize = 1024;
 
 /// The file, open at its end.
 #[derive(Debug)]
@@ -53,15 +53,15 @@ impl Cache {
         revision: Revision,
         entries: impl ExactSizeIterator<Item = Entry<'a>>,
     ) -> io::Result<Log> {
-        let mut beside = self.path.clone().into_os_string();
-        beside.push(".new");
-        let beside = PathBuf::from(beside);
+        let mut sibling = self.path.clone().into_os_string();
+        sibling.push(".new");
+        let sibling = PathBuf::from(sibling);
         // A left-over of a crash may have another mode.
-        match std::fs::remove_file(&beside) {
+        match std::fs::remove_file(&sibling) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&beside)?;
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&sibling)?;
         let count = entries.len();
         let mut lines = Lines::new(&file, Checksum::default());
         lines.add(&Header {
@@ -76,7 +76,7 @@ impl Cache {
         }
         let sum = lines.end()?;
         file.sync_all()?;
-        std::fs::rename(&beside, &self.path)?;
+        std::fs::rename(&sibling, &self.path)?;
         match self.path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => File::open(folder)?.sync_all()?,
             _ => {}
@@ -92,7 +92,7 @@ impl Log {
     #[must_use]
     pub fn takes(&self, changes: usize) -> bool {
         let there = std::fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.known);
-        there && self.added + changes <= self.entries.max(ROOM)
+        there && self.added + changes <= self.entries.max(LOG_LINES_MIN)
     }
 
     /// Adds what changed: keys with their entries, or without when they are gone. As slow as [`Cache::create`].
@@ -107,11 +107,11 @@ impl Log {
         self.added += changes.len();
         let write = || {
             let mut lines = Lines::new(&self.file, self.sum);
-            lines.add(&Stretch { revision, changes: changes.len(), saved_unix: now() })?;
+            lines.add(&LogSection { revision, changes: changes.len(), saved_unix: now() })?;
             for (key, entry) in changes {
                 lines.add(&match entry {
                     Some(entry) => Changed::Put(Line::of(entry)),
-                    None => Changed::Gone { gone: key.into() },
+                    None => Changed::Deleted { gone: key.into() },
                 })?;
             }
             let sum = lines.end()?;
@@ -142,22 +142,22 @@ struct Lines<'a> {
     /// The last line; each is made in its place.
     text: Vec<u8>,
     /// Since the last rest.
-    turn: (usize, Instant),
+    since_yield: (usize, Instant),
 }
 
 impl<'a> Lines<'a> {
     fn new(file: &'a File, sum: Checksum) -> Self {
         let out = BufWriter::with_capacity(BUFFER, file);
-        Self { out, sum, text: Vec::new(), turn: (0, Instant::now()) }
+        Self { out, sum, text: Vec::new(), since_yield: (0, Instant::now()) }
     }
 
     fn add(&mut self, line: &impl Serialize) -> io::Result<()> {
         self.put(line)?;
         self.sum.add(&self.text);
-        self.turn.0 += 1;
-        if self.turn.0 == TURN {
-            std::thread::sleep((self.turn.1.elapsed() * REST.0).min(REST.1));
-            self.turn = (0, Instant::now());
+        self.since_yield.0 += 1;
+        if self.since_yield.0 == LINES_PER_STEP {
+            std::thread::sleep((self.since_yield.1.elapsed() * STEP_PAUSE.0).min(STEP_PAUSE.1));
+            self.since_yield = (0, Instant::now());
         }
         Ok(())
     }

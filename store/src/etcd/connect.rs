@@ -110,16 +110,16 @@ impl Pool {
                     slot.member = Some(member.clone());
                     return Ok(member);
                 }
-                Ok(Err(StoreError::Away(text))) => {
+                Ok(Err(StoreError::Unreachable(text))) => {
                     *said = Some(format!("{url}: {}", self.files.hint(text)));
                 }
                 Err(_) => silent = format!("{url}: no answer in {} ms", PROBE.as_millis()),
                 // Another member would say the same.
-                Ok(Err(e)) => return Err(told(url, e)),
+                Ok(Err(e)) => return Err(describe(url, e)),
             }
             slot.index = (slot.index + 1) % self.urls.len();
         }
-        Err(StoreError::Away(said.clone().unwrap_or(silent)))
+        Err(StoreError::Unreachable(said.clone().unwrap_or(silent)))
     }
 
     /// Gives the connection and whether the member reports progress in order.
@@ -127,7 +127,9 @@ impl Pool {
         let options = self.files.options()?;
         let mut client = Client::connect([url], Some(options)).await.map_err(|e| store_error(&e))?;
         match client.status().await {
-            Ok(status) if status.leader() == 0 => Err(StoreError::Away("this member has no leader".into())),
+            Ok(status) if status.leader() == 0 => {
+                Err(StoreError::Unreachable("this member has no leader".into()))
+            }
             Ok(status) => Ok((client, reports_in_order(status.version()))),
             // Newer servers may keep the status from users; this one is alive.
             Err(Error::GRpcStatus(e)) if [7, 16].contains(&i32::from(e.code())) => Ok((client, true)),
@@ -136,7 +138,7 @@ impl Pool {
     }
 
     /// Leaves a member that failed.
-    pub(super) async fn leave(&self, generation: u64) {
+    pub(super) async fn drop_member(&self, generation: u64) {
         let mut slot = self.slot.lock().await;
         if slot.generation == generation && slot.member.is_some() {
             slot.member = None;
@@ -160,10 +162,10 @@ impl Pool {
             let connected = timeout_at(deadline, self.member(&mut said)).await;
             let failure = match connected {
                 Err(_) => {
-                    let late = || late(&self.describe(), "no member answers");
-                    return Err(said.map_or_else(late, StoreError::Away));
+                    let deadline_error = || deadline_error(&self.describe(), "no member answers");
+                    return Err(said.map_or_else(deadline_error, StoreError::Unreachable));
                 }
-                Ok(Err(e @ StoreError::Away(_))) => e,
+                Ok(Err(e @ StoreError::Unreachable(_))) => e,
                 Ok(Err(e)) => return Err(e),
                 Ok(Ok(member)) => {
                     let until = match attempts {
@@ -173,15 +175,15 @@ impl Pool {
                     let failure = match timeout_at(until, send(member.client)).await {
                         Ok(Ok(answer)) => return Ok(answer),
                         Ok(Err(e)) => store_error(&e),
-                        Err(_) => late(&self.describe(), "no answer"),
+                        Err(_) => deadline_error(&self.describe(), "no answer"),
                     };
-                    if !matches!(failure, StoreError::Away(_)) {
+                    if !matches!(failure, StoreError::Unreachable(_)) {
                         return Err(failure);
                     }
-                    self.leave(member.generation).await;
+                    self.drop_member(member.generation).await;
                     if attempts == Attempts::Once {
-                        let StoreError::Away(text) = failure else { return Err(failure) };
-                        return Err(StoreError::Away(format!(
+                        let StoreError::Unreachable(text) = failure else { return Err(failure) };
+                        return Err(StoreError::Unreachable(format!(
                             "{text} (it may have been written all the same)"
                         )));
                     }
@@ -196,13 +198,13 @@ impl Pool {
     }
 }
 
-fn late(place: &str, what: &str) -> StoreError {
-    StoreError::Away(format!("{place}: {what} in {} s", DEADLINE.as_secs()))
+fn deadline_error(place: &str, what: &str) -> StoreError {
+    StoreError::Unreachable(format!("{place}: {what} in {} s", DEADLINE.as_secs()))
 }
 
-fn told(url: &str, error: StoreError) -> StoreError {
+fn describe(url: &str, error: StoreError) -> StoreError {
     match error {
-        StoreError::Denied(text) => StoreError::Denied(format!("{url}: {text}")),
+        StoreError::PermissionDenied(text) => StoreError::PermissionDenied(format!("{url}: {text}")),
         other => other,
     }
 }
@@ -280,7 +282,7 @@ mod tests {
 
     /// What a member said must not be lost because the next attempts ran into the deadline.
     #[tokio::test]
-    async fn the_cause_is_told_after_attempts_that_only_took_time() {
+    async fn the_cause_is_reported_after_attempts_that_only_took_time() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let member = listener.local_addr().unwrap().to_string();
         let server = tokio::spawn(async move {

@@ -25,8 +25,8 @@ pub(super) fn store_error(error: &Error) -> StoreError {
             Error::LeaseKeepAliveError(text) if text.contains("lease not found") => {
                 StoreError::Refused(text.clone())
             }
-            Error::TransportError(e) => StoreError::Away(with_causes(e.to_string(), e.source())),
-            _ => StoreError::Away(error.to_string()),
+            Error::TransportError(e) => StoreError::Unreachable(with_causes(e.to_string(), e.source())),
+            _ => StoreError::Unreachable(error.to_string()),
         };
     };
     let text = with_causes(status.message().to_owned(), status.source());
@@ -36,20 +36,22 @@ pub(super) fn store_error(error: &Error) -> StoreError {
 fn sorted(code: i32, text: String) -> StoreError {
     match code {
         // Wrong passwords and missing names are arguments to etcd.
-        INVALID_ARGUMENT if text.contains("authentication failed") => {
-            StoreError::Denied(format!("{text}; check --etcd-user and the file of --etcd-password-file"))
-        }
-        INVALID_ARGUMENT if text.contains("user name is empty") => StoreError::Denied(format!(
+        INVALID_ARGUMENT if text.contains("authentication failed") => StoreError::PermissionDenied(format!(
+            "{text}; check --etcd-user and the file of --etcd-password-file"
+        )),
+        INVALID_ARGUMENT if text.contains("user name is empty") => StoreError::PermissionDenied(format!(
             "{text}; this etcd wants --etcd-user and --etcd-password-file, or a certificate"
         )),
         FAILED_PRECONDITION if text.contains("authentication is not enabled") => {
-            StoreError::Denied(format!("{text}; drop --etcd-user or enable authentication in etcd"))
+            StoreError::PermissionDenied(format!("{text}; drop --etcd-user or enable authentication in etcd"))
         }
-        PERMISSION_DENIED => StoreError::Denied(format!("{text}; the user lacks a role for these keys")),
-        UNAUTHENTICATED => StoreError::Denied(text),
+        PERMISSION_DENIED => {
+            StoreError::PermissionDenied(format!("{text}; the user lacks a role for these keys"))
+        }
+        UNAUTHENTICATED => StoreError::PermissionDenied(text),
         INVALID_ARGUMENT | NOT_FOUND | OUT_OF_RANGE | FAILED_PRECONDITION => StoreError::Refused(text),
         UNIMPLEMENTED => StoreError::Unusable(format!("{text}; the server is no etcd 3.4 or newer")),
-        _ => StoreError::Away(text),
+        _ => StoreError::Unreachable(text),
     }
 }
 
@@ -90,8 +92,8 @@ mod tests {
             (16, "etcdserver: invalid auth token", "token"),
         ];
         for (code, text, hint) in denied {
-            let StoreError::Denied(told) = sorted(code, text.into()) else { panic!("{text}") };
-            assert!(told.contains(hint), "{told}");
+            let StoreError::PermissionDenied(text_of) = sorted(code, text.into()) else { panic!("{text}") };
+            assert!(text_of.contains(hint), "{text_of}");
         }
         for (code, text) in [
             (3, "etcdserver: duplicate key given in txn request"),
@@ -107,7 +109,7 @@ mod tests {
             (4, "context deadline exceeded"),
             (2, "h2 protocol error"),
         ] {
-            assert!(matches!(sorted(code, text.into()), StoreError::Away(_)), "{text}");
+            assert!(matches!(sorted(code, text.into()), StoreError::Unreachable(_)), "{text}");
         }
         let lease = LeaseId(7);
         let gone = sorted(5, "etcdserver: requested lease not found".into());

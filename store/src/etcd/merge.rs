@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_with_the_mended_report() {
+    fn versions_with_the_repaired_report() {
         for good in ["3.4.25", "3.4.33", "3.5.8", "3.5.16", "3.6.0", "3.6.0-rc.3", "3.7.2", "4.0", ""] {
             assert!(reports_in_order(good), "{good}");
         }

@@ -25,7 +25,7 @@ use etcd_client::{
 
 use super::{
     Compare, History, KeyValue, LeaseId, MAX_TXN_OPS, Op, Outcome, Read, Revision, Snapshot, Store,
-    StoreError, StoreOptions, Turn, Txn, Watch, WatchEvent, disjoint_prefixes, prefix_end,
+    StoreError, StoreOptions, Txn, Watch, WatchEvent, WriterLock, disjoint_prefixes, prefix_end,
 };
 use crate::writer_lock;
 use connect::{Attempts, Pool};
@@ -36,7 +36,7 @@ const PAGE: i64 = 1000;
 /// Largest answer that is taken; the client's own limit of 4 MiB is less than one page of large values.
 const MAX_ANSWER: usize = 512 << 20;
 /// Processes of one machine get in line here; where it cannot be written each goes by itself.
-const TURN: &str = "/run/tortie/store.turn";
+const LOCK_PATH: &str = "/run/tortie/store.turn";
 /// A list begins anew this often when its revision is compacted away under it.
 const LIST_ATTEMPTS: u32 = 3;
 
@@ -86,7 +86,7 @@ impl EtcdStore {
             async move { client.kv_client().max_decoding_message_size(MAX_ANSWER).txn(request).await }
         };
         let answer = self.pool.call(Attempts::Several, send).await?;
-        let header = answer.header().ok_or_else(headless)?;
+        let header = answer.header().ok_or_else(without_leader)?;
         let mut listed = Snapshot {
             revision: revision_of(header.revision()),
             store_id: identity(header.cluster_id()),
@@ -95,7 +95,7 @@ impl EtcdStore {
         };
         let mut values = Vec::with_capacity(keys.len());
         for part in answer.op_responses() {
-            let TxnOpResponse::Get(part) = part else { return Err(headless()) };
+            let TxnOpResponse::Get(part) = part else { return Err(without_leader()) };
             if values.len() < keys.len() {
                 values.push(part.kvs().first().map(key_value));
             } else if part.more() {
@@ -121,7 +121,7 @@ impl EtcdStore {
                     None => page.with_from_key(),
                 };
                 let mut answer = self.range(from, page).await?;
-                let header = answer.header().ok_or_else(headless)?;
+                let header = answer.header().ok_or_else(without_leader)?;
                 if at.is_none() {
                     at = Some(header.revision());
                     snapshot.revision = revision_of(header.revision());
@@ -173,8 +173,8 @@ impl Store for EtcdStore {
         futures_util::future::try_join(values, listed).await
     }
 
-    async fn turn(&self) -> Option<Turn> {
-        writer_lock::take(TURN.into()).await
+    async fn writer_lock(&self) -> Option<WriterLock> {
+        writer_lock::take(LOCK_PATH.into()).await
     }
 
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
@@ -198,7 +198,7 @@ impl Store for EtcdStore {
         // Says whether this is still the same history. It also renews an expired token: a watch would be refused.
         let first = prefixes.first().map_or("/", String::as_str);
         let now = self.range(first, GetOptions::new().with_keys_only()).await?;
-        let header = now.header().ok_or_else(headless)?;
+        let header = now.header().ok_or_else(without_leader)?;
         let current = revision_of(header.revision());
         let here = History { store_id: identity(header.cluster_id()), term: header.raft_term() };
         if current < after || of.is_some_and(|of| !of.goes_on_in(&here)) {
@@ -267,8 +267,8 @@ impl Store for EtcdStore {
     }
 }
 
-fn headless() -> StoreError {
-    StoreError::Away("etcd answered without header".into())
+fn without_leader() -> StoreError {
+    StoreError::Unreachable("etcd answered without header".into())
 }
 
 /// A watch that only says: list again.
@@ -281,7 +281,7 @@ impl Watch for Restart {
     async fn next(&mut self) -> Result<WatchEvent, StoreError> {
         match self.oldest.take() {
             Some(oldest) => Ok(WatchEvent::Compacted { oldest }),
-            None => Err(StoreError::Away("the watch is over".into())),
+            None => Err(StoreError::Unreachable("the watch is over".into())),
         }
     }
 }

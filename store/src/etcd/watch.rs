@@ -15,14 +15,14 @@ use crate::etcd::error::store_error;
 /// Opening the stream takes no longer.
 const OPEN: Duration = Duration::from_secs(5);
 /// A report that did not come is asked for again: servers answer only when all watchers have caught up.
-const ASK_AGAIN: Duration = Duration::from_millis(50);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 /// Changes wait no longer for a report.
 const GIVE_UP: Duration = Duration::from_secs(10);
 /// Answers are taken this long before a report about them is asked for.
 const DRAIN: Duration = Duration::from_millis(20);
 /// A silent stream is asked whether it lives; the answer is the proof of freshness. Without one in as long again it is
 /// dead, whatever TCP thinks.
-const SILENCE: Duration = Duration::from_secs(5);
+const SILENCE_LIMIT: Duration = Duration::from_secs(5);
 /// Revisions that only concern others are told no more often.
 const PROGRESS: Duration = Duration::from_secs(1);
 
@@ -40,8 +40,8 @@ pub(super) struct EtcdWatch {
     /// When the first of the changes that are held came.
     held_since: Option<Instant>,
     /// When a report was asked for that has not come.
-    asked_at: Option<Instant>,
-    heard: Instant,
+    progress_requested: Option<Instant>,
+    last_message: Instant,
     /// When progress was told last.
     progress: Instant,
     over: bool,
@@ -88,7 +88,7 @@ impl EtcdWatch {
         };
         let stream = match timeout(OPEN, open).await {
             Ok(opened) => opened.map_err(|e| store_error(&e))?,
-            Err(_) => return Err(StoreError::Away(format!("no watch in {} s", OPEN.as_secs()))),
+            Err(_) => return Err(StoreError::Unreachable(format!("no watch in {} s", OPEN.as_secs()))),
         };
         let now = Instant::now();
         Ok(Self {
@@ -99,8 +99,8 @@ impl EtcdWatch {
             ids: BTreeMap::new(),
             ready: VecDeque::new(),
             held_since: None,
-            asked_at: None,
-            heard: now,
+            progress_requested: None,
+            last_message: now,
             progress: now,
             over: false,
         })
@@ -109,7 +109,7 @@ impl EtcdWatch {
     /// Takes one answer of the server.
     fn take(&mut self, answer: &WatchResponse) -> Result<(), StoreError> {
         let now = Instant::now();
-        self.heard = now;
+        self.last_message = now;
         if answer.canceled() {
             self.over = true;
             if answer.compact_revision() > 0 {
@@ -119,9 +119,9 @@ impl EtcdWatch {
             }
             let reason = answer.cancel_reason();
             return Err(if reason.contains("permission denied") {
-                StoreError::Denied(format!("{reason}; the user lacks a role for these keys"))
+                StoreError::PermissionDenied(format!("{reason}; the user lacks a role for these keys"))
             } else {
-                StoreError::Away(format!("etcd ended the watch: {reason}"))
+                StoreError::Unreachable(format!("etcd ended the watch: {reason}"))
             });
         }
         if answer.created() {
@@ -152,7 +152,7 @@ impl EtcdWatch {
         } else {
             // A single watcher tells whole transactions in order.
             let whole = self.merge.complete(last);
-            self.hand_out(whole, now);
+            self.pop_ready(whole, now);
         }
         Ok(())
     }
@@ -164,19 +164,19 @@ impl EtcdWatch {
             // The server's own report about one watcher, in its turn.
             if let Some(whole) = self.merge.quiet(*index, revision) {
                 self.progress = now.checked_sub(PROGRESS).unwrap_or(now);
-                self.hand_out(whole, now);
+                self.pop_ready(whole, now);
             }
             return;
         }
-        self.asked_at = None;
+        self.progress_requested = None;
         // Without the order of newer servers it only says that the server lives.
         let upto = if self.several { revision } else { self.merge.after() };
         let whole = self.merge.complete(upto);
         self.progress = now.checked_sub(PROGRESS).unwrap_or(now);
-        self.hand_out(whole, now);
+        self.pop_ready(whole, now);
     }
 
-    fn hand_out(&mut self, whole: Vec<Delta>, now: Instant) {
+    fn pop_ready(&mut self, whole: Vec<Delta>, now: Instant) {
         self.held_since = if self.merge.waiting() { self.held_since.or(Some(now)) } else { None };
         if whole.is_empty() && now.duration_since(self.progress) >= PROGRESS {
             self.ready.push_back(WatchEvent::Progress(self.merge.after()));
@@ -187,23 +187,25 @@ impl EtcdWatch {
 
     /// When something is due without an answer, and what.
     fn due(&self) -> (Instant, Due) {
-        match (self.held_since, self.asked_at) {
-            (Some(since), Some(asked)) => {
-                let (again, enough) = (asked + ASK_AGAIN, since + GIVE_UP);
-                if again < enough { (again, Due::Ask) } else { (enough, Due::GiveUp) }
+        match (self.held_since, self.progress_requested) {
+            (Some(since), Some(requested)) => {
+                let (again, enough) = (requested + PROGRESS_INTERVAL, since + GIVE_UP);
+                if again < enough { (again, Due::RequestProgress) } else { (enough, Due::GiveUp) }
             }
-            (Some(since), None) => (since, Due::Ask),
+            (Some(since), None) => (since, Due::RequestProgress),
             // It speaks, so it lives, but the report was lost.
-            (None, Some(asked)) if self.heard > asked => (asked + SILENCE, Due::Ask),
-            (None, Some(asked)) => (asked + SILENCE, Due::Dead),
-            (None, None) => (self.heard + SILENCE, Due::Ask),
+            (None, Some(requested)) if self.last_message > requested => {
+                (requested + SILENCE_LIMIT, Due::RequestProgress)
+            }
+            (None, Some(requested)) => (requested + SILENCE_LIMIT, Due::Dead),
+            (None, None) => (self.last_message + SILENCE_LIMIT, Due::RequestProgress),
         }
     }
 }
 
 /// What is due.
 enum Due {
-    Ask,
+    RequestProgress,
     GiveUp,
     Dead,
 }
@@ -216,30 +218,34 @@ impl Watch for EtcdWatch {
                 return Ok(event);
             }
             if self.over {
-                return Err(StoreError::Away("the watch is over".into()));
+                return Err(StoreError::Unreachable("the watch is over".into()));
             }
             let (at, due) = self.due();
             // Answers that wait are taken before a report is asked for, but not for ever.
-            let overdue = matches!(due, Due::Ask) && Instant::now() > at + DRAIN;
+            let overdue = matches!(due, Due::RequestProgress) && Instant::now() > at + DRAIN;
             let answer = if overdue { None } else { timeout_at(at, self.stream.message()).await.ok() };
             let failure = match answer {
                 Some(Ok(Some(answer))) => {
                     self.take(&answer)?;
                     continue;
                 }
-                Some(Ok(None)) => StoreError::Away("etcd closed the watch".into()),
+                Some(Ok(None)) => StoreError::Unreachable("etcd closed the watch".into()),
                 Some(Err(e)) => store_error(&e),
                 None => match due {
-                    Due::Ask => {
+                    Due::RequestProgress => {
                         // Noted first: a caller may drop this future while the request waits to be sent.
-                        self.asked_at = Some(Instant::now());
+                        self.progress_requested = Some(Instant::now());
                         self.stream.request_progress().await.map_err(|e| store_error(&e))?;
                         continue;
                     }
-                    Due::GiveUp => {
-                        StoreError::Away(format!("etcd reports no progress in {} s", GIVE_UP.as_secs()))
-                    }
-                    Due::Dead => StoreError::Away(format!("etcd did not answer for {} s", SILENCE.as_secs())),
+                    Due::GiveUp => StoreError::Unreachable(format!(
+                        "etcd reports no progress in {} s",
+                        GIVE_UP.as_secs()
+                    )),
+                    Due::Dead => StoreError::Unreachable(format!(
+                        "etcd did not answer for {} s",
+                        SILENCE_LIMIT.as_secs()
+                    )),
                 },
             };
             self.over = true;

@@ -7,26 +7,26 @@ use std::time::Instant;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 
-use super::Gone;
+use super::FeedClosed;
 use crate::cache::{CACHE_INTERVAL, Cache, Debounce, Entry, Log};
 use crate::{Change, Delta, KeyValue, Revision, Snapshot};
 
 /// Keys that are remembered as touched, however few there are in all.
 const LIMIT: usize = 100_000;
 
-type Entries = BTreeMap<Box<str>, Held>;
+type Entries = BTreeMap<Box<str>, CachedValue>;
 type Later = Box<dyn FnOnce(&mut Entries) + Send + Sync>;
 
 /// The state that was told.
-pub(super) struct Copy {
+pub(super) struct CacheWriter {
     pub(super) cache: Cache,
     store_id: String,
     /// Empty while they are lent.
     entries: Entries,
     /// To the thread that writes them, so that nothing is copied.
-    lent: Option<JoinHandle<(Entries, io::Result<Log>)>>,
+    writing: Option<JoinHandle<(Entries, io::Result<Log>)>>,
     /// What became of them meanwhile.
-    later: Vec<Later>,
+    deferred: Vec<Later>,
     /// The file as it was written last; none while it is written.
     log: Option<Log>,
     /// Keys that are not in the file as they are; `None` when all of it has to be written.
@@ -39,13 +39,13 @@ pub(super) struct Copy {
 }
 
 /// What is kept of an entry, without what its key says: the copy is as large as the store.
-struct Held {
+struct CachedValue {
     value: Box<[u8]>,
     mod_revision: Revision,
     create_revision: Revision,
 }
 
-impl Held {
+impl CachedValue {
     fn of(kv: &KeyValue) -> (Box<str>, Self) {
         let (mod_revision, create_revision) = (kv.mod_revision, kv.create_revision);
         (kv.key.as_str().into(), Self { value: kv.value.as_slice().into(), mod_revision, create_revision })
@@ -57,14 +57,14 @@ impl Held {
     }
 }
 
-impl Copy {
+impl CacheWriter {
     pub(super) fn new(cache: Cache, trust: watch::Receiver<(u64, Revision)>) -> Self {
         Self {
             cache,
             store_id: String::new(),
             entries: BTreeMap::new(),
-            lent: None,
-            later: Vec::new(),
+            writing: None,
+            deferred: Vec::new(),
             log: None,
             touched: None,
             generation: 0,
@@ -84,7 +84,7 @@ impl Copy {
     }
 
     pub(super) fn insert(&mut self, snapshot: &Snapshot) {
-        let new: Vec<_> = snapshot.entries.iter().map(Held::of).collect();
+        let new: Vec<_> = snapshot.entries.iter().map(CachedValue::of).collect();
         self.touch(snapshot.entries.iter().map(|kv| kv.key.as_str()));
         self.change(|entries| entries.extend(new));
         self.newest = self.newest.max(snapshot.revision);
@@ -96,7 +96,7 @@ impl Copy {
             .changes
             .iter()
             .map(|change| match change {
-                Change::Put(kv) => (None, Some(Held::of(kv))),
+                Change::Put(kv) => (None, Some(CachedValue::of(kv))),
                 Change::Delete { key } => (Some(Box::<str>::from(key.as_str())), None),
             })
             .collect();
@@ -132,8 +132,8 @@ impl Copy {
     }
 
     fn change(&mut self, change: impl FnOnce(&mut Entries) + Send + Sync + 'static) {
-        if self.lent.is_some() {
-            self.later.push(Box::new(change));
+        if self.writing.is_some() {
+            self.deferred.push(Box::new(change));
         } else {
             change(&mut self.entries);
         }
@@ -142,7 +142,7 @@ impl Copy {
     /// When to save; never what the consumer does not trust, and one file at a time.
     pub(super) fn due(&self) -> Option<Instant> {
         let (generation, upto) = *self.trust.borrow();
-        if generation == self.generation && upto >= self.newest && self.lent.is_none() {
+        if generation == self.generation && upto >= self.newest && self.writing.is_none() {
             self.debounce.due(Instant::now())
         } else {
             None
@@ -157,17 +157,17 @@ impl Copy {
     }
 
     /// Waits until the consumer trusts something else, or the file is written. Cancel-safe.
-    pub(super) async fn changed(copy: &mut Option<Self>) -> Result<(), Gone> {
+    pub(super) async fn changed(copy: &mut Option<Self>) -> Result<(), FeedClosed> {
         let Some(copy) = copy else { return std::future::pending().await };
-        let Self { trust, lent, .. } = copy;
+        let Self { trust, writing, .. } = copy;
         let written = async {
-            match lent {
+            match writing {
                 Some(writing) => writing.await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            changed = trust.changed() => changed.map_err(|_| Gone),
+            changed = trust.changed() => changed.map_err(|_| FeedClosed),
             written = written => {
                 copy.written(written);
                 Ok(())
@@ -177,7 +177,7 @@ impl Copy {
 
     /// Begins to write what was told up to this revision, unless that goes on already.
     pub(super) fn save(&mut self, revision: Revision) {
-        if self.lent.is_some() {
+        if self.writing.is_some() {
             return;
         }
         self.debounce.writing(Instant::now());
@@ -185,10 +185,10 @@ impl Copy {
         let entries = std::mem::take(&mut self.entries);
         let touched = self.touched.replace(BTreeSet::new());
         let log = self.log.take().zip(touched);
-        self.lent = Some(tokio::task::spawn_blocking(move || {
+        self.writing = Some(tokio::task::spawn_blocking(move || {
             let saved = match log.filter(|(log, touched)| log.takes(touched.len())) {
                 Some((log, touched)) => {
-                    let now = |key| entries.get(key).map(|held: &Held| held.entry(key));
+                    let now = |key| entries.get(key).map(|held: &CachedValue| held.entry(key));
                     log.append(revision, touched.iter().map(|key| (&**key, now(key))))
                 }
                 None => cache.create(&store_id, revision, entries.iter().map(|(key, held)| held.entry(key))),
@@ -198,7 +198,7 @@ impl Copy {
     }
 
     fn written(&mut self, result: Result<(Entries, io::Result<Log>), JoinError>) {
-        self.lent = None;
+        self.writing = None;
         match result {
             Ok((entries, saved)) => {
                 self.entries = entries;
@@ -214,7 +214,7 @@ impl Copy {
                 tracing::error!(target: "tortie::store", error = %e, "the cache of the store was not written")
             }
         }
-        for change in std::mem::take(&mut self.later) {
+        for change in std::mem::take(&mut self.deferred) {
             change(&mut self.entries);
         }
     }
@@ -243,7 +243,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::new(&dir.path().join("cache.json"));
         let (_trust, trusted) = watch::channel((0, 0));
-        let mut copy = Some(Copy::new(cache.clone(), trusted));
+        let mut copy = Some(CacheWriter::new(cache.clone(), trusted));
         let keys = || -> Vec<String> {
             let cached = cache.load().unwrap().unwrap();
             cached.snapshot.entries.into_iter().map(|kv| kv.key).collect()
@@ -259,22 +259,22 @@ mod tests {
         // One file at a time.
         kept.save(5);
         assert_eq!(kept.due(), None);
-        Copy::changed(&mut copy).await.unwrap_or_else(|_| panic!("the feed is gone"));
+        CacheWriter::changed(&mut copy).await.unwrap_or_else(|_| panic!("the feed is gone"));
         assert_eq!(keys(), ["a", "b"]);
         copy.as_mut().unwrap().save(5);
-        Copy::changed(&mut copy).await.unwrap_or_else(|_| panic!("the feed is gone"));
+        CacheWriter::changed(&mut copy).await.unwrap_or_else(|_| panic!("the feed is gone"));
         assert_eq!(keys(), ["a/1", "b"]);
     }
 
     /// Whatever is told, removed or broken between two writes: what is read is what was told.
     #[tokio::test]
-    async fn the_file_says_what_was_told() {
+    async fn the_file_holds_what_was_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cache.json");
         let cache = Cache::new(&path);
         let (_trust, trusted) = watch::channel((0, 0));
-        let mut copy = Some(Copy::new(cache.clone(), trusted));
-        let mut told = BTreeMap::new();
+        let mut copy = Some(CacheWriter::new(cache.clone(), trusted));
+        let mut reported = BTreeMap::new();
         let mut whole = 0;
         for revision in 1..400u64 {
             let kept = copy.as_mut().unwrap();
@@ -282,13 +282,13 @@ mod tests {
             let key = format!("/{}/{}", chance(3), chance(20));
             match chance(20) {
                 0 => {
-                    told.retain(|key: &String, _| key.starts_with("/0") || key.starts_with("/2"));
+                    reported.retain(|key: &String, _| key.starts_with("/0") || key.starts_with("/2"));
                     kept.keep_only(&["/0".to_owned(), "/2".to_owned()]);
                 }
                 1 => {
                     let entries: Vec<_> =
                         (0..chance(3)).map(|n| entry(&format!("/1/{n}"), revision)).collect();
-                    told = entries.iter().map(|kv| (kv.key.clone(), revision)).collect();
+                    reported = entries.iter().map(|kv| (kv.key.clone(), revision)).collect();
                     kept.replace(&Snapshot { revision, entries, ..Snapshot::default() }, revision);
                 }
                 2 => {
@@ -296,11 +296,11 @@ mod tests {
                 }
                 3 => std::fs::write(&path, "{}\n").unwrap(),
                 4..8 => {
-                    told.remove(&key);
+                    reported.remove(&key);
                     kept.apply(&delete(&key, revision));
                 }
                 _ => {
-                    told.insert(key.clone(), revision);
+                    reported.insert(key.clone(), revision);
                     kept.apply(&put(&key, revision));
                 }
             }
@@ -311,15 +311,15 @@ mod tests {
                 |path| std::fs::metadata(path).map(|found| std::os::unix::fs::MetadataExt::ino(&found)).ok();
             let before = inode(&path);
             kept.save(revision);
-            let saved = told.clone();
+            let saved = reported.clone();
             if chance(2) == 0 {
-                told.insert("/0/late".to_owned(), revision);
+                reported.insert("/0/late".to_owned(), revision);
                 kept.apply(&put("/0/late", revision));
             }
-            Copy::changed(&mut copy).await.unwrap_or_else(|_| panic!("the feed is gone"));
+            CacheWriter::changed(&mut copy).await.unwrap_or_else(|_| panic!("the feed is gone"));
             whole += usize::from(inode(&path) != before);
             let cached = cache.load().unwrap().unwrap();
-            assert_eq!((cached.torn, cached.snapshot.revision), (None, revision));
+            assert_eq!((cached.truncated, cached.snapshot.revision), (None, revision));
             let read = cached.snapshot.entries.into_iter().map(|kv| (kv.key, kv.mod_revision));
             assert_eq!(read.collect::<BTreeMap<_, _>>(), saved);
         }

@@ -14,7 +14,7 @@ pub(super) struct Files {
     pub(super) database: PathBuf,
     pub(super) lock: PathBuf,
     pub(super) wake: PathBuf,
-    pub(super) turn: PathBuf,
+    pub(super) writer_lock: PathBuf,
 }
 
 /// Which file a path named when it was opened; another value means that it was replaced.
@@ -26,15 +26,15 @@ impl Files {
             ["lock", "wake", "turn"].iter().any(|e| database.extension().is_some_and(|own| own == *e));
         if taken || database.file_name().is_none() {
             return Err(StoreError::Unusable(format!(
-                "{}: not a name for a database, its lock, turn and wake files are called like that; take store.db",
+                "{}: not a name for a database, its lock, writer-lock and wake files are named like that; take store.db",
                 database.display()
             )));
         }
         // The folder may change under a process that was started with a relative path.
         let database = std::path::absolute(database).map_err(|e| failed(database, &e))?;
         let (lock, wake) = (database.with_extension("lock"), database.with_extension("wake"));
-        let turn = database.with_extension("turn");
-        Ok(Self { database, lock, wake, turn })
+        let writer_lock = database.with_extension("turn");
+        Ok(Self { database, lock, wake, writer_lock })
     }
 
     /// SQLite's own side file.
@@ -54,7 +54,7 @@ impl Files {
         match std::fs::metadata(&self.database) {
             Ok(meta) => Ok((meta.dev(), meta.ino())),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                Err(StoreError::Away(format!("{} is gone", self.database.display())))
+                Err(StoreError::Unreachable(format!("{} is gone", self.database.display())))
             }
             Err(e) => Err(failed(&self.database, &e)),
         }
@@ -139,13 +139,13 @@ pub(super) fn failed(path: &Path, error: &io::Error) -> StoreError {
     let text = format!("{}: {error}", path.display());
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            StoreError::Denied(format!("{text}; run it with sudo, or as the owner of the store"))
+            StoreError::PermissionDenied(format!("{text}; run it with sudo, or as the owner of the store"))
         }
-        io::ErrorKind::ReadOnlyFilesystem => StoreError::Denied(text),
+        io::ErrorKind::ReadOnlyFilesystem => StoreError::PermissionDenied(text),
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
             StoreError::Unusable(text)
         }
-        _ => StoreError::Away(text),
+        _ => StoreError::Unreachable(text),
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn side_files_lie_beside_the_database() {
+    fn side_files_lie_next_to_the_database() {
         let files = Files::new(Path::new("/var/lib/tortie/store.db")).unwrap();
         assert_eq!(files.lock, Path::new("/var/lib/tortie/store.lock"));
         assert_eq!(files.wake, Path::new("/var/lib/tortie/store.wake"));

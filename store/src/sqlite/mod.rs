@@ -33,7 +33,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 use super::{
-    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch,
+    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Watch, WriterLock,
 };
 use crate::writer_lock;
 use files::Files;
@@ -97,8 +97,8 @@ impl Store for SqliteStore {
         self.reader.run(move |reader, _| reader.read(&keys, &prefixes)).await
     }
 
-    async fn turn(&self) -> Option<Turn> {
-        writer_lock::take(self.files.turn.clone()).await
+    async fn writer_lock(&self) -> Option<WriterLock> {
+        writer_lock::take(self.files.writer_lock.clone()).await
     }
 
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
@@ -120,16 +120,20 @@ impl Store for SqliteStore {
     }
 
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
-        self.commit_in_turn(txn, &mut None).await
+        self.commit_locked(txn, &mut None).await
     }
 
-    async fn commit_in_turn(&self, txn: Txn, turn: &mut Option<Turn>) -> Result<Outcome, StoreError> {
+    async fn commit_locked(
+        &self,
+        txn: Txn,
+        writer_lock: &mut Option<WriterLock>,
+    ) -> Result<Outcome, StoreError> {
         txn.check()?;
-        let held = turn.take();
+        let held = writer_lock.take();
         let commit =
             move |writer: &mut Writer, given_up: &dyn Fn() -> bool| writer.commit(&txn, held, given_up);
         let (outcome, left) = self.writer().await?.run(commit).await?;
-        *turn = left;
+        *writer_lock = left;
         Ok(outcome)
     }
 

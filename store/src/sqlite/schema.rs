@@ -39,10 +39,10 @@ pub(super) fn connect(files: &Files) -> Result<Connection, StoreError> {
     // The last process to close would else write the log back and unlink it: a stall in a short-lived plugin.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(fail)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(fail)?;
-    if state(&conn, files)? == State::Empty {
+    if state(&conn, files)? == DatabaseState::Empty {
         let lock = files.open_lock()?;
         let _held = Lock::take(&lock, &files.lock)?;
-        if state(&conn, files)? == State::Empty {
+        if state(&conn, files)? == DatabaseState::Empty {
             conn.pragma_update(None, "journal_mode", "WAL").map_err(fail)?;
             let tx =
                 conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).map_err(fail)?;
@@ -58,12 +58,12 @@ pub(super) fn connect(files: &Files) -> Result<Connection, StoreError> {
 }
 
 #[derive(PartialEq)]
-enum State {
+enum DatabaseState {
     Empty,
     Ours,
 }
 
-fn state(conn: &Connection, files: &Files) -> Result<State, StoreError> {
+fn state(conn: &Connection, files: &Files) -> Result<DatabaseState, StoreError> {
     let fail = |e: rusqlite::Error| failed(files, &e);
     // One snapshot: somebody else may make the tables between two looks.
     let conn = &conn.unchecked_transaction().map_err(fail)?;
@@ -73,11 +73,11 @@ fn state(conn: &Connection, files: &Files) -> Result<State, StoreError> {
     let place = files.database.display();
     if application == APPLICATION_ID {
         known(version, files)?;
-        return Ok(State::Ours);
+        return Ok(DatabaseState::Ours);
     }
     let table = conn.query_row("SELECT name FROM sqlite_schema LIMIT 1", [], |row| row.get::<_, String>(0));
     match table.optional().map_err(fail)? {
-        None => Ok(State::Empty),
+        None => Ok(DatabaseState::Empty),
         Some(_) => Err(StoreError::Unusable(format!(
             "{place} is a SQLite database of another program; name another file with --datastore"
         ))),
@@ -98,7 +98,7 @@ fn known(version: i32, files: &Files) -> Result<(), StoreError> {
 }
 
 /// Whether nobody changed the tables since this connection was opened: a newer tortie may have been installed meanwhile.
-pub(super) fn still_known(conn: &Connection, files: &Files) -> Result<(), StoreError> {
+pub(super) fn recheck_version(conn: &Connection, files: &Files) -> Result<(), StoreError> {
     let version = conn.pragma_query_value(None, "user_version", |row| row.get::<_, i32>(0));
     known(version.map_err(|e| failed(files, &e))?, files)
 }
@@ -116,11 +116,11 @@ pub(super) fn failed(files: &Files, error: &rusqlite::Error) -> StoreError {
             "{text}; the file is damaged: move it away with its -wal and -shm files and import an export of it"
         )),
         Some(ErrorCode::PermissionDenied | ErrorCode::ReadOnly | ErrorCode::CannotOpen) => {
-            StoreError::Denied(format!("{text}; run it with sudo, or as the owner of the store"))
+            StoreError::PermissionDenied(format!("{text}; run it with sudo, or as the owner of the store"))
         }
         Some(ErrorCode::TooBig) => StoreError::Refused(text),
         // Busy, full disk, I/O error: may pass.
-        _ => StoreError::Away(text),
+        _ => StoreError::Unreachable(text),
     }
 }
 

@@ -13,34 +13,34 @@ use super::super::StoreError;
 use super::files::Files;
 
 /// Looks blindly where inotify is not to be had (its instances are limited for each user).
-const BLIND: Duration = Duration::from_millis(20);
+const POLL_WITHOUT_INOTIFY: Duration = Duration::from_millis(20);
 /// How long the thread outlives its watch at most.
-const LINGER: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+const DEBOUNCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Starts the thread; it ends when the answer is dropped. What was written after this returns is told.
 pub(super) fn start(files: &Arc<Files>) -> Result<Arc<Notify>, StoreError> {
-    let told = Arc::new(Notify::new());
+    let woken = Arc::new(Notify::new());
     let first = subscribe(files)?;
-    let (files, listener) = (Arc::clone(files), Arc::downgrade(&told));
+    let (files, listener) = (Arc::clone(files), Arc::downgrade(&woken));
     std::thread::Builder::new()
         .name("store-wake".into())
         .spawn(move || run(&files, first, &listener))
-        .map_err(|e| StoreError::Away(format!("cannot start a thread: {e}")))?;
-    Ok(told)
+        .map_err(|e| StoreError::Unreachable(format!("cannot start a thread: {e}")))?;
+    Ok(woken)
 }
 
 fn run(files: &Files, mut source: Option<OwnedFd>, listener: &Weak<Notify>) {
     loop {
         let moved = match &source {
             Some(fd) => {
-                let ready = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&LINGER)).unwrap_or(0) > 0;
+                let ready = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&DEBOUNCE)).unwrap_or(0) > 0;
                 if ready && !drain(fd) {
                     source = subscribe(files).unwrap_or(None);
                 }
                 ready
             }
             None => {
-                std::thread::sleep(BLIND);
+                std::thread::sleep(POLL_WITHOUT_INOTIFY);
                 true
             }
         };

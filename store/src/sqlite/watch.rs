@@ -32,10 +32,10 @@ pub(super) struct SqliteWatch {
     /// Set after a wake-up that showed nothing.
     back_off: Option<Duration>,
     /// When something was handed out last; silence is broken each [`POLL`] by a proof of freshness.
-    told: Instant,
+    last_progress: Instant,
     /// A look is due without waiting.
-    look: bool,
-    over: bool,
+    poll_due: bool,
+    ended: bool,
 }
 
 impl SqliteWatch {
@@ -60,9 +60,9 @@ impl SqliteWatch {
             pending: VecDeque::new(),
             wake,
             back_off: None,
-            told: Instant::now(),
-            look: true,
-            over: false,
+            last_progress: Instant::now(),
+            poll_due: true,
+            ended: false,
         };
         watch.take(first);
         Ok(watch)
@@ -76,15 +76,15 @@ impl SqliteWatch {
             || found.current < self.seen
         {
             self.pending.push_back(WatchEvent::Compacted { oldest: found.oldest });
-            self.over = true;
+            self.ended = true;
             return;
         }
         let last = found.deltas.last().map_or(self.seen, |delta| delta.revision);
         self.pending.extend(found.deltas.into_iter().map(WatchEvent::Delta));
-        if found.upto > last || (self.pending.is_empty() && self.told.elapsed() >= POLL) {
+        if found.upto > last || (self.pending.is_empty() && self.last_progress.elapsed() >= POLL) {
             self.pending.push_back(WatchEvent::Progress(found.upto));
         }
-        self.look = found.upto < found.current;
+        self.poll_due = found.upto < found.current;
         self.seen = found.upto;
     }
 
@@ -111,15 +111,15 @@ impl Watch for SqliteWatch {
     async fn next(&mut self) -> Result<WatchEvent, StoreError> {
         loop {
             if let Some(event) = self.pending.pop_front() {
-                self.told = Instant::now();
+                self.last_progress = Instant::now();
                 return Ok(event);
             }
-            if self.over {
-                return Err(StoreError::Away("the watch is over".into()));
+            if self.ended {
+                return Err(StoreError::Unreachable("the watch is over".into()));
             }
-            let woken = if self.look { false } else { self.wait().await };
+            let woken = if self.poll_due { false } else { self.wait().await };
             // Stays set until the look is done: a caller may drop this future in the middle.
-            self.look = true;
+            self.poll_due = true;
             let (prefixes, seen) = (Arc::clone(&self.prefixes), self.seen);
             let found = self.reader.run(move |reader, _| reader.changes(&prefixes, seen)).await?;
             let (moved, expired) = (found.upto > seen, found.expired);

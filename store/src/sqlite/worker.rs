@@ -37,7 +37,7 @@ impl<S: 'static> Worker<S> {
         std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(run)
-            .map_err(|e| StoreError::Away(format!("cannot start a thread: {e}")))?;
+            .map_err(|e| StoreError::Unreachable(format!("cannot start a thread: {e}")))?;
         wait(started).await?;
         Ok(Self { jobs })
     }
@@ -65,7 +65,7 @@ async fn wait<T>(answer: oneshot::Receiver<Result<T, StoreError>>) -> Result<T, 
     match tokio::time::timeout(DEADLINE, answer).await {
         Ok(Ok(result)) => result,
         Ok(Err(_)) => Err(ended()),
-        Err(_) => Err(StoreError::Away(format!(
+        Err(_) => Err(StoreError::Unreachable(format!(
             "no answer in {} s: the disk hangs, or a stopped process holds the lock file (see it with lslocks)",
             DEADLINE.as_secs()
         ))),

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::super::{Compare, LeaseId, Op, Outcome, Revision, StoreError, Turn, Txn, prefix_end};
+use super::super::{Compare, LeaseId, Op, Outcome, Revision, StoreError, Txn, WriterLock, prefix_end};
 use super::files::{Files, Identity, Lock};
-use super::schema::{boot_id, boot_millis, connect, failed, meta, still_known};
+use super::schema::{boot_id, boot_millis, connect, failed, meta, recheck_version};
 
 /// The agent writes the log back (`maintain`). Where none runs, a writer does at this size, so that it stays bounded.
 const WAL_WITHOUT_AGENT: u64 = 64 << 20;
@@ -48,11 +48,11 @@ impl Writer {
         given_up: &dyn Fn() -> bool,
         work: impl FnOnce(&mut Edit<'_>) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
-        self.transaction_seen(given_up, work, |_| ())
+        self.transaction_counted(given_up, work, |_| ())
     }
 
     /// `seen` is called when others can read it, before it is durable.
-    fn transaction_seen<T>(
+    fn transaction_counted<T>(
         &mut self,
         given_up: &dyn Fn() -> bool,
         work: impl FnOnce(&mut Edit<'_>) -> Result<T, Failure>,
@@ -81,7 +81,7 @@ impl Writer {
             // Somebody has set another journal mode, in which COMMIT itself waits for the disk.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
             synced => synced.map_err(|error| {
-                StoreError::Away(format!(
+                StoreError::Unreachable(format!(
                     "{}: {error} (it may have been written all the same)",
                     wal.display()
                 ))
@@ -98,16 +98,16 @@ impl Writer {
         let fail = |e: rusqlite::Error| failed(&self.files, &e);
         let _held = Lock::take(&self.lock, &self.files.lock)?;
         if given_up() {
-            return Err(StoreError::Away("the caller has given up".into()));
+            return Err(StoreError::Unreachable("the caller has given up".into()));
         }
         let tx = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
-        still_known(&tx, &self.files)?;
+        recheck_version(&tx, &self.files)?;
         let before: Revision = meta(&tx, "revision").map_err(fail)?;
         let mut edit = Edit { tx, boot: &self.boot, now: boot_millis(), revision: before };
         edit.expire().map_err(fail)?;
         let result = work(&mut edit).map_err(|e| match e {
             Failure::Sqlite(e) => fail(e),
-            Failure::Told(e) => e,
+            Failure::Store(e) => e,
         })?;
         let after = edit.revision;
         if after != before {
@@ -131,9 +131,9 @@ impl Writer {
     pub(super) fn commit(
         &mut self,
         txn: &Txn,
-        mut turn: Option<Turn>,
+        mut writer_lock: Option<WriterLock>,
         given_up: &dyn Fn() -> bool,
-    ) -> Result<(Outcome, Option<Turn>), StoreError> {
+    ) -> Result<(Outcome, Option<WriterLock>), StoreError> {
         let work = |edit: &mut Edit<'_>| {
             for compare in &txn.compare {
                 if !edit.holds(compare)? {
@@ -143,12 +143,12 @@ impl Writer {
             edit.apply(&txn.ops)?;
             Ok(Outcome::Committed(edit.revision))
         };
-        let outcome = self.transaction_seen(given_up, work, |outcome| {
+        let outcome = self.transaction_counted(given_up, work, |outcome| {
             if *outcome != Outcome::Conflict {
-                drop(turn.take());
+                drop(writer_lock.take());
             }
         })?;
-        Ok((outcome, turn))
+        Ok((outcome, writer_lock))
     }
 
     pub(super) fn grant(
@@ -187,7 +187,7 @@ impl Writer {
     ) -> Result<(), StoreError> {
         self.transaction(given_up, |edit| {
             if revision > edit.revision {
-                return Err(Failure::Told(StoreError::Refused(format!(
+                return Err(Failure::Store(StoreError::Refused(format!(
                     "cannot compact at revision {revision}, the store is at {}",
                     edit.revision
                 ))));
@@ -233,7 +233,7 @@ impl Writer {
 /// Why a transaction was not made.
 enum Failure {
     Sqlite(rusqlite::Error),
-    Told(StoreError),
+    Store(StoreError),
 }
 
 impl From<rusqlite::Error> for Failure {
@@ -327,7 +327,7 @@ impl Edit<'_> {
         if let Some(lease) = lease {
             let mut known = self.tx.prepare_cached("SELECT 1 FROM leases WHERE id = ?1")?;
             if !known.exists([lease.0])? {
-                return Err(Failure::Told(StoreError::LeaseEnded(lease)));
+                return Err(Failure::Store(StoreError::LeaseEnded(lease)));
             }
         }
         let sql = "INSERT INTO keys(key, value, mod_revision, create_revision, lease) VALUES(?1, ?2, ?3, ?3, ?4)

@@ -19,8 +19,8 @@ use tortie::api::status::{
     ResetRequest, RouteGet, Status, Told,
 };
 use tortie::api::{self, Backend, EventQuery, EventStream, Followed, MetricsPage, OctetStream, RouteQuery};
-use tortie_engine::ipam::Space;
-use tortie_engine::ipam::check::Picture;
+use tortie_engine::ipam::Keyspace;
+use tortie_engine::ipam::check::IpamState;
 use tortie_net::Cidr;
 use tortie_store::{KeyValue, Snapshot};
 
@@ -238,7 +238,7 @@ impl Scene {
     }
 
     /// A store as Calico writes it.
-    fn picture(&self) -> Picture {
+    fn ipam_state(&self) -> IpamState {
         let kv = |key: String, value: Value| KeyValue {
             key,
             value: value.to_string().into_bytes(),
@@ -275,7 +275,7 @@ impl Scene {
                 ));
             }
         }
-        Picture::of(&Space::Global, &Snapshot { revision: 918_273, entries, ..Snapshot::default() })
+        IpamState::of(&Keyspace::Global, &Snapshot { revision: 918_273, entries, ..Snapshot::default() })
     }
 
     fn endpoint(&self, i: usize) -> Endpoint {
@@ -322,13 +322,13 @@ impl FakeAgent {
         self.scene.lock().unwrap().clone()
     }
 
-    fn store(&self) -> Result<Picture, ApiError> {
+    fn store(&self) -> Result<IpamState, ApiError> {
         let scene = self.scene();
         match &scene.away {
             Some(why) => {
                 error("store-away", &format!("blocks are read from the store, and it is away: {why}"))
             }
-            None => Ok(scene.picture()),
+            None => Ok(scene.ipam_state()),
         }
     }
 }

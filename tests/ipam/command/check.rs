@@ -82,9 +82,9 @@ fn each_kind_is_found_and_what_can_be_is_mended() {
         assign(&store, &["--node", "h1", "--ip", &leaked[0], "--handle", "again"]);
         put(&store, &endpoint("h1", "again", &leaked[0]));
         let words = ["ipam", "release", "-o", "json", "--from-check", report.to_str().unwrap()];
-        let mended = store.run(&words);
-        assert_eq!(mended.status.code(), Some(1), "some are left for a person: {mended:?}");
-        let results: BTreeMap<String, String> = json(&mended)
+        let repaired = store.run(&words);
+        assert_eq!(repaired.status.code(), Some(1), "some are left for a person: {repaired:?}");
+        let results: BTreeMap<String, String> = json(&repaired)
             .as_array()
             .unwrap()
             .iter()

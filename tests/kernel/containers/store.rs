@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tortie::plugins::attach::{
-    Agent, AgentAbsent, AttachError, Attached, Leaving, Link, ProfileWish, Wanted, alias, attach, check,
-    detach, host_interface,
+    AgentAbsent, AgentClient, AttachError, AttachRequest, Attachment, DetachRequest, LinkSpec, ProfileChoice,
+    alias, attach, check, detach, host_interface,
 };
 use tortie_config::key::{EndpointKey, Key};
 use tortie_kernel::container::{self, Bandwidth, PortMapping, Rate, Transport};
@@ -25,7 +25,7 @@ const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd
 struct Host {
     dir: tempfile::TempDir,
     store: Arc<dyn Store>,
-    agent: Agent,
+    agent: AgentClient,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -34,7 +34,7 @@ impl Host {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let store = runtime.block_on(SqliteStore::open(&dir.path().join("store.db"), true)).unwrap();
-        let mut agent = Agent::new(dir.path().join("tortie.sock"), absent);
+        let mut agent = AgentClient::new(dir.path().join("tortie.sock"), absent);
         agent.missing = Duration::from_millis(300);
         Self { dir, store: Arc::new(store), agent, runtime }
     }
@@ -43,15 +43,15 @@ impl Host {
         self.dir.path().join("tortie.sock")
     }
 
-    fn attach(&self, wanted: &Wanted) -> Result<Attached, AttachError> {
+    fn attach(&self, wanted: &AttachRequest) -> Result<Attachment, AttachError> {
         self.runtime.block_on(attach(&*self.store, &self.agent, wanted))
     }
 
-    fn detach(&self, leaving: &Leaving) -> Result<(), AttachError> {
+    fn detach(&self, leaving: &DetachRequest) -> Result<(), AttachError> {
         self.runtime.block_on(detach(&*self.store, &self.agent, leaving))
     }
 
-    fn differences(&self, wanted: &Wanted) -> Vec<String> {
+    fn differences(&self, wanted: &AttachRequest) -> Vec<String> {
         let found = self.runtime.block_on(check(&*self.store, wanted)).unwrap();
         found.iter().map(ToString::to_string).collect()
     }
@@ -73,24 +73,24 @@ impl Host {
     }
 }
 
-fn wanted(pod: &Pod, id: &str, list: &[&str]) -> Wanted {
+fn wanted(pod: &Pod, id: &str, list: &[&str]) -> AttachRequest {
     let key = EndpointKey::Workload {
         host: "h1".to_owned(),
         orchestrator: "cni".to_owned(),
         workload: id.to_owned(),
         endpoint: "eth0".to_owned(),
     };
-    Wanted {
+    AttachRequest {
         key,
         netns: pod.path(),
         ifname: name("eth0"),
         host_ifname: host_interface("cali", id).unwrap(),
-        link: Link::Veth,
+        link: LinkSpec::Veth,
         mac: None,
         mtu: None,
         addrs: addrs(list),
         routes: None,
-        profile: ProfileWish::Create("net1".to_owned()),
+        profile: ProfileChoice::Create("net1".to_owned()),
         labels: [("app".to_owned(), "web".to_owned())].into(),
         instance: Some(id.to_owned()),
         ports: Vec::new(),
@@ -99,12 +99,12 @@ fn wanted(pod: &Pod, id: &str, list: &[&str]) -> Wanted {
     }
 }
 
-fn leaving(wanted: &Wanted) -> Leaving {
-    Leaving {
+fn leaving(wanted: &AttachRequest) -> DetachRequest {
+    DetachRequest {
         key: wanted.key.clone(),
         instance: wanted.instance.clone(),
         host_ifname: wanted.host_ifname.clone(),
-        own_link: wanted.link == Link::Veth,
+        own_link: wanted.link == LinkSpec::Veth,
         netns: Some(wanted.netns.clone()),
         ifname: wanted.ifname.clone(),
         ports_table: wanted.ports_table.clone(),
@@ -205,7 +205,7 @@ fn whatever_fails_leaves_nothing_behind() {
             ingress: Some(Rate { bits: 8_000_000, burst: None }),
             egress: Some(Rate { bits, burst: None }),
         };
-        let try_it = |what: &str, wanted: &Wanted, word: &str, later: bool| {
+        let try_it = |what: &str, wanted: &AttachRequest, word: &str, later: bool| {
             let error = host.attach(wanted).unwrap_err();
             assert!(error.to_string().contains(word), "{what}: {error}");
             assert_eq!(error.try_later(), later, "{what}: {error}");
@@ -219,21 +219,21 @@ fn whatever_fails_leaves_nothing_behind() {
         assert!(begin.elapsed() < Duration::from_secs(2));
         try_it(
             "no namespace",
-            &Wanted { netns: "/run/netns/nobody".into(), ..good.clone() },
+            &AttachRequest { netns: "/run/netns/nobody".into(), ..good.clone() },
             "does not exist",
             false,
         );
-        try_it("a port 0", &Wanted { ports: vec![port], ..good.clone() }, "1 to 65535", false);
-        try_it("no rate", &Wanted { bandwidth: limits(1), ..good.clone() }, "8 or more", false);
-        try_it("a small MTU", &Wanted { mtu: Some(1000), ..good.clone() }, "1280", false);
-        try_it("no address", &Wanted { addrs: vec![], ..good.clone() }, "no address", false);
-        let tag = ProfileWish::Create("not a tag".to_owned());
-        try_it("a profile's name", &Wanted { profile: tag, ..good.clone() }, "not a tag", false);
+        try_it("a port 0", &AttachRequest { ports: vec![port], ..good.clone() }, "1 to 65535", false);
+        try_it("no rate", &AttachRequest { bandwidth: limits(1), ..good.clone() }, "8 or more", false);
+        try_it("a small MTU", &AttachRequest { mtu: Some(1000), ..good.clone() }, "1280", false);
+        try_it("no address", &AttachRequest { addrs: vec![], ..good.clone() }, "no address", false);
+        let tag = ProfileChoice::Create("not a tag".to_owned());
+        try_it("a profile's name", &AttachRequest { profile: tag, ..good.clone() }, "not a tag", false);
         ip("route add blackhole 10.65.0.2/32");
         try_it("a taken address", &good, "10.65.0.2", false);
         ip("route del blackhole 10.65.0.2/32");
-        let existing = Link::Existing { host: name("tap0"), inside: None };
-        try_it("no tap", &Wanted { link: existing, ..good.clone() }, "tap0", false);
+        let existing = LinkSpec::Existing { host: name("tap0"), inside: None };
+        try_it("no tap", &AttachRequest { link: existing, ..good.clone() }, "tap0", false);
         host.put("/calico/v1/Ready", "false");
         try_it("frozen", &good, "frozen", true);
         host.put("/calico/v1/Ready", "true");
@@ -265,7 +265,7 @@ fn a_late_removal_leaves_the_next_instance_alone_and_a_killed_try_is_taken_over(
         first.instance = Some("first".to_owned());
         let attached = host.attach(&first).unwrap();
         assert!(attached.notes[0].contains("no agent here"), "{:?}", attached.notes);
-        let mut second = Wanted { netns: new.path(), addrs: addrs(&["10.65.0.3"]), ..first.clone() };
+        let mut second = AttachRequest { netns: new.path(), addrs: addrs(&["10.65.0.3"]), ..first.clone() };
         second.instance = Some("second".to_owned());
         second.ports_table = container::ports_table("tortie-ports", "second");
         let attached = host.attach(&second).unwrap();
@@ -343,7 +343,7 @@ fn a_tap_of_an_earlier_plugin_becomes_the_endpoint_and_is_left_to_it() {
         let (host, pod) = (Host::new(AgentAbsent::Continue), Pod::new());
         ip("tuntap add tap7 mode tap");
         let mut one = wanted(&pod, ID, &["10.65.0.2", "2001:db8:65::2"]);
-        one.link = Link::Existing { host: name("tap7"), inside: None };
+        one.link = LinkSpec::Existing { host: name("tap7"), inside: None };
         one.mac = Some("02:00:00:00:00:01".parse().unwrap());
         let attached = host.attach(&one).unwrap();
         assert_eq!((attached.mac, attached.gateways.len()), (one.mac, 2));

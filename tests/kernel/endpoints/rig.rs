@@ -94,7 +94,7 @@ impl EndpointRig {
             .map(|(name, w)| (key(name), w.clone().map(|w| Arc::new(EndpointPolicy::Workload(w)))))
             .collect();
         let allow = Rule { action: Action::Allow, ..Rule::default() };
-        let chain = Arc::new(Chain { rules: vec![allow], closed: None });
+        let chain = Arc::new(Chain { rules: vec![allow], fail_closed: None });
         let chains = [Direction::Inbound, Direction::Outbound]
             .into_iter()
             .filter(|_| self.serial == 0)

@@ -193,15 +193,15 @@ impl Rig {
 
     /// What `ipam check` says on a host where no interface has any address.
     pub(crate) fn findings(&self) -> Vec<String> {
-        use tortie_engine::ipam::{Space, check};
+        use tortie_engine::ipam::{Keyspace, check};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let options = tortie_store::StoreOptions { url: self.url.clone(), ..Default::default() };
-        let picture = runtime.block_on(async {
+        let ipam_state = runtime.block_on(async {
             let store = tortie_store::open(&options).await.unwrap();
-            check::Picture::load(&*store, &Space::Global).await.unwrap()
+            check::IpamState::load(&*store, &Keyspace::Global).await.unwrap()
         });
         let evidence = check::Evidence { host: Some("h1".into()), ..Default::default() };
-        check::findings(&picture, &evidence).into_iter().map(|found| format!("{found:?}")).collect()
+        check::findings(&ipam_state, &evidence).into_iter().map(|found| format!("{found:?}")).collect()
     }
 
     /// What the drivers remember, but for how often a dockerd came.

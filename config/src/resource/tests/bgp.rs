@@ -283,10 +283,11 @@ fn stations_are_addresses_with_ports() {
         {"address": "192.0.2.50:3", "policy": "both"}, {"address": "192.0.2.50:4", "policy": "loc"},
         {"address": "192.0.2.50:5", "policy": "all"}
     ]);
-    let told: Vec<_> = list.iter().map(|s| [s.policy.pre(), s.policy.post(), s.policy.loc()]).collect();
+    let distinguished: Vec<_> =
+        list.iter().map(|s| [s.policy.pre(), s.policy.post(), s.policy.loc()]).collect();
     let [yes, no] = [true, false];
     let all = [[yes, no, no], [yes, no, no], [no, yes, no], [yes, yes, no], [no, no, yes], [yes, yes, yes]];
-    assert_eq!(told, all);
+    assert_eq!(distinguished, all);
     assert_eq!(rewritten(key, value), again);
     assert_eq!(inside!(BmpStations, read(key, "[]")), []);
     for (bad, says) in [

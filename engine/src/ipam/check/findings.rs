@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use tortie_config::resource::{AffinityState, Attribute, Block, BlockAffinity};
 use tortie_net::Cidr;
 
-use super::{Evidence, Finding, Fix, Kind, Picture, Stored};
-use crate::ipam::keyspace::Space;
+use super::{Evidence, Finding, IpamState, Kind, Repair, StoredValue};
+use crate::ipam::keyspace::Keyspace;
 
 /// The handle with which Windows hosts keep addresses that they cannot use.
 const WINDOWS: &str = "windows-reserved-ipam-handle";
@@ -18,16 +18,16 @@ const TUNNEL: &str = "ipip-tunnel-addr-";
 
 /// What does not agree in a picture, with the evidence of one host; in the order of [`Kind`] and subject.
 #[must_use]
-pub fn findings(picture: &Picture, evidence: &Evidence) -> Vec<Finding> {
-    let mut check = Check { picture, evidence, users: users(picture, evidence), found: Vec::new() };
+pub fn findings(state: &IpamState, evidence: &Evidence) -> Vec<Finding> {
+    let mut check = ConsistencyCheck { state, evidence, users: users(state, evidence), found: Vec::new() };
     check.addresses();
     check.users();
     check.interfaces();
     check.blocks();
     check.handles();
     check.affinities();
-    for (key, why) in &picture.unreadable {
-        check.say(Kind::Unreadable, key, why.clone(), None);
+    for (key, why) in &state.unreadable {
+        check.add_finding(Kind::Unreadable, key, why.clone(), None);
     }
     check.found.sort_by(|a, b| (a.kind, &a.subject).cmp(&(b.kind, &b.subject)));
     check.found
@@ -40,16 +40,16 @@ struct Users {
     places: Vec<String>,
 }
 
-fn users(picture: &Picture, evidence: &Evidence) -> BTreeMap<IpAddr, Users> {
+fn users(state: &IpamState, evidence: &Evidence) -> BTreeMap<IpAddr, Users> {
     let mut users: BTreeMap<IpAddr, Users> = BTreeMap::new();
-    for endpoint in &picture.endpoints {
+    for endpoint in &state.endpoints {
         for net in endpoint.nets.iter().filter(|net| net.is_host()) {
             users.entry(net.addr()).or_default().endpoints.push(endpoint.key.clone());
         }
     }
     // A tunnel uses its address whoever allocated it: older writers left no handle, and a workload may have the same one.
-    for (host, addr) in &picture.tunnels {
-        if picture.pool_of(*addr).is_some() {
+    for (host, addr) in &state.tunnels {
+        if state.pool_of(*addr).is_some() {
             users.entry(*addr).or_default().endpoints.push(format!("the tunnel of {host}"));
         }
     }
@@ -59,28 +59,28 @@ fn users(picture: &Picture, evidence: &Evidence) -> BTreeMap<IpAddr, Users> {
     users
 }
 
-struct Check<'a> {
-    picture: &'a Picture,
+struct ConsistencyCheck<'a> {
+    state: &'a IpamState,
     evidence: &'a Evidence,
     users: BTreeMap<IpAddr, Users>,
     found: Vec<Finding>,
 }
 
-impl Check<'_> {
-    fn say(&mut self, kind: Kind, subject: &str, evidence: String, fix: Option<Fix>) {
+impl ConsistencyCheck<'_> {
+    fn add_finding(&mut self, kind: Kind, subject: &str, evidence: String, fix: Option<Repair>) {
         self.found.push(Finding { kind, subject: subject.to_owned(), evidence, fix });
     }
 
     /// Whether nothing but IPAM speaks of a host any more. A store that knows no host at all says nothing.
     fn is_gone(&self, host: &str) -> bool {
-        !self.picture.hosts.is_empty()
-            && !self.picture.hosts.contains(host)
-            && self.picture.endpoints.iter().all(|endpoint| endpoint.host != host)
+        !self.state.hosts.is_empty()
+            && !self.state.hosts.contains(host)
+            && self.state.endpoints.iter().all(|endpoint| endpoint.host != host)
             && self.evidence.host.as_deref() != Some(host)
     }
 
     fn addresses(&mut self) {
-        for (cidr, stored) in &self.picture.blocks {
+        for (cidr, stored) in &self.state.blocks {
             for (ordinal, attribute) in stored.value.allocated() {
                 if let Some(addr) = cidr.nth(ordinal.into())
                     && !self.users.contains_key(&addr)
@@ -92,11 +92,11 @@ impl Check<'_> {
     }
 
     /// An allocated address that no endpoint and no interface has.
-    fn unused(&mut self, addr: IpAddr, block: &Stored<Block>, attribute: &Attribute) {
+    fn unused(&mut self, addr: IpAddr, block: &StoredValue<Block>, attribute: &Attribute) {
         let handle = attribute.handle.as_deref();
         let tunnel_of = handle.and_then(|handle| handle.strip_prefix(TUNNEL));
-        let is_tunnel = tunnel_of.is_some_and(|host| self.picture.tunnels.get(host) == Some(&addr));
-        let is_dockers = self.picture.docker.get(&addr).is_some_and(|host| !self.is_gone(host));
+        let is_tunnel = tunnel_of.is_some_and(|host| self.state.tunnels.get(host) == Some(&addr));
+        let is_dockers = self.state.docker.get(&addr).is_some_and(|host| !self.is_gone(host));
         // What `tortie-ipam` keeps for a network on a host (on a bridge or on nothing, with or without containers), and what a
         // person keeps for whatever has no endpoint.
         let is_kept = matches!(attribute.get("type"), Some("gateway" | RESERVED))
@@ -129,25 +129,25 @@ impl Check<'_> {
             }
             None => (Kind::Unproven, format!("{holder}; no endpoint has it, and no host is recorded")),
         };
-        let fix = Fix::Release {
+        let fix = Repair::Release {
             addr,
             block: block.value.cidr(),
             handle: attribute.handle.clone(),
             attributes: attribute.secondary.clone().unwrap_or_default(),
             revision: block.revision,
         };
-        self.say(kind, &addr.to_string(), why, (kind == Kind::Leaked).then_some(fix));
+        self.add_finding(kind, &addr.to_string(), why, (kind == Kind::Leaked).then_some(fix));
     }
 
     /// Whether it was given out so lately that its endpoint may still be on the way.
     fn is_recent(&self, attribute: &Attribute) -> bool {
-        let (Some(since), Some(given)) = (self.evidence.since, attribute.get("timestamp")) else {
+        let (Some(since), Some(recorded)) = (self.evidence.since, attribute.get("timestamp")) else {
             return false;
         };
         // `2026-01-02T03:04:05Z`, or `2026-01-02 03:04:05.678 +0000 UTC` of Calico's writers: both UTC.
         let seconds =
             |text: &str| text.chars().take(19).map(|c| if c == ' ' { 'T' } else { c }).collect::<String>();
-        seconds(given) >= seconds(&since.to_string())
+        seconds(recorded) >= seconds(&since.to_string())
     }
 
     fn users(&mut self) {
@@ -156,25 +156,26 @@ impl Check<'_> {
             for (what, list) in [("endpoints", &users.endpoints), ("interfaces", &users.places)] {
                 if list.len() > 1 {
                     let text = format!("{} {what} have it: {}", list.len(), list.join(", "));
-                    self.say(Kind::Duplicate, &subject, text, None);
+                    self.add_finding(Kind::Duplicate, &subject, text, None);
                 }
             }
-            let Some(pool) = self.picture.pool_of(addr).filter(|pool| pool.ipam) else { continue };
+            let Some(pool) = self.state.pool_of(addr).filter(|pool| pool.ipam) else { continue };
             let pool = pool.cidr;
-            let block = self.picture.block_of(addr);
+            let block = self.state.block_of(addr);
             let held = block.and_then(|block| {
                 let ordinal = u32::try_from(block.value.cidr().ordinal(addr)?).ok()?;
                 block.value.allocation(ordinal)
             });
-            let known =
-                Space::blocks_around(&Cidr::host(addr)).into_iter().any(|cidr| self.unreadable(&cidr));
+            let known = Keyspace::blocks_overlapping(&Cidr::host(addr))
+                .into_iter()
+                .any(|cidr| self.unreadable(&cidr));
             if let Some(user) = users.endpoints.first().or(users.places.first())
                 && held.is_none()
                 && !known
             {
                 let text =
                     format!("{user} has it, of pool {pool}, and it is not allocated: another one may get it");
-                self.say(Kind::Unaccounted, &subject, text, None);
+                self.add_finding(Kind::Unaccounted, &subject, text, None);
             }
         }
     }
@@ -188,7 +189,7 @@ impl Check<'_> {
                 && !interfaces.contains(&endpoint.interface)
         };
         let lost: Vec<(String, String)> = self
-            .picture
+            .state
             .endpoints
             .iter()
             .filter(lost)
@@ -205,23 +206,23 @@ impl Check<'_> {
             })
             .collect();
         for (key, text) in lost {
-            self.say(Kind::NoInterface, &key, text, None);
+            self.add_finding(Kind::NoInterface, &key, text, None);
         }
     }
 
     /// Whether the block exists and cannot be read: nothing can be said of it.
     fn unreadable(&self, block: &Cidr) -> bool {
-        let key = Space::Global.block(block);
-        self.picture.unreadable.iter().any(|(unreadable, _)| *unreadable == key)
+        let key = Keyspace::Global.block(block);
+        self.state.unreadable.iter().any(|(unreadable, _)| *unreadable == key)
     }
 
     fn blocks(&mut self) {
         let mut outer: Option<Cidr> = None;
-        for (cidr, stored) in &self.picture.blocks {
+        for (cidr, stored) in &self.state.blocks {
             match outer.filter(|outer| outer.covers(cidr)) {
                 Some(outer) => {
                     let text = format!("it lies in block {outer}: their addresses may be given out twice");
-                    self.say(Kind::Duplicate, &cidr.to_string(), text, None);
+                    self.add_finding(Kind::Duplicate, &cidr.to_string(), text, None);
                 }
                 None => outer = Some(*cidr),
             }
@@ -229,26 +230,26 @@ impl Check<'_> {
             match block.affinity() {
                 BlockAffinity::None if block.is_empty() => {
                     let text = "nobody owns it and nobody uses it".to_owned();
-                    self.say(
+                    self.add_finding(
                         Kind::Ownerless,
                         &cidr.to_string(),
                         text,
-                        Some(Fix::Disown { block: *cidr, owner: None }),
+                        Some(Repair::ClearOwner { block: *cidr, owner: None }),
                     );
                 }
                 BlockAffinity::Host(owner) if self.is_gone(owner) => {
                     let text = format!("its owner {owner} is no host any more");
-                    let fix = Fix::Disown { block: *cidr, owner: Some(owner.clone()) };
-                    self.say(Kind::Ownerless, &cidr.to_string(), text, Some(fix));
+                    let fix = Repair::ClearOwner { block: *cidr, owner: Some(owner.clone()) };
+                    self.add_finding(Kind::Ownerless, &cidr.to_string(), text, Some(fix));
                 }
                 BlockAffinity::Host(owner)
-                    if !self.picture.affinities.contains_key(&(owner.clone(), *cidr)) =>
+                    if !self.state.affinities.contains_key(&(owner.clone(), *cidr)) =>
                 {
                     let text = format!(
                         "block {cidr} names {owner}, which has no affinity to it: nobody announces it"
                     );
-                    let fix = Fix::Affinity { host: owner.clone(), block: *cidr };
-                    self.say(Kind::Affinity, &format!("{owner} {cidr}"), text, Some(fix));
+                    let fix = Repair::Affinity { host: owner.clone(), block: *cidr };
+                    self.add_finding(Kind::Affinity, &format!("{owner} {cidr}"), text, Some(fix));
                 }
                 _ => {}
             }
@@ -257,7 +258,7 @@ impl Check<'_> {
 
     fn handles(&mut self) {
         let mut held: BTreeMap<&str, BTreeMap<Cidr, u32>> = BTreeMap::new();
-        for (cidr, stored) in &self.picture.blocks {
+        for (cidr, stored) in &self.state.blocks {
             for (_, attribute) in stored.value.allocated() {
                 if let Some(handle) = &attribute.handle {
                     *held.entry(handle).or_default().entry(*cidr).or_default() += 1;
@@ -265,11 +266,11 @@ impl Check<'_> {
             }
         }
         let ids: BTreeSet<&str> =
-            held.keys().copied().chain(self.picture.handles.keys().map(String::as_str)).collect();
+            held.keys().copied().chain(self.state.handles.keys().map(String::as_str)).collect();
         let none = BTreeMap::new();
         for id in ids {
             let has = held.get(id).unwrap_or(&none);
-            let says = self.picture.handles.get(id).map_or(&none, |stored| &stored.value.blocks);
+            let says = self.state.handles.get(id).map_or(&none, |stored| &stored.value.blocks);
             if has == says || says.keys().any(|block| self.unreadable(block)) {
                 continue;
             }
@@ -282,15 +283,15 @@ impl Check<'_> {
                 .map(|block| format!("{} in {block}, which has {}", count(says, block), count(has, block)))
                 .collect();
             let text = format!("it counts {}", list.join("; "));
-            let fix = Fix::Handle { handle: id.to_owned(), blocks: blocks.into_iter().collect() };
-            self.say(Kind::Handle, id, text, Some(fix));
+            let fix = Repair::Handle { handle: id.to_owned(), blocks: blocks.into_iter().collect() };
+            self.add_finding(Kind::Handle, id, text, Some(fix));
         }
     }
 
     fn affinities(&mut self) {
-        for ((host, cidr), stored) in &self.picture.affinities {
+        for ((host, cidr), stored) in &self.state.affinities {
             let state = stored.value.state;
-            let text = match self.picture.blocks.get(cidr).map(|block| block.value.affinity()) {
+            let text = match self.state.blocks.get(cidr).map(|block| block.value.affinity()) {
                 None if self.unreadable(cidr) => continue,
                 None => format!("{host} has an affinity to block {cidr}, which does not exist"),
                 Some(BlockAffinity::Host(owner)) if owner == host => match state {
@@ -307,8 +308,8 @@ impl Check<'_> {
                     format!("{host} has an affinity to block {cidr}, which nobody owns")
                 }
             };
-            let fix = Fix::Affinity { host: host.clone(), block: *cidr };
-            self.say(Kind::Affinity, &format!("{host} {cidr}"), text, Some(fix));
+            let fix = Repair::Affinity { host: host.clone(), block: *cidr };
+            self.add_finding(Kind::Affinity, &format!("{host} {cidr}"), text, Some(fix));
         }
     }
 }

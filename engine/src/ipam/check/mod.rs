@@ -1,6 +1,6 @@
 //! What does not agree in IPAM, with the evidence, and what mends it.
 //!
-//! What it does: compares blocks, handles, affinities and endpoints of one [`Picture`] of the store with each other and
+//! What it does: compares blocks, handles, affinities and endpoints of one [`IpamState`] of the store with each other and
 //! with what a host really holds ([`Evidence`], which the caller gathers). What it does not: look at a kernel, keep time,
 //! or write; [`super::Ipam::release_from_check`] mends, by compare-and-set, what is still as it was found.
 
@@ -16,8 +16,8 @@ use serde_json::{Map, Value};
 use tortie_net::Cidr;
 
 pub use findings::{RESERVED, findings};
-pub(super) use repair::mend;
-pub use state::{Endpoint, Picture, Stored};
+pub(super) use repair::repair;
+pub use state::{Endpoint, IpamState, StoredValue};
 
 /// What a look at one host brought.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Evidence {
     /// The host that was looked at; none: the store alone speaks, and no address is called leaked unless its host is gone.
     pub host: Option<String>,
     /// The addresses that interfaces of the host and of its namespaces have.
-    pub seen: Vec<Seen>,
+    pub seen: Vec<AddressInUse>,
     /// The interfaces of the host; none: they were not looked at.
     pub interfaces: Option<BTreeSet<String>>,
     /// What could not be looked at, such as a namespace without the right to enter it. While there is anything, no address
@@ -37,7 +37,7 @@ pub struct Evidence {
 
 /// One address on one interface.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Seen {
+pub struct AddressInUse {
     /// The address.
     pub addr: IpAddr,
     /// Where, for people: `eth0 in /run/netns/x`.
@@ -98,13 +98,13 @@ pub struct Finding {
     pub evidence: String,
     /// What mends it; none: a person has to decide.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub fix: Option<Fix>,
+    pub fix: Option<Repair>,
 }
 
 /// What mends a finding, if all is still as it was found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "do")]
-pub enum Fix {
+pub enum Repair {
     /// Release an address that is still allocated with the same handle and attributes.
     Release {
         /// The address.
@@ -133,7 +133,7 @@ pub enum Fix {
         block: Cidr,
     },
     /// Take the owner from a block and delete it when it is empty.
-    Disown {
+    ClearOwner {
         /// The block.
         block: Cidr,
         /// The owner that is no host any more; none: it has none.
@@ -144,13 +144,13 @@ pub enum Fix {
 /// What became of a finding that was to be mended.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Mended {
+pub enum RepairOutcome {
     /// Done.
     Done,
     /// It is not as it was found any more: nothing was written.
     Changed,
     /// A person has to decide.
-    ByHand,
+    NeedsPerson,
     /// It failed.
     Failed(String),
 }

@@ -8,12 +8,12 @@ use tortie_config::key::{DockerItem, EndpointKey, Key, Scope, prefix};
 use tortie_config::resource::{Affinity, Block, Handle, IpamConfig, Pool, ValueError};
 use tortie_net::Cidr;
 
-use crate::ipam::keyspace::{Place, Space};
+use crate::ipam::keyspace::{Keyspace, Place};
 use tortie_store::{KeyValue, Snapshot, Store, StoreError};
 
 /// A value and the revision of its last write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored<T> {
+pub struct StoredValue<T> {
     /// The value.
     pub value: T,
     /// The revision.
@@ -37,19 +37,19 @@ pub struct Endpoint {
 
 /// All of IPAM at one revision.
 #[derive(Debug, Clone, Default)]
-pub struct Picture {
+pub struct IpamState {
     /// The revision.
     pub revision: u64,
     /// Pools.
-    pub pools: BTreeMap<Cidr, Stored<Pool>>,
+    pub pools: BTreeMap<Cidr, StoredValue<Pool>>,
     /// The configuration.
     pub config: IpamConfig,
     /// Blocks.
-    pub blocks: BTreeMap<Cidr, Stored<Block>>,
+    pub blocks: BTreeMap<Cidr, StoredValue<Block>>,
     /// Handles.
-    pub handles: BTreeMap<String, Stored<Handle>>,
+    pub handles: BTreeMap<String, StoredValue<Handle>>,
     /// Affinities by host and block.
-    pub affinities: BTreeMap<(String, Cidr), Stored<Affinity>>,
+    pub affinities: BTreeMap<(String, Cidr), StoredValue<Affinity>>,
     /// The workload endpoints of all hosts (of the global space only: local addresses have no endpoints).
     pub endpoints: Vec<Endpoint>,
     /// The hosts' tunnel addresses.
@@ -62,12 +62,12 @@ pub struct Picture {
     pub unreadable: Vec<(String, String)>,
 }
 
-impl Picture {
-    /// What has to be listed for a picture of `space`.
+impl IpamState {
+    /// What has to be listed for a picture of `keyspace`.
     #[must_use]
-    pub fn prefixes(space: &Space) -> Vec<String> {
-        let mut prefixes = space.everything();
-        if *space == Space::Global {
+    pub fn prefixes(keyspace: &Keyspace) -> Vec<String> {
+        let mut prefixes = keyspace.root_prefixes();
+        if *keyspace == Keyspace::Global {
             let hosts = format!("{}host/", prefix::V1);
             prefixes.extend([
                 hosts,
@@ -80,7 +80,7 @@ impl Picture {
     }
 
     /// What has to be listed, besides its blocks, for a picture of one host in the global space: of what
-    /// [`Picture::prefixes`] names, what may speak for an address that this host has given out. Docker's drivers remember
+    /// [`IpamState::prefixes`] names, what may speak for an address that this host has given out. Docker's drivers remember
     /// addresses that are on no interface.
     #[must_use]
     pub fn prefixes_of(host: &str) -> Vec<String> {
@@ -97,35 +97,35 @@ impl Picture {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn load(store: &dyn Store, space: &Space) -> Result<Self, StoreError> {
-        Ok(Self::of(space, &store.list(&Self::prefixes(space)).await?))
+    pub async fn load(store: &dyn Store, keyspace: &Keyspace) -> Result<Self, StoreError> {
+        Ok(Self::of(keyspace, &store.list(&Self::prefixes(keyspace)).await?))
     }
 
-    /// Reads a listing of [`Picture::prefixes`].
+    /// Reads a listing of [`IpamState::prefixes`].
     #[must_use]
-    pub fn of(space: &Space, snapshot: &Snapshot) -> Self {
-        let mut picture = Self { revision: snapshot.revision, ..Self::default() };
+    pub fn of(keyspace: &Keyspace, snapshot: &Snapshot) -> Self {
+        let mut state = Self { revision: snapshot.revision, ..Self::default() };
         let mut old = Vec::new();
         for entry in &snapshot.entries {
-            match space.place(&entry.key) {
-                Some(Place::OldHandle(id)) => old.push((id, entry)),
-                Some(place) => picture.take(place, entry),
-                None if *space == Space::Global => picture.take_other(entry),
+            match keyspace.place(&entry.key) {
+                Some(Place::LegacyHandle(id)) => old.push((id, entry)),
+                Some(place) => state.take(place, entry),
+                None if *keyspace == Keyspace::Global => state.take_other(entry),
                 None => {}
             }
         }
         for (id, entry) in old {
             match Handle::parse(&id, &entry.value) {
                 Ok(handle) => {
-                    picture
+                    state
                         .handles
                         .entry(id)
-                        .or_insert(Stored { value: handle, revision: entry.mod_revision });
+                        .or_insert(StoredValue { value: handle, revision: entry.mod_revision });
                 }
-                Err(error) => picture.unreadable.push((entry.key.clone(), error.to_string())),
+                Err(error) => state.unreadable.push((entry.key.clone(), error.to_string())),
             }
         }
-        picture
+        state
     }
 
     fn take(&mut self, place: Place, entry: &KeyValue) {
@@ -133,14 +133,14 @@ impl Picture {
         let bytes = &entry.value;
         let taken: Result<(), ValueError> = match place {
             Place::Pool(cidr) => Pool::parse(cidr, bytes)
-                .map(|value| drop(self.pools.insert(cidr, Stored { value, revision }))),
+                .map(|value| drop(self.pools.insert(cidr, StoredValue { value, revision }))),
             Place::Config => IpamConfig::parse(bytes).map(|config| self.config = config),
             Place::Block(cidr) => Block::parse(cidr, bytes)
-                .map(|value| drop(self.blocks.insert(cidr, Stored { value, revision }))),
-            Place::Handle(id) | Place::OldHandle(id) => Handle::parse(&id, bytes)
-                .map(|value| drop(self.handles.insert(id, Stored { value, revision }))),
+                .map(|value| drop(self.blocks.insert(cidr, StoredValue { value, revision }))),
+            Place::Handle(id) | Place::LegacyHandle(id) => Handle::parse(&id, bytes)
+                .map(|value| drop(self.handles.insert(id, StoredValue { value, revision }))),
             Place::Affinity { host, block } => Affinity::parse(bytes)
-                .map(|value| drop(self.affinities.insert((host, block), Stored { value, revision }))),
+                .map(|value| drop(self.affinities.insert((host, block), StoredValue { value, revision }))),
         };
         if let Err(error) = taken {
             self.unreadable.push((entry.key.clone(), error.to_string()));
@@ -179,7 +179,7 @@ impl Picture {
                 }
             }
             key if entry.key.starts_with(prefix::IPAM) => {
-                let why = format!("a key of IPAM is written {}", key.newest());
+                let why = format!("a key of IPAM is written {}", key.canonical());
                 self.unreadable.push((entry.key.clone(), why));
             }
             key => self.hosts.extend(key.host().map(str::to_owned)),
@@ -188,8 +188,8 @@ impl Picture {
 
     /// The block that an address lies in.
     #[must_use]
-    pub fn block_of(&self, addr: IpAddr) -> Option<&Stored<Block>> {
-        Space::blocks_around(&Cidr::host(addr)).iter().find_map(|cidr| self.blocks.get(cidr))
+    pub fn block_of(&self, addr: IpAddr) -> Option<&StoredValue<Block>> {
+        Keyspace::blocks_overlapping(&Cidr::host(addr)).iter().find_map(|cidr| self.blocks.get(cidr))
     }
 
     /// The most specific pool that an address lies in.

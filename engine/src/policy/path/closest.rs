@@ -14,13 +14,13 @@ use crate::policy::types::{ChainId, End, EndpointPolicy, Rule, Ruleset, SetId, S
 use crate::policy::verdict::{Decider, Packet, Verdict};
 
 /// The most changes that are named.
-const NAMED: usize = 3;
+const SUGGESTIONS_MAX: usize = 3;
 /// The most that are tried: each costs a walk.
-const TRIED: usize = 24;
+const CANDIDATES_MAX: usize = 24;
 
 /// One end of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Which {
+pub enum Side {
     /// Where it comes from.
     Source,
     /// Where it goes.
@@ -31,9 +31,9 @@ pub enum Which {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fix {
     /// The rule's selector or tag would have to select the endpoint at this end.
-    Select(Which, SetId),
+    Select(Side, SetId),
     /// A negated selector or tag of the rule selects the endpoint at this end.
-    Deselect(Which, SetId),
+    Deselect(Side, SetId),
     /// This field of the rule, as the data model names it, would have to hold for the packet.
     Widen(&'static str),
     /// The rule denies.
@@ -79,7 +79,7 @@ pub fn closest(node: &Node<'_>, flow: &Flow, path: &Path) -> Vec<Change> {
         };
         for (at, rule) in rules.rules.iter().enumerate().take(before) {
             if matches!(rule.action, Action::Allow | Action::NextTier)
-                && let [fix] = misses(node.ruleset, rule, packet).as_slice()
+                && let [fix] = missing_matches(node.ruleset, rule, packet).as_slice()
             {
                 found.push(Change { chain: (*chain).clone(), rule: Some(at), fix: fix.clone() });
             }
@@ -87,11 +87,11 @@ pub fn closest(node: &Node<'_>, flow: &Flow, path: &Path) -> Vec<Change> {
     }
     // The ones that were asked last are nearest to what decided.
     found.reverse();
-    found.truncate(TRIED);
+    found.truncate(CANDIDATES_MAX);
     found.extend(last(node.ruleset, &decision.by, &asked));
-    let thin = thin(node.ruleset, flow, path);
-    found.retain(|change| passes(node, &thin, flow, change));
-    found.truncate(NAMED);
+    let prune = prune(node.ruleset, flow, path);
+    found.retain(|change| passes(node, &prune, flow, change));
+    found.truncate(SUGGESTIONS_MAX);
     found
 }
 
@@ -132,8 +132,8 @@ fn until<'a>(chains: impl Iterator<Item = &'a ChainId>, by: &Decider) -> Vec<&'a
 fn last(ruleset: &Ruleset, by: &Decider, asked: &[&ChainId]) -> Option<Change> {
     match by {
         Decider::Rule(chain, at) => {
-            let closed = ruleset.chains.get(chain).is_some_and(|chain| chain.closed.is_some());
-            let (rule, fix) = if closed { (None, Fix::Write) } else { (Some(*at), Fix::Remove) };
+            let fail_closed = ruleset.chains.get(chain).is_some_and(|chain| chain.fail_closed.is_some());
+            let (rule, fix) = if fail_closed { (None, Fix::Write) } else { (Some(*at), Fix::Remove) };
             Some(Change { chain: chain.clone(), rule, fix })
         }
         Decider::EndOfTier(_) | Decider::EndOfProfiles => {
@@ -144,7 +144,7 @@ fn last(ruleset: &Ruleset, by: &Decider, asked: &[&ChainId]) -> Option<Change> {
 }
 
 /// What of a rule does not hold for a packet. A rule for the other family is none that could be bent: no fix, or two.
-fn misses(ruleset: &Ruleset, rule: &Rule, packet: &Packet) -> Vec<Fix> {
+fn missing_matches(ruleset: &Ruleset, rule: &Rule, packet: &Packet) -> Vec<Fix> {
     if !rule.is_for(IpFamily::of(packet.src)) {
         return Vec::new();
     }
@@ -166,15 +166,15 @@ fn misses(ruleset: &Ruleset, rule: &Rule, packet: &Packet) -> Vec<Fix> {
     let ports = packet.ports.map_or([None, None], |(src, dst)| [Some(src), Some(dst)]);
     let [src, dst] = ports;
     let names = ["src_net", "!src_net", "src_ports", "!src_ports"];
-    end(ruleset, Which::Source, &rule.src, packet.src, src, names, &mut out);
+    end(ruleset, Side::Source, &rule.src, packet.src, src, names, &mut out);
     let names = ["dst_net", "!dst_net", "dst_ports", "!dst_ports"];
-    end(ruleset, Which::Destination, &rule.dst, packet.dst, dst, names, &mut out);
+    end(ruleset, Side::Destination, &rule.dst, packet.dst, dst, names, &mut out);
     out
 }
 
 fn end(
     ruleset: &Ruleset,
-    which: Which,
+    which: Side,
     end: &End,
     addr: std::net::IpAddr,
     port: Option<u16>,
@@ -202,7 +202,7 @@ fn end(
 }
 
 /// The ruleset with no other members of sets than the addresses of the packet: what it takes to walk again.
-fn thin(ruleset: &Ruleset, flow: &Flow, path: &Path) -> Ruleset {
+fn prune(ruleset: &Ruleset, flow: &Flow, path: &Path) -> Ruleset {
     let addrs = [flow.packet.src, flow.packet.dst, path.packet.src, path.packet.dst];
     let of = |set: &SetId| {
         let mut members = rustc_hash::FxHashSet::default();
@@ -218,8 +218,8 @@ fn thin(ruleset: &Ruleset, flow: &Flow, path: &Path) -> Ruleset {
 }
 
 /// Whether the packet passes with this change.
-fn passes(node: &Node<'_>, thin: &Ruleset, flow: &Flow, change: &Change) -> bool {
-    let Some(chain) = thin.chains.get(&change.chain) else { return false };
+fn passes(node: &Node<'_>, prune: &Ruleset, flow: &Flow, change: &Change) -> bool {
+    let Some(chain) = prune.chains.get(&change.chain) else { return false };
     let mut chain = (**chain).clone();
     match (&change.fix, change.rule.and_then(|at| chain.rules.get_mut(at))) {
         (Fix::Remove, Some(_)) => {
@@ -228,24 +228,24 @@ fn passes(node: &Node<'_>, thin: &Ruleset, flow: &Flow, change: &Change) -> bool
             }
         }
         (Fix::Write | Fix::Add, _) => {
-            chain.closed = None;
+            chain.fail_closed = None;
             chain.rules.retain(|_| change.fix == Fix::Add);
             chain.rules.push(Rule::default());
         }
-        (fix, Some(rule)) => bend(rule, fix),
+        (fix, Some(rule)) => apply_change(rule, fix),
         (_, None) => return false,
     }
-    let mut ruleset = thin.clone();
+    let mut ruleset = prune.clone();
     ruleset.chains.insert(change.chain.clone(), Arc::new(chain));
     Node { ruleset: &ruleset, ..*node }.path(flow).verdict == Verdict::Allow
 }
 
 /// Takes the match out that does not hold: for this packet the same as one that holds.
-fn bend(rule: &mut Rule, fix: &Fix) {
-    fn of(rule: &mut Rule, which: Which) -> &mut End {
+fn apply_change(rule: &mut Rule, fix: &Fix) {
+    fn of(rule: &mut Rule, which: Side) -> &mut End {
         match which {
-            Which::Source => &mut rule.src,
-            Which::Destination => &mut rule.dst,
+            Side::Source => &mut rule.src,
+            Side::Destination => &mut rule.dst,
         }
     }
     match fix {
@@ -256,7 +256,7 @@ fn bend(rule: &mut Rule, fix: &Fix) {
         Fix::Widen("icmp_type") => rule.icmp = None,
         Fix::Widen("!icmp_type") => rule.not_icmp = None,
         Fix::Widen(field) => {
-            let which = if field.contains("src") { Which::Source } else { Which::Destination };
+            let which = if field.contains("src") { Side::Source } else { Side::Destination };
             let end = of(rule, which);
             match (field.starts_with('!'), field.ends_with("net")) {
                 (false, true) => end.nets.clear(),

@@ -64,7 +64,7 @@ impl Prepared<'_> {
     /// The same as [`Node::path`]. It costs the rules that the packet meets.
     #[must_use]
     pub fn path(&self, flow: &Flow) -> Path {
-        let mut walk = Walk {
+        let mut evaluation = PathEvaluation {
             node: self.node,
             workloads: &self.workloads,
             floating: &self.floating,
@@ -74,14 +74,14 @@ impl Prepared<'_> {
             steps: Vec::new(),
         };
         let end = match &flow.from {
-            Place::Interface(name) => walk.incoming(name),
-            Place::Host => walk.outgoing(),
+            Place::Interface(name) => evaluation.incoming(name),
+            Place::Host => evaluation.outgoing(),
         };
         Path {
             verdict: if end.is_continue() { Verdict::Allow } else { Verdict::Deny },
-            packet: walk.packet,
-            untracked: walk.state.is_none(),
-            steps: walk.steps,
+            packet: evaluation.packet,
+            untracked: evaluation.state.is_none(),
+            steps: evaluation.steps,
         }
     }
 }
@@ -104,9 +104,9 @@ fn workloads(ruleset: &Ruleset) -> OfInterface<'_> {
 }
 
 /// `Break`: it was dropped.
-type Passed = ControlFlow<()>;
+type StageResult = ControlFlow<()>;
 
-struct Walk<'a> {
+struct PathEvaluation<'a> {
     node: Node<'a>,
     workloads: &'a OfInterface<'a>,
     floating: &'a Floating,
@@ -118,8 +118,8 @@ struct Walk<'a> {
     steps: Vec<Step>,
 }
 
-impl<'a> Walk<'a> {
-    fn incoming(&mut self, by: &str) -> Passed {
+impl<'a> PathEvaluation<'a> {
+    fn incoming(&mut self, by: &str) -> StageResult {
         self.arrive(by)?;
         self.dnat();
         match self.route()? {
@@ -127,12 +127,12 @@ impl<'a> Walk<'a> {
             Place::Interface(out) => {
                 self.forward(by, &out)?;
                 self.snat(&out);
-                Passed::Continue(())
+                StageResult::Continue(())
             }
         }
     }
 
-    fn outgoing(&mut self) -> Passed {
+    fn outgoing(&mut self) -> StageResult {
         let first = interface(self.route()?);
         self.untracked(&first, Direction::Outbound)?;
         // A new destination may lie elsewhere; policy sees it, but the interface that the packet began to leave by.
@@ -144,11 +144,11 @@ impl<'a> Walk<'a> {
             self.arrive(LOOPBACK)?;
             self.input(LOOPBACK)?;
         }
-        Passed::Continue(())
+        StageResult::Continue(())
     }
 
     /// Before and after connection tracking, by the interface that it comes by.
-    fn arrive(&mut self, by: &str) -> Passed {
+    fn arrive(&mut self, by: &str) -> StageResult {
         if self.is_workload(by) {
             return self.source(by);
         }
@@ -156,7 +156,7 @@ impl<'a> Walk<'a> {
         self.pre_dnat(by)
     }
 
-    fn source(&mut self, by: &str) -> Passed {
+    fn source(&mut self, by: &str) -> StageResult {
         if self.is_left_alone() {
             return self.drop(Stage::Source, None, Reason::NoIpv6);
         }
@@ -180,16 +180,16 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn untracked(&mut self, at: &str, direction: Direction) -> Passed {
+    fn untracked(&mut self, at: &str, direction: Direction) -> StageResult {
         let Some((key, host)) = self.host(at).filter(|_| !self.is_left_alone()) else {
-            return Passed::Continue(());
+            return StageResult::Continue(());
         };
         let chains = match direction {
             Direction::Inbound => &host.untracked_inbound,
             Direction::Outbound => &host.untracked_outbound,
         };
         if chains.is_empty() {
-            return Passed::Continue(());
+            return StageResult::Continue(());
         }
         if self.is_discovery() {
             return self.pass(Stage::Untracked, Some(key), Reason::Neighbour);
@@ -206,13 +206,13 @@ impl<'a> Walk<'a> {
         self.step(Stage::Untracked, Some(key), decision.verdict, Reason::Policy(decision))
     }
 
-    fn pre_dnat(&mut self, by: &str) -> Passed {
+    fn pre_dnat(&mut self, by: &str) -> StageResult {
         let established = matches!(self.state, Some(State::Established { .. }));
         if established || self.early || self.is_left_alone() {
-            return Passed::Continue(());
+            return StageResult::Continue(());
         }
         let Some((key, host)) = self.host(by).filter(|(_, host)| !host.pre_dnat.is_empty()) else {
-            return Passed::Continue(());
+            return StageResult::Continue(());
         };
         if self.is_discovery() {
             return self.pass(Stage::PreDnat, Some(key), Reason::Neighbour);
@@ -280,7 +280,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn input(&mut self, by: &str) -> Passed {
+    fn input(&mut self, by: &str) -> StageResult {
         let workload = self.is_workload(by);
         let tunnelled = self.packet.protocol == IPIP && self.packet.src.is_ipv4();
         if self.early {
@@ -300,10 +300,10 @@ impl<'a> Walk<'a> {
         } else {
             self.host_policy(by, Direction::Inbound)?;
         }
-        if workload { self.default_action() } else { Passed::Continue(()) }
+        if workload { self.default_action() } else { StageResult::Continue(()) }
     }
 
-    fn default_action(&mut self) -> Passed {
+    fn default_action(&mut self) -> StageResult {
         let action = self.node.globals.to_host;
         if matches!(self.state, Some(State::Established { .. })) {
             self.pass(Stage::ToHost, None, Reason::Established)
@@ -316,7 +316,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn forward(&mut self, by: &str, out: &str) -> Passed {
+    fn forward(&mut self, by: &str, out: &str) -> StageResult {
         let (from, to) = (self.is_workload(by), self.is_workload(out));
         if from {
             self.sender(by)?;
@@ -328,13 +328,13 @@ impl<'a> Walk<'a> {
         if to {
             self.receiver(out)
         } else if from {
-            Passed::Continue(())
+            StageResult::Continue(())
         } else {
             self.host_policy(out, Direction::Outbound)
         }
     }
 
-    fn output(&mut self, out: &str) -> Passed {
+    fn output(&mut self, out: &str) -> StageResult {
         let Packet { src, dst, protocol, .. } = self.packet;
         let known = |hosts: &std::collections::BTreeSet<std::net::Ipv4Addr>| {
             hosts.iter().any(|host| IpAddr::V4(*host) == dst)
@@ -358,14 +358,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn sender(&mut self, by: &str) -> Passed {
+    fn sender(&mut self, by: &str) -> StageResult {
         match self.workloads.get(by).copied() {
             Some((key, workload)) => self.workload(Stage::FromWorkload, key, workload, &workload.outbound),
             None => self.drop(Stage::FromWorkload, None, Reason::UnknownInterface),
         }
     }
 
-    fn receiver(&mut self, out: &str) -> Passed {
+    fn receiver(&mut self, out: &str) -> StageResult {
         if self.is_left_alone() {
             return self.drop(Stage::ToWorkload, None, Reason::NoIpv6);
         }
@@ -375,7 +375,13 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn workload(&mut self, stage: Stage, key: &EndpointKey, of: &WorkloadPolicy, stages: &Stages) -> Passed {
+    fn workload(
+        &mut self,
+        stage: Stage,
+        key: &EndpointKey,
+        of: &WorkloadPolicy,
+        stages: &Stages,
+    ) -> StageResult {
         if of.active {
             self.stages(stage, key, stages, None)
         } else {
@@ -383,7 +389,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn host_policy(&mut self, at: &str, direction: Direction) -> Passed {
+    fn host_policy(&mut self, at: &str, direction: Direction) -> StageResult {
         let (stage, of): (_, fn(&HostPolicy) -> &Stages) = match direction {
             Direction::Inbound => (Stage::HostInbound, |host| &host.inbound),
             Direction::Outbound => (Stage::HostOutbound, |host| &host.outbound),
@@ -398,7 +404,13 @@ impl<'a> Walk<'a> {
     }
 
     /// What an endpoint's packets pass; `failsafe` is the direction of the ports that stay open.
-    fn stages(&mut self, at: Stage, key: &EndpointKey, of: &Stages, failsafe: Option<Direction>) -> Passed {
+    fn stages(
+        &mut self,
+        at: Stage,
+        key: &EndpointKey,
+        of: &Stages,
+        failsafe: Option<Direction>,
+    ) -> StageResult {
         if matches!(self.state, Some(State::Established { .. })) {
             self.pass(at, Some(key), Reason::Established)
         } else if self.state == Some(State::Invalid) && self.node.globals.drop_invalid {
@@ -467,11 +479,11 @@ impl<'a> Walk<'a> {
         self.host(at).filter(|_| self.is_discovery())
     }
 
-    fn pass(&mut self, stage: Stage, endpoint: Option<&EndpointKey>, reason: Reason) -> Passed {
+    fn pass(&mut self, stage: Stage, endpoint: Option<&EndpointKey>, reason: Reason) -> StageResult {
         self.step(stage, endpoint, Some(Verdict::Allow), reason)
     }
 
-    fn drop(&mut self, stage: Stage, endpoint: Option<&EndpointKey>, reason: Reason) -> Passed {
+    fn drop(&mut self, stage: Stage, endpoint: Option<&EndpointKey>, reason: Reason) -> StageResult {
         self.step(stage, endpoint, Some(Verdict::Deny), reason)
     }
 
@@ -481,9 +493,9 @@ impl<'a> Walk<'a> {
         endpoint: Option<&EndpointKey>,
         verdict: Option<Verdict>,
         reason: Reason,
-    ) -> Passed {
+    ) -> StageResult {
         self.steps.push(Step { stage, endpoint: endpoint.cloned(), verdict, reason });
-        if verdict == Some(Verdict::Deny) { Passed::Break(()) } else { Passed::Continue(()) }
+        if verdict == Some(Verdict::Deny) { StageResult::Break(()) } else { StageResult::Continue(()) }
     }
 }
 

@@ -24,7 +24,7 @@ mod trace_tests;
 mod translation_tests;
 mod types;
 
-pub use closest::{Change, Fix, Which, closest};
+pub use closest::{Change, Fix, Side, closest};
 pub use eval::{Node, Prepared};
-pub use trace::{Excerpt, Half, OUTSIDE, Party, Probe, Trace, Unseen, trace};
+pub use trace::{Excerpt, HostPath, NotEvaluated, OUTSIDE, Party, ProbePacket, Trace, trace};
 pub use types::{Flow, Path, Place, Reason, Routes, Stage, State, Step};

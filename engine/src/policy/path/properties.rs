@@ -279,7 +279,7 @@ proptest! {
     }
 
     #[test]
-    fn packets_that_no_rule_tells_apart_fare_alike(e in endpoints(), p in policies(), flow in flow(), port in 3000_u16..3700) {
+    fn packets_that_no_rule_distinguishes_fare_alike(e in endpoints(), p in policies(), flow in flow(), port in 3000_u16..3700) {
         // No rule and no failsafe names these ports, and none tells these two addresses apart.
         let host = host(&[&e, &p]);
         let mut one = flow;

@@ -336,8 +336,8 @@ fn what_comes_from_a_workload_to_its_host_passes_policy_first_then_the_action() 
         let key = RETURN.0;
         let open = Host::new(&[W1, OPEN, (key, action)]);
         assert_eq!(open.new_says("cali1", packet), "allow FromWorkload w1: profile open 0");
-        let closed = with(&[W1, OPEN, (key, action)], &[policy("none", r#"{"selector":"all()"}"#)]);
-        assert_eq!(closed.new_says("cali1", packet), r#"deny FromWorkload w1: EndOfTier("default")"#);
+        let fail_closed = with(&[W1, OPEN, (key, action)], &[policy("none", r#"{"selector":"all()"}"#)]);
+        assert_eq!(fail_closed.new_says("cali1", packet), r#"deny FromWorkload w1: EndOfTier("default")"#);
     }
     // Policy of a host endpoint is not asked: it came by a workload's interface.
     let host = Host::new(&[W1, OPEN, RETURN, ETH0]);
@@ -487,7 +487,7 @@ fn without_ipv6_support_workloads_have_none_and_hosts_are_left_alone() {
 }
 
 #[test]
-fn what_is_logged_on_the_way_is_told_in_order() {
+fn log_actions_are_reported_in_order() {
     let log = |name: &str, selector: &str| {
         policy(
             name,

@@ -83,7 +83,7 @@ fn is_called(key: &EndpointKey, resource: &Resource, name: &str) -> bool {
 
 /// What is sent: the first packet of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Probe {
+pub struct ProbePacket {
     /// The IP protocol's number.
     pub protocol: u8,
     /// Source and destination port, for protocols that have them.
@@ -94,7 +94,7 @@ pub struct Probe {
 
 /// What one host does with the packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Half {
+pub struct HostPath {
     /// The host.
     pub host: String,
     /// The packet that tunnels the one asked about, from host to host.
@@ -115,16 +115,16 @@ pub struct Trace {
     /// The packet as it is sent.
     pub packet: Packet,
     /// The hosts that the store knows of, in the order of the way. All are asked, even when the first one drops.
-    pub halves: Vec<Half>,
+    pub host_paths: Vec<HostPath>,
     /// Whether every one of them lets it pass.
     pub verdict: Verdict,
     /// What may make a difference and was not looked at.
-    pub unseen: Vec<Unseen>,
+    pub not_evaluated: Vec<NotEvaluated>,
 }
 
 /// What a trace did not look at.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Unseen {
+pub enum NotEvaluated {
     /// The kernels: connections that are there already, routes, rules of other programs, sockets.
     Kernel,
     /// The own settings of another host: global ones and defaults were taken.
@@ -137,7 +137,7 @@ pub enum Unseen {
     Outside(IpAddr),
 }
 
-impl fmt::Display for Unseen {
+impl fmt::Display for NotEvaluated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kernel => f.write_str(
@@ -149,7 +149,7 @@ impl fmt::Display for Unseen {
             Self::HostEndpoint(key) => {
                 write!(
                     f,
-                    "whether the packet passes the interface of host endpoint {key}, which the store does not tell"
+                    "whether the packet passes the interface of host endpoint {key}, which the store does not record"
                 )
             }
             Self::Tunnel(pool) => {
@@ -164,7 +164,7 @@ impl fmt::Display for Unseen {
 }
 
 /// Where a party is.
-struct Located {
+struct AddressLocation {
     host: Option<String>,
     addr: IpAddr,
     /// The interface of a workload; a host has none.
@@ -189,7 +189,7 @@ impl Excerpt {
             match party {
                 Party::Endpoint(key) => _ = hosts.insert(key.host()),
                 Party::Host(name) => _ = hosts.insert(name),
-                Party::Addr(addr) => hosts.extend(model.hosts_at(*addr).map(|(name, _)| name)),
+                Party::Addr(addr) => hosts.extend(model.hosts_by_address(*addr).map(|(name, _)| name)),
             }
             addrs.extend(own);
         }
@@ -243,7 +243,7 @@ impl Excerpt {
     ///
     /// # Errors
     /// As there.
-    pub fn trace(&self, from: &Party, to: &Party, probe: Probe) -> Result<Trace, String> {
+    pub fn trace(&self, from: &Party, to: &Party, probe: ProbePacket) -> Result<Trace, String> {
         follow(&self.0, from, to, probe)
     }
 }
@@ -263,12 +263,12 @@ fn interface(resource: &Resource) -> Option<&str> {
 ///
 /// # Errors
 /// When a party has no address, the two have none in common, or neither is in the store.
-pub fn trace(model: &Model, from: &Party, to: &Party, probe: Probe) -> Result<Trace, String> {
+pub fn trace(model: &Model, from: &Party, to: &Party, probe: ProbePacket) -> Result<Trace, String> {
     Excerpt::of(model, from, to)?.trace(from, to, probe)
 }
 
 /// The same with all that a model holds.
-pub(super) fn follow(model: &Model, from: &Party, to: &Party, probe: Probe) -> Result<Trace, String> {
+pub(super) fn follow(model: &Model, from: &Party, to: &Party, probe: ProbePacket) -> Result<Trace, String> {
     let (sources, targets) = (addresses(model, from)?, addresses(model, to)?);
     let pair = sources.iter().find_map(|src| {
         let dst = targets.iter().find(|dst| dst.is_ipv4() == src.is_ipv4())?;
@@ -276,51 +276,59 @@ pub(super) fn follow(model: &Model, from: &Party, to: &Party, probe: Probe) -> R
     });
     let (src, dst) = pair.ok_or("the two have no address of one family")?;
     let (from, to) = (locate(model, from, src), locate(model, to, dst));
-    let Probe { protocol, ports, icmp } = probe;
+    let ProbePacket { protocol, ports, icmp } = probe;
     let packet = Packet { src, dst, protocol, ports, icmp };
-    let mut unseen = BTreeSet::from([Unseen::Kernel]);
-    unseen.extend(
-        [&from, &to].into_iter().filter(|end| end.host.is_none()).map(|end| Unseen::Outside(end.addr)),
+    let mut not_evaluated = BTreeSet::from([NotEvaluated::Kernel]);
+    not_evaluated.extend(
+        [&from, &to].into_iter().filter(|end| end.host.is_none()).map(|end| NotEvaluated::Outside(end.addr)),
     );
-    let mut halves = Vec::new();
-    let entry = |end: &Located| end.interface.clone().map_or(Place::Host, Place::Interface);
+    let mut host_paths = Vec::new();
+    let entry = |end: &AddressLocation| end.interface.clone().map_or(Place::Host, Place::Interface);
     match (&from.host, &to.host) {
         (None, None) => return Err(format!("neither {src} nor {dst} is known to the store")),
         (Some(host), Some(same)) if host == same => {
-            halves.push(World::of(model, host, &mut unseen).half(packet, entry(&from), false));
+            host_paths.push(HostState::of(model, host, &mut not_evaluated).half(packet, entry(&from), false));
         }
-        (Some(sender), None) => {
-            halves.push(World::of(model, sender, &mut unseen).half(packet, entry(&from), false))
-        }
+        (Some(sender), None) => host_paths.push(HostState::of(model, sender, &mut not_evaluated).half(
+            packet,
+            entry(&from),
+            false,
+        )),
         (None, Some(receiver)) => {
-            halves.push(World::of(model, receiver, &mut unseen).half(packet, outside(), false));
+            host_paths.push(HostState::of(model, receiver, &mut not_evaluated).half(
+                packet,
+                outside(),
+                false,
+            ));
         }
         (Some(sender), Some(receiver)) => {
-            let (sender, receiver) =
-                (World::of(model, sender, &mut unseen), World::of(model, receiver, &mut unseen));
+            let (sender, receiver) = (
+                HostState::of(model, sender, &mut not_evaluated),
+                HostState::of(model, receiver, &mut not_evaluated),
+            );
             let half = sender.half(packet, entry(&from), false);
             let mut arrives = half.path.packet;
             if half.path.steps.iter().any(|step| step.reason == Reason::Masquerade) {
                 arrives.src = sender.addr(src).unwrap_or(src);
             }
-            halves.push(half);
+            host_paths.push(half);
             let outer = if to.interface.is_some() {
-                outer(model, &sender, &receiver, dst, &mut unseen)
+                outer(model, &sender, &receiver, dst, &mut not_evaluated)
             } else {
                 None
             };
             if let Some(outer) = outer {
-                halves.push(sender.half(outer, Place::Host, true));
-                halves.push(receiver.half(outer, outside(), true));
-                halves.push(receiver.half(arrives, Place::Interface(TUNNEL.into()), false));
+                host_paths.push(sender.half(outer, Place::Host, true));
+                host_paths.push(receiver.half(outer, outside(), true));
+                host_paths.push(receiver.half(arrives, Place::Interface(TUNNEL.into()), false));
             } else {
-                halves.push(receiver.half(arrives, outside(), false));
+                host_paths.push(receiver.half(arrives, outside(), false));
             }
         }
     }
-    let denied = halves.iter().any(|half| half.path.verdict == Verdict::Deny);
+    let denied = host_paths.iter().any(|half| half.path.verdict == Verdict::Deny);
     let verdict = if denied { Verdict::Deny } else { Verdict::Allow };
-    Ok(Trace { packet, halves, verdict, unseen: unseen.into_iter().collect() })
+    Ok(Trace { packet, host_paths, verdict, not_evaluated: not_evaluated.into_iter().collect() })
 }
 
 fn outside() -> Place {
@@ -330,15 +338,15 @@ fn outside() -> Place {
 /// The packet between two hosts that tunnels one to an address of a pool with IPIP.
 fn outer(
     model: &Model,
-    sender: &World,
-    receiver: &World,
+    sender: &HostState,
+    receiver: &HostState,
     dst: IpAddr,
-    unseen: &mut BTreeSet<Unseen>,
+    not_evaluated: &mut BTreeSet<NotEvaluated>,
 ) -> Option<Packet> {
     let pools = model.pools().filter(|pool| pool.key.contains(dst));
     let pool = pools.max_by_key(|pool| pool.key.len())?;
     if pool.value.ipip.as_ref()?.mode == IpipMode::CrossSubnet {
-        unseen.insert(Unseen::Tunnel(*pool.key));
+        not_evaluated.insert(NotEvaluated::Tunnel(*pool.key));
         return None;
     }
     let (src, dst) = (sender.addr(dst)?, receiver.addr(dst)?);
@@ -369,8 +377,8 @@ fn addresses(model: &Model, party: &Party) -> Result<Vec<IpAddr>, String> {
     if found.is_empty() { Err(format!("{name} has no address")) } else { Ok(found) }
 }
 
-fn locate(model: &Model, party: &Party, addr: IpAddr) -> Located {
-    let at = |host: &str, interface: Option<&str>| Located {
+fn locate(model: &Model, party: &Party, addr: IpAddr) -> AddressLocation {
+    let at = |host: &str, interface: Option<&str>| AddressLocation {
         host: Some(host.to_owned()),
         addr,
         interface: interface.map(Into::into),
@@ -388,7 +396,7 @@ fn locate(model: &Model, party: &Party, addr: IpAddr) -> Located {
         }
         Party::Addr(_) => {}
     }
-    if let Some((name, _)) = model.hosts_at(addr).next() {
+    if let Some((name, _)) = model.hosts_by_address(addr).next() {
         return at(name, None);
     }
     let has = |resource: &Resource| match resource {
@@ -400,11 +408,14 @@ fn locate(model: &Model, party: &Party, addr: IpAddr) -> Located {
         _ => false,
     };
     let found = model.endpoint_resources().find(|(_, resource)| has(resource));
-    found.map_or_else(|| Located { host: None, addr, interface: None }, |(key, resource)| of(key, resource))
+    found.map_or_else(
+        || AddressLocation { host: None, addr, interface: None },
+        |(key, resource)| of(key, resource),
+    )
 }
 
 /// A host as the store knows it.
-struct World {
+struct HostState {
     host: String,
     addrs: Vec<IpAddr>,
     ruleset: Arc<Ruleset>,
@@ -413,12 +424,12 @@ struct World {
     routes: Routes,
 }
 
-impl World {
-    fn of(model: &Model, host: &str, unseen: &mut BTreeSet<Unseen>) -> Self {
+impl HostState {
+    fn of(model: &Model, host: &str, not_evaluated: &mut BTreeSet<NotEvaluated>) -> Self {
         let mut ruleset = Ruleset::default();
         Engine::of_host(model, host).1.apply(&mut ruleset);
         if host != model.node() {
-            unseen.insert(Unseen::Settings(host.to_owned()));
+            not_evaluated.insert(NotEvaluated::Settings(host.to_owned()));
         }
         let addrs: Vec<IpAddr> = model.host(host).map(|host| host.addrs().collect()).unwrap_or_default();
         let mut routes = Routes::of_workloads(&ruleset);
@@ -433,7 +444,7 @@ impl World {
             if endpoint.addrs.iter().any(|addr| addrs.contains(addr)) {
                 hosts.entry(OUTSIDE.into()).or_insert_with(|| key.clone());
             } else {
-                unseen.insert(Unseen::HostEndpoint(key.clone()));
+                not_evaluated.insert(NotEvaluated::HostEndpoint(key.clone()));
             }
         }
         let globals = Globals::of_host(model, host);
@@ -445,12 +456,12 @@ impl World {
         self.addrs.iter().copied().find(|addr| addr.is_ipv4() == like.is_ipv4())
     }
 
-    fn half(&self, packet: Packet, from: Place, outer: bool) -> Half {
+    fn half(&self, packet: Packet, from: Place, outer: bool) -> HostPath {
         let Self { ruleset, globals, hosts, routes, .. } = self;
         let node = Node { ruleset, globals, hosts, routes };
         let flow = Flow { packet, from, state: State::New };
         let path = node.path(&flow);
         let closest = closest(&node, &flow, &path);
-        Half { closest, host: self.host.clone(), outer, flow, path, ruleset: Arc::clone(ruleset) }
+        HostPath { closest, host: self.host.clone(), outer, flow, path, ruleset: Arc::clone(ruleset) }
     }
 }

@@ -38,22 +38,29 @@ fn party(model: &Model, name: &str) -> Party {
 }
 
 fn web_to(model: &Model, to: &str, port: u16) -> Trace {
-    let probe = Probe { protocol: 6, ports: Some((40_000, port)), icmp: None };
+    let probe = ProbePacket { protocol: 6, ports: Some((40_000, port)), icmp: None };
     let (from, to) = (party(model, "default.web"), party(model, to));
     let found = trace(model, &from, &to, probe).unwrap();
     // What is left out of the model has no part in it.
     let whole = follow(model, &from, &to, probe).unwrap();
-    assert_eq!((found.packet, found.verdict, &found.unseen), (whole.packet, whole.verdict, &whole.unseen));
+    assert_eq!(
+        (found.packet, found.verdict, &found.not_evaluated),
+        (whole.packet, whole.verdict, &whole.not_evaluated)
+    );
     let ways = |trace: &Trace| -> Vec<_> {
-        trace.halves.iter().map(|half| (half.host.clone(), half.path.clone(), half.closest.clone())).collect()
+        trace
+            .host_paths
+            .iter()
+            .map(|half| (half.host.clone(), half.path.clone(), half.closest.clone()))
+            .collect()
     };
     assert_eq!(ways(&found), ways(&whole));
     found
 }
 
 /// Host by host: what it says and who decided.
-fn told(trace: &Trace) -> Vec<String> {
-    let half = |half: &Half| {
+fn observed(trace: &Trace) -> Vec<String> {
+    let half = |half: &HostPath| {
         let by = match half.path.decider() {
             Some(Decider::Rule(chain, at)) => format!("{} {at}", chain.source),
             Some(other) => format!("{other:?}"),
@@ -61,7 +68,7 @@ fn told(trace: &Trace) -> Vec<String> {
         };
         format!("{}{} {:?}: {by}", half.host, if half.outer { " outer" } else { "" }, half.path.verdict)
     };
-    trace.halves.iter().map(half).collect()
+    trace.host_paths.iter().map(half).collect()
 }
 
 #[test]
@@ -69,8 +76,8 @@ fn the_sender_s_host_asks_its_outbound_rules_and_the_receiver_s_its_inbound_ones
     let open = store(&[]);
     let trace = web_to(&open, "default.db", 5432);
     assert_eq!(trace.verdict, Verdict::Allow);
-    assert_eq!(told(&trace), ["h1 Allow: profile open 0", "h2 Allow: profile open 0"]);
-    assert_eq!(trace.unseen, [Unseen::Kernel, Unseen::Settings("h2".into())]);
+    assert_eq!(observed(&trace), ["h1 Allow: profile open 0", "h2 Allow: profile open 0"]);
+    assert_eq!(trace.not_evaluated, [NotEvaluated::Kernel, NotEvaluated::Settings("h2".into())]);
     assert_eq!((trace.packet.src, trace.packet.dst), (addr("10.0.0.1"), addr("10.0.1.1")), "what both have");
 
     let ingress = store(&[(
@@ -79,18 +86,18 @@ fn the_sender_s_host_asks_its_outbound_rules_and_the_receiver_s_its_inbound_ones
     )]);
     let trace = web_to(&ingress, "default.db", 5432);
     assert_eq!(trace.verdict, Verdict::Deny);
-    assert_eq!(told(&trace), ["h1 Allow: profile open 0", r#"h2 Deny: EndOfTier("default")"#]);
+    assert_eq!(observed(&trace), ["h1 Allow: profile open 0", r#"h2 Deny: EndOfTier("default")"#]);
 
     let egress = store(&[(
         POLICY,
         r#"{"selector":"role == 'web'","outbound_rules":[{"protocol":"tcp","dst_ports":[80]}]}"#,
     )]);
-    assert_eq!(told(&web_to(&egress, "default.db", 81))[0], r#"h1 Deny: EndOfTier("default")"#);
+    assert_eq!(observed(&web_to(&egress, "default.db", 81))[0], r#"h1 Deny: EndOfTier("default")"#);
     assert_eq!(web_to(&egress, "default.db", 80).verdict, Verdict::Allow);
 }
 
 #[test]
-fn the_store_of_any_host_tells_the_same() {
+fn the_store_of_any_host_gives_the_same_answer() {
     let entries: Vec<(&str, &str)> =
         [STORE, &[(POLICY, r#"{"selector":"role == 'db'","inbound_rules":[{"action":"deny"}]}"#)]].concat();
     let mut other = Model::new("h9");
@@ -98,62 +105,65 @@ fn the_store_of_any_host_tells_the_same() {
         other.apply(&tortie_store::fixtures::put(at as u64 + 1, key, value));
     }
     let (here, there) = (web_to(&model(&entries), "default.db", 80), web_to(&other, "default.db", 80));
-    assert_eq!(here.halves, there.halves);
-    assert!(there.unseen.contains(&Unseen::Settings("h1".into())));
+    assert_eq!(here.host_paths, there.host_paths);
+    assert!(there.not_evaluated.contains(&NotEvaluated::Settings("h1".into())));
 }
 
 #[test]
 fn a_floating_address_leads_to_its_endpoint_and_the_world_is_not_looked_at() {
     let open = store(&[(POOL, r#"{"cidr":"10.0.0.0/16","masquerade":true}"#)]);
     let trace = web_to(&open, "203.0.113.1", 80);
-    assert_eq!((trace.halves.len(), trace.halves[1].path.packet.dst), (2, addr("10.0.1.1")));
+    assert_eq!((trace.host_paths.len(), trace.host_paths[1].path.packet.dst), (2, addr("10.0.1.1")));
     // It is in no pool: the sender's host put its own address there.
-    assert_eq!(trace.halves[1].path.packet.src, addr("192.0.2.1"));
+    assert_eq!(trace.host_paths[1].path.packet.src, addr("192.0.2.1"));
     let trace = web_to(&open, "198.51.100.7", 80);
-    assert_eq!(told(&trace), ["h1 Allow: profile open 0"]);
-    assert!(trace.unseen.contains(&Unseen::Outside(addr("198.51.100.7"))));
-    assert_eq!(trace.halves[0].path.steps.last().unwrap().reason, Reason::Masquerade);
+    assert_eq!(observed(&trace), ["h1 Allow: profile open 0"]);
+    assert!(trace.not_evaluated.contains(&NotEvaluated::Outside(addr("198.51.100.7"))));
+    assert_eq!(trace.host_paths[0].path.steps.last().unwrap().reason, Reason::Masquerade);
 }
 
 #[test]
-fn a_host_endpoint_counts_where_the_store_tells_that_the_packet_passes_it() {
+fn a_host_endpoint_counts_where_the_store_says_that_the_packet_passes_it() {
     let raw = (POLICY, r#"{"selector":"has(host)","untracked":true,"inbound_rules":[{"action":"deny"}]}"#);
     let known = store(&[UPLINK, raw]);
-    assert_eq!(told(&web_to(&known, "default.db", 80))[1], "h2 Deny: policy p 0");
+    assert_eq!(observed(&web_to(&known, "default.db", 80))[1], "h2 Deny: policy p 0");
     let named = (UPLINK.0, r#"{"name":"eth0","labels":{"host":"yes"}}"#);
     let unknown = web_to(&store(&[named, raw]), "default.db", 80);
     assert_eq!(unknown.verdict, Verdict::Allow);
     assert!(
-        unknown.unseen.iter().any(|what| matches!(what, Unseen::HostEndpoint(key) if key.host() == "h2"))
+        unknown
+            .not_evaluated
+            .iter()
+            .any(|what| matches!(what, NotEvaluated::HostEndpoint(key) if key.host() == "h2"))
     );
     // To the host itself its own policy counts.
     let host = store(&[UPLINK, ("/calico/v1/policy/profile/p/rules", "{}")]);
-    assert_eq!(told(&web_to(&host, "h2", 80))[1], "h2 Deny: EndOfProfiles");
+    assert_eq!(observed(&web_to(&host, "h2", 80))[1], "h2 Deny: EndOfProfiles");
     assert_eq!(web_to(&host, "h2", 22).verdict, Verdict::Allow);
 }
 
 #[test]
 fn a_pool_with_a_tunnel_is_followed_outside_and_inside() {
     let pool = (POOL, r#"{"cidr":"10.0.0.0/16","ipip":"tunl0","ipip_mode":"always"}"#);
-    let closed = web_to(&store(&[pool, UPLINK]), "default.db", 80);
+    let fail_closed = web_to(&store(&[pool, UPLINK]), "default.db", 80);
     let expected = [
         "h1 Allow: profile open 0",
         "h1 outer Allow: NoEndpoint",
         "h2 outer Deny: EndOfProfiles",
         "h2 Allow: profile open 0",
     ];
-    assert_eq!(told(&closed), expected, "a host endpoint keeps the tunnel out");
+    assert_eq!(observed(&fail_closed), expected, "a host endpoint keeps the tunnel out");
     let open = web_to(&store(&[pool, UPLINK, ("/calico/v1/config/IpInIpEnabled", "true")]), "default.db", 80);
     assert_eq!(open.verdict, Verdict::Allow);
     let cross = (POOL, r#"{"cidr":"10.0.0.0/16","ipip":"tunl0","ipip_mode":"cross-subnet"}"#);
     let cross = web_to(&store(&[cross]), "default.db", 80);
-    assert_eq!(cross.halves.len(), 2);
-    assert!(cross.unseen.contains(&Unseen::Tunnel("10.0.0.0/16".parse().unwrap())));
+    assert_eq!(cross.host_paths.len(), 2);
+    assert!(cross.not_evaluated.contains(&NotEvaluated::Tunnel("10.0.0.0/16".parse().unwrap())));
 }
 
 /// What is closest, host by host, as `fix chain rule`.
 fn closest_of(trace: &Trace) -> Vec<String> {
-    let changes = trace.halves.iter().flat_map(|half| &half.closest);
+    let changes = trace.host_paths.iter().flat_map(|half| &half.closest);
     changes.map(|change| format!("{:?} {} {:?}", change.fix, change.chain, change.rule)).collect()
 }
 
@@ -244,8 +254,8 @@ fn both_on_one_host_are_one_way() {
         r#"{"state":"inactive","name":"cali7","ipv4_nets":["10.0.0.7/32"],"profile_ids":["open"]}"#,
     );
     let trace = web_to(&store(&[near]), "10.0.0.7", 80);
-    assert_eq!(told(&trace), ["h1 Deny: Inactive"]);
-    assert_eq!(trace.unseen, [Unseen::Kernel]);
+    assert_eq!(observed(&trace), ["h1 Deny: Inactive"]);
+    assert_eq!(trace.not_evaluated, [NotEvaluated::Kernel]);
 }
 
 #[test]
@@ -260,7 +270,7 @@ fn names_that_fit_nobody_or_several_are_refused() {
     assert_eq!(party(&model, "h2"), Party::Host("h2".into()));
     assert!(Party::find(&model, "eth0").unwrap_err().contains("2 endpoints are called eth0"));
     assert!(Party::find(&model, "nobody").unwrap_err().contains("no endpoint"));
-    let probe = Probe { protocol: 1, ports: None, icmp: Some((8, 0)) };
+    let probe = ProbePacket { protocol: 1, ports: None, icmp: Some((8, 0)) };
     let ends =
         |from: &str, to: &str| trace(&model, &party(&model, from), &party(&model, to), probe).unwrap_err();
     assert!(ends("198.51.100.1", "198.51.100.2").contains("neither"));

@@ -14,8 +14,8 @@ use tortie_net::Cidr;
 
 use crate::nft::interpret::{self, Conn};
 use tortie_engine::policy::{
-    Chain, ChainId, Closed, Direction, End, EndpointPolicy, Globals, HostInterfaces, HostPolicy, LogPrefix,
-    Packet, Rule, Ruleset, RulesetDelta, SetChange, SetId, Source, Stages, Tier, WorkloadPolicy,
+    Chain, ChainId, Direction, End, EndpointPolicy, FailClosed, Globals, HostInterfaces, HostPolicy,
+    LogPrefix, Packet, Rule, Ruleset, RulesetDelta, SetChange, SetId, Source, Stages, Tier, WorkloadPolicy,
 };
 
 const SETS: [&str; 4] = ["a == '1'", "has(b)", "c != '2'", "all()"];
@@ -172,11 +172,11 @@ pub(super) fn rule() -> impl Strategy<Value = Rule> {
 }
 
 pub(super) fn chain() -> impl Strategy<Value = Chain> {
-    let closed = select(vec![Closed::Missing, Closed::Unreadable]).prop_map(|why| Chain {
+    let fail_closed = select(vec![FailClosed::Missing, FailClosed::Unreadable]).prop_map(|why| Chain {
         rules: vec![Rule { action: Action::Deny, ..Rule::default() }],
-        closed: Some(why),
+        fail_closed: Some(why),
     });
-    prop_oneof![12 => vec(rule(), 0..5).prop_map(|rules| Chain { rules, closed: None }), 1 => closed]
+    prop_oneof![12 => vec(rule(), 0..5).prop_map(|rules| Chain { rules, fail_closed: None }), 1 => fail_closed]
 }
 
 fn stages(direction: Direction) -> impl Strategy<Value = Stages> {

@@ -10,7 +10,7 @@ use tortie_net::Cidr;
 use super::super::ir::{Field, Log, Match, Rule, Side, Statement};
 use super::node::{Denied, Draft, Frame, Node, Usage, family};
 use super::ranges::{merged, merged_ports};
-use tortie_engine::policy::{self, ChainId, Closed, End, Source};
+use tortie_engine::policy::{self, ChainId, End, FailClosed, Source};
 
 /// The chain of a policy's or profile's rules. One that nobody knows lets everything on, as policy does.
 pub(super) fn draft(id: &ChainId, usage: Usage, frame: &Frame<'_>) -> Draft {
@@ -45,10 +45,10 @@ pub(super) fn draft(id: &ChainId, usage: Usage, frame: &Frame<'_>) -> Draft {
                 prefix: format!("{}: ", prefix.as_str()).into(),
                 group: frame.options.log_group,
             });
-            let comment = match chain.closed {
+            let comment = match chain.fail_closed {
                 None => format!("{} rule {at}", id.source),
-                Some(Closed::Missing) => format!("{} is missing: denied", id.source),
-                Some(Closed::Unreadable) => format!("{} cannot be read: denied", id.source),
+                Some(FailClosed::Missing) => format!("{} is missing: denied", id.source),
+                Some(FailClosed::Unreadable) => format!("{} cannot be read: denied", id.source),
             };
             draft.push(Rule {
                 matches,

@@ -8,7 +8,9 @@ use std::sync::LazyLock;
 
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use tortie_config::digest::{base64, sha256};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use sha2::{Digest as _, Sha256};
 
 /// The page.
 pub const PAGE: &str = include_str!("index.html");
@@ -47,7 +49,7 @@ pub fn with_answers(answers: &serde_json::Map<String, serde_json::Value>) -> Str
 
 /// `'sha256-...'` of a text (CSP Level 3, 2.3.1).
 fn source_of(text: &str) -> String {
-    format!("'sha256-{}'", base64(&sha256(text.as_bytes())))
+    format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)))
 }
 
 /// The text of the one element of this name.

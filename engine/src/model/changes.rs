@@ -7,9 +7,9 @@ use tortie_store::Revision;
 
 /// Which aspects of the model differ from before. Nothing set: nothing that anybody computes from changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Dirty {
+pub struct ModelChanges {
     /// The sessions of this host.
-    pub peers: DirtyPeers,
+    pub peers: ChangedPeers,
     /// What this host may originate besides its endpoints' addresses: own affinities, own blocks, pools.
     pub originated: bool,
     /// Endpoints of this host: those among [`touched`](Self::touched).
@@ -37,14 +37,14 @@ pub struct Dirty {
     /// IPAM's configuration.
     pub ipam: bool,
     /// The list of unreadable values.
-    pub problems: bool,
+    pub invalid_keys: bool,
     /// Every key that was written or deleted, in the order of the changes.
-    pub touched: Vec<Touched>,
+    pub touched: Vec<ChangedKey>,
 }
 
 /// Which sessions may differ.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DirtyPeers {
+pub struct ChangedPeers {
     /// Any of them: something changed that all sessions depend on.
     pub all: bool,
     /// Those with one of these addresses, old or new.
@@ -53,7 +53,7 @@ pub struct DirtyPeers {
     pub hints: bool,
 }
 
-impl DirtyPeers {
+impl ChangedPeers {
     /// Whether any session may differ.
     #[must_use]
     pub fn any(&self) -> bool {
@@ -63,7 +63,7 @@ impl DirtyPeers {
 
 /// A key that was written or deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Touched {
+pub struct ChangedKey {
     /// The full key, as stored.
     pub key: String,
     /// The revision of the write or of the deletion (for a relist: the revision of the list).
@@ -72,12 +72,12 @@ pub struct Touched {
     pub deleted: bool,
 }
 
-impl Dirty {
+impl ModelChanges {
     /// Everything, for a first computation.
     #[must_use]
     pub fn everything() -> Self {
         Self {
-            peers: DirtyPeers { all: true, addrs: BTreeSet::new(), hints: true },
+            peers: ChangedPeers { all: true, addrs: BTreeSet::new(), hints: true },
             originated: true,
             own_endpoints: true,
             affinities: true,
@@ -91,7 +91,7 @@ impl Dirty {
             settings: true,
             ready: true,
             ipam: true,
-            problems: true,
+            invalid_keys: true,
             touched: Vec::new(),
         }
     }
@@ -114,7 +114,7 @@ impl Dirty {
             || self.settings
             || self.ready
             || self.ipam
-            || self.problems)
+            || self.invalid_keys)
     }
 
     /// Adds what `later` touched.
@@ -135,7 +135,7 @@ impl Dirty {
         self.settings |= later.settings;
         self.ready |= later.ready;
         self.ipam |= later.ipam;
-        self.problems |= later.problems;
+        self.invalid_keys |= later.invalid_keys;
         self.touched.extend(later.touched);
     }
 }
