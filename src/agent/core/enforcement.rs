@@ -361,7 +361,7 @@ fn subject(delta: &RulesetDelta) -> String {
 }
 
 fn rules(chain: &Chain) -> String {
-    match chain.closed {
+    match chain.fail_closed {
         Some(closed) => closed.to_string(),
         None => format!("{} rules", chain.rules.len()),
     }
