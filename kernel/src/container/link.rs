@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, ParseableParametrized};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope};
-use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage,
-};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage};
 use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteLwEnCapType, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use tortie_config::resource::MacAddr;
@@ -95,7 +93,7 @@ impl Net {
         let doing = || format!("interface {name} cannot be read");
         let mut found = None;
         let answer = self.0.dump(
-            |buf, seq| message::write(buf, NLM_F_ACK, seq, RouteNetlinkMessage::GetLink(named(name))),
+            |buf, seq| message::write(buf, NLM_F_ACK, seq, RouteNetlinkMessage::GetLink(link::named(name))),
             |message| found = decode(message).or(found.take()),
         );
         match answer.map_err(|error| PlumbError::io(doing(), error))? {
@@ -190,12 +188,8 @@ impl Net {
         let doing = format!("the pair {} and {} cannot be made", spec.host, spec.peer);
         let mut peer = end_of_pair(spec.peer.as_str(), spec.peer_mac, spec.mtu);
         peer.attributes.extend(spec.namespace.map(|namespace| LinkAttribute::NetNsFd(namespace.raw())));
-        let mut pair = end_of_pair(spec.host.as_str(), spec.host_mac, spec.mtu);
-        pair.attributes.push(LinkAttribute::LinkInfo(vec![
-            LinkInfo::Kind(InfoKind::Veth),
-            LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
-        ]));
-        self.send(&doing, NLM_F_CREATE | NLM_F_EXCL, &RouteNetlinkMessage::NewLink(pair))
+        let pair = end_of_pair(spec.host.as_str(), spec.host_mac, spec.mtu);
+        self.send(&doing, NLM_F_CREATE | NLM_F_EXCL, &link::veth(pair, peer))
     }
 
     /// Makes an interface of a kind that needs no further words.
@@ -205,7 +199,7 @@ impl Net {
         name: &str,
         mtu: u32,
     ) -> Result<Result<(), Refusal>, PlumbError> {
-        let mut made = named(name);
+        let mut made = link::named(name);
         made.header.flags = LinkFlags::Up;
         made.header.change_mask = LinkFlags::Up;
         made.attributes.push(LinkAttribute::Mtu(mtu));
@@ -217,7 +211,7 @@ impl Net {
     /// Removes an interface; false: it was not there.
     pub(super) fn remove(&mut self, name: &str) -> Result<bool, PlumbError> {
         let doing = format!("interface {name} cannot be removed");
-        let answer = self.send(&doing, 0, &RouteNetlinkMessage::DelLink(named(name)))?;
+        let answer = self.send(&doing, 0, &RouteNetlinkMessage::DelLink(link::named(name)))?;
         match answer {
             Ok(()) => Ok(true),
             Err(refusal) if refusal.code == libc::ENODEV => Ok(false),
@@ -330,17 +324,11 @@ fn not_there(doing: &str, answer: Result<(), Refusal>) -> Result<bool, PlumbErro
     }
 }
 
-fn named(name: &str) -> LinkMessage {
-    let mut link = LinkMessage::default();
-    link.attributes.push(LinkAttribute::IfName(name.to_owned()));
-    link
-}
-
 fn end_of_pair(name: &str, mac: Option<MacAddr>, mtu: Option<u32>) -> LinkMessage {
-    let mut link = named(name);
-    link.attributes.extend(mac.map(|mac| LinkAttribute::Address(mac.0.to_vec())));
-    link.attributes.extend(mtu.map(LinkAttribute::Mtu));
-    link
+    let mut end = link::named(name);
+    end.attributes.extend(mac.map(|mac| LinkAttribute::Address(mac.0.to_vec())));
+    end.attributes.extend(mtu.map(LinkAttribute::Mtu));
+    end
 }
 
 /// Without duplicate address detection: the address can be used at once.

@@ -15,21 +15,20 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::linux::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use netlink_packet_core::Parseable;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::LinkAttribute;
+use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use rustix::thread::LinkNameSpaceType;
 
 use crate::endpoints;
-use crate::netlink::codec::{Attrs, NLM_F_ACK, Writer, u32_at};
-use crate::netlink::dump;
+use crate::netlink::codec::NLM_F_ACK;
 use crate::netlink::link::{self, Address, Link};
 use crate::netlink::route::{RTN_UNICAST, Route};
 use crate::netlink::socket::Socket;
+use crate::netlink::{dump, message};
 
 const RTM_NEWNSID: u16 = 88;
-const RTM_GETNSID: u16 = 90;
-const NETNSA_NSID: u16 = 1;
-const NETNSA_FD: u16 = 3;
-/// `struct ifinfomsg`.
-const IFINFOMSG: usize = 16;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINK_NETNSID: u16 = 37;
 /// `struct rtgenmsg`, padded.
@@ -173,15 +172,20 @@ fn note(found: &mut Vec<Sighting>, links: &[Link], addresses: &[Address], place:
 }
 
 /// Ports of bridges whose other end is in another namespace, by that namespace's number.
-fn bridged(socket: &mut Socket) -> io::Result<BTreeMap<u32, String>> {
+fn bridged(socket: &mut Socket) -> io::Result<BTreeMap<i32, String>> {
     let mut ports = BTreeMap::new();
     let answer = socket.dump(link::encode_link_dump, |message| {
         let Some(link) = link::decode_link(message) else { return };
-        let number = |wanted| {
-            let mut attrs = Attrs::after(message.body, IFINFOMSG);
-            attrs.find(|(kind, _)| *kind == wanted).and_then(|(_, data)| u32_at(data, 0))
-        };
-        if let (Some(space), Some(_)) = (number(IFLA_LINK_NETNSID), number(IFLA_MASTER)) {
+        let (mut space, mut port) = (None, false);
+        let wanted = |kind| matches!(kind, IFLA_MASTER | IFLA_LINK_NETNSID);
+        for attribute in link::link_attributes(message, wanted).into_iter().flatten() {
+            match attribute {
+                LinkAttribute::LinkNetNsId(number) => space = Some(number),
+                LinkAttribute::Controller(_) => port = true,
+                _ => {}
+            }
+        }
+        if let (Some(space), true) = (space, port) {
             ports.insert(space, link.name);
         }
     })?;
@@ -232,7 +236,7 @@ fn look_inside(
     own_socket: &mut Socket,
     own: &File,
     others: Vec<(String, File)>,
-    unseen: &mut BTreeMap<u32, String>,
+    unseen: &mut BTreeMap<i32, String>,
 ) {
     // Namespaces belong to threads: one short-lived thread enters all of them, and the caller's stays where it is.
     let looked = std::thread::scope(|scope| {
@@ -275,19 +279,24 @@ fn look_inside(
 }
 
 /// The number that this namespace has in the namespace of `socket`, when a link of that one has its other end here.
-fn number(socket: &mut Socket, space: &File) -> Option<u32> {
+fn number(socket: &mut Socket, space: &File) -> Option<i32> {
     let mut found = None;
     let ask = |buf: &mut Vec<u8>, seq| {
-        let mut w = Writer::begin(buf, RTM_GETNSID, NLM_F_ACK, seq);
-        w.raw(&[0; RTGENMSG]).attr_u32(NETNSA_FD, space.as_raw_fd().cast_unsigned());
-        w.end();
+        let mut wanted = NsidMessage::default();
+        wanted.attributes.push(NsidAttribute::Fd(space.as_raw_fd().cast_unsigned()));
+        message::write(buf, NLM_F_ACK, seq, RouteNetlinkMessage::GetNsId(wanted));
     };
     let answer = socket.dump(ask, |message| {
         if message.kind == RTM_NEWNSID {
-            let mut attrs = Attrs::after(message.body, RTGENMSG);
-            found = attrs.find(|(kind, _)| *kind == NETNSA_NSID).and_then(|(_, data)| u32_at(data, 0));
+            found =
+                message::attributes(message.body, RTGENMSG).find_map(|attribute| match NsidAttribute::parse(
+                    &attribute,
+                ) {
+                    Ok(NsidAttribute::Id(number)) => Some(number),
+                    _ => None,
+                });
         }
     });
     // -1: none.
-    found.filter(|number| *number != u32::MAX && matches!(answer, Ok(Ok(_))))
+    found.filter(|number| *number != -1 && matches!(answer, Ok(Ok(_))))
 }

@@ -11,12 +11,12 @@ use std::time::Instant;
 use rustix::thread::UnshareFlags;
 use tortie_net::Cidr;
 
-use crate::netlink::codec::{NLM_F_CREATE, NLM_F_EXCL, RTM_NEWLINK, Writer};
-use crate::netlink::link::Change;
+use crate::netlink::codec::{NLM_F_CREATE, NLM_F_EXCL};
+use crate::netlink::link::{self, Change};
 use crate::netlink::nexthop::{self, Content};
 use crate::netlink::route::{self, Via};
 use crate::netlink::socket::Socket;
-use crate::netlink::{conntrack::connections, dump};
+use crate::netlink::{conntrack::connections, dump, message};
 use crate::nft::ir::{
     At, Chain, Edit, Field, Hook, KeyType, Kind, Log, Match, Rule, Set, SetKey, SetType, SetValue, Side,
     Statement, ValueType,
@@ -138,24 +138,10 @@ pub fn try_abilities() -> Vec<Ability> {
 }
 
 fn links(bench: &mut Bench) -> io::Result<Result<String, String>> {
-    const IFLA_IFNAME: u16 = 3;
-    const IFLA_LINKINFO: u16 = 18;
-    const IFLA_INFO_KIND: u16 = 1;
-    const IFLA_INFO_DATA: u16 = 2;
-    const VETH_INFO_PEER: u16 = 1;
     let [near, far] = PAIR;
     let made = bench.netlink.request(|(), buf, flags, seq| {
-        let mut w = Writer::begin(buf, RTM_NEWLINK, flags | NLM_F_CREATE | NLM_F_EXCL, seq);
-        w.raw(&[0; 16]).attr_text(IFLA_IFNAME, near);
-        w.nested(IFLA_LINKINFO, |w| {
-            w.attr_text(IFLA_INFO_KIND, "veth");
-            w.nested(IFLA_INFO_DATA, |w| {
-                w.nested(VETH_INFO_PEER, |w| {
-                    w.raw(&[0; 16]).attr_text(IFLA_IFNAME, far);
-                });
-            });
-        });
-        w.end();
+        let pair = link::veth(link::named(near), link::named(far));
+        message::write(buf, flags | NLM_F_CREATE | NLM_F_EXCL, seq, pair);
     })?;
     if let Err(refusal) = made {
         return Ok(Err(format!("{refusal}: is the kernel's module veth there?")));

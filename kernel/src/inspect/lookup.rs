@@ -5,17 +5,11 @@ use std::net::IpAddr;
 
 use tortie_net::Cidr;
 
-use crate::netlink::codec::{Attrs, NLM_F_ACK, Writer, family_of, u16_at};
+use crate::netlink::neighbour;
 use crate::netlink::socket::Socket;
 use crate::thread::view::KernelView;
 use tortie_engine::routing::{KernelRoute, Step};
 
-const RTM_NEWNEIGH: u16 = 28;
-const RTM_GETNEIGH: u16 = 30;
-const NDA_DST: u16 = 1;
-const NDA_LLADDR: u16 = 2;
-/// `struct ndmsg`.
-const NDMSG: usize = 12;
 /// `NUD_*` (linux/neighbour.h), lowest bit first.
 const STATES: [&str; 8] =
     ["incomplete", "reachable", "stale", "delay", "probe", "failed", "noarp", "permanent"];
@@ -43,22 +37,17 @@ impl NeighbourEntry {
 /// When the kernel cannot be asked.
 pub fn neighbour(ifindex: u32, addr: IpAddr) -> io::Result<Option<NeighbourEntry>> {
     let mut found = None;
-    let ask = |buf: &mut Vec<u8>, seq| {
-        let mut w = Writer::begin(buf, RTM_GETNEIGH, NLM_F_ACK, seq);
-        w.raw(&[family_of(&addr), 0, 0, 0]).raw(&ifindex.to_ne_bytes()).raw(&[0; 4]).attr_addr(NDA_DST, addr);
-        w.end();
-    };
     // A refusal says that there is none.
-    let _ = Socket::open()?.dump(ask, |message| {
-        if message.kind == RTM_NEWNEIGH {
-            let bits = u16_at(message.body, 8).unwrap_or_default();
-            let state = usize::try_from(bits.trailing_zeros()).ok().and_then(|bit| STATES.get(bit));
-            let mac = Attrs::after(message.body, NDMSG)
-                .find(|(kind, _)| *kind == NDA_LLADDR)
-                .and_then(|(_, data)| <[u8; 6]>::try_from(data).ok());
-            found = Some(NeighbourEntry { mac, state: state.copied().unwrap_or("none") });
-        }
-    })?;
+    let _ = Socket::open()?.dump(
+        |buf, seq| neighbour::encode_get(buf, seq, ifindex, addr),
+        |message| {
+            if let Some((state, mac)) = neighbour::decode_state(message) {
+                let bit = usize::try_from(u16::from(state).trailing_zeros()).ok();
+                let state = bit.and_then(|bit| STATES.get(bit)).copied().unwrap_or("none");
+                found = Some(NeighbourEntry { mac, state });
+            }
+        },
+    )?;
     Ok(found)
 }
 

@@ -6,7 +6,9 @@ use netlink_packet_core::{
     NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, Parseable, ParseableParametrized,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressHeader, AddressMessage};
-use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::netlink::codec::Message;
@@ -102,6 +104,22 @@ pub(crate) fn encode_address_dump(buf: &mut Vec<u8>, seq: u32) {
     message::write(buf, NLM_F_DUMP, seq, RouteNetlinkMessage::GetAddress(AddressMessage::default()));
 }
 
+/// An interface by its name.
+pub(crate) fn named(name: &str) -> LinkMessage {
+    let mut link = LinkMessage::default();
+    link.attributes.push(LinkAttribute::IfName(name.to_owned()));
+    link
+}
+
+/// A pair of interfaces, one with the other.
+pub(crate) fn veth(mut near: LinkMessage, far: LinkMessage) -> RouteNetlinkMessage {
+    near.attributes.push(LinkAttribute::LinkInfo(vec![
+        LinkInfo::Kind(InfoKind::Veth),
+        LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(far))),
+    ]));
+    RouteNetlinkMessage::NewLink(near)
+}
+
 /// Changes to links and addresses; few and rare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -120,8 +138,7 @@ impl Change {
     pub(crate) fn encode(&self, buf: &mut Vec<u8>, flags: u16, seq: u32) {
         let (inner, more) = match self {
             Self::CreateIpip { name } => {
-                let mut link = LinkMessage::default();
-                link.attributes.push(LinkAttribute::IfName(name.clone()));
+                let mut link = named(name);
                 link.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::IpIp)]));
                 (RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)
             }

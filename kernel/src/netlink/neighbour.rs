@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, ParseableParametrized};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, ParseableParametrized};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourHeader, NeighbourMessage, NeighbourState,
 };
@@ -50,6 +50,11 @@ pub(crate) fn encode_delete(buf: &mut Vec<u8>, flags: u16, seq: u32, ifindex: u3
     message::write(buf, flags, seq, RouteNetlinkMessage::DelNeighbour(of(ifindex, addr)));
 }
 
+/// Writes the request for one neighbour.
+pub(crate) fn encode_get(buf: &mut Vec<u8>, seq: u32, ifindex: u32, addr: IpAddr) {
+    message::write(buf, NLM_F_ACK, seq, RouteNetlinkMessage::GetNeighbour(of(ifindex, addr)));
+}
+
 /// Writes the request for all neighbours of one family.
 pub(crate) fn encode_dump(buf: &mut Vec<u8>, seq: u32, family: u8) {
     let mut all = NeighbourMessage::default();
@@ -86,4 +91,16 @@ pub(crate) fn decode(message: &Message<'_>) -> Option<Neighbour> {
     }
     let permanent = header.state == NeighbourState::Permanent;
     Some(Neighbour { ifindex: header.ifindex, addr: addr?, mac: mac?, permanent, protocol })
+}
+
+/// Reads of RTM_NEWNEIGH the state (`NUD_*`) and the MAC address.
+pub(crate) fn decode_state(message: &Message<'_>) -> Option<(NeighbourState, Option<[u8; 6]>)> {
+    let header = NeighbourHeader::parse(message.body).ok().filter(|_| message.kind == RTM_NEWNEIGH)?;
+    let mac = message::attributes(message.body, NDMSG).find_map(|attribute| {
+        match NeighbourAttribute::parse_with_param(&attribute, header.family) {
+            Ok(NeighbourAttribute::LinkLayerAddress(octets)) => octets.try_into().ok(),
+            _ => None,
+        }
+    });
+    Some((header.state, mac))
 }
