@@ -120,7 +120,7 @@ pub(super) async fn run(context: &Context, command: &DiagsCommand) -> Result<(),
     parts.insert(0, page);
     let seconds = u64::try_from(now.as_second()).unwrap_or_default();
     let files = parts.iter().filter(|part| part.missing.is_none());
-    let files = files.map(|part| (part.name.as_ref(), part.text.as_str()));
+    let files = files.map(|part| (part.name, part.text.as_str()));
     let index = index(&node, &now.to_string(), &parts);
     let archive = packed(&folder, seconds, [("index.txt", index.as_str())].into_iter().chain(files))
         .map_err(|error| Failure::new(Exit::Partial, "output", format!("the archive: {error}")))?;
