@@ -8,15 +8,17 @@ use smallvec::SmallVec;
 
 use super::conntrack::Conntrack;
 use super::{Ends, GATEWAY, Name, Work, sysctl};
-use crate::fib::plan::Surroundings;
+use crate::counters::Counters;
+use crate::facts::{KernelFact, Sink};
+use crate::fib::foreign_changes::External;
+use crate::fib::request::Surroundings;
 use crate::fib::resolve::Picture;
-use crate::messages::{KernelFact, Mode};
 use crate::netlink::dump;
+use crate::netlink::event::Event;
 use crate::netlink::neighbour;
 use crate::netlink::route::{self, Leg, RTN_UNICAST, Route};
 use crate::netlink::socket::{Refusal, Socket};
-use crate::thread::monitor::Event;
-use crate::thread::state::State;
+use tortie_metrics::Histogram;
 
 /// First pause before what failed is tried again; doubles up to the last.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -28,6 +30,18 @@ const GATHER: Duration = Duration::from_millis(100);
 const SYSCTLS_EVERY: Duration = Duration::from_secs(60);
 /// A deletion may make another interface's addition possible.
 const ROUNDS: usize = 4;
+
+/// What the requests of endpoints are read from, and what their answers go to.
+pub(crate) struct Context<'a> {
+    /// Requests are sent.
+    pub(crate) program: bool,
+    pub(crate) ends: &'a mut Ends,
+    pub(crate) picture: &'a mut Picture,
+    pub(crate) counters: &'a mut Counters,
+    pub(crate) external: &'a mut External,
+    /// How long batches of routes took.
+    pub(crate) route_batch: &'a mut Histogram,
+}
 
 /// The sockets and clocks of this room.
 pub(crate) struct Driver {
@@ -88,13 +102,13 @@ impl Driver {
     /// Writes everything that is due and tells what became of endpoints; true when their conditions changed.
     pub(crate) fn write(
         &mut self,
-        state: &mut State,
+        state: &mut Context<'_>,
         writer: &mut Socket,
-        sink: &mut super::super::Sink,
+        sink: &mut Sink,
     ) -> io::Result<bool> {
-        let program = state.mode == Mode::Program;
+        let program = state.program;
         let mut names: BTreeSet<Name> = BTreeSet::new();
-        self.host_sysctls(&state.ends, program, sink);
+        self.host_sysctls(state.ends, program, sink);
         for _ in 0..ROUNDS {
             let unreachable = state.picture.resolve(GATEWAY.into()).is_none();
             let batch = state.ends.take_work(Instant::now(), unreachable);
@@ -103,7 +117,7 @@ impl Driver {
             if !program {
                 state.ends.left.clear();
                 for work in &batch.sysctls {
-                    look_at_sysctls(&mut state.ends, work);
+                    look_at_sysctls(state.ends, work);
                 }
                 break;
             }
@@ -139,7 +153,7 @@ impl Driver {
         Ok(moved)
     }
 
-    fn delete_connections(&mut self, state: &mut State, sink: &mut super::super::Sink) -> io::Result<()> {
+    fn delete_connections(&mut self, state: &mut Context<'_>, sink: &mut Sink) -> io::Result<()> {
         let left: Vec<_> = std::mem::take(&mut state.ends.left).into_iter().collect();
         self.left_due = None;
         let begin = Instant::now();
@@ -156,7 +170,7 @@ impl Driver {
     }
 
     /// Sysctls of the host, once policy has spoken.
-    fn host_sysctls(&mut self, ends: &Ends, program: bool, sink: &mut super::super::Sink) {
+    fn host_sysctls(&mut self, ends: &Ends, program: bool, sink: &mut Sink) {
         if !ends.told {
             return;
         }
@@ -202,12 +216,12 @@ pub(crate) fn neighbours(socket: &mut Socket) -> io::Result<Vec<super::Neighbour
     dump::all(socket, neighbour::encode_dump, neighbour::decode)
 }
 
-fn send(state: &mut State, writer: &mut Socket, works: &[Work]) -> io::Result<()> {
+fn send(state: &mut Context<'_>, writer: &mut Socket, works: &[Work]) -> io::Result<()> {
     if works.is_empty() {
         return Ok(());
     }
     let (begin, protocol) = (Instant::now(), state.ends.protocol);
-    let State { ends, picture, counters, external, measures, .. } = state;
+    let Context { ends, picture, counters, external, route_batch, .. } = state;
     let mut unexplained = Vec::new();
     writer.batch(
         works,
@@ -221,7 +235,7 @@ fn send(state: &mut State, writer: &mut Socket, works: &[Work]) -> io::Result<()
             let errno = result.as_ref().err().map(|refusal| refusal.code);
             if let Some(count) = kind
                 .and_then(|kind| counters.ops.get_mut(kind))
-                .and_then(|of| of.get_mut(crate::thread::metrics::class(errno)))
+                .and_then(|of| of.get_mut(crate::counters::class(errno)))
             {
                 *count += 1;
             }
@@ -239,7 +253,7 @@ fn send(state: &mut State, writer: &mut Socket, works: &[Work]) -> io::Result<()
             ends.settle(work, &result);
         },
     )?;
-    measures.route_batch.time(begin.elapsed());
+    route_batch.time(begin.elapsed());
     // A plugin writes the route of its endpoint first: the word of it may be slower than the endpoint's.
     for prefix in unexplained {
         let mut found = None;
@@ -305,7 +319,7 @@ fn is_explained(work: &Work, ends: &Ends, picture: &Picture) -> bool {
     !ends.known.spot(*prefix, *metric).is_empty() || picture.in_the_way(prefix, *metric).is_some()
 }
 
-fn set_sysctls(state: &mut State, work: &Work) {
+fn set_sysctls(state: &mut Context<'_>, work: &Work) {
     let Work::Sysctls { name, ipv6 } = work else { return };
     let were_right = state.ends.sysctls_were_right(name);
     let wrong = if were_right { sysctl::wrong(name, *ipv6) } else { 0 };

@@ -10,10 +10,10 @@ use tortie_net::Cidr;
 
 use super::{Ends, GATEWAY, Name, Neighbour, Work};
 use crate::endpoints::actual::{Sysctls, onlink};
+use crate::fib::foreign_changes::External;
+use crate::netlink::event::Event;
 use crate::netlink::link::Link;
 use crate::netlink::route::Route;
-use crate::thread::monitor::Event;
-use crate::thread::state::External;
 
 /// Whose doing it is that a route went.
 #[derive(Debug, Clone, Copy)]

@@ -55,9 +55,9 @@ use tortie_net::Cidr;
 use self::claims::Claims;
 pub use self::view::EndpointView;
 use crate::endpoints::actual::Known;
-pub(crate) use crate::endpoints::apply::{Driver, neighbours};
+pub(crate) use crate::endpoints::apply::{Context, Driver, neighbours};
 pub(crate) use crate::endpoints::events::Reading;
-use crate::messages::EndpointCondition;
+use crate::facts::EndpointCondition;
 pub(crate) use crate::netlink::neighbour::{
     Neighbour, encode_delete as delete_neighbour, encode_put as put_neighbour,
 };

@@ -14,7 +14,7 @@ use tortie_net::Cidr;
 
 use super::{Ends, GATEWAY, Name, Work};
 use crate::endpoints::actual::{Device, Sysctls};
-use crate::messages::EndpointCondition;
+use crate::facts::EndpointCondition;
 use crate::netlink::socket::Refusal;
 
 /// What one interface lacks.

@@ -15,12 +15,12 @@ use tortie_net::Cidr;
 use super::plan::metric_of;
 use super::{Ends, Neighbour, Work};
 use crate::endpoints::events::Reading;
-use crate::messages::EndpointCondition;
+use crate::facts::EndpointCondition;
+use crate::fib::foreign_changes::External;
+use crate::netlink::event::Event;
 use crate::netlink::link::Link;
 use crate::netlink::route::{Leg, RTN_UNICAST, Route};
 use crate::netlink::socket::Refusal;
-use crate::thread::monitor::Event;
-use crate::thread::state::External;
 use tortie_engine::policy::{EndpointPolicy, Globals, Stages, WorkloadPolicy};
 
 const GRACE: Duration = Duration::from_secs(10);

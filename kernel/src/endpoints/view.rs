@@ -8,7 +8,7 @@ use tortie_config::resource::MacAddr;
 use tortie_net::Cidr;
 
 use super::{Ends, Work};
-use crate::messages::EndpointCondition;
+use crate::facts::EndpointCondition;
 
 /// One workload endpoint of this host in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]

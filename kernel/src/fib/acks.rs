@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use tortie_net::Cidr;
 
 use super::table::Table;
-use crate::messages::{BlackholeAck, BlackholeOutcome, KernelIntent};
+use crate::facts::{BlackholeAck, BlackholeOutcome};
+use crate::intent::KernelIntent;
 use tortie_engine::routing::ChangeId;
 
 #[derive(Debug, Clone, Copy)]

@@ -5,8 +5,9 @@
 
 use rustc_hash::FxHashMap;
 
-use super::table::{Entry, Known, Want};
-use crate::fib::nexthop_objects::{Objects, TargetId};
+use super::nexthop_objects::Objects;
+use super::request::TargetId;
+use super::route_state::{Known, Want};
 
 /// What an entry counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,9 +32,9 @@ pub(crate) enum Class {
 
 impl Class {
     /// `objects`: routes use nexthop objects.
-    pub(crate) fn of(entry: &Entry, objects: bool) -> Self {
-        let there = entry.known.is_there();
-        match (entry.want, entry.known) {
+    pub(crate) fn of(want: Want, known: Known, stale: bool, objects: bool) -> Self {
+        let there = known.is_there();
+        match (want, known) {
             (Want::Nothing(reason), _) if !there => {
                 if reason.is_some() {
                     Self::Withheld
@@ -41,7 +42,7 @@ impl Class {
                     Self::Nothing
                 }
             }
-            (Want::Nothing(_), _) if entry.stale => Self::Stale,
+            (Want::Nothing(_), _) if stale => Self::Stale,
             (Want::Nothing(_), _) => Self::Extra,
             _ if !there => Self::Missing,
             (Want::Blackhole, Known::Blackhole) => Self::Right,

@@ -4,14 +4,10 @@
 //! they were found. What is newly wanted is written all the same, and so is what the kernel itself dropped with a link. A
 //! hold ends by itself.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use tortie_net::Cidr;
-
-use crate::messages::Mode;
-use crate::thread::Thread;
 
 /// Routes of which is remembered what became of them; more are repaired at once, hold or not.
 const REMEMBERED: usize = 10_000;
@@ -101,29 +97,6 @@ impl Study {
                 deed.who = Some(process(deed.port));
             }
         }
-    }
-}
-
-impl Thread {
-    /// Leaves what others change for study, or repairs all of it.
-    pub(crate) fn hold(&mut self, span: Option<Duration>) -> io::Result<()> {
-        if self.state.mode != Mode::Program {
-            return Ok(());
-        }
-        if let Some(span) = span {
-            let until = Instant::now() + span.min(LONGEST_HOLD);
-            self.state.table.study.hold(until);
-            self.firewall.hold(true);
-            return Ok(());
-        }
-        for prefix in self.state.table.study.release() {
-            self.state.table.mark_prefix(&prefix);
-        }
-        self.firewall.hold(false);
-        // Whatever was not heard of is found by comparing.
-        self.compare()?;
-        self.conclude()?;
-        self.look_at_rules(Instant::now())
     }
 }
 

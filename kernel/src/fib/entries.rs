@@ -10,15 +10,13 @@ use rustc_hash::FxBuildHasher;
 use slab::Slab;
 use tortie_net::Cidr;
 
-use super::table::Entry;
-
 /// The number of an entry's slot, for as long as the entry is there.
 pub(crate) type Slot = u32;
 
 /// Entries in slots, found by prefix.
 #[derive(Debug, Default)]
-pub(crate) struct Entries {
-    slots: Slab<(Cidr, Entry)>,
+pub(crate) struct Entries<E> {
+    slots: Slab<(Cidr, E)>,
     /// Of each slot its number alone: the prefix stands in the slot, which is read next anyway.
     by_prefix: HashTable<Slot>,
 }
@@ -32,11 +30,11 @@ fn hash(prefix: &Cidr) -> u64 {
 }
 
 /// Whether this prefix stands in this slot.
-fn holds(slots: &Slab<(Cidr, Entry)>, slot: Slot, prefix: &Cidr) -> bool {
+fn holds<E>(slots: &Slab<(Cidr, E)>, slot: Slot, prefix: &Cidr) -> bool {
     slots.get(place(slot)).is_some_and(|(known, _)| known == prefix)
 }
 
-impl Entries {
+impl<E: Default> Entries<E> {
     /// The slot of a prefix.
     pub(crate) fn find(&self, prefix: &Cidr) -> Option<Slot> {
         self.by_prefix.find(hash(prefix), |slot| holds(&self.slots, *slot, prefix)).copied()
@@ -47,24 +45,24 @@ impl Entries {
         if let Some(slot) = self.find(&prefix) {
             return slot;
         }
-        let slot = Slot::try_from(self.slots.insert((prefix, Entry::default()))).unwrap_or(Slot::MAX);
+        let slot = Slot::try_from(self.slots.insert((prefix, E::default()))).unwrap_or(Slot::MAX);
         let hash_of = |slot: &Slot| self.slots.get(place(*slot)).map_or(0, |(prefix, _)| hash(prefix));
         self.by_prefix.insert_unique(hash(&prefix), slot, hash_of);
         slot
     }
 
     /// The prefix and the entry in a slot.
-    pub(crate) fn at(&self, slot: Slot) -> Option<&(Cidr, Entry)> {
+    pub(crate) fn at(&self, slot: Slot) -> Option<&(Cidr, E)> {
         self.slots.get(place(slot))
     }
 
     /// The entry in a slot.
-    pub(crate) fn at_mut(&mut self, slot: Slot) -> Option<&mut Entry> {
+    pub(crate) fn at_mut(&mut self, slot: Slot) -> Option<&mut E> {
         self.slots.get_mut(place(slot)).map(|(_, e)| e)
     }
 
     /// The entry of a prefix.
-    pub(crate) fn get(&self, prefix: &Cidr) -> Option<&Entry> {
+    pub(crate) fn get(&self, prefix: &Cidr) -> Option<&E> {
         self.at(self.find(prefix)?).map(|(_, e)| e)
     }
 
@@ -87,7 +85,7 @@ impl Entries {
         from: Slot,
         slots: u32,
         max: usize,
-        mut of: impl FnMut(&Cidr, &Entry) -> Option<T>,
+        mut of: impl FnMut(&Cidr, &E) -> Option<T>,
     ) -> (Vec<T>, Option<Slot>) {
         let last = self.slots.iter().next_back().and_then(|(slot, _)| Slot::try_from(slot).ok());
         let limit = last.map_or(0, |slot| slot.saturating_add(1));
@@ -101,14 +99,14 @@ impl Entries {
     }
 
     /// All entries, in no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Slot, &Cidr, &Entry)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Slot, &Cidr, &E)> {
         self.slots
             .iter()
             .map(|(slot, (prefix, entry))| (Slot::try_from(slot).unwrap_or(Slot::MAX), prefix, entry))
     }
 
     /// All entries, in no order.
-    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut E> {
         self.slots.iter_mut().map(|(_, (_, entry))| entry)
     }
 }
@@ -129,7 +127,7 @@ mod tests {
         fn pages_one_after_the_other_are_the_whole_list(
             changes in vec((any::<u8>(), any::<bool>()), 0..200), slots in 1_u32..40, max in 1_usize..40,
         ) {
-            let mut entries = Entries::default();
+            let mut entries = Entries::<u8>::default();
             for (n, there) in changes {
                 match (there, entries.find(&prefix(n))) {
                     (true, _) => _ = entries.find_or_add(prefix(n)),
@@ -152,7 +150,7 @@ mod tests {
         fn what_is_there_throughout_is_listed_once_whatever_else_changes(
             stays in vec(any::<u8>(), 1..50), changes in vec((any::<u8>(), any::<bool>()), 0..200), max in 1_usize..9,
         ) {
-            let mut entries = Entries::default();
+            let mut entries = Entries::<u8>::default();
             let mut changes = changes.into_iter().filter(|(n, _)| !stays.contains(n));
             for n in &stays {
                 entries.find_or_add(prefix(*n));

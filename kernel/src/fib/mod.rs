@@ -5,10 +5,11 @@ pub(super) mod acks;
 pub(super) mod counts;
 pub(super) mod drift_hold;
 pub(super) mod entries;
+pub(super) mod foreign_changes;
 pub(super) mod ipip_tunnel;
 pub(super) mod nexthop_objects;
 pub(super) mod plan;
-#[cfg(test)]
-pub(super) mod plan_tests;
+pub(super) mod request;
 pub(super) mod resolve;
+pub(super) mod route_state;
 pub(super) mod table;

@@ -9,14 +9,11 @@ use std::net::IpAddr;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::plan::Op;
+use super::request::{Op, TargetId};
 use crate::netlink::nexthop::{Content, Nexthop, Put};
 use crate::netlink::route::Leg;
 use crate::netlink::socket::Refusal;
 use tortie_engine::routing::Hop;
-
-/// Index of a target.
-pub(crate) type TargetId = u32;
 
 #[derive(Debug)]
 struct Target {

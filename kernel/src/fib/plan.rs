@@ -5,58 +5,16 @@
 //! route that uses it. Routes to objects that are there may be planned while other routes are with Linux (`routes_alone`);
 //! objects are not touched meanwhile.
 
-use std::net::IpAddr;
-
 use rustc_hash::FxHashSet;
 use tortie_net::Cidr;
 
 use super::entries::Slot;
-use super::table::{Known, Table, Want};
-use crate::fib::nexthop_objects::TargetId;
-use crate::netlink::nexthop::{self, Content};
+use super::request::{Answer, Op, Surroundings, What};
+use super::route_state::{Known, Want};
+use super::table::Table;
+use crate::netlink::nexthop;
 use crate::netlink::route::{self, Via};
 use crate::netlink::socket::Refusal;
-
-/// One request to the kernel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Op {
-    PutNexthop {
-        id: u32,
-        content: Content,
-        put: nexthop::Put,
-    },
-    DeleteNexthop {
-        id: u32,
-    },
-    PutRoute {
-        slot: Slot,
-        prefix: Cidr,
-        what: What,
-        put: route::Put,
-    },
-    /// Without a slot where it is a stray, of which the table says no more.
-    DeleteRoute {
-        slot: Option<Slot>,
-        prefix: Cidr,
-        metric: u32,
-    },
-}
-
-/// What a route is to say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
-    Blackhole,
-    Nexthop(u32),
-    Plain(TargetId),
-}
-
-/// What planning asks of the picture of the network.
-pub(crate) trait Surroundings {
-    /// Whether a gateway needs the onlink flag on this interface.
-    fn needs_onlink(&self, gateway: IpAddr, ifindex: u32) -> bool;
-    /// A foreign route that has this prefix and metric, in words.
-    fn in_the_way(&self, prefix: &Cidr, metric: u32) -> Option<String>;
-}
 
 impl Op {
     /// Writes the request.
@@ -93,9 +51,6 @@ impl Op {
         }
     }
 }
-
-/// The kernel's answer to one request.
-pub(crate) type Answer = Result<(), Refusal>;
 
 type Step = fn(&mut Table, &dyn Surroundings) -> Vec<Op>;
 

@@ -3,6 +3,7 @@
 //! Own routes never resolve a next hop: that would let a learned route hold itself up. Followed next hops stand in a trie,
 //! so that a changed route touches exactly those it covers, once a batch, however many changes there were.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -11,8 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tortie_net::{Cidr, link_local};
 
-use super::plan::Surroundings;
-use crate::inspect::lookup::ForeignRoute;
+use super::request::Surroundings;
 use crate::netlink::link::{Address, Link};
 use crate::netlink::route::{Leg, RTN_UNICAST, Route};
 use tortie_engine::routing::Resolved;
@@ -503,6 +503,29 @@ impl Surroundings for Picture {
         let f = self.foreign.get(prefix)?.iter().find(|f| f.metric == metric && f.tos == 0)?;
         Some(format!("a route of protocol {} has this prefix and our metric {metric}", f.protocol))
     }
+}
+
+impl Picture {
+    /// The names of all interfaces with their addresses.
+    pub(crate) fn interfaces(&self) -> Vec<(&str, Vec<IpAddr>)> {
+        let mut by_index: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
+        for address in &self.addresses {
+            by_index.entry(address.ifindex).or_default().push(address.addr);
+        }
+        let links = self.links.values();
+        links.map(|link| (link.name.as_str(), by_index.remove(&link.index).unwrap_or_default())).collect()
+    }
+}
+
+/// A route of somebody else in the main table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignRoute {
+    /// Its `rtm_protocol`.
+    pub protocol: u8,
+    /// Its metric.
+    pub metric: u32,
+    /// It leads somewhere: no blackhole, and no other kind that refuses packets.
+    pub unicast: bool,
 }
 
 #[cfg(test)]

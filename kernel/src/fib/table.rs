@@ -13,45 +13,15 @@ use tortie_net::Cidr;
 use super::entries::{Entries, Slot};
 use crate::fib::counts::{Class, Sums, Tally};
 use crate::fib::drift_hold::Study;
-use crate::fib::nexthop_objects::{Objects, TargetId};
-use crate::messages::Marks;
+use crate::fib::nexthop_objects::Objects;
+use crate::fib::route_state::{Known, Want};
 use crate::netlink::route::{RTN_BLACKHOLE, RTN_UNICAST, Route};
+use crate::options::Marks;
 use tortie_engine::routing::{ChangeId, KernelRoute};
 
 /// Index of a set of BGP next hops.
 pub(crate) type SetId = u32;
 const NO_SET: SetId = SetId::MAX;
-
-/// What an entry should be in the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Want {
-    /// No route; the reason when one was learned.
-    Nothing(Option<u8>),
-    Blackhole,
-    /// Over these hops; and why so.
-    Via(TargetId, u8),
-}
-
-/// What the kernel holds at the prefix, our metric and our protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// Nothing of ours ever was.
-    Absent,
-    /// It was, and is believed to have gone without our doing, or a request's outcome is unknown.
-    Gone,
-    Blackhole,
-    Nexthop(u32),
-    Plain(TargetId),
-    /// Something that we never write.
-    Strange,
-}
-
-impl Known {
-    /// The kernel holds something of ours.
-    pub(crate) fn is_there(self) -> bool {
-        !matches!(self, Self::Absent | Self::Gone)
-    }
-}
 
 /// One prefix.
 #[derive(Debug, Clone, Copy)]
@@ -97,7 +67,7 @@ pub(crate) type Decide<'a> = dyn FnMut(Cidr, &[IpAddr]) -> KernelRoute + 'a;
 pub(crate) struct Table {
     pub(crate) marks: Marks,
     pub(crate) objects: Objects,
-    pub(crate) entries: Entries,
+    pub(crate) entries: Entries<Entry>,
     tally: Tally,
     pub(crate) failed: FxHashMap<Cidr, Box<str>>,
     /// Own protocol at another metric: of an earlier configuration, or somebody's doing.
@@ -274,9 +244,9 @@ impl Table {
     fn change<T>(&mut self, slot: Slot, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
         let objects = self.objects.enabled();
         let entry = self.entries.at_mut(slot)?;
-        let before = Class::of(entry, objects);
+        let before = Class::of(entry.want, entry.known, entry.stale, objects);
         let result = change(entry);
-        let after = Class::of(entry, objects);
+        let after = Class::of(entry.want, entry.known, entry.stale, objects);
         self.tally.moved(before, after);
         Some(result)
     }
@@ -537,7 +507,7 @@ impl Table {
             && !e.known.is_there()
         {
             self.failed.remove(prefix);
-            self.tally.gone(Class::of(e, self.objects.enabled()));
+            self.tally.gone(Class::of(e.want, e.known, e.stale, self.objects.enabled()));
             self.entries.remove(slot);
         }
     }

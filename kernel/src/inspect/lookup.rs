@@ -3,12 +3,8 @@
 use std::io;
 use std::net::IpAddr;
 
-use tortie_net::Cidr;
-
 use crate::netlink::neighbour;
 use crate::netlink::socket::Socket;
-use crate::thread::view::KernelView;
-use tortie_engine::routing::{KernelRoute, Step};
 
 /// `NUD_*` (linux/neighbour.h), lowest bit first.
 const STATES: [&str; 8] =
@@ -49,65 +45,6 @@ pub fn neighbour(ifindex: u32, addr: IpAddr) -> io::Result<Option<NeighbourEntry
         },
     )?;
     Ok(found)
-}
-
-/// A network interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LinkView {
-    /// Its name.
-    pub name: String,
-    /// Set up by the administrator.
-    pub up: bool,
-    /// Up and with carrier.
-    pub carries: bool,
-    /// Its MTU.
-    pub mtu: u32,
-}
-
-/// A route of somebody else in the main table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ForeignRoute {
-    /// Its `rtm_protocol`.
-    pub protocol: u8,
-    /// Its metric.
-    pub metric: u32,
-    /// It leads somewhere: no blackhole, and no other kind that refuses packets.
-    pub unicast: bool,
-}
-
-impl KernelView<'_> {
-    /// An interface.
-    #[must_use]
-    pub fn link(&self, ifindex: u32) -> Option<LinkView> {
-        let link = self.state.picture.links.get(&ifindex)?;
-        let (up, carries) = (link.is_up(), link.can_carry());
-        Some(LinkView { name: link.name.clone(), up, carries, mtu: link.mtu })
-    }
-
-    /// Routes of others for exactly this prefix.
-    #[must_use]
-    pub fn foreign_at(&self, prefix: &Cidr) -> Vec<ForeignRoute> {
-        self.state.picture.foreign_at(prefix)
-    }
-
-    /// Why the kernel should have the route for a learned prefix that it should have: the live decision, recorded. `None`:
-    /// nothing was learned for it.
-    #[must_use]
-    pub fn explain_route(&self, prefix: &Cidr) -> Option<(KernelRoute, Vec<Step>)> {
-        self.state.explain(prefix)
-    }
-
-    /// The metric of own routes.
-    #[must_use]
-    pub fn metric(&self) -> u32 {
-        self.state.table.marks.metric
-    }
-
-    /// Whether an address is one of this host's.
-    #[must_use]
-    pub fn is_local(&self, addr: IpAddr) -> bool {
-        self.state.picture.is_local(addr)
-    }
 }
 
 /// What protocol numbers of routes mean (rtnetlink(7), /etc/iproute2/rt_protos).

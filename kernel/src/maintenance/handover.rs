@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use tortie_net::Cidr;
 
 use crate::endpoints::{self, GATEWAY, Neighbour};
-use crate::messages::Marks;
 use crate::netlink::codec::{
     Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, RTM_NEWROUTE, Writer, u8_at, u16_at,
 };
 use crate::netlink::dump;
 use crate::netlink::route::{self, RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::netlink::socket::{Refusal, Socket};
+use crate::options::Marks;
 
 /// The number of routes that BIRD writes (`RTPROT_BIRD`).
 pub const BIRD: u8 = 12;

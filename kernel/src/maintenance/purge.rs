@@ -9,11 +9,11 @@ use std::net::Ipv4Addr;
 
 use crate::endpoints;
 use crate::fib::ipip_tunnel;
-use crate::messages::Marks;
 use crate::netlink::link::{Address, Change};
 use crate::netlink::socket::{Refusal, Socket};
 use crate::netlink::{dump, nexthop, route};
 use crate::nft::{self, dump as rules, socket::Socket as Rules};
+use crate::options::Marks;
 
 /// Routes of one prefix and metric go one by one; the next reading shows what is left.
 const ROUNDS: usize = 8;
@@ -82,7 +82,7 @@ pub fn purge(what: &Purge) -> io::Result<Purged> {
     let (all, _) = match dump::nexthops(&mut socket) {
         Ok(found) => found,
         // A kernel before 5.3.
-        Err(_) => (crate::thread::NexthopList::default(), true),
+        Err(_) => (crate::netlink::nexthop::NexthopList::default(), true),
     };
     let mut own: Vec<_> = all
         .into_values()

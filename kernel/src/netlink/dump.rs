@@ -3,11 +3,10 @@
 use std::io;
 
 use super::link::{self, Address, Link};
-use super::nexthop;
+use super::nexthop::{self, NexthopList};
 use super::route::{self, Route};
 use crate::netlink::codec::{AF_INET, AF_INET6, Message};
 use crate::netlink::socket::Socket;
-use crate::thread::NexthopList;
 
 /// A dump that the kernel calls inconsistent is read again this often; then what it showed has to do.
 const TRIES: usize = 3;

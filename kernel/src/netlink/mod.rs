@@ -4,6 +4,7 @@
 pub(super) mod codec;
 pub(super) mod conntrack;
 pub(super) mod dump;
+pub(super) mod event;
 pub(super) mod link;
 pub(super) mod message;
 pub(super) mod neighbour;

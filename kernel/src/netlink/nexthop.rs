@@ -7,6 +7,7 @@
 
 use std::net::IpAddr;
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::netlink::codec::{
@@ -27,6 +28,9 @@ const NHMSG: usize = 8;
 /// `struct nexthop_grp`: id, weight less one, high weight, reserved.
 const GROUP_ENTRY: usize = 8;
 const RTNH_F_ONLINK: u32 = 4;
+
+/// All nexthop objects by id.
+pub(crate) type NexthopList = FxHashMap<u32, Nexthop>;
 
 /// What an object says.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::dump::{Found, FoundChain};
-use super::encode::rule_hash;
-use super::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Statement, Table, ValueType};
+use crate::nft::dump::{Found, FoundChain};
 use crate::nft::edit_order;
-use crate::thread::metrics::RuleDrift;
+use crate::nft::encode::rule_hash;
+use crate::nft::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Statement, Table, ValueType};
+use crate::nft::metrics::RuleDrift;
 
 /// The edits of one transaction that make `wanted` of what was found (`None`: no table), in an order that the kernel takes.
 pub(crate) fn diff(wanted: &Table, found: Option<&Found>) -> Vec<Edit> {
@@ -200,7 +200,7 @@ pub(crate) fn drift(edits: &[Edit], found: Option<&Found>) -> RuleDrift {
 /// The table as it would be found after edits; for tests and for knowing what is there without asking.
 #[cfg(test)]
 fn apply(found: &mut Found, edits: &[Edit]) {
-    use super::dump::{FoundRule, FoundSet};
+    use crate::nft::dump::{FoundRule, FoundSet};
     for edit in edits {
         match edit {
             Edit::NoTable => *found = Found::default(),

@@ -16,8 +16,8 @@ use netlink_sys::{Socket as Raw, SocketAddr};
 use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::render::Denied;
 use crate::netlink::codec::{self, Attrs, Messages, NLM_F_ACK, NLMSG_ERROR, Writer};
+use crate::nft::render::Denied;
 use tortie_engine::policy::{Direction, Source};
 
 /// `NFNL_SUBSYS_ULOG` in the upper half, `NFULNL_MSG_*` in the lower.

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tortie_net::Cidr;
 
-use super::ir::{At, Hook, KeyType, Kind, Name, SetKey, SetType, SetValue, ValueType};
-use super::socket::{Socket, request};
 use crate::netlink::codec::{self, Attrs, Message, NLM_F_ACK, NLM_F_DUMP, Writer};
 use crate::netlink::socket::Refusal;
+use crate::nft::ir::{At, Hook, KeyType, Kind, Name, SetKey, SetType, SetValue, ValueType};
+use crate::nft::socket::{Socket, request};
 use crate::nft::uapi::*;
 
 /// How often a table is read while others change it under the reader's eyes.
@@ -42,7 +42,7 @@ pub(crate) struct FoundChain {
 /// A rule as the kernel has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct FoundRule {
-    /// What [`super::encode::rule_hash`] said when we wrote it; `None`: it is of somebody else.
+    /// What [`crate::nft::encode::rule_hash`] said when we wrote it; `None`: it is of somebody else.
     pub(crate) hash: Option<u64>,
     /// The kernel's own number of it.
     pub(crate) handle: u64,

@@ -16,9 +16,9 @@
 
 use std::collections::BTreeSet;
 
-use super::ir::{Edit, Name, SetValue};
-use super::render::Map;
 use crate::nft::diff;
+use crate::nft::ir::{Edit, Name, SetValue};
+use crate::nft::render::Map;
 
 /// Elements of new sets that one transaction may bring, beside everything else.
 const FILL: usize = 200_000;
@@ -82,8 +82,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::nft::fixtures::set_of;
     use crate::nft::ir::{Chain, KeyType, Rule, Set, SetKey, Statement, ValueType};
+    use crate::nft::tests::fixtures::set_of;
 
     fn set(name: &str, interval: bool, members: u32) -> Edit {
         let of = set_of(KeyType::Addr { v4: true }, ValueType::Member, interval);

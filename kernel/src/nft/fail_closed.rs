@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::dump::Found;
-use super::ir::{Chain, Edit, Kind, Match, Name, Rule, Statement, Table};
 use crate::nft::diff;
+use crate::nft::dump::Found;
+use crate::nft::ir::{Chain, Edit, Kind, Match, Name, Rule, Statement, Table};
 
 /// First pause before they are tried again; doubles up to the last.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -185,8 +185,8 @@ pub(super) fn needs(edit: &Edit, code: i32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ir::{Field, KeyType, Set, SetType, Side, ValueType};
     use super::*;
+    use crate::nft::ir::{Field, KeyType, Set, SetType, Side, ValueType};
 
     fn set() -> Set {
         let of = SetType { key: KeyType::Addr { v4: true }, value: ValueType::Member, interval: false };

@@ -15,41 +15,31 @@ mod diff;
 mod drop_log;
 pub(crate) mod dump;
 mod edit_order;
-pub(crate) mod encode;
-mod encode_rule;
-mod encode_set;
+mod encode;
 mod fail_closed;
 mod firewall;
-#[cfg(test)]
-mod firewall_tests;
-#[cfg(any(test, feature = "test-hooks"))]
-pub(crate) mod interpret;
 pub(crate) mod ir;
-pub(crate) mod render;
-#[cfg(feature = "test-hooks")]
+pub(crate) mod metrics;
+mod render;
+#[cfg(any(test, feature = "test-hooks"))]
 mod simulate;
 pub(crate) mod socket;
+#[cfg(test)]
+mod tests;
 pub(crate) mod text;
 mod tracer;
 mod uapi;
 
-#[cfg(test)]
-mod fixtures;
-#[cfg(test)]
-mod kernel_tests;
-#[cfg(test)]
-mod passing_tests;
-
+pub(crate) use self::drop_log::Listener;
+pub use self::drop_log::{Denial, DropKind, Dropped, Drops};
 pub(crate) use self::firewall::{Firewall, Told};
 pub use self::firewall::{RuleCounts, RuleHits};
 pub(crate) use self::render::Options;
 pub use self::render::{Meaning, RuleView};
+#[cfg(feature = "test-hooks")]
+pub use self::simulate::Rehearsal;
 pub(crate) use self::tracer::tidy;
 pub use self::tracer::{RulePlace, Traced, TracedFlow, TracedPacket, TracedStep, TracedVerdict, trace};
-pub(crate) use crate::nft::drop_log::Listener;
-pub use crate::nft::drop_log::{Denial, DropKind, Dropped, Drops};
-#[cfg(feature = "test-hooks")]
-pub use crate::nft::simulate::Rehearsal;
 
 /// Every table that this program makes.
 pub(crate) const OWN_TABLES: [&str; 2] = [firewall::TABLE, tracer::MARKS];

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::encode;
-use super::ir::{Edit, Table};
 use crate::netlink::codec::{self, NLM_F_ACK, Writer};
 use crate::netlink::socket::{self, Undone};
+use crate::nft::encode;
+use crate::nft::ir::{Edit, Table};
 use crate::nft::uapi::{GENMSG, NFT_MSG_GETGEN, NFT_MSG_NEWGEN, NFT_TABLE_F_OWNER, NFTA_GEN_ID, SUBSYSTEM};
 
 /// Longer than any packet is among rules, also where the processor is taken away from the kernel meanwhile.

@@ -8,9 +8,9 @@ use std::fmt::{self, Display, Write};
 use tortie_config::resource::PortRange;
 use tortie_net::Cidr;
 
-use super::encode::comment;
-use super::encode_rule::{LOG_SNAPLEN, family_v4, log_prefix};
-use super::ir::{
+use crate::nft::encode::comment;
+use crate::nft::encode::rule::{LOG_SNAPLEN, family_v4, log_prefix};
+use crate::nft::ir::{
     Chain, Field, KeyType, Log, Match, Rule, Set, SetKey, SetType, SetValue, Side, Statement, Table,
     ValueType,
 };

@@ -17,12 +17,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tortie_config::resource::{Icmp, PortRange};
 use tortie_net::Cidr;
 
-use super::dump::{self, FoundRule};
-use super::firewall::TABLE;
-use super::ir::{At, Chain, Hook, Kind, Match, Rule, Side, Statement, Table};
-use super::socket::{BatchError, Socket};
 use crate::netlink::codec::{self, Attrs, Messages};
 use crate::netlink::socket::grow_recv_buffer;
+use crate::nft::dump::{self, FoundRule};
+use crate::nft::firewall::TABLE;
+use crate::nft::ir::{At, Chain, Hook, Kind, Match, Rule, Side, Statement, Table};
+use crate::nft::socket::{BatchError, Socket};
 use crate::nft::uapi::*;
 
 /// The table that marks packets.

@@ -1,6 +1,6 @@
 //! The numbers of `linux/netfilter/nf_tables.h`, `nfnetlink.h` and of nft's userdata, as far as they are used here.
 
-use super::ir::{At, KeyType, Kind, SetType, ValueType};
+use crate::nft::ir::{At, KeyType, Kind, SetType, ValueType};
 
 /// Subsystem of nf_tables inside nfnetlink: the high octet of a message's type.
 pub(super) const SUBSYSTEM: u16 = 10;

@@ -8,9 +8,12 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use super::messages::ToKernel;
 use super::view::KernelView;
-use crate::INBOX;
-use crate::messages::{LearnedBatch, ToKernel};
+use tortie_engine::routing::LearnedBatch;
+
+/// Messages that may wait for the kernel thread.
+pub(super) const INBOX: usize = 1024;
 
 /// Questions that are answered before what the thread is at goes on: whoever asks without end holds nothing up.
 const QUESTIONS: usize = 64;
@@ -93,13 +96,12 @@ mod tests {
 
     use super::super::state::State;
     use super::*;
-    use crate::Options;
-    use crate::messages::{LearnedChange, Mode};
-    use crate::thread::blank;
+    use crate::options::{Mode, Options};
     use tortie_engine::routing::ChangeId;
+    use tortie_engine::routing::LearnedChange;
 
     fn state() -> State {
-        blank(&Options::new(Mode::Observe), true)
+        State::empty(&Options::new(Mode::Observe), true)
     }
 
     fn view(state: &State) -> KernelView<'_> {

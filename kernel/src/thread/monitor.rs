@@ -13,37 +13,16 @@ use netlink_sys::{Socket as Raw, SocketAddr, protocols::NETLINK_ROUTE};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use socket2::{SockFilter, SockRef};
 
-use crate::messages::ToKernel;
-use crate::netlink::codec::{
-    Message, Messages, NLM_F_REPLACE, RTM_DELADDR, RTM_DELLINK, RTM_DELNEXTHOP, RTM_DELROUTE, RTM_NEWADDR,
-    RTM_NEWLINK, RTM_NEWNEXTHOP, RTM_NEWROUTE,
-};
-use crate::netlink::link::{self, Address, Link};
-use crate::netlink::nexthop::{self, Nexthop};
-use crate::netlink::route::{self, Route, TABLE_MAIN};
+use super::messages::{ToKernel, WatchBatch};
+use crate::netlink::codec::{Messages, RTM_DELNEXTHOP, RTM_DELROUTE, RTM_NEWNEXTHOP, RTM_NEWROUTE};
+use crate::netlink::event::{self, Event};
+use crate::netlink::route::TABLE_MAIN;
 use crate::netlink::socket::grow_recv_buffer;
 
 /// RTNLGRP_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE, _NEXTHOP.
 const GROUPS: [u32; 6] = [1, 5, 7, 9, 11, 32];
 /// More waiting events than this are given up for a full dump.
 const WAITING_MAX: usize = 65_536;
-
-/// Wakes the kernel thread; the events themselves wait in a mailbox that both threads share.
-#[derive(Debug)]
-pub struct WatchBatch(pub(crate) ());
-
-/// Something that happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Event {
-    Link(Link),
-    LinkGone(Link),
-    Address(Address),
-    AddressGone(Address),
-    Route { route: Route, replaces: bool, by: u32 },
-    RouteGone { route: Route, by: u32 },
-    Nexthop { nexthop: Nexthop, by: u32 },
-    NexthopGone { nexthop: Nexthop, by: u32 },
-}
 
 /// Events on their way from the watch thread to the kernel thread.
 #[derive(Debug, Default)]
@@ -101,7 +80,7 @@ impl Heard {
             self.events.extend(
                 Messages(buf)
                     .filter(|m| m.pid != own_port || !is_route_or_nexthop(m.kind))
-                    .filter_map(|m| decode(&m)),
+                    .filter_map(|m| event::decode(&m)),
             );
         }
     }
@@ -198,21 +177,6 @@ fn is_route_or_nexthop(kind: u16) -> bool {
     matches!(kind, RTM_NEWROUTE | RTM_DELROUTE | RTM_NEWNEXTHOP | RTM_DELNEXTHOP)
 }
 
-fn decode(m: &Message<'_>) -> Option<Event> {
-    let by = m.pid;
-    Some(match m.kind {
-        RTM_NEWLINK => Event::Link(link::decode_link(m)?),
-        RTM_DELLINK => Event::LinkGone(link::decode_link(m)?),
-        RTM_NEWADDR => Event::Address(link::decode_address(m)?),
-        RTM_DELADDR => Event::AddressGone(link::decode_address(m)?),
-        RTM_NEWROUTE => Event::Route { route: route::decode(m)?, replaces: m.flags & NLM_F_REPLACE != 0, by },
-        RTM_DELROUTE => Event::RouteGone { route: route::decode(m)?, by },
-        RTM_NEWNEXTHOP => Event::Nexthop { nexthop: nexthop::decode(m)?, by },
-        RTM_DELNEXTHOP => Event::NexthopGone { nexthop: nexthop::decode(m)?, by },
-        _ => return None,
-    })
-}
-
 /// Classic BPF: drops routes of other tables than main, and routes and nexthops that `own_port` wrote. Loads convert from
 /// network order, so the numbers to compare with are swapped on little-endian machines.
 fn echo_filter(own_port: u32) -> [SockFilter; 12] {
@@ -241,6 +205,8 @@ fn echo_filter(own_port: u32) -> [SockFilter; 12] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::codec::RTM_DELLINK;
+    use crate::netlink::link::Link;
 
     fn event() -> Event {
         Event::LinkGone(Link { index: 1, name: "lo".into(), flags: 0, mtu: 65_536 })

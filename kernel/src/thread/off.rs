@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::mpsc::Receiver;
 
+use super::route_pipeline::newest;
 use super::state::State;
 use super::view::KernelView;
-use crate::Sink;
-use crate::messages::{KernelFact, ToKernel};
-use crate::thread::route_pipeline::newest;
+use crate::facts::KernelFact;
+use crate::facts::Sink;
+use crate::thread::messages::ToKernel;
 
 /// Answers for a pure speaker: every next hop is reachable, everything is applied at once.
 pub(crate) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) {

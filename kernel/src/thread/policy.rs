@@ -2,45 +2,29 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tortie_config::key::EndpointKey;
 
-use super::inbox::Inbox;
+use super::burst::Burst;
+use super::event_loop::{Thread, micros_since};
 use super::state::State;
 use super::view::KernelView;
-use crate::fib::resolve::Picture;
-use crate::messages::{EndpointCondition, KernelFact, Mode, PolicyChange, ToKernel};
+use crate::facts::{EndpointCondition, KernelFact};
+use crate::intent::PolicyChange;
 use crate::netlink::dump;
 use crate::nft::{Firewall, Told};
-use crate::thread::{Thread, micros_since};
+use crate::options::Mode;
 use tortie_engine::policy::{EndpointPolicy, host_endpoints};
-use tortie_engine::routing::ChangeId;
 
 /// The watch thread hands over a notification sooner than this, unless it gets no processor.
 const NOTIFIED_WITHIN: Duration = Duration::from_millis(100);
 
-/// Changes of policy that are carried out at once.
-const GATHERED: usize = 256;
 /// After a transaction the thread leaves as much time as that took, and this at most: what comes meanwhile is one transaction.
 /// Each has the kernel look through all rules that a map leads to (`nft_table_validate`): 1 to 2 ms with 1,000 endpoints, as
 /// much as 15 of them cost besides.
 const REST: Duration = Duration::from_millis(3);
-
-/// The last change of policy that was taken, and what was told of it.
-#[derive(Debug, Default)]
-pub(crate) struct Enforced {
-    last: Option<(u64, ChangeId)>,
-    /// No transaction before this, unless somebody waits for what is told after it.
-    pub(crate) rest: Option<Instant>,
-    failed: BTreeMap<EndpointKey, String>,
-    /// It was told that this is in the kernel.
-    told: bool,
-    /// Host endpoints as they were told last.
-    hosts: BTreeMap<EndpointKey, EndpointCondition>,
-}
 
 impl Thread {
     /// Changes of policy, then what came among them.
@@ -96,7 +80,7 @@ impl Thread {
         if self.firewall.is_bare() {
             return Ok(false);
         }
-        self.ends.write(&mut self.state, &mut self.writer, &mut self.sink)
+        self.ends.write(&mut self.state.endpoint_context(), &mut self.writer, &mut self.sink)
     }
 
     /// An interface that was made before its endpoint was written to the store is known when the change is answered:
@@ -232,174 +216,4 @@ impl Thread {
 /// What questions see while rules are written.
 fn view<'a>(state: &'a State, rules: &'a Firewall) -> KernelView<'a> {
     KernelView { state, rules: Some(rules) }
-}
-
-/// What the thread does in one turn.
-#[derive(Debug)]
-pub(crate) enum Work {
-    One(ToKernel),
-    Burst(Burst),
-}
-
-/// Changes of policy with what came among them.
-#[derive(Debug, Default)]
-pub(crate) struct Burst {
-    /// The changes: one transaction.
-    pub(crate) changes: Vec<PolicyChange>,
-    /// What routing and the speaker made of the same starts, in order; of intents without anything between them the last.
-    /// No rule depends on these, nor they on rules.
-    pub(crate) routes: Vec<ToKernel>,
-}
-
-impl Burst {
-    fn route(&mut self, message: ToKernel) {
-        let intents = |(one, other): (&ToKernel, &ToKernel)| {
-            matches!((one, other), (ToKernel::Intent(_), ToKernel::Intent(_)))
-        };
-        match self.routes.last_mut() {
-            Some(last) if intents((last, &message)) => *last = message,
-            _ => self.routes.push(message),
-        }
-    }
-}
-
-/// A message; a change of policy with all that came while the thread was busy or comes until `rest`, up to the first message
-/// that asks for the changes before it.
-pub(crate) fn gather(first: ToKernel, inbox: &mut Inbox, rest: Option<Instant>) -> Work {
-    let first = match first {
-        ToKernel::Policy(first) => *first,
-        other => return Work::One(other),
-    };
-    let mut burst = Burst { changes: vec![first], ..Burst::default() };
-    while burst.changes.len() < GATHERED {
-        let left = rest.map_or(Duration::ZERO, |rest| rest.saturating_duration_since(Instant::now()));
-        let next = inbox.next_now().or_else(|| (!left.is_zero()).then(|| inbox.next(left).ok())?);
-        match next {
-            Some(ToKernel::Policy(change)) => burst.changes.push(*change),
-            Some(message @ (ToKernel::Intent(_) | ToKernel::Learned(_))) => burst.route(message),
-            // Events are taken at the end of each turn.
-            Some(ToKernel::Watched(_)) => {}
-            Some(message) => {
-                inbox.put_back(message);
-                break;
-            }
-            None => break,
-        }
-    }
-    Work::Burst(burst)
-}
-
-impl PolicyChange {
-    /// Whether host endpoints may govern other interfaces than before, or are others.
-    pub(crate) fn touches_hosts(&self) -> bool {
-        let host = |key: &EndpointKey| matches!(key, EndpointKey::Host { .. });
-        self.globals.is_some() || self.delta.endpoints.keys().any(host)
-    }
-}
-
-impl Picture {
-    /// The names of all interfaces with their addresses.
-    pub(crate) fn interfaces(&self) -> Vec<(&str, Vec<IpAddr>)> {
-        let mut by_index: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
-        for address in &self.addresses {
-            by_index.entry(address.ifindex).or_default().push(address.addr);
-        }
-        let links = self.links.values();
-        links.map(|link| (link.name.as_str(), by_index.remove(&link.index).unwrap_or_default())).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc::channel;
-
-    use super::*;
-    use crate::WatchBatch;
-    use crate::messages::KernelIntent;
-    use tortie_engine::policy::RulesetDelta;
-
-    fn change(serial: u64) -> PolicyChange {
-        PolicyChange { serial, change: ChangeId(serial), delta: RulesetDelta::default(), globals: None }
-    }
-
-    fn intent(generation: u64) -> KernelIntent {
-        KernelIntent {
-            generation,
-            change: ChangeId(generation),
-            blackholes: BTreeMap::new(),
-            tunnel: None,
-            view: Arc::default(),
-        }
-    }
-
-    fn policy(serial: u64) -> ToKernel {
-        ToKernel::Policy(Box::new(change(serial)))
-    }
-
-    /// The serials of a burst, and what came among them.
-    fn burst(work: Work) -> (Vec<u64>, Vec<ToKernel>) {
-        let Work::Burst(burst) = work else { panic!("{work:?}") };
-        (burst.changes.iter().map(|change| change.serial).collect(), burst.routes)
-    }
-
-    #[test]
-    fn a_burst_is_one_transaction_whatever_routing_makes_of_each_start() {
-        let (sender, inbox) = channel();
-        for serial in 2..=300 {
-            sender.send(ToKernel::Intent(Arc::new(intent(serial)))).unwrap();
-            sender.send(policy(serial)).unwrap();
-            // Our own routes, as the watch thread hears of them.
-            sender.send(ToKernel::Watched(WatchBatch(()))).unwrap();
-            if serial == 100 {
-                sender.send(ToKernel::Learned(Vec::new().into())).unwrap();
-            }
-        }
-        let mut inbox = Inbox::new(inbox);
-        let (serials, routes) = burst(gather(policy(1), &mut inbox, None));
-        assert!(serials.iter().copied().eq(1..=256));
-        let [ToKernel::Intent(one), ToKernel::Learned(_), ToKernel::Intent(other)] = &*routes else {
-            panic!("{routes:?}")
-        };
-        assert_eq!((one.generation, other.generation), (100, 256));
-    }
-
-    #[test]
-    fn a_question_is_answered_after_what_was_said_before_it_and_no_later() {
-        let (sender, inbox) = channel();
-        sender.send(policy(2)).unwrap();
-        sender.send(ToKernel::Query(Box::new(|_| ()))).unwrap();
-        sender.send(policy(3)).unwrap();
-        let mut inbox = Inbox::new(inbox);
-        // Nor does it wait for the end of the rest.
-        let rest = Some(Instant::now() + Duration::from_hours(1));
-        let (serials, _) = burst(gather(policy(1), &mut inbox, rest));
-        assert_eq!(serials, [1, 2]);
-        assert!(matches!(inbox.next_now(), Some(ToKernel::Query(_))));
-    }
-
-    #[test]
-    fn changes_that_come_while_the_thread_rests_are_one_transaction_with_the_first() {
-        let (sender, inbox) = channel();
-        let mut inbox = Inbox::new(inbox);
-        let later = std::thread::spawn(move || {
-            for serial in 2..=3 {
-                sender.send(policy(serial)).unwrap();
-            }
-            sender.send(ToKernel::SweepStale).unwrap();
-        });
-        let work = gather(policy(1), &mut inbox, Some(Instant::now() + Duration::from_hours(1)));
-        assert_eq!(burst(work).0, [1, 2, 3]);
-        later.join().unwrap();
-    }
-
-    #[test]
-    fn whoever_ends_the_agent_ends_the_rest() {
-        let (sender, inbox) = channel();
-        sender.send(ToKernel::Stop).unwrap();
-        let mut inbox = Inbox::new(inbox);
-        let work = gather(policy(1), &mut inbox, Some(Instant::now() + Duration::from_hours(1)));
-        assert_eq!(burst(work).0, [1]);
-        let next = gather(inbox.next_now().unwrap(), &mut inbox, None);
-        assert!(matches!(next, Work::One(ToKernel::Stop)));
-    }
 }

@@ -9,56 +9,19 @@ use std::time::{Duration, Instant};
 
 use tortie_net::Cidr;
 
+use super::event_loop::Thread;
+use super::resync_timer::SOON;
 use super::state::State;
 use super::view::KernelView;
 use crate::endpoints::{self, Neighbour, Reading};
-use crate::fib::table::Known;
-use crate::messages::KernelFact;
+use crate::facts::KernelFact;
+use crate::fib::drift_hold::LONGEST_HOLD;
+use crate::fib::route_state::Known;
 use crate::netlink::dump;
+use crate::netlink::nexthop::NexthopList;
 use crate::netlink::nexthop::{Content, Nexthop};
 use crate::netlink::route::Route;
-use crate::thread::{NexthopList, Thread};
-
-/// Silent changes are looked for this long after the event that hints at them.
-pub(crate) const SOON: Duration = Duration::from_millis(200);
-/// And in any case this often.
-const EVERY: Duration = Duration::from_secs(60);
-
-/// When the next comparison is due.
-#[derive(Debug)]
-pub(crate) struct Timing {
-    pub(crate) due: Instant,
-    /// Not before: comparing takes at most a fifth of the time when events ask for it.
-    earliest: Instant,
-    /// What asked for it.
-    reason: &'static str,
-}
-
-impl Timing {
-    pub(crate) fn new(now: Instant) -> Self {
-        Self { due: now + EVERY, earliest: now, reason: "timer" }
-    }
-
-    /// Compares after this pause, unless that is due before.
-    pub(crate) fn soon(&mut self, pause: Duration, reason: &'static str) {
-        let due = (Instant::now() + pause).max(self.earliest);
-        if due < self.due {
-            (self.due, self.reason) = (due, reason);
-        }
-    }
-
-    /// Compares as soon as that is allowed, for this reason.
-    pub(crate) fn next(&mut self, reason: &'static str) {
-        (self.due, self.reason) = (self.earliest, reason);
-    }
-
-    /// A comparison ended that took so long.
-    fn done(&mut self, now: Instant, took: Duration) {
-        self.earliest = now + took * 4;
-        // When nothing asks for it, a two-hundredth of the time.
-        self.due = now + EVERY.max(took * 200);
-    }
-}
+use crate::options::Mode;
 
 /// A comparison under way.
 #[derive(Debug, Default)]
@@ -270,5 +233,26 @@ impl Thread {
             }
         }
         Ok(())
+    }
+
+    /// Leaves what others change for study, or repairs all of it.
+    pub(crate) fn hold(&mut self, span: Option<Duration>) -> io::Result<()> {
+        if self.state.mode != Mode::Program {
+            return Ok(());
+        }
+        if let Some(span) = span {
+            let until = Instant::now() + span.min(LONGEST_HOLD);
+            self.state.table.study.hold(until);
+            self.firewall.hold(true);
+            return Ok(());
+        }
+        for prefix in self.state.table.study.release() {
+            self.state.table.mark_prefix(&prefix);
+        }
+        self.firewall.hold(false);
+        // Whatever was not heard of is found by comparing.
+        self.compare()?;
+        self.conclude()?;
+        self.look_at_rules(Instant::now())
     }
 }

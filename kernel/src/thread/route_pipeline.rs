@@ -16,17 +16,21 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashSet;
 use tortie_net::Cidr;
 
+use super::event_loop::{MANY, Thread, micros_since};
+use super::messages::ToKernel;
 use super::state::{Done, State};
 use super::view::KernelView;
-use crate::Sink;
+use crate::facts::KernelFact;
+use crate::facts::Sink;
 use crate::fib::entries::Slot;
-use crate::fib::plan::{self, Answer, Op};
-use crate::fib::table::Want;
-use crate::messages::{KernelFact, LearnedBatch, LearnedChange, Mode};
+use crate::fib::plan;
+use crate::fib::request::{Answer, Op};
+use crate::fib::route_state::Want;
 use crate::netlink::socket::{Letter, Limits, Socket};
-use crate::thread::worker::in_turn;
-use crate::thread::{MANY, Thread, micros_since};
+use crate::options::Mode;
+use crate::worker::in_turn;
 use tortie_engine::routing::ChangeId;
+use tortie_engine::routing::{LearnedBatch, LearnedChange};
 
 /// Changes of the kernel thread's own prefixes that go into the single-prefix history, per batch.
 const SAMPLE: usize = 64;
@@ -180,7 +184,7 @@ impl Thread {
                 };
                 match next {
                     Some(batch) if under_way.iter().any(|sent: &Sent| sent.is_touched(state, &batch)) => {
-                        inbox.put_back(crate::ToKernel::Learned(batch));
+                        inbox.put_back(ToKernel::Learned(batch));
                         ahead = false;
                     }
                     Some(batch) => {

@@ -8,37 +8,27 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashSet;
 use tortie_net::Cidr;
 
-use super::view::Counters;
-use crate::endpoints::Ends;
+use super::metrics::Measures;
+use crate::counters::{self, Counters};
+use crate::endpoints::{self, Ends};
+use crate::fib::foreign_changes::External;
 use crate::fib::ipip_tunnel;
-use crate::fib::plan::{self, Answer, Op};
+use crate::fib::plan;
+use crate::fib::request;
+use crate::fib::request::{Answer, Op};
 use crate::fib::resolve::Picture;
 use crate::fib::table::Table;
-use crate::messages::{KernelIntent, LearnedChange, Mode};
+use crate::intent::KernelIntent;
+use crate::netlink::event::Event;
 use crate::netlink::link::{Address, Link};
 use crate::netlink::nexthop::Nexthop;
 use crate::netlink::route::Route;
-use crate::thread::metrics::{self, Measures};
-use crate::thread::monitor::Event;
+use crate::options::Mode;
+use crate::options::Options;
+use tortie_engine::routing::LearnedChange;
 use tortie_engine::routing::{
     ChangeId, KernelRoute, Resolved, RoutingView, Step, explain_kernel_route, kernel_route,
 };
-
-/// Something that somebody else did to our objects.
-#[derive(Debug, Default)]
-pub(crate) struct External {
-    pub(crate) objects: usize,
-    pub(crate) first: Option<String>,
-}
-
-impl External {
-    pub(crate) fn note(&mut self, objects: usize, words: impl FnOnce() -> String) {
-        if objects > 0 {
-            self.objects += objects;
-            self.first.get_or_insert_with(words);
-        }
-    }
-}
 
 /// Routes that were written and deleted.
 #[derive(Debug, Default)]
@@ -103,6 +93,24 @@ impl State {
         }
     }
 
+    /// A state without kernel: empty tables.
+    pub(crate) fn empty(options: &Options, nexthop_objects: bool) -> Self {
+        let ends = Ends::new(options.marks.protocol, options.marks.metric, options.grace);
+        Self::new(options.mode, Table::new(options.marks, nexthop_objects), ends)
+    }
+
+    /// What the requests of endpoints are read from, and what their answers go to.
+    pub(crate) fn endpoint_context(&mut self) -> endpoints::Context<'_> {
+        endpoints::Context {
+            program: self.mode == Mode::Program,
+            ends: &mut self.ends,
+            picture: &mut self.picture,
+            counters: &mut self.counters,
+            external: &mut self.external,
+            route_batch: &mut self.measures.route_batch,
+        }
+    }
+
     /// Runs `change` on the table with the decision function over the present picture.
     fn with_decide(&mut self, change: impl FnOnce(&mut Table, &mut crate::fib::table::Decide<'_>)) {
         let (picture, view, tunnel) = (&mut self.picture, &self.view, self.tunnel_present);
@@ -152,8 +160,8 @@ impl State {
                 _ => {}
             }
             let errno = answer.as_ref().err().map(|refusal| refusal.code);
-            let of = counters.ops.get_mut(metrics::kind(op));
-            if let Some(count) = of.and_then(|of| of.get_mut(metrics::class(errno))) {
+            let of = counters.ops.get_mut(request::kind(op));
+            if let Some(count) = of.and_then(|of| of.get_mut(counters::class(errno))) {
                 *count += 1;
             }
         }

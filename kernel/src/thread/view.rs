@@ -8,35 +8,18 @@ use std::time::Duration;
 use tortie_config::key::EndpointKey;
 use tortie_net::Cidr;
 
+use super::metrics::{Compared, DriftCounts, Measures};
 use super::state::State;
+use crate::counters::Counters;
 use crate::endpoints::EndpointView;
 use crate::fib::drift_hold::{Deed, Difference};
-use crate::fib::resolve::Covering;
-use crate::fib::table::{Entry, Known, Want};
-use crate::messages::Mode;
+use crate::fib::resolve::{Covering, ForeignRoute};
+use crate::fib::route_state::{Known, Want};
+use crate::fib::table::Entry;
 use crate::nft::{Firewall, RuleCounts, RuleHits, RulePlace, RuleView};
-use crate::thread::metrics::{Compared, DriftCounts, Measures, OPS, RESULTS};
+use crate::options::Mode;
 use tortie_engine::policy::{HostInterfaces, Ruleset, Source};
-use tortie_engine::routing::{ChangeId, Hop, Resolved};
-
-/// What the kernel thread counted since it started.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Counters {
-    /// Requests by kind ([`OPS`]) and answer ([`RESULTS`]).
-    pub ops: [[u64; RESULTS.len()]; OPS.len()],
-    /// Times that notifications were lost.
-    pub overruns: u64,
-    /// Full comparisons with the kernel.
-    pub compares: u64,
-    /// Own objects that somebody else changed or removed.
-    pub external_changes: u64,
-    /// Own routes and what else endpoints need that was put back after that.
-    pub repairs: u64,
-    /// Own packet rules, sets and chains that were put back.
-    pub rule_repairs: u64,
-    /// Own routes that the kernel itself dropped with their device or address.
-    pub vanished: u64,
-}
+use tortie_engine::routing::{ChangeId, Hop, KernelRoute, Resolved, Step};
 
 /// How many routes are in which state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -91,6 +74,19 @@ pub struct RouteState {
     pub why: Option<&'static str>,
     /// The change of the store or of BGP that it comes from, 0 for what was found at start.
     pub change: ChangeId,
+}
+
+/// A network interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinkView {
+    /// Its name.
+    pub name: String,
+    /// Set up by the administrator.
+    pub up: bool,
+    /// Up and with carrier.
+    pub carries: bool,
+    /// Its MTU.
+    pub mtu: u32,
 }
 
 /// Differences between what is wanted and what the kernel holds.
@@ -488,6 +484,41 @@ impl KernelView<'_> {
                     .map_or(RouteCondition::Pending, |r| RouteCondition::Failed(r.to_string())),
             ),
         }
+    }
+}
+
+impl KernelView<'_> {
+    /// An interface.
+    #[must_use]
+    pub fn link(&self, ifindex: u32) -> Option<LinkView> {
+        let link = self.state.picture.links.get(&ifindex)?;
+        let (up, carries) = (link.is_up(), link.can_carry());
+        Some(LinkView { name: link.name.clone(), up, carries, mtu: link.mtu })
+    }
+
+    /// Routes of others for exactly this prefix.
+    #[must_use]
+    pub fn foreign_at(&self, prefix: &Cidr) -> Vec<ForeignRoute> {
+        self.state.picture.foreign_at(prefix)
+    }
+
+    /// Why the kernel should have the route for a learned prefix that it should have: the live decision, recorded. `None`:
+    /// nothing was learned for it.
+    #[must_use]
+    pub fn explain_route(&self, prefix: &Cidr) -> Option<(KernelRoute, Vec<Step>)> {
+        self.state.explain(prefix)
+    }
+
+    /// The metric of own routes.
+    #[must_use]
+    pub fn metric(&self) -> u32 {
+        self.state.table.marks.metric
+    }
+
+    /// Whether an address is one of this host's.
+    #[must_use]
+    pub fn is_local(&self, addr: IpAddr) -> bool {
+        self.state.picture.is_local(addr)
     }
 }
 

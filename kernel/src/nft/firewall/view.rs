@@ -3,13 +3,13 @@
 use std::io;
 use std::time::Instant;
 
-use super::super::ir::ValueType;
-use super::super::render::{Denied, Renderer};
-use super::super::socket::Socket;
-use super::super::{dump, text};
 use super::{Firewall, TABLE};
 use crate::nft::drop_log::Denial;
-use crate::thread::metrics::{RuleDrift, RuleMeasures};
+use crate::nft::ir::ValueType;
+use crate::nft::metrics::{RuleDrift, RuleMeasures};
+use crate::nft::render::{Denied, Renderer};
+use crate::nft::socket::Socket;
+use crate::nft::{dump, text};
 use tortie_engine::policy::{ChainId, Direction, HostInterfaces, Ruleset, Source};
 
 /// What was counted since the start, and what there is.

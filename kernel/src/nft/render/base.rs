@@ -9,10 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tortie_config::resource::HostAction;
 use tortie_net::Cidr;
 
-use super::super::ir::{At, Field, Hook, Kind, Match, Side, Statement};
 use super::maps::Map;
 use super::node::{Base, Denied, Draft, Fixed, Frame, Node, family, in_set};
 use super::stages;
+use crate::nft::ir::{At, Field, Hook, Kind, Match, Side, Statement};
 use tortie_engine::policy::Direction;
 
 const IPIP: u8 = 4;

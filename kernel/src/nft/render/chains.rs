@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::super::ir::Name;
 use super::node::{Denied, Draft, Frame, Node, Usage};
 use super::sets::Sets;
 use super::{Renderer, base, names, rules, stages};
+use crate::nft::ir::Name;
 use crate::nft::render::desired::Wanted;
 use tortie_engine::policy::{ChainId, Direction, Globals, SetId, Tier};
 
@@ -258,8 +258,8 @@ impl Chains {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{W1, policy, profile, renderer};
     use super::*;
+    use crate::nft::render::tests::{W1, policy, profile, renderer};
     use tortie_engine::policy::Stages;
 
     #[test]

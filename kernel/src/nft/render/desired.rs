@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::super::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Statement, Table, ValueType};
 use crate::nft::edit_order;
+use crate::nft::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Statement, Table, ValueType};
 
 /// Elements that changed, with what they gave before.
 type Touched = BTreeMap<SetKey, Option<SetValue>>;

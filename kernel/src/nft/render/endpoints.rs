@@ -9,11 +9,11 @@ use std::sync::Arc;
 use tortie_config::key::EndpointKey;
 use tortie_net::Cidr;
 
-use super::super::ir::{SetKey, SetValue};
 use super::Renderer;
 use super::maps::Map;
 use super::node::{Denied, Fixed, Node, Usage};
 use super::ranges::uncovered;
+use crate::nft::ir::{SetKey, SetValue};
 use tortie_engine::policy::{
     ChainId, Direction, EndpointPolicy, Globals, HostInterfaces, HostPolicy, WorkloadPolicy,
 };

@@ -1,6 +1,6 @@
 //! Sets and maps that are there once: which interface goes where, addresses of pools, hosts and NAT.
 
-use super::super::ir::{KeyType, Name, SetType, ValueType};
+use crate::nft::ir::{KeyType, Name, SetType, ValueType};
 
 /// A set or map that is there once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

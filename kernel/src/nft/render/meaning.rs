@@ -2,12 +2,12 @@
 
 use tortie_config::resource::Action;
 
-use super::super::encode::rule_hash;
-use super::super::ir::{Match, Rule, Statement};
-use super::super::text;
-use super::super::tracer::RulePlace;
 use super::Renderer;
 use super::node::{Denied, Node};
+use crate::nft::encode::rule_hash;
+use crate::nft::ir::{Match, Rule, Statement};
+use crate::nft::text;
+use crate::nft::tracer::RulePlace;
 use tortie_engine::policy::{ChainId, Decider};
 
 /// A rule of ours.

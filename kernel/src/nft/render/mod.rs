@@ -35,17 +35,11 @@ mod base;
 mod chains;
 mod desired;
 mod endpoints;
-#[cfg(test)]
-mod generators;
-#[cfg(test)]
-mod kernel_properties;
 mod maps;
 mod meaning;
 mod names;
 mod nat;
 mod node;
-#[cfg(test)]
-mod properties;
 mod ranges;
 mod rules;
 mod sets;

@@ -2,8 +2,8 @@
 
 use tortie_engine::policy::{ChainId, Direction, SetId, Source, Stages, Tier};
 
-use super::super::ir::Name;
 use super::node::{Base, Denied, Fixed, Node, Ports, Usage};
+use crate::nft::ir::Name;
 
 /// FNV-1a with 64 bits. Names outlive a process, so that a restart finds its own chains again: the hash must be the same
 /// everywhere and for ever, which the standard library's is not.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use super::super::ir::{Chain, Field, Hook, Match, Name, Rule, Side, Statement};
 use super::names;
 use super::sets::Sets;
 use super::{Options, maps};
+use crate::nft::ir::{Chain, Field, Hook, Match, Name, Rule, Side, Statement};
 use tortie_engine::policy::{ChainId, Direction, Globals, Ruleset, SetId, Stages, Tier};
 
 /// Why a packet was dropped.

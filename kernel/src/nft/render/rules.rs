@@ -7,9 +7,9 @@ use tortie_config::key::IpFamily;
 use tortie_config::resource::Action;
 use tortie_net::Cidr;
 
-use super::super::ir::{Field, Log, Match, Rule, Side, Statement};
 use super::node::{Denied, Draft, Frame, Node, Usage, family};
 use super::ranges::{merged, merged_ports};
+use crate::nft::ir::{Field, Log, Match, Rule, Side, Statement};
 use tortie_engine::policy::{self, ChainId, End, FailClosed, Source};
 
 /// The chain of a policy's or profile's rules. One that nobody knows lets everything on, as policy does.

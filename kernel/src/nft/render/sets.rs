@@ -13,8 +13,8 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_net::Cidr;
 
-use super::super::ir::{KeyType, Name, SetKey, SetType, SetValue, ValueType};
 use super::names;
+use crate::nft::ir::{KeyType, Name, SetKey, SetType, SetValue, ValueType};
 use crate::nft::render::desired::Wanted;
 use tortie_engine::policy::{Ruleset, SetChange, SetId};
 

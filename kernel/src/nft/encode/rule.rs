@@ -7,10 +7,10 @@ use std::net::IpAddr;
 use tortie_config::resource::PortRange;
 use tortie_net::Cidr;
 
-use super::encode::{APPEND, Batch, comment};
-use super::encode_set::{ANONYMOUS, Anonymous, Key, Span, interface, udata, verdict};
-use super::ir::{Field, Log, Match, Rule, Side, Statement};
+use super::batch::{APPEND, Batch, comment};
+use super::set::{ANONYMOUS, Anonymous, Key, Span, interface, udata, verdict};
 use crate::netlink::codec::Writer;
+use crate::nft::ir::{Field, Log, Match, Rule, Side, Statement};
 use crate::nft::uapi::*;
 
 /// The register that verdicts go to.
@@ -41,7 +41,7 @@ const NAT_DST: u32 = 1;
 /// Level notice of syslog.
 const LOG_NOTICE: u32 = 5;
 /// Octets of a packet that a log group is given: the headers, and where a tunnel's inner ones would be.
-pub(super) const LOG_SNAPLEN: u32 = 128;
+pub(in crate::nft) const LOG_SNAPLEN: u32 = 128;
 
 /// A hash of what a rule does and of its comment, the same in every process and build: it stands in the rule's userdata
 /// and tells after a restart which rules are there already.
@@ -80,7 +80,7 @@ fn comment_of(rule: &Rule) -> Option<String> {
 }
 
 /// The family that a rule is of: by its own match, else by its networks. Addresses are loaded in its width.
-pub(super) fn family_v4(rule: &Rule) -> bool {
+pub(in crate::nft) fn family_v4(rule: &Rule) -> bool {
     let by_match = rule.matches.iter().find_map(|m| match m {
         Match::Family { v4 } => Some(*v4),
         _ => None,
@@ -96,7 +96,7 @@ pub(super) fn family_v4(rule: &Rule) -> bool {
 }
 
 /// Whether networks need a set of intervals.
-pub(super) fn wide(nets: &[Cidr]) -> bool {
+pub(in crate::nft) fn wide(nets: &[Cidr]) -> bool {
     nets.iter().any(|n| !n.is_host())
 }
 
@@ -476,6 +476,6 @@ fn data(w: &mut Writer<'_>, kind: u16, value: &[u8]) {
 }
 
 /// The kernel takes 127 octets.
-pub(super) fn log_prefix(prefix: &str) -> &str {
+pub(in crate::nft) fn log_prefix(prefix: &str) -> &str {
     prefix.get(..prefix.floor_char_boundary(127)).unwrap_or_default()
 }

@@ -1,112 +1,15 @@
-//! What goes to the kernel thread and what comes back.
+//! What the kernel thread reports.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use tortie_config::key::EndpointKey;
 use tortie_net::Cidr;
 
-use tortie_engine::policy::{Globals, RulesetDelta};
-use tortie_engine::routing::{ChangeId, Resolved, RoutingView, TunnelIntent};
+use tortie_engine::routing::{ChangeId, Resolved};
 
-/// What the agent may do to the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Write what is wanted.
-    Program,
-    /// Read, compute, report drift; write nothing.
-    Observe,
-    /// Neither read nor write: every next hop counts as reachable.
-    Off,
-}
-
-/// Numbers that mark what is ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Marks {
-    /// `rtm_protocol` and nexthop protocol of all own objects (default 179).
-    pub protocol: u8,
-    /// Route metric (default 1790).
-    pub metric: u32,
-    /// First nexthop id (default 0x5400_0000).
-    pub nexthop_base: u32,
-}
-
-/// What the kernel should hold besides learned routes. The latest wins.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KernelIntent {
-    /// Grows with every intent.
-    pub generation: u64,
-    /// The change that brought it.
-    pub change: ChangeId,
-    /// Blackholes of own blocks, each with the change that made it wanted.
-    pub blackholes: BTreeMap<Cidr, ChangeId>,
-    /// The tunnel; `None`: none of ours (an existing `tunl0` is left alone).
-    pub tunnel: Option<TunnelIntent>,
-    /// What `routing::kernel_route` reads.
-    pub view: Arc<RoutingView>,
-}
-
-/// What the host's endpoints and rules should become. Every one counts; they are taken in order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PolicyChange {
-    /// Grows with every one.
-    pub serial: u64,
-    /// The change that brought it.
-    pub change: ChangeId,
-    /// What became of sets, chains and endpoints.
-    pub delta: RulesetDelta,
-    /// The frame, when it is another; always in the first one.
-    pub globals: Option<Arc<Globals>>,
-}
-
-pub use tortie_engine::routing::{LearnedBatch, LearnedChange};
-
-/// To the kernel thread.
-pub enum ToKernel {
-    /// The wanted state, as a whole.
-    Intent(Arc<KernelIntent>),
-    /// Endpoints and rules; answered by [`KernelFact::Enforced`]. The first one is the whole of it, and nothing that was
-    /// left by a former process is touched before it comes.
-    Policy(Box<PolicyChange>),
-    /// Learned routes; answered by [`KernelFact::Learned`] when acknowledged, and dropped then, with the speaker's credit.
-    /// The speaker has credits for one more to be made ready meanwhile; all else waits there, so that dirty prefixes
-    /// coalesce.
-    Learned(LearnedBatch),
-    /// Follow this next hop: [`KernelFact::NextHop`] at once and at each change.
-    Track(IpAddr),
-    /// Follow it no more.
-    Untrack(IpAddr),
-    /// Own learned routes that were found at start and not wanted since are deleted now.
-    SweepStale,
-    /// Notifications of the watch thread (a coalesced set of them).
-    Watched(super::WatchBatch),
-    /// Leave differences that others make for study, for this long and at most an hour; `None`: no longer, all is repaired now.
-    /// The closure is told when that is done.
-    Hold(Option<std::time::Duration>, Box<dyn FnOnce() + Send>),
-    /// A question, answered by the closure (status, `route list`, `diff`). While a comparison or a long transaction is under
-    /// way it is answered ahead of the messages before it, which wait for the end of that.
-    Query(Box<dyn FnOnce(&super::KernelView<'_>) + Send>),
-    /// End the thread; the kernel stays as it is.
-    Stop,
-}
-
-impl std::fmt::Debug for ToKernel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Intent(intent) => f.debug_tuple("Intent").field(&intent.generation).finish(),
-            Self::Policy(policy) => f.debug_tuple("Policy").field(&policy.serial).finish(),
-            Self::Learned(batch) => f.debug_tuple("Learned").field(&batch.len()).finish(),
-            Self::Track(addr) => f.debug_tuple("Track").field(addr).finish(),
-            Self::Untrack(addr) => f.debug_tuple("Untrack").field(addr).finish(),
-            Self::SweepStale => f.write_str("SweepStale"),
-            Self::Hold(span, _) => f.debug_tuple("Hold").field(span).finish(),
-            Self::Watched(_) => f.write_str("Watched"),
-            Self::Query(_) => f.write_str("Query"),
-            Self::Stop => f.write_str("Stop"),
-        }
-    }
-}
+/// Takes facts. It runs on the kernel thread and must not wait for somebody who sends to that thread.
+pub type Sink = Box<dyn FnMut(KernelFact) + Send>;
 
 /// What the kernel did with a blackhole that an intent changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use tortie_config::key::{EndpointKey, IpFamily};
 use tortie_config::resource::{Action, Failsafe, HostAction, Icmp, PortRange, Protocol};
 use tortie_net::Cidr;
 
-use crate::nft::interpret::{self, Conn};
+use crate::nft::simulate::interpret::{self, Conn};
 use tortie_engine::policy::{
     Chain, ChainId, Direction, End, EndpointPolicy, FailClosed, Globals, HostInterfaces, HostPolicy,
     LogPrefix, Packet, Rule, Ruleset, RulesetDelta, SetChange, SetId, Source, Stages, Tier, WorkloadPolicy,
@@ -59,17 +59,17 @@ const ADDRS: [&str; 16] = [
 ];
 
 /// The host's own addresses.
-pub(super) fn local() -> BTreeSet<IpAddr> {
+pub(in crate::nft) fn local() -> BTreeSet<IpAddr> {
     ["192.0.2.1", "10.0.0.6", "fd00::9"].iter().map(|addr| addr.parse().unwrap()).collect()
 }
 
-pub(super) const INTERFACES: [&str; 6] = ["cali1", "cali2", "cali3", "eth0", "eth1", "tunl0"];
+pub(in crate::nft) const INTERFACES: [&str; 6] = ["cali1", "cali2", "cali3", "eth0", "eth1", "tunl0"];
 
 fn net(text: &str) -> Cidr {
     text.parse().unwrap()
 }
 
-pub(super) fn set_id(at: usize) -> SetId {
+pub(in crate::nft) fn set_id(at: usize) -> SetId {
     SetId::of(&SETS[at].parse().unwrap())
 }
 
@@ -86,7 +86,7 @@ fn profiles(direction: Direction) -> Vec<ChainId> {
     ["p", "q"].map(|name| ChainId { source: Source::Profile(name.into()), direction }).to_vec()
 }
 
-pub(super) fn all_chains() -> Vec<ChainId> {
+pub(in crate::nft) fn all_chains() -> Vec<ChainId> {
     let of = |direction| {
         let mut ids = policies(direction, "default", &["a", "b", "c", "untracked", "raw", "nat"]);
         ids.extend(policies(direction, "other", &["d", "e"]));
@@ -126,7 +126,7 @@ fn end(ports_too: bool) -> impl Strategy<Value = End> {
 }
 
 /// A rule as the store can say it: ports only with a protocol that has them, ICMP types only with ICMP.
-pub(super) fn rule() -> impl Strategy<Value = Rule> {
+pub(in crate::nft) fn rule() -> impl Strategy<Value = Rule> {
     let action = select(vec![Action::Allow, Action::Deny, Action::NextTier, Action::Log]);
     let protocol = || {
         select(vec![
@@ -171,7 +171,7 @@ pub(super) fn rule() -> impl Strategy<Value = Rule> {
     )
 }
 
-pub(super) fn chain() -> impl Strategy<Value = Chain> {
+pub(in crate::nft) fn chain() -> impl Strategy<Value = Chain> {
     let fail_closed = select(vec![FailClosed::Missing, FailClosed::Unreadable]).prop_map(|why| Chain {
         rules: vec![Rule { action: Action::Deny, ..Rule::default() }],
         fail_closed: Some(why),
@@ -247,7 +247,7 @@ fn host() -> impl Strategy<Value = EndpointPolicy> {
     )
 }
 
-pub(super) fn workload_key(at: usize) -> EndpointKey {
+pub(in crate::nft) fn workload_key(at: usize) -> EndpointKey {
     EndpointKey::Workload {
         host: "h1".into(),
         orchestrator: "cni".into(),
@@ -256,7 +256,7 @@ pub(super) fn workload_key(at: usize) -> EndpointKey {
     }
 }
 
-pub(super) fn host_key(at: usize) -> EndpointKey {
+pub(in crate::nft) fn host_key(at: usize) -> EndpointKey {
     EndpointKey::Host { host: "h1".into(), endpoint: format!("e{at}") }
 }
 
@@ -268,7 +268,7 @@ fn hosts() -> impl Strategy<Value = HostInterfaces> {
     })
 }
 
-pub(super) fn globals() -> impl Strategy<Value = Globals> {
+pub(in crate::nft) fn globals() -> impl Strategy<Value = Globals> {
     let failsafe = || {
         let port = (any::<bool>(), 1u16..6).prop_map(|(udp, port)| Failsafe { udp, port });
         vec(port, 0..3)
@@ -312,17 +312,17 @@ pub(super) fn globals() -> impl Strategy<Value = Globals> {
 
 /// Everything that there could be. What no endpoint uses is not in the ruleset.
 #[derive(Debug, Clone)]
-pub(super) struct World {
-    pub(super) sets: Vec<BTreeSet<Cidr>>,
-    pub(super) chains: BTreeMap<ChainId, Arc<Chain>>,
-    pub(super) endpoints: BTreeMap<EndpointKey, Arc<EndpointPolicy>>,
-    pub(super) hosts: HostInterfaces,
-    pub(super) globals: Globals,
+pub(in crate::nft) struct World {
+    pub(in crate::nft) sets: Vec<BTreeSet<Cidr>>,
+    pub(in crate::nft) chains: BTreeMap<ChainId, Arc<Chain>>,
+    pub(in crate::nft) endpoints: BTreeMap<EndpointKey, Arc<EndpointPolicy>>,
+    pub(in crate::nft) hosts: HostInterfaces,
+    pub(in crate::nft) globals: Globals,
 }
 
 /// One thing that changes.
 #[derive(Debug, Clone)]
-pub(super) enum Step {
+pub(in crate::nft) enum Step {
     Set(usize, BTreeSet<Cidr>),
     Chain(usize, Chain),
     Endpoint(EndpointKey, Option<Box<EndpointPolicy>>),
@@ -334,7 +334,7 @@ fn members() -> impl Strategy<Value = BTreeSet<Cidr>> {
     nets(7).prop_map(|nets| nets.into_iter().collect())
 }
 
-pub(super) fn step() -> impl Strategy<Value = Step> {
+pub(in crate::nft) fn step() -> impl Strategy<Value = Step> {
     let chains = all_chains().len();
     prop_oneof![
         4 => (0..SETS.len(), members()).prop_map(|(at, members)| Step::Set(at, members)),
@@ -346,7 +346,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-pub(super) fn world() -> impl Strategy<Value = World> {
+pub(in crate::nft) fn world() -> impl Strategy<Value = World> {
     let ids = all_chains();
     let endpoints = (vec(workload(), 1..5), vec(host(), 0..3));
     (vec(members(), SETS.len()), vec(chain(), ids.len()), endpoints, hosts(), globals()).prop_map(
@@ -366,7 +366,7 @@ pub(super) fn world() -> impl Strategy<Value = World> {
 }
 
 impl World {
-    pub(super) fn apply(&mut self, step: &Step) {
+    pub(in crate::nft) fn apply(&mut self, step: &Step) {
         match step {
             Step::Set(at, members) => self.sets[*at].clone_from(members),
             Step::Chain(at, chain) => {
@@ -384,7 +384,7 @@ impl World {
     }
 
     /// The ruleset: endpoints, the chains that they use, the sets that these use.
-    pub(super) fn ruleset(&self) -> Ruleset {
+    pub(in crate::nft) fn ruleset(&self) -> Ruleset {
         let mut ruleset = Ruleset { endpoints: self.endpoints.clone(), ..Ruleset::default() };
         for id in self.endpoints.values().flat_map(|endpoint| endpoint.chains()) {
             ruleset.chains.insert(id.clone(), Arc::clone(&self.chains[id]));
@@ -400,7 +400,7 @@ impl World {
 }
 
 /// What turns one ruleset into another.
-pub(super) fn difference(before: &Ruleset, now: &Ruleset) -> RulesetDelta {
+pub(in crate::nft) fn difference(before: &Ruleset, now: &Ruleset) -> RulesetDelta {
     let mut delta = RulesetDelta::default();
     for (id, members) in &now.sets {
         let change = match before.sets.get(id) {
@@ -429,7 +429,7 @@ pub(super) fn difference(before: &Ruleset, now: &Ruleset) -> RulesetDelta {
 }
 
 /// A packet of one family.
-pub(super) fn packet() -> impl Strategy<Value = Packet> {
+pub(in crate::nft) fn packet() -> impl Strategy<Value = Packet> {
     let of = |v4: bool| -> Vec<IpAddr> {
         ADDRS.iter().map(|addr| addr.parse::<IpAddr>().unwrap()).filter(|addr| addr.is_ipv4() == v4).collect()
     };
@@ -446,7 +446,7 @@ pub(super) fn packet() -> impl Strategy<Value = Packet> {
 }
 
 /// The same packet for the interpreter.
-pub(super) fn sent(packet: &Packet, input: Option<&str>, state: Conn) -> interpret::Packet {
+pub(in crate::nft) fn sent(packet: &Packet, input: Option<&str>, state: Conn) -> interpret::Packet {
     let Packet { src, dst, protocol, ports, icmp } = *packet;
     interpret::Packet { src, dst, protocol, ports, icmp, input: input.map(Into::into), state, mark: 0 }
 }

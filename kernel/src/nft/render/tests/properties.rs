@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::node::{Denied, Usage};
-use super::*;
-use crate::nft::interpret::{Conn, Masqueraded, Outcome, Route, check, send, through};
 use crate::nft::ir::{SetType, Statement};
-use crate::nft::render::generators::{Step, World, difference, local, packet, sent, set_id, step, world};
+use crate::nft::render::node::{Denied, Usage};
+use crate::nft::render::tests::generators::{
+    Step, World, difference, local, packet, sent, set_id, step, world,
+};
+use crate::nft::render::*;
+use crate::nft::simulate::interpret::{Conn, Masqueraded, Outcome, Route, check, send, through};
 use tortie_engine::policy::path::{self, Flow, Path, Place, Reason, Routes, Stage, State};
 use tortie_engine::policy::{
     Decider, Decision, Direction, EndpointPolicy, Packet, SetChange, Stages, Verdict,
@@ -25,7 +27,7 @@ fn whole(world: &World) -> Renderer {
 }
 
 /// Tells a renderer of a world and of what changes in it, then so many changes at once; `each` sees every batch of edits.
-pub(super) fn tell(
+pub(in crate::nft) fn tell(
     mut world: World,
     history: Vec<Vec<Step>>,
     at_once: usize,

@@ -10,17 +10,18 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::dump;
-use super::ir::{Edit, Name};
-use super::render::{Options, Renderer};
-use super::socket::{BatchError, Refusal, Socket};
 use crate::fib::resolve::Picture;
-use crate::messages::{Mode, PolicyChange};
+use crate::intent::PolicyChange;
 use crate::nft::diff;
+use crate::nft::dump;
 use crate::nft::edit_order;
 use crate::nft::fail_closed::{self, Closed, Refused};
-use crate::thread::metrics::{RuleDrift, RuleMeasures};
-use crate::thread::worker::beside;
+use crate::nft::ir::{Edit, Name};
+use crate::nft::metrics::{RuleDrift, RuleMeasures};
+use crate::nft::render::{Options, Renderer};
+use crate::nft::socket::{BatchError, Refusal, Socket};
+use crate::options::Mode;
+use crate::worker::beside;
 use tortie_engine::policy::{ChainId, Globals, HostInterfaces, RulesetDelta, host_interfaces};
 
 mod view;

@@ -10,22 +10,19 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::Value;
 
-use super::dump::{self, Found};
-use super::encode::rule_hash;
-use super::ir::*;
-use super::socket::{BatchError, Socket};
-use super::text;
-use crate::nft::fixtures::{any_table, cidr, edits, everything, set_of};
+use crate::nft::dump::{self, Found};
+use crate::nft::encode::rule_hash;
+use crate::nft::ir::*;
+use crate::nft::socket::{BatchError, Socket};
+use crate::nft::tests::fixtures::{any_table, cidr, edits, everything, set_of};
+use crate::nft::text;
 
-#[path = "../../../tests/common/netns.rs"]
-mod netns;
-
-pub(super) use netns::in_netns;
+pub(in crate::nft) use tortie_topology::netns::in_netns;
 
 /// The program as tests/tools/peers.sh unpacks it, else from PATH. Without it a test is skipped; in CI that is a failure.
-pub(super) fn nft() -> Option<PathBuf> {
+pub(in crate::nft) fn nft() -> Option<PathBuf> {
     let peers = std::env::var_os("TORTIE_PEERS").map(PathBuf::from);
-    let own = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/bin"));
+    let own = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/peers/bin"));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = peers.into_iter().chain([own]).chain(std::env::split_paths(&path)).chain(["/usr/sbin".into()]);
     let found = dirs.map(|dir| dir.join("nft")).find(|p| p.is_file());
@@ -37,7 +34,7 @@ pub(super) fn nft() -> Option<PathBuf> {
 }
 
 /// Runs nft in the namespace of the calling thread.
-pub(super) fn run(nft: &PathBuf, words: &[&str], input: &str) -> String {
+pub(in crate::nft) fn run(nft: &PathBuf, words: &[&str], input: &str) -> String {
     let mut child = Command::new(nft)
         .args(words)
         .stdin(Stdio::piped())
@@ -53,7 +50,7 @@ pub(super) fn run(nft: &PathBuf, words: &[&str], input: &str) -> String {
 }
 
 /// nft has nothing against a text.
-pub(super) fn taken(nft: &PathBuf, text: &str) {
+pub(in crate::nft) fn taken(nft: &PathBuf, text: &str) {
     run(nft, &["-c", "-f", "-"], text);
 }
 
@@ -90,11 +87,11 @@ fn listed(nft: &PathBuf, table: &str) -> Vec<String> {
 }
 
 /// Chains with the hashes of their rules, and sets with their elements.
-pub(super) type Contents =
+pub(in crate::nft) type Contents =
     (BTreeMap<Name, (Option<Hook>, Vec<u64>)>, BTreeMap<Name, (SetType, BTreeMap<SetKey, SetValue>)>);
 
 /// What a dump shows of a table that is as it should be.
-pub(super) fn wanted(table: &Table) -> Contents {
+pub(in crate::nft) fn wanted(table: &Table) -> Contents {
     let chains = table
         .chains
         .iter()
@@ -104,7 +101,7 @@ pub(super) fn wanted(table: &Table) -> Contents {
 }
 
 /// What a dump showed.
-pub(super) fn contents(found: &Found) -> Contents {
+pub(in crate::nft) fn contents(found: &Found) -> Contents {
     let chains = found.chains.iter().map(|(name, chain)| {
         assert!(!chain.foreign, "{name}");
         (Arc::clone(name), (chain.hook, chain.rules.iter().map(|r| r.hash.unwrap()).collect()))
@@ -201,7 +198,7 @@ fn in_set(name: &str) -> Vec<Match> {
     ]
 }
 
-pub(super) fn found(socket: &mut Socket) -> Found {
+pub(in crate::nft) fn found(socket: &mut Socket) -> Found {
     dump::table(socket, "t").unwrap().unwrap()
 }
 

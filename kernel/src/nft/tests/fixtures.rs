@@ -9,9 +9,9 @@ use proptest::sample::select;
 use tortie_config::resource::{Icmp, PortRange};
 use tortie_net::Cidr;
 
-use super::ir::*;
+use crate::nft::ir::*;
 
-pub(super) fn cidr(text: &str) -> Cidr {
+pub(in crate::nft) fn cidr(text: &str) -> Cidr {
     text.parse().unwrap_or_else(|_| Cidr::host(text.parse().unwrap()))
 }
 
@@ -24,13 +24,13 @@ fn ports(first: u16, last: u16) -> PortRange {
 }
 
 /// The edits that make a table from nothing.
-pub(super) fn edits(table: &Table) -> Vec<Edit> {
+pub(in crate::nft) fn edits(table: &Table) -> Vec<Edit> {
     let sets = table.sets.iter().map(|(name, set)| Edit::Set(Arc::clone(name), set.clone()));
     let chains = table.chains.iter().map(|(n, c)| Edit::Chain(Arc::clone(n), Arc::new(c.clone())));
     sets.chain(chains).collect()
 }
 
-pub(super) const fn set_of(key: KeyType, value: ValueType, interval: bool) -> SetType {
+pub(in crate::nft) const fn set_of(key: KeyType, value: ValueType, interval: bool) -> SetType {
     SetType { key, value, interval }
 }
 
@@ -207,7 +207,7 @@ fn plain_matches() -> Vec<Vec<Match>> {
 }
 
 /// A table that uses everything.
-pub(super) fn everything() -> Table {
+pub(in crate::nft) fn everything() -> Table {
     let mut table = Table::default();
     for v4 in [true, false] {
         for (name, mut set) in sets(v4) {
@@ -412,7 +412,7 @@ fn any_rule(chain: usize) -> impl Strategy<Value = Rule> {
 }
 
 /// A table that the kernel takes: chains `c0` to `c9`, of which each only names the next.
-pub(super) fn any_table() -> impl Strategy<Value = Table> {
+pub(in crate::nft) fn any_table() -> impl Strategy<Value = Table> {
     let chains: Vec<_> = (0..10).map(|i| proptest::collection::vec(any_rule(i), 0..6)).collect();
     (proptest::collection::btree_map("[a-z][a-z0-9.-]{3,20}", any_set(), 0..6), chains, -400..400i32)
         .prop_map(|(sets, chains, priority)| {

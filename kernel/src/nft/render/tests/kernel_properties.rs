@@ -3,11 +3,11 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::*;
-use crate::nft::kernel_tests::{contents, found, in_netns, nft, taken, wanted};
-use crate::nft::render::generators::{step, world};
-use crate::nft::render::properties::tell;
+use crate::nft::render::tests::generators::{step, world};
+use crate::nft::render::tests::properties::tell;
+use crate::nft::render::*;
 use crate::nft::socket::Socket;
+use crate::nft::tests::kernel::{contents, found, in_netns, nft, taken, wanted};
 use crate::nft::text;
 
 #[test]

@@ -9,16 +9,20 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tortie_net::Cidr;
 
-use super::plan::{self, Op, What};
-use super::table::{Table, Want};
-use crate::messages::{KernelIntent, LearnedChange, Marks, Mode};
+use crate::fib::plan;
+use crate::fib::request::{Op, What};
+use crate::fib::route_state::Want;
+use crate::fib::table::Table;
+use crate::intent::KernelIntent;
+use crate::netlink::event::Event;
 use crate::netlink::link::Link;
 use crate::netlink::nexthop::{self, Content, Nexthop};
 use crate::netlink::route::{self, Leg, RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::netlink::socket::Refusal;
-use crate::thread::monitor::Event;
+use crate::options::{Marks, Mode};
 use crate::thread::state::{Due, State};
 use tortie_engine::routing::ChangeId;
+use tortie_engine::routing::LearnedChange;
 
 const MARKS: Marks = Marks { protocol: 179, metric: 1790, nexthop_base: 0x5400_0000 };
 const DEVICES: [u32; 2] = [1, 2];
@@ -212,7 +216,12 @@ fn fresh(nexthop_objects: bool) -> State {
 
 type Fates<'a> = dyn Iterator<Item = Fate> + 'a;
 
-fn send(table: &Table, fake: &mut Fake, fates: &mut Fates<'_>, ops: &[Op]) -> Vec<plan::Answer> {
+fn send(
+    table: &Table,
+    fake: &mut Fake,
+    fates: &mut Fates<'_>,
+    ops: &[Op],
+) -> Vec<crate::fib::request::Answer> {
     let mut send = |op: &Op| {
         fake.ops += 1;
         match fates.next().unwrap_or(Fate::Fair) {
@@ -245,14 +254,15 @@ fn learn_on_heels(
     wanted: &mut Wanted,
     batches: &[(u8, u8)],
 ) {
-    let mut under_way: VecDeque<(Vec<Op>, Vec<plan::Answer>)> = VecDeque::new();
-    let take_over = |state: &mut State, under_way: &mut VecDeque<(Vec<Op>, Vec<plan::Answer>)>, left| {
-        while under_way.len() > left
-            && let Some((ops, answers)) = under_way.pop_front()
-        {
-            state.settle(&ops, &answers);
-        }
-    };
+    let mut under_way: VecDeque<(Vec<Op>, Vec<crate::fib::request::Answer>)> = VecDeque::new();
+    let take_over =
+        |state: &mut State, under_way: &mut VecDeque<(Vec<Op>, Vec<crate::fib::request::Answer>)>, left| {
+            while under_way.len() > left
+                && let Some((ops, answers)) = under_way.pop_front()
+            {
+                state.settle(&ops, &answers);
+            }
+        };
     for (p, hops) in batches {
         take_over(state, &mut under_way, 1);
         let is_touched = |op: &Op| matches!(op, Op::PutRoute { prefix: q, .. } | Op::DeleteRoute { prefix: q, .. } if *q == prefix(*p));

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use tortie_net::Cidr;
 
-use super::encode::{Batch, comment};
-use super::ir::{Set, SetKey, SetType, SetValue, ValueType};
+use super::batch::{Batch, comment};
 use crate::netlink::codec::{NLM_F_CREATE, NLM_F_EXCL, Writer};
+use crate::nft::ir::{Set, SetKey, SetType, SetValue, ValueType};
 use crate::nft::uapi::*;
 
 /// Octets of elements in one message, give or take the last: an attribute holds less than 65,536, an element at most 512.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::ir::{
+use crate::nft::ir::{
     At, Chain, Field, Kind, Log, Match, Name, Rule, Set, SetKey, SetValue, Side, Statement, Table,
 };
 

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::dump;
-use super::ir::*;
-use super::kernel_tests::{in_netns, nft, run};
-use super::socket::Socket;
 use crate::nft::diff;
+use crate::nft::dump;
 use crate::nft::edit_order;
-use crate::nft::fixtures::{cidr, set_of};
+use crate::nft::ir::*;
+use crate::nft::socket::Socket;
+use crate::nft::tests::fixtures::{cidr, set_of};
+use crate::nft::tests::kernel::{in_netns, nft, run};
 
 /// Each takes some 30 milliseconds, nft's own start among them.
 const ROUNDS: usize = 60;

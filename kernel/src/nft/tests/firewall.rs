@@ -8,17 +8,18 @@ use std::time::{Duration, Instant};
 
 use tortie_net::Cidr;
 
-use super::dump;
-use super::firewall::Firewall;
-use super::ir::{Edit, KeyType, Set, SetKey, SetValue, ValueType};
-use super::kernel_tests::in_netns;
-use super::render::Options;
-use super::socket::Socket;
 use crate::fib::resolve::Picture;
-use crate::messages::{Mode, PolicyChange};
+use crate::intent::PolicyChange;
 use crate::netlink::codec::Writer;
-use crate::nft::fixtures::set_of;
+use crate::nft::dump;
+use crate::nft::firewall::Firewall;
+use crate::nft::ir::{Edit, KeyType, Set, SetKey, SetValue, ValueType};
+use crate::nft::render::Options;
+use crate::nft::socket::Socket;
+use crate::nft::tests::fixtures::set_of;
+use crate::nft::tests::kernel::in_netns;
 use crate::nft::uapi::*;
+use crate::options::Mode;
 use tortie_engine::model::Model;
 use tortie_engine::policy::{Engine, Globals, RulesetDelta};
 use tortie_engine::routing::ChangeId;

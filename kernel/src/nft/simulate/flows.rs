@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::firewall::Firewall;
-use super::interpret::{self, Conn, Route};
-use super::ir::Name;
+use crate::nft::firewall::Firewall;
+use crate::nft::ir::Name;
+use crate::nft::simulate::interpret::{self, Conn, Route};
 use tortie_engine::policy::path::{Flow, Place, Routes, State};
 use tortie_engine::policy::{ChainId, Packet};
 

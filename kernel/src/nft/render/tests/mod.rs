@@ -1,14 +1,18 @@
 //! What the data model and the facts about Felix say, as rules: the expectations are nft's words, written by hand.
 
-use super::*;
-use crate::nft::interpret::{self, Conn, Route, check};
+mod generators;
+mod kernel_properties;
+mod properties;
+
 use crate::nft::ir::{Rule, Statement};
+use crate::nft::render::*;
+use crate::nft::simulate::interpret::{self, Conn, Route, check};
 use crate::nft::text;
 use tortie_engine::model::Model;
 use tortie_engine::policy::{Direction, Engine, Source, host_interfaces};
 use tortie_store::fixtures::put;
 
-pub(super) const W1: (&str, &str) = (
+pub(in crate::nft) const W1: (&str, &str) = (
     "/calico/v1/host/h1/workload/cni/w1/endpoint/eth0",
     r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.0.1/32"],"ipv6_nets":["fd00::1/128"],"profile_ids":["p"],
         "labels":{"role":"web"}}"#,
@@ -22,7 +26,7 @@ const OTHER: (&str, &str) = (
 const ETH0: (&str, &str) =
     ("/calico/v1/host/h1/endpoint/e0", r#"{"name":"eth0","profile_ids":["p"],"labels":{"role":"host"}}"#);
 
-pub(super) fn renderer(entries: &[(&str, &str)]) -> Renderer {
+pub(in crate::nft) fn renderer(entries: &[(&str, &str)]) -> Renderer {
     let mut model = Model::new("h1");
     for (at, (key, value)) in entries.iter().enumerate() {
         model.apply(&put(at as u64 + 1, key, value));
@@ -45,11 +49,11 @@ fn lines(renderer: &Renderer, chain: &str) -> Vec<String> {
     renderer.table().chains.get(chain).expect(chain).rules.iter().map(plain).collect()
 }
 
-pub(super) fn profile(name: &str) -> ChainId {
+pub(in crate::nft) fn profile(name: &str) -> ChainId {
     ChainId { source: Source::Profile(name.into()), direction: Direction::Inbound }
 }
 
-pub(super) fn policy(tier: &str, name: &str) -> ChainId {
+pub(in crate::nft) fn policy(tier: &str, name: &str) -> ChainId {
     let source = Source::Policy { tier: tier.into(), name: name.into() };
     ChainId { source, direction: Direction::Inbound }
 }

@@ -1,0 +1,68 @@
+//! Requests for routes and nexthop objects, before they are encoded.
+
+use std::net::IpAddr;
+
+use tortie_net::Cidr;
+
+use super::entries::Slot;
+use crate::netlink::nexthop::{self, Content};
+use crate::netlink::route;
+use crate::netlink::socket::Refusal;
+
+/// Index of a target.
+pub(crate) type TargetId = u32;
+
+/// One request to the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Op {
+    PutNexthop {
+        id: u32,
+        content: Content,
+        put: nexthop::Put,
+    },
+    DeleteNexthop {
+        id: u32,
+    },
+    PutRoute {
+        slot: Slot,
+        prefix: Cidr,
+        what: What,
+        put: route::Put,
+    },
+    /// Without a slot where it is a stray, of which the table says no more.
+    DeleteRoute {
+        slot: Option<Slot>,
+        prefix: Cidr,
+        metric: u32,
+    },
+}
+
+/// What a route is to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    Blackhole,
+    Nexthop(u32),
+    Plain(TargetId),
+}
+
+/// What planning asks of the picture of the network.
+pub(crate) trait Surroundings {
+    /// Whether a gateway needs the onlink flag on this interface.
+    fn needs_onlink(&self, gateway: IpAddr, ifindex: u32) -> bool;
+    /// A foreign route that has this prefix and metric, in words.
+    fn in_the_way(&self, prefix: &Cidr, metric: u32) -> Option<String>;
+}
+
+/// The kernel's answer to one request.
+pub(crate) type Answer = Result<(), Refusal>;
+
+/// The place of a request in [`OPS`](crate::OPS).
+pub(crate) fn kind(op: &Op) -> usize {
+    match op {
+        Op::PutRoute { put: route::Put::Add, .. } => 0,
+        Op::PutRoute { put: route::Put::Replace, .. } => 1,
+        Op::DeleteRoute { .. } => 2,
+        Op::PutNexthop { put: nexthop::Put::Add | nexthop::Put::Replace, .. } => 3,
+        Op::DeleteNexthop { .. } => 4,
+    }
+}

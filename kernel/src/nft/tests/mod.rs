@@ -1,0 +1,6 @@
+//! Packet rules against the real kernel, and tables for tests.
+
+mod firewall;
+pub(in crate::nft) mod fixtures;
+pub(in crate::nft) mod kernel;
+mod passing;

@@ -1,0 +1,162 @@
+//! Changes of policy that are carried out as one transaction.
+
+use std::time::{Duration, Instant};
+
+use super::inbox::Inbox;
+use super::messages::ToKernel;
+use crate::intent::PolicyChange;
+
+/// Changes of policy that are carried out at once.
+const GATHERED: usize = 256;
+/// What the thread does in one turn.
+#[derive(Debug)]
+pub(crate) enum Work {
+    One(ToKernel),
+    Burst(Burst),
+}
+
+/// Changes of policy with what came among them.
+#[derive(Debug, Default)]
+pub(crate) struct Burst {
+    /// The changes: one transaction.
+    pub(crate) changes: Vec<PolicyChange>,
+    /// What routing and the speaker made of the same starts, in order; of intents without anything between them the last.
+    /// No rule depends on these, nor they on rules.
+    pub(crate) routes: Vec<ToKernel>,
+}
+
+impl Burst {
+    fn route(&mut self, message: ToKernel) {
+        let intents = |(one, other): (&ToKernel, &ToKernel)| {
+            matches!((one, other), (ToKernel::Intent(_), ToKernel::Intent(_)))
+        };
+        match self.routes.last_mut() {
+            Some(last) if intents((last, &message)) => *last = message,
+            _ => self.routes.push(message),
+        }
+    }
+}
+
+/// A message; a change of policy with all that came while the thread was busy or comes until `rest`, up to the first message
+/// that asks for the changes before it.
+pub(crate) fn gather(first: ToKernel, inbox: &mut Inbox, rest: Option<Instant>) -> Work {
+    let first = match first {
+        ToKernel::Policy(first) => *first,
+        other => return Work::One(other),
+    };
+    let mut burst = Burst { changes: vec![first], ..Burst::default() };
+    while burst.changes.len() < GATHERED {
+        let left = rest.map_or(Duration::ZERO, |rest| rest.saturating_duration_since(Instant::now()));
+        let next = inbox.next_now().or_else(|| (!left.is_zero()).then(|| inbox.next(left).ok())?);
+        match next {
+            Some(ToKernel::Policy(change)) => burst.changes.push(*change),
+            Some(message @ (ToKernel::Intent(_) | ToKernel::Learned(_))) => burst.route(message),
+            // Events are taken at the end of each turn.
+            Some(ToKernel::Watched(_)) => {}
+            Some(message) => {
+                inbox.put_back(message);
+                break;
+            }
+            None => break,
+        }
+    }
+    Work::Burst(burst)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
+    use super::super::messages::WatchBatch;
+    use super::*;
+    use crate::intent::KernelIntent;
+    use tortie_engine::policy::RulesetDelta;
+    use tortie_engine::routing::ChangeId;
+
+    fn change(serial: u64) -> PolicyChange {
+        PolicyChange { serial, change: ChangeId(serial), delta: RulesetDelta::default(), globals: None }
+    }
+
+    fn intent(generation: u64) -> KernelIntent {
+        KernelIntent {
+            generation,
+            change: ChangeId(generation),
+            blackholes: BTreeMap::new(),
+            tunnel: None,
+            view: Arc::default(),
+        }
+    }
+
+    fn policy(serial: u64) -> ToKernel {
+        ToKernel::Policy(Box::new(change(serial)))
+    }
+
+    /// The serials of a burst, and what came among them.
+    fn burst(work: Work) -> (Vec<u64>, Vec<ToKernel>) {
+        let Work::Burst(burst) = work else { panic!("{work:?}") };
+        (burst.changes.iter().map(|change| change.serial).collect(), burst.routes)
+    }
+
+    #[test]
+    fn a_burst_is_one_transaction_whatever_routing_makes_of_each_start() {
+        let (sender, inbox) = channel();
+        for serial in 2..=300 {
+            sender.send(ToKernel::Intent(Arc::new(intent(serial)))).unwrap();
+            sender.send(policy(serial)).unwrap();
+            // Our own routes, as the watch thread hears of them.
+            sender.send(ToKernel::Watched(WatchBatch(()))).unwrap();
+            if serial == 100 {
+                sender.send(ToKernel::Learned(Vec::new().into())).unwrap();
+            }
+        }
+        let mut inbox = Inbox::new(inbox);
+        let (serials, routes) = burst(gather(policy(1), &mut inbox, None));
+        assert!(serials.iter().copied().eq(1..=256));
+        let [ToKernel::Intent(one), ToKernel::Learned(_), ToKernel::Intent(other)] = &*routes else {
+            panic!("{routes:?}")
+        };
+        assert_eq!((one.generation, other.generation), (100, 256));
+    }
+
+    #[test]
+    fn a_question_is_answered_after_what_was_said_before_it_and_no_later() {
+        let (sender, inbox) = channel();
+        sender.send(policy(2)).unwrap();
+        sender.send(ToKernel::Query(Box::new(|_| ()))).unwrap();
+        sender.send(policy(3)).unwrap();
+        let mut inbox = Inbox::new(inbox);
+        // Nor does it wait for the end of the rest.
+        let rest = Some(Instant::now() + Duration::from_hours(1));
+        let (serials, _) = burst(gather(policy(1), &mut inbox, rest));
+        assert_eq!(serials, [1, 2]);
+        assert!(matches!(inbox.next_now(), Some(ToKernel::Query(_))));
+    }
+
+    #[test]
+    fn changes_that_come_while_the_thread_rests_are_one_transaction_with_the_first() {
+        let (sender, inbox) = channel();
+        let mut inbox = Inbox::new(inbox);
+        let later = std::thread::spawn(move || {
+            for serial in 2..=3 {
+                sender.send(policy(serial)).unwrap();
+            }
+            sender.send(ToKernel::SweepStale).unwrap();
+        });
+        let work = gather(policy(1), &mut inbox, Some(Instant::now() + Duration::from_hours(1)));
+        assert_eq!(burst(work).0, [1, 2, 3]);
+        later.join().unwrap();
+    }
+
+    #[test]
+    fn whoever_ends_the_agent_ends_the_rest() {
+        let (sender, inbox) = channel();
+        sender.send(ToKernel::Stop).unwrap();
+        let mut inbox = Inbox::new(inbox);
+        let work = gather(policy(1), &mut inbox, Some(Instant::now() + Duration::from_hours(1)));
+        assert_eq!(burst(work).0, [1]);
+        let next = gather(inbox.next_now().unwrap(), &mut inbox, None);
+        assert!(matches!(next, Work::One(ToKernel::Stop)));
+    }
+}

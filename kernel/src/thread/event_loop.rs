@@ -1,0 +1,448 @@
+//! The kernel thread: the only writer. It takes messages, lets `state.rs` draw the conclusions, sends what `plan.rs`
+//! makes of them, and answers with facts.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use tortie_net::Cidr;
+
+use super::burst::{Work, gather};
+use super::inbox::Inbox;
+use super::messages::ToKernel;
+use super::monitor::Mailbox;
+use super::policy_progress::Enforced;
+use super::resync_timer::{SOON, Timing};
+use super::state::{Done, Due, State};
+use super::view::KernelView;
+use crate::endpoints;
+use crate::facts::{KernelFact, Sink};
+use crate::fib::acks::Acks;
+use crate::fib::drift_hold;
+use crate::fib::ipip_tunnel;
+use crate::fib::plan::{self, Rounds};
+use crate::fib::request::{Answer, Op};
+use crate::intent::KernelIntent;
+use crate::netlink::dump;
+use crate::netlink::link::Change;
+use crate::netlink::socket::Socket;
+use crate::nft::Firewall;
+use crate::options::Mode;
+use crate::sysctl;
+use crate::worker::beside;
+use tortie_engine::routing::TunnelIntent;
+
+/// Checks of the tunnel device while one is wanted, besides events.
+const TUNNEL_EVERY: Duration = Duration::from_secs(1);
+/// First pause before what failed is tried again; doubles up to the last.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LAST: Duration = Duration::from_secs(30);
+/// From so many requests on another thread carries them to the kernel: fewer are through before one could start.
+pub(super) const MANY: usize = 64;
+
+/// The kernel thread.
+pub(super) struct Thread {
+    pub(super) state: State,
+    pub(super) inbox: Inbox,
+    pub(super) writer: Socket,
+    pub(super) reader: Socket,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) sink: Sink,
+    /// When the present turn began.
+    pub(super) turn: Instant,
+    tunnel_due: Option<Instant>,
+    /// The address that the tunnel device has from us.
+    tunnel_addr: Option<Ipv4Addr>,
+    retry_due: Option<Instant>,
+    retry_pause: Duration,
+    pub(super) comparisons: Timing,
+    applied_failed: Vec<(Cidr, String)>,
+    acks: Acks,
+    forwards_v6: bool,
+    pub(super) firewall: Firewall,
+    pub(super) enforced: Enforced,
+    pub(super) ends: endpoints::Driver,
+}
+
+impl Thread {
+    pub(super) fn new(
+        state: State,
+        inbox: Inbox,
+        writer: Socket,
+        reader: Socket,
+        mailbox: Arc<Mailbox>,
+        sink: Sink,
+        firewall: Firewall,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            state,
+            inbox,
+            writer,
+            reader,
+            mailbox,
+            sink,
+            turn: now,
+            tunnel_due: None,
+            tunnel_addr: None,
+            retry_due: None,
+            retry_pause: RETRY_FIRST,
+            comparisons: Timing::new(now),
+            applied_failed: Vec::new(),
+            acks: Acks::default(),
+            forwards_v6: false,
+            firewall,
+            enforced: Enforced::default(),
+            ends: endpoints::Driver::new(now),
+        }
+    }
+
+    /// Runs until told to stop or until nobody sends any more.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        if self.state.mode == Mode::Program
+            && let Err(text) = sysctl::forward_v4()
+        {
+            (self.sink)(KernelFact::Trouble { about: "forwarding of IPv4", text: Some(text) });
+        }
+        self.start()?;
+        loop {
+            let message = self.inbox.next(self.deadline().saturating_duration_since(Instant::now()));
+            let work = message.map(|message| gather(message, &mut self.inbox, self.enforced.rest));
+            self.turn = Instant::now();
+            match work {
+                Ok(Work::One(ToKernel::Stop)) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(Work::One(message)) => self.message(message)?,
+                Ok(Work::Burst(burst)) => self.burst(burst)?,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.events()?;
+            self.timers()?;
+            self.turn_over();
+        }
+    }
+
+    /// When something is to be done although no message comes.
+    pub(super) fn deadline(&self) -> Instant {
+        // What endpoints need waits while there are no rules at all.
+        let ends = if self.firewall.is_bare() { None } else { self.ends.due(&self.state.ends) };
+        let held = self.state.table.study.until();
+        let due = [self.tunnel_due, self.retry_due, self.firewall.due(), ends, held];
+        due.into_iter().flatten().fold(self.comparisons.due, Instant::min)
+    }
+
+    /// Another message could have had its turn now.
+    pub(super) fn turn_over(&mut self) {
+        self.state.measures.turns.time(self.turn.elapsed());
+        self.turn = Instant::now();
+    }
+
+    pub(super) fn message(&mut self, message: ToKernel) -> io::Result<()> {
+        match message {
+            ToKernel::Intent(intent) => self.intent(intent),
+            ToKernel::Learned(batch) => self.learned(batch),
+            ToKernel::Track(addr) => {
+                let answer = self.state.picture.follow(addr, true);
+                (self.sink)(KernelFact::NextHop(addr, answer));
+                Ok(())
+            }
+            ToKernel::Untrack(addr) => {
+                self.state.picture.untrack(addr);
+                Ok(())
+            }
+            ToKernel::SweepStale => {
+                let count = self.state.table.sweep();
+                self.flush()?;
+                (self.sink)(KernelFact::Swept(count));
+                Ok(())
+            }
+            ToKernel::Query(question) => {
+                question(&KernelView { state: &self.state, rules: Some(&self.firewall) });
+                Ok(())
+            }
+            ToKernel::Policy(change) => self.enforce(&[*change]),
+            ToKernel::Hold(span, done) => {
+                self.hold(span)?;
+                done();
+                Ok(())
+            }
+            ToKernel::Watched(_) | ToKernel::Stop => Ok(()),
+        }
+    }
+
+    fn intent(&mut self, intent: Arc<KernelIntent>) -> io::Result<()> {
+        let begin = Instant::now();
+        let generation = intent.generation;
+        let change = intent.change;
+        let has_v6 = intent.view.node_v6.is_some() || intent.blackholes.keys().any(|p| !p.is_v4());
+        if has_v6 {
+            self.forward_v6();
+        }
+        if self.state.mode == Mode::Program {
+            self.acks.expect(self.state.intent.as_deref(), &intent, &self.state.table);
+        }
+        self.state.take_intent(intent);
+        self.tunnel()?;
+        self.flush()?;
+        let failed = self.failed_blackholes();
+        self.applied_failed.clone_from(&failed);
+        let acknowledged = self.acks.take(&self.state.table);
+        let micros = micros_since(begin);
+        (self.sink)(KernelFact::Applied { generation, change, failed, acknowledged, micros });
+        Ok(())
+    }
+
+    /// Forwards IPv6 from now on.
+    pub(super) fn forward_v6(&mut self) {
+        if self.state.mode == Mode::Program
+            && !std::mem::replace(&mut self.forwards_v6, true)
+            && let Err(text) = sysctl::forward_v6()
+        {
+            (self.sink)(KernelFact::Trouble { about: "forwarding of IPv6", text: Some(text) });
+        }
+    }
+
+    fn failed_blackholes(&self) -> Vec<(Cidr, String)> {
+        if self.state.mode == Mode::Observe { Vec::new() } else { self.state.table.failed_blackholes() }
+    }
+
+    /// Everything that the watch thread heard since the last time.
+    pub(super) fn events(&mut self) -> io::Result<()> {
+        let (events, overruns) = self.mailbox.take();
+        if events.is_empty() && overruns == 0 {
+            return Ok(());
+        }
+        let mut due = Due::default();
+        let now = Instant::now();
+        for event in events {
+            self.state.ends.event(&event, now, &mut self.state.external);
+            self.state.event(event, &mut due);
+        }
+        if overruns > 0 {
+            self.state.counters.overruns += overruns;
+            (self.sink)(KernelFact::Overrun);
+            self.comparisons.next("overrun");
+        }
+        if due.interfaces {
+            self.follow_interfaces()?;
+        }
+        if due.nexthops {
+            self.look_at_nexthops()?;
+        }
+        if due.tunnel {
+            self.tunnel()?;
+        }
+        if due.retry {
+            self.state.table.retry();
+        }
+        if due.compare {
+            self.comparisons.soon(SOON, "event");
+        }
+        self.conclude()
+    }
+
+    fn timers(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if self.state.table.study.until().is_some_and(|until| until <= now) {
+            self.hold(None)?;
+        }
+        if self.tunnel_due.is_some_and(|due| due <= now) {
+            self.tunnel()?;
+            self.conclude()?;
+        }
+        if self.retry_due.is_some_and(|due| due <= now) {
+            self.retry_due = None;
+            self.retry_pause = (self.retry_pause * 2).min(RETRY_LAST);
+            self.state.table.retry();
+            self.conclude()?;
+        }
+        if self.ends.timers(&mut self.state.ends, now) {
+            self.conclude()?;
+        }
+        if self.comparisons.due <= now {
+            self.compare()?;
+            self.follow_interfaces()?;
+            self.conclude()?;
+        }
+        self.look_at_rules(now)
+    }
+
+    /// Follows next hops, writes what became due, and says what was repaired.
+    pub(super) fn conclude(&mut self) -> io::Result<()> {
+        for (addr, answer) in self.state.follow_next_hops() {
+            (self.sink)(KernelFact::NextHop(addr, answer));
+        }
+        self.flush()?;
+        let moved = self.write_endpoints()?;
+        if self.state.ends.is_doubtful() {
+            self.comparisons.soon(Duration::ZERO, "unexpected_answer");
+        }
+        if moved {
+            self.tell_enforced(0);
+        }
+        let external = std::mem::take(&mut self.state.external);
+        if external.first.is_some() {
+            self.state.table.study.look_up(drift_hold::process);
+        }
+        if let Some(first) = external.first {
+            self.state.counters.external_changes += external.objects as u64;
+            let held = self.state.table.study.until().is_some();
+            if self.state.mode == Mode::Program && !held {
+                self.state.counters.repairs += external.objects as u64;
+            }
+            (self.sink)(KernelFact::Repaired { objects: external.objects, first, held });
+        }
+        if !self.applied_failed.is_empty() || !self.acks.is_empty() {
+            let failed = self.failed_blackholes();
+            let acknowledged = self.acks.take(&self.state.table);
+            if (failed != self.applied_failed || !acknowledged.is_empty())
+                && let Some(intent) = &self.state.intent
+            {
+                self.applied_failed.clone_from(&failed);
+                let (generation, change) = (intent.generation, intent.change);
+                (self.sink)(KernelFact::Applied { generation, change, failed, acknowledged, micros: 0 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the tunnel device right and says so when that changed.
+    fn tunnel(&mut self) -> io::Result<()> {
+        let wanted = self.state.intent.as_ref().and_then(|i| Some((i.tunnel.clone()?, i.view.node_v4)));
+        self.tunnel_due = wanted.is_some().then(|| Instant::now() + TUNNEL_EVERY);
+        let trouble = match wanted {
+            Some((wanted, node)) => {
+                self.tunnel_addr = wanted.addr;
+                self.repair_tunnel(&wanted, node)?
+            }
+            None => {
+                self.leave_tunnel()?;
+                None
+            }
+        };
+        self.state.look_at_tunnel();
+        if trouble != self.state.tunnel_trouble {
+            self.state.tunnel_trouble.clone_from(&trouble);
+            (self.sink)(KernelFact::Tunnel(trouble));
+        }
+        Ok(())
+    }
+
+    /// What stays wrong with the tunnel device after everything was tried.
+    fn repair_tunnel(&mut self, wanted: &TunnelIntent, node: Option<IpAddr>) -> io::Result<Option<String>> {
+        // Creating the device makes the second round possible that sets it up.
+        for _ in 0..2 {
+            let changes = ipip_tunnel::plan(wanted, &self.state.picture, node);
+            if changes.is_empty() {
+                return Ok(None);
+            }
+            if self.state.mode == Mode::Observe {
+                return Ok(Some(format!("{} is not as wanted", ipip_tunnel::DEVICE)));
+            }
+            let trouble = self.change_links(&changes)?;
+            if trouble.is_some() {
+                return Ok(trouble);
+            }
+        }
+        // What exists already is no trouble when it is the device itself; under another name nobody finds it.
+        let left = ipip_tunnel::plan(wanted, &self.state.picture, node);
+        Ok(left.first().map(|change| ipip_tunnel::explain(change, libc::EEXIST, "it does not stay so")))
+    }
+
+    /// The tunnel is wanted no more: our address goes back to IPAM and must not stay behind. The device is left alone.
+    fn leave_tunnel(&mut self) -> io::Result<()> {
+        if self.state.mode == Mode::Program
+            && let Some(addr) = self.tunnel_addr.take()
+            && let Some(change) = ipip_tunnel::leave(addr, &self.state.picture)
+        {
+            self.change_links(&[change])?;
+        }
+        Ok(())
+    }
+
+    /// Sends changes of links and addresses and reads what came of them; gives the first refusal in words.
+    fn change_links(&mut self, changes: &[Change]) -> io::Result<Option<String>> {
+        let (mut trouble, mut moved) = (None, false);
+        for change in changes {
+            match self.writer.request(|(), buf, flags, seq| change.encode(buf, flags, seq))? {
+                Err(refusal) if refusal.code != libc::EEXIST => {
+                    trouble.get_or_insert_with(|| ipip_tunnel::explain(change, refusal.code, &refusal.text));
+                }
+                _ => moved = true,
+            }
+        }
+        if moved {
+            let (links, addresses) = dump::devices(&mut self.reader)?;
+            self.state.picture.replace_devices(links, addresses);
+        }
+        Ok(trouble)
+    }
+
+    /// Writes everything that is due.
+    pub(super) fn flush(&mut self) -> io::Result<Done> {
+        let mut done = Done::default();
+        if self.state.mode != Mode::Program {
+            self.state.table.take_dirty();
+            return Ok(done);
+        }
+        let mut rounds = Rounds::default();
+        while let Some(ops) = rounds.next(&mut self.state.table, &self.state.picture) {
+            done += self.carry_out(&ops)?;
+        }
+        if self.state.table.failed.is_empty() && !self.state.table.objects.has_refused() {
+            (self.retry_due, self.retry_pause) = (None, RETRY_FIRST);
+        } else if self.retry_due.is_none() {
+            self.retry_due = Some(Instant::now() + self.retry_pause);
+        }
+        if self.state.table.doubtful {
+            self.comparisons.soon(Duration::ZERO, "unexpected_answer");
+        }
+        Ok(done)
+    }
+
+    /// Makes the nexthop objects that are due, and leaves all else.
+    pub(super) fn put_nexthops(&mut self) -> io::Result<()> {
+        let ops = plan::nexthops(&mut self.state.table, &self.state.picture);
+        if !ops.is_empty() {
+            self.carry_out(&ops)?;
+        }
+        Ok(())
+    }
+
+    /// Has requests of one kind carried out, and takes the answers over.
+    fn carry_out(&mut self, ops: &[Op]) -> io::Result<Done> {
+        let begin = Instant::now();
+        let answers = self.send(ops)?;
+        let measures = &mut self.state.measures;
+        let batch = match ops.first() {
+            Some(Op::PutNexthop { .. } | Op::DeleteNexthop { .. }) => &mut measures.nexthop_batch,
+            _ => &mut measures.route_batch,
+        };
+        batch.time(begin.elapsed());
+        Ok(self.state.settle(ops, &answers))
+    }
+
+    /// Sends requests and gives an answer for each. Questions are answered while there are many: nothing of the state changes
+    /// until the answers are here.
+    fn send(&mut self, ops: &[Op]) -> io::Result<Vec<Answer>> {
+        let Self { state, writer, inbox, firewall, .. } = self;
+        let (state, rules) = (&*state, Some(&*firewall));
+        let mut carry = || {
+            let mut answers = Vec::with_capacity(ops.len());
+            let encode = |op: &Op, buf: &mut Vec<u8>, flags, seq| {
+                op.encode(&state.table, &state.picture, buf, flags, seq);
+            };
+            writer.batch(ops, encode, |_, answer| answers.push(answer))?;
+            Ok(answers)
+        };
+        if ops.len() < MANY {
+            return carry();
+        }
+        beside("routes", carry, || inbox.answer(&KernelView { state, rules }))
+    }
+}
+
+pub(super) fn micros_since(begin: Instant) -> u64 {
+    u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX)
+}

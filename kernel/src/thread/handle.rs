@@ -1,0 +1,138 @@
+//! Start and end of the threads: the kernel thread, the watch thread, the reader of the log group.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{self, SyncSender};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use super::event_loop::Thread;
+use super::inbox::{INBOX, Inbox};
+use super::messages::ToKernel;
+use super::monitor::{Mailbox, Watcher};
+use super::off::run_off;
+use super::state::State;
+use crate::facts::Sink;
+use crate::netlink::nexthop;
+use crate::netlink::socket::Socket;
+use crate::nft::{self, Drops};
+use crate::options::{Mode, Options};
+
+/// The running threads. Dropping it ends them; the kernel stays as it is.
+#[derive(Debug)]
+pub struct KernelHandle {
+    sender: SyncSender<ToKernel>,
+    stop_watch: Option<Arc<OwnedFd>>,
+    drops: Arc<Drops>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl KernelHandle {
+    /// Where messages go. Sending waits while 1,024 of them wait.
+    #[must_use]
+    pub fn sender(&self) -> SyncSender<ToKernel> {
+        self.sender.clone()
+    }
+
+    /// What packet rules drop.
+    #[must_use]
+    pub fn drops(&self) -> Arc<Drops> {
+        Arc::clone(&self.drops)
+    }
+
+    /// Ends the threads and waits for them.
+    ///
+    /// # Errors
+    /// When one of them panicked.
+    pub fn stop(mut self) -> std::thread::Result<()> {
+        self.end();
+        self.threads.drain(..).try_for_each(JoinHandle::join)
+    }
+
+    fn end(&mut self) {
+        let _ = self.sender.send(ToKernel::Stop);
+        if let Some(stop) = self.stop_watch.take() {
+            let _ = rustix::io::write(&*stop, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Drop for KernelHandle {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Starts the kernel thread and the watch thread in the network namespace of the caller. The first fact is
+/// [`KernelFact::Started`].
+///
+/// # Errors
+/// When the netlink sockets cannot be opened.
+pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
+    let (sender, inbox) = mpsc::sync_channel(INBOX);
+    if options.mode == Mode::Off {
+        let state = State::empty(options, false);
+        let kernel = start("kernel", move || run_off(&inbox, sink, &state))?;
+        let drops = Arc::new(Drops::default());
+        drops.worry("the kernel is left alone (--kernel off)".to_owned());
+        return Ok(KernelHandle { sender, stop_watch: None, drops, threads: vec![kernel] });
+    }
+    let writer = Socket::open()?;
+    let mut reader = Socket::open()?;
+    let mailbox = Arc::new(Mailbox::default());
+    // Subscribed before anything is read, so that no change falls between.
+    let watcher = Watcher::open(writer.port(), options.watch_buffer, Arc::clone(&mailbox))?;
+    let nexthops = match options.nexthop_objects {
+        Some(forced) => forced,
+        None => has_nexthop_objects(&mut reader)?,
+    };
+    let stop_watch = Some(watcher.stop());
+    let wake = sender.clone();
+    let state = State::empty(options, nexthops);
+    let rules = nft::Options { log_group: options.log_group, deny_group: nft::DENY_GROUP };
+    let firewall = nft::Firewall::open(options.policy, rules, Instant::now());
+    let kernel = Thread::new(state, Inbox::new(inbox), writer, reader, mailbox, sink, firewall);
+    let stop = watcher.stop();
+    let mut threads = vec![
+        start("kernel", move || run("kernel", || kernel.run()))?,
+        start("watch", move || run("watch", || watcher.run(&wake)))?,
+    ];
+    if options.policy == Mode::Program {
+        nft::tidy();
+    }
+    let drops = Arc::new(Drops::default());
+    match options.policy {
+        Mode::Program => match nft::Listener::open(nft::DENY_GROUP, Arc::clone(&drops)) {
+            Ok(listener) => {
+                let told = Arc::clone(&drops);
+                // Nothing is wrong with forwarding when nobody hears of drops.
+                threads.push(start("drops", move || {
+                    if let Err(error) = listener.run(&stop) {
+                        told.worry(format!("the log group cannot be read any more: {error}"));
+                    }
+                })?);
+            }
+            Err(error) => drops.worry(format!("log group {} cannot be read: {error}", nft::DENY_GROUP)),
+        },
+        Mode::Observe | Mode::Off => drops.worry("this agent writes no packet rules (--policy)".to_owned()),
+    }
+    Ok(KernelHandle { sender, stop_watch, drops, threads })
+}
+
+fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body)
+}
+
+/// A netlink socket that fails leaves nothing to go on with: the process ends, routes stay, graceful restart covers it.
+#[expect(clippy::panic, reason = "documented: a panic in any thread ends the process")]
+fn run(name: &str, body: impl FnOnce() -> io::Result<()>) {
+    if let Err(error) = body() {
+        panic!("the {name} thread cannot go on: {error}");
+    }
+}
+
+/// Whether the kernel has nexthop objects: tried, not guessed from a version.
+fn has_nexthop_objects(socket: &mut Socket) -> io::Result<bool> {
+    Ok(socket.dump(nexthop::encode_dump, |_| {})?.is_ok())
+}

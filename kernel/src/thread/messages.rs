@@ -1,0 +1,58 @@
+//! What goes to the kernel thread.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::view::KernelView;
+use crate::intent::{KernelIntent, PolicyChange};
+use tortie_engine::routing::LearnedBatch;
+
+/// Wakes the kernel thread; the events themselves wait in a mailbox that the watch thread shares with it.
+#[derive(Debug)]
+pub struct WatchBatch(pub(crate) ());
+
+/// To the kernel thread.
+pub enum ToKernel {
+    /// The wanted state, as a whole.
+    Intent(Arc<KernelIntent>),
+    /// Endpoints and rules; answered by [`KernelFact::Enforced`]. The first one is the whole of it, and nothing that was
+    /// left by a former process is touched before it comes.
+    Policy(Box<PolicyChange>),
+    /// Learned routes; answered by [`KernelFact::Learned`] when acknowledged, and dropped then, with the speaker's credit.
+    /// The speaker has credits for one more to be made ready meanwhile; all else waits there, so that dirty prefixes
+    /// coalesce.
+    Learned(LearnedBatch),
+    /// Follow this next hop: [`KernelFact::NextHop`] at once and at each change.
+    Track(IpAddr),
+    /// Follow it no more.
+    Untrack(IpAddr),
+    /// Own learned routes that were found at start and not wanted since are deleted now.
+    SweepStale,
+    /// Notifications of the watch thread (a coalesced set of them).
+    Watched(WatchBatch),
+    /// Leave differences that others make for study, for this long and at most an hour; `None`: no longer, all is repaired now.
+    /// The closure is told when that is done.
+    Hold(Option<std::time::Duration>, Box<dyn FnOnce() + Send>),
+    /// A question, answered by the closure (status, `route list`, `diff`). While a comparison or a long transaction is under
+    /// way it is answered ahead of the messages before it, which wait for the end of that.
+    Query(Box<dyn FnOnce(&KernelView<'_>) + Send>),
+    /// End the thread; the kernel stays as it is.
+    Stop,
+}
+
+impl std::fmt::Debug for ToKernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Intent(intent) => f.debug_tuple("Intent").field(&intent.generation).finish(),
+            Self::Policy(policy) => f.debug_tuple("Policy").field(&policy.serial).finish(),
+            Self::Learned(batch) => f.debug_tuple("Learned").field(&batch.len()).finish(),
+            Self::Track(addr) => f.debug_tuple("Track").field(addr).finish(),
+            Self::Untrack(addr) => f.debug_tuple("Untrack").field(addr).finish(),
+            Self::SweepStale => f.write_str("SweepStale"),
+            Self::Hold(span, _) => f.debug_tuple("Hold").field(span).finish(),
+            Self::Watched(_) => f.write_str("Watched"),
+            Self::Query(_) => f.write_str("Query"),
+            Self::Stop => f.write_str("Stop"),
+        }
+    }
+}
