@@ -162,17 +162,6 @@ pub(crate) fn words(edit: &Edit, found: Option<&Found>) -> String {
     }
 }
 
-/// How many objects edits write: elements, rules, chains and sets.
-pub(crate) fn size(edits: &[Edit]) -> usize {
-    let one = |edit: &Edit| match edit {
-        Edit::Set(_, set) | Edit::Refill(_, set) => 1 + set.elements.len(),
-        Edit::Elements { add, remove, .. } => add.len() + remove.len(),
-        Edit::NewChain(_, chain) | Edit::Chain(_, chain) => 1 + chain.rules.len(),
-        Edit::NoTable | Edit::Wake | Edit::NoSet(_) | Edit::NoMap(_) | Edit::NoChain(_) => 1,
-    };
-    edits.iter().map(one).sum()
-}
-
 /// The same by kind: what is missing, what nobody wants, and what is something else.
 pub(crate) fn drift(edits: &[Edit], found: Option<&Found>) -> RuleDrift {
     let mut drift = RuleDrift::default();
@@ -324,7 +313,7 @@ mod tests {
         let edits = diff(&table, Some(&is));
         let add = BTreeMap::from([(key(4), SetValue::Member)]);
         assert_eq!(edits, [Edit::Elements { set: "s".into(), of, add, remove: BTreeMap::new() }]);
-        assert_eq!(size(&edits), 1);
+        assert_eq!(edit_order::size(&edits), 1);
         assert_eq!(words(&edits[0], Some(&is)), "set s lacks 1 of its elements, the first is 10.0.0.4");
     }
 }

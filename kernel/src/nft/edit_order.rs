@@ -16,9 +16,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::nft::diff;
 use crate::nft::ir::{Edit, Name, SetValue};
-use crate::nft::render::Map;
+use crate::nft::maps::Map;
 
 /// Elements of new sets that one transaction may bring, beside everything else.
 const FILL: usize = 200_000;
@@ -45,7 +44,7 @@ pub(super) fn of(edits: &[Edit]) -> impl Iterator<Item = &[Edit]> {
 /// How many of the leading edits make a transaction of their own, which no packet can notice: new sets alone while they
 /// are large; new sets and chains when they have to be there before the rest. All edits when nothing has to.
 fn first(edits: &[Edit]) -> usize {
-    let large = |edits: &[Edit]| diff::size(edits) > FILL;
+    let large = |edits: &[Edit]| size(edits) > FILL;
     let sets = edits.iter().take_while(|edit| matches!(edit, Edit::Set(..))).count();
     let (sets, then) = edits.split_at(sets);
     if large(sets) {
@@ -74,6 +73,17 @@ fn leads(edit: &Edit, chains: &BTreeSet<&Name>) -> bool {
         Edit::Refill(_, set) => set.elements.values().any(leads),
         _ => false,
     }
+}
+
+/// How many objects edits write: elements, rules, chains and sets.
+pub(crate) fn size(edits: &[Edit]) -> usize {
+    let one = |edit: &Edit| match edit {
+        Edit::Set(_, set) | Edit::Refill(_, set) => 1 + set.elements.len(),
+        Edit::Elements { add, remove, .. } => add.len() + remove.len(),
+        Edit::NewChain(_, chain) | Edit::Chain(_, chain) => 1 + chain.rules.len(),
+        Edit::NoTable | Edit::Wake | Edit::NoSet(_) | Edit::NoMap(_) | Edit::NoChain(_) => 1,
+    };
+    edits.iter().map(one).sum()
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod encode;
 mod fail_closed;
 mod firewall;
 pub(crate) mod ir;
+mod maps;
 pub(crate) mod metrics;
 mod render;
 #[cfg(any(test, feature = "test-hooks"))]

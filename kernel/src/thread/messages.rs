@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::view::KernelView;
 use crate::intent::{KernelIntent, PolicyChange};
-use tortie_engine::routing::LearnedBatch;
+use tortie_engine::routing::{ChangeId, LearnedBatch, LearnedChange};
 
 /// Wakes the kernel thread; the events themselves wait in a mailbox that the watch thread shares with it.
 #[derive(Debug)]
@@ -55,4 +55,9 @@ impl std::fmt::Debug for ToKernel {
             Self::Stop => f.write_str("Stop"),
         }
     }
+}
+
+/// The newest change of a batch; 0 of an empty one.
+pub(crate) fn newest(batch: &[LearnedChange]) -> ChangeId {
+    batch.iter().map(|c| c.change).max().unwrap_or_default()
 }

@@ -9,6 +9,7 @@
 //! ```
 
 mod burst;
+mod comparison;
 mod event_loop;
 pub(super) mod handle;
 mod inbox;
@@ -16,11 +17,8 @@ pub(super) mod messages;
 pub(super) mod metrics;
 mod monitor;
 mod off;
-mod policy;
 mod policy_progress;
-mod resync;
 mod resync_timer;
-mod route_pipeline;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::mpsc::Receiver;
 
-use super::route_pipeline::newest;
+use super::messages::newest;
 use super::state::State;
 use super::view::KernelView;
 use crate::facts::KernelFact;

@@ -352,7 +352,7 @@ impl Firewall {
         let mut edits = self.closed.instead(edits, found.as_ref());
         self.earliest = Instant::now() + begin.elapsed() * 4;
         let words = edits.iter().take(WORDS).map(|edit| diff::words(edit, found.as_ref())).collect();
-        self.drift = (diff::size(&edits), words);
+        self.drift = (edit_order::size(&edits), words);
         self.drift_counts = diff::drift(&edits, found.as_ref());
         let now = Instant::now();
         self.measures.compare.time(now - begin);
@@ -416,7 +416,7 @@ impl Firewall {
         let first = std::mem::take(&mut self.drift).1.into_iter().next();
         self.drift_counts = RuleDrift::default();
         if external && let Some(first) = first {
-            let objects = diff::size(edits);
+            let objects = edit_order::size(edits);
             self.counts.external_changes += objects as u64;
             let (all, _) = self.told.repaired.get_or_insert((0, first));
             *all += objects;

@@ -9,10 +9,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tortie_config::resource::HostAction;
 use tortie_net::Cidr;
 
-use super::maps::Map;
-use super::node::{Base, Denied, Draft, Fixed, Frame, Node, family, in_set};
+use super::draft::{Draft, Frame, family, in_set};
+use super::node::{Base, Denied, Fixed, Node};
 use super::stages;
 use crate::nft::ir::{At, Field, Hook, Kind, Match, Side, Statement};
+use crate::nft::maps::Map;
 use tortie_engine::policy::Direction;
 
 const IPIP: u8 = 4;

@@ -1,42 +1,40 @@
 //! Which chains are in the table: those with a hook, those that a map names, and whatever these go to. Chains with the
 //! same meaning are one chain, counted by who goes to it.
 
-use std::sync::Arc;
-
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::node::{Denied, Draft, Frame, Node, Usage};
+use super::names;
+use super::node::{Denied, Node, Usage};
 use super::sets::Sets;
-use super::{Renderer, base, names, rules, stages};
 use crate::nft::ir::Name;
 use crate::nft::render::desired::Wanted;
-use tortie_engine::policy::{ChainId, Direction, Globals, SetId, Tier};
+use tortie_engine::policy::{ChainId, SetId};
 
 /// A chain of the table.
 #[derive(Debug, Clone)]
-struct Placed {
-    node: Node,
+pub(super) struct Placed {
+    pub(super) node: Node,
     /// Chains that go to it.
-    callers: FxHashSet<Name>,
+    pub(super) callers: FxHashSet<Name>,
     /// Elements of maps that name it; 1 for chains with a hook.
-    held: usize,
-    calls: Vec<Name>,
-    sets: Vec<(SetId, bool)>,
-    origins: Vec<usize>,
+    pub(super) held: usize,
+    pub(super) calls: Vec<Name>,
+    pub(super) sets: Vec<(SetId, bool)>,
+    pub(super) origins: Vec<usize>,
 }
 
 /// The chains of the table, and what has to be looked at before the edits are taken.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Chains {
-    placed: FxHashMap<Name, Placed>,
+    pub(super) placed: FxHashMap<Name, Placed>,
     /// Chains that may have lost their last user, callees behind callers.
-    idle: Vec<Name>,
+    pub(super) idle: Vec<Name>,
     /// Sets that may have.
-    idle_sets: Vec<(SetId, bool)>,
+    pub(super) idle_sets: Vec<(SetId, bool)>,
     /// What chains that drop say.
-    told: FxHashMap<Box<str>, Name>,
+    pub(super) told: FxHashMap<Box<str>, Name>,
     /// Two nodes that have one name.
-    clash: Option<Box<str>>,
+    pub(super) clash: Option<Box<str>>,
 }
 
 impl Chains {
@@ -53,7 +51,7 @@ impl Chains {
     }
 
     /// Whether a chain is there; one of that name with another meaning is noted.
-    fn has(&mut self, name: &Name, means: impl FnOnce(&Node) -> bool) -> bool {
+    pub(super) fn has(&mut self, name: &Name, means: impl FnOnce(&Node) -> bool) -> bool {
         let Some(placed) = self.placed.get(name) else { return false };
         if !means(&placed.node) && self.clash.is_none() {
             self.clash = Some(format!("chains are both called {name}").into());
@@ -87,143 +85,8 @@ impl Chains {
     }
 }
 
-impl Renderer {
-    fn draft(&self, node: &Node, globals: &Globals) -> Draft {
-        let frame = Frame {
-            options: self.options,
-            globals,
-            ruleset: &self.ruleset,
-            sets: &self.sets,
-            passing: &self.passing,
-            wide: self.ends.wide(),
-        };
-        match node {
-            Node::Rules { id, usage } => rules::draft(id, *usage, &frame),
-            Node::Tier { tier, direction } => stages::tier(tier, *direction, &frame),
-            Node::Tiers { tiers, direction } => stages::tiers(tiers, *direction, &frame),
-            Node::Profiles { profiles, .. } => stages::profiles(profiles),
-            Node::Host { of, direction } => stages::host(of, *direction, &frame),
-            Node::Early { chains, usage, direction } => stages::early(chains, *usage, *direction, &frame),
-            Node::Denied(denied) => stages::denied(denied, &frame),
-            Node::Fixed(fixed) => base::fixed(*fixed, &frame),
-            Node::Base(of, late) => base::base(*of, *late, &frame),
-        }
-    }
-
-    /// One more element names a chain, which is there from now on.
-    pub(super) fn hold(&mut self, node: Node, globals: &Globals) -> Name {
-        let name = names::chain(&node);
-        self.place(&name, node, globals);
-        self.hold_once(&name);
-        name
-    }
-
-    /// The same for tiers, which are dear to make: most endpoints share their chains.
-    pub(super) fn hold_tiers(&mut self, of: &[Tier], at: Direction, globals: &Globals) -> Name {
-        let name = names::tiers(of, at);
-        let means =
-            |node: &Node| matches!(node, Node::Tiers { tiers, direction } if tiers == of && *direction == at);
-        if !self.chains.has(&name, means) {
-            self.place(&name, Node::Tiers { tiers: of.to_vec(), direction: at }, globals);
-        }
-        self.hold_once(&name);
-        name
-    }
-
-    /// The same for profiles; `None`: there are none.
-    pub(super) fn hold_profiles(&mut self, of: &[ChainId], at: Direction, globals: &Globals) -> Option<Name> {
-        let node = match of {
-            [] => return None,
-            [one] => Node::Rules { id: one.clone(), usage: Usage::Filter },
-            several => Node::Profiles { profiles: several.to_vec(), direction: at },
-        };
-        Some(self.hold(node, globals))
-    }
-
-    fn hold_once(&mut self, name: &Name) {
-        if let Some(placed) = self.chains.placed.get_mut(name) {
-            placed.held += 1;
-        }
-    }
-
-    /// One element fewer.
-    pub(super) fn unhold(&mut self, name: &Name) {
-        if let Some(placed) = self.chains.placed.get_mut(name) {
-            placed.held = placed.held.saturating_sub(1);
-            self.chains.idle.push(Arc::clone(name));
-        }
-    }
-
-    pub(super) fn place(&mut self, name: &Name, node: Node, globals: &Globals) {
-        if self.chains.has(name, |is| *is == node) {
-            return;
-        }
-        if let Node::Denied(denied) = &node {
-            self.chains.told.insert(names::prefix(denied), Arc::clone(name));
-        }
-        let draft = self.draft(&node, globals);
-        let blank = Placed {
-            node,
-            callers: FxHashSet::default(),
-            held: 0,
-            calls: Vec::new(),
-            sets: Vec::new(),
-            origins: Vec::new(),
-        };
-        self.chains.placed.insert(Arc::clone(name), blank);
-        self.link(name, draft, globals);
-    }
-
-    /// Drafts a chain anew, if it is there.
-    pub(super) fn redraft(&mut self, name: &Name, globals: &Globals) {
-        let Some(placed) = self.chains.placed.get(name) else { return };
-        let draft = self.draft(&placed.node, globals);
-        self.link(name, draft, globals);
-    }
-
-    /// Gives a chain its content, and what that uses its users.
-    fn link(&mut self, name: &Name, draft: Draft, globals: &Globals) {
-        let mut calls = Vec::with_capacity(draft.calls.len());
-        for (callee, node) in draft.calls {
-            self.place(&callee, node, globals);
-            if let Some(placed) = self.chains.placed.get_mut(&callee) {
-                placed.callers.insert(Arc::clone(name));
-            }
-            calls.push(callee);
-        }
-        for (id, v4) in &draft.sets {
-            self.sets.acquire(id, *v4, name, &self.ruleset, &mut self.wanted);
-        }
-        let Some(placed) = self.chains.placed.get_mut(name) else { return };
-        placed.origins = draft.origins;
-        let old_calls = std::mem::replace(&mut placed.calls, calls);
-        let old_sets = std::mem::replace(&mut placed.sets, draft.sets);
-        let calls: FxHashSet<&Name> = placed.calls.iter().collect();
-        let sets: FxHashSet<&(SetId, bool)> = placed.sets.iter().collect();
-        let left: Vec<Name> = old_calls.into_iter().filter(|callee| !calls.contains(callee)).collect();
-        let left_sets: Vec<(SetId, bool)> = old_sets.into_iter().filter(|set| !sets.contains(set)).collect();
-        if self.wanted.table().chains.get(name) != Some(&draft.chain) {
-            self.wanted.set_chain(name, draft.chain);
-        }
-        self.chains.leave(name, left);
-        self.chains.leave_sets(name, left_sets, &mut self.sets);
-    }
-
-    /// Removes chains that nobody uses, callers first.
-    pub(super) fn sweep_chains(&mut self) {
-        self.chains.sweep(&mut self.sets, &mut self.wanted);
-    }
-
-    /// Removes sets that nobody uses, after the chains.
-    pub(super) fn sweep_sets(&mut self) {
-        for (id, v4) in std::mem::take(&mut self.chains.idle_sets) {
-            self.sets.sweep(&id, v4, &mut self.wanted);
-        }
-    }
-}
-
 impl Chains {
-    fn leave(&mut self, caller: &Name, callees: Vec<Name>) {
+    pub(super) fn leave(&mut self, caller: &Name, callees: Vec<Name>) {
         for callee in callees {
             if let Some(placed) = self.placed.get_mut(&callee) {
                 placed.callers.remove(caller);
@@ -232,7 +95,7 @@ impl Chains {
         }
     }
 
-    fn leave_sets(&mut self, caller: &Name, left: Vec<(SetId, bool)>, sets: &mut Sets) {
+    pub(super) fn leave_sets(&mut self, caller: &Name, left: Vec<(SetId, bool)>, sets: &mut Sets) {
         for (id, v4) in left {
             if sets.release(&id, v4, caller) {
                 self.idle_sets.push((id, v4));
@@ -240,7 +103,7 @@ impl Chains {
         }
     }
 
-    fn sweep(&mut self, sets: &mut Sets, wanted: &mut Wanted) {
+    pub(super) fn sweep(&mut self, sets: &mut Sets, wanted: &mut Wanted) {
         while let Some(name) = self.idle.pop() {
             if self.placed.get(&name).is_none_or(|placed| placed.held > 0 || !placed.callers.is_empty()) {
                 continue;
@@ -253,63 +116,5 @@ impl Chains {
             self.leave(&name, placed.calls);
             self.leave_sets(&name, placed.sets, sets);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::nft::render::tests::{W1, policy, profile, renderer};
-    use tortie_engine::policy::Stages;
-
-    #[test]
-    fn two_things_with_one_name_are_noted() {
-        let mut other = renderer(&[W1]);
-        let globals = other.globals.clone().unwrap();
-        let node = |name: &str| Node::Rules { id: policy("default", name), usage: Usage::Filter };
-        let name = names::chain(&node("a"));
-        other.place(&name, node("a"), &globals);
-        other.place(&name, node("a"), &globals);
-        assert_eq!(other.clash(), None);
-        // As if its hash were the same.
-        other.place(&name, node("b"), &globals);
-        assert_eq!(other.clash(), Some(&*format!("chains are both called {name}")));
-        let mut other = renderer(&[W1]);
-        let host = |name: &str| Node::Host {
-            of: Stages { tiers: Vec::new(), profiles: vec![profile(name)] },
-            direction: Direction::Inbound,
-        };
-        other.place(&names::chain(&host("x")), host("y"), &globals);
-        other.hold(host("x"), &globals);
-        assert!(other.clash().is_some());
-        let mut other = renderer(&[W1]);
-        let tiers = |name: &str| vec![Tier { name: name.into(), policies: Vec::new() }];
-        let node = Node::Tiers { tiers: tiers("y"), direction: Direction::Inbound };
-        other.place(&names::tiers(&tiers("x"), Direction::Inbound), node, &globals);
-        other.hold_tiers(&tiers("x"), Direction::Inbound, &globals);
-        assert!(other.clash().is_some());
-    }
-
-    /// The kernel walks all chains in each transaction: what a burst of starts brings decides how long each of them waits.
-    #[test]
-    fn a_profile_of_its_own_brings_an_endpoint_that_profiles_rules_and_no_others() {
-        let rules = r#"{"inbound_rules":[{"protocol":"tcp"},{"action":"next-tier"}],"outbound_rules":[{}]}"#;
-        let (first, second) =
-            (("/calico/v1/policy/profile/p/rules", rules), ("/calico/v1/policy/profile/q/rules", rules));
-        let all = ("/calico/v1/policy/tier/default/policy/a", r#"{"selector":"all()"}"#);
-        let value = W1.1.replace("cali1", "cali2").replace("\"p\"", "\"q\"");
-        let start = ("/calico/v1/host/h1/workload/cni/w2/endpoint/eth0", value.as_str());
-        let before = renderer(&[W1, first, second, all]);
-        let after = renderer(&[W1, first, second, all, start]);
-        let new: Vec<&Name> = after
-            .table()
-            .chains
-            .iter()
-            .filter(|(name, chain)| before.table().chains.get(*name) != Some(*chain))
-            .map(|(name, _)| name)
-            .collect();
-        let of_q = [Direction::Inbound, Direction::Outbound]
-            .map(|direction| after.place_of(&ChainId { direction, ..profile("q") }).unwrap());
-        assert_eq!(new, of_q.iter().collect::<Vec<_>>());
     }
 }

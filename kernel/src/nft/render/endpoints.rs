@@ -9,27 +9,21 @@ use std::sync::Arc;
 use tortie_config::key::EndpointKey;
 use tortie_net::Cidr;
 
-use super::Renderer;
-use super::maps::Map;
-use super::node::{Denied, Fixed, Node, Usage};
-use super::ranges::uncovered;
 use crate::nft::ir::{SetKey, SetValue};
-use tortie_engine::policy::{
-    ChainId, Direction, EndpointPolicy, Globals, HostInterfaces, HostPolicy, WorkloadPolicy,
-};
+use tortie_engine::policy::{EndpointPolicy, HostInterfaces};
 
 /// Who claims interfaces, and who has them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ends {
     /// By workload interface: the endpoints that name it; `true`: inactive.
-    claims: BTreeMap<Box<str>, BTreeSet<(bool, EndpointKey)>>,
+    pub(super) claims: BTreeMap<Box<str>, BTreeSet<(bool, EndpointKey)>>,
     /// By workload interface: what is in the table.
-    placed: BTreeMap<Box<str>, Arc<EndpointPolicy>>,
-    hosts: HostInterfaces,
+    pub(super) placed: BTreeMap<Box<str>, Arc<EndpointPolicy>>,
+    pub(super) hosts: HostInterfaces,
     /// The other way round.
-    interfaces: BTreeMap<EndpointKey, BTreeSet<Box<str>>>,
+    pub(super) interfaces: BTreeMap<EndpointKey, BTreeSet<Box<str>>>,
     /// Networks that interfaces may send from: IPv4, IPv6.
-    wide: [usize; 2],
+    pub(super) wide: [usize; 2],
 }
 
 /// Interfaces to look at.
@@ -89,142 +83,6 @@ impl Ends {
     pub(super) fn all(&self) -> Touched {
         let workloads = self.claims.keys().chain(self.placed.keys()).cloned().collect();
         Touched { workloads, hosts: self.hosts.keys().cloned().collect() }
-    }
-}
-
-impl Renderer {
-    /// Takes a workload interface out of the table.
-    pub(super) fn unplace_workload(&mut self, interface: &str) {
-        let Some(policy) = self.ends.placed.remove(interface) else { return };
-        let EndpointPolicy::Workload(workload) = &*policy else { return };
-        self.sources(interface, workload, false);
-        self.wanted.remove(&Map::Workloads.name(), &SetKey::Interface(interface.into()));
-        for map in [
-            Map::RawInterfaces,
-            Map::FromWorkload,
-            Map::ToWorkload,
-            Map::FromProfiles,
-            Map::ToProfiles,
-            Map::Inactive,
-        ] {
-            self.point(map, interface, None);
-        }
-    }
-
-    /// Brings a workload interface up to date.
-    pub(super) fn place_workload(&mut self, interface: &str, globals: &Globals) {
-        let claim = self.ends.claims.get(interface).and_then(BTreeSet::first);
-        let policy = claim.and_then(|(_, key)| self.ruleset.endpoints.get(key)).cloned();
-        let Some(policy) = policy else { return self.unplace_workload(interface) };
-        let EndpointPolicy::Workload(workload) = &*policy else { return };
-        if let Some(before) = self.ends.placed.insert(interface.into(), Arc::clone(&policy))
-            && let EndpointPolicy::Workload(before) = &*before
-        {
-            self.sources(interface, before, false);
-        }
-        self.sources(interface, workload, true);
-        let source =
-            if workload.active { Node::Fixed(Fixed::AntiSpoof) } else { Node::Denied(Denied::Inactive) };
-        let source = self.hold(source, globals);
-        self.point(Map::RawInterfaces, interface, Some(SetValue::Goto(source)));
-        let (set, key) = (Map::Workloads.name(), SetKey::Interface(interface.into()));
-        if workload.active {
-            self.wanted.put(&set, key, SetValue::Member);
-        } else {
-            self.wanted.remove(&set, &key);
-        }
-        let inactive =
-            |renderer: &mut Self| SetValue::Goto(renderer.hold(Node::Denied(Denied::Inactive), globals));
-        let none = (!workload.active).then(|| inactive(self));
-        self.point(Map::Inactive, interface, none);
-        for (tiers, profiles, stages, direction) in [
-            (Map::FromWorkload, Map::FromProfiles, &workload.outbound, Direction::Outbound),
-            (Map::ToWorkload, Map::ToProfiles, &workload.inbound, Direction::Inbound),
-        ] {
-            let (first, then) = if workload.active {
-                let first = self.hold_tiers(&stages.tiers, direction, globals);
-                let then = self.hold_profiles(&stages.profiles, direction, globals);
-                (SetValue::Jump(first), then.map(SetValue::Jump))
-            } else {
-                (inactive(self), None)
-            };
-            self.point(tiers, interface, Some(first));
-            self.point(profiles, interface, then);
-        }
-    }
-
-    /// Brings an interface up to date that a host endpoint governs or governed.
-    pub(super) fn place_host(&mut self, interface: &str, globals: &Globals) {
-        let policy = self.ends.hosts.get(interface).and_then(|key| self.ruleset.endpoints.get(key)).cloned();
-        let host = match policy.as_deref() {
-            Some(EndpointPolicy::Host(host)) => Some(host),
-            _ => None,
-        };
-        let early = |of: fn(&HostPolicy) -> &Vec<ChainId>, usage, direction| {
-            let chains = host.map(of).filter(|chains| !chains.is_empty())?;
-            Some(Node::Early { chains: chains.clone(), usage, direction })
-        };
-        let (inbound, outbound) = (Direction::Inbound, Direction::Outbound);
-        for (map, node) in [
-            (Map::RawHostIn, early(|host| &host.untracked_inbound, Usage::Untracked, inbound)),
-            (Map::RawHostOut, early(|host| &host.untracked_outbound, Usage::Untracked, outbound)),
-            (Map::PreDnatHost, early(|host| &host.pre_dnat, Usage::PreDnat, inbound)),
-        ] {
-            let to = node.map(|node| SetValue::Goto(self.hold(node, globals)));
-            self.point(map, interface, to);
-        }
-        for (map, direction, of) in [
-            (Map::HostIn, inbound, host.map(|host| &host.inbound)),
-            (Map::HostOut, outbound, host.map(|host| &host.outbound)),
-        ] {
-            let to =
-                of.map(|of| SetValue::Goto(self.hold(Node::Host { of: of.clone(), direction }, globals)));
-            self.point(map, interface, to);
-        }
-    }
-
-    /// Where a map sends an interface: to a chain that is held for it.
-    fn point(&mut self, map: Map, interface: &str, to: Option<SetValue>) {
-        let (set, key) = (map.name(), SetKey::Interface(interface.into()));
-        let before = self.wanted.element(&set, &key).cloned();
-        match to {
-            Some(to) if before.as_ref() == Some(&to) => {}
-            Some(to) => self.wanted.put(&set, key, to),
-            None => self.wanted.remove(&set, &key),
-        }
-        if let Some(SetValue::Goto(name) | SetValue::Jump(name)) = before {
-            self.unhold(&name);
-        }
-    }
-
-    /// What an interface may send from comes or goes.
-    fn sources(&mut self, interface: &str, workload: &WorkloadPolicy, come: bool) {
-        if !workload.active {
-            return;
-        }
-        for net in uncovered(workload.nets.iter().copied()) {
-            let v4 = net.is_v4();
-            let map = if net.is_host() { Map::From { v4 } } else { Map::FromNets { v4 } };
-            if !net.is_host() {
-                let [of_v4, of_v6] = &mut self.ends.wide;
-                let wide = if v4 { of_v4 } else { of_v6 };
-                *wide = if come { *wide + 1 } else { wide.saturating_sub(1) };
-            }
-            let key = SetKey::InterfaceAddr(interface.into(), net);
-            if come {
-                self.source_set(map, v4);
-                self.wanted.put(&map.name(), key, SetValue::Member);
-            } else {
-                self.wanted.remove(&map.name(), &key);
-            }
-        }
-    }
-
-    /// The set of networks is made when the first one comes.
-    fn source_set(&mut self, map: Map, v4: bool) {
-        if matches!(map, Map::FromNets { .. }) && self.has_family(v4) && !self.wanted.has_set(map.text()) {
-            self.wanted.add_set(&map.name(), map.of(), map.comment(), BTreeMap::new());
-        }
     }
 }
 

@@ -9,8 +9,8 @@ use std::net::IpAddr;
 
 use tortie_net::Cidr;
 
-use super::maps::Map;
 use crate::nft::ir::{SetKey, SetValue};
+use crate::nft::maps::Map;
 use crate::nft::render::desired::Wanted;
 use tortie_engine::policy::EndpointPolicy;
 

@@ -7,7 +7,8 @@ use tortie_config::key::IpFamily;
 use tortie_config::resource::Action;
 use tortie_net::Cidr;
 
-use super::node::{Denied, Draft, Frame, Node, Usage, family};
+use super::draft::{Draft, Frame, family};
+use super::node::{Denied, Node, Usage};
 use super::ranges::{merged, merged_ports};
 use crate::nft::ir::{Field, Log, Match, Rule, Side, Statement};
 use tortie_engine::policy::{self, ChainId, End, FailClosed, Source};

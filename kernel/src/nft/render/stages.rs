@@ -5,10 +5,11 @@
 //! tiers whose chain looks up the profiles would be quadratic: kernels that remember no chain that they have validated walk
 //! the second map once for each element of the first, in every transaction.)
 
-use super::maps::Map;
-use super::node::{Denied, Draft, Fixed, Frame, Node, Ports, Usage};
+use super::draft::{Draft, Frame};
+use super::node::{Denied, Fixed, Node, Ports, Usage};
 use super::{base, names, ranges};
 use crate::nft::ir::{Field, Log, Match, Rule, Side, Statement};
+use crate::nft::maps::Map;
 use tortie_config::resource::{Failsafe, PortRange};
 use tortie_engine::policy::{ChainId, Direction, Stages, Tier};
 

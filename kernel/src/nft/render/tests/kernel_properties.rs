@@ -3,9 +3,10 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use crate::nft::ir::Edit;
+use crate::nft::render::renderer::Renderer;
 use crate::nft::render::tests::generators::{step, world};
 use crate::nft::render::tests::properties::tell;
-use crate::nft::render::*;
 use crate::nft::socket::Socket;
 use crate::nft::tests::kernel::{contents, found, in_netns, nft, taken, wanted};
 use crate::nft::text;

@@ -4,11 +4,20 @@ mod generators;
 mod kernel_properties;
 mod properties;
 
+use crate::nft::ir::{Edit, Name, SetKey, SetValue};
 use crate::nft::ir::{Rule, Statement};
-use crate::nft::render::*;
+use crate::nft::maps::Map;
+use crate::nft::render::draft::Options;
+use crate::nft::render::names;
+use crate::nft::render::node::{Denied, Node};
+use crate::nft::render::renderer::Renderer;
+use crate::nft::render::{desired, nat};
 use crate::nft::simulate::interpret::{self, Conn, Route, check};
 use crate::nft::text;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use tortie_engine::model::Model;
+use tortie_engine::policy::{ChainId, Globals, HostInterfaces, Ruleset};
 use tortie_engine::policy::{Direction, Engine, Source, host_interfaces};
 use tortie_store::fixtures::put;
 

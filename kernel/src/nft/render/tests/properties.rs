@@ -4,17 +4,27 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use crate::nft::ir::{Edit, Name, SetKey, SetValue, Table};
 use crate::nft::ir::{SetType, Statement};
+use crate::nft::render::desired;
+use crate::nft::render::draft::Options;
+use crate::nft::render::node::Node;
 use crate::nft::render::node::{Denied, Usage};
+use crate::nft::render::renderer::Renderer;
 use crate::nft::render::tests::generators::{
     Step, World, difference, local, packet, sent, set_id, step, world,
 };
-use crate::nft::render::*;
+use crate::nft::render::{names, ranges, sets};
 use crate::nft::simulate::interpret::{Conn, Masqueraded, Outcome, Route, check, send, through};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
 use tortie_engine::policy::path::{self, Flow, Path, Place, Reason, Routes, Stage, State};
+use tortie_engine::policy::{ChainId, HostInterfaces, Ruleset};
 use tortie_engine::policy::{
     Decider, Decision, Direction, EndpointPolicy, Packet, SetChange, Stages, Verdict,
 };
+use tortie_net::Cidr;
 
 const OPTIONS: Options = Options { log_group: Some(5), deny_group: 179 };
 
@@ -36,7 +46,7 @@ pub(in crate::nft) fn tell(
     let mut renderer = Renderer::new(OPTIONS);
     let mut before = Ruleset::default();
     for (at, steps) in std::iter::once(Vec::new()).chain(history).enumerate() {
-        let first = renderer.globals.is_none();
+        let first = renderer.globals().is_none();
         steps.iter().for_each(|step| world.apply(step));
         let now = world.ruleset();
         let moved = |what: fn(&Step) -> bool| first || steps.iter().any(what);

@@ -1,6 +1,6 @@
 //! Sets and maps that are there once: which interface goes where, addresses of pools, hosts and NAT.
 
-use crate::nft::ir::{KeyType, Name, SetType, ValueType};
+use super::ir::{KeyType, Name, SetType, ValueType};
 
 /// A set or map that is there once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(in crate::nft) enum Map {
 }
 
 impl Map {
-    pub(super) const VERDICTS: [Self; 11] = [
+    pub(in crate::nft) const VERDICTS: [Self; 11] = [
         Self::RawInterfaces,
         Self::RawHostIn,
         Self::RawHostOut,
@@ -77,7 +77,7 @@ impl Map {
         self.text().into()
     }
 
-    pub(super) fn text(self) -> &'static str {
+    pub(in crate::nft) fn text(self) -> &'static str {
         match self {
             Self::RawInterfaces => "raw-interfaces",
             Self::RawHostIn => "raw-host-in",
@@ -121,7 +121,7 @@ impl Map {
         SetType { key, value, interval }
     }
 
-    pub(super) fn comment(self) -> &'static str {
+    pub(in crate::nft) fn comment(self) -> &'static str {
         match self {
             Self::RawInterfaces => "workload interfaces: is the source theirs",
             Self::RawHostIn | Self::RawHostOut => "interfaces with untracked policy",

@@ -7,129 +7,21 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use tortie_net::Cidr;
-
-use super::event_loop::Thread;
-use super::resync_timer::SOON;
-use super::state::State;
-use super::view::KernelView;
-use crate::endpoints::{self, Neighbour, Reading};
+use super::Thread;
+use crate::endpoints;
 use crate::facts::KernelFact;
 use crate::fib::drift_hold::LONGEST_HOLD;
 use crate::fib::route_state::Known;
 use crate::netlink::dump;
-use crate::netlink::nexthop::NexthopList;
-use crate::netlink::nexthop::{Content, Nexthop};
-use crate::netlink::route::Route;
+use crate::netlink::nexthop::Nexthop;
 use crate::options::Mode;
-
-/// A comparison under way.
-#[derive(Debug, Default)]
-pub(crate) struct Comparison {
-    /// Routes of others, and of ours those to endpoints.
-    foreign: Vec<Route>,
-    nexthops: Differing,
-    routes: usize,
-    first: Option<Cidr>,
-}
-
-/// How many nexthop objects were not as known, and how many routes went with them.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Differing {
-    objects: usize,
-    pub(crate) routes: usize,
-}
-
-impl State {
-    /// Before the first route. `nexthops`: all objects, where the kernel has such and showed them whole.
-    pub(crate) fn begin_comparison(&mut self, nexthops: Option<&NexthopList>) -> Comparison {
-        let nexthops = nexthops.map(|list| {
-            let differing = self.take_nexthops(list);
-            self.table.objects.review();
-            differing
-        });
-        self.table.begin_compare();
-        self.table.doubtful = false;
-        Comparison { nexthops: nexthops.unwrap_or_default(), ..Comparison::default() }
-    }
-
-    /// One route of the main table.
-    pub(crate) fn compare_route(&mut self, found: &mut Comparison, route: Route) {
-        if !self.is_of_the_table(&route) {
-            found.foreign.push(route);
-        } else if self.table.compare(&route) {
-            found.routes += 1;
-            found.first.get_or_insert(route.prefix);
-        }
-    }
-
-    /// After the last one; `complete`: none was missing. What differs although no device `moved` is somebody's doing.
-    pub(crate) fn end_comparison(
-        &mut self,
-        found: Comparison,
-        neighbours: &[Neighbour],
-        complete: bool,
-        moved: bool,
-    ) {
-        let Comparison { foreign, nexthops, mut routes, mut first } = found;
-        self.compare_foreign(foreign, neighbours, complete, moved);
-        if complete {
-            let (missing, example) = self.table.end_compare();
-            routes += missing;
-            first = first.or(example);
-        }
-        if moved {
-            self.counters.vanished += (nexthops.routes + routes) as u64;
-            return;
-        }
-        self.external.note(nexthops.objects, || "nexthops differed in a comparison".to_owned());
-        if let Some(prefix) = first {
-            self.external.note(routes, || format!("route {prefix} differed in a comparison"));
-        }
-    }
-
-    /// What a reading says about this host's endpoints, and about what next hops are resolved by.
-    fn compare_foreign(
-        &mut self,
-        mut foreign: Vec<Route>,
-        neighbours: &[Neighbour],
-        complete: bool,
-        moved: bool,
-    ) {
-        let reading = Reading { routes: &foreign, neighbours, complete, moved };
-        self.ends.compare(&reading, &mut self.external);
-        let ends = &self.ends;
-        foreign.retain(|route| !ends.is_gateway(route));
-        self.picture.replace_routes(foreign);
-    }
-
-    /// What a list of all nexthop objects says about ours.
-    pub(crate) fn take_nexthops(&mut self, list: &NexthopList) -> Differing {
-        let known: Vec<u32> = self.table.objects.present().map(|(id, _)| id).collect();
-        let gone: Vec<u32> = known.into_iter().filter(|id| !list.contains_key(id)).collect();
-        let mut changed = Vec::new();
-        for nexthop in list.values() {
-            if self.nexthop_is_ours(nexthop) {
-                changed.push(nexthop);
-            } else {
-                self.table.objects.reserve(nexthop.id);
-            }
-        }
-        members_first(&mut changed);
-        let routes = self.table.lose_objects(&gone);
-        let news = changed.into_iter().filter(|n| self.table.objects.found(n.id, &n.content, false)).count();
-        Differing { objects: gone.len() + news, routes }
-    }
-}
-
-/// Members before groups, so that a group's content can be read.
-fn members_first(list: &mut [&Nexthop]) {
-    list.sort_unstable_by_key(|n| (matches!(n.content, Content::Group(_)), n.id));
-}
+use crate::thread::comparison::members_first;
+use crate::thread::resync_timer::SOON;
+use crate::thread::view::KernelView;
 
 impl Thread {
     /// The first dump: own routes are kept as stale, own nexthop objects adopted.
-    pub(crate) fn start(&mut self) -> io::Result<()> {
+    pub(super) fn start(&mut self) -> io::Result<()> {
         let begin = Instant::now();
         let (links, addresses) = dump::devices(&mut self.reader)?;
         self.state.ends.set_links(links.iter(), begin);
@@ -181,7 +73,7 @@ impl Thread {
     }
 
     /// Reads everything and takes over what differs from what was known. Questions are answered meanwhile.
-    pub(crate) fn compare(&mut self) -> io::Result<()> {
+    pub(super) fn compare(&mut self) -> io::Result<()> {
         let begin = Instant::now();
         self.state.counters.compares += 1;
         let reason = std::mem::replace(&mut self.comparisons.reason, "timer");
@@ -222,7 +114,7 @@ impl Thread {
     }
 
     /// Objects may have vanished without a word: their list tells.
-    pub(crate) fn look_at_nexthops(&mut self) -> io::Result<()> {
+    pub(super) fn look_at_nexthops(&mut self) -> io::Result<()> {
         if self.state.table.objects.enabled() {
             let (list, complete) = dump::nexthops(&mut self.reader)?;
             if complete {
@@ -236,7 +128,7 @@ impl Thread {
     }
 
     /// Leaves what others change for study, or repairs all of it.
-    pub(crate) fn hold(&mut self, span: Option<Duration>) -> io::Result<()> {
+    pub(super) fn hold(&mut self, span: Option<Duration>) -> io::Result<()> {
         if self.state.mode != Mode::Program {
             return Ok(());
         }

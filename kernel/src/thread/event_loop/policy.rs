@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use tortie_config::key::EndpointKey;
 
-use super::burst::Burst;
-use super::event_loop::{Thread, micros_since};
-use super::state::State;
-use super::view::KernelView;
+use super::{Thread, micros_since};
 use crate::facts::{EndpointCondition, KernelFact};
 use crate::intent::PolicyChange;
 use crate::netlink::dump;
 use crate::nft::{Firewall, Told};
 use crate::options::Mode;
+use crate::thread::burst::Burst;
+use crate::thread::state::State;
+use crate::thread::view::KernelView;
 use tortie_engine::policy::{EndpointPolicy, host_endpoints};
 
 /// The watch thread hands over a notification sooner than this, unless it gets no processor.
@@ -28,7 +28,7 @@ const REST: Duration = Duration::from_millis(3);
 
 impl Thread {
     /// Changes of policy, then what came among them.
-    pub(crate) fn burst(&mut self, burst: Burst) -> io::Result<()> {
+    pub(super) fn burst(&mut self, burst: Burst) -> io::Result<()> {
         let begin = Instant::now();
         self.enforce(&burst.changes)?;
         let end = Instant::now();
@@ -37,7 +37,7 @@ impl Thread {
     }
 
     /// Changes of policy, answered as one: rules, then what else their endpoints need.
-    pub(crate) fn enforce(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
+    pub(super) fn enforce(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
         let Some(last) = changes.last() else { return Ok(()) };
         let begin = Instant::now();
         let Self { firewall, state, inbox, .. } = self;
@@ -76,7 +76,7 @@ impl Thread {
 
     /// What endpoints need besides rules, unless there are none at all: then nothing leads to endpoints that policy does not
     /// guard. True when their conditions changed.
-    pub(crate) fn write_endpoints(&mut self) -> io::Result<bool> {
+    pub(super) fn write_endpoints(&mut self) -> io::Result<bool> {
         if self.firewall.is_bare() {
             return Ok(false);
         }
@@ -108,7 +108,7 @@ impl Thread {
     }
 
     /// The generation of the kernel's rules, comparisons, attempts that are due.
-    pub(crate) fn look_at_rules(&mut self, now: Instant) -> io::Result<()> {
+    pub(super) fn look_at_rules(&mut self, now: Instant) -> io::Result<()> {
         let bare = self.firewall.is_bare();
         let Self { firewall, state, inbox, .. } = self;
         firewall.look(now, &mut |rules| inbox.answer(&view(state, rules)))?;
@@ -121,7 +121,7 @@ impl Thread {
     }
 
     /// Interfaces came, went, or have other addresses.
-    pub(crate) fn follow_interfaces(&mut self) -> io::Result<()> {
+    pub(super) fn follow_interfaces(&mut self) -> io::Result<()> {
         let Self { firewall, state, inbox, .. } = self;
         firewall.interfaces(&state.picture, &mut |rules| inbox.answer(&view(state, rules)))?;
         self.tell_rules();
@@ -185,7 +185,7 @@ impl Thread {
     }
 
     /// Says that the last change is in force, or what of it is not; once, and again when that changes.
-    pub(crate) fn tell_enforced(&mut self, micros: u64) {
+    pub(super) fn tell_enforced(&mut self, micros: u64) {
         let Some((serial, change)) = self.enforced.last else { return };
         if !self.firewall.settled() && !self.firewall.is_refused() {
             return;

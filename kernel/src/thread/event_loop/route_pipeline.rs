@@ -16,10 +16,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashSet;
 use tortie_net::Cidr;
 
-use super::event_loop::{MANY, Thread, micros_since};
-use super::messages::ToKernel;
-use super::state::{Done, State};
-use super::view::KernelView;
+use super::{MANY, Thread, micros_since};
 use crate::facts::KernelFact;
 use crate::facts::Sink;
 use crate::fib::entries::Slot;
@@ -28,8 +25,10 @@ use crate::fib::request::{Answer, Op};
 use crate::fib::route_state::Want;
 use crate::netlink::socket::{Letter, Limits, Socket};
 use crate::options::Mode;
+use crate::thread::messages::{ToKernel, newest};
+use crate::thread::state::{Done, State};
+use crate::thread::view::KernelView;
 use crate::worker::in_turn;
-use tortie_engine::routing::ChangeId;
 use tortie_engine::routing::{LearnedBatch, LearnedChange};
 
 /// Changes of the kernel thread's own prefixes that go into the single-prefix history, per batch.
@@ -138,7 +137,7 @@ fn deliver(writer: &mut Socket, mut letters: Vec<Letter>) -> io::Result<Answered
 
 impl Thread {
     /// A batch of learned routes, and those behind it that can go ahead.
-    pub(crate) fn learned(&mut self, batch: LearnedBatch) -> io::Result<()> {
+    pub(super) fn learned(&mut self, batch: LearnedBatch) -> io::Result<()> {
         let begun = begin(&mut self.state, batch);
         let mut ops = requests(&mut self.state, &begun);
         if ops.is_none() && is_many(&self.state, &begun) {
@@ -241,8 +240,4 @@ fn outcome(state: &State, prefix: &Cidr) -> &'static str {
         Want::Via(..) if table.is_right(entry) => "installed",
         Want::Via(..) => "pending",
     }
-}
-
-pub(crate) fn newest(batch: &[LearnedChange]) -> ChangeId {
-    batch.iter().map(|c| c.change).max().unwrap_or_default()
 }

@@ -3,9 +3,9 @@
 use tortie_config::resource::Action;
 
 use super::Renderer;
-use super::node::{Denied, Node};
 use crate::nft::encode::rule_hash;
 use crate::nft::ir::{Match, Rule, Statement};
+use crate::nft::render::node::{Denied, Node};
 use crate::nft::text;
 use crate::nft::tracer::RulePlace;
 use tortie_engine::policy::{ChainId, Decider};

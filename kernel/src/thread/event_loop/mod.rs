@@ -1,6 +1,10 @@
 //! The kernel thread: the only writer. It takes messages, lets `state.rs` draw the conclusions, sends what `plan.rs`
 //! makes of them, and answers with facts.
 
+mod policy;
+mod resync;
+mod route_pipeline;
+
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -9,14 +13,6 @@ use std::time::{Duration, Instant};
 
 use tortie_net::Cidr;
 
-use super::burst::{Work, gather};
-use super::inbox::Inbox;
-use super::messages::ToKernel;
-use super::monitor::Mailbox;
-use super::policy_progress::Enforced;
-use super::resync_timer::{SOON, Timing};
-use super::state::{Done, Due, State};
-use super::view::KernelView;
 use crate::endpoints;
 use crate::facts::{KernelFact, Sink};
 use crate::fib::acks::Acks;
@@ -31,6 +27,14 @@ use crate::netlink::socket::Socket;
 use crate::nft::Firewall;
 use crate::options::Mode;
 use crate::sysctl;
+use crate::thread::burst::{Work, gather};
+use crate::thread::inbox::Inbox;
+use crate::thread::messages::ToKernel;
+use crate::thread::monitor::Mailbox;
+use crate::thread::policy_progress::Enforced;
+use crate::thread::resync_timer::{SOON, Timing};
+use crate::thread::state::{Done, Due, State};
+use crate::thread::view::KernelView;
 use crate::worker::beside;
 use tortie_engine::routing::TunnelIntent;
 
@@ -40,30 +44,30 @@ const TUNNEL_EVERY: Duration = Duration::from_secs(1);
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
 /// From so many requests on another thread carries them to the kernel: fewer are through before one could start.
-pub(super) const MANY: usize = 64;
+const MANY: usize = 64;
 
 /// The kernel thread.
 pub(super) struct Thread {
-    pub(super) state: State,
-    pub(super) inbox: Inbox,
-    pub(super) writer: Socket,
-    pub(super) reader: Socket,
-    pub(super) mailbox: Arc<Mailbox>,
-    pub(super) sink: Sink,
+    state: State,
+    inbox: Inbox,
+    writer: Socket,
+    reader: Socket,
+    mailbox: Arc<Mailbox>,
+    sink: Sink,
     /// When the present turn began.
-    pub(super) turn: Instant,
+    turn: Instant,
     tunnel_due: Option<Instant>,
     /// The address that the tunnel device has from us.
     tunnel_addr: Option<Ipv4Addr>,
     retry_due: Option<Instant>,
     retry_pause: Duration,
-    pub(super) comparisons: Timing,
+    comparisons: Timing,
     applied_failed: Vec<(Cidr, String)>,
     acks: Acks,
     forwards_v6: bool,
-    pub(super) firewall: Firewall,
-    pub(super) enforced: Enforced,
-    pub(super) ends: endpoints::Driver,
+    firewall: Firewall,
+    enforced: Enforced,
+    ends: endpoints::Driver,
 }
 
 impl Thread {
@@ -124,7 +128,7 @@ impl Thread {
     }
 
     /// When something is to be done although no message comes.
-    pub(super) fn deadline(&self) -> Instant {
+    fn deadline(&self) -> Instant {
         // What endpoints need waits while there are no rules at all.
         let ends = if self.firewall.is_bare() { None } else { self.ends.due(&self.state.ends) };
         let held = self.state.table.study.until();
@@ -133,12 +137,12 @@ impl Thread {
     }
 
     /// Another message could have had its turn now.
-    pub(super) fn turn_over(&mut self) {
+    fn turn_over(&mut self) {
         self.state.measures.turns.time(self.turn.elapsed());
         self.turn = Instant::now();
     }
 
-    pub(super) fn message(&mut self, message: ToKernel) -> io::Result<()> {
+    fn message(&mut self, message: ToKernel) -> io::Result<()> {
         match message {
             ToKernel::Intent(intent) => self.intent(intent),
             ToKernel::Learned(batch) => self.learned(batch),
@@ -194,7 +198,7 @@ impl Thread {
     }
 
     /// Forwards IPv6 from now on.
-    pub(super) fn forward_v6(&mut self) {
+    fn forward_v6(&mut self) {
         if self.state.mode == Mode::Program
             && !std::mem::replace(&mut self.forwards_v6, true)
             && let Err(text) = sysctl::forward_v6()
@@ -208,7 +212,7 @@ impl Thread {
     }
 
     /// Everything that the watch thread heard since the last time.
-    pub(super) fn events(&mut self) -> io::Result<()> {
+    fn events(&mut self) -> io::Result<()> {
         let (events, overruns) = self.mailbox.take();
         if events.is_empty() && overruns == 0 {
             return Ok(());
@@ -269,7 +273,7 @@ impl Thread {
     }
 
     /// Follows next hops, writes what became due, and says what was repaired.
-    pub(super) fn conclude(&mut self) -> io::Result<()> {
+    fn conclude(&mut self) -> io::Result<()> {
         for (addr, answer) in self.state.follow_next_hops() {
             (self.sink)(KernelFact::NextHop(addr, answer));
         }
@@ -380,7 +384,7 @@ impl Thread {
     }
 
     /// Writes everything that is due.
-    pub(super) fn flush(&mut self) -> io::Result<Done> {
+    fn flush(&mut self) -> io::Result<Done> {
         let mut done = Done::default();
         if self.state.mode != Mode::Program {
             self.state.table.take_dirty();
@@ -402,7 +406,7 @@ impl Thread {
     }
 
     /// Makes the nexthop objects that are due, and leaves all else.
-    pub(super) fn put_nexthops(&mut self) -> io::Result<()> {
+    fn put_nexthops(&mut self) -> io::Result<()> {
         let ops = plan::nexthops(&mut self.state.table, &self.state.picture);
         if !ops.is_empty() {
             self.carry_out(&ops)?;
@@ -443,6 +447,6 @@ impl Thread {
     }
 }
 
-pub(super) fn micros_since(begin: Instant) -> u64 {
+fn micros_since(begin: Instant) -> u64 {
     u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX)
 }

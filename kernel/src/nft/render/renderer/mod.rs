@@ -1,0 +1,312 @@
+//! The renderer: a ruleset of its own and the table that enforces it, change by change.
+
+mod chains;
+mod endpoints;
+mod meaning;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
+use tortie_config::resource::Action;
+use tortie_net::Cidr;
+
+pub use self::meaning::{Meaning, RuleView};
+use super::chains::Chains;
+use super::draft::Options;
+use super::endpoints::{Ends, Touched, address};
+use super::node::{Base, Denied, Fixed, Node, Usage};
+use super::{desired, names, nat, ranges, sets};
+use crate::nft::ir::{Edit, Name, SetKey, SetValue, Table};
+use crate::nft::maps::Map;
+use tortie_engine::policy::{ChainId, Globals, HostInterfaces, Ruleset, RulesetDelta, SetChange, SetId};
+
+/// Turns changes of policy into changes of the table.
+#[derive(Debug, Clone)]
+pub(crate) struct Renderer {
+    options: Options,
+    /// The frame; there is no table without one.
+    globals: Option<Arc<Globals>>,
+    ruleset: Ruleset,
+    /// Chains with a next-tier rule.
+    passing: FxHashSet<ChainId>,
+    sets: sets::Sets,
+    chains: Chains,
+    ends: Ends,
+    nat: nat::Nat,
+    /// Chains with a hook.
+    bases: Vec<Name>,
+    wanted: desired::Wanted,
+}
+
+impl Renderer {
+    /// A renderer of nothing: its table is empty until it is told of [`Globals`].
+    pub(crate) fn new(options: Options) -> Self {
+        Self {
+            options,
+            globals: None,
+            ruleset: Ruleset::default(),
+            passing: FxHashSet::default(),
+            sets: sets::Sets::default(),
+            chains: Chains::default(),
+            ends: Ends::default(),
+            nat: nat::Nat::default(),
+            bases: Vec::new(),
+            wanted: desired::Wanted::default(),
+        }
+    }
+
+    /// Takes a change, and says what becomes of the table: [`Renderer::absorb`], then [`Renderer::edits`].
+    #[cfg(test)]
+    pub(crate) fn take(
+        &mut self,
+        delta: &RulesetDelta,
+        globals: Option<&Globals>,
+        hosts: Option<&HostInterfaces>,
+    ) -> Vec<Edit> {
+        self.absorb(delta, globals, hosts);
+        self.edits()
+    }
+
+    /// What became of the table since the last call, whatever came and went in between. The edits are safe in their order:
+    /// one transaction, or the leading ones before the others.
+    pub(crate) fn edits(&mut self) -> Vec<Edit> {
+        let Self { wanted, chains, .. } = self;
+        wanted.take_edits(|name| chains.callees(name))
+    }
+
+    /// Takes a change. `globals` and `hosts` are given when they are others than before.
+    pub(crate) fn absorb(
+        &mut self,
+        delta: &RulesetDelta,
+        globals: Option<&Globals>,
+        hosts: Option<&HostInterfaces>,
+    ) {
+        let mut touched = Touched::default();
+        let mut stale: BTreeSet<Name> = BTreeSet::new();
+        for (id, change) in &delta.sets {
+            stale.extend(self.sets.change(id, change, &mut self.ruleset, &mut self.wanted));
+        }
+        self.take_chains(delta, &mut stale);
+        for (key, endpoint) in &delta.endpoints {
+            let before = match endpoint {
+                Some(endpoint) => self.ruleset.endpoints.insert(key.clone(), Arc::clone(endpoint)),
+                None => self.ruleset.endpoints.remove(key),
+            };
+            self.nat.count(before.as_deref(), false, &mut self.wanted);
+            self.nat.count(endpoint.as_deref(), true, &mut self.wanted);
+            self.ends.endpoint(key, before.as_deref(), endpoint.as_deref(), &mut touched);
+        }
+        if let Some(hosts) = hosts {
+            self.ends.hosts(hosts, &mut touched);
+        }
+        if let Some(globals) = globals.filter(|globals| self.globals.as_deref() != Some(*globals)) {
+            self.frame(globals, &mut touched, &mut stale);
+        }
+        let Some(globals) = self.globals.clone() else { return };
+        let wide = self.ends.wide();
+        touched.workloads.iter().for_each(|interface| self.place_workload(interface, &globals));
+        touched.hosts.iter().for_each(|interface| self.place_host(interface, &globals));
+        if self.ends.wide() != wide {
+            stale.insert(names::chain(&Node::Fixed(Fixed::AntiSpoof)));
+        }
+        self.sweep_chains();
+        stale.iter().for_each(|name| self.redraft(name, &globals));
+        self.sweep_chains();
+        self.sweep_sets();
+        for (v4, wide) in [true, false].into_iter().zip(self.ends.wide()) {
+            if !(wide && self.has_family(v4)) {
+                self.wanted.drop_set(&Map::FromNets { v4 }.name());
+            }
+        }
+    }
+
+    /// The table that is wanted.
+    pub(crate) fn table(&self) -> &Table {
+        self.wanted.table()
+    }
+
+    /// The frame that the table has.
+    #[cfg(test)]
+    pub(crate) fn globals(&self) -> Option<&Globals> {
+        self.globals.as_deref()
+    }
+
+    /// What it enforces.
+    pub(crate) fn ruleset(&self) -> &Ruleset {
+        &self.ruleset
+    }
+
+    /// Why a packet was dropped, from the prefix that it was logged with; `None` for prefixes of others and of rules that
+    /// are gone.
+    pub(crate) fn explain(&self, prefix: &str) -> Option<&Denied> {
+        self.chains.explain(prefix)
+    }
+
+    /// The policy or profile whose rules a chain has.
+    pub(crate) fn rules_in(&self, chain: &str) -> Option<&ChainId> {
+        match self.chains.node(chain) {
+            Some((Node::Rules { id, .. }, _)) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The same ruleset rendered from nothing, with nothing left to tell. For what two things with one name have left.
+    pub(crate) fn anew(&self, hosts: &HostInterfaces) -> Self {
+        let mut anew = Self::new(self.options);
+        let Ruleset { sets, chains, endpoints } = &self.ruleset;
+        let set = |(id, members): (&SetId, &FxHashSet<Cidr>)| {
+            (id.clone(), SetChange::New(members.iter().copied().collect()))
+        };
+        let delta = RulesetDelta {
+            sets: sets.iter().map(set).collect(),
+            chains: chains.iter().map(|(id, chain)| (id.clone(), Some(Arc::clone(chain)))).collect(),
+            endpoints: endpoints
+                .iter()
+                .map(|(key, policy)| (key.clone(), Some(Arc::clone(policy))))
+                .collect(),
+        };
+        anew.absorb(&delta, self.globals.as_deref(), Some(hosts));
+        anew.edits();
+        anew
+    }
+
+    /// Two different things have the same name, since names end in hashes: which. Stays until all is rendered anew.
+    pub(crate) fn clash(&self) -> Option<&str> {
+        self.chains.clash().or_else(|| self.sets.clash())
+    }
+
+    /// The chain of a policy's or a profile's rules, when packets can come to it.
+    pub(crate) fn place_of(&self, id: &ChainId) -> Option<Name> {
+        self.chains.of(id).map(|(name, _)| name)
+    }
+
+    /// For each rule of [`place_of`](Self::place_of) the rule of the policy or profile that it was made of, counted from 0.
+    pub(crate) fn rules_of(&self, id: &ChainId) -> &[usize] {
+        self.chains.of(id).map_or(&[], |(_, rules)| rules)
+    }
+
+    fn has_family(&self, v4: bool) -> bool {
+        v4 || self.globals.as_ref().is_some_and(|globals| globals.ipv6)
+    }
+
+    /// Takes chains over, and notes which chains of the table are made of them.
+    fn take_chains(&mut self, delta: &RulesetDelta, stale: &mut BTreeSet<Name>) {
+        for (id, chain) in &delta.chains {
+            let passes = chain
+                .as_ref()
+                .is_some_and(|chain| chain.rules.iter().any(|rule| rule.action == Action::NextTier));
+            match chain {
+                Some(chain) => self.ruleset.chains.insert(id.clone(), Arc::clone(chain)),
+                None => self.ruleset.chains.remove(id),
+            };
+            let other = if passes { self.passing.insert(id.clone()) } else { self.passing.remove(id) };
+            for usage in Usage::ALL {
+                let name = names::rules(id, usage);
+                // Tiers ask after each policy that can pass whether it did.
+                if other {
+                    stale.extend(self.chains.callers(&name));
+                }
+                stale.insert(name);
+            }
+        }
+    }
+
+    /// Takes the frame over. Only what depends on it everywhere makes every chain be looked at.
+    fn frame(&mut self, globals: &Globals, touched: &mut Touched, stale: &mut BTreeSet<Name>) {
+        let before = self.globals.clone();
+        let families = before.as_ref().map(|before| before.ipv6);
+        if before.is_some() && families != Some(globals.ipv6) {
+            // Maps of IPv6 come or go: endpoints are placed anew.
+            let all = self.ends.all();
+            all.workloads.iter().for_each(|interface| self.unplace_workload(interface));
+        }
+        let now = Arc::new(globals.clone());
+        self.globals = Some(Arc::clone(&now));
+        self.fixed_sets(globals, before.as_deref());
+        if families != Some(globals.ipv6) {
+            let all = self.ends.all();
+            touched.workloads.extend(all.workloads);
+            touched.hosts.extend(all.hosts);
+        }
+        let quiet = |globals: &Globals| Globals {
+            pools: BTreeSet::new(),
+            masquerade: BTreeSet::new(),
+            ipip_hosts: globals.ipip_hosts.as_ref().map(|_| BTreeSet::new()),
+            set_size: 0,
+            ..globals.clone()
+        };
+        if before.as_deref().map(quiet) == Some(quiet(globals)) {
+            return;
+        }
+        stale.extend(self.chains.names());
+        if before.is_none_or(|before| before.first != globals.first) {
+            let late = !globals.first;
+            let bases = BASES.map(|(base, moves)| Node::Base(base, late && moves));
+            let bases = bases.into_iter().map(|node| self.hold(node, &now)).collect();
+            for name in std::mem::replace(&mut self.bases, bases) {
+                self.unhold(&name);
+            }
+        }
+    }
+
+    /// Sets that are there once.
+    fn fixed_sets(&mut self, globals: &Globals, before: Option<&Globals>) {
+        if before.is_none() {
+            for map in Map::VERDICTS {
+                self.fixed_set(map, Some(BTreeMap::new()));
+            }
+            self.fixed_set(Map::Workloads, Some(BTreeMap::new()));
+        }
+        for v4 in [true, false] {
+            let on = v4 || globals.ipv6;
+            let [inward, outward] = if on { self.nat.all(v4) } else { Default::default() };
+            let sets = [
+                (Map::From { v4 }, BTreeMap::new()),
+                (Map::Dnat { v4 }, inward),
+                (Map::Hairpin { v4 }, outward),
+            ];
+            for (map, elements) in sets {
+                if on != self.wanted.has_set(map.text()) {
+                    self.fixed_set(map, on.then_some(elements));
+                }
+            }
+            let nets = |nets: &BTreeSet<Cidr>| {
+                let nets = ranges::uncovered(nets.iter().copied().filter(|net| net.is_v4() == v4));
+                nets.into_iter().map(address).collect()
+            };
+            self.fixed_set(Map::Pools { v4 }, on.then(|| nets(&globals.pools)));
+            self.fixed_set(Map::Masquerade { v4 }, on.then(|| nets(&globals.masquerade)));
+        }
+        let hosts = globals
+            .ipip_hosts
+            .as_ref()
+            .map(|hosts| hosts.iter().map(|host| address(Cidr::host(IpAddr::V4(*host)))).collect());
+        self.fixed_set(Map::IpipHosts, hosts);
+    }
+
+    fn fixed_set(&mut self, map: Map, elements: Option<BTreeMap<SetKey, SetValue>>) {
+        let name = map.name();
+        match elements {
+            None => self.wanted.drop_set(&name),
+            Some(elements) if self.wanted.has_set(&name) => self.wanted.replace(&name, elements),
+            Some(elements) => self.wanted.add_set(&name, map.of(), map.comment(), elements),
+        }
+    }
+}
+
+/// Chains with a hook; `true`: they stand before or after the rules of others (`ChainInsertMode`).
+const BASES: [(Base, bool); 11] = [
+    (Base::RawPrerouting, false),
+    (Base::RawOutput, false),
+    (Base::PreDnat, false),
+    (Base::NatPrerouting, false),
+    (Base::NatOutput, false),
+    (Base::NatPostrouting, false),
+    (Base::InputFrom, true),
+    (Base::InputToHost, true),
+    (Base::ForwardFrom, true),
+    (Base::ForwardTo, true),
+    (Base::Output, true),
+];

@@ -1,0 +1,113 @@
+//! A full comparison with the kernel, as it changes the state: no I/O.
+
+use tortie_net::Cidr;
+
+use super::state::State;
+use crate::endpoints::Reading;
+use crate::netlink::neighbour::Neighbour;
+use crate::netlink::nexthop::{Content, Nexthop, NexthopList};
+use crate::netlink::route::Route;
+
+/// A comparison under way.
+#[derive(Debug, Default)]
+pub(crate) struct Comparison {
+    /// Routes of others, and of ours those to endpoints.
+    foreign: Vec<Route>,
+    nexthops: Differing,
+    routes: usize,
+    first: Option<Cidr>,
+}
+
+/// How many nexthop objects were not as known, and how many routes went with them.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Differing {
+    objects: usize,
+    pub(crate) routes: usize,
+}
+
+impl State {
+    /// Before the first route. `nexthops`: all objects, where the kernel has such and showed them whole.
+    pub(crate) fn begin_comparison(&mut self, nexthops: Option<&NexthopList>) -> Comparison {
+        let nexthops = nexthops.map(|list| {
+            let differing = self.take_nexthops(list);
+            self.table.objects.review();
+            differing
+        });
+        self.table.begin_compare();
+        self.table.doubtful = false;
+        Comparison { nexthops: nexthops.unwrap_or_default(), ..Comparison::default() }
+    }
+
+    /// One route of the main table.
+    pub(crate) fn compare_route(&mut self, found: &mut Comparison, route: Route) {
+        if !self.is_of_the_table(&route) {
+            found.foreign.push(route);
+        } else if self.table.compare(&route) {
+            found.routes += 1;
+            found.first.get_or_insert(route.prefix);
+        }
+    }
+
+    /// After the last one; `complete`: none was missing. What differs although no device `moved` is somebody's doing.
+    pub(crate) fn end_comparison(
+        &mut self,
+        found: Comparison,
+        neighbours: &[Neighbour],
+        complete: bool,
+        moved: bool,
+    ) {
+        let Comparison { foreign, nexthops, mut routes, mut first } = found;
+        self.compare_foreign(foreign, neighbours, complete, moved);
+        if complete {
+            let (missing, example) = self.table.end_compare();
+            routes += missing;
+            first = first.or(example);
+        }
+        if moved {
+            self.counters.vanished += (nexthops.routes + routes) as u64;
+            return;
+        }
+        self.external.note(nexthops.objects, || "nexthops differed in a comparison".to_owned());
+        if let Some(prefix) = first {
+            self.external.note(routes, || format!("route {prefix} differed in a comparison"));
+        }
+    }
+
+    /// What a reading says about this host's endpoints, and about what next hops are resolved by.
+    pub(crate) fn compare_foreign(
+        &mut self,
+        mut foreign: Vec<Route>,
+        neighbours: &[Neighbour],
+        complete: bool,
+        moved: bool,
+    ) {
+        let reading = Reading { routes: &foreign, neighbours, complete, moved };
+        self.ends.compare(&reading, &mut self.external);
+        let ends = &self.ends;
+        foreign.retain(|route| !ends.is_gateway(route));
+        self.picture.replace_routes(foreign);
+    }
+
+    /// What a list of all nexthop objects says about ours.
+    pub(crate) fn take_nexthops(&mut self, list: &NexthopList) -> Differing {
+        let known: Vec<u32> = self.table.objects.present().map(|(id, _)| id).collect();
+        let gone: Vec<u32> = known.into_iter().filter(|id| !list.contains_key(id)).collect();
+        let mut changed = Vec::new();
+        for nexthop in list.values() {
+            if self.nexthop_is_ours(nexthop) {
+                changed.push(nexthop);
+            } else {
+                self.table.objects.reserve(nexthop.id);
+            }
+        }
+        members_first(&mut changed);
+        let routes = self.table.lose_objects(&gone);
+        let news = changed.into_iter().filter(|n| self.table.objects.found(n.id, &n.content, false)).count();
+        Differing { objects: gone.len() + news, routes }
+    }
+}
+
+/// Members before groups, so that a group's content can be read.
+pub(super) fn members_first(list: &mut [&Nexthop]) {
+    list.sort_unstable_by_key(|n| (matches!(n.content, Content::Group(_)), n.id));
+}
