@@ -30,7 +30,7 @@ pub struct Counters {
     pub overruns: u64,
     /// Full comparisons with the kernel.
     pub compares: u64,
-    /// Own objects that somebody else changed or removed.
+    /// Own objects that another process changed or removed.
     pub external_changes: u64,
     /// Own routes and what else endpoints need that was put back after that.
     pub repairs: u64,

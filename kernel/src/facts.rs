@@ -8,7 +8,7 @@ use tortie_net::Cidr;
 
 use tortie_engine::routing::{ChangeId, Resolved};
 
-/// Takes facts. It runs on the kernel thread and must not wait for somebody who sends to that thread.
+/// Takes facts. It runs on the kernel thread and must not wait for a thread that sends to that thread.
 pub type Sink = Box<dyn FnMut(KernelFact) + Send>;
 
 /// What the kernel did with a blackhole that an intent changed.
@@ -107,28 +107,28 @@ pub enum KernelFact {
     NextHop(IpAddr, Option<Resolved>),
     /// Stale routes were swept: how many were deleted.
     Swept(usize),
-    /// Somebody else changed or removed own objects; they were repaired (or, when observing, only counted).
+    /// Another process changed or removed own objects; they were repaired (or, when observing, only counted).
     Repaired {
         /// How many.
         objects: usize,
         /// In words, of the first.
         first: String,
-        /// It is left for study instead.
+        /// It is held instead.
         held: bool,
     },
     /// Notifications were lost; everything was dumped and compared again.
     Overrun,
     /// The packet rules: `None` = in force, else what keeps them from it.
-    Rules(Option<String>),
+    RulesProblem(Option<String>),
     /// The tunnel device: `None` = right, else what is wrong and stays wrong.
-    Tunnel(Option<String>),
+    TunnelProblem(Option<String>),
     /// What the thread cannot repair by itself of one thing; it goes on. `None`: that is over.
-    Trouble {
+    Problem {
         /// About what, in words.
         about: &'static str,
         /// What is wrong and the next step.
         text: Option<String>,
     },
     /// Something went wrong, and is over.
-    Mishap(String),
+    Transient(String),
 }

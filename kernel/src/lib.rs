@@ -6,11 +6,11 @@
 //!
 //! ```text
 //!   core --Intent-->  +---------------- kernel thread (only writer) ----------------+
-//!                     | state: table (wanted beside known), picture (links, foreign |
+//!                     | state: table (desired and actual), network (links, foreign  |
 //!   speaker --------> | routes, next hops)                                          |--facts--> core, speaker
-//!     Learned, Track  |   plan -> nexthops, routes, leftovers -> netlink batches    |
+//!     Learned, Track  |   plan -> nexthops, routes, unused -> netlink batches       |
 //!                     +-------------------------------------------------------------+
-//!                          ^ mailbox of events                        |
+//!                          ^ event queue                              |
 //!                     watch thread <------- notifications -------- Linux
 //! ```
 //!
@@ -19,12 +19,12 @@
 //! ```text
 //!   options, intent, facts, counters, sysctl, worker     values and helpers that use none of the others
 //!         ^
-//!      netlink  <-  fib  <-  endpoints, nft  <-  container  <-  thread
-//!                                                          <-  inspect, maintenance
+//!   netlink <- fib <- endpoints, nft <- thread
+//!                                    <- container, inspect, maintenance
 //! ```
 //!
-//! Whatever may have changed is first taken over into what is *known* (answers to our requests, notifications, dumps);
-//! entries whose wanted and known sides differ are dirty and are written. Start, steady state and recovery from lost
+//! Whatever may have changed first becomes the *actual* state (answers to our requests, notifications, dumps);
+//! entries whose desired and actual sides differ are dirty and are written. Start, steady state and recovery from lost
 //! notifications are the same function with more or fewer dirty entries.
 
 #![warn(missing_docs)]
@@ -46,28 +46,28 @@ mod worker;
 
 #[cfg(feature = "test-hooks")]
 #[doc(hidden)]
-pub use self::nft::Rehearsal;
+pub use self::nft::Simulated;
 pub use self::nft::{
-    Denial, DropKind, Dropped, Drops, Meaning, RuleCounts, RuleHits, RulePlace, RuleView, Traced, TracedFlow,
-    TracedPacket, TracedStep, TracedVerdict, trace,
+    Denial, DropKind, DropLog, Dropped, Meaning, RuleCounts, RuleHits, RulePlace, RuleView, Traced,
+    TracedFlow, TracedPacket, TracedStep, TracedVerdict, trace,
 };
 pub use crate::counters::{Counters, OPS, RESULTS};
 pub use crate::endpoints::EndpointView;
 pub use crate::facts::{BlackholeAck, BlackholeOutcome, EndpointCondition, KernelFact, Sink};
-pub use crate::fib::drift_hold::{Difference, LONGEST_HOLD};
+pub use crate::fib::drift_hold::{HOLD_MAX, RouteDifference};
 pub use crate::fib::resolve::{Covering, ForeignRoute};
-pub use crate::inspect::address_use::{Place, Sighting, Sightings, sightings};
-pub use crate::inspect::capabilities::{Ability, Outcome, try_abilities};
+pub use crate::inspect::address_use::{AddressUse, AddressUses, UsePlace, address_uses};
+pub use crate::inspect::capabilities::{KernelCapability, ProbeOutcome, probe_kernel};
 pub use crate::inspect::default_address::{HostAddress, default_addresses};
 pub use crate::inspect::lookup::{NeighbourEntry, neighbour, protocol_name};
-pub use crate::inspect::snapshot::{Look, MainHop, MainRoute, RouteKind};
+pub use crate::inspect::snapshot::{MainHop, MainRoute, NetworkSnapshot, RouteKind};
 pub use crate::intent::{KernelIntent, PolicyChange};
 pub use crate::maintenance::purge::{Purge, Purged, links_named, purge};
 pub use crate::netlink::conntrack::{Connection, connections};
-pub use crate::nft::metrics::{RuleDrift, RuleMeasures};
+pub use crate::nft::metrics::{RuleDrift, RuleMetrics};
 pub use crate::options::{Marks, Mode, Options};
 pub use crate::thread::handle::{KernelHandle, spawn};
-pub use crate::thread::messages::{ToKernel, WatchBatch};
-pub use crate::thread::metrics::{Compared, DriftCounts, Measures};
+pub use crate::thread::messages::{EventsReady, ToKernel};
+pub use crate::thread::metrics::{DriftCounts, KernelMetrics, LastResync};
 pub use crate::thread::view::{Counts, Drift, KernelView, LinkView, RouteCondition, RouteState};
 pub use tortie_engine::routing::{LearnedBatch, LearnedChange};

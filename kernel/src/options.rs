@@ -40,7 +40,7 @@ pub struct Options {
     /// Receive buffer of the watch thread in bytes, as far as allowed.
     pub watch_buffer: usize,
     /// How long routes on a workload interface are left alone after it was first seen: a plugin writes them before the
-    /// store tells of the endpoint.
+    /// store has the endpoint.
     pub grace: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Calls into Linux that may take long, beside the thread that goes on with something else.
+//! Calls into Linux that may take long, next to the thread that goes on with something else.
 //!
 //! Netlink requests are carried out inside of `sendmsg`, and the caller sits in it until they are through: a second while
 //! the kernel doubles the trie of a large IPv4 table, longer where it loads modules. Nothing makes such a call come back
@@ -11,40 +11,40 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 /// While a call is under way, other things are done this often.
-const AGAIN: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Calls that were asked for, and what they gave.
-pub(crate) struct Calls<'s, J, T>(Made<'s, J, T>);
+pub(crate) struct Worker<'s, J, T>(WorkerKind<'s, J, T>);
 
-enum Made<'s, J, T> {
-    Beside {
+enum WorkerKind<'s, J, T> {
+    Thread {
         jobs: Sender<J>,
         done: Receiver<T>,
         thread: Option<ScopedJoinHandle<'s, ()>>,
     },
     /// There was no thread to be had: at once, and by the caller.
-    Here {
+    Inline {
         call: &'s mut dyn FnMut(J) -> T,
         done: VecDeque<T>,
     },
 }
 
-impl<J, T> Calls<'_, J, T> {
+impl<J, T> Worker<'_, J, T> {
     /// Asks for a call, which is made when those before it are through.
-    pub(crate) fn give(&mut self, job: J) {
+    pub(crate) fn submit(&mut self, job: J) {
         match &mut self.0 {
-            // Where the thread is gone `take` tells why.
-            Made::Beside { jobs, .. } => _ = jobs.send(job),
-            Made::Here { call, done } => done.push_back(call(job)),
+            // Where the thread is gone `poll` gives the cause.
+            WorkerKind::Thread { jobs, .. } => _ = jobs.send(job),
+            WorkerKind::Inline { call, done } => done.push_back(call(job)),
         }
     }
 
     /// What the next call gave, in the order in which they were asked for; waits for it a millisecond at most. A panic of a
     /// call is the caller's.
-    pub(crate) fn take(&mut self) -> Option<T> {
+    pub(crate) fn poll(&mut self) -> Option<T> {
         match &mut self.0 {
-            Made::Here { done, .. } => done.pop_front(),
-            Made::Beside { done, thread, .. } => match done.recv_timeout(AGAIN) {
+            WorkerKind::Inline { done, .. } => done.pop_front(),
+            WorkerKind::Thread { done, thread, .. } => match done.recv_timeout(POLL_INTERVAL) {
                 Ok(done) => Some(done),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => {
@@ -59,36 +59,36 @@ impl<J, T> Calls<'_, J, T> {
 }
 
 /// Does `here`, whose calls are made on a thread of that name.
-pub(crate) fn in_turn<J: Send, T: Send, R>(
+pub(crate) fn run_in_order<J: Send, T: Send, R>(
     name: &str,
     mut call: impl FnMut(J) -> T + Send,
-    mut here: impl FnMut(&mut Calls<'_, J, T>) -> R,
+    mut here: impl FnMut(&mut Worker<'_, J, T>) -> R,
 ) -> R {
     let done = thread::scope(|scope| {
-        let ((jobs, todo), (tell, done)) = (channel(), channel());
+        let ((jobs, todo), (send_result, done)) = (channel(), channel());
         let call = &mut call;
-        // Telling fails where nobody waits any more.
-        let work = move || _ = todo.into_iter().map(call).try_for_each(|answer| tell.send(answer));
+        // Sending fails where nobody waits any more.
+        let work = move || _ = todo.into_iter().map(call).try_for_each(|answer| send_result.send(answer));
         let thread = Some(thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work).ok()?);
-        Some(here(&mut Calls(Made::Beside { jobs, done, thread })))
+        Some(here(&mut Worker(WorkerKind::Thread { jobs, done, thread })))
     });
-    done.unwrap_or_else(|| here(&mut Calls(Made::Here { call: &mut call, done: VecDeque::new() })))
+    done.unwrap_or_else(|| here(&mut Worker(WorkerKind::Inline { call: &mut call, done: VecDeque::new() })))
 }
 
 /// Makes one call on a thread of that name, and here does something else again and again until it is through.
-pub(crate) fn beside<T: Send>(
+pub(crate) fn with_worker<T: Send>(
     name: &str,
     mut long: impl FnMut() -> T + Send,
     mut meanwhile: impl FnMut(),
 ) -> T {
-    in_turn(
+    run_in_order(
         name,
         |()| long(),
-        |calls| {
-            calls.give(());
+        |worker| {
+            worker.submit(());
             loop {
                 meanwhile();
-                if let Some(done) = calls.take() {
+                if let Some(done) = worker.poll() {
                     return done;
                 }
             }
@@ -102,11 +102,11 @@ mod tests {
 
     #[test]
     fn the_caller_goes_on_until_the_call_is_through() {
-        let (rounds, told) = channel();
+        let (rounds, received) = channel();
         let mut count = 0;
         // Through only when the caller has been at something else three times.
-        let long = move || (0..3).map(|_| told.recv().unwrap()).sum::<i32>();
-        let sum = beside("long", long, || {
+        let long = move || (0..3).map(|_| received.recv().unwrap()).sum::<i32>();
+        let sum = with_worker("long", long, || {
             count += 1;
             let _ = rounds.send(count);
         });
@@ -114,14 +114,14 @@ mod tests {
     }
 
     /// The squares of the numbers below five, three of which are asked for before the first is taken.
-    fn squares(calls: &mut Calls<'_, u32, u32>) -> Vec<u32> {
+    fn squares(worker: &mut Worker<'_, u32, u32>) -> Vec<u32> {
         let mut got = Vec::new();
-        (0..3).for_each(|n| calls.give(n));
+        (0..3).for_each(|n| worker.submit(n));
         let mut later = 3..5;
         while got.len() < 5 {
-            if let Some(square) = calls.take() {
+            if let Some(square) = worker.poll() {
                 got.push(square);
-                later.next().into_iter().for_each(|n| calls.give(n));
+                later.next().into_iter().for_each(|n| worker.submit(n));
             }
         }
         got
@@ -129,15 +129,15 @@ mod tests {
 
     #[test]
     fn calls_are_made_in_their_order_with_or_without_a_thread() {
-        assert_eq!(in_turn("squares", |n| n * n, squares), [0, 1, 4, 9, 16]);
+        assert_eq!(run_in_order("squares", |n| n * n, squares), [0, 1, 4, 9, 16]);
         let mut call = |n| n * n;
-        let mut calls = Calls(Made::Here { call: &mut call, done: VecDeque::new() });
-        assert_eq!(squares(&mut calls), [0, 1, 4, 9, 16]);
+        let mut worker = Worker(WorkerKind::Inline { call: &mut call, done: VecDeque::new() });
+        assert_eq!(squares(&mut worker), [0, 1, 4, 9, 16]);
     }
 
     #[test]
     #[should_panic(expected = "inside")]
     fn a_panic_of_the_call_is_the_callers() {
-        beside("long", || panic!("inside"), || ());
+        with_worker("long", || panic!("inside"), || ());
     }
 }

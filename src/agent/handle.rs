@@ -35,7 +35,7 @@ use crate::api::status::{
 use crate::api::{Backend, EventQuery, EventStream, MetricsPage, OctetStream, RouteQuery, codes};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 use tortie_engine::routing::{LearnedPath, PeerIntent, RoutingIntent};
-use tortie_kernel::{Drops, KernelView, ToKernel};
+use tortie_kernel::{DropLog, KernelView, ToKernel};
 use tortie_metrics::Table;
 use tortie_store::{Requests, Store};
 
@@ -96,7 +96,7 @@ pub(super) struct Live {
     pub(super) intent: ArcSwapOption<RoutingIntent>,
     pub(super) speaker: ArcSwapOption<SpeakerHandle>,
     pub(super) kernel: ArcSwapOption<std::sync::mpsc::SyncSender<ToKernel>>,
-    pub(super) drops: ArcSwapOption<Drops>,
+    pub(super) drops: ArcSwapOption<DropLog>,
     /// Of an agent that observes.
     pub(super) beside: Option<crate::agent::observe::Beside>,
     /// For what is only read on demand.
@@ -204,7 +204,7 @@ impl Live {
 
     /// A note that differences are left for study.
     async fn held(&self) -> Option<Problem> {
-        let left = self.kernel(|view| view.held_for()).await.ok().flatten()?;
+        let left = self.kernel(|view| view.drift_hold_remaining()).await.ok().flatten()?;
         let code = &codes::DIFF_HELD;
         Some(Problem {
             code: code.name.to_owned(),

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   BIRD's socket --bird.rs--+
-//!   main table --kernel::Look+--> Found --+
+//!   main table --kernel::NetworkSnapshot+--> Found --+
 //!   iptables, ipset --tools.rs, felix.rs--+
 //!                                         +--judge--> Judgement: equal | different | missing | extra | not judged
 //!   Model, affinities --wanted.rs--> Wanted
@@ -32,7 +32,7 @@ pub use types::*;
 /// # Errors
 /// When the kernel cannot be read at all; what else cannot be read is said in [`ForeignState::unreadable`].
 pub fn look(sockets: &[PathBuf], ours: &[u8]) -> std::io::Result<ForeignState> {
-    let look = Look::now(ours)?;
+    let look = NetworkSnapshot::read(ours)?;
     let (felix, mut unreadable) = felix::read();
     let (asked, mut silent) = bird::query_each(sockets, bird::query);
     let mut birds: Vec<Bird> = Vec::new();

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use tortie_net::Cidr;
 
-pub use tortie_kernel::{Look, MainHop, MainRoute, RouteKind};
+pub use tortie_kernel::{MainHop, MainRoute, NetworkSnapshot, RouteKind};
 
 /// BIRD's number for routes that it writes (`RTPROT_BIRD`, linux/rtnetlink.h).
 pub const BIRD: u8 = 12;
@@ -24,7 +24,7 @@ pub struct Unreadable {
 #[derive(Debug, Default)]
 pub struct ForeignState {
     /// The main table of the kernel with links and addresses.
-    pub look: Look,
+    pub look: NetworkSnapshot,
     /// Packet rules and address sets.
     pub felix: Felix,
     /// What BIRD says of itself, of each of its sockets that answered: one for both families (BIRD 2), or one each.

@@ -344,7 +344,7 @@ fn a_policy_that_the_kernel_refuses_denies_and_the_rest_is_in_force() {
         let text = run(&nft, "list table inet tortie");
         assert_eq!(text.matches("the kernel refuses these rules: denied").count(), 1, "{text}");
         assert!(text.contains("tcp dport 5432") && !text.contains("dport 22"), "{text}");
-        assert_eq!(rig.ask(|view| view.rules_trouble().map(str::to_owned)), None);
+        assert_eq!(rig.ask(|view| view.rules_problem().map(str::to_owned)), None);
         // Another change goes on top of it, and is not delayed.
         let more = put("policy/profile/p1/tags", r#"["t1","t2"]"#);
         assert_eq!(policy.try_change(&rig, &[more, other(5433)], |_| ()).len(), 2);

@@ -204,7 +204,7 @@ fn questions_are_answered_while_everything_is_compared_and_changes_wait_for_the_
         let (before, new) = (rig.ask(|v| v.counters().compares), cidr("203.0.113.0/24"));
         let (sender, done) = channel();
         // The end of a hold compares at once.
-        rig.send(ToKernel::Hold(None, Box::new(move || sender.send(()).unwrap())));
+        rig.send(ToKernel::HoldDrift(None, Box::new(move || sender.send(()).unwrap())));
         let next_hops = ["192.0.2.9".parse().unwrap()].into_iter().collect();
         rig.send(ToKernel::Learned(
             vec![LearnedChange { prefix: new, next_hops, change: ChangeId(1) }].into(),

@@ -9,7 +9,7 @@ use netlink_packet_route::link::InfoKind;
 use tortie_config::resource::InterfaceName;
 
 use super::link::{Change, Device, Net};
-use super::{Bandwidth, Namespace, PlumbError, Rate, hash};
+use super::{Bandwidth, Namespace, ContainerNetError, Rate, hash};
 use crate::netlink::tc::{self, Bucket, Qdisc};
 
 /// What a burst is when nobody says, in octets.
@@ -26,14 +26,14 @@ const NO_BURST: u64 = u32::MAX as u64;
 /// Limits what passes by a host interface. `inside` is the other end, for kernels that lack ifb.
 ///
 /// # Errors
-/// A rate under 8 bits a second; [`PlumbError::Module`] with the name of what the kernel lacks; what it says else.
+/// A rate under 8 bits a second; [`ContainerNetError::Module`] with the name of what the kernel lacks; what it says else.
 pub fn limit(
     host: &InterfaceName,
     bandwidth: &Bandwidth,
     inside: Option<(&Namespace, &InterfaceName)>,
-) -> Result<(), PlumbError> {
+) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
-    let missing = || PlumbError::Missing { name: host.to_string(), place: "on this host" };
+    let missing = || ContainerNetError::Missing { name: host.to_string(), place: "on this host" };
     let device = net.device(host.as_str())?.ok_or_else(missing)?;
     if let Some(rate) = bandwidth.ingress {
         fill(&mut net, &device, bucket(rate, device.mtu)?)?;
@@ -41,7 +41,7 @@ pub fn limit(
     let Some(rate) = bandwidth.egress else { return Ok(()) };
     let bucket = bucket(rate, device.mtu)?;
     match (redirect(&mut net, &device, bucket), inside) {
-        (Err(PlumbError::Module { .. }), Some((namespace, name))) => {
+        (Err(ContainerNetError::Module { .. }), Some((namespace, name))) => {
             drop_redirect(&mut net, &device)?;
             namespace.run(|| limit_inside(name, bucket))?
         }
@@ -50,9 +50,9 @@ pub fn limit(
 }
 
 /// The bucket on the container's own end.
-fn limit_inside(name: &InterfaceName, bucket: Bucket) -> Result<(), PlumbError> {
+fn limit_inside(name: &InterfaceName, bucket: Bucket) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
-    let missing = || PlumbError::Missing { name: name.to_string(), place: "in the container" };
+    let missing = || ContainerNetError::Missing { name: name.to_string(), place: "in the container" };
     let device = net.device(name.as_str())?.ok_or_else(missing)?;
     fill(&mut net, &device, bucket)
 }
@@ -61,7 +61,7 @@ fn limit_inside(name: &InterfaceName, bucket: Bucket) -> Result<(), PlumbError> 
 ///
 /// # Errors
 /// What the kernel says.
-pub fn unlimit(host: &InterfaceName) -> Result<(), PlumbError> {
+pub fn unlimit(host: &InterfaceName) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
     match net.device(host.as_str())? {
         None => net.remove(&shaper(host.as_str())).map(drop),
@@ -76,7 +76,7 @@ pub fn unlimit(host: &InterfaceName) -> Result<(), PlumbError> {
                 if let Err(refusal) = answer
                     && refusal.code != libc::EINVAL
                 {
-                    return Err(PlumbError::refused(doing, &refusal));
+                    return Err(ContainerNetError::refused(doing, &refusal));
                 }
             }
             drop_redirect(&mut net, &device)
@@ -88,9 +88,9 @@ pub fn unlimit(host: &InterfaceName) -> Result<(), PlumbError> {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn shaped(host: &InterfaceName) -> Result<(Option<u64>, Option<u64>), PlumbError> {
+pub fn shaped(host: &InterfaceName) -> Result<(Option<u64>, Option<u64>), ContainerNetError> {
     let mut net = Net::open()?;
-    let mut rate = |name: &str| -> Result<Option<u64>, PlumbError> {
+    let mut rate = |name: &str| -> Result<Option<u64>, ContainerNetError> {
         let Some(device) = net.device(name)? else { return Ok(None) };
         Ok(qdiscs(&mut net, device.index)?.into_iter().find_map(|qdisc| qdisc.rate))
     };
@@ -104,10 +104,10 @@ fn shaper(host: &str) -> String {
 }
 
 /// In octets, from bits.
-fn bucket(rate: Rate, mtu: u32) -> Result<Bucket, PlumbError> {
+fn bucket(rate: Rate, mtu: u32) -> Result<Bucket, ContainerNetError> {
     let octets = rate.bits / 8;
     if octets == 0 {
-        return Err(PlumbError::Invalid(format!(
+        return Err(ContainerNetError::Invalid(format!(
             "a rate of {} bits a second: write 8 or more, or leave it out",
             rate.bits
         )));
@@ -123,19 +123,19 @@ fn bucket(rate: Rate, mtu: u32) -> Result<Bucket, PlumbError> {
     Ok(Bucket { rate: octets, burst: narrow(burst), queue: narrow(queue) })
 }
 
-fn fill(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), PlumbError> {
+fn fill(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), ContainerNetError> {
     let doing = format!("the rate of {} cannot be limited", device.name);
     let answer = net.ask(&doing, |(), buf, flags, seq| {
         tc::encode_bucket(buf, flags, seq, device.index, bucket);
     })?;
     answer.map_err(|refusal| match refusal.code {
-        libc::ENOENT | libc::EOPNOTSUPP => PlumbError::Module { what: "token buckets", module: "sch_tbf" },
-        _ => PlumbError::refused(doing, &refusal),
+        libc::ENOENT | libc::EOPNOTSUPP => ContainerNetError::Module { what: "token buckets", module: "sch_tbf" },
+        _ => ContainerNetError::refused(doing, &refusal),
     })
 }
 
 /// What comes in by the interface takes the way over an ifb.
-fn redirect(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), PlumbError> {
+fn redirect(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), ContainerNetError> {
     let name = shaper(&device.name);
     let text = format!("tortie limit of {}", device.name);
     match net.add(InfoKind::Ifb, &name, device.mtu)? {
@@ -143,11 +143,11 @@ fn redirect(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), PlumbE
         // Left over.
         Err(refusal) if refusal.code == libc::EEXIST => {}
         Err(refusal) if refusal.code == libc::EOPNOTSUPP => {
-            return Err(PlumbError::Module { what: "interfaces that limit what comes in", module: "ifb" });
+            return Err(ContainerNetError::Module { what: "interfaces that limit what comes in", module: "ifb" });
         }
-        Err(refusal) => return Err(PlumbError::refused(format!("{name} cannot be made"), &refusal)),
+        Err(refusal) => return Err(ContainerNetError::refused(format!("{name} cannot be made"), &refusal)),
     }
-    let missing = || PlumbError::Missing { name: name.clone(), place: "on this host" };
+    let missing = || ContainerNetError::Missing { name: name.clone(), place: "on this host" };
     let ifb = net.device(&name)?.ok_or_else(missing)?;
     let mark = Change { alias: Some(&text), ..Change::default() };
     net.change(ifb.index, &format!("{name} cannot be marked"), &mark)?;
@@ -158,9 +158,9 @@ fn redirect(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), PlumbE
         Ok(()) => {}
         Err(refusal) if refusal.code == libc::EEXIST => {}
         Err(refusal) if matches!(refusal.code, libc::ENOENT | libc::EOPNOTSUPP) => {
-            return Err(PlumbError::Module { what: "a look at what comes in", module: "sch_ingress" });
+            return Err(ContainerNetError::Module { what: "a look at what comes in", module: "sch_ingress" });
         }
-        Err(refusal) => return Err(PlumbError::refused(doing, &refusal)),
+        Err(refusal) => return Err(ContainerNetError::refused(doing, &refusal)),
     }
     let filter = net.ask(&doing, |(), buf, flags, seq| {
         tc::encode_redirect(buf, flags, seq, device.index, ifb.index);
@@ -169,13 +169,13 @@ fn redirect(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), PlumbE
         Ok(()) => Ok(()),
         Err(refusal) if matches!(refusal.code, libc::ENOENT | libc::EOPNOTSUPP) => {
             let (what, module) = ("redirection of what comes in", "cls_u32 or act_mirred");
-            Err(PlumbError::Module { what, module })
+            Err(ContainerNetError::Module { what, module })
         }
-        Err(refusal) => Err(PlumbError::refused(doing, &refusal)),
+        Err(refusal) => Err(ContainerNetError::refused(doing, &refusal)),
     }
 }
 
-fn drop_redirect(net: &mut Net, device: &Device) -> Result<(), PlumbError> {
+fn drop_redirect(net: &mut Net, device: &Device) -> Result<(), ContainerNetError> {
     let name = shaper(&device.name);
     if net.device(&name)?.is_none() {
         return Ok(());
@@ -187,7 +187,7 @@ fn drop_redirect(net: &mut Net, device: &Device) -> Result<(), PlumbError> {
     net.remove(&name).map(drop)
 }
 
-fn qdiscs(net: &mut Net, index: u32) -> Result<Vec<Qdisc>, PlumbError> {
+fn qdiscs(net: &mut Net, index: u32) -> Result<Vec<Qdisc>, ContainerNetError> {
     net.read(
         "limits cannot be read",
         |buf, seq| tc::encode_dump(buf, seq, index),

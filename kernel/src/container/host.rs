@@ -7,7 +7,7 @@ use tortie_config::resource::InterfaceName;
 use tortie_net::Cidr;
 
 use super::link::{Change, Device, Net, link_local, metric};
-use super::{HostSide, HostSpec, MIN_MTU_V6, PlumbError, VethSpec};
+use super::{ContainerNetError, HostSide, HostSpec, MIN_MTU_V6, VethSpec};
 use crate::{endpoints, sysctl};
 
 const HERE: &str = "on this host";
@@ -15,8 +15,8 @@ const HERE: &str = "on this host";
 /// Makes a pair, both ends down.
 ///
 /// # Errors
-/// [`PlumbError::Exists`] when one of the names is taken; what the kernel says.
-pub fn create_veth(spec: &VethSpec<'_>) -> Result<(), PlumbError> {
+/// [`ContainerNetError::Exists`] when one of the names is taken; what the kernel says.
+pub fn create_veth(spec: &VethSpec<'_>) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
     let Err(refusal) = net.add_veth(spec)? else {
         // The kernel takes no such text while it makes an interface.
@@ -34,12 +34,12 @@ pub fn create_veth(spec: &VethSpec<'_>) -> Result<(), PlumbError> {
                 (false, None) => (spec.peer, HERE),
                 (false, Some(_)) => (spec.peer, "in the container"),
             };
-            Err(PlumbError::Exists { name: name.to_string(), place })
+            Err(ContainerNetError::Exists { name: name.to_string(), place })
         }
-        libc::EOPNOTSUPP => Err(PlumbError::Module { what: "pairs of interfaces", module: "veth" }),
+        libc::EOPNOTSUPP => Err(ContainerNetError::Module { what: "pairs of interfaces", module: "veth" }),
         _ => {
             let doing = format!("the pair {} and {} cannot be made", spec.host, spec.peer);
-            Err(PlumbError::refused(doing, &refusal))
+            Err(ContainerNetError::refused(doing, &refusal))
         }
     }
 }
@@ -49,16 +49,16 @@ pub fn create_veth(spec: &VethSpec<'_>) -> Result<(), PlumbError> {
 ///
 /// # Errors
 /// When it is not there; an MTU too small for IPv6; what the kernel says.
-pub fn host_side(spec: &HostSpec<'_>) -> Result<HostSide, PlumbError> {
+pub fn host_side(spec: &HostSpec<'_>) -> Result<HostSide, ContainerNetError> {
     let mut net = Net::open()?;
     let name = spec.name.as_str();
     let device = existing(&mut net, name)?;
     let mtu = spec.mtu.unwrap_or(device.mtu);
     let ipv6 = spec.addrs.iter().any(IpAddr::is_ipv6);
     if ipv6 && mtu < MIN_MTU_V6 {
-        return Err(PlumbError::SmallMtu(mtu));
+        return Err(ContainerNetError::SmallMtu(mtu));
     }
-    let invalid = PlumbError::Invalid;
+    let invalid = ContainerNetError::Invalid;
     if ipv6 {
         sysctl::set(&conf6(name, "disable_ipv6"), "0").map_err(invalid)?;
     }
@@ -88,8 +88,8 @@ pub fn host_side(spec: &HostSpec<'_>) -> Result<HostSide, PlumbError> {
 /// Writes `<address> dev <interface> scope link` for each address, as `ip route` would.
 ///
 /// # Errors
-/// [`PlumbError::Taken`] when such a route leads elsewhere; what the kernel says.
-pub fn host_routes(name: &InterfaceName, addrs: &[IpAddr]) -> Result<(), PlumbError> {
+/// [`ContainerNetError::AddressInUse`] when such a route leads elsewhere; what the kernel says.
+pub fn host_routes(name: &InterfaceName, addrs: &[IpAddr]) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
     let device = existing(&mut net, name.as_str())?;
     for addr in addrs {
@@ -100,13 +100,13 @@ pub fn host_routes(name: &InterfaceName, addrs: &[IpAddr]) -> Result<(), PlumbEr
         let by = net.way_to(*addr)?;
         if by == Some(device.index) {
             // One that another plugin wrote may have another scope (the reference ptp's has), which the agent takes for
-            // somebody else's.
+            // another process's.
             net.remove_route(&prefix, metric(&prefix), device.index)?;
             net.add_onlink(&prefix, device.index)?;
         } else {
             let other = net.devices()?.into_iter().find(|other| Some(other.index) == by);
             let by = other.map_or_else(|| "no interface (a blackhole)".to_owned(), |other| other.name);
-            return Err(PlumbError::Taken { addr: *addr, by });
+            return Err(ContainerNetError::AddressInUse { addr: *addr, by });
         }
     }
     Ok(())
@@ -116,7 +116,7 @@ pub fn host_routes(name: &InterfaceName, addrs: &[IpAddr]) -> Result<(), PlumbEr
 ///
 /// # Errors
 /// What the kernel says.
-pub fn remove_link(name: &InterfaceName) -> Result<bool, PlumbError> {
+pub fn remove_link(name: &InterfaceName) -> Result<bool, ContainerNetError> {
     Net::open()?.remove(name.as_str())
 }
 
@@ -124,7 +124,7 @@ pub fn remove_link(name: &InterfaceName) -> Result<bool, PlumbError> {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn alias_of(name: &InterfaceName) -> Result<Option<String>, PlumbError> {
+pub fn alias_of(name: &InterfaceName) -> Result<Option<String>, ContainerNetError> {
     Ok(Net::open()?.device(name.as_str())?.map(|device| device.alias))
 }
 
@@ -132,12 +132,12 @@ pub fn alias_of(name: &InterfaceName) -> Result<Option<String>, PlumbError> {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn leftovers(alias: &str) -> Result<Vec<(String, String)>, PlumbError> {
+pub fn orphans(alias: &str) -> Result<Vec<(String, String)>, ContainerNetError> {
     let all = Net::open()?.devices()?;
     Ok(all.into_iter().filter(|d| d.alias.starts_with(alias)).map(|d| (d.name, d.alias)).collect())
 }
 
-/// An interface that somebody else made, and how it was.
+/// An interface that another process made, and how it was.
 #[derive(Debug, Clone)]
 pub struct Adopted {
     name: InterfaceName,
@@ -148,15 +148,19 @@ pub struct Adopted {
 ///
 /// # Errors
 /// When it is not there, or the name is taken; what the kernel says.
-pub fn adopt(found: &InterfaceName, name: &InterfaceName, alias: &str) -> Result<Adopted, PlumbError> {
+pub fn take_link(
+    found: &InterfaceName,
+    name: &InterfaceName,
+    alias: &str,
+) -> Result<Adopted, ContainerNetError> {
     let mut net = Net::open()?;
     let was = existing(&mut net, found.as_str())?;
     if found != name && net.device(name.as_str())?.is_some() {
-        return Err(PlumbError::Exists { name: name.to_string(), place: HERE });
+        return Err(ContainerNetError::Exists { name: name.to_string(), place: HERE });
     }
     let doing = format!("interface {found} cannot become {name}");
     let adopted = Adopted { name: name.clone(), was };
-    let change = || -> Result<(), PlumbError> {
+    let change = || -> Result<(), ContainerNetError> {
         let was = &adopted.was;
         if was.master != 0 {
             net.change(was.index, &doing, &Change { master: Some(0), ..Change::default() })?;
@@ -170,7 +174,7 @@ pub fn adopt(found: &InterfaceName, name: &InterfaceName, alias: &str) -> Result
     match change() {
         Ok(()) => Ok(adopted),
         Err(error) => {
-            let _ = give_back(&adopted);
+            let _ = restore_link(&adopted);
             Err(error)
         }
     }
@@ -180,7 +184,7 @@ pub fn adopt(found: &InterfaceName, name: &InterfaceName, alias: &str) -> Result
 ///
 /// # Errors
 /// What the kernel says.
-pub fn give_back(adopted: &Adopted) -> Result<(), PlumbError> {
+pub fn restore_link(adopted: &Adopted) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
     let Adopted { name, was } = adopted;
     let doing = format!("interface {name} cannot become {} again", was.name);
@@ -205,7 +209,7 @@ pub fn give_back(adopted: &Adopted) -> Result<(), PlumbError> {
 ///
 /// # Errors
 /// When the name is taken; what the kernel says.
-pub fn disown(name: &InterfaceName, was: &str) -> Result<(), PlumbError> {
+pub fn unmark(name: &InterfaceName, was: &str) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
     let Some(device) = net.device(name.as_str())? else { return Ok(()) };
     let doing = format!("interface {name} cannot become {was} again");
@@ -214,7 +218,12 @@ pub fn disown(name: &InterfaceName, was: &str) -> Result<(), PlumbError> {
 }
 
 /// Kernels before 6.2 rename only what is down.
-pub(super) fn rename(net: &mut Net, device: &Device, name: &str, doing: &str) -> Result<(), PlumbError> {
+pub(super) fn rename(
+    net: &mut Net,
+    device: &Device,
+    name: &str,
+    doing: &str,
+) -> Result<(), ContainerNetError> {
     if device.up {
         net.change(device.index, doing, &Change { up: Some(false), ..Change::default() })?;
     }
@@ -225,8 +234,8 @@ pub(super) fn rename(net: &mut Net, device: &Device, name: &str, doing: &str) ->
     Ok(())
 }
 
-fn existing(net: &mut Net, name: &str) -> Result<Device, PlumbError> {
-    net.device(name)?.ok_or_else(|| PlumbError::Missing { name: name.to_owned(), place: HERE })
+fn existing(net: &mut Net, name: &str) -> Result<Device, ContainerNetError> {
+    net.device(name)?.ok_or_else(|| ContainerNetError::Missing { name: name.to_owned(), place: HERE })
 }
 
 /// A parameter of an interface's IPv6.

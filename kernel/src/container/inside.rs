@@ -7,7 +7,7 @@ use tortie_net::Cidr;
 
 use super::host::{conf6, rename};
 use super::link::{Change, Net, RTPROT_BOOT, metric};
-use super::{GATEWAY, InsideSpec, Namespace, PlumbError};
+use super::{ContainerNetError, GATEWAY, InsideSpec, Namespace};
 use crate::endpoints::put_neighbour;
 use crate::sysctl;
 
@@ -15,12 +15,12 @@ const INSIDE: &str = "in the container";
 /// A second way to everywhere gets a metric from here on, so that the first one stays first.
 const SECOND: u32 = 2048;
 
-/// What [`inside`] did to an interface that somebody else made.
+/// What [`configure_container`] did to an interface that another process made.
 #[derive(Debug)]
 pub struct Stripped {
     namespace: Namespace,
     index: u32,
-    was: String,
+    old_name: String,
     up: bool,
     mac: Option<MacAddr>,
     mtu: Option<u32>,
@@ -36,14 +36,17 @@ pub struct Stripped {
 ///
 /// # Errors
 /// When the interface is not there or another one has its name; what the kernel says.
-pub fn inside(namespace: &Namespace, spec: &InsideSpec<'_>) -> Result<(MacAddr, Stripped), PlumbError> {
+pub fn configure_container(
+    namespace: &Namespace,
+    spec: &InsideSpec<'_>,
+) -> Result<(MacAddr, Stripped), ContainerNetError> {
     let keep = namespace.duplicate()?;
     namespace.run(move || {
         let mut net = Net::open()?;
         let mut stripped = Stripped {
             namespace: keep,
             index: 0,
-            was: spec.found.to_string(),
+            old_name: spec.existing.to_string(),
             up: false,
             mac: None,
             mtu: None,
@@ -60,22 +63,26 @@ pub fn inside(namespace: &Namespace, spec: &InsideSpec<'_>) -> Result<(MacAddr, 
     })?
 }
 
-fn configure(net: &mut Net, spec: &InsideSpec<'_>, done: &mut Stripped) -> Result<MacAddr, PlumbError> {
+fn configure(
+    net: &mut Net,
+    spec: &InsideSpec<'_>,
+    done: &mut Stripped,
+) -> Result<MacAddr, ContainerNetError> {
     let name = spec.name.as_str();
-    let missing = || PlumbError::Missing { name: spec.found.to_string(), place: INSIDE };
-    let device = net.device(spec.found.as_str())?.ok_or_else(missing)?;
-    let doing = format!("interface {} {INSIDE} cannot be configured", spec.found);
+    let missing = || ContainerNetError::Missing { name: spec.existing.to_string(), place: INSIDE };
+    let device = net.device(spec.existing.as_str())?.ok_or_else(missing)?;
+    let doing = format!("interface {} {INSIDE} cannot be configured", spec.existing);
     (done.index, done.up) = (device.index, device.up);
-    if spec.found != spec.name {
+    if spec.existing != spec.name {
         if net.device(name)?.is_some() {
-            return Err(PlumbError::Exists { name: name.to_owned(), place: INSIDE });
+            return Err(ContainerNetError::Exists { name: name.to_owned(), place: INSIDE });
         }
         rename(net, &device, name, &doing)?;
     }
     let ipv6 = spec.addrs.iter().any(IpAddr::is_ipv6);
     if ipv6 {
         // Some engines switch IPv6 off in each new namespace, and on again for an interface that is to have it.
-        sysctl::set(&conf6(name, "disable_ipv6"), "0").map_err(PlumbError::Invalid)?;
+        sysctl::set(&conf6(name, "disable_ipv6"), "0").map_err(ContainerNetError::Invalid)?;
     }
     let mac = spec.mac.filter(|mac| device.mac != Some(*mac));
     let mtu = spec.mtu.filter(|mtu| device.mtu != *mtu);
@@ -121,14 +128,14 @@ impl Stripped {
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn undo(self) -> Result<(), PlumbError> {
+    pub fn undo(self) -> Result<(), ContainerNetError> {
         self.namespace.run(|| {
             let mut net = Net::open()?;
             self.undo_here(&mut net)
         })?
     }
 
-    fn undo_here(&self, net: &mut Net) -> Result<(), PlumbError> {
+    fn undo_here(&self, net: &mut Net) -> Result<(), ContainerNetError> {
         if self.index == 0 {
             return Ok(());
         }
@@ -138,12 +145,12 @@ impl Stripped {
         for addr in &self.addrs {
             net.remove_address(self.index, *addr, if addr.is_ipv4() { 32 } else { 128 })?;
         }
-        let doing = format!("interface {} {INSIDE} cannot be given back", self.was);
+        let doing = format!("interface {} {INSIDE} cannot be given back", self.old_name);
         let Some(now) = net.devices()?.into_iter().find(|device| device.index == self.index) else {
             return Ok(());
         };
-        if now.name != self.was {
-            rename(net, &now, &self.was, &doing)?;
+        if now.name != self.old_name {
+            rename(net, &now, &self.old_name, &doing)?;
         }
         let change = Change { up: Some(self.up), mac: self.mac, mtu: self.mtu, ..Change::default() };
         net.change(self.index, &doing, &change)

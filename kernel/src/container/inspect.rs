@@ -6,12 +6,12 @@ use tortie_config::resource::{InterfaceName, MacAddr};
 use tortie_net::Cidr;
 
 use super::link::{Net, link_local};
-use super::{Namespace, PlumbError};
+use super::{ContainerNetError, Namespace};
 use crate::endpoints;
 
 /// An interface in a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inside {
+pub struct ContainerState {
     /// Set up.
     pub up: bool,
     /// Its MAC address.
@@ -26,7 +26,7 @@ pub struct Inside {
 
 /// The host's side.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outside {
+pub struct HostSideState {
     /// Set up.
     pub up: bool,
     /// Its MAC address.
@@ -38,7 +38,7 @@ pub struct Outside {
     /// Whether it has the link-local address that workloads send to.
     pub link_local: Option<Ipv6Addr>,
     /// Of the addresses asked about, those that the host does not send to this interface.
-    pub astray: Vec<IpAddr>,
+    pub misplaced_routes: Vec<IpAddr>,
     /// Sysctls that are not as they should be.
     pub wrong_sysctls: usize,
 }
@@ -47,7 +47,10 @@ pub struct Outside {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn look_inside(namespace: &Namespace, name: &InterfaceName) -> Result<Option<Inside>, PlumbError> {
+pub fn inspect_container(
+    namespace: &Namespace,
+    name: &InterfaceName,
+) -> Result<Option<ContainerState>, ContainerNetError> {
     namespace.run(|| {
         let mut net = Net::open()?;
         let Some(device) = net.device(name.as_str())? else { return Ok(None) };
@@ -59,7 +62,7 @@ pub fn look_inside(namespace: &Namespace, name: &InterfaceName) -> Result<Option
             legs.into_iter().map(move |leg| (route.prefix, leg.gateway))
         });
         let routes = routes.collect();
-        Ok(Some(Inside { up: device.up, mac: device.mac, mtu: device.mtu, addrs, routes }))
+        Ok(Some(ContainerState { up: device.up, mac: device.mac, mtu: device.mtu, addrs, routes }))
     })?
 }
 
@@ -67,25 +70,28 @@ pub fn look_inside(namespace: &Namespace, name: &InterfaceName) -> Result<Option
 ///
 /// # Errors
 /// What the kernel says.
-pub fn look_outside(name: &InterfaceName, addrs: &[IpAddr]) -> Result<Option<Outside>, PlumbError> {
+pub fn inspect_host_side(
+    name: &InterfaceName,
+    addrs: &[IpAddr],
+) -> Result<Option<HostSideState>, ContainerNetError> {
     let mut net = Net::open()?;
     let Some(device) = net.device(name.as_str())? else { return Ok(None) };
-    let mut astray = Vec::new();
+    let mut misplaced_routes = Vec::new();
     for addr in addrs {
         if net.way_to(*addr)? != Some(device.index) {
-            astray.push(*addr);
+            misplaced_routes.push(*addr);
         }
     }
     let expected = device.mac.map(link_local);
     let has = net.addresses(device.index)?;
     let router = expected.filter(|router| has.iter().any(|a| a.addr == IpAddr::V6(*router)));
-    Ok(Some(Outside {
+    Ok(Some(HostSideState {
         up: device.up,
         mac: device.mac,
         mtu: device.mtu,
         kind: device.kind,
         link_local: router,
-        astray,
+        misplaced_routes,
         wrong_sysctls: endpoints::wrong_sysctls(name.as_str(), addrs.iter().any(IpAddr::is_ipv6)),
     }))
 }

@@ -11,7 +11,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use tortie_config::resource::MacAddr;
 use tortie_net::Cidr;
 
-use super::{PlumbError, VethSpec};
+use super::{ContainerNetError, VethSpec};
 use crate::netlink::codec::{Message, RTM_NEWLINK, family_of};
 use crate::netlink::route::{self, Leg, Put, Route, Via};
 use crate::netlink::socket::{Refusal, Socket};
@@ -56,8 +56,8 @@ pub(super) struct Change<'a> {
 pub(super) struct Net(Socket);
 
 impl Net {
-    pub(super) fn open() -> Result<Self, PlumbError> {
-        Socket::open().map(Self).map_err(|error| PlumbError::io("a netlink socket cannot be opened", error))
+    pub(super) fn open() -> Result<Self, ContainerNetError> {
+        Socket::open().map(Self).map_err(|error| ContainerNetError::io("a netlink socket cannot be opened", error))
     }
 
     /// One request with its answer.
@@ -65,8 +65,8 @@ impl Net {
         &mut self,
         doing: &str,
         encode: impl FnMut(&(), &mut Vec<u8>, u16, u32),
-    ) -> Result<Result<(), Refusal>, PlumbError> {
-        self.0.request(encode).map_err(|error| PlumbError::io(doing, error))
+    ) -> Result<Result<(), Refusal>, ContainerNetError> {
+        self.0.request(encode).map_err(|error| ContainerNetError::io(doing, error))
     }
 
     /// The same with a message; `flags` says how new things are made.
@@ -75,7 +75,7 @@ impl Net {
         doing: &str,
         flags: u16,
         message: &RouteNetlinkMessage,
-    ) -> Result<Result<(), Refusal>, PlumbError> {
+    ) -> Result<Result<(), Refusal>, ContainerNetError> {
         self.ask(doing, |(), buf, ack, seq| message::write(buf, ack | flags, seq, message.clone()))
     }
 
@@ -84,22 +84,22 @@ impl Net {
         &mut self,
         doing: &str,
         encode: impl FnMut(&(), &mut Vec<u8>, u16, u32),
-    ) -> Result<(), PlumbError> {
-        self.ask(doing, encode)?.map_err(|refusal| PlumbError::refused(doing, &refusal))
+    ) -> Result<(), ContainerNetError> {
+        self.ask(doing, encode)?.map_err(|refusal| ContainerNetError::refused(doing, &refusal))
     }
 
     /// An interface by name.
-    pub(super) fn device(&mut self, name: &str) -> Result<Option<Device>, PlumbError> {
+    pub(super) fn device(&mut self, name: &str) -> Result<Option<Device>, ContainerNetError> {
         let doing = || format!("interface {name} cannot be read");
         let mut found = None;
         let answer = self.0.dump(
             |buf, seq| message::write(buf, NLM_F_ACK, seq, RouteNetlinkMessage::GetLink(link::named(name))),
             |message| found = decode(message).or(found.take()),
         );
-        match answer.map_err(|error| PlumbError::io(doing(), error))? {
+        match answer.map_err(|error| ContainerNetError::io(doing(), error))? {
             Ok(_) => Ok(found),
             Err(refusal) if refusal.code == libc::ENODEV => Ok(None),
-            Err(refusal) => Err(PlumbError::refused(doing(), &refusal)),
+            Err(refusal) => Err(ContainerNetError::refused(doing(), &refusal)),
         }
     }
 
@@ -109,29 +109,29 @@ impl Net {
         doing: &str,
         encode: impl FnOnce(&mut Vec<u8>, u32),
         read: impl Fn(&Message<'_>) -> Option<T>,
-    ) -> Result<Vec<T>, PlumbError> {
+    ) -> Result<Vec<T>, ContainerNetError> {
         let mut all = Vec::new();
         let answer = self.0.dump(encode, |message| all.extend(read(message)));
-        match answer.map_err(|error| PlumbError::io(doing, error))? {
+        match answer.map_err(|error| ContainerNetError::io(doing, error))? {
             Ok(_) => Ok(all),
-            Err(refusal) => Err(PlumbError::refused(doing, &refusal)),
+            Err(refusal) => Err(ContainerNetError::refused(doing, &refusal)),
         }
     }
 
     /// All interfaces.
-    pub(super) fn devices(&mut self) -> Result<Vec<Device>, PlumbError> {
+    pub(super) fn devices(&mut self) -> Result<Vec<Device>, ContainerNetError> {
         self.read("interfaces cannot be read", link::encode_link_dump, decode)
     }
 
     /// The interface that packets to an address leave by.
-    pub(super) fn way_to(&mut self, addr: IpAddr) -> Result<Option<u32>, PlumbError> {
+    pub(super) fn way_to(&mut self, addr: IpAddr) -> Result<Option<u32>, ContainerNetError> {
         Ok(self.route_to(addr, None)?.and_then(|(_, by)| by))
     }
 
     /// Waits until an interface answers for an IPv6 address that it was given. Linux joins the group that neighbours
     /// ask in, and writes the address's local route after it, when it comes to it: what is asked before that is lost,
     /// and asked again a second later. Gives up silently after [`PATIENCE`]: it is late, not wrong.
-    pub(super) fn until_answering(&mut self, index: u32, addr: IpAddr) -> Result<(), PlumbError> {
+    pub(super) fn until_answering(&mut self, index: u32, addr: IpAddr) -> Result<(), ContainerNetError> {
         let begin = Instant::now();
         while !matches!(self.route_to(addr, Some(index))?, Some((RouteType::Local, _)))
             && begin.elapsed() < PATIENCE
@@ -147,7 +147,7 @@ impl Net {
         &mut self,
         addr: IpAddr,
         over: Option<u32>,
-    ) -> Result<Option<(RouteType, Option<u32>)>, PlumbError> {
+    ) -> Result<Option<(RouteType, Option<u32>)>, ContainerNetError> {
         let doing = || format!("the route to {addr} cannot be read");
         let mut wanted = RouteMessage::default();
         wanted.header.address_family = AddressFamily::from(family_of(&addr));
@@ -169,7 +169,7 @@ impl Net {
                 found = Some((header.kind, by));
             },
         );
-        match answer.map_err(|error| PlumbError::io(doing(), error))? {
+        match answer.map_err(|error| ContainerNetError::io(doing(), error))? {
             Ok(_) => Ok(found),
             Err(refusal)
                 if matches!(
@@ -179,12 +179,12 @@ impl Net {
             {
                 Ok(None)
             }
-            Err(refusal) => Err(PlumbError::refused(doing(), &refusal)),
+            Err(refusal) => Err(ContainerNetError::refused(doing(), &refusal)),
         }
     }
 
     /// Makes a pair.
-    pub(super) fn add_veth(&mut self, spec: &VethSpec<'_>) -> Result<Result<(), Refusal>, PlumbError> {
+    pub(super) fn add_veth(&mut self, spec: &VethSpec<'_>) -> Result<Result<(), Refusal>, ContainerNetError> {
         let doing = format!("the pair {} and {} cannot be made", spec.host, spec.peer);
         let mut peer = end_of_pair(spec.peer.as_str(), spec.peer_mac, spec.mtu);
         peer.attributes.extend(spec.namespace.map(|namespace| LinkAttribute::NetNsFd(namespace.raw())));
@@ -198,7 +198,7 @@ impl Net {
         kind: InfoKind,
         name: &str,
         mtu: u32,
-    ) -> Result<Result<(), Refusal>, PlumbError> {
+    ) -> Result<Result<(), Refusal>, ContainerNetError> {
         let mut made = link::named(name);
         made.header.flags = LinkFlags::Up;
         made.header.change_mask = LinkFlags::Up;
@@ -209,18 +209,18 @@ impl Net {
     }
 
     /// Removes an interface; false: it was not there.
-    pub(super) fn remove(&mut self, name: &str) -> Result<bool, PlumbError> {
+    pub(super) fn remove(&mut self, name: &str) -> Result<bool, ContainerNetError> {
         let doing = format!("interface {name} cannot be removed");
         let answer = self.send(&doing, 0, &RouteNetlinkMessage::DelLink(link::named(name)))?;
         match answer {
             Ok(()) => Ok(true),
             Err(refusal) if refusal.code == libc::ENODEV => Ok(false),
-            Err(refusal) => Err(PlumbError::refused(doing, &refusal)),
+            Err(refusal) => Err(ContainerNetError::refused(doing, &refusal)),
         }
     }
 
     /// Changes an interface.
-    pub(super) fn change(&mut self, index: u32, doing: &str, change: &Change<'_>) -> Result<(), PlumbError> {
+    pub(super) fn change(&mut self, index: u32, doing: &str, change: &Change<'_>) -> Result<(), ContainerNetError> {
         let mut link = LinkMessage::default();
         link.header.index = index;
         if let Some(up) = change.up {
@@ -233,42 +233,42 @@ impl Net {
         link.attributes.extend(change.master.map(LinkAttribute::Controller));
         link.attributes.extend(change.alias.map(|alias| LinkAttribute::IfAlias(alias.to_owned())));
         let answer = self.send(doing, 0, &RouteNetlinkMessage::NewLink(link))?;
-        answer.map_err(|refusal| PlumbError::refused(doing, &refusal))
+        answer.map_err(|refusal| ContainerNetError::refused(doing, &refusal))
     }
 
     /// Addresses of an interface.
-    pub(super) fn addresses(&mut self, index: u32) -> Result<Vec<link::Address>, PlumbError> {
+    pub(super) fn addresses(&mut self, index: u32) -> Result<Vec<link::Address>, ContainerNetError> {
         let all = self.read("addresses cannot be read", link::encode_address_dump, link::decode_address)?;
         Ok(all.into_iter().filter(|a| a.ifindex == index).collect())
     }
 
     /// Gives an interface an address, for use at once.
-    pub(super) fn add_address(&mut self, index: u32, addr: IpAddr, len: u8) -> Result<(), PlumbError> {
+    pub(super) fn add_address(&mut self, index: u32, addr: IpAddr, len: u8) -> Result<(), ContainerNetError> {
         let doing = format!("address {addr} cannot be set");
         let message = RouteNetlinkMessage::NewAddress(address(index, addr, len));
         let answer = self.send(&doing, NLM_F_CREATE | NLM_F_REPLACE, &message)?;
-        answer.map_err(|refusal| PlumbError::refused(doing, &refusal))
+        answer.map_err(|refusal| ContainerNetError::refused(doing, &refusal))
     }
 
     /// Takes an address away, if it is there.
-    pub(super) fn remove_address(&mut self, index: u32, addr: IpAddr, len: u8) -> Result<(), PlumbError> {
+    pub(super) fn remove_address(&mut self, index: u32, addr: IpAddr, len: u8) -> Result<(), ContainerNetError> {
         let doing = format!("address {addr} cannot be removed");
         let answer = self.send(&doing, 0, &RouteNetlinkMessage::DelAddress(address(index, addr, len)))?;
         match answer {
-            Err(refusal) if refusal.code != libc::EADDRNOTAVAIL => Err(PlumbError::refused(doing, &refusal)),
+            Err(refusal) if refusal.code != libc::EADDRNOTAVAIL => Err(ContainerNetError::refused(doing, &refusal)),
             _ => Ok(()),
         }
     }
 
     /// Routes of the main table.
-    pub(super) fn routes(&mut self) -> Result<Vec<Route>, PlumbError> {
+    pub(super) fn routes(&mut self) -> Result<Vec<Route>, ContainerNetError> {
         let doing = "routes cannot be read";
         dump::all(&mut self.0, route::encode_dump, route::decode)
-            .map_err(|error| PlumbError::io(doing, error))
+            .map_err(|error| ContainerNetError::io(doing, error))
     }
 
     /// `prefix dev INDEX scope link`; false: a route with this prefix and metric is there.
-    pub(super) fn add_onlink(&mut self, prefix: &Cidr, index: u32) -> Result<bool, PlumbError> {
+    pub(super) fn add_onlink(&mut self, prefix: &Cidr, index: u32) -> Result<bool, ContainerNetError> {
         let doing = format!("the route to {prefix} cannot be written");
         let answer = self.ask(&doing, |(), buf, flags, seq| {
             route::encode_add_onlink(buf, flags, seq, prefix, RTPROT_BOOT, metric(prefix), index);
@@ -283,7 +283,7 @@ impl Net {
         gateway: IpAddr,
         index: u32,
         metric: u32,
-    ) -> Result<bool, PlumbError> {
+    ) -> Result<bool, ContainerNetError> {
         let doing = format!("the route to {prefix} cannot be written");
         let leg = [Leg { ifindex: index, gateway: Some(gateway), onlink: true }];
         let answer = self.ask(&doing, |(), buf, flags, seq| {
@@ -293,13 +293,13 @@ impl Net {
     }
 
     /// Removes a route over an interface, if it is there.
-    pub(super) fn remove_route(&mut self, prefix: &Cidr, metric: u32, index: u32) -> Result<(), PlumbError> {
+    pub(super) fn remove_route(&mut self, prefix: &Cidr, metric: u32, index: u32) -> Result<(), ContainerNetError> {
         let doing = format!("the route to {prefix} cannot be removed");
         let answer = self.ask(&doing, |(), buf, flags, seq| {
             route::encode_delete_onlink(buf, flags, seq, prefix, RTPROT_BOOT, metric, index);
         })?;
         match answer {
-            Err(refusal) if refusal.code != libc::ESRCH => Err(PlumbError::refused(doing, &refusal)),
+            Err(refusal) if refusal.code != libc::ESRCH => Err(ContainerNetError::refused(doing, &refusal)),
             _ => Ok(()),
         }
     }
@@ -316,11 +316,11 @@ pub(super) fn link_local(mac: MacAddr) -> Ipv6Addr {
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-fn not_there(doing: &str, answer: Result<(), Refusal>) -> Result<bool, PlumbError> {
+fn not_there(doing: &str, answer: Result<(), Refusal>) -> Result<bool, ContainerNetError> {
     match answer {
         Ok(()) => Ok(true),
         Err(refusal) if refusal.code == libc::EEXIST => Ok(false),
-        Err(refusal) => Err(PlumbError::refused(doing, &refusal)),
+        Err(refusal) => Err(ContainerNetError::refused(doing, &refusal)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The plumbing of one container: its interface, what the host side of it needs, its port mappings and its bandwidth.
 //!
 //! What it does not: it gives no address, knows no store and no policy, and runs no other program. It is called by
-//! short-lived plugins beside the agent, never by the kernel thread; every call opens its own sockets and blocks for
+//! short-lived plugins next to the agent, never by the kernel thread; every call opens its own sockets and blocks for
 //! milliseconds. What the agent looks after (`ends/`: routes to addresses, sysctls, neighbours of workload interfaces) is
 //! written here in the same form, so that the agent finds it right.
 //!
@@ -31,12 +31,13 @@ use tortie_net::Cidr;
 
 pub use self::bandwidth::{limit, shaped, unlimit};
 pub use self::host::{
-    Adopted, adopt, alias_of, create_veth, disown, give_back, host_routes, host_side, leftovers, remove_link,
+    Adopted, alias_of, create_veth, host_routes, host_side, orphans, remove_link, restore_link, take_link,
+    unmark,
 };
-pub use self::inside::{Stripped, inside};
+pub use self::inside::{Stripped, configure_container};
 pub use self::namespace::Namespace;
 pub use self::ports::{PORTS_PREFIX, map_ports, mapped_tables, ports_table, unmap_ports};
-pub use crate::container::inspect::{Inside, Outside, look_inside, look_outside};
+pub use crate::container::inspect::{ContainerState, HostSideState, inspect_container, inspect_host_side};
 
 /// What every workload sends to instead of a router.
 pub use crate::endpoints::GATEWAY;
@@ -94,7 +95,7 @@ pub struct HostSide {
 #[derive(Debug, Clone)]
 pub struct InsideSpec<'a> {
     /// The interface as it is now.
-    pub found: &'a InterfaceName,
+    pub existing: &'a InterfaceName,
     /// The name that it should have.
     pub name: &'a InterfaceName,
     /// Its MAC address; `None`: as it is.
@@ -192,7 +193,7 @@ pub struct Bandwidth {
 
 /// Why it was not done.
 #[derive(Debug, thiserror::Error)]
-pub enum PlumbError {
+pub enum ContainerNetError {
     /// The path leads nowhere.
     #[error("network namespace {} does not exist", .0.display())]
     NoNamespace(PathBuf),
@@ -230,7 +231,7 @@ pub enum PlumbError {
     #[error(
         "this host has a route to {addr} over {by}: the address is in use, or was left behind; see `tortie ipam check`"
     )]
-    Taken {
+    AddressInUse {
         /// The address.
         addr: IpAddr,
         /// The other interface.
@@ -270,7 +271,7 @@ pub enum PlumbError {
     },
 }
 
-impl PlumbError {
+impl ContainerNetError {
     fn refused(doing: impl Into<String>, refusal: &crate::netlink::socket::Refusal) -> Self {
         Self::Refused { doing: doing.into(), code: refusal.code, text: refusal.text.clone() }
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::thread::LinkNameSpaceType;
 
-use super::PlumbError;
+use super::ContainerNetError;
 
 /// Magic number of the file system that namespaces are files of (`NSFS_MAGIC`).
 const NSFS: u64 = 0x6e73_6673;
@@ -28,14 +28,14 @@ impl Namespace {
     /// # Errors
     /// When the path leads nowhere, to something else, or to the namespace that this thread is in: containers of the
     /// host's own network get no interface, and a path may lead anywhere by the time that it is used.
-    pub fn open(path: &Path) -> Result<Self, PlumbError> {
-        let not = |why: String| PlumbError::NotNamespace { path: path.to_owned(), why };
+    pub fn open(path: &Path) -> Result<Self, ContainerNetError> {
+        let not = |why: String| ContainerNetError::NotNamespace { path: path.to_owned(), why };
         let file = File::open(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-                PlumbError::NoNamespace(path.to_owned())
+                ContainerNetError::NoNamespace(path.to_owned())
             }
             // A process that ends while its files are looked at.
-            _ if error.raw_os_error() == Some(libc::ESRCH) => PlumbError::NoNamespace(path.to_owned()),
+            _ if error.raw_os_error() == Some(libc::ESRCH) => ContainerNetError::NoNamespace(path.to_owned()),
             _ => not(error.to_string()),
         })?;
         let stat = rustix::fs::fstatfs(&file).map_err(|error| not(error.to_string()))?;
@@ -46,12 +46,12 @@ impl Namespace {
         if let Ok(own) = std::fs::metadata(OWN)
             && (own.dev(), own.ino()) == (meta.dev(), meta.ino())
         {
-            return Err(PlumbError::OwnNamespace(path.to_owned()));
+            return Err(ContainerNetError::OwnNamespace(path.to_owned()));
         }
         let namespace = Self { file, path: path.to_owned() };
         // Only the kernel knows of which kind it is: it refuses a thread that enters another one.
         namespace.run(|| ()).map_err(|error| match error {
-            PlumbError::Io { error, .. } if error.raw_os_error() == Some(libc::EINVAL) => {
+            ContainerNetError::Io { error, .. } if error.raw_os_error() == Some(libc::EINVAL) => {
                 not("it is a namespace of another kind".to_owned())
             }
             other => other,
@@ -60,9 +60,9 @@ impl Namespace {
     }
 
     /// Another handle of the same.
-    pub(super) fn duplicate(&self) -> Result<Self, PlumbError> {
+    pub(super) fn duplicate(&self) -> Result<Self, ContainerNetError> {
         let file = self.file.try_clone();
-        let file = file.map_err(|error| PlumbError::io("no more file descriptors", error))?;
+        let file = file.map_err(|error| ContainerNetError::io("no more file descriptors", error))?;
         Ok(Self { file, path: self.path.clone() })
     }
 
@@ -76,7 +76,7 @@ impl Namespace {
     ///
     /// # Errors
     /// When it cannot be entered.
-    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, PlumbError> {
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, ContainerNetError> {
         let doing = || format!("{} cannot be entered", self.path.display());
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("namespace".to_owned()).spawn_scoped(scope, || {
@@ -86,9 +86,9 @@ impl Namespace {
                 )?;
                 Ok::<T, rustix::io::Errno>(work())
             });
-            let thread = thread.map_err(|error| PlumbError::io(doing(), error))?;
+            let thread = thread.map_err(|error| ContainerNetError::io(doing(), error))?;
             let done = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            done.map_err(|error| PlumbError::io(doing(), error.into()))
+            done.map_err(|error| ContainerNetError::io(doing(), error.into()))
         })
     }
 

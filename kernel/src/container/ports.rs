@@ -23,7 +23,7 @@ use tortie_config::resource::PortRange;
 use tortie_net::Cidr;
 
 use super::link::Net;
-use super::{PlumbError, PortMapping, Transport, hash};
+use super::{ContainerNetError, PortMapping, Transport, hash};
 use crate::endpoints::conntrack::Conntrack;
 use crate::nft::dump;
 use crate::nft::ir::{At, Chain, Edit, Hook, Kind, Match, Name, Rule, Side, Statement};
@@ -39,7 +39,7 @@ const LOOPBACK: u32 = 1;
 /// Longest name of a table that every kernel takes.
 const NAME_MAX: usize = 31;
 
-/// The name of the table of one interface of one container: `id` is what tells it from all others of this host.
+/// The name of the table of one interface of one container: `id` is what distinguishes it from all others of this host.
 #[must_use]
 pub fn ports_table(prefix: &str, id: &str) -> String {
     let digits = format!("{:016x}", hash(id));
@@ -52,17 +52,17 @@ pub fn ports_table(prefix: &str, id: &str) -> String {
 ///
 /// # Errors
 /// A port 0; an address of the host whose family the container has not; what the kernel says.
-pub fn map_ports(table: &str, addrs: &[IpAddr], mappings: &[PortMapping]) -> Result<(), PlumbError> {
+pub fn map_ports(table: &str, addrs: &[IpAddr], mappings: &[PortMapping]) -> Result<(), ContainerNetError> {
     let doing = "ports cannot be mapped";
     let edits = edits(addrs, mappings)?;
-    let mut socket = Socket::open().map_err(|error| PlumbError::io(doing, error))?;
+    let mut socket = Socket::open().map_err(|error| ContainerNetError::io(doing, error))?;
     socket.batch(&edits, table).map_err(|error| refused(doing, error))?;
     forget_datagrams(mappings)
 }
 
 /// Deletes what the connection tracker knows of datagrams to these ports of this host. Packets that pass through to the same
 /// ports of others are not this host's.
-fn forget_datagrams(mappings: &[PortMapping]) -> Result<(), PlumbError> {
+fn forget_datagrams(mappings: &[PortMapping]) -> Result<(), ContainerNetError> {
     let doing = "connections to mapped ports cannot be deleted";
     let mapped: Vec<&PortMapping> = mappings.iter().filter(|m| m.protocol == Transport::Udp).collect();
     if mapped.is_empty() {
@@ -82,8 +82,8 @@ fn forget_datagrams(mappings: &[PortMapping]) -> Result<(), PlumbError> {
     };
     match Conntrack::default().delete_to(Transport::Udp.number(), &mut concerned) {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(refusal)) => Err(PlumbError::refused(doing, &refusal)),
-        Err(error) => Err(PlumbError::io(doing, error)),
+        Ok(Err(refusal)) => Err(ContainerNetError::refused(doing, &refusal)),
+        Err(error) => Err(ContainerNetError::io(doing, error)),
     }
 }
 
@@ -91,12 +91,12 @@ fn forget_datagrams(mappings: &[PortMapping]) -> Result<(), PlumbError> {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn unmap_ports(table: &str) -> Result<(), PlumbError> {
+pub fn unmap_ports(table: &str) -> Result<(), ContainerNetError> {
     let doing = "port mappings cannot be removed";
     match Socket::open() {
         // Without packet rules there are no mappings.
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => Ok(()),
-        Err(error) => Err(PlumbError::io(doing, error)),
+        Err(error) => Err(ContainerNetError::io(doing, error)),
         Ok(mut socket) => match socket.remove(table) {
             Err(BatchError::Refused(refusal)) if matches!(refusal.code, libc::EOPNOTSUPP | libc::EINVAL) => {
                 Ok(())
@@ -110,37 +110,39 @@ pub fn unmap_ports(table: &str) -> Result<(), PlumbError> {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn mapped_tables(prefix: &str) -> Result<Vec<String>, PlumbError> {
+pub fn mapped_tables(prefix: &str) -> Result<Vec<String>, ContainerNetError> {
     let doing = "port mappings cannot be read";
-    let mut socket = Socket::open().map_err(|error| PlumbError::io(doing, error))?;
-    let all = dump::tables(&mut socket).map_err(|error| PlumbError::io(doing, error))?;
+    let mut socket = Socket::open().map_err(|error| ContainerNetError::io(doing, error))?;
+    let all = dump::tables(&mut socket).map_err(|error| ContainerNetError::io(doing, error))?;
     Ok(all.into_iter().filter(|name| name.starts_with(prefix)).collect())
 }
 
-fn refused(doing: &str, error: BatchError) -> PlumbError {
+fn refused(doing: &str, error: BatchError) -> ContainerNetError {
     match error {
         BatchError::Refused(refusal) if matches!(refusal.code, libc::ENOENT | libc::EOPNOTSUPP) => {
-            PlumbError::Module { what: "port mappings", module: "nft_nat, nft_masq or nft_fib_inet" }
+            ContainerNetError::Module { what: "port mappings", module: "nft_nat, nft_masq or nft_fib_inet" }
         }
         BatchError::Refused(refusal) => {
-            PlumbError::Refused { doing: doing.to_owned(), code: refusal.code, text: refusal.text }
+            ContainerNetError::Refused { doing: doing.to_owned(), code: refusal.code, text: refusal.text }
         }
-        BatchError::Unknown => {
-            PlumbError::Refused { doing: doing.to_owned(), code: 0, text: "its answer was lost".to_owned() }
-        }
-        BatchError::Socket(error) => PlumbError::io(doing, error),
+        BatchError::Unknown => ContainerNetError::Refused {
+            doing: doing.to_owned(),
+            code: 0,
+            text: "its answer was lost".to_owned(),
+        },
+        BatchError::Socket(error) => ContainerNetError::io(doing, error),
     }
 }
 
 /// The table as edits: whatever was there goes first, in the same transaction.
-fn edits(addrs: &[IpAddr], mappings: &[PortMapping]) -> Result<Vec<Edit>, PlumbError> {
-    let mut edits = vec![Edit::NoTable];
+fn edits(addrs: &[IpAddr], mappings: &[PortMapping]) -> Result<Vec<Edit>, ContainerNetError> {
+    let mut edits = vec![Edit::DeleteTable];
     edits
         .extend(chains(addrs, mappings)?.into_iter().map(|(name, chain)| Edit::Chain(name, Arc::new(chain))));
     Ok(edits)
 }
 
-fn chains(addrs: &[IpAddr], mappings: &[PortMapping]) -> Result<BTreeMap<Name, Chain>, PlumbError> {
+fn chains(addrs: &[IpAddr], mappings: &[PortMapping]) -> Result<BTreeMap<Name, Chain>, ContainerNetError> {
     let mut rules = Vec::new();
     let mut seen = BTreeSet::new();
     for mapping in mappings.iter().filter(|mapping| seen.insert(**mapping)) {
@@ -164,9 +166,9 @@ fn chains(addrs: &[IpAddr], mappings: &[PortMapping]) -> Result<BTreeMap<Name, C
     ]))
 }
 
-fn rules_of(addrs: &[IpAddr], mapping: &PortMapping) -> Result<Vec<Rule>, PlumbError> {
+fn rules_of(addrs: &[IpAddr], mapping: &PortMapping) -> Result<Vec<Rule>, ContainerNetError> {
     let PortMapping { host_ip, host_port, container_port, protocol } = *mapping;
-    let invalid = |text: String| Err(PlumbError::Invalid(text));
+    let invalid = |text: String| Err(ContainerNetError::Invalid(text));
     if host_port == 0 || container_port == 0 {
         return invalid(format!(
             "port mapping {host_port} to {container_port}/{}: ports are 1 to 65535",
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_tables_fit_every_kernel_and_tell_containers_apart() {
+    fn names_of_tables_fit_every_kernel_and_differ_by_container() {
         let long = "a-very-long-prefix-of-a-network-of-somebody";
         assert_eq!(ports_table(long, "x").len(), 31);
         assert_ne!(ports_table(PORTS_PREFIX, "a eth0"), ports_table(PORTS_PREFIX, "a eth1"));

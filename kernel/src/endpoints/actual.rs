@@ -13,7 +13,7 @@ use crate::netlink::link::Link;
 use crate::netlink::route::{RTN_UNICAST, Route};
 
 /// `RTPROT_REDIRECT`, `_KERNEL`, `_RA`: nobody wrote these.
-const BY_ITSELF: [u8; 3] = [1, 2, 9];
+const KERNEL_PROTOCOLS: [u8; 3] = [1, 2, 9];
 
 /// An on-link route without its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) struct Onlink {
 
 impl Onlink {
     pub(super) fn is_of_the_kernel(self) -> bool {
-        BY_ITSELF.contains(&self.protocol)
+        KERNEL_PROTOCOLS.contains(&self.protocol)
     }
 }
 
@@ -35,9 +35,9 @@ pub(super) enum Sysctls {
     #[default]
     Unread,
     /// Right when they were read last, which is a while ago.
-    Old,
+    Stale,
     /// Read and right, with this choice of IPv6.
-    Right { ipv6: bool },
+    Verified { ipv6: bool },
 }
 
 /// An interface that is there.
@@ -45,7 +45,7 @@ pub(super) enum Sysctls {
 pub(super) struct Device {
     pub(super) name: Name,
     pub(super) up: bool,
-    pub(super) seen: Instant,
+    pub(super) last_event: Instant,
     pub(super) routes: FxHashMap<(Cidr, u32), Onlink>,
     /// Permanent ones: MAC address, and the protocol that they were written with.
     pub(super) neighbours: FxHashMap<IpAddr, ([u8; 6], u8)>,
@@ -54,11 +54,11 @@ pub(super) struct Device {
 
 /// Everything that is known.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct ActualState {
     devices: FxHashMap<u32, Device>,
     by_name: FxHashMap<Name, u32>,
-    /// The devices that have a route of this prefix and metric: a replacement is told without what it replaces.
-    spots: FxHashMap<(Cidr, u32), SmallVec<[u32; 1]>>,
+    /// The devices that have a route of this prefix and metric: a replacement is notified without what it replaces.
+    holders: FxHashMap<(Cidr, u32), SmallVec<[u32; 1]>>,
 }
 
 /// The interface of a route that this room looks at: on-link, over one device, in the main table.
@@ -71,7 +71,7 @@ pub(super) fn onlink(route: &Route) -> Option<u32> {
     .filter(|_| route.kind == RTN_UNICAST && route.tos == 0 && route.nexthop == 0)
 }
 
-impl Known {
+impl ActualState {
     pub(super) fn links(&self) -> impl Iterator<Item = (u32, &Device)> {
         self.devices.iter().map(|(index, device)| (*index, device))
     }
@@ -101,7 +101,7 @@ impl Known {
             Device {
                 name: Arc::clone(&name),
                 up: link.is_up(),
-                seen: now,
+                last_event: now,
                 routes: FxHashMap::default(),
                 neighbours: FxHashMap::default(),
                 sysctls: Sysctls::Unread,
@@ -123,14 +123,14 @@ impl Known {
         }
         self.by_name.insert(name, link.index);
         if went_down {
-            self.forget(link.index);
+            self.remove_device(link.index);
         }
         concerned
     }
 
     /// A link is gone; gives its name.
     pub(super) fn remove_link(&mut self, ifindex: u32) -> Option<Name> {
-        self.forget(ifindex);
+        self.remove_device(ifindex);
         let device = self.devices.remove(&ifindex)?;
         if self.by_name.get(&device.name) == Some(&ifindex) {
             self.by_name.remove(&device.name);
@@ -139,26 +139,26 @@ impl Known {
     }
 
     /// A device that is down has no routes and no neighbours.
-    fn forget(&mut self, ifindex: u32) {
+    fn remove_device(&mut self, ifindex: u32) {
         let Some(device) = self.devices.get_mut(&ifindex) else { return };
         device.neighbours.clear();
         for spot in std::mem::take(&mut device.routes).into_keys() {
-            self.leave(spot, ifindex);
+            self.release_route(spot, ifindex);
         }
     }
 
-    fn leave(&mut self, spot: (Cidr, u32), ifindex: u32) {
-        if let Some(there) = self.spots.get_mut(&spot) {
+    fn release_route(&mut self, spot: (Cidr, u32), ifindex: u32) {
+        if let Some(there) = self.holders.get_mut(&spot) {
             there.retain(|i| *i != ifindex);
             if there.is_empty() {
-                self.spots.remove(&spot);
+                self.holders.remove(&spot);
             }
         }
     }
 
     /// The devices that have a route of this prefix and metric.
-    pub(super) fn spot(&self, prefix: Cidr, metric: u32) -> &[u32] {
-        self.spots.get(&(prefix, metric)).map_or(&[], SmallVec::as_slice)
+    pub(super) fn holders_of(&self, prefix: Cidr, metric: u32) -> &[u32] {
+        self.holders.get(&(prefix, metric)).map_or(&[], SmallVec::as_slice)
     }
 
     /// A route is there; true when that is news.
@@ -169,7 +169,7 @@ impl Known {
         let adopted = old.is_some_and(|o| o.adopted);
         device.routes.insert(spot, Onlink { protocol, adopted });
         if old.is_none() {
-            self.spots.entry(spot).or_default().push(ifindex);
+            self.holders.entry(spot).or_default().push(ifindex);
         }
         old.is_none_or(|o| o.protocol != protocol)
     }
@@ -179,7 +179,7 @@ impl Known {
         let gone =
             self.devices.get_mut(&ifindex).is_some_and(|d| d.routes.remove(&(prefix, metric)).is_some());
         if gone {
-            self.leave((prefix, metric), ifindex);
+            self.release_route((prefix, metric), ifindex);
         }
         gone
     }

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::conntrack::Conntrack;
-use super::{Ends, GATEWAY, Name, Work, sysctl};
+use super::{EndpointRequest, Endpoints, GATEWAY, Name, sysctl};
 use crate::counters::Counters;
 use crate::facts::{KernelFact, Sink};
-use crate::fib::foreign_changes::External;
-use crate::fib::request::Surroundings;
-use crate::fib::resolve::Picture;
+use crate::fib::foreign_changes::ForeignChanges;
+use crate::fib::request::NetworkView;
+use crate::fib::resolve::NetworkState;
 use crate::netlink::dump;
 use crate::netlink::event::Event;
 use crate::netlink::neighbour;
@@ -35,71 +35,74 @@ const ROUNDS: usize = 4;
 pub(crate) struct Context<'a> {
     /// Requests are sent.
     pub(crate) program: bool,
-    pub(crate) ends: &'a mut Ends,
-    pub(crate) picture: &'a mut Picture,
+    pub(crate) endpoints: &'a mut Endpoints,
+    pub(crate) network: &'a mut NetworkState,
     pub(crate) counters: &'a mut Counters,
-    pub(crate) external: &'a mut External,
+    pub(crate) foreign_changes: &'a mut ForeignChanges,
     /// How long batches of routes took.
     pub(crate) route_batch: &'a mut Histogram,
 }
 
 /// The sockets and clocks of this room.
-pub(crate) struct Driver {
+pub(crate) struct Applier {
     conntrack: Conntrack,
-    left_due: Option<Instant>,
+    conntrack_due: Option<Instant>,
     /// How long the last deletion took: they take at most a fifth of the time.
-    left_took: Duration,
+    conntrack_duration: Duration,
     retry_due: Option<Instant>,
     retry_pause: Duration,
     sysctls_due: Instant,
     /// Reverse path filtering of interfaces to come was set.
-    filtered: bool,
+    rp_filter_default: bool,
     /// What was said about loose reverse path filtering.
-    loose: Option<String>,
-    looked_at_loose: bool,
-    ignores_loose: bool,
+    rp_filter_loose: Option<String>,
+    rp_filter_read: bool,
+    ignore_loose_rp_filter: bool,
 }
 
-impl Driver {
+impl Applier {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             conntrack: Conntrack::default(),
-            left_due: None,
-            left_took: Duration::ZERO,
+            conntrack_due: None,
+            conntrack_duration: Duration::ZERO,
             retry_due: None,
             retry_pause: RETRY_FIRST,
             sysctls_due: now + SYSCTLS_EVERY,
-            filtered: false,
-            loose: None,
-            looked_at_loose: false,
-            ignores_loose: false,
+            rp_filter_default: false,
+            rp_filter_loose: None,
+            rp_filter_read: false,
+            ignore_loose_rp_filter: false,
         }
     }
 
-    /// When [`Driver::timers`] has something to do.
-    pub(crate) fn due(&self, ends: &Ends) -> Option<Instant> {
-        [self.left_due, self.retry_due, ends.waits(), Some(self.sysctls_due)].into_iter().flatten().min()
+    /// When [`Applier::timers`] has something to do.
+    pub(crate) fn due(&self, endpoints: &Endpoints) -> Option<Instant> {
+        [self.conntrack_due, self.retry_due, endpoints.next_grace_end(), Some(self.sysctls_due)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
-    /// What became due; true when [`Driver::write`] is to be called.
-    pub(crate) fn timers(&mut self, ends: &mut Ends, now: Instant) -> bool {
-        let mut due = self.left_due.is_some_and(|at| at <= now);
+    /// What became due; true when [`Applier::write`] is to be called.
+    pub(crate) fn timers(&mut self, endpoints: &mut Endpoints, now: Instant) -> bool {
+        let mut due = self.conntrack_due.is_some_and(|at| at <= now);
         if self.retry_due.is_some_and(|at| at <= now) {
             self.retry_due = None;
             self.retry_pause = (self.retry_pause * 2).min(RETRY_LAST);
-            ends.retry();
+            endpoints.retry();
             due = true;
         }
         if self.sysctls_due <= now {
             self.sysctls_due = now + SYSCTLS_EVERY;
-            self.looked_at_loose = false;
-            ends.doubt_sysctls();
+            self.rp_filter_read = false;
+            endpoints.mark_sysctls_unverified();
             due = true;
         }
-        due | ends.end_waits(now)
+        due | endpoints.end_grace(now)
     }
 
-    /// Writes everything that is due and tells what became of endpoints; true when their conditions changed.
+    /// Writes everything that is due and reports what became of endpoints; true when their conditions changed.
     pub(crate) fn write(
         &mut self,
         state: &mut Context<'_>,
@@ -108,44 +111,44 @@ impl Driver {
     ) -> io::Result<bool> {
         let program = state.program;
         let mut names: BTreeSet<Name> = BTreeSet::new();
-        self.host_sysctls(state.ends, program, sink);
+        self.host_sysctls(state.endpoints, program, sink);
         for _ in 0..ROUNDS {
-            let unreachable = state.picture.resolve(GATEWAY.into()).is_none();
-            let batch = state.ends.take_work(Instant::now(), unreachable);
-            let taken_again = state.ends.is_taken_again(&batch.names);
+            let unreachable = state.network.resolve(GATEWAY.into()).is_none();
+            let batch = state.endpoints.take_requests(Instant::now(), unreachable);
+            let taken_again = state.endpoints.is_reused(&batch.names);
             names.extend(batch.names);
             if !program {
-                state.ends.left.clear();
+                state.endpoints.vacated.clear();
                 for work in &batch.sysctls {
-                    look_at_sysctls(state.ends, work);
+                    check_sysctls(state.endpoints, work);
                 }
                 break;
             }
             send(state, writer, &batch.removals)?;
-            if taken_again || self.left_due.is_some_and(|at| at <= Instant::now()) {
+            if taken_again || self.conntrack_due.is_some_and(|at| at <= Instant::now()) {
                 self.delete_connections(state, sink)?;
             }
             for work in &batch.sysctls {
                 set_sysctls(state, work);
             }
             send(state, writer, &batch.additions)?;
-            if state.ends.dirty.is_empty() {
+            if state.endpoints.dirty.is_empty() {
                 break;
             }
         }
-        if state.ends.left.is_empty() {
-            self.left_due = None;
-        } else if self.left_due.is_none() {
-            self.left_due = Some(Instant::now() + GATHER.max(self.left_took * 4));
+        if state.endpoints.vacated.is_empty() {
+            self.conntrack_due = None;
+        } else if self.conntrack_due.is_none() {
+            self.conntrack_due = Some(Instant::now() + GATHER.max(self.conntrack_duration * 4));
         }
-        if !state.ends.has_refused() {
+        if !state.endpoints.has_refusals() {
             (self.retry_due, self.retry_pause) = (None, RETRY_FIRST);
         } else if self.retry_due.is_none() {
             self.retry_due = Some(Instant::now() + self.retry_pause);
         }
         let names: Vec<Name> = names.into_iter().collect();
-        state.ends.conclude(&names);
-        let changed = state.ends.take_changed();
+        state.endpoints.update_conditions(&names);
+        let changed = state.endpoints.take_changed();
         let moved = !changed.is_empty();
         if moved {
             sink(KernelFact::Endpoints(changed));
@@ -154,15 +157,15 @@ impl Driver {
     }
 
     fn delete_connections(&mut self, state: &mut Context<'_>, sink: &mut Sink) -> io::Result<()> {
-        let left: Vec<_> = std::mem::take(&mut state.ends.left).into_iter().collect();
-        self.left_due = None;
+        let left: Vec<_> = std::mem::take(&mut state.endpoints.vacated).into_iter().collect();
+        self.conntrack_due = None;
         let begin = Instant::now();
         let deleted = self.conntrack.delete(&left)?;
-        self.left_took = begin.elapsed();
+        self.conntrack_duration = begin.elapsed();
         if let Err(refusal) = deleted {
             let first = left.first().map(ToString::to_string).unwrap_or_default();
             let count = left.len();
-            sink(KernelFact::Mishap(format!(
+            sink(KernelFact::Transient(format!(
                 "connections of {count} addresses without endpoint ({first}, ...) may live on: {refusal}"
             )));
         }
@@ -170,43 +173,44 @@ impl Driver {
     }
 
     /// Sysctls of the host, once policy has spoken.
-    fn host_sysctls(&mut self, ends: &Ends, program: bool, sink: &mut Sink) {
-        if !ends.told {
+    fn host_sysctls(&mut self, endpoints: &Endpoints, program: bool, sink: &mut Sink) {
+        if !endpoints.policy_received {
             return;
         }
         if program
-            && !std::mem::replace(&mut self.filtered, true)
+            && !std::mem::replace(&mut self.rp_filter_default, true)
             && let Err(text) = sysctl::filter_by_default()
         {
-            sink(KernelFact::Trouble { about: "reverse path filter of new interfaces", text: Some(text) });
+            sink(KernelFact::Problem { about: "reverse path filter of new interfaces", text: Some(text) });
         }
-        let looked = self.looked_at_loose && self.ignores_loose == ends.ignore_loose;
+        let looked = self.rp_filter_read && self.ignore_loose_rp_filter == endpoints.ignore_loose;
         if looked {
             return;
         }
-        (self.looked_at_loose, self.ignores_loose) = (true, ends.ignore_loose);
-        let loose = sysctl::loose().filter(|_| !ends.ignore_loose);
-        if loose != self.loose {
-            self.loose.clone_from(&loose);
-            sink(KernelFact::Trouble { about: "reverse path filter", text: loose });
+        (self.rp_filter_read, self.ignore_loose_rp_filter) = (true, endpoints.ignore_loose);
+        let loose = sysctl::loose().filter(|_| !endpoints.ignore_loose);
+        if loose != self.rp_filter_loose {
+            self.rp_filter_loose.clone_from(&loose);
+            sink(KernelFact::Problem { about: "reverse path filter", text: loose });
         }
     }
 }
 
-impl Ends {
+impl Endpoints {
     /// When routes that are left alone for now are looked at again.
-    fn waits(&self) -> Option<Instant> {
-        self.first_wait
+    fn next_grace_end(&self) -> Option<Instant> {
+        self.next_wait
     }
 
     /// Interfaces whose routes need not be left alone any longer are looked at again; true when there is one.
-    fn end_waits(&mut self, now: Instant) -> bool {
-        if self.first_wait.is_none_or(|at| at > now) {
+    fn end_grace(&mut self, now: Instant) -> bool {
+        if self.next_wait.is_none_or(|at| at > now) {
             return false;
         }
-        let over = self.places.iter().filter(|(_, place)| place.waits.is_some_and(|at| at <= now));
+        let over = self.interfaces.iter().filter(|(_, place)| place.not_before.is_some_and(|at| at <= now));
         self.dirty.extend(over.map(|(name, _)| Name::clone(name)));
-        self.first_wait = self.places.values().filter_map(|place| place.waits).filter(|at| *at > now).min();
+        self.next_wait =
+            self.interfaces.values().filter_map(|place| place.not_before).filter(|at| *at > now).min();
         true
     }
 }
@@ -216,20 +220,20 @@ pub(crate) fn neighbours(socket: &mut Socket) -> io::Result<Vec<super::Neighbour
     dump::all(socket, neighbour::encode_dump, neighbour::decode)
 }
 
-fn send(state: &mut Context<'_>, writer: &mut Socket, works: &[Work]) -> io::Result<()> {
+fn send(state: &mut Context<'_>, writer: &mut Socket, works: &[EndpointRequest]) -> io::Result<()> {
     if works.is_empty() {
         return Ok(());
     }
-    let (begin, protocol) = (Instant::now(), state.ends.protocol);
-    let Context { ends, picture, counters, external, route_batch, .. } = state;
+    let (begin, protocol) = (Instant::now(), state.endpoints.protocol);
+    let Context { endpoints, network, counters, foreign_changes, route_batch, .. } = state;
     let mut unexplained = Vec::new();
     writer.batch(
         works,
         |work, buf, flags, seq| encode(work, protocol, buf, flags, seq),
         |work, result| {
             let kind = match work {
-                Work::PutRoute { .. } => Some(0),
-                Work::DeleteRoute { .. } => Some(2),
+                EndpointRequest::PutRoute { .. } => Some(0),
+                EndpointRequest::DeleteRoute { .. } => Some(2),
                 _ => None,
             };
             let errno = result.as_ref().err().map(|refusal| refusal.code);
@@ -240,17 +244,17 @@ fn send(state: &mut Context<'_>, writer: &mut Socket, works: &[Work]) -> io::Res
                 *count += 1;
             }
             match &result {
-                Ok(()) => show(work, protocol, ends, picture),
+                Ok(()) => show_in_network(work, protocol, endpoints, network),
                 Err(refusal) => {
-                    if let Work::PutRoute { prefix, .. } = work
+                    if let EndpointRequest::PutRoute { prefix, .. } = work
                         && refusal.code == libc::EEXIST
-                        && !is_explained(work, ends, picture)
+                        && !is_explained(work, endpoints, network)
                     {
                         unexplained.push(*prefix);
                     }
                 }
             }
-            ends.settle(work, &result);
+            endpoints.settle(work, &result);
         },
     )?;
     route_batch.time(begin.elapsed());
@@ -262,34 +266,36 @@ fn send(state: &mut Context<'_>, writer: &mut Socket, works: &[Work]) -> io::Res
             |message| found = route::decode(message),
         )?;
         match found.filter(|route| route.prefix == prefix) {
-            Some(route) => ends.event(&Event::Route { route, replaces: false, by: 0 }, begin, external),
-            None => ends.doubtful = true,
+            Some(route) => {
+                endpoints.event(&Event::Route { route, replaces: false, by: 0 }, begin, foreign_changes)
+            }
+            None => endpoints.needs_resync = true,
         }
     }
     Ok(())
 }
 
-fn encode(work: &Work, protocol: u8, buf: &mut Vec<u8>, flags: u16, seq: u32) {
+fn encode(work: &EndpointRequest, protocol: u8, buf: &mut Vec<u8>, flags: u16, seq: u32) {
     match work {
-        Work::DeleteRoute { ifindex, prefix, metric, protocol } => {
+        EndpointRequest::DeleteRoute { ifindex, prefix, metric, protocol } => {
             route::encode_delete_onlink(buf, flags, seq, prefix, *protocol, *metric, *ifindex);
         }
-        Work::PutRoute { ifindex, prefix, metric } => {
+        EndpointRequest::PutRoute { ifindex, prefix, metric } => {
             route::encode_add_onlink(buf, flags, seq, prefix, protocol, *metric, *ifindex);
         }
-        Work::DeleteNeighbour { ifindex, addr } => {
+        EndpointRequest::DeleteNeighbour { ifindex, addr } => {
             neighbour::encode_delete(buf, flags, seq, *ifindex, *addr);
         }
-        Work::PutNeighbour { ifindex, addr, mac } => {
+        EndpointRequest::PutNeighbour { ifindex, addr, mac } => {
             neighbour::encode_put(buf, flags, seq, *ifindex, *addr, *mac, protocol);
         }
         // Not a request.
-        Work::Sysctls { .. } => {}
+        EndpointRequest::Sysctls { .. } => {}
     }
 }
 
-/// Next hops may lead to workloads: the picture of the network shows these routes, whoever wrote them.
-fn show(work: &Work, own: u8, ends: &Ends, picture: &mut Picture) {
+/// Next hops may lead to workloads: the network state shows these routes, whatever wrote them.
+fn show_in_network(work: &EndpointRequest, own: u8, endpoints: &Endpoints, network: &mut NetworkState) {
     let route = |ifindex: u32, prefix, metric, protocol| Route {
         prefix,
         tos: 0,
@@ -300,41 +306,42 @@ fn show(work: &Work, own: u8, ends: &Ends, picture: &mut Picture) {
         legs: SmallVec::from_buf([Leg { ifindex, gateway: None, onlink: false }]),
     };
     match work {
-        Work::PutRoute { ifindex, prefix, metric } => {
+        EndpointRequest::PutRoute { ifindex, prefix, metric } => {
             let route = route(*ifindex, *prefix, *metric, own);
-            if !ends.is_gateway(&route) {
-                picture.add_route(route, false);
+            if !endpoints.is_gateway(&route) {
+                network.add_route(route, false);
             }
         }
-        Work::DeleteRoute { ifindex, prefix, metric, protocol } => {
-            picture.remove_route(route(*ifindex, *prefix, *metric, *protocol));
+        EndpointRequest::DeleteRoute { ifindex, prefix, metric, protocol } => {
+            network.remove_route(route(*ifindex, *prefix, *metric, *protocol));
         }
         _ => {}
     }
 }
 
 /// Whether a route is known that is in the way of this one.
-fn is_explained(work: &Work, ends: &Ends, picture: &Picture) -> bool {
-    let Work::PutRoute { prefix, metric, .. } = work else { return false };
-    !ends.known.spot(*prefix, *metric).is_empty() || picture.in_the_way(prefix, *metric).is_some()
+fn is_explained(work: &EndpointRequest, endpoints: &Endpoints, network: &NetworkState) -> bool {
+    let EndpointRequest::PutRoute { prefix, metric, .. } = work else { return false };
+    !endpoints.actual.holders_of(*prefix, *metric).is_empty()
+        || network.conflicting_route(prefix, *metric).is_some()
 }
 
-fn set_sysctls(state: &mut Context<'_>, work: &Work) {
-    let Work::Sysctls { name, ipv6 } = work else { return };
-    let were_right = state.ends.sysctls_were_right(name);
-    let wrong = if were_right { sysctl::wrong(name, *ipv6) } else { 0 };
-    state.external.note(wrong, || format!("sysctls of {name} were changed"));
+fn set_sysctls(state: &mut Context<'_>, work: &EndpointRequest) {
+    let EndpointRequest::Sysctls { name, ipv6 } = work else { return };
+    let were_right = state.endpoints.sysctls_verified(name);
+    let wrong = if were_right { sysctl::wrong_sysctls(name, *ipv6) } else { 0 };
+    state.foreign_changes.note(wrong, || format!("sysctls of {name} were changed"));
     let is_right = were_right && wrong == 0;
     let result = if is_right { Ok(()) } else { sysctl::apply(name, *ipv6) };
     let result = result.map_err(|text| Refusal { code: libc::EPERM, text });
-    state.ends.settle(work, &result);
+    state.endpoints.settle(work, &result);
 }
 
 /// Reads without writing.
-fn look_at_sysctls(ends: &mut Ends, work: &Work) {
-    if let Work::Sysctls { name, ipv6 } = work
-        && sysctl::wrong(name, *ipv6) == 0
+fn check_sysctls(endpoints: &mut Endpoints, work: &EndpointRequest) {
+    if let EndpointRequest::Sysctls { name, ipv6 } = work
+        && sysctl::wrong_sysctls(name, *ipv6) == 0
     {
-        ends.settle(work, &Ok(()));
+        endpoints.settle(work, &Ok(()));
     }
 }

@@ -7,12 +7,12 @@ use tortie_net::Cidr;
 
 /// Endpoints by the prefixes that they ask for.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
+pub(super) struct PrefixClaims {
     keys: FxHashMap<Cidr, SmallVec<[EndpointKey; 1]>>,
     v4_and_v6: [usize; 2],
 }
 
-impl Claims {
+impl PrefixClaims {
     pub(super) fn add(&mut self, prefix: Cidr, key: &EndpointKey) {
         let keys = self.keys.entry(prefix).or_default();
         if keys.is_empty() {

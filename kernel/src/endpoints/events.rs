@@ -8,29 +8,29 @@ use std::time::Instant;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_net::Cidr;
 
-use super::{Ends, GATEWAY, Name, Neighbour, Work};
+use super::{EndpointRequest, Endpoints, GATEWAY, Name, Neighbour};
 use crate::endpoints::actual::{Sysctls, onlink};
-use crate::fib::foreign_changes::External;
+use crate::fib::foreign_changes::ForeignChanges;
 use crate::netlink::event::Event;
 use crate::netlink::link::Link;
 use crate::netlink::route::Route;
 
 /// Whose doing it is that a route went.
 #[derive(Debug, Clone, Copy)]
-enum By {
+enum EventSource {
     Kernel,
     Port(u32),
     Comparison,
 }
 
-impl By {
+impl EventSource {
     fn port(port: u32) -> Self {
         if port == 0 { Self::Kernel } else { Self::Port(port) }
     }
 }
 
 /// A whole reading of the kernel.
-pub(crate) struct Reading<'a> {
+pub(crate) struct DumpData<'a> {
     /// Every route of the main table, or only on-link ones.
     pub(crate) routes: &'a [Route],
     /// Every neighbour.
@@ -41,7 +41,7 @@ pub(crate) struct Reading<'a> {
     pub(crate) moved: bool,
 }
 
-impl Ends {
+impl Endpoints {
     /// Whether a route is one of this room although it carries our protocol: the table must not judge it.
     pub(crate) fn is_ours(&self, route: &Route) -> bool {
         route.protocol == self.protocol && route.metric != self.metric && onlink(route).is_some()
@@ -55,25 +55,32 @@ impl Ends {
     }
 
     /// One event of the watch thread.
-    pub(crate) fn event(&mut self, event: &Event, now: Instant, external: &mut External) {
+    pub(crate) fn event(&mut self, event: &Event, now: Instant, foreign_changes: &mut ForeignChanges) {
         match event {
             Event::Link(link) => self.set_link(link, now),
             Event::LinkGone(link) => {
-                if let Some(name) = self.known.remove_link(link.index) {
+                if let Some(name) = self.actual.remove_link(link.index) {
                     self.link_moved(&name);
                 }
             }
             Event::Route { route, replaces, by } => {
                 let place = onlink(route);
                 if *replaces {
-                    for other in self.known.spot(route.prefix, route.metric).to_vec() {
+                    for other in self.actual.holders_of(route.prefix, route.metric).to_vec() {
                         if Some(other) != place {
-                            self.lose(other, route.prefix, route.metric, By::port(*by), "replaced", external);
+                            self.mark_lost(
+                                other,
+                                route.prefix,
+                                route.metric,
+                                EventSource::port(*by),
+                                "replaced",
+                                foreign_changes,
+                            );
                         }
                     }
                 }
                 if let Some(ifindex) = place
-                    && self.known.add_route(ifindex, route.prefix, route.metric, route.protocol)
+                    && self.actual.add_route(ifindex, route.prefix, route.metric, route.protocol)
                 {
                     self.mark_device(ifindex);
                     self.mark_claimants(&route.prefix);
@@ -81,7 +88,14 @@ impl Ends {
             }
             Event::RouteGone { route, by } => {
                 if let Some(ifindex) = onlink(route) {
-                    self.lose(ifindex, route.prefix, route.metric, By::port(*by), "deleted", external);
+                    self.mark_lost(
+                        ifindex,
+                        route.prefix,
+                        route.metric,
+                        EventSource::port(*by),
+                        "deleted",
+                        foreign_changes,
+                    );
                 }
                 self.mark_claimants(&route.prefix);
             }
@@ -97,17 +111,17 @@ impl Ends {
             there.insert(link.index);
             self.set_link(link, now);
         }
-        let gone: Vec<u32> = self.known.links().map(|(i, _)| i).filter(|i| !there.contains(i)).collect();
+        let gone: Vec<u32> = self.actual.links().map(|(i, _)| i).filter(|i| !there.contains(i)).collect();
         for ifindex in gone {
-            if let Some(name) = self.known.remove_link(ifindex) {
+            if let Some(name) = self.actual.remove_link(ifindex) {
                 self.link_moved(&name);
             }
         }
     }
 
-    /// What a whole reading says. What is missing although no device moved is somebody's doing.
-    pub(crate) fn compare(&mut self, reading: &Reading<'_>, external: &mut External) {
-        self.doubtful = false;
+    /// What a whole reading says. What is missing although no device moved is another process's doing.
+    pub(crate) fn compare(&mut self, reading: &DumpData<'_>, foreign_changes: &mut ForeignChanges) {
+        self.needs_resync = false;
         let mut shown: FxHashMap<(u32, Cidr, u32), u8> = FxHashMap::default();
         for route in reading.routes {
             if let Some(ifindex) = onlink(route) {
@@ -116,63 +130,63 @@ impl Ends {
         }
         if reading.complete {
             let missing: Vec<(u32, Cidr, u32)> = self
-                .known
+                .actual
                 .links()
                 .flat_map(|(i, device)| device.routes.keys().map(move |(p, m)| (i, *p, *m)))
                 .filter(|place| !shown.contains_key(place))
                 .collect();
             for (ifindex, prefix, metric) in missing {
-                let by = if reading.moved { By::Kernel } else { By::Comparison };
-                self.lose(ifindex, prefix, metric, by, "deleted", external);
+                let by = if reading.moved { EventSource::Kernel } else { EventSource::Comparison };
+                self.mark_lost(ifindex, prefix, metric, by, "deleted", foreign_changes);
             }
         }
         for ((ifindex, prefix, metric), protocol) in shown {
-            if self.known.add_route(ifindex, prefix, metric, protocol) {
+            if self.actual.add_route(ifindex, prefix, metric, protocol) {
                 self.mark_device(ifindex);
                 self.mark_claimants(&prefix);
             }
         }
         let names: BTreeSet<Name> = self
-            .known
+            .actual
             .replace_neighbours(reading.neighbours)
             .into_iter()
-            .filter_map(|ifindex| self.known.link(ifindex).map(|device| Arc::clone(&device.name)))
+            .filter_map(|ifindex| self.actual.link(ifindex).map(|device| Arc::clone(&device.name)))
             .collect();
         for name in names {
             let work = self.difference(&name, Instant::now()).work;
-            let wrong = work.iter().filter(|w| matches!(w, Work::PutNeighbour { .. })).count();
+            let wrong = work.iter().filter(|w| matches!(w, EndpointRequest::PutNeighbour { .. })).count();
             if !reading.moved && !self.dirty.contains(&name) {
-                external.note(wrong, || format!("neighbours of {name} differed in a comparison"));
+                foreign_changes.note(wrong, || format!("neighbours of {name} differed in a comparison"));
             }
             self.dirty.insert(name);
         }
     }
 
     /// The sysctls of all interfaces are read again.
-    pub(crate) fn doubt_sysctls(&mut self) {
-        let devices: Vec<u32> = self.known.links().map(|(i, _)| i).collect();
+    pub(crate) fn mark_sysctls_unverified(&mut self) {
+        let devices: Vec<u32> = self.actual.links().map(|(i, _)| i).collect();
         for ifindex in devices {
-            if let Some(device) = self.known.link_mut(ifindex)
-                && matches!(device.sysctls, Sysctls::Right { .. })
+            if let Some(device) = self.actual.link_mut(ifindex)
+                && matches!(device.sysctls, Sysctls::Verified { .. })
             {
-                device.sysctls = Sysctls::Old;
+                device.sysctls = Sysctls::Stale;
                 self.dirty.insert(Arc::clone(&device.name));
             }
         }
     }
 
     /// Whether what was found about the sysctls of an interface was right until now.
-    pub(super) fn sysctls_were_right(&self, name: &str) -> bool {
-        self.known.link_named(name).is_some_and(|(_, device)| device.sysctls == Sysctls::Old)
+    pub(super) fn sysctls_verified(&self, name: &str) -> bool {
+        self.actual.link_named(name).is_some_and(|(_, device)| device.sysctls == Sysctls::Stale)
     }
 
     /// Whether the kernel should be read whole, because it disagreed.
-    pub(crate) fn is_doubtful(&self) -> bool {
-        self.doubtful
+    pub(crate) fn needs_resync(&self) -> bool {
+        self.needs_resync
     }
 
     fn set_link(&mut self, link: &Link, now: Instant) {
-        for name in self.known.set_link(link, now) {
+        for name in self.actual.set_link(link, now) {
             self.link_moved(&name);
         }
     }
@@ -181,12 +195,12 @@ impl Ends {
     fn link_moved(&mut self, name: &Name) {
         self.mark(name);
         let prefixes: Vec<Cidr> = self
-            .places
+            .interfaces
             .get(name)
             .into_iter()
             .flat_map(|place| &place.endpoints)
-            .filter_map(|key| self.wishes.get(key))
-            .flat_map(super::Wish::prefixes)
+            .filter_map(|key| self.intents.get(key))
+            .flat_map(super::EndpointIntent::prefixes)
             .filter(|prefix| self.claims.of(prefix).len() > 1)
             .collect();
         for prefix in prefixes {
@@ -195,25 +209,35 @@ impl Ends {
     }
 
     fn mark_device(&mut self, ifindex: u32) {
-        if let Some(device) = self.known.link(ifindex) {
+        if let Some(device) = self.actual.link(ifindex) {
             self.dirty.insert(Arc::clone(&device.name));
         }
     }
 
-    fn lose(&mut self, ifindex: u32, prefix: Cidr, metric: u32, by: By, verb: &str, external: &mut External) {
+    fn mark_lost(
+        &mut self,
+        ifindex: u32,
+        prefix: Cidr,
+        metric: u32,
+        by: EventSource,
+        verb: &str,
+        foreign_changes: &mut ForeignChanges,
+    ) {
         let gateway = prefix == Cidr::host(IpAddr::V4(GATEWAY));
-        let right = self.known.link(ifindex).is_some_and(|device| {
+        let right = self.actual.link(ifindex).is_some_and(|device| {
             device.up && (self.is_held_by(&prefix, &device.name) || (gateway && &*device.name == "lo"))
         });
-        let name = self.known.link(ifindex).map(|device| Arc::clone(&device.name));
-        if self.known.remove_route(ifindex, prefix, metric) {
+        let name = self.actual.link(ifindex).map(|device| Arc::clone(&device.name));
+        if self.actual.remove_route(ifindex, prefix, metric) {
             let name = name.as_deref().unwrap_or("?");
             match by {
-                By::Port(port) if right => {
-                    external.note(1, || format!("route {prefix} dev {name} was {verb} by port {port}"));
+                EventSource::Port(port) if right => {
+                    foreign_changes
+                        .note(1, || format!("route {prefix} dev {name} was {verb} by port {port}"));
                 }
-                By::Comparison if right => {
-                    external.note(1, || format!("route {prefix} dev {name} was missing in a comparison"));
+                EventSource::Comparison if right => {
+                    foreign_changes
+                        .note(1, || format!("route {prefix} dev {name} was missing in a comparison"));
                 }
                 _ => {}
             }

@@ -1,11 +1,11 @@
 //! What the kernel needs for each workload endpoint of this host besides packet rules: routes to its addresses, static
 //! neighbours, the sysctls of its interface, and no connections left over from whoever had its addresses before.
 //!
-//! What it does not: packet rules (`nft/`), routes to elsewhere (`table.rs`); it makes no interface and gives no address.
+//! What it does not: packet rules (`nft/`), routes to elsewhere (`fib`); it makes no interface and gives no address.
 //!
 //! ```text
-//!   Policy (endpoints, frame) --> Ends: claims, links, --plan.rs--> removals | connections | sysctls | additions
-//!   notifications, dumps -------> routes, neighbours   <--settled---------- driver.rs (requests, answers)
+//!   Policy (endpoints, frame) --> Endpoints: claims, links, --plan.rs--> removals | connections | sysctls | additions
+//!   notifications, dumps -------> routes, neighbours   <--settled---------- apply.rs (requests, answers)
 //!                                      |
 //!                                      +--> condition of each endpoint, drift, view
 //! ```
@@ -24,7 +24,7 @@
 //! is not, its own address before a floating one, the smaller inside address, the smaller key.
 //!
 //! **Neighbours and sysctls** are read at each full comparison, each minute, and not listened to: every change of state
-//! of every neighbour would be told, while nothing but a person changes a permanent one. When an interface goes down the
+//! of every neighbour would be notified, while nothing but a person changes a permanent one. When an interface goes down the
 //! kernel drops both routes and neighbours of it, in part without a word, so that is what is taken as known then.
 //!
 //! **The gateway.** Workloads send to 169.254.1.1, which nobody has. The host answers for it (proxy ARP) only if it has
@@ -52,11 +52,11 @@ use tortie_config::key::EndpointKey;
 use tortie_config::resource::MacAddr;
 use tortie_net::Cidr;
 
-use self::claims::Claims;
+use self::claims::PrefixClaims;
 pub use self::view::EndpointView;
-use crate::endpoints::actual::Known;
-pub(crate) use crate::endpoints::apply::{Context, Driver, neighbours};
-pub(crate) use crate::endpoints::events::Reading;
+use crate::endpoints::actual::ActualState;
+pub(crate) use crate::endpoints::apply::{Applier, Context, neighbours};
+pub(crate) use crate::endpoints::events::DumpData;
 use crate::facts::EndpointCondition;
 pub(crate) use crate::netlink::neighbour::{
     Neighbour, encode_delete as delete_neighbour, encode_put as put_neighbour,
@@ -74,7 +74,7 @@ pub(crate) fn ready_interface(name: &str, ipv6: bool) -> Result<(), String> {
 
 /// How many sysctls of a workload's interface are not as they should be.
 pub(crate) fn wrong_sysctls(name: &str, ipv6: bool) -> usize {
-    sysctl::wrong(name, ipv6)
+    sysctl::wrong_sysctls(name, ipv6)
 }
 
 /// The name of an interface.
@@ -82,7 +82,7 @@ type Name = Arc<str>;
 
 /// One request, or what stands for several of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Work {
+enum EndpointRequest {
     DeleteRoute {
         ifindex: u32,
         prefix: Cidr,
@@ -112,142 +112,146 @@ enum Work {
 
 /// What an endpoint asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Wish {
+struct EndpointIntent {
     interface: Name,
     active: bool,
     nets: Vec<Cidr>,
     /// Outside and inside address.
-    floating: Vec<(IpAddr, IpAddr)>,
+    floating_ips: Vec<(IpAddr, IpAddr)>,
     mac: Option<MacAddr>,
 }
 
-impl Wish {
+impl EndpointIntent {
     fn of(policy: &WorkloadPolicy) -> Self {
         let inside = |addr: &IpAddr| policy.nets.iter().any(|net| net.contains(*addr));
         Self {
             interface: policy.interface.as_str().into(),
             active: policy.active,
             nets: policy.nets.clone(),
-            floating: policy.nats.iter().filter(|(int, _)| inside(int)).map(|(i, e)| (*e, *i)).collect(),
+            floating_ips: policy.nats.iter().filter(|(int, _)| inside(int)).map(|(i, e)| (*e, *i)).collect(),
             mac: policy.mac,
         }
     }
 
     /// Every prefix that leads to it.
     fn prefixes(&self) -> impl Iterator<Item = Cidr> + '_ {
-        self.nets.iter().copied().chain(self.floating.iter().map(|(ext, _)| Cidr::host(*ext)))
+        self.nets.iter().copied().chain(self.floating_ips.iter().map(|(ext, _)| Cidr::host(*ext)))
     }
 }
 
 /// An interface by name, there or not.
 #[derive(Debug, Default)]
-struct Place {
+struct InterfaceState {
     endpoints: BTreeSet<EndpointKey>,
     /// What its endpoints held when it was last looked at, and on which device.
-    held: BTreeSet<Cidr>,
-    held_on: u32,
+    held_prefixes: BTreeSet<Cidr>,
+    held_ifindex: u32,
     /// Routes are left alone until then.
-    waits: Option<Instant>,
+    not_before: Option<Instant>,
 }
 
 /// Wanted and known of all workload endpoints of this host.
 #[derive(Debug)]
-pub(crate) struct Ends {
+pub(crate) struct Endpoints {
     protocol: u8,
     metric: u32,
     grace: Duration,
     /// Policy has spoken; nothing is touched before.
-    told: bool,
+    policy_received: bool,
     prefixes: Vec<String>,
     ipv6: bool,
     ignore_loose: bool,
-    wishes: BTreeMap<EndpointKey, Wish>,
-    claims: Claims,
-    known: Known,
-    places: FxHashMap<Name, Place>,
+    intents: BTreeMap<EndpointKey, EndpointIntent>,
+    claims: PrefixClaims,
+    actual: ActualState,
+    interfaces: FxHashMap<Name, InterfaceState>,
     dirty: BTreeSet<Name>,
     /// Prefixes whose connections are to be deleted.
-    left: BTreeSet<Cidr>,
+    vacated: BTreeSet<Cidr>,
     /// A request was refused because of something that was not known.
-    doubtful: bool,
+    needs_resync: bool,
     conditions: BTreeMap<EndpointKey, EndpointCondition>,
     /// Those of them that are not right, with the reason.
     failed: BTreeMap<EndpointKey, String>,
     changed: BTreeMap<EndpointKey, Option<EndpointCondition>>,
     /// By interface, what was refused when it was last looked at.
-    refused: BTreeMap<Name, BTreeMap<Work, String>>,
-    gateway_refused: Option<String>,
+    refused: BTreeMap<Name, BTreeMap<EndpointRequest, String>>,
+    gateway_problem: Option<String>,
     /// The first of the places' waits, or an earlier one.
-    first_wait: Option<Instant>,
+    next_wait: Option<Instant>,
 }
 
-impl Ends {
+impl Endpoints {
     /// Nothing wanted, nothing known. Own routes have this protocol; at this metric they belong to the table.
     pub(crate) fn new(protocol: u8, metric: u32, grace: Duration) -> Self {
         Self {
             protocol,
             metric,
             grace,
-            told: false,
+            policy_received: false,
             prefixes: Vec::new(),
             ipv6: true,
             ignore_loose: false,
-            wishes: BTreeMap::new(),
-            claims: Claims::default(),
-            known: Known::default(),
-            places: FxHashMap::default(),
+            intents: BTreeMap::new(),
+            claims: PrefixClaims::default(),
+            actual: ActualState::default(),
+            interfaces: FxHashMap::default(),
             dirty: BTreeSet::new(),
-            left: BTreeSet::new(),
-            doubtful: false,
+            vacated: BTreeSet::new(),
+            needs_resync: false,
             conditions: BTreeMap::new(),
             failed: BTreeMap::new(),
             changed: BTreeMap::new(),
             refused: BTreeMap::new(),
-            gateway_refused: None,
-            first_wait: None,
+            gateway_problem: None,
+            next_wait: None,
         }
     }
 
     /// The frame: which interfaces are workloads', and whether there is IPv6.
     pub(crate) fn set_globals(&mut self, globals: &Globals) {
-        let first = !std::mem::replace(&mut self.told, true);
+        let first = !std::mem::replace(&mut self.policy_received, true);
         self.ignore_loose = globals.ignore_loose_rpf;
         if !first && self.prefixes == globals.interface_prefixes && self.ipv6 == globals.ipv6 {
             return;
         }
         self.prefixes.clone_from(&globals.interface_prefixes);
         self.ipv6 = globals.ipv6;
-        let wishes: Vec<(EndpointKey, Wish)> =
-            self.wishes.iter().map(|(key, wish)| (key.clone(), wish.clone())).collect();
-        for (key, wish) in wishes {
-            self.unclaim(&key, &wish);
-            self.claim(&key, &wish);
+        let intents: Vec<(EndpointKey, EndpointIntent)> =
+            self.intents.iter().map(|(key, intent)| (key.clone(), intent.clone())).collect();
+        for (key, intent) in intents {
+            self.unclaim(&key, &intent);
+            self.claim(&key, &intent);
         }
-        self.all_dirty();
+        self.mark_all_dirty();
     }
 
     /// What became of an endpoint. Host endpoints are no concern of this room.
     pub(crate) fn set_endpoint(&mut self, key: &EndpointKey, policy: Option<&EndpointPolicy>) {
-        let wish = match policy {
-            Some(EndpointPolicy::Workload(workload)) => Some(Wish::of(workload)),
+        let intent = match policy {
+            Some(EndpointPolicy::Workload(workload)) => Some(EndpointIntent::of(workload)),
             Some(EndpointPolicy::Host(_)) | None => None,
         };
-        if self.wishes.get(key) == wish.as_ref() {
+        if self.intents.get(key) == intent.as_ref() {
             return;
         }
-        if let Some(old) = self.wishes.remove(key) {
+        if let Some(old) = self.intents.remove(key) {
             self.unclaim(key, &old);
             self.mark(&old.interface);
-            if let Some(place) = self.places.get_mut(&old.interface) {
+            if let Some(place) = self.interfaces.get_mut(&old.interface) {
                 place.endpoints.remove(key);
             }
         }
-        match wish {
-            Some(wish) => {
-                self.claim(key, &wish);
-                self.mark(&wish.interface);
-                self.places.entry(Arc::clone(&wish.interface)).or_default().endpoints.insert(key.clone());
-                self.wishes.insert(key.clone(), wish);
+        match intent {
+            Some(intent) => {
+                self.claim(key, &intent);
+                self.mark(&intent.interface);
+                self.interfaces
+                    .entry(Arc::clone(&intent.interface))
+                    .or_default()
+                    .endpoints
+                    .insert(key.clone());
+                self.intents.insert(key.clone(), intent);
             }
             None => self.set_condition(key, None),
         }
@@ -260,19 +264,19 @@ impl Ends {
 
     /// What failed is tried again.
     pub(crate) fn retry(&mut self) {
-        self.gateway_refused = None;
+        self.gateway_problem = None;
         self.dirty.extend(self.refused.keys().map(Arc::clone));
     }
 
     /// Whether something was refused, so that trying again may help.
-    pub(crate) fn has_refused(&self) -> bool {
-        self.gateway_refused.is_some() || !self.refused.is_empty()
+    pub(crate) fn has_refusals(&self) -> bool {
+        self.gateway_problem.is_some() || !self.refused.is_empty()
     }
 
     /// Everything is looked at again: what is silent may have changed.
-    pub(crate) fn all_dirty(&mut self) {
-        self.dirty.extend(self.places.keys().map(Arc::clone));
-        self.dirty.extend(self.known.links().map(|(_, link)| Arc::clone(&link.name)));
+    pub(crate) fn mark_all_dirty(&mut self) {
+        self.dirty.extend(self.interfaces.keys().map(Arc::clone));
+        self.dirty.extend(self.actual.links().map(|(_, link)| Arc::clone(&link.name)));
     }
 
     /// The endpoints that are not right, with the reason. One without interface is not among them: the kernel has all
@@ -302,13 +306,16 @@ impl Ends {
         &self,
         keys: impl IntoIterator<Item = &'a EndpointKey>,
     ) -> BTreeSet<Name> {
-        let wishes = keys.into_iter().filter_map(|key| self.wishes.get(key)).filter(|wish| wish.active);
-        wishes.filter(|wish| !self.is_up(&wish.interface)).map(|wish| Arc::clone(&wish.interface)).collect()
+        let intents = keys.into_iter().filter_map(|key| self.intents.get(key)).filter(|intent| intent.active);
+        intents
+            .filter(|intent| !self.is_up(&intent.interface))
+            .map(|intent| Arc::clone(&intent.interface))
+            .collect()
     }
 
     /// Whether an interface is known to be up.
     pub(crate) fn is_up(&self, name: &str) -> bool {
-        self.known.link_named(name).is_some_and(|(_, device)| device.up)
+        self.actual.link_named(name).is_some_and(|(_, device)| device.up)
     }
 
     /// The conditions that changed since the last time.
@@ -325,19 +332,19 @@ impl Ends {
         self.prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
     }
 
-    fn claim(&mut self, key: &EndpointKey, wish: &Wish) {
-        if !wish.active || !self.is_workload(&wish.interface) {
+    fn claim(&mut self, key: &EndpointKey, intent: &EndpointIntent) {
+        if !intent.active || !self.is_workload(&intent.interface) {
             return;
         }
         let ipv6 = self.ipv6;
-        for prefix in wish.prefixes().filter(|p| p.is_v4() || ipv6) {
+        for prefix in intent.prefixes().filter(|p| p.is_v4() || ipv6) {
             self.mark_claimants(&prefix);
             self.claims.add(prefix, key);
         }
     }
 
-    fn unclaim(&mut self, key: &EndpointKey, wish: &Wish) {
-        for prefix in wish.prefixes() {
+    fn unclaim(&mut self, key: &EndpointKey, intent: &EndpointIntent) {
+        for prefix in intent.prefixes() {
             self.claims.remove(&prefix, key);
             self.mark_claimants(&prefix);
         }
@@ -346,8 +353,8 @@ impl Ends {
     /// The interfaces of all who ask for a prefix are looked at again.
     fn mark_claimants(&mut self, prefix: &Cidr) {
         for key in self.claims.of(prefix) {
-            if let Some(wish) = self.wishes.get(key) {
-                self.dirty.insert(Arc::clone(&wish.interface));
+            if let Some(intent) = self.intents.get(key) {
+                self.dirty.insert(Arc::clone(&intent.interface));
             }
         }
     }
@@ -355,12 +362,12 @@ impl Ends {
     /// Who holds a prefix: see the head of this file.
     fn holder(&self, prefix: &Cidr) -> Option<&EndpointKey> {
         let rank = |key: &&EndpointKey| {
-            let wish = self.wishes.get(*key);
-            let up = wish.is_some_and(|w| self.is_up(&w.interface));
-            let own = wish.is_some_and(|w| w.nets.contains(prefix));
-            let inside = wish
+            let intent = self.intents.get(*key);
+            let up = intent.is_some_and(|w| self.is_up(&w.interface));
+            let own = intent.is_some_and(|w| w.nets.contains(prefix));
+            let inside = intent
                 .filter(|_| !own)
-                .and_then(|w| w.floating.iter().filter(|(ext, _)| Cidr::host(*ext) == *prefix).min())
+                .and_then(|w| w.floating_ips.iter().filter(|(ext, _)| Cidr::host(*ext) == *prefix).min())
                 .map(|(_, int)| int.to_string());
             (!up, !own, inside, (*key).clone())
         };

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::sysctl::{NET, read, set};
 
-fn wanted(name: &str, ipv6: bool) -> Vec<(PathBuf, &'static str)> {
+fn desired_sysctls(name: &str, ipv6: bool) -> Vec<(PathBuf, &'static str)> {
     let net = Path::new(NET);
     let v4 = net.join("ipv4/conf").join(name);
     let mut all: Vec<(PathBuf, &'static str)> = ["rp_filter", "route_localnet", "proxy_arp", "forwarding"]
@@ -33,15 +33,15 @@ fn wanted(name: &str, ipv6: bool) -> Vec<(PathBuf, &'static str)> {
 }
 
 /// How many are not as wanted.
-pub(super) fn wrong(name: &str, ipv6: bool) -> usize {
-    wanted(name, ipv6).iter().filter(|(path, value)| read(path).as_deref() != Some(value)).count()
+pub(super) fn wrong_sysctls(name: &str, ipv6: bool) -> usize {
+    desired_sysctls(name, ipv6).iter().filter(|(path, value)| read(path).as_deref() != Some(value)).count()
 }
 
 /// Sets all of them: most interfaces are new, and there reading first is half of the work. Gives the first refusal in
 /// words; what cannot be written but is right is none.
 pub(super) fn apply(name: &str, ipv6: bool) -> Result<(), String> {
     let put = |(path, value): &(PathBuf, &str)| std::fs::write(path, value).or_else(|_| set(path, value));
-    wanted(name, ipv6).iter().try_for_each(put)
+    desired_sysctls(name, ipv6).iter().try_for_each(put)
 }
 
 /// Interfaces to come filter by reverse path.

@@ -13,10 +13,10 @@ use tortie_config::resource::{HostAction, MacAddr};
 use tortie_net::Cidr;
 
 use super::plan::metric_of;
-use super::{Ends, Neighbour, Work};
-use crate::endpoints::events::Reading;
+use super::{EndpointRequest, Endpoints, Neighbour};
+use crate::endpoints::events::DumpData;
 use crate::facts::EndpointCondition;
-use crate::fib::foreign_changes::External;
+use crate::fib::foreign_changes::ForeignChanges;
 use crate::netlink::event::Event;
 use crate::netlink::link::Link;
 use crate::netlink::route::{Leg, RTN_UNICAST, Route};
@@ -69,7 +69,7 @@ struct Asks {
     interface: usize,
     active: bool,
     nets: BTreeSet<usize>,
-    floating: bool,
+    floating_ips: bool,
     mac: Option<u8>,
 }
 
@@ -82,7 +82,7 @@ impl Asks {
             active: self.active,
             nets: self.nets.iter().map(|n| prefix(*n)).collect(),
             mac: self.mac.map(|m| MacAddr([2, 0, 0, 0, 0, m])),
-            nats: inside.filter(|_| self.floating).map(|int| (int.addr(), outside)).into_iter().collect(),
+            nats: inside.filter(|_| self.floating_ips).map(|int| (int.addr(), outside)).into_iter().collect(),
             inbound: Stages::default(),
             outbound: Stages::default(),
         })
@@ -91,7 +91,7 @@ impl Asks {
 
 /// Something that happens.
 #[derive(Debug, Clone)]
-enum Step {
+enum TestStep {
     Endpoint(usize, Option<Asks>),
     /// The interface is there and up, there and down, or gone; made anew after it was gone.
     Interface(usize, Option<bool>),
@@ -102,7 +102,7 @@ enum Step {
     Compare,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<TestStep>> {
     let asks = (
         0..NAMES.len(),
         prop::bool::weighted(0.8),
@@ -110,22 +110,22 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         any::<bool>(),
         prop::option::of(1..4u8),
     )
-        .prop_map(|(interface, active, nets, floating, mac)| Asks {
+        .prop_map(|(interface, active, nets, floating_ips, mac)| Asks {
             interface,
             active,
             nets,
-            floating,
+            floating_ips,
             mac,
         });
     let step = prop_oneof![
-        4 => (0..4usize, prop::option::weighted(0.8, asks)).prop_map(|(k, asks)| Step::Endpoint(k, asks)),
+        4 => (0..4usize, prop::option::weighted(0.8, asks)).prop_map(|(k, asks)| TestStep::Endpoint(k, asks)),
         3 => (0..NAMES.len(), prop::option::weighted(0.7, prop::bool::weighted(0.8)))
-            .prop_map(|(name, up)| Step::Interface(name, up)),
+            .prop_map(|(name, up)| TestStep::Interface(name, up)),
         3 => (0..NAMES.len(), 0..PREFIXES.len(), any::<bool>())
-            .prop_map(|(name, prefix, add)| Step::Route(name, prefix, add)),
-        1 => (0..NAMES.len()).prop_map(Step::Neighbours),
-        1 => (0..15u64).prop_map(Step::Time),
-        1 => Just(Step::Compare),
+            .prop_map(|(name, prefix, add)| TestStep::Route(name, prefix, add)),
+        1 => (0..NAMES.len()).prop_map(TestStep::Neighbours),
+        1 => (0..15u64).prop_map(TestStep::Time),
+        1 => Just(TestStep::Compare),
     ];
     prop::collection::vec(step, 1..40)
 }
@@ -166,61 +166,69 @@ impl Fake {
         }
     }
 
-    fn carry_out(&mut self, work: &Work) -> Result<(), Refusal> {
+    fn carry_out(&mut self, work: &EndpointRequest) -> Result<(), Refusal> {
         let no = |code| Err(Refusal { code, text: format!("errno {code}") });
         match work {
-            Work::PutRoute { ifindex, .. } | Work::PutNeighbour { ifindex, .. } if !self.is_up(*ifindex) => {
+            EndpointRequest::PutRoute { ifindex, .. } | EndpointRequest::PutNeighbour { ifindex, .. }
+                if !self.is_up(*ifindex) =>
+            {
                 no(libc::ENETDOWN)
             }
-            Work::PutRoute { prefix, .. } if self.routes.contains_key(prefix) => no(libc::EEXIST),
-            Work::PutRoute { ifindex, prefix, .. } => {
+            EndpointRequest::PutRoute { prefix, .. } if self.routes.contains_key(prefix) => no(libc::EEXIST),
+            EndpointRequest::PutRoute { ifindex, prefix, .. } => {
                 self.routes.insert(*prefix, (*ifindex, OURS));
                 Ok(())
             }
-            Work::DeleteRoute { ifindex, prefix, protocol, .. } => match self.routes.get(prefix) {
+            EndpointRequest::DeleteRoute { ifindex, prefix, protocol, .. } => match self.routes.get(prefix) {
                 Some(there) if there == &(*ifindex, *protocol) => {
                     self.routes.remove(prefix);
                     Ok(())
                 }
                 _ => no(libc::ESRCH),
             },
-            Work::PutNeighbour { ifindex, addr, mac } => {
+            EndpointRequest::PutNeighbour { ifindex, addr, mac } => {
                 self.neighbours.insert((*ifindex, *addr), (*mac, OURS));
                 Ok(())
             }
-            Work::DeleteNeighbour { ifindex, addr } => {
+            EndpointRequest::DeleteNeighbour { ifindex, addr } => {
                 self.neighbours.remove(&(*ifindex, *addr)).map_or_else(|| no(libc::ENOENT), |_| Ok(()))
             }
-            Work::Sysctls { .. } => Ok(()),
+            EndpointRequest::Sysctls { .. } => Ok(()),
         }
     }
 
     /// What counts: which prefix leads to which interface, and which neighbours there are.
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> TestOutcome {
         let routes = self.routes.iter().map(|(p, (i, _))| (*p, *i)).collect();
         (routes, self.neighbours.iter().map(|(place, (mac, _))| (*place, *mac)).collect())
     }
 }
 
-/// Routes and neighbours, whoever wrote them.
-type Outcome = (BTreeMap<Cidr, u32>, BTreeMap<(u32, IpAddr), [u8; 6]>);
+/// Routes and neighbours, whatever wrote them.
+type TestOutcome = (BTreeMap<Cidr, u32>, BTreeMap<(u32, IpAddr), [u8; 6]>);
 
-struct World {
-    ends: Ends,
+struct Fixture {
+    endpoints: Endpoints,
     fake: Fake,
     now: Instant,
-    external: External,
+    foreign_changes: ForeignChanges,
     /// The devices whose connections live, by prefix.
     connections: BTreeMap<Cidr, u32>,
 }
 
-impl World {
+impl Fixture {
     fn new(fake: Fake, now: Instant) -> Self {
-        let mut ends = Ends::new(OURS, 1790, GRACE);
-        ends.set_links(fake.links.values(), now);
-        let mut world = Self { ends, fake, now, external: External::default(), connections: BTreeMap::new() };
+        let mut endpoints = Endpoints::new(OURS, 1790, GRACE);
+        endpoints.set_links(fake.links.values(), now);
+        let mut world = Self {
+            endpoints,
+            fake,
+            now,
+            foreign_changes: ForeignChanges::default(),
+            connections: BTreeMap::new(),
+        };
         world.compare(true);
-        world.ends.set_globals(&globals());
+        world.endpoints.set_globals(&globals());
         world
     }
 
@@ -239,26 +247,26 @@ impl World {
                 protocol: *protocol,
             })
             .collect();
-        let reading = Reading { routes: &routes, neighbours: &neighbours, complete: true, moved };
-        self.ends.compare(&reading, &mut self.external);
+        let reading = DumpData { routes: &routes, neighbours: &neighbours, complete: true, moved };
+        self.endpoints.compare(&reading, &mut self.foreign_changes);
     }
 
-    fn hear(&mut self, event: &Event) {
-        self.ends.event(event, self.now, &mut self.external);
+    fn receive(&mut self, event: &Event) {
+        self.endpoints.event(event, self.now, &mut self.foreign_changes);
     }
 
-    fn happen(&mut self, step: &Step) {
+    fn happen(&mut self, step: &TestStep) {
         match step {
-            Step::Endpoint(k, asks) => {
-                self.ends.set_endpoint(&key(*k), asks.as_ref().map(Asks::policy).as_ref());
+            TestStep::Endpoint(k, asks) => {
+                self.endpoints.set_endpoint(&key(*k), asks.as_ref().map(Asks::policy).as_ref());
             }
-            Step::Interface(name, None) => {
+            TestStep::Interface(name, None) => {
                 if let Some(link) = self.fake.index(NAMES[*name]).and_then(|i| self.fake.links.remove(&i)) {
                     self.fake.clear(link.index);
-                    self.hear(&Event::LinkGone(link));
+                    self.receive(&Event::LinkGone(link));
                 }
             }
-            Step::Interface(name, Some(up)) => {
+            TestStep::Interface(name, Some(up)) => {
                 let index = self.fake.index(NAMES[*name]).unwrap_or_else(|| {
                     self.fake.made += 1;
                     self.fake.made
@@ -268,9 +276,9 @@ impl World {
                 if !up {
                     self.fake.clear(index);
                 }
-                self.hear(&Event::Link(link));
+                self.receive(&Event::Link(link));
             }
-            Step::Route(name, p, true) => {
+            TestStep::Route(name, p, true) => {
                 let prefix = prefix(*p);
                 let Some(index) = self.fake.index(NAMES[*name]).filter(|i| self.fake.is_up(*i)) else {
                     return;
@@ -278,47 +286,47 @@ impl World {
                 if let Entry::Vacant(place) = self.fake.routes.entry(prefix) {
                     place.insert((index, BOOT));
                     let route = self.fake.route(prefix, index, BOOT);
-                    self.hear(&Event::Route { route, replaces: false, by: 7 });
+                    self.receive(&Event::Route { route, replaces: false, by: 7 });
                 }
             }
-            Step::Route(_, p, false) => {
+            TestStep::Route(_, p, false) => {
                 let prefix = prefix(*p);
                 if let Some((index, protocol)) = self.fake.routes.remove(&prefix) {
                     let route = self.fake.route(prefix, index, protocol);
-                    self.hear(&Event::RouteGone { route, by: 7 });
+                    self.receive(&Event::RouteGone { route, by: 7 });
                 }
             }
-            Step::Neighbours(name) => {
+            TestStep::Neighbours(name) => {
                 if let Some(index) = self.fake.index(NAMES[*name]) {
                     self.fake.neighbours.retain(|(i, _), _| *i != index);
                     self.compare(false);
                 }
             }
-            Step::Time(seconds) => self.now += Duration::from_secs(*seconds),
-            Step::Compare => self.compare(false),
+            TestStep::Time(seconds) => self.now += Duration::from_secs(*seconds),
+            TestStep::Compare => self.compare(false),
         }
     }
 
     fn forget_connections(&mut self) {
-        let left = std::mem::take(&mut self.ends.left);
+        let left = std::mem::take(&mut self.endpoints.vacated);
         self.connections.retain(|prefix, _| !left.iter().any(|l| l.overlaps(prefix)));
     }
 
     /// What the driver does.
     fn write(&mut self) {
         let mut names = Vec::new();
-        if self.ends.first_wait.is_some_and(|at| at <= self.now) {
-            self.ends.all_dirty();
-            self.ends.first_wait = None;
+        if self.endpoints.next_wait.is_some_and(|at| at <= self.now) {
+            self.endpoints.mark_all_dirty();
+            self.endpoints.next_wait = None;
         }
         for _ in 0..4 {
-            let batch = self.ends.take_work(self.now, false);
-            let taken_again = self.ends.is_taken_again(&batch.names);
+            let batch = self.endpoints.take_requests(self.now, false);
+            let taken_again = self.endpoints.is_reused(&batch.names);
             names.extend(batch.names);
-            let carry_out = |world: &mut Self, works: &[Work]| {
+            let carry_out = |world: &mut Self, works: &[EndpointRequest]| {
                 for work in works {
                     let result = world.fake.carry_out(work);
-                    world.ends.settle(work, &result);
+                    world.endpoints.settle(work, &result);
                 }
             };
             carry_out(self, &batch.removals);
@@ -327,20 +335,20 @@ impl World {
             }
             carry_out(self, &batch.sysctls);
             carry_out(self, &batch.additions);
-            if self.ends.dirty.is_empty() {
+            if self.endpoints.dirty.is_empty() {
                 break;
             }
         }
-        self.ends.conclude(&names);
+        self.endpoints.update_conditions(&names);
         self.check_connections();
     }
 
     /// Nobody sends on the connections of another.
     fn check_connections(&mut self) {
         for (prefix, (ifindex, _)) in &self.fake.routes {
-            let Some(holder) = self.ends.holder(prefix).cloned() else { continue };
-            let wish = &self.ends.wishes[&holder];
-            if self.fake.index(&wish.interface) != Some(*ifindex) {
+            let Some(holder) = self.endpoints.holder(prefix).cloned() else { continue };
+            let intent = &self.endpoints.intents[&holder];
+            if self.fake.index(&intent.interface) != Some(*ifindex) {
                 continue;
             }
             let before = *self.connections.entry(*prefix).or_insert(*ifindex);
@@ -352,12 +360,12 @@ impl World {
     fn settle_down(&mut self) {
         self.now += GRACE;
         for _ in 0..3 {
-            self.ends.retry();
-            self.ends.all_dirty();
+            self.endpoints.retry();
+            self.endpoints.mark_all_dirty();
             self.write();
         }
         self.forget_connections();
-        let held = |prefix: &Cidr| self.ends.holder(prefix).is_some();
+        let held = |prefix: &Cidr| self.endpoints.holder(prefix).is_some();
         assert!(self.connections.keys().all(held), "connections of addresses that nobody has");
     }
 }
@@ -366,10 +374,10 @@ proptest! {
     #[test]
     fn the_kernel_ends_up_with_what_a_fresh_start_gives(steps in steps()) {
         let start = Instant::now();
-        let mut world = World::new(Fake::default(), start);
+        let mut world = Fixture::new(Fake::default(), start);
         let mut asked: BTreeMap<usize, Asks> = BTreeMap::new();
         for step in &steps {
-            if let Step::Endpoint(k, asks) = step {
+            if let TestStep::Endpoint(k, asks) = step {
                 match asks {
                     Some(asks) => asked.insert(*k, asks.clone()),
                     None => asked.remove(k),
@@ -380,34 +388,34 @@ proptest! {
         }
         world.settle_down();
         // A fresh start on the same kernel finds nothing to do.
-        let mut fresh = World::new(world.fake.clone(), start);
+        let mut fresh = Fixture::new(world.fake.clone(), start);
         for (k, asks) in &asked {
-            fresh.ends.set_endpoint(&key(*k), Some(&asks.policy()));
+            fresh.endpoints.set_endpoint(&key(*k), Some(&asks.policy()));
         }
         fresh.now = world.now;
         fresh.write();
         fresh.settle_down();
         prop_assert_eq!(fresh.fake.outcome(), world.fake.outcome());
-        prop_assert_eq!(&fresh.ends.conditions, &world.ends.conditions);
+        prop_assert_eq!(&fresh.endpoints.conditions, &world.endpoints.conditions);
         // One on a kernel without any of this gives the same but for foreign routes elsewhere.
         let eth0 = world.fake.index("eth0");
         let mut bare = world.fake.clone();
         bare.routes.retain(|_, (i, _)| Some(*i) == eth0);
         bare.neighbours.clear();
-        let mut bare = World::new(bare, start);
+        let mut bare = Fixture::new(bare, start);
         for (k, asks) in asked.iter().rev() {
-            bare.ends.set_endpoint(&key(*k), Some(&asks.policy()));
+            bare.endpoints.set_endpoint(&key(*k), Some(&asks.policy()));
         }
         bare.write();
         bare.settle_down();
         prop_assert_eq!(bare.fake.outcome(), world.fake.outcome());
-        prop_assert_eq!(&bare.ends.conditions, &world.ends.conditions);
+        prop_assert_eq!(&bare.endpoints.conditions, &world.endpoints.conditions);
         // And it is what was asked for.
-        for (key, condition) in &world.ends.conditions {
-            let wish = &world.ends.wishes[key];
+        for (key, condition) in &world.endpoints.conditions {
+            let intent = &world.endpoints.intents[key];
             if *condition == EndpointCondition::Up {
-                let index = world.fake.index(&wish.interface);
-                for prefix in wish.prefixes() {
+                let index = world.fake.index(&intent.interface);
+                for prefix in intent.prefixes() {
                     prop_assert_eq!(world.fake.routes.get(&prefix).map(|(i, _)| *i), index);
                 }
             }
@@ -415,7 +423,7 @@ proptest! {
         for (prefix, (index, _)) in &world.fake.routes {
             let name = &world.fake.links[index].name;
             prop_assert!(
-                name == "eth0" || world.ends.is_held_by(prefix, name),
+                name == "eth0" || world.endpoints.is_held_by(prefix, name),
                 "{} leads to {} and nobody there has it", prefix, name
             );
         }
@@ -425,29 +433,29 @@ proptest! {
 #[test]
 fn nothing_is_touched_before_policy_has_spoken_and_routes_of_plugins_wait_for_the_grace() {
     let now = Instant::now();
-    let mut ends = Ends::new(OURS, 1790, GRACE);
+    let mut endpoints = Endpoints::new(OURS, 1790, GRACE);
     let link = Link { index: 5, name: "cali1".to_owned(), flags: 1, mtu: 1500 };
-    ends.set_links(std::iter::once(&link), now);
-    let mut external = External::default();
+    endpoints.set_links(std::iter::once(&link), now);
+    let mut foreign_changes = ForeignChanges::default();
     let fake = Fake::default();
     for (prefix, protocol) in [("10.65.0.1/32", BOOT), ("10.65.0.2/32", OURS)] {
         let route = fake.route(prefix.parse().unwrap(), 5, protocol);
-        ends.event(&Event::Route { route, replaces: false, by: 7 }, now, &mut external);
+        endpoints.event(&Event::Route { route, replaces: false, by: 7 }, now, &mut foreign_changes);
     }
-    assert_eq!(ends.take_work(now, true), super::plan::Batch::default());
-    ends.set_globals(&globals());
-    let gone = |prefix: &str, protocol| Work::DeleteRoute {
+    assert_eq!(endpoints.take_requests(now, true), super::plan::Batch::default());
+    endpoints.set_globals(&globals());
+    let gone = |prefix: &str, protocol| EndpointRequest::DeleteRoute {
         ifindex: 5,
         prefix: prefix.parse().unwrap(),
         metric: 0,
         protocol,
     };
-    assert_eq!(ends.take_work(now, false).removals, [gone("10.65.0.2/32", OURS)]);
-    ends.settle(&gone("10.65.0.2/32", OURS), &Ok(()));
-    assert_eq!(ends.first_wait, Some(now + GRACE));
-    ends.all_dirty();
-    assert_eq!(ends.take_work(now + GRACE / 2, false).removals, []);
-    ends.all_dirty();
-    assert_eq!(ends.take_work(now + GRACE, false).removals, [gone("10.65.0.1/32", BOOT)]);
-    assert_eq!(external.objects, 0);
+    assert_eq!(endpoints.take_requests(now, false).removals, [gone("10.65.0.2/32", OURS)]);
+    endpoints.settle(&gone("10.65.0.2/32", OURS), &Ok(()));
+    assert_eq!(endpoints.next_wait, Some(now + GRACE));
+    endpoints.mark_all_dirty();
+    assert_eq!(endpoints.take_requests(now + GRACE / 2, false).removals, []);
+    endpoints.mark_all_dirty();
+    assert_eq!(endpoints.take_requests(now + GRACE, false).removals, [gone("10.65.0.1/32", BOOT)]);
+    assert_eq!(foreign_changes.objects, 0);
 }

@@ -7,7 +7,7 @@ use tortie_config::key::EndpointKey;
 use tortie_config::resource::MacAddr;
 use tortie_net::Cidr;
 
-use super::{Ends, Work};
+use super::{EndpointRequest, Endpoints};
 use crate::facts::EndpointCondition;
 
 /// One workload endpoint of this host in the kernel.
@@ -33,13 +33,13 @@ pub struct EndpointView {
     pub condition: EndpointCondition,
 }
 
-impl Ends {
+impl Endpoints {
     /// One endpoint.
     pub(crate) fn view(&self, key: &EndpointKey) -> Option<EndpointView> {
-        let wish = self.wishes.get(key)?;
-        let link = self.known.link_named(&wish.interface);
-        let held = self.held_by(&wish.interface);
-        let routes = wish
+        let intent = self.intents.get(key)?;
+        let link = self.actual.link_named(&intent.interface);
+        let held = self.held_by(&intent.interface);
+        let routes = intent
             .prefixes()
             .filter(|prefix| self.holder(prefix) == Some(key))
             .map(|prefix| (prefix, link.is_some_and(|(_, device)| self.leads_to(device, &prefix))))
@@ -48,20 +48,20 @@ impl Ends {
             link.is_some_and(|(_, device)| device.neighbours.get(addr).is_some_and(|(m, _)| m == mac))
         };
         let neighbours = self
-            .neighbours_of(&wish.interface, &held)
+            .neighbours_of(&intent.interface, &held)
             .into_iter()
-            .filter(|(addr, _)| wish.nets.contains(&Cidr::host(*addr)))
+            .filter(|(addr, _)| intent.nets.contains(&Cidr::host(*addr)))
             .map(|(addr, mac)| (addr, MacAddr(mac), there(&addr, &mac)))
             .collect();
         Some(EndpointView {
             key: key.clone(),
-            interface: wish.interface.to_string(),
-            active: wish.active,
+            interface: intent.interface.to_string(),
+            active: intent.active,
             ifindex: link.map(|(ifindex, _)| ifindex),
             up: link.is_some_and(|(_, device)| device.up),
             routes,
             neighbours,
-            missing: self.differences_of(&wish.interface),
+            missing: self.differences_of(&intent.interface),
             condition: self
                 .conditions
                 .get(key)
@@ -72,13 +72,13 @@ impl Ends {
 
     /// All endpoints.
     pub(crate) fn views(&self) -> impl Iterator<Item = EndpointView> + '_ {
-        self.wishes.keys().filter_map(|key| self.view(key))
+        self.intents.keys().filter_map(|key| self.view(key))
     }
 
     /// What is not as wanted on any interface, in words.
     pub(crate) fn differences(&self) -> Vec<String> {
         let mut all: Vec<String> =
-            self.known.links().flat_map(|(_, device)| self.differences_of(&device.name)).collect();
+            self.actual.links().flat_map(|(_, device)| self.differences_of(&device.name)).collect();
         all.sort_unstable();
         all
     }
@@ -86,7 +86,7 @@ impl Ends {
     /// How many routes of the main table are this room's own.
     pub(crate) fn own_routes(&self) -> usize {
         let own = |protocol: u8| protocol == self.protocol;
-        self.known
+        self.actual
             .links()
             .filter(|(_, device)| &*device.name != "lo")
             .map(|(_, device)| device.routes.values().filter(|route| own(route.protocol)).count())
@@ -94,12 +94,14 @@ impl Ends {
     }
 
     fn differences_of(&self, name: &str) -> Vec<String> {
-        let words = |work: Work| match work {
-            Work::DeleteRoute { prefix, .. } => format!("{prefix}: route to {name}, not wanted"),
-            Work::DeleteNeighbour { addr, .. } => format!("{addr}: neighbour on {name}, not wanted"),
-            Work::Sysctls { .. } => format!("{name}: sysctls are not as wanted, or not read yet"),
-            Work::PutNeighbour { addr, .. } => format!("{addr}: neighbour on {name} missing"),
-            Work::PutRoute { prefix, .. } => format!("{prefix}: route to {name} missing"),
+        let words = |work: EndpointRequest| match work {
+            EndpointRequest::DeleteRoute { prefix, .. } => format!("{prefix}: route to {name}, not wanted"),
+            EndpointRequest::DeleteNeighbour { addr, .. } => {
+                format!("{addr}: neighbour on {name}, not wanted")
+            }
+            EndpointRequest::Sysctls { .. } => format!("{name}: sysctls are not as wanted, or not read yet"),
+            EndpointRequest::PutNeighbour { addr, .. } => format!("{addr}: neighbour on {name} missing"),
+            EndpointRequest::PutRoute { prefix, .. } => format!("{prefix}: route to {name} missing"),
         };
         self.difference(name, Instant::now()).work.into_iter().map(words).collect()
     }

@@ -40,7 +40,7 @@ impl Acks {
     }
 
     /// What the kernel has carried out by now, each once.
-    pub(crate) fn take(&mut self, table: &Table) -> Vec<BlackholeAck> {
+    pub(crate) fn acknowledge(&mut self, table: &Table) -> Vec<BlackholeAck> {
         let mut done = Vec::new();
         self.0.retain(|prefix, expected| {
             let Expected { change, outcome } = *expected;

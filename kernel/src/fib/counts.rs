@@ -1,17 +1,17 @@
 //! How many entries of the table are in which state, counted as they change: a scrape of metrics walks no routes.
 //!
 //! Whether a route over a nexthop object is right depends on the object, too, which may change under a hundred thousand
-//! routes at once. Those are counted by object and target, and judged when somebody asks: there are few of them.
+//! routes at once. Those are counted by object and target, and judged when a query asks: there are few of them.
 
 use rustc_hash::FxHashMap;
 
-use super::nexthop_objects::Objects;
+use super::nexthop_objects::NexthopObjects;
 use super::request::TargetId;
-use super::route_state::{Known, Want};
+use super::route_state::{Actual, Desired};
 
 /// What an entry counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum RouteClass {
     /// Nothing is wanted and nothing is there.
     Nothing,
     /// Learned, with a reason for no route.
@@ -23,31 +23,31 @@ pub(crate) enum Class {
     /// Wanted and not in the kernel.
     Missing,
     /// As wanted, whatever becomes of nexthop objects.
-    Right,
+    InSync,
     /// Something else is there.
     Different,
     /// Over this object where this target is wanted.
-    Over(u32, TargetId),
+    ViaTarget(u32, TargetId),
 }
 
-impl Class {
+impl RouteClass {
     /// `objects`: routes use nexthop objects.
-    pub(crate) fn of(want: Want, known: Known, stale: bool, objects: bool) -> Self {
+    pub(crate) fn of(want: Desired, known: Actual, stale: bool, objects: bool) -> Self {
         let there = known.is_there();
         match (want, known) {
-            (Want::Nothing(reason), _) if !there => {
+            (Desired::Nothing(reason), _) if !there => {
                 if reason.is_some() {
                     Self::Withheld
                 } else {
                     Self::Nothing
                 }
             }
-            (Want::Nothing(_), _) if stale => Self::Stale,
-            (Want::Nothing(_), _) => Self::Extra,
+            (Desired::Nothing(_), _) if stale => Self::Stale,
+            (Desired::Nothing(_), _) => Self::Extra,
             _ if !there => Self::Missing,
-            (Want::Blackhole, Known::Blackhole) => Self::Right,
-            (Want::Via(target, _), Known::Nexthop(id)) if objects => Self::Over(id, target),
-            (Want::Via(target, _), Known::Plain(known)) if !objects && target == known => Self::Right,
+            (Desired::Blackhole, Actual::Blackhole) => Self::InSync,
+            (Desired::Via(target, _), Actual::Nexthop(id)) if objects => Self::ViaTarget(id, target),
+            (Desired::Via(target, _), Actual::Plain(known)) if !objects && target == known => Self::InSync,
             _ => Self::Different,
         }
     }
@@ -55,14 +55,14 @@ impl Class {
 
 /// Entries by what they count as.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct RouteCounts {
     withheld: usize,
     stale: usize,
     extra: usize,
     missing: usize,
-    right: usize,
+    in_sync: usize,
     different: usize,
-    over: FxHashMap<(u32, TargetId), usize>,
+    via_target: FxHashMap<(u32, TargetId), usize>,
 }
 
 /// A tally as it is now.
@@ -77,20 +77,20 @@ pub(crate) struct Sums {
     /// Something else is there.
     pub(crate) different: usize,
     /// As wanted.
-    pub(crate) right: usize,
+    pub(crate) in_sync: usize,
 }
 
 impl Sums {
     /// All that are not as wanted.
-    pub(crate) fn wrong(&self) -> usize {
+    pub(crate) fn out_of_sync(&self) -> usize {
         self.extra + self.missing + self.different
     }
 }
 
-impl Tally {
+impl RouteCounts {
     /// An entry counts as something else.
     #[inline]
-    pub(crate) fn moved(&mut self, from: Class, to: Class) {
+    pub(crate) fn moved(&mut self, from: RouteClass, to: RouteClass) {
         if from != to {
             self.count(from, false);
             self.count(to, true);
@@ -98,24 +98,24 @@ impl Tally {
     }
 
     /// An entry goes.
-    pub(crate) fn gone(&mut self, class: Class) {
+    pub(crate) fn gone(&mut self, class: RouteClass) {
         self.count(class, false);
     }
 
-    fn count(&mut self, class: Class, more: bool) {
+    fn count(&mut self, class: RouteClass, more: bool) {
         let place = match class {
-            Class::Nothing => return,
-            Class::Withheld => &mut self.withheld,
-            Class::Stale => &mut self.stale,
-            Class::Extra => &mut self.extra,
-            Class::Missing => &mut self.missing,
-            Class::Right => &mut self.right,
-            Class::Different => &mut self.different,
-            Class::Over(id, target) => {
-                let count = self.over.entry((id, target)).or_insert(0);
+            RouteClass::Nothing => return,
+            RouteClass::Withheld => &mut self.withheld,
+            RouteClass::Stale => &mut self.stale,
+            RouteClass::Extra => &mut self.extra,
+            RouteClass::Missing => &mut self.missing,
+            RouteClass::InSync => &mut self.in_sync,
+            RouteClass::Different => &mut self.different,
+            RouteClass::ViaTarget(id, target) => {
+                let count = self.via_target.entry((id, target)).or_insert(0);
                 *count = if more { *count + 1 } else { count.saturating_sub(1) };
                 if *count == 0 {
-                    self.over.remove(&(id, target));
+                    self.via_target.remove(&(id, target));
                 }
                 return;
             }
@@ -124,17 +124,17 @@ impl Tally {
     }
 
     /// What it comes to with these nexthop objects.
-    pub(crate) fn sums(&self, objects: &Objects) -> Sums {
+    pub(crate) fn sums(&self, objects: &NexthopObjects) -> Sums {
         let mut sums = Sums {
             withheld: self.withheld,
             stale: self.stale,
             extra: self.extra,
             missing: self.missing,
             different: self.different,
-            right: self.right,
+            in_sync: self.in_sync,
         };
-        for ((id, target), count) in &self.over {
-            let place = if objects.expresses(*id, *target) { &mut sums.right } else { &mut sums.different };
+        for ((id, target), count) in &self.via_target {
+            let place = if objects.expresses(*id, *target) { &mut sums.in_sync } else { &mut sums.different };
             *place += count;
         }
         sums

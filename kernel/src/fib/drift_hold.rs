@@ -1,6 +1,6 @@
-//! What others did to own routes, and differences that are left for study for a while.
+//! What others did to own routes, and differences that are held for a while.
 //!
-//! Repair goes on by itself; while a hold lasts, routes that somebody else changed or deleted, and packet rules, are left as
+//! Repair goes on by itself; while a hold lasts, routes that another process changed or deleted, and packet rules, are left as
 //! they were found. What is newly wanted is written all the same, and so is what the kernel itself dropped with a link. A
 //! hold ends by itself.
 
@@ -10,62 +10,63 @@ use rustc_hash::FxHashMap;
 use tortie_net::Cidr;
 
 /// Routes of which is remembered what became of them; more are repaired at once, hold or not.
-const REMEMBERED: usize = 10_000;
+const CHANGES_KEPT: usize = 10_000;
 /// Of so many who did it is looked up.
-const LOOKED_UP: usize = 64;
+const ATTRIBUTED_MAX: usize = 64;
 /// The longest hold.
-pub const LONGEST_HOLD: Duration = Duration::from_secs(3_600);
+pub const HOLD_MAX: Duration = Duration::from_secs(3_600);
 
-/// What somebody else did to an own route.
+/// What another process did to an own route.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Deed {
+pub(crate) struct ForeignChange {
     pub(crate) at: Instant,
     /// `deleted`, `changed`, `replaced`.
-    pub(crate) verb: &'static str,
+    pub(crate) action: &'static str,
     /// The netlink port that did it.
     pub(crate) port: u32,
     /// The process of that number when it was looked for; `None`: not looked for yet.
-    pub(crate) who: Option<String>,
+    pub(crate) process: Option<String>,
     /// Left as it is.
     held: bool,
 }
 
 /// Deeds of others, and the hold.
 #[derive(Debug, Default)]
-pub(crate) struct Study {
-    deeds: FxHashMap<Cidr, Deed>,
+pub(crate) struct DriftHold {
+    changes: FxHashMap<Cidr, ForeignChange>,
     until: Option<Instant>,
     /// Deeds whose process is still to be looked up.
-    new: Vec<Cidr>,
+    unattributed: Vec<Cidr>,
 }
 
-impl Study {
-    /// Somebody else touched a route.
-    pub(crate) fn note(&mut self, prefix: Cidr, verb: &'static str, port: u32) {
-        if self.deeds.len() < REMEMBERED || self.deeds.contains_key(&prefix) {
+impl DriftHold {
+    /// Another process touched a route.
+    pub(crate) fn record(&mut self, prefix: Cidr, action: &'static str, port: u32) {
+        if self.changes.len() < CHANGES_KEPT || self.changes.contains_key(&prefix) {
             let held = self.until.is_some();
-            self.deeds.insert(prefix, Deed { at: Instant::now(), verb, port, who: None, held });
-            if self.new.len() < LOOKED_UP {
-                self.new.push(prefix);
+            self.changes
+                .insert(prefix, ForeignChange { at: Instant::now(), action, port, process: None, held });
+            if self.unattributed.len() < ATTRIBUTED_MAX {
+                self.unattributed.push(prefix);
             }
         }
     }
 
-    /// Whether a route is left as somebody else made it.
+    /// Whether a route is left as another process made it.
     pub(crate) fn holds(&self, prefix: &Cidr) -> bool {
-        self.until.is_some() && self.deeds.get(prefix).is_some_and(|deed| deed.held)
+        self.until.is_some() && self.changes.get(prefix).is_some_and(|change| change.held)
     }
 
     /// Something else is wanted, or it is as it should be.
     pub(crate) fn forget(&mut self, prefix: &Cidr) {
-        if !self.deeds.is_empty() {
-            self.deeds.remove(prefix);
+        if !self.changes.is_empty() {
+            self.changes.remove(prefix);
         }
     }
 
     /// What was done to a route.
-    pub(crate) fn deed(&self, prefix: &Cidr) -> Option<&Deed> {
-        self.deeds.get(prefix)
+    pub(crate) fn change(&self, prefix: &Cidr) -> Option<&ForeignChange> {
+        self.changes.get(prefix)
     }
 
     /// Leaves differences alone until then.
@@ -82,8 +83,8 @@ impl Study {
     pub(crate) fn release(&mut self) -> Vec<Cidr> {
         self.until = None;
         let mut held = Vec::new();
-        for (prefix, deed) in &mut self.deeds {
-            if std::mem::take(&mut deed.held) {
+        for (prefix, change) in &mut self.changes {
+            if std::mem::take(&mut change.held) {
                 held.push(*prefix);
             }
         }
@@ -91,10 +92,10 @@ impl Study {
     }
 
     /// Looks up who did what is new, by a function from a port to a process.
-    pub(crate) fn look_up(&mut self, process: impl Fn(u32) -> String) {
-        for prefix in std::mem::take(&mut self.new) {
-            if let Some(deed) = self.deeds.get_mut(&prefix) {
-                deed.who = Some(process(deed.port));
+    pub(crate) fn attribute(&mut self, process: impl Fn(u32) -> String) {
+        for prefix in std::mem::take(&mut self.unattributed) {
+            if let Some(change) = self.changes.get_mut(&prefix) {
+                change.process = Some(process(change.port));
             }
         }
     }
@@ -110,24 +111,24 @@ pub(crate) fn process(port: u32) -> String {
 
 /// A difference between what is wanted and what the kernel holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
+pub struct RouteDifference {
     /// `-` missing, `~` different, `+` too much.
     pub mark: char,
     /// In words.
     pub text: String,
-    /// How long ago it came about, as far as that was heard.
+    /// How long ago it came about, as far as that was notified.
     pub since: Option<Duration>,
-    /// Who did it, as far as the kernel tells.
+    /// Who did it, as far as the kernel shows.
     pub hint: Option<String>,
-    /// It is left for study.
+    /// It is held.
     pub held: bool,
 }
 
-impl Deed {
+impl ForeignChange {
     /// Who did it, in words.
     pub(crate) fn hint(&self) -> String {
-        let who = self.who.as_deref().unwrap_or("not looked up");
-        format!("{} via netlink port {}: {who}", self.verb, self.port)
+        let process = self.process.as_deref().unwrap_or("not looked up");
+        format!("{} via netlink port {}: {process}", self.action, self.port)
     }
 }
 
@@ -138,20 +139,20 @@ mod tests {
     #[test]
     fn a_hold_keeps_what_others_did_after_it_began_and_gives_it_back() {
         let prefix = |n: u8| Cidr::v4([10, 0, n, 0].into(), 24);
-        let mut study = Study::default();
-        study.note(prefix(1), "deleted", 7);
-        assert!(!study.holds(&prefix(1)), "without a hold all is repaired");
-        study.hold(Instant::now() + LONGEST_HOLD);
-        assert!(!study.holds(&prefix(1)), "what was before goes its way");
-        study.note(prefix(2), "changed", 8);
-        assert!(study.holds(&prefix(2)));
-        study.look_up(|port| format!("p{port}"));
-        assert_eq!(study.deed(&prefix(2)).unwrap().hint(), "changed via netlink port 8: p8");
+        let mut drift_hold = DriftHold::default();
+        drift_hold.record(prefix(1), "deleted", 7);
+        assert!(!drift_hold.holds(&prefix(1)), "without a hold all is repaired");
+        drift_hold.hold(Instant::now() + HOLD_MAX);
+        assert!(!drift_hold.holds(&prefix(1)), "what was before goes its way");
+        drift_hold.record(prefix(2), "changed", 8);
+        assert!(drift_hold.holds(&prefix(2)));
+        drift_hold.attribute(|port| format!("p{port}"));
+        assert_eq!(drift_hold.change(&prefix(2)).unwrap().hint(), "changed via netlink port 8: p8");
         // Something else is wanted: that is written.
-        study.note(prefix(3), "deleted", 8);
-        study.forget(&prefix(3));
-        assert!(!study.holds(&prefix(3)));
-        assert_eq!(study.release(), [prefix(2)]);
-        assert!(!study.holds(&prefix(2)) && study.release().is_empty());
+        drift_hold.record(prefix(3), "deleted", 8);
+        drift_hold.forget(&prefix(3));
+        assert!(!drift_hold.holds(&prefix(3)));
+        assert_eq!(drift_hold.release(), [prefix(2)]);
+        assert!(!drift_hold.holds(&prefix(2)) && drift_hold.release().is_empty());
     }
 }

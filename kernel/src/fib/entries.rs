@@ -52,7 +52,7 @@ impl<E: Default> Entries<E> {
     }
 
     /// The prefix and the entry in a slot.
-    pub(crate) fn at(&self, slot: Slot) -> Option<&(Cidr, E)> {
+    pub(crate) fn get_slot(&self, slot: Slot) -> Option<&(Cidr, E)> {
         self.slots.get(place(slot))
     }
 
@@ -63,7 +63,7 @@ impl<E: Default> Entries<E> {
 
     /// The entry of a prefix.
     pub(crate) fn get(&self, prefix: &Cidr) -> Option<&E> {
-        self.at(self.find(prefix)?).map(|(_, e)| e)
+        self.get_slot(self.find(prefix)?).map(|(_, e)| e)
     }
 
     /// Forgets what is in a slot; the next new entry may get it.
@@ -92,7 +92,7 @@ impl<E: Default> Entries<E> {
         let end = from.saturating_add(slots).min(limit);
         let (mut found, mut next) = (Vec::new(), from);
         while next < end && found.len() < max {
-            found.extend(self.at(next).and_then(|(prefix, entry)| of(prefix, entry)));
+            found.extend(self.get_slot(next).and_then(|(prefix, entry)| of(prefix, entry)));
             next += 1;
         }
         (found, (next < limit).then_some(next))

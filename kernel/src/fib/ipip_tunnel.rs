@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::resolve::Picture;
-use crate::netlink::link::Change;
+use super::resolve::NetworkState;
+use crate::netlink::link::LinkChange;
 use tortie_engine::routing::TunnelIntent;
 
 /// The fallback device of the kernel's ipip module; the name is used whatever name the pool gives.
@@ -16,75 +16,77 @@ const DEFAULT_MTU: u32 = 1440;
 const MIN_MTU: u32 = 68;
 
 /// What makes the device right, in order; empty: it is right.
-pub(crate) fn plan(intent: &TunnelIntent, picture: &Picture, node: Option<IpAddr>) -> Vec<Change> {
-    let Some(device) = picture.link_named(DEVICE) else {
-        return vec![Change::CreateIpip { name: DEVICE.to_owned() }];
+pub(crate) fn plan(intent: &TunnelIntent, network: &NetworkState, node: Option<IpAddr>) -> Vec<LinkChange> {
+    let Some(device) = network.link_named(DEVICE) else {
+        return vec![LinkChange::CreateIpip { name: DEVICE.to_owned() }];
     };
     let ifindex = device.index;
     let mut changes = Vec::new();
-    let mtu = wanted_mtu(intent, picture, node);
+    let mtu = desired_mtu(intent, network, node);
     if !device.is_up() || device.mtu != mtu {
-        changes.push(Change::Set { ifindex, mtu: (device.mtu != mtu).then_some(mtu) });
+        changes.push(LinkChange::Set { ifindex, mtu: (device.mtu != mtu).then_some(mtu) });
     }
     let held = |a: Ipv4Addr| {
-        picture.addresses.iter().any(|x| x.ifindex == ifindex && x.addr == IpAddr::V4(a) && x.len == 32)
+        network.addresses().any(|x| x.ifindex == ifindex && x.addr == IpAddr::V4(a) && x.len == 32)
     };
     // The wanted address comes first: packets of established flows keep their source.
     if let Some(addr) = intent.addr
         && !held(addr)
     {
-        changes.push(Change::AddAddress { ifindex, addr });
+        changes.push(LinkChange::AddAddress { ifindex, addr });
     }
-    for address in picture.addresses.iter().filter(|a| a.ifindex == ifindex) {
+    for address in network.addresses().filter(|a| a.ifindex == ifindex) {
         if let IpAddr::V4(addr) = address.addr
             && (intent.addr != Some(addr) || address.len != 32)
         {
-            changes.push(Change::DeleteAddress { ifindex, addr, len: address.len });
+            changes.push(LinkChange::DeleteAddress { ifindex, addr, len: address.len });
         }
     }
     changes
 }
 
 /// What takes the address away that the device had from us.
-pub(crate) fn leave(addr: Ipv4Addr, picture: &Picture) -> Option<Change> {
-    let ifindex = picture.link_named(DEVICE)?.index;
+pub(crate) fn removal_plan(addr: Ipv4Addr, network: &NetworkState) -> Option<LinkChange> {
+    let ifindex = network.link_named(DEVICE)?.index;
     let held = crate::netlink::link::Address { ifindex, addr: IpAddr::V4(addr), len: 32 };
-    picture.addresses.contains(&held).then_some(Change::DeleteAddress { ifindex, addr, len: 32 })
+    network.has_address(&held).then_some(LinkChange::DeleteAddress { ifindex, addr, len: 32 })
 }
 
-fn wanted_mtu(intent: &TunnelIntent, picture: &Picture, node: Option<IpAddr>) -> u32 {
+fn desired_mtu(intent: &TunnelIntent, network: &NetworkState, node: Option<IpAddr>) -> u32 {
     intent.mtu.unwrap_or_else(|| {
-        let link = node.and_then(|n| picture.link_with(n)).map_or(u32::MAX, |l| l.mtu);
+        let link = node.and_then(|n| network.link_with(n)).map_or(u32::MAX, |l| l.mtu);
         DEFAULT_MTU.min(link.saturating_sub(OVERHEAD)).max(MIN_MTU)
     })
 }
 
 /// What is not as wanted, in words.
-pub(crate) fn words(change: &Change) -> String {
+pub(crate) fn describe(change: &LinkChange) -> String {
     match change {
-        Change::CreateIpip { name } => format!("{name} is missing"),
-        Change::Set { mtu: Some(mtu), .. } => format!("{DEVICE} is not up with an MTU of {mtu}"),
-        Change::Set { mtu: None, .. } => format!("{DEVICE} is not up"),
-        Change::AddAddress { addr, .. } => format!("{DEVICE} does not have the address {addr}/32"),
-        Change::DeleteAddress { addr, len, .. } => format!("{DEVICE} has the address {addr}/{len}, too"),
+        LinkChange::CreateIpip { name } => format!("{name} is missing"),
+        LinkChange::Set { mtu: Some(mtu), .. } => format!("{DEVICE} is not up with an MTU of {mtu}"),
+        LinkChange::Set { mtu: None, .. } => format!("{DEVICE} is not up"),
+        LinkChange::AddAddress { addr, .. } => format!("{DEVICE} does not have the address {addr}/32"),
+        LinkChange::DeleteAddress { addr, len, .. } => format!("{DEVICE} has the address {addr}/{len}, too"),
     }
 }
 
 /// The reason in words when the device cannot be had.
-pub(crate) fn explain(change: &Change, code: i32, text: &str) -> String {
+pub(crate) fn explain(change: &LinkChange, code: i32, text: &str) -> String {
     match change {
-        Change::CreateIpip { .. } if code == libc::EOPNOTSUPP => {
+        LinkChange::CreateIpip { .. } if code == libc::EOPNOTSUPP => {
             "this kernel has no ipip (CONFIG_NET_IPIP): load the module, or use pools without IPIP".to_owned()
         }
         // The kernel has one such device a namespace, and it is not called so.
-        Change::CreateIpip { name } if code == libc::EEXIST => format!(
+        LinkChange::CreateIpip { name } if code == libc::EEXIST => format!(
             "the kernel's ipip device has another name: find it with `ip -d link show type ipip`, then `ip link set DEVICE \
              name {name}`"
         ),
-        Change::CreateIpip { name } => format!("{name} cannot be created: {text}"),
-        Change::Set { .. } => format!("{DEVICE} cannot be set up: {text}"),
-        Change::AddAddress { addr, .. } => format!("{DEVICE} does not take the address {addr}/32: {text}"),
-        Change::DeleteAddress { addr, len, .. } => {
+        LinkChange::CreateIpip { name } => format!("{name} cannot be created: {text}"),
+        LinkChange::Set { .. } => format!("{DEVICE} cannot be set up: {text}"),
+        LinkChange::AddAddress { addr, .. } => {
+            format!("{DEVICE} does not take the address {addr}/32: {text}")
+        }
+        LinkChange::DeleteAddress { addr, len, .. } => {
             format!("{DEVICE} does not give up the address {addr}/{len}: {text}")
         }
     }
@@ -98,8 +100,8 @@ mod tests {
     const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
     const TUNNEL: Ipv4Addr = Ipv4Addr::new(10, 65, 0, 1);
 
-    fn picture(link_mtu: u32) -> Picture {
-        let mut p = Picture::default();
+    fn network(link_mtu: u32) -> NetworkState {
+        let mut p = NetworkState::default();
         p.set_link(Link { index: 2, name: "eth0".into(), flags: 0x1_0041, mtu: link_mtu });
         p.add_address(Address { ifindex: 2, addr: NODE, len: 24 });
         p.set_link(Link { index: 5, name: DEVICE.into(), flags: 0, mtu: 1480 });
@@ -112,16 +114,16 @@ mod tests {
 
     #[test]
     fn a_fresh_device_is_set_up_with_address_and_mtu() {
-        let set = |mtu| Change::Set { ifindex: 5, mtu: Some(mtu) };
-        let add = Change::AddAddress { ifindex: 5, addr: TUNNEL };
+        let set = |mtu| LinkChange::Set { ifindex: 5, mtu: Some(mtu) };
+        let add = LinkChange::AddAddress { ifindex: 5, addr: TUNNEL };
         for (link, wanted, mtu) in [(1500, None, 1440), (1420, None, 1400), (9000, Some(8980), 8980)] {
-            assert_eq!(plan(&intent(wanted), &picture(link), Some(NODE)), vec![set(mtu), add.clone()]);
+            assert_eq!(plan(&intent(wanted), &network(link), Some(NODE)), vec![set(mtu), add.clone()]);
         }
     }
 
     #[test]
     fn other_addresses_are_removed_and_a_right_device_is_left_alone() {
-        let mut p = picture(1500);
+        let mut p = network(1500);
         p.set_link(Link { index: 5, name: DEVICE.into(), flags: 0x1_0081, mtu: 1440 });
         p.add_address(Address { ifindex: 5, addr: TUNNEL.into(), len: 32 });
         assert_eq!(plan(&intent(None), &p, Some(NODE)), vec![]);
@@ -129,26 +131,29 @@ mod tests {
         p.add_address(Address { ifindex: 5, addr: old.into(), len: 24 });
         assert_eq!(
             plan(&intent(None), &p, Some(NODE)),
-            vec![Change::DeleteAddress { ifindex: 5, addr: old, len: 24 }]
+            vec![LinkChange::DeleteAddress { ifindex: 5, addr: old, len: 24 }]
         );
     }
 
     #[test]
     fn a_missing_device_is_asked_for() {
         assert_eq!(
-            plan(&intent(None), &Picture::default(), None),
-            vec![Change::CreateIpip { name: DEVICE.into() }]
+            plan(&intent(None), &NetworkState::default(), None),
+            vec![LinkChange::CreateIpip { name: DEVICE.into() }]
         );
     }
 
     #[test]
     fn a_tunnel_wanted_no_more_loses_our_address_and_nothing_else() {
-        let mut p = picture(1500);
-        assert_eq!(leave(TUNNEL, &p), None);
+        let mut p = network(1500);
+        assert_eq!(removal_plan(TUNNEL, &p), None);
         p.add_address(Address { ifindex: 5, addr: Ipv4Addr::new(192, 0, 2, 9).into(), len: 32 });
         p.add_address(Address { ifindex: 2, addr: TUNNEL.into(), len: 32 });
-        assert_eq!(leave(TUNNEL, &p), None, "the same address elsewhere is not ours");
+        assert_eq!(removal_plan(TUNNEL, &p), None, "the same address elsewhere is not ours");
         p.add_address(Address { ifindex: 5, addr: TUNNEL.into(), len: 32 });
-        assert_eq!(leave(TUNNEL, &p), Some(Change::DeleteAddress { ifindex: 5, addr: TUNNEL, len: 32 }));
+        assert_eq!(
+            removal_plan(TUNNEL, &p),
+            Some(LinkChange::DeleteAddress { ifindex: 5, addr: TUNNEL, len: 32 })
+        );
     }
 }

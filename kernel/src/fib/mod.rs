@@ -1,4 +1,4 @@
-//! The forwarding table: desired routes and nexthop objects beside the actual ones, and the requests that make them equal.
+//! The forwarding table: desired routes and nexthop objects next to the actual ones, and the requests that make them equal.
 //! Pure: no I/O and no clock. `thread` sends the requests and brings the answers.
 
 pub(super) mod acks;

@@ -9,14 +9,14 @@ use std::net::IpAddr;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::request::{Op, TargetId};
+use super::request::{Request, TargetId};
 use crate::netlink::nexthop::{Content, Nexthop, Put};
 use crate::netlink::route::Leg;
 use crate::netlink::socket::Refusal;
 use tortie_engine::routing::Hop;
 
 #[derive(Debug)]
-struct Target {
+struct NexthopTarget {
     hops: Box<[Hop]>,
     /// Targets of the single hops, for groups.
     members: SmallVec<[TargetId; 4]>,
@@ -28,7 +28,7 @@ struct Target {
 }
 
 #[derive(Debug)]
-struct Object {
+struct NexthopObject {
     /// What the kernel holds; `None`: not there (any more).
     content: Option<Content>,
     target: Option<TargetId>,
@@ -37,7 +37,7 @@ struct Object {
     /// Groups in the kernel that hold it.
     groups: u32,
     /// Has been in the kernel under this id, so that it may be replaced.
-    existed: bool,
+    adopted: bool,
     /// Found at start and not swept yet.
     stale: bool,
 }
@@ -49,24 +49,24 @@ fn place(id: TargetId) -> usize {
 
 /// All targets and own nexthop objects.
 #[derive(Debug)]
-pub(crate) struct Objects {
+pub(crate) struct NexthopObjects {
     enabled: bool,
     base: u32,
     next: u32,
     tunnel: u32,
-    targets: Vec<Option<Target>>,
+    targets: Vec<Option<NexthopTarget>>,
     free: Vec<TargetId>,
     by_hops: FxHashMap<Box<[Hop]>, TargetId>,
-    objects: FxHashMap<u32, Object>,
+    objects: FxHashMap<u32, NexthopObject>,
     /// Ids in our range that others use.
-    reserved: FxHashSet<u32>,
+    reserved_ids: FxHashSet<u32>,
     dirty: Vec<TargetId>,
     /// Targets whose object was refused.
     refused: Vec<TargetId>,
     unused: Vec<u32>,
 }
 
-impl Objects {
+impl NexthopObjects {
     /// `enabled`: the kernel has nexthop objects; `base`: the first id.
     pub(crate) fn new(enabled: bool, base: u32) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Objects {
             free: Vec::new(),
             by_hops: FxHashMap::default(),
             objects: FxHashMap::default(),
-            reserved: FxHashSet::default(),
+            reserved_ids: FxHashSet::default(),
             dirty: Vec::new(),
             refused: Vec::new(),
             unused: Vec::new(),
@@ -98,7 +98,7 @@ impl Objects {
     pub(crate) fn set_tunnel(&mut self, ifindex: u32) {
         if self.tunnel != ifindex {
             self.tunnel = ifindex;
-            let tunnelled = |t: &Target| t.hops.iter().any(|h| matches!(h, Hop::Tunnel { .. }));
+            let tunnelled = |t: &NexthopTarget| t.hops.iter().any(|h| matches!(h, Hop::Tunnel { .. }));
             let moved = (0..).zip(&self.targets).filter(|(_, t)| t.as_ref().is_some_and(tunnelled));
             self.dirty.extend(moved.map(|(id, _)| id));
         }
@@ -125,7 +125,7 @@ impl Objects {
         } else {
             SmallVec::new()
         };
-        let target = Target { hops: hops.into(), members, refs: 0, object: None, error: None };
+        let target = NexthopTarget { hops: hops.into(), members, refs: 0, object: None, error: None };
         let id = if let Some(id) = self.free.pop() {
             id
         } else {
@@ -169,11 +169,11 @@ impl Objects {
         }
     }
 
-    fn target(&self, id: TargetId) -> Option<&Target> {
+    fn target(&self, id: TargetId) -> Option<&NexthopTarget> {
         self.targets.get(place(id)).and_then(Option::as_ref)
     }
 
-    fn target_mut(&mut self, id: TargetId) -> Option<&mut Target> {
+    fn target_mut(&mut self, id: TargetId) -> Option<&mut NexthopTarget> {
         self.targets.get_mut(place(id)).and_then(Option::as_mut)
     }
 
@@ -245,19 +245,19 @@ impl Objects {
     }
 
     /// Whether the kernel is known to hold this id by our doing (or adoption).
-    pub(crate) fn wrote(&self, id: u32) -> bool {
-        self.objects.get(&id).is_some_and(|o| o.existed)
+    pub(crate) fn is_written(&self, id: u32) -> bool {
+        self.objects.get(&id).is_some_and(|o| o.adopted)
     }
 
     /// A foreign object takes an id of our range.
     pub(crate) fn reserve(&mut self, id: u32) {
         if id >= self.base {
-            self.reserved.insert(id);
+            self.reserved_ids.insert(id);
         }
     }
 
     /// The kernel shows an own object; true when that is news.
-    pub(crate) fn found(&mut self, id: u32, content: &Content, stale: bool) -> bool {
+    pub(crate) fn adopt(&mut self, id: u32, content: &Content, stale: bool) -> bool {
         if self.objects.get(&id).is_some_and(|o| o.content.as_ref() == Some(content)) {
             return false;
         }
@@ -301,10 +301,16 @@ impl Objects {
     }
 
     fn set_content(&mut self, id: u32, content: Option<Content>) {
-        let blank =
-            || Object { content: None, target: None, routes: 0, groups: 0, existed: false, stale: false };
+        let blank = || NexthopObject {
+            content: None,
+            target: None,
+            routes: 0,
+            groups: 0,
+            adopted: false,
+            stale: false,
+        };
         let object = self.objects.entry(id).or_insert_with(blank);
-        object.existed |= content.is_some();
+        object.adopted |= content.is_some();
         let old = std::mem::replace(&mut object.content, content.clone());
         if let Some(Content::Group(members)) = old {
             for member in members {
@@ -324,7 +330,7 @@ impl Objects {
     }
 
     /// An own object is gone, and with it its place in groups, and groups that it leaves empty. Gives all that are gone.
-    pub(crate) fn vanished(&mut self, id: u32) -> SmallVec<[u32; 4]> {
+    pub(crate) fn removed(&mut self, id: u32) -> SmallVec<[u32; 4]> {
         let mut gone = SmallVec::new();
         let Some(object) = self.objects.get(&id) else { return gone };
         if object.content.is_none() {
@@ -380,18 +386,18 @@ impl Objects {
     }
 
     /// Looks at every object again: a deletion that was refused is tried once more.
-    pub(crate) fn review(&mut self) {
+    pub(crate) fn recompute(&mut self) {
         self.unused.extend(self.objects.keys());
     }
 
     /// Whether some object was refused since the last retry.
-    pub(crate) fn has_refused(&self) -> bool {
+    pub(crate) fn has_refusals(&self) -> bool {
         !self.refused.is_empty()
     }
 
     /// Whether targets wait for their objects to be put right, or were refused that.
     pub(crate) fn has_work(&self) -> bool {
-        !self.dirty.is_empty() || self.has_refused()
+        !self.dirty.is_empty() || self.has_refusals()
     }
 
     /// What was refused is tried again.
@@ -416,8 +422,8 @@ impl Objects {
         id: TargetId,
         onlink: &dyn Fn(IpAddr, u32) -> bool,
         planned: &mut FxHashSet<TargetId>,
-        singles: &mut Vec<Op>,
-        groups: &mut Vec<Op>,
+        singles: &mut Vec<Request>,
+        groups: &mut Vec<Request>,
     ) {
         if !self.enabled || !planned.insert(id) {
             return;
@@ -451,7 +457,7 @@ impl Objects {
         let (object, put) = match self.target(id).and_then(|t| t.object) {
             Some(object) => {
                 let o = self.objects.get(&object);
-                let put = if o.is_some_and(|o| o.existed) { Put::Replace } else { Put::Add };
+                let put = if o.is_some_and(|o| o.adopted) { Put::Replace } else { Put::Add };
                 if o.and_then(|o| o.content.as_ref()).is_some_and(|c| same(c, &content)) {
                     if let Some(t) = self.target_mut(id) {
                         t.error = None;
@@ -472,11 +478,11 @@ impl Objects {
                 (object, Put::Add)
             }
         };
-        let op = Op::PutNexthop { id: object, content, put };
-        if matches!(op, Op::PutNexthop { content: Content::Group(_), .. }) {
-            groups.push(op);
+        let request = Request::PutNexthop { id: object, content, put };
+        if matches!(request, Request::PutNexthop { content: Content::Group(_), .. }) {
+            groups.push(request);
         } else {
-            singles.push(op);
+            singles.push(request);
         }
     }
 
@@ -492,14 +498,14 @@ impl Objects {
         loop {
             let id = self.next;
             self.next = self.next.checked_add(1).unwrap_or(self.base);
-            if !self.objects.contains_key(&id) && !self.reserved.contains(&id) {
+            if !self.objects.contains_key(&id) && !self.reserved_ids.contains(&id) {
                 return id;
             }
         }
     }
 
     /// Own objects that nothing needs, groups first.
-    pub(crate) fn plan_unused(&mut self) -> Vec<Op> {
+    pub(crate) fn plan_unused(&mut self) -> Vec<Request> {
         let mut candidates = std::mem::take(&mut self.unused);
         candidates.sort_unstable();
         candidates.dedup();
@@ -513,8 +519,8 @@ impl Objects {
             }
             match &o.content {
                 None => self.forget(id),
-                Some(Content::Group(_)) => groups.push(Op::DeleteNexthop { id }),
-                Some(_) => singles.push(Op::DeleteNexthop { id }),
+                Some(Content::Group(_)) => groups.push(Request::DeleteNexthop { id }),
+                Some(_) => singles.push(Request::DeleteNexthop { id }),
             }
         }
         groups.append(&mut singles);
@@ -534,7 +540,7 @@ impl Objects {
         }
     }
 
-    /// The kernel's answer to [`Op::PutNexthop`].
+    /// The kernel's answer to [`Request::PutNexthop`].
     pub(crate) fn put_done(&mut self, id: u32, content: &Content, put: Put, result: &Result<(), Refusal>) {
         let target = self.objects.get(&id).and_then(|o| o.target);
         match result {
@@ -545,7 +551,7 @@ impl Objects {
                 }
             }
             Err(refusal) if refusal.code == libc::EEXIST && put == Put::Add => {
-                self.reserved.insert(id);
+                self.reserved_ids.insert(id);
                 self.forget(id);
                 self.dirty.extend(target);
             }
@@ -555,13 +561,13 @@ impl Objects {
                 }
                 // Whether a lost request was carried out is unknown: the next one may replace.
                 if let Some(o) = self.objects.get_mut(&id) {
-                    o.existed |= refusal.code == 0;
+                    o.adopted |= refusal.code == 0;
                 }
             }
         }
     }
 
-    /// The kernel's answer to [`Op::DeleteNexthop`].
+    /// The kernel's answer to [`Request::DeleteNexthop`].
     pub(crate) fn delete_done(&mut self, id: u32, result: &Result<(), Refusal>) {
         match result {
             Err(refusal) if refusal.code != libc::ENOENT => {}

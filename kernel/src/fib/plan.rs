@@ -9,19 +9,19 @@ use rustc_hash::FxHashSet;
 use tortie_net::Cidr;
 
 use super::entries::Slot;
-use super::request::{Answer, Op, Surroundings, What};
-use super::route_state::{Known, Want};
+use super::request::{NetworkView, Outcome, Request, RouteContent};
+use super::route_state::{Actual, Desired};
 use super::table::Table;
 use crate::netlink::nexthop;
 use crate::netlink::route::{self, Via};
 use crate::netlink::socket::Refusal;
 
-impl Op {
+impl Request {
     /// Writes the request.
     pub(crate) fn encode(
         &self,
         table: &Table,
-        around: &dyn Surroundings,
+        network: &dyn NetworkView,
         buf: &mut Vec<u8>,
         flags: u16,
         seq: u32,
@@ -32,16 +32,16 @@ impl Op {
                 nexthop::encode_put(buf, flags, seq, *id, marks.protocol, content, *put);
             }
             Self::DeleteNexthop { id } => nexthop::encode_delete(buf, flags, seq, *id),
-            Self::PutRoute { prefix, what, put, .. } => {
-                let onlink = |g, i| around.needs_onlink(g, i);
-                let legs = match what {
-                    What::Plain(target) => table.objects.legs(*target, &onlink),
+            Self::PutRoute { prefix, content, put, .. } => {
+                let onlink = |g, i| network.needs_onlink(g, i);
+                let legs = match content {
+                    RouteContent::Plain(target) => table.objects.legs(*target, &onlink),
                     _ => Default::default(),
                 };
-                let via = match what {
-                    What::Blackhole => Via::Blackhole,
-                    What::Nexthop(id) => Via::Nexthop(*id),
-                    What::Plain(_) => Via::Plain(&legs),
+                let via = match content {
+                    RouteContent::Blackhole => Via::Blackhole,
+                    RouteContent::Nexthop(id) => Via::Nexthop(*id),
+                    RouteContent::Plain(_) => Via::Plain(&legs),
                 };
                 route::encode_put(buf, flags, seq, prefix, marks.protocol, marks.metric, via, *put);
             }
@@ -52,32 +52,32 @@ impl Op {
     }
 }
 
-type Step = fn(&mut Table, &dyn Surroundings) -> Vec<Op>;
+type PlanStep = fn(&mut Table, &dyn NetworkView) -> Vec<Request>;
 
-const STEPS: [Step; 3] = [nexthops, routes, leftovers];
+const STEP_ORDER: [PlanStep; 3] = [nexthops, routes, unused_objects];
 
 /// Rounds in one go: ids that are taken and groups that lose members need a second or third.
-const ROUNDS: usize = 4;
+const ROUNDS_MAX: usize = 4;
 
 /// Everything that is due, one list of requests after the other.
 #[derive(Debug, Default)]
-pub(crate) struct Rounds {
+pub(crate) struct PlanRounds {
     round: usize,
     step: usize,
     /// Something was due in this round.
     busy: bool,
 }
 
-impl Rounds {
+impl PlanRounds {
     /// What is to be sent now; what was given before has been settled.
-    pub(crate) fn next(&mut self, table: &mut Table, around: &dyn Surroundings) -> Option<Vec<Op>> {
-        while self.round < ROUNDS {
-            while let Some(step) = STEPS.get(self.step) {
+    pub(crate) fn next(&mut self, table: &mut Table, network: &dyn NetworkView) -> Option<Vec<Request>> {
+        while self.round < ROUNDS_MAX {
+            while let Some(step) = STEP_ORDER.get(self.step) {
                 self.step += 1;
-                let ops = step(table, around);
-                if !ops.is_empty() {
+                let requests = step(table, network);
+                if !requests.is_empty() {
                     self.busy = true;
-                    return Some(ops);
+                    return Some(requests);
                 }
             }
             if !std::mem::take(&mut self.busy) {
@@ -90,16 +90,16 @@ impl Rounds {
 }
 
 /// The nexthop objects that dirty entries and dirty targets need, members before groups.
-pub(crate) fn nexthops(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
+pub(crate) fn nexthops(table: &mut Table, network: &dyn NetworkView) -> Vec<Request> {
     let mut targets = table.objects.take_dirty();
     for slot in table.dirty() {
-        if let Some(Want::Via(target, _)) = table.entries.at(*slot).map(|(_, e)| e.want)
+        if let Some(Desired::Via(target, _)) = table.entries.get_slot(*slot).map(|(_, e)| e.desired)
             && targets.last() != Some(&target)
         {
             targets.push(target);
         }
     }
-    let onlink = |g, i| around.needs_onlink(g, i);
+    let onlink = |g, i| network.needs_onlink(g, i);
     let (mut planned, mut singles, mut groups) = (FxHashSet::default(), Vec::new(), Vec::new());
     for target in targets {
         table.objects.ensure(target, &onlink, &mut planned, &mut singles, &mut groups);
@@ -109,32 +109,32 @@ pub(crate) fn nexthops(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> 
 }
 
 /// What brings the dirty entries right, given the nexthop objects that are there now.
-fn routes(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
-    let mut ops = Vec::new();
+fn routes(table: &mut Table, network: &dyn NetworkView) -> Vec<Request> {
+    let mut requests = Vec::new();
     for slot in table.take_dirty() {
-        let Some((prefix, entry)) = table.entries.at(slot).copied() else { continue };
-        if table.is_right(&entry) {
+        let Some((prefix, entry)) = table.entries.get_slot(slot).copied() else { continue };
+        if table.is_in_sync(&entry) {
             table.failed.remove(&prefix);
-            table.study.forget(&prefix);
+            table.drift_hold.forget(&prefix);
             table.tidy(slot);
             continue;
         }
-        if table.study.holds(&prefix) {
+        if table.drift_hold.holds(&prefix) {
             continue;
         }
-        let what = match entry.want {
-            Want::Nothing(_) => {
-                ops.push(Op::DeleteRoute { slot: Some(slot), prefix, metric: table.marks.metric });
+        let content = match entry.desired {
+            Desired::Nothing(_) => {
+                requests.push(Request::DeleteRoute { slot: Some(slot), prefix, metric: table.marks.metric });
                 continue;
             }
-            Want::Blackhole => What::Blackhole,
-            Want::Via(target, _) if !table.objects.enabled() => What::Plain(target),
-            Want::Via(target, _) => match table.objects.usable(target) {
-                Ok(id) => What::Nexthop(id),
+            Desired::Blackhole => RouteContent::Blackhole,
+            Desired::Via(target, _) if !table.objects.enabled() => RouteContent::Plain(target),
+            Desired::Via(target, _) => match table.objects.usable(target) {
+                Ok(id) => RouteContent::Nexthop(id),
                 Err(reason) => {
                     let reason = reason.into();
                     table.failed.insert(prefix, reason);
-                    // Its id was taken by somebody: the next round comes with another one.
+                    // Its id was taken by another process: the next round comes with another one.
                     if table.objects.is_pending(target) {
                         table.mark(slot);
                     }
@@ -142,61 +142,66 @@ fn routes(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
                 }
             },
         };
-        if let Some(reason) = around.in_the_way(&prefix, table.marks.metric) {
+        if let Some(reason) = network.conflicting_route(&prefix, table.marks.metric) {
             table.failed.insert(prefix, reason.into());
             continue;
         }
-        let put = if entry.known == Known::Absent { route::Put::Add } else { route::Put::Replace };
-        ops.push(Op::PutRoute { slot, prefix, what, put });
+        let put = if entry.actual == Actual::Absent { route::Put::Add } else { route::Put::Replace };
+        requests.push(Request::PutRoute { slot, prefix, content, put });
     }
     if table.swept {
-        let stray =
-            |(prefix, metric): &(Cidr, u32)| Op::DeleteRoute { slot: None, prefix: *prefix, metric: *metric };
-        ops.extend(table.strays.keys().map(stray));
+        let stray = |(prefix, metric): &(Cidr, u32)| Request::DeleteRoute {
+            slot: None,
+            prefix: *prefix,
+            metric: *metric,
+        };
+        requests.extend(table.stray_routes.keys().map(stray));
     }
-    ops
+    requests
 }
 
 /// The routes that bring the dirty entries right, if there is nothing to do but routes to objects that are there. `None`, and
 /// everything is as dirty as before, where something else comes first.
-pub(crate) fn routes_alone(table: &mut Table, around: &dyn Surroundings) -> Option<Vec<Op>> {
-    let strays = table.swept && !table.strays.is_empty();
-    if !table.objects.enabled() || table.objects.has_work() || strays {
+pub(crate) fn routes_alone(table: &mut Table, network: &dyn NetworkView) -> Option<Vec<Request>> {
+    let stray_routes = table.swept && !table.stray_routes.is_empty();
+    if !table.objects.enabled() || table.objects.has_work() || stray_routes {
         return None;
     }
     let mut last = None;
     for slot in table.dirty() {
-        if let Some(Want::Via(target, _)) = table.entries.at(*slot).map(|(_, e)| e.want)
+        if let Some(Desired::Via(target, _)) = table.entries.get_slot(*slot).map(|(_, e)| e.desired)
             && last.replace(target) != Some(target)
         {
             table.objects.usable(target).ok()?;
         }
     }
-    Some(routes(table, around))
+    Some(routes(table, network))
 }
 
 /// Own objects that nothing needs any more. None while answers are missing: what is believed unused may be in use.
-fn leftovers(table: &mut Table, _: &dyn Surroundings) -> Vec<Op> {
-    if table.doubtful { Vec::new() } else { table.objects.plan_unused() }
+fn unused_objects(table: &mut Table, _: &dyn NetworkView) -> Vec<Request> {
+    if table.needs_resync { Vec::new() } else { table.objects.plan_unused() }
 }
 
 /// Takes the kernel's answer to one request over into what is known. Gives the reason when it failed: a route that was gone
 /// already counts as deleted.
-pub(crate) fn settle(table: &mut Table, op: &Op, result: &Answer) -> Option<String> {
+pub(crate) fn settle(table: &mut Table, request: &Request, result: &Outcome) -> Option<String> {
     if matches!(result, Err(r) if r.code == 0) {
-        table.doubtful = true;
+        table.needs_resync = true;
     }
-    match op {
-        Op::PutNexthop { id, content, put } => {
+    match request {
+        Request::PutNexthop { id, content, put } => {
             table.objects.put_done(*id, content, *put, result);
         }
-        Op::DeleteNexthop { id } => table.objects.delete_done(*id, result),
-        Op::PutRoute { slot, prefix, what, .. } => return put_settled(table, *slot, *prefix, *what, result),
-        Op::DeleteRoute { slot: Some(slot), prefix, .. } => {
+        Request::DeleteNexthop { id } => table.objects.delete_done(*id, result),
+        Request::PutRoute { slot, prefix, content, .. } => {
+            return put_settled(table, *slot, *prefix, *content, result);
+        }
+        Request::DeleteRoute { slot: Some(slot), prefix, .. } => {
             return delete_settled(table, *slot, *prefix, result);
         }
-        Op::DeleteRoute { slot: None, prefix, metric } => {
-            table.strays.remove(&(*prefix, *metric));
+        Request::DeleteRoute { slot: None, prefix, metric } => {
+            table.stray_routes.remove(&(*prefix, *metric));
             return None;
         }
     }
@@ -207,28 +212,28 @@ fn put_settled(
     table: &mut Table,
     slot: Slot,
     prefix: Cidr,
-    what: What,
+    content: RouteContent,
     result: &Result<(), Refusal>,
 ) -> Option<String> {
     match result {
         Ok(()) => {
-            let known = match what {
-                What::Blackhole => Known::Blackhole,
-                What::Nexthop(id) => Known::Nexthop(id),
-                What::Plain(target) => {
+            let actual = match content {
+                RouteContent::Blackhole => Actual::Blackhole,
+                RouteContent::Nexthop(id) => Actual::Nexthop(id),
+                RouteContent::Plain(target) => {
                     table.objects.add_ref(target);
-                    Known::Plain(target)
+                    Actual::Plain(target)
                 }
             };
-            table.set_known(slot, known);
+            table.set_actual(slot, actual);
             table.failed.remove(&prefix);
             None
         }
         Err(refusal) => {
-            // EEXIST: something is there that was not known; EINVAL, ENOENT: the object went. A dump will tell.
-            table.doubtful |= matches!(refusal.code, libc::EEXIST | libc::EINVAL | libc::ENOENT);
+            // EEXIST: something is there that was not known; EINVAL, ENOENT: the object went. A dump will show it.
+            table.needs_resync |= matches!(refusal.code, libc::EEXIST | libc::EINVAL | libc::ENOENT);
             if refusal.code == 0 {
-                table.set_known(slot, Known::Gone);
+                table.set_actual(slot, Actual::Lost);
             }
             let text = if refusal.code == libc::EEXIST {
                 "another route has this prefix and metric".to_owned()
@@ -252,7 +257,7 @@ fn delete_settled(
         Err(refusal) => matches!(refusal.code, libc::ESRCH | libc::ENOENT),
     };
     if gone {
-        table.set_known(slot, Known::Absent);
+        table.set_actual(slot, Actual::Absent);
         table.failed.remove(&prefix);
         table.tidy(slot);
         return None;

@@ -14,7 +14,7 @@ pub(crate) type TargetId = u32;
 
 /// One request to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Op {
+pub(crate) enum Request {
     PutNexthop {
         id: u32,
         content: Content,
@@ -26,7 +26,7 @@ pub(crate) enum Op {
     PutRoute {
         slot: Slot,
         prefix: Cidr,
-        what: What,
+        content: RouteContent,
         put: route::Put,
     },
     /// Without a slot where it is a stray, of which the table says no more.
@@ -39,30 +39,30 @@ pub(crate) enum Op {
 
 /// What a route is to say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum RouteContent {
     Blackhole,
     Nexthop(u32),
     Plain(TargetId),
 }
 
-/// What planning asks of the picture of the network.
-pub(crate) trait Surroundings {
+/// What planning asks of the network state.
+pub(crate) trait NetworkView {
     /// Whether a gateway needs the onlink flag on this interface.
     fn needs_onlink(&self, gateway: IpAddr, ifindex: u32) -> bool;
     /// A foreign route that has this prefix and metric, in words.
-    fn in_the_way(&self, prefix: &Cidr, metric: u32) -> Option<String>;
+    fn conflicting_route(&self, prefix: &Cidr, metric: u32) -> Option<String>;
 }
 
 /// The kernel's answer to one request.
-pub(crate) type Answer = Result<(), Refusal>;
+pub(crate) type Outcome = Result<(), Refusal>;
 
 /// The place of a request in [`OPS`](crate::OPS).
-pub(crate) fn kind(op: &Op) -> usize {
-    match op {
-        Op::PutRoute { put: route::Put::Add, .. } => 0,
-        Op::PutRoute { put: route::Put::Replace, .. } => 1,
-        Op::DeleteRoute { .. } => 2,
-        Op::PutNexthop { put: nexthop::Put::Add | nexthop::Put::Replace, .. } => 3,
-        Op::DeleteNexthop { .. } => 4,
+pub(crate) fn kind(request: &Request) -> usize {
+    match request {
+        Request::PutRoute { put: route::Put::Add, .. } => 0,
+        Request::PutRoute { put: route::Put::Replace, .. } => 1,
+        Request::DeleteRoute { .. } => 2,
+        Request::PutNexthop { put: nexthop::Put::Add | nexthop::Put::Replace, .. } => 3,
+        Request::DeleteNexthop { .. } => 4,
     }
 }

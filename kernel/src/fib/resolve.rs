@@ -1,4 +1,4 @@
-//! The picture of links, addresses and foreign routes of the main table, and what it says about next hops. Pure.
+//! The state of links, addresses and foreign routes of the main table, and what it says about next hops. Pure.
 //!
 //! Own routes never resolve a next hop: that would let a learned route hold itself up. Followed next hops stand in a trie,
 //! so that a changed route touches exactly those it covers, once a batch, however many changes there were.
@@ -12,7 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tortie_net::{Cidr, link_local};
 
-use super::request::Surroundings;
+use super::request::NetworkView;
 use crate::netlink::link::{Address, Link};
 use crate::netlink::route::{Leg, RTN_UNICAST, Route};
 use tortie_engine::routing::Resolved;
@@ -22,7 +22,7 @@ const RTPROT_KERNEL: u8 = 2;
 
 /// A foreign route without its prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Foreign {
+struct ForeignEntry {
     metric: u32,
     protocol: u8,
     tos: u8,
@@ -31,7 +31,7 @@ struct Foreign {
     legs: SmallVec<[Leg; 1]>,
 }
 
-impl Foreign {
+impl ForeignEntry {
     fn of(route: Route) -> (Cidr, Self) {
         let Route { prefix, tos, protocol, kind, metric, nexthop, legs } = route;
         (prefix, Self { metric, protocol, tos, kind, nexthop, legs })
@@ -58,14 +58,14 @@ struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, routes: &[Foreign]) {
+    fn add(&mut self, routes: &[ForeignEntry]) {
         self.all += routes.len();
         for route in routes.iter().filter(|f| f.nexthop != 0) {
             *self.over.entry(route.nexthop).or_default() += 1;
         }
     }
 
-    fn take(&mut self, routes: &[Foreign]) {
+    fn take(&mut self, routes: &[ForeignEntry]) {
         self.all -= routes.len();
         for route in routes.iter().filter(|f| f.nexthop != 0) {
             if let Entry::Occupied(mut over) = self.over.entry(route.nexthop) {
@@ -151,9 +151,9 @@ impl<T> Tries<T> {
 
 /// A followed next hop.
 #[derive(Debug, Default)]
-struct Followed {
+struct TrackedNextHop {
     answer: Option<Resolved>,
-    /// Somebody asked to be told.
+    /// Somebody tracks it.
     tracked: bool,
 }
 
@@ -170,19 +170,19 @@ pub struct Covering {
 
 /// Links, addresses, foreign routes and the next hops that depend on them.
 #[derive(Debug, Default)]
-pub(crate) struct Picture {
-    pub(crate) links: FxHashMap<u32, Link>,
-    pub(crate) addresses: FxHashSet<Address>,
+pub(crate) struct NetworkState {
+    links: FxHashMap<u32, Link>,
+    addresses: FxHashSet<Address>,
     local: FxHashMap<IpAddr, u32>,
-    foreign: Tries<SmallVec<[Foreign; 1]>>,
+    foreign: Tries<SmallVec<[ForeignEntry; 1]>>,
     foreign_counts: Counts,
-    followed: FxHashMap<IpAddr, Followed>,
+    tracked_hops: FxHashMap<IpAddr, TrackedNextHop>,
     index: Tries<()>,
-    suspect: FxHashSet<IpAddr>,
-    all_suspect: bool,
+    dirty_addresses: FxHashSet<IpAddr>,
+    all_dirty: bool,
 }
 
-impl Picture {
+impl NetworkState {
     // Links and addresses.
 
     /// Takes a link as it is now; gives the one before.
@@ -190,14 +190,14 @@ impl Picture {
         let old = self.links.get(&link.index).cloned();
         // Counters and names change all the time; reachability only with these.
         if old.as_ref().is_none_or(|o| o.can_carry() != link.can_carry() || o.is_up() != link.is_up()) {
-            self.all_suspect = true;
+            self.all_dirty = true;
         }
         self.links.insert(link.index, link);
         old
     }
 
     pub(crate) fn remove_link(&mut self, index: u32) {
-        self.all_suspect |= self.links.remove(&index).is_some();
+        self.all_dirty |= self.links.remove(&index).is_some();
         self.addresses.retain(|a| a.ifindex != index);
         self.count_local();
     }
@@ -205,7 +205,7 @@ impl Picture {
     pub(crate) fn add_address(&mut self, address: Address) {
         if self.addresses.insert(address) {
             *self.local.entry(address.addr).or_default() += 1;
-            self.suspect_at(address.addr);
+            self.mark_dirty_at(address.addr);
         }
     }
 
@@ -217,7 +217,7 @@ impl Picture {
                     self.local.remove(&address.addr);
                 }
             }
-            self.suspect_at(address.addr);
+            self.mark_dirty_at(address.addr);
         }
     }
 
@@ -233,7 +233,7 @@ impl Picture {
             || self.links.values().any(|l| l.can_carry() != carries(&old, l));
         self.addresses = held;
         self.count_local();
-        self.all_suspect |= moved;
+        self.all_dirty |= moved;
         moved
     }
 
@@ -242,6 +242,26 @@ impl Picture {
         for address in &self.addresses {
             *self.local.entry(address.addr).or_default() += 1;
         }
+    }
+
+    /// An interface by number.
+    pub(crate) fn link(&self, ifindex: u32) -> Option<&Link> {
+        self.links.get(&ifindex)
+    }
+
+    /// Every interface.
+    pub(crate) fn links(&self) -> impl Iterator<Item = &Link> {
+        self.links.values()
+    }
+
+    /// The addresses of every interface.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = &Address> {
+        self.addresses.iter()
+    }
+
+    /// Whether an interface has exactly this address.
+    pub(crate) fn has_address(&self, address: &Address) -> bool {
+        self.addresses.contains(address)
     }
 
     pub(crate) fn link_named(&self, name: &str) -> Option<&Link> {
@@ -257,8 +277,8 @@ impl Picture {
 
     /// A foreign route appeared; `replaces`: in place of the first one of its metric.
     pub(crate) fn add_route(&mut self, route: Route, replaces: bool) {
-        let (prefix, new) = Foreign::of(route);
-        self.suspect_inside(&prefix);
+        let (prefix, new) = ForeignEntry::of(route);
+        self.mark_dirty_inside(&prefix);
         let Some(there) = self.foreign.get_mut(&prefix) else {
             let new = SmallVec::from_iter([new]);
             self.foreign_counts.add(&new);
@@ -272,7 +292,7 @@ impl Picture {
         } else if !there.contains(&new) {
             if new.has_own_legs(&prefix) {
                 // What it grew from.
-                let inside = |f: &Foreign| f.legs.iter().all(|leg| new.legs.contains(leg));
+                let inside = |f: &ForeignEntry| f.legs.iter().all(|leg| new.legs.contains(leg));
                 there.retain(|f| !(f.is_sibling(&new) && f.has_own_legs(&prefix) && inside(f)));
             }
             there.push(new);
@@ -282,11 +302,12 @@ impl Picture {
 
     /// A foreign route went; `false`: what was known of it was something else.
     pub(crate) fn remove_route(&mut self, route: Route) -> bool {
-        let (prefix, gone) = Foreign::of(route);
-        self.suspect_inside(&prefix);
+        let (prefix, gone) = ForeignEntry::of(route);
+        self.mark_dirty_inside(&prefix);
         let Some(there) = self.foreign.get_mut(&prefix) else { return true };
         self.foreign_counts.take(there);
-        let alike = |f: &Foreign| f.metric == gone.metric && f.protocol == gone.protocol && f.tos == gone.tos;
+        let alike =
+            |f: &ForeignEntry| f.metric == gone.metric && f.protocol == gone.protocol && f.tos == gone.tos;
         let mut known = true;
         if let Some(at) = there.iter().position(|f| *f == gone) {
             there.remove(at);
@@ -325,18 +346,18 @@ impl Picture {
             self.add_route(route, false);
         }
         self.index = index;
-        self.all_suspect = true;
+        self.all_dirty = true;
     }
 
     /// The foreign routes for exactly this prefix.
     pub(crate) fn foreign_at(&self, prefix: &Cidr) -> Vec<ForeignRoute> {
         let routes = self.foreign.get(prefix).into_iter().flatten().filter(|f| f.tos == 0);
-        let told = |f: &Foreign| ForeignRoute {
+        let shown = |f: &ForeignEntry| ForeignRoute {
             protocol: f.protocol,
             metric: f.metric,
             unicast: f.kind == RTN_UNICAST,
         };
-        routes.map(told).collect()
+        routes.map(shown).collect()
     }
 
     /// Whether an interface of this host has the address.
@@ -356,53 +377,57 @@ impl Picture {
 
     // Next hops.
 
-    /// Starts to follow an address; with `tracked` its changes are given by [`Picture::changes`].
-    pub(crate) fn follow(&mut self, addr: IpAddr, tracked: bool) -> Option<Resolved> {
-        if let Some(f) = self.followed.get_mut(&addr) {
+    /// Starts to follow an address; with `tracked` its changes are given by [`NetworkState::changes`].
+    pub(crate) fn track(&mut self, addr: IpAddr, tracked: bool) -> Option<Resolved> {
+        if let Some(f) = self.tracked_hops.get_mut(&addr) {
             f.tracked |= tracked;
             return f.answer;
         }
         let answer = self.resolve(addr);
-        self.followed.insert(addr, Followed { answer, tracked });
+        self.tracked_hops.insert(addr, TrackedNextHop { answer, tracked });
         self.index.insert(&Cidr::host(addr), ());
         answer
     }
 
     /// Tells no more about an address.
     pub(crate) fn untrack(&mut self, addr: IpAddr) {
-        if let Some(f) = self.followed.get_mut(&addr) {
+        if let Some(f) = self.tracked_hops.get_mut(&addr) {
             f.tracked = false;
         }
     }
 
     /// Forgets addresses that nobody tracks and no learned route uses.
     pub(crate) fn forget_unused(&mut self, used: &FxHashSet<IpAddr>) {
-        let unused: Vec<IpAddr> =
-            self.followed.iter().filter(|(a, f)| !f.tracked && !used.contains(a)).map(|(a, _)| *a).collect();
+        let unused: Vec<IpAddr> = self
+            .tracked_hops
+            .iter()
+            .filter(|(a, f)| !f.tracked && !used.contains(a))
+            .map(|(a, _)| *a)
+            .collect();
         for addr in unused {
-            self.followed.remove(&addr);
+            self.tracked_hops.remove(&addr);
             self.index.remove(&Cidr::host(addr));
         }
     }
 
     /// The last answer about a followed address, else a fresh one.
     pub(crate) fn answer(&self, addr: IpAddr) -> Option<Resolved> {
-        self.followed.get(&addr).map_or_else(|| self.resolve(addr), |f| f.answer)
+        self.tracked_hops.get(&addr).map_or_else(|| self.resolve(addr), |f| f.answer)
     }
 
-    /// Looks at what may have changed; gives the followed addresses whose answer is another now, and whether somebody
-    /// asked to be told.
+    /// Looks at what may have changed; gives the followed addresses whose answer is another now, and whether an owner
+    /// tracks it.
     pub(crate) fn changes(&mut self) -> Vec<(IpAddr, Option<Resolved>, bool)> {
-        let suspects: Vec<IpAddr> = if std::mem::take(&mut self.all_suspect) {
-            self.suspect.clear();
-            self.followed.keys().copied().collect()
+        let dirty: Vec<IpAddr> = if std::mem::take(&mut self.all_dirty) {
+            self.dirty_addresses.clear();
+            self.tracked_hops.keys().copied().collect()
         } else {
-            self.suspect.drain().collect()
+            self.dirty_addresses.drain().collect()
         };
         let mut changed = Vec::new();
-        for addr in suspects {
+        for addr in dirty {
             let now = self.resolve(addr);
-            if let Some(f) = self.followed.get_mut(&addr)
+            if let Some(f) = self.tracked_hops.get_mut(&addr)
                 && f.answer != now
             {
                 f.answer = now;
@@ -417,11 +442,11 @@ impl Picture {
         self.covering(addr).map(|c| c.resolved)
     }
 
-    /// [`Picture::resolve`] with the covering route.
+    /// [`NetworkState::resolve`] with the covering route.
     pub(crate) fn covering(&self, addr: IpAddr) -> Option<Covering> {
         if let IpAddr::V6(v6) = addr {
             if v6.is_unicast_link_local() {
-                return self.on_its_link(addr);
+                return self.onlink_covering(addr);
             }
             // An IPv4 address in the form of IPv6, as GoBGP gives IPv6 routes over sessions of IPv4: it names an IPv4 node
             // (RFC 4291 2.5.5.2), to which no IPv6 route leads. The default router would get its packets.
@@ -434,7 +459,7 @@ impl Picture {
         }
         for (prefix, routes) in self.foreign.covering(addr) {
             // `Some(None)`: it answers, but leads nowhere.
-            let usable = |f: &Foreign| {
+            let usable = |f: &ForeignEntry| {
                 if f.kind != RTN_UNICAST {
                     return Some(None);
                 }
@@ -462,7 +487,7 @@ impl Picture {
     }
 
     /// Link-local addresses exist on each link: without an interface they name no neighbour.
-    fn on_its_link(&self, addr: IpAddr) -> Option<Covering> {
+    fn onlink_covering(&self, addr: IpAddr) -> Option<Covering> {
         let (bare, ifindex) = link_local::split(addr);
         let own = || self.addresses.iter().any(|a| a.ifindex == ifindex && a.addr == bare);
         if !self.links.get(&ifindex).is_some_and(Link::can_carry) || own() {
@@ -473,24 +498,24 @@ impl Picture {
         Some(Covering { prefix, protocol: RTPROT_KERNEL, resolved })
     }
 
-    fn suspect_at(&mut self, addr: IpAddr) {
-        if self.followed.contains_key(&addr) {
-            self.suspect.insert(addr);
+    fn mark_dirty_at(&mut self, addr: IpAddr) {
+        if self.tracked_hops.contains_key(&addr) {
+            self.dirty_addresses.insert(addr);
         }
     }
 
-    fn suspect_inside(&mut self, prefix: &Cidr) {
-        if self.all_suspect {
+    fn mark_dirty_inside(&mut self, prefix: &Cidr) {
+        if self.all_dirty {
             return;
         }
-        let suspect = &mut self.suspect;
+        let dirty_addresses = &mut self.dirty_addresses;
         self.index.inside(prefix, |addr| {
-            suspect.insert(addr);
+            dirty_addresses.insert(addr);
         });
     }
 }
 
-impl Surroundings for Picture {
+impl NetworkView for NetworkState {
     /// The gateways of cloud networks are often covered by no connected network of their interface.
     fn needs_onlink(&self, gateway: IpAddr, ifindex: u32) -> bool {
         if matches!(gateway, IpAddr::V6(a) if a.is_unicast_link_local()) {
@@ -499,13 +524,13 @@ impl Surroundings for Picture {
         self.resolve(gateway).is_none_or(|r| r.gateway.is_some() || r.ifindex != ifindex)
     }
 
-    fn in_the_way(&self, prefix: &Cidr, metric: u32) -> Option<String> {
+    fn conflicting_route(&self, prefix: &Cidr, metric: u32) -> Option<String> {
         let f = self.foreign.get(prefix)?.iter().find(|f| f.metric == metric && f.tos == 0)?;
         Some(format!("a route of protocol {} has this prefix and our metric {metric}", f.protocol))
     }
 }
 
-impl Picture {
+impl NetworkState {
     /// The names of all interfaces with their addresses.
     pub(crate) fn interfaces(&self) -> Vec<(&str, Vec<IpAddr>)> {
         let mut by_index: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
@@ -517,7 +542,7 @@ impl Picture {
     }
 }
 
-/// A route of somebody else in the main table.
+/// A route of another process in the main table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignRoute {
     /// Its `rtm_protocol`.

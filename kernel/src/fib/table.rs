@@ -1,7 +1,7 @@
-//! What is wanted for each prefix beside what the kernel is known to hold. Pure: no I/O.
+//! What is wanted for each prefix and what the kernel holds (actual). Pure: no I/O.
 //!
 //! One entry a prefix, small, because there may be a million. Whatever changes on either side marks the entry dirty;
-//! `plan.rs` turns dirty entries into requests.
+//! `plan` turns dirty entries into requests.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 use tortie_net::Cidr;
 
 use super::entries::{Entries, Slot};
-use crate::fib::counts::{Class, Sums, Tally};
-use crate::fib::drift_hold::Study;
-use crate::fib::nexthop_objects::Objects;
-use crate::fib::route_state::{Known, Want};
+use crate::fib::counts::{RouteClass, RouteCounts, Sums};
+use crate::fib::drift_hold::DriftHold;
+use crate::fib::nexthop_objects::NexthopObjects;
+use crate::fib::route_state::{Actual, Desired};
 use crate::netlink::route::{RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::options::Marks;
 use tortie_engine::routing::{ChangeId, KernelRoute};
@@ -25,29 +25,46 @@ const NO_SET: SetId = SetId::MAX;
 
 /// One prefix.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry {
+pub(crate) struct RouteEntry {
     learned: SetId,
-    pub(crate) want: Want,
-    pub(crate) known: Known,
+    pub(super) desired: Desired,
+    pub(super) actual: Actual,
     blackhole: bool,
     /// Found at start and not spoken of since.
-    pub(crate) stale: bool,
+    pub(super) stale: bool,
     dirty: bool,
-    seen: bool,
+    in_dump: bool,
     /// The change that made `want` what it is, its lower half: see [`Table::change_of`].
     change: u32,
 }
 
-impl Default for Entry {
+impl RouteEntry {
+    /// What it should be.
+    pub(crate) fn desired(&self) -> Desired {
+        self.desired
+    }
+
+    /// What the kernel holds.
+    pub(crate) fn actual(&self) -> Actual {
+        self.actual
+    }
+
+    /// Found at start and not spoken of since.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale
+    }
+}
+
+impl Default for RouteEntry {
     fn default() -> Self {
         Self {
             learned: NO_SET,
-            want: Want::Nothing(None),
-            known: Known::Absent,
+            desired: Desired::Nothing(None),
+            actual: Actual::Absent,
             blackhole: false,
             stale: false,
             dirty: false,
-            seen: false,
+            in_dump: false,
             change: 0,
         }
     }
@@ -65,17 +82,17 @@ pub(crate) type Decide<'a> = dyn FnMut(Cidr, &[IpAddr]) -> KernelRoute + 'a;
 /// The wanted and the known state of all own routes.
 #[derive(Debug)]
 pub(crate) struct Table {
-    pub(crate) marks: Marks,
-    pub(crate) objects: Objects,
-    pub(crate) entries: Entries<Entry>,
-    tally: Tally,
-    pub(crate) failed: FxHashMap<Cidr, Box<str>>,
-    /// Own protocol at another metric: of an earlier configuration, or somebody's doing.
-    pub(crate) strays: FxHashMap<(Cidr, u32), ()>,
-    pub(crate) swept: bool,
+    pub(super) marks: Marks,
+    pub(super) objects: NexthopObjects,
+    pub(super) entries: Entries<RouteEntry>,
+    counts: RouteCounts,
+    pub(super) failed: FxHashMap<Cidr, Box<str>>,
+    /// Own protocol at another metric: of an earlier configuration, or another process's doing.
+    pub(super) stray_routes: FxHashMap<(Cidr, u32), ()>,
+    pub(super) swept: bool,
     /// The kernel disagreed with what was known: compare everything.
-    pub(crate) doubtful: bool,
-    pub(crate) study: Study,
+    pub(super) needs_resync: bool,
+    pub(super) drift_hold: DriftHold,
     dirty: Vec<Slot>,
     sets: Vec<Option<HopSet>>,
     free_sets: Vec<SetId>,
@@ -89,14 +106,14 @@ impl Table {
     pub(crate) fn new(marks: Marks, nexthop_objects: bool) -> Self {
         Self {
             marks,
-            objects: Objects::new(nexthop_objects, marks.nexthop_base),
+            objects: NexthopObjects::new(nexthop_objects, marks.nexthop_base),
             entries: Entries::default(),
-            tally: Tally::default(),
+            counts: RouteCounts::default(),
             failed: FxHashMap::default(),
-            strays: FxHashMap::default(),
+            stray_routes: FxHashMap::default(),
             swept: false,
-            doubtful: false,
-            study: Study::default(),
+            needs_resync: false,
+            drift_hold: DriftHold::default(),
             dirty: Vec::new(),
             sets: Vec::new(),
             free_sets: Vec::new(),
@@ -107,7 +124,62 @@ impl Table {
         }
     }
 
-    // Wanted.
+    /// The numbers that mark own routes.
+    pub(crate) fn marks(&self) -> Marks {
+        self.marks
+    }
+
+    /// Nexthop objects, and what they express.
+    pub(crate) fn objects(&self) -> &NexthopObjects {
+        &self.objects
+    }
+
+    /// The same, to take over what the kernel shows of them.
+    pub(crate) fn objects_mut(&mut self) -> &mut NexthopObjects {
+        &mut self.objects
+    }
+
+    /// All entries.
+    pub(crate) fn entries(&self) -> &Entries<RouteEntry> {
+        &self.entries
+    }
+
+    /// What keeps a prefix from being as desired, where the kernel refused it or a foreign route has its place.
+    pub(crate) fn failure(&self, prefix: &Cidr) -> Option<&str> {
+        self.failed.get(prefix).map(|reason| &**reason)
+    }
+
+    /// How many prefixes have a failure.
+    pub(crate) fn failures(&self) -> usize {
+        self.failed.len()
+    }
+
+    /// The kernel disagreed: everything is to be compared.
+    pub(crate) fn needs_resync(&self) -> bool {
+        self.needs_resync
+    }
+
+    /// Whether nothing is kept any more only because it was there at start.
+    pub(crate) fn is_swept(&self) -> bool {
+        self.swept
+    }
+
+    /// A route of ours at another metric is gone.
+    pub(crate) fn remove_stray(&mut self, prefix: Cidr, metric: u32) {
+        self.stray_routes.remove(&(prefix, metric));
+    }
+
+    /// What others did to own routes, and what of it is held.
+    pub(crate) fn drift_hold(&self) -> &DriftHold {
+        &self.drift_hold
+    }
+
+    /// The same, to record changes and to begin or end a hold.
+    pub(crate) fn drift_hold_mut(&mut self) -> &mut DriftHold {
+        &mut self.drift_hold
+    }
+
+    // Desired.
 
     /// Replaces the set of blackholes; those that go, go by `change`.
     pub(crate) fn set_blackholes(
@@ -138,7 +210,7 @@ impl Table {
 
     /// Whether the kernel is known to hold our blackhole of this prefix.
     pub(crate) fn holds_blackhole(&self, prefix: &Cidr) -> bool {
-        self.entries.get(prefix).is_some_and(|e| e.known == Known::Blackhole)
+        self.entries.get(prefix).is_some_and(|e| e.actual == Actual::Blackhole)
     }
 
     /// What was learned for a prefix; no hops: nothing any more.
@@ -166,8 +238,9 @@ impl Table {
         if !sets.contains(&true) {
             return;
         }
-        let concerned =
-            |e: &Entry| usize::try_from(e.learned).is_ok_and(|i| sets.get(i).copied().unwrap_or_default());
+        let concerned = |e: &RouteEntry| {
+            usize::try_from(e.learned).is_ok_and(|i| sets.get(i).copied().unwrap_or_default())
+        };
         let slots: Vec<Slot> =
             self.entries.iter().filter(|(.., e)| concerned(e)).map(|(slot, ..)| slot).collect();
         for slot in slots {
@@ -181,34 +254,34 @@ impl Table {
     }
 
     fn decide(&mut self, slot: Slot, change: ChangeId, decide: &mut Decide<'_>) {
-        let Some((prefix, entry)) = self.entries.at(slot).copied() else { return };
+        let Some((prefix, entry)) = self.entries.get_slot(slot).copied() else { return };
         let want = if entry.blackhole {
-            Want::Blackhole
+            Desired::Blackhole
         } else if let Some(set) = self.set(entry.learned) {
             match decide(prefix, &set.hops) {
                 KernelRoute::Via { hops, reason } if !hops.is_empty() => {
-                    Want::Via(self.objects.acquire(&hops), self.reason_index(reason))
+                    Desired::Via(self.objects.acquire(&hops), self.reason_index(reason))
                 }
                 KernelRoute::Via { reason, .. } | KernelRoute::Withheld { reason } => {
-                    Want::Nothing(Some(self.reason_index(reason)))
+                    Desired::Nothing(Some(self.reason_index(reason)))
                 }
             }
         } else {
-            Want::Nothing(None)
+            Desired::Nothing(None)
         };
         // The new reference was taken before the old one is dropped, so that an unchanged target never loses its object.
-        if let Want::Via(old, _) = entry.want {
+        if let Desired::Via(old, _) = entry.desired {
             self.objects.release(old);
         }
         let change = self.lower_half(change);
-        if entry.want != want {
-            self.study.forget(&prefix);
+        if entry.desired != want {
+            self.drift_hold.forget(&prefix);
         }
         self.change(slot, |e| {
-            if e.want != want && change != 0 {
+            if e.desired != want && change != 0 {
                 e.change = change;
             }
-            e.want = want;
+            e.desired = want;
         });
         self.mark(slot);
     }
@@ -218,9 +291,9 @@ impl Table {
         u32::try_from(change.0 & u64::from(u32::MAX)).unwrap_or_default()
     }
 
-    /// The change of the store or of BGP that an entry's wish comes from; 0: none, it was found at start. Changes are
+    /// The change of the store or of BGP that an entry's desired state comes from; 0: none, it was found at start. Changes are
     /// counted up, so the lower half says which it is among the newest four billion.
-    pub(crate) fn change_of(&self, entry: &Entry) -> ChangeId {
+    pub(crate) fn change_of(&self, entry: &RouteEntry) -> ChangeId {
         if entry.change == 0 {
             return ChangeId::default();
         }
@@ -228,32 +301,32 @@ impl Table {
         ChangeId(self.newest.0.wrapping_sub(before))
     }
 
-    fn with_entry(&mut self, prefix: Cidr, change: impl FnOnce(&mut Entry)) -> Slot {
+    fn with_entry(&mut self, prefix: Cidr, change: impl FnOnce(&mut RouteEntry)) -> Slot {
         let slot = self.entries.find_or_add(prefix);
         self.change(slot, change);
         slot
     }
 
     /// The BGP next hops that were learned for an entry.
-    pub(crate) fn learned(&self, entry: &Entry) -> Option<&[IpAddr]> {
+    pub(crate) fn learned(&self, entry: &RouteEntry) -> Option<&[IpAddr]> {
         Some(&self.set(entry.learned)?.hops)
     }
 
     /// Every change of what an entry counts as goes through here.
     #[inline]
-    fn change<T>(&mut self, slot: Slot, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+    fn change<T>(&mut self, slot: Slot, change: impl FnOnce(&mut RouteEntry) -> T) -> Option<T> {
         let objects = self.objects.enabled();
         let entry = self.entries.at_mut(slot)?;
-        let before = Class::of(entry.want, entry.known, entry.stale, objects);
+        let before = RouteClass::of(entry.desired, entry.actual, entry.stale, objects);
         let result = change(entry);
-        let after = Class::of(entry.want, entry.known, entry.stale, objects);
-        self.tally.moved(before, after);
+        let after = RouteClass::of(entry.desired, entry.actual, entry.stale, objects);
+        self.counts.moved(before, after);
         Some(result)
     }
 
     /// How many entries are in which state; costs as much as there are nexthop objects in use.
     pub(crate) fn sums(&self) -> Sums {
-        self.tally.sums(&self.objects)
+        self.counts.sums(&self.objects)
     }
 
     fn set(&self, id: SetId) -> Option<&HopSet> {
@@ -303,41 +376,42 @@ impl Table {
         self.reasons.get(usize::from(index)).copied().unwrap_or("unknown")
     }
 
-    // Known.
+    // Actual.
 
-    /// A route of the dump at start. Without a wish it is kept as stale.
+    /// A route of the dump at start. Undesired, it is kept as stale.
     pub(crate) fn load(&mut self, route: &Route) {
-        if self.note_stray(route) {
+        if self.add_stray(route) {
             return;
         }
         let known = self.read(route);
         let slot = self.with_entry(route.prefix, |e| e.stale = true);
-        self.set_known(slot, known);
+        self.set_actual(slot, known);
     }
 
     /// A route of a later dump; true when it is not what was known.
     pub(crate) fn compare(&mut self, route: &Route) -> bool {
         if route.metric != self.marks.metric || route.tos != 0 {
-            let news = !self.strays.contains_key(&(route.prefix, route.metric));
-            return self.note_stray(route) && news;
+            let news = !self.stray_routes.contains_key(&(route.prefix, route.metric));
+            return self.add_stray(route) && news;
         }
         let known = self.read(route);
-        let mut before = Known::Absent;
-        let slot = self.with_entry(route.prefix, |e| (e.seen, before) = (true, e.known));
+        let mut before = Actual::Absent;
+        let slot = self.with_entry(route.prefix, |e| (e.in_dump, before) = (true, e.actual));
         let differs = before != known;
         if differs {
-            self.set_known(slot, known);
+            self.set_actual(slot, known);
             self.mark(slot);
         } else {
-            self.release_known(known);
+            self.release_actual(known);
         }
         differs
     }
 
     /// Before the first [`Table::compare`] of a dump.
     pub(crate) fn begin_compare(&mut self) {
+        self.needs_resync = false;
         for entry in self.entries.values_mut() {
-            entry.seen = false;
+            entry.in_dump = false;
         }
     }
 
@@ -346,29 +420,29 @@ impl Table {
         let missing: Vec<Slot> = self
             .entries
             .iter()
-            .filter(|(.., e)| !e.seen && e.known.is_there())
+            .filter(|(.., e)| !e.in_dump && e.actual.is_there())
             .map(|(slot, ..)| slot)
             .collect();
         for slot in &missing {
-            self.lose_at(*slot);
+            self.mark_lost(*slot);
         }
-        let first = missing.first().and_then(|slot| self.entries.at(*slot));
+        let first = missing.first().and_then(|slot| self.entries.get_slot(*slot));
         (missing.len(), first.map(|(prefix, _)| *prefix))
     }
 
     /// The kernel no longer has our route of this prefix; true when that is news.
     pub(crate) fn lose(&mut self, prefix: Cidr) -> bool {
         match self.entries.find(&prefix) {
-            Some(slot) if self.entries.at(slot).is_some_and(|(_, e)| e.known.is_there()) => {
-                self.lose_at(slot);
+            Some(slot) if self.entries.get_slot(slot).is_some_and(|(_, e)| e.actual.is_there()) => {
+                self.mark_lost(slot);
                 true
             }
             _ => false,
         }
     }
 
-    fn lose_at(&mut self, slot: Slot) {
-        self.set_known(slot, Known::Gone);
+    fn mark_lost(&mut self, slot: Slot) {
+        self.set_actual(slot, Actual::Lost);
         self.mark(slot);
     }
 
@@ -376,7 +450,7 @@ impl Table {
     pub(crate) fn lose_objects(&mut self, ids: &[u32]) -> usize {
         let mut gone: SmallVec<[u32; 8]> = SmallVec::new();
         for id in ids {
-            gone.extend(self.objects.vanished(*id));
+            gone.extend(self.objects.removed(*id));
         }
         if gone.is_empty() {
             return 0;
@@ -385,63 +459,66 @@ impl Table {
         let lost: Vec<Slot> = self
             .entries
             .iter()
-            .filter(|(.., e)| matches!(e.known, Known::Nexthop(id) if gone.binary_search(&id).is_ok()))
+            .filter(|(.., e)| matches!(e.actual, Actual::Nexthop(id) if gone.binary_search(&id).is_ok()))
             .map(|(slot, ..)| slot)
             .collect();
         for slot in &lost {
-            self.lose_at(*slot);
+            self.mark_lost(*slot);
         }
         lost.len()
     }
 
-    fn note_stray(&mut self, route: &Route) -> bool {
+    fn add_stray(&mut self, route: &Route) -> bool {
         let stray = route.metric != self.marks.metric || route.tos != 0;
         if stray && route.tos == 0 {
-            self.strays.insert((route.prefix, route.metric), ());
+            self.stray_routes.insert((route.prefix, route.metric), ());
         }
         stray
     }
 
     /// What a route of ours says. A plain one comes with a reference to its target.
-    fn read(&mut self, route: &Route) -> Known {
+    fn read(&mut self, route: &Route) -> Actual {
         match (route.kind, route.nexthop) {
-            (RTN_BLACKHOLE, _) => Known::Blackhole,
+            (RTN_BLACKHOLE, _) => Actual::Blackhole,
             (RTN_UNICAST, 0) => match self.objects.hops_of_legs(&route.legs) {
-                Some(hops) if !hops.is_empty() => Known::Plain(self.objects.acquire(&hops)),
-                _ => Known::Strange,
+                Some(hops) if !hops.is_empty() => Actual::Plain(self.objects.acquire(&hops)),
+                _ => Actual::Foreign,
             },
-            (RTN_UNICAST, id) => Known::Nexthop(id),
-            _ => Known::Strange,
+            (RTN_UNICAST, id) => Actual::Nexthop(id),
+            _ => Actual::Foreign,
         }
     }
 
-    fn release_known(&mut self, known: Known) {
-        if let Known::Plain(target) = known {
+    fn release_actual(&mut self, known: Actual) {
+        if let Actual::Plain(target) = known {
             self.objects.release(target);
         }
     }
 
     /// Takes over the reference that a plain `known` comes with.
-    pub(crate) fn set_known(&mut self, slot: Slot, known: Known) {
-        let Some(old) = self.change(slot, |e| std::mem::replace(&mut e.known, known)) else {
-            return self.release_known(known);
+    pub(crate) fn set_actual(&mut self, slot: Slot, known: Actual) {
+        let Some(old) = self.change(slot, |e| std::mem::replace(&mut e.actual, known)) else {
+            return self.release_actual(known);
         };
-        if let Known::Nexthop(id) = known {
+        if let Actual::Nexthop(id) = known {
             self.objects.count_route(id, true);
         }
         match old {
-            Known::Nexthop(id) => self.objects.count_route(id, false),
-            old => self.release_known(old),
+            Actual::Nexthop(id) => self.objects.count_route(id, false),
+            old => self.release_actual(old),
         }
     }
 
     /// Whether the kernel holds what is wanted (or what is kept until the sweep).
-    pub(crate) fn is_right(&self, entry: &Entry) -> bool {
-        match (entry.want, entry.known) {
-            (Want::Nothing(_), Known::Absent | Known::Gone) | (Want::Blackhole, Known::Blackhole) => true,
-            (Want::Nothing(_), _) => entry.stale,
-            (Want::Via(t, _), Known::Nexthop(id)) => self.objects.enabled() && self.objects.expresses(id, t),
-            (Want::Via(t, _), Known::Plain(k)) => !self.objects.enabled() && t == k,
+    pub(crate) fn is_in_sync(&self, entry: &RouteEntry) -> bool {
+        match (entry.desired, entry.actual) {
+            (Desired::Nothing(_), Actual::Absent | Actual::Lost)
+            | (Desired::Blackhole, Actual::Blackhole) => true,
+            (Desired::Nothing(_), _) => entry.stale,
+            (Desired::Via(t, _), Actual::Nexthop(id)) => {
+                self.objects.enabled() && self.objects.expresses(id, t)
+            }
+            (Desired::Via(t, _), Actual::Plain(k)) => !self.objects.enabled() && t == k,
             _ => false,
         }
     }
@@ -495,19 +572,19 @@ impl Table {
             self.change(*slot, |entry| entry.stale = false);
             self.mark(*slot);
         }
-        stale.len() + self.strays.len()
+        stale.len() + self.stray_routes.len()
     }
 
     /// Drops an entry that nobody speaks of.
     pub(crate) fn tidy(&mut self, slot: Slot) {
-        if let Some((prefix, e)) = self.entries.at(slot)
+        if let Some((prefix, e)) = self.entries.get_slot(slot)
             && e.learned == NO_SET
             && !e.blackhole
             && !e.dirty
-            && !e.known.is_there()
+            && !e.actual.is_there()
         {
             self.failed.remove(prefix);
-            self.tally.gone(Class::of(e.want, e.known, e.stale, self.objects.enabled()));
+            self.counts.gone(RouteClass::of(e.desired, e.actual, e.stale, self.objects.enabled()));
             self.entries.remove(slot);
         }
     }
@@ -519,7 +596,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_small_and_knows_its_change_beyond_four_billion() {
-        assert!(size_of::<Entry>() <= 28, "there may be a million: {}", size_of::<Entry>());
+        assert!(size_of::<RouteEntry>() <= 28, "there may be a million: {}", size_of::<RouteEntry>());
         let mut table = Table::new(Marks { protocol: 179, metric: 1790, nexthop_base: 0x5400_0000 }, true);
         let decide: &mut Decide<'_> = &mut |_, _| KernelRoute::Withheld { reason: "unresolved" };
         let hop: IpAddr = "192.0.2.9".parse().unwrap();

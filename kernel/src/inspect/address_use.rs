@@ -5,7 +5,7 @@
 //! caller's are this host's: the kernel numbers those (RTM_GETNSID, ip-netns(8) `list-id`), and no others.
 //!
 //! Not every namespace can be found or entered. Behind an interface of its own that does no harm: a workload there has a
-//! route that leads to it. Behind a port of a bridge nothing else tells of it, so that is said ([`Sightings::blind`]).
+//! route that leads to it. Behind a port of a bridge nothing else shows it, so that is said ([`AddressUses::unreadable`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -39,27 +39,27 @@ const MOUNTED: [&str; 3] = ["/run/netns", "/run/docker/netns", "/var/run/docker/
 
 /// One place where an address is in use on this host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Sighting {
+pub struct AddressUse {
     /// The address.
     pub addr: IpAddr,
     /// Where.
-    pub place: Place,
+    pub place: UsePlace,
 }
 
 /// Where an address is seen.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum UsePlace {
     /// On an interface of the host itself.
-    Here {
+    Host {
         /// The interface.
         interface: String,
     },
     /// On an interface inside another network namespace of this host.
-    Inside {
+    Workload {
         /// The interface, as it is called in there.
         interface: String,
         /// The namespace: its path, or a process that lives in it.
-        space: String,
+        namespace: String,
     },
     /// A route of the main table leads this address alone straight to an interface.
     Route {
@@ -75,11 +75,11 @@ pub enum Place {
     },
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for UsePlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Here { interface } => write!(f, "on {interface} of this host"),
-            Self::Inside { interface, space } => write!(f, "on {interface} in {space}"),
+            Self::Host { interface } => write!(f, "on {interface} of this host"),
+            Self::Workload { interface, namespace } => write!(f, "on {interface} in {namespace}"),
             Self::Route { interface } => write!(f, "a route leads to {interface}"),
             Self::Neighbour { interface, mac: [a, b, c, d, e, g] } => {
                 write!(f, "neighbour {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x} on {interface}")
@@ -90,20 +90,20 @@ impl std::fmt::Display for Place {
 
 /// What this host's kernel shows of addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sightings {
+pub struct AddressUses {
     /// Every place of every address, sorted; loopback, link-local and multicast ones left out.
-    pub found: Vec<Sighting>,
+    pub found: Vec<AddressUse>,
     /// The interfaces of the host's own namespace.
     pub interfaces: BTreeSet<String>,
     /// Namespaces that were looked into, the host's own among them.
-    pub spaces: usize,
+    pub namespaces: usize,
     /// What could not be looked at, in words. An address that is not in `found` may be there.
-    pub blind: Vec<String>,
+    pub unreadable: Vec<String>,
 }
 
-impl Sightings {
+impl AddressUses {
     /// The places of one address.
-    pub fn of(&self, addr: IpAddr) -> impl Iterator<Item = &Place> {
+    pub fn of(&self, addr: IpAddr) -> impl Iterator<Item = &UsePlace> {
         let from = self.found.partition_point(|s| s.addr < addr);
         self.found.iter().skip(from).take_while(move |s| s.addr == addr).map(|s| &s.place)
     }
@@ -114,39 +114,39 @@ impl Sightings {
 ///
 /// # Errors
 /// When the caller's own namespace cannot be read.
-pub fn sightings() -> io::Result<Sightings> {
-    let mut seen = Sightings { spaces: 1, ..Sightings::default() };
+pub fn address_uses() -> io::Result<AddressUses> {
+    let mut uses = AddressUses { namespaces: 1, ..AddressUses::default() };
     let own = File::open("/proc/thread-self/ns/net")?;
     let mut socket = Socket::open()?;
     let (links, addresses) = dump::devices(&mut socket)?;
-    note(&mut seen.found, &links, &addresses, |interface| Place::Here { interface });
-    seen.interfaces = links.iter().map(|link| link.name.clone()).collect();
+    note(&mut uses.found, &links, &addresses, |interface| UsePlace::Host { interface });
+    uses.interfaces = links.iter().map(|link| link.name.clone()).collect();
     let mut routes = Vec::new();
-    dump::routes(&mut socket, |route| routes.extend(straight(&route)))?;
+    dump::routes(&mut socket, |route| routes.extend(direct(&route)))?;
     let names: BTreeMap<u32, &str> = links.iter().map(|link| (link.index, &*link.name)).collect();
     let name = |index| names.get(&index).map_or_else(|| format!("interface {index}"), |n| (*n).to_owned());
-    let behind = routes.into_iter().map(|(addr, index)| (addr, Place::Route { interface: name(index) }));
+    let behind = routes.into_iter().map(|(addr, index)| (addr, UsePlace::Route { interface: name(index) }));
     let neighbours = endpoints::neighbours(&mut socket)?;
     let next = neighbours
         .into_iter()
-        .map(|n| (n.addr, Place::Neighbour { interface: name(n.ifindex), mac: n.mac }))
+        .map(|n| (n.addr, UsePlace::Neighbour { interface: name(n.ifindex), mac: n.mac }))
         .chain(behind)
         .filter(|(addr, _)| counts(*addr));
-    seen.found.extend(next.map(|(addr, place)| Sighting { addr, place }));
-    let others = other_spaces(&own);
-    let mut unseen = bridged(&mut socket)?;
-    look_inside(&mut seen, &mut socket, &own, others, &mut unseen);
-    seen.blind.extend(unseen.into_values().map(|port| {
+    uses.found.extend(next.map(|(addr, place)| AddressUse { addr, place }));
+    let others = other_namespaces(&own);
+    let mut unread_ports = bridged(&mut socket)?;
+    read_namespaces(&mut uses, &mut socket, &own, others, &mut unread_ports);
+    uses.unreadable.extend(unread_ports.into_values().map(|port| {
         format!("the network namespace behind {port}, a port of a bridge, cannot be looked into: run as root, with the \
                  host's processes and /run in sight")
     }));
-    seen.found.sort_unstable();
-    seen.found.dedup();
-    Ok(seen)
+    uses.found.sort_unstable();
+    uses.found.dedup();
+    Ok(uses)
 }
 
 /// The one address that a route leads to, and the interface that it leads to without a gateway.
-fn straight(route: &Route) -> Option<(IpAddr, u32)> {
+fn direct(route: &Route) -> Option<(IpAddr, u32)> {
     match route.legs.as_slice() {
         [leg] if leg.gateway.is_none() && route.kind == RTN_UNICAST && route.prefix.is_host() => {
             Some((route.prefix.addr(), leg.ifindex))
@@ -163,11 +163,16 @@ fn counts(addr: IpAddr) -> bool {
     !(local || addr.is_loopback() || addr.is_multicast() || addr.is_unspecified())
 }
 
-fn note(found: &mut Vec<Sighting>, links: &[Link], addresses: &[Address], place: impl Fn(String) -> Place) {
+fn note(
+    found: &mut Vec<AddressUse>,
+    links: &[Link],
+    addresses: &[Address],
+    place: impl Fn(String) -> UsePlace,
+) {
     for address in addresses.iter().filter(|a| counts(a.addr)) {
         let link = links.iter().find(|link| link.index == address.ifindex);
         let name = link.map_or_else(|| format!("interface {}", address.ifindex), |link| link.name.clone());
-        found.push(Sighting { addr: address.addr, place: place(name) });
+        found.push(AddressUse { addr: address.addr, place: place(name) });
     }
 }
 
@@ -176,17 +181,17 @@ fn bridged(socket: &mut Socket) -> io::Result<BTreeMap<i32, String>> {
     let mut ports = BTreeMap::new();
     let answer = socket.dump(link::encode_link_dump, |message| {
         let Some(link) = link::decode_link(message) else { return };
-        let (mut space, mut port) = (None, false);
+        let (mut namespace, mut port) = (None, false);
         let wanted = |kind| matches!(kind, IFLA_MASTER | IFLA_LINK_NETNSID);
         for attribute in link::link_attributes(message, wanted).into_iter().flatten() {
             match attribute {
-                LinkAttribute::LinkNetNsId(number) => space = Some(number),
+                LinkAttribute::LinkNetNsId(number) => namespace = Some(number),
                 LinkAttribute::Controller(_) => port = true,
                 _ => {}
             }
         }
-        if let (Some(space), true) = (space, port) {
-            ports.insert(space, link.name);
+        if let (Some(namespace), true) = (namespace, port) {
+            ports.insert(namespace, link.name);
         }
     })?;
     answer.map_err(|refusal| io::Error::other(refusal.to_string()))?;
@@ -194,8 +199,8 @@ fn bridged(socket: &mut Socket) -> io::Result<BTreeMap<i32, String>> {
 }
 
 /// The network namespaces of this machine that can be opened, but for the caller's, each once, with a name for people.
-fn other_spaces(own: &File) -> Vec<(String, File)> {
-    let mut spaces: BTreeMap<(u64, u64), (String, File)> = BTreeMap::new();
+fn other_namespaces(own: &File) -> Vec<(String, File)> {
+    let mut namespaces: BTreeMap<(u64, u64), (String, File)> = BTreeMap::new();
     let known = own.metadata().map(|m| (m.st_dev(), m.st_ino())).ok();
     // Namespaces and processes go while we look.
     let mut add = |name: &dyn Fn() -> String, path: &Path| {
@@ -205,10 +210,10 @@ fn other_spaces(own: &File) -> Vec<(String, File)> {
         let is_one = known.is_none_or(|(device, _)| device == id.0);
         if is_one
             && Some(id) != known
-            && !spaces.contains_key(&id)
+            && !namespaces.contains_key(&id)
             && let Ok(file) = File::open(path)
         {
-            spaces.insert(id, (name(), file));
+            namespaces.insert(id, (name(), file));
         }
     };
     for folder in MOUNTED {
@@ -221,22 +226,22 @@ fn other_spaces(own: &File) -> Vec<(String, File)> {
         let name = entry.file_name();
         let Some(pid) = name.to_str().filter(|n| n.bytes().all(|b| b.is_ascii_digit())) else { continue };
         let path: PathBuf = ["/proc", pid, "ns", "net"].iter().collect();
-        let told = || {
+        let expected = || {
             let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             format!("process {pid} ({})", command.trim_end())
         };
-        add(&told, &path);
+        add(&expected, &path);
     }
-    spaces.into_values().collect()
+    namespaces.into_values().collect()
 }
 
 /// Reads the addresses of every namespace that shares a link with ours. Those that were read leave `unseen`.
-fn look_inside(
-    seen: &mut Sightings,
+fn read_namespaces(
+    uses: &mut AddressUses,
     own_socket: &mut Socket,
     own: &File,
     others: Vec<(String, File)>,
-    unseen: &mut BTreeMap<i32, String>,
+    unread_ports: &mut BTreeMap<i32, String>,
 ) {
     // Namespaces belong to threads: one short-lived thread enters all of them, and the caller's stays where it is.
     let looked = std::thread::scope(|scope| {
@@ -249,7 +254,7 @@ fn look_inside(
                 let read = entered.map_err(io::Error::from).and_then(|()| {
                     let mut socket = Socket::open()?;
                     let devices = dump::devices(&mut socket)?;
-                    // Their links tell of ours once they were read: of a macvlan's parent, for example.
+                    // Their links show ours once they were read: of a macvlan's parent, for example.
                     let shared = number.is_some() || self::number(&mut socket, own).is_some();
                     Ok(shared.then_some(devices))
                 });
@@ -262,15 +267,15 @@ fn look_inside(
     });
     let looked = match looked {
         Ok(looked) => looked,
-        Err(error) => return seen.blind.push(format!("no other namespace was looked into: {error}")),
+        Err(error) => return uses.unreadable.push(format!("no other namespace was looked into: {error}")),
     };
     for (name, number, read) in looked {
         match read {
             Ok(Some((links, addresses))) => {
-                seen.spaces += 1;
-                let place = |interface| Place::Inside { interface, space: name.clone() };
-                note(&mut seen.found, &links, &addresses, place);
-                number.and_then(|number| unseen.remove(&number));
+                uses.namespaces += 1;
+                let place = |interface| UsePlace::Workload { interface, namespace: name.clone() };
+                note(&mut uses.found, &links, &addresses, place);
+                number.and_then(|number| unread_ports.remove(&number));
             }
             Ok(None) => {}
             Err(error) => tracing::debug!(target: "tortie", "{name} is not looked into: {error}"),
@@ -279,11 +284,11 @@ fn look_inside(
 }
 
 /// The number that this namespace has in the namespace of `socket`, when a link of that one has its other end here.
-fn number(socket: &mut Socket, space: &File) -> Option<i32> {
+fn number(socket: &mut Socket, namespace: &File) -> Option<i32> {
     let mut found = None;
     let ask = |buf: &mut Vec<u8>, seq| {
         let mut wanted = NsidMessage::default();
-        wanted.attributes.push(NsidAttribute::Fd(space.as_raw_fd().cast_unsigned()));
+        wanted.attributes.push(NsidAttribute::Fd(namespace.as_raw_fd().cast_unsigned()));
         message::write(buf, NLM_F_ACK, seq, RouteNetlinkMessage::GetNsId(wanted));
     };
     let answer = socket.dump(ask, |message| {

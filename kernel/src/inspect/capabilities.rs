@@ -12,7 +12,7 @@ use rustix::thread::UnshareFlags;
 use tortie_net::Cidr;
 
 use crate::netlink::codec::{NLM_F_CREATE, NLM_F_EXCL};
-use crate::netlink::link::{self, Change};
+use crate::netlink::link::{self, LinkChange};
 use crate::netlink::nexthop::{self, Content};
 use crate::netlink::route::{self, Via};
 use crate::netlink::socket::Socket;
@@ -38,7 +38,7 @@ const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 
 /// What became of one trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ProbeOutcome {
     /// It works; what was seen, or nothing.
     Works(String),
     /// The kernel's answer.
@@ -49,7 +49,7 @@ pub enum Outcome {
 
 /// One thing that the kernel can do, or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ability {
+pub struct KernelCapability {
     /// Stable, for machines: `nft-sets`, `nexthop-objects`, ...
     pub name: &'static str,
     /// In words.
@@ -59,11 +59,11 @@ pub struct Ability {
     /// The agent does its work without it.
     pub optional: bool,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: ProbeOutcome,
 }
 
 /// What is tried, in order; later ones use what earlier ones made.
-const TRIALS: [(&str, &str, &str, bool, Trial); 14] = [
+const PROBES: [(&str, &str, &str, bool, Probe); 14] = [
     ("links", "a veth pair, up, with an address", "workloads", false, links),
     ("routes", "a batch of 1,000 routes", "routes", false, routes),
     ("nexthop-objects", "a nexthop object and a route over it", "routes that change quickly", true, nexthops),
@@ -92,10 +92,10 @@ const TRIALS: [(&str, &str, &str, bool, Trial); 14] = [
     ),
 ];
 
-type Trial = fn(&mut Bench) -> io::Result<Result<String, String>>;
+type Probe = fn(&mut ProbeNamespace) -> io::Result<Result<String, String>>;
 
 /// What the trials share.
-struct Bench {
+struct ProbeNamespace {
     netlink: Socket,
     rules: Rules,
     /// Interface of the near end of the pair.
@@ -104,27 +104,23 @@ struct Bench {
 
 /// Tries everything. Takes some 50 ms; the caller's namespace stays as it is.
 #[must_use]
-pub fn try_abilities() -> Vec<Ability> {
-    let ability = |(name, about, needed_for, optional, _): (_, _, _, _, Trial), outcome| Ability {
-        name,
-        about,
-        needed_for,
-        optional,
-        outcome,
+pub fn probe_kernel() -> Vec<KernelCapability> {
+    let capability = |(name, about, needed_for, optional, _): (_, _, _, _, Probe), outcome| {
+        KernelCapability { name, about, needed_for, optional, outcome }
     };
-    let body = move || -> Result<Vec<Ability>, String> {
+    let body = move || -> Result<Vec<KernelCapability>, String> {
         // SAFETY: only the network namespace of this fresh thread changes; nobody else runs on it.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
             .map_err(|error| format!("no network namespace of its own ({error}): try it as root"))?;
         let netlink = Socket::open().map_err(|e| format!("no netlink socket: {e}"))?;
         let rules = Rules::open().map_err(|e| format!("no nfnetlink socket: {e}"))?;
-        let mut bench = Bench { netlink, rules, near: None };
-        let outcome = |trial: Trial, bench: &mut Bench| match trial(bench) {
-            Ok(Ok(seen)) => Outcome::Works(seen),
-            Ok(Err(refused)) => Outcome::Refused(refused),
-            Err(error) => Outcome::Refused(error.to_string()),
+        let mut namespace = ProbeNamespace { netlink, rules, near: None };
+        let outcome = |probe: Probe, namespace: &mut ProbeNamespace| match probe(namespace) {
+            Ok(Ok(seen)) => ProbeOutcome::Works(seen),
+            Ok(Err(refused)) => ProbeOutcome::Refused(refused),
+            Err(error) => ProbeOutcome::Refused(error.to_string()),
         };
-        Ok(TRIALS.into_iter().map(|row| ability(row, outcome(row.4, &mut bench))).collect())
+        Ok(PROBES.into_iter().map(|row| capability(row, outcome(row.4, &mut namespace))).collect())
     };
     let thread = std::thread::Builder::new().name("abilities".to_owned()).spawn(body);
     let done = match thread.map(std::thread::JoinHandle::join) {
@@ -133,34 +129,36 @@ pub fn try_abilities() -> Vec<Ability> {
         Err(error) => Err(format!("no thread to try in: {error}")),
     };
     done.unwrap_or_else(|why| {
-        TRIALS.into_iter().map(|row| ability(row, Outcome::NotTried(why.clone()))).collect()
+        PROBES.into_iter().map(|row| capability(row, ProbeOutcome::NotTried(why.clone()))).collect()
     })
 }
 
-fn links(bench: &mut Bench) -> io::Result<Result<String, String>> {
+fn links(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     let [near, far] = PAIR;
-    let made = bench.netlink.request(|(), buf, flags, seq| {
+    let made = namespace.netlink.request(|(), buf, flags, seq| {
         let pair = link::veth(link::named(near), link::named(far));
         message::write(buf, flags | NLM_F_CREATE | NLM_F_EXCL, seq, pair);
     })?;
     if let Err(refusal) = made {
         return Ok(Err(format!("{refusal}: is the kernel's module veth there?")));
     }
-    let (devices, _) = dump::devices(&mut bench.netlink)?;
+    let (devices, _) = dump::devices(&mut namespace.netlink)?;
     for device in devices.iter().filter(|d| PAIR.contains(&d.name.as_str())) {
-        let up = Change::Set { ifindex: device.index, mtu: None };
-        if let Err(refusal) = bench.netlink.request(|(), buf, flags, seq| up.encode(buf, flags, seq))? {
+        let up = LinkChange::Set { ifindex: device.index, mtu: None };
+        if let Err(refusal) = namespace.netlink.request(|(), buf, flags, seq| up.encode(buf, flags, seq))? {
             return Ok(Err(refusal.to_string()));
         }
     }
-    bench.near = devices.iter().find(|d| d.name == near).map(|d| d.index);
-    let Some(ifindex) = bench.near else { return Ok(Err("the pair was made and is not there".to_owned())) };
-    let address = Change::AddAddress { ifindex, addr: Ipv4Addr::new(192, 0, 2, 1) };
-    let set = bench.netlink.request(|(), buf, flags, seq| address.encode(buf, flags, seq))?;
+    namespace.near = devices.iter().find(|d| d.name == near).map(|d| d.index);
+    let Some(ifindex) = namespace.near else {
+        return Ok(Err("the pair was made and is not there".to_owned()));
+    };
+    let address = LinkChange::AddAddress { ifindex, addr: Ipv4Addr::new(192, 0, 2, 1) };
+    let set = namespace.netlink.request(|(), buf, flags, seq| address.encode(buf, flags, seq))?;
     Ok(set.map(|()| String::new()).map_err(|refusal| refusal.to_string()))
 }
 
-fn routes(bench: &mut Bench) -> io::Result<Result<String, String>> {
+fn routes(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     let prefix = |n: u16| {
         let [high, low] = n.to_be_bytes();
         Cidr::host(IpAddr::V4(Ipv4Addr::new(198, 18, high, low)))
@@ -168,7 +166,7 @@ fn routes(bench: &mut Bench) -> io::Result<Result<String, String>> {
     let prefixes: Vec<Cidr> = (0..BATCH).map(prefix).collect();
     let mut refused = None;
     let begin = Instant::now();
-    bench.netlink.batch(
+    namespace.netlink.batch(
         &prefixes,
         |prefix, buf, flags, seq| {
             route::encode_put(buf, flags, seq, prefix, PROTOCOL, METRIC, Via::Blackhole, route::Put::Add);
@@ -182,27 +180,27 @@ fn routes(bench: &mut Bench) -> io::Result<Result<String, String>> {
     })
 }
 
-fn nexthops(bench: &mut Bench) -> io::Result<Result<String, String>> {
-    let Some(ifindex) = bench.near else { return Ok(Err("there is no interface to use".to_owned())) };
+fn nexthops(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
+    let Some(ifindex) = namespace.near else { return Ok(Err("there is no interface to use".to_owned())) };
     let content = Content::Single { gateway: IpAddr::V4(GATEWAY), ifindex, onlink: true };
-    let made = bench.netlink.request(|(), buf, flags, seq| {
+    let made = namespace.netlink.request(|(), buf, flags, seq| {
         nexthop::encode_put(buf, flags, seq, NEXTHOP, PROTOCOL, &content, nexthop::Put::Add);
     })?;
     if let Err(refusal) = made {
         return Ok(Err(refusal.to_string()));
     }
     let prefix = Cidr::host(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1)));
-    let written = bench.netlink.request(|(), buf, flags, seq| {
+    let written = namespace.netlink.request(|(), buf, flags, seq| {
         let via = Via::Nexthop(NEXTHOP);
         route::encode_put(buf, flags, seq, &prefix, PROTOCOL, METRIC, via, route::Put::Add);
     })?;
     Ok(written.map(|()| String::new()).map_err(|refusal| refusal.to_string()))
 }
 
-fn ipip(bench: &mut Bench) -> io::Result<Result<String, String>> {
+fn ipip(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     // What the agent asks for: the kernel makes its fallback device of that name when the module is loaded.
-    let create = Change::CreateIpip { name: "tunl0".to_owned() };
-    let made = bench.netlink.request(|(), buf, flags, seq| create.encode(buf, flags, seq))?;
+    let create = LinkChange::CreateIpip { name: "tunl0".to_owned() };
+    let made = namespace.netlink.request(|(), buf, flags, seq| create.encode(buf, flags, seq))?;
     Ok(match made {
         Err(refusal) if refusal.code != libc::EEXIST => {
             Err(format!("{refusal}: is the kernel's module ipip there?"))
@@ -212,8 +210,8 @@ fn ipip(bench: &mut Bench) -> io::Result<Result<String, String>> {
 }
 
 /// Carries out edits on the table.
-fn write(bench: &mut Bench, edits: &[Edit]) -> io::Result<Result<String, String>> {
-    match bench.rules.batch(edits, TABLE) {
+fn write(namespace: &mut ProbeNamespace, edits: &[Edit]) -> io::Result<Result<String, String>> {
+    match namespace.rules.batch(edits, TABLE) {
         Ok(()) => Ok(Ok(String::new())),
         Err(BatchError::Refused(refusal)) => Ok(Err(refusal.text)),
         Err(BatchError::Unknown) => Ok(Err("the kernel's answer was lost".to_owned())),
@@ -240,20 +238,20 @@ fn network() -> Cidr {
     Cidr::v4(GATEWAY, 24)
 }
 
-fn table(bench: &mut Bench) -> io::Result<Result<String, String>> {
+fn table(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     let hook = Hook { kind: Kind::Filter, at: At::Forward, priority: 0 };
-    write(bench, &[chain("forward", Some(hook), Vec::new())])
+    write(namespace, &[chain("forward", Some(hook), Vec::new())])
 }
 
-fn sets(bench: &mut Bench) -> io::Result<Result<String, String>> {
+fn sets(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     let one = (SetKey::Addr(Cidr::host(IpAddr::V4(GATEWAY))), SetValue::Member);
     let net = (SetKey::Addr(network()), SetValue::Member);
     let key = KeyType::Addr { v4: true };
     let hash = set("addresses", key, ValueType::Member, false, [one]);
-    write(bench, &[hash, set("networks", key, ValueType::Member, true, [net])])
+    write(namespace, &[hash, set("networks", key, ValueType::Member, true, [net])])
 }
 
-fn concatenation(bench: &mut Bench) -> io::Result<Result<String, String>> {
+fn concatenation(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     let element = (SetKey::InterfaceAddr("cali0".into(), network()), SetValue::Member);
     let from = set("from", KeyType::InterfaceAddr { v4: true }, ValueType::Member, true, [element]);
     let looked_up = Match::InSet {
@@ -262,18 +260,18 @@ fn concatenation(bench: &mut Bench) -> io::Result<Result<String, String>> {
         set: "from".into(),
     };
     let rule = Rule { matches: vec![Match::Family { v4: true }, looked_up], ..Rule::default() };
-    write(bench, &[from, chain("sources", None, vec![rule])])
+    write(namespace, &[from, chain("sources", None, vec![rule])])
 }
 
-fn verdict_map(bench: &mut Bench) -> io::Result<Result<String, String>> {
+fn verdict_map(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     let element = (SetKey::Interface("cali0".into()), SetValue::Goto("target".into()));
     let map = set("dispatch", KeyType::Interface, ValueType::Verdict, false, [element]);
     let statement = Statement::VerdictMap { key: vec![Field::InInterface], map: "dispatch".into() };
     let rule = Rule { statement, ..Rule::default() };
-    write(bench, &[chain("target", None, Vec::new()), map, chain("dispatcher", None, vec![rule])])
+    write(namespace, &[chain("target", None, Vec::new()), map, chain("dispatcher", None, vec![rule])])
 }
 
-fn counters(bench: &mut Bench) -> io::Result<Result<String, String>> {
+fn counters(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     let rule = Rule {
         limit: Some(10),
         counted: true,
@@ -281,27 +279,27 @@ fn counters(bench: &mut Bench) -> io::Result<Result<String, String>> {
         comment: Some("tried by doctor".into()),
         ..Rule::default()
     };
-    write(bench, &[chain("counted", None, vec![rule])])
+    write(namespace, &[chain("counted", None, vec![rule])])
 }
 
-fn conntrack_rules(bench: &mut Bench) -> io::Result<Result<String, String>> {
+fn conntrack_rules(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     let rule = |matched, statement| Rule { matches: vec![matched], statement, ..Rule::default() };
     let rules = vec![rule(Match::Established, Statement::Accept), rule(Match::Invalid, Statement::Drop)];
-    write(bench, &[chain("states", None, rules)])
+    write(namespace, &[chain("states", None, rules)])
 }
 
-fn fib(bench: &mut Bench) -> io::Result<Result<String, String>> {
+fn fib(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     let rule = Rule { matches: vec![Match::Local { side: Side::Dst }], ..Rule::default() };
     let hook = Hook { kind: Kind::Filter, at: At::Prerouting, priority: -300 };
-    write(bench, &[chain("raw", Some(hook), vec![rule])])
+    write(namespace, &[chain("raw", Some(hook), vec![rule])])
 }
 
-fn log(bench: &mut Bench) -> io::Result<Result<String, String>> {
+fn log(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     let log = Some(Log { prefix: "doctor".into(), group: Some(crate::nft::DENY_GROUP) });
-    write(bench, &[chain("logged", None, vec![Rule { log, ..Rule::default() }])])
+    write(namespace, &[chain("logged", None, vec![Rule { log, ..Rule::default() }])])
 }
 
-fn nat(bench: &mut Bench) -> io::Result<Result<String, String>> {
+fn nat(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     let key = KeyType::Addr { v4: true };
     let element = (SetKey::Addr(Cidr::host(IpAddr::V4(GATEWAY))), SetValue::Addr(IpAddr::V4(GATEWAY)));
     let map = set("floating", key, ValueType::Addr { v4: true }, false, [element]);
@@ -314,10 +312,10 @@ fn nat(bench: &mut Bench) -> io::Result<Result<String, String>> {
         chain("dnat", at(At::Prerouting, -100), vec![rule(to)]),
         chain("snat", at(At::Postrouting, 100), vec![rule(Statement::Masquerade)]),
     ];
-    write(bench, &edits)
+    write(namespace, &edits)
 }
 
-fn conntrack(_: &mut Bench) -> io::Result<Result<String, String>> {
+fn conntrack(_: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     connections().map(|_| Ok(String::new()))
 }
 
@@ -328,18 +326,18 @@ mod tests {
     #[test]
     fn everything_is_tried_and_the_host_stays_as_it_was() {
         let before = std::fs::read_to_string("/proc/net/dev").unwrap().lines().count();
-        let all = try_abilities();
-        assert_eq!(all.len(), TRIALS.len());
+        let all = probe_kernel();
+        assert_eq!(all.len(), PROBES.len());
         assert_eq!(std::fs::read_to_string("/proc/net/dev").unwrap().lines().count(), before);
-        if matches!(all[0].outcome, Outcome::NotTried(_)) {
+        if matches!(all[0].outcome, ProbeOutcome::NotTried(_)) {
             assert!(std::env::var_os("CI").is_none(), "no network namespace in CI: {:?}", all[0]);
             return eprintln!("skipped: {:?}", all[0]);
         }
         // The machines of this test have no ipip; all else has to work wherever the agent's own tests do.
-        let wrong: Vec<&Ability> =
-            all.iter().filter(|a| a.name != "ipip" && !matches!(a.outcome, Outcome::Works(_))).collect();
+        let wrong: Vec<&KernelCapability> =
+            all.iter().filter(|a| a.name != "ipip" && !matches!(a.outcome, ProbeOutcome::Works(_))).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
-        let Outcome::Works(seen) = &all[1].outcome else { panic!("{:?}", all[1]) };
+        let ProbeOutcome::Works(seen) = &all[1].outcome else { panic!("{:?}", all[1]) };
         assert!(seen.starts_with("in ") && seen.ends_with(" ms"), "{seen}");
     }
 
@@ -350,13 +348,13 @@ mod tests {
             let mut sets = rustix::thread::capabilities(None).unwrap();
             sets.effective.remove(rustix::thread::CapabilitySet::SYS_ADMIN);
             rustix::thread::set_capabilities(None, sets).unwrap();
-            try_abilities()
+            probe_kernel()
         })
         .join()
         .unwrap();
         let why = "no network namespace of its own";
         assert!(
-            all.iter().all(|a| matches!(&a.outcome, Outcome::NotTried(text) if text.starts_with(why))),
+            all.iter().all(|a| matches!(&a.outcome, ProbeOutcome::NotTried(text) if text.starts_with(why))),
             "{all:#?}"
         );
     }

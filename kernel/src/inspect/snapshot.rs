@@ -1,7 +1,7 @@
-//! One look at links, addresses and the whole main table, with whoever wrote what. Nothing is written and nothing followed.
+//! One look at links, addresses and the whole main table, with the writer of each. Nothing is written and nothing followed.
 //!
-//! Next hops are resolved by the same picture that the kernel thread resolves them with: routes that would be ours are left
-//! out of it, whether they are ours by now or still somebody else's.
+//! Next hops are resolved by the same network state that the kernel thread resolves them with: routes that would be ours are left
+//! out of it, whether they are ours by now or still another's.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use tortie_net::Cidr;
 
 use crate::fib::ipip_tunnel;
-use crate::fib::resolve::Picture;
+use crate::fib::resolve::NetworkState;
 use crate::netlink::dump;
 use crate::netlink::link::{Address, Link};
 use crate::netlink::route::{Leg, RTN_BLACKHOLE, RTN_UNICAST, Route};
@@ -57,20 +57,20 @@ pub struct MainRoute {
 
 /// What one look saw.
 #[derive(Debug, Default)]
-pub struct Look {
-    picture: Picture,
+pub struct NetworkSnapshot {
+    network: NetworkState,
     routes: Vec<MainRoute>,
     /// Routes may be missing: the table changed while it was read, each time.
     partial: bool,
 }
 
-impl Look {
+impl NetworkSnapshot {
     /// Looks now, in the network namespace of the caller. Blocks while the kernel is read. Routes of the protocols in `ours`
     /// resolve no next hop.
     ///
     /// # Errors
     /// When the kernel cannot be read.
-    pub fn now(ours: &[u8]) -> io::Result<Self> {
+    pub fn read(ours: &[u8]) -> io::Result<Self> {
         let mut socket = Socket::open()?;
         let (mut all, mut partial) = (Vec::new(), true);
         for _ in 0..3 {
@@ -88,7 +88,7 @@ impl Look {
     /// A look as it would be, for the pure judges' tests: interfaces that are up, by number; addresses with length and
     /// interface; routes.
     #[must_use]
-    pub fn of(
+    pub fn of_parts(
         interfaces: &[(u32, &str)],
         addresses: &[(IpAddr, u8, u32)],
         routes: &[MainRoute],
@@ -128,12 +128,12 @@ impl Look {
     }
 
     fn put_together(links: Vec<Link>, addresses: Vec<Address>, all: Vec<Route>, ours: &[u8]) -> Self {
-        let mut picture = Picture::default();
-        picture.replace_devices(links, addresses);
-        let mut routes: Vec<MainRoute> = all.iter().map(told).collect();
+        let mut network = NetworkState::default();
+        network.replace_devices(links, addresses);
+        let mut routes: Vec<MainRoute> = all.iter().map(description).collect();
         routes.sort_unstable_by_key(|route| (route.prefix, route.metric));
-        picture.replace_routes(all.into_iter().filter(|r| !ours.contains(&r.protocol)).collect());
-        Self { picture, routes, partial: false }
+        network.replace_routes(all.into_iter().filter(|r| !ours.contains(&r.protocol)).collect());
+        Self { network, routes, partial: false }
     }
 
     /// The routes of the main table, by prefix and metric.
@@ -160,28 +160,28 @@ impl Look {
     /// How the kernel reaches a next hop without the routes that are, or would be, ours.
     #[must_use]
     pub fn resolve(&self, addr: IpAddr) -> Option<Resolved> {
-        self.picture.resolve(addr)
+        self.network.resolve(addr)
     }
 
     /// The name of an interface.
     #[must_use]
     pub fn interface(&self, ifindex: u32) -> Option<&str> {
-        self.picture.links.get(&ifindex).map(|link| link.name.as_str())
+        self.network.link(ifindex).map(|link| link.name.as_str())
     }
 
     /// The number of an interface, and whether it is set up.
     #[must_use]
     pub fn link(&self, name: &str) -> Option<(u32, bool)> {
-        self.picture.link_named(name).map(|link| (link.index, link.is_up()))
+        self.network.link_named(name).map(|link| (link.index, link.is_up()))
     }
 
     /// Every interface with its addresses.
     #[must_use]
     pub fn interfaces(&self) -> BTreeMap<&str, Vec<IpAddr>> {
-        let links = self.picture.links.values();
+        let links = self.network.links();
         let mut found: BTreeMap<&str, Vec<IpAddr>> =
             links.map(|link| (link.name.as_str(), Vec::new())).collect();
-        for address in &self.picture.addresses {
+        for address in self.network.addresses() {
             let name = self.interface(address.ifindex);
             if let Some(addrs) = name.and_then(|name| found.get_mut(name)) {
                 addrs.push(address.addr);
@@ -199,11 +199,11 @@ impl Look {
     /// What is not as wanted of the tunnel device, in words; empty: it is right.
     #[must_use]
     pub fn tunnel_differences(&self, wanted: &TunnelIntent, node: Option<IpAddr>) -> Vec<String> {
-        ipip_tunnel::plan(wanted, &self.picture, node).iter().map(ipip_tunnel::words).collect()
+        ipip_tunnel::plan(wanted, &self.network, node).iter().map(ipip_tunnel::describe).collect()
     }
 }
 
-fn told(route: &Route) -> MainRoute {
+fn description(route: &Route) -> MainRoute {
     let mut hops: Vec<MainHop> =
         route.legs.iter().map(|leg| MainHop { gateway: leg.gateway, ifindex: leg.ifindex }).collect();
     hops.sort_unstable();
@@ -241,7 +241,7 @@ mod tests {
             route("203.0.113.0/24", 4, "192.0.2.254"),
         ];
         let addresses = [(ip("192.0.2.1"), 24, 2)];
-        let look = Look::of(&[(2, "eth0")], &addresses, &routes, &[12, 179]);
+        let look = NetworkSnapshot::of_parts(&[(2, "eth0")], &addresses, &routes, &[12, 179]);
         assert_eq!(look.resolve(ip("192.0.2.2")).unwrap().gateway, None);
         assert_eq!(look.resolve(ip("203.0.113.7")).unwrap().gateway, Some(ip("192.0.2.254")));
         assert_eq!(look.resolve(ip("198.51.100.7")), None, "BIRD's route would not be there");

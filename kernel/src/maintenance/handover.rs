@@ -1,4 +1,4 @@
-//! Objects handed from one program to another, in place: for `tortie migrate`, which runs beside the agent and is no part
+//! Objects handed from one program to another, in place: for `tortie migrate`, which runs next to the agent and is no part
 //! of it.
 //!
 //! What it does: keeps routes whole as the kernel gave them, writes them again under another protocol number and metric,
@@ -34,7 +34,7 @@ const AT_FLAGS: usize = 8;
 const RTNEXTHOP: usize = 8;
 const RTA_PRIORITY: u16 = 6;
 const RTA_MULTIPATH: u16 = 9;
-/// What only a reader is told: age and use, nexthop object (its legs stand beside it), time to live.
+/// What only a reader gets: age and use, nexthop object (its legs stand next to it), time to live.
 const RTA_CACHEINFO: u16 = 12;
 const RTA_EXPIRES: u16 = 23;
 const RTA_NH_ID: u16 = 30;
@@ -58,7 +58,7 @@ pub struct KeptRoute {
 
 /// What the kernel did not take.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotTaken {
+pub struct NotWritten {
     /// The route.
     pub prefix: Cidr,
     /// Why.
@@ -94,7 +94,7 @@ impl KeptRoute {
         Self { metric, protocol, body, ..self.clone() }
     }
 
-    /// Whether both lead to the same places, whoever wrote them and at whatever metric.
+    /// Whether both lead to the same places, whatever wrote them and at whatever metric.
     #[must_use]
     pub fn leads_as(&self, other: &Self) -> bool {
         self.under(0, 0).body == other.under(0, 0).body
@@ -164,7 +164,7 @@ fn read(protocol: u8) -> io::Result<Vec<(KeptRoute, Route)>> {
 ///
 /// # Errors
 /// When the socket fails; what the kernel refuses is in the answer.
-pub fn put_routes(routes: &[KeptRoute]) -> io::Result<Vec<NotTaken>> {
+pub fn put_routes(routes: &[KeptRoute]) -> io::Result<Vec<NotWritten>> {
     send(
         routes,
         |kept, buf, flags, seq| kept.encode(buf, flags | NLM_F_EXCL, seq),
@@ -176,7 +176,7 @@ pub fn put_routes(routes: &[KeptRoute]) -> io::Result<Vec<NotTaken>> {
 ///
 /// # Errors
 /// When the socket fails; what the kernel refuses is in the answer.
-pub fn remove_routes(routes: &[KeptRoute]) -> io::Result<Vec<NotTaken>> {
+pub fn remove_routes(routes: &[KeptRoute]) -> io::Result<Vec<NotWritten>> {
     let encode = |kept: &KeptRoute, buf: &mut Vec<u8>, flags, seq| {
         route::encode_delete(buf, flags, seq, &kept.prefix, kept.protocol, kept.metric);
     };
@@ -187,13 +187,13 @@ fn send(
     routes: &[KeptRoute],
     encode: impl FnMut(&KeptRoute, &mut Vec<u8>, u16, u32),
     fine: impl Fn(i32) -> bool,
-) -> io::Result<Vec<NotTaken>> {
+) -> io::Result<Vec<NotWritten>> {
     let mut refused = Vec::new();
     if routes.is_empty() {
         return Ok(refused);
     }
     let mut note = |prefix: Cidr, result: Result<(), Refusal>| match result {
-        Err(r) if !fine(r.code) => refused.push(NotTaken { prefix, reason: r.text }),
+        Err(r) if !fine(r.code) => refused.push(NotWritten { prefix, reason: r.text }),
         _ => {}
     };
     Socket::open()?.batch(routes, encode, |kept, result| note(kept.prefix, result))?;
@@ -202,7 +202,7 @@ fn send(
 
 /// What of ours was given to others or taken away.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct ReleasedState {
     /// Routes of endpoints, which are now such as the CNI plugin writes.
     pub endpoints: usize,
     /// Learned routes and blackholes, which are gone.
@@ -215,7 +215,7 @@ pub struct Given {
 ///
 /// # Errors
 /// When the kernel cannot be read or refuses.
-pub fn give_up_routes(marks: Marks) -> io::Result<Given> {
+pub fn release_routes(marks: Marks) -> io::Result<ReleasedState> {
     let all = read(marks.protocol)?;
     let is_endpoint = |route: &Route| {
         let direct = matches!(route.legs.as_slice(), [leg] if leg.gateway.is_none());
@@ -241,7 +241,7 @@ pub fn give_up_routes(marks: Marks) -> io::Result<Given> {
     )?;
     match refused.first() {
         Some(first) => Err(io::Error::other(format!("{}: {}", first.prefix, first.reason))),
-        None => Ok(Given { endpoints: ends.len(), routes: rest.len() }),
+        None => Ok(ReleasedState { endpoints: ends.len(), routes: rest.len() }),
     }
 }
 

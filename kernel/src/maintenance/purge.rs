@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 
 use crate::endpoints;
 use crate::fib::ipip_tunnel;
-use crate::netlink::link::{Address, Change};
+use crate::netlink::link::{Address, LinkChange};
 use crate::netlink::socket::{Refusal, Socket};
 use crate::netlink::{dump, nexthop, route};
 use crate::nft::{self, dump as rules, socket::Socket as Rules};
@@ -74,7 +74,7 @@ pub fn purge(what: &Purge) -> io::Result<Purged> {
             },
         )?;
         match refused {
-            Some(refusal) if round >= ROUNDS => return Err(told("a route", &refusal)),
+            Some(refusal) if round >= ROUNDS => return Err(describe("a route", &refusal)),
             // Gone with its interface in between, or more than one of a kind.
             _ => {}
         }
@@ -105,12 +105,12 @@ pub fn purge(what: &Purge) -> io::Result<Purged> {
             },
         )?;
         if let Some(refusal) = refused {
-            return Err(told("a nexthop object", &refusal));
+            return Err(describe("a nexthop object", &refusal));
         }
     }
     done.neighbours = neighbours(&mut socket, what)?;
     if let Some(addr) = what.tunnel {
-        done.tunnel = leave_tunnel(&mut socket, addr, what.dry_run)?;
+        done.tunnel = remove_tunnel(&mut socket, addr, what.dry_run)?;
     }
     Ok(done)
 }
@@ -118,7 +118,7 @@ pub fn purge(what: &Purge) -> io::Result<Purged> {
 /// The names of the interfaces of this namespace that begin so.
 ///
 /// # Errors
-/// When the kernel does not tell.
+/// When the kernel does not report them.
 pub fn links_named(prefix: &str) -> io::Result<Vec<String>> {
     let (links, _) = dump::devices(&mut Socket::open()?)?;
     let mut names: Vec<String> =
@@ -144,7 +144,7 @@ fn neighbours(socket: &mut Socket, what: &Purge) -> io::Result<usize> {
             },
         )?;
         if let Some(refusal) = refused {
-            return Err(told("a neighbour", &refusal));
+            return Err(describe("a neighbour", &refusal));
         }
     }
     Ok(own.len())
@@ -157,7 +157,7 @@ fn tables(dry_run: bool) -> io::Result<Vec<String>> {
     found.retain(|name| nft::OWN_TABLES.contains(&name.as_str()));
     if !dry_run {
         for name in &found {
-            socket.retire(name).map_err(|error| match error {
+            socket.close(name).map_err(|error| match error {
                 nft::socket::BatchError::Refused(refusal) if refusal.code != 0 => {
                     let kind = io::Error::from_raw_os_error(refusal.code).kind();
                     io::Error::new(kind, format!("table inet {name} cannot be removed: {refusal}"))
@@ -169,7 +169,7 @@ fn tables(dry_run: bool) -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-fn leave_tunnel(socket: &mut Socket, addr: Ipv4Addr, dry_run: bool) -> io::Result<Option<Ipv4Addr>> {
+fn remove_tunnel(socket: &mut Socket, addr: Ipv4Addr, dry_run: bool) -> io::Result<Option<Ipv4Addr>> {
     let (links, addresses) = dump::devices(socket)?;
     let Some(device) = links.into_iter().find(|l| l.name == ipip_tunnel::DEVICE) else { return Ok(None) };
     let held = Address { ifindex: device.index, addr: addr.into(), len: 32 };
@@ -177,14 +177,14 @@ fn leave_tunnel(socket: &mut Socket, addr: Ipv4Addr, dry_run: bool) -> io::Resul
         return Ok(None);
     }
     if !dry_run {
-        let change = Change::DeleteAddress { ifindex: device.index, addr, len: 32 };
+        let change = LinkChange::DeleteAddress { ifindex: device.index, addr, len: 32 };
         let answer = socket.request(|(), buf, flags, seq| change.encode(buf, flags, seq))?;
-        answer.map_err(|refusal| told("the tunnel's address", &refusal))?;
+        answer.map_err(|refusal| describe("the tunnel's address", &refusal))?;
     }
     Ok(Some(addr))
 }
 
-fn told(what: &str, refusal: &Refusal) -> io::Error {
+fn describe(what: &str, refusal: &Refusal) -> io::Error {
     let kind = io::Error::from_raw_os_error(refusal.code).kind();
     io::Error::new(kind, format!("{what} cannot be removed: {refusal}"))
 }

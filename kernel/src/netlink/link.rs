@@ -122,7 +122,7 @@ pub(crate) fn veth(mut near: LinkMessage, far: LinkMessage) -> RouteNetlinkMessa
 
 /// Changes to links and addresses; few and rare.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum LinkChange {
     /// `ip link add NAME type ipip`: also makes the kernel load the module, whose fallback device is `tunl0`.
     CreateIpip { name: String },
     /// Sets a link up and its MTU, in bytes.
@@ -133,7 +133,7 @@ pub(crate) enum Change {
     DeleteAddress { ifindex: u32, addr: Ipv4Addr, len: u8 },
 }
 
-impl Change {
+impl LinkChange {
     /// Writes the request.
     pub(crate) fn encode(&self, buf: &mut Vec<u8>, flags: u16, seq: u32) {
         let (inner, more) = match self {

@@ -49,14 +49,14 @@ impl Refusal {
 
 /// What became of a transaction that was not carried out, or may not have been.
 #[derive(Debug)]
-pub(crate) enum Undone {
+pub(crate) enum TransactionError {
     /// Nothing of it was done. The number of the first message that was refused, counted from 0.
     Refused(u32, Refusal),
     /// The answer was lost: all of it was done, or nothing.
     Unknown,
 }
 
-/// The most that one letter to the kernel holds.
+/// The most that one buffer to the kernel holds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     messages: usize,
@@ -65,20 +65,20 @@ pub(crate) struct Limits {
 }
 
 /// Requests in one datagram, of which the last asks for an acknowledgement. They are numbered when they are sent, so that a
-/// letter can be written while another one is under way.
+/// buffer can be written while another one is in flight.
 #[derive(Debug, Default)]
-pub(crate) struct Letter {
+pub(crate) struct RequestBuffer {
     bytes: Vec<u8>,
     count: usize,
 }
 
-impl Letter {
+impl RequestBuffer {
     /// Messages in it.
     pub(crate) fn len(&self) -> usize {
         self.count
     }
 
-    /// Writes as many of the items as fit, in place of what was there; gives how many. `encode` is told to add no flags.
+    /// Writes as many of the items as fit, in place of what was there; gives how many. `encode` has to add no flags.
     pub(crate) fn write<T>(
         &mut self,
         limits: Limits,
@@ -168,7 +168,7 @@ impl Socket {
         self.port
     }
 
-    /// How much goes into one letter.
+    /// How much goes into one buffer.
     pub(crate) fn limits(&self) -> Limits {
         Limits { messages: self.batch_messages, bytes: self.batch_bytes }
     }
@@ -185,12 +185,12 @@ impl Socket {
         mut done: impl FnMut(&T, Result<(), Refusal>),
     ) -> io::Result<()> {
         let limits = self.limits();
-        let mut letter = Letter::default();
+        let mut buffer = RequestBuffer::default();
         let mut rest = items;
         while !rest.is_empty() {
-            let (now, later) = rest.split_at(letter.write(limits, rest, &mut encode));
+            let (now, later) = rest.split_at(buffer.write(limits, rest, &mut encode));
             let mut items = now.iter();
-            self.deliver(&mut letter, |result| {
+            self.send_buffer(&mut buffer, |result| {
                 if let Some(item) = items.next() {
                     done(item, result);
                 }
@@ -200,20 +200,20 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends a letter and hands the result of each of its messages to `done` in order.
+    /// Sends a buffer and hands the result of each of its messages to `done` in order.
     ///
     /// # Errors
     /// When the socket itself fails; what became of the messages is then unknown.
-    pub(crate) fn deliver(
+    pub(crate) fn send_buffer(
         &mut self,
-        letter: &mut Letter,
+        buffer: &mut RequestBuffer,
         mut done: impl FnMut(Result<(), Refusal>),
     ) -> io::Result<()> {
         let base = self.seq;
-        letter.number(base);
-        self.seq = base.wrapping_add(u32::try_from(letter.count).unwrap_or(u32::MAX));
-        self.raw.send(&letter.bytes, 0)?;
-        let mut results: Vec<Option<Refusal>> = vec![None; letter.count];
+        buffer.number(base);
+        self.seq = base.wrapping_add(u32::try_from(buffer.count).unwrap_or(u32::MAX));
+        self.raw.send(&buffer.bytes, 0)?;
+        let mut results: Vec<Option<Refusal>> = vec![None; buffer.count];
         let complete = self.answers(base, &mut results)?;
         for refusal in results {
             // An incomplete batch may have lost errors of any message, so that no success can be believed.
@@ -274,7 +274,7 @@ impl Socket {
     pub(crate) fn transaction(
         &mut self,
         encode: impl FnOnce(&mut Vec<u8>, u32) -> u32,
-    ) -> io::Result<Result<(), Undone>> {
+    ) -> io::Result<Result<(), TransactionError>> {
         let mut buf = Vec::with_capacity(16 << 10);
         let base = self.seq;
         let count = encode(&mut buf, base);
@@ -299,7 +299,9 @@ impl Socket {
                     continue;
                 }
                 Err(e) if lost(&e) => {
-                    return Ok(Err(first.map_or(Undone::Unknown, |(at, r)| Undone::Refused(at, r))));
+                    return Ok(Err(
+                        first.map_or(TransactionError::Unknown, |(at, r)| TransactionError::Refused(at, r))
+                    ));
                 }
                 Err(e) => return Err(e),
             }
@@ -316,7 +318,7 @@ impl Socket {
                 // An error of the begin mark is of the whole; there may be no answer to the last message then.
                 let whole = first.as_ref().is_some_and(|(at, _)| *at == 0);
                 if at == last || whole {
-                    return Ok(first.map_or(Ok(()), |(at, r)| Err(Undone::Refused(at, r))));
+                    return Ok(first.map_or(Ok(()), |(at, r)| Err(TransactionError::Refused(at, r))));
                 }
             }
         }
@@ -332,7 +334,7 @@ impl Socket {
         self.dump_by_datagram(encode, |message| message.into_iter().for_each(&mut each))
     }
 
-    /// The same; `each` hears the end of each datagram, too, as `None`.
+    /// The same; `each` gets the end of each datagram, too, as `None`.
     pub(crate) fn dump_by_datagram(
         &mut self,
         encode: impl FnOnce(&mut Vec<u8>, u32),
@@ -421,10 +423,10 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever is written into a letter is in it once and in order, numbered from the base on; only the last message
+        /// Whatever is written into a buffer is in it once and in order, numbered from the base on; only the last message
         /// asks for an answer.
         #[test]
-        fn letters_hold_every_message_once_numbered_and_the_last_asks(
+        fn buffers_hold_every_message_once_numbered_and_the_last_asks(
             words in proptest::collection::vec(0..10_usize, 1..60),
             messages in 1..20_usize, bytes in 1..2_000_usize, base: u32,
         ) {
@@ -433,12 +435,12 @@ mod tests {
                 w.raw(&vec![7; *words * 4]);
                 w.end();
             };
-            let (mut letter, mut rest, mut seen, mut number) = (Letter::default(), &*words, Vec::new(), base);
+            let (mut buffer, mut rest, mut seen, mut number) = (RequestBuffer::default(), &*words, Vec::new(), base);
             while !rest.is_empty() {
-                let count = letter.write(Limits { messages, bytes }, rest, encode);
-                letter.number(number);
+                let count = buffer.write(Limits { messages, bytes }, rest, encode);
+                buffer.number(number);
                 let found: Vec<_> =
-                    Messages(&letter.bytes).map(|m| (m.seq, m.flags & NLM_F_ACK != 0, m.body.len() / 4)).collect();
+                    Messages(&buffer.bytes).map(|m| (m.seq, m.flags & NLM_F_ACK != 0, m.body.len() / 4)).collect();
                 prop_assert!(count > 0 && count <= messages && found.len() == count);
                 for (i, (seq, asks, words)) in found.into_iter().enumerate() {
                     prop_assert_eq!((seq, asks), (number, i + 1 == count));

@@ -6,35 +6,35 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::nft::dump::{Found, FoundChain};
+use crate::nft::dump::{ChainDump, TableDump};
 use crate::nft::edit_order;
 use crate::nft::encode::rule_hash;
 use crate::nft::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Statement, Table, ValueType};
 use crate::nft::metrics::RuleDrift;
 
 /// The edits of one transaction that make `wanted` of what was found (`None`: no table), in an order that the kernel takes.
-pub(crate) fn diff(wanted: &Table, found: Option<&Found>) -> Vec<Edit> {
-    let nothing = Found::default();
+pub(crate) fn diff(desired: &Table, found: Option<&TableDump>) -> Vec<Edit> {
+    let nothing = TableDump::default();
     let found = found.unwrap_or(&nothing);
     let mut edits = Vec::new();
     let strange = |(name, set): (&Name, &Set)| found.sets.get(name).is_some_and(|is| is.of != Some(set.of));
-    if wanted.sets.iter().any(strange) {
+    if desired.sets.iter().any(strange) {
         // A set that rules use cannot be replaced: everything is made anew, in the same transaction. Whoever made it so had to
         // take our rules away before, so that no packet that is among them is dropped for it.
-        edits.push(Edit::NoTable);
-        fill(wanted, &nothing, &mut edits);
+        edits.push(Edit::DeleteTable);
+        fill(desired, &nothing, &mut edits);
     } else {
         if found.dormant {
-            edits.push(Edit::Wake);
+            edits.push(Edit::ClearDormant);
         }
-        fill(wanted, found, &mut edits);
+        fill(desired, found, &mut edits);
     }
     edits
 }
 
-fn fill(wanted: &Table, found: &Found, edits: &mut Vec<Edit>) {
+fn fill(desired: &Table, found: &TableDump, edits: &mut Vec<Edit>) {
     let mut late = Vec::new();
-    for (name, set) in &wanted.sets {
+    for (name, set) in &desired.sets {
         // Verdicts name chains, which name maps: maps are made empty and filled after the chains.
         let verdicts = set.of.value == ValueType::Verdict;
         match found.sets.get(name) {
@@ -46,7 +46,7 @@ fn fill(wanted: &Table, found: &Found, edits: &mut Vec<Edit>) {
             None => edits.push(Edit::Set(name.clone(), set.clone())),
             // In place, not by a table that is made anew: packets that are among its rules would meet empty maps.
             Some(is) if !is.whole => {
-                let refill = Edit::Refill(name.clone(), set.clone());
+                let refill = Edit::ReplaceElements(name.clone(), set.clone());
                 if verdicts { late.push(refill) } else { edits.push(refill) }
             }
             Some(is) => {
@@ -55,54 +55,54 @@ fn fill(wanted: &Table, found: &Found, edits: &mut Vec<Edit>) {
             }
         }
     }
-    chains(wanted, found, edits);
+    chains(desired, found, edits);
     edits.append(&mut late);
-    leftovers(wanted, found, edits);
+    orphans(desired, found, edits);
     edit_order::sort(edits);
 }
 
 fn elements(
     set: &Name,
     of: SetType,
-    wanted: &BTreeMap<SetKey, SetValue>,
+    desired: &BTreeMap<SetKey, SetValue>,
     is: &BTreeMap<SetKey, SetValue>,
 ) -> Option<Edit> {
     let only = |these: &BTreeMap<SetKey, SetValue>, those: &BTreeMap<SetKey, SetValue>| {
         let differs = |(key, value): &(&SetKey, &SetValue)| those.get(*key) != Some(*value);
         these.iter().filter(differs).map(|(key, value)| (key.clone(), value.clone())).collect()
     };
-    let (add, remove): (BTreeMap<_, _>, BTreeMap<_, _>) = (only(wanted, is), only(is, wanted));
+    let (add, remove): (BTreeMap<_, _>, BTreeMap<_, _>) = (only(desired, is), only(is, desired));
     let changed = !(add.is_empty() && remove.is_empty());
     changed.then(|| Edit::Elements { set: set.clone(), of, add, remove })
 }
 
 /// Chains that are new or have other rules, called ones before those that call them.
-fn chains(wanted: &Table, found: &Found, edits: &mut Vec<Edit>) {
+fn chains(desired: &Table, found: &TableDump, edits: &mut Vec<Edit>) {
     let mut done = BTreeSet::new();
-    for name in wanted.chains.keys() {
-        chain(name, wanted, found, &mut done, edits);
+    for name in desired.chains.keys() {
+        chain(name, desired, found, &mut done, edits);
     }
 }
 
 fn chain<'a>(
     name: &'a Name,
-    wanted: &'a Table,
-    found: &Found,
+    desired: &'a Table,
+    found: &TableDump,
     done: &mut BTreeSet<&'a Name>,
     edits: &mut Vec<Edit>,
 ) {
-    let Some(chain_wanted) = wanted.chains.get(name) else { return };
+    let Some(chain_wanted) = desired.chains.get(name) else { return };
     if !done.insert(name) {
         return;
     }
     for called in chain_wanted.rules.iter().filter_map(|rule| called(&rule.statement)) {
-        chain(called, wanted, found, done, edits);
+        chain(called, desired, found, done, edits);
     }
     let is = found.chains.get(name);
     if is.is_some_and(|is| is.foreign || is.hook != chain_wanted.hook) {
         // A hook cannot be changed.
-        edits.push(Edit::NoChain(name.clone()));
-    } else if is.is_some_and(|is| is_right(chain_wanted, is)) {
+        edits.push(Edit::DeleteChain(name.clone()));
+    } else if is.is_some_and(|is| is_equal(chain_wanted, is)) {
         return;
     }
     let (name, rules) = (name.clone(), Arc::new(chain_wanted.clone()));
@@ -118,31 +118,32 @@ fn called(statement: &Statement) -> Option<&Name> {
 }
 
 /// Whether a chain that was found has these rules.
-pub(super) fn is_right(wanted: &Chain, is: &FoundChain) -> bool {
-    wanted.rules.len() == is.rules.len()
-        && wanted.rules.iter().zip(&is.rules).all(|(rule, is)| is.hash == Some(rule_hash(rule)))
+pub(super) fn is_equal(desired: &Chain, is: &ChainDump) -> bool {
+    desired.rules.len() == is.rules.len()
+        && desired.rules.iter().zip(&is.rules).all(|(rule, is)| is.hash == Some(rule_hash(rule)))
 }
 
 /// What nobody wants: chains are emptied first, because they may name each other and sets.
-fn leftovers(wanted: &Table, found: &Found, edits: &mut Vec<Edit>) {
-    let chains: Vec<_> = found.chains.iter().filter(|(name, _)| !wanted.chains.contains_key(*name)).collect();
+fn orphans(desired: &Table, found: &TableDump, edits: &mut Vec<Edit>) {
+    let chains: Vec<_> =
+        found.chains.iter().filter(|(name, _)| !desired.chains.contains_key(*name)).collect();
     let filled = chains.iter().filter(|(_, is)| !is.rules.is_empty());
     edits.extend(filled.map(|(name, is)| {
         Edit::Chain((*name).clone(), Arc::new(Chain { hook: is.hook, rules: Vec::new() }))
     }));
-    let sets: Vec<_> = found.sets.iter().filter(|(name, _)| !wanted.sets.contains_key(*name)).collect();
+    let sets: Vec<_> = found.sets.iter().filter(|(name, _)| !desired.sets.contains_key(*name)).collect();
     edits.extend(sets.iter().filter_map(|(name, is)| elements(name, is.of?, &BTreeMap::new(), &is.elements)));
-    edits.extend(chains.iter().map(|(name, _)| Edit::NoChain((*name).clone())));
-    edits.extend(sets.iter().map(|(name, is)| Edit::gone((*name).clone(), is.of)));
+    edits.extend(chains.iter().map(|(name, _)| Edit::DeleteChain((*name).clone())));
+    edits.extend(sets.iter().map(|(name, is)| Edit::is_delete((*name).clone(), is.of)));
 }
 
 /// A difference in words, for people: what an edit says about what was found.
-pub(crate) fn words(edit: &Edit, found: Option<&Found>) -> String {
-    let there = |name: &Name, map: fn(&Found, &Name) -> bool| found.is_some_and(|found| map(found, name));
+pub(crate) fn describe(edit: &Edit, found: Option<&TableDump>) -> String {
+    let there = |name: &Name, map: fn(&TableDump, &Name) -> bool| found.is_some_and(|found| map(found, name));
     match edit {
-        Edit::NoTable => "a set has another type: the table is made anew".to_owned(),
-        Edit::Wake => "the table is switched off".to_owned(),
-        Edit::Refill(name, _) => format!("set {name} has elements that are none of ours"),
+        Edit::DeleteTable => "a set has another type: the table is made anew".to_owned(),
+        Edit::ClearDormant => "the table is switched off".to_owned(),
+        Edit::ReplaceElements(name, _) => format!("set {name} has elements that are none of ours"),
         Edit::Set(name, _) => format!("set {name} is missing"),
         Edit::Elements { set, add, remove, .. } => match (add.keys().next(), remove.keys().next()) {
             (Some(first), _) => {
@@ -153,34 +154,34 @@ pub(crate) fn words(edit: &Edit, found: Option<&Found>) -> String {
             }
             (None, None) => format!("set {set} differs"),
         },
-        Edit::NoSet(name) | Edit::NoMap(name) => format!("set {name} does not belong here"),
+        Edit::DeleteSet(name) | Edit::DeleteMap(name) => format!("set {name} does not belong here"),
         Edit::Chain(name, _) if there(name, |found, name| found.chains.contains_key(name)) => {
             format!("chain {name} has other rules")
         }
         Edit::NewChain(name, _) | Edit::Chain(name, _) => format!("chain {name} is missing"),
-        Edit::NoChain(name) => format!("chain {name} does not belong here"),
+        Edit::DeleteChain(name) => format!("chain {name} does not belong here"),
     }
 }
 
 /// The same by kind: what is missing, what nobody wants, and what is something else.
-pub(crate) fn drift(edits: &[Edit], found: Option<&Found>) -> RuleDrift {
+pub(crate) fn drift(edits: &[Edit], found: Option<&TableDump>) -> RuleDrift {
     let mut drift = RuleDrift::default();
     let RuleDrift { rules: [no_rule, more_rules, other_rules], sets: [no_set, more_sets, other_sets] } =
         &mut drift;
     for edit in edits {
         match edit {
-            Edit::NoTable | Edit::Wake | Edit::Refill(..) => *other_sets += 1,
+            Edit::DeleteTable | Edit::ClearDormant | Edit::ReplaceElements(..) => *other_sets += 1,
             Edit::Set(_, set) => *no_set += 1 + set.elements.len(),
             Edit::Elements { add, remove, .. } => {
                 *no_set += add.len();
                 *more_sets += remove.len();
             }
-            Edit::NoSet(_) | Edit::NoMap(_) => *more_sets += 1,
+            Edit::DeleteSet(_) | Edit::DeleteMap(_) => *more_sets += 1,
             Edit::Chain(name, _) if found.is_some_and(|found| found.chains.contains_key(name)) => {
                 *other_rules += 1;
             }
             Edit::NewChain(_, chain) | Edit::Chain(_, chain) => *no_rule += 1 + chain.rules.len(),
-            Edit::NoChain(_) => *more_rules += 1,
+            Edit::DeleteChain(_) => *more_rules += 1,
         }
     }
     drift
@@ -188,14 +189,14 @@ pub(crate) fn drift(edits: &[Edit], found: Option<&Found>) -> RuleDrift {
 
 /// The table as it would be found after edits; for tests and for knowing what is there without asking.
 #[cfg(test)]
-fn apply(found: &mut Found, edits: &[Edit]) {
-    use crate::nft::dump::{FoundRule, FoundSet};
+fn apply(found: &mut TableDump, edits: &[Edit]) {
+    use crate::nft::dump::{RuleDump, SetDump};
     for edit in edits {
         match edit {
-            Edit::NoTable => *found = Found::default(),
-            Edit::Wake => found.dormant = false,
-            Edit::Set(name, set) | Edit::Refill(name, set) => {
-                let is = FoundSet { of: Some(set.of), elements: set.elements.clone(), whole: true };
+            Edit::DeleteTable => *found = TableDump::default(),
+            Edit::ClearDormant => found.dormant = false,
+            Edit::Set(name, set) | Edit::ReplaceElements(name, set) => {
+                let is = SetDump { of: Some(set.of), elements: set.elements.clone(), whole: true };
                 found.sets.insert(name.clone(), is);
             }
             Edit::Elements { set, add, remove, .. } => {
@@ -205,16 +206,16 @@ fn apply(found: &mut Found, edits: &[Edit]) {
                 }
                 is.elements.extend(add.iter().map(|(key, value)| (key.clone(), value.clone())));
             }
-            Edit::NoSet(name) | Edit::NoMap(name) => {
+            Edit::DeleteSet(name) | Edit::DeleteMap(name) => {
                 found.sets.remove(name).expect("a set that is there");
             }
             Edit::NewChain(name, chain) | Edit::Chain(name, chain) => {
-                let rule = |rule| FoundRule { hash: Some(rule_hash(rule)), handle: 0, packets: 0, bytes: 0 };
+                let rule = |rule| RuleDump { hash: Some(rule_hash(rule)), handle: 0, packets: 0, bytes: 0 };
                 let rules = chain.rules.iter().map(rule).collect();
-                let is = FoundChain { hook: chain.hook, foreign: false, rules };
+                let is = ChainDump { hook: chain.hook, foreign: false, rules };
                 found.chains.insert(name.clone(), is);
             }
-            Edit::NoChain(name) => drop(found.chains.remove(name).expect("a chain that is there")),
+            Edit::DeleteChain(name) => drop(found.chains.remove(name).expect("a chain that is there")),
         }
     }
 }
@@ -272,15 +273,15 @@ mod tests {
         })
     }
 
-    fn found(table: &Table) -> Found {
-        let mut found = Found::default();
+    fn found(table: &Table) -> TableDump {
+        let mut found = TableDump::default();
         apply(&mut found, &diff(table, None));
         found
     }
 
     proptest! {
         #[test]
-        fn from_whatever_is_there_to_what_is_wanted(before in table(), wanted in table(), gone in 0usize..8, strange in 0usize..8) {
+        fn from_whatever_is_there_to_what_is_wanted(before in table(), desired in table(), gone in 0usize..8, strange in 0usize..8) {
             let mut is = found(&before);
             // Somebody took a chain or a set away.
             if let Some(name) = is.chains.keys().nth(gone).cloned() {
@@ -294,10 +295,10 @@ mod tests {
                 set.whole = false;
                 set.elements.pop_first();
             }
-            let edits = diff(&wanted, Some(&is));
+            let edits = diff(&desired, Some(&is));
             apply(&mut is, &edits);
-            prop_assert_eq!(&is, &found(&wanted));
-            prop_assert_eq!(diff(&wanted, Some(&is)), Vec::new(), "what is right is left alone");
+            prop_assert_eq!(&is, &found(&desired));
+            prop_assert_eq!(diff(&desired, Some(&is)), Vec::new(), "what is right is left alone");
         }
     }
 
@@ -314,6 +315,6 @@ mod tests {
         let add = BTreeMap::from([(key(4), SetValue::Member)]);
         assert_eq!(edits, [Edit::Elements { set: "s".into(), of, add, remove: BTreeMap::new() }]);
         assert_eq!(edit_order::size(&edits), 1);
-        assert_eq!(words(&edits[0], Some(&is)), "set s lacks 1 of its elements, the first is 10.0.0.4");
+        assert_eq!(describe(&edits[0], Some(&is)), "set s lacks 1 of its elements, the first is 10.0.0.4");
     }
 }

@@ -50,7 +50,7 @@ impl fmt::Display for Denied {
             Self::Spoofed => f.write_str("its source is none of its endpoint's addresses"),
             Self::Loopback => f.write_str("from a workload to a loopback address of its host"),
             Self::Inactive => f.write_str("its endpoint is not active"),
-            Self::Ipip => f.write_str("IPIP from somebody who is no host of the cluster"),
+            Self::Ipip => f.write_str("IPIP from a source that is no host of the cluster"),
             Self::ToHost => f.write_str("from a workload to its host (DefaultEndpointToHostAction)"),
             Self::NoIpv6 => f.write_str("IPv6 of workloads is off (Ipv6Support)"),
         }
@@ -122,32 +122,32 @@ pub struct Dropped {
 
 /// What was dropped since the start.
 #[derive(Debug, Default)]
-pub struct Drops(Mutex<Seen>);
+pub struct DropLog(Mutex<DropCounters>);
 
 #[derive(Debug, Default)]
-struct Seen {
+struct DropCounters {
     kinds: FxHashMap<DropKind, Dropped>,
     /// All that were logged, by prefix: there are as many as rules that drop.
     logged: FxHashMap<String, u64>,
     /// Times that the kernel had more than could be taken.
     overruns: u64,
-    trouble: Option<String>,
+    problem: Option<String>,
 }
 
-impl Drops {
+impl DropLog {
     /// The kinds of which one was dropped within `age`, in no order.
     #[must_use]
     pub fn within(&self, age: Duration) -> Vec<(DropKind, Dropped)> {
-        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let recent = seen.kinds.iter().filter(|(_, dropped)| dropped.last.elapsed() <= age);
+        let counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = counters.kinds.iter().filter(|(_, dropped)| dropped.last.elapsed() <= age);
         recent.map(|(kind, dropped)| (kind.clone(), *dropped)).collect()
     }
 
     /// How many packets were logged, by prefix, and how many times some were lost: neither ever shrinks.
     #[must_use]
     pub fn logged(&self) -> (Vec<(String, u64)>, u64) {
-        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (seen.logged.iter().map(|(prefix, count)| (prefix.clone(), *count)).collect(), seen.overruns)
+        let counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (counters.logged.iter().map(|(prefix, count)| (prefix.clone(), *count)).collect(), counters.overruns)
     }
 
     fn overrun(&self) {
@@ -156,32 +156,35 @@ impl Drops {
 
     /// Why drops are not seen at all.
     #[must_use]
-    pub fn trouble(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).trouble.clone()
+    pub fn problem(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).problem.clone()
     }
 
-    pub(crate) fn worry(&self, trouble: String) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).trouble = Some(trouble);
+    pub(crate) fn set_problem(&self, problem: String) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).problem = Some(problem);
     }
 
-    fn put(&self, kinds: impl Iterator<Item = DropKind>, now: Instant) {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn record(&self, kinds: impl Iterator<Item = DropKind>, now: Instant) {
+        let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for kind in kinds {
-            match seen.logged.get_mut(&kind.prefix) {
+            match counters.logged.get_mut(&kind.prefix) {
                 Some(count) => *count += 1,
-                None => drop(seen.logged.insert(kind.prefix.clone(), 1)),
+                None => drop(counters.logged.insert(kind.prefix.clone(), 1)),
             }
-            if let Some(dropped) = seen.kinds.get_mut(&kind) {
+            if let Some(dropped) = counters.kinds.get_mut(&kind) {
                 dropped.count += 1;
                 dropped.last = now;
                 continue;
             }
-            if seen.kinds.len() >= KINDS {
-                let oldest =
-                    seen.kinds.iter().min_by_key(|(_, dropped)| dropped.last).map(|(kind, _)| kind.clone());
-                oldest.and_then(|kind| seen.kinds.remove(&kind));
+            if counters.kinds.len() >= KINDS {
+                let oldest = counters
+                    .kinds
+                    .iter()
+                    .min_by_key(|(_, dropped)| dropped.last)
+                    .map(|(kind, _)| kind.clone());
+                oldest.and_then(|kind| counters.kinds.remove(&kind));
             }
-            seen.kinds.insert(kind, Dropped { count: 1, first: now, last: now });
+            counters.kinds.insert(kind, Dropped { count: 1, first: now, last: now });
         }
     }
 }
@@ -189,15 +192,15 @@ impl Drops {
 /// Listens to one group of the caller's network namespace.
 pub(crate) struct Listener {
     raw: Raw,
-    drops: Arc<Drops>,
+    drops: Arc<DropLog>,
 }
 
 impl Listener {
     /// Binds a group.
     ///
     /// # Errors
-    /// When somebody else has it, or the kernel logs to no groups.
-    pub(crate) fn open(group: u16, drops: Arc<Drops>) -> io::Result<Self> {
+    /// When another process has it, or the kernel logs to no groups.
+    pub(crate) fn open(group: u16, drops: Arc<DropLog>) -> io::Result<Self> {
         let mut raw = Raw::new(NETLINK_NETFILTER)?;
         raw.bind_auto()?;
         raw.connect(&SocketAddr::new(0, 0))?;
@@ -238,7 +241,7 @@ impl Listener {
             loop {
                 buf.clear();
                 match self.raw.recv(&mut buf, 0) {
-                    Ok(_) => self.drops.put(kinds(&buf), Instant::now()),
+                    Ok(_) => self.drops.record(kinds(&buf), Instant::now()),
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                     // Some were lost: it is a sample anyway.
                     Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => self.drops.overrun(),
@@ -357,7 +360,7 @@ mod tests {
 
     #[test]
     fn kinds_are_counted_and_the_oldest_make_room() {
-        let drops = Drops::default();
+        let drops = DropLog::default();
         let kind = |port: u16| DropKind {
             src: [10, 0, 0, 1].into(),
             dst: [10, 0, 0, 2].into(),
@@ -366,13 +369,13 @@ mod tests {
             prefix: "tortie:in x".into(),
         };
         let now = Instant::now();
-        drops.put([kind(1), kind(1), kind(2)].into_iter(), now);
+        drops.record([kind(1), kind(1), kind(2)].into_iter(), now);
         let count = |port| {
             drops.within(Duration::from_secs(60)).iter().find(|(k, _)| *k == kind(port)).map(|(_, d)| d.count)
         };
         assert_eq!((count(1), count(2)), (Some(2), Some(1)));
         for port in 3..=u16::try_from(KINDS).unwrap() + 1 {
-            drops.put([kind(port), kind(2)].into_iter(), now + Duration::from_millis(u64::from(port)));
+            drops.record([kind(port), kind(2)].into_iter(), now + Duration::from_millis(u64::from(port)));
         }
         assert_eq!(count(1), None, "nothing of it was dropped for longest");
         assert_eq!(drops.within(Duration::from_secs(60)).len(), KINDS);

@@ -1,4 +1,4 @@
-//! Reading a table back: what is there at start, and after somebody else changed rules.
+//! Reading a table back: what is there at start, and after another process changed rules.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,30 +19,30 @@ const TRIES: u32 = 10;
 
 /// A table as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Found {
+pub(crate) struct TableDump {
     /// The generation of the rule set that this was read at.
     pub(crate) generation: u32,
     /// Somebody switched the table off; the next transaction of ours switches it on.
     pub(crate) dormant: bool,
-    pub(crate) chains: BTreeMap<Name, FoundChain>,
+    pub(crate) chains: BTreeMap<Name, ChainDump>,
     /// Named sets and maps; those inside of rules are part of the rules' hashes.
-    pub(crate) sets: BTreeMap<Name, FoundSet>,
+    pub(crate) sets: BTreeMap<Name, SetDump>,
 }
 
 /// A chain as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct FoundChain {
+pub(crate) struct ChainDump {
     pub(crate) hook: Option<Hook>,
     /// It is none that we could have made: an unknown type, or a policy other than accept.
     pub(crate) foreign: bool,
     /// In order.
-    pub(crate) rules: Vec<FoundRule>,
+    pub(crate) rules: Vec<RuleDump>,
 }
 
 /// A rule as the kernel has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct FoundRule {
-    /// What [`crate::nft::encode::rule_hash`] said when we wrote it; `None`: it is of somebody else.
+pub(crate) struct RuleDump {
+    /// What [`crate::nft::encode::rule_hash`] said when we wrote it; `None`: it is of another process.
     pub(crate) hash: Option<u64>,
     /// The kernel's own number of it.
     pub(crate) handle: u64,
@@ -53,13 +53,13 @@ pub(crate) struct FoundRule {
 
 /// A set as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct FoundSet {
+pub(crate) struct SetDump {
     /// `None`: of a type that we never make.
     pub(crate) of: Option<SetType>,
     /// Those that we could have written.
     pub(crate) elements: BTreeMap<SetKey, SetValue>,
     /// False when there are elements besides that we never write: a range that is no network, a verdict that is no goto, one
-    /// that expires. Only filling the set anew (`Edit::Refill`) takes them away.
+    /// that expires. Only filling the set anew (`Edit::ReplaceElements`) takes them away.
     pub(crate) whole: bool,
 }
 
@@ -67,16 +67,16 @@ pub(crate) struct FoundSet {
 ///
 /// # Errors
 /// When the socket fails, or when others change rules faster than they can be read.
-pub(crate) fn table(socket: &mut Socket, name: &str) -> io::Result<Option<Found>> {
+pub(crate) fn table(socket: &mut Socket, name: &str) -> io::Result<Option<TableDump>> {
     for tries in 0..TRIES {
         let generation = socket.generation()?;
         let read = read(socket, name)?;
         if socket.generation()? == generation {
             match read {
                 Read::Whole(found) => {
-                    return Ok(found.map(|found| Found { generation, ..found }));
+                    return Ok(found.map(|found| TableDump { generation, ..found }));
                 }
-                Read::Torn => {}
+                Read::Interrupted => {}
             }
         }
         std::thread::sleep(Duration::from_millis(5) * tries);
@@ -88,9 +88,9 @@ pub(crate) fn table(socket: &mut Socket, name: &str) -> io::Result<Option<Found>
 ///
 /// # Errors
 /// When the socket fails, or the kernel shows none.
-pub(crate) fn rules(socket: &mut Socket, name: &str) -> io::Result<BTreeMap<String, Vec<FoundRule>>> {
-    let mut found: BTreeMap<String, Vec<FoundRule>> = BTreeMap::new();
-    let mut dumps = Dumps { socket, table: name, torn: false };
+pub(crate) fn rules(socket: &mut Socket, name: &str) -> io::Result<BTreeMap<String, Vec<RuleDump>>> {
+    let mut found: BTreeMap<String, Vec<RuleDump>> = BTreeMap::new();
+    let mut dumps = Dumps { socket, table: name, interrupted: false };
     dumps.dump(NFT_MSG_GETRULE, None, |m| {
         if let Some((chain, rule)) = rule(m) {
             found.entry(chain).or_default().push(rule);
@@ -103,9 +103,9 @@ pub(crate) fn rules(socket: &mut Socket, name: &str) -> io::Result<BTreeMap<Stri
 ///
 /// # Errors
 /// When the socket fails, or the kernel shows none.
-pub(crate) fn rules_of(socket: &mut Socket, name: &str, of: &str) -> io::Result<Vec<FoundRule>> {
+pub(crate) fn rules_of(socket: &mut Socket, name: &str, of: &str) -> io::Result<Vec<RuleDump>> {
     let mut found = Vec::new();
-    let mut dumps = Dumps { socket, table: name, torn: false };
+    let mut dumps = Dumps { socket, table: name, interrupted: false };
     dumps.dump(NFT_MSG_GETRULE, Some((NFTA_RULE_CHAIN, of)), |m| {
         // Before Linux 4.17 all chains come.
         found.extend(rule(m).filter(|(chain, _)| chain == of).map(|(_, rule)| rule));
@@ -126,13 +126,13 @@ pub(crate) fn tables(socket: &mut Socket) -> io::Result<Vec<String>> {
 
 /// What one reading gave.
 enum Read {
-    Whole(Option<Found>),
+    Whole(Option<TableDump>),
     /// Something changed in between, or answers were lost.
-    Torn,
+    Interrupted,
 }
 
 fn read(socket: &mut Socket, name: &str) -> io::Result<Read> {
-    let mut found = Found::default();
+    let mut found = TableDump::default();
     let of_table = |w: &mut Writer<'_>| {
         w.attr_text(NFTA_TABLE, name);
     };
@@ -144,12 +144,12 @@ fn read(socket: &mut Socket, name: &str) -> io::Result<Read> {
     })?;
     match table {
         Ok(true) => {}
-        Ok(false) => return Ok(Read::Torn),
+        Ok(false) => return Ok(Read::Interrupted),
         Err(r) if r.code == libc::ENOENT => return Ok(Read::Whole(None)),
         Err(r) => return Err(refused(&r)),
     }
     found.dormant = flags.is_some_and(|f| f & NFT_TABLE_F_DORMANT != 0);
-    let mut dumps = Dumps { socket, table: name, torn: false };
+    let mut dumps = Dumps { socket, table: name, interrupted: false };
     dumps.dump(NFT_MSG_GETCHAIN, None, |m| found.chains.extend(chain(m)))?;
     dumps.dump(NFT_MSG_GETRULE, None, |m| {
         if let Some((chain, rule)) = rule(m)
@@ -164,7 +164,7 @@ fn read(socket: &mut Socket, name: &str) -> io::Result<Read> {
             (set.elements, set.whole) = dumps.elements(name, of)?;
         }
     }
-    Ok(if dumps.torn { Read::Torn } else { Read::Whole(Some(found)) })
+    Ok(if dumps.interrupted { Read::Interrupted } else { Read::Whole(Some(found)) })
 }
 
 /// Dumps of one table.
@@ -172,7 +172,7 @@ struct Dumps<'a> {
     socket: &'a mut Socket,
     table: &'a str,
     /// Something changed meanwhile.
-    torn: bool,
+    interrupted: bool,
 }
 
 impl Dumps<'_> {
@@ -195,9 +195,9 @@ impl Dumps<'_> {
             }
         })?;
         match answer {
-            Ok(consistent) => self.torn |= !consistent,
+            Ok(consistent) => self.interrupted |= !consistent,
             // What was there a moment ago is gone.
-            Err(r) if matches!(r.code, libc::ENOENT | libc::EINTR | libc::EAGAIN) => self.torn = true,
+            Err(r) if matches!(r.code, libc::ENOENT | libc::EINTR | libc::EAGAIN) => self.interrupted = true,
             Err(r) => return Err(refused(&r)),
         }
         Ok(())
@@ -220,7 +220,7 @@ impl Dumps<'_> {
             }
             last = Some(read);
         }
-        self.torn = true;
+        self.interrupted = true;
         Ok(Default::default())
     }
 }
@@ -256,9 +256,9 @@ fn find(data: &[u8], kind: u16) -> Option<&[u8]> {
     Attrs(data).find(|(k, _)| *k == kind).map(|(_, data)| data)
 }
 
-fn chain(m: &Message<'_>) -> Option<(Name, FoundChain)> {
+fn chain(m: &Message<'_>) -> Option<(Name, ChainDump)> {
     let name = Arc::from(codec::text(attr(m, NFTA_CHAIN_NAME)?));
-    let Some(hook) = attr(m, NFTA_CHAIN_HOOK) else { return Some((name, FoundChain::default())) };
+    let Some(hook) = attr(m, NFTA_CHAIN_HOOK) else { return Some((name, ChainDump::default())) };
     let hook = (|| {
         let at = match find(hook, NFTA_HOOK_HOOKNUM).and_then(codec::be32)? {
             0 => At::Prerouting,
@@ -278,15 +278,15 @@ fn chain(m: &Message<'_>) -> Option<(Name, FoundChain)> {
     })();
     let policy = attr(m, NFTA_CHAIN_POLICY).and_then(codec::be32);
     let foreign = hook.is_none() || policy.is_some_and(|p| p != NF_ACCEPT.cast_unsigned());
-    Some((name, FoundChain { hook, foreign, rules: Vec::new() }))
+    Some((name, ChainDump { hook, foreign, rules: Vec::new() }))
 }
 
-fn rule(m: &Message<'_>) -> Option<(String, FoundRule)> {
+fn rule(m: &Message<'_>) -> Option<(String, RuleDump)> {
     let chain = codec::text(attr(m, NFTA_RULE_CHAIN)?);
-    let mut rule = FoundRule {
+    let mut rule = RuleDump {
         hash: attr(m, NFTA_RULE_USERDATA).and_then(hash),
         handle: attr(m, NFTA_RULE_HANDLE).and_then(codec::be64)?,
-        ..FoundRule::default()
+        ..RuleDump::default()
     };
     let expressions = attr(m, NFTA_RULE_EXPRESSIONS).unwrap_or_default();
     let counter = Attrs(expressions).find(|(_, e)| {
@@ -313,7 +313,7 @@ fn hash(mut userdata: &[u8]) -> Option<u64> {
 }
 
 /// A named set, still empty.
-fn set(m: &Message<'_>) -> Option<(Name, FoundSet)> {
+fn set(m: &Message<'_>) -> Option<(Name, SetDump)> {
     let number = |kind| attr(m, kind).and_then(codec::be32);
     let flags = number(NFTA_SET_FLAGS).unwrap_or_default();
     if flags & NFT_SET_ANONYMOUS != 0 {
@@ -335,7 +335,7 @@ fn set(m: &Message<'_>) -> Option<(Name, FoundSet)> {
     let of = key.zip(value).map(|(key, value)| SetType { key, value, interval });
     // Anything besides (a timeout, elements that packets add) is not ours.
     let of = of.filter(|of| set_flags(*of) == flags);
-    Some((name, FoundSet { of, ..FoundSet::default() }))
+    Some((name, SetDump { of, ..SetDump::default() }))
 }
 
 /// The elements of a set, as its dump gives them.

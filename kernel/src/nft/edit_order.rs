@@ -9,7 +9,7 @@
 //!   the set is empty so far for a packet that has the rules already.
 //!
 //! Chains and sets that came by a transaction before are whole for both. The third case is that a set goes with the rules that
-//! looked it up: see [`Edit::NoSet`].
+//! looked it up: see [`Edit::DeleteSet`].
 //!
 //! What remains is the kernel's: of two sets that change together a packet may find one as it was and the other as it is, and
 //! one that is held up from before a transaction until after the next may meet a chain that went with that.
@@ -19,13 +19,13 @@ use std::collections::BTreeSet;
 use crate::nft::ir::{Edit, Name, SetValue};
 use crate::nft::maps::Map;
 
-/// Elements of new sets that one transaction may bring, beside everything else.
+/// Elements of new sets that one transaction may bring, besides everything else.
 const FILL: usize = 200_000;
 
 /// Brings new sets to the front, and behind them new chains; all else stays as it is.
 pub(super) fn sort(edits: &mut [Edit]) {
     edits.sort_by_key(|edit| match edit {
-        Edit::NoTable | Edit::Wake | Edit::Set(..) => 0,
+        Edit::DeleteTable | Edit::ClearDormant | Edit::Set(..) => 0,
         Edit::NewChain(..) => 1,
         _ => 2,
     });
@@ -54,23 +54,23 @@ fn first(edits: &[Edit]) -> usize {
         if let Edit::NewChain(name, _) = edit { Some(name) } else { None }
     }
     let chains: BTreeSet<&Name> = then.iter().map_while(new).collect();
-    let before = sets.iter().any(is_published_late) || then.iter().any(|edit| leads(edit, &chains));
+    let before = sets.iter().any(comes_last) || then.iter().any(|edit| refers_to(edit, &chains));
     if before { sets.len() + chains.len() } else { edits.len() }
 }
 
-fn is_published_late(edit: &Edit) -> bool {
+fn comes_last(edit: &Edit) -> bool {
     matches!(edit, Edit::Set(_, set) if set.of.interval && !set.elements.is_empty())
 }
 
 /// Whether packets come to one of these chains by it that would pass or be lost while the chain is empty.
-fn leads(edit: &Edit, chains: &BTreeSet<&Name>) -> bool {
-    let leads = |value: &SetValue| matches!(value, SetValue::Goto(name) | SetValue::Jump(name) if chains.contains(name));
+fn refers_to(edit: &Edit, chains: &BTreeSet<&Name>) -> bool {
+    let refers_to = |value: &SetValue| matches!(value, SetValue::Goto(name) | SetValue::Jump(name) if chains.contains(name));
     match edit {
         // Who had no profiles was dropped, and is dropped behind one that is empty: a burst of starts stays one transaction.
-        Edit::Elements { set, add, remove, .. } => {
-            add.iter().any(|(key, value)| leads(value) && (remove.contains_key(key) || !Map::is_last(set)))
-        }
-        Edit::Refill(_, set) => set.elements.values().any(leads),
+        Edit::Elements { set, add, remove, .. } => add
+            .iter()
+            .any(|(key, value)| refers_to(value) && (remove.contains_key(key) || !Map::is_last(set))),
+        Edit::ReplaceElements(_, set) => set.elements.values().any(refers_to),
         _ => false,
     }
 }
@@ -78,10 +78,14 @@ fn leads(edit: &Edit, chains: &BTreeSet<&Name>) -> bool {
 /// How many objects edits write: elements, rules, chains and sets.
 pub(crate) fn size(edits: &[Edit]) -> usize {
     let one = |edit: &Edit| match edit {
-        Edit::Set(_, set) | Edit::Refill(_, set) => 1 + set.elements.len(),
+        Edit::Set(_, set) | Edit::ReplaceElements(_, set) => 1 + set.elements.len(),
         Edit::Elements { add, remove, .. } => add.len() + remove.len(),
         Edit::NewChain(_, chain) | Edit::Chain(_, chain) => 1 + chain.rules.len(),
-        Edit::NoTable | Edit::Wake | Edit::NoSet(_) | Edit::NoMap(_) | Edit::NoChain(_) => 1,
+        Edit::DeleteTable
+        | Edit::ClearDormant
+        | Edit::DeleteSet(_)
+        | Edit::DeleteMap(_)
+        | Edit::DeleteChain(_) => 1,
     };
     edits.iter().map(one).sum()
 }
@@ -108,7 +112,7 @@ mod tests {
         if new { Edit::NewChain(name, chain) } else { Edit::Chain(name, chain) }
     }
 
-    fn leads(map: Map, before: Option<&str>, to: &str) -> Edit {
+    fn refers_to(map: Map, before: Option<&str>, to: &str) -> Edit {
         let one = |to: &str| (SetKey::Interface("cali1".into()), SetValue::Jump(to.into()));
         let add = BTreeMap::from([one(to)]);
         let remove = before.into_iter().map(one).collect();
@@ -119,20 +123,27 @@ mod tests {
     fn what_packets_are_led_to_from_now_on_is_there_before() {
         let tiers = Map::ToWorkload;
         assert_eq!(
-            first(&[set("s", false, 1), chain(true, "a"), chain(false, "b"), leads(tiers, Some("b"), "a")]),
+            first(&[
+                set("s", false, 1),
+                chain(true, "a"),
+                chain(false, "b"),
+                refers_to(tiers, Some("b"), "a")
+            ]),
             2
         );
-        assert_eq!(first(&[chain(true, "a"), chain(true, "b"), leads(tiers, Some("c"), "b")]), 2);
+        assert_eq!(first(&[chain(true, "a"), chain(true, "b"), refers_to(tiers, Some("c"), "b")]), 2);
         // Whether or not they were led anywhere, where an empty chain would let them pass.
-        assert_eq!(first(&[chain(true, "a"), leads(tiers, None, "a")]), 1);
-        assert_eq!(first(&[chain(true, "a"), leads(Map::HostIn, None, "a")]), 1);
-        assert_eq!(first(&[chain(true, "a"), leads(Map::ToProfiles, Some("b"), "a")]), 1);
+        assert_eq!(first(&[chain(true, "a"), refers_to(tiers, None, "a")]), 1);
+        assert_eq!(first(&[chain(true, "a"), refers_to(Map::HostIn, None, "a")]), 1);
+        assert_eq!(first(&[chain(true, "a"), refers_to(Map::ToProfiles, Some("b"), "a")]), 1);
     }
 
     #[test]
     fn a_map_that_is_filled_anew_leads_to_no_chain_that_is_not_there() {
-        let Edit::Elements { set, of, add, .. } = leads(Map::ToProfiles, None, "a") else { unreachable!() };
-        let refill = Edit::Refill(set, Set { of, comment: "".into(), elements: add });
+        let Edit::Elements { set, of, add, .. } = refers_to(Map::ToProfiles, None, "a") else {
+            unreachable!()
+        };
+        let refill = Edit::ReplaceElements(set, Set { of, comment: "".into(), elements: add });
         assert_eq!(first(&[chain(true, "a"), refill.clone()]), 1);
         assert_eq!(first(&[chain(true, "b"), refill]), 2);
     }
@@ -140,7 +151,7 @@ mod tests {
     #[test]
     fn networks_are_there_before_the_rules_that_look_them_up() {
         assert_eq!(first(&[set("s", false, 1), set("t", true, 1), chain(false, "b")]), 2);
-        assert_eq!(first(&[set("t", true, 1), chain(true, "a"), leads(Map::ToProfiles, None, "a")]), 2);
+        assert_eq!(first(&[set("t", true, 1), chain(true, "a"), refers_to(Map::ToProfiles, None, "a")]), 2);
         let rules = [set("s", true, 0), chain(false, "b")];
         assert_eq!(first(&rules), 2, "an empty one is as it will be");
     }
@@ -151,9 +162,17 @@ mod tests {
             vec![],
             vec![set("s", false, 1), chain(false, "a")],
             vec![chain(true, "a"), chain(false, "b")],
-            vec![set("s", false, 1), leads(Map::ToWorkload, Some("b"), "a"), Edit::NoChain("b".into())],
+            vec![
+                set("s", false, 1),
+                refers_to(Map::ToWorkload, Some("b"), "a"),
+                Edit::DeleteChain("b".into()),
+            ],
             // A start: the tiers are those of others, the profile is its own.
-            vec![chain(true, "a"), leads(Map::ToProfiles, None, "a"), leads(Map::ToWorkload, None, "t")],
+            vec![
+                chain(true, "a"),
+                refers_to(Map::ToProfiles, None, "a"),
+                refers_to(Map::ToWorkload, None, "t"),
+            ],
         ] {
             assert_eq!(first(&edits), edits.len(), "{edits:?}");
         }
@@ -162,7 +181,7 @@ mod tests {
     #[test]
     fn large_sets_come_before_all_else_in_transactions_that_are_not_too_large() {
         let half = u32::try_from(FILL / 2).unwrap();
-        let rest = || [chain(true, "a"), leads(Map::ToWorkload, Some("b"), "a")];
+        let rest = || [chain(true, "a"), refers_to(Map::ToWorkload, Some("b"), "a")];
         let edits: Vec<Edit> = [set("s", false, half), set("t", false, half), set("u", false, half)]
             .into_iter()
             .chain(rest())

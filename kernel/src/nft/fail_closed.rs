@@ -6,48 +6,48 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::nft::diff;
-use crate::nft::dump::Found;
+use crate::nft::dump::TableDump;
 use crate::nft::ir::{Chain, Edit, Kind, Match, Name, Rule, Statement, Table};
 
 /// First pause before they are tried again; doubles up to the last.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
 /// With more of them it is not they that are wrong; and each costs a transaction whenever they are tried.
-const MOST: usize = 16;
+const CHAINS_MAX: usize = 16;
 
 /// The chains, with what the kernel said of each.
 #[derive(Debug)]
-pub(super) struct Closed {
-    of: BTreeMap<Name, String>,
+pub(super) struct FailClosed {
+    chains: BTreeMap<Name, String>,
     /// Sets that the kernel refuses, which no other chains than these use.
     sets: BTreeSet<Name>,
     due: Option<Instant>,
     pause: Duration,
 }
 
-impl Closed {
+impl FailClosed {
     pub(super) fn new() -> Self {
-        Self { of: BTreeMap::new(), sets: BTreeSet::new(), due: None, pause: RETRY_FIRST }
+        Self { chains: BTreeMap::new(), sets: BTreeSet::new(), due: None, pause: RETRY_FIRST }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Name, &str)> {
-        self.of.iter().map(|(name, why)| (name, why.as_str()))
+        self.chains.iter().map(|(name, why)| (name, why.as_str()))
     }
 
     /// Whether this may be closed.
-    pub(super) fn has_room(&self, what: &Refused) -> bool {
+    pub(super) fn can_add(&self, what: &Refused) -> bool {
         let known = match &what.set {
             Some(set) => self.sets.contains(set),
-            None => what.chains.iter().all(|name| self.of.contains_key(name)),
+            None => what.chains.iter().all(|name| self.chains.contains_key(name)),
         };
-        !known && !what.chains.is_empty() && self.of.len() + what.chains.len() <= MOST
+        !known && !what.chains.is_empty() && self.chains.len() + what.chains.len() <= CHAINS_MAX
     }
 
     /// The kernel refused it.
-    pub(super) fn close(&mut self, what: Refused, why: &str) {
+    pub(super) fn add(&mut self, what: Refused, why: &str) {
         let why = what.set.as_ref().map_or_else(|| why.to_owned(), |set| format!("set {set}: {why}"));
         self.sets.extend(what.set);
-        self.of.extend(what.chains.into_iter().map(|name| (name, why.clone())));
+        self.chains.extend(what.chains.into_iter().map(|name| (name, why.clone())));
         self.due = Some(Instant::now() + self.pause);
     }
 
@@ -57,10 +57,10 @@ impl Closed {
     }
 
     /// They are tried again.
-    pub(super) fn open(&mut self) {
+    pub(super) fn retry(&mut self) {
         self.due = None;
         self.pause = (self.pause * 2).min(RETRY_LAST);
-        self.of.clear();
+        self.chains.clear();
         self.sets.clear();
     }
 
@@ -70,46 +70,46 @@ impl Closed {
         let mut others = false;
         for edit in edits {
             match edit {
-                Edit::NewChain(name, _) | Edit::Chain(name, _) | Edit::NoChain(name) => {
-                    self.of.remove(name);
+                Edit::NewChain(name, _) | Edit::Chain(name, _) | Edit::DeleteChain(name) => {
+                    self.chains.remove(name);
                 }
                 Edit::Set(name, _)
-                | Edit::Refill(name, _)
+                | Edit::ReplaceElements(name, _)
                 | Edit::Elements { set: name, .. }
-                | Edit::NoSet(name)
-                | Edit::NoMap(name) => {
+                | Edit::DeleteSet(name)
+                | Edit::DeleteMap(name) => {
                     others |= self.sets.contains(name);
                 }
-                Edit::NoTable | Edit::Wake => {}
+                Edit::DeleteTable | Edit::ClearDormant => {}
             }
         }
         if others {
-            self.of.clear();
+            self.chains.clear();
             self.sets.clear();
         }
-        if self.of.is_empty() {
+        if self.chains.is_empty() {
             (self.due, self.pause) = (None, RETRY_FIRST);
         }
         others
     }
 
     /// The edits with these chains closed; those that are closed in the kernel already are left out, and so are the sets.
-    pub(super) fn instead(&self, edits: Vec<Edit>, found: Option<&Found>) -> Vec<Edit> {
-        if self.of.is_empty() {
+    pub(super) fn replacement_edits(&self, edits: Vec<Edit>, found: Option<&TableDump>) -> Vec<Edit> {
+        if self.chains.is_empty() {
             return edits;
         }
-        let anew = edits.contains(&Edit::NoTable);
+        let anew = edits.contains(&Edit::DeleteTable);
         let one = |edit| match edit {
-            Edit::NewChain(name, _) if self.of.contains_key(&name) => {
+            Edit::NewChain(name, _) if self.chains.contains_key(&name) => {
                 Some(Edit::NewChain(name, Arc::new(chain())))
             }
-            Edit::Chain(name, _) if self.of.contains_key(&name) => {
+            Edit::Chain(name, _) if self.chains.contains_key(&name) => {
                 let chain = chain();
                 let is = found.filter(|_| !anew).and_then(|found| found.chains.get(&name));
-                let there = is.is_some_and(|is| diff::is_right(&chain, is));
+                let there = is.is_some_and(|is| diff::is_equal(&chain, is));
                 (!there).then(|| Edit::Chain(name, Arc::new(chain)))
             }
-            Edit::Set(name, _) | Edit::Refill(name, _) | Edit::Elements { set: name, .. }
+            Edit::Set(name, _) | Edit::ReplaceElements(name, _) | Edit::Elements { set: name, .. }
                 if self.sets.contains(&name) =>
             {
                 None
@@ -134,14 +134,18 @@ impl Refused {
             Edit::NewChain(name, _) | Edit::Chain(name, _) => {
                 Some(Self { set: None, chains: vec![Arc::clone(name)] })
             }
-            Edit::Set(name, _) | Edit::Refill(name, _) | Edit::Elements { set: name, .. } => {
+            Edit::Set(name, _) | Edit::ReplaceElements(name, _) | Edit::Elements { set: name, .. } => {
                 let looks_up = |m: &Match| matches!(m, Match::InSet { set, .. } if set == name);
                 let uses = |chain: &Chain| chain.rules.iter().any(|rule| rule.matches.iter().any(looks_up));
                 let chains = table.chains.iter().filter(|(_, chain)| uses(chain));
                 let chains = chains.map(|(name, _)| Arc::clone(name)).collect();
                 Some(Self { set: Some(Arc::clone(name)), chains })
             }
-            Edit::NoTable | Edit::Wake | Edit::NoSet(_) | Edit::NoMap(_) | Edit::NoChain(_) => None,
+            Edit::DeleteTable
+            | Edit::ClearDormant
+            | Edit::DeleteSet(_)
+            | Edit::DeleteMap(_)
+            | Edit::DeleteChain(_) => None,
         }
     }
 }
@@ -210,16 +214,16 @@ mod tests {
         assert_eq!(edits.len(), 5);
         let refused = Refused::of(&Edit::Set("s".into(), set()), &table).unwrap();
         assert_eq!(refused.chains, ["a".into(), "c".into()]);
-        let mut closed = Closed::new();
-        assert!(closed.has_room(&refused));
-        closed.close(refused, "no");
+        let mut fail_closed = FailClosed::new();
+        assert!(fail_closed.can_add(&refused));
+        fail_closed.add(refused, "no");
         assert!(
-            !closed.has_room(&Refused::of(&Edit::Set("s".into(), set()), &table).unwrap()),
+            !fail_closed.can_add(&Refused::of(&Edit::Set("s".into(), set()), &table).unwrap()),
             "once is enough"
         );
-        let told: Vec<(&str, &str)> = closed.iter().map(|(name, why)| (&**name, why)).collect();
-        assert_eq!(told, [("a", "set s: no"), ("c", "set s: no")]);
-        let edits = closed.instead(edits, None);
+        let reasons: Vec<(&str, &str)> = fail_closed.iter().map(|(name, why)| (&**name, why)).collect();
+        assert_eq!(reasons, [("a", "set s: no"), ("c", "set s: no")]);
+        let edits = fail_closed.replacement_edits(edits, None);
         let names: Vec<&str> = edits
             .iter()
             .map(|edit| match edit {
@@ -237,8 +241,8 @@ mod tests {
             .collect();
         assert_eq!(names, ["t", "a closed", "b", "c closed"]);
         // Another set is nothing to it; its own is tried again, with all that uses it.
-        assert!(!closed.forget(&[Edit::Set("t".into(), set())]));
-        assert!(closed.forget(&[Edit::Set("s".into(), set())]));
-        assert_eq!(closed.iter().count(), 0);
+        assert!(!fail_closed.forget(&[Edit::Set("t".into(), set())]));
+        assert!(fail_closed.forget(&[Edit::Set("s".into(), set())]));
+        assert_eq!(fail_closed.iter().count(), 0);
     }
 }

@@ -239,38 +239,38 @@ pub(crate) enum Statement {
     },
 }
 
-/// What became of one object of the table since the kernel was last told.
+/// What became of one object of the table since the last edits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Edit {
     /// The table goes with everything in it, and is made anew, empty. Packets that are among its rules meet empty maps.
-    NoTable,
+    DeleteTable,
     /// The table was switched off. Every transaction switches it on.
-    Wake,
+    ClearDormant,
     /// A set is new: there is none of that name, or it is said to go before.
     Set(Name, Set),
     /// Elements of a set of type `of`. A key that is in both changes its value.
     Elements { set: Name, of: SetType, add: BTreeMap<SetKey, SetValue>, remove: BTreeMap<SetKey, SetValue> },
     /// A set of this type stays, and has these elements only, whatever was in it.
-    Refill(Name, Set),
+    ReplaceElements(Name, Set),
     /// A set is gone, and nobody looks it up any more. Who began with rules that did finds its elements until the end.
-    NoSet(Name),
+    DeleteSet(Name),
     /// A map is gone that gives verdicts, or nobody knows what. It is emptied first: kernels before 6.4 let go of the chains
     /// that a map names too late.
-    NoMap(Name),
+    DeleteMap(Name),
     /// A chain is new that has no hook: nobody leads to it before this change does.
     NewChain(Name, Arc<Chain>),
     /// A chain has other rules, or is new; it has the same hook as ever.
     Chain(Name, Arc<Chain>),
     /// A chain is gone.
-    NoChain(Name),
+    DeleteChain(Name),
 }
 
 impl Edit {
     /// A set of this type is gone; `None`: nobody knows of which.
-    pub(super) fn gone(name: Name, of: Option<SetType>) -> Self {
+    pub(super) fn is_delete(name: Name, of: Option<SetType>) -> Self {
         match of.map(|of| of.value) {
-            Some(ValueType::Member | ValueType::Addr { .. }) => Self::NoSet(name),
-            Some(ValueType::Verdict) | None => Self::NoMap(name),
+            Some(ValueType::Member | ValueType::Addr { .. }) => Self::DeleteSet(name),
+            Some(ValueType::Verdict) | None => Self::DeleteMap(name),
         }
     }
 }

@@ -6,7 +6,7 @@ use tortie_metrics::Histogram;
 
 /// What took how long of packet rules.
 #[derive(Debug, Clone, Default)]
-pub struct RuleMeasures {
+pub struct RuleMetrics {
     /// Transactions that the kernel carried out.
     pub applied: Histogram,
     /// Transactions that it refused.

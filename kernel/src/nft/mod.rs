@@ -6,7 +6,7 @@
 //! never touches a table of anybody else.
 //!
 //! ```text
-//!  RulesetDelta, Globals, links --render--> Edits on the wanted Table --sync, parts--> batches --encode--> kernel
+//!  RulesetDelta, Globals, links --render--> Edits on the wanted Table --diff, order--> batches --encode--> kernel
 //!                                                  |                     ^
 //!                                       text.rs (nft syntax)      dump.rs: what is there, at start and after foreign changes
 //! ```
@@ -32,18 +32,18 @@ mod tracer;
 mod uapi;
 
 pub(crate) use self::drop_log::Listener;
-pub use self::drop_log::{Denial, DropKind, Dropped, Drops};
-pub(crate) use self::firewall::{Firewall, Told};
+pub use self::drop_log::{Denial, DropKind, DropLog, Dropped};
+pub(crate) use self::firewall::{Firewall, RuleReport};
 pub use self::firewall::{RuleCounts, RuleHits};
 pub(crate) use self::render::Options;
 pub use self::render::{Meaning, RuleView};
 #[cfg(feature = "test-hooks")]
-pub use self::simulate::Rehearsal;
+pub use self::simulate::Simulated;
 pub(crate) use self::tracer::tidy;
 pub use self::tracer::{RulePlace, Traced, TracedFlow, TracedPacket, TracedStep, TracedVerdict, trace};
 
 /// Every table that this program makes.
 pub(crate) const OWN_TABLES: [&str; 2] = [firewall::TABLE, tracer::MARKS];
 
-/// The log group that hears of what is dropped.
+/// The log group that gets what is dropped.
 pub(crate) const DENY_GROUP: u16 = 179;

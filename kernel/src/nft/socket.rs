@@ -1,6 +1,6 @@
 //! The socket to nf_tables: transactions of edits, and the generation of the rule set.
 //!
-//! A transaction takes effect whole or not at all, so that no packet ever meets half of it.
+//! A transaction takes effect is_complete or not at all, so that no packet ever meets half of it.
 
 use std::io;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use crate::netlink::codec::{self, NLM_F_ACK, Writer};
-use crate::netlink::socket::{self, Undone};
+use crate::netlink::socket::{self, TransactionError};
 use crate::nft::encode;
 use crate::nft::ir::{Edit, Table};
 use crate::nft::uapi::{GENMSG, NFT_MSG_GETGEN, NFT_MSG_NEWGEN, NFT_TABLE_F_OWNER, NFTA_GEN_ID, SUBSYSTEM};
@@ -20,7 +20,7 @@ const UNDER_WAY: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct Refusal {
-    /// Which edit, counted from 0; `None`: the table itself, or the whole.
+    /// Which edit, counted from 0; `None`: the table itself, or the is_complete.
     pub(crate) edit: Option<usize>,
     /// The errno, positive.
     pub(crate) code: i32,
@@ -34,7 +34,7 @@ pub(crate) enum BatchError {
     /// Nothing was changed.
     #[error("the kernel refuses it: {0}")]
     Refused(Refusal),
-    /// The answer was lost: all of it was done, or nothing. Reading the table tells.
+    /// The answer was lost: all of it was done, or nothing. Reading the table shows it.
     #[error("the kernel's answer was lost")]
     Unknown,
     /// The socket failed; what became of the transaction is unknown, too.
@@ -66,8 +66,8 @@ impl Socket {
             u32::try_from(owners.len()).unwrap_or(u32::MAX)
         })?;
         undone.map_err(|undone| match undone {
-            Undone::Unknown => BatchError::Unknown,
-            Undone::Refused(at, refusal) => BatchError::Refused(Refusal {
+            TransactionError::Unknown => BatchError::Unknown,
+            TransactionError::Refused(at, refusal) => BatchError::Refused(Refusal {
                 edit: usize::try_from(at).ok().and_then(|at| owners.get(at).copied().flatten()),
                 code: refusal.code,
                 text: refusal.text,
@@ -81,10 +81,10 @@ impl Socket {
     ///
     /// # Errors
     /// When the kernel refuses it, such as because it is there already, or when nobody knows.
-    pub(crate) fn hold(&mut self, name: &str, table: &Table) -> Result<(), BatchError> {
+    pub(crate) fn keep_generation(&mut self, name: &str, table: &Table) -> Result<(), BatchError> {
         let mut make = |flags| {
             let undone = self.0.transaction(|buf, base| encode::encode_new(buf, base, name, flags, table))?;
-            undone.map_err(whole)
+            undone.map_err(is_complete)
         };
         match make(NFT_TABLE_F_OWNER) {
             Err(BatchError::Refused(refusal)) if matches!(refusal.code, libc::EOPNOTSUPP | libc::EINVAL) => {
@@ -94,40 +94,40 @@ impl Socket {
         }
     }
 
-    /// Takes a table of family `inet` away while packets pass, if it is there and nobody else's. A table that goes in one
+    /// Takes a table of family `inet` away while packets pass, if it is there and no other process's. A table that goes in one
     /// transaction drops some of them: for a moment its rules are still asked, while its maps are empty already. So the rules
     /// go first.
     ///
     /// # Errors
     /// When the kernel refuses it, or when nobody knows.
-    pub(crate) fn retire(&mut self, name: &str) -> Result<(), BatchError> {
-        self.take(name, encode::encode_emptied)?;
+    pub(crate) fn close(&mut self, name: &str) -> Result<(), BatchError> {
+        self.accept_answers(name, encode::encode_flush)?;
         // Who was among the rules when they went is through by then.
         std::thread::sleep(UNDER_WAY);
         self.remove(name)
     }
 
-    /// Takes a table of family `inet` away, if it is there and nobody else's. See [`Socket::retire`] where packets meet it.
+    /// Takes a table of family `inet` away, if it is there and no other process's. See [`Socket::retire`] where packets meet it.
     ///
     /// # Errors
     /// When the kernel refuses it, or when nobody knows.
     pub(crate) fn remove(&mut self, name: &str) -> Result<(), BatchError> {
-        self.take(name, encode::encode_gone)
+        self.accept_answers(name, encode::encode_delete)
     }
 
     /// What is not there is taken already.
-    fn take(
+    fn accept_answers(
         &mut self,
         name: &str,
         encode: impl FnOnce(&mut Vec<u8>, u32, &str) -> u32,
     ) -> Result<(), BatchError> {
         match self.0.transaction(|buf, base| encode(buf, base, name))? {
-            Err(Undone::Refused(_, refusal)) if refusal.code == libc::ENOENT => Ok(()),
-            other => other.map_err(whole),
+            Err(TransactionError::Refused(_, refusal)) if refusal.code == libc::ENOENT => Ok(()),
+            other => other.map_err(is_complete),
         }
     }
 
-    /// The generation of the whole rule set of the namespace: it grows by one with each transaction of anybody.
+    /// The generation of the is_complete rule set of the namespace: it grows by one with each transaction of anybody.
     ///
     /// # Errors
     /// When the socket fails or the kernel has no nf_tables.
@@ -143,15 +143,15 @@ impl Socket {
             },
         )?;
         answer.map_err(|r| io::Error::from_raw_os_error(r.code))?;
-        id.ok_or_else(|| io::Error::other("the kernel does not tell the generation of its packet rules"))
+        id.ok_or_else(|| io::Error::other("the kernel does not report the generation of its packet rules"))
     }
 }
 
 /// What became of a transaction without edits.
-fn whole(undone: Undone) -> BatchError {
+fn is_complete(undone: TransactionError) -> BatchError {
     match undone {
-        Undone::Unknown => BatchError::Unknown,
-        Undone::Refused(_, refusal) => {
+        TransactionError::Unknown => BatchError::Unknown,
+        TransactionError::Refused(_, refusal) => {
             BatchError::Refused(Refusal { edit: None, code: refusal.code, text: refusal.text })
         }
     }

@@ -1,6 +1,6 @@
 //! A kernel trace of one flow: which rules its packets meet, of whatever table, and what each says.
 //!
-//! A table of its own (`inet tortie-trace`) marks the packets before any rule of ours sees them; the kernel then tells a
+//! A table of its own (`inet tortie-trace`) marks the packets before any rule of ours sees them; the kernel then reports a
 //! multicast group of every rule that they meet. The table goes when the time is up, when the caller hangs up and, with
 //! its socket, when the process ends. Packets that others trace are left out.
 
@@ -19,7 +19,7 @@ use tortie_net::Cidr;
 
 use crate::netlink::codec::{self, Attrs, Messages};
 use crate::netlink::socket::grow_recv_buffer;
-use crate::nft::dump::{self, FoundRule};
+use crate::nft::dump::{self, RuleDump};
 use crate::nft::firewall::TABLE;
 use crate::nft::ir::{At, Chain, Hook, Kind, Match, Rule, Side, Statement, Table};
 use crate::nft::socket::{BatchError, Socket};
@@ -32,9 +32,9 @@ const PRIORITY: i32 = -301;
 /// Packets a second that are marked.
 const RATE: u32 = 10;
 /// Packets that are kept; with the last one the trace ends.
-const PACKETS: usize = 32;
+const PACKETS_MAX: usize = 32;
 /// Steps of one packet that are kept.
-const STEPS: usize = 512;
+const STEPS_MAX: usize = 512;
 /// Within this time a marked packet is through.
 const PASSAGE: Duration = Duration::from_millis(50);
 /// Receive buffer, in bytes.
@@ -62,7 +62,7 @@ pub struct TracedFlow {
 pub struct Traced {
     /// At most 32 packets, in order; of more than ten a second some are left out.
     pub packets: Vec<TracedPacket>,
-    /// The kernel told more than could be read: steps are missing.
+    /// The kernel reported more than could be read: steps are missing.
     pub lost: bool,
 }
 
@@ -94,7 +94,7 @@ pub struct TracedStep {
     pub verdict: TracedVerdict,
 }
 
-/// A rule of our table: its place in the chain, counted from 0, and what it was when we wrote it; none: somebody else did.
+/// A rule of our table: its place in the chain, counted from 0, and what it was when we wrote it; none: another process did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RulePlace {
     pub(crate) at: usize,
@@ -152,18 +152,21 @@ pub fn trace(flow: &TracedFlow, time: Duration, stop: impl AsFd) -> Result<Trace
     socket.remove(MARKS).map_err(refused)?;
     let mut places = Places::default();
     places.read(&mut socket).map_err(words)?;
-    socket.hold(MARKS, &marks(flow)).map_err(refused)?;
-    let seen = listener.listen(time, stop);
+    socket.keep_generation(MARKS, &marks(flow)).map_err(refused)?;
+    let assembler = listener.listen(time, stop);
     let removed = socket.remove(MARKS);
-    let mut seen = seen.map_err(words)?;
+    let mut assembler = assembler.map_err(words)?;
     removed.map_err(|error| format!("table inet {MARKS} cannot be removed: {error}"))?;
-    if seen.steps().any(|step| step.ours && step.handle.is_some_and(|handle| places.of(handle).is_none())) {
+    if assembler
+        .steps()
+        .any(|step| step.ours && step.handle.is_some_and(|handle| places.of(handle).is_none()))
+    {
         places.read(&mut socket).map_err(words)?;
     }
-    for step in seen.packets.iter_mut().flat_map(|packet| &mut packet.steps).filter(|step| step.ours) {
+    for step in assembler.packets.iter_mut().flat_map(|packet| &mut packet.steps).filter(|step| step.ours) {
         step.place = step.handle.and_then(|handle| places.of(handle));
     }
-    Ok(seen)
+    Ok(assembler)
 }
 
 impl Traced {
@@ -205,7 +208,7 @@ struct Places(FxHashMap<u64, RulePlace>);
 impl Places {
     fn read(&mut self, socket: &mut Socket) -> io::Result<()> {
         for rules in dump::rules(socket, TABLE)?.into_values() {
-            let place = |(at, rule): (usize, FoundRule)| (rule.handle, RulePlace { at, hash: rule.hash });
+            let place = |(at, rule): (usize, RuleDump)| (rule.handle, RulePlace { at, hash: rule.hash });
             self.0.extend(rules.into_iter().enumerate().map(place));
         }
         Ok(())
@@ -229,14 +232,14 @@ impl Listener {
     }
 
     fn listen(&self, time: Duration, stop: impl AsFd) -> io::Result<Traced> {
-        let mut seen = Sorter::default();
+        let mut assembler = PacketAssembler::default();
         let begin = Instant::now();
         let mut end = begin + time;
         let mut buf = Vec::with_capacity(64 << 10);
         loop {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(seen.traced);
+                return Ok(assembler.traced);
             }
             let wait = Timespec::try_from(left).map_err(io::Error::other)?;
             let mut fds =
@@ -246,24 +249,24 @@ impl Listener {
                 other => other?,
             };
             if fds.iter().skip(1).any(|fd| !fd.revents().is_empty()) {
-                return Ok(seen.traced);
+                return Ok(assembler.traced);
             }
-            self.read(&mut buf, begin, &mut seen)?;
-            if seen.traced.packets.len() >= PACKETS {
+            self.read(&mut buf, begin, &mut assembler)?;
+            if assembler.traced.packets.len() >= PACKETS_MAX {
                 end = end.min(Instant::now() + PASSAGE);
             }
         }
     }
 
     /// What is there to be read.
-    fn read(&self, buf: &mut Vec<u8>, begin: Instant, seen: &mut Sorter) -> io::Result<()> {
+    fn read(&self, buf: &mut Vec<u8>, begin: Instant, assembler: &mut PacketAssembler) -> io::Result<()> {
         // A flood of others' traces must not keep it from looking at the clock.
         for _ in 0..256 {
             buf.clear();
             match self.0.recv(buf, 0) {
-                Ok(_) => seen.take(buf, begin.elapsed()),
+                Ok(_) => assembler.push(buf, begin.elapsed()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => seen.traced.lost = true,
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => assembler.traced.lost = true,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
@@ -272,53 +275,53 @@ impl Listener {
     }
 }
 
-/// Sorts what the kernel tells by packet.
+/// Sorts trace messages by packet.
 #[derive(Default)]
-struct Sorter {
+struct PacketAssembler {
     traced: Traced,
     /// By the kernel's number of the packet, which a later one may have, too.
     current: FxHashMap<u32, usize>,
 }
 
-impl Sorter {
-    fn take(&mut self, bytes: &[u8], after: Duration) {
+impl PacketAssembler {
+    fn push(&mut self, bytes: &[u8], after: Duration) {
         for message in Messages(bytes).filter(|m| m.kind == (SUBSYSTEM << 8) | NFT_MSG_TRACE) {
             let family = codec::u8_at(message.body, 0).unwrap_or_default();
-            if let Some(told) = Told::read(family, message.body) {
-                self.put(told, after);
+            if let Some(message) = TraceMessage::read(family, message.body) {
+                self.put(message, after);
             }
         }
     }
 
-    fn put(&mut self, told: Told, after: Duration) {
+    fn put(&mut self, message: TraceMessage, after: Duration) {
         let packets = &mut self.traced.packets;
-        if told.marks {
+        if message.marks {
             // Its packet begins here; the end of the marking chain says nothing more.
-            if told.step.handle.is_some() {
-                self.current.remove(&told.packet);
-                if packets.len() < PACKETS {
-                    self.current.insert(told.packet, packets.len());
-                    packets.push(TracedPacket { after, source_port: told.source_port, steps: Vec::new() });
+            if message.step.handle.is_some() {
+                self.current.remove(&message.packet);
+                if packets.len() < PACKETS_MAX {
+                    self.current.insert(message.packet, packets.len());
+                    packets.push(TracedPacket { after, source_port: message.source_port, steps: Vec::new() });
                 }
             }
             return;
         }
-        let at = self.current.get(&told.packet).copied();
+        let at = self.current.get(&message.packet).copied();
         if let Some(packet) = at.and_then(|at| packets.get_mut(at))
-            && packet.steps.len() < STEPS
+            && packet.steps.len() < STEPS_MAX
         {
-            let end = |s: &TracedStep| s.handle.is_none() && s.chain == told.step.chain;
-            // Of a base chain both are told: that no rule was left, and its policy.
-            if end(&told.step) && packet.steps.last().is_some_and(end) {
+            let end = |s: &TracedStep| s.handle.is_none() && s.chain == message.step.chain;
+            // Of a base chain both are reported: that no rule was left, and its policy.
+            if end(&message.step) && packet.steps.last().is_some_and(end) {
                 packet.steps.pop();
             }
-            packet.steps.push(told.step);
+            packet.steps.push(message.step);
         }
     }
 }
 
 /// One message.
-struct Told {
+struct TraceMessage {
     packet: u32,
     /// It is of the table that marks.
     marks: bool,
@@ -326,7 +329,7 @@ struct Told {
     step: TracedStep,
 }
 
-impl Told {
+impl TraceMessage {
     fn read(family: u8, body: &[u8]) -> Option<Self> {
         let (mut packet, mut kind, mut handle, mut header) = (None, None, None, None);
         let (mut table, mut chain, mut verdict) = (String::new(), String::new(), TracedVerdict::Continue);
@@ -346,7 +349,7 @@ impl Told {
         if !matches!(kind?, TRACE_POLICY | TRACE_RETURN | TRACE_RULE) {
             return None;
         }
-        // The end of a chain is told with the last rule that matched.
+        // The end of a chain is reported with the last rule that matched.
         let handle = handle.filter(|_| kind == Some(TRACE_RULE));
         let port = header.and_then(|header| header.get(..2)?.try_into().ok()).map(u16::from_be_bytes);
         let inet = family == NFPROTO_INET;
@@ -403,7 +406,7 @@ mod tests {
     use super::*;
     use crate::netlink::codec::Writer;
 
-    fn told(packet: u32, table: &str, handle: Option<u64>, verdict: Option<i32>) -> Vec<u8> {
+    fn message(packet: u32, table: &str, handle: Option<u64>, verdict: Option<i32>) -> Vec<u8> {
         let mut buf = Vec::new();
         let mut w = Writer::begin(&mut buf, (SUBSYSTEM << 8) | NFT_MSG_TRACE, 0, 0);
         w.raw(&[NFPROTO_INET, 0, 0, 0]).attr_be32(NFTA_TRACE_ID, packet);
@@ -420,20 +423,20 @@ mod tests {
 
     #[test]
     fn steps_go_to_their_packet_and_those_of_others_traces_to_none() {
-        let mut sorter = Sorter::default();
+        let mut assembler = PacketAssembler::default();
         let messages = [
-            told(9, "tortie", Some(4), Some(NF_DROP)),
-            told(1, MARKS, Some(1), Some(-1)),
-            told(1, MARKS, None, None),
-            told(2, MARKS, Some(1), Some(-1)),
-            told(1, "tortie", Some(4), Some(NF_ACCEPT)),
-            told(2, "docker", Some(5), Some(0x0016_0000)),
+            message(9, "tortie", Some(4), Some(NF_DROP)),
+            message(1, MARKS, Some(1), Some(-1)),
+            message(1, MARKS, None, None),
+            message(2, MARKS, Some(1), Some(-1)),
+            message(1, "tortie", Some(4), Some(NF_ACCEPT)),
+            message(2, "docker", Some(5), Some(0x0016_0000)),
             // The kernel gives a number again: the packet was freed.
-            told(1, MARKS, Some(1), Some(-1)),
-            told(1, "tortie", Some(6), Some(-1)),
+            message(1, MARKS, Some(1), Some(-1)),
+            message(1, "tortie", Some(6), Some(-1)),
         ];
-        sorter.take(&messages.concat(), Duration::from_secs(1));
-        let shown: Vec<Vec<_>> = sorter
+        assembler.push(&messages.concat(), Duration::from_secs(1));
+        let shown: Vec<Vec<_>> = assembler
             .traced
             .packets
             .iter()
@@ -449,28 +452,31 @@ mod tests {
                 vec![("inet tortie", Some(6), TracedVerdict::Continue)],
             ]
         );
-        assert_eq!(sorter.traced.packets[0].source_port, Some(40_000));
+        assert_eq!(assembler.traced.packets[0].source_port, Some(40_000));
     }
 
     #[test]
     fn broken_messages_are_left_out() {
-        let whole = told(1, MARKS, Some(1), Some(-1));
+        let whole = message(1, MARKS, Some(1), Some(-1));
         for len in 0..whole.len() {
-            Sorter::default().take(&whole[..len], Duration::ZERO);
-            let _ = Told::read(NFPROTO_INET, &whole[..len]);
+            PacketAssembler::default().push(&whole[..len], Duration::ZERO);
+            let _ = TraceMessage::read(NFPROTO_INET, &whole[..len]);
         }
     }
 
     #[test]
     fn floods_are_bounded() {
-        let mut sorter = Sorter::default();
+        let mut assembler = PacketAssembler::default();
         for packet in 0..100 {
-            sorter.take(&told(packet, MARKS, Some(1), Some(-1)), Duration::ZERO);
+            assembler.push(&message(packet, MARKS, Some(1), Some(-1)), Duration::ZERO);
             for _ in 0..6 {
-                sorter.take(&told(packet, "tortie", Some(4), Some(-1)), Duration::ZERO);
+                assembler.push(&message(packet, "tortie", Some(4), Some(-1)), Duration::ZERO);
             }
         }
-        assert_eq!(sorter.traced.packets.len(), PACKETS);
-        assert!(sorter.current.len() <= PACKETS && sorter.traced.packets.iter().all(|p| p.steps.len() == 6));
+        assert_eq!(assembler.traced.packets.len(), PACKETS_MAX);
+        assert!(
+            assembler.current.len() <= PACKETS_MAX
+                && assembler.traced.packets.iter().all(|p| p.steps.len() == 6)
+        );
     }
 }

@@ -7,10 +7,10 @@ use super::messages::ToKernel;
 use crate::intent::PolicyChange;
 
 /// Changes of policy that are carried out at once.
-const GATHERED: usize = 256;
-/// What the thread does in one turn.
+const CHANGES_PER_BATCH: usize = 256;
+/// What the thread does in one iteration.
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum PolicyWork {
     One(ToKernel),
     Burst(Burst),
 }
@@ -39,20 +39,20 @@ impl Burst {
 
 /// A message; a change of policy with all that came while the thread was busy or comes until `rest`, up to the first message
 /// that asks for the changes before it.
-pub(crate) fn gather(first: ToKernel, inbox: &mut Inbox, rest: Option<Instant>) -> Work {
+pub(crate) fn gather(first: ToKernel, inbox: &mut Inbox, rest: Option<Instant>) -> PolicyWork {
     let first = match first {
         ToKernel::Policy(first) => *first,
-        other => return Work::One(other),
+        other => return PolicyWork::One(other),
     };
     let mut burst = Burst { changes: vec![first], ..Burst::default() };
-    while burst.changes.len() < GATHERED {
+    while burst.changes.len() < CHANGES_PER_BATCH {
         let left = rest.map_or(Duration::ZERO, |rest| rest.saturating_duration_since(Instant::now()));
-        let next = inbox.next_now().or_else(|| (!left.is_zero()).then(|| inbox.next(left).ok())?);
+        let next = inbox.try_next().or_else(|| (!left.is_zero()).then(|| inbox.next(left).ok())?);
         match next {
             Some(ToKernel::Policy(change)) => burst.changes.push(*change),
             Some(message @ (ToKernel::Intent(_) | ToKernel::Learned(_))) => burst.route(message),
-            // Events are taken at the end of each turn.
-            Some(ToKernel::Watched(_)) => {}
+            // Events are taken at the end of each iteration.
+            Some(ToKernel::Events(_)) => {}
             Some(message) => {
                 inbox.put_back(message);
                 break;
@@ -60,7 +60,7 @@ pub(crate) fn gather(first: ToKernel, inbox: &mut Inbox, rest: Option<Instant>) 
             None => break,
         }
     }
-    Work::Burst(burst)
+    PolicyWork::Burst(burst)
 }
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::channel;
 
-    use super::super::messages::WatchBatch;
+    use super::super::messages::EventsReady;
     use super::*;
     use crate::intent::KernelIntent;
     use tortie_engine::policy::RulesetDelta;
@@ -94,8 +94,8 @@ mod tests {
     }
 
     /// The serials of a burst, and what came among them.
-    fn burst(work: Work) -> (Vec<u64>, Vec<ToKernel>) {
-        let Work::Burst(burst) = work else { panic!("{work:?}") };
+    fn burst(work: PolicyWork) -> (Vec<u64>, Vec<ToKernel>) {
+        let PolicyWork::Burst(burst) = work else { panic!("{work:?}") };
         (burst.changes.iter().map(|change| change.serial).collect(), burst.routes)
     }
 
@@ -105,8 +105,8 @@ mod tests {
         for serial in 2..=300 {
             sender.send(ToKernel::Intent(Arc::new(intent(serial)))).unwrap();
             sender.send(policy(serial)).unwrap();
-            // Our own routes, as the watch thread hears of them.
-            sender.send(ToKernel::Watched(WatchBatch(()))).unwrap();
+            // Our own routes, as the watch thread passes them on.
+            sender.send(ToKernel::Events(EventsReady(()))).unwrap();
             if serial == 100 {
                 sender.send(ToKernel::Learned(Vec::new().into())).unwrap();
             }
@@ -131,7 +131,7 @@ mod tests {
         let rest = Some(Instant::now() + Duration::from_hours(1));
         let (serials, _) = burst(gather(policy(1), &mut inbox, rest));
         assert_eq!(serials, [1, 2]);
-        assert!(matches!(inbox.next_now(), Some(ToKernel::Query(_))));
+        assert!(matches!(inbox.try_next(), Some(ToKernel::Query(_))));
     }
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
         let mut inbox = Inbox::new(inbox);
         let work = gather(policy(1), &mut inbox, Some(Instant::now() + Duration::from_hours(1)));
         assert_eq!(burst(work).0, [1]);
-        let next = gather(inbox.next_now().unwrap(), &mut inbox, None);
-        assert!(matches!(next, Work::One(ToKernel::Stop)));
+        let next = gather(inbox.try_next().unwrap(), &mut inbox, None);
+        assert!(matches!(next, PolicyWork::One(ToKernel::Stop)));
     }
 }

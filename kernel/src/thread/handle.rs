@@ -10,13 +10,13 @@ use std::time::Instant;
 use super::event_loop::Thread;
 use super::inbox::{INBOX, Inbox};
 use super::messages::ToKernel;
-use super::monitor::{Mailbox, Watcher};
+use super::monitor::{EventQueue, MonitorThread};
 use super::off::run_off;
 use super::state::State;
 use crate::facts::Sink;
 use crate::netlink::nexthop;
 use crate::netlink::socket::Socket;
-use crate::nft::{self, Drops};
+use crate::nft::{self, DropLog};
 use crate::options::{Mode, Options};
 
 /// The running threads. Dropping it ends them; the kernel stays as it is.
@@ -24,7 +24,7 @@ use crate::options::{Mode, Options};
 pub struct KernelHandle {
     sender: SyncSender<ToKernel>,
     stop_watch: Option<Arc<OwnedFd>>,
-    drops: Arc<Drops>,
+    drops: Arc<DropLog>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -37,7 +37,7 @@ impl KernelHandle {
 
     /// What packet rules drop.
     #[must_use]
-    pub fn drops(&self) -> Arc<Drops> {
+    pub fn drops(&self) -> Arc<DropLog> {
         Arc::clone(&self.drops)
     }
 
@@ -74,48 +74,50 @@ pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
     if options.mode == Mode::Off {
         let state = State::empty(options, false);
         let kernel = start("kernel", move || run_off(&inbox, sink, &state))?;
-        let drops = Arc::new(Drops::default());
-        drops.worry("the kernel is left alone (--kernel off)".to_owned());
+        let drops = Arc::new(DropLog::default());
+        drops.set_problem("the kernel is left alone (--kernel off)".to_owned());
         return Ok(KernelHandle { sender, stop_watch: None, drops, threads: vec![kernel] });
     }
     let writer = Socket::open()?;
     let mut reader = Socket::open()?;
-    let mailbox = Arc::new(Mailbox::default());
+    let event_queue = Arc::new(EventQueue::default());
     // Subscribed before anything is read, so that no change falls between.
-    let watcher = Watcher::open(writer.port(), options.watch_buffer, Arc::clone(&mailbox))?;
+    let monitor_thread = MonitorThread::open(writer.port(), options.watch_buffer, Arc::clone(&event_queue))?;
     let nexthops = match options.nexthop_objects {
         Some(forced) => forced,
         None => has_nexthop_objects(&mut reader)?,
     };
-    let stop_watch = Some(watcher.stop());
+    let stop_watch = Some(monitor_thread.stop());
     let wake = sender.clone();
     let state = State::empty(options, nexthops);
     let rules = nft::Options { log_group: options.log_group, deny_group: nft::DENY_GROUP };
     let firewall = nft::Firewall::open(options.policy, rules, Instant::now());
-    let kernel = Thread::new(state, Inbox::new(inbox), writer, reader, mailbox, sink, firewall);
-    let stop = watcher.stop();
+    let kernel = Thread::new(state, Inbox::new(inbox), writer, reader, event_queue, sink, firewall);
+    let stop = monitor_thread.stop();
     let mut threads = vec![
         start("kernel", move || run("kernel", || kernel.run()))?,
-        start("watch", move || run("watch", || watcher.run(&wake)))?,
+        start("watch", move || run("watch", || monitor_thread.run(&wake)))?,
     ];
     if options.policy == Mode::Program {
         nft::tidy();
     }
-    let drops = Arc::new(Drops::default());
+    let drops = Arc::new(DropLog::default());
     match options.policy {
         Mode::Program => match nft::Listener::open(nft::DENY_GROUP, Arc::clone(&drops)) {
             Ok(listener) => {
-                let told = Arc::clone(&drops);
-                // Nothing is wrong with forwarding when nobody hears of drops.
+                let drop_log = Arc::clone(&drops);
+                // Nothing is wrong with forwarding when drops are not counted.
                 threads.push(start("drops", move || {
                     if let Err(error) = listener.run(&stop) {
-                        told.worry(format!("the log group cannot be read any more: {error}"));
+                        drop_log.set_problem(format!("the log group cannot be read any more: {error}"));
                     }
                 })?);
             }
-            Err(error) => drops.worry(format!("log group {} cannot be read: {error}", nft::DENY_GROUP)),
+            Err(error) => drops.set_problem(format!("log group {} cannot be read: {error}", nft::DENY_GROUP)),
         },
-        Mode::Observe | Mode::Off => drops.worry("this agent writes no packet rules (--policy)".to_owned()),
+        Mode::Observe | Mode::Off => {
+            drops.set_problem("this agent writes no packet rules (--policy)".to_owned())
+        }
     }
     Ok(KernelHandle { sender, stop_watch, drops, threads })
 }

@@ -15,8 +15,8 @@ use tortie_engine::routing::LearnedBatch;
 /// Messages that may wait for the kernel thread.
 pub(super) const INBOX: usize = 1024;
 
-/// Questions that are answered before what the thread is at goes on: whoever asks without end holds nothing up.
-const QUESTIONS: usize = 64;
+/// Questions that are answered before what the thread is at goes on: queries without end hold nothing up.
+const QUERIES_MAX: usize = 64;
 
 /// The receiving end of [`crate::KernelHandle::sender`].
 pub(crate) struct Inbox {
@@ -36,7 +36,7 @@ impl Inbox {
     }
 
     /// The next message, when there is one.
-    pub(crate) fn next_now(&mut self) -> Option<ToKernel> {
+    pub(crate) fn try_next(&mut self) -> Option<ToKernel> {
         self.waiting.pop_front().or_else(|| self.receiver.try_recv().ok())
     }
 
@@ -47,7 +47,7 @@ impl Inbox {
 
     /// Answers the questions that have come and keeps everything else. As many messages are kept as the channel takes;
     /// then senders wait, and so do questions behind them.
-    pub(crate) fn answer(&mut self, view: &KernelView<'_>) {
+    pub(crate) fn answer_queries(&mut self, view: &KernelView<'_>) {
         _ = self.sort(view, false);
     }
 
@@ -69,7 +69,7 @@ impl Inbox {
         {
             return Some(batch);
         }
-        let mut left = QUESTIONS;
+        let mut left = QUERIES_MAX;
         while left > 0 && self.waiting.len() < INBOX {
             match self.receiver.try_recv() {
                 Ok(ToKernel::Learned(batch)) if learned && self.waiting.is_empty() => return Some(batch),
@@ -113,9 +113,9 @@ mod tests {
         [192, 0, high, low].into()
     }
 
-    fn question(told: &Sender<u16>, n: u16) -> ToKernel {
-        let told = told.clone();
-        ToKernel::Query(Box::new(move |_| told.send(n).unwrap()))
+    fn question(answered_by: &Sender<u16>, n: u16) -> ToKernel {
+        let answered_by = answered_by.clone();
+        ToKernel::Query(Box::new(move |_| answered_by.send(n).unwrap()))
     }
 
     proptest! {
@@ -125,22 +125,22 @@ mod tests {
             asks in vec(any::<bool>(), 1..60), pauses in vec(any::<bool>(), 60),
         ) {
             let (sender, receiver) = channel();
-            let (told, answers) = channel();
+            let (answered_by, answers) = channel();
             let (mut inbox, state) = (Inbox::new(receiver), state());
             let mut asked = Vec::new();
             for (n, (asks, pause)) in (0..).zip(asks.iter().zip(&pauses)) {
-                sender.send(if *asks { question(&told, n) } else { ToKernel::Track(addr(n)) }).unwrap();
+                sender.send(if *asks { question(&answered_by, n) } else { ToKernel::Track(addr(n)) }).unwrap();
                 if *asks {
                     asked.push(n);
                 }
                 if *pause {
-                    inbox.answer(&view(&state));
+                    inbox.answer_queries(&view(&state));
                     let answered: Vec<u16> = answers.try_iter().collect();
                     prop_assert_eq!(answered, std::mem::take(&mut asked));
                 }
             }
             let (mut changes, mut later) = (Vec::new(), Vec::new());
-            while let Some(message) = inbox.next_now() {
+            while let Some(message) = inbox.try_next() {
                 match message {
                     ToKernel::Track(addr) => changes.push(addr),
                     ToKernel::Query(question) => {
@@ -164,7 +164,7 @@ mod tests {
             kinds in vec(0..3_u8, 1..60), pauses in vec(0..3_u8, 60),
         ) {
             let (sender, receiver) = channel();
-            let (told, _answers) = channel();
+            let (answered_by, _answers) = channel();
             let (mut inbox, state) = (Inbox::new(receiver), state());
             let (mut sent, mut taken) = (Vec::new(), Vec::new());
             let batch = |n: u16| {
@@ -172,14 +172,14 @@ mod tests {
             };
             for (n, (kind, pause)) in (0..).zip(kinds.iter().zip(&pauses)) {
                 match kind {
-                    0 => sender.send(question(&told, n)).unwrap(),
+                    0 => sender.send(question(&answered_by, n)).unwrap(),
                     1 => sender.send(ToKernel::Track(addr(n))).unwrap(),
                     _ => sender.send(ToKernel::Learned(batch(n).into())).unwrap(),
                 }
                 sent.extend((*kind > 0).then_some(addr(n)));
                 match pause {
                     0 => {}
-                    1 => inbox.answer(&view(&state)),
+                    1 => inbox.answer_queries(&view(&state)),
                     _ => {
                         if let Some(batch) = inbox.answer_until_learned(&view(&state)) {
                             taken.extend(batch.iter().map(|c| c.prefix.addr()));
@@ -187,7 +187,7 @@ mod tests {
                     }
                 }
             }
-            while let Some(message) = inbox.next_now() {
+            while let Some(message) = inbox.try_next() {
                 match message {
                     ToKernel::Track(addr) => taken.push(addr),
                     ToKernel::Learned(batch) => taken.extend(batch.iter().map(|c| c.prefix.addr())),
@@ -201,26 +201,26 @@ mod tests {
     #[test]
     fn a_flood_of_questions_holds_the_thread_up_for_a_moment_only() {
         let (sender, receiver) = channel();
-        let (told, answers) = channel();
+        let (answered_by, answers) = channel();
         for n in 0..1_000 {
-            sender.send(question(&told, n)).unwrap();
+            sender.send(question(&answered_by, n)).unwrap();
         }
-        Inbox::new(receiver).answer(&view(&state()));
-        assert_eq!(answers.try_iter().count(), QUESTIONS);
+        Inbox::new(receiver).answer_queries(&view(&state()));
+        assert_eq!(answers.try_iter().count(), QUERIES_MAX);
     }
 
     #[test]
     fn no_more_is_kept_than_the_channel_takes() {
         let (sender, receiver) = channel();
-        let (told, answers) = channel();
+        let (answered_by, answers) = channel();
         for n in 0..2_000 {
             sender.send(ToKernel::Untrack(addr(n))).unwrap();
         }
-        sender.send(question(&told, 1)).unwrap();
+        sender.send(question(&answered_by, 1)).unwrap();
         let mut inbox = Inbox::new(receiver);
-        inbox.answer(&view(&state()));
+        inbox.answer_queries(&view(&state()));
         assert_eq!((inbox.waiting.len(), answers.try_iter().count()), (INBOX, 0));
-        let rest = std::iter::from_fn(|| inbox.next_now());
+        let rest = std::iter::from_fn(|| inbox.try_next());
         assert_eq!(rest.filter(|message| matches!(message, ToKernel::Untrack(_))).count(), 2_000);
     }
 }

@@ -7,9 +7,9 @@ use super::view::KernelView;
 use crate::intent::{KernelIntent, PolicyChange};
 use tortie_engine::routing::{ChangeId, LearnedBatch, LearnedChange};
 
-/// Wakes the kernel thread; the events themselves wait in a mailbox that the watch thread shares with it.
+/// Wakes the kernel thread; the events themselves wait in a queue that the watch thread shares with it.
 #[derive(Debug)]
-pub struct WatchBatch(pub(crate) ());
+pub struct EventsReady(pub(crate) ());
 
 /// To the kernel thread.
 pub enum ToKernel {
@@ -29,10 +29,10 @@ pub enum ToKernel {
     /// Own learned routes that were found at start and not wanted since are deleted now.
     SweepStale,
     /// Notifications of the watch thread (a coalesced set of them).
-    Watched(WatchBatch),
-    /// Leave differences that others make for study, for this long and at most an hour; `None`: no longer, all is repaired now.
-    /// The closure is told when that is done.
-    Hold(Option<std::time::Duration>, Box<dyn FnOnce() + Send>),
+    Events(EventsReady),
+    /// Leave differences that others make as they are, for this long and at most an hour; `None`: no longer, all is repaired now.
+    /// The closure runs when that is done.
+    HoldDrift(Option<std::time::Duration>, Box<dyn FnOnce() + Send>),
     /// A question, answered by the closure (status, `route list`, `diff`). While a comparison or a long transaction is under
     /// way it is answered ahead of the messages before it, which wait for the end of that.
     Query(Box<dyn FnOnce(&KernelView<'_>) + Send>),
@@ -49,8 +49,8 @@ impl std::fmt::Debug for ToKernel {
             Self::Track(addr) => f.debug_tuple("Track").field(addr).finish(),
             Self::Untrack(addr) => f.debug_tuple("Untrack").field(addr).finish(),
             Self::SweepStale => f.write_str("SweepStale"),
-            Self::Hold(span, _) => f.debug_tuple("Hold").field(span).finish(),
-            Self::Watched(_) => f.write_str("Watched"),
+            Self::HoldDrift(span, _) => f.debug_tuple("HoldDrift").field(span).finish(),
+            Self::Events(_) => f.write_str("Events"),
             Self::Query(_) => f.write_str("Query"),
             Self::Stop => f.write_str("Stop"),
         }

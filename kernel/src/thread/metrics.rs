@@ -1,16 +1,16 @@
-//! What the kernel thread measures for metrics: plain numbers of one owner, copied when somebody asks.
+//! What the kernel thread measures for metrics: plain numbers of one owner, copied when a query asks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::nft::metrics::{RuleDrift, RuleMeasures};
+use crate::nft::metrics::{RuleDrift, RuleMetrics};
 use tortie_metrics::Histogram;
 
 /// What took how long, and why.
 #[derive(Debug, Clone, Default)]
-pub struct Measures {
+pub struct KernelMetrics {
     /// One message with all that followed from it: how long anything else had to wait.
-    pub turns: Histogram,
+    pub iterations: Histogram,
     /// One list of requests for routes (of learned ones at most 4,096), from the first octet sent to the last answer.
     pub route_batch: Histogram,
     /// One batch of requests for nexthop objects.
@@ -20,7 +20,7 @@ pub struct Measures {
     /// How long they took.
     pub compare: Histogram,
     /// The same of packet rules.
-    pub rules: RuleMeasures,
+    pub rules: RuleMetrics,
 }
 
 /// Differences from what is wanted, each plane as missing, extra and different.
@@ -36,7 +36,7 @@ pub struct DriftCounts {
 
 /// How long the last full comparisons are ago; `None`: there was none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Compared {
+pub struct LastResync {
     /// Of routes.
     pub routes: Option<Duration>,
     /// Of packet rules.

@@ -9,7 +9,6 @@
 //! ```
 
 mod burst;
-mod comparison;
 mod event_loop;
 pub(super) mod handle;
 mod inbox;
@@ -18,6 +17,7 @@ pub(super) mod metrics;
 mod monitor;
 mod off;
 mod policy_progress;
+mod resync_pass;
 mod resync_timer;
 mod state;
 #[cfg(test)]

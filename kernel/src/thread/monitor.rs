@@ -1,4 +1,4 @@
-//! The watch thread: it hears what happens to links, addresses, routes and nexthops, and does nothing else, so that the
+//! The watch thread: it receives what happens to links, addresses, routes and nexthops, and does nothing else, so that the
 //! socket's buffer is emptied while the kernel thread writes.
 //!
 //! Our own writes are filtered out inside the kernel by the port id of the writing socket: otherwise each of a hundred
@@ -13,7 +13,7 @@ use netlink_sys::{Socket as Raw, SocketAddr, protocols::NETLINK_ROUTE};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use socket2::{SockFilter, SockRef};
 
-use super::messages::{ToKernel, WatchBatch};
+use super::messages::{EventsReady, ToKernel};
 use crate::netlink::codec::{Messages, RTM_DELNEXTHOP, RTM_DELROUTE, RTM_NEWNEXTHOP, RTM_NEWROUTE};
 use crate::netlink::event::{self, Event};
 use crate::netlink::route::TABLE_MAIN;
@@ -22,26 +22,26 @@ use crate::netlink::socket::grow_recv_buffer;
 /// RTNLGRP_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE, _NEXTHOP.
 const GROUPS: [u32; 6] = [1, 5, 7, 9, 11, 32];
 /// More waiting events than this are given up for a full dump.
-const WAITING_MAX: usize = 65_536;
+const QUEUE_MAX: usize = 65_536;
 
 /// Events on their way from the watch thread to the kernel thread.
 #[derive(Debug, Default)]
-pub(crate) struct Mailbox(Mutex<Waiting>);
+pub(crate) struct EventQueue(Mutex<QueuedEvents>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueuedEvents {
     events: Vec<Event>,
     overruns: u64,
 }
 
-impl Mailbox {
+impl EventQueue {
     /// Everything that waits, and how often events were lost before it.
     pub(crate) fn take(&self) -> (Vec<Event>, u64) {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (std::mem::take(&mut waiting.events), std::mem::take(&mut waiting.overruns))
     }
 
-    /// Adds events; true when the mailbox was empty.
+    /// Adds events; true when the queue was empty.
     fn put(&self, events: &mut Vec<Event>, overruns: u64) -> bool {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let was_empty = waiting.events.is_empty() && waiting.overruns == 0;
@@ -50,7 +50,7 @@ impl Mailbox {
             // A dump is to come and will show all of this.
             waiting.events = Vec::new();
             events.clear();
-        } else if waiting.events.len() + events.len() > WAITING_MAX {
+        } else if waiting.events.len() + events.len() > QUEUE_MAX {
             waiting.events = Vec::new();
             waiting.overruns = 1;
             events.clear();
@@ -61,22 +61,22 @@ impl Mailbox {
     }
 }
 
-/// What was heard and not put into the mailbox yet.
+/// What was received and not put into the queue yet.
 ///
 /// When a socket overflows the kernel says so once, and drops everything from then on until the socket has been read
-/// empty. A dump that is made before that misses what is dropped after it; so the loss is told when the socket is empty.
+/// empty. A dump that is made before that misses what is dropped after it; so the loss is reported when the socket is empty.
 #[derive(Debug, Default)]
-struct Heard {
+struct Monitor {
     events: Vec<Event>,
     overruns: u64,
     /// Losses that were reported since the socket was empty.
-    losing: u64,
+    pending_overruns: u64,
 }
 
-impl Heard {
+impl Monitor {
     fn messages(&mut self, buf: &[u8], own_port: u32) {
         // A dump is to come and will show all of this.
-        if self.losing == 0 {
+        if self.pending_overruns == 0 {
             self.events.extend(
                 Messages(buf)
                     .filter(|m| m.pid != own_port || !is_route_or_nexthop(m.kind))
@@ -86,30 +86,30 @@ impl Heard {
     }
 
     fn lost(&mut self) {
-        self.losing += 1;
+        self.pending_overruns += 1;
         self.events.clear();
     }
 
     fn empty(&mut self) {
-        self.overruns += std::mem::take(&mut self.losing);
+        self.overruns += std::mem::take(&mut self.pending_overruns);
     }
 
-    fn is_news(&self) -> bool {
+    fn is_relevant(&self) -> bool {
         !self.events.is_empty() || self.overruns > 0
     }
 }
 
 /// The listening socket, before its thread starts.
-pub(crate) struct Watcher {
+pub(crate) struct MonitorThread {
     raw: Raw,
     own_port: u32,
-    mailbox: Arc<Mailbox>,
+    event_queue: Arc<EventQueue>,
     stop: Arc<OwnedFd>,
 }
 
-impl Watcher {
+impl MonitorThread {
     /// Subscribes; from now on nothing is missed unnoticed.
-    pub(crate) fn open(own_port: u32, buffer: usize, mailbox: Arc<Mailbox>) -> io::Result<Self> {
+    pub(crate) fn open(own_port: u32, buffer: usize, event_queue: Arc<EventQueue>) -> io::Result<Self> {
         let mut raw = Raw::new(NETLINK_ROUTE)?;
         raw.bind_auto()?;
         raw.connect(&SocketAddr::new(0, 0))?;
@@ -125,7 +125,7 @@ impl Watcher {
             }
         }
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        Ok(Self { raw, own_port, mailbox, stop })
+        Ok(Self { raw, own_port, event_queue, stop })
     }
 
     /// What ends the thread: eight bytes of a number other than zero.
@@ -136,7 +136,7 @@ impl Watcher {
     /// Runs until stopped or until nobody listens any more.
     pub(crate) fn run(self, wake: &SyncSender<ToKernel>) -> io::Result<()> {
         let mut buf = Vec::with_capacity(64 << 10);
-        let mut heard = Heard::default();
+        let mut monitor = Monitor::default();
         loop {
             let mut fds = [
                 PollFd::new(&self.raw, PollFlags::IN),
@@ -149,23 +149,25 @@ impl Watcher {
             if fds.iter().skip(1).any(|fd| !fd.revents().is_empty()) {
                 return Ok(());
             }
-            // Bounded, so that under a flood the kernel thread still hears of it in time.
+            // Bounded, so that under a flood the kernel thread still gets it in time.
             for _ in 0..1024 {
                 buf.clear();
                 match self.raw.recv(&mut buf, 0) {
-                    Ok(_) => heard.messages(&buf, self.own_port),
-                    Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => heard.lost(),
+                    Ok(_) => monitor.messages(&buf, self.own_port),
+                    Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => monitor.lost(),
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                        heard.empty();
+                        monitor.empty();
                         break;
                     }
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                     Err(e) => return Err(e),
                 }
             }
-            if heard.is_news() && self.mailbox.put(&mut heard.events, std::mem::take(&mut heard.overruns)) {
-                // A full channel wakes the kernel thread as well: it empties the mailbox after each message.
-                if let Err(TrySendError::Disconnected(_)) = wake.try_send(ToKernel::Watched(WatchBatch(()))) {
+            if monitor.is_relevant()
+                && self.event_queue.put(&mut monitor.events, std::mem::take(&mut monitor.overruns))
+            {
+                // A full channel wakes the kernel thread as well: it empties the queue after each message.
+                if let Err(TrySendError::Disconnected(_)) = wake.try_send(ToKernel::Events(EventsReady(()))) {
                     return Ok(());
                 }
             }
@@ -214,24 +216,24 @@ mod tests {
 
     #[test]
     fn too_many_waiting_events_become_an_overrun() {
-        let mailbox = Mailbox::default();
-        assert!(mailbox.put(&mut vec![event(); WAITING_MAX], 0));
-        assert!(!mailbox.put(&mut vec![event()], 0));
-        assert_eq!(mailbox.take(), (vec![], 1));
-        assert!(mailbox.put(&mut vec![event()], 0));
-        assert_eq!(mailbox.take(), (vec![event()], 0));
+        let event_queue = EventQueue::default();
+        assert!(event_queue.put(&mut vec![event(); QUEUE_MAX], 0));
+        assert!(!event_queue.put(&mut vec![event()], 0));
+        assert_eq!(event_queue.take(), (vec![], 1));
+        assert!(event_queue.put(&mut vec![event()], 0));
+        assert_eq!(event_queue.take(), (vec![event()], 0));
     }
 
     #[test]
     fn events_behind_an_overrun_are_left_to_the_dump() {
-        let mailbox = Mailbox::default();
-        mailbox.put(&mut vec![event()], 0);
-        mailbox.put(&mut vec![event()], 2);
-        mailbox.put(&mut vec![event()], 0);
-        assert_eq!(mailbox.take(), (vec![], 2));
+        let event_queue = EventQueue::default();
+        event_queue.put(&mut vec![event()], 0);
+        event_queue.put(&mut vec![event()], 2);
+        event_queue.put(&mut vec![event()], 0);
+        assert_eq!(event_queue.take(), (vec![], 2));
     }
 
-    /// A link that vanished, as the kernel tells it.
+    /// A link that vanished, as the kernel sends it.
     fn link_gone() -> Vec<u8> {
         let mut buf = Vec::new();
         // 16 bytes of header, 16 of ifinfomsg, the name.
@@ -246,19 +248,19 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_told_when_the_socket_is_empty_because_until_then_more_is_lost() {
-        let mut heard = Heard::default();
-        heard.messages(&link_gone(), 1);
-        assert_eq!(heard.events.len(), 1);
-        heard.lost();
-        assert!(!heard.is_news(), "a dump now would miss what is dropped after it");
-        heard.messages(&link_gone(), 1);
-        assert!(!heard.is_news());
-        heard.empty();
-        assert_eq!((heard.events.len(), heard.overruns, heard.is_news()), (0, 1, true));
-        heard.overruns = 0;
-        heard.messages(&link_gone(), 1);
-        heard.empty();
-        assert_eq!((heard.events.len(), heard.overruns), (1, 0));
+    fn a_loss_is_reported_when_the_socket_is_empty_because_until_then_more_is_lost() {
+        let mut monitor = Monitor::default();
+        monitor.messages(&link_gone(), 1);
+        assert_eq!(monitor.events.len(), 1);
+        monitor.lost();
+        assert!(!monitor.is_relevant(), "a dump now would miss what is dropped after it");
+        monitor.messages(&link_gone(), 1);
+        assert!(!monitor.is_relevant());
+        monitor.empty();
+        assert_eq!((monitor.events.len(), monitor.overruns, monitor.is_relevant()), (0, 1, true));
+        monitor.overruns = 0;
+        monitor.messages(&link_gone(), 1);
+        monitor.empty();
+        assert_eq!((monitor.events.len(), monitor.overruns), (1, 0));
     }
 }

@@ -41,8 +41,8 @@ pub(crate) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) 
             ToKernel::Track(addr) => sink(KernelFact::NextHop(addr, Some(reachable(addr)))),
             ToKernel::SweepStale => sink(KernelFact::Swept(0)),
             ToKernel::Query(question) => question(&KernelView { state: view, rules: None }),
-            ToKernel::Hold(_, done) => done(),
-            ToKernel::Untrack(_) | ToKernel::Watched(_) => {}
+            ToKernel::HoldDrift(_, done) => done(),
+            ToKernel::Untrack(_) | ToKernel::Events(_) => {}
             ToKernel::Stop => return,
         }
     }

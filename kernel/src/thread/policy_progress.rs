@@ -8,15 +8,15 @@ use tortie_config::key::EndpointKey;
 use crate::facts::EndpointCondition;
 use tortie_engine::routing::ChangeId;
 
-/// The last change of policy that was taken, and what was told of it.
+/// The last change of policy that was taken, and what was reported of it.
 #[derive(Debug, Default)]
-pub(crate) struct Enforced {
+pub(crate) struct PolicyProgress {
     pub(super) last: Option<(u64, ChangeId)>,
-    /// No transaction before this, unless somebody waits for what is told after it.
-    pub(crate) rest: Option<Instant>,
+    /// No transaction before this, unless a caller waits for what is reported after it.
+    pub(crate) not_before: Option<Instant>,
     pub(super) failed: BTreeMap<EndpointKey, String>,
-    /// It was told that this is in the kernel.
-    pub(super) told: bool,
-    /// Host endpoints as they were told last.
+    /// It was reported that this is in the kernel.
+    pub(super) reported: bool,
+    /// Host endpoints as they were reported last.
     pub(super) hosts: BTreeMap<EndpointKey, EndpointCondition>,
 }

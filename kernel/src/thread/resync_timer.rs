@@ -36,7 +36,7 @@ impl Timing {
     }
 
     /// A comparison ended that took so long.
-    pub(super) fn done(&mut self, now: Instant, took: Duration) {
+    pub(super) fn finished(&mut self, now: Instant, took: Duration) {
         self.earliest = now + took * 4;
         // When nothing asks for it, a two-hundredth of the time.
         self.due = now + EVERY.max(took * 200);

@@ -8,14 +8,14 @@ use std::time::Duration;
 use tortie_config::key::EndpointKey;
 use tortie_net::Cidr;
 
-use super::metrics::{Compared, DriftCounts, Measures};
+use super::metrics::{DriftCounts, KernelMetrics, LastResync};
 use super::state::State;
 use crate::counters::Counters;
 use crate::endpoints::EndpointView;
-use crate::fib::drift_hold::{Deed, Difference};
+use crate::fib::drift_hold::{ForeignChange, RouteDifference};
 use crate::fib::resolve::{Covering, ForeignRoute};
-use crate::fib::route_state::{Known, Want};
-use crate::fib::table::Entry;
+use crate::fib::route_state::{Actual, Desired};
+use crate::fib::table::RouteEntry;
 use crate::nft::{Firewall, RuleCounts, RuleHits, RulePlace, RuleView};
 use crate::options::Mode;
 use tortie_engine::policy::{HostInterfaces, Ruleset, Source};
@@ -54,7 +54,7 @@ pub enum RouteCondition {
     /// Found at start, kept until it is learned again or swept.
     Stale,
     /// In the kernel and to be deleted.
-    Leaving,
+    Removing,
 }
 
 /// One own prefix.
@@ -121,7 +121,7 @@ impl KernelView<'_> {
     /// Whether routes use nexthop objects.
     #[must_use]
     pub fn nexthop_objects(&self) -> bool {
-        self.state.table.objects.enabled()
+        self.state.table.objects().enabled()
     }
 
     /// Routes by state, as they were counted while they changed: no route is looked at.
@@ -129,15 +129,15 @@ impl KernelView<'_> {
     pub fn counts(&self) -> Counts {
         let sums = self.state.table.sums();
         // A prefix is listed as failed until it is right or gone.
-        let failed = self.state.table.failed.len().min(sums.wrong());
+        let failed = self.state.table.failures().min(sums.out_of_sync());
         Counts {
-            installed: sums.right,
-            pending: sums.wrong() - failed,
+            installed: sums.in_sync,
+            pending: sums.out_of_sync() - failed,
             failed,
             withheld: sums.withheld,
             stale: sums.stale,
-            foreign: self.state.picture.foreign_count().saturating_sub(self.state.ends.own_routes()),
-            nexthops: self.state.table.objects.count(),
+            foreign: self.state.network.foreign_count().saturating_sub(self.state.endpoints.own_routes()),
+            nexthops: self.state.table.objects().count(),
         }
     }
 
@@ -147,22 +147,22 @@ impl KernelView<'_> {
         let sums = self.state.table.sums();
         DriftCounts {
             routes: [sums.missing, sums.extra, sums.different],
-            interfaces: self.state.ends.differences().len(),
+            interfaces: self.state.endpoints.differences().len(),
             rules: self.rules.map(Firewall::drift_counts).unwrap_or_default(),
         }
     }
 
     /// What was measured.
     #[must_use]
-    pub fn measures(&self) -> Measures {
+    pub fn measures(&self) -> KernelMetrics {
         let rules = self.rules.map(|rules| rules.measures().clone()).unwrap_or_default();
-        Measures { rules, ..self.state.measures.clone() }
+        KernelMetrics { rules, ..self.state.measures.clone() }
     }
 
     /// The last comparisons of packet rules and of routes, each with how long it is ago.
     #[must_use]
-    pub fn compared(&self) -> Compared {
-        Compared {
+    pub fn compared(&self) -> LastResync {
+        LastResync {
             routes: self.state.last_compare.map(|(at, _)| at.elapsed()),
             rules: self.rules.and_then(Firewall::last_compare).map(|at| at.elapsed()),
         }
@@ -174,7 +174,7 @@ impl KernelView<'_> {
         self.state.table.dirty().len()
     }
 
-    /// Who is denied what by packets that are logged with this prefix; `None`: by somebody else, or by a rule that is gone.
+    /// Who is denied what by packets that are logged with this prefix; `None`: by another process, or by a rule that is gone.
     #[must_use]
     pub fn denial(&self, prefix: &str) -> Option<crate::nft::Denial> {
         self.rules?.denial(prefix)
@@ -183,7 +183,7 @@ impl KernelView<'_> {
     /// One own prefix; `None`: neither wanted nor in the kernel.
     #[must_use]
     pub fn route(&self, prefix: &Cidr) -> Option<RouteState> {
-        let entry = self.state.table.entries.get(prefix)?;
+        let entry = self.state.table.entries().get(prefix)?;
         self.state_of(prefix, entry)
     }
 
@@ -197,14 +197,14 @@ impl KernelView<'_> {
         places: u32,
         max: usize,
     ) -> (Vec<RouteState>, Option<u32>) {
-        self.state.table.entries.walk(from, places, max, |prefix, entry| {
+        self.state.table.entries().walk(from, places, max, |prefix, entry| {
             self.state_of(prefix, entry).filter(|_| within.is_none_or(|w| w.covers(prefix)))
         })
     }
 
     /// All own prefixes, in no order.
     pub fn routes(&self) -> impl Iterator<Item = RouteState> + '_ {
-        self.state.table.entries.iter().filter_map(|(_, prefix, entry)| self.state_of(prefix, entry))
+        self.state.table.entries().iter().filter_map(|(_, prefix, entry)| self.state_of(prefix, entry))
     }
 
     /// The own prefix that covers an address and is in the kernel, the longest one.
@@ -213,33 +213,33 @@ impl KernelView<'_> {
         let width = if addr.is_ipv4() { 32 } else { 128 };
         (0..=width).rev().find_map(|len| {
             let prefix = Cidr::new(addr, len).ok()?;
-            let entry = self.state.table.entries.get(&prefix)?;
-            entry.known.is_there().then(|| self.state_of(&prefix, entry)).flatten()
+            let entry = self.state.table.entries().get(&prefix)?;
+            entry.actual().is_there().then(|| self.state_of(&prefix, entry)).flatten()
         })
     }
 
     /// The foreign route that a next hop at this address is resolved by.
     #[must_use]
     pub fn covering(&self, addr: IpAddr) -> Option<Covering> {
-        self.state.picture.covering(addr)
+        self.state.network.covering(addr)
     }
 
     /// How the kernel reaches an address without our routes.
     #[must_use]
     pub fn resolve(&self, addr: IpAddr) -> Option<Resolved> {
-        self.state.picture.resolve(addr)
+        self.state.network.resolve(addr)
     }
 
     /// The name of an interface.
     #[must_use]
     pub fn interface(&self, ifindex: u32) -> Option<&str> {
-        self.state.picture.links.get(&ifindex).map(|l| l.name.as_str())
+        self.state.network.link(ifindex).map(|l| l.name.as_str())
     }
 
     /// Every interface: its name, the largest packet that it takes in bytes, and whether it is set up.
     #[must_use]
     pub fn links(&self) -> Vec<(String, u32, bool)> {
-        let links = self.state.picture.links.values();
+        let links = self.state.network.links();
         links.map(|link| (link.name.clone(), link.mtu, link.is_up())).collect()
     }
 
@@ -247,7 +247,7 @@ impl KernelView<'_> {
     #[must_use]
     pub fn withheld(&self, limit: usize) -> Vec<(Cidr, &'static str)> {
         let mut found: Vec<(Cidr, &'static str)> = Vec::new();
-        for (_, prefix, entry) in self.state.table.entries.iter() {
+        for (_, prefix, entry) in self.state.table.entries().iter() {
             if let Some(RouteCondition::Withheld(reason)) = self.condition(prefix, entry) {
                 found.push((*prefix, reason));
                 if found.len() == limit {
@@ -262,11 +262,11 @@ impl KernelView<'_> {
     /// Every interface with its addresses.
     #[must_use]
     pub fn interfaces(&self) -> BTreeMap<String, Vec<IpAddr>> {
-        let picture = &self.state.picture;
+        let network = &self.state.network;
         let mut found: BTreeMap<String, Vec<IpAddr>> =
-            picture.links.values().map(|link| (link.name.clone(), Vec::new())).collect();
-        for address in &picture.addresses {
-            let link = picture.links.get(&address.ifindex);
+            network.links().map(|link| (link.name.clone(), Vec::new())).collect();
+        for address in network.addresses() {
+            let link = network.link(address.ifindex);
             if let Some(addrs) = link.and_then(|link| found.get_mut(link.name.as_str())) {
                 addrs.push(address.addr);
             }
@@ -293,39 +293,43 @@ impl KernelView<'_> {
         Drift { count, first: first.into_iter().map(|one| one.text).collect() }
     }
 
-    /// The same, one by one: since when, and who did it as far as the kernel tells.
+    /// The same, one by one: since when, and who did it as far as the kernel shows.
     #[must_use]
-    pub fn differences(&self, limit: usize) -> (usize, Vec<Difference>) {
+    pub fn differences(&self, limit: usize) -> (usize, Vec<RouteDifference>) {
         let table = &self.state.table;
-        let entries = (table.sums().wrong() > 0).then(|| table.entries.iter());
-        let wrong = entries.into_iter().flatten().filter(|(.., e)| !table.is_right(e));
-        let mut wrong: Vec<(&Cidr, &Entry)> = wrong.map(|(_, p, e)| (p, e)).collect();
-        let ends = self.state.ends.differences();
-        let count = wrong.len() + ends.len();
+        let entries = (table.sums().out_of_sync() > 0).then(|| table.entries().iter());
+        let wrong = entries.into_iter().flatten().filter(|(.., e)| !table.is_in_sync(e));
+        let mut wrong: Vec<(&Cidr, &RouteEntry)> = wrong.map(|(_, p, e)| (p, e)).collect();
+        let endpoints = self.state.endpoints.differences();
+        let count = wrong.len() + endpoints.len();
         wrong.sort_unstable_by_key(|(p, _)| **p);
-        let end = |text: String| Difference { mark: '~', text, since: None, hint: None, held: false };
-        let one = |(prefix, entry): (&Cidr, &Entry)| {
-            let deed = table.study.deed(prefix);
-            Difference {
-                mark: match (entry.want, entry.known.is_there()) {
-                    (Want::Nothing(_), _) => '+',
+        let end = |text: String| RouteDifference { mark: '~', text, since: None, hint: None, held: false };
+        let one = |(prefix, entry): (&Cidr, &RouteEntry)| {
+            let change = table.drift_hold().change(prefix);
+            RouteDifference {
+                mark: match (entry.desired(), entry.actual().is_there()) {
+                    (Desired::Nothing(_), _) => '+',
                     (_, false) => '-',
                     (_, true) => '~',
                 },
                 text: describe(prefix, entry),
-                since: deed.map(|deed| deed.at.elapsed()),
-                hint: deed.map(Deed::hint),
-                held: table.study.holds(prefix),
+                since: change.map(|change| change.at.elapsed()),
+                hint: change.map(ForeignChange::hint),
+                held: table.drift_hold().holds(prefix),
             }
         };
-        let first = ends.into_iter().map(end).chain(wrong.into_iter().map(one));
+        let first = endpoints.into_iter().map(end).chain(wrong.into_iter().map(one));
         (count, first.take(limit).collect())
     }
 
-    /// How long differences are still left for study; `None`: they are repaired.
+    /// How long differences are still held; `None`: they are repaired.
     #[must_use]
-    pub fn held_for(&self) -> Option<Duration> {
-        self.state.table.study.until().map(|until| until.saturating_duration_since(std::time::Instant::now()))
+    pub fn drift_hold_remaining(&self) -> Option<Duration> {
+        self.state
+            .table
+            .drift_hold()
+            .until()
+            .map(|until| until.saturating_duration_since(std::time::Instant::now()))
     }
 
     /// How long ago rules were found to differ that are not repaired.
@@ -337,12 +341,12 @@ impl KernelView<'_> {
     /// One workload endpoint of this host; `None`: there is no such.
     #[must_use]
     pub fn endpoint(&self, key: &EndpointKey) -> Option<EndpointView> {
-        self.state.ends.view(key)
+        self.state.endpoints.view(key)
     }
 
     /// All workload endpoints of this host, by key.
     pub fn endpoints(&self) -> impl Iterator<Item = EndpointView> + '_ {
-        self.state.ends.views()
+        self.state.endpoints.views()
     }
 
     /// What was counted.
@@ -361,7 +365,7 @@ impl KernelView<'_> {
     /// What is wrong with the tunnel device.
     #[must_use]
     pub fn tunnel(&self) -> Option<&str> {
-        self.state.tunnel_trouble.as_deref()
+        self.state.tunnel_problem.as_deref()
     }
 
     /// What may be done to the packet rules.
@@ -372,8 +376,8 @@ impl KernelView<'_> {
 
     /// What keeps the packet rules from being in force.
     #[must_use]
-    pub fn rules_trouble(&self) -> Option<&str> {
-        self.rules.and_then(Firewall::trouble)
+    pub fn rules_problem(&self) -> Option<&str> {
+        self.rules.and_then(Firewall::problem)
     }
 
     /// How many rules, chains, sets and elements are wanted, and what was counted; `None`: rules are off.
@@ -394,7 +398,7 @@ impl KernelView<'_> {
         self.rules.map(Firewall::hosts)
     }
 
-    /// Why packets are dropped that are logged with this prefix; `None`: by somebody else, or by a rule that is gone.
+    /// Why packets are dropped that are logged with this prefix; `None`: by another process, or by a rule that is gone.
     #[must_use]
     pub fn explain(&self, prefix: &str) -> Option<String> {
         self.rules?.explain(prefix)
@@ -425,12 +429,12 @@ impl KernelView<'_> {
     #[cfg(feature = "test-hooks")]
     #[doc(hidden)]
     #[must_use]
-    pub fn rehearse(
+    pub fn simulate(
         &self,
         flows: &[tortie_engine::policy::path::Flow],
         routes: &tortie_engine::policy::path::Routes,
-    ) -> Vec<crate::nft::Rehearsal> {
-        self.rules.map(|rules| rules.rehearse(flows, routes)).unwrap_or_default()
+    ) -> Vec<crate::nft::Simulated> {
+        self.rules.map(|rules| rules.simulate(flows, routes)).unwrap_or_default()
     }
 
     /// How the rules differed from what the kernel held at the last comparison that found anything which is not repaired:
@@ -440,47 +444,45 @@ impl KernelView<'_> {
         self.rules.map_or((0, &[]), Firewall::drift)
     }
 
-    fn state_of(&self, prefix: &Cidr, entry: &Entry) -> Option<RouteState> {
+    fn state_of(&self, prefix: &Cidr, entry: &RouteEntry) -> Option<RouteState> {
         Some(RouteState {
             prefix: *prefix,
             condition: self.condition(prefix, entry)?,
-            blackhole: entry.want == Want::Blackhole
-                || (entry.known == Known::Blackhole && matches!(entry.want, Want::Nothing(_))),
-            hops: match entry.want {
-                Want::Via(target, _) => self.state.table.objects.hops(target).to_vec(),
+            blackhole: entry.desired() == Desired::Blackhole
+                || (entry.actual() == Actual::Blackhole && matches!(entry.desired(), Desired::Nothing(_))),
+            hops: match entry.desired() {
+                Desired::Via(target, _) => self.state.table.objects().hops(target).to_vec(),
                 _ => Vec::new(),
             },
-            nexthop: match entry.known {
-                Known::Nexthop(id) => Some(id),
+            nexthop: match entry.actual() {
+                Actual::Nexthop(id) => Some(id),
                 _ => None,
             },
-            why: match entry.want {
-                Want::Via(_, reason) => Some(self.state.table.reason(reason)),
-                Want::Blackhole => Some("own-block"),
-                Want::Nothing(_) => None,
+            why: match entry.desired() {
+                Desired::Via(_, reason) => Some(self.state.table.reason(reason)),
+                Desired::Blackhole => Some("own-block"),
+                Desired::Nothing(_) => None,
             },
             change: self.state.table.change_of(entry),
         })
     }
 
-    fn condition(&self, prefix: &Cidr, entry: &Entry) -> Option<RouteCondition> {
+    fn condition(&self, prefix: &Cidr, entry: &RouteEntry) -> Option<RouteCondition> {
         let table = &self.state.table;
-        let there = !matches!(entry.known, Known::Absent | Known::Gone);
-        let right = table.is_right(entry);
-        match entry.want {
-            Want::Nothing(_) if there && entry.stale => Some(RouteCondition::Stale),
-            Want::Nothing(_) if there => Some(
+        let there = !matches!(entry.actual(), Actual::Absent | Actual::Lost);
+        let right = table.is_in_sync(entry);
+        match entry.desired() {
+            Desired::Nothing(_) if there && entry.is_stale() => Some(RouteCondition::Stale),
+            Desired::Nothing(_) if there => Some(
                 table
-                    .failed
-                    .get(prefix)
-                    .map_or(RouteCondition::Leaving, |r| RouteCondition::Failed(r.to_string())),
+                    .failure(prefix)
+                    .map_or(RouteCondition::Removing, |r| RouteCondition::Failed(r.to_string())),
             ),
-            Want::Nothing(reason) => reason.map(|r| RouteCondition::Withheld(table.reason(r))),
+            Desired::Nothing(reason) => reason.map(|r| RouteCondition::Withheld(table.reason(r))),
             _ if right => Some(RouteCondition::Installed),
             _ => Some(
                 table
-                    .failed
-                    .get(prefix)
+                    .failure(prefix)
                     .map_or(RouteCondition::Pending, |r| RouteCondition::Failed(r.to_string())),
             ),
         }
@@ -491,7 +493,7 @@ impl KernelView<'_> {
     /// An interface.
     #[must_use]
     pub fn link(&self, ifindex: u32) -> Option<LinkView> {
-        let link = self.state.picture.links.get(&ifindex)?;
+        let link = self.state.network.link(ifindex)?;
         let (up, carries) = (link.is_up(), link.can_carry());
         Some(LinkView { name: link.name.clone(), up, carries, mtu: link.mtu })
     }
@@ -499,7 +501,7 @@ impl KernelView<'_> {
     /// Routes of others for exactly this prefix.
     #[must_use]
     pub fn foreign_at(&self, prefix: &Cidr) -> Vec<ForeignRoute> {
-        self.state.picture.foreign_at(prefix)
+        self.state.network.foreign_at(prefix)
     }
 
     /// Why the kernel should have the route for a learned prefix that it should have: the live decision, recorded. `None`:
@@ -512,24 +514,24 @@ impl KernelView<'_> {
     /// The metric of own routes.
     #[must_use]
     pub fn metric(&self) -> u32 {
-        self.state.table.marks.metric
+        self.state.table.marks().metric
     }
 
     /// Whether an address is one of this host's.
     #[must_use]
     pub fn is_local(&self, addr: IpAddr) -> bool {
-        self.state.picture.is_local(addr)
+        self.state.network.is_local(addr)
     }
 }
 
 /// A difference in words.
-fn describe(prefix: &Cidr, entry: &Entry) -> String {
-    let there = !matches!(entry.known, Known::Absent | Known::Gone);
-    match (entry.want, there) {
-        (Want::Nothing(_), _) => format!("{prefix}: in the kernel, not wanted"),
-        (Want::Blackhole, false) => format!("{prefix}: blackhole missing"),
-        (Want::Blackhole, true) => format!("{prefix}: should be a blackhole"),
-        (Want::Via(..), false) => format!("{prefix}: missing"),
-        (Want::Via(..), true) => format!("{prefix}: leads elsewhere"),
+fn describe(prefix: &Cidr, entry: &RouteEntry) -> String {
+    let there = !matches!(entry.actual(), Actual::Absent | Actual::Lost);
+    match (entry.desired(), there) {
+        (Desired::Nothing(_), _) => format!("{prefix}: in the kernel, not wanted"),
+        (Desired::Blackhole, false) => format!("{prefix}: blackhole missing"),
+        (Desired::Blackhole, true) => format!("{prefix}: should be a blackhole"),
+        (Desired::Via(..), false) => format!("{prefix}: missing"),
+        (Desired::Via(..), true) => format!("{prefix}: leads elsewhere"),
     }
 }

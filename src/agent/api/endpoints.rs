@@ -182,7 +182,7 @@ impl Live {
     /// What packet rules dropped within this time, the most frequent first.
     pub(in crate::agent) async fn dropped(&self, within: Duration) -> Result<List<DropRow>, ApiError> {
         let drops = self.drops.load_full().ok_or_else(|| busy("the kernel thread has not started yet"))?;
-        if let Some(trouble) = drops.trouble() {
+        if let Some(trouble) = drops.problem() {
             return Err(ApiError {
                 code: "no-drops".to_owned(),
                 text: format!("drops are not seen here: {trouble}"),
@@ -249,7 +249,8 @@ impl Live {
                 hint: one.hint,
                 held: one.held,
             });
-            let (since, held) = (view.rules_drift_age().map(|span| span.as_secs()), view.held_for());
+            let (since, held) =
+                (view.rules_drift_age().map(|span| span.as_secs()), view.drift_hold_remaining());
             // Rules are told in words; the kernel does not say who changed them.
             let line = |text: &String| DiffLine {
                 mark: if text.ends_with("missing") { "-" } else { "~" }.to_owned(),
@@ -265,7 +266,7 @@ impl Live {
                 words.iter().filter(|line| !is_set(line)).take(max).map(line).collect();
             // The count is of objects and elements; words are of the first ones.
             let in_sets = if rules.is_empty() { count } else { sets.len() };
-            let trouble = view.rules_trouble();
+            let trouble = view.rules_problem();
             let mode = view.rules_mode();
             Diff {
                 sections: vec![
@@ -284,7 +285,7 @@ impl Live {
 
     /// Leaves differences for study, or repairs them now. The kernel thread does both.
     pub(in crate::agent) async fn study(&self, request: DiffRequest) -> Result<Done, ApiError> {
-        let longest = tortie_kernel::LONGEST_HOLD.as_secs();
+        let longest = tortie_kernel::HOLD_MAX.as_secs();
         let span = match request.hold_seconds {
             Some(seconds) if seconds == 0 || seconds > longest => {
                 let text = format!("a hold lasts from 1 s to {longest} s");
@@ -304,7 +305,7 @@ impl Live {
         let (answer, wait) = oneshot::channel();
         let done = Box::new(move || _ = answer.send(()));
         handle
-            .try_send(ToKernel::Hold(span, done))
+            .try_send(ToKernel::HoldDrift(span, done))
             .map_err(|_| busy("the kernel thread is busy; try again"))?;
         patient(wait).await?;
         let text = match span {

@@ -98,7 +98,7 @@ impl Live {
 
 fn may_trace(view: &KernelView<'_>) -> Result<(), ApiError> {
     let no = |text: String| Err(ApiError { code: "no-trace".to_owned(), text });
-    match (view.rules_mode(), view.rules_trouble()) {
+    match (view.rules_mode(), view.rules_problem()) {
         (Mode::Program, None) => Ok(()),
         (Mode::Program, Some(trouble)) => no(format!("nothing can be traced: {trouble}")),
         _ => no("this agent writes no packet rules (--policy), so that it traces none; \

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use tortie_engine::ipam::check::{AddressInUse, Evidence};
-use tortie_kernel::{Place, Sightings};
+use tortie_kernel::{AddressUses, UsePlace};
 
 /// Looks at the interfaces, routes, neighbours and network namespaces of this host. Blocks while the kernel is read. What
 /// cannot be looked at is said in the evidence.
 #[must_use]
 pub fn evidence(host: &str) -> Evidence {
     let host = Some(host.to_owned());
-    match tortie_kernel::sightings() {
+    match tortie_kernel::address_uses() {
         Ok(seen) => Evidence { host, ..told(seen) },
         Err(error) => Evidence {
             host,
@@ -23,14 +23,14 @@ pub fn evidence(host: &str) -> Evidence {
 
 /// An address on an interface is there once for each interface. Behind a tap there is none: then a route or a neighbour
 /// tells that it is in use, all of them together as one place.
-fn told(seen: Sightings) -> Evidence {
+fn told(seen: AddressUses) -> Evidence {
     let mut on_interfaces: Vec<AddressInUse> = Vec::new();
     let mut behind: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
     for sighting in &seen.found {
         let (addr, place) = (sighting.addr, sighting.place.to_string());
         match &sighting.place {
-            Place::Here { .. } | Place::Inside { .. } => on_interfaces.push(AddressInUse { addr, place }),
-            Place::Route { .. } | Place::Neighbour { .. } => behind.entry(addr).or_default().push(place),
+            UsePlace::Host { .. } | UsePlace::Workload { .. } => on_interfaces.push(AddressInUse { addr, place }),
+            UsePlace::Route { .. } | UsePlace::Neighbour { .. } => behind.entry(addr).or_default().push(place),
         }
     }
     behind.retain(|addr, _| on_interfaces.binary_search_by(|seen| seen.addr.cmp(addr)).is_err());
@@ -39,20 +39,20 @@ fn told(seen: Sightings) -> Evidence {
     all.sort_unstable();
     // Those who ask look twice, and what a plugin is about to use is in use by then.
     let interfaces = Some(seen.interfaces);
-    Evidence { host: None, seen: all, interfaces, blind: seen.blind, since: None }
+    Evidence { host: None, seen: all, interfaces, blind: seen.unreadable, since: None }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tortie_kernel::Sighting;
+    use tortie_kernel::AddressUse;
 
     #[test]
     fn each_interface_counts_and_routes_only_where_there_is_none() {
-        let at = |addr: &str, place: Place| Sighting { addr: addr.parse().unwrap(), place };
-        let inside = |space: &str| Place::Inside { interface: "eth0".to_owned(), space: space.to_owned() };
-        let route = || Place::Route { interface: "cali1".to_owned() };
-        let near = || Place::Neighbour { interface: "cali1".to_owned(), mac: [2, 0, 0, 0, 0, 1] };
+        let at = |addr: &str, place: UsePlace| AddressUse { addr: addr.parse().unwrap(), place };
+        let inside = |space: &str| UsePlace::Workload { interface: "eth0".to_owned(), namespace: space.to_owned() };
+        let route = || UsePlace::Route { interface: "cali1".to_owned() };
+        let near = || UsePlace::Neighbour { interface: "cali1".to_owned(), mac: [2, 0, 0, 0, 0, 1] };
         let mut found = vec![
             at("10.0.0.1", inside("/run/netns/a")),
             at("10.0.0.1", route()),
@@ -62,7 +62,7 @@ mod tests {
             at("10.0.0.3", inside("/run/netns/b")),
         ];
         found.sort_unstable();
-        let told = told(Sightings { found, spaces: 3, ..Sightings::default() });
+        let told = told(AddressUses { found, namespaces: 3, ..AddressUses::default() });
         let places: Vec<(String, &str)> = told.seen.iter().map(|s| (s.addr.to_string(), &*s.place)).collect();
         assert_eq!(
             places.iter().map(|(addr, place)| (&**addr, *place)).collect::<Vec<_>>(),

@@ -250,7 +250,7 @@ fn an_endpoint_is_applied_when_its_change_is_in_the_kernel_and_fails_with_its_ow
 fn rules_that_the_kernel_does_not_have_are_not_applied() {
     let (mut core, _) = started();
     let why = "packet rules are off: this kernel has no nf_tables for family inet";
-    give(&mut core, Input::Kernel(KernelFact::Rules(Some(why.to_owned()))));
+    give(&mut core, Input::Kernel(KernelFact::RulesProblem(Some(why.to_owned()))));
     core.enforced(1, ChangeId(1), BTreeMap::new(), 90);
     let profile = |part: &str| format!("/calico/v1/policy/profile/open/{part}");
     for key in [POLICY, &profile("rules"), &profile("tags"), &profile("labels")] {
@@ -262,7 +262,7 @@ fn rules_that_the_kernel_does_not_have_are_not_applied() {
     let said: Vec<&str> = said.iter().filter(|e| e.plane == "kernel").map(|e| e.text.as_str()).collect();
     assert!(said.iter().any(|text| text.contains("not in the kernel: packet rules are off")), "{said:?}");
     assert!(!said.iter().any(|text| text.contains("rules and endpoints are in the kernel")), "{said:?}");
-    give(&mut core, Input::Kernel(KernelFact::Rules(None)));
+    give(&mut core, Input::Kernel(KernelFact::RulesProblem(None)));
     assert_eq!(word(&core, POLICY, 1, &mut None), Some(("applied", String::new())));
 }
 

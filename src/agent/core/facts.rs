@@ -107,24 +107,24 @@ impl Core {
                     "notifications lost: everything compared anew",
                 );
             }
-            KernelFact::Rules(trouble) => {
+            KernelFact::RulesProblem(trouble) => {
                 match &trouble {
                     Some(text) => self.say(ChangeId::default(), Plane::Kernel, '!', "packet rules", text),
                     None => self.say(ChangeId::default(), Plane::Kernel, '~', "packet rules", "in force"),
                 }
                 self.enforcement.trouble = trouble;
             }
-            KernelFact::Tunnel(trouble) => {
+            KernelFact::TunnelProblem(trouble) => {
                 if trouble != self.tunnel_trouble {
                     let text = trouble.clone().unwrap_or_else(|| "right again".to_owned());
                     self.say(ChangeId::default(), Plane::Kernel, '~', "tunl0", &text);
                 }
                 self.tunnel_trouble = trouble;
             }
-            KernelFact::Trouble { about, text } => {
+            KernelFact::Problem { about, text } => {
                 self.troubled(Plane::Kernel, about, text.into_iter().collect());
             }
-            KernelFact::Mishap(text) => self.mishap(Plane::Kernel, "kernel", text),
+            KernelFact::Transient(text) => self.mishap(Plane::Kernel, "kernel", text),
         }
     }
 

@@ -316,11 +316,11 @@ fn what_is_wrong_is_shown_until_it_is_over_and_a_mishap_for_a_while() {
     give(&mut core, Input::Speaker(wrong(&["one", "two"])));
     give(
         &mut core,
-        Input::Kernel(KernelFact::Trouble { about: "forwarding of IPv4", text: Some("denied".to_owned()) }),
+        Input::Kernel(KernelFact::Problem { about: "forwarding of IPv4", text: Some("denied".to_owned()) }),
     );
     assert_eq!(shown(&core, 9000), ["BFD: one; and 1 more", "forwarding of IPv4: denied"]);
     give(&mut core, Input::Speaker(wrong(&["two"])));
-    give(&mut core, Input::Kernel(KernelFact::Trouble { about: "forwarding of IPv4", text: None }));
+    give(&mut core, Input::Kernel(KernelFact::Problem { about: "forwarding of IPv4", text: None }));
     assert_eq!(shown(&core, 9000), ["BFD: two"]);
     give(&mut core, Input::Speaker(wrong(&[])));
     let said: Vec<_> =

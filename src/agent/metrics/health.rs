@@ -94,7 +94,7 @@ pub(super) fn write(page: &mut Page, live: &Live, scrape: &Scrape) {
         family.observed(&[("loop", "speaker")], &bgp.measures.iterations);
     }
     if let Some(kernel) = kernel {
-        family.observed(&[("loop", "kernel")], &kernel.measures.turns);
+        family.observed(&[("loop", "kernel")], &kernel.measures.iterations);
     }
     process(page);
 }

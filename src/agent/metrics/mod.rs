@@ -40,7 +40,7 @@ use crate::api::MetricsPage;
 use crate::speaker::{self, BfdView, SpeakerView};
 use tortie_engine::routing::OriginKind;
 use tortie_kernel::{
-    self as kernel_room, Compared, Counters, Counts, Denial, DriftCounts, KernelView, RuleCounts,
+    self as kernel_room, Counters, Counts, Denial, DriftCounts, KernelView, LastResync, RuleCounts,
 };
 
 pub(super) use self::core::Known;
@@ -52,8 +52,8 @@ struct KernelScrape {
     counts: Counts,
     counters: Counters,
     drift: DriftCounts,
-    compared: Compared,
-    measures: kernel_room::Measures,
+    compared: LastResync,
+    measures: kernel_room::KernelMetrics,
     rules: Option<RuleCounts>,
     dirty: usize,
     /// Which denial packets are logged with.

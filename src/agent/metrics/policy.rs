@@ -78,7 +78,7 @@ fn table(page: &mut Page, kernel: &KernelScrape) {
 }
 
 fn denied(page: &mut Page, live: &Live) {
-    let Some(drops) = live.drops.load_full().filter(|drops| drops.trouble().is_none()) else { return };
+    let Some(drops) = live.drops.load_full().filter(|drops| drops.problem().is_none()) else { return };
     let mut family = page.counter(
         "tortie_policy_denied_packets_total",
         "Dropped packets as the kernel logs them: at most ten a second and rule, so of a flood it is a sample",

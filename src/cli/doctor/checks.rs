@@ -6,7 +6,7 @@ use crate::agent;
 use crate::api::status::Problem;
 use crate::cli::doctor::host_state::{HostState, PORTS};
 use crate::cli::failure::Exit;
-use tortie_kernel::{Ability, Outcome};
+use tortie_kernel::{KernelCapability, ProbeOutcome};
 
 /// How one thing is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -115,14 +115,14 @@ fn host_problems(problem: &Problem) -> String {
 
 fn kernel(seen: &HostState, found: &mut CheckItems) {
     let kernel = &seen.kernel;
-    let works = |a: &&Ability| matches!(a.outcome, Outcome::Works(_));
-    let (works, rest): (Vec<&Ability>, Vec<&Ability>) = seen.kernel_features.iter().partition(works);
-    if let Some(Ability { outcome: Outcome::NotTried(why), .. }) = rest.first() {
+    let works = |a: &&KernelCapability| matches!(a.outcome, ProbeOutcome::Works(_));
+    let (works, rest): (Vec<&KernelCapability>, Vec<&KernelCapability>) = seen.kernel_features.iter().partition(works);
+    if let Some(KernelCapability { outcome: ProbeOutcome::NotTried(why), .. }) = rest.first() {
         let names: Vec<&str> = rest.iter().map(|a| a.name).collect();
         return found.skip("kernel", format!("kernel {kernel}: {why} (not tried: {})", names.join(", ")));
     }
-    let names = |a: &&Ability| match &a.outcome {
-        Outcome::Works(seen) if !seen.is_empty() => format!("{} ({seen})", a.name),
+    let names = |a: &&KernelCapability| match &a.outcome {
+        ProbeOutcome::Works(seen) if !seen.is_empty() => format!("{} ({seen})", a.name),
         _ => a.name.to_owned(),
     };
     let names: Vec<String> = works.iter().map(names).collect();
@@ -136,7 +136,7 @@ fn kernel(seen: &HostState, found: &mut CheckItems) {
     }
     let wants_ipip = matches!(&seen.store, Some(Ok(store)) if store.ipip);
     for ability in rest {
-        let Outcome::Refused(answer) = &ability.outcome else { continue };
+        let ProbeOutcome::Refused(answer) = &ability.outcome else { continue };
         let text = format!(
             "kernel {kernel} does not do {} ({}), needed for {}: {answer}",
             ability.name, ability.about, ability.needed_for

@@ -4,8 +4,8 @@ use super::super::ports::Owner;
 use super::*;
 use crate::cli::doctor::host_state::{SocketFile, StoreState};
 
-fn ability(name: &'static str, optional: bool, outcome: Outcome) -> Ability {
-    Ability { name, about: "it", needed_for: "work", optional, outcome }
+fn ability(name: &'static str, optional: bool, outcome: ProbeOutcome) -> KernelCapability {
+    KernelCapability { name, about: "it", needed_for: "work", optional, outcome }
 }
 
 /// A host that is ready for an agent.
@@ -13,8 +13,8 @@ fn good() -> HostState {
     HostState {
         kernel: "6.1.0".to_owned(),
         kernel_features: vec![
-            ability("routes", false, Outcome::Works("in 4.1 ms".to_owned())),
-            ability("nft-sets", false, Outcome::Works(String::new())),
+            ability("routes", false, ProbeOutcome::Works("in 4.1 ms".to_owned())),
+            ability("nft-sets", false, ProbeOutcome::Works(String::new())),
         ],
         capabilities: Some(u64::MAX),
         felix_rules: [Some(0), Some(0)],
@@ -46,7 +46,7 @@ fn a_host_that_is_well() {
 fn each_thing_that_is_wrong_is_said_once_with_its_weight() {
     use CheckResult::{Fail, NotTried, Warn};
     let owner = |pid, name: &str| Owner { pid, name: name.to_owned() };
-    let refused = || Outcome::Refused("Operation not supported".to_owned());
+    let refused = || ProbeOutcome::Refused("Operation not supported".to_owned());
     let store = |store: StoreState| Some(Ok(StoreState { describe: "etcd".to_owned(), ..store }));
     let away = |exit, text: &str| Some(Err((exit, text.to_owned())));
     let file = |is_socket, mode| Some(SocketFile { is_socket, mode, of_group: true });
@@ -66,7 +66,7 @@ fn each_thing_that_is_wrong_is_said_once_with_its_weight() {
             "kernel",
             NotTried,
             Box::new(|s| {
-                let why = Outcome::NotTried("no network namespace of its own".to_owned());
+                let why = ProbeOutcome::NotTried("no network namespace of its own".to_owned());
                 s.kernel_features.iter_mut().for_each(|a| a.outcome = why.clone());
             }),
         ),

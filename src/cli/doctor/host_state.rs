@@ -14,7 +14,7 @@ use crate::api::status::Status;
 use crate::cli::Globals;
 use crate::cli::failure::Exit;
 use crate::speaker::SocketAbility;
-use tortie_kernel::Ability;
+use tortie_kernel::KernelCapability;
 
 /// What ports BGP and HTTP take by default.
 pub(super) const PORTS: [u16; 2] = [179, 9099];
@@ -25,7 +25,7 @@ const OTHER_DAEMONS: [&str; 6] = ["bird", "bird6", "calico-felix", "calico-node"
 #[derive(Debug, Default)]
 pub(super) struct HostState {
     pub(super) kernel: String,
-    pub(super) kernel_features: Vec<Ability>,
+    pub(super) kernel_features: Vec<KernelCapability>,
     pub(super) sockets: Vec<SocketAbility>,
     /// Effective capabilities, a bit each.
     pub(super) capabilities: Option<u64>,

@@ -1,6 +1,6 @@
 //! `tortie doctor`: will it work here, and what has to be mended first.
 //!
-//! What it does: tries each ability of the kernel in a network namespace of its own (`kernel::try_abilities`), reads what of
+//! What it does: tries each ability of the kernel in a network namespace of its own (`kernel::probe_kernel`), reads what of
 //! the host matters (`host.rs`), and judges both (`check.rs`, pure). What it does not: change anything on the host, or judge
 //! what `status` judges while an agent runs: what that sends here (`next: tortie doctor`) is repeated with what mends it, and
 //! of the surroundings both ask `agent::judge`.
@@ -59,7 +59,7 @@ pub(super) async fn examine(context: &Context) -> Report {
     let mut seen = host_state::read(&globals.socket);
     seen.store = Some(store);
     seen.agent = Some(agent.map_err(|failure| (failure.exit, failure.text)));
-    seen.kernel_features = tortie_kernel::try_abilities();
+    seen.kernel_features = tortie_kernel::probe_kernel();
     seen.sockets = crate::speaker::try_sockets();
     let items = checks::check(&seen);
     let of = |verdict| items.iter().filter(|f| f.result == verdict).count();

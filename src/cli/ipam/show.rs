@@ -115,10 +115,10 @@ async fn look(context: &Context, addr: IpAddr, live: bool) -> Result<(), Failure
         route: None,
         live: None,
     };
-    match tortie_kernel::sightings() {
+    match tortie_kernel::address_uses() {
         Ok(seen) => {
             view.here = seen.of(addr).map(ToString::to_string).collect();
-            view.blind = seen.blind;
+            view.blind = seen.unreadable;
         }
         Err(error) => view.blind.push(format!("the kernel of this host cannot be read: {error}")),
     }

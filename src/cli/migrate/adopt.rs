@@ -26,7 +26,7 @@ use crate::api::policy::Diff;
 use crate::cli::Context;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::migrate::agent;
-use tortie_kernel::Look;
+use tortie_kernel::NetworkSnapshot;
 use tortie_kernel::maintenance::handover::{self, BIRD, KeptRoute};
 
 /// Who writes the routes of connected networks (`RTPROT_KERNEL`).
@@ -444,7 +444,7 @@ fn without_ours(protocol: u8, metric: u32) -> Result<Vec<Cidr>, Failure> {
         own(protocol, metric)?.into_iter().map(|route| (route.prefix, route)).collect();
     let theirs = handover::kept_routes(BIRD).map_err(|e| kernel(&e))?;
     // BIRD writes connected networks a second time, for which the kernel has its own routes.
-    let look = Look::now(&[BIRD, protocol]).map_err(|e| kernel(&e))?;
+    let look = NetworkSnapshot::read(&[BIRD, protocol]).map_err(|e| kernel(&e))?;
     let connected = |prefix: &Cidr| look.at(prefix).iter().any(|route| route.protocol == KERNEL);
     let missing = theirs.into_iter().map(|route| route.prefix).filter(|prefix| !ours.contains_key(prefix));
     Ok(missing.filter(|prefix| !connected(prefix)).collect())

@@ -272,7 +272,7 @@ impl Work {
     }
 
     fn ours(&self) -> Result<String, Failure> {
-        let given = handover::give_up_routes(self.marks()).map_err(|e| kernel(&e))?;
+        let given = handover::release_routes(self.marks()).map_err(|e| kernel(&e))?;
         Ok(format!("{} routes are gone, {} of endpoints are the plugin's", given.routes, given.endpoints))
     }
 

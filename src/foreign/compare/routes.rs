@@ -7,7 +7,7 @@ use tortie_net::Cidr;
 
 use super::{CompareResult, Comparison, Plane};
 use crate::foreign::intent::{HostIntent, Remote};
-use crate::foreign::types::{BIRD, BirdRoute, ForeignState, Look, MainHop, MainRoute, RouteKind};
+use crate::foreign::types::{BIRD, BirdRoute, ForeignState, NetworkSnapshot, MainHop, MainRoute, RouteKind};
 use tortie_engine::policy::EndpointPolicy;
 use tortie_engine::routing::{self, FilterRoute, Hop, KernelRoute, PeerIntent};
 use tortie_kernel::protocol_name;
@@ -21,7 +21,7 @@ type Learned<'a> = BTreeMap<Cidr, Vec<&'a BirdRoute>>;
 struct RouteComparison<'a> {
     wanted: &'a HostIntent,
     found: &'a ForeignState,
-    look: &'a Look,
+    look: &'a NetworkSnapshot,
     learned: Learned<'a>,
     /// Prefixes that were spoken of.
     done: BTreeSet<Cidr>,

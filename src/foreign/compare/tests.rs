@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use super::*;
 use crate::foreign::felix;
 use crate::foreign::types::{
-    Backend, Bird, BirdProtocol, BirdRoute, Felix, FelixSet, Look, MainHop, MainRoute, RouteKind,
+    Backend, Bird, BirdProtocol, BirdRoute, Felix, FelixSet, MainHop, MainRoute, NetworkSnapshot, RouteKind,
 };
 use tortie_engine::routing::NodeOptions;
 use tortie_store::{KeyValue, Snapshot};
@@ -96,8 +96,8 @@ fn routes() -> Vec<MainRoute> {
     ]
 }
 
-fn look(routes: &[MainRoute]) -> Look {
-    Look::of(&[(2, "eth0"), (7, "cali1")], &[(ip("192.0.2.1"), 24, 2)], routes, &[12, 179])
+fn look(routes: &[MainRoute]) -> NetworkSnapshot {
+    NetworkSnapshot::of_parts(&[(2, "eth0"), (7, "cali1")], &[(ip("192.0.2.1"), 24, 2)], routes, &[12, 179])
 }
 
 fn bird() -> Bird {

@@ -7,7 +7,7 @@ use tortie_config::resource::WorkloadEndpoint;
 use tortie_net::Cidr;
 
 use super::{AttachError, AttachRequest, LinkSpec};
-use tortie_kernel::container::{self, GATEWAY, Namespace, PlumbError};
+use tortie_kernel::container::{self, GATEWAY, Namespace, ContainerNetError};
 use tortie_store::Store;
 
 /// Something that is not as it should be.
@@ -89,19 +89,19 @@ fn text(nets: impl Iterator<Item = Cidr>) -> String {
     all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn links(wanted: &AttachRequest) -> Result<Vec<Difference>, PlumbError> {
+fn links(wanted: &AttachRequest) -> Result<Vec<Difference>, ContainerNetError> {
     let mut all = Differences(Vec::new());
     let host = &wanted.host_ifname;
     let on_host = |what: &str| format!("{host} on this host: {what}");
     let mut router = None;
-    match container::look_outside(host, &wanted.addrs)? {
+    match container::inspect_host_side(host, &wanted.addrs)? {
         None => all.compare(&format!("{host} on this host"), "an interface", None),
         Some(outside) => {
             router = outside.link_local;
             if !outside.up {
                 all.compare(&on_host("state"), "up", Some("down".to_owned()));
             }
-            for addr in &outside.astray {
+            for addr in &outside.misplaced_routes {
                 all.compare(&on_host(&format!("route to {addr}")), "there", None);
             }
             if outside.wrong_sysctls > 0 {
@@ -118,7 +118,7 @@ fn links(wanted: &AttachRequest) -> Result<Vec<Difference>, PlumbError> {
     }
     let namespace = match Namespace::open(&wanted.netns) {
         Ok(namespace) => namespace,
-        Err(error @ (PlumbError::NoNamespace(_) | PlumbError::NotNamespace { .. })) => {
+        Err(error @ (ContainerNetError::NoNamespace(_) | ContainerNetError::NotNamespace { .. })) => {
             let path = wanted.netns.display().to_string();
             all.compare(&path, "the container's network namespace", Some(error.to_string()));
             return Ok(all.0);
@@ -126,7 +126,7 @@ fn links(wanted: &AttachRequest) -> Result<Vec<Difference>, PlumbError> {
         Err(error) => return Err(error),
     };
     let name = &wanted.ifname;
-    let Some(inside) = container::look_inside(&namespace, name)? else {
+    let Some(inside) = container::inspect_container(&namespace, name)? else {
         all.compare(&format!("{name} in the container"), "an interface", None);
         return Ok(all.0);
     };

@@ -7,7 +7,7 @@ use tortie_config::resource::{InterfaceName, MacAddr, ValueError};
 
 use super::{AttachError, AttachRequest, DetachRequest, LinkSpec};
 use tortie_kernel::container::{
-    self, Adopted, GATEWAY, HOST_MAC, HostSide, HostSpec, InsideSpec, MIN_MTU_V6, Namespace, PlumbError,
+    self, Adopted, GATEWAY, HOST_MAC, HostSide, HostSpec, InsideSpec, MIN_MTU_V6, Namespace, ContainerNetError,
     Stripped, VethSpec,
 };
 
@@ -73,7 +73,7 @@ pub(super) fn is_valid_prefix(wanted: &AttachRequest) -> Result<(), AttachError>
         && mtu < MIN_MTU_V6
         && wanted.addrs.iter().any(IpAddr::is_ipv6)
     {
-        return Err(PlumbError::SmallMtu(mtu).into());
+        return Err(ContainerNetError::SmallMtu(mtu).into());
     }
     Ok(())
 }
@@ -114,7 +114,7 @@ impl UndoList {
             // What cannot be undone is found by the next try and by `ipam check`; the first error is what counts.
             let _ = match step {
                 UndoStep::Pair(name) => container::remove_link(&name).map(drop),
-                UndoStep::Adopted(adopted) => container::give_back(&adopted),
+                UndoStep::Adopted(adopted) => container::restore_link(&adopted),
                 UndoStep::Inside(stripped) => stripped.undo(),
                 UndoStep::Limited(name) => container::unlimit(&name),
                 UndoStep::Ports(table) => container::unmap_ports(&table),
@@ -124,7 +124,7 @@ impl UndoList {
 }
 
 /// Makes everything that is not the store's.
-pub(super) fn make(wanted: &AttachRequest) -> Result<CreatedLink, PlumbError> {
+pub(super) fn make(wanted: &AttachRequest) -> Result<CreatedLink, ContainerNetError> {
     let mut steps = UndoList::default();
     match make_with(wanted, &mut steps) {
         Ok((host, mac, gateways, notes)) => Ok(CreatedLink { host, mac, gateways, notes, steps }),
@@ -137,7 +137,7 @@ pub(super) fn make(wanted: &AttachRequest) -> Result<CreatedLink, PlumbError> {
 
 type Parts = (HostSide, Option<MacAddr>, Vec<IpAddr>, Vec<String>);
 
-fn make_with(wanted: &AttachRequest, steps: &mut UndoList) -> Result<Parts, PlumbError> {
+fn make_with(wanted: &AttachRequest, steps: &mut UndoList) -> Result<Parts, ContainerNetError> {
     let namespace = Namespace::open(&wanted.netns)?;
     let alias = alias(&wanted.key);
     let host = &wanted.host_ifname;
@@ -145,8 +145,8 @@ fn make_with(wanted: &AttachRequest, steps: &mut UndoList) -> Result<Parts, Plum
     let found = match &wanted.link {
         LinkSpec::Veth => {
             if container::alias_of(host)?.is_some_and(|found| is_of(&found, &alias).is_some()) {
-                if container::look_inside(&namespace, &wanted.ifname)?.is_some() {
-                    return Err(PlumbError::Exists {
+                if container::inspect_container(&namespace, &wanted.ifname)?.is_some() {
+                    return Err(ContainerNetError::Exists {
                         name: wanted.ifname.to_string(),
                         place: "in the container",
                     });
@@ -167,7 +167,7 @@ fn make_with(wanted: &AttachRequest, steps: &mut UndoList) -> Result<Parts, Plum
             Some(&wanted.ifname)
         }
         LinkSpec::Existing { host: now, inside } => {
-            steps.0.push(UndoStep::Adopted(container::adopt(
+            steps.0.push(UndoStep::Adopted(container::take_link(
                 now,
                 host,
                 &format!("{alias}{OLD_NAME_PREFIX}{now}"),
@@ -180,7 +180,7 @@ fn make_with(wanted: &AttachRequest, steps: &mut UndoList) -> Result<Parts, Plum
         None => wanted.mac,
         Some(found) => {
             let spec = InsideSpec {
-                found,
+                existing: found,
                 name: &wanted.ifname,
                 mac: wanted.mac,
                 mtu: wanted.mtu,
@@ -189,7 +189,7 @@ fn make_with(wanted: &AttachRequest, steps: &mut UndoList) -> Result<Parts, Plum
                 link_local: side.link_local,
                 routes: wanted.routes.as_deref(),
             };
-            let (mac, stripped) = container::inside(&namespace, &spec)?;
+            let (mac, stripped) = container::configure_container(&namespace, &spec)?;
             // With a pair of our own the interface goes as a whole.
             if matches!(wanted.link, LinkSpec::Existing { .. }) {
                 steps.0.push(UndoStep::Inside(stripped));
@@ -215,7 +215,7 @@ fn make_with(wanted: &AttachRequest, steps: &mut UndoList) -> Result<Parts, Plum
 }
 
 /// Removes the interface of an endpoint, with its bandwidth.
-pub(super) fn clear(leaving: &DetachRequest) -> Result<(), PlumbError> {
+pub(super) fn clear(leaving: &DetachRequest) -> Result<(), ContainerNetError> {
     let host = &leaving.host_ifname;
     let (found, alias) = (container::alias_of(host)?, alias(&leaving.key));
     // A name is 44 bits of an id: whose interface it is says the text at it.
@@ -228,7 +228,7 @@ pub(super) fn clear(leaving: &DetachRequest) -> Result<(), PlumbError> {
     };
     let first = container::unlimit(host);
     match was {
-        Some(was) => first.and(container::disown(host, was)),
+        Some(was) => first.and(container::unmark(host, was)),
         None if leaving.own_link => first.and(container::remove_link(host).map(drop)),
         None => first,
     }

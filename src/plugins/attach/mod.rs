@@ -23,7 +23,7 @@ use tortie_config::key::EndpointKey;
 use tortie_config::resource::{InterfaceName, Labels, MacAddr};
 use tortie_net::Cidr;
 
-use tortie_kernel::container::{self, Bandwidth, PlumbError, PortMapping};
+use tortie_kernel::container::{self, Bandwidth, ContainerNetError, PortMapping};
 use tortie_store::{Revision, Store, StoreError};
 
 pub use self::agent::{AgentAbsent, AgentClient, applied, departed};
@@ -127,7 +127,7 @@ pub struct DetachRequest {
 pub enum AttachError {
     /// Interfaces, routes, port mappings, bandwidth.
     #[error(transparent)]
-    Network(#[from] PlumbError),
+    Network(#[from] ContainerNetError),
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),

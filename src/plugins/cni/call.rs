@@ -36,11 +36,11 @@ pub(super) struct Call {
 
 impl From<AttachError> for CniError {
     fn from(error: AttachError) -> Self {
-        use tortie_kernel::container::PlumbError;
+        use tortie_kernel::container::ContainerNetError;
         let number = match &error {
             _ if error.try_later() => code::TRY_AGAIN,
             AttachError::Network(
-                PlumbError::NoNamespace(_) | PlumbError::NotNamespace { .. } | PlumbError::OwnNamespace(_),
+                ContainerNetError::NoNamespace(_) | ContainerNetError::NotNamespace { .. } | ContainerNetError::OwnNamespace(_),
             ) => code::ENVIRONMENT,
             AttachError::Network(_) => code::KERNEL,
             AttachError::Failed(_) => code::AGENT,

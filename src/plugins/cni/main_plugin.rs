@@ -159,7 +159,7 @@ fn link(call: &Call) -> Result<LinkSpec, CniError> {
         let name = parse_name(&interface.name)?;
         // Bridges and uplinks stand in results, too: the end of a pair and a tap are a workload's.
         let found =
-            container::look_outside(&name, &[]).map_err(|e| CniError::new(code::KERNEL, e.to_string()))?;
+            container::inspect_host_side(&name, &[]).map_err(|e| CniError::new(code::KERNEL, e.to_string()))?;
         match found {
             Some(found) if matches!(found.kind.as_str(), "veth" | "tun" | "netkit") => hosts.push(name),
             Some(_) => {}
@@ -193,9 +193,9 @@ fn free_name(link: &LinkSpec, netns: &Path, ifname: &InterfaceName) -> Result<()
     if *link != LinkSpec::Veth {
         return Ok(());
     }
-    let of = |error: container::PlumbError| CniError::from(attach::AttachError::Network(error));
+    let of = |error: container::ContainerNetError| CniError::from(attach::AttachError::Network(error));
     let namespace = container::Namespace::open(netns).map_err(of)?;
-    match container::look_inside(&namespace, ifname).map_err(of)? {
+    match container::inspect_container(&namespace, ifname).map_err(of)? {
         Some(_) => {
             let msg =
                 format!("interface {ifname} exists already in the container: DEL comes before another ADD");
@@ -347,7 +347,7 @@ async fn remove(
 /// Whether the interface is one that we made: those have Calico's MAC address, and an interface that was taken over keeps
 /// its own.
 fn own_link(name: &InterfaceName) -> bool {
-    let found = container::look_outside(name, &[]).ok().flatten();
+    let found = container::inspect_host_side(name, &[]).ok().flatten();
     found.is_none_or(|found| found.kind == "veth" && found.mac == Some(HOST_MAC))
 }
 

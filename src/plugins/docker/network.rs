@@ -17,7 +17,7 @@ use super::pools::Configured;
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord};
 use super::{Driver, now, wire};
 use crate::plugins::attach::{self, AttachError, EndpointSpec, ProfileChoice};
-use tortie_kernel::container::{self, HOST_MAC, HostSpec, PlumbError, VethSpec};
+use tortie_kernel::container::{self, HOST_MAC, HostSpec, ContainerNetError, VethSpec};
 
 /// Orchestrator and workload of every endpoint of Docker's.
 const LIBNETWORK: &str = "libnetwork";
@@ -30,8 +30,8 @@ impl From<AttachError> for Refusal {
     }
 }
 
-impl From<PlumbError> for Refusal {
-    fn from(error: PlumbError) -> Self {
+impl From<ContainerNetError> for Refusal {
+    fn from(error: ContainerNetError) -> Self {
         Self::new(error.to_string())
     }
 }

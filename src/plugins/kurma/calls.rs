@@ -15,7 +15,7 @@ use crate::plugins::attach::{
 };
 use crate::plugins::cni::{Address, CniResult, EnvArgs, Ip, NETWORK_LABEL, Route, Version, address_requests};
 use tortie_engine::ipam::{AllocationRequest, Ipam};
-use tortie_kernel::container::{self, Namespace, PlumbError};
+use tortie_kernel::container::{self, Namespace, ContainerNetError};
 use tortie_store::{Store, StoreError};
 
 /// The orchestrator's name in keys, and in the attributes of addresses.
@@ -85,17 +85,17 @@ pub(super) async fn add(
 }
 
 fn refuse_repetition(wanted: &AttachRequest, container: &Container) -> Result<(), KurmaError> {
-    let shown = |error: PlumbError| match error {
-        PlumbError::NoNamespace(_) => {
-            KurmaError(PlumbError::NoNamespace(container.netns.clone()).to_string())
+    let shown = |error: ContainerNetError| match error {
+        ContainerNetError::NoNamespace(_) => {
+            KurmaError(ContainerNetError::NoNamespace(container.netns.clone()).to_string())
         }
         other => other.into(),
     };
     let namespace = Namespace::open(&wanted.netns).map_err(shown)?;
-    match container::look_inside(&namespace, &wanted.ifname)? {
+    match container::inspect_container(&namespace, &wanted.ifname)? {
         Some(_) => {
             let name = wanted.ifname.to_string();
-            Err(PlumbError::Exists { name, place: "in the container" }.into())
+            Err(ContainerNetError::Exists { name, place: "in the container" }.into())
         }
         None => Ok(()),
     }

@@ -90,7 +90,7 @@ macro_rules! from {
 
 from!(
     crate::plugins::attach::AttachError,
-    tortie_kernel::container::PlumbError,
+    tortie_kernel::container::ContainerNetError,
     tortie_engine::ipam::IpamError,
     tortie_store::StoreError
 );

@@ -23,7 +23,7 @@ pub(super) async fn setup(settings: &Settings) -> Result<(), KurmaError> {
     ready(&*open_host.store).await?;
     write(settings, &*open_host.store).await?;
     prefixes(settings, &*open_host.store).await?;
-    container::leftovers("tortie ")?;
+    container::orphans("tortie ")?;
     repair(settings, &open_host).await
 }
 
@@ -116,7 +116,7 @@ enum Leftover {
 /// Everything of ours that no endpoint has.
 async fn stray(settings: &Settings, store: &dyn Store) -> Result<BTreeSet<Leftover>, KurmaError> {
     let prefix = format!("tortie {ORCHESTRATOR}/");
-    let interfaces = container::leftovers(&prefix)?;
+    let interfaces = container::orphans(&prefix)?;
     let tables = container::mapped_tables(&settings.ports_prefix)?;
     let handles = handles(settings, store).await?;
     // Read last: what has come since is there.

@@ -3,8 +3,8 @@
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
 
-use tortie_kernel::sightings;
-use tortie_kernel::{Place, Sightings};
+use tortie_kernel::address_uses;
+use tortie_kernel::{AddressUses, UsePlace};
 
 use crate::common::netns::{in_netns, in_netns_kept, ip};
 
@@ -51,7 +51,7 @@ impl Drop for Process {
     }
 }
 
-fn places(seen: &Sightings, addr: &str) -> Vec<String> {
+fn places(seen: &AddressUses, addr: &str) -> Vec<String> {
     seen.of(addr.parse().unwrap()).map(ToString::to_string).collect()
 }
 
@@ -89,9 +89,9 @@ fn addresses_are_seen_in_the_namespaces_that_share_a_link_with_this_one() {
         ip("address add 192.0.2.1/24 dev tap1");
         ip("route add 10.65.7.6/32 via 192.0.2.9");
 
-        let seen = sightings().unwrap();
-        assert_eq!(seen.blind, Vec::<String>::new());
-        assert_eq!(seen.spaces, 3);
+        let seen = address_uses().unwrap();
+        assert_eq!(seen.unreadable, Vec::<String>::new());
+        assert_eq!(seen.namespaces, 3);
         assert_eq!(
             places(&seen, "10.65.7.1"),
             [format!("on eth0 in /run/netns/{}", inside.0), "a route leads to cali1".to_owned()]
@@ -114,19 +114,19 @@ fn addresses_are_seen_in_the_namespaces_that_share_a_link_with_this_one() {
         ip("link set port0 master br0");
         let file = std::fs::File::open(&hidden).unwrap();
         ip(&format!("link set tmp3 netns {}", inside.0));
-        assert_eq!(sightings().unwrap().blind, Vec::<String>::new());
+        assert_eq!(address_uses().unwrap().unreadable, Vec::<String>::new());
         inside.ip(&format!("link set tmp3 netns /proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
-        let blind = sightings().unwrap().blind;
+        let blind = address_uses().unwrap().unreadable;
         assert!(blind.len() == 1 && blind[0].contains("port0"), "{blind:?}");
         drop(go);
         drop(inside);
         drop(process);
-        let after = sightings().unwrap();
+        let after = address_uses().unwrap();
         assert!(
             !after
                 .found
                 .iter()
-                .any(|s| matches!(s.place, Place::Inside { .. }) && s.addr.to_string() == "10.65.7.1")
+                .any(|s| matches!(s.place, UsePlace::Workload { .. }) && s.addr.to_string() == "10.65.7.1")
         );
     });
 }

@@ -40,7 +40,7 @@ fn attach_container(pod: &Pod, host: &str, list: &[&str]) -> (HostSide, MacAddr)
     container::create_veth(&spec).unwrap();
     let side = container::host_side(&HostSpec { name: &host, addrs: &addrs, mtu: None }).unwrap();
     let spec = InsideSpec {
-        found: &eth0,
+        existing: &eth0,
         name: &eth0,
         mac: None,
         mtu: None,
@@ -49,7 +49,7 @@ fn attach_container(pod: &Pod, host: &str, list: &[&str]) -> (HostSide, MacAddr)
         link_local: side.link_local,
         routes: None,
     };
-    let (mac, _) = container::inside(&namespace, &spec).unwrap();
+    let (mac, _) = container::configure_container(&namespace, &spec).unwrap();
     container::host_routes(&host, &addrs).unwrap();
     (side, mac)
 }
@@ -82,7 +82,7 @@ fn a_container_reaches_the_host_and_its_neighbour_at_once_with_both_families() {
         assert!(begin.elapsed() < Duration::from_secs(1), "{:?}, {took:?} of it for one", begin.elapsed());
         assert_eq!((side.mac, side.mtu), (HOST_MAC, 1440));
         assert_eq!(side.link_local, Some("fe80::ecee:eeff:feee:eeee".parse().unwrap()));
-        let inside = container::look_inside(&a.open(), &name("eth0")).unwrap().unwrap();
+        let inside = container::inspect_container(&a.open(), &name("eth0")).unwrap().unwrap();
         assert_eq!((inside.up, inside.mac, inside.mtu), (true, Some(mac), 1440));
         assert_eq!(
             inside.addrs,
@@ -97,13 +97,16 @@ fn a_container_reaches_the_host_and_its_neighbour_at_once_with_both_families() {
         assert!(ip("-6 route show 2001:db8:65::2").starts_with("2001:db8:65::2 dev calia metric 1024"));
         assert!(ip("link show calia").contains("ee:ee:ee:ee:ee:ee"));
         let outside =
-            container::look_outside(&name("calia"), &addrs(&["10.65.0.2", "2001:db8:65::2"])).unwrap();
+            container::inspect_host_side(&name("calia"), &addrs(&["10.65.0.2", "2001:db8:65::2"])).unwrap();
         let outside = outside.unwrap();
-        assert_eq!((outside.astray.len(), outside.wrong_sysctls, outside.kind.as_str()), (0, 0, "veth"));
-        assert_eq!(container::leftovers("tortie test").unwrap().len(), 2);
+        assert_eq!(
+            (outside.misplaced_routes.len(), outside.wrong_sysctls, outside.kind.as_str()),
+            (0, 0, "veth")
+        );
+        assert_eq!(container::orphans("tortie test").unwrap().len(), 2);
         assert!(container::remove_link(&name("calia")).unwrap());
         assert!(!container::remove_link(&name("calia")).unwrap());
-        assert!(container::look_inside(&a.open(), &name("eth0")).unwrap().is_none());
+        assert!(container::inspect_container(&a.open(), &name("eth0")).unwrap().is_none());
     });
 }
 
@@ -196,7 +199,7 @@ fn a_second_interface_keeps_the_first_ones_way_out() {
         container::create_veth(&spec).unwrap();
         let side = container::host_side(&HostSpec { name: &host, addrs: &list, mtu: None }).unwrap();
         let inside = InsideSpec {
-            found: &eth1,
+            existing: &eth1,
             name: &eth1,
             mac: None,
             mtu: None,
@@ -205,7 +208,7 @@ fn a_second_interface_keeps_the_first_ones_way_out() {
             link_local: side.link_local,
             routes: None,
         };
-        let (mac, _) = container::inside(&namespace, &inside).unwrap();
+        let (mac, _) = container::configure_container(&namespace, &inside).unwrap();
         assert_eq!(mac.to_string(), "02:00:00:00:00:07");
         let routes = pod.ip("route show default");
         assert!(
@@ -268,10 +271,10 @@ fn a_veth_of_a_bridge_and_a_tap_are_taken_and_given_back() {
         let namespace = pod.open();
         let (was, cali, eth0, list) =
             (name("veth7"), name("calix"), name("eth0"), addrs(&["10.65.0.2", "2001:db8::2"]));
-        let adopted = container::adopt(&was, &cali, "tortie mine").unwrap();
+        let adopted = container::take_link(&was, &cali, "tortie mine").unwrap();
         let side = container::host_side(&HostSpec { name: &cali, addrs: &list, mtu: Some(1400) }).unwrap();
         let inside = InsideSpec {
-            found: &name("c7"),
+            existing: &name("c7"),
             name: &eth0,
             mac: Some("02:00:00:00:00:09".parse().unwrap()),
             mtu: Some(1400),
@@ -281,7 +284,7 @@ fn a_veth_of_a_bridge_and_a_tap_are_taken_and_given_back() {
             routes: None,
         };
         let before = pod.ip("-o link show c7");
-        let (_, stripped) = container::inside(&namespace, &inside).unwrap();
+        let (_, stripped) = container::configure_container(&namespace, &inside).unwrap();
         container::host_routes(&cali, &list).unwrap();
         serve_source_address(7001);
         for to in ["169.254.1.1:7001", "[2001:db8:ffff::1]:7001"] {
@@ -294,7 +297,7 @@ fn a_veth_of_a_bridge_and_a_tap_are_taken_and_given_back() {
         }
         assert!(!ip("-o link show calix").contains("master"));
         stripped.undo().unwrap();
-        container::give_back(&adopted).unwrap();
+        container::restore_link(&adopted).unwrap();
         assert_eq!(pod.ip("-o link show c7"), before);
         assert_eq!(pod.ip("-o addr show dev c7 scope global"), "");
         assert_eq!(pod.ip("route"), "");
@@ -303,19 +306,19 @@ fn a_veth_of_a_bridge_and_a_tap_are_taken_and_given_back() {
             again.contains("master br0") && again.contains("mtu 1500") && again.contains(",UP"),
             "{again}"
         );
-        assert_eq!(container::leftovers("tortie").unwrap(), []);
+        assert_eq!(container::orphans("tortie").unwrap(), []);
         // A tap has no other end that we could configure.
         ip("tuntap add tap7 mode tap");
-        let adopted = container::adopt(&name("tap7"), &name("calit"), "tortie tap").unwrap();
+        let adopted = container::take_link(&name("tap7"), &name("calit"), "tortie tap").unwrap();
         let list = addrs(&["10.65.0.4", "2001:db8::4"]);
         let side = container::host_side(&HostSpec { name: &name("calit"), addrs: &list, mtu: None }).unwrap();
         assert!(side.link_local.is_some());
         container::host_routes(&name("calit"), &list).unwrap();
-        container::give_back(&adopted).unwrap();
+        container::restore_link(&adopted).unwrap();
         assert!(try_ip("link show tap7").0 && !try_ip("link show calit").0);
         assert!(matches!(
-            container::adopt(&name("nobody"), &name("calin"), "").unwrap_err(),
-            PlumbError::Missing { .. }
+            container::take_link(&name("nobody"), &name("calin"), "").unwrap_err(),
+            ContainerNetError::Missing { .. }
         ));
     });
 }
@@ -509,7 +512,7 @@ fn bandwidth_is_what_was_asked_for_within_a_fifth_in_both_directions() {
         container::unlimit(&name("calia")).unwrap();
         container::unlimit(&name("calia")).unwrap();
         assert_eq!(container::shaped(&name("calia")).unwrap(), (None, None));
-        assert_eq!(container::leftovers("tortie limit").unwrap(), []);
+        assert_eq!(container::orphans("tortie limit").unwrap(), []);
     });
 }
 
@@ -542,10 +545,10 @@ fn rates_above_four_gbit_reach_the_kernel_whole_and_a_limit_goes_with_its_interf
         }
         // The interface is gone before anybody takes the limit away.
         container::remove_link(&name("calia")).unwrap();
-        assert_eq!(container::leftovers("tortie limit").unwrap().len(), 1);
+        assert_eq!(container::orphans("tortie limit").unwrap().len(), 1);
         container::unlimit(&name("calia")).unwrap();
-        assert_eq!(container::leftovers("tortie limit").unwrap(), []);
+        assert_eq!(container::orphans("tortie limit").unwrap(), []);
         let error = container::limit(&name("calia"), &limits, None).unwrap_err();
-        assert!(matches!(error, PlumbError::Missing { .. }), "{error}");
+        assert!(matches!(error, ContainerNetError::Missing { .. }), "{error}");
     });
 }

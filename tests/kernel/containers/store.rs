@@ -114,7 +114,7 @@ fn leaving(wanted: &AttachRequest) -> DetachRequest {
 /// Everything that a container may leave behind on this host.
 fn traces() -> Vec<String> {
     let mut all: Vec<String> =
-        container::leftovers("tortie").unwrap().into_iter().map(|(name, _)| name).collect();
+        container::orphans("tortie").unwrap().into_iter().map(|(name, _)| name).collect();
     all.extend(container::mapped_tables("tortie-ports").unwrap());
     all
 }

@@ -399,7 +399,7 @@ fn loose_reverse_path_filtering_is_told_unless_it_is_to_be_ignored() {
         // What was told of it: that it is wrong, or that this is over.
         let troubles = |endpoints_rig: &EndpointRig| -> Vec<bool> {
             let news = |f: &KernelFact| match f {
-                KernelFact::Trouble { about: "reverse path filter", text } => {
+                KernelFact::Problem { about: "reverse path filter", text } => {
                     Some(text.as_ref().is_some_and(|text| text.contains("IgnoreLooseRPF")))
                 }
                 _ => None,

@@ -227,7 +227,7 @@ impl Round<'_> {
     fn check_rules(&self, all: &[Sent]) -> Hits {
         let flows: Vec<Flow> = all.iter().map(|sent| sent.flow.clone()).collect();
         let routes = self.routes.clone();
-        let rehearsed = self.rig.ask(move |view| view.rehearse(&flows, &routes));
+        let rehearsed = self.rig.ask(move |view| view.simulate(&flows, &routes));
         assert_eq!(rehearsed.len(), all.len());
         let mut hits = Hits::new();
         for rule in rehearsed.iter().flat_map(|is| &is.matched) {

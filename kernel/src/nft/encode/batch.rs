@@ -68,7 +68,7 @@ impl<'a> Batch<'a> {
     }
 
     pub(super) fn new_table(&mut self) {
-        // The flags wake a table that somebody made dormant.
+        // The flags wake a table that another process made dormant.
         self.message(NFT_MSG_NEWTABLE, NLM_F_CREATE, None, |w| {
             w.attr_be32(NFTA_TABLE_FLAGS, 0);
         });

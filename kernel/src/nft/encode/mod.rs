@@ -4,7 +4,7 @@
 //! goes while it is named: the table; chains; the rules of changed and gone chains away; chains made anew; sets; elements; new rules; gone
 //! sets; gone chains. At most one edit of a chain, and of a set besides its elements,
 //! makes sense; of several the last one counts. Gone and there again (hooks and types of sets cannot change otherwise) is
-//! said by `NoChain`, `NoSet` or `NoMap` before `Chain` or `Set` of that name.
+//! said by `DeleteChain`, `DeleteSet` or `DeleteMap` before `Chain` or `Set` of that name.
 //!
 //! By hand: netlink-packet-netfilter has neither counters, connection tracking, translation, logging nor rejection, keeps
 //! ends of intervals untyped, and a set of 100,000 elements is written here without a value for each of them.
@@ -32,7 +32,7 @@ pub(in crate::nft) fn encode(
     let mut batch = Batch::new(buf, base, table);
     batch.frame(NFNL_MSG_BATCH_BEGIN);
     batch.new_table();
-    let anew = edits.iter().rposition(|e| matches!(e, Edit::NoTable));
+    let anew = edits.iter().rposition(|e| matches!(e, Edit::DeleteTable));
     if let Some(at) = anew {
         batch.message(NFT_MSG_DELTABLE, 0, Some(at), |_| ());
         batch.new_table();
@@ -62,12 +62,12 @@ pub(in crate::nft) fn encode_new(buf: &mut Vec<u8>, base: u32, name: &str, flags
 }
 
 /// Writes the transaction that takes a table away with everything in it.
-pub(in crate::nft) fn encode_gone(buf: &mut Vec<u8>, base: u32, name: &str) -> u32 {
+pub(in crate::nft) fn encode_delete(buf: &mut Vec<u8>, base: u32, name: &str) -> u32 {
     encode_whole(buf, base, name, NFT_MSG_DELTABLE)
 }
 
 /// Writes the transaction that takes every rule of a table away; chains, sets and maps stay.
-pub(in crate::nft) fn encode_emptied(buf: &mut Vec<u8>, base: u32, name: &str) -> u32 {
+pub(in crate::nft) fn encode_flush(buf: &mut Vec<u8>, base: u32, name: &str) -> u32 {
     encode_whole(buf, base, name, NFT_MSG_DELRULE)
 }
 
@@ -85,13 +85,13 @@ fn encode_whole(buf: &mut Vec<u8>, base: u32, name: &str, message: u16) -> u32 {
 #[derive(Default)]
 struct Plan<'a> {
     chains: BTreeMap<&'a str, (usize, &'a Chain)>,
-    gone_chains: BTreeMap<&'a str, usize>,
+    deleted_chains: BTreeMap<&'a str, usize>,
     sets: BTreeMap<&'a str, (usize, &'a Set)>,
     /// With whether each is emptied first.
-    gone_sets: BTreeMap<&'a str, (usize, bool)>,
+    deleted_sets: BTreeMap<&'a str, (usize, bool)>,
     /// Gone, and there again.
-    renewed: BTreeSet<&'a str>,
-    renewed_sets: BTreeSet<&'a str>,
+    replaced: BTreeSet<&'a str>,
+    replaced_sets: BTreeSet<&'a str>,
     elements: Vec<(usize, &'a Edit)>,
 }
 
@@ -100,30 +100,30 @@ impl<'a> Plan<'a> {
         let mut plan = Self::default();
         for (at, edit) in edits {
             match edit {
-                Edit::NoTable | Edit::Wake => {}
+                Edit::DeleteTable | Edit::ClearDormant => {}
                 Edit::NewChain(name, chain) | Edit::Chain(name, chain) => {
-                    if plan.gone_chains.remove(&**name).is_some() {
-                        plan.renewed.insert(name);
+                    if plan.deleted_chains.remove(&**name).is_some() {
+                        plan.replaced.insert(name);
                     }
                     plan.chains.insert(name, (at, chain));
                 }
-                Edit::NoChain(name) => {
+                Edit::DeleteChain(name) => {
                     plan.chains.remove(&**name);
-                    plan.gone_chains.insert(name, at);
+                    plan.deleted_chains.insert(name, at);
                 }
                 Edit::Set(name, set) => {
-                    if plan.gone_sets.remove(&**name).is_some() {
-                        plan.renewed_sets.insert(name);
+                    if plan.deleted_sets.remove(&**name).is_some() {
+                        plan.replaced_sets.insert(name);
                     }
                     plan.forget_elements(name);
                     plan.sets.insert(name, (at, set));
                 }
-                Edit::NoSet(name) | Edit::NoMap(name) => {
+                Edit::DeleteSet(name) | Edit::DeleteMap(name) => {
                     plan.forget_elements(name);
                     plan.sets.remove(&**name);
-                    plan.gone_sets.insert(name, (at, matches!(edit, Edit::NoMap(_))));
+                    plan.deleted_sets.insert(name, (at, matches!(edit, Edit::DeleteMap(_))));
                 }
-                Edit::Elements { .. } | Edit::Refill(..) => plan.elements.push((at, edit)),
+                Edit::Elements { .. } | Edit::ReplaceElements(..) => plan.elements.push((at, edit)),
             }
         }
         plan
@@ -132,25 +132,25 @@ impl<'a> Plan<'a> {
     /// What was asked for of a set that goes is void.
     fn forget_elements(&mut self, of: &Name) {
         self.elements.retain(|(_, edit)| {
-            !matches!(edit, Edit::Elements { set: name, .. } | Edit::Refill(name, _) if name == of)
+            !matches!(edit, Edit::Elements { set: name, .. } | Edit::ReplaceElements(name, _) if name == of)
         });
     }
 
     fn write(&self, batch: &mut Batch<'_>) {
-        let renewed = |name: &str| self.renewed.contains(name);
-        for (name, (at, chain)) in self.chains.iter().filter(|(name, _)| !renewed(name)) {
+        let replaced = |name: &str| self.replaced.contains(name);
+        for (name, (at, chain)) in self.chains.iter().filter(|(name, _)| !replaced(name)) {
             batch.new_chain(*at, name, chain);
         }
         let changed = self.chains.iter().map(|(name, (at, _))| (name, at));
-        for (name, at) in changed.chain(&self.gone_chains) {
+        for (name, at) in changed.chain(&self.deleted_chains) {
             batch.flush_chain(*at, name);
         }
-        for (name, (at, chain)) in self.chains.iter().filter(|(name, _)| renewed(name)) {
+        for (name, (at, chain)) in self.chains.iter().filter(|(name, _)| replaced(name)) {
             batch.delete_chain(*at, name);
             batch.new_chain(*at, name, chain);
         }
         for (name, (at, set)) in &self.sets {
-            if self.renewed_sets.contains(name) {
+            if self.replaced_sets.contains(name) {
                 set::flush(batch, *at, name);
                 set::delete(batch, *at, name);
             }
@@ -165,7 +165,7 @@ impl<'a> Plan<'a> {
                     set::remove(batch, *at, set, *of, remove);
                     set::add(batch, *at, set, *of, add);
                 }
-                Edit::Refill(name, set) => {
+                Edit::ReplaceElements(name, set) => {
                     set::flush(batch, *at, name);
                     set::add(batch, *at, name, set.of, &set.elements);
                 }
@@ -177,13 +177,13 @@ impl<'a> Plan<'a> {
                 rule::append(batch, *at, name, rule);
             }
         }
-        for (name, (at, emptied)) in &self.gone_sets {
+        for (name, (at, emptied)) in &self.deleted_sets {
             if *emptied {
                 set::flush(batch, *at, name);
             }
             set::delete(batch, *at, name);
         }
-        for (name, at) in &self.gone_chains {
+        for (name, at) in &self.deleted_chains {
             batch.delete_chain(*at, name);
         }
     }

@@ -1,4 +1,4 @@
-//! The driver of the packet rules: takes what policy asks for, has it written, and finds out when somebody else wrote.
+//! The packet rules as a whole: takes what policy asks for, has it written, and finds out when another process wrote.
 //!
 //! While only we write, the kernel holds what was acknowledged, and each change is one small batch. The kernel counts every
 //! transaction of anybody (its generation id): when it moved without us, or when a batch was refused or its answer was
@@ -10,18 +10,18 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::fib::resolve::Picture;
+use crate::fib::resolve::NetworkState;
 use crate::intent::PolicyChange;
 use crate::nft::diff;
 use crate::nft::dump;
 use crate::nft::edit_order;
-use crate::nft::fail_closed::{self, Closed, Refused};
+use crate::nft::fail_closed::{self, FailClosed, Refused};
 use crate::nft::ir::{Edit, Name};
-use crate::nft::metrics::{RuleDrift, RuleMeasures};
+use crate::nft::metrics::{RuleDrift, RuleMetrics};
 use crate::nft::render::{Options, Renderer};
 use crate::nft::socket::{BatchError, Refusal, Socket};
 use crate::options::Mode;
-use crate::worker::beside;
+use crate::worker::with_worker;
 use tortie_engine::policy::{ChainId, Globals, HostInterfaces, RulesetDelta, host_interfaces};
 
 mod view;
@@ -31,24 +31,24 @@ pub use self::view::{RuleCounts, RuleHits};
 /// The table that is ours.
 pub(super) const TABLE: &str = "tortie";
 /// How often the generation is asked for.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const GENERATION_INTERVAL: Duration = Duration::from_millis(500);
 /// First pause before what was refused is tried again; doubles up to the last.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
-/// Differences that are kept in words.
-const WORDS: usize = 100;
+/// Differences that are described.
+const DIFFERENCES_LISTED: usize = 100;
 
-/// What the thread has to tell.
+/// What the thread has to report.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
-    /// Objects that somebody else changed, and the first in words.
+pub(crate) struct RuleReport {
+    /// Objects that another process changed, and the first one described.
     pub(crate) repaired: Option<(usize, String)>,
-    /// [`Firewall::trouble`] is another.
-    pub(crate) trouble: bool,
+    /// [`Firewall::problem`] is another.
+    pub(crate) problem_changed: bool,
 }
 
 /// What is done while a long transaction is under way.
-pub(crate) type Meanwhile<'a> = dyn FnMut(&Firewall) + 'a;
+pub(crate) type WhileWaiting<'a> = dyn FnMut(&Firewall) + 'a;
 
 /// The packet rules of this host.
 pub(crate) struct Firewall {
@@ -59,36 +59,36 @@ pub(crate) struct Firewall {
     globals: Option<Arc<Globals>>,
     hosts: HostInterfaces,
     /// The first change of policy came.
-    begun: bool,
+    policy_received: bool,
     /// The kernel's generation, when it holds what is wanted; `None`: nobody knows what it holds.
     generation: Option<u32>,
     due: Option<Instant>,
     pause: Duration,
     /// Comparing takes at most a fifth of the time.
-    earliest: Instant,
-    trouble: Option<String>,
+    not_before: Instant,
+    problem: Option<String>,
     /// The kernel has no table of ours and refuses one: nothing is enforced.
-    bare: bool,
+    no_table: bool,
     /// Chains that the kernel refuses, and that deny instead.
-    closed: Closed,
+    fail_closed: FailClosed,
     /// What is wanted is another since it was last rendered anew because of a clash of names.
-    untried: bool,
-    /// Changes wait for the next look: what is known of the trouble is older than they are.
-    waiting: bool,
+    retry_render: bool,
+    /// Changes wait for the next look: what is known of the problem is older than they are.
+    changes_queued: bool,
     counts: RuleCounts,
     drift: (usize, Vec<String>),
     drift_counts: RuleDrift,
-    measures: RuleMeasures,
+    measures: RuleMetrics,
     last_compare: Option<Instant>,
-    /// What others change is left for study.
-    held: bool,
+    /// What others change is held.
+    drift_held: bool,
     /// When the differences of `drift` were found.
     drift_since: Option<Instant>,
-    told: Told,
+    report: RuleReport,
 }
 
 impl Firewall {
-    /// Rules are off when this kernel has no nf_tables; [`Firewall::trouble`] says so then.
+    /// Rules are off when this kernel has no nf_tables; [`Firewall::problem`] says so then.
     pub(crate) fn open(mode: Mode, options: Options, now: Instant) -> Self {
         let mut firewall = Self {
             mode,
@@ -96,24 +96,24 @@ impl Firewall {
             renderer: Renderer::new(options),
             globals: None,
             hosts: HostInterfaces::default(),
-            begun: false,
+            policy_received: false,
             generation: None,
             due: None,
             pause: RETRY_FIRST,
-            earliest: now,
-            trouble: None,
-            bare: false,
-            closed: Closed::new(),
-            untried: false,
-            waiting: false,
+            not_before: now,
+            problem: None,
+            no_table: false,
+            fail_closed: FailClosed::new(),
+            retry_render: false,
+            changes_queued: false,
             counts: RuleCounts::default(),
             drift: (0, Vec::new()),
             drift_counts: RuleDrift::default(),
-            measures: RuleMeasures::default(),
+            measures: RuleMetrics::default(),
             last_compare: None,
-            held: false,
+            drift_held: false,
             drift_since: None,
-            told: Told::default(),
+            report: RuleReport::default(),
         };
         if mode == Mode::Off {
             return firewall;
@@ -124,29 +124,29 @@ impl Firewall {
         });
         match opened {
             Ok(socket) => firewall.socket = Some(socket),
-            Err(error) => firewall.give_up(&error.to_string()),
+            Err(error) => firewall.disable(&error.to_string()),
         }
         firewall
     }
 
-    fn give_up(&mut self, why: &str) {
+    fn disable(&mut self, why: &str) {
         self.socket = None;
         self.due = None;
-        self.worry(Some(format!(
+        self.set_problem(Some(format!(
             "packet rules are off: this kernel has no nf_tables for family inet ({why}); no policy is enforced here"
         )));
     }
 
-    fn worry(&mut self, trouble: Option<String>) {
-        if self.trouble != trouble {
-            self.trouble = trouble;
-            self.told.trouble = true;
+    fn set_problem(&mut self, problem: Option<String>) {
+        if self.problem != problem {
+            self.problem = problem;
+            self.report.problem_changed = true;
         }
     }
 
     /// What keeps the rules from being in force.
-    pub(crate) fn trouble(&self) -> Option<&str> {
-        self.trouble.as_deref()
+    pub(crate) fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
     }
 
     /// Whether the kernel holds what is wanted, or nothing is to be written.
@@ -156,18 +156,18 @@ impl Firewall {
 
     /// Rules are wanted and the kernel refuses them, or has none.
     pub(crate) fn is_refused(&self) -> bool {
-        self.mode == Mode::Program && self.socket.is_some() && self.trouble.is_some() && !self.waiting
+        self.mode == Mode::Program && self.socket.is_some() && self.problem.is_some() && !self.changes_queued
     }
 
     /// Rules are wanted, and there are none at all: whoever is reached meets no policy.
-    pub(crate) fn is_bare(&self) -> bool {
-        self.mode == Mode::Program && self.socket.is_some() && self.bare
+    pub(crate) fn has_no_table(&self) -> bool {
+        self.mode == Mode::Program && self.socket.is_some() && self.no_table
     }
 
     /// Policies and profiles that deny everything because the kernel refuses their rules, with what it says.
     pub(crate) fn closed(&self) -> BTreeMap<ChainId, String> {
         let id = |(name, why): (&Name, &str)| Some((self.renderer.rules_in(name)?.clone(), why.to_owned()));
-        self.closed.iter().filter_map(id).collect()
+        self.fail_closed.iter().filter_map(id).collect()
     }
 
     /// What may be done to the kernel's rules.
@@ -175,12 +175,12 @@ impl Firewall {
         self.mode
     }
 
-    /// Leaves what others change for study, or repairs it at the next look.
+    /// Holds what others change, or repairs it at the next look.
     pub(crate) fn hold(&mut self, held: bool) {
-        if std::mem::replace(&mut self.held, held) && !held && self.drift.0 > 0 {
+        if std::mem::replace(&mut self.drift_held, held) && !held && self.drift.0 > 0 {
             self.generation = None;
             self.due = self.socket.is_some().then(Instant::now);
-            self.earliest = Instant::now();
+            self.not_before = Instant::now();
         }
     }
 
@@ -189,24 +189,24 @@ impl Firewall {
         self.drift_since.filter(|_| self.drift.0 > 0).map(|at| at.elapsed())
     }
 
-    /// What is to be told since the last call.
-    pub(crate) fn take_told(&mut self) -> Told {
-        std::mem::take(&mut self.told)
+    /// What is to be reported since the last call.
+    pub(crate) fn take_report(&mut self) -> RuleReport {
+        std::mem::take(&mut self.report)
     }
 
-    /// When [`Firewall::look`] is due.
+    /// When [`Firewall::check_generation`] is due.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
     /// Changes of policy, one after the other; one transaction.
-    pub(crate) fn take(
+    pub(crate) fn accept(
         &mut self,
         changes: &[PolicyChange],
-        picture: &Picture,
-        meanwhile: &mut Meanwhile<'_>,
+        network: &NetworkState,
+        meanwhile: &mut WhileWaiting<'_>,
     ) -> io::Result<()> {
-        let first = !std::mem::replace(&mut self.begun, true);
+        let first = !std::mem::replace(&mut self.policy_received, true);
         let hosts = changes.iter().any(PolicyChange::touches_hosts);
         for change in changes {
             if let Some(globals) = &change.globals {
@@ -215,45 +215,49 @@ impl Firewall {
             self.renderer.absorb(&change.delta, change.globals.as_deref(), None);
         }
         if hosts {
-            self.resolve(picture);
+            self.resolve(network);
         }
         if first {
             self.due = self.socket.is_some().then(Instant::now);
         }
-        self.act(meanwhile)
+        self.apply(meanwhile)
     }
 
     /// Links or addresses are others: host endpoints may govern other interfaces.
-    pub(crate) fn interfaces(&mut self, picture: &Picture, meanwhile: &mut Meanwhile<'_>) -> io::Result<()> {
-        if !self.begun {
+    pub(crate) fn interfaces(
+        &mut self,
+        network: &NetworkState,
+        meanwhile: &mut WhileWaiting<'_>,
+    ) -> io::Result<()> {
+        if !self.policy_received {
             return Ok(());
         }
-        self.resolve(picture);
-        self.act(meanwhile)
+        self.resolve(network);
+        self.apply(meanwhile)
     }
 
-    fn resolve(&mut self, picture: &Picture) {
+    fn resolve(&mut self, network: &NetworkState) {
         let Some(globals) = &self.globals else { return };
-        let hosts = host_interfaces(self.renderer.ruleset(), globals, picture.interfaces());
+        let hosts = host_interfaces(self.renderer.ruleset(), globals, network.interfaces());
         if hosts != self.hosts {
             self.hosts = hosts;
             self.renderer.absorb(&RulesetDelta::default(), None, Some(&self.hosts));
         }
     }
 
-    fn act(&mut self, meanwhile: &mut Meanwhile<'_>) -> io::Result<()> {
+    fn apply(&mut self, meanwhile: &mut WhileWaiting<'_>) -> io::Result<()> {
         let edits = self.renderer.edits();
-        self.untried = true;
-        let others = self.closed.forget(&edits);
+        self.retry_render = true;
+        let others = self.fail_closed.forget(&edits);
         match (self.mode, self.generation) {
             _ if self.socket.is_none() => Ok(()),
-            _ if self.clashes() => Ok(()),
+            _ if self.has_collision() => Ok(()),
             (Mode::Program, Some(_)) if others => self.compare(false, meanwhile),
             (Mode::Program, Some(_)) if edits.is_empty() => Ok(()),
             (Mode::Program, Some(_)) => match self.write(&edits, None)? {
                 Ok(()) => Ok(()),
                 // Somebody may have taken away what the edits build on. What is newly wanted ends a hold of rules.
-                Err(_) => self.compare(!self.held, meanwhile),
+                Err(_) => self.compare(!self.drift_held, meanwhile),
             },
             _ => self.compare_now_or_soon(meanwhile),
         }
@@ -261,63 +265,67 @@ impl Firewall {
 
     /// Nothing is written while two different things would have one name: one of them would be the other's rules. When one
     /// of them may be gone, all is rendered anew: nobody knows what of the other it took along.
-    fn clashes(&mut self) -> bool {
-        let Some(what) = self.renderer.clash() else { return false };
+    fn has_collision(&mut self) -> bool {
+        let Some(what) = self.renderer.name_collision() else { return false };
         let what = format!(
             "nothing is written any more: two different {what}; rename a policy, profile or tier, or write one of the two \
              selectors in another way"
         );
         self.generation = None;
         let begin = Instant::now();
-        if begin < self.earliest && self.untried {
-            self.due = Some(self.earliest);
-        } else if std::mem::take(&mut self.untried) {
-            let anew = self.renderer.anew(&self.hosts);
-            self.earliest = Instant::now() + begin.elapsed() * 4;
-            if anew.clash().is_none() {
+        if begin < self.not_before && self.retry_render {
+            self.due = Some(self.not_before);
+        } else if std::mem::take(&mut self.retry_render) {
+            let anew = self.renderer.rerender(&self.hosts);
+            self.not_before = Instant::now() + begin.elapsed() * 4;
+            if anew.name_collision().is_none() {
                 self.renderer = anew;
-                self.closed = Closed::new();
+                self.fail_closed = FailClosed::new();
                 return false;
             }
         }
-        self.worry(Some(what));
+        self.set_problem(Some(what));
         true
     }
 
     /// While every change needs a comparison (the kernel refuses rules, or nothing is written) many share one.
-    fn compare_now_or_soon(&mut self, meanwhile: &mut Meanwhile<'_>) -> io::Result<()> {
-        if Instant::now() >= self.earliest {
+    fn compare_now_or_soon(&mut self, meanwhile: &mut WhileWaiting<'_>) -> io::Result<()> {
+        if Instant::now() >= self.not_before {
             return self.compare(false, meanwhile);
         }
-        (self.waiting, self.generation) = (true, None);
-        self.due = Some(self.due.map_or(self.earliest, |due| due.min(self.earliest)));
+        (self.changes_queued, self.generation) = (true, None);
+        self.due = Some(self.due.map_or(self.not_before, |due| due.min(self.not_before)));
         Ok(())
     }
 
     /// What is due now: the generation, a comparison, another attempt.
-    pub(crate) fn look(&mut self, now: Instant, meanwhile: &mut Meanwhile<'_>) -> io::Result<()> {
+    pub(crate) fn check_generation(
+        &mut self,
+        now: Instant,
+        meanwhile: &mut WhileWaiting<'_>,
+    ) -> io::Result<()> {
         if self.due.is_none_or(|due| due > now) {
             return Ok(());
         }
         let Some(socket) = &mut self.socket else { return Ok(()) };
-        self.due = Some(now + LOOK_EVERY);
-        let again = self.closed.is_due(now);
+        self.due = Some(now + GENERATION_INTERVAL);
+        let again = self.fail_closed.is_due(now);
         if let Some(known) = self.generation {
             let is = socket.generation()?;
             if is == known && !again {
                 return Ok(());
             }
         }
-        if now < self.earliest {
-            self.due = Some(self.earliest);
+        if now < self.not_before {
+            self.due = Some(self.not_before);
             return Ok(());
         }
         self.compare(self.generation.is_some() && !again, meanwhile)
     }
 
-    /// Reads the table and writes what differs. `external`: what differs is somebody else's doing.
-    fn compare(&mut self, external: bool, meanwhile: &mut Meanwhile<'_>) -> io::Result<()> {
-        if self.clashes() {
+    /// Reads the table and writes what differs. `external`: what differs is another process's doing.
+    fn compare(&mut self, external: bool, meanwhile: &mut WhileWaiting<'_>) -> io::Result<()> {
+        if self.has_collision() {
             return Ok(());
         }
         let Some(socket) = &mut self.socket else { return Ok(()) };
@@ -326,33 +334,34 @@ impl Firewall {
         let reason = match (self.last_compare, external) {
             (None, _) => "start",
             (_, true) => "external_change",
-            _ if self.trouble.is_some() || self.closed.iter().next().is_some() => "retry",
+            _ if self.problem.is_some() || self.fail_closed.iter().next().is_some() => "retry",
             _ => "request",
         };
         *self.measures.compares.entry(reason).or_default() += 1;
-        self.waiting = false;
+        self.changes_queued = false;
         let before = socket.generation()?;
         let found = match dump::table(socket, TABLE) {
             // Another time: in steady state nothing says yet that anything of ours is another.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                self.earliest = Instant::now() + begin.elapsed() * 4;
-                self.due = Some(self.earliest.max(begin + RETRY_FIRST));
+                self.not_before = Instant::now() + begin.elapsed() * 4;
+                self.due = Some(self.not_before.max(begin + RETRY_FIRST));
                 if self.generation.is_none() {
-                    self.worry(Some(format!("the kernel's packet rules cannot be read: {error}")));
+                    self.set_problem(Some(format!("the kernel's packet rules cannot be read: {error}")));
                 }
                 return Ok(());
             }
             found => found?,
         };
-        self.bare = found.is_none();
-        if self.closed.is_due(begin) {
-            self.closed.open();
+        self.no_table = found.is_none();
+        if self.fail_closed.is_due(begin) {
+            self.fail_closed.retry();
         }
         let edits = diff::diff(self.renderer.table(), found.as_ref());
-        let mut edits = self.closed.instead(edits, found.as_ref());
-        self.earliest = Instant::now() + begin.elapsed() * 4;
-        let words = edits.iter().take(WORDS).map(|edit| diff::words(edit, found.as_ref())).collect();
-        self.drift = (edit_order::size(&edits), words);
+        let mut edits = self.fail_closed.replacement_edits(edits, found.as_ref());
+        self.not_before = Instant::now() + begin.elapsed() * 4;
+        let descriptions =
+            edits.iter().take(DIFFERENCES_LISTED).map(|edit| diff::describe(edit, found.as_ref())).collect();
+        self.drift = (edit_order::size(&edits), descriptions);
         self.drift_counts = diff::drift(&edits, found.as_ref());
         let now = Instant::now();
         self.measures.compare.time(now - begin);
@@ -361,10 +370,10 @@ impl Firewall {
         if edits.is_empty() {
             self.drift_since = None;
             self.generation = Some(before);
-            self.worry(None);
+            self.set_problem(None);
             return Ok(());
         }
-        if self.mode == Mode::Observe || (self.held && external) {
+        if self.mode == Mode::Observe || (self.drift_held && external) {
             self.generation = Some(before);
             return Ok(());
         }
@@ -374,7 +383,7 @@ impl Firewall {
             if edits.is_empty() {
                 self.drift = (0, Vec::new());
                 self.drift_counts = RuleDrift::default();
-                self.worry(None);
+                self.set_problem(None);
                 return Ok(());
             }
             let refusal = match self.write(&edits, Some(meanwhile))? {
@@ -385,9 +394,9 @@ impl Firewall {
                 Err(refusal) => refusal,
             };
             // A policy or a profile that the kernel does not take denies, so that all others are in force.
-            let Some(what) = self.closable(&refusal, &edits, before)? else { break refusal };
-            self.closed.close(what, &refusal.text);
-            edits = self.closed.instead(edits, found.as_ref());
+            let Some(what) = self.can_fail_closed(&refusal, &edits, before)? else { break refusal };
+            self.fail_closed.add(what, &refusal.text);
+            edits = self.fail_closed.replacement_edits(edits, found.as_ref());
             foreign = false;
         };
         let table = refusal.edit.is_none();
@@ -395,15 +404,18 @@ impl Firewall {
             && found.is_none()
             && matches!(refusal.code, libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT)
         {
-            self.give_up(&refusal.text);
+            self.disable(&refusal.text);
             return Ok(());
         }
         let edit = refusal.edit.and_then(|at| edits.get(at));
-        let object = edit.map(|edit| format!(" ({})", diff::words(edit, None))).unwrap_or_default();
+        let object = edit.map(|edit| format!(" ({})", diff::describe(edit, None))).unwrap_or_default();
         let needs = edit.and_then(|edit| fail_closed::needs(edit, refusal.code)).unwrap_or_default();
-        self.worry(Some(format!("the kernel refuses the packet rules: {}{object}{needs}", refusal.text)));
+        self.set_problem(Some(format!(
+            "the kernel refuses the packet rules: {}{object}{needs}",
+            refusal.text
+        )));
         // What is refused may take longer than what was read.
-        self.earliest = Instant::now() + begin.elapsed() * 4;
+        self.not_before = Instant::now() + begin.elapsed() * 4;
         self.due = Some(Instant::now() + self.pause);
         self.pause = (self.pause * 2).min(RETRY_LAST);
         Ok(())
@@ -411,23 +423,28 @@ impl Firewall {
 
     /// A comparison was carried out.
     fn written(&mut self, edits: &[Edit], external: bool) {
-        self.bare = false;
+        self.no_table = false;
         self.drift_since = None;
         let first = std::mem::take(&mut self.drift).1.into_iter().next();
         self.drift_counts = RuleDrift::default();
         if external && let Some(first) = first {
             let objects = edit_order::size(edits);
             self.counts.external_changes += objects as u64;
-            let (all, _) = self.told.repaired.get_or_insert((0, first));
+            let (all, _) = self.report.repaired.get_or_insert((0, first));
             *all += objects;
         }
-        self.worry(None);
+        self.set_problem(None);
         self.pause = RETRY_FIRST;
     }
 
     /// The chains of policies and profiles whose rules the kernel does not take, as they are, or a set of theirs: not
-    /// because it is short of something, or because somebody else wrote meanwhile.
-    fn closable(&mut self, refusal: &Refusal, edits: &[Edit], before: u32) -> io::Result<Option<Refused>> {
+    /// because it is short of something, or because another process wrote meanwhile.
+    fn can_fail_closed(
+        &mut self,
+        refusal: &Refusal,
+        edits: &[Edit],
+        before: u32,
+    ) -> io::Result<Option<Refused>> {
         let edit = refusal.edit.and_then(|at| edits.get(at));
         let Some(what) = edit.and_then(|edit| Refused::of(edit, self.renderer.table())) else {
             return Ok(None);
@@ -443,7 +460,7 @@ impl Firewall {
                 | libc::EBUSY
         );
         let of_policy = what.chains.iter().all(|name| self.renderer.rules_in(name).is_some());
-        if passing || !self.closed.has_room(&what) || !of_policy {
+        if passing || !self.fail_closed.can_add(&what) || !of_policy {
             return Ok(None);
         }
         let Some(socket) = &mut self.socket else { return Ok(None) };
@@ -452,27 +469,27 @@ impl Firewall {
 
     /// Sends one transaction. The first one may wait for the kernel to load modules, a whole table for it to be checked:
     /// with `meanwhile` another thread waits for that. The rules say the same before and after; only the socket is away.
-    fn carry(&mut self, edits: &[Edit], meanwhile: Option<&mut Meanwhile<'_>>) -> Result<(), BatchError> {
+    fn send(&mut self, edits: &[Edit], meanwhile: Option<&mut WhileWaiting<'_>>) -> Result<(), BatchError> {
         let Some(mut socket) = self.socket.take() else { return Ok(()) };
-        let carried = match meanwhile {
+        let sent = match meanwhile {
             None => socket.batch(edits, TABLE),
-            Some(meanwhile) => beside("rules", || socket.batch(edits, TABLE), || meanwhile(self)),
+            Some(meanwhile) => with_worker("rules", || socket.batch(edits, TABLE), || meanwhile(self)),
         };
         self.socket = Some(socket);
-        carried
+        sent
     }
 
     /// Sends edits as one transaction; what has to be there before goes before it, which nobody can see.
     fn write(
         &mut self,
         edits: &[Edit],
-        mut meanwhile: Option<&mut Meanwhile<'_>>,
+        mut meanwhile: Option<&mut WhileWaiting<'_>>,
     ) -> io::Result<Result<(), Refusal>> {
         let known = self.generation.take();
         let (mut done, mut transactions) = (0, 0);
         for part in edit_order::of(edits) {
             let begin = Instant::now();
-            match self.carry(part, meanwhile.as_deref_mut()) {
+            match self.send(part, meanwhile.as_deref_mut()) {
                 Ok(()) => self.measures.applied.time(begin.elapsed()),
                 Err(BatchError::Refused(mut refusal)) => {
                     self.counts.refused += 1;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::{Firewall, TABLE};
 use crate::nft::drop_log::Denial;
 use crate::nft::ir::ValueType;
-use crate::nft::metrics::{RuleDrift, RuleMeasures};
+use crate::nft::metrics::{RuleDrift, RuleMetrics};
 use crate::nft::render::{Denied, Renderer};
 use crate::nft::socket::Socket;
 use crate::nft::{dump, text};
@@ -31,7 +31,7 @@ pub struct RuleCounts {
     pub refused: u64,
     /// Comparisons with the kernel's table.
     pub compares: u64,
-    /// Own objects that somebody else changed or removed.
+    /// Own objects that another process changed or removed.
     pub external_changes: u64,
 }
 
@@ -50,7 +50,7 @@ impl Firewall {
         &self.renderer
     }
 
-    /// Why packets are dropped that are logged with this prefix; `None`: by somebody else, or by a rule that is gone.
+    /// Why packets are dropped that are logged with this prefix; `None`: by another process, or by a rule that is gone.
     pub(crate) fn explain(&self, prefix: &str) -> Option<String> {
         self.renderer.explain(prefix).map(ToString::to_string)
     }
@@ -78,7 +78,7 @@ impl Firewall {
         }
     }
 
-    /// What differed at the last comparison and is not repaired: how many objects, and the first ones in words.
+    /// What differed at the last comparison and is not repaired: how many objects, and the first ones described.
     pub(crate) fn drift(&self) -> (usize, &[String]) {
         (self.drift.0, &self.drift.1)
     }
@@ -89,7 +89,7 @@ impl Firewall {
     }
 
     /// What was measured.
-    pub(crate) fn measures(&self) -> &RuleMeasures {
+    pub(crate) fn measures(&self) -> &RuleMetrics {
         &self.measures
     }
 

@@ -75,9 +75,10 @@ pub(super) fn base(base: Base, late: bool, frame: &Frame<'_>) -> Draft {
             draft.rule(vec![Match::Marked(frame.early())], Statement::Accept);
             if frame.globals.ipip_hosts.is_some() {
                 let ipip = || vec![family(true), Match::Protocol { not: false, number: IPIP }];
-                let mut known = ipip();
-                known.extend([in_set(Side::Src, false, Map::IpipHosts), Match::Local { side: Side::Dst }]);
-                draft.rule(known, Statement::Accept);
+                let mut resolved_profiles = ipip();
+                resolved_profiles
+                    .extend([in_set(Side::Src, false, Map::IpipHosts), Match::Local { side: Side::Dst }]);
+                draft.rule(resolved_profiles, Statement::Accept);
                 draft.goto(ipip(), Node::Denied(Denied::Ipip));
             }
             goto_of_workloads(&mut draft, true, Fixed::WorkloadToHost, frame);
@@ -107,13 +108,13 @@ pub(super) fn base(base: Base, late: bool, frame: &Frame<'_>) -> Draft {
             draft.look_up(Field::OutInterface, Map::Inactive);
             accept_workloads(&mut draft, false, frame);
             if frame.globals.ipip_hosts.is_some() {
-                let known = vec![
+                let resolved_profiles = vec![
                     family(true),
                     Match::Protocol { not: false, number: IPIP },
                     in_set(Side::Dst, false, Map::IpipHosts),
                     Match::Local { side: Side::Src },
                 ];
-                draft.rule(known, Statement::Accept);
+                draft.rule(resolved_profiles, Statement::Accept);
             }
             draft.rule(vec![Match::Marked(frame.early())], Statement::Accept);
             skip_ipv6(&mut draft, frame);

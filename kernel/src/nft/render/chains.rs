@@ -7,17 +7,17 @@ use super::names;
 use super::node::{Denied, Node, Usage};
 use super::sets::Sets;
 use crate::nft::ir::Name;
-use crate::nft::render::desired::Wanted;
+use crate::nft::render::desired::DesiredTable;
 use tortie_engine::policy::{ChainId, SetId};
 
 /// A chain of the table.
 #[derive(Debug, Clone)]
-pub(super) struct Placed {
+pub(super) struct RenderedChain {
     pub(super) node: Node,
     /// Chains that go to it.
     pub(super) callers: FxHashSet<Name>,
     /// Elements of maps that name it; 1 for chains with a hook.
-    pub(super) held: usize,
+    pub(super) holds: usize,
     pub(super) calls: Vec<Name>,
     pub(super) sets: Vec<(SetId, bool)>,
     pub(super) origins: Vec<usize>,
@@ -26,15 +26,15 @@ pub(super) struct Placed {
 /// The chains of the table, and what has to be looked at before the edits are taken.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Chains {
-    pub(super) placed: FxHashMap<Name, Placed>,
+    pub(super) placed: FxHashMap<Name, RenderedChain>,
     /// Chains that may have lost their last user, callees behind callers.
     pub(super) idle: Vec<Name>,
     /// Sets that may have.
     pub(super) idle_sets: Vec<(SetId, bool)>,
     /// What chains that drop say.
-    pub(super) told: FxHashMap<Box<str>, Name>,
+    pub(super) explained: FxHashMap<Box<str>, Name>,
     /// Two nodes that have one name.
-    pub(super) clash: Option<Box<str>>,
+    pub(super) collision: Option<Box<str>>,
 }
 
 impl Chains {
@@ -46,15 +46,15 @@ impl Chains {
         self.placed.get(name).into_iter().flat_map(|placed| placed.callers.iter().cloned()).collect()
     }
 
-    pub(super) fn clash(&self) -> Option<&str> {
-        self.clash.as_deref()
+    pub(super) fn name_collision(&self) -> Option<&str> {
+        self.collision.as_deref()
     }
 
     /// Whether a chain is there; one of that name with another meaning is noted.
     pub(super) fn has(&mut self, name: &Name, means: impl FnOnce(&Node) -> bool) -> bool {
         let Some(placed) = self.placed.get(name) else { return false };
-        if !means(&placed.node) && self.clash.is_none() {
-            self.clash = Some(format!("chains are both called {name}").into());
+        if !means(&placed.node) && self.collision.is_none() {
+            self.collision = Some(format!("chains are both called {name}").into());
         }
         true
     }
@@ -65,7 +65,7 @@ impl Chains {
 
     /// Why a packet was dropped that was logged with this prefix.
     pub(super) fn explain(&self, prefix: &str) -> Option<&Denied> {
-        match &self.placed.get(self.told.get(prefix)?)?.node {
+        match &self.placed.get(self.explained.get(prefix)?)?.node {
             Node::Denied(denied) => Some(denied),
             _ => None,
         }
@@ -103,14 +103,14 @@ impl Chains {
         }
     }
 
-    pub(super) fn sweep(&mut self, sets: &mut Sets, wanted: &mut Wanted) {
+    pub(super) fn sweep(&mut self, sets: &mut Sets, wanted: &mut DesiredTable) {
         while let Some(name) = self.idle.pop() {
-            if self.placed.get(&name).is_none_or(|placed| placed.held > 0 || !placed.callers.is_empty()) {
+            if self.placed.get(&name).is_none_or(|placed| placed.holds > 0 || !placed.callers.is_empty()) {
                 continue;
             }
             let Some(placed) = self.placed.remove(&name) else { continue };
             if let Node::Denied(denied) = &placed.node {
-                self.told.remove(&names::prefix(denied));
+                self.explained.remove(&names::prefix(denied));
             }
             wanted.remove_chain(&name);
             self.leave(&name, placed.calls);

@@ -13,23 +13,23 @@ use crate::nft::edit_order;
 use crate::nft::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Statement, Table, ValueType};
 
 /// Elements that changed, with what they gave before.
-type Touched = BTreeMap<SetKey, Option<SetValue>>;
+type ChangedEndpoints = BTreeMap<SetKey, Option<SetValue>>;
 
 /// A table that remembers what changed.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Wanted {
+pub(super) struct DesiredTable {
     table: Table,
     /// Sets that are new.
     new: BTreeSet<Name>,
-    /// Sets that went, with what of them was not told.
-    gone: BTreeMap<Name, (Set, Touched)>,
+    /// Sets that went, with what of them was not written.
+    gone: BTreeMap<Name, (Set, ChangedEndpoints)>,
     /// Elements of sets that were there already, with what they gave before.
-    elements: BTreeMap<Name, Touched>,
+    elements: BTreeMap<Name, ChangedEndpoints>,
     /// Chains that were touched, as they were before.
     chains: FxHashMap<Name, Option<Chain>>,
 }
 
-impl Wanted {
+impl DesiredTable {
     pub(super) fn table(&self) -> &Table {
         &self.table
     }
@@ -170,20 +170,20 @@ impl Wanted {
                 edits.push(Edit::Elements { set, of, add, remove });
             }
         }
-        // As they were told: what they went to in between nobody knows.
+        // As they were written: what they went to in between nobody knows.
         let calls: FxHashMap<&Name, Vec<Name>> =
-            gone.iter().map(|name| (*name, told_calls(&touched, name))).collect();
+            gone.iter().map(|name| (*name, written_calls(&touched, name))).collect();
         let gone = callees_first(gone.into_iter(), &|name| calls.get(name).map_or(&[], Vec::as_slice));
-        edits.extend(gone.into_iter().rev().map(Edit::NoChain));
+        edits.extend(gone.into_iter().rev().map(Edit::DeleteChain));
         let gone = std::mem::take(&mut self.gone);
-        edits.extend(gone.into_iter().map(|(name, (set, _))| Edit::gone(name, Some(set.of))));
+        edits.extend(gone.into_iter().map(|(name, (set, _))| Edit::is_delete(name, Some(set.of))));
         edit_order::sort(&mut edits);
         edits
     }
 }
 
-/// The chains that a chain went to when it was told.
-fn told_calls(touched: &FxHashMap<Name, Option<Chain>>, name: &Name) -> Vec<Name> {
+/// The chains that a chain went to when it was last written.
+fn written_calls(touched: &FxHashMap<Name, Option<Chain>>, name: &Name) -> Vec<Name> {
     let rules = touched.get(name).into_iter().flatten().flat_map(|chain| &chain.rules);
     rules
         .filter_map(|rule| match &rule.statement {

@@ -16,7 +16,7 @@ use tortie_engine::policy::{ChainId, Globals, Ruleset, SetId};
 pub(crate) struct Options {
     /// Where `log` rules send packets; `None`: the kernel's own log.
     pub(crate) log_group: Option<u16>,
-    /// The group that hears of what is dropped (179).
+    /// The group that gets what is dropped (179).
     pub(crate) deny_group: u16,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Draft {
     /// For chains of a policy or profile: which of its rules each rule was made of.
     pub(super) origins: Vec<usize>,
     called: FxHashSet<Name>,
-    looked_up: FxHashSet<(SetId, bool)>,
+    lookups: FxHashSet<(SetId, bool)>,
 }
 
 impl Draft {
@@ -84,7 +84,7 @@ impl Draft {
     /// The name of an address set that this chain looks up; `None`: nothing is in it now. The chain is drafted again when
     /// that changes.
     pub(super) fn set(&mut self, frame: &Frame<'_>, id: &SetId, v4: bool) -> Option<Name> {
-        if self.looked_up.insert((id.clone(), v4)) {
+        if self.lookups.insert((id.clone(), v4)) {
             self.sets.push((id.clone(), v4));
         }
         frame.sets.name(id, v4)

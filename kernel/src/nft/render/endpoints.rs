@@ -14,7 +14,7 @@ use tortie_engine::policy::{EndpointPolicy, HostInterfaces};
 
 /// Who claims interfaces, and who has them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ends {
+pub(super) struct EndpointMaps {
     /// By workload interface: the endpoints that name it; `true`: inactive.
     pub(super) claims: BTreeMap<Box<str>, BTreeSet<(bool, EndpointKey)>>,
     /// By workload interface: what is in the table.
@@ -28,12 +28,12 @@ pub(super) struct Ends {
 
 /// Interfaces to look at.
 #[derive(Debug, Default)]
-pub(super) struct Touched {
+pub(super) struct ChangedEndpoints {
     pub(super) workloads: BTreeSet<Box<str>>,
     pub(super) hosts: BTreeSet<Box<str>>,
 }
 
-impl Ends {
+impl EndpointMaps {
     pub(super) fn wide(&self) -> [bool; 2] {
         self.wide.map(|count| count > 0)
     }
@@ -44,7 +44,7 @@ impl Ends {
         key: &EndpointKey,
         before: Option<&EndpointPolicy>,
         now: Option<&EndpointPolicy>,
-        touched: &mut Touched,
+        touched: &mut ChangedEndpoints,
     ) {
         if let Some(EndpointPolicy::Workload(workload)) = before {
             let interface: Box<str> = workload.interface.as_str().into();
@@ -65,7 +65,7 @@ impl Ends {
     }
 
     /// Host endpoints govern other interfaces than before.
-    pub(super) fn hosts(&mut self, hosts: &HostInterfaces, touched: &mut Touched) {
+    pub(super) fn hosts(&mut self, hosts: &HostInterfaces, touched: &mut ChangedEndpoints) {
         let mut differing = |of: &HostInterfaces, from: &HostInterfaces| {
             let others = of.iter().filter(|(name, key)| from.get(*name) != Some(*key));
             touched.hosts.extend(others.map(|(name, _)| name.clone()));
@@ -80,9 +80,9 @@ impl Ends {
     }
 
     /// Every interface that is or should be in the table.
-    pub(super) fn all(&self) -> Touched {
+    pub(super) fn all(&self) -> ChangedEndpoints {
         let workloads = self.claims.keys().chain(self.placed.keys()).cloned().collect();
-        Touched { workloads, hosts: self.hosts.keys().cloned().collect() }
+        ChangedEndpoints { workloads, hosts: self.hosts.keys().cloned().collect() }
     }
 }
 

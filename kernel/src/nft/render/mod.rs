@@ -7,9 +7,9 @@
 //! ```text
 //!  RulesetDelta --sets.rs--> address sets ----------------------------------+
 //!       |  |                                                                |
-//!       |  +--chains.rs--> which chains there are  <--draft-- rules.rs      +--> wanted.rs --> Vec<Edit>
+//!       |  +--chains.rs--> which chains there are  <--draft-- rules.rs      +--> desired.rs --> Vec<Edit>
 //!       |                        ^                            stages.rs     |
-//!       +--ends.rs, nat.rs--> elements of maps                base.rs       |
+//!       +--endpoints, nat   --> elements of maps                base.rs       |
 //!  Globals, HostInterfaces ---> chains with a hook, sets of pools and hosts-+
 //! ```
 //!

@@ -11,7 +11,7 @@ use tortie_net::Cidr;
 
 use crate::nft::ir::{SetKey, SetValue};
 use crate::nft::maps::Map;
-use crate::nft::render::desired::Wanted;
+use crate::nft::render::desired::DesiredTable;
 use tortie_engine::policy::EndpointPolicy;
 
 /// Who claims outside addresses.
@@ -45,7 +45,7 @@ impl Nat {
     }
 
     /// An endpoint's mappings come or go.
-    pub(super) fn count(&mut self, endpoint: Option<&EndpointPolicy>, come: bool, wanted: &mut Wanted) {
+    pub(super) fn count(&mut self, endpoint: Option<&EndpointPolicy>, come: bool, wanted: &mut DesiredTable) {
         let Some(EndpointPolicy::Workload(workload)) = endpoint else { return };
         for (int, ext) in workload.nats.iter().filter(|_| workload.active) {
             let own = workload.nets.iter().any(|net| net.contains(*int));
@@ -73,7 +73,7 @@ impl Nat {
     }
 
     /// An outside address leads to another inside address.
-    fn lead(&mut self, ext: IpAddr, before: Option<IpAddr>, now: Option<IpAddr>, wanted: &mut Wanted) {
+    fn lead(&mut self, ext: IpAddr, before: Option<IpAddr>, now: Option<IpAddr>, wanted: &mut DesiredTable) {
         let set = Map::Dnat { v4: ext.is_ipv4() }.name();
         let key = SetKey::Addr(Cidr::host(ext));
         match now {
@@ -97,7 +97,7 @@ impl Nat {
     }
 
     /// What an inside address is called when it calls itself.
-    fn hairpin(&self, int: IpAddr, wanted: &mut Wanted) {
+    fn hairpin(&self, int: IpAddr, wanted: &mut DesiredTable) {
         let set = Map::Hairpin { v4: int.is_ipv4() }.name();
         let key = SetKey::AddrPair(int, int);
         match self.outside.get(&int).and_then(BTreeSet::first) {

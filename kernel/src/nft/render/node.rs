@@ -21,7 +21,7 @@ pub(crate) enum Denied {
     Loopback,
     /// Its endpoint is not active.
     Inactive,
-    /// IPIP from somebody who is no host of the cluster.
+    /// IPIP from a source that is no host of the cluster.
     Ipip,
     /// From a workload to its host (`DefaultEndpointToHostAction`).
     ToHost,

@@ -67,10 +67,10 @@ pub(super) fn draft(id: &ChainId, usage: Usage, frame: &Frame<'_>) -> Draft {
 
 /// Whether the same rule does for packets of both families.
 fn of_no_family(rule: &policy::Rule) -> bool {
-    let ends = [&rule.src, &rule.dst];
+    let endpoint_maps = [&rule.src, &rule.dst];
     rule.family.is_none()
         && !rule.protocol.is_some_and(|protocol| protocol.is_icmp())
-        && ends.iter().all(|end| {
+        && endpoint_maps.iter().all(|end| {
             end.sets.is_empty() && end.not_sets.is_empty() && end.nets.is_empty() && end.not_nets.is_empty()
         })
 }

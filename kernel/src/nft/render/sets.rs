@@ -15,7 +15,7 @@ use tortie_net::Cidr;
 
 use super::names;
 use crate::nft::ir::{KeyType, Name, SetKey, SetType, SetValue, ValueType};
-use crate::nft::render::desired::Wanted;
+use crate::nft::render::desired::DesiredTable;
 use tortie_engine::policy::{Ruleset, SetChange, SetId};
 
 /// A set of one family that chains look up.
@@ -54,7 +54,7 @@ pub(super) struct Sets {
     /// Whose each name is.
     owners: FxHashMap<Name, SetId>,
     /// Two selectors whose sets have one name.
-    clash: Option<Box<str>>,
+    collision: Option<Box<str>>,
 }
 
 const FAMILIES: [bool; 2] = [true, false];
@@ -65,8 +65,8 @@ impl Sets {
         self.is_there(id, v4).then(|| names::set(id, v4, self.is_interval(id, v4)))
     }
 
-    pub(super) fn clash(&self) -> Option<&str> {
-        self.clash.as_deref()
+    pub(super) fn name_collision(&self) -> Option<&str> {
+        self.collision.as_deref()
     }
 
     fn sizes(&self, id: &SetId) -> [Size; 2] {
@@ -91,7 +91,7 @@ impl Sets {
         v4: bool,
         caller: &Name,
         ruleset: &Ruleset,
-        wanted: &mut Wanted,
+        wanted: &mut DesiredTable,
     ) {
         let key = (id.clone(), v4);
         if let Some(slot) = self.slots.get_mut(&key) {
@@ -112,7 +112,7 @@ impl Sets {
     }
 
     /// Drops a set that nobody looks up.
-    pub(super) fn sweep(&mut self, id: &SetId, v4: bool, wanted: &mut Wanted) {
+    pub(super) fn sweep(&mut self, id: &SetId, v4: bool, wanted: &mut DesiredTable) {
         let key = (id.clone(), v4);
         if self.slots.get(&key).is_some_and(|slot| slot.callers.is_empty())
             && let Some(Slot { name: Some(name), .. }) = self.slots.remove(&key)
@@ -128,7 +128,7 @@ impl Sets {
         id: &SetId,
         change: &SetChange,
         ruleset: &mut Ruleset,
-        wanted: &mut Wanted,
+        wanted: &mut DesiredTable,
     ) -> Vec<Name> {
         let before = FAMILIES.map(|v4| self.is_interval(id, v4));
         let (mut add, mut remove) = (Vec::new(), Vec::new());
@@ -194,19 +194,19 @@ impl Sets {
         if let Some(other) = self.owners.insert(Arc::clone(name), id.clone())
             && other != *id
             && self.slots.get(&(other, v4)).is_some_and(|slot| slot.name.as_ref() == Some(name))
-            && self.clash.is_none()
+            && self.collision.is_none()
         {
-            self.clash = Some(format!("sets of addresses are both called {name}").into());
+            self.collision = Some(format!("sets of addresses are both called {name}").into());
         }
     }
 
-    fn disown(&mut self, name: &Name, wanted: &mut Wanted) {
+    fn disown(&mut self, name: &Name, wanted: &mut DesiredTable) {
         wanted.drop_set(name);
         self.owners.remove(name);
     }
 
     /// Puts a set into the table as a whole, if there is one.
-    fn fill(&mut self, id: &SetId, v4: bool, ruleset: &Ruleset, wanted: &mut Wanted) -> Option<Name> {
+    fn fill(&mut self, id: &SetId, v4: bool, ruleset: &Ruleset, wanted: &mut DesiredTable) -> Option<Name> {
         let name = self.name(id, v4)?;
         let interval = self.is_interval(id, v4);
         self.own(&name, id, v4);
@@ -235,7 +235,7 @@ fn members<'a>(id: &SetId, v4: bool, ruleset: &'a Ruleset) -> impl Iterator<Item
 }
 
 impl Slot {
-    fn add(&mut self, name: &Name, net: Cidr, interval: bool, wanted: &mut Wanted) {
+    fn add(&mut self, name: &Name, net: Cidr, interval: bool, wanted: &mut DesiredTable) {
         let key = SetKey::Addr(net);
         if interval {
             self.all.insert(net);
@@ -254,7 +254,7 @@ impl Slot {
         wanted.put(name, key, SetValue::Member);
     }
 
-    fn remove(&mut self, name: &Name, net: Cidr, interval: bool, wanted: &mut Wanted) {
+    fn remove(&mut self, name: &Name, net: Cidr, interval: bool, wanted: &mut DesiredTable) {
         let key = SetKey::Addr(net);
         let shown = !interval || wanted.element(name, &key).is_some();
         self.all.remove(&net);
@@ -289,13 +289,13 @@ mod tests {
     #[test]
     fn two_selectors_with_one_name_are_noted() {
         let id = |text: &str| SetId::of(&text.parse().unwrap());
-        let (mut sets, mut wanted, ruleset) = (Sets::default(), Wanted::default(), Ruleset::default());
+        let (mut sets, mut wanted, ruleset) = (Sets::default(), DesiredTable::default(), Ruleset::default());
         let name = sets.name(&id("has(a)"), true).unwrap();
         sets.acquire(&id("has(a)"), true, &"c".into(), &ruleset, &mut wanted);
         sets.own(&name, &id("has(a)"), true);
-        assert_eq!(sets.clash(), None);
+        assert_eq!(sets.name_collision(), None);
         // As if its hash were the same.
         sets.own(&name, &id("has(b)"), true);
-        assert_eq!(sets.clash(), Some(&*format!("sets of addresses are both called {name}")));
+        assert_eq!(sets.name_collision(), Some(&*format!("sets of addresses are both called {name}")));
     }
 }

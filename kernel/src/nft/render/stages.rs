@@ -13,8 +13,8 @@ use crate::nft::maps::Map;
 use tortie_config::resource::{Failsafe, PortRange};
 use tortie_engine::policy::{ChainId, Direction, Stages, Tier};
 
-/// Lines a second that one place may tell of what it drops.
-const TELLS: u32 = 10;
+/// Lines a second that one place may log of what it drops.
+const LOGGED_CHAINS: u32 = 10;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -22,7 +22,7 @@ const UDP: u8 = 17;
 /// Everything that packets of a host's interface pass in one direction.
 pub(super) fn host(of: &Stages, direction: Direction, frame: &Frame<'_>) -> Draft {
     let mut draft = Draft::default();
-    known(&mut draft, frame);
+    resolved_profiles(&mut draft, frame);
     let ports = if direction == Direction::Inbound { Ports::Inbound } else { Ports::Outbound };
     failsafe_jump(&mut draft, ports, frame);
     for tier in &of.tiers {
@@ -52,7 +52,7 @@ pub(super) fn workload(draft: &mut Draft, direction: Direction) {
 /// The tiers of a workload: returns when all let the packet on.
 pub(super) fn tiers(tiers: &[Tier], direction: Direction, frame: &Frame<'_>) -> Draft {
     let mut draft = Draft::default();
-    known(&mut draft, frame);
+    resolved_profiles(&mut draft, frame);
     for tier in tiers {
         draft.jump(Vec::new(), Node::Tier { tier: tier.clone(), direction });
     }
@@ -69,7 +69,7 @@ pub(super) fn profiles(profiles: &[ChainId]) -> Draft {
 }
 
 /// Packets of connections that were allowed when they began, and those of none.
-fn known(draft: &mut Draft, frame: &Frame<'_>) {
+fn resolved_profiles(draft: &mut Draft, frame: &Frame<'_>) {
     draft.rule(vec![Match::Established], Statement::Accept);
     if frame.globals.drop_invalid {
         draft.push(Rule {
@@ -167,7 +167,7 @@ pub(super) fn denied(denied: &Denied, frame: &Frame<'_>) -> Draft {
     let mut draft = Draft::default();
     let prefix = names::prefix(denied);
     draft.push(Rule {
-        limit: Some(TELLS),
+        limit: Some(LOGGED_CHAINS),
         log: Some(Log { prefix: prefix.clone(), group: Some(frame.options.deny_group) }),
         ..Rule::default()
     });

@@ -12,7 +12,7 @@ use tortie_engine::policy::{ChainId, Packet};
 
 /// What became of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rehearsal {
+pub struct Simulated {
     /// The chain and the rule that dropped it, counted from 0.
     pub dropped: Option<(String, usize)>,
     /// The packet at its end. A masqueraded one still has its source.
@@ -31,7 +31,7 @@ impl Firewall {
     /// # Panics
     /// When a packet has no route.
     #[must_use]
-    pub(crate) fn rehearse(&self, flows: &[Flow], routes: &Routes) -> Vec<Rehearsal> {
+    pub(crate) fn simulate(&self, flows: &[Flow], routes: &Routes) -> Vec<Simulated> {
         let renderer = self.renderer();
         let ids = renderer.ruleset().chains.keys();
         let places: BTreeMap<Name, &ChainId> =
@@ -64,7 +64,7 @@ impl Firewall {
                 Some(Err(_)) => (src, true),
                 None => (src, false),
             };
-            Rehearsal {
+            Simulated {
                 dropped: outcome.dropped.as_ref().map(|(chain, at)| (chain.to_string(), *at)),
                 packet: Packet { src, dst: outcome.packet.dst, protocol, ports, icmp },
                 masqueraded,

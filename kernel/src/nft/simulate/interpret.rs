@@ -48,7 +48,7 @@ pub(crate) enum Route {
 
 /// What became of a packet.
 #[derive(Debug, Clone)]
-pub(crate) struct Outcome {
+pub(crate) struct SimulatedOutcome {
     /// Where it was dropped; `None`: it went on.
     pub(crate) dropped: Option<(Name, usize)>,
     /// Every rule that it matched and that counts.
@@ -66,19 +66,19 @@ pub(crate) struct Masqueraded;
 
 /// What a chain says.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
+enum Terminal {
     Accept,
     Drop,
     Return,
 }
 
-struct Walk<'a> {
+struct Traversal<'a> {
     table: &'a Table,
     local: &'a BTreeSet<IpAddr>,
     out: Option<Box<str>>,
     /// It left by the loopback interface and comes back.
-    looped: bool,
-    outcome: Outcome,
+    looped_back: bool,
+    outcome: SimulatedOutcome,
 }
 
 /// Sends a packet through every base chain of its path. `local` are the host's own addresses.
@@ -87,20 +87,20 @@ pub(crate) fn send(
     packet: Packet,
     local: &BTreeSet<IpAddr>,
     route: impl Fn(IpAddr) -> Route,
-) -> Outcome {
-    let mut walk = Walk::new(table, packet, local);
+) -> SimulatedOutcome {
+    let mut walk = Traversal::new(table, packet, local);
     if walk.outcome.packet.input.is_none() {
         let first = walk.outcome.packet.dst;
-        walk.leaves(route(first));
+        walk.egress(route(first));
         let mut left = walk.hook(At::Output);
         // The filter chains come after DNAT and see the new destination, but the interface that the packet began to leave by:
         // the kernel keeps that for the whole hook.
         if walk.outcome.packet.dst != first {
-            walk.leaves(route(walk.outcome.packet.dst));
+            walk.egress(route(walk.outcome.packet.dst));
         }
         left = left && walk.hook(At::Postrouting);
         if left && walk.out.as_deref() == Some(LOOPBACK) {
-            walk.looped = true;
+            walk.looped_back = true;
             walk.outcome.packet.input = walk.out.take();
             if walk.hook(At::Prerouting) {
                 walk.hook(At::Input);
@@ -127,23 +127,24 @@ pub(crate) fn through(
     chain: &str,
     packet: Packet,
     local: &BTreeSet<IpAddr>,
-) -> (Option<bool>, Outcome) {
-    let mut walk = Walk::new(table, packet, local);
+) -> (Option<bool>, SimulatedOutcome) {
+    let mut walk = Traversal::new(table, packet, local);
     let end = match walk.chain(&chain.into()) {
-        End::Accept => Some(true),
-        End::Drop => Some(false),
-        End::Return => None,
+        Terminal::Accept => Some(true),
+        Terminal::Drop => Some(false),
+        Terminal::Return => None,
     };
     (end, walk.outcome)
 }
 
-impl<'a> Walk<'a> {
+impl<'a> Traversal<'a> {
     fn new(table: &'a Table, packet: Packet, local: &'a BTreeSet<IpAddr>) -> Self {
-        let outcome = Outcome { dropped: None, counted: Vec::new(), logs: Vec::new(), source: None, packet };
-        Self { table, local, out: None, looped: false, outcome }
+        let outcome =
+            SimulatedOutcome { dropped: None, counted: Vec::new(), logs: Vec::new(), source: None, packet };
+        Self { table, local, out: None, looped_back: false, outcome }
     }
 
-    fn leaves(&mut self, by: Route) {
+    fn egress(&mut self, by: Route) {
         self.out = Some(match by {
             Route::Local => LOOPBACK.into(),
             Route::Out(name) => name,
@@ -163,17 +164,17 @@ impl<'a> Walk<'a> {
             // Connection tracking does with later packets as with the first, and once for each.
             let translated =
                 matches!(self.outcome.packet.state, Conn::New | Conn::Established { reply: false });
-            if kind == Kind::Nat && (self.looped || !translated) {
+            if kind == Kind::Nat && (self.looped_back || !translated) {
                 continue;
             }
-            if self.chain(name) == End::Drop {
+            if self.chain(name) == Terminal::Drop {
                 return false;
             }
         }
         true
     }
 
-    fn chain(&mut self, name: &Name) -> End {
+    fn chain(&mut self, name: &Name) -> Terminal {
         let table = self.table;
         let chain = table.chains.get(name).unwrap_or_else(|| panic!("no chain {name}"));
         for (at, rule) in chain.rules.iter().enumerate() {
@@ -189,28 +190,28 @@ impl<'a> Walk<'a> {
                 return end;
             }
         }
-        End::Return
+        Terminal::Return
     }
 
     /// `None`: the next rule.
-    fn jump(&mut self, to: &Name) -> Option<End> {
+    fn jump(&mut self, to: &Name) -> Option<Terminal> {
         match self.chain(to) {
-            End::Return => None,
+            Terminal::Return => None,
             end => Some(end),
         }
     }
 
     /// `None`: the next rule.
-    fn statement(&mut self, statement: &Statement, chain: &Name, at: usize) -> Option<End> {
+    fn statement(&mut self, statement: &Statement, chain: &Name, at: usize) -> Option<Terminal> {
         let packet = &mut self.outcome.packet;
         match statement {
             Statement::Go | Statement::Trace => None,
-            Statement::Accept => Some(End::Accept),
+            Statement::Accept => Some(Terminal::Accept),
             Statement::Drop => {
                 self.outcome.dropped = Some((chain.clone(), at));
-                Some(End::Drop)
+                Some(Terminal::Drop)
             }
-            Statement::Return => Some(End::Return),
+            Statement::Return => Some(Terminal::Return),
             Statement::Jump(to) => self.jump(to),
             Statement::Goto(to) => Some(self.chain(to)),
             Statement::VerdictMap { key, map } => match self.look_up(key, map).cloned() {
@@ -221,16 +222,16 @@ impl<'a> Walk<'a> {
             },
             Statement::MarkAndReturn(bits) => {
                 packet.mark |= bits;
-                Some(End::Return)
+                Some(Terminal::Return)
             }
             Statement::MarkAndAccept(bits) => {
                 packet.mark |= bits;
-                Some(End::Accept)
+                Some(Terminal::Accept)
             }
             Statement::Untrack(bits) => {
                 packet.mark |= bits;
                 packet.state = Conn::Untracked;
-                Some(End::Accept)
+                Some(Terminal::Accept)
             }
             Statement::Unmark(bits) => {
                 packet.mark &= !bits;
@@ -238,16 +239,16 @@ impl<'a> Walk<'a> {
             }
             Statement::UnmarkAndReturn(bits) => {
                 packet.mark &= !bits;
-                Some(End::Return)
+                Some(Terminal::Return)
             }
             Statement::Masquerade => {
                 self.outcome.source = Some(Err(Masqueraded));
-                Some(End::Accept)
+                Some(Terminal::Accept)
             }
             Statement::DestinationNat { key, map, .. } => match self.look_up(key, map).cloned() {
                 Some(SetValue::Addr(to)) => {
                     self.outcome.packet.dst = to;
-                    Some(End::Accept)
+                    Some(Terminal::Accept)
                 }
                 None => None,
                 other => panic!("{map} gives {other:?}"),
@@ -257,12 +258,12 @@ impl<'a> Walk<'a> {
                 if let Some((_, to)) = &mut self.outcome.packet.ports {
                     *to = *port;
                 }
-                Some(End::Accept)
+                Some(Terminal::Accept)
             }
             Statement::SourceNat { key, map, .. } => match self.look_up(key, map).cloned() {
                 Some(SetValue::Addr(to)) => {
                     self.outcome.source = Some(Ok(to));
-                    Some(End::Accept)
+                    Some(Terminal::Accept)
                 }
                 None => None,
                 other => panic!("{map} gives {other:?}"),

@@ -7,4 +7,4 @@ mod flows;
 pub(in crate::nft) mod interpret;
 
 #[cfg(feature = "test-hooks")]
-pub use self::flows::Rehearsal;
+pub use self::flows::Simulated;

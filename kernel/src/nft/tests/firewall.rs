@@ -1,4 +1,4 @@
-//! The driver against the real kernel, where somebody is in its way.
+//! The driver against the real kernel, where another process is in its way.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tortie_net::Cidr;
 
-use crate::fib::resolve::Picture;
+use crate::fib::resolve::NetworkState;
 use crate::intent::PolicyChange;
 use crate::netlink::codec::Writer;
 use crate::nft::dump;
@@ -60,10 +60,10 @@ fn own(socket: &mut Socket) {
 /// Until the kernel holds what is wanted.
 fn settle(firewall: &mut Firewall) {
     let begin = Instant::now();
-    while !firewall.settled() || firewall.trouble().is_some() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", firewall.trouble());
+    while !firewall.settled() || firewall.problem().is_some() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", firewall.problem());
         std::thread::sleep(Duration::from_millis(5));
-        firewall.look(Instant::now(), &mut |_| ()).unwrap();
+        firewall.check_generation(Instant::now(), &mut |_| ()).unwrap();
     }
 }
 
@@ -72,13 +72,13 @@ fn while_the_kernel_refuses_a_burst_of_changes_shares_its_comparisons() {
     in_netns(|| {
         let mut owner = Socket::open().unwrap();
         own(&mut owner);
-        let (mut firewall, picture) = (firewall(), Picture::default());
-        firewall.take(&first(), &picture, &mut |_| ()).unwrap();
+        let (mut firewall, network) = (firewall(), NetworkState::default());
+        firewall.accept(&first(), &network, &mut |_| ()).unwrap();
         assert!(firewall.is_refused() && !firewall.settled());
-        assert!(firewall.trouble().unwrap().contains("the kernel refuses"), "{:?}", firewall.trouble());
+        assert!(firewall.problem().unwrap().contains("the kernel refuses"), "{:?}", firewall.problem());
         let begin = Instant::now();
         for _ in 0..500 {
-            firewall.take(&first(), &picture, &mut |_| ()).unwrap();
+            firewall.accept(&first(), &network, &mut |_| ()).unwrap();
         }
         // A fifth of the time is theirs; each alone took more than 50 us.
         let most = 2 + begin.elapsed().as_micros() / 250;
@@ -97,18 +97,18 @@ fn a_host_endpoint_takes_the_place_of_another_that_allows_the_same() {
     let key = |id: &str| format!("/calico/v1/host/h1/endpoint/{id}");
     let value = r#"{"name":"eth0","profile_ids":["p"]}"#;
     in_netns(move || {
-        let (mut firewall, picture) = (firewall(), Picture::default());
+        let (mut firewall, network) = (firewall(), NetworkState::default());
         let mut model = Model::new("h1");
         model.apply(&put(1, &key("a"), value));
         let (mut engine, delta) = Engine::new(&model);
         let [change] = first();
-        firewall.take(&[PolicyChange { delta, ..change }], &picture, &mut |_| ()).unwrap();
+        firewall.accept(&[PolicyChange { delta, ..change }], &network, &mut |_| ()).unwrap();
         let mut touched = model.apply(&delete(2, &key("a"))).touched;
         touched.extend(model.apply(&put(3, &key("b"), value)).touched);
         let delta = engine.update(&model, &touched);
         assert_eq!(delta.endpoints.len(), 2);
         let second = PolicyChange { serial: 2, change: ChangeId(2), delta, globals: None };
-        firewall.take(&[second], &picture, &mut |_| ()).unwrap();
+        firewall.accept(&[second], &network, &mut |_| ()).unwrap();
         assert!(firewall.settled() && firewall.hosts().len() == 1);
         assert_eq!(firewall.counts().refused, 0);
     });
@@ -124,28 +124,28 @@ fn sets_with_one_name_stop_the_writing_until_one_of_them_is_gone() {
         format!(r#"{{"selector":"all()","inbound_rules":[{{"action":"deny","src_selector":"{selector}"}}]}}"#)
     };
     in_netns(move || {
-        let (mut firewall, picture) = (firewall(), Picture::default());
+        let (mut firewall, network) = (firewall(), NetworkState::default());
         let mut model = Model::new("h1");
         let w1 = r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.0.1/32"],"profile_ids":[]}"#;
         model.apply(&put(1, "/calico/v1/host/h1/workload/cni/w1/endpoint/eth0", w1));
         model.apply(&put(2, &policy(0), &rules(TWINS[0])));
         let (mut engine, delta) = Engine::new(&model);
         let [change] = first();
-        firewall.take(&[PolicyChange { delta, ..change }], &picture, &mut |_| ()).unwrap();
-        assert!(firewall.settled() && firewall.trouble().is_none());
+        firewall.accept(&[PolicyChange { delta, ..change }], &network, &mut |_| ()).unwrap();
+        assert!(firewall.settled() && firewall.problem().is_none());
         let mut serial = 2;
         let mut take = |firewall: &mut Firewall, change: &tortie_store::Delta| {
             let touched = model.apply(change).touched;
             let delta = engine.update(&model, &touched);
             serial += 1;
             let change = PolicyChange { serial, change: ChangeId(serial), delta, globals: None };
-            firewall.take(&[change], &picture, &mut |_| ()).unwrap();
+            firewall.accept(&[change], &network, &mut |_| ()).unwrap();
         };
         take(&mut firewall, &put(3, &policy(1), &rules(TWINS[1])));
-        let trouble = firewall.trouble().unwrap().to_owned();
+        let problem = firewall.problem().unwrap().to_owned();
         assert!(
-            firewall.is_refused() && trouble.contains("are both called v4-addrs-b30e831eb6102e54"),
-            "{trouble}"
+            firewall.is_refused() && problem.contains("are both called v4-addrs-b30e831eb6102e54"),
+            "{problem}"
         );
         // Something else does not help, and waits.
         take(&mut firewall, &put(4, &policy(2), &rules("has(other)")));
@@ -164,14 +164,14 @@ fn sets_with_one_name_stop_the_writing_until_one_of_them_is_gone() {
 #[test]
 fn rules_that_others_change_all_the_time_delay_a_comparison_and_end_nothing() {
     in_netns(|| {
-        let (mut firewall, picture) = (firewall(), Picture::default());
+        let (mut firewall, network) = (firewall(), NetworkState::default());
         // Reading it takes longer than a transaction of theirs.
         let mut globals = Globals::of(&Model::new("h1"));
         globals.pools =
             (0..60_000u32).map(|i| Cidr::host(Ipv4Addr::from(0x0a00_0000 + i * 2).into())).collect();
         let [change] = first();
         firewall
-            .take(&[PolicyChange { globals: Some(Arc::new(globals)), ..change }], &picture, &mut |_| ())
+            .accept(&[PolicyChange { globals: Some(Arc::new(globals)), ..change }], &network, &mut |_| ())
             .unwrap();
         settle(&mut firewall);
         let of = set_of(KeyType::Addr { v4: true }, ValueType::Member, false);
@@ -195,15 +195,18 @@ fn rules_that_others_change_all_the_time_delay_a_comparison_and_end_nothing() {
             }
         });
         let mut reader = Socket::open().unwrap();
-        let torn = |e: std::io::Error| e.kind() == std::io::ErrorKind::Interrupted;
-        assert!((0..5).any(|_| dump::table(&mut reader, "tortie").is_err_and(torn)), "they are too slow");
+        let interrupted = |e: std::io::Error| e.kind() == std::io::ErrorKind::Interrupted;
+        assert!(
+            (0..5).any(|_| dump::table(&mut reader, "tortie").is_err_and(interrupted)),
+            "they are too slow"
+        );
         let (begin, compares) = (Instant::now(), firewall.counts().compares);
         while begin.elapsed() < Duration::from_secs(3) {
-            firewall.look(Instant::now(), &mut |_| ()).unwrap();
+            firewall.check_generation(Instant::now(), &mut |_| ()).unwrap();
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(firewall.counts().compares > compares, "it was never in anybody's way");
-        assert_eq!(firewall.trouble(), None, "what was written is in force");
+        assert_eq!(firewall.problem(), None, "what was written is in force");
         stop.store(true, Ordering::Relaxed);
         busy.join().unwrap();
         settle(&mut firewall);

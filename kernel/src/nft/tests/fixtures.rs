@@ -124,7 +124,7 @@ fn rules(matches: impl IntoIterator<Item = Vec<Match>>) -> Vec<Rule> {
         .collect()
 }
 
-/// Every match of a family, twice where it can be turned around.
+/// Every match of a family, twice where it can be reversed around.
 fn family_matches(v4: bool) -> Vec<Vec<Match>> {
     let family = Match::Family { v4 };
     let name = |base: &str| Name::from(format!("{base}-{}", if v4 { 4 } else { 6 }));

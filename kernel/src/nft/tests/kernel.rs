@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::Value;
 
-use crate::nft::dump::{self, Found};
+use crate::nft::dump::{self, TableDump};
 use crate::nft::encode::rule_hash;
 use crate::nft::ir::*;
 use crate::nft::socket::{BatchError, Socket};
@@ -91,7 +91,7 @@ pub(in crate::nft) type Contents =
     (BTreeMap<Name, (Option<Hook>, Vec<u64>)>, BTreeMap<Name, (SetType, BTreeMap<SetKey, SetValue>)>);
 
 /// What a dump shows of a table that is as it should be.
-pub(in crate::nft) fn wanted(table: &Table) -> Contents {
+pub(in crate::nft) fn desired(table: &Table) -> Contents {
     let chains = table
         .chains
         .iter()
@@ -101,7 +101,7 @@ pub(in crate::nft) fn wanted(table: &Table) -> Contents {
 }
 
 /// What a dump showed.
-pub(in crate::nft) fn contents(found: &Found) -> Contents {
+pub(in crate::nft) fn contents(found: &TableDump) -> Contents {
     let chains = found.chains.iter().map(|(name, chain)| {
         assert!(!chain.foreign, "{name}");
         (Arc::clone(name), (chain.hook, chain.rules.iter().map(|r| r.hash.unwrap()).collect()))
@@ -127,7 +127,7 @@ fn the_messages_and_the_text_make_the_same_table() {
         }
         assert_eq!(ours.len(), theirs.len());
         let found = dump::table(&mut socket, "ours").unwrap().unwrap();
-        assert_eq!(contents(&found), wanted(&table));
+        assert_eq!(contents(&found), desired(&table));
         // nft's own way of writing intervals is read, too.
         let found = dump::table(&mut socket, "theirs").unwrap().unwrap();
         for (name, set) in &found.sets {
@@ -150,8 +150,8 @@ fn any_table_comes_back_as_it_was_written_and_its_text_is_taken() {
             for (i, table) in tables.iter().enumerate() {
                 socket.batch(&edits(table), "any").map_err(|e| TestCaseError::fail(format!("{e:?}")))?;
                 let found = dump::table(&mut socket, "any").unwrap().unwrap();
-                prop_assert_eq!(contents(&found), wanted(table));
-                socket.batch(&[Edit::NoTable], "any").unwrap();
+                prop_assert_eq!(contents(&found), desired(table));
+                socket.batch(&[Edit::DeleteTable], "any").unwrap();
                 all.push_str(&text::table(table, &format!("t{i}")));
             }
             if let Some(nft) = &nft {
@@ -198,7 +198,7 @@ fn in_set(name: &str) -> Vec<Match> {
     ]
 }
 
-pub(in crate::nft) fn found(socket: &mut Socket) -> Found {
+pub(in crate::nft) fn found(socket: &mut Socket) -> TableDump {
     dump::table(socket, "t").unwrap().unwrap()
 }
 
@@ -221,7 +221,7 @@ fn one_element_comes_to_and_goes_from_a_hundred_thousand() {
             };
             let all: BTreeMap<_, _> = (0..100_000).map(|i| (key(i * 2), SetValue::Member)).collect();
             let whole = Set { of, comment: "".into(), elements: all.clone() };
-            socket.batch(&[Edit::NoTable, Edit::Set(name.into(), whole)], "t").unwrap();
+            socket.batch(&[Edit::DeleteTable, Edit::Set(name.into(), whole)], "t").unwrap();
             let one = BTreeMap::from([(key(28_001), SetValue::Member)]);
             let edit = |add: &BTreeMap<_, _>, remove: &BTreeMap<_, _>| {
                 [Edit::Elements { set: name.into(), of, add: add.clone(), remove: remove.clone() }]
@@ -256,10 +256,10 @@ fn a_refused_transaction_changes_nothing_and_names_the_edit() {
             (elements("nets", of, &[], &["11.0.0.0/8"]), libc::ENOENT),
             // One that overlaps.
             (elements("nets", of, &["10.1.0.0/16"], &[]), libc::EEXIST),
-            (Edit::NoSet("unknown".into()), libc::ENOENT),
-            (Edit::NoChain("unknown".into()), libc::ENOENT),
+            (Edit::DeleteSet("unknown".into()), libc::ENOENT),
+            (Edit::DeleteChain("unknown".into()), libc::ENOENT),
             // A rule still names it.
-            (Edit::NoSet("nets".into()), libc::EBUSY),
+            (Edit::DeleteSet("nets".into()), libc::EBUSY),
             (elements("unknown", of, &["1.2.3.4"], &[]), libc::ENOENT),
         ];
         for (bad, code) in cases {
@@ -276,7 +276,7 @@ fn a_refused_transaction_changes_nothing_and_names_the_edit() {
         assert!(matches!(code, libc::ELOOP | libc::EMLINK), "{code}");
         assert_eq!(found(&mut socket), before);
         // More errors than the socket's buffer holds: it is still known that nothing was done.
-        let many: Vec<_> = (0..20_000).map(|i| Edit::NoChain(format!("unknown-{i}").into())).collect();
+        let many: Vec<_> = (0..20_000).map(|i| Edit::DeleteChain(format!("unknown-{i}").into())).collect();
         assert_eq!(refusal(socket.batch(&many, "t")).1, libc::ENOENT);
         assert_eq!(found(&mut socket), before);
     });
@@ -326,8 +326,8 @@ fn edits_change_what_they_name_in_any_order() {
         // Another value, other networks in the place of a wider one, the last of all networks away, chains gone that are
         // named by what changes, a set of another type under the old name.
         let second = [
-            Edit::NoChain("two".into()),
-            Edit::NoChain("one".into()),
+            Edit::DeleteChain("two".into()),
+            Edit::DeleteChain("one".into()),
             Edit::Elements {
                 set: "from".into(),
                 of: map_of,
@@ -344,10 +344,10 @@ fn edits_change_what_they_name_in_any_order() {
         assert_eq!(table.sets["nets"].elements, members(&["10.0.0.0/10", "10.64.0.0/10", "10.128.0.0/9"]));
         let moved = Some(Hook { priority: -5, ..FORWARD.unwrap() });
         let third = [
-            Edit::NoSet("nets".into()),
+            Edit::DeleteSet("nets".into()),
             Edit::Set("nets".into(), set(single(true, false), &["192.0.2.1"])),
             chain("three", None, vec![rule(in_set("nets"), Statement::Accept)]),
-            Edit::NoChain("forward".into()),
+            Edit::DeleteChain("forward".into()),
             chain("forward", moved, vec![dispatch]),
         ];
         socket.batch(&third, "t").unwrap();
@@ -357,7 +357,7 @@ fn edits_change_what_they_name_in_any_order() {
         assert_eq!(table.sets["nets"].of, Some(single(true, false)));
         assert_eq!(table.sets["nets"].elements, members(&["192.0.2.1"]));
         // Anew: what is said before is void.
-        let last = [chain("x", None, vec![]), Edit::NoTable, chain("y", None, vec![])];
+        let last = [chain("x", None, vec![]), Edit::DeleteTable, chain("y", None, vec![])];
         socket.batch(&last, "t").unwrap();
         let table = found(&mut socket);
         assert_eq!((table.chains.len(), table.sets.len()), (1, 0));
@@ -371,11 +371,11 @@ fn what_others_did_to_the_table_is_seen_and_can_be_undone() {
     in_netns(move || {
         let mut socket = Socket::open().unwrap();
         let of = single(true, true);
-        let wanted = [
+        let desired = [
             Edit::Set("nets".into(), set(of, &["10.0.0.0/8"])),
             chain("forward", FORWARD, vec![rule(in_set("nets"), Statement::Accept)]),
         ];
-        socket.batch(&wanted, "t").unwrap();
+        socket.batch(&desired, "t").unwrap();
         let before = found(&mut socket);
         // Other tables with the same names inside, of the same and of another family.
         let others = "table inet other { set nets { type ipv4_addr; }\n chain forward { counter; }\n}\n\
@@ -385,7 +385,7 @@ fn what_others_did_to_the_table_is_seen_and_can_be_undone() {
             run(&nft, &["list", "table", "inet", "other"], "") + &run(&nft, &["list", "table", "ip", "t"], "")
         };
         let theirs = list();
-        let same = |found: &Found| (found.chains.clone(), found.sets.clone());
+        let same = |found: &TableDump| (found.chains.clone(), found.sets.clone());
         assert_eq!(same(&found(&mut socket)), same(&before));
 
         let generation = socket.generation().unwrap();
@@ -405,13 +405,15 @@ fn what_others_did_to_the_table_is_seen_and_can_be_undone() {
         assert_eq!(changed.sets["nets"].elements, members(&["10.0.0.0/8", "198.51.100.0/24"]));
         assert_eq!(changed.sets["odd"].of, None);
 
-        socket.batch(&[Edit::NoSet("odd".into()), Edit::NoChain("stranger".into())], "t").unwrap();
+        socket.batch(&[Edit::DeleteSet("odd".into()), Edit::DeleteChain("stranger".into())], "t").unwrap();
         let without = found(&mut socket);
         assert!(!without.dormant && without.chains.len() == 1 && without.sets.len() == 1);
         // Elements that are none of ours go when the set is filled anew.
-        let [set, chain] = wanted;
+        let [set, chain] = desired;
         let Edit::Set(name, set) = set else { unreachable!("the first is the set") };
-        socket.batch(&[Edit::Refill(name, set), Edit::NoChain("forward".into()), chain], "t").unwrap();
+        socket
+            .batch(&[Edit::ReplaceElements(name, set), Edit::DeleteChain("forward".into()), chain], "t")
+            .unwrap();
         let after = found(&mut socket);
         assert!(!after.dormant && !after.chains["forward"].foreign);
         assert_eq!(after.sets, before.sets);
@@ -422,13 +424,13 @@ fn what_others_did_to_the_table_is_seen_and_can_be_undone() {
         run(&nft, &["add chain inet t base { type filter hook input priority 7; }"], "");
         run(&nft, &["add chain inet t plain"], "");
         run(&nft, &["add rule inet t forward jump plain"], "");
-        let renew = |name: &str, hook| [Edit::NoChain(name.into()), self::chain(name, hook, vec![])];
-        let mut turn = renew("base", None).to_vec();
-        turn.extend(renew("plain", FORWARD));
-        turn.push(self::chain("forward", FORWARD, vec![rule(vec![], Statement::Jump("base".into()))]));
-        socket.batch(&turn, "t").unwrap();
-        let turned = found(&mut socket);
-        assert_eq!((turned.chains["base"].hook, turned.chains["plain"].hook), (None, FORWARD));
+        let renew = |name: &str, hook| [Edit::DeleteChain(name.into()), self::chain(name, hook, vec![])];
+        let mut round = renew("base", None).to_vec();
+        round.extend(renew("plain", FORWARD));
+        round.push(self::chain("forward", FORWARD, vec![rule(vec![], Statement::Jump("base".into()))]));
+        socket.batch(&round, "t").unwrap();
+        let reversed = found(&mut socket);
+        assert_eq!((reversed.chains["base"].hook, reversed.chains["plain"].hook), (None, FORWARD));
         // Switched off with nothing else wrong.
         run(&nft, &["add table inet t { flags dormant; }"], "");
         let off = found(&mut socket);
@@ -436,14 +438,14 @@ fn what_others_did_to_the_table_is_seen_and_can_be_undone() {
         socket.batch(&[], "t").unwrap();
         assert_eq!(
             found(&mut socket),
-            Found { generation: off.generation + 1, dormant: false, ..off.clone() }
+            TableDump { generation: off.generation + 1, dormant: false, ..off.clone() }
         );
         run(&nft, &["add table inet t { flags dormant; }"], "");
-        socket.batch(&[Edit::NoTable, self::chain("forward", FORWARD, vec![])], "t").unwrap();
+        socket.batch(&[Edit::DeleteTable, self::chain("forward", FORWARD, vec![])], "t").unwrap();
         let anew = found(&mut socket);
         assert_eq!((anew.dormant, anew.chains.len()), (false, 1));
         assert_eq!(list(), theirs);
-        socket.batch(&[Edit::NoTable], "t").unwrap();
+        socket.batch(&[Edit::DeleteTable], "t").unwrap();
         assert_eq!(list(), theirs);
     });
 }

@@ -59,9 +59,9 @@ fn a_table_goes_without_dropping_what_it_let_through() {
             let mut socket = Socket::open().unwrap();
             for _ in 0..ROUNDS {
                 run(&nft, &["-f", "-"], text);
-                socket.retire("tortie-goes").unwrap();
+                socket.close("tortie-goes").unwrap();
             }
-            socket.retire("tortie-goes").unwrap();
+            socket.close("tortie-goes").unwrap();
         });
         assert!(sent > ROUNDS * 100, "{sent} packets in {ROUNDS} rounds");
         assert_eq!(refused, 0, "of {sent} packets");

@@ -1,4 +1,4 @@
-//! The kernel thread: the only writer. It takes messages, lets `state.rs` draw the conclusions, sends what `plan.rs`
+//! The kernel thread: the only writer. It takes messages, lets the state draw the conclusions, sends what the planner
 //! makes of them, and answers with facts.
 
 mod policy;
@@ -18,24 +18,24 @@ use crate::facts::{KernelFact, Sink};
 use crate::fib::acks::Acks;
 use crate::fib::drift_hold;
 use crate::fib::ipip_tunnel;
-use crate::fib::plan::{self, Rounds};
-use crate::fib::request::{Answer, Op};
+use crate::fib::plan::{self, PlanRounds};
+use crate::fib::request::{Outcome, Request};
 use crate::intent::KernelIntent;
 use crate::netlink::dump;
-use crate::netlink::link::Change;
+use crate::netlink::link::LinkChange;
 use crate::netlink::socket::Socket;
 use crate::nft::Firewall;
 use crate::options::Mode;
 use crate::sysctl;
-use crate::thread::burst::{Work, gather};
+use crate::thread::burst::{PolicyWork, gather};
 use crate::thread::inbox::Inbox;
 use crate::thread::messages::ToKernel;
-use crate::thread::monitor::Mailbox;
-use crate::thread::policy_progress::Enforced;
+use crate::thread::monitor::EventQueue;
+use crate::thread::policy_progress::PolicyProgress;
 use crate::thread::resync_timer::{SOON, Timing};
-use crate::thread::state::{Done, Due, State};
+use crate::thread::state::{Pending, State, Written};
 use crate::thread::view::KernelView;
-use crate::worker::beside;
+use crate::worker::with_worker;
 use tortie_engine::routing::TunnelIntent;
 
 /// Checks of the tunnel device while one is wanted, besides events.
@@ -52,10 +52,10 @@ pub(super) struct Thread {
     inbox: Inbox,
     writer: Socket,
     reader: Socket,
-    mailbox: Arc<Mailbox>,
+    event_queue: Arc<EventQueue>,
     sink: Sink,
-    /// When the present turn began.
-    turn: Instant,
+    /// When the present iteration began.
+    iteration_start: Instant,
     tunnel_due: Option<Instant>,
     /// The address that the tunnel device has from us.
     tunnel_addr: Option<Ipv4Addr>,
@@ -66,8 +66,8 @@ pub(super) struct Thread {
     acks: Acks,
     forwards_v6: bool,
     firewall: Firewall,
-    enforced: Enforced,
-    ends: endpoints::Driver,
+    policy: PolicyProgress,
+    applier: endpoints::Applier,
 }
 
 impl Thread {
@@ -76,7 +76,7 @@ impl Thread {
         inbox: Inbox,
         writer: Socket,
         reader: Socket,
-        mailbox: Arc<Mailbox>,
+        event_queue: Arc<EventQueue>,
         sink: Sink,
         firewall: Firewall,
     ) -> Self {
@@ -86,9 +86,9 @@ impl Thread {
             inbox,
             writer,
             reader,
-            mailbox,
+            event_queue,
             sink,
-            turn: now,
+            iteration_start: now,
             tunnel_due: None,
             tunnel_addr: None,
             retry_due: None,
@@ -98,48 +98,49 @@ impl Thread {
             acks: Acks::default(),
             forwards_v6: false,
             firewall,
-            enforced: Enforced::default(),
-            ends: endpoints::Driver::new(now),
+            policy: PolicyProgress::default(),
+            applier: endpoints::Applier::new(now),
         }
     }
 
-    /// Runs until told to stop or until nobody sends any more.
+    /// Runs until a message stops it or until nobody sends any more.
     pub(super) fn run(mut self) -> io::Result<()> {
         if self.state.mode == Mode::Program
             && let Err(text) = sysctl::forward_v4()
         {
-            (self.sink)(KernelFact::Trouble { about: "forwarding of IPv4", text: Some(text) });
+            (self.sink)(KernelFact::Problem { about: "forwarding of IPv4", text: Some(text) });
         }
         self.start()?;
         loop {
             let message = self.inbox.next(self.deadline().saturating_duration_since(Instant::now()));
-            let work = message.map(|message| gather(message, &mut self.inbox, self.enforced.rest));
-            self.turn = Instant::now();
+            let work = message.map(|message| gather(message, &mut self.inbox, self.policy.not_before));
+            self.iteration_start = Instant::now();
             match work {
-                Ok(Work::One(ToKernel::Stop)) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-                Ok(Work::One(message)) => self.message(message)?,
-                Ok(Work::Burst(burst)) => self.burst(burst)?,
+                Ok(PolicyWork::One(ToKernel::Stop)) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(PolicyWork::One(message)) => self.message(message)?,
+                Ok(PolicyWork::Burst(burst)) => self.burst(burst)?,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.events()?;
             self.timers()?;
-            self.turn_over();
+            self.end_iteration();
         }
     }
 
     /// When something is to be done although no message comes.
     fn deadline(&self) -> Instant {
         // What endpoints need waits while there are no rules at all.
-        let ends = if self.firewall.is_bare() { None } else { self.ends.due(&self.state.ends) };
-        let held = self.state.table.study.until();
-        let due = [self.tunnel_due, self.retry_due, self.firewall.due(), ends, held];
+        let endpoints =
+            if self.firewall.has_no_table() { None } else { self.applier.due(&self.state.endpoints) };
+        let held = self.state.table.drift_hold().until();
+        let due = [self.tunnel_due, self.retry_due, self.firewall.due(), endpoints, held];
         due.into_iter().flatten().fold(self.comparisons.due, Instant::min)
     }
 
-    /// Another message could have had its turn now.
-    fn turn_over(&mut self) {
-        self.state.measures.turns.time(self.turn.elapsed());
-        self.turn = Instant::now();
+    /// Another message could have been handled now.
+    fn end_iteration(&mut self) {
+        self.state.measures.iterations.time(self.iteration_start.elapsed());
+        self.iteration_start = Instant::now();
     }
 
     fn message(&mut self, message: ToKernel) -> io::Result<()> {
@@ -147,12 +148,12 @@ impl Thread {
             ToKernel::Intent(intent) => self.intent(intent),
             ToKernel::Learned(batch) => self.learned(batch),
             ToKernel::Track(addr) => {
-                let answer = self.state.picture.follow(addr, true);
+                let answer = self.state.network.track(addr, true);
                 (self.sink)(KernelFact::NextHop(addr, answer));
                 Ok(())
             }
             ToKernel::Untrack(addr) => {
-                self.state.picture.untrack(addr);
+                self.state.network.untrack(addr);
                 Ok(())
             }
             ToKernel::SweepStale => {
@@ -166,12 +167,12 @@ impl Thread {
                 Ok(())
             }
             ToKernel::Policy(change) => self.enforce(&[*change]),
-            ToKernel::Hold(span, done) => {
+            ToKernel::HoldDrift(span, done) => {
                 self.hold(span)?;
                 done();
                 Ok(())
             }
-            ToKernel::Watched(_) | ToKernel::Stop => Ok(()),
+            ToKernel::Events(_) | ToKernel::Stop => Ok(()),
         }
     }
 
@@ -186,12 +187,12 @@ impl Thread {
         if self.state.mode == Mode::Program {
             self.acks.expect(self.state.intent.as_deref(), &intent, &self.state.table);
         }
-        self.state.take_intent(intent);
-        self.tunnel()?;
+        self.state.accept_intent(intent);
+        self.check_tunnel()?;
         self.flush()?;
         let failed = self.failed_blackholes();
         self.applied_failed.clone_from(&failed);
-        let acknowledged = self.acks.take(&self.state.table);
+        let acknowledged = self.acks.acknowledge(&self.state.table);
         let micros = micros_since(begin);
         (self.sink)(KernelFact::Applied { generation, change, failed, acknowledged, micros });
         Ok(())
@@ -203,7 +204,7 @@ impl Thread {
             && !std::mem::replace(&mut self.forwards_v6, true)
             && let Err(text) = sysctl::forward_v6()
         {
-            (self.sink)(KernelFact::Trouble { about: "forwarding of IPv6", text: Some(text) });
+            (self.sink)(KernelFact::Problem { about: "forwarding of IPv6", text: Some(text) });
         }
     }
 
@@ -211,16 +212,16 @@ impl Thread {
         if self.state.mode == Mode::Observe { Vec::new() } else { self.state.table.failed_blackholes() }
     }
 
-    /// Everything that the watch thread heard since the last time.
+    /// Everything that the watch thread received since the last time.
     fn events(&mut self) -> io::Result<()> {
-        let (events, overruns) = self.mailbox.take();
+        let (events, overruns) = self.event_queue.take();
         if events.is_empty() && overruns == 0 {
             return Ok(());
         }
-        let mut due = Due::default();
+        let mut due = Pending::default();
         let now = Instant::now();
         for event in events {
-            self.state.ends.event(&event, now, &mut self.state.external);
+            self.state.endpoints.event(&event, now, &mut self.state.foreign_changes);
             self.state.event(event, &mut due);
         }
         if overruns > 0 {
@@ -232,10 +233,10 @@ impl Thread {
             self.follow_interfaces()?;
         }
         if due.nexthops {
-            self.look_at_nexthops()?;
+            self.check_nexthops()?;
         }
         if due.tunnel {
-            self.tunnel()?;
+            self.check_tunnel()?;
         }
         if due.retry {
             self.state.table.retry();
@@ -248,11 +249,11 @@ impl Thread {
 
     fn timers(&mut self) -> io::Result<()> {
         let now = Instant::now();
-        if self.state.table.study.until().is_some_and(|until| until <= now) {
+        if self.state.table.drift_hold().until().is_some_and(|until| until <= now) {
             self.hold(None)?;
         }
         if self.tunnel_due.is_some_and(|due| due <= now) {
-            self.tunnel()?;
+            self.check_tunnel()?;
             self.conclude()?;
         }
         if self.retry_due.is_some_and(|due| due <= now) {
@@ -261,7 +262,7 @@ impl Thread {
             self.state.table.retry();
             self.conclude()?;
         }
-        if self.ends.timers(&mut self.state.ends, now) {
+        if self.applier.timers(&mut self.state.endpoints, now) {
             self.conclude()?;
         }
         if self.comparisons.due <= now {
@@ -269,7 +270,7 @@ impl Thread {
             self.follow_interfaces()?;
             self.conclude()?;
         }
-        self.look_at_rules(now)
+        self.check_rules(now)
     }
 
     /// Follows next hops, writes what became due, and says what was repaired.
@@ -279,27 +280,27 @@ impl Thread {
         }
         self.flush()?;
         let moved = self.write_endpoints()?;
-        if self.state.ends.is_doubtful() {
+        if self.state.endpoints.needs_resync() {
             self.comparisons.soon(Duration::ZERO, "unexpected_answer");
         }
         if moved {
-            self.tell_enforced(0);
+            self.report_enforced(0);
         }
-        let external = std::mem::take(&mut self.state.external);
-        if external.first.is_some() {
-            self.state.table.study.look_up(drift_hold::process);
+        let foreign_changes = std::mem::take(&mut self.state.foreign_changes);
+        if foreign_changes.first.is_some() {
+            self.state.table.drift_hold_mut().attribute(drift_hold::process);
         }
-        if let Some(first) = external.first {
-            self.state.counters.external_changes += external.objects as u64;
-            let held = self.state.table.study.until().is_some();
+        if let Some(first) = foreign_changes.first {
+            self.state.counters.external_changes += foreign_changes.objects as u64;
+            let held = self.state.table.drift_hold().until().is_some();
             if self.state.mode == Mode::Program && !held {
-                self.state.counters.repairs += external.objects as u64;
+                self.state.counters.repairs += foreign_changes.objects as u64;
             }
-            (self.sink)(KernelFact::Repaired { objects: external.objects, first, held });
+            (self.sink)(KernelFact::Repaired { objects: foreign_changes.objects, first, held });
         }
         if !self.applied_failed.is_empty() || !self.acks.is_empty() {
             let failed = self.failed_blackholes();
-            let acknowledged = self.acks.take(&self.state.table);
+            let acknowledged = self.acks.acknowledge(&self.state.table);
             if (failed != self.applied_failed || !acknowledged.is_empty())
                 && let Some(intent) = &self.state.intent
             {
@@ -312,23 +313,23 @@ impl Thread {
     }
 
     /// Brings the tunnel device right and says so when that changed.
-    fn tunnel(&mut self) -> io::Result<()> {
+    fn check_tunnel(&mut self) -> io::Result<()> {
         let wanted = self.state.intent.as_ref().and_then(|i| Some((i.tunnel.clone()?, i.view.node_v4)));
         self.tunnel_due = wanted.is_some().then(|| Instant::now() + TUNNEL_EVERY);
-        let trouble = match wanted {
+        let problem = match wanted {
             Some((wanted, node)) => {
                 self.tunnel_addr = wanted.addr;
                 self.repair_tunnel(&wanted, node)?
             }
             None => {
-                self.leave_tunnel()?;
+                self.remove_tunnel()?;
                 None
             }
         };
-        self.state.look_at_tunnel();
-        if trouble != self.state.tunnel_trouble {
-            self.state.tunnel_trouble.clone_from(&trouble);
-            (self.sink)(KernelFact::Tunnel(trouble));
+        self.state.check_tunnel();
+        if problem != self.state.tunnel_problem {
+            self.state.tunnel_problem.clone_from(&problem);
+            (self.sink)(KernelFact::TunnelProblem(problem));
         }
         Ok(())
     }
@@ -337,28 +338,28 @@ impl Thread {
     fn repair_tunnel(&mut self, wanted: &TunnelIntent, node: Option<IpAddr>) -> io::Result<Option<String>> {
         // Creating the device makes the second round possible that sets it up.
         for _ in 0..2 {
-            let changes = ipip_tunnel::plan(wanted, &self.state.picture, node);
+            let changes = ipip_tunnel::plan(wanted, &self.state.network, node);
             if changes.is_empty() {
                 return Ok(None);
             }
             if self.state.mode == Mode::Observe {
                 return Ok(Some(format!("{} is not as wanted", ipip_tunnel::DEVICE)));
             }
-            let trouble = self.change_links(&changes)?;
-            if trouble.is_some() {
-                return Ok(trouble);
+            let problem = self.change_links(&changes)?;
+            if problem.is_some() {
+                return Ok(problem);
             }
         }
-        // What exists already is no trouble when it is the device itself; under another name nobody finds it.
-        let left = ipip_tunnel::plan(wanted, &self.state.picture, node);
+        // What exists already is no problem when it is the device itself; under another name nobody finds it.
+        let left = ipip_tunnel::plan(wanted, &self.state.network, node);
         Ok(left.first().map(|change| ipip_tunnel::explain(change, libc::EEXIST, "it does not stay so")))
     }
 
     /// The tunnel is wanted no more: our address goes back to IPAM and must not stay behind. The device is left alone.
-    fn leave_tunnel(&mut self) -> io::Result<()> {
+    fn remove_tunnel(&mut self) -> io::Result<()> {
         if self.state.mode == Mode::Program
             && let Some(addr) = self.tunnel_addr.take()
-            && let Some(change) = ipip_tunnel::leave(addr, &self.state.picture)
+            && let Some(change) = ipip_tunnel::removal_plan(addr, &self.state.network)
         {
             self.change_links(&[change])?;
         }
@@ -366,40 +367,40 @@ impl Thread {
     }
 
     /// Sends changes of links and addresses and reads what came of them; gives the first refusal in words.
-    fn change_links(&mut self, changes: &[Change]) -> io::Result<Option<String>> {
-        let (mut trouble, mut moved) = (None, false);
+    fn change_links(&mut self, changes: &[LinkChange]) -> io::Result<Option<String>> {
+        let (mut problem, mut moved) = (None, false);
         for change in changes {
             match self.writer.request(|(), buf, flags, seq| change.encode(buf, flags, seq))? {
                 Err(refusal) if refusal.code != libc::EEXIST => {
-                    trouble.get_or_insert_with(|| ipip_tunnel::explain(change, refusal.code, &refusal.text));
+                    problem.get_or_insert_with(|| ipip_tunnel::explain(change, refusal.code, &refusal.text));
                 }
                 _ => moved = true,
             }
         }
         if moved {
             let (links, addresses) = dump::devices(&mut self.reader)?;
-            self.state.picture.replace_devices(links, addresses);
+            self.state.network.replace_devices(links, addresses);
         }
-        Ok(trouble)
+        Ok(problem)
     }
 
     /// Writes everything that is due.
-    fn flush(&mut self) -> io::Result<Done> {
-        let mut done = Done::default();
+    fn flush(&mut self) -> io::Result<Written> {
+        let mut done = Written::default();
         if self.state.mode != Mode::Program {
             self.state.table.take_dirty();
             return Ok(done);
         }
-        let mut rounds = Rounds::default();
-        while let Some(ops) = rounds.next(&mut self.state.table, &self.state.picture) {
-            done += self.carry_out(&ops)?;
+        let mut rounds = PlanRounds::default();
+        while let Some(requests) = rounds.next(&mut self.state.table, &self.state.network) {
+            done += self.carry_out(&requests)?;
         }
-        if self.state.table.failed.is_empty() && !self.state.table.objects.has_refused() {
+        if self.state.table.failures() == 0 && !self.state.table.objects().has_refusals() {
             (self.retry_due, self.retry_pause) = (None, RETRY_FIRST);
         } else if self.retry_due.is_none() {
             self.retry_due = Some(Instant::now() + self.retry_pause);
         }
-        if self.state.table.doubtful {
+        if self.state.table.needs_resync() {
             self.comparisons.soon(Duration::ZERO, "unexpected_answer");
         }
         Ok(done)
@@ -407,43 +408,43 @@ impl Thread {
 
     /// Makes the nexthop objects that are due, and leaves all else.
     fn put_nexthops(&mut self) -> io::Result<()> {
-        let ops = plan::nexthops(&mut self.state.table, &self.state.picture);
-        if !ops.is_empty() {
-            self.carry_out(&ops)?;
+        let requests = plan::nexthops(&mut self.state.table, &self.state.network);
+        if !requests.is_empty() {
+            self.carry_out(&requests)?;
         }
         Ok(())
     }
 
     /// Has requests of one kind carried out, and takes the answers over.
-    fn carry_out(&mut self, ops: &[Op]) -> io::Result<Done> {
+    fn carry_out(&mut self, requests: &[Request]) -> io::Result<Written> {
         let begin = Instant::now();
-        let answers = self.send(ops)?;
+        let answers = self.send(requests)?;
         let measures = &mut self.state.measures;
-        let batch = match ops.first() {
-            Some(Op::PutNexthop { .. } | Op::DeleteNexthop { .. }) => &mut measures.nexthop_batch,
+        let batch = match requests.first() {
+            Some(Request::PutNexthop { .. } | Request::DeleteNexthop { .. }) => &mut measures.nexthop_batch,
             _ => &mut measures.route_batch,
         };
         batch.time(begin.elapsed());
-        Ok(self.state.settle(ops, &answers))
+        Ok(self.state.settle(requests, &answers))
     }
 
     /// Sends requests and gives an answer for each. Questions are answered while there are many: nothing of the state changes
     /// until the answers are here.
-    fn send(&mut self, ops: &[Op]) -> io::Result<Vec<Answer>> {
+    fn send(&mut self, requests: &[Request]) -> io::Result<Vec<Outcome>> {
         let Self { state, writer, inbox, firewall, .. } = self;
         let (state, rules) = (&*state, Some(&*firewall));
         let mut carry = || {
-            let mut answers = Vec::with_capacity(ops.len());
-            let encode = |op: &Op, buf: &mut Vec<u8>, flags, seq| {
-                op.encode(&state.table, &state.picture, buf, flags, seq);
+            let mut answers = Vec::with_capacity(requests.len());
+            let encode = |request: &Request, buf: &mut Vec<u8>, flags, seq| {
+                request.encode(&state.table, &state.network, buf, flags, seq);
             };
-            writer.batch(ops, encode, |_, answer| answers.push(answer))?;
+            writer.batch(requests, encode, |_, answer| answers.push(answer))?;
             Ok(answers)
         };
-        if ops.len() < MANY {
+        if requests.len() < MANY {
             return carry();
         }
-        beside("routes", carry, || inbox.answer(&KernelView { state, rules }))
+        with_worker("routes", carry, || inbox.answer_queries(&KernelView { state, rules }))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the kernel thread does about endpoints and packet rules, and what it tells of them.
+//! What the kernel thread does about endpoints and packet rules, and what it reports of them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use super::{Thread, micros_since};
 use crate::facts::{EndpointCondition, KernelFact};
 use crate::intent::PolicyChange;
 use crate::netlink::dump;
-use crate::nft::{Firewall, Told};
+use crate::nft::{Firewall, RuleReport};
 use crate::options::Mode;
 use crate::thread::burst::Burst;
 use crate::thread::state::State;
@@ -24,7 +24,7 @@ const NOTIFIED_WITHIN: Duration = Duration::from_millis(100);
 /// After a transaction the thread leaves as much time as that took, and this at most: what comes meanwhile is one transaction.
 /// Each has the kernel look through all rules that a map leads to (`nft_table_validate`): 1 to 2 ms with 1,000 endpoints, as
 /// much as 15 of them cost besides.
-const REST: Duration = Duration::from_millis(3);
+const PAUSE_MAX: Duration = Duration::from_millis(3);
 
 impl Thread {
     /// Changes of policy, then what came among them.
@@ -32,7 +32,7 @@ impl Thread {
         let begin = Instant::now();
         self.enforce(&burst.changes)?;
         let end = Instant::now();
-        self.enforced.rest = Some(end + end.duration_since(begin).min(REST));
+        self.policy.not_before = Some(end + end.duration_since(begin).min(PAUSE_MAX));
         burst.routes.into_iter().try_for_each(|message| self.message(message))
     }
 
@@ -41,32 +41,32 @@ impl Thread {
         let Some(last) = changes.last() else { return Ok(()) };
         let begin = Instant::now();
         let Self { firewall, state, inbox, .. } = self;
-        firewall.take(changes, &state.picture, &mut |rules| inbox.answer(&view(state, rules)))?;
+        firewall.accept(changes, &state.network, &mut |rules| inbox.answer_queries(&view(state, rules)))?;
         // May take in events, which are answered for the changes before.
-        self.take_endpoints(changes)?;
-        self.enforced.last = Some((last.serial, last.change));
-        self.enforced.told = false;
-        // First what keeps rules from being in force: whoever waits for the answer is told of it.
-        self.tell_rules();
-        self.tell_enforced(micros_since(begin));
+        self.accept_endpoints(changes)?;
+        self.policy.last = Some((last.serial, last.change));
+        self.policy.reported = false;
+        // First what keeps rules from being in force: a caller that waits for the answer gets it, too.
+        self.report_rules();
+        self.report_enforced(micros_since(begin));
         if changes.iter().any(PolicyChange::touches_hosts) {
-            self.tell_hosts();
+            self.report_host_endpoints();
         }
         self.conclude()
     }
 
     /// Routes, neighbours and sysctls of workloads. They come after the rules: nothing reaches an endpoint before its rules
     /// do.
-    fn take_endpoints(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
+    fn accept_endpoints(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
         for change in changes {
             if let Some(globals) = &change.globals {
-                self.state.ends.set_globals(globals);
+                self.state.endpoints.set_globals(globals);
             }
             for (key, endpoint) in &change.delta.endpoints {
-                self.state.ends.set_endpoint(key, endpoint.as_deref());
+                self.state.endpoints.set_endpoint(key, endpoint.as_deref());
             }
         }
-        if self.state.ends.has_v6() {
+        if self.state.endpoints.has_v6() {
             self.forward_v6();
         }
         self.await_interfaces(changes)?;
@@ -77,22 +77,22 @@ impl Thread {
     /// What endpoints need besides rules, unless there are none at all: then nothing leads to endpoints that policy does not
     /// guard. True when their conditions changed.
     pub(super) fn write_endpoints(&mut self) -> io::Result<bool> {
-        if self.firewall.is_bare() {
+        if self.firewall.has_no_table() {
             return Ok(false);
         }
-        self.ends.write(&mut self.state.endpoint_context(), &mut self.writer, &mut self.sink)
+        self.applier.write(&mut self.state.endpoint_context(), &mut self.writer, &mut self.sink)
     }
 
     /// An interface that was made before its endpoint was written to the store is known when the change is answered:
     /// where the kernel has one that is not known to be up, its notification is on the way.
     fn await_interfaces(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
         let touched = || changes.iter().flat_map(|change| change.delta.endpoints.keys());
-        if self.state.ends.missing_interfaces(touched()).is_empty() {
+        if self.state.endpoints.missing_interfaces(touched()).is_empty() {
             return Ok(());
         }
         // Most often it has come meanwhile.
         self.events()?;
-        let missing = self.state.ends.missing_interfaces(touched());
+        let missing = self.state.endpoints.missing_interfaces(touched());
         if missing.is_empty() {
             return Ok(());
         }
@@ -100,7 +100,8 @@ impl Thread {
         let up = |name: &str| links.iter().any(|link| link.name == name && link.is_up());
         let coming: Vec<_> = missing.into_iter().filter(|name| up(name)).collect();
         let begin = Instant::now();
-        while coming.iter().any(|name| !self.state.ends.is_up(name)) && begin.elapsed() < NOTIFIED_WITHIN {
+        while coming.iter().any(|name| !self.state.endpoints.is_up(name)) && begin.elapsed() < NOTIFIED_WITHIN
+        {
             self.events()?;
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -108,39 +109,39 @@ impl Thread {
     }
 
     /// The generation of the kernel's rules, comparisons, attempts that are due.
-    pub(super) fn look_at_rules(&mut self, now: Instant) -> io::Result<()> {
-        let bare = self.firewall.is_bare();
+    pub(super) fn check_rules(&mut self, now: Instant) -> io::Result<()> {
+        let bare = self.firewall.has_no_table();
         let Self { firewall, state, inbox, .. } = self;
-        firewall.look(now, &mut |rules| inbox.answer(&view(state, rules)))?;
-        if bare && !self.firewall.is_bare() {
+        firewall.check_generation(now, &mut |rules| inbox.answer_queries(&view(state, rules)))?;
+        if bare && !self.firewall.has_no_table() {
             self.write_endpoints()?;
         }
-        self.tell_rules();
-        self.tell_enforced(0);
+        self.report_rules();
+        self.report_enforced(0);
         Ok(())
     }
 
     /// Interfaces came, went, or have other addresses.
     pub(super) fn follow_interfaces(&mut self) -> io::Result<()> {
         let Self { firewall, state, inbox, .. } = self;
-        firewall.interfaces(&state.picture, &mut |rules| inbox.answer(&view(state, rules)))?;
-        self.tell_rules();
-        self.tell_enforced(0);
-        self.tell_hosts();
+        firewall.interfaces(&state.network, &mut |rules| inbox.answer_queries(&view(state, rules)))?;
+        self.report_rules();
+        self.report_enforced(0);
+        self.report_host_endpoints();
         Ok(())
     }
 
     /// Says how host endpoints are, where that changed: by the interfaces that they govern.
-    fn tell_hosts(&mut self) {
+    fn report_host_endpoints(&mut self) {
         let none =
             || EndpointCondition::Failed("no interface has its name or one of its addresses".to_owned());
         let hosts = host_endpoints(self.firewall.ruleset()).map(|(key, _)| (key.clone(), none()));
         let mut now: BTreeMap<EndpointKey, EndpointCondition> = hosts.collect();
-        if now.is_empty() && self.enforced.hosts.is_empty() {
+        if now.is_empty() && self.policy.hosts.is_empty() {
             return;
         }
         let governed = self.firewall.hosts();
-        for link in self.state.picture.links.values() {
+        for link in self.state.network.links() {
             let Some(condition) = governed.get(link.name.as_str()).and_then(|key| now.get_mut(key)) else {
                 continue;
             };
@@ -150,8 +151,8 @@ impl Thread {
                 *condition = EndpointCondition::Down(format!("interface {} is down", link.name));
             }
         }
-        let before = std::mem::replace(&mut self.enforced.hosts, now);
-        let now = &self.enforced.hosts;
+        let before = std::mem::replace(&mut self.policy.hosts, now);
+        let now = &self.policy.hosts;
         let gone = before.keys().filter(|key| !now.contains_key(*key)).map(|key| (key.clone(), None));
         let other = now.iter().filter(|(key, condition)| before.get(*key) != Some(condition));
         let changed: BTreeMap<_, _> =
@@ -164,10 +165,10 @@ impl Thread {
     /// Endpoints that are not right, all of them.
     fn failed_endpoints(&self) -> BTreeMap<EndpointKey, String> {
         let observes = self.state.mode == Mode::Observe;
-        let mut failed = if observes { BTreeMap::new() } else { self.state.ends.failed().clone() };
-        if let Some(trouble) = self.firewall.trouble().filter(|_| self.firewall.is_refused()) {
+        let mut failed = if observes { BTreeMap::new() } else { self.state.endpoints.failed().clone() };
+        if let Some(problem) = self.firewall.problem().filter(|_| self.firewall.is_refused()) {
             let keys = self.firewall.ruleset().endpoints.keys();
-            failed.extend(keys.map(|key| (key.clone(), trouble.to_owned())));
+            failed.extend(keys.map(|key| (key.clone(), problem.to_owned())));
             return failed;
         }
         let closed = self.firewall.closed();
@@ -185,21 +186,21 @@ impl Thread {
     }
 
     /// Says that the last change is in force, or what of it is not; once, and again when that changes.
-    pub(super) fn tell_enforced(&mut self, micros: u64) {
-        let Some((serial, change)) = self.enforced.last else { return };
+    pub(super) fn report_enforced(&mut self, micros: u64) {
+        let Some((serial, change)) = self.policy.last else { return };
         if !self.firewall.settled() && !self.firewall.is_refused() {
             return;
         }
         let failed = self.failed_endpoints();
-        if !self.enforced.told || failed != self.enforced.failed {
-            self.enforced.told = true;
-            self.enforced.failed.clone_from(&failed);
+        if !self.policy.reported || failed != self.policy.failed {
+            self.policy.reported = true;
+            self.policy.failed.clone_from(&failed);
             (self.sink)(KernelFact::Enforced { serial, change, failed, micros });
         }
     }
 
-    fn tell_rules(&mut self) {
-        let Told { repaired, trouble } = self.firewall.take_told();
+    fn report_rules(&mut self) {
+        let RuleReport { repaired, problem_changed } = self.firewall.take_report();
         if let Some((objects, first)) = repaired {
             self.state.counters.external_changes += objects as u64;
             if self.firewall.mode() == Mode::Program {
@@ -207,8 +208,8 @@ impl Thread {
             }
             (self.sink)(KernelFact::Repaired { objects, first, held: false });
         }
-        if trouble {
-            (self.sink)(KernelFact::Rules(self.firewall.trouble().map(str::to_owned)));
+        if problem_changed {
+            (self.sink)(KernelFact::RulesProblem(self.firewall.problem().map(str::to_owned)));
         }
     }
 }

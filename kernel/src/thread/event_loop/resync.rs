@@ -1,7 +1,7 @@
 //! Reading the kernel whole, at start and later, and taking over what differs from what was known.
 //!
 //! A million routes take the kernel about a second to show. They are taken as they come, a datagram at a time, and in
-//! between whoever asks is answered; what changes something waits until all is read. The first reading is another
+//! between queries are answered; what changes something waits until all is read. The first reading is another
 //! matter: until it is over nothing is known, and questions wait for it.
 
 use std::io;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use super::Thread;
 use crate::endpoints;
 use crate::facts::KernelFact;
-use crate::fib::drift_hold::LONGEST_HOLD;
-use crate::fib::route_state::Known;
+use crate::fib::drift_hold::HOLD_MAX;
+use crate::fib::route_state::Actual;
 use crate::netlink::dump;
 use crate::netlink::nexthop::Nexthop;
 use crate::options::Mode;
-use crate::thread::comparison::members_first;
+use crate::thread::resync_pass::members_first;
 use crate::thread::resync_timer::SOON;
 use crate::thread::view::KernelView;
 
@@ -24,37 +24,37 @@ impl Thread {
     pub(super) fn start(&mut self) -> io::Result<()> {
         let begin = Instant::now();
         let (links, addresses) = dump::devices(&mut self.reader)?;
-        self.state.ends.set_links(links.iter(), begin);
-        self.state.picture.replace_devices(links, addresses);
-        self.state.look_at_tunnel();
-        if self.state.table.objects.enabled() {
+        self.state.endpoints.set_links(links.iter(), begin);
+        self.state.network.replace_devices(links, addresses);
+        self.state.check_tunnel();
+        if self.state.table.objects().enabled() {
             let (list, _) = dump::nexthops(&mut self.reader)?;
             let mut own: Vec<&Nexthop> = Vec::new();
             for nexthop in list.values() {
                 if self.state.nexthop_is_ours(nexthop) {
                     own.push(nexthop);
                 } else {
-                    self.state.table.objects.reserve(nexthop.id);
+                    self.state.table.objects_mut().reserve(nexthop.id);
                 }
             }
             members_first(&mut own);
             for nexthop in own {
-                self.state.table.objects.found(nexthop.id, &nexthop.content, true);
+                self.state.table.objects_mut().adopt(nexthop.id, &nexthop.content, true);
             }
         }
         let neighbours = endpoints::neighbours(&mut self.reader)?;
-        let protocol = self.state.table.marks.protocol;
+        let protocol = self.state.table.marks().protocol;
         let mut foreign = Vec::new();
         let (mut found, mut blackholes) = ([0usize; 2], [0usize; 2]);
-        let (table, ends) = (&mut self.state.table, &self.state.ends);
+        let (table, endpoints) = (&mut self.state.table, &self.state.endpoints);
         let complete = dump::routes(&mut self.reader, |route| {
-            if route.protocol != protocol || ends.is_ours(&route) {
+            if route.protocol != protocol || endpoints.is_ours(&route) {
                 foreign.push(route);
                 return;
             }
             table.load(&route);
-            let Some(entry) = table.entries.get(&route.prefix) else { return };
-            let count = if entry.known == Known::Blackhole { &mut blackholes } else { &mut found };
+            let Some(entry) = table.entries().get(&route.prefix) else { return };
+            let count = if entry.actual() == Actual::Blackhole { &mut blackholes } else { &mut found };
             if let Some(n) = count.get_mut(usize::from(!route.prefix.is_v4())) {
                 *n += 1;
             }
@@ -79,7 +79,7 @@ impl Thread {
         let reason = std::mem::replace(&mut self.comparisons.reason, "timer");
         *self.state.measures.compares.entry(reason).or_default() += 1;
         let mut complete = true;
-        let nexthops = if self.state.table.objects.enabled() {
+        let nexthops = if self.state.table.objects().enabled() {
             let (list, whole) = dump::nexthops(&mut self.reader)?;
             complete &= whole;
             whole.then_some(list)
@@ -93,29 +93,29 @@ impl Thread {
             for route in slice.drain(..) {
                 state.compare_route(&mut found, route);
             }
-            inbox.answer(&KernelView { state, rules: Some(rules) });
+            inbox.answer_queries(&KernelView { state, rules: Some(rules) });
         })?;
         // Read last: a device that changed meanwhile explains what is missing above.
         let (links, addresses) = dump::devices(&mut self.reader)?;
-        self.state.ends.set_links(links.iter(), begin);
-        let moved = self.state.picture.replace_devices(links, addresses);
+        self.state.endpoints.set_links(links.iter(), begin);
+        let moved = self.state.network.replace_devices(links, addresses);
         self.state.end_comparison(found, &neighbours, complete, moved);
-        self.state.look_at_tunnel();
+        self.state.check_tunnel();
         self.state.forget_next_hops();
         let took = begin.elapsed();
         let now = Instant::now();
         self.state.last_compare = Some((now, took));
         self.state.measures.compare.time(took);
-        self.comparisons.done(now, took);
+        self.comparisons.finished(now, took);
         if !complete || moved {
             self.comparisons.soon(SOON, "interrupted");
         }
         Ok(())
     }
 
-    /// Objects may have vanished without a word: their list tells.
-    pub(super) fn look_at_nexthops(&mut self) -> io::Result<()> {
-        if self.state.table.objects.enabled() {
+    /// Objects may have vanished without a word: their list shows it.
+    pub(super) fn check_nexthops(&mut self) -> io::Result<()> {
+        if self.state.table.objects().enabled() {
             let (list, complete) = dump::nexthops(&mut self.reader)?;
             if complete {
                 let gone = self.state.take_nexthops(&list).routes;
@@ -127,24 +127,24 @@ impl Thread {
         Ok(())
     }
 
-    /// Leaves what others change for study, or repairs all of it.
+    /// Holds what others change, or repairs all of it.
     pub(super) fn hold(&mut self, span: Option<Duration>) -> io::Result<()> {
         if self.state.mode != Mode::Program {
             return Ok(());
         }
         if let Some(span) = span {
-            let until = Instant::now() + span.min(LONGEST_HOLD);
-            self.state.table.study.hold(until);
+            let until = Instant::now() + span.min(HOLD_MAX);
+            self.state.table.drift_hold_mut().hold(until);
             self.firewall.hold(true);
             return Ok(());
         }
-        for prefix in self.state.table.study.release() {
+        for prefix in self.state.table.drift_hold_mut().release() {
             self.state.table.mark_prefix(&prefix);
         }
         self.firewall.hold(false);
-        // Whatever was not heard of is found by comparing.
+        // What was missed is found by comparing.
         self.compare()?;
         self.conclude()?;
-        self.look_at_rules(Instant::now())
+        self.check_rules(Instant::now())
     }
 }

@@ -1,7 +1,7 @@
 //! Learned routes, batch after batch: while one is with Linux the next one is made ready and waits behind it.
 //!
 //! ```text
-//!   here      learn, plan, write 1 | the same 2 |      | settle, tell 1; learn, plan, write 3 |   | settle, tell 2; ...
+//!   here      learn, plan, write 1 | the same 2 |      | settle, report ; learn, plan, write 3 |   | settle, report ; ...
 //!   beside                           deliver 1 ........ | deliver 2 ........................... | deliver 3 ...........
 //! ```
 //!
@@ -21,32 +21,32 @@ use crate::facts::KernelFact;
 use crate::facts::Sink;
 use crate::fib::entries::Slot;
 use crate::fib::plan;
-use crate::fib::request::{Answer, Op};
-use crate::fib::route_state::Want;
-use crate::netlink::socket::{Letter, Limits, Socket};
+use crate::fib::request::{Outcome, Request};
+use crate::fib::route_state::Desired;
+use crate::netlink::socket::{Limits, RequestBuffer, Socket};
 use crate::options::Mode;
 use crate::thread::messages::{ToKernel, newest};
-use crate::thread::state::{Done, State};
+use crate::thread::state::{State, Written};
 use crate::thread::view::KernelView;
-use crate::worker::in_turn;
+use crate::worker::run_in_order;
 use tortie_engine::routing::{LearnedBatch, LearnedChange};
 
 /// Changes of the kernel thread's own prefixes that go into the single-prefix history, per batch.
 const SAMPLE: usize = 64;
 
 /// Batches that are with Linux: one that it works on, and one that it finds when it is through.
-const UNDER_WAY: usize = 2;
+const IN_FLIGHT_MAX: usize = 2;
 
 /// A batch that was learned.
-struct Begun {
+struct PreparedBatch {
     batch: LearnedBatch,
     begin: Instant,
 }
 
-impl Begun {
+impl PreparedBatch {
     /// Reports the outcome, and drops the batch: the speaker gets its credit back.
-    fn tell(self, state: &State, done: Done, sink: &mut Sink) {
-        let failed = |c: &LearnedChange| Some((c.prefix, state.table.failed.get(&c.prefix)?.to_string()));
+    fn report(self, state: &State, done: Written, sink: &mut Sink) {
+        let failed = |c: &LearnedChange| Some((c.prefix, state.table.failure(&c.prefix)?.to_string()));
         let sample = self.batch.iter().skip(self.batch.len().saturating_sub(SAMPLE));
         sink(KernelFact::Learned {
             change: newest(&self.batch),
@@ -61,160 +61,164 @@ impl Begun {
 }
 
 /// A batch that is with Linux.
-struct Sent {
-    begun: Begun,
-    ops: Vec<Op>,
+struct BatchInFlight {
+    prepared: PreparedBatch,
+    requests: Vec<Request>,
     /// The entries that are not to be touched until the answers are here.
     slots: FxHashSet<Slot>,
 }
 
-impl Sent {
-    fn new(begun: Begun, ops: Vec<Op>) -> Self {
-        let slot = |op: &Op| match op {
-            Op::PutRoute { slot, .. } => Some(*slot),
-            Op::DeleteRoute { slot, .. } => *slot,
-            Op::PutNexthop { .. } | Op::DeleteNexthop { .. } => None,
+impl BatchInFlight {
+    fn new(prepared: PreparedBatch, requests: Vec<Request>) -> Self {
+        let slot = |request: &Request| match request {
+            Request::PutRoute { slot, .. } => Some(*slot),
+            Request::DeleteRoute { slot, .. } => *slot,
+            Request::PutNexthop { .. } | Request::DeleteNexthop { .. } => None,
         };
-        let slots = ops.iter().filter_map(slot).collect();
-        Self { begun, ops, slots }
+        let slots = requests.iter().filter_map(slot).collect();
+        Self { prepared, requests, slots }
     }
 
     /// Whether one of the prefixes is in one of its entries.
     fn is_touched(&self, state: &State, batch: &[LearnedChange]) -> bool {
-        let entries = &state.table.entries;
+        let entries = state.table.entries();
         batch.iter().any(|c| entries.find(&c.prefix).is_some_and(|slot| self.slots.contains(&slot)))
     }
 }
 
-/// What the thread beside gives back.
-struct Answered {
+/// What the worker gives back.
+struct BatchResult {
     /// For the requests of another batch.
-    letters: Vec<Letter>,
-    answers: Vec<Answer>,
-    took: Duration,
+    buffers: Vec<RequestBuffer>,
+    answers: Vec<Outcome>,
+    duration: Duration,
 }
 
 /// Learns a batch.
-fn begin(state: &mut State, batch: LearnedBatch) -> Begun {
+fn begin(state: &mut State, batch: LearnedBatch) -> PreparedBatch {
     let begin = Instant::now();
     state.learn(&batch);
-    Begun { batch, begin }
+    PreparedBatch { batch, begin }
 }
 
 /// Whether a thread of its own is worth it.
-fn is_many(state: &State, begun: &Begun) -> bool {
-    state.mode == Mode::Program && begun.batch.len() >= MANY
+fn is_many(state: &State, prepared: &PreparedBatch) -> bool {
+    state.mode == Mode::Program && prepared.batch.len() >= MANY
 }
 
 /// The requests of a batch that was learned, where routes to objects that are there are all that is to be done.
-fn requests(state: &mut State, begun: &Begun) -> Option<Vec<Op>> {
-    if is_many(state, begun) { plan::routes_alone(&mut state.table, &state.picture) } else { None }
+fn plan_requests(state: &mut State, prepared: &PreparedBatch) -> Option<Vec<Request>> {
+    if is_many(state, prepared) { plan::routes_alone(&mut state.table, &state.network) } else { None }
 }
 
-/// Writes requests down, into letters that are there already as far as they go.
-fn write(state: &State, ops: &[Op], limits: Limits, old: Vec<Letter>) -> Vec<Letter> {
-    let encode = |op: &Op, buf: &mut Vec<u8>, flags, seq| {
-        op.encode(&state.table, &state.picture, buf, flags, seq);
+/// Writes requests down, into buffers that are there already as far as they go.
+fn write(state: &State, requests: &[Request], limits: Limits, old: Vec<RequestBuffer>) -> Vec<RequestBuffer> {
+    let encode = |request: &Request, buf: &mut Vec<u8>, flags, seq| {
+        request.encode(&state.table, &state.network, buf, flags, seq);
     };
-    let (mut letters, mut old, mut rest) = (Vec::new(), old.into_iter(), ops);
+    let (mut buffers, mut old, mut rest) = (Vec::new(), old.into_iter(), requests);
     while !rest.is_empty() {
-        let mut letter = old.next().unwrap_or_default();
-        rest = rest.split_at(letter.write(limits, rest, encode)).1;
-        letters.push(letter);
+        let mut buffer = old.next().unwrap_or_default();
+        rest = rest.split_at(buffer.write(limits, rest, encode)).1;
+        buffers.push(buffer);
     }
-    letters
+    buffers
 }
 
-/// The kernel's answers to letters, one a message.
-fn deliver(writer: &mut Socket, mut letters: Vec<Letter>) -> io::Result<Answered> {
+/// The kernel's answers to buffers, one a message.
+fn deliver(writer: &mut Socket, mut buffers: Vec<RequestBuffer>) -> io::Result<BatchResult> {
     let begin = Instant::now();
-    let mut answers = Vec::with_capacity(letters.iter().map(Letter::len).sum());
-    for letter in &mut letters {
-        writer.deliver(letter, |answer| answers.push(answer))?;
+    let mut answers = Vec::with_capacity(buffers.iter().map(RequestBuffer::len).sum());
+    for buffer in &mut buffers {
+        writer.send_buffer(buffer, |answer| answers.push(answer))?;
     }
-    Ok(Answered { letters, answers, took: begin.elapsed() })
+    Ok(BatchResult { buffers, answers, duration: begin.elapsed() })
 }
 
 impl Thread {
     /// A batch of learned routes, and those behind it that can go ahead.
     pub(super) fn learned(&mut self, batch: LearnedBatch) -> io::Result<()> {
-        let begun = begin(&mut self.state, batch);
-        let mut ops = requests(&mut self.state, &begun);
-        if ops.is_none() && is_many(&self.state, &begun) {
+        let prepared = begin(&mut self.state, batch);
+        let mut requests = plan_requests(&mut self.state, &prepared);
+        if requests.is_none() && is_many(&self.state, &prepared) {
             self.put_nexthops()?;
-            ops = requests(&mut self.state, &begun);
+            requests = plan_requests(&mut self.state, &prepared);
         }
-        let last = match ops {
-            None => Some((begun, Done::default())),
-            Some(ops) => self.stream(Sent::new(begun, ops))?,
+        let last = match requests {
+            None => Some((prepared, Written::default())),
+            Some(requests) => self.run_pipeline(BatchInFlight::new(prepared, requests))?,
         };
         let flushed = self.flush()?;
-        if let Some((begun, mut done)) = last {
+        if let Some((prepared, mut done)) = last {
             done += flushed;
-            begun.tell(&self.state, done, &mut self.sink);
+            prepared.report(&self.state, done, &mut self.sink);
         }
         Ok(())
     }
 
     /// Has a batch carried out, and batches behind it; gives the last one, and what was done of it so far.
-    fn stream(&mut self, first: Sent) -> io::Result<Option<(Begun, Done)>> {
+    fn run_pipeline(&mut self, first: BatchInFlight) -> io::Result<Option<(PreparedBatch, Written)>> {
         let deadline = self.deadline();
-        let Self { state, inbox, writer, sink, firewall, turn, .. } = self;
+        let Self { state, inbox, writer, sink, firewall, iteration_start, .. } = self;
         let limits = writer.limits();
         let mut first = Some(first);
-        let carry = |letters| deliver(writer, letters);
-        in_turn("routes", carry, |calls| {
-            let (mut under_way, mut spare) = (VecDeque::new(), Vec::new());
+        let carry = |buffers| deliver(writer, buffers);
+        run_in_order("routes", carry, |calls| {
+            let (mut in_flight, mut spare) = (VecDeque::new(), Vec::new());
             if let Some(first) = first.take() {
-                calls.give(write(state, &first.ops, limits, Vec::new()));
-                under_way.push_back(first);
+                calls.submit(write(state, &first.requests, limits, Vec::new()));
+                in_flight.push_back(first);
             }
             // One that cannot go ahead, and one that was carried out when nothing was behind it.
-            let (mut last, mut carried) = (None, None);
+            let (mut last, mut sent) = (None, None);
             let mut ahead = true;
             loop {
-                ahead &= last.is_none() && !state.table.doubtful && Instant::now() < deadline;
+                ahead &= last.is_none() && !state.table.needs_resync() && Instant::now() < deadline;
                 let view = KernelView { state, rules: Some(firewall) };
-                let next = if ahead && under_way.len() < UNDER_WAY {
+                let next = if ahead && in_flight.len() < IN_FLIGHT_MAX {
                     inbox.answer_until_learned(&view)
                 } else {
-                    inbox.answer(&view);
+                    inbox.answer_queries(&view);
                     None
                 };
                 match next {
-                    Some(batch) if under_way.iter().any(|sent: &Sent| sent.is_touched(state, &batch)) => {
+                    Some(batch)
+                        if in_flight.iter().any(|sent: &BatchInFlight| sent.is_touched(state, &batch)) =>
+                    {
                         inbox.put_back(ToKernel::Learned(batch));
                         ahead = false;
                     }
                     Some(batch) => {
-                        let begun = begin(state, batch);
-                        if let Some(ops) = requests(state, &begun) {
-                            calls.give(write(state, &ops, limits, std::mem::take(&mut spare)));
-                            under_way.push_back(Sent::new(begun, ops));
+                        let prepared = begin(state, batch);
+                        if let Some(requests) = plan_requests(state, &prepared) {
+                            calls.submit(write(state, &requests, limits, std::mem::take(&mut spare)));
+                            in_flight.push_back(BatchInFlight::new(prepared, requests));
                         } else {
-                            last = Some((begun, Done::default()));
+                            last = Some((prepared, Written::default()));
                         }
                     }
                     None => {}
                 }
-                if under_way.is_empty() && last.is_none() {
-                    return Ok(carried);
+                if in_flight.is_empty() && last.is_none() {
+                    return Ok(sent);
                 }
-                if let Some((begun, done)) = carried.take() {
-                    go_on(begun, done, state, sink, turn);
+                if let Some((prepared, done)) = sent.take() {
+                    continue_pipeline(prepared, done, state, sink, iteration_start);
                 }
-                if under_way.is_empty() {
+                if in_flight.is_empty() {
                     return Ok(last);
                 }
-                let Some(Answered { letters, answers, took }) = calls.take().transpose()? else { continue };
-                spare = letters;
-                state.measures.route_batch.time(took);
-                let Some(Sent { begun, ops, .. }) = under_way.pop_front() else { continue };
-                let done = state.settle(&ops, &answers);
-                if under_way.is_empty() {
-                    carried = Some((begun, done));
+                let Some(BatchResult { buffers, answers, duration }) = calls.poll().transpose()? else {
+                    continue;
+                };
+                spare = buffers;
+                state.measures.route_batch.time(duration);
+                let Some(BatchInFlight { prepared, requests, .. }) = in_flight.pop_front() else { continue };
+                let done = state.settle(&requests, &answers);
+                if in_flight.is_empty() {
+                    sent = Some((prepared, done));
                 } else {
-                    go_on(begun, done, state, sink, turn);
+                    continue_pipeline(prepared, done, state, sink, iteration_start);
                 }
             }
         })
@@ -222,22 +226,28 @@ impl Thread {
 }
 
 /// Says what became of a batch that others follow.
-fn go_on(begun: Begun, done: Done, state: &mut State, sink: &mut Sink, turn: &mut Instant) {
-    begun.tell(state, done, sink);
-    state.measures.turns.time(turn.elapsed());
-    *turn = Instant::now();
+fn continue_pipeline(
+    prepared: PreparedBatch,
+    done: Written,
+    state: &mut State,
+    sink: &mut Sink,
+    iteration_start: &mut Instant,
+) {
+    prepared.report(state, done, sink);
+    state.measures.iterations.time(iteration_start.elapsed());
+    *iteration_start = Instant::now();
 }
 
 /// What became of a learned prefix, in a word.
 fn outcome(state: &State, prefix: &Cidr) -> &'static str {
     let table = &state.table;
-    let Some(entry) = table.entries.get(prefix) else { return "gone" };
-    match entry.want {
-        _ if table.failed.contains_key(prefix) => "failed",
-        Want::Nothing(Some(reason)) => table.reason(reason),
-        Want::Nothing(None) => "gone",
-        Want::Blackhole => "own-block",
-        Want::Via(..) if table.is_right(entry) => "installed",
-        Want::Via(..) => "pending",
+    let Some(entry) = table.entries().get(prefix) else { return "gone" };
+    match entry.desired() {
+        _ if table.failure(prefix).is_some() => "failed",
+        Desired::Nothing(Some(reason)) => table.reason(reason),
+        Desired::Nothing(None) => "gone",
+        Desired::Blackhole => "own-block",
+        Desired::Via(..) if table.is_in_sync(entry) => "installed",
+        Desired::Via(..) => "pending",
     }
 }

@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use tortie_net::Cidr;
 
 use crate::fib::plan;
-use crate::fib::request::{Op, What};
-use crate::fib::route_state::Want;
+use crate::fib::request::{Request, RouteContent};
+use crate::fib::route_state::Desired;
 use crate::fib::table::Table;
 use crate::intent::KernelIntent;
 use crate::netlink::event::Event;
@@ -20,7 +20,7 @@ use crate::netlink::nexthop::{self, Content, Nexthop};
 use crate::netlink::route::{self, Leg, RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::netlink::socket::Refusal;
 use crate::options::{Marks, Mode};
-use crate::thread::state::{Due, State};
+use crate::thread::state::{Pending, State};
 use tortie_engine::routing::ChangeId;
 use tortie_engine::routing::LearnedChange;
 
@@ -34,7 +34,7 @@ struct Fake {
     routes: BTreeMap<Cidr, Said>,
     foreign: BTreeSet<Cidr>,
     down: BTreeSet<u32>,
-    ops: usize,
+    requests: usize,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,9 +58,9 @@ fn no(code: i32) -> Result<(), Refusal> {
 }
 
 impl Fake {
-    fn carry_out(&mut self, table: &Table, op: &Op) -> Result<(), Refusal> {
-        match op {
-            Op::PutNexthop { id, content, put } => {
+    fn carry_out(&mut self, table: &Table, request: &Request) -> Result<(), Refusal> {
+        match request {
+            Request::PutNexthop { id, content, put } => {
                 if *put == nexthop::Put::Add && self.nexthops.contains_key(id) {
                     return no(libc::EEXIST);
                 }
@@ -75,19 +75,19 @@ impl Fake {
                 }
                 self.nexthops.insert(*id, content.clone());
             }
-            Op::DeleteNexthop { id } => {
+            Request::DeleteNexthop { id } => {
                 let used = self.routes.values().any(|r| *r == Said::Nexthop(*id))
                     || self.nexthops.values().any(|c| matches!(c, Content::Group(m) if m.contains(id)));
                 assert!(!used, "{id:#x} is deleted under a route or a group");
                 return if self.nexthops.remove(id).is_some() { Ok(()) } else { no(libc::ENOENT) };
             }
-            Op::PutRoute { prefix, what, put, .. } => {
-                let said = match what {
-                    What::Blackhole => Said::Blackhole,
-                    What::Nexthop(id) if self.nexthops.contains_key(id) => Said::Nexthop(*id),
-                    What::Nexthop(_) => return no(libc::EINVAL),
-                    What::Plain(target) => {
-                        let legs = table.objects.legs(*target, &|_, _| false);
+            Request::PutRoute { prefix, content, put, .. } => {
+                let said = match content {
+                    RouteContent::Blackhole => Said::Blackhole,
+                    RouteContent::Nexthop(id) if self.nexthops.contains_key(id) => Said::Nexthop(*id),
+                    RouteContent::Nexthop(_) => return no(libc::EINVAL),
+                    RouteContent::Plain(target) => {
+                        let legs = table.objects().legs(*target, &|_, _| false);
                         if legs.iter().any(|l| self.down.contains(&l.ifindex)) {
                             return no(libc::ENETDOWN);
                         }
@@ -103,7 +103,7 @@ impl Fake {
                 }
                 self.routes.insert(*prefix, said);
             }
-            Op::DeleteRoute { prefix, metric, .. } => {
+            Request::DeleteRoute { prefix, metric, .. } => {
                 assert_eq!(*metric, MARKS.metric);
                 return if self.routes.remove(prefix).is_some() { Ok(()) } else { no(libc::ESRCH) };
             }
@@ -205,11 +205,11 @@ fn fresh(nexthop_objects: bool) -> State {
     let mut state = State::new(
         Mode::Program,
         Table::new(MARKS, nexthop_objects),
-        crate::endpoints::Ends::new(179, 1790, std::time::Duration::ZERO),
+        crate::endpoints::Endpoints::new(179, 1790, std::time::Duration::ZERO),
     );
     for index in DEVICES {
-        state.picture.set_link(link(index, true));
-        state.picture.add_route(connected(index), false);
+        state.network.set_link(link(index, true));
+        state.network.add_route(connected(index), false);
     }
     state
 }
@@ -220,28 +220,28 @@ fn send(
     table: &Table,
     fake: &mut Fake,
     fates: &mut Fates<'_>,
-    ops: &[Op],
-) -> Vec<crate::fib::request::Answer> {
-    let mut send = |op: &Op| {
-        fake.ops += 1;
+    requests: &[Request],
+) -> Vec<crate::fib::request::Outcome> {
+    let mut send = |request: &Request| {
+        fake.requests += 1;
         match fates.next().unwrap_or(Fate::Fair) {
-            Fate::Fair => fake.carry_out(table, op),
+            Fate::Fair => fake.carry_out(table, request),
             Fate::Refused => no(libc::ENOMEM),
             Fate::LostUndone => Err(Refusal::lost()),
             Fate::LostDone => {
-                let _ = fake.carry_out(table, op);
+                let _ = fake.carry_out(table, request);
                 Err(Refusal::lost())
             }
         }
     };
-    ops.iter().map(&mut send).collect()
+    requests.iter().map(&mut send).collect()
 }
 
 fn flush(state: &mut State, fake: &mut Fake, fates: &mut Fates<'_>) {
-    let mut rounds = plan::Rounds::default();
-    while let Some(ops) = rounds.next(&mut state.table, &state.picture) {
-        let answers = send(&state.table, fake, fates, &ops);
-        state.settle(&ops, &answers);
+    let mut rounds = plan::PlanRounds::default();
+    while let Some(requests) = rounds.next(&mut state.table, &state.network) {
+        let answers = send(&state.table, fake, fates, &requests);
+        state.settle(&requests, &answers);
     }
 }
 
@@ -251,40 +251,42 @@ fn learn_on_heels(
     state: &mut State,
     fake: &mut Fake,
     fates: &mut Fates<'_>,
-    wanted: &mut Wanted,
+    wanted: &mut Intent,
     batches: &[(u8, u8)],
 ) {
-    let mut under_way: VecDeque<(Vec<Op>, Vec<crate::fib::request::Answer>)> = VecDeque::new();
-    let take_over =
-        |state: &mut State, under_way: &mut VecDeque<(Vec<Op>, Vec<crate::fib::request::Answer>)>, left| {
-            while under_way.len() > left
-                && let Some((ops, answers)) = under_way.pop_front()
-            {
-                state.settle(&ops, &answers);
-            }
-        };
+    let mut under_way: VecDeque<(Vec<Request>, Vec<crate::fib::request::Outcome>)> = VecDeque::new();
+    let take_over = |state: &mut State,
+                     under_way: &mut VecDeque<(Vec<Request>, Vec<crate::fib::request::Outcome>)>,
+                     left| {
+        while under_way.len() > left
+            && let Some((requests, answers)) = under_way.pop_front()
+        {
+            state.settle(&requests, &answers);
+        }
+    };
     for (p, hops) in batches {
         take_over(state, &mut under_way, 1);
-        let is_touched = |op: &Op| matches!(op, Op::PutRoute { prefix: q, .. } | Op::DeleteRoute { prefix: q, .. } if *q == prefix(*p));
-        if state.table.doubtful || under_way.iter().any(|(ops, _)| ops.iter().any(is_touched)) {
+        let is_touched = |request: &Request| matches!(request, Request::PutRoute { prefix: q, .. } | Request::DeleteRoute { prefix: q, .. } if *q == prefix(*p));
+        if state.table.needs_resync() || under_way.iter().any(|(requests, _)| requests.iter().any(is_touched))
+        {
             take_over(state, &mut under_way, 0);
             flush(state, fake, fates);
         }
         wanted.learned.insert(*p, *hops);
         want(state, wanted, std::iter::once(*p));
-        match plan::routes_alone(&mut state.table, &state.picture) {
-            Some(ops) => {
-                let answers = send(&state.table, fake, fates, &ops);
-                under_way.push_back((ops, answers));
+        match plan::routes_alone(&mut state.table, &state.network) {
+            Some(requests) => {
+                let answers = send(&state.table, fake, fates, &requests);
+                under_way.push_back((requests, answers));
             }
             // The first of a stream has its objects made before it.
             None if under_way.is_empty() => {
-                let ops = plan::nexthops(&mut state.table, &state.picture);
-                let answers = send(&state.table, fake, fates, &ops);
-                state.settle(&ops, &answers);
-                if let Some(ops) = plan::routes_alone(&mut state.table, &state.picture) {
-                    let answers = send(&state.table, fake, fates, &ops);
-                    under_way.push_back((ops, answers));
+                let requests = plan::nexthops(&mut state.table, &state.network);
+                let answers = send(&state.table, fake, fates, &requests);
+                state.settle(&requests, &answers);
+                if let Some(requests) = plan::routes_alone(&mut state.table, &state.network) {
+                    let answers = send(&state.table, fake, fates, &requests);
+                    under_way.push_back((requests, answers));
                 } else {
                     flush(state, fake, fates);
                 }
@@ -311,7 +313,7 @@ fn compare(state: &mut State, fake: &Fake) {
 fn settle(state: &mut State, fake: &mut Fake, fates: &mut Fates<'_>) {
     state.follow_next_hops();
     flush(state, fake, fates);
-    if state.table.doubtful {
+    if state.table.needs_resync() {
         compare(state, fake);
         flush(state, fake, fates);
     }
@@ -329,12 +331,12 @@ fn next_hops(bits: u8) -> SmallVec<[IpAddr; 2]> {
 
 /// Everything that is wanted.
 #[derive(Clone, Default)]
-struct Wanted {
+struct Intent {
     learned: BTreeMap<u8, u8>,
     blackholes: BTreeSet<u8>,
 }
 
-fn want(state: &mut State, wanted: &Wanted, indexes: impl Iterator<Item = u8>) {
+fn want(state: &mut State, wanted: &Intent, indexes: impl Iterator<Item = u8>) {
     let batch: Vec<LearnedChange> = indexes
         .map(|i| LearnedChange {
             prefix: prefix(i),
@@ -345,8 +347,8 @@ fn want(state: &mut State, wanted: &Wanted, indexes: impl Iterator<Item = u8>) {
     state.learn(&batch);
 }
 
-fn intend(state: &mut State, wanted: &Wanted) {
-    state.take_intent(Arc::new(KernelIntent {
+fn intend(state: &mut State, wanted: &Intent) {
+    state.accept_intent(Arc::new(KernelIntent {
         generation: 1,
         change: ChangeId(0),
         blackholes: wanted.blackholes.iter().map(|i| (prefix(*i), ChangeId(0))).collect(),
@@ -395,8 +397,8 @@ fn foreign_route(prefix: Cidr) -> Route {
     route
 }
 
-fn take(state: &mut State, fake: &mut Fake, wanted: &mut Wanted, step: &Step) {
-    let mut due = Due::default();
+fn take(state: &mut State, fake: &mut Fake, wanted: &mut Intent, step: &Step) {
+    let mut due = Pending::default();
     match *step {
         Step::Learn(p, hops) => {
             wanted.learned.insert(p, hops);
@@ -466,7 +468,7 @@ fn take(state: &mut State, fake: &mut Fake, wanted: &mut Wanted, step: &Step) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Whatever came, in whatever order, with refusals and lost answers: once the trouble ends the kernel holds what a
+    /// Whatever came, in whatever order, with refusals and lost answers: once the faults end the kernel holds what a
     /// fresh start would write, no more objects than that needs, and a restart writes nothing.
     #[test]
     fn incremental_equals_from_scratch(
@@ -474,7 +476,7 @@ proptest! {
         fates in prop::collection::vec(fate(), 0..80),
         nexthop_objects in prop::bool::weighted(0.8),
     ) {
-        let (mut state, mut fake, mut wanted) = (fresh(nexthop_objects), Fake::default(), Wanted::default());
+        let (mut state, mut fake, mut wanted) = (fresh(nexthop_objects), Fake::default(), Intent::default());
         state.table.sweep();
         let mut fates = fates.into_iter();
         for (step, batches) in &steps {
@@ -502,7 +504,7 @@ proptest! {
         settle(&mut scratch, &mut clean, &mut std::iter::empty());
         prop_assert_eq!(fake.meaning(), clean.meaning());
         prop_assert_eq!(fake.nexthops.len(), clean.nexthops.len(), "{:?}", fake.nexthops);
-        prop_assert!(state.table.failed.is_empty());
+        prop_assert!(state.table.failures() == 0);
         let counts = crate::thread::view::KernelView { state: &state, rules: None }.counts();
         prop_assert_eq!(counts.installed, fake.routes.len());
 
@@ -510,31 +512,31 @@ proptest! {
         let mut list: Vec<Nexthop> = fake.nexthop_list().into_values().collect();
         list.sort_unstable_by_key(|n| (matches!(n.content, Content::Group(_)), n.id));
         for nexthop in list {
-            again.table.objects.found(nexthop.id, &nexthop.content, true);
+            again.table.objects_mut().adopt(nexthop.id, &nexthop.content, true);
         }
         fake.route_list().iter().for_each(|r| again.table.load(r));
-        let before = fake.ops;
+        let before = fake.requests;
         want(&mut again, &wanted, 0..4);
         intend(&mut again, &wanted);
         settle(&mut again, &mut fake, &mut std::iter::empty());
         again.table.sweep();
         settle(&mut again, &mut fake, &mut std::iter::empty());
-        prop_assert_eq!(fake.ops, before, "a restart writes nothing that was right");
+        prop_assert_eq!(fake.requests, before, "a restart writes nothing that was right");
     }
 }
 
 /// What [`Table::sums`] counts as it goes, by looking at every entry.
 fn walked(table: &Table) -> crate::fib::counts::Sums {
     let mut sums = crate::fib::counts::Sums::default();
-    for (_, _, entry) in table.entries.iter() {
-        let (there, nothing) = (entry.known.is_there(), matches!(entry.want, Want::Nothing(_)));
+    for (_, _, entry) in table.entries().iter() {
+        let (there, nothing) = (entry.actual().is_there(), matches!(entry.desired(), Desired::Nothing(_)));
         let place = match (nothing, there) {
-            (true, true) if entry.stale => &mut sums.stale,
+            (true, true) if entry.is_stale() => &mut sums.stale,
             (true, true) => &mut sums.extra,
-            (true, false) if entry.want == Want::Nothing(None) => continue,
+            (true, false) if entry.desired() == Desired::Nothing(None) => continue,
             (true, false) => &mut sums.withheld,
             (false, false) => &mut sums.missing,
-            (false, true) if table.is_right(entry) => &mut sums.right,
+            (false, true) if table.is_in_sync(entry) => &mut sums.in_sync,
             (false, true) => &mut sums.different,
         };
         *place += 1;
@@ -544,8 +546,8 @@ fn walked(table: &Table) -> crate::fib::counts::Sums {
 
 #[test]
 fn a_taken_id_is_left_alone_and_another_one_used() {
-    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Wanted::default());
-    // A stranger's object that no notification told of.
+    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Intent::default());
+    // A stranger's object that no notification showed.
     let strange = Content::Single { gateway: "192.0.1.66".parse().unwrap(), ifindex: 1, onlink: false };
     fake.nexthops.insert(MARKS.nexthop_base, strange.clone());
     take(&mut state, &mut fake, &mut wanted, &Step::Learn(0, 1));
@@ -557,7 +559,7 @@ fn a_taken_id_is_left_alone_and_another_one_used() {
 /// A group loses a member while nothing wants it and its deletion was refused; then a batch wants it again.
 #[test]
 fn an_object_that_nothing_wanted_is_put_right_when_it_is_wanted_again() {
-    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Wanted::default());
+    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Intent::default());
     take(&mut state, &mut fake, &mut wanted, &Step::Learn(0, 0b1010));
     settle(&mut state, &mut fake, &mut std::iter::empty());
     let both = fake.meaning()[&prefix(0)].clone();
@@ -576,22 +578,22 @@ fn an_object_that_nothing_wanted_is_put_right_when_it_is_wanted_again() {
 
 #[test]
 fn a_refused_route_does_not_hold_up_the_others_and_is_said() {
-    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Wanted::default());
+    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Intent::default());
     for index in 0..3 {
         take(&mut state, &mut fake, &mut wanted, &Step::Learn(index, 1));
     }
     // One nexthop, then the first route.
     flush(&mut state, &mut fake, &mut [Fate::Fair, Fate::Refused].into_iter());
     assert_eq!(fake.routes.len(), 2);
-    assert_eq!(state.table.failed.get(&prefix(0)).map(|r| &**r), Some("errno 12"));
+    assert_eq!(state.table.failure(&prefix(0)), Some("errno 12"));
     state.table.retry();
     flush(&mut state, &mut fake, &mut std::iter::empty());
-    assert_eq!((fake.routes.len(), state.table.failed.len()), (3, 0));
+    assert_eq!((fake.routes.len(), state.table.failures()), (3, 0));
 }
 
 #[test]
 fn an_unchanged_blackhole_wins_over_a_learned_route() {
-    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Wanted::default());
+    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Intent::default());
     take(&mut state, &mut fake, &mut wanted, &Step::Blackhole(1, true));
     take(&mut state, &mut fake, &mut wanted, &Step::Learn(1, 3));
     settle(&mut state, &mut fake, &mut std::iter::empty());

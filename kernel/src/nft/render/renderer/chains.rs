@@ -6,7 +6,7 @@ use rustc_hash::FxHashSet;
 
 use super::Renderer;
 use crate::nft::ir::Name;
-use crate::nft::render::chains::Placed;
+use crate::nft::render::chains::RenderedChain;
 use crate::nft::render::draft::{Draft, Frame};
 use crate::nft::render::node::{Node, Usage};
 use crate::nft::render::{base, names, rules, stages};
@@ -20,7 +20,7 @@ impl Renderer {
             ruleset: &self.ruleset,
             sets: &self.sets,
             passing: &self.passing,
-            wide: self.ends.wide(),
+            wide: self.endpoint_maps.wide(),
         };
         match node {
             Node::Rules { id, usage } => rules::draft(id, *usage, &frame),
@@ -36,45 +36,50 @@ impl Renderer {
     }
 
     /// One more element names a chain, which is there from now on.
-    pub(super) fn hold(&mut self, node: Node, globals: &Globals) -> Name {
+    pub(super) fn acquire(&mut self, node: Node, globals: &Globals) -> Name {
         let name = names::chain(&node);
         self.place(&name, node, globals);
-        self.hold_once(&name);
+        self.acquire_once(&name);
         name
     }
 
     /// The same for tiers, which are dear to make: most endpoints share their chains.
-    pub(super) fn hold_tiers(&mut self, of: &[Tier], at: Direction, globals: &Globals) -> Name {
+    pub(super) fn acquire_tiers(&mut self, of: &[Tier], at: Direction, globals: &Globals) -> Name {
         let name = names::tiers(of, at);
         let means =
             |node: &Node| matches!(node, Node::Tiers { tiers, direction } if tiers == of && *direction == at);
         if !self.chains.has(&name, means) {
             self.place(&name, Node::Tiers { tiers: of.to_vec(), direction: at }, globals);
         }
-        self.hold_once(&name);
+        self.acquire_once(&name);
         name
     }
 
     /// The same for profiles; `None`: there are none.
-    pub(super) fn hold_profiles(&mut self, of: &[ChainId], at: Direction, globals: &Globals) -> Option<Name> {
+    pub(super) fn acquire_profiles(
+        &mut self,
+        of: &[ChainId],
+        at: Direction,
+        globals: &Globals,
+    ) -> Option<Name> {
         let node = match of {
             [] => return None,
             [one] => Node::Rules { id: one.clone(), usage: Usage::Filter },
             several => Node::Profiles { profiles: several.to_vec(), direction: at },
         };
-        Some(self.hold(node, globals))
+        Some(self.acquire(node, globals))
     }
 
-    fn hold_once(&mut self, name: &Name) {
+    fn acquire_once(&mut self, name: &Name) {
         if let Some(placed) = self.chains.placed.get_mut(name) {
-            placed.held += 1;
+            placed.holds += 1;
         }
     }
 
     /// One element fewer.
-    pub(super) fn unhold(&mut self, name: &Name) {
+    pub(super) fn release(&mut self, name: &Name) {
         if let Some(placed) = self.chains.placed.get_mut(name) {
-            placed.held = placed.held.saturating_sub(1);
+            placed.holds = placed.holds.saturating_sub(1);
             self.chains.idle.push(Arc::clone(name));
         }
     }
@@ -84,13 +89,13 @@ impl Renderer {
             return;
         }
         if let Node::Denied(denied) = &node {
-            self.chains.told.insert(names::prefix(denied), Arc::clone(name));
+            self.chains.explained.insert(names::prefix(denied), Arc::clone(name));
         }
         let draft = self.draft(&node, globals);
-        let blank = Placed {
+        let blank = RenderedChain {
             node,
             callers: FxHashSet::default(),
-            held: 0,
+            holds: 0,
             calls: Vec::new(),
             sets: Vec::new(),
             origins: Vec::new(),
@@ -117,7 +122,7 @@ impl Renderer {
             calls.push(callee);
         }
         for (id, v4) in &draft.sets {
-            self.sets.acquire(id, *v4, name, &self.ruleset, &mut self.wanted);
+            self.sets.acquire(id, *v4, name, &self.ruleset, &mut self.desired);
         }
         let Some(placed) = self.chains.placed.get_mut(name) else { return };
         placed.origins = draft.origins;
@@ -127,8 +132,8 @@ impl Renderer {
         let sets: FxHashSet<&(SetId, bool)> = placed.sets.iter().collect();
         let left: Vec<Name> = old_calls.into_iter().filter(|callee| !calls.contains(callee)).collect();
         let left_sets: Vec<(SetId, bool)> = old_sets.into_iter().filter(|set| !sets.contains(set)).collect();
-        if self.wanted.table().chains.get(name) != Some(&draft.chain) {
-            self.wanted.set_chain(name, draft.chain);
+        if self.desired.table().chains.get(name) != Some(&draft.chain) {
+            self.desired.set_chain(name, draft.chain);
         }
         self.chains.leave(name, left);
         self.chains.leave_sets(name, left_sets, &mut self.sets);
@@ -136,13 +141,13 @@ impl Renderer {
 
     /// Removes chains that nobody uses, callers first.
     pub(super) fn sweep_chains(&mut self) {
-        self.chains.sweep(&mut self.sets, &mut self.wanted);
+        self.chains.sweep(&mut self.sets, &mut self.desired);
     }
 
     /// Removes sets that nobody uses, after the chains.
     pub(super) fn sweep_sets(&mut self) {
         for (id, v4) in std::mem::take(&mut self.chains.idle_sets) {
-            self.sets.sweep(&id, v4, &mut self.wanted);
+            self.sets.sweep(&id, v4, &mut self.desired);
         }
     }
 }
@@ -161,24 +166,24 @@ mod tests {
         let name = names::chain(&node("a"));
         other.place(&name, node("a"), &globals);
         other.place(&name, node("a"), &globals);
-        assert_eq!(other.clash(), None);
+        assert_eq!(other.name_collision(), None);
         // As if its hash were the same.
         other.place(&name, node("b"), &globals);
-        assert_eq!(other.clash(), Some(&*format!("chains are both called {name}")));
+        assert_eq!(other.name_collision(), Some(&*format!("chains are both called {name}")));
         let mut other = renderer(&[W1]);
         let host = |name: &str| Node::Host {
             of: Stages { tiers: Vec::new(), profiles: vec![profile(name)] },
             direction: Direction::Inbound,
         };
         other.place(&names::chain(&host("x")), host("y"), &globals);
-        other.hold(host("x"), &globals);
-        assert!(other.clash().is_some());
+        other.acquire(host("x"), &globals);
+        assert!(other.name_collision().is_some());
         let mut other = renderer(&[W1]);
         let tiers = |name: &str| vec![Tier { name: name.into(), policies: Vec::new() }];
         let node = Node::Tiers { tiers: tiers("y"), direction: Direction::Inbound };
         other.place(&names::tiers(&tiers("x"), Direction::Inbound), node, &globals);
-        other.hold_tiers(&tiers("x"), Direction::Inbound, &globals);
-        assert!(other.clash().is_some());
+        other.acquire_tiers(&tiers("x"), Direction::Inbound, &globals);
+        assert!(other.name_collision().is_some());
     }
 
     /// The kernel walks all chains in each transaction: what a burst of starts brings decides how long each of them waits.

@@ -13,10 +13,10 @@ use tortie_engine::policy::{ChainId, Direction, EndpointPolicy, Globals, HostPol
 impl Renderer {
     /// Takes a workload interface out of the table.
     pub(super) fn unplace_workload(&mut self, interface: &str) {
-        let Some(policy) = self.ends.placed.remove(interface) else { return };
+        let Some(policy) = self.endpoint_maps.placed.remove(interface) else { return };
         let EndpointPolicy::Workload(workload) = &*policy else { return };
         self.sources(interface, workload, false);
-        self.wanted.remove(&Map::Workloads.name(), &SetKey::Interface(interface.into()));
+        self.desired.remove(&Map::Workloads.name(), &SetKey::Interface(interface.into()));
         for map in [
             Map::RawInterfaces,
             Map::FromWorkload,
@@ -25,17 +25,17 @@ impl Renderer {
             Map::ToProfiles,
             Map::Inactive,
         ] {
-            self.point(map, interface, None);
+            self.set_element(map, interface, None);
         }
     }
 
     /// Brings a workload interface up to date.
     pub(super) fn place_workload(&mut self, interface: &str, globals: &Globals) {
-        let claim = self.ends.claims.get(interface).and_then(BTreeSet::first);
+        let claim = self.endpoint_maps.claims.get(interface).and_then(BTreeSet::first);
         let policy = claim.and_then(|(_, key)| self.ruleset.endpoints.get(key)).cloned();
         let Some(policy) = policy else { return self.unplace_workload(interface) };
         let EndpointPolicy::Workload(workload) = &*policy else { return };
-        if let Some(before) = self.ends.placed.insert(interface.into(), Arc::clone(&policy))
+        if let Some(before) = self.endpoint_maps.placed.insert(interface.into(), Arc::clone(&policy))
             && let EndpointPolicy::Workload(before) = &*before
         {
             self.sources(interface, before, false);
@@ -43,37 +43,38 @@ impl Renderer {
         self.sources(interface, workload, true);
         let source =
             if workload.active { Node::Fixed(Fixed::AntiSpoof) } else { Node::Denied(Denied::Inactive) };
-        let source = self.hold(source, globals);
-        self.point(Map::RawInterfaces, interface, Some(SetValue::Goto(source)));
+        let source = self.acquire(source, globals);
+        self.set_element(Map::RawInterfaces, interface, Some(SetValue::Goto(source)));
         let (set, key) = (Map::Workloads.name(), SetKey::Interface(interface.into()));
         if workload.active {
-            self.wanted.put(&set, key, SetValue::Member);
+            self.desired.put(&set, key, SetValue::Member);
         } else {
-            self.wanted.remove(&set, &key);
+            self.desired.remove(&set, &key);
         }
         let inactive =
-            |renderer: &mut Self| SetValue::Goto(renderer.hold(Node::Denied(Denied::Inactive), globals));
+            |renderer: &mut Self| SetValue::Goto(renderer.acquire(Node::Denied(Denied::Inactive), globals));
         let none = (!workload.active).then(|| inactive(self));
-        self.point(Map::Inactive, interface, none);
+        self.set_element(Map::Inactive, interface, none);
         for (tiers, profiles, stages, direction) in [
             (Map::FromWorkload, Map::FromProfiles, &workload.outbound, Direction::Outbound),
             (Map::ToWorkload, Map::ToProfiles, &workload.inbound, Direction::Inbound),
         ] {
             let (first, then) = if workload.active {
-                let first = self.hold_tiers(&stages.tiers, direction, globals);
-                let then = self.hold_profiles(&stages.profiles, direction, globals);
+                let first = self.acquire_tiers(&stages.tiers, direction, globals);
+                let then = self.acquire_profiles(&stages.profiles, direction, globals);
                 (SetValue::Jump(first), then.map(SetValue::Jump))
             } else {
                 (inactive(self), None)
             };
-            self.point(tiers, interface, Some(first));
-            self.point(profiles, interface, then);
+            self.set_element(tiers, interface, Some(first));
+            self.set_element(profiles, interface, then);
         }
     }
 
     /// Brings an interface up to date that a host endpoint governs or governed.
     pub(super) fn place_host(&mut self, interface: &str, globals: &Globals) {
-        let policy = self.ends.hosts.get(interface).and_then(|key| self.ruleset.endpoints.get(key)).cloned();
+        let policy =
+            self.endpoint_maps.hosts.get(interface).and_then(|key| self.ruleset.endpoints.get(key)).cloned();
         let host = match policy.as_deref() {
             Some(EndpointPolicy::Host(host)) => Some(host),
             _ => None,
@@ -88,30 +89,30 @@ impl Renderer {
             (Map::RawHostOut, early(|host| &host.untracked_outbound, Usage::Untracked, outbound)),
             (Map::PreDnatHost, early(|host| &host.pre_dnat, Usage::PreDnat, inbound)),
         ] {
-            let to = node.map(|node| SetValue::Goto(self.hold(node, globals)));
-            self.point(map, interface, to);
+            let to = node.map(|node| SetValue::Goto(self.acquire(node, globals)));
+            self.set_element(map, interface, to);
         }
         for (map, direction, of) in [
             (Map::HostIn, inbound, host.map(|host| &host.inbound)),
             (Map::HostOut, outbound, host.map(|host| &host.outbound)),
         ] {
             let to =
-                of.map(|of| SetValue::Goto(self.hold(Node::Host { of: of.clone(), direction }, globals)));
-            self.point(map, interface, to);
+                of.map(|of| SetValue::Goto(self.acquire(Node::Host { of: of.clone(), direction }, globals)));
+            self.set_element(map, interface, to);
         }
     }
 
     /// Where a map sends an interface: to a chain that is held for it.
-    fn point(&mut self, map: Map, interface: &str, to: Option<SetValue>) {
+    fn set_element(&mut self, map: Map, interface: &str, to: Option<SetValue>) {
         let (set, key) = (map.name(), SetKey::Interface(interface.into()));
-        let before = self.wanted.element(&set, &key).cloned();
+        let before = self.desired.element(&set, &key).cloned();
         match to {
             Some(to) if before.as_ref() == Some(&to) => {}
-            Some(to) => self.wanted.put(&set, key, to),
-            None => self.wanted.remove(&set, &key),
+            Some(to) => self.desired.put(&set, key, to),
+            None => self.desired.remove(&set, &key),
         }
         if let Some(SetValue::Goto(name) | SetValue::Jump(name)) = before {
-            self.unhold(&name);
+            self.release(&name);
         }
     }
 
@@ -124,24 +125,24 @@ impl Renderer {
             let v4 = net.is_v4();
             let map = if net.is_host() { Map::From { v4 } } else { Map::FromNets { v4 } };
             if !net.is_host() {
-                let [of_v4, of_v6] = &mut self.ends.wide;
+                let [of_v4, of_v6] = &mut self.endpoint_maps.wide;
                 let wide = if v4 { of_v4 } else { of_v6 };
                 *wide = if come { *wide + 1 } else { wide.saturating_sub(1) };
             }
             let key = SetKey::InterfaceAddr(interface.into(), net);
             if come {
                 self.source_set(map, v4);
-                self.wanted.put(&map.name(), key, SetValue::Member);
+                self.desired.put(&map.name(), key, SetValue::Member);
             } else {
-                self.wanted.remove(&map.name(), &key);
+                self.desired.remove(&map.name(), &key);
             }
         }
     }
 
     /// The set of networks is made when the first one comes.
     fn source_set(&mut self, map: Map, v4: bool) {
-        if matches!(map, Map::FromNets { .. }) && self.has_family(v4) && !self.wanted.has_set(map.text()) {
-            self.wanted.add_set(&map.name(), map.of(), map.comment(), BTreeMap::new());
+        if matches!(map, Map::FromNets { .. }) && self.has_family(v4) && !self.desired.has_set(map.text()) {
+            self.desired.add_set(&map.name(), map.of(), map.comment(), BTreeMap::new());
         }
     }
 }

@@ -15,7 +15,7 @@ use tortie_net::Cidr;
 pub use self::meaning::{Meaning, RuleView};
 use super::chains::Chains;
 use super::draft::Options;
-use super::endpoints::{Ends, Touched, address};
+use super::endpoints::{ChangedEndpoints, EndpointMaps, address};
 use super::node::{Base, Denied, Fixed, Node, Usage};
 use super::{desired, names, nat, ranges, sets};
 use crate::nft::ir::{Edit, Name, SetKey, SetValue, Table};
@@ -33,15 +33,15 @@ pub(crate) struct Renderer {
     passing: FxHashSet<ChainId>,
     sets: sets::Sets,
     chains: Chains,
-    ends: Ends,
+    endpoint_maps: EndpointMaps,
     nat: nat::Nat,
     /// Chains with a hook.
     bases: Vec<Name>,
-    wanted: desired::Wanted,
+    desired: desired::DesiredTable,
 }
 
 impl Renderer {
-    /// A renderer of nothing: its table is empty until it is told of [`Globals`].
+    /// A renderer of nothing: its table is empty until it gets [`Globals`].
     pub(crate) fn new(options: Options) -> Self {
         Self {
             options,
@@ -50,10 +50,10 @@ impl Renderer {
             passing: FxHashSet::default(),
             sets: sets::Sets::default(),
             chains: Chains::default(),
-            ends: Ends::default(),
+            endpoint_maps: EndpointMaps::default(),
             nat: nat::Nat::default(),
             bases: Vec::new(),
-            wanted: desired::Wanted::default(),
+            desired: desired::DesiredTable::default(),
         }
     }
 
@@ -72,8 +72,8 @@ impl Renderer {
     /// What became of the table since the last call, whatever came and went in between. The edits are safe in their order:
     /// one transaction, or the leading ones before the others.
     pub(crate) fn edits(&mut self) -> Vec<Edit> {
-        let Self { wanted, chains, .. } = self;
-        wanted.take_edits(|name| chains.callees(name))
+        let Self { desired, chains, .. } = self;
+        desired.take_edits(|name| chains.callees(name))
     }
 
     /// Takes a change. `globals` and `hosts` are given when they are others than before.
@@ -83,48 +83,48 @@ impl Renderer {
         globals: Option<&Globals>,
         hosts: Option<&HostInterfaces>,
     ) {
-        let mut touched = Touched::default();
+        let mut touched = ChangedEndpoints::default();
         let mut stale: BTreeSet<Name> = BTreeSet::new();
         for (id, change) in &delta.sets {
-            stale.extend(self.sets.change(id, change, &mut self.ruleset, &mut self.wanted));
+            stale.extend(self.sets.change(id, change, &mut self.ruleset, &mut self.desired));
         }
-        self.take_chains(delta, &mut stale);
+        self.accept_chains(delta, &mut stale);
         for (key, endpoint) in &delta.endpoints {
             let before = match endpoint {
                 Some(endpoint) => self.ruleset.endpoints.insert(key.clone(), Arc::clone(endpoint)),
                 None => self.ruleset.endpoints.remove(key),
             };
-            self.nat.count(before.as_deref(), false, &mut self.wanted);
-            self.nat.count(endpoint.as_deref(), true, &mut self.wanted);
-            self.ends.endpoint(key, before.as_deref(), endpoint.as_deref(), &mut touched);
+            self.nat.count(before.as_deref(), false, &mut self.desired);
+            self.nat.count(endpoint.as_deref(), true, &mut self.desired);
+            self.endpoint_maps.endpoint(key, before.as_deref(), endpoint.as_deref(), &mut touched);
         }
         if let Some(hosts) = hosts {
-            self.ends.hosts(hosts, &mut touched);
+            self.endpoint_maps.hosts(hosts, &mut touched);
         }
         if let Some(globals) = globals.filter(|globals| self.globals.as_deref() != Some(*globals)) {
             self.frame(globals, &mut touched, &mut stale);
         }
         let Some(globals) = self.globals.clone() else { return };
-        let wide = self.ends.wide();
+        let wide = self.endpoint_maps.wide();
         touched.workloads.iter().for_each(|interface| self.place_workload(interface, &globals));
         touched.hosts.iter().for_each(|interface| self.place_host(interface, &globals));
-        if self.ends.wide() != wide {
+        if self.endpoint_maps.wide() != wide {
             stale.insert(names::chain(&Node::Fixed(Fixed::AntiSpoof)));
         }
         self.sweep_chains();
         stale.iter().for_each(|name| self.redraft(name, &globals));
         self.sweep_chains();
         self.sweep_sets();
-        for (v4, wide) in [true, false].into_iter().zip(self.ends.wide()) {
+        for (v4, wide) in [true, false].into_iter().zip(self.endpoint_maps.wide()) {
             if !(wide && self.has_family(v4)) {
-                self.wanted.drop_set(&Map::FromNets { v4 }.name());
+                self.desired.drop_set(&Map::FromNets { v4 }.name());
             }
         }
     }
 
     /// The table that is wanted.
     pub(crate) fn table(&self) -> &Table {
-        self.wanted.table()
+        self.desired.table()
     }
 
     /// The frame that the table has.
@@ -152,8 +152,8 @@ impl Renderer {
         }
     }
 
-    /// The same ruleset rendered from nothing, with nothing left to tell. For what two things with one name have left.
-    pub(crate) fn anew(&self, hosts: &HostInterfaces) -> Self {
+    /// The same ruleset rendered from nothing, with no edit left. For what two things with one name have left.
+    pub(crate) fn rerender(&self, hosts: &HostInterfaces) -> Self {
         let mut anew = Self::new(self.options);
         let Ruleset { sets, chains, endpoints } = &self.ruleset;
         let set = |(id, members): (&SetId, &FxHashSet<Cidr>)| {
@@ -173,8 +173,8 @@ impl Renderer {
     }
 
     /// Two different things have the same name, since names end in hashes: which. Stays until all is rendered anew.
-    pub(crate) fn clash(&self) -> Option<&str> {
-        self.chains.clash().or_else(|| self.sets.clash())
+    pub(crate) fn name_collision(&self) -> Option<&str> {
+        self.chains.name_collision().or_else(|| self.sets.name_collision())
     }
 
     /// The chain of a policy's or a profile's rules, when packets can come to it.
@@ -192,7 +192,7 @@ impl Renderer {
     }
 
     /// Takes chains over, and notes which chains of the table are made of them.
-    fn take_chains(&mut self, delta: &RulesetDelta, stale: &mut BTreeSet<Name>) {
+    fn accept_chains(&mut self, delta: &RulesetDelta, stale: &mut BTreeSet<Name>) {
         for (id, chain) in &delta.chains {
             let passes = chain
                 .as_ref()
@@ -214,19 +214,19 @@ impl Renderer {
     }
 
     /// Takes the frame over. Only what depends on it everywhere makes every chain be looked at.
-    fn frame(&mut self, globals: &Globals, touched: &mut Touched, stale: &mut BTreeSet<Name>) {
+    fn frame(&mut self, globals: &Globals, touched: &mut ChangedEndpoints, stale: &mut BTreeSet<Name>) {
         let before = self.globals.clone();
         let families = before.as_ref().map(|before| before.ipv6);
         if before.is_some() && families != Some(globals.ipv6) {
             // Maps of IPv6 come or go: endpoints are placed anew.
-            let all = self.ends.all();
+            let all = self.endpoint_maps.all();
             all.workloads.iter().for_each(|interface| self.unplace_workload(interface));
         }
         let now = Arc::new(globals.clone());
         self.globals = Some(Arc::clone(&now));
         self.fixed_sets(globals, before.as_deref());
         if families != Some(globals.ipv6) {
-            let all = self.ends.all();
+            let all = self.endpoint_maps.all();
             touched.workloads.extend(all.workloads);
             touched.hosts.extend(all.hosts);
         }
@@ -244,9 +244,9 @@ impl Renderer {
         if before.is_none_or(|before| before.first != globals.first) {
             let late = !globals.first;
             let bases = BASES.map(|(base, moves)| Node::Base(base, late && moves));
-            let bases = bases.into_iter().map(|node| self.hold(node, &now)).collect();
+            let bases = bases.into_iter().map(|node| self.acquire(node, &now)).collect();
             for name in std::mem::replace(&mut self.bases, bases) {
-                self.unhold(&name);
+                self.release(&name);
             }
         }
     }
@@ -268,7 +268,7 @@ impl Renderer {
                 (Map::Hairpin { v4 }, outward),
             ];
             for (map, elements) in sets {
-                if on != self.wanted.has_set(map.text()) {
+                if on != self.desired.has_set(map.text()) {
                     self.fixed_set(map, on.then_some(elements));
                 }
             }
@@ -289,9 +289,9 @@ impl Renderer {
     fn fixed_set(&mut self, map: Map, elements: Option<BTreeMap<SetKey, SetValue>>) {
         let name = map.name();
         match elements {
-            None => self.wanted.drop_set(&name),
-            Some(elements) if self.wanted.has_set(&name) => self.wanted.replace(&name, elements),
-            Some(elements) => self.wanted.add_set(&name, map.of(), map.comment(), elements),
+            None => self.desired.drop_set(&name),
+            Some(elements) if self.desired.has_set(&name) => self.desired.replace(&name, elements),
+            Some(elements) => self.desired.add_set(&name, map.of(), map.comment(), elements),
         }
     }
 }

@@ -312,7 +312,7 @@ pub(in crate::nft) fn globals() -> impl Strategy<Value = Globals> {
 
 /// Everything that there could be. What no endpoint uses is not in the ruleset.
 #[derive(Debug, Clone)]
-pub(in crate::nft) struct World {
+pub(in crate::nft) struct RandomRuleset {
     pub(in crate::nft) sets: Vec<BTreeSet<Cidr>>,
     pub(in crate::nft) chains: BTreeMap<ChainId, Arc<Chain>>,
     pub(in crate::nft) endpoints: BTreeMap<EndpointKey, Arc<EndpointPolicy>>,
@@ -322,7 +322,7 @@ pub(in crate::nft) struct World {
 
 /// One thing that changes.
 #[derive(Debug, Clone)]
-pub(in crate::nft) enum Step {
+pub(in crate::nft) enum RulesetStep {
     Set(usize, BTreeSet<Cidr>),
     Chain(usize, Chain),
     Endpoint(EndpointKey, Option<Box<EndpointPolicy>>),
@@ -334,19 +334,19 @@ fn members() -> impl Strategy<Value = BTreeSet<Cidr>> {
     nets(7).prop_map(|nets| nets.into_iter().collect())
 }
 
-pub(in crate::nft) fn step() -> impl Strategy<Value = Step> {
+pub(in crate::nft) fn step() -> impl Strategy<Value = RulesetStep> {
     let chains = all_chains().len();
     prop_oneof![
-        4 => (0..SETS.len(), members()).prop_map(|(at, members)| Step::Set(at, members)),
-        4 => (0..chains, chain()).prop_map(|(at, chain)| Step::Chain(at, chain)),
-        4 => (0usize..4, option::weighted(0.8, workload())).prop_map(|(at, w)| Step::Endpoint(workload_key(at), w.map(Box::new))),
-        2 => (0usize..2, option::weighted(0.8, host())).prop_map(|(at, h)| Step::Endpoint(host_key(at), h.map(Box::new))),
-        1 => hosts().prop_map(Step::Hosts),
-        1 => globals().prop_map(|globals| Step::Globals(Box::new(globals))),
+        4 => (0..SETS.len(), members()).prop_map(|(at, members)| RulesetStep::Set(at, members)),
+        4 => (0..chains, chain()).prop_map(|(at, chain)| RulesetStep::Chain(at, chain)),
+        4 => (0usize..4, option::weighted(0.8, workload())).prop_map(|(at, w)| RulesetStep::Endpoint(workload_key(at), w.map(Box::new))),
+        2 => (0usize..2, option::weighted(0.8, host())).prop_map(|(at, h)| RulesetStep::Endpoint(host_key(at), h.map(Box::new))),
+        1 => hosts().prop_map(RulesetStep::Hosts),
+        1 => globals().prop_map(|globals| RulesetStep::Globals(Box::new(globals))),
     ]
 }
 
-pub(in crate::nft) fn world() -> impl Strategy<Value = World> {
+pub(in crate::nft) fn world() -> impl Strategy<Value = RandomRuleset> {
     let ids = all_chains();
     let endpoints = (vec(workload(), 1..5), vec(host(), 0..3));
     (vec(members(), SETS.len()), vec(chain(), ids.len()), endpoints, hosts(), globals()).prop_map(
@@ -354,7 +354,7 @@ pub(in crate::nft) fn world() -> impl Strategy<Value = World> {
             let arcs = chains.into_iter().map(Arc::new);
             let workloads = workloads.into_iter().enumerate().map(|(at, w)| (workload_key(at), Arc::new(w)));
             let hosts_of = hosts_of.into_iter().enumerate().map(|(at, h)| (host_key(at), Arc::new(h)));
-            World {
+            RandomRuleset {
                 sets,
                 chains: ids.iter().cloned().zip(arcs).collect(),
                 endpoints: workloads.chain(hosts_of).collect(),
@@ -365,21 +365,21 @@ pub(in crate::nft) fn world() -> impl Strategy<Value = World> {
     )
 }
 
-impl World {
-    pub(in crate::nft) fn apply(&mut self, step: &Step) {
+impl RandomRuleset {
+    pub(in crate::nft) fn apply(&mut self, step: &RulesetStep) {
         match step {
-            Step::Set(at, members) => self.sets[*at].clone_from(members),
-            Step::Chain(at, chain) => {
+            RulesetStep::Set(at, members) => self.sets[*at].clone_from(members),
+            RulesetStep::Chain(at, chain) => {
                 self.chains.insert(all_chains()[*at].clone(), Arc::new(chain.clone()));
             }
-            Step::Endpoint(key, Some(policy)) => {
+            RulesetStep::Endpoint(key, Some(policy)) => {
                 self.endpoints.insert(key.clone(), Arc::new((**policy).clone()));
             }
-            Step::Endpoint(key, None) => {
+            RulesetStep::Endpoint(key, None) => {
                 self.endpoints.remove(key);
             }
-            Step::Hosts(hosts) => self.hosts.clone_from(hosts),
-            Step::Globals(globals) => self.globals = (**globals).clone(),
+            RulesetStep::Hosts(hosts) => self.hosts.clone_from(hosts),
+            RulesetStep::Globals(globals) => self.globals = (**globals).clone(),
         }
     }
 
@@ -433,10 +433,10 @@ pub(in crate::nft) fn packet() -> impl Strategy<Value = Packet> {
     let of = |v4: bool| -> Vec<IpAddr> {
         ADDRS.iter().map(|addr| addr.parse::<IpAddr>().unwrap()).filter(|addr| addr.is_ipv4() == v4).collect()
     };
-    let ends = prop_oneof![2 => Just(true), 1 => Just(false)]
+    let endpoint_maps = prop_oneof![2 => Just(true), 1 => Just(false)]
         .prop_flat_map(move |v4| (select(of(v4)), select(of(v4))));
     let protocol = select(vec![6u8, 6, 17, 1, 58, 132, 47, 4]);
-    (ends, protocol, 0u16..10, 0u16..10, 0u8..4, 0u8..3).prop_map(
+    (endpoint_maps, protocol, 0u16..10, 0u16..10, 0u8..4, 0u8..3).prop_map(
         |((src, dst), protocol, from, to, of, code)| {
             let ports = matches!(protocol, 6 | 17 | 132).then_some((from, to));
             let icmp = matches!(protocol, 1 | 58).then_some((of, code));

@@ -6,9 +6,9 @@ use proptest::test_runner::{Config, TestRunner};
 use crate::nft::ir::Edit;
 use crate::nft::render::renderer::Renderer;
 use crate::nft::render::tests::generators::{step, world};
-use crate::nft::render::tests::properties::tell;
+use crate::nft::render::tests::properties::apply_history;
 use crate::nft::socket::Socket;
-use crate::nft::tests::kernel::{contents, found, in_netns, nft, taken, wanted};
+use crate::nft::tests::kernel::{contents, desired, found, in_netns, nft, taken};
 use crate::nft::text;
 
 #[test]
@@ -21,19 +21,19 @@ fn the_kernel_follows_change_by_change() {
         let result = runner.run(&(world(), history), |(world, history)| {
             let mut socket = Socket::open().unwrap();
             // What a case that failed has left.
-            socket.batch(&[Edit::NoTable], "t").unwrap();
-            let mut told = Ok(());
-            let (_, renderer) = tell(world, history, 1, |_, edits, renderer| {
-                if told.is_ok() {
-                    told = follow(&mut socket, edits, renderer);
+            socket.batch(&[Edit::DeleteTable], "t").unwrap();
+            let mut sent = Ok(());
+            let (_, renderer) = apply_history(world, history, 1, |_, edits, renderer| {
+                if sent.is_ok() {
+                    sent = follow(&mut socket, edits, renderer);
                 }
             });
-            told?;
+            sent?;
             let texts = text::table(renderer.table(), "t");
             if let Some(nft) = &nft {
                 taken(nft, &format!("delete table inet t\n{texts}"));
             }
-            socket.batch(&[Edit::NoTable], "t").unwrap();
+            socket.batch(&[Edit::DeleteTable], "t").unwrap();
             Ok(())
         });
         if let Err(error) = result {
@@ -52,16 +52,16 @@ fn the_kernel_follows_several_changes_at_once() {
         let result = runner.run(&(world(), history), |(world, history)| {
             let mut socket = Socket::open().unwrap();
             // What a case that failed has left.
-            socket.batch(&[Edit::NoTable], "t").unwrap();
-            let mut told = Ok(());
+            socket.batch(&[Edit::DeleteTable], "t").unwrap();
+            let mut sent = Ok(());
             // The first one alone, then three at a time.
-            tell(world, history, 3, |_, edits, renderer| {
-                if told.is_ok() {
-                    told = follow(&mut socket, edits, renderer);
+            apply_history(world, history, 3, |_, edits, renderer| {
+                if sent.is_ok() {
+                    sent = follow(&mut socket, edits, renderer);
                 }
             });
-            told?;
-            socket.batch(&[Edit::NoTable], "t").unwrap();
+            sent?;
+            socket.batch(&[Edit::DeleteTable], "t").unwrap();
             Ok(())
         });
         if let Err(error) = result {
@@ -75,6 +75,6 @@ fn follow(socket: &mut Socket, edits: &[Edit], renderer: &Renderer) -> Result<()
     if let Err(error) = socket.batch(edits, "t") {
         return Err(TestCaseError::fail(format!("{error:?} {edits:#?}")));
     }
-    prop_assert_eq!(contents(&found(socket)), wanted(renderer.table()));
+    prop_assert_eq!(contents(&found(socket)), desired(renderer.table()));
     Ok(())
 }

@@ -189,7 +189,7 @@ fn the_first_member_of_a_family_brings_its_set_and_its_rules_at_once() {
                 |edit: &Edit| matches!(edit, Edit::Set(name, of) if *name == set && of.elements.len() == 1);
             assert!(at(&members).unwrap() < rules, "{edits:?}");
         } else {
-            assert!(at(&|edit| *edit == Edit::NoSet(set.clone())).unwrap() > rules, "{edits:?}");
+            assert!(at(&|edit| *edit == Edit::DeleteSet(set.clone())).unwrap() > rules, "{edits:?}");
         }
     }
 }
@@ -271,8 +271,8 @@ fn next_tier_leads_on_and_ends_a_profile() {
     let second = tier(second);
     assert_eq!(second[..3], [format!("jump {}", place(&b)), format!("jump {}", place(&c)), passed]);
     assert!(second[3].starts_with("goto deny-") && second.len() == 4);
-    let told = renderer.explain("tortie:in end of tier first");
-    assert_eq!(told, Some(&Denied::EndOfTier { tier: "first".into(), direction: Direction::Inbound }));
+    let sent = renderer.explain("tortie:in end of tier first");
+    assert_eq!(sent, Some(&Denied::EndOfTier { tier: "first".into(), direction: Direction::Inbound }));
 }
 
 #[test]
@@ -398,7 +398,7 @@ fn floating_addresses_lead_inside_and_the_smaller_as_text_wins() {
 #[test]
 fn a_foreign_inside_address_is_left_alone() {
     let mut nat = nat::Nat::default();
-    let mut wanted = desired::Wanted::default();
+    let mut wanted = desired::DesiredTable::default();
     let map = Map::Dnat { v4: true };
     wanted.add_set(&map.name(), map.of(), map.comment(), BTreeMap::new());
     let mut workload = tortie_engine::policy::WorkloadPolicy {

@@ -1,4 +1,4 @@
-//! Laws of the renderer, on random rulesets.
+//! Properties of the renderer, on random rulesets.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::nft::render::node::Node;
 use crate::nft::render::node::{Denied, Usage};
 use crate::nft::render::renderer::Renderer;
 use crate::nft::render::tests::generators::{
-    Step, World, difference, local, packet, sent, set_id, step, world,
+    RandomRuleset, RulesetStep, difference, local, packet, sent, set_id, step, world,
 };
 use crate::nft::render::{names, ranges, sets};
-use crate::nft::simulate::interpret::{Conn, Masqueraded, Outcome, Route, check, send, through};
+use crate::nft::simulate::interpret::{Conn, Masqueraded, Route, SimulatedOutcome, check, send, through};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,30 +28,30 @@ use tortie_net::Cidr;
 
 const OPTIONS: Options = Options { log_group: Some(5), deny_group: 179 };
 
-/// A renderer that was told everything at once.
-fn whole(world: &World) -> Renderer {
+/// A renderer that got everything at once.
+fn whole(world: &RandomRuleset) -> Renderer {
     let mut renderer = Renderer::new(OPTIONS);
     let delta = difference(&Ruleset::default(), &world.ruleset());
     renderer.take(&delta, Some(&world.globals), Some(&world.hosts));
     renderer
 }
 
-/// Tells a renderer of a world and of what changes in it, then so many changes at once; `each` sees every batch of edits.
-pub(in crate::nft) fn tell(
-    mut world: World,
-    history: Vec<Vec<Step>>,
+/// Gives a renderer a ruleset and of what changes in it, then so many changes at once; `each` sees every batch of edits.
+pub(in crate::nft) fn apply_history(
+    mut world: RandomRuleset,
+    history: Vec<Vec<RulesetStep>>,
     at_once: usize,
-    mut each: impl FnMut(&World, &[Edit], &Renderer),
-) -> (World, Renderer) {
+    mut each: impl FnMut(&RandomRuleset, &[Edit], &Renderer),
+) -> (RandomRuleset, Renderer) {
     let mut renderer = Renderer::new(OPTIONS);
     let mut before = Ruleset::default();
     for (at, steps) in std::iter::once(Vec::new()).chain(history).enumerate() {
         let first = renderer.globals().is_none();
         steps.iter().for_each(|step| world.apply(step));
         let now = world.ruleset();
-        let moved = |what: fn(&Step) -> bool| first || steps.iter().any(what);
-        let globals = moved(|step| matches!(step, Step::Globals(_))).then_some(&world.globals);
-        let hosts = moved(|step| matches!(step, Step::Hosts(_))).then_some(&world.hosts);
+        let moved = |what: fn(&RulesetStep) -> bool| first || steps.iter().any(what);
+        let globals = moved(|step| matches!(step, RulesetStep::Globals(_))).then_some(&world.globals);
+        let hosts = moved(|step| matches!(step, RulesetStep::Hosts(_))).then_some(&world.hosts);
         renderer.absorb(&difference(&before, &now), globals, hosts);
         if at % at_once == 0 {
             let edits = renderer.edits();
@@ -66,8 +66,10 @@ pub(in crate::nft) fn tell(
 fn carry_out(table: &mut Table, edits: &[Edit]) {
     for edit in edits {
         match edit {
-            Edit::NoTable => *table = Table::default(),
-            Edit::Wake | Edit::Refill(..) => unreachable!("what others did is not known here"),
+            Edit::DeleteTable => *table = Table::default(),
+            Edit::ClearDormant | Edit::ReplaceElements(..) => {
+                unreachable!("what others did is not known here")
+            }
             Edit::Set(name, set) => {
                 assert!(
                     table.sets.insert(Arc::clone(name), set.clone()).is_none(),
@@ -86,7 +88,9 @@ fn carry_out(table: &mut Table, edits: &[Edit]) {
                     assert_eq!(set.elements.insert(key.clone(), value.clone()), None, "{key}");
                 }
             }
-            Edit::NoSet(name) | Edit::NoMap(name) => assert!(table.sets.remove(name).is_some(), "{name}"),
+            Edit::DeleteSet(name) | Edit::DeleteMap(name) => {
+                assert!(table.sets.remove(name).is_some(), "{name}")
+            }
             Edit::NewChain(name, chain) => {
                 assert!(chain.hook.is_none(), "{name} has a hook");
                 assert!(
@@ -99,7 +103,7 @@ fn carry_out(table: &mut Table, edits: &[Edit]) {
                 assert_ne!(before.as_ref(), Some(&**chain), "{name} did not change");
                 assert!(before.is_none_or(|before| before.hook == chain.hook), "{name} keeps its hook");
             }
-            Edit::NoChain(name) => assert!(table.chains.remove(name).is_some(), "{name}"),
+            Edit::DeleteChain(name) => assert!(table.chains.remove(name).is_some(), "{name}"),
         }
         check(table);
     }
@@ -125,7 +129,11 @@ fn check_used(table: &Table) {
 }
 
 /// What the interpreter says, in the words of policy.
-fn told(renderer: &Renderer, end: Option<bool>, outcome: &Outcome) -> (Option<Verdict>, Option<Decider>) {
+fn decision(
+    renderer: &Renderer,
+    end: Option<bool>,
+    outcome: &SimulatedOutcome,
+) -> (Option<Verdict>, Option<Decider>) {
     let mut denied =
         outcome.logs.iter().filter(|log| log.group == Some(OPTIONS.deny_group)).map(|log| &*log.prefix);
     let by =
@@ -140,7 +148,7 @@ fn told(renderer: &Renderer, end: Option<bool>, outcome: &Outcome) -> (Option<Ve
 }
 
 /// The rules of policies and profiles that counted a packet.
-fn counted(renderer: &Renderer, outcome: &Outcome) -> Vec<(ChainId, usize)> {
+fn counted(renderer: &Renderer, outcome: &SimulatedOutcome) -> Vec<(ChainId, usize)> {
     let places: BTreeMap<Name, &ChainId> =
         renderer.ruleset().chains.keys().filter_map(|id| Some((renderer.place_of(id)?, id))).collect();
     let rule = |(chain, at): &(Name, usize)| {
@@ -150,8 +158,14 @@ fn counted(renderer: &Renderer, outcome: &Outcome) -> Vec<(ChainId, usize)> {
     outcome.counted.iter().filter_map(rule).collect()
 }
 
-fn agree(renderer: &Renderer, expected: &Decision, end: Option<bool>, outcome: &Outcome, what: &str) {
-    let (verdict, by) = told(renderer, end, outcome);
+fn agree(
+    renderer: &Renderer,
+    expected: &Decision,
+    end: Option<bool>,
+    outcome: &SimulatedOutcome,
+    what: &str,
+) {
+    let (verdict, by) = decision(renderer, end, outcome);
     assert_eq!(verdict, expected.verdict, "{what}: {:?}", expected.by);
     if expected.verdict == Some(Verdict::Deny) {
         assert_eq!(by.as_ref(), Some(&expected.by), "{what}");
@@ -180,8 +194,8 @@ fn passed(stages: &Stages, direction: Direction) -> Vec<Name> {
 }
 
 /// Each chain as the one before left the packet, until one decides.
-fn in_turn(renderer: &Renderer, chains: &[Name], packet: &Packet) -> (Option<bool>, Outcome) {
-    let mut sum: Option<Outcome> = None;
+fn in_order(renderer: &Renderer, chains: &[Name], packet: &Packet) -> (Option<bool>, SimulatedOutcome) {
+    let mut sum: Option<SimulatedOutcome> = None;
     for chain in chains {
         let now = sum.as_ref().map_or_else(|| sent(packet, None, Conn::New), |sum| sum.packet.clone());
         let (end, mut outcome) = through(renderer.table(), chain, now, &local());
@@ -211,7 +225,7 @@ fn check_endpoint(renderer: &Renderer, endpoint: &EndpointPolicy, packet: &Packe
             EndpointPolicy::Host(_) => vec![names::host(stages, direction)],
         };
         if chains.iter().all(|chain| renderer.table().chains.contains_key(chain)) {
-            let (end, outcome) = in_turn(renderer, &chains, packet);
+            let (end, outcome) = in_order(renderer, &chains, packet);
             agree(renderer, &ruleset.decide(stages, packet), end, &outcome, "stages");
         }
     }
@@ -263,7 +277,7 @@ proptest! {
         at_once in 1usize..4,
     ) {
         let mut table = Table::default();
-        let (mut world, mut renderer) = tell(world, history, at_once, |world, edits, renderer| {
+        let (mut world, mut renderer) = apply_history(world, history, at_once, |world, edits, renderer| {
             carry_out(&mut table, edits);
             assert_eq!(&table, renderer.table());
             assert_eq!(renderer.ruleset(), &world.ruleset());
@@ -285,7 +299,7 @@ proptest! {
     #[test]
     fn a_set_of_networks_shows_the_fewest(changes in proptest::collection::vec((0u8..16, 27u8..=32, any::<bool>()), 1..60)) {
         let net = |at: u8, len| Cidr::v4([10, 0, 0, at].into(), len);
-        let (mut ruleset, mut wanted, mut sets) = (Ruleset::default(), desired::Wanted::default(), sets::Sets::default());
+        let (mut ruleset, mut wanted, mut sets) = (Ruleset::default(), desired::DesiredTable::default(), sets::Sets::default());
         let id = set_id(0);
         sets.change(&id, &SetChange::New([net(128, 25)].into()), &mut ruleset, &mut wanted);
         sets.acquire(&id, true, &"c".into(), &ruleset, &mut wanted);
@@ -392,10 +406,10 @@ proptest! {
             let outcome = send(renderer.table(), sent(&packet, by, conn), &local(), route);
             let what = format!("{packet:?} from {from:?} {state:?}: {path:?}");
             prop_assert_eq!(outcome.dropped.is_none(), path.verdict == Verdict::Allow, "{}", what);
-            let told = outcome.logs.iter().rfind(|log| log.group == Some(OPTIONS.deny_group));
-            let told = told.map(|log| renderer.explain(&log.prefix).expect("it knows its prefixes"));
+            let logged = outcome.logs.iter().rfind(|log| log.group == Some(OPTIONS.deny_group));
+            let logged = logged.map(|log| renderer.explain(&log.prefix).expect("it knows its prefixes"));
             if outcome.dropped.is_some() {
-                prop_assert_eq!(told.cloned(), dropped_by(&path), "{}", what);
+                prop_assert_eq!(logged.cloned(), dropped_by(&path), "{}", what);
             }
             prop_assert_eq!(outcome.packet.dst, path.packet.dst, "{}", what);
             prop_assert_eq!(outcome.packet.state == Conn::Untracked, path.untracked, "{}", what);

@@ -3,43 +3,42 @@
 use tortie_net::Cidr;
 
 use super::state::State;
-use crate::endpoints::Reading;
+use crate::endpoints::DumpData;
 use crate::netlink::neighbour::Neighbour;
 use crate::netlink::nexthop::{Content, Nexthop, NexthopList};
 use crate::netlink::route::Route;
 
 /// A comparison under way.
 #[derive(Debug, Default)]
-pub(crate) struct Comparison {
+pub(crate) struct ResyncPass {
     /// Routes of others, and of ours those to endpoints.
     foreign: Vec<Route>,
-    nexthops: Differing,
+    nexthops: Differences,
     routes: usize,
     first: Option<Cidr>,
 }
 
 /// How many nexthop objects were not as known, and how many routes went with them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Differing {
+pub(crate) struct Differences {
     objects: usize,
     pub(crate) routes: usize,
 }
 
 impl State {
     /// Before the first route. `nexthops`: all objects, where the kernel has such and showed them whole.
-    pub(crate) fn begin_comparison(&mut self, nexthops: Option<&NexthopList>) -> Comparison {
+    pub(crate) fn begin_comparison(&mut self, nexthops: Option<&NexthopList>) -> ResyncPass {
         let nexthops = nexthops.map(|list| {
             let differing = self.take_nexthops(list);
-            self.table.objects.review();
+            self.table.objects_mut().recompute();
             differing
         });
         self.table.begin_compare();
-        self.table.doubtful = false;
-        Comparison { nexthops: nexthops.unwrap_or_default(), ..Comparison::default() }
+        ResyncPass { nexthops: nexthops.unwrap_or_default(), ..ResyncPass::default() }
     }
 
     /// One route of the main table.
-    pub(crate) fn compare_route(&mut self, found: &mut Comparison, route: Route) {
+    pub(crate) fn compare_route(&mut self, found: &mut ResyncPass, route: Route) {
         if !self.is_of_the_table(&route) {
             found.foreign.push(route);
         } else if self.table.compare(&route) {
@@ -48,15 +47,15 @@ impl State {
         }
     }
 
-    /// After the last one; `complete`: none was missing. What differs although no device `moved` is somebody's doing.
+    /// After the last one; `complete`: none was missing. What differs although no device `moved` is another process's doing.
     pub(crate) fn end_comparison(
         &mut self,
-        found: Comparison,
+        found: ResyncPass,
         neighbours: &[Neighbour],
         complete: bool,
         moved: bool,
     ) {
-        let Comparison { foreign, nexthops, mut routes, mut first } = found;
+        let ResyncPass { foreign, nexthops, mut routes, mut first } = found;
         self.compare_foreign(foreign, neighbours, complete, moved);
         if complete {
             let (missing, example) = self.table.end_compare();
@@ -67,9 +66,9 @@ impl State {
             self.counters.vanished += (nexthops.routes + routes) as u64;
             return;
         }
-        self.external.note(nexthops.objects, || "nexthops differed in a comparison".to_owned());
+        self.foreign_changes.note(nexthops.objects, || "nexthops differed in a comparison".to_owned());
         if let Some(prefix) = first {
-            self.external.note(routes, || format!("route {prefix} differed in a comparison"));
+            self.foreign_changes.note(routes, || format!("route {prefix} differed in a comparison"));
         }
     }
 
@@ -81,29 +80,30 @@ impl State {
         complete: bool,
         moved: bool,
     ) {
-        let reading = Reading { routes: &foreign, neighbours, complete, moved };
-        self.ends.compare(&reading, &mut self.external);
-        let ends = &self.ends;
-        foreign.retain(|route| !ends.is_gateway(route));
-        self.picture.replace_routes(foreign);
+        let reading = DumpData { routes: &foreign, neighbours, complete, moved };
+        self.endpoints.compare(&reading, &mut self.foreign_changes);
+        let endpoints = &self.endpoints;
+        foreign.retain(|route| !endpoints.is_gateway(route));
+        self.network.replace_routes(foreign);
     }
 
     /// What a list of all nexthop objects says about ours.
-    pub(crate) fn take_nexthops(&mut self, list: &NexthopList) -> Differing {
-        let known: Vec<u32> = self.table.objects.present().map(|(id, _)| id).collect();
+    pub(crate) fn take_nexthops(&mut self, list: &NexthopList) -> Differences {
+        let known: Vec<u32> = self.table.objects().present().map(|(id, _)| id).collect();
         let gone: Vec<u32> = known.into_iter().filter(|id| !list.contains_key(id)).collect();
         let mut changed = Vec::new();
         for nexthop in list.values() {
             if self.nexthop_is_ours(nexthop) {
                 changed.push(nexthop);
             } else {
-                self.table.objects.reserve(nexthop.id);
+                self.table.objects_mut().reserve(nexthop.id);
             }
         }
         members_first(&mut changed);
         let routes = self.table.lose_objects(&gone);
-        let news = changed.into_iter().filter(|n| self.table.objects.found(n.id, &n.content, false)).count();
-        Differing { objects: gone.len() + news, routes }
+        let news =
+            changed.into_iter().filter(|n| self.table.objects_mut().adopt(n.id, &n.content, false)).count();
+        Differences { objects: gone.len() + news, routes }
     }
 }
 
