@@ -6,6 +6,7 @@ pub(super) mod counts;
 pub(super) mod drift_hold;
 pub(super) mod entries;
 pub(super) mod foreign_changes;
+mod hop_sets;
 pub(super) mod ipip_tunnel;
 pub(super) mod nexthop_objects;
 pub(super) mod plan;

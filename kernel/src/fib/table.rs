@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use tortie_net::Cidr;
 
 use super::entries::{Entries, Slot};
+use super::hop_sets::{HopSets, NO_SET, SetId};
 use crate::fib::counts::{RouteClass, RouteCounts, Sums};
 use crate::fib::drift_hold::DriftHold;
 use crate::fib::nexthop_objects::NexthopObjects;
@@ -18,10 +19,6 @@ use crate::fib::route_state::{Actual, Desired};
 use crate::netlink::route::{RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::options::Marks;
 use tortie_engine::routing::{ChangeId, KernelRoute};
-
-/// Index of a set of BGP next hops.
-pub(crate) type SetId = u32;
-const NO_SET: SetId = SetId::MAX;
 
 /// One prefix.
 #[derive(Debug, Clone, Copy)]
@@ -70,12 +67,6 @@ impl Default for RouteEntry {
     }
 }
 
-#[derive(Debug)]
-struct HopSet {
-    hops: SmallVec<[IpAddr; 2]>,
-    refs: u32,
-}
-
 /// The decision about one learned prefix: its BGP next hops in, the kernel route out.
 pub(crate) type Decide<'a> = dyn FnMut(Cidr, &[IpAddr]) -> KernelRoute + 'a;
 
@@ -94,9 +85,7 @@ pub(crate) struct Table {
     pub(super) needs_resync: bool,
     pub(super) drift_hold: DriftHold,
     dirty: Vec<Slot>,
-    sets: Vec<Option<HopSet>>,
-    free_sets: Vec<SetId>,
-    by_hops: FxHashMap<SmallVec<[IpAddr; 2]>, SetId>,
+    hop_sets: HopSets,
     reasons: Vec<&'static str>,
     blackholes: BTreeMap<Cidr, ChangeId>,
     newest: ChangeId,
@@ -115,9 +104,7 @@ impl Table {
             needs_resync: false,
             drift_hold: DriftHold::default(),
             dirty: Vec::new(),
-            sets: Vec::new(),
-            free_sets: Vec::new(),
-            by_hops: FxHashMap::default(),
+            hop_sets: HopSets::default(),
             reasons: Vec::new(),
             blackholes: BTreeMap::new(),
             newest: ChangeId::default(),
@@ -215,13 +202,13 @@ impl Table {
 
     /// What was learned for a prefix; no hops: nothing any more.
     pub(crate) fn learn(&mut self, prefix: Cidr, hops: &[IpAddr], change: ChangeId, decide: &mut Decide<'_>) {
-        let set = if hops.is_empty() { NO_SET } else { self.acquire_set(hops) };
+        let set = if hops.is_empty() { NO_SET } else { self.hop_sets.acquire(hops) };
         let mut old = NO_SET;
         let slot = self.with_entry(prefix, |e| {
             old = std::mem::replace(&mut e.learned, set);
             e.stale = false;
         });
-        self.release_set(old);
+        self.hop_sets.release(old);
         self.decide(slot, change, decide);
     }
 
@@ -233,8 +220,7 @@ impl Table {
         change: ChangeId,
         decide: &mut Decide<'_>,
     ) {
-        let sets: Vec<bool> =
-            self.sets.iter().map(|s| s.as_ref().is_some_and(|s| concerns(&s.hops))).collect();
+        let sets: Vec<bool> = self.hop_sets.iter().map(|set| set.is_some_and(concerns)).collect();
         if !sets.contains(&true) {
             return;
         }
@@ -250,15 +236,15 @@ impl Table {
 
     /// The distinct BGP next hops in use.
     pub(crate) fn next_hops(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.sets.iter().flatten().flat_map(|s| s.hops.iter().copied())
+        self.hop_sets.iter().flatten().flatten().copied()
     }
 
     fn decide(&mut self, slot: Slot, change: ChangeId, decide: &mut Decide<'_>) {
         let Some((prefix, entry)) = self.entries.get_slot(slot).copied() else { return };
         let want = if entry.blackhole {
             Desired::Blackhole
-        } else if let Some(set) = self.set(entry.learned) {
-            match decide(prefix, &set.hops) {
+        } else if let Some(hops) = self.hop_sets.get(entry.learned) {
+            match decide(prefix, hops) {
                 KernelRoute::Via { hops, reason } if !hops.is_empty() => {
                     Desired::Via(self.objects.acquire(&hops), self.reason_index(reason))
                 }
@@ -309,7 +295,7 @@ impl Table {
 
     /// The BGP next hops that were learned for an entry.
     pub(crate) fn learned(&self, entry: &RouteEntry) -> Option<&[IpAddr]> {
-        Some(&self.set(entry.learned)?.hops)
+        self.hop_sets.get(entry.learned)
     }
 
     /// Every change of what an entry counts as goes through here.
@@ -327,40 +313,6 @@ impl Table {
     /// How many entries are in which state; costs as much as there are nexthop objects in use.
     pub(crate) fn sums(&self) -> Sums {
         self.counts.sums(&self.objects)
-    }
-
-    fn set(&self, id: SetId) -> Option<&HopSet> {
-        usize::try_from(id).ok().and_then(|i| self.sets.get(i)).and_then(Option::as_ref)
-    }
-
-    fn acquire_set(&mut self, hops: &[IpAddr]) -> SetId {
-        if let Some(id) = self.by_hops.get(hops).copied() {
-            if let Some(Some(set)) = usize::try_from(id).ok().and_then(|i| self.sets.get_mut(i)) {
-                set.refs += 1;
-            }
-            return id;
-        }
-        let set = Some(HopSet { hops: SmallVec::from_slice(hops), refs: 1 });
-        let id = self.free_sets.pop().unwrap_or_else(|| {
-            self.sets.push(None);
-            SetId::try_from(self.sets.len() - 1).unwrap_or(NO_SET)
-        });
-        if let Some(slot) = usize::try_from(id).ok().and_then(|i| self.sets.get_mut(i)) {
-            *slot = set;
-        }
-        self.by_hops.insert(SmallVec::from_slice(hops), id);
-        id
-    }
-
-    fn release_set(&mut self, id: SetId) {
-        let Some(slot) = usize::try_from(id).ok().and_then(|i| self.sets.get_mut(i)) else { return };
-        let Some(set) = slot.as_mut() else { return };
-        set.refs = set.refs.saturating_sub(1);
-        if set.refs == 0 {
-            self.by_hops.remove(&set.hops);
-            *slot = None;
-            self.free_sets.push(id);
-        }
     }
 
     fn reason_index(&mut self, reason: &'static str) -> u8 {

@@ -1,0 +1,70 @@
+//! Sets of BGP next hops, each there once however many prefixes were learned with it.
+
+use std::net::IpAddr;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+/// Index of a set.
+pub(super) type SetId = u32;
+/// No set: nothing was learned.
+pub(super) const NO_SET: SetId = SetId::MAX;
+
+#[derive(Debug)]
+struct HopSet {
+    hops: SmallVec<[IpAddr; 2]>,
+    refs: u32,
+}
+
+/// The sets that are in use, counted by the entries that hold them.
+#[derive(Debug, Default)]
+pub(super) struct HopSets {
+    sets: Vec<Option<HopSet>>,
+    free: Vec<SetId>,
+    by_hops: FxHashMap<SmallVec<[IpAddr; 2]>, SetId>,
+}
+
+impl HopSets {
+    /// The next hops of a set.
+    pub(super) fn get(&self, id: SetId) -> Option<&[IpAddr]> {
+        let set = usize::try_from(id).ok().and_then(|i| self.sets.get(i)).and_then(Option::as_ref)?;
+        Some(&set.hops)
+    }
+
+    /// The set of each index; `None`: the index is free.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Option<&[IpAddr]>> + '_ {
+        self.sets.iter().map(|set| set.as_ref().map(|set| &*set.hops))
+    }
+
+    /// One more entry holds these next hops.
+    pub(super) fn acquire(&mut self, hops: &[IpAddr]) -> SetId {
+        if let Some(id) = self.by_hops.get(hops).copied() {
+            if let Some(Some(set)) = usize::try_from(id).ok().and_then(|i| self.sets.get_mut(i)) {
+                set.refs += 1;
+            }
+            return id;
+        }
+        let set = Some(HopSet { hops: SmallVec::from_slice(hops), refs: 1 });
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.sets.push(None);
+            SetId::try_from(self.sets.len() - 1).unwrap_or(NO_SET)
+        });
+        if let Some(slot) = usize::try_from(id).ok().and_then(|i| self.sets.get_mut(i)) {
+            *slot = set;
+        }
+        self.by_hops.insert(SmallVec::from_slice(hops), id);
+        id
+    }
+
+    /// An entry holds this set no more.
+    pub(super) fn release(&mut self, id: SetId) {
+        let Some(slot) = usize::try_from(id).ok().and_then(|i| self.sets.get_mut(i)) else { return };
+        let Some(set) = slot.as_mut() else { return };
+        set.refs = set.refs.saturating_sub(1);
+        if set.refs == 0 {
+            self.by_hops.remove(&set.hops);
+            *slot = None;
+            self.free.push(id);
+        }
+    }
+}
