@@ -9,7 +9,7 @@ use netlink_packet_route::link::InfoKind;
 use tortie_config::resource::InterfaceName;
 
 use super::link::{Change, Device, Net};
-use super::{Bandwidth, Namespace, ContainerNetError, Rate, hash};
+use super::{Bandwidth, ContainerNetError, Namespace, Rate, hash};
 use crate::netlink::tc::{self, Bucket, Qdisc};
 
 /// What a burst is when nobody says, in octets.
@@ -129,7 +129,9 @@ fn fill(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), ContainerN
         tc::encode_bucket(buf, flags, seq, device.index, bucket);
     })?;
     answer.map_err(|refusal| match refusal.code {
-        libc::ENOENT | libc::EOPNOTSUPP => ContainerNetError::Module { what: "token buckets", module: "sch_tbf" },
+        libc::ENOENT | libc::EOPNOTSUPP => {
+            ContainerNetError::Module { what: "token buckets", module: "sch_tbf" }
+        }
         _ => ContainerNetError::refused(doing, &refusal),
     })
 }
@@ -143,7 +145,10 @@ fn redirect(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), Contai
         // Left over.
         Err(refusal) if refusal.code == libc::EEXIST => {}
         Err(refusal) if refusal.code == libc::EOPNOTSUPP => {
-            return Err(ContainerNetError::Module { what: "interfaces that limit what comes in", module: "ifb" });
+            return Err(ContainerNetError::Module {
+                what: "interfaces that limit what comes in",
+                module: "ifb",
+            });
         }
         Err(refusal) => return Err(ContainerNetError::refused(format!("{name} cannot be made"), &refusal)),
     }

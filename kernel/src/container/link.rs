@@ -57,7 +57,9 @@ pub(super) struct Net(Socket);
 
 impl Net {
     pub(super) fn open() -> Result<Self, ContainerNetError> {
-        Socket::open().map(Self).map_err(|error| ContainerNetError::io("a netlink socket cannot be opened", error))
+        Socket::open()
+            .map(Self)
+            .map_err(|error| ContainerNetError::io("a netlink socket cannot be opened", error))
     }
 
     /// One request with its answer.
@@ -220,7 +222,12 @@ impl Net {
     }
 
     /// Changes an interface.
-    pub(super) fn change(&mut self, index: u32, doing: &str, change: &Change<'_>) -> Result<(), ContainerNetError> {
+    pub(super) fn change(
+        &mut self,
+        index: u32,
+        doing: &str,
+        change: &Change<'_>,
+    ) -> Result<(), ContainerNetError> {
         let mut link = LinkMessage::default();
         link.header.index = index;
         if let Some(up) = change.up {
@@ -251,11 +258,18 @@ impl Net {
     }
 
     /// Takes an address away, if it is there.
-    pub(super) fn remove_address(&mut self, index: u32, addr: IpAddr, len: u8) -> Result<(), ContainerNetError> {
+    pub(super) fn remove_address(
+        &mut self,
+        index: u32,
+        addr: IpAddr,
+        len: u8,
+    ) -> Result<(), ContainerNetError> {
         let doing = format!("address {addr} cannot be removed");
         let answer = self.send(&doing, 0, &RouteNetlinkMessage::DelAddress(address(index, addr, len)))?;
         match answer {
-            Err(refusal) if refusal.code != libc::EADDRNOTAVAIL => Err(ContainerNetError::refused(doing, &refusal)),
+            Err(refusal) if refusal.code != libc::EADDRNOTAVAIL => {
+                Err(ContainerNetError::refused(doing, &refusal))
+            }
             _ => Ok(()),
         }
     }
@@ -293,7 +307,12 @@ impl Net {
     }
 
     /// Removes a route over an interface, if it is there.
-    pub(super) fn remove_route(&mut self, prefix: &Cidr, metric: u32, index: u32) -> Result<(), ContainerNetError> {
+    pub(super) fn remove_route(
+        &mut self,
+        prefix: &Cidr,
+        metric: u32,
+        index: u32,
+    ) -> Result<(), ContainerNetError> {
         let doing = format!("the route to {prefix} cannot be removed");
         let answer = self.ask(&doing, |(), buf, flags, seq| {
             route::encode_delete_onlink(buf, flags, seq, prefix, RTPROT_BOOT, metric, index);

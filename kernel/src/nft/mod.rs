@@ -39,6 +39,8 @@ pub(crate) use self::render::Options;
 pub use self::render::{Meaning, RuleView};
 #[cfg(feature = "test-hooks")]
 pub use self::simulate::Simulated;
+#[cfg(feature = "test-hooks")]
+pub(crate) use self::simulate::simulate;
 pub(crate) use self::tracer::tidy;
 pub use self::tracer::{RulePlace, Traced, TracedFlow, TracedPacket, TracedStep, TracedVerdict, trace};
 

@@ -29,8 +29,12 @@ fn told(seen: AddressUses) -> Evidence {
     for sighting in &seen.found {
         let (addr, place) = (sighting.addr, sighting.place.to_string());
         match &sighting.place {
-            UsePlace::Host { .. } | UsePlace::Workload { .. } => on_interfaces.push(AddressInUse { addr, place }),
-            UsePlace::Route { .. } | UsePlace::Neighbour { .. } => behind.entry(addr).or_default().push(place),
+            UsePlace::Host { .. } | UsePlace::Workload { .. } => {
+                on_interfaces.push(AddressInUse { addr, place })
+            }
+            UsePlace::Route { .. } | UsePlace::Neighbour { .. } => {
+                behind.entry(addr).or_default().push(place)
+            }
         }
     }
     behind.retain(|addr, _| on_interfaces.binary_search_by(|seen| seen.addr.cmp(addr)).is_err());
@@ -50,7 +54,8 @@ mod tests {
     #[test]
     fn each_interface_counts_and_routes_only_where_there_is_none() {
         let at = |addr: &str, place: UsePlace| AddressUse { addr: addr.parse().unwrap(), place };
-        let inside = |space: &str| UsePlace::Workload { interface: "eth0".to_owned(), namespace: space.to_owned() };
+        let inside =
+            |space: &str| UsePlace::Workload { interface: "eth0".to_owned(), namespace: space.to_owned() };
         let route = || UsePlace::Route { interface: "cali1".to_owned() };
         let near = || UsePlace::Neighbour { interface: "cali1".to_owned(), mac: [2, 0, 0, 0, 0, 1] };
         let mut found = vec![

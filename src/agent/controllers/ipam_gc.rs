@@ -18,7 +18,7 @@ use super::evidence::evidence;
 use crate::agent::controllers::{Context, Controller, Life, Report, Wake};
 use crate::agent::core::input::Input;
 use crate::agent::core::reports::GcPass;
-use tortie_engine::ipam::check::{Finding, Repair, Kind, RepairOutcome, IpamState, findings};
+use tortie_engine::ipam::check::{Finding, IpamState, Kind, Repair, RepairOutcome, findings};
 use tortie_engine::ipam::{Ipam, IpamError, Keyspace};
 use tortie_store::Store;
 

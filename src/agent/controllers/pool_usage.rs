@@ -15,7 +15,7 @@ use crate::agent::controllers::{Context, Controller, Life, Report, Wake};
 use crate::agent::core::input::Input;
 use crate::agent::core::reports::{PoolUsage, PoolUsages};
 use tortie_engine::ipam::Keyspace;
-use tortie_engine::ipam::check::{Evidence, Kind, IpamState, findings};
+use tortie_engine::ipam::check::{Evidence, IpamState, Kind, findings};
 use tortie_engine::routing::PeerKind;
 use tortie_store::{Store, StoreError};
 

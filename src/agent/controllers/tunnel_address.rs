@@ -16,7 +16,7 @@ use tortie_net::Cidr;
 use crate::agent::controllers::{Context, Controller, Life, Report, Wake};
 use crate::agent::core::input::Input;
 use crate::agent::core::reports::TunnelAddressReport;
-use tortie_engine::ipam::{Ipam, IpamError, AllocationRequest, AddressRequest};
+use tortie_engine::ipam::{AddressRequest, AllocationRequest, Ipam, IpamError};
 use tortie_store::{Compare, Op, Outcome, Store, Txn};
 
 /// The first retry after a failure; each further one waits twice as long.
@@ -182,14 +182,16 @@ impl TunnelAddressController {
                 self.release(&held, wanted.stored).await?;
                 Ok(None)
             }
-            TunnelAddressAction::Claim(addr) => match self.assign(AddressRequest::Exact(IpAddr::V4(addr))).await {
-                Ok(_) => {
-                    Ok(Some(format!("{addr} is allocated to the tunnel now: it stood in the store only")))
+            TunnelAddressAction::Claim(addr) => {
+                match self.assign(AddressRequest::Exact(IpAddr::V4(addr))).await {
+                    Ok(_) => {
+                        Ok(Some(format!("{addr} is allocated to the tunnel now: it stood in the store only")))
+                    }
+                    // A disabled pool gives out nothing; what stands is used on.
+                    Err(IpamError::Disabled(_)) => Ok(None),
+                    Err(error) => Err(error),
                 }
-                // A disabled pool gives out nothing; what stands is used on.
-                Err(IpamError::Disabled(_)) => Ok(None),
-                Err(error) => Err(error),
-            },
+            }
             TunnelAddressAction::Write(addr) => self.write(wanted, addr, &held, old).await,
             TunnelAddressAction::Allocate(pools) => {
                 let want = AddressRequest::Any { family: IpFamily::V4, count: 1, pools };

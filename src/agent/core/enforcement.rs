@@ -14,7 +14,7 @@ use super::recorder::{Entry, Plane};
 use crate::agent::core::counters;
 use crate::agent::core::log_line::{LogLine, Severity, Subsystem};
 use crate::agent::core::{Core, Effect, SINGLES};
-use tortie_engine::model::{ModelChanges, Model};
+use tortie_engine::model::{Model, ModelChanges};
 use tortie_engine::policy::{Chain, Engine, Globals, Ruleset, RulesetDelta, SetChange, Source};
 use tortie_engine::routing::ChangeId;
 use tortie_kernel::{EndpointCondition, Mode, PolicyChange};
@@ -136,7 +136,11 @@ impl Enforcement {
 
     /// Takes in what changed: the ruleset's delta, which is not in the copy of the ruleset yet, and the frame when it is
     /// another.
-    fn follow(&mut self, model: &Model, changes: &ModelChanges) -> Option<(RulesetDelta, Option<Arc<Globals>>)> {
+    fn follow(
+        &mut self,
+        model: &Model,
+        changes: &ModelChanges,
+    ) -> Option<(RulesetDelta, Option<Arc<Globals>>)> {
         let Some(policy) = &mut self.policy else {
             let (engine, delta) = Engine::new(model);
             let globals = Arc::new(Globals::of(model));
@@ -158,7 +162,12 @@ impl Enforcement {
 
 impl Core {
     /// What policy makes of a change; `routed` is the change that routing made of it.
-    pub(in crate::agent) fn enforce(&mut self, changes: &ModelChanges, routed: Option<ChangeId>, revision: u64) {
+    pub(in crate::agent) fn enforce(
+        &mut self,
+        changes: &ModelChanges,
+        routed: Option<ChangeId>,
+        revision: u64,
+    ) {
         if self.enforcement.mode == Mode::Off {
             return;
         }

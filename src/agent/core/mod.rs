@@ -20,7 +20,7 @@ use crate::agent::core::recorder::{NewEntry, Plane, Recorder};
 use crate::agent::core::reports::{EndedSession, GcTotals, PoolUsages};
 use crate::api::nodes::NodeStatus;
 use crate::api::status::Problem;
-use tortie_engine::model::{ModelChanges, Freeze, Guard, Model, WatchPart};
+use tortie_engine::model::{Freeze, Guard, Model, ModelChanges, WatchPart};
 use tortie_engine::routing::{self, ChangeId, DynamicPeer, NodeOptions, Planner, RoutingIntent};
 use tortie_kernel::{KernelIntent, Mode, PolicyChange};
 use tortie_store::{Change, Delta, FeedEvent, Snapshot};

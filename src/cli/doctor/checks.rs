@@ -116,7 +116,8 @@ fn host_problems(problem: &Problem) -> String {
 fn kernel(seen: &HostState, found: &mut CheckItems) {
     let kernel = &seen.kernel;
     let works = |a: &&KernelCapability| matches!(a.outcome, ProbeOutcome::Works(_));
-    let (works, rest): (Vec<&KernelCapability>, Vec<&KernelCapability>) = seen.kernel_features.iter().partition(works);
+    let (works, rest): (Vec<&KernelCapability>, Vec<&KernelCapability>) =
+        seen.kernel_features.iter().partition(works);
     if let Some(KernelCapability { outcome: ProbeOutcome::NotTried(why), .. }) = rest.first() {
         let names: Vec<&str> = rest.iter().map(|a| a.name).collect();
         return found.skip("kernel", format!("kernel {kernel}: {why} (not tried: {})", names.join(", ")));

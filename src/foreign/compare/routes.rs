@@ -7,7 +7,7 @@ use tortie_net::Cidr;
 
 use super::{CompareResult, Comparison, Plane};
 use crate::foreign::intent::{HostIntent, Remote};
-use crate::foreign::types::{BIRD, BirdRoute, ForeignState, NetworkSnapshot, MainHop, MainRoute, RouteKind};
+use crate::foreign::types::{BIRD, BirdRoute, ForeignState, MainHop, MainRoute, NetworkSnapshot, RouteKind};
 use tortie_engine::policy::EndpointPolicy;
 use tortie_engine::routing::{self, FilterRoute, Hop, KernelRoute, PeerIntent};
 use tortie_kernel::protocol_name;

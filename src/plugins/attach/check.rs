@@ -7,7 +7,7 @@ use tortie_config::resource::WorkloadEndpoint;
 use tortie_net::Cidr;
 
 use super::{AttachError, AttachRequest, LinkSpec};
-use tortie_kernel::container::{self, GATEWAY, Namespace, ContainerNetError};
+use tortie_kernel::container::{self, ContainerNetError, GATEWAY, Namespace};
 use tortie_store::Store;
 
 /// Something that is not as it should be.

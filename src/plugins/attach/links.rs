@@ -7,8 +7,8 @@ use tortie_config::resource::{InterfaceName, MacAddr, ValueError};
 
 use super::{AttachError, AttachRequest, DetachRequest, LinkSpec};
 use tortie_kernel::container::{
-    self, Adopted, GATEWAY, HOST_MAC, HostSide, HostSpec, InsideSpec, MIN_MTU_V6, Namespace, ContainerNetError,
-    Stripped, VethSpec,
+    self, Adopted, ContainerNetError, GATEWAY, HOST_MAC, HostSide, HostSpec, InsideSpec, MIN_MTU_V6,
+    Namespace, Stripped, VethSpec,
 };
 
 /// Longest text that the kernel keeps with an interface.

@@ -40,7 +40,9 @@ impl From<AttachError> for CniError {
         let number = match &error {
             _ if error.try_later() => code::TRY_AGAIN,
             AttachError::Network(
-                ContainerNetError::NoNamespace(_) | ContainerNetError::NotNamespace { .. } | ContainerNetError::OwnNamespace(_),
+                ContainerNetError::NoNamespace(_)
+                | ContainerNetError::NotNamespace { .. }
+                | ContainerNetError::OwnNamespace(_),
             ) => code::ENVIRONMENT,
             AttachError::Network(_) => code::KERNEL,
             AttachError::Failed(_) => code::AGENT,

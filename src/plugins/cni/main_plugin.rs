@@ -158,8 +158,8 @@ fn link(call: &Call) -> Result<LinkSpec, CniError> {
     for interface in result.interfaces.iter().filter(|i| i.sandbox.is_empty()) {
         let name = parse_name(&interface.name)?;
         // Bridges and uplinks stand in results, too: the end of a pair and a tap are a workload's.
-        let found =
-            container::inspect_host_side(&name, &[]).map_err(|e| CniError::new(code::KERNEL, e.to_string()))?;
+        let found = container::inspect_host_side(&name, &[])
+            .map_err(|e| CniError::new(code::KERNEL, e.to_string()))?;
         match found {
             Some(found) if matches!(found.kind.as_str(), "veth" | "tun" | "netkit") => hosts.push(name),
             Some(_) => {}

@@ -17,7 +17,7 @@ use super::pools::Configured;
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord};
 use super::{Driver, now, wire};
 use crate::plugins::attach::{self, AttachError, EndpointSpec, ProfileChoice};
-use tortie_kernel::container::{self, HOST_MAC, HostSpec, ContainerNetError, VethSpec};
+use tortie_kernel::container::{self, ContainerNetError, HOST_MAC, HostSpec, VethSpec};
 
 /// Orchestrator and workload of every endpoint of Docker's.
 const LIBNETWORK: &str = "libnetwork";

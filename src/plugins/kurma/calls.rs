@@ -15,7 +15,7 @@ use crate::plugins::attach::{
 };
 use crate::plugins::cni::{Address, CniResult, EnvArgs, Ip, NETWORK_LABEL, Route, Version, address_requests};
 use tortie_engine::ipam::{AllocationRequest, Ipam};
-use tortie_kernel::container::{self, Namespace, ContainerNetError};
+use tortie_kernel::container::{self, ContainerNetError, Namespace};
 use tortie_store::{Store, StoreError};
 
 /// The orchestrator's name in keys, and in the attributes of addresses.

@@ -16,6 +16,12 @@ pub(crate) const OWNERS: &[(&str, &str)] = &[
     ("Server", "src/agent/api"),
     ("EventLoop", "src/speaker/event_loop"),
     ("Speaker", "bgp/src/speaker"),
+    ("Table", "kernel/src/fib"),
+    ("Endpoints", "kernel/src/endpoints"),
+    ("Firewall", "kernel/src/nft/firewall"),
+    ("Renderer", "kernel/src/nft/render/renderer"),
+    ("Thread", "kernel/src/thread/event_loop"),
+    ("State", "kernel/src/thread"),
 ];
 
 type Tokens<'a> = Vec<(usize, Token<'a>)>;

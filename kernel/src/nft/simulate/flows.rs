@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::nft::firewall::Firewall;
 use crate::nft::ir::Name;
+use crate::nft::render::Renderer;
 use crate::nft::simulate::interpret::{self, Conn, Route};
 use tortie_engine::policy::path::{Flow, Place, Routes, State};
 use tortie_engine::policy::{ChainId, Packet};
@@ -25,53 +25,49 @@ pub struct Simulated {
     pub matched: Vec<(ChainId, usize)>,
 }
 
-impl Firewall {
-    /// Sends packets through the wanted rules.
-    ///
-    /// # Panics
-    /// When a packet has no route.
-    #[must_use]
-    pub(crate) fn simulate(&self, flows: &[Flow], routes: &Routes) -> Vec<Simulated> {
-        let renderer = self.renderer();
-        let ids = renderer.ruleset().chains.keys();
-        let places: BTreeMap<Name, &ChainId> =
-            ids.filter_map(|id| Some((renderer.place_of(id)?, id))).collect();
-        let origin = |(chain, at): &(Name, usize)| {
-            let id = *places.get(chain)?;
-            Some((id.clone(), *renderer.rules_of(id).get(*at)?))
+/// Sends packets through the desired rules.
+///
+/// # Panics
+/// When a packet has no route.
+#[must_use]
+pub(crate) fn simulate(renderer: &Renderer, flows: &[Flow], routes: &Routes) -> Vec<Simulated> {
+    let ids = renderer.ruleset().chains.keys();
+    let places: BTreeMap<Name, &ChainId> = ids.filter_map(|id| Some((renderer.place_of(id)?, id))).collect();
+    let origin = |(chain, at): &(Name, usize)| {
+        let id = *places.get(chain)?;
+        Some((id.clone(), *renderer.rules_of(id).get(*at)?))
+    };
+    let route = |addr| match routes.place(addr) {
+        Some(Place::Host) => Route::Local,
+        Some(Place::Interface(name)) => Route::Out(name),
+        None => panic!("{addr} has no route"),
+    };
+    let one = |flow: &Flow| {
+        let Packet { src, dst, protocol, ports, icmp } = flow.packet;
+        let input = match &flow.from {
+            Place::Host => None,
+            Place::Interface(name) => Some(name.clone()),
         };
-        let route = |addr| match routes.place(addr) {
-            Some(Place::Host) => Route::Local,
-            Some(Place::Interface(name)) => Route::Out(name),
-            None => panic!("{addr} has no route"),
+        let state = match flow.state {
+            _ if flow.is_never_tracked() => Conn::Untracked,
+            State::New => Conn::New,
+            State::Established { reply } => Conn::Established { reply },
+            State::Invalid => Conn::Invalid,
         };
-        let one = |flow: &Flow| {
-            let Packet { src, dst, protocol, ports, icmp } = flow.packet;
-            let input = match &flow.from {
-                Place::Host => None,
-                Place::Interface(name) => Some(name.clone()),
-            };
-            let state = match flow.state {
-                _ if flow.is_never_tracked() => Conn::Untracked,
-                State::New => Conn::New,
-                State::Established { reply } => Conn::Established { reply },
-                State::Invalid => Conn::Invalid,
-            };
-            let packet = interpret::Packet { src, dst, protocol, ports, icmp, input, state, mark: 0 };
-            let outcome = interpret::send(renderer.table(), packet, &routes.local, route);
-            let (src, masqueraded): (IpAddr, bool) = match outcome.source {
-                Some(Ok(other)) => (other, false),
-                Some(Err(_)) => (src, true),
-                None => (src, false),
-            };
-            Simulated {
-                dropped: outcome.dropped.as_ref().map(|(chain, at)| (chain.to_string(), *at)),
-                packet: Packet { src, dst: outcome.packet.dst, protocol, ports, icmp },
-                masqueraded,
-                untracked: outcome.packet.state == Conn::Untracked,
-                matched: outcome.counted.iter().filter_map(origin).collect(),
-            }
+        let packet = interpret::Packet { src, dst, protocol, ports, icmp, input, state, mark: 0 };
+        let outcome = interpret::send(renderer.table(), packet, &routes.local, route);
+        let (src, masqueraded): (IpAddr, bool) = match outcome.source {
+            Some(Ok(other)) => (other, false),
+            Some(Err(_)) => (src, true),
+            None => (src, false),
         };
-        flows.iter().map(one).collect()
-    }
+        Simulated {
+            dropped: outcome.dropped.as_ref().map(|(chain, at)| (chain.to_string(), *at)),
+            packet: Packet { src, dst: outcome.packet.dst, protocol, ports, icmp },
+            masqueraded,
+            untracked: outcome.packet.state == Conn::Untracked,
+            matched: outcome.counted.iter().filter_map(origin).collect(),
+        }
+    };
+    flows.iter().map(one).collect()
 }

@@ -8,3 +8,5 @@ pub(in crate::nft) mod interpret;
 
 #[cfg(feature = "test-hooks")]
 pub use self::flows::Simulated;
+#[cfg(feature = "test-hooks")]
+pub(crate) use self::flows::simulate;

@@ -86,7 +86,7 @@ impl KernelView<'_> {
         flows: &[tortie_engine::policy::path::Flow],
         routes: &tortie_engine::policy::path::Routes,
     ) -> Vec<crate::nft::Simulated> {
-        self.rules.map(|rules| rules.simulate(flows, routes)).unwrap_or_default()
+        self.rules.map(|rules| crate::nft::simulate(rules.renderer(), flows, routes)).unwrap_or_default()
     }
 
     /// How the rules differed from what the kernel held at the last comparison that found anything which is not repaired:
