@@ -9,6 +9,7 @@ export TORTIE_PEERS := $(CURDIR)/$(PEERS)/bin
 STATIC := $(shell uname -m)-unknown-linux-musl
 
 .PHONY: demo build static test test-long soak no-test-hooks fuzz-smoke bench peers fmt fmt-check lint docs
+.PHONY: tools unused deny no-etcd check-release release-tests publish-check
 .DEFAULT_GOAL := build
 
 build: peers
@@ -72,3 +73,34 @@ lint: peers
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+# What continuous integration checks besides: none of it is needed to build or to test.
+TOOLS := target/tools
+
+tools:
+	@tests/tools/cargo-tools.sh $(TOOLS)
+
+# Dependencies that no source names.
+unused: tools
+	$(TOOLS)/bin/cargo-machete --skip-target-dir
+
+# Licences, sources, doubled crates and advisories of what is depended on: deny.toml.
+deny: tools
+	@tests/tools/deny.sh $(TOOLS)/bin/cargo-deny
+
+# Without the etcd client, which is what needs protoc.
+no-etcd:
+	$(CARGO) check --no-default-features --lib --bins
+
+# That the tests compile in a release build: as there, our crates have no debug assertions. An optimised build of all of them takes a
+# quarter of an hour and is made each night (release-tests); this check shares the dependencies of `make test`.
+check-release: peers
+	$(CARGO) check --workspace --tests --config 'profile.dev.debug-assertions=false' \
+	  --config 'profile.dev.package."*".debug-assertions=true'
+
+release-tests: peers
+	$(CARGO) test --release --workspace --no-run
+
+# The libraries that others can use are packed, and built from the packages alone.
+publish-check:
+	$(CARGO) publish --dry-run --allow-dirty -p tortie-net -p tortie-bgp
