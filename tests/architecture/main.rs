@@ -7,4 +7,5 @@ mod arrows;
 mod ignored;
 mod lexer;
 mod sentences;
+mod walks;
 mod words;

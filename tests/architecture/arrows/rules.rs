@@ -8,6 +8,8 @@ pub(crate) const NOT_YET: &[(&str, &str)] = &[
     ("circle", "store"),
     ("circle", "topology::clab"),
     ("circle", "tortie::agent"),
+    ("circle", "tortie::agent::controllers"),
+    ("circle", "tortie::agent::explain"),
     ("circle", "tortie::api::http"),
     ("circle", "tortie::cli"),
     ("circle", "tortie::foreign::compare"),
@@ -18,8 +20,6 @@ pub(crate) const NOT_YET: &[(&str, &str)] = &[
     ("order", "bgp/src: rib -> mod"),
     ("order", "src/agent: controllers -> api"),
     ("order", "src/agent: core -> api"),
-    ("order", "src/agent: core -> controllers"),
-    ("order", "src/agent: core -> explain"),
     ("order", "src/agent: core -> health"),
     ("order", "src/agent: core -> metrics"),
     ("order", "src/agent: core -> policy_view"),
@@ -27,7 +27,6 @@ pub(crate) const NOT_YET: &[(&str, &str)] = &[
     ("order", "src/agent: handle -> metrics"),
     ("order", "src/agent: handle -> observe"),
     ("order", "src/agent: health -> api"),
-    ("order", "src/agent: health -> event_loop"),
     ("order", "src/agent: health -> handle"),
     ("order", "src/agent: health -> policy_view"),
     ("order", "src/agent: logging -> health"),
@@ -89,8 +88,9 @@ pub(crate) const ORDERS: &[Order] = &[
             logging |
             config | logging
             core | config
+            log, time | core
             policy_view, health | core
-            controllers | policy_view, health
+            controllers | policy_view, health, log, time
             handle | controllers
             observe, bmp | handle
             api | observe, bmp
