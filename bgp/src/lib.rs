@@ -44,10 +44,6 @@ mod speaker;
 mod types;
 pub mod wire;
 
-/// Logs, rings and pages of tables are tiny where they are tested: a few routes fill them, and whoever reads little falls
-/// behind.
-const TINY: bool = cfg!(any(test, fuzzing));
-
 /// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

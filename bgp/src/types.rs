@@ -84,3 +84,7 @@ impl Family {
         }
     }
 }
+
+/// Logs, rings and pages of tables are tiny where they are tested: a few routes fill them, and whoever reads little falls
+/// behind.
+pub(crate) const TINY: bool = cfg!(any(test, fuzzing));

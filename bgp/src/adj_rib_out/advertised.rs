@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 /// Slots in a page.
-pub(crate) const PAGE: u32 = if crate::TINY { 16 } else { 1024 };
+pub(crate) const PAGE: u32 = if crate::types::TINY { 16 } else { 1024 };
 
 /// Never announced.
 pub(crate) const NEVER: u32 = 0;

@@ -15,9 +15,9 @@ use crate::rib::entry::Key;
 use crate::rib::table::Table;
 
 /// Log positions that one segment covers at most.
-pub(super) const SLICE: u64 = if crate::TINY { 8 } else { 2048 };
+pub(super) const SLICE: u64 = if crate::types::TINY { 8 } else { 2048 };
 /// Octets of segments that are kept for members that have not taken them.
-pub(super) const RING_BYTES: usize = if crate::TINY { 300 } else { 512 * 1024 };
+pub(super) const RING_BYTES: usize = if crate::types::TINY { 300 } else { 512 * 1024 };
 
 /// Peers that are sent the same.
 #[derive(Debug)]

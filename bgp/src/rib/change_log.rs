@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// Most changes that the log holds. A reader that lags further finds its changes by a walk over the table: each entry
 /// knows when it changed last.
-pub(crate) const LOG_MAX: usize = if crate::TINY { 64 } else { 65_536 };
+pub(crate) const LOG_MAX: usize = if crate::types::TINY { 64 } else { 65_536 };
 
 /// Changes by position. Positions only rise.
 #[derive(Debug, Default)]
