@@ -16,8 +16,6 @@ pub(crate) const NOT_YET: &[(&str, &str)] = &[
     ("circle", "tortie::plugins::attach"),
     ("circle", "tortie::plugins::docker"),
     ("circle", "tortie::plugins::kurma"),
-    ("order", "bgp/src: adj_rib_out -> mod"),
-    ("order", "bgp/src: rib -> mod"),
     ("order", "src/agent: controllers -> api"),
     ("order", "src/agent: core -> api"),
     ("order", "src/agent: core -> health"),
