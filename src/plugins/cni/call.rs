@@ -8,14 +8,14 @@ use serde_json::Value;
 use tortie_config::key::{EndpointKey, Key, prefix};
 use tortie_config::resource::{Resource, WorkloadEndpoint};
 
-use super::args::EnvArgs;
-use super::config::{Attachment, Config};
-use super::datastore;
-use super::delegate::Delegate;
-use super::env::{Command, Env};
-use super::error::{CniError, code};
-use super::names::{Identity, NETWORK_LABEL, handle};
 use crate::plugins::attach::{AgentClient, AttachError};
+use crate::plugins::cni::addresses::names::{Identity, NETWORK_LABEL, handle};
+use crate::plugins::cni::config::args::EnvArgs;
+use crate::plugins::cni::config::datastore;
+use crate::plugins::cni::config::{Attachment, Config};
+use crate::plugins::cni::delegate::Delegate;
+use crate::plugins::cni::protocol::env::{Command, Env};
+use crate::plugins::cni::protocol::error::{CniError, code};
 use tortie_engine::ipam::{Ipam, Keyspace};
 use tortie_store::{Store, StoreUrl};
 

@@ -7,10 +7,10 @@ use std::process::Stdio;
 use serde_json::{Map, Value};
 use tokio::io::AsyncWriteExt as _;
 
-use super::env::Command;
-use super::error::{CniError, code, short};
-use super::result::CniResult;
-use super::version::Version;
+use crate::plugins::cni::protocol::env::Command;
+use crate::plugins::cni::protocol::error::{CniError, code, short};
+use crate::plugins::cni::protocol::result::CniResult;
+use crate::plugins::cni::protocol::version::Version;
 
 /// Another IPAM plugin.
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::version::Version;
+use crate::plugins::cni::protocol::version::Version;
 
 /// What the executable is called in the folder of plugins.
 const NAMES: [&str; 2] = ["tortie-cni", "tortie-ipam"];

@@ -12,11 +12,11 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use super::addresses::AddressAllocator;
-use super::call::{Call, NO_RESULT, collect};
-use super::env::Command;
-use super::error::{CniError, code};
-use super::result::CniResult;
+use crate::plugins::cni::addresses::AddressAllocator;
+use crate::plugins::cni::call::{Call, NO_RESULT, collect};
+use crate::plugins::cni::protocol::env::Command;
+use crate::plugins::cni::protocol::error::{CniError, code};
+use crate::plugins::cni::protocol::result::CniResult;
 use tortie_engine::ipam::Ipam;
 
 /// Answers a call.

@@ -11,7 +11,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, fmt};
 
-use super::settings::{LogSettings, LogTarget};
+use crate::plugins::cni::config::settings::{LogSettings, LogTarget};
 
 /// From this size on a file becomes `FILE.1`.
 const FILE_MAX: u64 = 10 << 20;

@@ -4,52 +4,41 @@
 //! not: choose addresses (ipam), touch interfaces (kernel) or bring endpoints into force (the agent).
 //!
 //! ```text
-//!  environment --env.rs----+
-//!  stdin -------config.rs--+-> a call -> answer -> stdout
+//!  environment --protocol/env.rs--+
+//!  stdin -------config/----------+-> a call -> answer -> stdout
 //! ```
 
-mod address;
-mod address_requests;
 mod addresses;
-mod args;
 mod call;
 mod config;
 #[cfg(test)]
 mod conventions;
-mod datastore;
 mod delegate;
-mod env;
-mod error;
 mod install;
 mod ipam_plugin;
-mod json;
 mod log;
 mod main_plugin;
-mod names;
-mod result;
-mod runtime;
-mod settings;
+mod protocol;
 mod status;
-mod version;
 
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::process::ExitCode;
 
 use serde_json::Value;
 
-pub use address::Address;
-pub use address_requests::{CniAddressRequest, address_requests};
-pub use args::{Args, EnvArgs};
+pub use addresses::names::{Identity, NETWORK_LABEL, handle};
+pub use addresses::requests::{CniAddressRequest, address_requests};
+pub use config::args::{Args, EnvArgs};
+pub use config::datastore::{Datastore, options as store_options};
+pub use config::runtime::{IpRange, RuntimeConfig};
+pub use config::settings::{Frame, IpamSettings, LogSettings, LogTarget};
 pub use config::{Attachment, Config, Strictness};
-pub use datastore::{Datastore, options as store_options};
-pub use env::{Command, Env, is_identifier};
-pub use error::{CniError, code};
 pub use install::{Done, InstallError, Installation, Network};
-pub use names::{Identity, NETWORK_LABEL, handle};
-pub use result::{CniResult, Dns, Interface, Ip, Route};
-pub use runtime::{IpRange, RuntimeConfig};
-pub use settings::{Frame, IpamSettings, LogSettings, LogTarget};
-pub use version::Version;
+pub use protocol::address::Address;
+pub use protocol::env::{Command, Env, is_identifier};
+pub use protocol::error::{CniError, code};
+pub use protocol::result::{CniResult, Dns, Interface, Ip, Route};
+pub use protocol::version::Version;
 
 /// Which of the two plugins this process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use serde_json::Value;
 use tortie_config::key::{Key, prefix};
 use tortie_config::resource::Resource;
 
-use super::call::{Call, NO_RESULT};
-use super::env::Command;
-use super::error::{CniError, code};
 use crate::plugins::attach::{self, AgentAbsent};
+use crate::plugins::cni::call::{Call, NO_RESULT};
+use crate::plugins::cni::protocol::env::Command;
+use crate::plugins::cni::protocol::error::{CniError, code};
 
 /// Answers for the plugin that makes interfaces (`links`), or for the one that gives addresses only.
 pub(super) async fn answer(call: &Call, links: bool) -> Result<Option<Value>, CniError> {

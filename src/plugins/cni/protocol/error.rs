@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::version::Version;
+use crate::plugins::cni::protocol::version::Version;
 
 /// Codes of the specification, and ours from 100 on.
 pub mod code {
@@ -85,12 +85,12 @@ impl std::fmt::Display for CniError {
 impl std::error::Error for CniError {}
 
 /// A value for a message: the whole of it would fill the screen.
-pub(super) fn shown(value: &Value) -> String {
+pub(in crate::plugins::cni) fn shown(value: &Value) -> String {
     short(&value.to_string())
 }
 
 /// A text for a message.
-pub(super) fn short(text: &str) -> String {
+pub(in crate::plugins::cni) fn short(text: &str) -> String {
     const MAX: usize = 120;
     match text.char_indices().nth(MAX) {
         Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),

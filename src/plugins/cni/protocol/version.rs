@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::error::{CniError, code, short};
+use crate::plugins::cni::protocol::error::{CniError, code, short};
 
 /// A version of the specification that we speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

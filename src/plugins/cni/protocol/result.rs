@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
-use super::address::{self, Address};
-use super::error::{CniError, code};
-use super::json::Object;
-use super::version::Version;
+use crate::plugins::cni::protocol::address::{self, Address};
+use crate::plugins::cni::protocol::error::{CniError, code};
+use crate::plugins::cni::protocol::json::Object;
+use crate::plugins::cni::protocol::version::Version;
 
 /// What a network gave to a container.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -76,7 +76,7 @@ pub struct Dns {
 
 impl Dns {
     /// Reads a `dns` object of a configuration or a result.
-    pub(super) fn parse(object: &Object<'_>) -> Result<Self, CniError> {
+    pub(in crate::plugins::cni) fn parse(object: &Object<'_>) -> Result<Self, CniError> {
         Ok(Self {
             nameservers: object.texts("nameservers")?,
             domain: object.text("domain")?.unwrap_or_default().to_owned(),
@@ -122,7 +122,7 @@ fn rest(object: &Object<'_>, known: &[&str]) -> Map<String, Value> {
 }
 
 impl Route {
-    pub(super) fn parse(at: &str, value: &Value) -> Result<Self, CniError> {
+    pub(in crate::plugins::cni) fn parse(at: &str, value: &Value) -> Result<Self, CniError> {
         let object = Object::of(at, value)?;
         Ok(Self {
             dst: address(&object, "dst")?,

@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 use serde_json::{Map, Value};
 
-use super::error::CniError;
+use crate::plugins::cni::protocol::error::CniError;
 
 /// An object and where it stands.
 #[derive(Debug, Clone)]
-pub(super) struct Object<'a> {
+pub(in crate::plugins::cni) struct Object<'a> {
     at: String,
     map: &'a Map<String, Value>,
     /// Names are found in any case: Go programs send the names of their structures' fields, `HostPort` for `hostPort`.
@@ -18,29 +18,29 @@ pub(super) struct Object<'a> {
 
 impl<'a> Object<'a> {
     /// The object at `at`, empty for the configuration itself.
-    pub(super) fn new(at: &str, map: &'a Map<String, Value>) -> Self {
+    pub(in crate::plugins::cni) fn new(at: &str, map: &'a Map<String, Value>) -> Self {
         Self { at: at.to_owned(), map, any_case: false }
     }
 
     /// This value as an object.
-    pub(super) fn of(at: &str, value: &'a Value) -> Result<Self, CniError> {
+    pub(in crate::plugins::cni) fn of(at: &str, value: &'a Value) -> Result<Self, CniError> {
         let map = value.as_object().ok_or_else(|| CniError::value(at, value, "write an object"))?;
         Ok(Self::new(at, map))
     }
 
     /// The same, with names in any case.
-    pub(super) fn any_case(mut self) -> Self {
+    pub(in crate::plugins::cni) fn any_case(mut self) -> Self {
         self.any_case = true;
         self
     }
 
     /// Where a field stands.
-    pub(super) fn at(&self, name: &str) -> String {
+    pub(in crate::plugins::cni) fn at(&self, name: &str) -> String {
         if self.at.is_empty() { name.to_owned() } else { format!("{}.{name}", self.at) }
     }
 
     /// A field; `null` is absent.
-    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+    pub(in crate::plugins::cni) fn get(&self, name: &str) -> Option<&'a Value> {
         let exact = self.map.get(name);
         let found = match exact {
             None if self.any_case => {
@@ -52,21 +52,24 @@ impl<'a> Object<'a> {
     }
 
     /// The fields that are none of these.
-    pub(super) fn others(&self, known: &[&str]) -> impl Iterator<Item = (&'a String, &'a Value)> {
+    pub(in crate::plugins::cni) fn others(
+        &self,
+        known: &[&str],
+    ) -> impl Iterator<Item = (&'a String, &'a Value)> {
         self.map.iter().filter(move |(key, _)| {
             !known.iter().any(|known| key == known || (self.any_case && key.eq_ignore_ascii_case(known)))
         })
     }
 
     /// A text; the empty one is absent, as in Go's programs.
-    pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, CniError> {
+    pub(in crate::plugins::cni) fn text(&self, name: &str) -> Result<Option<&'a str>, CniError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let text = value.as_str().ok_or_else(|| CniError::value(&self.at(name), value, "write a text"))?;
         Ok(Some(text).filter(|text| !text.is_empty()))
     }
 
     /// A text that means something.
-    pub(super) fn parsed<T>(&self, name: &str, expected: &str) -> Result<Option<T>, CniError>
+    pub(in crate::plugins::cni) fn parsed<T>(&self, name: &str, expected: &str) -> Result<Option<T>, CniError>
     where
         T: FromStr,
     {
@@ -75,7 +78,7 @@ impl<'a> Object<'a> {
     }
 
     /// A text whose own error says what to write.
-    pub(super) fn parsed_or_why<T>(&self, name: &str) -> Result<Option<T>, CniError>
+    pub(in crate::plugins::cni) fn parsed_or_why<T>(&self, name: &str) -> Result<Option<T>, CniError>
     where
         T: FromStr<Err: Display>,
     {
@@ -86,7 +89,7 @@ impl<'a> Object<'a> {
     }
 
     /// A whole number from 0 to `max`.
-    pub(super) fn number(&self, name: &str, max: u64) -> Result<Option<u64>, CniError> {
+    pub(in crate::plugins::cni) fn number(&self, name: &str, max: u64) -> Result<Option<u64>, CniError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let expected = format!("write a whole number from 0 to {max}");
         let number = value.as_u64().filter(|n| *n <= max);
@@ -94,7 +97,7 @@ impl<'a> Object<'a> {
     }
 
     /// Yes or no, as such or as text (Calico's configurations have texts).
-    pub(super) fn switch(&self, name: &str) -> Result<Option<bool>, CniError> {
+    pub(in crate::plugins::cni) fn switch(&self, name: &str) -> Result<Option<bool>, CniError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let text = value.as_str().map(str::to_ascii_lowercase);
         match (value, text.as_deref()) {
@@ -107,13 +110,13 @@ impl<'a> Object<'a> {
     }
 
     /// A list with the place of each element; absent: empty.
-    pub(super) fn list(&self, name: &str) -> Result<Vec<(String, &'a Value)>, CniError> {
+    pub(in crate::plugins::cni) fn list(&self, name: &str) -> Result<Vec<(String, &'a Value)>, CniError> {
         let at = self.at(name);
         self.get(name).map_or(Ok(Vec::new()), |value| elements(&at, value))
     }
 
     /// A list of texts; absent: empty.
-    pub(super) fn texts(&self, name: &str) -> Result<Vec<String>, CniError> {
+    pub(in crate::plugins::cni) fn texts(&self, name: &str) -> Result<Vec<String>, CniError> {
         let text = |(at, value): (String, &Value)| {
             let text = value.as_str().ok_or_else(|| CniError::value(&at, value, "write a text"))?;
             Ok(text.to_owned())
@@ -122,14 +125,17 @@ impl<'a> Object<'a> {
     }
 
     /// An object in a field.
-    pub(super) fn object(&self, name: &str) -> Result<Option<Self>, CniError> {
+    pub(in crate::plugins::cni) fn object(&self, name: &str) -> Result<Option<Self>, CniError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         Self::of(&self.at(name), value).map(|object| Some(Self { any_case: self.any_case, ..object }))
     }
 }
 
 /// The elements of a list with the place of each.
-pub(super) fn elements<'a>(at: &str, value: &'a Value) -> Result<Vec<(String, &'a Value)>, CniError> {
+pub(in crate::plugins::cni) fn elements<'a>(
+    at: &str,
+    value: &'a Value,
+) -> Result<Vec<(String, &'a Value)>, CniError> {
     let list = value.as_array().ok_or_else(|| CniError::value(at, value, "write a list"))?;
     Ok(list.iter().enumerate().map(|(i, value)| (format!("{at}[{i}]"), value)).collect())
 }

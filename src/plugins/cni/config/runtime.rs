@@ -9,10 +9,10 @@ use serde_json::Value;
 use tortie_config::resource::MacAddr;
 use tortie_net::Cidr;
 
-use super::address;
-use super::error::{CniError, code, shown};
-use super::json::{Object, elements};
-use super::result::Dns;
+use crate::plugins::cni::protocol::address;
+use crate::plugins::cni::protocol::error::{CniError, code, shown};
+use crate::plugins::cni::protocol::json::{Object, elements};
+use crate::plugins::cni::protocol::result::Dns;
 use tortie_engine::ipam::AddressRange;
 use tortie_kernel::container::{Bandwidth, PortMapping, Rate, Transport};
 
@@ -103,7 +103,7 @@ fn known_areas(object: &Object<'_>, notes: &mut Vec<String>) -> Result<(), CniEr
 }
 
 /// A MAC address that an interface can have.
-pub(super) fn unicast(at: &str, mac: MacAddr) -> Result<(), CniError> {
+pub(in crate::plugins::cni) fn unicast(at: &str, mac: MacAddr) -> Result<(), CniError> {
     let [first, ..] = mac.0;
     if first & 1 == 0 && mac.0 != [0; 6] {
         return Ok(());
@@ -117,7 +117,7 @@ pub(super) fn unicast(at: &str, mac: MacAddr) -> Result<(), CniError> {
 }
 
 /// An address in a list.
-pub(super) fn asked(at: &str, value: &Value) -> Result<IpAddr, CniError> {
+pub(in crate::plugins::cni) fn asked(at: &str, value: &Value) -> Result<IpAddr, CniError> {
     let text = value.as_str().unwrap_or_default();
     address::asked(text).map_err(|expected| CniError::value(at, value, expected))
 }
@@ -159,7 +159,7 @@ fn rate(object: &Object<'_>, direction: &str) -> Result<Option<Rate>, CniError> 
 }
 
 /// One element of `ipRanges`: the ranges of which one gives an address.
-pub(super) fn range_set(at: &str, value: &Value) -> Result<Vec<IpRange>, CniError> {
+pub(in crate::plugins::cni) fn range_set(at: &str, value: &Value) -> Result<Vec<IpRange>, CniError> {
     let ranges = elements(at, value)?;
     if ranges.is_empty() {
         return Err(CniError::value(at, value, "write at least one range"));

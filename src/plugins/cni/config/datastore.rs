@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::error::{CniError, code};
-use super::json::Object;
+use crate::plugins::cni::protocol::error::{CniError, code};
+use crate::plugins::cni::protocol::json::Object;
 use tortie_store::{DEFAULT_URL, StoreOptions, StoreUrl};
 
 /// What a configuration says of the store.
@@ -39,12 +39,12 @@ const FIELDS: [&str; 10] = [
 ];
 
 /// Whether a field says where the store is: of the configuration itself, or of its `ipam`.
-pub(super) fn is_field(name: &str) -> bool {
+pub(in crate::plugins::cni) fn is_field(name: &str) -> bool {
     FIELDS.contains(&name)
 }
 
 /// Reads the fields of a configuration.
-pub(super) fn parse(object: &Object<'_>) -> Result<Option<Datastore>, CniError> {
+pub(in crate::plugins::cni) fn parse(object: &Object<'_>) -> Result<Option<Datastore>, CniError> {
     match object.text("datastore_type")? {
         None | Some("etcd" | "etcdv2" | "etcdv3") => {}
         Some(other) => {

@@ -4,10 +4,10 @@ use serde_json::{Map, Value, json};
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::{InterfaceName, Labels};
 
-use super::args::EnvArgs;
-use super::config::Config;
-use super::error::{CniError, code};
 use crate::plugins::attach::{ProfileChoice, host_interface};
+use crate::plugins::cni::config::Config;
+use crate::plugins::cni::config::args::EnvArgs;
+use crate::plugins::cni::protocol::error::{CniError, code};
 
 /// The label that names the network of an endpoint. `GC` finds a network's endpoints by it, and selectors may use it.
 pub const NETWORK_LABEL: &str = "tortie/network";

@@ -1,17 +1,20 @@
 //! Addresses of one attachment by our own IPAM: given, framed for bridges, checked, taken back.
 
+pub(super) mod names;
+pub(super) mod requests;
+
 use std::net::IpAddr;
 
 use serde_json::json;
 use tortie_net::Cidr;
 
-use super::address::Address;
-use super::args::EnvArgs;
-use super::config::Config;
-use super::error::{CniError, code};
-use super::names::Identity;
-use super::result::Ip;
-use crate::plugins::cni::address_requests::{CniAddressRequest, address_requests};
+use crate::plugins::cni::addresses::names::Identity;
+use crate::plugins::cni::addresses::requests::{CniAddressRequest, address_requests};
+use crate::plugins::cni::config::Config;
+use crate::plugins::cni::config::args::EnvArgs;
+use crate::plugins::cni::protocol::address::Address;
+use crate::plugins::cni::protocol::error::{CniError, code};
+use crate::plugins::cni::protocol::result::Ip;
 use tortie_engine::ipam::{AddressRange, AddressRequest, Allocation, AllocationRequest, Ipam, IpamError};
 use tortie_store::StoreError;
 
@@ -48,11 +51,11 @@ impl From<StoreError> for CniError {
 
 /// Whose addresses they are, and where.
 #[derive(Clone, Copy)]
-pub(super) struct AddressAllocator<'a> {
-    pub(super) ipam: &'a Ipam,
-    pub(super) config: &'a Config,
-    pub(super) node: &'a str,
-    pub(super) identity: &'a Identity,
+pub(in crate::plugins::cni) struct AddressAllocator<'a> {
+    pub(in crate::plugins::cni) ipam: &'a Ipam,
+    pub(in crate::plugins::cni) config: &'a Config,
+    pub(in crate::plugins::cni) node: &'a str,
+    pub(in crate::plugins::cni) identity: &'a Identity,
 }
 
 impl AddressAllocator<'_> {
@@ -71,7 +74,7 @@ impl AddressAllocator<'_> {
 
     /// Gives the addresses that the call asks for. What the attachment still holds from an earlier `ADD` whose `DEL` never came
     /// (the host was restarted) is released first: one attachment has one set of addresses.
-    pub(super) async fn assign(
+    pub(in crate::plugins::cni) async fn assign(
         &self,
         env: &EnvArgs,
     ) -> Result<Vec<(CniAddressRequest, Allocation)>, CniError> {
@@ -116,7 +119,7 @@ impl AddressAllocator<'_> {
     }
 
     /// Takes back what the attachment holds; `addrs`: what its endpoint had, which older writers gave under other handles.
-    pub(super) async fn release(&self, addrs: &[IpAddr]) -> Result<(), CniError> {
+    pub(in crate::plugins::cni) async fn release(&self, addrs: &[IpAddr]) -> Result<(), CniError> {
         let released = self.take_back().await?;
         let left: Vec<IpAddr> = addrs.iter().filter(|addr| !released.contains(addr)).copied().collect();
         if !left.is_empty() {
@@ -128,7 +131,10 @@ impl AddressAllocator<'_> {
     }
 
     /// Which of these addresses the attachment does not hold.
-    pub(super) async fn missing_families(&self, addrs: &[IpAddr]) -> Result<Vec<IpAddr>, CniError> {
+    pub(in crate::plugins::cni) async fn missing_families(
+        &self,
+        addrs: &[IpAddr],
+    ) -> Result<Vec<IpAddr>, CniError> {
         let held = self.ipam.allocated_to(&self.identity.handle).await?;
         let mut lacking = Vec::new();
         for addr in addrs.iter().filter(|addr| !held.contains(addr)) {
@@ -142,7 +148,11 @@ impl AddressAllocator<'_> {
 
     /// Addresses for a plugin that makes a network on the host, such as bridge: each with the length of its network and the
     /// gateway. Addresses that the network has for itself are passed over and kept for the host.
-    pub(super) async fn assign_framed(&self, env: &EnvArgs, calico: bool) -> Result<Vec<Ip>, CniError> {
+    pub(in crate::plugins::cni) async fn assign_framed(
+        &self,
+        env: &EnvArgs,
+        calico: bool,
+    ) -> Result<Vec<Ip>, CniError> {
         let given = self.assign(env).await?;
         match self.frame(given, calico).await {
             Ok(ips) => Ok(ips),
@@ -295,21 +305,21 @@ impl AddressAllocator<'_> {
 
 /// A network with its gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Framed {
-    pub(super) net: Cidr,
-    pub(super) gateway: Option<IpAddr>,
+pub(in crate::plugins::cni) struct Framed {
+    pub(in crate::plugins::cni) net: Cidr,
+    pub(in crate::plugins::cni) gateway: Option<IpAddr>,
 }
 
 impl Framed {
     /// Without a gateway that somebody names it is the network's first address, as bridge and host-local have it.
-    pub(super) fn new(net: Cidr, gateway: Option<IpAddr>) -> Self {
+    pub(in crate::plugins::cni) fn new(net: Cidr, gateway: Option<IpAddr>) -> Self {
         let room = net.max_len() - net.len();
         let first = if room >= 2 { net.nth(1) } else { None };
         Self { net, gateway: gateway.or(first) }
     }
 
     /// What nobody else may have: the gateway, and in IPv4 the network's address and its broadcast address.
-    pub(super) fn own(&self) -> Vec<IpAddr> {
+    pub(in crate::plugins::cni) fn own(&self) -> Vec<IpAddr> {
         let mut own: Vec<IpAddr> = self.gateway.into_iter().collect();
         if self.net.is_v4() && self.net.len() <= 30 {
             own.push(self.net.addr());

@@ -10,10 +10,10 @@ use serde_json::Value;
 use tortie_config::key::IpFamily;
 use tortie_net::Cidr;
 
-use super::args::EnvArgs;
-use super::config::Config;
-use super::error::{CniError, code};
-use super::runtime::IpRange;
+use crate::plugins::cni::config::Config;
+use crate::plugins::cni::config::args::EnvArgs;
+use crate::plugins::cni::config::runtime::IpRange;
+use crate::plugins::cni::protocol::error::{CniError, code};
 use tortie_engine::ipam::{AddressRange, AddressRequest};
 
 /// One address that is wanted.

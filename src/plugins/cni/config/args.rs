@@ -8,10 +8,10 @@ use std::net::IpAddr;
 use serde_json::Value;
 use tortie_config::resource::{Labels, MacAddr};
 
-use super::address;
-use super::error::{CniError, code, short};
-use super::json::{Object, elements};
-use super::runtime::{asked, unicast};
+use crate::plugins::cni::config::runtime::{asked, unicast};
+use crate::plugins::cni::protocol::address;
+use crate::plugins::cni::protocol::error::{CniError, code, short};
+use crate::plugins::cni::protocol::json::{Object, elements};
 
 /// `CNI_ARGS`, taken apart.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

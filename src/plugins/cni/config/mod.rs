@@ -1,20 +1,25 @@
 //! The configuration that a runtime writes to stdin: our fields, Calico's, and what runtimes add.
 
+pub(super) mod args;
+pub(super) mod datastore;
+pub(super) mod runtime;
+pub(super) mod settings;
+
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 use tortie_net::Cidr;
 
-use super::args::Args;
-use super::datastore::{self, Datastore};
-use super::env::is_identifier;
-use super::error::{CniError, code, shown};
-use super::json::{Object, elements};
-use super::result::{CniResult, Dns};
-use super::runtime::RuntimeConfig;
-use super::settings::{IpamSettings, LogSettings};
-use super::version::Version;
 use crate::plugins::attach::AgentAbsent;
+use crate::plugins::cni::config::args::Args;
+use crate::plugins::cni::config::datastore::Datastore;
+use crate::plugins::cni::config::runtime::RuntimeConfig;
+use crate::plugins::cni::config::settings::{IpamSettings, LogSettings};
+use crate::plugins::cni::protocol::env::is_identifier;
+use crate::plugins::cni::protocol::error::{CniError, code, shown};
+use crate::plugins::cni::protocol::json::{Object, elements};
+use crate::plugins::cni::protocol::result::{CniResult, Dns};
+use crate::plugins::cni::protocol::version::Version;
 
 /// A configuration, checked.
 #[derive(Debug, Clone)]
@@ -293,7 +298,7 @@ fn attachments(object: &Object<'_>) -> Result<Option<Vec<Attachment>>, CniError>
 }
 
 /// Pools are named by their prefix.
-pub(super) fn pools(ipam: &Object<'_>, name: &str, v4: bool) -> Result<Vec<Cidr>, CniError> {
+pub(in crate::plugins::cni) fn pools(ipam: &Object<'_>, name: &str, v4: bool) -> Result<Vec<Cidr>, CniError> {
     let read = |(at, value): (String, &Value)| {
         let text = value.as_str().unwrap_or_default();
         Cidr::parse_strict(text).ok().filter(|cidr| cidr.is_v4() == v4).ok_or_else(|| {

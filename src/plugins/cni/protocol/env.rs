@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::error::{CniError, code, short};
+use crate::plugins::cni::protocol::error::{CniError, code, short};
 
 /// What the runtime wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use serde_json::Value;
 use tortie_net::Cidr;
 
-use super::config::pools;
-use super::datastore;
-use super::error::CniError;
-use super::json::Object;
-use super::result::Route;
-use super::runtime::{IpRange, range_set};
+use crate::plugins::cni::config::datastore;
+use crate::plugins::cni::config::pools;
+use crate::plugins::cni::config::runtime::{IpRange, range_set};
+use crate::plugins::cni::protocol::error::CniError;
+use crate::plugins::cni::protocol::json::Object;
+use crate::plugins::cni::protocol::result::Route;
 
 /// Whose addresses, and which.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,7 +81,10 @@ const FIELDS: [&str; 14] = [
 
 impl IpamSettings {
     /// Reads `ipam`. The fields of a foreign plugin are its own business.
-    pub(super) fn parse(object: &Object<'_>, notes: &mut Vec<String>) -> Result<Self, CniError> {
+    pub(in crate::plugins::cni) fn parse(
+        object: &Object<'_>,
+        notes: &mut Vec<String>,
+    ) -> Result<Self, CniError> {
         let kind = object.text("type")?.unwrap_or_default();
         if !matches!(kind, "" | "tortie-ipam" | "calico-ipam") {
             if kind.contains('/') {
@@ -188,7 +191,7 @@ impl Default for LogSettings {
 
 impl LogSettings {
     /// `log` (`syslog`, `stderr`, `none` or a path), else Calico's `log_file_path`; `log_level`. `None`: nothing is said.
-    pub(super) fn parse(object: &Object<'_>) -> Result<Option<Self>, CniError> {
+    pub(in crate::plugins::cni) fn parse(object: &Object<'_>) -> Result<Option<Self>, CniError> {
         let said = object.text("log")?.or(object.text("log_file_path")?);
         if said.is_none() && object.text("log_level")?.is_none() {
             return Ok(None);

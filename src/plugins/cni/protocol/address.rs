@@ -22,7 +22,7 @@ impl Address {
 }
 
 /// What an address looks like.
-pub(super) const EXPECTED: &str = "write ADDRESS/LENGTH, such as 10.1.2.3/24";
+pub(in crate::plugins::cni) const EXPECTED: &str = "write ADDRESS/LENGTH, such as 10.1.2.3/24";
 
 impl FromStr for Address {
     type Err = &'static str;
@@ -45,7 +45,7 @@ impl fmt::Display for Address {
 
 /// Reads an address that somebody asks for, with or without the length of a network. The length says nothing here: it is
 /// the pool's business, and requests of runtimes carry whatever their user wrote.
-pub(super) fn asked(text: &str) -> Result<IpAddr, &'static str> {
+pub(in crate::plugins::cni) fn asked(text: &str) -> Result<IpAddr, &'static str> {
     const EXPECTED: &str = "write ADDRESS or ADDRESS/LENGTH, such as 10.1.2.3";
     if let Ok(ip) = text.parse() {
         return Ok(ip);
