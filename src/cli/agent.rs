@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Context;
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::store::store_options;
 use crate::agent::{self, AgentError, AgentOptions, Settings};

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use clap::Subcommand;
 
 use super::client::{Client, escape};
+use super::context::{Context, RouteFilter, pages};
 use super::failure::{Exit, Failure};
+use super::nodes;
 use super::output::{self, span, table};
-use super::{Context, RouteFilter, nodes, pages};
 use crate::api::bgp::{BgpRoute, Peer, PeerBfd, PeerRange};
 use crate::api::status::{Done, List, ResetRequest};
 

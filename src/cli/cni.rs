@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
+use super::context::Context;
 use super::failure::{Exit, Failure};
-use super::{Context, output};
+use super::output;
 use crate::plugins::cni::{self, Done, InstallError, Installation, Network, Version};
 
 /// What to do with the CNI plugins.

@@ -11,8 +11,9 @@ use clap::{Arg, CommandFactory, ValueEnum};
 use serde_json::Value;
 
 use super::client::Client;
+use super::context::Context;
 use super::failure::Failure;
-use super::{Cli, Context, output};
+use super::{Cli, output};
 
 /// A name that takes longer than this is not waited for: the tab key may be held.
 const PATIENCE: Duration = Duration::from_millis(700);

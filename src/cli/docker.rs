@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::context::{Context, runtime};
 use super::failure::{Exit, Failure};
 use super::store::store_options;
-use super::{Context, runtime};
 use crate::plugins::attach::{AgentAbsent, AgentClient};
 use crate::plugins::docker::{self, LabelSource, Options};
 

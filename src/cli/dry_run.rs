@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::Context;
 use super::client::Client;
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output;
 use crate::agent::Offline;

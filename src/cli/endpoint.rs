@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use clap::Subcommand;
 
-use super::Context;
 use super::client::escape;
+use super::context::Context;
 use super::failure::Failure;
 use super::offline::{self, Source};
 use super::output::{self, table};

@@ -7,7 +7,7 @@ use std::path::Path;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
-use super::Globals;
+use super::context::Globals;
 use super::failure::{Exit, Failure};
 
 /// The file that the service's unit reads, too.

@@ -3,8 +3,8 @@
 
 use clap::Subcommand;
 
-use super::Context;
 use super::client::{Client, escape};
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, span, table};
 use super::trace;
@@ -24,7 +24,7 @@ pub(super) enum Why {
     /// Why a prefix is used or not, from the store to the kernel, and the peers that it is sent to; exit 1 when it is not in use
     Route {
         /// A prefix, or an address that stands for the prefix that covers it
-        #[arg(value_name = "PREFIX|ADDRESS", value_parser = super::prefix_or_address)]
+        #[arg(value_name = "PREFIX|ADDRESS", value_parser = super::context::prefix_or_address)]
         prefix: String,
         /// Why it is announced to this peer or not: each check of the live export, in order; exit 1 when it is not
         #[arg(long, value_name = "PEER")]

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use clap::Subcommand;
 
-use super::Context;
 use super::client::{Client, escape};
+use super::context::Context;
 use super::failure::Failure;
 use super::monitor::line;
 use super::output;
@@ -35,7 +35,7 @@ enum Of {
     /// Of a prefix, those inside of it and those around it
     Route {
         /// A prefix or an address
-        #[arg(value_name = "PREFIX|ADDRESS", value_parser = super::prefix_or_address)]
+        #[arg(value_name = "PREFIX|ADDRESS", value_parser = super::context::prefix_or_address)]
         prefix: String,
     },
     /// Of an endpoint

@@ -11,7 +11,7 @@ use clap::Subcommand;
 use serde::Serialize;
 use tortie_topology::{Lab, LabError, Options, clab::Kind};
 
-use super::Context;
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, Format};
 

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::Context;
 use super::client::Client;
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output;
 use super::trace::end;

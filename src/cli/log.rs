@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use clap::{Args, Subcommand};
 
-use super::Context;
 use super::client::Client;
+use super::context::Context;
 use super::failure::Failure;
 use super::output;
 use crate::api::status::{Done, LogLevelRequest};

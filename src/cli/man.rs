@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
+use super::context::Context;
 use super::failure::{Exit, Failure};
-use super::{Cli, Context, output};
+use super::{Cli, output};
 
 /// `tortie man`.
 #[derive(Debug, clap::Args)]

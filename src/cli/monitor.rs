@@ -6,8 +6,8 @@ use clap::ValueEnum;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use super::Context;
 use super::client::{Client, escape};
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, Format};
 use crate::api::client::sse::{SseEvent, SseReader};
@@ -30,7 +30,7 @@ pub(super) struct About {
     #[arg(long, value_name = "PEER")]
     peer: Option<String>,
     /// About this prefix or address, those inside of it and those around it
-    #[arg(long, value_name = "PREFIX|ADDRESS", value_parser = super::prefix_or_address)]
+    #[arg(long, value_name = "PREFIX|ADDRESS", value_parser = super::context::prefix_or_address)]
     prefix: Option<String>,
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tortie_config::key::{BgpItem, FelixItem, IpFamily, Key, prefix};
 use tortie_net::Cidr;
 
-use super::Context;
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, table};
 use crate::api::status::{API_VERSION, List};

@@ -12,7 +12,7 @@ use serde::Serialize;
 use tortie_config::key::{BgpItem, FelixItem, Key, prefix};
 use tortie_net::Cidr;
 
-use super::Context;
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::ipam::failed;
 use super::output;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-use super::Context;
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, span, table};
 use crate::api::nodes::{self, ClusterNode};

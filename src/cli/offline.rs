@@ -2,8 +2,8 @@
 
 use serde::de::DeserializeOwned;
 
-use super::Context;
 use super::client::Client;
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use crate::agent::{Offline, Picture};
 use crate::api::status::{API_VERSION, ApiError, List};

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use clap::Subcommand;
 
-use super::Context;
 use super::client::escape;
+use super::context::Context;
 use super::failure::Failure;
 use super::live;
 use super::offline::{self, Source};

@@ -12,7 +12,7 @@ use clap::Args;
 use serde::Serialize;
 use tortie_config::key::{Key, Scope, prefix};
 
-use super::Context;
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::node_delete::{self, Removed};
 use super::{migrate, output};

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use clap::Subcommand;
 
 use super::client::Client;
+use super::context::{Context, RouteFilter, pages};
 use super::failure::{Exit, Failure};
 use super::output::{self, table};
-use super::{Context, RouteFilter, pages};
 use crate::api::status::{KernelRouteRow, List, RouteGet};
 
 /// The route family of commands.

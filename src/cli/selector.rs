@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use clap::Subcommand;
 use tortie_config::Selector;
 
-use super::Context;
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output;
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, span};
-use super::{Context, client::Client, nodes};
+use super::{client::Client, nodes};
 use crate::api::observe::BesideStatus;
 use crate::api::policy::PolicyStatus;
 use crate::api::status::Status;

@@ -11,11 +11,11 @@ use serde::Serialize;
 use tortie_config::key::{FelixItem, Key};
 
 use super::client::Client;
+use super::context::{Context, Globals};
 use super::diags::redact;
 use super::dry_run::DryRunKind;
 use super::failure::{Exit, Failure};
 use super::output::{self, Format, table, write_out};
-use super::{Context, Globals};
 use crate::api::status::Done;
 use tortie_store::{Change, KeyValue, Op, Outcome, Store, StoreOptions, Txn, WatchEvent};
 

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use super::Context;
 use super::client::Client;
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::monitor::{EventFollower, line};
 use super::output;

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::client::Client;
+use super::context::{Context, report};
 use super::failure::{Exit, Failure};
 use super::monitor::EventFollower;
-use super::{Context, output, report};
+use super::output;
 use tortie_store::{Watch, WatchEvent};
 
 /// What comes together is shown together: at most four answers a second.
@@ -33,7 +34,7 @@ pub(super) fn repeat<F>(context: &Context, from: From, mut once: impl FnMut() ->
 where
     F: Future<Output = Result<(), Failure>>,
 {
-    super::runtime()?.block_on(async {
+    super::context::runtime()?.block_on(async {
         if !context.globals.watch {
             return once().await;
         }

@@ -36,7 +36,7 @@ use tortie_topology::{Lab, Options, Sandbox};
 use self::checks::{Check, check};
 use self::network::{MOST_HOSTS, Spec};
 use self::router::Router;
-use super::Context;
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::lab::{self, own_program};
 use super::output::{self, Format};

@@ -344,7 +344,7 @@ impl Network {
     /// When the store or the lab cannot be made.
     pub fn up(spec: Spec, progress: &mut dyn FnMut(&str)) -> Result<Self, Failure> {
         let begin = Instant::now();
-        let runtime = crate::cli::runtime()?;
+        let runtime = crate::cli::context::runtime()?;
         let hosts = spec.hosts();
         let dir = spec.state_dir.join("lab");
         let url = spec

@@ -23,9 +23,10 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 
 use super::client::Client;
+use super::context::Context;
+use super::doctor;
 use super::failure::{Exit, Failure};
 use super::output;
-use super::{Context, doctor};
 use archive::Archive;
 use redact::Redactor;
 

@@ -11,7 +11,7 @@ use tortie_config::key::prefix;
 use super::ports::{self, Owner};
 use crate::agent::{Role, Surroundings};
 use crate::api::status::Status;
-use crate::cli::Globals;
+use crate::cli::context::Globals;
 use crate::cli::failure::Exit;
 use crate::speaker::SocketAbility;
 use tortie_kernel::KernelCapability;

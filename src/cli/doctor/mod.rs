@@ -19,8 +19,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::Context;
 use super::client::Client;
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output;
 use crate::api::status::Status;

@@ -9,9 +9,10 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Context, failed, open};
+use super::{failed, open};
 use crate::agent;
 use crate::api::status::API_VERSION;
+use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
 use tortie_engine::ipam::Keyspace;

@@ -17,9 +17,10 @@ use serde_json::{Map, Value};
 use tortie_config::key::IpFamily;
 use tortie_net::Cidr;
 
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, table};
-use super::{Context, store};
+use super::store;
 use tortie_engine::ipam::check::RESERVED;
 use tortie_engine::ipam::{AddressRequest, AllocationRequest, Ipam, IpamError};
 use tortie_store::Store;

@@ -5,8 +5,9 @@ use tortie_config::key::{Key, Scope, prefix};
 use tortie_config::resource::{Ipip, IpipMode, Pool};
 use tortie_net::Cidr;
 
-use super::{Context, open};
+use super::open;
 use crate::api::ipam::{self as words, PoolRow};
+use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
 use tortie_engine::ipam::Keyspace;

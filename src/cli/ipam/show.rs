@@ -9,11 +9,12 @@ use serde_json::{Map, Value};
 use tortie_config::key::{IpFamily, Key, Scope, prefix};
 use tortie_net::Cidr;
 
-use super::{Context, open};
+use super::open;
 use crate::api::explain::Why;
 use crate::api::ipam::{self as words, Holder, state};
 use crate::api::status::RouteGet;
 use crate::cli::client::Client;
+use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
 use tortie_engine::ipam::Keyspace;

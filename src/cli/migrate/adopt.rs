@@ -23,7 +23,7 @@ use super::rules::felix_sets;
 use super::trial::Compared;
 use super::{AdoptCommand, Common, tools};
 use crate::api::policy::Diff;
-use crate::cli::Context;
+use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::migrate::agent;
 use tortie_kernel::NetworkSnapshot;

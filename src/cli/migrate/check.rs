@@ -11,7 +11,7 @@ use super::journal::{Journal, Phase};
 use super::plan::{Inventory, names};
 use super::restarts::Restarts;
 use super::{CheckCommand, Common, adopt};
-use crate::cli::Context;
+use crate::cli::context::Context;
 use crate::cli::doctor::{self, CheckItem, CheckResult, ports};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output;

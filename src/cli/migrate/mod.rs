@@ -33,7 +33,7 @@ use clap::{Args, Subcommand};
 
 use self::daemons::StopWith;
 use self::journal::{Journal, Phase};
-use super::Context;
+use super::context::Context;
 use super::failure::{Exit, Failure};
 
 /// Where a move keeps what was begun, unless another directory is named.

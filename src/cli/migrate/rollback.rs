@@ -19,7 +19,7 @@ use super::plan::Back;
 use super::report::Progress;
 use super::rules::Listing;
 use super::{RollbackCommand, tools};
-use crate::cli::Context;
+use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::migrate::agent;
 use crate::foreign::Backend;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::api::policy::Diff;
 use crate::api::status::Status;
-use crate::cli::Globals;
 use crate::cli::client::Client;
+use crate::cli::context::Globals;
 use crate::cli::failure::{Exit, Failure};
 
 /// How often an agent that starts is asked.

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
-use super::Context;
+use super::context::Context;
 use super::failure::Failure;
 
 /// The family of commands.

@@ -9,8 +9,8 @@ use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
 use tortie_bgp::mrt::{Body, Raw};
 
-use crate::cli::Context;
 use crate::cli::client::{Client, escape};
+use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
 
 /// Where records go. A file gets its name when it is whole.

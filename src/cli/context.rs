@@ -1,0 +1,181 @@
+//! What every command gets and shares: the global flags, the runtime, pages of routes, the report of a failure.
+//!
+//! What it does not: know a command. Commands import it, and `mod.rs` alone dispatches to them.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::de::DeserializeOwned;
+
+use super::client::{Client, escape};
+use super::failure::{Exit, Failure};
+use super::output::{self, Format};
+use crate::api::status::List;
+
+/// Flags of every command.
+#[derive(Debug, Clone, Args)]
+pub struct Globals {
+    /// Where the data model is: sqlite:PATH, etcd://HOST:PORT[,HOST:PORT...] or etcds://...; where neither this nor the
+    /// environment says so, what /etc/tortie/tortie.env says of the store, of its certificates and of --node counts
+    #[arg(
+        long,
+        global = true,
+        env = "TORTIE_DATASTORE",
+        value_name = "URL",
+        default_value = "sqlite:/var/lib/tortie/store.db"
+    )]
+    pub datastore: String,
+    /// CA certificate of etcd (PEM)
+    #[arg(long, global = true, env = "TORTIE_ETCD_CA", value_name = "FILE")]
+    pub etcd_ca: Option<PathBuf>,
+    /// Client certificate for etcd (PEM)
+    #[arg(long, global = true, env = "TORTIE_ETCD_CERT", value_name = "FILE", requires = "etcd_key")]
+    pub etcd_cert: Option<PathBuf>,
+    /// Key of the client certificate (PEM)
+    #[arg(long, global = true, env = "TORTIE_ETCD_KEY", value_name = "FILE", requires = "etcd_cert")]
+    pub etcd_key: Option<PathBuf>,
+    /// User of etcd
+    #[arg(long, global = true, env = "TORTIE_ETCD_USER", value_name = "NAME")]
+    pub etcd_user: Option<String>,
+    /// File that holds the user's password
+    #[arg(
+        long,
+        global = true,
+        env = "TORTIE_ETCD_PASSWORD_FILE",
+        value_name = "FILE",
+        requires = "etcd_user"
+    )]
+    pub etcd_password_file: Option<PathBuf>,
+    /// This host's name in the data model [default: the host name]
+    #[arg(long, global = true, env = "TORTIE_NODE", value_name = "NAME")]
+    pub node: Option<String>,
+    /// The agent's unix socket
+    #[arg(
+        long,
+        global = true,
+        env = "TORTIE_SOCKET",
+        value_name = "PATH",
+        default_value = "/run/tortie/tortie.sock"
+    )]
+    pub socket: PathBuf,
+    /// Form of the answer
+    #[arg(short, long, global = true, value_enum, default_value = "table")]
+    pub output: Format,
+    /// Print again at every change, as it is reported; and each 10 s, for ages and counters
+    #[arg(short, long, global = true)]
+    pub watch: bool,
+    /// Tables without their first line
+    #[arg(long, global = true)]
+    pub no_headers: bool,
+    /// Colour words of state; the words stand there either way
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub color: output::Color,
+}
+
+impl Globals {
+    /// The node name: the flag, else the host name.
+    ///
+    /// # Errors
+    /// When there is no usable host name.
+    pub fn node_name(&self) -> Result<String, Failure> {
+        if let Some(node) = &self.node {
+            if node.is_empty() {
+                return Err(Failure::usage("--node is empty: give this host's name in the data model"));
+            }
+            return Ok(node.clone());
+        }
+        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        if name.is_empty() || name == "(none)" {
+            return Err(Failure::usage("this host has no name: give --node NAME"));
+        }
+        Ok(name)
+    }
+}
+
+/// What a command gets.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) globals: Globals,
+}
+
+/// Which routes to show.
+#[derive(Debug, Clone, Args)]
+pub(super) struct RouteFilter {
+    /// Exactly this prefix, or the longest match of an address
+    #[arg(value_name = "PREFIX|ADDRESS", value_parser = prefix_or_address)]
+    pub prefix: Option<String>,
+    /// All prefixes inside of this one
+    #[arg(long, value_name = "CIDR", conflicts_with = "prefix", value_parser = prefix)]
+    pub within: Option<String>,
+    /// At most this many, as the table has them
+    #[arg(long, value_name = "N")]
+    pub max: Option<usize>,
+}
+
+/// Routes of a page of the API.
+const PAGE: usize = 10_000;
+
+/// Fetches page after page until `--max` or the end. `more`: further parts of the question.
+pub(super) async fn pages<T: DeserializeOwned>(
+    client: &Client,
+    path: &str,
+    filter: &RouteFilter,
+    more: &[(&str, Option<&str>)],
+) -> Result<List<T>, Failure> {
+    let mut whole: Option<List<T>> = None;
+    loop {
+        let have = whole.as_ref().map_or(0, |list| list.items.len());
+        let left = filter.max.map_or(PAGE, |max| max.saturating_sub(have).clamp(1, PAGE));
+        let mut url = format!("{path}?max={left}");
+        let after = whole.as_ref().and_then(|list| list.next.as_deref());
+        let parts =
+            [("prefix", filter.prefix.as_deref()), ("within", filter.within.as_deref()), ("after", after)];
+        for (name, value) in parts.iter().chain(more) {
+            if let Some(value) = value {
+                let _ = write!(url, "&{name}={}", escape(value));
+            }
+        }
+        let mut page: List<T> = client.get(&url).await?;
+        if let Some(list) = whole {
+            let mut items = list.items;
+            items.append(&mut page.items);
+            page.items = items;
+        }
+        if page.next.is_none() || filter.max.is_some_and(|max| page.items.len() >= max) {
+            return Ok(page);
+        }
+        whole = Some(page);
+    }
+}
+
+/// A prefix, or an address that stands for the prefix that covers it.
+pub(super) fn prefix_or_address(text: &str) -> Result<String, String> {
+    if text.parse::<std::net::IpAddr>().is_ok() { Ok(text.to_owned()) } else { prefix(text) }
+}
+
+/// A prefix.
+pub(super) fn prefix(text: &str) -> Result<String, String> {
+    text.parse::<tortie_net::Cidr>().map(|_| text.to_owned()).map_err(|e| e.to_string())
+}
+
+/// Errors go to stderr, as JSON when JSON was asked for.
+pub(super) fn report(format: Format, failure: &Failure) {
+    if failure.text.is_empty() {
+        return;
+    }
+    if format == Format::Json {
+        let error = serde_json::json!({ "error": { "code": failure.code, "text": failure.text } });
+        eprintln!("{error}");
+    } else {
+        eprintln!("tortie: {}", failure.text);
+    }
+}
+
+/// A small runtime for one command.
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::new(Exit::Partial, "runtime", format!("cannot start: {e}")))
+}
