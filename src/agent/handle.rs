@@ -30,7 +30,7 @@ use crate::api::policy::{
 };
 use crate::api::status::{
     ApiError, Applied, AppliedRequest, Done, DrainRequest, Event, KernelRouteRow, List, LogLevelRequest,
-    Problem, ResetRequest, RouteGet, Status, Told,
+    Problem, ResetRequest, RouteGet, Status, Subject, Told,
 };
 use crate::api::{Backend, EventQuery, EventStream, MetricsPage, OctetStream, RouteQuery, codes};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
@@ -214,6 +214,7 @@ impl Live {
                 crate::api::span(left.as_secs())
             ),
             next: code.next("kernel"),
+            about: Subject::Host,
         })
     }
 

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use clap::ValueEnum;
 
-use super::Context;
 use super::client::Client;
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, span};
 use crate::api::policy::{Diff, DiffRequest};
@@ -123,7 +123,7 @@ fn render(out: &mut String, diff: &Diff) {
 mod tests {
     use super::*;
     use crate::api::policy::{DiffLine, DiffSection};
-    use crate::api::status::Problem;
+    use crate::api::status::{Problem, Subject};
 
     fn section(what: &str, lines: Vec<DiffLine>) -> DiffSection {
         DiffSection {
@@ -161,6 +161,7 @@ mod tests {
                 subject: "kernel".to_owned(),
                 text: "1 changed by another process 12s ago and put right again, first: a route".to_owned(),
                 next: "tortie diff".to_owned(),
+                about: Subject::Host,
             }),
         };
         let mut out = String::new();

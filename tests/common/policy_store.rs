@@ -94,7 +94,7 @@ impl Policy {
             self.engine = engine;
             delta
         } else {
-            self.engine.update(&self.model, &changes.touched)
+            self.engine.update(&self.model, &changes.keys)
         };
         edit(&mut delta);
         delta.apply(&mut self.ruleset);

@@ -152,7 +152,7 @@ impl Model {
                         None => known.is_some_and(|revision| delta.revision > revision),
                     };
                     if newer {
-                        self.set(&key, &spelling, text, put, delta.revision, &mut changes);
+                        self.set(key, &spelling, text, put, delta.revision, &mut changes);
                     }
                 }
             }
@@ -210,7 +210,7 @@ impl Model {
                     seen.insert(&kv.key);
                     let known = self.slot(&key).and_then(|slot| slot.under(&spelling)).map(|e| e.revision);
                     if !same_store || known != Some(kv.mod_revision) {
-                        self.set(&key, &spelling, &kv.key, Some(kv), snapshot.revision, &mut changes);
+                        self.set(key, &spelling, &kv.key, Some(kv), snapshot.revision, &mut changes);
                     }
                 }
             }
@@ -219,7 +219,7 @@ impl Model {
             if part.covers(&text) && !seen.contains(text.as_str()) {
                 match classify {
                     Some((key, spelling)) => {
-                        self.set(&key, &spelling, &text, None, snapshot.revision, &mut changes);
+                        self.set(key, &spelling, &text, None, snapshot.revision, &mut changes);
                     }
                     None => self.set_malformed(&text, None, String::new(), snapshot.revision, &mut changes),
                 }
@@ -242,22 +242,22 @@ impl Model {
     /// Writes or removes what stands under one key.
     fn set(
         &mut self,
-        key: &Key,
+        key: Key,
         spelling: &Spelling,
         text: &str,
         put: Option<&KeyValue>,
         revision: Revision,
         changes: &mut ModelChanges,
     ) {
-        let before = self.effective(key);
+        let before = self.effective(&key);
         let hosts = self.hosts.len();
         match put {
             Some(kv) => {
-                let (read, error) = match Value::read(key, &kv.value) {
+                let (read, error) = match Value::read(&key, &kv.value) {
                     Ok(value) => (Some(value), None),
                     Err(error) => (None, Some(error)),
                 };
-                let slot = self.slot_mut(key);
+                let slot = self.slot_mut(&key);
                 slot.put(spelling.clone(), kv, read);
                 let last_good = slot.under(spelling).is_some_and(|entry| entry.value.is_some());
                 let revision = kv.mod_revision;
@@ -266,28 +266,29 @@ impl Model {
                 self.set_invalid(text, problem, changes);
             }
             None => {
-                self.slot_mut(key).remove(spelling);
-                self.drop_empty(key);
+                self.slot_mut(&key).remove(spelling);
+                self.drop_empty(&key);
                 self.set_invalid(text, None, changes);
             }
         }
-        changes.touched.push(ChangedKey {
-            key: text.to_owned(),
-            revision: put.map_or(revision, |kv| kv.mod_revision),
-            deleted: put.is_none(),
-        });
         // Even a value that cannot be read makes a host known.
         changes.hosts |= self.hosts.len() != hosts;
-        if let Some((host, item)) = HostItem::of(key)
+        if let Some((host, item)) = HostItem::of(&key)
             && (self.hosts.len() != hosts || matches!(item, HostItem::Address(_)))
         {
             self.update_silent_hosts(host);
         }
-        let after = self.effective(key);
+        let after = self.effective(&key);
         if before != after {
-            self.reindex(key, before.as_ref(), after.as_ref());
-            self.mark(key, before.as_ref(), after.as_ref(), changes);
+            self.reindex(&key, before.as_ref(), after.as_ref());
+            self.mark(&key, before.as_ref(), after.as_ref(), changes);
         }
+        changes.keys.push(ChangedKey {
+            key: Some(key),
+            text: text.to_owned(),
+            revision: put.map_or(revision, |kv| kv.mod_revision),
+            deleted: put.is_none(),
+        });
     }
 
     fn set_malformed(
@@ -303,7 +304,7 @@ impl Model {
         if known == put.map(|kv| kv.mod_revision) {
             return;
         }
-        changes.touched.push(ChangedKey { key: text.to_owned(), revision, deleted: put.is_none() });
+        changes.keys.push(ChangedKey { key: None, text: text.to_owned(), revision, deleted: put.is_none() });
         let problem = put.map(|_| InvalidKey { key: text.to_owned(), error, revision, last_good: false });
         self.set_invalid(text, problem, changes);
     }

@@ -253,7 +253,7 @@ fn a_repeated_delta_changes_nothing() {
     let delta = put(11, "/calico/bgp/v1/host/h2/as_num", "65001");
     let changes = model.apply(&delta);
     assert_eq!(changes.peers.addrs.into_iter().collect::<Vec<_>>(), [ip("192.0.2.2")]);
-    assert_eq!(changes.touched.len(), 1);
+    assert_eq!(changes.keys.len(), 1);
     assert_eq!(model.apply(&delta), ModelChanges::default());
     assert_eq!(model.as_num(model.host("h2")).get(), 65001);
 }

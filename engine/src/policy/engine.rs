@@ -71,7 +71,7 @@ pub struct Engine {
     endpoints: BTreeMap<EndpointKey, Arc<EndpointPolicy>>,
     default_prefix: LogPrefix,
     /// To look at before the next delta.
-    dirty: PendingWork,
+    pending: PendingWork,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -108,7 +108,7 @@ impl Engine {
             chains: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             default_prefix: LogPrefix::new(&model.settings_of(host).log_prefix),
-            dirty: PendingWork::default(),
+            pending: PendingWork::default(),
         };
         // Profiles first: each class is sorted once.
         let mut profiles = BTreeSet::new();
@@ -117,7 +117,7 @@ impl Engine {
                 Key::Profile { name, .. } => {
                     profiles.insert(name.as_str());
                 }
-                _ => engine.take(model, key, Some(resource)),
+                _ => engine.apply_key(model, key, Some(resource)),
             }
         }
         profiles.into_iter().for_each(|name| engine.profile(model, name));
@@ -127,20 +127,18 @@ impl Engine {
     }
 
     /// Takes in what changed in the model since the last call.
-    pub fn update(&mut self, model: &Model, touched: &[ChangedKey]) -> RulesetDelta {
-        for touched in touched {
-            let Ok(key) = Key::parse(&touched.key) else { continue };
-            let key = if let Key::Legacy(old) = &key { old.canonical().clone() } else { key };
-            self.take(model, &key, model.resource(&key));
+    pub fn update(&mut self, model: &Model, changed: &[ChangedKey]) -> RulesetDelta {
+        for key in changed.iter().filter_map(|changed| changed.key.as_ref()) {
+            self.apply_key(model, key, model.resource(key));
         }
         self.recompute(model)
     }
 
-    fn take(&mut self, model: &Model, key: &Key, resource: Option<&Arc<Resource>>) {
+    fn apply_key(&mut self, model: &Model, key: &Key, resource: Option<&Arc<Resource>>) {
         match key {
             Key::Endpoint(endpoint) => self.endpoint(endpoint, resource),
             Key::Profile { name, part: ProfilePart::Rules } => {
-                self.dirty.sources.insert(Source::Profile(name.as_str().into()));
+                self.pending.sources.insert(Source::Profile(name.as_str().into()));
             }
             Key::Profile { name, .. } => self.profile(model, name),
             Key::Policy { tier, name } => self.policy(tier, name, resource),
@@ -153,13 +151,13 @@ impl Engine {
                     Some(order) => self.tiers.insert(tier.as_str().into(), order),
                     None => self.tiers.remove(tier.as_str()),
                 };
-                self.dirty.all = true;
+                self.pending.all = true;
             }
             Key::Setting(..) => {
                 let prefix = LogPrefix::new(&model.settings_of(&self.node).log_prefix);
                 if prefix != self.default_prefix {
                     self.default_prefix = prefix;
-                    self.dirty.sources.extend(self.chains.keys().map(|id| id.source.clone()));
+                    self.pending.sources.extend(self.chains.keys().map(|id| id.source.clone()));
                 }
             }
             _ => {}
@@ -168,7 +166,7 @@ impl Engine {
 
     fn endpoint(&mut self, key: &EndpointKey, resource: Option<&Arc<Resource>>) {
         if key.host() == self.node {
-            self.dirty.endpoints.insert(key.clone());
+            self.pending.endpoints.insert(key.clone());
         }
         if let Some(at) = self.by_key.get(key).copied() {
             if resource.is_some_and(|resource| self.is_same(at, resource)) {
@@ -185,7 +183,7 @@ impl Engine {
             }
             if self.classes.leave(at, class) {
                 self.sets.forget_class(class);
-                self.dirty.classes.remove(&class);
+                self.pending.classes.remove(&class);
             }
         }
         let Some(resource) = resource else { return };
@@ -225,14 +223,14 @@ impl Engine {
             let members = self.classes.endpoints(class).filter_map(|at| self.members.get(at));
             let nets: Vec<Cidr> = members.flat_map(|member| member.nets.iter().copied()).collect();
             self.sets.sort_class(class, &self.classes, &nets);
-            self.dirty.classes.insert(class);
+            self.pending.classes.insert(class);
         }
     }
 
     fn policy(&mut self, tier: &str, name: &str, resource: Option<&Arc<Resource>>) {
         let policy = resource.filter(|resource| matches!(***resource, Resource::Policy(_)));
         let id: (Arc<str>, Arc<str>) = (tier.into(), name.into());
-        self.dirty.sources.insert(Source::Policy { tier: id.0.clone(), name: id.1.clone() });
+        self.pending.sources.insert(Source::Policy { tier: id.0.clone(), name: id.1.clone() });
         let known = self.by_name.get(&id).copied();
         let before =
             known.and_then(|at| self.policies.get(at)).and_then(|known| selector(&known.resource)).cloned();
@@ -269,19 +267,19 @@ impl Engine {
                 .flatten()
                 .any(|selector| self.classes.selects(selector, *class))
             {
-                self.dirty.classes.insert(*class);
+                self.pending.classes.insert(*class);
             }
         }
     }
 
     /// Brings chains, endpoints and sets up to date with what was taken in.
     fn recompute(&mut self, model: &Model) -> RulesetDelta {
-        let dirty = std::mem::take(&mut self.dirty);
-        let mut keys = dirty.endpoints;
-        if dirty.all {
+        let pending = std::mem::take(&mut self.pending);
+        let mut keys = pending.endpoints;
+        if pending.all {
             keys.extend(self.endpoints.keys().cloned());
         }
-        for class in dirty.classes {
+        for class in pending.classes {
             if let Some(here) = self.here.get_mut(&class) {
                 here.policies = None;
                 keys.extend(here.endpoints.iter().cloned());
@@ -311,7 +309,7 @@ impl Engine {
             };
             delta.endpoints.insert(key, now);
         }
-        for source in dirty.sources {
+        for source in pending.sources {
             for direction in [Direction::Inbound, Direction::Outbound] {
                 self.recompile(model, ChainId { source: source.clone(), direction }, &mut chains_before);
             }

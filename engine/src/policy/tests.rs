@@ -185,7 +185,7 @@ proptest! {
                 changes.merge(model.apply(&delta));
             }
             let before = ruleset.clone();
-            let delta = engine.update(&model, &changes.touched);
+            let delta = engine.update(&model, &changes.keys);
             delta.apply(&mut ruleset);
             prop_assert_eq!(delta.is_empty(), before == ruleset, "a delta says what changed and nothing else: {:?}", delta);
             let mut fresh = Ruleset::default();

@@ -129,7 +129,7 @@ fn global_and_own_peers_are_there_with_and_without_the_mesh() {
         (global.asn, global.dial_after, global.name.as_str()),
         (65001, Some(Duration::ZERO), "198.51.100.1")
     );
-    assert_eq!(global.reason, "/calico/bgp/v1/global/peer_v4/198.51.100.1");
+    assert_eq!(global.source.to_string(), "/calico/bgp/v1/global/peer_v4/198.51.100.1");
     assert_eq!(off.peers["Node_198_51_100_3_port_1790"].remote.port(), 1790);
 }
 

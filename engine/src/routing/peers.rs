@@ -35,7 +35,7 @@ use tortie_net::Cidr;
 
 use super::explain::{Recorder, Step, StepOutcome};
 use super::local::{Local, NodeOptions};
-use super::types::{PeerIntent, PeerKind, PeerPolicy};
+use super::types::{PeerIntent, PeerKind, PeerPolicy, PeerSource};
 use crate::model::{Host, Model};
 
 /// Proposed hold time where none is configured (RFC 4271 10 suggests 90 s).
@@ -90,7 +90,7 @@ pub(super) fn peers_at(model: &Model, local: &Local, addr: IpAddr, rec: &mut imp
         }
         let scope = of.map_or(Scope::Global, |host| Scope::Host(host.to_owned()));
         for stored in model.peers_at(&scope, addr) {
-            let key = || Key::Bgp(scope.clone(), stored.key.clone()).to_string();
+            let key = || Key::Bgp(scope.clone(), stored.key.clone());
             let peer = ends.explicit(kind, stored.value, key());
             if named.iter().any(|(_, other)| other.remote == peer.remote) {
                 rec.step("node", StepOutcome::No, || {
@@ -103,7 +103,7 @@ pub(super) fn peers_at(model: &Model, local: &Local, addr: IpAddr, rec: &mut imp
                 rec.step(kind.as_str(), StepOutcome::No, text);
                 continue;
             }
-            rec.step(kind.as_str(), StepOutcome::Yes, || peer.reason.clone());
+            rec.step(kind.as_str(), StepOutcome::Yes, || peer.source.to_string());
             named.push((name(kind, &text, port_of(stored.key)), peer));
         }
     }
@@ -117,13 +117,13 @@ pub(super) fn peers_at(model: &Model, local: &Local, addr: IpAddr, rec: &mut imp
         return named;
     };
     if let Some(peer) = ends.reverse(host_name, host) {
-        rec.step("reverse", StepOutcome::Yes, || peer.reason.clone());
+        rec.step("reverse", StepOutcome::Yes, || peer.source.to_string());
         named.push((name(PeerKind::Node, &text, None), peer));
     } else if let Some(why) = ends.no_mesh(host_name, host) {
         rec.step("mesh", StepOutcome::No, || why);
     } else {
         let peer = ends.mesh(host_name, host);
-        rec.step("mesh", StepOutcome::Yes, || peer.reason.clone());
+        rec.step("mesh", StepOutcome::Yes, || peer.source.to_string());
         named.push((name(PeerKind::Mesh, &text, None), peer));
     }
     named
@@ -139,7 +139,7 @@ pub(super) fn interface_peers(model: &Model, local: &Local) -> NamedPeer {
             if named.iter().any(|(_, other)| other.interface.as_deref() == Some(interface)) {
                 continue;
             }
-            let key = Key::Bgp(scope.clone(), BgpItem::InterfacePeer(interface.to_owned())).to_string();
+            let key = Key::Bgp(scope.clone(), BgpItem::InterfacePeer(interface.to_owned()));
             let (own, addr) = (value.ip, value.ip);
             let ends =
                 PeerBuilder { model, local, own, addr, text: interface, family: IpFamily::V6, host: None };
@@ -162,7 +162,7 @@ pub(super) fn explicit_of_range(
     own: IpAddr,
     prefix: Cidr,
     value: &Peer,
-    key: String,
+    key: Key,
 ) -> PeerIntent {
     let (addr, text, family) = (prefix.addr(), prefix.to_string(), IpFamily::of_cidr(&prefix));
     let ends = PeerBuilder { model, local, own, addr, text: &text, family, host: None };
@@ -190,12 +190,12 @@ struct PeerBuilder<'a> {
 
 impl PeerBuilder<'_> {
     /// A session without options.
-    fn plain(&self, kind: PeerKind, asn: u32, port: u16, reason: String) -> PeerIntent {
+    fn plain(&self, kind: PeerKind, asn: u32, port: u16, source: PeerSource) -> PeerIntent {
         let both = self.both_families();
         PeerIntent {
             kind,
             name: self.host.map_or(self.text, |(name, _)| name).to_owned(),
-            reason,
+            source,
             remote: SocketAddr::new(self.addr, port),
             interface: None,
             range: None,
@@ -244,9 +244,9 @@ impl PeerBuilder<'_> {
     }
 
     fn mesh(&self, name: &str, host: &Host) -> PeerIntent {
-        let reason = format!("node-to-node mesh with {name}");
+        let source = PeerSource::Mesh(name.to_owned());
         let asn = self.model.as_num(Some(host)).get();
-        let mut peer = self.plain(PeerKind::Mesh, asn, self.model.listen_port(Some(host)), reason);
+        let mut peer = self.plain(PeerKind::Mesh, asn, self.model.listen_port(Some(host)), source);
         peer.password = self.local.mesh.password.clone();
         peer.bfd = self.local.mesh.bfd.clone();
         peer.policy.own_only = self.local.mesh.own_only;
@@ -274,15 +274,15 @@ impl PeerBuilder<'_> {
         let has = self.model.has_peer(Some(name), self.own);
         let theirs =
             has.then(|| self.model.peers_at(&Scope::Host(name.to_owned()), self.own).next()).flatten();
-        let (value, reason) = match &theirs {
-            Some(stored) => (stored.value, format!("{name} has this host as its peer")),
+        let (value, source) = match &theirs {
+            Some(stored) => (stored.value, PeerSource::PeerOfHost(name.to_owned())),
             None => {
                 let value = self.local.wanted_by_all.iter().find(|peer| peer.ip == self.own)?;
-                (value, format!("this host is a global peer, so {name} peers with it"))
+                (value, PeerSource::PeerOfAll(name.to_owned()))
             }
         };
         let asn = value.local_as_num.unwrap_or_else(|| self.model.as_num(Some(host))).get();
-        let mut peer = self.plain(PeerKind::Node, asn, self.model.listen_port(Some(host)), reason);
+        let mut peer = self.plain(PeerKind::Node, asn, self.model.listen_port(Some(host)), source);
         self.families(&mut peer, value);
         self.times(&mut peer, value);
         peer.password = value.password.clone();
@@ -307,7 +307,7 @@ impl PeerBuilder<'_> {
         (peer.ipv4 || peer.ipv6).then_some(peer)
     }
 
-    fn explicit(&self, kind: PeerKind, value: &Peer, key: String) -> PeerIntent {
+    fn explicit(&self, kind: PeerKind, value: &Peer, key: Key) -> PeerIntent {
         let asn = match value.as_num {
             PeerAs::Number(asn) => asn.get(),
             PeerAs::External => ANY_EXTERNAL,
@@ -317,7 +317,7 @@ impl PeerBuilder<'_> {
             Some((_, host)) => self.model.listen_port(Some(host)),
             None => tortie_config::key::BGP_PORT,
         });
-        let mut peer = self.plain(kind, asn, port, key);
+        let mut peer = self.plain(kind, asn, port, PeerSource::Key(key));
         self.families(&mut peer, value);
         self.times(&mut peer, value);
         peer.local = match value.source_addr {

@@ -182,14 +182,12 @@ impl Planner {
 
     /// Says whether what is noted about 1:1 NAT may be another.
     fn update_routes(&mut self, model: &Model, changes: &ModelChanges, change: &mut IntentChange) -> bool {
-        let all = changes.touched.is_empty() && changes.own_endpoints;
+        let all = changes.keys.is_empty() && changes.own_endpoints;
         let mut moved = AddressChanges { translations: all, ..AddressChanges::default() };
         if all {
             self.own = OwnAddresses::of(model);
         } else if changes.own_endpoints {
-            let keys = changes.touched.iter().filter_map(|touched| Key::parse(&touched.key).ok());
-            for key in keys {
-                let key = if let Key::Legacy(old) = &key { old.canonical() } else { &key };
+            for key in changes.keys.iter().filter_map(|changed| changed.key.as_ref()) {
                 if let Key::Endpoint(key @ EndpointKey::Workload { host, .. }) = key
                     && host == model.node()
                 {

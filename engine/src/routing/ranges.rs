@@ -52,7 +52,7 @@ pub(super) fn ranges(model: &Model, local: &Local) -> Persistent<String, RangeIn
             let (prefix, value) = (*stored.key, stored.value);
             let taken = ranges.values().any(|other| other.prefix == prefix);
             let Some(own) = local.addr(IpFamily::of_cidr(&prefix)).filter(|_| !taken) else { continue };
-            let key = Key::Bgp(scope.clone(), BgpItem::PeerRange(prefix)).to_string();
+            let key = Key::Bgp(scope.clone(), BgpItem::PeerRange(prefix));
             let peer = explicit_of_range(model, local, own, prefix, value, key);
             if peer.ipv4 || peer.ipv6 {
                 let max_sessions = value.max_sessions.unwrap_or(MAX_SESSIONS);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tortie_config::key::{BgpItem, IpFamily, Key};
 use tortie_net::Cidr;
 
 use super::filter::{FilterChanges, Filters};
@@ -99,6 +100,43 @@ impl PeerKind {
     }
 }
 
+/// What in the store asks for a session. Its text is the reason that people read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerSource {
+    /// A configured peer, interface or range: its key.
+    Key(Key),
+    /// The node-to-node mesh with this host.
+    Mesh(String),
+    /// This host has us as its own peer.
+    PeerOfHost(String),
+    /// We are a peer of all hosts, and so of this one.
+    PeerOfAll(String),
+}
+
+impl PeerSource {
+    /// The key that the session rests on: the configured one, or the address of the other host in this family.
+    #[must_use]
+    pub fn key(&self, family: IpFamily) -> Key {
+        match self {
+            Self::Key(key) => key.clone(),
+            Self::Mesh(host) | Self::PeerOfHost(host) | Self::PeerOfAll(host) => {
+                Key::bgp_host(host, BgpItem::Address(family))
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for PeerSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Key(key) => write!(f, "{key}"),
+            Self::Mesh(host) => write!(f, "node-to-node mesh with {host}"),
+            Self::PeerOfHost(host) => write!(f, "{host} has this host as its peer"),
+            Self::PeerOfAll(host) => write!(f, "this host is a global peer, so {host} peers with it"),
+        }
+    }
+}
+
 /// A wanted session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerIntent {
@@ -106,8 +144,8 @@ pub struct PeerIntent {
     pub kind: PeerKind,
     /// The node's name where the peer is a host, else its address.
     pub name: String,
-    /// Why this peer is wanted, for people: the key and what it says.
-    pub reason: String,
+    /// Where the session comes from; its text says for people why the peer is wanted.
+    pub source: PeerSource,
     /// Where it listens. Of an unnumbered peer only the port counts, and a link-local address where one is configured.
     pub remote: SocketAddr,
     /// The interface of an unnumbered peer, whose address router advertisements tell.

@@ -87,7 +87,7 @@ pub(in crate::agent) fn peer(
         name: wanted.name.clone(),
         kind: wanted.kind.as_str().to_owned(),
         range: wanted.range.map(|range| range.to_string()),
-        reason: wanted.reason.clone(),
+        reason: wanted.source.to_string(),
         remote_as: status.map_or(wanted.asn, |s| s.asn),
         state: state.as_str().to_owned(),
         state_since: ago(since),
@@ -149,7 +149,7 @@ pub(in crate::agent) fn ranges(intent: &RoutingIntent, known: &[RangeView]) -> V
         PeerRange {
             name: name.clone(),
             prefix: wanted.prefix.to_string(),
-            reason: wanted.peer.reason.clone(),
+            reason: wanted.peer.source.to_string(),
             remote_as: wanted.peer.asn,
             sessions: status.map_or(0, |s| s.peers),
             max_sessions: wanted.max_sessions,

@@ -1,5 +1,6 @@
 //! What the flight recorder and the log are told of a change: the keys that it comes from, and what routing made of them.
 
+use tortie_config::Key;
 use tortie_net::Cidr;
 
 use super::log_line::{LogLine, Severity, Subsystem};
@@ -12,19 +13,19 @@ impl Core {
     /// Records the keys that a change comes from.
     pub(in crate::agent) fn describe_store(&mut self, changes: &ModelChanges, change: ChangeId) {
         let time = self.now.text();
-        let mut record = |mark, subject: String, text: &str, revision| {
+        let mut record = |mark, subject: String, key: Option<&Key>, text: &str, revision| {
             let text = text.to_owned();
             let entry = Entry { change, plane: Plane::Store, mark, subject, text, revision };
-            self.recorder.record(time.clone(), entry);
+            self.recorder.record_key(time.clone(), key, entry);
         };
-        if changes.touched.len() > SINGLES {
-            let newest = changes.touched.iter().map(|t| t.revision).max().unwrap_or_default();
-            record('~', format!("{} keys", changes.touched.len()), "read", newest);
+        if changes.keys.len() > SINGLES {
+            let newest = changes.keys.iter().map(|t| t.revision).max().unwrap_or_default();
+            record('~', format!("{} keys", changes.keys.len()), None, "read", newest);
             return;
         }
-        for key in &changes.touched {
+        for key in &changes.keys {
             let (mark, text) = if key.deleted { ('-', "deleted") } else { ('+', "written") };
-            record(mark, key.key.clone(), text, key.revision);
+            record(mark, key.text.clone(), key.key.as_ref(), text, key.revision);
         }
     }
 
@@ -47,7 +48,7 @@ impl Core {
         for (name, _, now) in new.ranges.differences(old.map_or(&no_ranges, |o| &o.ranges)) {
             match now {
                 Some(range) => {
-                    let text = format!("sessions are taken from {}: {}", range.prefix, range.peer.reason);
+                    let text = format!("sessions are taken from {}: {}", range.prefix, range.peer.source);
                     entries.push(('+', name.clone(), text));
                 }
                 None => {
@@ -66,7 +67,7 @@ impl Core {
                 continue;
             }
             for (name, _, now) in list {
-                let reason = now.map_or("", |p| p.reason.as_str());
+                let reason = now.map_or_else(String::new, |p| p.source.to_string());
                 entries.push((mark, name.clone(), format!("{word} {reason}").trim_end().to_owned()));
             }
         }

@@ -148,7 +148,7 @@ impl Enforcement {
             self.policy = Some(Policy { engine, ruleset, globals: Arc::clone(&globals) });
             return Some((delta, Some(globals)));
         };
-        let delta = policy.engine.update(model, &changes.touched);
+        let delta = policy.engine.update(model, &changes.keys);
         let globals = Globals::may_differ(changes)
             .then(|| Globals::of(model))
             .filter(|globals| *globals != *policy.globals)

@@ -456,7 +456,7 @@ impl Core {
         }
         let heard = self.heard.take();
         if self.pending.is_clean() && self.frozen.is_none() && self.loaded() {
-            self.pending.touched.clear();
+            self.pending.keys.clear();
             self.trust();
             return;
         }

@@ -144,7 +144,21 @@ impl Recorder {
 
     /// Records an entry; `time` is RFC 3339.
     pub(in crate::agent) fn record(&mut self, time: String, entry: Entry) {
-        let event = self.event(time, entry, false);
+        let about = about(&entry);
+        self.push(time, about, entry);
+    }
+
+    /// Records an entry whose subject is a key of the store.
+    pub(in crate::agent) fn record_key(&mut self, time: String, key: Option<&Key>, entry: Entry) {
+        let prefix = match key {
+            Some(Key::Pool(cidr) | Key::Block(cidr) | Key::Affinity { block: cidr, .. }) => Some(*cidr),
+            _ => None,
+        };
+        self.push(time, (None, prefix), entry);
+    }
+
+    fn push(&mut self, time: String, about: (Option<String>, Option<Cidr>), entry: Entry) {
+        let event = self.event(time, about, entry, false);
         if self.ring.len() == CAPACITY
             && let Some(gone) = self.ring.pop_front()
         {
@@ -155,7 +169,8 @@ impl Recorder {
 
     /// Records what happened to one prefix, beside the ring.
     pub(in crate::agent) fn record_prefix(&mut self, time: String, prefix: Cidr, entry: Entry) {
-        let event = self.event(time, entry, true);
+        let about = about(&entry);
+        let event = self.event(time, about, entry, true);
         if !self.prefixes.contains_key(&prefix) {
             if self.order.len() == PREFIXES
                 && let Some(oldest) = self.order.pop_front()
@@ -171,9 +186,14 @@ impl Recorder {
         history.push_back(event);
     }
 
-    fn event(&mut self, time: String, entry: Entry, single: bool) -> Arc<Event> {
+    fn event(
+        &mut self,
+        time: String,
+        (peer, prefix): (Option<String>, Option<Cidr>),
+        entry: Entry,
+        single: bool,
+    ) -> Arc<Event> {
         self.next += 1;
-        let (peer, prefix) = about(entry.plane, &entry.subject);
         let event = Arc::new(Event {
             seq: self.next,
             time,
@@ -242,19 +262,12 @@ impl Recorder {
     }
 }
 
-/// The session and the prefix that a subject names.
-fn about(plane: Plane, subject: &str) -> (Option<String>, Option<Cidr>) {
-    if SESSIONS.iter().any(|begin| subject.starts_with(begin)) {
-        return (Some(subject.to_owned()), None);
+/// The session and the prefix that a subject names; of a key of the store [`Recorder::record_key`] knows them.
+fn about(entry: &Entry) -> (Option<String>, Option<Cidr>) {
+    if SESSIONS.iter().any(|begin| entry.subject.starts_with(begin)) {
+        return (Some(entry.subject.clone()), None);
     }
-    if plane != Plane::Store {
-        return (None, subject.parse().ok());
-    }
-    let prefix = match subject.parse::<Key>() {
-        Ok(Key::Pool(cidr) | Key::Block(cidr) | Key::Affinity { block: cidr, .. }) => Some(cidr),
-        _ => None,
-    };
-    (None, prefix)
+    (None, entry.subject.parse().ok())
 }
 
 fn kinds(plane: Plane, subject: &str, prefix: bool) -> Vec<String> {
@@ -343,7 +356,11 @@ mod tests {
             of(Plane::Policy, "cni/a/eth0"),
         ];
         for (at, entry) in entries.into_iter().enumerate() {
-            recorder.record(format!("2026-11-20T14:00:0{at}.000Z"), entry);
+            let time = format!("2026-11-20T14:00:0{at}.000Z");
+            match entry.plane {
+                Plane::Store => recorder.record_key(time, entry.subject.clone().parse().ok().as_ref(), entry),
+                _ => recorder.record(time, entry),
+            }
         }
         let prefix: Cidr = "10.0.1.64/26".parse().unwrap();
         recorder.record_prefix(String::from("2026-11-20T14:00:09.000Z"), prefix, entry("10.0.1.64/26"));

@@ -14,7 +14,7 @@ use crate::agent::health::problems::finding;
 use crate::agent::policy_view::endpoint_name;
 use crate::api::codes::{self, Kind};
 use crate::api::span;
-use crate::api::status::{InvalidObject, Problem};
+use crate::api::status::{InvalidObject, Problem, Subject};
 use tortie_engine::routing::{self, AddressOption, LearnedPath, Note, PeerKind, RoutingIntent};
 
 /// How long other agents of a SQLite store may take to start.
@@ -195,5 +195,6 @@ fn note(note: &Note) -> Problem {
         subject: note.subject.clone(),
         text: note.text.clone(),
         next: codes::find(Kind::Note, note.code).map_or_else(String::new, |code| code.next(&note.subject)),
+        about: Subject::Host,
     }
 }

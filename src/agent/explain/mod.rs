@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tortie_bgp::{ExportStep, RouteInfo, RouteMatch, RouteQuery as Question, RouteTable, State, Unusable};
-use tortie_config::key::{BgpItem, IpFamily, Key, prefix};
+use tortie_config::key::{IpFamily, Key, prefix};
 use tortie_net::Cidr;
 
 use crate::agent::core::reports::EndedSession;
@@ -37,10 +37,12 @@ use crate::agent::handle::{Ask, Live};
 use crate::agent::health::host_checks::TcpDropped;
 use crate::agent::time::now_text;
 use crate::api::explain::{Step, Verdict, Why};
-use crate::api::status::ApiError;
+use crate::api::nodes::NodeStatus;
+use crate::api::status::{ApiError, Subject};
 use crate::speaker::SpeakerView;
-use tortie_engine::routing::{self, PeerIntent, PeerKind, RoutingIntent};
+use tortie_engine::routing::{self, PeerIntent, RoutingIntent};
 use tortie_kernel::{KernelView, Mode};
+use tortie_store::KeyValue;
 
 /// How long the store may take for what is only read on demand.
 const STORE: Duration = Duration::from_millis(500);
@@ -61,37 +63,25 @@ struct CoreSide {
     status: Vec<(String, String)>,
 }
 
-/// The key that a wanted session rests on.
-fn key_of(intent: &PeerIntent) -> Option<Key> {
-    if let Ok(key) = intent.reason.parse::<Key>() {
-        return Some(key);
-    }
-    let host = |name: &str| {
-        let family = if intent.remote.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
-        Key::bgp_host(name, BgpItem::Address(family))
-    };
-    (intent.kind == PeerKind::Mesh || intent.reason.contains(&intent.name)).then(|| host(&intent.name))
-}
-
 impl Core {
     fn side_of(&self, session: &str, intent: &PeerIntent) -> CoreSide {
-        let key = key_of(intent);
+        let key = intent.source.key(IpFamily::of(intent.remote.ip()));
         CoreSide {
             revision: self.link.revision,
-            key_revision: key.as_ref().and_then(|key| self.model.revision_of(key)),
-            key: key.map(|key| key.to_string()),
+            key_revision: self.model.revision_of(&key),
+            key: Some(key.to_string()),
             ended: self.peers.get(session).and_then(|record| record.ended.clone()),
             trouble: self.peer_trouble.get(session).cloned(),
-            status: self.told_of(&format!("tortie why peer {session}")),
+            status: self.problems_of(&Subject::Peer(session.to_owned())),
         }
     }
 }
 
 impl Core {
-    /// What of the look around leads to this command.
-    fn told_of(&self, command: &str) -> Vec<(String, String)> {
-        let told = self.surroundings.iter().filter(|problem| problem.next == command);
-        told.map(|problem| (problem.code.clone(), problem.text.clone())).collect()
+    /// The problems of a subject that the health probe found: code and text.
+    fn problems_of(&self, subject: &Subject) -> Vec<(String, String)> {
+        let found = self.surroundings.iter().filter(|problem| problem.about == *subject);
+        found.map(|problem| (problem.code.clone(), problem.text.clone())).collect()
     }
 }
 
@@ -273,7 +263,7 @@ impl Live {
         };
         // The key of `h1` is the beginning of that of `h10`.
         let Some(kv) = found.entries.iter().find(|kv| kv.key == key) else { return peer::Theirs::Absent };
-        their_key(&kv.value)
+        their_status(kv)
     }
 
     /// The blocks of a host, and whether a route leads to each.
@@ -468,23 +458,17 @@ fn kernel_side(view: &KernelView<'_>, prefix: &Cidr, addr: Option<IpAddr>) -> Op
     })
 }
 
-/// A status key; what it does not say counts as nothing.
-fn their_key(value: &[u8]) -> peer::Theirs {
-    let Ok(value) = serde_json::from_slice::<serde_json::Value>(value) else {
-        return peer::Theirs::Unread("its value cannot be read".to_owned());
-    };
-    let written = value.get("time").and_then(|v| v.as_str()).unwrap_or_default().to_owned();
-    let count = |name: &str| {
-        let sessions = value.get("sessions").and_then(|sessions| sessions.get(name));
-        sessions.and_then(serde_json::Value::as_u64).unwrap_or_default()
-    };
+/// What a status key says; what it leaves out counts as nothing.
+fn their_status(kv: &KeyValue) -> peer::Theirs {
+    let said = NodeStatus::read(kv).filter(|said| !said.time.is_empty() || !said.version.is_empty());
+    let Some(said) = said else { return peer::Theirs::Unread("its value cannot be read".to_owned()) };
     peer::Theirs::Key {
-        seconds: seconds_since(&written),
-        written,
-        ready: value.get("ready").and_then(serde_json::Value::as_bool).unwrap_or_default(),
-        up: count("up"),
-        of: count("of"),
-        version: value.get("version").and_then(|v| v.as_str()).unwrap_or("unknown").to_owned(),
+        seconds: seconds_since(&said.time),
+        written: said.time,
+        ready: said.ready,
+        up: said.sessions.up,
+        of: said.sessions.of,
+        version: if said.version.is_empty() { "unknown".to_owned() } else { said.version },
     }
 }
 

@@ -101,7 +101,7 @@ pub(super) enum Theirs {
     /// It is a host without a status key: no agent runs there, or it cannot reach the store.
     Absent,
     /// Its status key.
-    Key { written: String, seconds: Option<u64>, ready: bool, up: u64, of: u64, version: String },
+    Key { written: String, seconds: Option<u64>, ready: bool, up: usize, of: usize, version: String },
 }
 
 /// Fills in an empty answer.

@@ -12,7 +12,7 @@ use super::problems::finding;
 use crate::agent::handle::Live;
 use crate::agent::health::host_checks::{Role, Surroundings, judge};
 use crate::agent::policy_view::endpoint_name;
-use crate::api::status::Problem;
+use crate::api::status::{Problem, Subject};
 use crate::api::{codes, span};
 use crate::speaker::SpeakerView;
 use tortie_engine::routing::RoutingIntent;
@@ -202,7 +202,10 @@ impl Queues {
                 } else {
                     format!("is behind for {}: it takes less than there is to tell", span(behind.as_secs()))
                 };
-                slow.push(finding(&codes::SLOW_PEER, &peer.session, format!("peer {}", peer.session), text));
+                slow.push(
+                    finding(&codes::SLOW_PEER, &peer.session, format!("peer {}", peer.session), text)
+                        .about(Subject::Peer(peer.session.clone())),
+                );
             }
             waiting.insert(peer.session.clone(), known);
         }
@@ -230,12 +233,9 @@ fn limit(peer: &Queue, intent: &RoutingIntent) -> Option<Problem> {
             peer.received
         )
     };
-    Some(finding(
-        &codes::PREFIX_LIMIT,
-        &peer.session,
-        format!("peer {} ({})", wanted.name, wanted.remote.ip()),
-        text,
-    ))
+    let subject = format!("peer {} ({})", wanted.name, wanted.remote.ip());
+    let problem = finding(&codes::PREFIX_LIMIT, &peer.session, subject, text);
+    Some(problem.about(Subject::Peer(peer.session.clone())))
 }
 
 #[cfg(test)]

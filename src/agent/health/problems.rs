@@ -7,7 +7,7 @@ use tortie_config::key::{Key, ProfilePart};
 use crate::agent::api::status::{CoreFacts, KernelFacts, PeerFacts, Traded};
 use crate::api::codes::{self, Code, Kind};
 use crate::api::span;
-use crate::api::status::Problem;
+use crate::api::status::{Problem, Subject};
 use tortie_engine::routing::RoutingIntent;
 use tortie_kernel::Drift;
 
@@ -16,17 +16,23 @@ const LISTED: usize = 20;
 /// The store's watch brings a proof of freshness each second.
 const STALE: Duration = Duration::from_secs(20);
 
-/// A finding: `name` stands in the next step, `subject` is shown.
+/// A problem: `name` stands in the next step, `subject` is shown. It concerns the host, until [`Problem::about`] says otherwise.
 pub(in crate::agent) fn finding(
     code: &Code,
     name: &str,
     subject: impl Into<String>,
     text: impl Into<String>,
 ) -> Problem {
-    Problem { code: code.name.to_owned(), subject: subject.into(), text: text.into(), next: code.next(name) }
+    Problem {
+        code: code.name.to_owned(),
+        subject: subject.into(),
+        text: text.into(),
+        next: code.next(name),
+        about: Subject::Host,
+    }
 }
 
-/// A finding whose subject is its name.
+/// A problem whose subject is its name.
 fn named(code: &Code, name: impl Into<String>, text: impl Into<String>) -> Problem {
     let name = name.into();
     finding(code, &name.clone(), name, text)
@@ -69,7 +75,9 @@ fn store(facts: &CoreFacts, out: &mut Vec<Problem>) {
     }
     for object in facts.invalid.iter().take(50) {
         let text = format!("{}; {}", object.error, instead(&object.key));
-        out.push(named(&codes::INVALID_VALUE, object.key.clone(), text));
+        out.push(
+            named(&codes::INVALID_VALUE, object.key.clone(), text).about(Subject::Key(object.key.clone())),
+        );
     }
 }
 
@@ -78,9 +86,11 @@ fn sessions(facts: &CoreFacts, out: &mut Vec<Problem>) {
         out.push(named(&codes::LISTEN, addr.clone(), format!("cannot listen: {error}")));
     }
     for (name, text) in &facts.peer_trouble {
-        let mut problem = named(&codes::PEER_CONFIGURATION, name.clone(), text.clone());
+        let mut problem =
+            named(&codes::PEER_CONFIGURATION, name.clone(), text.clone()).about(Subject::Peer(name.clone()));
         if name.contains("_range_") {
             "tortie bgp ranges".clone_into(&mut problem.next);
+            problem.about = Subject::Range(name.clone());
         }
         out.push(problem);
     }
@@ -92,13 +102,14 @@ fn sessions(facts: &CoreFacts, out: &mut Vec<Problem>) {
             r.sessions, r.refused
         );
         finding(&codes::RANGE_FULL, &r.name, format!("range {}", r.prefix), text)
+            .about(Subject::Range(r.name.clone()))
     }));
     let down: Vec<_> = facts.peers.iter().filter(|(_, p)| p.is_missing()).collect();
     for (session, peer) in down.iter().take(LISTED) {
         let why = peer.error.clone().map_or_else(String::new, |e| format!(", {e}"));
         let text = format!("{} for {}{why}", peer.state, span(peer.seconds));
         let subject = format!("peer {} ({}, {})", peer.name, peer.address, peer.kind);
-        out.push(finding(&codes::PEER_DOWN, session, subject, text));
+        out.push(finding(&codes::PEER_DOWN, session, subject, text).about(Subject::Peer((*session).clone())));
     }
     if down.len() > LISTED {
         let text = format!("{} more are down", down.len() - LISTED);
@@ -111,10 +122,15 @@ fn sessions(facts: &CoreFacts, out: &mut Vec<Problem>) {
 
 fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Problem>) {
     for (block, why) in &facts.refused {
-        out.push(named(&codes::BLACKHOLE, block.to_string(), format!("not announced: {why}")));
+        out.push(
+            named(&codes::BLACKHOLE, block.to_string(), format!("not announced: {why}"))
+                .about(Subject::Prefix(*block)),
+        );
     }
     for (prefix, why) in facts.failed_routes.iter().take(10) {
-        out.push(named(&codes::ROUTE_FAILED, prefix.to_string(), why.clone()));
+        out.push(
+            named(&codes::ROUTE_FAILED, prefix.to_string(), why.clone()).about(Subject::Prefix(*prefix)),
+        );
     }
     for hop in facts.unreachable.iter().take(3) {
         let text = "the kernel has no route to it, so no route with this next hop is used";
@@ -125,7 +141,10 @@ fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Prob
     }
     let failed = &facts.failed_endpoints;
     for (name, why) in failed.iter().take(LISTED) {
-        out.push(finding(&codes::ENDPOINT_FAILED, name, format!("endpoint {name}"), why.clone()));
+        out.push(
+            finding(&codes::ENDPOINT_FAILED, name, format!("endpoint {name}"), why.clone())
+                .about(Subject::Endpoint(name.clone())),
+        );
     }
     if failed.len() > LISTED {
         let text = format!("{} more are not as they should be", failed.len() - LISTED);
@@ -135,7 +154,7 @@ fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Prob
         });
     }
     if let Some(text) = &facts.tunnel_trouble {
-        out.push(named(&codes::TUNNEL, "tunl0", text.clone()));
+        out.push(named(&codes::TUNNEL, "tunl0", text.clone()).about(Subject::Interface("tunl0".to_owned())));
     }
     if let Some(text) = &facts.tunnel_addr_trouble {
         out.push(named(&codes::TUNNEL_ADDRESS, "tunnel address", text.clone()));
@@ -152,7 +171,7 @@ fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Prob
             more => format!(" ({more} routes more are withheld)"),
         };
         let text = format!("not in the kernel, {reason}: {why}{more}");
-        out.push(named(&codes::ROUTE_WITHHELD, prefix.to_string(), text));
+        out.push(named(&codes::ROUTE_WITHHELD, prefix.to_string(), text).about(Subject::Prefix(*prefix)));
     }
     if kernel.drift.count > 0 && facts.settled {
         let text = format!("{} differ: {}", kernel.drift.count, kernel.drift.first.join("; "));
@@ -176,7 +195,7 @@ pub(in crate::agent) fn sessions_differ(drift: &Drift) -> Option<Problem> {
 fn addresses(facts: &CoreFacts, out: &mut Vec<Problem>) {
     for (addr, holders) in facts.duplicates.iter().take(10) {
         let text = format!("several endpoints of this host have it: {}", holders.join(", "));
-        out.push(named(&codes::DUPLICATE_ADDRESS, addr.to_string(), text));
+        out.push(named(&codes::DUPLICATE_ADDRESS, addr.to_string(), text).about(Subject::Address(*addr)));
     }
     let suspects = &facts.collected.leak_candidates;
     if let Some(first) = suspects.first() {
@@ -250,7 +269,10 @@ pub(in crate::agent) fn traded(traded: &Traded, intent: Option<&RoutingIntent>) 
         let name = intent.and_then(|i| i.peers.get(session)).map_or(session.as_str(), |p| p.name.as_str());
         let reasons: Vec<String> = reasons.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
         let text = format!("{refused} of its {received} routes are not used: {}", reasons.join(", "));
-        notes.push(finding(&codes::ROUTES_REFUSED, session, format!("peer {name}"), text));
+        notes.push(
+            finding(&codes::ROUTES_REFUSED, session, format!("peer {name}"), text)
+                .about(Subject::Peer(session.clone())),
+        );
     }
     for (session, wrong, ago) in &traded.malformed {
         let name = intent.and_then(|i| i.peers.get(session)).map_or(session.as_str(), |p| p.name.as_str());
@@ -258,7 +280,10 @@ pub(in crate::agent) fn traded(traded: &Traded, intent: Option<&RoutingIntent>) 
             "{} ago it sent an UPDATE that could not be used as it was (RFC 7606): {wrong}",
             span(ago.as_secs())
         );
-        notes.push(finding(&codes::MALFORMED_UPDATE, session, format!("peer {name}"), text));
+        notes.push(
+            finding(&codes::MALFORMED_UPDATE, session, format!("peer {name}"), text)
+                .about(Subject::Peer(session.clone())),
+        );
     }
     // What no gate announces, or a block speaks for, is meant so.
     let meant = ["none", "inside-own-block"];

@@ -65,7 +65,7 @@ pub(in crate::agent) fn run(
         return Err(invalid(format!("{}: {}", request.key, problem.error)));
     }
     let mut after = before.clone();
-    let delta = after.engine.update(&model, &changes.touched);
+    let delta = after.engine.update(&model, &changes.keys);
     delta.apply(&mut after.ruleset);
     if Globals::may_differ(&changes) {
         after.globals = Globals::of(&model).into();

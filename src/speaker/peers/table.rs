@@ -274,13 +274,13 @@ pub(super) mod tests {
     use tortie_bgp::{Dial, Family};
 
     use super::*;
-    use tortie_engine::routing::{self, Password, PeerKind, PeerPolicy};
+    use tortie_engine::routing::{self, Password, PeerKind, PeerPolicy, PeerSource};
 
     pub(crate) fn intent(remote: &str) -> PeerIntent {
         PeerIntent {
             kind: PeerKind::Node,
             name: remote.into(),
-            reason: String::new(),
+            source: PeerSource::Mesh(String::new()),
             remote: remote.parse().unwrap(),
             interface: None,
             range: None,
@@ -342,7 +342,7 @@ pub(super) mod tests {
         assert!(matches!(&first[..], [Change::Set(a, x), Change::Set(b, _)]
             if a < b && x.dial == Dial::After(Duration::from_secs(5)) && x.families == [Family::Ipv4Unicast]));
         assert_eq!(world.follow(), []);
-        world.wanted.get_mut("b").unwrap().reason = "another text".into();
+        world.wanted.get_mut("b").unwrap().source = PeerSource::Mesh("another".into());
         assert_eq!(world.follow(), []);
         world.wanted.get_mut("b").unwrap().asn = 65000;
         assert!(matches!(&world.follow()[..], [Change::Set(_, x)] if x.asn == 65000));

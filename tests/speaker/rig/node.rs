@@ -13,7 +13,7 @@ use tortie::speaker::{
 use tortie_bgp::{PathInfo, PeerStatus, RouteMatch, RouteQuery, RouteTable, State};
 use tortie_engine::routing::{
     Addresses, ChangeId, LearnedBatch, Multipath, NextHopMode, OriginKind, Originated, PeerIntent, PeerKind,
-    PeerPolicy, Persistent, PoolView, Resolved, RoutingIntent, RoutingView,
+    PeerPolicy, PeerSource, Persistent, PoolView, Resolved, RoutingIntent, RoutingView,
 };
 use tortie_net::Cidr;
 
@@ -75,7 +75,7 @@ pub(crate) fn peer(at: &str, local: &str, asn: u32) -> PeerIntent {
     PeerIntent {
         kind: PeerKind::Node,
         name: at.into(),
-        reason: String::new(),
+        source: PeerSource::Mesh(String::new()),
         remote: at.parse().unwrap(),
         interface: None,
         range: None,

@@ -103,8 +103,8 @@ fn a_host_endpoint_takes_the_place_of_another_that_allows_the_same() {
         let (mut engine, delta) = Engine::new(&model);
         let [change] = first();
         firewall.accept(&[PolicyChange { delta, ..change }], &network, &mut |_| ()).unwrap();
-        let mut touched = model.apply(&delete(2, &key("a"))).touched;
-        touched.extend(model.apply(&put(3, &key("b"), value)).touched);
+        let mut touched = model.apply(&delete(2, &key("a"))).keys;
+        touched.extend(model.apply(&put(3, &key("b"), value)).keys);
         let delta = engine.update(&model, &touched);
         assert_eq!(delta.endpoints.len(), 2);
         let second = PolicyChange { serial: 2, change: ChangeId(2), delta, globals: None };
@@ -135,7 +135,7 @@ fn sets_with_one_name_stop_the_writing_until_one_of_them_is_gone() {
         assert!(firewall.settled() && firewall.problem().is_none());
         let mut serial = 2;
         let mut take = |firewall: &mut Firewall, change: &tortie_store::Delta| {
-            let touched = model.apply(change).touched;
+            let touched = model.apply(change).keys;
             let delta = engine.update(&model, &touched);
             serial += 1;
             let change = PolicyChange { serial, change: ChangeId(serial), delta, globals: None };

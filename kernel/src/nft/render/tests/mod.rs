@@ -178,7 +178,7 @@ fn the_first_member_of_a_family_brings_its_set_and_its_rules_at_once() {
     let chain = renderer.place_of(&profile("p")).unwrap();
     let set: Name = set_of("has(web)", false).into();
     for (at, value, comes) in [(9, OTHER.1, true), (10, only_v4, false)] {
-        let touched = model.apply(&put(at, OTHER.0, value)).touched;
+        let touched = model.apply(&put(at, OTHER.0, value)).keys;
         let edits = renderer.take(&engine.update(&model, &touched), None, None);
         let at = |is: &dyn Fn(&Edit) -> bool| edits.iter().position(is);
         let rules = at(&|edit| matches!(edit, Edit::Chain(name, _) if *name == chain)).unwrap();
@@ -337,7 +337,7 @@ fn one_member_and_one_endpoint_cost_what_they_are() {
     renderer.take(&delta, Some(&Globals::of(&model)), Some(&HostInterfaces::new()));
     let mut change = |key: &str, value: &str| {
         let dirty = model.apply(&put(99, key, value));
-        renderer.take(&engine.update(&model, &dirty.touched), None, None)
+        renderer.take(&engine.update(&model, &dirty.keys), None, None)
     };
     let far = "/calico/v1/host/h2/workload/cni/w9/endpoint/eth0";
     let edits =
