@@ -1,4 +1,4 @@
-//! What the kernel is known to hold: links, their on-link routes and their permanent neighbours.
+//! The actual state: links, their on-link routes and their permanent neighbours.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub(super) struct Device {
     pub(super) sysctls: Sysctls,
 }
 
-/// Everything that is known.
+/// The actual state of all interfaces.
 #[derive(Debug, Default)]
 pub(super) struct ActualState {
     devices: FxHashMap<u32, Device>,

@@ -1,4 +1,4 @@
-//! What notifications and dumps say, taken over into what is known.
+//! What notifications and dumps say, taken over into the actual state.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
 //! What the kernel needs for each workload endpoint of this host besides packet rules: routes to its addresses, static
-//! neighbours, the sysctls of its interface, and no connections left over from whoever had its addresses before.
+//! neighbours, the sysctls of its interface, and no connections left over from the former holders of its addresses.
 //!
 //! What it does not: packet rules (`nft/`), routes to elsewhere (`fib`); it makes no interface and gives no address.
 //!
@@ -17,7 +17,7 @@
 //! none of the two tables ever looks at the other.
 //!
 //! On interfaces of workloads (`InterfacePrefix`) every on-link route of the main table is ours to judge: one that no
-//! endpoint of that interface asks for is deleted; at once if it was ours or known to be an endpoint's, else when its
+//! endpoint of that interface asks for is deleted; at once if it was ours or once an endpoint's, else when its
 //! interface has been there for the grace time. Left alone: `fe80::/64`, routes of the kernel, routes over a gateway.
 //!
 //! **One holder.** An address that several endpoints ask for goes to one: of an interface that is up before one of which
@@ -25,7 +25,7 @@
 //!
 //! **Neighbours and sysctls** are read at each full comparison, each minute, and not listened to: every change of state
 //! of every neighbour would be notified, while nothing but a person changes a permanent one. When an interface goes down the
-//! kernel drops both routes and neighbours of it, in part without a word, so that is what is taken as known then.
+//! kernel drops both routes and neighbours of it, in part without a word, so both count as gone then.
 //!
 //! **The gateway.** Workloads send to 169.254.1.1, which nobody has. The host answers for it (proxy ARP) only if it has
 //! a route to it over another interface. Where none is, `169.254.1.1 dev lo` is one; the packets themselves
@@ -150,7 +150,7 @@ struct InterfaceState {
     not_before: Option<Instant>,
 }
 
-/// Wanted and known of all workload endpoints of this host.
+/// The desired and the actual state of all workload endpoints of this host.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     protocol: u8,
@@ -168,7 +168,7 @@ pub(crate) struct Endpoints {
     dirty: BTreeSet<Name>,
     /// Prefixes whose connections are to be deleted.
     vacated: BTreeSet<Cidr>,
-    /// A request was refused because of something that was not known.
+    /// A request was refused because of something that the actual state lacks.
     needs_resync: bool,
     conditions: BTreeMap<EndpointKey, EndpointCondition>,
     /// Those of them that are not right, with the reason.
@@ -182,7 +182,7 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Nothing wanted, nothing known. Own routes have this protocol; at this metric they belong to the table.
+    /// Nothing desired, nothing there. Own routes have this protocol; at this metric they belong to the table.
     pub(crate) fn new(protocol: u8, metric: u32, grace: Duration) -> Self {
         Self {
             protocol,

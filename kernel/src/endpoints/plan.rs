@@ -1,4 +1,4 @@
-//! From what is wanted and known to requests, and from the answers back to what is known. Pure: no I/O.
+//! From the desired and the actual state to requests, and from the answers back to the actual state. Pure: no I/O.
 //!
 //! One interface is looked at as a whole: few routes, few neighbours. Removals come first, then connections of addresses
 //! that were left, then sysctls, then additions: an address that moves is never at two places, and its new holder never
@@ -241,7 +241,7 @@ impl Endpoints {
         }
     }
 
-    /// Takes the answer to a request over into what is known.
+    /// Takes the answer to a request over into the actual state.
     pub(super) fn settle(&mut self, work: &EndpointRequest, result: &Result<(), Refusal>) {
         let gone = matches!(result, Err(r) if matches!(r.code, libc::ESRCH | libc::ENOENT | libc::ENODEV));
         match work {

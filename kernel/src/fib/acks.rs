@@ -1,4 +1,4 @@
-//! Which changes of blackholes the kernel has acknowledged. Pure: compares what an intent changed with what is known.
+//! Which changes of blackholes the kernel has acknowledged. Pure: compares what an intent changed with the actual state.
 
 use std::collections::BTreeMap;
 

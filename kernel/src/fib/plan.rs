@@ -1,4 +1,4 @@
-//! From dirty entries to requests, and from the kernel's answers back to what is known. Pure: no I/O.
+//! From dirty entries to requests, and from the kernel's answers back to the actual state. Pure: no I/O.
 //!
 //! Three rounds, each sent and settled before the next is planned: nexthop objects, then routes, then the objects that
 //! nothing needs any more. A route therefore never names an object that is not there, and no object is deleted under a
@@ -183,7 +183,7 @@ fn unused_objects(table: &mut Table, _: &dyn NetworkView) -> Vec<Request> {
     if table.needs_resync { Vec::new() } else { table.objects.plan_unused() }
 }
 
-/// Takes the kernel's answer to one request over into what is known. Gives the reason when it failed: a route that was gone
+/// Takes the kernel's answer to one request over into the actual state. Gives the reason when it failed: a route that was gone
 /// already counts as deleted.
 pub(crate) fn settle(table: &mut Table, request: &Request, result: &Outcome) -> Option<String> {
     if matches!(result, Err(r) if r.code == 0) {

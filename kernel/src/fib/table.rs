@@ -1,4 +1,4 @@
-//! What is wanted for each prefix and what the kernel holds (actual). Pure: no I/O.
+//! The route of each prefix as it is desired and as the kernel has it (actual). Pure: no I/O.
 //!
 //! One entry a prefix, small, because there may be a million. Whatever changes on either side marks the entry dirty;
 //! `plan` turns dirty entries into requests.
@@ -31,7 +31,7 @@ pub(crate) struct RouteEntry {
     pub(super) stale: bool,
     dirty: bool,
     in_dump: bool,
-    /// The change that made `want` what it is, its lower half: see [`Table::change_of`].
+    /// The change that made `desired` what it is, its lower half: see [`Table::change_of`].
     change: u32,
 }
 
@@ -70,7 +70,7 @@ impl Default for RouteEntry {
 /// The decision about one learned prefix: its BGP next hops in, the kernel route out.
 pub(crate) type Decide<'a> = dyn FnMut(Cidr, &[IpAddr]) -> KernelRoute + 'a;
 
-/// The wanted and the known state of all own routes.
+/// The desired and the actual state of all own routes.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(super) marks: Marks,
@@ -81,7 +81,7 @@ pub(crate) struct Table {
     /// Own protocol at another metric: of an earlier configuration, or another process's doing.
     pub(super) stray_routes: FxHashMap<(Cidr, u32), ()>,
     pub(super) swept: bool,
-    /// The kernel disagreed with what was known: compare everything.
+    /// The kernel disagreed with the actual state as it was held here: compare everything.
     pub(super) needs_resync: bool,
     pub(super) drift_hold: DriftHold,
     dirty: Vec<Slot>,
@@ -195,7 +195,7 @@ impl Table {
             .collect()
     }
 
-    /// Whether the kernel is known to hold our blackhole of this prefix.
+    /// Whether the kernel holds our blackhole of this prefix.
     pub(crate) fn holds_blackhole(&self, prefix: &Cidr) -> bool {
         self.entries.get(prefix).is_some_and(|e| e.actual == Actual::Blackhole)
     }
@@ -340,7 +340,7 @@ impl Table {
         self.set_actual(slot, known);
     }
 
-    /// A route of a later dump; true when it is not what was known.
+    /// A route of a later dump; true when it differs from the actual state.
     pub(crate) fn compare(&mut self, route: &Route) -> bool {
         if route.metric != self.marks.metric || route.tos != 0 {
             let news = !self.stray_routes.contains_key(&(route.prefix, route.metric));
@@ -447,7 +447,7 @@ impl Table {
         }
     }
 
-    /// Takes over the reference that a plain `known` comes with.
+    /// Takes over the reference that a plain `actual` comes with.
     pub(crate) fn set_actual(&mut self, slot: Slot, known: Actual) {
         let Some(old) = self.change(slot, |e| std::mem::replace(&mut e.actual, known)) else {
             return self.release_actual(known);

@@ -226,16 +226,16 @@ fn other_namespaces(own: &File) -> Vec<(String, File)> {
         let name = entry.file_name();
         let Some(pid) = name.to_str().filter(|n| n.bytes().all(|b| b.is_ascii_digit())) else { continue };
         let path: PathBuf = ["/proc", pid, "ns", "net"].iter().collect();
-        let expected = || {
+        let process_name = || {
             let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             format!("process {pid} ({})", command.trim_end())
         };
-        add(&expected, &path);
+        add(&process_name, &path);
     }
     namespaces.into_values().collect()
 }
 
-/// Reads the addresses of every namespace that shares a link with ours. Those that were read leave `unseen`.
+/// Reads the addresses of every namespace that shares a link with ours. Those that were read leave `unread_ports`.
 fn read_namespaces(
     uses: &mut AddressUses,
     own_socket: &mut Socket,

@@ -3,10 +3,10 @@
 //!
 //! What it does: turns what policy asks for into tables, chains and sets ([`ir`]), keeps the kernel equal to that, and says what the
 //! table looks like in nft's own words. What it does not: it decides no verdict (`policy` does), never runs `nft`, and
-//! never touches a table of anybody else.
+//! never touches a table of another process.
 //!
 //! ```text
-//!  RulesetDelta, Globals, links --render--> Edits on the wanted Table --diff, order--> batches --encode--> kernel
+//!  RulesetDelta, Globals, links --render--> Edits on the desired Table --diff, order--> batches --encode--> kernel
 //!                                                  |                     ^
 //!                                       text.rs (nft syntax)      dump.rs: what is there, at start and after foreign changes
 //! ```

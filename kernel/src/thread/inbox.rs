@@ -1,7 +1,7 @@
 //! What waits for the kernel thread, and what of it is answered while the thread is at something long.
 //!
 //! Questions only read. While the kernel is compared, takes many routes or carries out a long transaction they are answered as
-//! they come, by what is known at that moment; whatever changes something waits for the end, in the order in which it came, so that
+//! they come, by the state at that moment; whatever changes something waits for the end, in the order in which it came, so that
 //! nothing of ours is written under the eyes of a comparison.
 
 use std::collections::VecDeque;

@@ -18,7 +18,7 @@ pub(crate) struct ResyncPass {
     first: Option<Cidr>,
 }
 
-/// How many nexthop objects were not as known, and how many routes went with them.
+/// How many nexthop objects differed, and how many routes went with them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Differences {
     objects: usize,

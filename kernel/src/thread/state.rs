@@ -1,4 +1,4 @@
-//! Everything that the kernel thread knows, and what each message and event does to it. No I/O: the event loop sends what
+//! The state of the kernel thread, and how each message and event changes it. No I/O: the event loop sends what
 //! becomes due.
 
 use std::net::IpAddr;
@@ -147,7 +147,7 @@ impl State {
         });
     }
 
-    /// Takes the kernel's answers over into what is known.
+    /// Takes the kernel's answers over into the actual state.
     pub(crate) fn settle(&mut self, requests: &[Request], answers: &[Outcome]) -> Written {
         let Self { table, counters, .. } = self;
         let mut done = Written::default();

@@ -1,4 +1,4 @@
-//! What policy asks for, as one table: wanted chains and sets, and what changed in them.
+//! What policy asks for, as one table: desired chains and sets, and what changed in them.
 //!
 //! What it does: keeps its own [`Ruleset`] and the [`Table`] that enforces it, change by change, and gives the edits of
 //! one or several changes in an order in which nothing is ever named before it is there. What it does not: no I/O, no clock; it
@@ -9,7 +9,7 @@
 //!       |  |                                                                |
 //!       |  +--chains.rs--> which chains there are  <--draft-- rules.rs      +--> desired.rs --> Vec<Edit>
 //!       |                        ^                            stages.rs     |
-//!       +--endpoints, nat   --> elements of maps                base.rs       |
+//!       +--endpoints, nat--> elements of maps                  base.rs       |
 //!  Globals, HostInterfaces ---> chains with a hook, sets of pools and hosts-+
 //! ```
 //!

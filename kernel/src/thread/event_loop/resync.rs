@@ -1,8 +1,8 @@
-//! Reading the kernel whole, at start and later, and taking over what differs from what was known.
+//! Reading the kernel whole, at start and later, and taking over what differs from the actual state.
 //!
 //! A million routes take the kernel about a second to show. They are taken as they come, a datagram at a time, and in
 //! between queries are answered; what changes something waits until all is read. The first reading is another
-//! matter: until it is over nothing is known, and questions wait for it.
+//! matter: until it is over there is no actual state, and queries wait for it.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Reads everything and takes over what differs from what was known. Questions are answered meanwhile.
+    /// Reads everything and takes over what differs from the actual state. Queries are answered meanwhile.
     pub(super) fn compare(&mut self) -> io::Result<()> {
         let begin = Instant::now();
         self.state.counters.compares += 1;
