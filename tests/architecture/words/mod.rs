@@ -22,7 +22,7 @@ const REMAINING: &str = "
     docs | 93
     examples | 8
     kernel | 1
-    src/agent | 674
+    src/agent | 670
     src/api | 40
     src/cli | 28
     src/plugins | 7
