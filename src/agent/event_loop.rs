@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -12,13 +11,14 @@ use tortie_config::resource::BmpPolicy;
 use super::core::input::{Input, Timing};
 use super::core::{Core, Effect};
 use super::{log, logging, time};
+use crate::agent::api::http::ServeError;
 use crate::agent::config::Settings;
 use crate::agent::controllers::Controllers;
 use crate::agent::core::applied::Needed;
-use crate::agent::handle::{Ask, Live};
+use crate::agent::handle::{CoreRequest, Handle};
+use crate::agent::observe::Observer;
 use crate::agent::process::{capabilities, host, systemd};
 use crate::agent::shutdown;
-use crate::api;
 use crate::api::status::{Applied, AppliedRequest};
 use crate::plugins::docker;
 use crate::speaker::{ChangeIds, SpeakerHandle, ToSpeaker};
@@ -57,7 +57,7 @@ pub enum AgentError {
     Store(#[from] tortie_store::StoreError),
     /// The API cannot be served.
     #[error("{0}")]
-    Serve(#[from] api::ServeError),
+    Serve(#[from] ServeError),
     /// The Docker drivers cannot be served.
     #[error("{0}")]
     Docker(#[from] docker::DockerError),
@@ -121,7 +121,9 @@ fn end_with_any_panic() {
 pub(super) struct Agent {
     pub(super) options: AgentOptions,
     pub(super) core: Core,
-    pub(super) live: Arc<Live>,
+    pub(super) handle: Arc<Handle>,
+    /// Of an agent that observes.
+    pub(super) observer: Option<Arc<Observer>>,
     pub(super) store: Arc<dyn Store>,
     pub(super) io: tokio::runtime::Handle,
     pub(super) logs: logging::Logs,
@@ -137,7 +139,7 @@ pub(super) struct Agent {
     pub(super) feed: Feed,
     pub(super) facts: mpsc::UnboundedReceiver<Fact>,
     pub(super) facts_in: mpsc::UnboundedSender<Fact>,
-    pub(super) asks: mpsc::Receiver<Ask>,
+    pub(super) asks: mpsc::Receiver<CoreRequest>,
     pub(super) waiting: Vec<Waiting>,
     pub(super) controllers: Controllers,
     pub(super) registered: bool,
@@ -203,9 +205,9 @@ impl Agent {
                     began = Instant::now();
                     if let Some(fact) = fact { self.fact(fact) }
                 }
-                ask = self.asks.recv() => {
+                request = self.asks.recv() => {
                     began = Instant::now();
-                    if let Some(ask) = ask { self.ask(ask) }
+                    if let Some(request) = request { self.on_request(request) }
                 }
                 _ = tick.tick() => {
                     began = Instant::now();
@@ -291,7 +293,7 @@ impl Agent {
     pub(super) fn effect(&mut self, effect: Effect) {
         match effect {
             Effect::Loaded => self.loaded(),
-            Effect::Routing(intent) => self.live.intent.store(Some(intent)),
+            Effect::Routing(intent) => self.handle.publish_intent(intent),
             Effect::Kernel(intent) => {
                 self.kernel_intent = Some(Arc::clone(&intent));
                 self.to_kernel(ToKernel::Intent(intent));
@@ -331,7 +333,7 @@ impl Agent {
             Effect::Trust(generation, upto) => self.feed.confirm(generation, upto),
             Effect::Log(line) => log::write(&line),
             // Nobody may follow.
-            Effect::Recorded(entry) => drop(self.live.events.send(entry)),
+            Effect::Recorded(entry) => drop(self.handle.events().send(entry)),
             Effect::Logs => {
                 let mut wanted = host::log_settings(&self.core.model);
                 if self.observes() {
@@ -355,7 +357,7 @@ impl Agent {
             [] => stored.collect(),
             given => given.iter().map(|address| (*address, BmpPolicy::Pre)).collect(),
         };
-        self.stations.follow(&wanted, &self.live, &self.io);
+        self.stations.follow(&wanted, &self.handle, &self.io);
     }
 
     pub(super) fn to_kernel(&self, message: ToKernel) {
@@ -378,13 +380,13 @@ impl Agent {
     async fn stop(&mut self) {
         self.stopping = true;
         self.notify.stopping("stopping");
-        self.live.ready.store(false, Ordering::Relaxed);
+        self.handle.set_ready(false);
         let leaves = shutdown::host_goes_down(shutdown::MANAGER).await;
         let what =
             if leaves { "the host goes down: sessions are drained, then they end" } else { GRACEFUL_STOP };
         tracing::info!(target: "tortie", "stopping: {what}");
         self.notify.stopping(&format!("stopping: {what}"));
-        if let Some(speaker) = self.live.speaker.load_full().filter(|_| leaves) {
+        if let Some(speaker) = self.handle.speaker().get().filter(|_| leaves) {
             shutdown::drain(&speaker).await;
         }
         if let Some(docker) = self.docker.take() {

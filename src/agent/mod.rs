@@ -45,4 +45,4 @@ pub use crate::agent::logging::format::LogForm;
 pub use crate::agent::process::allocator::Heap;
 pub use config::{AddressChoice, Extent, HttpChoice, Settings};
 pub use event_loop::{AgentError, AgentOptions, run};
-pub use policy_view::{Offline, Picture, endpoint_name};
+pub use policy_view::{Offline, Picture};

@@ -1,10 +1,10 @@
-//! An agent that observes: the look at what BIRD and Felix have in the kernel, and its judgement, each half minute and when
-//! somebody asks. It writes nothing, anywhere.
+//! An agent that observes: the look at what BIRD and Felix have in the kernel, and its comparison with the intent, each half
+//! minute and on request. It writes nothing, anywhere.
 //!
 //! ```text
 //!   store --affinities of all hosts, rarely--+
-//!   core --model, intent, rules--> Wanted <--+
-//!   BIRD's socket, kernel, iptables, ipset --> Found      judge --> Judged --> status, diff, metrics
+//!   core --model, intent, rules--> HostIntent <--+
+//!   BIRD's socket, kernel, iptables, ipset --> ForeignState      compare --> ComparisonReport --> status, diff, metrics
 //! ```
 
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 
-use super::core::Core;
-use crate::agent::api::endpoints::CoreQuestion;
-use crate::agent::api::status::{CoreFacts, KernelFacts};
-use crate::agent::handle::{Ask, Live, busy};
+use crate::agent::core::snapshot::CoreSnapshot;
+use crate::agent::core::view::CoreView;
+use crate::agent::handle::{Handle, busy, stopping};
+use crate::agent::health::kernel_snapshot::KernelSnapshot;
 use crate::api::observe::{BesidePlane, BesideStatus};
 use crate::api::policy::{Diff, DiffLine, DiffSection};
 use crate::api::status::ApiError;
@@ -29,185 +29,127 @@ use tortie_engine::policy::{Globals, Ruleset};
 use tortie_kernel::Drift;
 use tortie_store::Store;
 
-/// Between two looks, at least.
-const EVERY: Duration = Duration::from_secs(30);
-/// Looking takes at most this part of the time.
-const SHARE: u32 = 20;
+/// Between two comparisons, at least.
+const INTERVAL: Duration = Duration::from_secs(30);
+/// Comparing takes at most this part of the time.
+const MAX_TIME_SHARE: u32 = 20;
 /// Until the store and the kernel were read for the first time.
-const SOON: Duration = Duration::from_millis(200);
-/// Who asks gets a judgement of at most this age.
-const FRESH: Duration = Duration::from_secs(2);
+const STARTUP_RETRY: Duration = Duration::from_millis(200);
+/// A request gets a comparison of at most this age.
+const CACHE_TTL: Duration = Duration::from_secs(2);
 /// How old the affinities of other hosts may be: nobody watches them, 5,000 agents must not read each other's all the time.
-const AFFINITIES: Duration = Duration::from_secs(600);
+const AFFINITIES_TTL: Duration = Duration::from_secs(600);
 /// And when routes differ, which a block that came or went explains.
-const AFFINITIES_DOUBTED: Duration = Duration::from_secs(60);
+const AFFINITIES_TTL_ON_DIFFERENCE: Duration = Duration::from_secs(60);
 /// Said until then.
 const NOT_YET: &str = "the store and the kernel have not been read yet";
 /// Differences that `status` names.
-const NAMED: usize = 5;
+const DIFFERENCES_LISTED: usize = 5;
 
 /// The observer.
-pub(super) struct Beside {
+pub(super) struct Observer {
+    handle: Arc<Handle>,
+    store: Arc<dyn Store>,
     sockets: Vec<PathBuf>,
     /// Route protocols that would be ours: BIRD's, and our own.
-    ours: [u8; 2],
-    last: ArcSwapOption<Judged>,
-    /// One look at a time.
-    turn: tokio::sync::Mutex<Read>,
+    own_protocols: [u8; 2],
+    last: ArcSwapOption<ComparisonReport>,
+    /// Held while a comparison is made: one at a time.
+    affinity_cache: tokio::sync::Mutex<AffinityCache>,
 }
 
 /// What was read of the store.
 #[derive(Default)]
-struct Read {
+struct AffinityCache {
     affinities: Option<Arc<Affinities>>,
     at: Option<Instant>,
-    trouble: Option<String>,
+    problem: Option<String>,
 }
 
-/// A judgement and what it was made from.
+/// A comparison and what it was made from.
 #[derive(Debug)]
-pub(super) struct Judged {
-    pub(super) judgement: Comparison,
+pub(super) struct ComparisonReport {
+    pub(super) comparison: Comparison,
     at: Instant,
-    took: Duration,
-    unseen: Vec<Unreadable>,
+    duration: Duration,
+    unreadable: Vec<Unreadable>,
     /// BIRD's BGP sessions by name: whether they are up, and the state's name.
     sessions: BTreeMap<String, (bool, &'static str)>,
-    birds: Vec<String>,
-    felix: Vec<String>,
+    bird_states: Vec<String>,
+    felix_states: Vec<String>,
 }
 
-impl Beside {
+impl Observer {
     /// `sockets`: BIRD's; none: where Calico and Debian have them.
-    pub(super) fn new(sockets: &[PathBuf], protocol: u8) -> Self {
+    pub(super) fn new(handle: Arc<Handle>, store: Arc<dyn Store>, sockets: &[PathBuf], protocol: u8) -> Self {
         Self {
+            handle,
+            store,
             sockets: bird::sockets(sockets),
-            ours: [BIRD, protocol],
+            own_protocols: [BIRD, protocol],
             last: ArcSwapOption::empty(),
-            turn: tokio::sync::Mutex::default(),
+            affinity_cache: tokio::sync::Mutex::default(),
         }
     }
 
-    /// The last judgement; `None`: nothing was judged yet.
-    pub(super) fn last(&self) -> Option<Arc<Judged>> {
+    /// The last comparison; `None`: nothing was compared yet.
+    pub(super) fn last(&self) -> Option<Arc<ComparisonReport>> {
         self.last.load_full()
     }
-}
 
-/// Starts the task; it ends with the runtime.
-pub(super) fn start(io: &tokio::runtime::Handle, live: Arc<Live>) {
-    io.spawn(async move {
-        let mut trouble = String::new();
-        loop {
-            let pause = match live.judged(Duration::ZERO).await {
-                Ok(judged) => {
-                    trouble.clear();
-                    EVERY.max(judged.took * SHARE)
-                }
-                Err(error) if error.text != NOT_YET => {
-                    if trouble != error.text {
-                        tracing::warn!(target: "tortie", "nothing is compared: {}", error.text);
-                        trouble = error.text;
-                    }
-                    EVERY
-                }
-                Err(_) => SOON,
-            };
-            tokio::time::sleep(pause).await;
-        }
-    });
-}
-
-impl Read {
-    async fn refresh(&mut self, store: &dyn Store, age: Duration) {
-        if self.at.is_some_and(|at| at.elapsed() < age) {
-            return;
-        }
-        self.at = Some(Instant::now());
-        match Affinities::read(store).await {
-            Ok(all) => (self.affinities, self.trouble) = (Some(Arc::new(all)), None),
-            // What was read before may be old, and an old claim would be called a missing route.
-            Err(error) => (self.affinities, self.trouble) = (None, Some(error.to_string())),
-        }
-    }
-}
-
-impl Core {
-    /// What this host should have; `None`: nothing was read yet.
-    fn wanted(&self, affinities: Option<&Affinities>) -> Option<HostIntent> {
-        if !self.running() {
-            return None;
-        }
-        let intent = Arc::clone(self.intent.as_ref()?);
-        let (ruleset, globals, rules) = match self.enforcement.policy() {
-            Some(policy) => (policy.ruleset.clone(), Arc::clone(&policy.globals), true),
-            None => (Ruleset::default(), Arc::new(Globals::of(&self.model)), false),
-        };
-        Some(HostIntent { rules, ..HostIntent::of(&self.model, intent, ruleset, globals, affinities) })
-    }
-}
-
-impl Live {
-    /// A judgement of at most this age.
-    pub(super) async fn judged(&self, age: Duration) -> Result<Arc<Judged>, ApiError> {
-        let Some(beside) = &self.beside else { return Err(busy("this agent does not observe")) };
-        let mut read = beside.turn.lock().await;
-        if let Some(last) = beside.last().filter(|last| last.at.elapsed() <= age) {
+    /// A comparison of at most this age.
+    pub(super) async fn comparison(&self, age: Duration) -> Result<Arc<ComparisonReport>, ApiError> {
+        let mut read = self.affinity_cache.lock().await;
+        if let Some(last) = self.last().filter(|last| last.at.elapsed() <= age) {
             return Ok(last);
         }
         let begin = Instant::now();
-        read.refresh(&*self.store, AFFINITIES).await;
-        let mut wanted = self.wanted(read.affinities.clone()).await?;
-        let (sockets, ours) = (beside.sockets.clone(), beside.ours);
+        read.refresh(&*self.store, AFFINITIES_TTL).await;
+        let mut wanted = self.intent(read.affinities.clone()).await?;
+        let (sockets, ours) = (self.sockets.clone(), self.own_protocols);
         let found = tokio::task::spawn_blocking(move || foreign::look(&sockets, &ours)).await;
-        let found = found.map_err(|_| busy("the agent is stopping"))?;
+        let found = found.map_err(|_| stopping())?;
         let found = Arc::new(found.map_err(|error| busy(&format!("the kernel cannot be read: {error}")))?);
-        let mut judgement = judge(wanted, &found).await?;
-        if judgement.counts(Plane::Route).differing() > 0 {
+        let mut comparison = compare(wanted, &found).await?;
+        if comparison.counts(Plane::Route).differing() > 0 {
             let before = read.at;
-            read.refresh(&*self.store, AFFINITIES_DOUBTED).await;
+            read.refresh(&*self.store, AFFINITIES_TTL_ON_DIFFERENCE).await;
             if read.at != before {
-                wanted = self.wanted(read.affinities.clone()).await?;
-                judgement = judge(wanted, &found).await?;
+                wanted = self.intent(read.affinities.clone()).await?;
+                comparison = compare(wanted, &found).await?;
             }
         }
-        let mut unseen = found.unreadable.clone();
-        unseen.extend(
-            read.trouble.clone().map(|why| Unreadable { what: "affinities of other hosts".to_owned(), why }),
+        let mut unreadable = found.unreadable.clone();
+        unreadable.extend(
+            read.problem.clone().map(|why| Unreadable { what: "affinities of other hosts".to_owned(), why }),
         );
-        let judged = Arc::new(Judged {
-            judgement,
+        let report = Arc::new(ComparisonReport {
+            comparison,
             at: Instant::now(),
-            took: begin.elapsed(),
-            unseen,
+            duration: begin.elapsed(),
+            unreadable,
             sessions: sessions(&found),
-            birds: birds(&found),
-            felix: felix(&found),
+            bird_states: birds(&found),
+            felix_states: felix(&found),
         });
-        beside.last.store(Some(Arc::clone(&judged)));
-        Ok(judged)
+        self.last.store(Some(Arc::clone(&report)));
+        Ok(report)
     }
 
-    async fn wanted(&self, affinities: Option<Arc<Affinities>>) -> Result<HostIntent, ApiError> {
-        let wanted = self
-            .ask(move |answer| {
-                Ask::Core(CoreQuestion(Box::new(move |core| {
-                    let _ = answer.send(core.wanted(affinities.as_deref()));
-                })))
-            })
-            .await?;
-        wanted.ok_or_else(|| busy(NOT_YET))
+    async fn intent(&self, affinities: Option<Arc<Affinities>>) -> Result<HostIntent, ApiError> {
+        let of_core = move |core: &CoreView<'_>| comparison_intent(core, affinities.as_deref());
+        self.handle.core().ask(of_core).await?.ok_or_else(|| busy(NOT_YET))
     }
 
     /// The answer to `diff`, made now.
-    pub(super) async fn observed_differences(&self, max: usize) -> Result<Diff, ApiError> {
-        let judged = self.judged(FRESH).await?;
+    pub(super) async fn differences(&self, max: usize) -> Result<Diff, ApiError> {
+        let report = self.comparison(CACHE_TTL).await?;
         let section = |what: &str, planes: &[Plane]| {
             let sum = |of: fn(&PlaneCounts) -> usize| -> usize {
-                planes.iter().map(|plane| of(&judged.judgement.counts(*plane))).sum()
+                planes.iter().map(|plane| of(&report.comparison.counts(*plane))).sum()
             };
             let of = |unknown: bool| {
-                judged.judgement.items.iter().filter(move |item| {
+                report.comparison.items.iter().filter(move |item| {
                     planes.contains(&item.plane) && (item.verdict == CompareResult::NotCompared) == unknown
                 })
             };
@@ -224,8 +166,8 @@ impl Live {
                 count: sum(PlaneCounts::differing),
                 lines: of(false).take(max).chain(of(true).take(max)).map(line).collect(),
                 trouble: String::new(),
-                equal: Some(sum(|tally| tally.equal)),
-                not_judged: Some(sum(|tally| tally.not_compared)),
+                equal: Some(sum(|counts| counts.equal)),
+                not_judged: Some(sum(|counts| counts.not_compared)),
             }
         };
         Ok(Diff {
@@ -235,21 +177,72 @@ impl Live {
                 section("sets", &[Plane::Set]),
                 section("rules", &[Plane::Rule]),
             ],
-            compared_seconds: Some(judged.at.elapsed().as_secs()),
+            compared_seconds: Some(report.at.elapsed().as_secs()),
             held_seconds: None,
             lately: None,
-            unseen: judged.unseen.iter().map(words).collect(),
+            unseen: report.unreadable.iter().map(describe).collect(),
         })
     }
 }
 
-async fn judge(wanted: HostIntent, found: &Arc<ForeignState>) -> Result<Comparison, ApiError> {
-    let found = Arc::clone(found);
-    let work = move || foreign::compare(&wanted, &found);
-    tokio::task::spawn_blocking(work).await.map_err(|_| busy("the agent is stopping"))
+/// Starts the task; it ends with the runtime.
+pub(super) fn start(io: &tokio::runtime::Handle, observer: Arc<Observer>) {
+    io.spawn(async move {
+        let mut problem = String::new();
+        loop {
+            let pause = match observer.comparison(Duration::ZERO).await {
+                Ok(report) => {
+                    problem.clear();
+                    INTERVAL.max(report.duration * MAX_TIME_SHARE)
+                }
+                Err(error) if error.text != NOT_YET => {
+                    if problem != error.text {
+                        tracing::warn!(target: "tortie", "nothing is compared: {}", error.text);
+                        problem = error.text;
+                    }
+                    INTERVAL
+                }
+                Err(_) => STARTUP_RETRY,
+            };
+            tokio::time::sleep(pause).await;
+        }
+    });
 }
 
-fn words(unseen: &Unreadable) -> String {
+impl AffinityCache {
+    async fn refresh(&mut self, store: &dyn Store, age: Duration) {
+        if self.at.is_some_and(|at| at.elapsed() < age) {
+            return;
+        }
+        self.at = Some(Instant::now());
+        match Affinities::read(store).await {
+            Ok(all) => (self.affinities, self.problem) = (Some(Arc::new(all)), None),
+            // What was read before may be old, and an old claim would be called a missing route.
+            Err(error) => (self.affinities, self.problem) = (None, Some(error.to_string())),
+        }
+    }
+}
+
+/// The intent of this host that is compared; `None`: nothing was read yet.
+fn comparison_intent(core: &CoreView<'_>, affinities: Option<&Affinities>) -> Option<HostIntent> {
+    if !core.running() {
+        return None;
+    }
+    let intent = Arc::clone(core.intent()?);
+    let (ruleset, globals, rules) = match core.enforcement().policy() {
+        Some(policy) => (policy.ruleset.clone(), Arc::clone(&policy.globals), true),
+        None => (Ruleset::default(), Arc::new(Globals::of(core.model())), false),
+    };
+    Some(HostIntent { rules, ..HostIntent::of(core.model(), intent, ruleset, globals, affinities) })
+}
+
+async fn compare(wanted: HostIntent, found: &Arc<ForeignState>) -> Result<Comparison, ApiError> {
+    let found = Arc::clone(found);
+    let work = move || foreign::compare(&wanted, &found);
+    tokio::task::spawn_blocking(work).await.map_err(|_| stopping())
+}
+
+fn describe(unseen: &Unreadable) -> String {
     format!("{}: {}", unseen.what, unseen.why)
 }
 
@@ -298,25 +291,25 @@ fn felix(found: &ForeignState) -> Vec<String> {
     all
 }
 
-impl Judged {
+impl ComparisonReport {
     /// For `status`.
     pub(super) fn status(&self) -> BesideStatus {
         let plane = |plane: Plane| {
-            let tally = self.judgement.counts(plane);
+            let counts = self.comparison.counts(plane);
             BesidePlane {
                 plane: plane.as_str().to_owned(),
-                equal: tally.equal,
-                different: tally.different,
-                missing: tally.missing,
-                extra: tally.extra,
-                not_judged: tally.not_compared,
+                equal: counts.equal,
+                different: counts.different,
+                missing: counts.missing,
+                extra: counts.extra,
+                not_judged: counts.not_compared,
             }
         };
         BesideStatus {
-            bird: self.birds.clone(),
-            felix: self.felix.clone(),
+            bird: self.bird_states.clone(),
+            felix: self.felix_states.clone(),
             planes: Plane::ALL.into_iter().map(plane).collect(),
-            unseen: self.unseen.iter().map(words).collect(),
+            unseen: self.unreadable.iter().map(describe).collect(),
             compared_seconds: self.at.elapsed().as_secs(),
         }
     }
@@ -328,20 +321,20 @@ impl Judged {
 
     /// How many items of these kinds differ, with the first in words.
     fn drift(&self, planes: &[Plane]) -> Drift {
-        let count = planes.iter().map(|plane| self.judgement.counts(*plane).differing()).sum();
+        let count = planes.iter().map(|plane| self.comparison.counts(*plane).differing()).sum();
         let of = |item: &&foreign::ComparedItem| {
             planes.contains(&item.plane) && item.verdict != CompareResult::NotCompared
         };
-        let first = self.judgement.items.iter().filter(of).take(NAMED);
+        let first = self.comparison.items.iter().filter(of).take(DIFFERENCES_LISTED);
         Drift { count, first: first.map(|item| format!("{}: {}", item.subject, item.text)).collect() }
     }
 
     /// The kernel as others keep it, in the place of our own table, which is empty.
-    pub(super) fn replace_kernel(&self, kernel: &mut KernelFacts) {
+    pub(super) fn replace_kernel(&self, kernel: &mut KernelSnapshot) {
         let routes = [Plane::Route, Plane::Interface];
         kernel.drift = self.drift(&routes);
         kernel.rules_drift = self.drift(&[Plane::Rule, Plane::Set]).count;
-        kernel.counts.installed = routes.iter().map(|plane| self.judgement.counts(*plane).equal).sum();
+        kernel.counts.installed = routes.iter().map(|plane| self.comparison.counts(*plane).equal).sum();
         (kernel.counts.pending, kernel.counts.failed, kernel.counts.withheld) = (0, 0, 0);
         kernel.withheld.clear();
         kernel.compared = Some(self.age());
@@ -351,7 +344,7 @@ impl Judged {
     }
 
     /// The sessions that BIRD has, in the place of our own; what nobody tells of is left out.
-    pub(super) fn replace_sessions(&self, facts: &mut CoreFacts) {
+    pub(super) fn replace_sessions(&self, facts: &mut CoreSnapshot) {
         facts.peers.retain(|name, peer| {
             let Some((up, state)) = self.sessions.get(name) else { return false };
             (peer.up, peer.state) = (*up, state);
@@ -365,7 +358,7 @@ impl Judged {
 
     /// The verdict in a word and in a sentence.
     pub(super) fn verdict(&self) -> (&'static str, String) {
-        let total = self.judgement.total();
+        let total = self.comparison.total();
         let unknown = match total.not_compared {
             0 => String::new(),
             n => format!(", {n} not judged"),

@@ -1,16 +1,16 @@
 //! What the agent does each second, and the questions that it answers.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tortie_config::key::prefix;
 
-use crate::agent::api::status::CoreFacts;
 use crate::agent::controllers::Context;
 use crate::agent::core::input::{Input, Timing};
+use crate::agent::core::snapshot::CoreSnapshot;
+use crate::agent::core::view::CoreView;
 use crate::agent::event_loop::{Agent, Fact, Waiting};
-use crate::agent::handle::Ask;
+use crate::agent::handle::CoreRequest;
 use crate::api::nodes::NodeStatus;
 use crate::api::status::Applied;
 
@@ -71,7 +71,7 @@ impl Agent {
         }
         self.briefed = Some((now, seen));
         Some(crate::agent::controllers::node_status::brief(
-            &self.facts_now(),
+            &self.view(|core| core.snapshot(now)),
             self.core.intent.as_deref(),
             &self.options.node,
             ready,
@@ -80,8 +80,7 @@ impl Agent {
 
     pub(super) fn tick(&mut self) {
         let now = Instant::now();
-        let turned = i64::try_from(now.duration_since(self.live.started).as_secs()).unwrap_or(i64::MAX);
-        self.live.turned.store(turned, Ordering::Relaxed);
+        self.handle.beat(now);
         self.maintain(now);
         self.logs.tick(now);
         if self.given_back != self.core.link.snapshots && self.core.settled() {
@@ -92,7 +91,7 @@ impl Agent {
             self.register();
         }
         let ready = self.is_ready();
-        let before = self.live.ready.swap(ready, Ordering::Relaxed);
+        let before = self.handle.set_ready(ready);
         if before != ready {
             let word = if ready { "ready" } else { "not ready" };
             tracing::info!(target: "tortie", "{word}");
@@ -102,7 +101,7 @@ impl Agent {
             self.notify.ready();
             self.io.spawn_blocking(crate::agent::process::allocator::leave_the_start);
         }
-        self.notify.turn(&self.live, &self.io);
+        self.notify.turn(&self.handle, &self.io);
         let node_status = self.brief(now, ready);
         self.controllers.follow(&Context { core: &self.core, node_status });
     }
@@ -134,36 +133,27 @@ impl Agent {
         let wanted =
             self.core.intent.as_ref().is_some_and(|i| i.peers.values().any(|p| p.shutdown.is_none()));
         let store = self.core.link.away.is_none() && !self.core.link.from_cache;
-        let works = match &self.live.beside {
-            Some(beside) => beside.last().is_some(),
+        let works = match &self.observer {
+            Some(observer) => observer.last().is_some(),
             None => !wanted || self.up() > 0,
         };
         self.core.running() && !self.stopping && store && works
     }
 
-    pub(super) fn ask(&mut self, ask: Ask) {
-        match ask {
-            Ask::Facts(answer) => {
-                let _ = answer.send(self.facts_now());
-            }
-            Ask::Hints { learned, answer } => {
-                let _ = answer.send(self.core.hints(&learned));
-            }
-            Ask::Events { filter, after, max, answer } => {
-                let _ = answer.send(self.core.recorder.find(&filter, after, max));
-            }
-            Ask::Applied { request, answer } => {
+    pub(super) fn on_request(&mut self, request: CoreRequest) {
+        match request {
+            CoreRequest::Query(query) => self.view(query),
+            CoreRequest::Applied { request, answer } => {
                 let until = Instant::now() + Duration::from_millis(request.wait_millis.min(600_000));
                 // The plugin says how long it has been at it.
                 let before = request.elapsed_millis.map(Duration::from_millis);
                 let since = before.and_then(|before| Instant::now().checked_sub(before));
                 self.waiting.push(Waiting { request, answer, until, since, needed: None });
             }
-            Ask::Log { request, answer } => {
+            CoreRequest::LogLevel { request, answer } => {
                 let _ = answer.send(self.logs.wish(&request, Instant::now()));
             }
-            Ask::Core(question) => (question.0)(&self.core),
-            Ask::Accept(answer) => {
+            CoreRequest::AcceptStore(answer) => {
                 let frozen = self.core.frozen.is_some();
                 self.input(Input::Accept);
                 let accepted = frozen && self.core.frozen.is_none();
@@ -172,6 +162,11 @@ impl Agent {
                 let _ = answer.send(accepted);
             }
         }
+    }
+
+    /// Answers a query on this thread.
+    fn view<T>(&self, query: impl FnOnce(&CoreView<'_>) -> T) -> T {
+        query(&CoreView::new(&self.core, &|snapshot| self.complete(snapshot)))
     }
 
     pub(super) fn answer_waiting(&mut self) {
@@ -193,13 +188,12 @@ impl Agent {
         }
     }
 
-    fn facts_now(&self) -> CoreFacts {
-        let mut facts = self.core.facts(Instant::now());
-        facts.store = self.store.describe();
-        facts.log_trouble.clone_from(&self.log_trouble);
-        facts.notes.extend(self.stations.notes());
-        facts.notes.extend(self.logs.notes(Instant::now()));
-        facts.stopping = self.stopping;
-        facts
+    /// Adds to a snapshot of the core what the process knows.
+    fn complete(&self, snapshot: &mut CoreSnapshot) {
+        snapshot.store = self.store.describe();
+        snapshot.log_trouble.clone_from(&self.log_trouble);
+        snapshot.notes.extend(self.stations.notes());
+        snapshot.notes.extend(self.logs.notes(Instant::now()));
+        snapshot.stopping = self.stopping;
     }
 }

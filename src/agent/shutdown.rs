@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tortie_bgp::{Drain, State};
 
-use crate::agent::handle::ask_speaker;
+use crate::agent::handle::ask;
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 
 /// Who knows: the service manager's own tool, found in PATH.
@@ -58,7 +58,7 @@ pub(super) async fn drain(speaker: &Arc<SpeakerHandle>) {
         let names = peers.iter().filter(|p| p.drain == Drain::Off).map(|p| p.name.to_string());
         (names.collect::<Vec<_>>(), peers.iter().any(|p| p.drain != Drain::Off))
     };
-    let Ok((names, some_drained)) = ask_speaker(speaker, as_usual).await else { return };
+    let Ok((names, some_drained)) = ask(&**speaker, as_usual).await else { return };
     let orders = if some_drained { names.into_iter().map(Some).collect() } else { vec![None] };
     for name in orders {
         // A speaker with too many orders ends these sessions without it.
@@ -70,7 +70,7 @@ pub(super) async fn drain(speaker: &Arc<SpeakerHandle>) {
             let (taken, waiting): (Vec<_>, Vec<_>) = up.partition(|p| view.has_taken_all(&p.name));
             (taken.len(), waiting.len())
         };
-        let Ok((taken, waiting)) = ask_speaker(speaker, look).await else { return };
+        let Ok((taken, waiting)) = ask(&**speaker, look).await else { return };
         if waiting == 0 || begin.elapsed() >= TAKE {
             let took = begin.elapsed();
             tracing::info!(target: "tortie", "drained: {taken} sessions have it after {took:.1?}, {waiting} do not");

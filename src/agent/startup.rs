@@ -2,26 +2,25 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::mpsc::TrySendError;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
 use tokio::sync::mpsc;
 use tortie_bgp::Family;
 
 use super::core::Core;
 use super::core::input::Input;
 use super::{logging, time};
-use crate::agent::api::cluster::Books;
+use crate::agent::api::server::Server;
+use crate::agent::api::{http, status};
 use crate::agent::config::{Extent, Settings};
 use crate::agent::controllers::{Controllers, register_node};
 use crate::agent::event_loop::{Agent, AgentError, AgentOptions, Fact};
-use crate::agent::handle::Live;
+use crate::agent::handle::Handle;
 use crate::agent::health::probe;
-use crate::agent::observe::{self, Beside};
+use crate::agent::metrics;
+use crate::agent::observe::{self, Observer};
 use crate::agent::process::{host, systemd};
-use crate::api::{self, Backend};
 use crate::plugins::docker;
 use crate::speaker::{self, ChangeIds, SpeakerOptions};
 use tortie_engine::model::watch_scope;
@@ -40,37 +39,30 @@ impl Agent {
         let now = Instant::now();
         let url = options.store.clone();
         let store = io.spawn(async move { tortie_store::open(&url).await }).await.map_err(joined)??;
-        let requests = Arc::new(tortie_store::Requests::default());
-        let store: Arc<dyn Store> = Arc::new(tortie_store::Metered::new(store, Arc::clone(&requests)));
+        let store_requests = Arc::new(tortie_store::Requests::default());
+        let store: Arc<dyn Store> = Arc::new(tortie_store::Metered::new(store, Arc::clone(&store_requests)));
         let sqlite = options.store.url.starts_with("sqlite:");
-        let (ask, asks) = mpsc::channel(1_024);
+        let (requests, asks) = mpsc::channel(1_024);
         let protocol =
             options.settings.route_protocol.unwrap_or(tortie_kernel::Options::new(Mode::Off).marks.protocol);
-        let live = Arc::new(Live {
-            events: tokio::sync::broadcast::channel(super::api::events::BEHIND).0,
-            node: options.node.clone(),
-            protocol,
-            started: now,
-            ask,
-            books: Books::new(Arc::clone(&store)),
-            intent: ArcSwapOption::empty(),
-            speaker: ArcSwapOption::empty(),
-            kernel: ArcSwapOption::empty(),
-            drops: ArcSwapOption::empty(),
-            beside: (options.settings.kernel() == Extent::Observe)
-                .then(|| Beside::new(&options.settings.bird_socket, protocol)),
-            store: Arc::clone(&store),
-            followers: Arc::new(tokio::sync::Semaphore::new(crate::agent::api::events::FOLLOWERS)),
-            tracing: Arc::default(),
-            requests,
-            store_kind: if sqlite { "sqlite" } else { "etcd" },
-            per_peer: options.settings.metrics_per_peer.unwrap_or_default(),
-            served: Default::default(),
-            kept: Default::default(),
-            ready: AtomicBool::new(false),
-            turned: AtomicI64::new(0),
+        let observes = options.settings.kernel() == Extent::Observe;
+        let handle = Arc::new(Handle::new(&options.node, now, requests, observes));
+        let observer = observes.then(|| {
+            let sockets = &options.settings.bird_socket;
+            Arc::new(Observer::new(Arc::clone(&handle), Arc::clone(&store), sockets, protocol))
         });
-        serve_api(&options, &live, &io).await?;
+        let exporter = metrics::Exporter::new(
+            Arc::clone(&handle),
+            observer.clone(),
+            store_requests,
+            if sqlite { "sqlite" } else { "etcd" },
+            options.settings.metrics_per_peer.unwrap_or_default(),
+            protocol,
+        );
+        let server =
+            Server::new(Arc::clone(&handle), protocol, Arc::clone(&store), observer.clone(), exporter);
+        let server = Arc::new(server);
+        serve_api(&options, &server, &io).await?;
         let docker = match options.settings.docker(&options.node, &options.socket) {
             Some(wanted) => {
                 let _io = io.enter();
@@ -79,7 +71,10 @@ impl Agent {
             None => None,
         };
         let mut notify = systemd::Notify::new(systemd::is_managed());
-        notify.mirror(&live, &io);
+        notify.mirror(&io, move || {
+            let server = Arc::clone(&server);
+            async move { status::status(&server).await }
+        });
         let changes = ChangeIds::default();
         let writes = options.settings.kernel() == Extent::Program;
         let policy = mode(options.settings.policy());
@@ -96,14 +91,15 @@ impl Agent {
         let low_port = options.settings.bgp_listen.iter().any(probe::is_low);
         let found = facts_in.clone();
         let report = move |problems| drop(found.send(Fact::Core(Input::HostChecks(problems))));
-        probe::start(&io, Arc::clone(&live), report, low_port);
-        if live.beside.is_some() {
-            observe::start(&io, Arc::clone(&live));
+        probe::start(&io, Arc::clone(&handle), report, low_port);
+        if let Some(observer) = &observer {
+            observe::start(&io, Arc::clone(observer));
         }
         Ok(Self {
             options,
             core,
-            live,
+            handle,
+            observer,
             store,
             io,
             logs,
@@ -172,8 +168,8 @@ impl Agent {
         });
         match tortie_kernel::spawn(&options, sink) {
             Ok(handle) => {
-                self.live.kernel.store(Some(Arc::new(handle.sender())));
-                self.live.drops.store(Some(handle.drops()));
+                self.handle.kernel().started(handle.sender());
+                self.handle.set_drops(handle.drops());
                 self.kernel = Some(handle);
                 if let Some(intent) = self.kernel_intent.clone() {
                     self.to_kernel(ToKernel::Intent(intent));
@@ -224,7 +220,7 @@ impl Agent {
         });
         match speaker::spawn(options, sink, learned) {
             Ok((handle, thread)) => {
-                self.live.speaker.store(Some(Arc::new(handle.clone())));
+                self.handle.speaker().started(handle.clone());
                 self.speaker = Some((handle, thread));
                 for effect in std::mem::take(&mut self.held) {
                     self.effect(effect);
@@ -277,7 +273,7 @@ fn mode(extent: Extent) -> Mode {
 
 async fn serve_api(
     options: &AgentOptions,
-    live: &Arc<Live>,
+    server: &Arc<Server>,
     io: &tokio::runtime::Handle,
 ) -> Result<(), AgentError> {
     // An agent that was just killed may hold its socket for a moment longer.
@@ -287,18 +283,18 @@ async fn serve_api(
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let backend: Arc<dyn Backend> = live.clone();
-    let unix = io.spawn(api::serve_unix(options.socket.clone(), Arc::clone(&backend)));
+    let unix = io.spawn(http::serve_unix(options.socket.clone(), Arc::clone(server)));
     let names = options.settings.http_host.clone();
-    let shared = Arc::clone(&backend);
+    let shared = Arc::clone(server);
     let tcp = options
         .settings
         .http()
-        .map(|addr: SocketAddr| io.spawn(async move { api::serve_tcp(addr, &names, shared).await }));
-    let pages =
-        options.settings.metrics_compat.iter().map(|compat| {
-            io.spawn(api::serve_metrics(compat.addr, compat.page.into(), Arc::clone(&backend)))
-        });
+        .map(|addr: SocketAddr| io.spawn(async move { http::serve_tcp(addr, &names, shared).await }));
+    let pages = options
+        .settings
+        .metrics_compat
+        .iter()
+        .map(|compat| io.spawn(http::serve_metrics(compat.addr, compat.page.into(), Arc::clone(server))));
     let pages: Vec<_> = pages.collect();
     // Whoever cannot listen says so at once; after that the tasks live as long as the process.
     for listening in [Some(unix), tcp].into_iter().flatten().chain(pages) {

@@ -81,8 +81,8 @@ pub struct Peer {
     #[serde(default)]
     pub drain: String,
     /// All of that was written and acknowledged by its TCP.
-    #[serde(default)]
-    pub drain_taken: bool,
+    #[serde(default, rename = "drainTaken")]
+    pub drain_sent: bool,
     /// It is to have no session (`shutdown` in its value), and what it is told of that, possibly nothing.
     #[serde(default)]
     pub shutdown: Option<String>,

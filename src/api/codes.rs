@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use crate::api::status::{Problem, Subject};
+
 /// Where a code is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -54,6 +56,19 @@ impl Code {
     #[must_use]
     pub fn next(&self, subject: &str) -> String {
         self.next.replace("{}", subject)
+    }
+
+    /// A problem or note of this code; `name` fills in its next step. It concerns the host, until [`Problem::about`] says
+    /// otherwise.
+    #[must_use]
+    pub fn problem(&self, name: &str, subject: impl Into<String>, text: impl Into<String>) -> Problem {
+        Problem {
+            code: self.name.to_owned(),
+            subject: subject.into(),
+            text: text.into(),
+            next: self.next(name),
+            about: Subject::Host,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tortie_config::key::{BgpItem, Key, Scope};
 
-use crate::api::status::UpOf;
+use crate::api::status::UpCount;
 use tortie_store::{KeyValue, Snapshot};
 
 /// The form of the value; another number is read as far as it goes.
@@ -35,11 +35,11 @@ pub struct NodeStatus {
     /// `ready`, `degraded`, `starting`, `frozen` or `not-ready`.
     pub verdict: String,
     /// All wanted BGP sessions.
-    pub sessions: UpOf,
+    pub sessions: UpCount,
     /// Those of the mesh.
-    pub mesh: UpOf,
+    pub mesh: UpCount,
     /// Those with explicit peers.
-    pub peers: UpOf,
+    pub peers: UpCount,
     /// Whose session is missing: hosts by name, routers by address.
     pub down: Vec<String>,
     /// How many more are.
@@ -242,7 +242,7 @@ mod tests {
             "endpoints":7,"zone":{"rack":"r7"}}"#;
         let status = NodeStatus::read(&kv("/calico/tortie/v1/status/h1", later)).unwrap();
         assert_eq!((&*status.version, status.schema, status.ready), ("2.3.0", 2, true));
-        assert_eq!((status.endpoints, status.blocks, status.sessions), (7, 0, UpOf::default()));
+        assert_eq!((status.endpoints, status.blocks, status.sessions), (7, 0, UpCount::default()));
         assert_eq!(status.more["zone"]["rack"], "r7");
         assert_eq!(status.more["blocks"], "many");
         assert!(status.other_form().unwrap().contains("schema 2"));
@@ -257,7 +257,10 @@ mod tests {
         let old = r#"{"node":"h1","version":"0.1.0","time":"2026-11-20T14:00:00Z","boot":"b","ready":true,
             "sessions":{"up":1,"of":2},"revision":7}"#;
         let status = NodeStatus::read(&kv("/calico/tortie/v1/status/h1", old)).unwrap();
-        assert_eq!((status.node.as_str(), status.sessions, status.schema), ("h1", UpOf { up: 1, of: 2 }, 0));
+        assert_eq!(
+            (status.node.as_str(), status.sessions, status.schema),
+            ("h1", UpCount { up: 1, of: 2 }, 0)
+        );
         assert_eq!(NodeStatus::read(&kv("/calico/v1/Ready", "true")), None);
     }
 }

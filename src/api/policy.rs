@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tortie_config::key::EndpointKey;
 
 /// An endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -582,4 +583,15 @@ pub struct LiveStep {
     pub text: String,
     /// `accept`, `drop`, `continue`, `return`, `jump CHAIN`, `goto CHAIN`.
     pub verdict: String,
+}
+
+/// `orchestrator/workload/endpoint`, or the id of a host endpoint.
+#[must_use]
+pub fn endpoint_name(key: &EndpointKey) -> String {
+    match key {
+        EndpointKey::Workload { orchestrator, workload, endpoint, .. } => {
+            format!("{orchestrator}/{workload}/{endpoint}")
+        }
+        EndpointKey::Host { endpoint, .. } => endpoint.clone(),
+    }
 }

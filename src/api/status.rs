@@ -106,12 +106,12 @@ pub struct BgpStatus {
     /// Where sessions are accepted.
     pub listen: Vec<String>,
     /// Sessions of the mesh.
-    pub mesh: UpOf,
+    pub mesh: UpCount,
     /// Sessions with explicit peers (global and node).
-    pub peers: UpOf,
+    pub peers: UpCount,
     /// Peers that came from ranges: established, and all that there are.
     #[serde(default)]
-    pub dynamic: UpOf,
+    pub dynamic: UpCount,
     /// Ranges of addresses from which sessions are taken.
     #[serde(default)]
     pub ranges: Vec<PeerRange>,
@@ -128,7 +128,7 @@ pub struct BgpStatus {
 /// How many of how many.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct UpOf {
+pub struct UpCount {
     /// Established.
     pub up: usize,
     /// Wanted.
@@ -321,7 +321,8 @@ pub struct RouteGet {
     /// What this host holds in the kernel for that prefix.
     pub kernel: Option<KernelRouteRow>,
     /// What the kernel itself answers for the address.
-    pub kernel_says: String,
+    #[serde(rename = "kernelSays")]
+    pub kernel_lookup: String,
 }
 
 /// One entry of the flight recorder.
@@ -374,7 +375,7 @@ pub struct AppliedRequest {
 /// `POST /v1/told`: what a plugin that ends did, for metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Told {
+pub struct PluginCall {
     /// `cni` or `cni-ipam`.
     pub plugin: String,
     /// `add`, `del`, `check`, `gc` or `status`.
@@ -385,7 +386,7 @@ pub struct Told {
     pub micros: u64,
     /// Its requests for addresses.
     #[serde(default)]
-    pub ipam: Vec<ToldRequest>,
+    pub ipam: Vec<PluginRequests>,
     /// Transactions that others were faster than, by kind of object.
     #[serde(default)]
     pub conflicts: std::collections::BTreeMap<String, u64>,
@@ -394,7 +395,7 @@ pub struct Told {
 /// One request for addresses of a plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ToldRequest {
+pub struct PluginRequests {
     /// `assign`, `release`, `claim_block` or `release_block`.
     pub op: String,
     /// `ok`, `exhausted`, `conflict` or `error`.
@@ -459,7 +460,7 @@ pub struct LogLevelRequest {
 /// Answer to a write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Done {
+pub struct ActionResult {
     /// What happened, in words.
     pub text: String,
 }

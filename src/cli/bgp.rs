@@ -10,7 +10,7 @@ use super::failure::{Exit, Failure};
 use super::nodes;
 use super::output::{self, span, table};
 use crate::api::bgp::{BgpRoute, Peer, PeerBfd, PeerRange};
-use crate::api::status::{Done, List, ResetRequest};
+use crate::api::status::{ActionResult, List, ResetRequest};
 
 /// The BGP family of commands.
 #[derive(Debug, Subcommand)]
@@ -106,7 +106,7 @@ pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure>
             };
             let (peer, kind, text) = (name.clone(), kind.to_owned(), text.clone());
             let request = ResetRequest { peer, all: *all, kind, text };
-            let done: Done = client.post("/v1/bgp/reset", &request).await?;
+            let done: ActionResult = client.post("/v1/bgp/reset", &request).await?;
             output::print(format, &done, |out, _| {
                 let _ = writeln!(out, "{}", done.text);
             })

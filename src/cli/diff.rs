@@ -9,7 +9,7 @@ use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, span};
 use crate::api::policy::{Diff, DiffRequest};
-use crate::api::status::Done;
+use crate::api::status::ActionResult;
 use crate::cli::explain::seconds;
 
 /// What is compared.
@@ -46,7 +46,7 @@ pub(super) async fn run(context: &Context, command: &DiffCommand) -> Result<(), 
     let client = Client::new(&context.globals.socket);
     if command.repair || command.hold.is_some() {
         let request = DiffRequest { hold_seconds: command.hold };
-        let done: Done = client.post("/v1/diff", &request).await?;
+        let done: ActionResult = client.post("/v1/diff", &request).await?;
         return output::print(context.globals.output, &done, |out, _| {
             let _ = writeln!(out, "{}", done.text);
         });

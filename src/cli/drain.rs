@@ -10,7 +10,7 @@ use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::output::{self, Format, table};
 use crate::api::bgp::Peer;
-use crate::api::status::{Done, DrainRequest, List};
+use crate::api::status::{ActionResult, DrainRequest, List};
 
 /// How often peers are looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -79,7 +79,7 @@ pub(super) async fn run(client: &Client, format: Format, drain: &Drain) -> Resul
     Err(Failure::new(Exit::TimedOut, "timeout", text))
 }
 
-async fn order(client: &Client, drain: &Drain, what: &str) -> Result<Done, Failure> {
+async fn order(client: &Client, drain: &Drain, what: &str) -> Result<ActionResult, Failure> {
     let request = DrainRequest { peers: drain.peers.clone(), drain: what.to_owned() };
     client.post("/v1/bgp/drain", &request).await
 }
@@ -94,7 +94,7 @@ async fn step(client: &Client, drain: &Drain, what: &'static str) -> Result<Repo
         let items = list.items.iter().filter(|p| p.drain == what).map(|p| Row {
             peer: p.address.clone(),
             name: p.name.clone(),
-            result: match (p.state == "Established", p.drain_taken) {
+            result: match (p.state == "Established", p.drain_sent) {
                 (false, _) => "down",
                 (true, true) => "taken",
                 (true, false) => "waiting",

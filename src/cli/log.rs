@@ -8,7 +8,7 @@ use super::client::Client;
 use super::context::Context;
 use super::failure::Failure;
 use super::output;
-use crate::api::status::{Done, LogLevelRequest};
+use crate::api::status::{ActionResult, LogLevelRequest};
 
 /// The log family of commands.
 #[derive(Debug, Subcommand)]
@@ -36,7 +36,7 @@ pub(super) async fn run(context: &Context, command: &LogCommand) -> Result<(), F
     let LogCommand::Level(command) = command;
     let request = LogLevelRequest { rule: command.rule.clone().unwrap_or_default(), seconds: command.lasts };
     let client = Client::new(&context.globals.socket);
-    let done: Done = client.post("/v1/log/level", &request).await?;
+    let done: ActionResult = client.post("/v1/log/level", &request).await?;
     output::print(context.globals.output, &done, |out, _| {
         let _ = writeln!(out, "{}", done.text);
     })

@@ -168,7 +168,7 @@ fn note(node: &mut Node, key: &Key, kv: &KeyValue) {
             node.agent = "felix".to_owned();
         }
         Key::Setting(_, name) if name == "IpInIpTunnelAddr" => node.tunnel_addr = text(kv),
-        Key::Endpoint(endpoint) => node.endpoints.push(crate::agent::endpoint_name(endpoint)),
+        Key::Endpoint(endpoint) => node.endpoints.push(crate::api::policy::endpoint_name(endpoint)),
         Key::Affinity { block, .. } => {
             let state = match tortie_config::resource::Affinity::parse(&kv.value) {
                 Ok(affinity) => affinity.state.map_or("confirmed", |state| state.as_str()),

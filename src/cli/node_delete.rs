@@ -122,7 +122,7 @@ fn sorted<T: Ord>(list: Vec<T>) -> Vec<T> {
 
 fn endpoints(keys: &[&str]) -> Vec<String> {
     let endpoint = |key: &&str| match Key::parse(key).ok()? {
-        Key::Endpoint(endpoint) => Some(crate::agent::endpoint_name(&endpoint)),
+        Key::Endpoint(endpoint) => Some(crate::api::policy::endpoint_name(&endpoint)),
         _ => None,
     };
     keys.iter().filter_map(endpoint).collect()

@@ -8,7 +8,7 @@ use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, span, table};
 use crate::api::nodes::{self, ClusterNode};
-use crate::api::status::{API_VERSION, List, UpOf};
+use crate::api::status::{API_VERSION, List, UpCount};
 
 /// Which columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ fn outcome(items: &[ClusterNode]) -> Result<(), Failure> {
     Err(Failure::new(Exit::No, "not-ready", format!("not ready: {}", broken.join(", "))))
 }
 
-fn of(count: UpOf) -> String {
+fn of(count: UpCount) -> String {
     format!("{}/{}", count.up, count.of)
 }
 

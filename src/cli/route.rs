@@ -112,5 +112,5 @@ fn explain(out: &mut String, got: &RouteGet) {
             let _ = writeln!(out, "  wanted   nothing of ours");
         }
     }
-    let _ = writeln!(out, "  kernel   {}", got.kernel_says);
+    let _ = writeln!(out, "  kernel   {}", got.kernel_lookup);
 }

@@ -16,7 +16,7 @@ use super::diags::redact;
 use super::dry_run::DryRunKind;
 use super::failure::{Exit, Failure};
 use super::output::{self, Format, table, write_out};
-use crate::api::status::Done;
+use crate::api::status::ActionResult;
 use tortie_store::{Change, KeyValue, Op, Outcome, Store, StoreOptions, Txn, WatchEvent};
 
 /// The root of the data model.
@@ -201,7 +201,7 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
         }
         StoreCommand::Validate => validate(globals).await,
         StoreCommand::Accept => {
-            let done: Done =
+            let done: ActionResult =
                 Client::new(&globals.socket).post("/v1/store/accept", &serde_json::json!({})).await?;
             say(format, &done.text)
         }
@@ -209,7 +209,7 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
 }
 
 pub(super) fn say(format: Format, text: &str) -> Result<(), Failure> {
-    let done = Done { text: text.to_owned() };
+    let done = ActionResult { text: text.to_owned() };
     output::print(format, &done, |out, _| {
         let _ = writeln!(out, "{text}");
     })

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::api::client::Client;
-use crate::api::status::{Done, Told, ToldRequest};
+use crate::api::status::{ActionResult, PluginCall, PluginRequests};
 use tortie_engine::ipam::metrics as ipam;
 use tortie_metrics::Table;
 
@@ -31,13 +31,13 @@ pub(super) async fn report(socket: &Path, plugin: &str, op: &str, ok: bool, took
     }
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let metrics = ipam::metrics();
-    let requests = metrics.requests.read().into_iter().map(|((op, result), times)| ToldRequest {
+    let requests = metrics.requests.read().into_iter().map(|((op, result), times)| PluginRequests {
         op: op.to_owned(),
         result: result.to_owned(),
         count: times.count(),
         micros: micros(Duration::from_secs_f64(times.sum().max(0.0))),
     });
-    let reported = Told {
+    let reported = PluginCall {
         plugin: plugin.to_owned(),
         op: op.to_lowercase(),
         result: if ok { "ok" } else { "error" }.to_owned(),
@@ -45,7 +45,7 @@ pub(super) async fn report(socket: &Path, plugin: &str, op: &str, ok: bool, took
         ipam: requests.collect(),
         conflicts: metrics.conflicts.read().into_iter().map(|(of, n)| (of.to_owned(), n.count())).collect(),
     };
-    let posted: Result<Done, _> =
+    let posted: Result<ActionResult, _> =
         Client::new(socket).post_within("/v1/told", &reported, REPORT_TIMEOUT).await;
     if let Err(error) = posted {
         tracing::debug!(target: "tortie", "the agent does not count this call: {error}");
@@ -53,7 +53,7 @@ pub(super) async fn report(socket: &Path, plugin: &str, op: &str, ok: bool, took
 }
 
 /// Counts what a plugin told. Words that are none of ours become `other`: labels come from fixed sets.
-pub fn receive(reported: &Told) {
+pub fn receive(reported: &PluginCall) {
     let time = |micros: u64, count: u64| Duration::from_micros(micros.checked_div(count).unwrap_or(micros));
     let labels = (
         one_of(&PLUGINS, &reported.plugin),
@@ -85,9 +85,13 @@ mod tests {
 
     #[test]
     fn reports_count_under_known_labels_only() {
-        let request =
-            |op: &str, count| ToldRequest { op: op.into(), result: "exhausted".into(), count, micros: 3_000 };
-        receive(&Told {
+        let request = |op: &str, count| PluginRequests {
+            op: op.into(),
+            result: "exhausted".into(),
+            count,
+            micros: 3_000,
+        };
+        receive(&PluginCall {
             plugin: "nobody".into(),
             op: "add".into(),
             result: "ok".into(),

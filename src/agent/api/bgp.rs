@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use tortie_bgp::bfd::{self, Endpoint};
 use tortie_bgp::{
     Drain, Family, NextHopState, PathInfo, PathSource, PeerStatus, RestartPhase, RouteInfo, RouteMatch,
-    RouteQuery as Question, RouteTable, State, Unusable,
+    RouteQuery as TableQuery, RouteTable, State, Unusable,
 };
 use tortie_net::Cidr;
 
@@ -18,7 +18,7 @@ use crate::speaker::{RangeView, SpeakerView};
 use tortie_engine::routing::{LearnedPath, OriginKind, RangeIntent, RoutingIntent};
 
 /// How many prefixes of a router inside one pool are looked at for hints: a look must not hold the speaker up.
-const HINTED: usize = 4096;
+const HINTED_ROUTES_MAX: usize = 4096;
 
 /// A list with its frame.
 pub(in crate::agent) fn list<T>(kind: &str, node: &str, revision: u64, items: Vec<T>) -> List<T> {
@@ -135,7 +135,7 @@ pub(in crate::agent) fn peer(
             _ => "idle".to_owned(),
         },
         drain: status.map_or("off", |s| drain_name(s.drain)).to_owned(),
-        drain_taken: false,
+        drain_sent: false,
         shutdown: wanted.shutdown.as_deref().map(str::to_owned),
         notes: Vec::new(),
         bfd: wanted.bfd.is_some().then(|| forwarding(watched)),
@@ -207,7 +207,7 @@ pub(in crate::agent) fn inside_pools(
         let id = view.peer(session).filter(|p| p.families.iter().any(|f| f.best > 0))?.id;
         let inside = intent.view.pools.iter().flat_map(|pool| {
             let matching = RouteMatch::Within(pool.cidr);
-            view.routes(Question { table: RouteTable::AdjIn(id), matching }, None, HINTED)
+            view.routes(TableQuery { table: RouteTable::AdjIn(id), matching }, None, HINTED_ROUTES_MAX)
         });
         let mut paths: Vec<LearnedPath> = inside.filter_map(|route| learned_path(&route)).collect();
         // A pool may lie in another one.
@@ -313,8 +313,8 @@ fn path(info: &PathInfo, intent: &RoutingIntent) -> BgpPath {
     }
 }
 
-/// Reads the prefix part of a question: what is listed, one after the other.
-pub(in crate::agent) fn runs(query: &RouteQuery) -> Result<Vec<RouteMatch>, ApiError> {
+/// Reads the prefix part of a query: the ranges that are listed, one after the other.
+pub(in crate::agent) fn query_ranges(query: &RouteQuery) -> Result<Vec<RouteMatch>, ApiError> {
     let invalid = |text: String| ApiError { code: "invalid".to_owned(), text };
     let cidr = |text: &str| text.parse::<Cidr>().map_err(|e| invalid(e.to_string()));
     if let Some(text) = &query.prefix {
@@ -329,16 +329,16 @@ pub(in crate::agent) fn runs(query: &RouteQuery) -> Result<Vec<RouteMatch>, ApiE
     Ok(Family::ALL.map(RouteMatch::All).to_vec())
 }
 
-/// Where a listing of routes stands: in one of its runs, from this place of the table on. As text, `run-place`.
+/// Where a listing of routes stands: in one of its ranges, from this slot of the table on. As text, `range-slot`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::agent) struct Cursor {
-    pub(in crate::agent) run: usize,
-    pub(in crate::agent) place: u32,
+    pub(in crate::agent) range: usize,
+    pub(in crate::agent) slot: u32,
 }
 
 impl std::fmt::Display for Cursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}-{}", self.run, self.place)
+        write!(f, "{}-{}", self.range, self.slot)
     }
 }
 
@@ -347,8 +347,8 @@ impl std::str::FromStr for Cursor {
 
     fn from_str(text: &str) -> Result<Self, ApiError> {
         let read = || {
-            let (run, place) = text.split_once('-')?;
-            Some(Self { run: run.parse().ok()?, place: place.parse().ok()? })
+            let (range, slot) = text.split_once('-')?;
+            Some(Self { range: range.parse().ok()?, slot: slot.parse().ok()? })
         };
         let text = || format!("`{text}` is not the `next` of a page");
         read().ok_or_else(|| ApiError { code: "invalid".to_owned(), text: text() })

@@ -4,7 +4,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::agent::handle::{Live, busy};
+use crate::agent::api::endpoints::trace_packet;
+use crate::agent::api::server::Server;
+use crate::agent::handle::{busy, stopping};
 use crate::agent::policy_view::packet::{self, Walked};
 use crate::agent::policy_view::trace;
 use crate::api::policy::{LivePacket, LiveStep, LiveTrace, LiveTraceRequest};
@@ -22,78 +24,76 @@ fn invalid(text: String) -> ApiError {
     ApiError { code: "invalid".to_owned(), text }
 }
 
-impl Live {
-    /// Traces packets in the kernel until the time is up or the caller drops the question.
-    pub(in crate::agent) async fn trace_packets(
-        &self,
-        request: LiveTraceRequest,
-    ) -> Result<LiveTrace, ApiError> {
-        let LiveTraceRequest { packet, seconds } = request;
-        if !(1..=LONGEST).contains(&seconds) {
-            return Err(invalid(format!("a trace takes 1 to {LONGEST} seconds, not {seconds}")));
-        }
-        let armed = Arc::clone(&self.tracing).try_lock_owned().map_err(|_| ApiError {
-            code: "busy".to_owned(),
-            text: format!(
-                "another packet is traced on this host: try again when that is over, in {LONGEST} s at the latest"
-            ),
-        })?;
-        let source_port = packet.sport;
-        let (asked, found, globals) = self.follow(packet).await?;
-        let (ends, what) = asked.named(&found);
-        let half = self.half(&found)?;
-        let flow = TracedFlow {
-            src: half.flow.packet.src,
-            dst: half.flow.packet.dst,
-            protocol: half.flow.packet.protocol,
-            source_port,
-            destination_port: half.flow.packet.ports.map(|(_, port)| port),
-            icmp: half.flow.packet.icmp,
-        };
-        self.kernel(may_trace).await??;
-        // Hung up when this question is answered, or dropped.
-        let (_caller, stop) = UnixStream::pair().map_err(|error| busy(&format!("no socket: {error}")))?;
-        let work = move || {
-            let traced = tortie_kernel::trace(&flow, Duration::from_secs(seconds), &stop);
-            drop(armed);
-            traced
-        };
-        let traced = tokio::task::spawn_blocking(work).await.map_err(|_| busy("the agent is stopping"))?;
-        let traced = traced.map_err(|text| ApiError { code: "no-trace".to_owned(), text })?;
-        let node = self.node.clone();
-        let Traced { packets, lost } = traced;
-        let packets: Vec<LivePacket> = self
-            .kernel(move |view| {
-                packets.iter().map(|packet| beside(view, &node, &globals, &half, packet)).collect()
-            })
-            .await?;
-        let [from, to] = ends;
-        let any = |word: &str| packets.iter().any(|packet| packet.result == word);
-        let result = ["differs", "agrees", "changed", "established"].into_iter().find(|word| any(word));
-        let denied = packets.iter().any(|packet| packet.verdict == trace::word(Verdict::Deny));
-        let verdict = trace::word(if denied { Verdict::Deny } else { Verdict::Allow }).to_owned();
-        Ok(LiveTrace {
-            result: result.unwrap_or("none").to_owned(),
-            verdict: (!packets.is_empty()).then_some(verdict),
-            from,
-            to,
-            what,
-            seconds,
-            packets,
-            lost,
-        })
+/// Traces packets in the kernel until the time is up or the caller drops the question.
+pub(in crate::agent) async fn trace_packets(
+    server: &Server,
+    request: LiveTraceRequest,
+) -> Result<LiveTrace, ApiError> {
+    let LiveTraceRequest { packet, seconds } = request;
+    if !(1..=LONGEST).contains(&seconds) {
+        return Err(invalid(format!("a trace takes 1 to {LONGEST} seconds, not {seconds}")));
     }
+    let armed = server.lock_tracing().ok_or_else(|| ApiError {
+        code: "busy".to_owned(),
+        text: format!(
+            "another packet is traced on this host: try again when that is over, in {LONGEST} s at the latest"
+        ),
+    })?;
+    let source_port = packet.sport;
+    let (asked, found, globals) = trace_packet(server.handle(), packet).await?;
+    let (ends, what) = asked.named(&found);
+    let half = half_of(server.node(), &found)?;
+    let flow = TracedFlow {
+        src: half.flow.packet.src,
+        dst: half.flow.packet.dst,
+        protocol: half.flow.packet.protocol,
+        source_port,
+        destination_port: half.flow.packet.ports.map(|(_, port)| port),
+        icmp: half.flow.packet.icmp,
+    };
+    server.handle().kernel().ask(may_trace).await??;
+    // Hung up when this question is answered, or dropped.
+    let (_caller, stop) = UnixStream::pair().map_err(|error| busy(&format!("no socket: {error}")))?;
+    let work = move || {
+        let traced = tortie_kernel::trace(&flow, Duration::from_secs(seconds), &stop);
+        drop(armed);
+        traced
+    };
+    let traced = tokio::task::spawn_blocking(work).await.map_err(|_| stopping())?;
+    let traced = traced.map_err(|text| ApiError { code: "no-trace".to_owned(), text })?;
+    let node = server.node().to_owned();
+    let Traced { packets, lost } = traced;
+    let packets: Vec<LivePacket> = server
+        .handle()
+        .kernel()
+        .ask(move |view| packets.iter().map(|packet| beside(view, &node, &globals, &half, packet)).collect())
+        .await?;
+    let [from, to] = ends;
+    let any = |word: &str| packets.iter().any(|packet| packet.result == word);
+    let result = ["differs", "agrees", "changed", "established"].into_iter().find(|word| any(word));
+    let denied = packets.iter().any(|packet| packet.verdict == trace::word(Verdict::Deny));
+    let verdict = trace::word(if denied { Verdict::Deny } else { Verdict::Allow }).to_owned();
+    Ok(LiveTrace {
+        result: result.unwrap_or("none").to_owned(),
+        verdict: (!packets.is_empty()).then_some(verdict),
+        from,
+        to,
+        what,
+        seconds,
+        packets,
+        lost,
+    })
+}
 
-    /// This host's part of the way.
-    fn half(&self, found: &path::Trace) -> Result<HostPath, ApiError> {
-        let here = found.host_paths.iter().find(|half| half.host == self.node && !half.outer);
-        here.cloned().ok_or_else(|| {
-            let mut hosts: Vec<&str> = found.host_paths.iter().map(|half| half.host.as_str()).collect();
-            hosts.dedup();
-            let hosts = hosts.join(" or ");
-            invalid(format!("the packet does not pass this host ({}): trace it on {hosts}", self.node))
-        })
-    }
+/// This host's part of the way.
+fn half_of(node: &str, found: &path::Trace) -> Result<HostPath, ApiError> {
+    let here = found.host_paths.iter().find(|half| half.host == node && !half.outer);
+    here.cloned().ok_or_else(|| {
+        let mut hosts: Vec<&str> = found.host_paths.iter().map(|half| half.host.as_str()).collect();
+        hosts.dedup();
+        let hosts = hosts.join(" or ");
+        invalid(format!("the packet does not pass this host ({node}): trace it on {hosts}"))
+    })
 }
 
 fn may_trace(view: &KernelView<'_>) -> Result<(), ApiError> {
@@ -168,7 +168,7 @@ impl Seen {
                 seen.foreign = theirs;
                 seen.dropped = Some(match meaning {
                     Some(Meaning::Decides(decider)) => trace::decider(decider),
-                    Some(Meaning::Drops(why)) => why.clone(),
+                    Some(Meaning::DropLog(why)) => why.clone(),
                     _ => place(step),
                 });
             }
@@ -232,7 +232,7 @@ fn step(step: &TracedStep, view: Option<&RuleView>) -> LiveStep {
         (Some(Meaning::Decides(decider)), _) => trace::decider(decider),
         (Some(Meaning::Passes(id, at)), _) => format!("{}, rule {at}", id.source),
         (Some(Meaning::Established), _) => "established connection".to_owned(),
-        (Some(Meaning::Drops(why)), _) => why.clone(),
+        (Some(Meaning::DropLog(why)), _) => why.clone(),
         (Some(Meaning::Frame), _) => String::new(),
         (None, Some(_)) if step.ours => match step.place {
             Some(place) if !place.is_ours() => "a rule that Tortie did not write".to_owned(),

@@ -1,11 +1,24 @@
-//! The answers of the API: each handler asks the threads through [`handle`](super::handle) and translates to the DTOs of
-//! [`crate::api`].
+//! The agent's API: an HTTP server over the unix socket and loopback TCP.
+//!
+//! Each answer is a function over the [`Server`](server::Server): it asks the threads through [`handle`](super::handle) and
+//! translates to the DTOs of [`crate::api`]. [`http`] has the routes.
+//!
+//! ```text
+//!  cli --unix socket--> http/ --> status peers routes endpoints events .. (and explain/, metrics/) --Handle--> threads
+//!  browser, Prometheus, probes --127.0.0.1:9099--> http/guard.rs --> http/
+//! ```
 
 pub(super) mod bgp;
-pub(super) mod blocks;
 pub(super) mod cluster;
+pub(super) mod control;
 pub(super) mod endpoints;
 pub(super) mod events;
+pub(super) mod http;
+pub(super) mod kernel_routes;
 pub(super) mod live_trace;
 pub(super) mod mrt;
+pub(super) mod peers;
+pub(super) mod policy_query;
+pub(super) mod routes;
+pub(super) mod server;
 pub(super) mod status;

@@ -20,14 +20,19 @@ use tortie_bgp::{
     TapItem, TapSession, Unusable,
 };
 
-use crate::agent::handle::ask_speaker;
-use crate::api::OctetStream;
+use crate::agent::api::bgp;
+use crate::agent::api::server::Server;
+use crate::agent::handle::ask;
 use crate::api::status::ApiError;
 use crate::speaker::{MonitorEvent, MonitorReceiver, SpeakerHandle, ToSpeaker, monitor_queue};
 use tortie_engine::routing::RoutingIntent;
 
+/// An answer that is sent as it is made.
+pub(in crate::agent) type OctetStream =
+    std::pin::Pin<Box<dyn futures_util::Stream<Item = std::io::Result<Bytes>> + Send>>;
+
 /// Places of the table that one question looks at: less than a millisecond of the speaker's time.
-const SLOTS: u32 = 1024;
+const SLOTS_PER_QUERY: u32 = 1024;
 /// What waits for a slow reader of messages.
 const QUEUE: usize = 16 * 1024 * 1024;
 
@@ -44,7 +49,7 @@ fn seconds(since: Duration) -> u32 {
 }
 
 /// What of a table dump is done.
-struct Table {
+struct TableDump {
     speaker: Arc<SpeakerHandle>,
     numbers: HashMap<PeerId, u16>,
     seconds: u32,
@@ -57,21 +62,18 @@ struct Table {
 }
 
 /// The number of prefixes, roughly, and the table as TABLE_DUMP_V2.
-pub(in crate::agent) async fn table(
-    speaker: Arc<SpeakerHandle>,
-    intent: Arc<RoutingIntent>,
-    node: &str,
-) -> Result<(u64, OctetStream), ApiError> {
-    let (peers, totals) = ask_speaker(&speaker, |view| (view.peers(), view.totals())).await?;
+pub(in crate::agent) async fn table(server: &Server) -> Result<(u64, OctetStream), ApiError> {
+    let (speaker, intent) = (server.handle().speaker().thread()?, server.handle().intent()?);
+    let (peers, totals) = ask(&*speaker, |view| (view.peers(), view.totals())).await?;
     let stamp = Stamp { micros: None, ..stamp(Instant::now()) };
     let (index, numbers) = peer_index(&peers, &intent);
     let collector = Ipv4Addr::from(intent.router_id);
-    let index = PeerIndex { collector, view: node.as_bytes(), peers: index };
+    let index = PeerIndex { collector, view: server.node().as_bytes(), peers: index };
     let mut head = Vec::new();
     Record { stamp, body: Body::PeerIndex(index) }.write(&mut head);
     let left = Family::ALL.into_iter().rev().collect();
     let table =
-        Table { speaker, numbers, seconds: stamp.seconds, sequence: 0, left, from: 0, head: Some(head) };
+        TableDump { speaker, numbers, seconds: stamp.seconds, sequence: 0, left, from: 0, head: Some(head) };
     let stream = unfold(table, |mut table| async {
         let chunk = table.next().await?;
         Some((chunk, table))
@@ -94,7 +96,7 @@ fn peer_index(peers: &[PeerStatus], intent: &RoutingIntent) -> (Vec<PeerEntry>, 
     (index, numbers)
 }
 
-impl Table {
+impl TableDump {
     async fn next(&mut self) -> Option<std::io::Result<Bytes>> {
         if let Some(head) = self.head.take() {
             return Some(Ok(head.into()));
@@ -105,7 +107,7 @@ impl Table {
             let from = self.from;
             let query = RouteQuery { table: RouteTable::Loc, matching: RouteMatch::All(family) };
             let page =
-                ask_speaker(&self.speaker, move |view| view.walk(query, from, SLOTS, usize::MAX)).await;
+                ask(&*self.speaker, move |view| view.walk(query, from, SLOTS_PER_QUERY, usize::MAX)).await;
             let (routes, next) = match page {
                 Ok(page) => page,
                 // The reader sees a cut answer and not a short table.
@@ -150,18 +152,21 @@ impl Table {
 }
 
 /// Messages of all peers, or of this one, from now on as BGP4MP_ET.
-pub(in crate::agent) fn updates(
-    speaker: &SpeakerHandle,
-    only: Option<String>,
+pub(in crate::agent) async fn updates(
+    server: &Server,
+    peer: Option<String>,
 ) -> Result<OctetStream, ApiError> {
+    let intent = server.handle().sessions().await?;
+    let only = peer.map(|name| bgp::session_named(&intent, &name).cloned()).transpose()?;
+    let speaker = server.handle().speaker().thread()?;
     let (sender, receiver) = monitor_queue(QUEUE);
     speaker
         .send(ToSpeaker::Monitor(sender))
         .map_err(|e| ApiError { code: "busy".to_owned(), text: e.to_string() })?;
-    let recorder = Recorder { only, sessions: HashMap::new() };
+    let recorder = UpdateDump { only, sessions: HashMap::new() };
     let stream = unfold((receiver, recorder), |(mut receiver, mut recorder)| async {
         loop {
-            let out = recorder.hear(receiver.next().await?, &receiver);
+            let out = recorder.record(receiver.next().await?, &receiver);
             if !out.is_empty() {
                 return Some((Ok(Bytes::from(out)), (receiver, recorder)));
             }
@@ -171,16 +176,16 @@ pub(in crate::agent) fn updates(
 }
 
 /// What happened, as records.
-struct Recorder {
+struct UpdateDump {
     /// The name of the only peer of interest.
     only: Option<String>,
     sessions: HashMap<PeerId, Arc<TapSession>>,
 }
 
-impl Recorder {
-    fn hear(&mut self, heard: MonitorEvent, receiver: &MonitorReceiver) -> Vec<u8> {
+impl UpdateDump {
+    fn record(&mut self, event: MonitorEvent, receiver: &MonitorReceiver) -> Vec<u8> {
         let mut out = Vec::new();
-        match heard {
+        match event {
             MonitorEvent::Sessions(sessions) => {
                 sessions.into_iter().for_each(|s| self.add(s));
                 // The first octets tell the reader that the recording runs.

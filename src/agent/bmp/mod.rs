@@ -26,8 +26,7 @@ use tortie_bgp::bmp::{Message, Tlvs, info, termination};
 use tortie_config::resource::BmpPolicy;
 
 use crate::agent::bmp::exporter::Teller;
-use crate::agent::handle::{Live, ask_speaker};
-use crate::agent::health::problems::finding;
+use crate::agent::handle::{Handle, ask};
 use crate::api::codes;
 use crate::api::status::Problem;
 use crate::speaker::{SpeakerView, ToSpeaker, monitor_queue};
@@ -65,7 +64,7 @@ impl Stations {
     pub(super) fn follow(
         &mut self,
         wanted: &[(SocketAddr, BmpPolicy)],
-        live: &Arc<Live>,
+        threads: &Arc<Handle>,
         io: &tokio::runtime::Handle,
     ) {
         self.tasks.retain(|station, task| {
@@ -79,7 +78,7 @@ impl Stations {
             self.tasks.entry(*station).or_insert_with(|| {
                 let (stop, stopped) = watch::channel(false);
                 let trouble = Trouble::default();
-                let handle = io.spawn(serve(*station, Arc::clone(live), stopped, Arc::clone(&trouble)));
+                let handle = io.spawn(serve(*station, Arc::clone(threads), stopped, Arc::clone(&trouble)));
                 Task { stop, handle, trouble }
             });
         }
@@ -90,7 +89,7 @@ impl Stations {
         self.tasks.iter().filter_map(|((addr, _), task)| {
             let why = task.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
             let text = format!("the BMP station hears nothing: {why}; tried again");
-            Some(finding(&codes::BMP_STATION_AWAY, "", addr.to_string(), text))
+            Some(codes::BMP_STATION_AWAY.problem("", addr.to_string(), text))
         })
     }
 
@@ -106,7 +105,7 @@ impl Stations {
 /// One station until it is no longer wanted.
 async fn serve(
     (addr, policy): (SocketAddr, BmpPolicy),
-    live: Arc<Live>,
+    threads: Arc<Handle>,
     mut stopped: watch::Receiver<bool>,
     trouble: Trouble,
 ) {
@@ -114,7 +113,7 @@ async fn serve(
     let mut told = false;
     loop {
         let start = Instant::now();
-        let Err(why) = session(addr, policy, &live, stopped.clone(), &trouble).await else { return };
+        let Err(why) = session(addr, policy, &threads, stopped.clone(), &trouble).await else { return };
         // A station that is away for a day is one line, and one when it is back.
         if start.elapsed() > PATIENCE {
             wait = RETRY.0;
@@ -136,7 +135,7 @@ async fn serve(
 async fn session(
     addr: SocketAddr,
     policy: BmpPolicy,
-    live: &Live,
+    threads: &Handle,
     mut stopped: watch::Receiver<bool>,
     trouble: &Trouble,
 ) -> Result<(), String> {
@@ -146,12 +145,12 @@ async fn session(
         }
         () = told_to_stop(&mut stopped) => return Ok(()),
     };
-    let speaker = live.speaker.load_full().ok_or("the speaker has not started yet")?;
+    let speaker = threads.speaker().get().ok_or("the speaker has not started yet")?;
     tracing::info!(target: "tortie", "BMP station {addr}: connected");
     note(trouble, None);
     let (mut reader, mut writer) = stream.into_split();
     let mut out = Vec::new();
-    initiation(&live.node, &mut out);
+    initiation(threads.node(), &mut out);
     let (sender, mut queue) = monitor_queue(QUEUE);
     speaker.send(ToSpeaker::Monitor(sender.clone())).map_err(|e| e.to_string())?;
     let mut teller = Teller::new(speaker, sender, policy);
@@ -191,7 +190,7 @@ async fn session(
             }
             _ = statistics.tick() => {
                 let counts = |view: &SpeakerView<'_>| (view.peers(), view.totals());
-                if let Ok((peers, totals)) = ask_speaker(&teller.speaker, counts).await {
+                if let Ok((peers, totals)) = ask(&*teller.speaker, counts).await {
                     teller.statistics(&peers, &totals, &mut out);
                 }
             }

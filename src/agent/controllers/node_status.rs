@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use tortie_config::key::Key;
 
-use crate::agent::api::status::CoreFacts;
 use crate::agent::controllers::{Context, Controller, Life, Wake};
+use crate::agent::core::snapshot::CoreSnapshot;
 use crate::agent::health::problems;
 use crate::agent::time::now_text;
 use crate::api::nodes::{NodeStatus, SCHEMA};
-use crate::api::status::UpOf;
+use crate::api::status::UpCount;
 use tortie_engine::routing::RoutingIntent;
 use tortie_store::{LeaseId, Op, Store, StoreError, Txn};
 
@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// What others may know of this host, from what the core knows: the kernel's own differences are not asked for.
 pub(in crate::agent) fn brief(
-    facts: &CoreFacts,
+    facts: &CoreSnapshot,
     intent: Option<&RoutingIntent>,
     node: &str,
     ready: bool,
@@ -39,7 +39,7 @@ pub(in crate::agent) fn brief(
     codes.dedup();
     let of = |mesh: bool| {
         let peers = facts.peers.values().filter(|p| p.kind != "dynamic" && (p.kind == "mesh") == mesh);
-        let mut sum = UpOf::default();
+        let mut sum = UpCount::default();
         for peer in peers {
             sum.of += 1;
             sum.up += usize::from(peer.up);
@@ -53,7 +53,7 @@ pub(in crate::agent) fn brief(
         schema: SCHEMA,
         ready,
         verdict: verdict.to_owned(),
-        sessions: UpOf { up: mesh.up + peers.up, of: mesh.of + peers.of },
+        sessions: UpCount { up: mesh.up + peers.up, of: mesh.of + peers.of },
         mesh,
         peers,
         blocks: intent.map_or(0, |intent| intent.view.own_blocks.len()),
@@ -187,11 +187,11 @@ mod tests {
         let mut controller = running(&store);
         let prefix = [Key::TortieStatus { host: "host1".to_owned() }.to_string()];
         let written = async || !store.list(&prefix).await.unwrap().entries.is_empty();
-        controller.set_desired(NodeStatus { sessions: UpOf { up: 0, of: 1 }, ..NodeStatus::default() });
+        controller.set_desired(NodeStatus { sessions: UpCount { up: 0, of: 1 }, ..NodeStatus::default() });
         while !written().await {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        controller.set_desired(NodeStatus { sessions: UpOf { up: 1, of: 1 }, ..NodeStatus::default() });
+        controller.set_desired(NodeStatus { sessions: UpCount { up: 1, of: 1 }, ..NodeStatus::default() });
         // The task has seen it.
         tokio::time::sleep(Duration::from_millis(100)).await;
         controller.stop().await;
@@ -206,7 +206,7 @@ mod tests {
         std::fs::rename(&path, &away).unwrap();
         assert!(store.grant(TTL).await.is_err());
         let mut controller = running(&store);
-        controller.set_desired(NodeStatus { sessions: UpOf { up: 0, of: 1 }, ..NodeStatus::default() });
+        controller.set_desired(NodeStatus { sessions: UpCount { up: 0, of: 1 }, ..NodeStatus::default() });
         tokio::time::sleep(Duration::from_secs(1)).await;
         std::fs::rename(&away, &path).unwrap();
         let prefix = [Key::TortieStatus { host: "host1".to_owned() }.to_string()];

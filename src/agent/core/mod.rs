@@ -145,7 +145,7 @@ pub(super) struct Core {
     pub(super) link: StoreLink,
     pub(super) measures: Measures,
     /// What metrics say of the store, and of which revision that is.
-    pub(super) known: std::cell::Cell<(u64, super::metrics::Known)>,
+    pub(super) known: std::cell::Cell<(u64, object_counts::ObjectCounts)>,
     /// The time of the input that is handled.
     now: Now,
     /// When the first of what is pending was heard.
@@ -612,15 +612,18 @@ impl Core {
 }
 
 pub(super) mod applied;
+mod blocks;
 pub(super) mod counters;
 pub(super) mod describe;
 pub(super) mod enforcement;
 pub(super) mod facts;
 pub(super) mod input;
 pub(super) mod log_line;
+pub(super) mod object_counts;
 pub(super) mod recorder;
 pub(super) mod reports;
 pub(super) mod snapshot;
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;
+pub(super) mod view;

@@ -1,26 +1,121 @@
 //! What the core tells when it is asked: copies, made when asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::State;
 use tortie_config::key::IpFamily;
 use tortie_net::Cidr;
 
-use crate::agent::api::status::{CoreFacts, PeerFacts, Traded};
-use crate::agent::core::Core;
-use crate::agent::health::problems::finding;
-use crate::agent::policy_view::endpoint_name;
+use crate::agent::core::reports::GcTotals;
+use crate::agent::core::{Core, blocks};
+use crate::api::bgp::PeerRange;
 use crate::api::codes::{self, Kind};
+use crate::api::nodes::NodeStatus;
+use crate::api::policy::PolicyStatus;
+use crate::api::policy::endpoint_name;
 use crate::api::span;
-use crate::api::status::{InvalidObject, Problem, Subject};
+use crate::api::status::{InvalidObject, PoolStatus, Problem, Subject};
+use tortie_engine::model::Freeze;
+use tortie_engine::policy::{EndpointPolicy, Source};
 use tortie_engine::routing::{self, AddressOption, LearnedPath, Note, PeerKind, RoutingIntent};
+use tortie_kernel::Mode;
 
 /// How long other agents of a SQLite store may take to start.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// How long a change by others is told.
 const LATELY: Duration = Duration::from_secs(600);
+
+/// What the core knows; a copy for the asker.
+#[derive(Debug, Clone, Default)]
+pub(in crate::agent) struct CoreSnapshot {
+    pub(in crate::agent) revision: u64,
+    pub(in crate::agent) store: String,
+    pub(in crate::agent) connected: bool,
+    pub(in crate::agent) away: Option<String>,
+    pub(in crate::agent) from_cache: bool,
+    pub(in crate::agent) frozen: Option<Freeze>,
+    pub(in crate::agent) lag: Duration,
+    pub(in crate::agent) keys: usize,
+    pub(in crate::agent) invalid: Vec<InvalidObject>,
+    pub(in crate::agent) running: bool,
+    pub(in crate::agent) settled: bool,
+    pub(in crate::agent) stopping: bool,
+    pub(in crate::agent) restart_done: bool,
+    pub(in crate::agent) listen: Vec<String>,
+    pub(in crate::agent) listen_failed: Vec<(String, String)>,
+    /// By session name: state, since when, last error in words.
+    pub(in crate::agent) peers: BTreeMap<String, PeerSnapshot>,
+    pub(in crate::agent) peer_trouble: BTreeMap<String, String>,
+    /// What the speaker's thread knows of the ranges.
+    pub(in crate::agent) ranges: Vec<PeerRange>,
+    pub(in crate::agent) announced: Vec<Cidr>,
+    pub(in crate::agent) refused: BTreeMap<Cidr, String>,
+    pub(in crate::agent) failed_routes: Vec<(Cidr, String)>,
+    pub(in crate::agent) tunnel_trouble: Option<String>,
+    pub(in crate::agent) tunnel_addr_trouble: Option<String>,
+    pub(in crate::agent) collected: GcTotals,
+    pub(in crate::agent) pools: Vec<PoolStatus>,
+    pub(in crate::agent) duplicates: Vec<(IpAddr, Vec<String>)>,
+    /// Next hops that the kernel does not reach.
+    pub(in crate::agent) unreachable: Vec<IpAddr>,
+    /// What the look around found.
+    pub(in crate::agent) surroundings: Vec<Problem>,
+    /// Hosts with the versions of their agents.
+    pub(in crate::agent) versions: Vec<NodeStatus>,
+    /// This host.
+    pub(in crate::agent) node: String,
+    /// What the speaker's thread knows of routes that are not announced or not used.
+    pub(in crate::agent) traded: RouteExchange,
+    pub(in crate::agent) rules_trouble: Option<String>,
+    pub(in crate::agent) log_trouble: Option<String>,
+    /// What is wrong and has no code of its own, by what it is about.
+    pub(in crate::agent) troubles: Vec<(String, Vec<String>)>,
+    /// What went wrong lately and was over at once: how long ago, and what.
+    pub(in crate::agent) mishap: Option<(Duration, String)>,
+    pub(in crate::agent) notes: Vec<Problem>,
+    pub(in crate::agent) policy: PolicyStatus,
+    /// Endpoints that are not as they should be, by name.
+    pub(in crate::agent) failed_endpoints: Vec<(String, String)>,
+}
+
+/// Routes that are not announced or not used.
+#[derive(Debug, Clone, Default)]
+pub(in crate::agent) struct RouteExchange {
+    /// By gate, now.
+    pub(in crate::agent) withheld: BTreeMap<String, u64>,
+    /// By reason, since the start.
+    pub(in crate::agent) refused: BTreeMap<String, u64>,
+    /// Of peers whose routes import refuses: session, how many of how many, and how many of each reason.
+    pub(in crate::agent) refusing: Vec<(String, u32, u32, BTreeMap<&'static str, usize>)>,
+    /// Of peers that lately sent UPDATEs that could not be used as they were: session, what was wrong, how long ago.
+    pub(in crate::agent) malformed: Vec<(String, String, Duration)>,
+}
+
+/// What the core knows of one session.
+#[derive(Debug, Clone, Default)]
+pub(in crate::agent) struct PeerSnapshot {
+    pub(in crate::agent) kind: &'static str,
+    pub(in crate::agent) name: String,
+    pub(in crate::agent) address: String,
+    pub(in crate::agent) state: &'static str,
+    pub(in crate::agent) up: bool,
+    /// It is not to be up.
+    pub(in crate::agent) shut: bool,
+    pub(in crate::agent) seconds: u64,
+    pub(in crate::agent) error: Option<String>,
+}
+
+/// The name of a mode.
+pub(in crate::agent) fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Program => "program",
+        Mode::Observe => "observe",
+        Mode::Off => "off",
+    }
+}
 
 impl Core {
     /// Other hosts of the store that have one of our addresses: the address and the host.
@@ -45,9 +140,9 @@ impl Core {
     }
 
     /// A copy of what the core knows, for `status` and metrics.
-    pub(in crate::agent) fn facts(&self, now: Instant) -> CoreFacts {
+    pub(super) fn status_snapshot(&self, now: Instant) -> CoreSnapshot {
         let intent = self.intent.as_deref();
-        let peers = intent.map(|i| self.peer_facts(i, now)).unwrap_or_default();
+        let peers = intent.map(|i| self.peer_snapshots(i, now)).unwrap_or_default();
         let held = |prefix: &Cidr| {
             self.kernel_writes
                 && intent.is_some_and(|i| i.blackholes.contains(prefix))
@@ -57,7 +152,7 @@ impl Core {
             .filter(|_| self.running())
             .map(|i| i.originated.keys().filter(|p| !held(p)).copied().collect())
             .unwrap_or_default();
-        CoreFacts {
+        CoreSnapshot {
             revision: self.link.revision,
             store: String::new(),
             connected: self.link.connected,
@@ -86,13 +181,13 @@ impl Core {
             tunnel_trouble: self.tunnel_trouble.clone(),
             tunnel_addr_trouble: self.tunnel_addr_trouble.clone(),
             collected: self.gc.clone(),
-            pools: self.pools(),
-            duplicates: self.duplicates(),
+            pools: blocks::pools(self),
+            duplicates: blocks::duplicate_addresses(self),
             unreachable: self.unreachable.iter().copied().collect(),
             surroundings: self.surroundings.clone(),
             versions: self.versions.clone(),
             node: self.model.node().to_owned(),
-            traded: Traded::default(),
+            traded: RouteExchange::default(),
             rules_trouble: self.enforcement.trouble.clone(),
             log_trouble: None,
             troubles: self
@@ -102,7 +197,7 @@ impl Core {
                 .collect(),
             mishap: self.late_mishap(now).map(|(ago, text)| (ago, text.clone())),
             notes: self.notes(now),
-            policy: self.policy_status(),
+            policy: policy_status(self),
             failed_endpoints: self
                 .enforcement
                 .failed()
@@ -113,10 +208,7 @@ impl Core {
     }
 
     /// Hints at routers, by session; `learned` is what they announce inside pools.
-    pub(in crate::agent) fn hints(
-        &self,
-        learned: &[(String, Vec<LearnedPath>)],
-    ) -> BTreeMap<String, Problem> {
+    pub(super) fn route_hints(&self, learned: &[(String, Vec<LearnedPath>)]) -> BTreeMap<String, Problem> {
         let Some(intent) = &self.intent else { return BTreeMap::new() };
         let hints = routing::import_pools_hints(&self.model, intent, learned);
         hints.iter().map(|(session, n)| ((*session).to_owned(), note(n))).collect()
@@ -126,7 +218,7 @@ impl Core {
         let mut notes: Vec<Problem> = self.intent.iter().flat_map(|i| i.notes.iter()).map(note).collect();
         if self.loaded() && self.model.pools().next().is_none() {
             let text = "no workload can get an address: tortie ipam pool create CIDR makes one";
-            notes.push(finding(&codes::NO_POOL, "", "addresses", text));
+            notes.push(codes::NO_POOL.problem("", "addresses", text));
         }
         if let Some((at, objects, first)) = &self.repaired
             && now.saturating_duration_since(*at) < LATELY
@@ -136,7 +228,7 @@ impl Core {
                 "{objects} changed by somebody else {} ago and put right again, first: {first}",
                 span(ago)
             );
-            notes.push(finding(&codes::FOREIGN_CHANGES, "", "kernel", text));
+            notes.push(codes::FOREIGN_CHANGES.problem("", "kernel", text));
         }
         let absent = self.absent_hosts();
         // The others of a lab may be starting too.
@@ -148,7 +240,7 @@ impl Core {
                  (--datastore etcd://HOST:PORT)",
                 shown.join(", ")
             );
-            notes.push(finding(&codes::SQLITE_SERVES_ONE_MACHINE, "", "store", text));
+            notes.push(codes::SQLITE_SERVES_ONE_MACHINE.problem("", "store", text));
         }
         notes
     }
@@ -164,11 +256,11 @@ impl Core {
         absent
     }
 
-    fn peer_facts(&self, intent: &RoutingIntent, now: Instant) -> BTreeMap<String, PeerFacts> {
+    fn peer_snapshots(&self, intent: &RoutingIntent, now: Instant) -> BTreeMap<String, PeerSnapshot> {
         let one = |session: &str, wanted: &routing::PeerIntent| {
             let record = self.peers.get(session);
             let state = record.and_then(|r| r.state).unwrap_or(State::Idle);
-            let facts = PeerFacts {
+            let facts = PeerSnapshot {
                 kind: wanted.kind.as_str(),
                 name: wanted.name.clone(),
                 address: wanted.remote.ip().to_string(),
@@ -185,6 +277,33 @@ impl Core {
         let dynamic = self.dynamic.values().filter_map(|peer| Some((peer, intent.dynamic(peer)?)));
         let dynamic = dynamic.map(|(peer, wanted)| one(&peer.name, &wanted));
         intent.peers.iter().map(|(session, wanted)| one(session, wanted)).chain(dynamic).collect()
+    }
+}
+
+/// What `status` says of rules and endpoints. Looks at every endpoint of this host and every chain.
+pub(super) fn policy_status(core: &Core) -> PolicyStatus {
+    let enforcement = &core.enforcement;
+    let mode = mode_name(enforcement.mode()).to_owned();
+    let Some(policy) = enforcement.policy() else {
+        return PolicyStatus { mode, in_sync: true, ..PolicyStatus::default() };
+    };
+    let ruleset = &policy.ruleset;
+    let inactive =
+        |policy: &&Arc<EndpointPolicy>| matches!(&***policy, EndpointPolicy::Workload(w) if !w.active);
+    let sources: BTreeSet<&Source> = ruleset.chains.keys().map(|id| &id.source).collect();
+    let profiles = sources.iter().filter(|source| matches!(source, Source::Profile(_))).count();
+    PolicyStatus {
+        mode,
+        endpoints: ruleset.endpoints.len(),
+        inactive: ruleset.endpoints.values().filter(inactive).count(),
+        failed: enforcement.failed().len(),
+        policies: sources.len() - profiles,
+        profiles,
+        rules: ruleset.chains.values().map(|chain| chain.rules.len()).sum(),
+        sets: ruleset.sets.len(),
+        in_sync: enforcement.acknowledged() >= enforcement.serial(),
+        apply_micros: enforcement.micros(),
+        table: None,
     }
 }
 

@@ -302,7 +302,7 @@ fn a_refusal_is_said_once_for_as_long_as_it_stays_so() {
 fn what_is_wrong_is_shown_until_it_is_over_and_a_mishap_for_a_while() {
     let (mut core, now) = (core(), Instant::now());
     let shown = |core: &Core, after: u64| -> Vec<String> {
-        let facts = core.facts(now + Duration::from_secs(after));
+        let facts = core.status_snapshot(now + Duration::from_secs(after));
         let all = problems::problems(&facts, None);
         all.into_iter()
             .filter(|p| p.code == "trouble")
@@ -417,14 +417,17 @@ fn a_router_that_announces_what_no_host_announced_gets_a_hint_by_its_session() {
     };
     let learned = |paths: &[routing::LearnedPath]| [("Global_172_30_0_254".to_owned(), paths.to_vec())];
     let both = learned(&[path("10.244.2.0/26", "172.30.0.2"), path("10.244.7.0/26", "172.30.0.254")]);
-    assert!(core.hints(&both).is_empty(), "no such session");
+    assert!(core.route_hints(&both).is_empty(), "no such session");
     let key = "/calico/bgp/v1/global/peer_v4/172.30.0.254";
     feed(&mut core, put(key, r#"{"as_num":"65000"}"#, 2));
-    let hints = core.hints(&both);
+    let hints = core.route_hints(&both);
     let hint = &hints["Global_172_30_0_254"];
     assert_eq!((hint.code.as_str(), hint.subject.as_str()), ("import-pools-hint", "172.30.0.254"));
     assert!(hint.text.contains("10.244.7.0/26 inside pools"), "{}", hint.text);
-    assert!(core.hints(&learned(&[path("10.244.2.0/26", "172.30.0.2")])).is_empty(), "a host announced it");
+    assert!(
+        core.route_hints(&learned(&[path("10.244.2.0/26", "172.30.0.2")])).is_empty(),
+        "a host announced it"
+    );
     feed(&mut core, put(key, r#"{"as_num":"65000","import_pools":false}"#, 3));
-    assert!(core.hints(&both).is_empty());
+    assert!(core.route_hints(&both).is_empty());
 }

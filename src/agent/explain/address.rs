@@ -2,13 +2,15 @@
 
 use std::net::IpAddr;
 
-use tortie_bgp::{RouteMatch, RouteQuery as Question, RouteTable};
+use tortie_bgp::{RouteMatch, RouteQuery as TableQuery, RouteTable};
 use tortie_net::Cidr;
 
-use super::ip;
+use super::{empty, ip};
 use crate::agent::api::bgp;
-use crate::agent::api::status;
-use crate::agent::handle::Live;
+use crate::agent::api::kernel_routes::kernel_get;
+use crate::agent::api::policy_query::policy_view;
+use crate::agent::api::server::Server;
+use crate::agent::explain::origin::PrefixOrigin;
 use crate::agent::policy_view::Picture;
 use crate::api::explain::Why;
 use crate::api::policy::EndpointDetail;
@@ -20,37 +22,41 @@ fn whose(picture: &Picture<'_>, addr: IpAddr) -> (Option<EndpointDetail>, Option
     (picture.endpoint(&addr.to_string()).ok(), host)
 }
 
-impl Live {
-    /// Where packets to an address go, and the interface that they leave by.
-    pub(in crate::agent) async fn way_to(
-        &self,
-        addr: IpAddr,
-    ) -> Result<(RouteGet, Option<String>), ApiError> {
-        let intent = self.sessions().await?;
-        let question = Question { table: RouteTable::Loc, matching: RouteMatch::Longest(addr) };
-        let (found, ((kernel, kernel_says), device)) = tokio::try_join!(
-            self.speaker(move |view| view.routes(question, None, 1)),
-            self.kernel(move |view| (status::kernel_get(view, addr), view.device(addr).map(str::to_owned))),
-        )?;
-        let bgp = found.first().map(|info| bgp::route(info, &intent));
-        Ok((RouteGet { address: addr.to_string(), bgp, kernel, kernel_says }, device))
-    }
+/// Where packets to an address go, and the interface that they leave by.
+async fn way_to(server: &Server, addr: IpAddr) -> Result<(RouteGet, Option<String>), ApiError> {
+    let intent = server.handle().sessions().await?;
+    let question = TableQuery { table: RouteTable::Loc, matching: RouteMatch::Longest(addr) };
+    let (found, ((kernel, kernel_lookup), device)) = tokio::try_join!(
+        server.handle().speaker().ask(move |view| view.routes(question, None, 1)),
+        server
+            .handle()
+            .kernel()
+            .ask(move |view| (kernel_get(view, addr), view.device(addr).map(str::to_owned))),
+    )?;
+    let bgp = found.first().map(|info| bgp::route(info, &intent));
+    Ok((RouteGet { address: addr.to_string(), bgp, kernel, kernel_lookup }, device))
+}
 
-    /// What this host does with an address.
-    pub(in crate::agent) async fn why_ip(&self, addr: IpAddr) -> Result<Why, ApiError> {
-        let of_core = self.core(move |core| {
-            let held = core.duplicates().into_iter().find(|(held, _)| *held == addr);
-            let whose = core.picture().map(|picture| whose(&picture, addr));
-            (core.known(Cidr::host(addr)), held.map(|(_, names)| names), whose)
-        });
-        let ((route, device), (known, held, found)) = tokio::try_join!(self.way_to(addr), of_core)?;
-        let (endpoint, host) = match found {
-            Some(found) => found,
-            // Policy is off.
-            None => self.picture(move |picture| Ok(whose(picture, addr))).await?,
-        };
-        let held = held.unwrap_or_default();
-        let evidence = ip::Evidence { address: addr.to_string(), known, endpoint, held, host, route, device };
-        Ok(ip::answer(self.empty("WhyIp", evidence.known.revision, addr.to_string()), &evidence))
-    }
+/// Where packets to an address go.
+pub(in crate::agent) async fn route_get(server: &Server, addr: IpAddr) -> Result<RouteGet, ApiError> {
+    Ok(way_to(server, addr).await?.0)
+}
+
+/// What this host does with an address.
+pub(in crate::agent) async fn why_ip(server: &Server, addr: IpAddr) -> Result<Why, ApiError> {
+    let of_core = server.handle().core().ask(move |core| {
+        let held = core.duplicate_addresses().into_iter().find(|(held, _)| *held == addr);
+        let whose = Picture::of_core(core).map(|picture| whose(&picture, addr));
+        (PrefixOrigin::of(core, Cidr::host(addr)), held.map(|(_, names)| names), whose)
+    });
+    let ((route, device), (origin, held, found)) = tokio::try_join!(way_to(server, addr), of_core)?;
+    let (endpoint, host) = match found {
+        Some(found) => found,
+        // Policy is off.
+        None => policy_view(server.handle(), move |picture| Ok(whose(picture, addr))).await?,
+    };
+    let held = held.unwrap_or_default();
+    let evidence =
+        ip::AddressEvidence { address: addr.to_string(), origin, endpoint, held, host, route, device };
+    Ok(ip::answer(empty(server, "WhyIp", evidence.origin.revision, addr.to_string()), &evidence))
 }

@@ -1,6 +1,6 @@
 //! What keeps a session down, concluded from what was observed. Pure.
 
-use super::peer::{Evidence, Path, Theirs};
+use super::peer::{Path, PeerEvidence, RemoteStatus};
 use crate::api::codes;
 use crate::api::explain::Certainty;
 use crate::speaker::connect_failure;
@@ -29,7 +29,7 @@ impl Cause {
 }
 
 /// What keeps the session down, by what was observed.
-pub(super) fn cause(e: &Evidence) -> Cause {
+pub(super) fn cause(e: &PeerEvidence) -> Cause {
     let p = &e.peer;
     if p.state == "Established" {
         return slow(e).unwrap_or_else(|| Cause::certain("ok", "the session is established"));
@@ -42,7 +42,7 @@ pub(super) fn cause(e: &Evidence) -> Cause {
         )
         .with("take `shutdown` out of the peer's value");
     }
-    if let Some(text) = &e.trouble {
+    if let Some(text) = &e.problem {
         return Cause::certain("peer-configuration", text.clone());
     }
     match &e.path {
@@ -67,7 +67,7 @@ pub(super) fn cause(e: &Evidence) -> Cause {
     }
     let Some(error) = &p.last_error else { return untried(e) };
     if let Some((code, sub)) = e.notification {
-        return told(e, code, sub, error.code == "notification_received", &error.text);
+        return as_stated(e, code, sub, error.code == "notification_received", &error.text);
     }
     match error.code.as_str() {
         "connect_failed" => connect(e, &error.text),
@@ -90,7 +90,7 @@ pub(super) fn cause(e: &Evidence) -> Cause {
 }
 
 /// A session stands and is of no use: what is sent stays on the way.
-fn slow(e: &Evidence) -> Option<Cause> {
+fn slow(e: &PeerEvidence) -> Option<Cause> {
     let (_, text) = e.status.iter().find(|(code, _)| *code == codes::SLOW_PEER.name)?;
     let there = there(e);
     Some(
@@ -106,11 +106,11 @@ fn slow(e: &Evidence) -> Option<Cause> {
     )
 }
 
-fn untried(e: &Evidence) -> Cause {
-    if !e.attempts.dials {
+fn untried(e: &PeerEvidence) -> Cause {
+    if !e.attempts.connects {
         let text = "this end waits for the peer to dial, and nothing has come from it";
-        return match e.theirs {
-            Theirs::Absent => Cause::implied("passive", format!("{text}: no agent runs there")),
+        return match e.remote {
+            RemoteStatus::Absent => Cause::implied("passive", format!("{text}: no agent runs there")),
             _ => Cause::implied("passive", text),
         };
     }
@@ -121,30 +121,32 @@ fn untried(e: &Evidence) -> Cause {
 }
 
 /// The other end, or what it is about to be.
-fn there(e: &Evidence) -> String {
+fn there(e: &PeerEvidence) -> String {
     if e.peer.name == e.peer.address { "the router".to_owned() } else { e.peer.name.clone() }
 }
 
-fn connect(e: &Evidence, text: &str) -> Cause {
+fn connect(e: &PeerEvidence, text: &str) -> Cause {
     let (p, there) = (&e.peer, there(e));
     let silent = matches!(&e.path, Path::Via { neighbour: Some(n), .. } if n.is_silent());
     let (code, _) = connect_failure(text);
     match code {
         "connection-refused" => {
-            let text = match &e.theirs {
-                Theirs::Absent => format!(
+            let text = match &e.remote {
+                RemoteStatus::Absent => format!(
                     "{there} answers, but nothing listens on tcp/{}: its agent does not run (it has no status key)",
                     p.port
                 ),
-                Theirs::Key { ready, .. } => format!(
+                RemoteStatus::Key { ready, .. } => format!(
                     "{there} refuses tcp/{} although its agent {}: it listens elsewhere, or a firewall there rejects",
                     p.port,
                     if *ready { "runs" } else { "runs and is not ready" }
                 ),
                 _ => format!("{there} answers, but nothing listens on tcp/{} (RST received)", p.port),
             };
-            let fix = match e.theirs {
-                Theirs::Router => format!("on {there}: is BGP on, and does it listen on {}?", p.address),
+            let fix = match e.remote {
+                RemoteStatus::Router => {
+                    format!("on {there}: is BGP on, and does it listen on {}?", p.address)
+                }
                 _ => format!("on {there}: systemctl status tortie"),
             };
             Cause::certain("connection-refused", text).with(fix)
@@ -176,7 +178,7 @@ fn connect(e: &Evidence, text: &str) -> Cause {
 }
 
 /// What TCP of this host says that it dropped of peers; of which, it does not say.
-fn dropped(e: &Evidence) -> Option<Cause> {
+fn dropped(e: &PeerEvidence) -> Option<Cause> {
     let there = there(e);
     if e.dropped.key > 0 {
         let here =
@@ -203,7 +205,7 @@ fn dropped(e: &Evidence) -> Option<Cause> {
 }
 
 /// Packets go out and nothing comes back.
-fn silence(e: &Evidence) -> Cause {
+fn silence(e: &PeerEvidence) -> Cause {
     let (p, there) = (&e.peer, there(e));
     if let Some(cause) = dropped(e) {
         return cause;
@@ -232,10 +234,10 @@ fn silence(e: &Evidence) -> Cause {
     }
 }
 
-fn closed(e: &Evidence, text: &str) -> Cause {
+fn closed(e: &PeerEvidence, text: &str) -> Cause {
     let there = there(e);
-    if e.ended.is_some() && e.attempts.failed == 0 {
-        let helper = e.ended.as_ref().is_some_and(|ended| ended.helper);
+    if e.last_session.is_some() && e.attempts.failed == 0 {
+        let helper = e.last_session.as_ref().is_some_and(|ended| ended.helper);
         let more = if helper { ": it restarts, and its routes are kept meanwhile" } else { "" };
         return Cause::certain("tcp-closed", format!("{there} closed TCP without a NOTIFICATION{more}"));
     }
@@ -253,7 +255,7 @@ fn closed(e: &Evidence, text: &str) -> Cause {
 }
 
 /// What a NOTIFICATION says.
-fn told(e: &Evidence, code: u8, sub: u8, received: bool, text: &str) -> Cause {
+fn as_stated(e: &PeerEvidence, code: u8, sub: u8, received: bool, text: &str) -> Cause {
     let (p, there) = (&e.peer, there(e));
     let who = if received { format!("{there} refused us") } else { format!("we refused {there}") };
     let key = e.key.clone().unwrap_or_else(|| "the peer's value".to_owned());

@@ -2,7 +2,7 @@
 
 use tortie_bgp::ExportStep;
 
-use super::origin::{Filter, Known};
+use super::origin::{Filter, PrefixOrigin};
 use crate::api::bgp::{BgpRoute, Peer};
 use crate::api::explain::{Certainty, Step, Verdict, Why};
 use tortie_engine::routing::EXPORT_GATES;
@@ -13,10 +13,10 @@ const PEER_RULES: [&str; 7] =
 
 /// What is known of a prefix and a peer.
 #[derive(Debug, Clone)]
-pub(super) struct Evidence {
+pub(super) struct ExportEvidence {
     pub(super) prefix: String,
     pub(super) peer: Peer,
-    pub(super) known: Known,
+    pub(super) origin: PrefixOrigin,
     /// The prefix in the Loc-RIB.
     pub(super) route: Option<BgpRoute>,
     /// The live export function, recorded, up to the step that refused.
@@ -29,8 +29,8 @@ pub(super) struct Evidence {
 }
 
 /// Fills in an empty answer.
-pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
-    let held = e.known.blackhole().filter(|step| step.verdict == Verdict::Stop);
+pub(super) fn answer(mut why: Why, e: &ExportEvidence) -> Why {
+    let held = e.origin.blackhole().filter(|step| step.verdict == Verdict::Stop);
     let stop = e.trace.iter().find(|step| !step.pass);
     why.good = e.announced && e.present;
     let word = match (e.announced, e.present) {
@@ -45,9 +45,9 @@ pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
     let (code, conclusion) = match (&held, stop) {
         (Some(step), _) => ("blackhole", Some(step.text.clone())),
         (None, Some(stop))
-            if stop.step == "best" && e.known.step().is_some_and(|s| s.verdict == Verdict::Stop) =>
+            if stop.step == "best" && e.origin.step().is_some_and(|s| s.verdict == Verdict::Stop) =>
         {
-            ("not-originated", e.known.step().map(|s| s.text))
+            ("not-originated", e.origin.step().map(|s| s.text))
         }
         (None, Some(stop)) => (stop.step, Some(conclusion(stop, e))),
         (None, None) if e.present => ("ok", None),
@@ -63,7 +63,7 @@ pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
     why
 }
 
-fn conclusion(stop: &ExportStep, e: &Evidence) -> String {
+fn conclusion(stop: &ExportStep, e: &ExportEvidence) -> String {
     match stop.step {
         "session" => format!("the session with {} is {}", e.peer.name, stop.verdict),
         "family" => format!("{} with {}", stop.verdict, e.peer.name),
@@ -74,14 +74,14 @@ fn conclusion(stop: &ExportStep, e: &Evidence) -> String {
     }
 }
 
-fn steps(e: &Evidence, stop: Option<&ExportStep>) -> Vec<Step> {
-    let mut steps: Vec<Step> = e.known.step().into_iter().chain(e.known.blackhole()).collect();
+fn steps(e: &ExportEvidence, stop: Option<&ExportStep>) -> Vec<Step> {
+    let mut steps: Vec<Step> = e.origin.step().into_iter().chain(e.origin.blackhole()).collect();
     let find = |name: &str| e.trace.iter().find(|step| step.step == name);
     let rung = |step: &ExportStep| {
         let verdict = if step.pass { Verdict::Ok } else { Verdict::Stop };
         let told = Step::new(verdict, step.step, step.verdict.clone());
         match step.step {
-            "filter" => of_filter(told, &e.known),
+            "filter" => of_filter(told, &e.origin),
             _ => told,
         }
     };
@@ -124,11 +124,11 @@ fn steps(e: &Evidence, stop: Option<&ExportStep>) -> Vec<Step> {
         (false, _) => Step::new(Verdict::Skipped, "Adj-RIB-Out", "absent"),
     };
     steps.push(out);
-    steps.extend(e.known.history());
+    steps.extend(e.origin.history());
     steps
 }
 
-fn loc_rib(e: &Evidence) -> Step {
+fn loc_rib(e: &ExportEvidence) -> Step {
     let Some(route) = &e.route else {
         return Step::new(Verdict::Stop, "Loc-RIB", "no path at all");
     };
@@ -154,17 +154,17 @@ fn loc_rib(e: &Evidence) -> Step {
 }
 
 /// With the key of the filter that decided, where its text names one.
-pub(super) fn of_filter(step: Step, known: &Known) -> Step {
+pub(super) fn of_filter(step: Step, origin: &PrefixOrigin) -> Step {
     let named = |filter: &&Filter| step.text.contains(&format!("filter {}", filter.name));
     // The longest name: `tor` stands in `tor-out`, too.
-    let filter = known.filters.iter().filter(named).max_by_key(|filter| filter.name.len());
+    let filter = origin.filters.iter().filter(named).max_by_key(|filter| filter.name.len());
     match filter.cloned() {
         Some(filter) => step.of(filter.key, Some(filter.revision)),
         None => step,
     }
 }
 
-fn fix(e: &Evidence, code: &str, text: &str) -> Vec<String> {
+fn fix(e: &ExportEvidence, code: &str, text: &str) -> Vec<String> {
     let (prefix, peer) = (&e.prefix, &e.peer.session);
     match code {
         "ok" | "pending" | "split-horizon" => Vec::new(),
@@ -173,7 +173,7 @@ fn fix(e: &Evidence, code: &str, text: &str) -> Vec<String> {
         "best" => vec![format!("tortie why route {prefix}")],
         "blackhole" => vec![format!("tortie why route {prefix}"), "tortie diff routes".to_owned()],
         "filter" => {
-            let step = of_filter(Step::new(Verdict::Stop, "filter", text), &e.known);
+            let step = of_filter(Step::new(Verdict::Stop, "filter", text), &e.origin);
             let rule = text.split(" of filter").next().filter(|rule| rule.starts_with("rule "));
             match (step.key, rule) {
                 (Some(key), Some(rule)) => {

@@ -21,7 +21,7 @@ fn passed() -> Vec<ExportStep> {
     ]
 }
 
-fn evidence(trace: Vec<ExportStep>) -> Evidence {
+fn evidence(trace: Vec<ExportStep>) -> ExportEvidence {
     let peer = serde_json::json!({
         "session": "Global_192_0_2_1", "address": "192.0.2.1", "port": 179, "name": "tor-a", "type": "global",
         "reason": "/calico/bgp/v1/global/peer_v4/192.0.2.1", "remoteAs": 64513, "state": "Established",
@@ -47,15 +47,15 @@ fn evidence(trace: Vec<ExportStep>) -> Evidence {
         stale: false,
     };
     let announced = trace.iter().all(|step| step.pass);
-    Evidence {
+    ExportEvidence {
         prefix: "10.244.7.64/26".to_owned(),
         peer: serde_json::from_value(peer).unwrap(),
-        known: known(Origin::Own {
+        origin: known(Origin::Own {
             kind: OriginKind::OwnBlock,
             key: "/calico/ipam/v2/assignment/ipv4/block/10.244.7.64-26".to_owned(),
             revision: 917_700,
             state: "IPAM block, affinity host:rack1-n03 confirmed".to_owned(),
-            held: None,
+            withheld: None,
         }),
         route: Some(BgpRoute { prefix: "10.244.7.64/26".to_owned(), paths: vec![path] }),
         trace,
@@ -65,7 +65,7 @@ fn evidence(trace: Vec<ExportStep>) -> Evidence {
     }
 }
 
-fn ask(e: &Evidence) -> Why {
+fn ask(e: &ExportEvidence) -> Why {
     answer(Why::new("WhyRoute", "rack1-n03", 918_273, String::new(), "x"), e)
 }
 
@@ -147,12 +147,12 @@ fn a_block_without_its_blackhole_is_not_announced_for_that() {
         rung("best", false, "no usable path"),
     ]);
     e.route = None;
-    if let Origin::Own { held, .. } = &mut e.known.origin {
-        *held = Some("EEXIST".to_owned());
+    if let Origin::Own { withheld, .. } = &mut e.origin.origin {
+        *withheld = Some("EEXIST".to_owned());
     }
     let why = ask(&e);
     assert_eq!((why.code.as_str(), why.good), ("blackhole", false));
-    e.known.origin =
+    e.origin.origin =
         Origin::Affinity { state: "pending".to_owned(), key: "/calico/x".to_owned(), revision: 7 };
     let why = ask(&e);
     assert_eq!(why.code, "not-originated");

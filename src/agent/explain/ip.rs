@@ -1,15 +1,15 @@
 //! What this host does with an address: whose it is, where packets to it go, what rules it passes. Pure.
 
-use super::origin::Known;
+use super::origin::PrefixOrigin;
 use crate::api::explain::{Certainty, Step, Verdict, Why};
 use crate::api::policy::EndpointDetail;
 use crate::api::status::RouteGet;
 
 /// What is known of an address.
 #[derive(Debug, Clone)]
-pub(super) struct Evidence {
+pub(super) struct AddressEvidence {
     pub(super) address: String,
-    pub(super) known: Known,
+    pub(super) origin: PrefixOrigin,
     /// The endpoint that has it, of this host or of another.
     pub(super) endpoint: Option<EndpointDetail>,
     /// The endpoints of this host that have it, where they are several.
@@ -22,7 +22,7 @@ pub(super) struct Evidence {
 }
 
 /// Fills in an empty answer.
-pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
+pub(super) fn answer(mut why: Why, e: &AddressEvidence) -> Why {
     let here = e.endpoint.as_ref().filter(|found| found.endpoint.host == why.node);
     let (code, text) = match (&e.endpoint, &e.host) {
         _ if e.held.len() > 1 => {
@@ -55,7 +55,7 @@ pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
         let verdict = if ok { Verdict::Ok } else { Verdict::Stop };
         say(verdict, "endpoint", format!("{} on {}{at}, {}{why}", end.name, end.host, end.state));
     }
-    if let Some(pool) = e.known.pool {
+    if let Some(pool) = e.origin.pool {
         say(Verdict::Note, "pool", pool.to_string());
     }
     match &e.route.bgp {
@@ -72,7 +72,7 @@ pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
         say(Verdict::Note, "kernel", format!("{} {via}, {} ({})", row.prefix, row.state, row.reason));
     }
     let leaves = e.device.as_ref().map_or_else(String::new, |device| format!("; packets leave by {device}"));
-    say(Verdict::Note, "main table", format!("{}{leaves}", e.route.kernel_says));
+    say(Verdict::Note, "main table", format!("{}{leaves}", e.route.kernel_lookup));
     if let Some(found) = here {
         let end = &found.endpoint;
         let policies = end.policies.unwrap_or_default();
@@ -86,8 +86,8 @@ pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
         say(Verdict::Note, "policy", text);
         why.fix.push(format!("tortie endpoint show {}", end.name));
     }
-    why.steps.extend(e.known.step());
-    why.steps.extend(e.known.history());
+    why.steps.extend(e.origin.step());
+    why.steps.extend(e.origin.history());
     why.fix.push(format!("tortie why route {}", e.address));
     why.not_looked_at =
         vec!["blocks and handles of other hosts (tortie ipam show asks the store)".to_owned()];

@@ -6,12 +6,12 @@
 //!
 //! ```text
 //!  core: keys, revisions, events --+
-//!  speaker: session, paths, traces +--> Evidence --peer.rs | route.rs | export.rs | ip.rs--> serve::why::Why
+//!  speaker: session, paths, traces +--> Evidence --peer.rs | route.rs | export.rs | ip.rs--> api::explain::Why
 //!  kernel: routes, links, decision +        (origin.rs: the store's side of a prefix)
 //!  tortie_kernel::neighbour, status key --+
 //! ```
 
-mod address;
+pub(super) mod address;
 mod cause;
 mod export;
 mod ip;
@@ -23,17 +23,17 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tortie_bgp::{ExportStep, RouteInfo, RouteMatch, RouteQuery as Question, RouteTable, State, Unusable};
+use tortie_bgp::{ExportStep, RouteInfo, RouteMatch, RouteQuery as TableQuery, RouteTable, State, Unusable};
 use tortie_config::key::{IpFamily, Key, prefix};
 use tortie_net::Cidr;
 
-use crate::agent::core::reports::EndedSession;
-
-use super::core::Core;
 use crate::agent::api::bgp;
-use crate::agent::api::endpoints::CoreQuestion;
-use crate::agent::api::status;
-use crate::agent::handle::{Ask, Live};
+use crate::agent::api::kernel_routes::{kernel_get, row};
+use crate::agent::api::server::Server;
+use crate::agent::core::reports::EndedSession;
+use crate::agent::core::view::CoreView;
+use crate::agent::explain::origin::PrefixOrigin;
+use crate::agent::handle::Handle;
 use crate::agent::health::host_checks::TcpDropped;
 use crate::agent::time::now_text;
 use crate::api::explain::{Step, Verdict, Why};
@@ -42,14 +42,14 @@ use crate::api::status::{ApiError, Subject};
 use crate::speaker::SpeakerView;
 use tortie_engine::routing::{self, PeerIntent, RoutingIntent};
 use tortie_kernel::{KernelView, Mode};
-use tortie_store::KeyValue;
+use tortie_store::{KeyValue, Store};
 
 /// How long the store may take for what is only read on demand.
-const STORE: Duration = Duration::from_millis(500);
+const STORE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Blocks of a host that are looked at.
-const BLOCKS: usize = 64;
+const BLOCKS_MAX: usize = 64;
 /// Names that a list shows.
-const LISTED: usize = 5;
+const LISTED_MAX: usize = 5;
 
 /// What the core knows of a session.
 #[derive(Debug, Default)]
@@ -57,383 +57,383 @@ struct CoreSide {
     revision: u64,
     key: Option<String>,
     key_revision: Option<u64>,
-    ended: Option<EndedSession>,
-    trouble: Option<String>,
+    last_session: Option<EndedSession>,
+    problem: Option<String>,
     /// What `status` says of it: code and text.
     status: Vec<(String, String)>,
 }
 
-impl Core {
-    fn side_of(&self, session: &str, intent: &PeerIntent) -> CoreSide {
-        let key = intent.source.key(IpFamily::of(intent.remote.ip()));
-        CoreSide {
-            revision: self.link.revision,
-            key_revision: self.model.revision_of(&key),
-            key: Some(key.to_string()),
-            ended: self.peers.get(session).and_then(|record| record.ended.clone()),
-            trouble: self.peer_trouble.get(session).cloned(),
-            status: self.problems_of(&Subject::Peer(session.to_owned())),
-        }
+/// The core's part of a session's evidence.
+fn peer_core_side(core: &CoreView<'_>, session: &str, intent: &PeerIntent) -> CoreSide {
+    let key = intent.source.key(IpFamily::of(intent.remote.ip()));
+    CoreSide {
+        revision: core.revision(),
+        key_revision: core.model().revision_of(&key),
+        key: Some(key.to_string()),
+        last_session: core.peer(session).and_then(|record| record.ended.clone()),
+        problem: core.peer_problem(session).map(str::to_owned),
+        status: problems_about(core, &Subject::Peer(session.to_owned())),
     }
 }
 
-impl Core {
-    /// The problems of a subject that the health probe found: code and text.
-    fn problems_of(&self, subject: &Subject) -> Vec<(String, String)> {
-        let found = self.surroundings.iter().filter(|problem| problem.about == *subject);
-        found.map(|problem| (problem.code.clone(), problem.text.clone())).collect()
-    }
+/// The problems of a subject that the host checks found: code and text.
+fn problems_about(core: &CoreView<'_>, subject: &Subject) -> Vec<(String, String)> {
+    let found = core.host_problems().iter().filter(|problem| problem.about == *subject);
+    found.map(|problem| (problem.code.clone(), problem.text.clone())).collect()
 }
 
-impl Live {
-    async fn core<T: Send + 'static>(
-        &self,
-        question: impl FnOnce(&Core) -> T + Send + 'static,
-    ) -> Result<T, ApiError> {
-        self.ask(|answer| {
-            Ask::Core(CoreQuestion(Box::new(move |core| {
-                let _ = answer.send(question(core));
-            })))
+/// Why a session is up or not.
+pub(in crate::agent) async fn why_peer(server: &Server, name: String) -> Result<Why, ApiError> {
+    let intent = server.handle().sessions().await?;
+    let session = match bgp::session_named(&intent, &name) {
+        Ok(session) => session.clone(),
+        Err(error) if error.code == "not-found" => return why_no_peer(server, name, error).await,
+        Err(error) => return Err(error),
+    };
+    let Some(wanted) = intent.peers.get(&session).cloned() else { return Err(unknown(&name)) };
+    let (of, peer_intent) = (session.clone(), wanted.clone());
+    let side = server.handle().core().ask(move |core| peer_core_side(core, &of, &peer_intent)).await?;
+    let of = session.clone();
+    let both = move |view: &SpeakerView<'_>| (view.peer(&of), view.bfd_of(&of));
+    let (status, bfd) = server.handle().speaker().ask(both).await?;
+    let Some(shown) = bgp::peer(&session, &intent, status.as_ref(), bfd.as_ref()) else {
+        return Err(unknown(&name));
+    };
+    let address = shown.address.parse::<IpAddr>().ok();
+    let up = shown.state == State::Established.as_str();
+    let path = match address {
+        Some(addr) => link_path(server.handle(), addr).await,
+        None => peer::Path::NotChecked("its address is not known yet"),
+    };
+    let host = (!wanted.is_router() && wanted.range.is_none()).then(|| wanted.name.clone());
+    let remote = match &host {
+        Some(host) => remote_view(server.store(), host).await,
+        None => peer::RemoteStatus::Router,
+    };
+    let blocks = match &host {
+        Some(host) if !up => blocks_of(server, host).await,
+        _ => None,
+    };
+    let down = status.as_ref().and_then(|s| s.last_down.as_ref());
+    let evidence = peer::PeerEvidence {
+        key: side.key,
+        revision: side.key_revision,
+        attempts: peer::Attempts {
+            failed: status.as_ref().map_or(0, |s| s.failed_attempts),
+            next: status.as_ref().and_then(|s| s.next_attempt),
+            connects: wanted.dial_after.is_some() && wanted.shutdown.is_none(),
+            from: wanted.local,
+        },
+        notification: down.and_then(|(down, _)| down.notification),
+        down: side.last_session.as_ref().and_then(|last| seconds_since(&last.time)),
+        last_session: side.last_session,
+        guard: peer::Guard {
+            key: match (&wanted.tcp_ao, &wanted.password) {
+                (Some(_), _) => Some("TCP-AO (RFC 5925)"),
+                (None, Some(_)) => Some("TCP MD5 (RFC 2385)"),
+                (None, None) => None,
+            },
+            hops: wanted.ttl_security,
+        },
+        local_as: status.as_ref().map_or(wanted.local_asn.unwrap_or(intent.asn), |s| s.local_asn),
+        max_prefixes: wanted.max_prefixes.as_ref().and_then(|max| max.limit),
+        problem: side.problem,
+        path,
+        remote,
+        blocks,
+        status: side.status,
+        dropped: if up { TcpDropped::default() } else { TcpDropped::read() },
+        peer: shown,
+    };
+    Ok(peer::answer(empty(server, "WhyPeer", side.revision, session), &evidence))
+}
+
+/// Why there is no such session, for an address or a host.
+async fn why_no_peer(server: &Server, name: String, error: ApiError) -> Result<Why, ApiError> {
+    let queried = name.clone();
+    let found = server
+        .handle()
+        .core()
+        .ask(move |core| {
+            let model = core.model();
+            let host = model.host(&queried);
+            let addr = queried.parse().ok().or_else(|| host?.addrs().next());
+            let steps = addr.map(|addr| routing::explain_peer(model, core.node_options(), addr).1);
+            (core.revision(), addr, host.is_some(), steps)
         })
-        .await
-    }
-
-    /// Why a session is up or not.
-    pub(super) async fn why_peer(&self, name: String) -> Result<Why, ApiError> {
-        let intent = self.sessions().await?;
-        let session = match bgp::session_named(&intent, &name) {
-            Ok(session) => session.clone(),
-            Err(error) if error.code == "not-found" => return self.why_no_peer(name, error).await,
-            Err(error) => return Err(error),
-        };
-        let Some(wanted) = intent.peers.get(&session).cloned() else { return Err(unknown(&name)) };
-        let (of, peer_intent) = (session.clone(), wanted.clone());
-        let side = self.core(move |core| core.side_of(&of, &peer_intent)).await?;
-        let of = session.clone();
-        let asked = self.speaker(move |view| (view.peer(&of), view.bfd_of(&of))).await?;
-        let status = asked.0;
-        let Some(shown) = bgp::peer(&session, &intent, status.as_ref(), asked.1.as_ref()) else {
-            return Err(unknown(&name));
-        };
-        let address = shown.address.parse::<IpAddr>().ok();
-        let up = shown.state == State::Established.as_str();
-        let path = match address {
-            Some(addr) => self.path(addr).await,
-            None => peer::Path::Unseen("its address is not known yet"),
-        };
-        let host = (!wanted.is_router() && wanted.range.is_none()).then(|| wanted.name.clone());
-        let theirs = match &host {
-            Some(host) => self.their_view(host).await,
-            None => peer::Theirs::Router,
-        };
-        let blocks = match &host {
-            Some(host) if !up => self.blocks_of(host).await,
-            _ => None,
-        };
-        let down = status.as_ref().and_then(|s| s.last_down.as_ref());
-        let evidence = peer::Evidence {
-            key: side.key,
-            revision: side.key_revision,
-            attempts: peer::Attempts {
-                failed: status.as_ref().map_or(0, |s| s.failed_attempts),
-                next: status.as_ref().and_then(|s| s.next_attempt),
-                dials: wanted.dial_after.is_some() && wanted.shutdown.is_none(),
-                from: wanted.local,
-            },
-            notification: down.and_then(|(down, _)| down.notification),
-            down: side.ended.as_ref().and_then(|ended| seconds_since(&ended.time)),
-            ended: side.ended,
-            guard: peer::Guard {
-                key: match (&wanted.tcp_ao, &wanted.password) {
-                    (Some(_), _) => Some("TCP-AO (RFC 5925)"),
-                    (None, Some(_)) => Some("TCP MD5 (RFC 2385)"),
-                    (None, None) => None,
-                },
-                hops: wanted.ttl_security,
-            },
-            local_as: status.as_ref().map_or(wanted.local_asn.unwrap_or(intent.asn), |s| s.local_asn),
-            max_prefixes: wanted.max_prefixes.as_ref().and_then(|max| max.limit),
-            trouble: side.trouble,
-            path,
-            theirs,
-            blocks,
-            status: side.status,
-            dropped: if up { TcpDropped::default() } else { TcpDropped::read() },
-            peer: shown,
-        };
-        Ok(peer::answer(self.empty("WhyPeer", side.revision, session), &evidence))
-    }
-
-    /// Why there is no such session, for an address or a host.
-    async fn why_no_peer(&self, name: String, error: ApiError) -> Result<Why, ApiError> {
-        let asked = name.clone();
-        let found = self
-            .core(move |core| {
-                let model = &core.model;
-                let host = model.host(&asked);
-                let addr = asked.parse().ok().or_else(|| host?.addrs().next());
-                let steps = addr.map(|addr| routing::explain_peer(model, &core.node, addr).1);
-                (core.link.revision, addr, host.is_some(), steps)
-            })
-            .await?;
-        let (revision, addr, is_host, steps) = found;
-        // A host without an address is known, and has no session for that.
-        let (Some(steps), Some(addr)) = (steps, addr) else {
-            if !is_host {
-                return Err(error);
-            }
-            let mut why = self.empty("WhyPeer", revision, name.clone());
-            why.answer =
-                format!("no session with {name} is wanted: the host has no BGP address in the store");
-            why.code = "host-without-address".to_owned();
-            why.fix = vec![format!("start its agent, or write /calico/bgp/v1/host/{name}/ip_addr_v4")];
-            return Ok(why);
-        };
-        let mut why = self.empty("WhyPeer", revision, name.clone());
-        let said: Vec<&str> = steps.iter().map(|step| step.text.as_str()).collect();
-        let called = if is_host { format!("{name} ({addr})") } else { name };
-        why.answer = format!("no session with {called} is wanted here");
-        why.code = "not-wanted".to_owned();
-        why.conclusion = Some(said.join("; "));
-        let step = |step: &routing::Step| Step::new(Verdict::Stop, step.name, step.text.clone());
-        why.steps = steps.iter().map(step).collect();
-        why.fix = vec!["tortie bgp peers".to_owned()];
-        why.not_looked_at =
-            vec!["ranges of addresses from which sessions are taken (tortie bgp ranges)".to_owned()];
-        Ok(why)
-    }
-
-    fn empty(&self, kind: &str, revision: u64, subject: impl Into<String>) -> Why {
-        Why::new(kind, &self.node, revision, now_text(), subject)
-    }
-
-    /// The way to an address, as the kernel thread has it, and what the kernel knows of the neighbour.
-    async fn path(&self, addr: IpAddr) -> peer::Path {
-        enum Seen {
-            Off,
-            Own,
-            None,
-            Via(String, tortie_kernel::LinkView, u32, Option<IpAddr>),
+        .await?;
+    let (revision, addr, is_host, steps) = found;
+    // A host without an address is known, and has no session for that.
+    let (Some(steps), Some(addr)) = (steps, addr) else {
+        if !is_host {
+            return Err(error);
         }
-        let look = move |view: &KernelView<'_>| {
-            if view.mode() == Mode::Off {
-                return Seen::Off;
-            }
-            if view.is_local(addr) {
-                return Seen::Own;
-            }
-            let found = view.covering(addr).and_then(|covering| {
-                let link = view.link(covering.resolved.ifindex)?;
-                let by = tortie_kernel::protocol_name(covering.protocol);
-                let route = format!("route {} of protocol {by}", covering.prefix);
-                Some(Seen::Via(route, link, covering.resolved.ifindex, covering.resolved.gateway))
-            });
-            found.unwrap_or(Seen::None)
-        };
-        match self.kernel(look).await {
-            Err(_) => peer::Path::Unseen("the kernel thread is busy"),
-            Ok(Seen::Off) => peer::Path::Unseen("--kernel off"),
-            Ok(Seen::Own) => peer::Path::Own,
-            Ok(Seen::None) => peer::Path::None,
-            Ok(Seen::Via(route, link, ifindex, gateway)) => {
-                let next = gateway.unwrap_or(addr);
-                let asked =
-                    tokio::task::spawn_blocking(move || tortie_kernel::neighbour(ifindex, next)).await;
-                let neighbour = asked.ok().and_then(Result::ok).flatten();
-                peer::Path::Via {
-                    interface: link.name,
-                    up: link.carries,
-                    mtu: link.mtu,
-                    gateway,
-                    route,
-                    neighbour,
-                }
-            }
+        let mut why = empty(server, "WhyPeer", revision, name.clone());
+        why.answer = format!("no session with {name} is wanted: the host has no BGP address in the store");
+        why.code = "host-without-address".to_owned();
+        why.fix = vec![format!("start its agent, or write /calico/bgp/v1/host/{name}/ip_addr_v4")];
+        return Ok(why);
+    };
+    let mut why = empty(server, "WhyPeer", revision, name.clone());
+    let said: Vec<&str> = steps.iter().map(|step| step.text.as_str()).collect();
+    let called = if is_host { format!("{name} ({addr})") } else { name };
+    why.answer = format!("no session with {called} is wanted here");
+    why.code = "not-wanted".to_owned();
+    why.conclusion = Some(said.join("; "));
+    let step = |step: &routing::Step| Step::new(Verdict::Stop, step.name, step.text.clone());
+    why.steps = steps.iter().map(step).collect();
+    why.fix = vec!["tortie bgp peers".to_owned()];
+    why.not_looked_at =
+        vec!["ranges of addresses from which sessions are taken (tortie bgp ranges)".to_owned()];
+    Ok(why)
+}
+
+fn empty(server: &Server, kind: &str, revision: u64, subject: impl Into<String>) -> Why {
+    Why::new(kind, server.node(), revision, now_text(), subject)
+}
+
+/// The way to an address, as the kernel thread has it, and what the kernel knows of the neighbour.
+async fn link_path(handle: &Handle, addr: IpAddr) -> peer::Path {
+    enum LinkPath {
+        Off,
+        Own,
+        None,
+        Via(String, tortie_kernel::LinkView, u32, Option<IpAddr>),
+    }
+    let look = move |view: &KernelView<'_>| {
+        if view.mode() == Mode::Off {
+            return LinkPath::Off;
         }
-    }
-
-    /// What a host says of itself in its status key.
-    async fn their_view(&self, host: &str) -> peer::Theirs {
-        let key = Key::TortieStatus { host: host.to_owned() }.to_string();
-        let prefixes = [key.clone()];
-        let found = match tokio::time::timeout(STORE, self.store.list(&prefixes)).await {
-            Ok(Ok(found)) => found,
-            Ok(Err(error)) => return peer::Theirs::Unread(error.to_string()),
-            Err(_) => return peer::Theirs::Unread("the store does not answer".to_owned()),
-        };
-        // The key of `h1` is the beginning of that of `h10`.
-        let Some(kv) = found.entries.iter().find(|kv| kv.key == key) else { return peer::Theirs::Absent };
-        their_status(kv)
-    }
-
-    /// The blocks of a host, and whether a route leads to each.
-    async fn blocks_of(&self, host: &str) -> Option<Vec<(Cidr, bool)>> {
-        let prefixes = [prefix::affinities_of(host)];
-        let found = tokio::time::timeout(STORE, self.store.list(&prefixes)).await.ok()?.ok()?;
-        let block = |key: &str| match key.parse::<Key>().ok()? {
-            Key::Affinity { block, .. } => Some(block),
-            _ => None,
-        };
-        let blocks: Vec<Cidr> = found.entries.iter().filter_map(|kv| block(&kv.key)).take(BLOCKS).collect();
-        let there = |view: &SpeakerView<'_>, block: Cidr| {
-            let question = Question { table: RouteTable::Loc, matching: RouteMatch::Exact(block) };
-            view.routes(question, None, 1).iter().any(|info| info.paths.iter().any(|path| path.best))
-        };
-        self.speaker(move |view| blocks.into_iter().map(|block| (block, there(view, block))).collect())
-            .await
-            .ok()
-    }
-
-    /// Why a prefix is used or not, or with `to` whether that peer is told.
-    pub(super) async fn why_route(&self, asked: String, to: Option<String>) -> Result<Why, ApiError> {
-        let intent = self.sessions().await?;
-        let addr = asked.parse::<IpAddr>().ok();
-        let matching = match addr {
-            Some(addr) => RouteMatch::Longest(addr),
-            None => RouteMatch::Exact(asked.parse::<Cidr>().map_err(|e| invalid(e.to_string()))?),
-        };
-        let exact = match matching {
-            RouteMatch::Exact(prefix) => prefix,
-            _ => addr.map(Cidr::host).ok_or_else(|| invalid(format!("`{asked}` is no address")))?,
-        };
-        match to {
-            Some(to) => {
-                let session = bgp::session_named(&intent, &to)?.clone();
-                self.why_export(&intent, matching, exact, session).await
-            }
-            None => self.why_used(&intent, asked, addr, matching, exact).await,
+        if view.is_local(addr) {
+            return LinkPath::Own;
         }
-    }
-
-    async fn why_export(
-        &self,
-        intent: &RoutingIntent,
-        matching: RouteMatch,
-        exact: Cidr,
-        session: String,
-    ) -> Result<Why, ApiError> {
-        let of = session.clone();
-        let asked = move |view: &SpeakerView<'_>| {
-            let found = view.routes(Question { table: RouteTable::Loc, matching }, None, 1).pop();
-            let prefix = found.as_ref().map_or(exact, |info| info.prefix);
-            let out = view
-                .peer_id(&of)
-                .map(RouteTable::AdjOut)
-                .map(|table| view.routes(Question { table, matching: RouteMatch::Exact(prefix) }, None, 1));
-            (found, prefix, view.explain_export(&of, prefix), out.unwrap_or_default(), view.peer(&of))
-        };
-        let (found, prefix, trace, out, status) = self.speaker(asked).await?;
-        let known = self.core(move |core| core.known(prefix)).await?;
-        let peer = bgp::peer(&session, intent, status.as_ref(), None).ok_or_else(|| unknown(&session))?;
-        let (steps, announced) = match trace {
-            Some(trace) => (trace.steps, trace.announced.is_some()),
-            None => {
-                let verdict = "the speaker does not know it yet".to_owned();
-                (vec![ExportStep { step: "session", pass: false, verdict }], false)
-            }
-        };
-        let sent = out.first().and_then(|info| info.paths.first()).map(|path| {
-            let a = &path.attributes;
-            let way = a.as_path.to_string();
-            let way = if way.is_empty() { "empty AS path".to_owned() } else { format!("AS path {way}") };
-            format!("next hop {}, {way}", a.next_hop)
+        let found = view.covering(addr).and_then(|covering| {
+            let link = view.link(covering.resolved.ifindex)?;
+            let by = tortie_kernel::protocol_name(covering.protocol);
+            let route = format!("route {} of protocol {by}", covering.prefix);
+            Some(LinkPath::Via(route, link, covering.resolved.ifindex, covering.resolved.gateway))
         });
-        let evidence = export::Evidence {
-            prefix: prefix.to_string(),
-            peer,
-            route: found.as_ref().map(|info| bgp::route(info, intent)),
-            trace: steps,
-            announced,
-            present: !out.is_empty(),
-            sent,
-            known,
-        };
-        let subject = format!("{prefix} -> {session}");
-        Ok(export::answer(self.empty("WhyRoute", evidence.known.revision, subject), &evidence))
-    }
-
-    async fn why_used(
-        &self,
-        intent: &RoutingIntent,
-        asked: String,
-        addr: Option<IpAddr>,
-        matching: RouteMatch,
-        exact: Cidr,
-    ) -> Result<Why, ApiError> {
-        let (found, told, refused, malformed) =
-            self.speaker(move |view| heard(view, matching, exact)).await?;
-        let prefix = found.as_ref().map_or(exact, |info| info.prefix);
-        let (known, kernel) = tokio::join!(
-            self.core(move |core| core.known(prefix)),
-            self.kernel(move |view| kernel_side(view, &prefix, addr)),
-        );
-        let (known, kernel) = (known?, kernel.ok().flatten());
-        let name = |session: String| intent.peers.get(&session).map_or(session, |peer| peer.name.clone());
-        let evidence = route::Evidence {
-            asked,
-            prefix: prefix.to_string(),
-            route: found.as_ref().map(|info| bgp::route(info, intent)),
-            refused: refused.into_iter().map(|(session, steps)| (name(session), steps)).collect(),
-            kernel,
-            told: told.into_iter().map(|one| route::Told { name: name(one.name), ..one }).collect(),
-            malformed: malformed
-                .into_iter()
-                .filter_map(|session| {
-                    let status = session.1;
-                    let shown = bgp::peer(&session.0, intent, Some(&status), None)?;
-                    Some((shown.name, shown.last_message_error?))
-                })
-                .collect(),
-            known,
-        };
-        let subject = evidence.prefix.clone();
-        Ok(route::answer(self.empty("WhyRoute", evidence.known.revision, subject), &evidence))
+        found.unwrap_or(LinkPath::None)
+    };
+    match handle.kernel().ask(look).await {
+        Err(_) => peer::Path::NotChecked("the kernel thread is busy"),
+        Ok(LinkPath::Off) => peer::Path::NotChecked("--kernel off"),
+        Ok(LinkPath::Own) => peer::Path::Own,
+        Ok(LinkPath::None) => peer::Path::None,
+        Ok(LinkPath::Via(route, link, ifindex, gateway)) => {
+            let next = gateway.unwrap_or(addr);
+            let found = tokio::task::spawn_blocking(move || tortie_kernel::neighbour(ifindex, next)).await;
+            let neighbour = found.ok().and_then(Result::ok).flatten();
+            peer::Path::Via {
+                interface: link.name,
+                up: link.carries,
+                mtu: link.mtu,
+                gateway,
+                route,
+                neighbour,
+            }
+        }
     }
 }
 
-/// Of a prefix: its paths, who is told, by whom it was sent and refused, and who sent UPDATEs that could not be used.
-type Heard = (
-    Option<RouteInfo>,
-    Vec<route::Told>,
-    Vec<(String, Vec<ExportStep>)>,
-    Vec<(String, tortie_bgp::PeerStatus)>,
-);
+/// What a host says of itself in its status key.
+async fn remote_view(store: &dyn Store, host: &str) -> peer::RemoteStatus {
+    let key = Key::TortieStatus { host: host.to_owned() }.to_string();
+    let prefixes = [key.clone()];
+    let found = match tokio::time::timeout(STORE_TIMEOUT, store.list(&prefixes)).await {
+        Ok(Ok(found)) => found,
+        Ok(Err(error)) => return peer::RemoteStatus::ReadFailed(error.to_string()),
+        Err(_) => return peer::RemoteStatus::ReadFailed("the store does not answer".to_owned()),
+    };
+    // The key of `h1` is the beginning of that of `h10`.
+    let Some(kv) = found.entries.iter().find(|kv| kv.key == key) else { return peer::RemoteStatus::Absent };
+    remote_status(kv)
+}
 
-fn heard(view: &SpeakerView<'_>, matching: RouteMatch, exact: Cidr) -> Heard {
-    let found = view.routes(Question { table: RouteTable::Loc, matching }, None, 1).pop();
-    let prefix = found.as_ref().map_or(exact, |info| info.prefix);
-    let filtered =
-        found.iter().flat_map(|info| &info.paths).filter_map(|path| match (&path.source, path.unusable) {
-            (tortie_bgp::PathSource::Peer { name, .. }, Some(Unusable::Filtered(_))) => {
-                Some(name.to_string())
-            }
-            _ => None,
-        });
-    let refused = filtered
-        .filter_map(|session| Some((session.clone(), view.explain_import(&session, prefix)?.steps)))
-        .collect();
-    let mut told = Vec::new();
-    let mut malformed = Vec::new();
-    for status in view.peers() {
-        if status.state == State::Established
-            && found.as_ref().is_some_and(|info| info.paths.iter().any(|path| path.best))
-            && let Some(trace) = view.explain_export(&status.name, prefix)
-        {
-            let announced = trace.announced.is_some();
-            // The last step that was reached decided; after a yes only the size is asked.
-            let last = trace.steps.iter().rfind(|step| step.step != "size" || !step.pass);
-            let (step, text) =
-                last.map_or((String::new(), String::new()), |s| (s.step.to_owned(), s.verdict.clone()));
-            told.push(route::Told { name: status.name.to_string(), announced, step, text });
+/// The blocks of a host, and whether a route leads to each.
+async fn blocks_of(server: &Server, host: &str) -> Option<Vec<(Cidr, bool)>> {
+    let prefixes = [prefix::affinities_of(host)];
+    let found = tokio::time::timeout(STORE_TIMEOUT, server.store().list(&prefixes)).await.ok()?.ok()?;
+    let block = |key: &str| match key.parse::<Key>().ok()? {
+        Key::Affinity { block, .. } => Some(block),
+        _ => None,
+    };
+    let blocks: Vec<Cidr> = found.entries.iter().filter_map(|kv| block(&kv.key)).take(BLOCKS_MAX).collect();
+    let there = |view: &SpeakerView<'_>, block: Cidr| {
+        let question = TableQuery { table: RouteTable::Loc, matching: RouteMatch::Exact(block) };
+        view.routes(question, None, 1).iter().any(|info| info.paths.iter().any(|path| path.best))
+    };
+    server
+        .handle()
+        .speaker()
+        .ask(move |view| blocks.into_iter().map(|block| (block, there(view, block))).collect())
+        .await
+        .ok()
+}
+
+/// Why a prefix is used or not, or with `to` whether that peer is told.
+pub(in crate::agent) async fn why_route(
+    server: &Server,
+    queried: String,
+    to: Option<String>,
+) -> Result<Why, ApiError> {
+    let intent = server.handle().sessions().await?;
+    let addr = queried.parse::<IpAddr>().ok();
+    let matching = match addr {
+        Some(addr) => RouteMatch::Longest(addr),
+        None => RouteMatch::Exact(queried.parse::<Cidr>().map_err(|e| invalid(e.to_string()))?),
+    };
+    let exact = match matching {
+        RouteMatch::Exact(prefix) => prefix,
+        _ => addr.map(Cidr::host).ok_or_else(|| invalid(format!("`{queried}` is no address")))?,
+    };
+    match to {
+        Some(to) => {
+            let session = bgp::session_named(&intent, &to)?.clone();
+            why_export(server, &intent, matching, exact, session).await
         }
-        let wrong = status.last_error.as_ref().is_some_and(|error| {
-            matches!(error.kind, tortie_bgp::LastErrorKind::Withdrawn) && names(&error.message, &prefix)
-        });
-        if wrong {
-            malformed.push((status.name.to_string(), status));
-        }
+        None => why_used(server, &intent, queried, addr, matching, exact).await,
     }
-    (found, told, refused, malformed)
+}
+
+async fn why_export(
+    server: &Server,
+    intent: &RoutingIntent,
+    matching: RouteMatch,
+    exact: Cidr,
+    session: String,
+) -> Result<Why, ApiError> {
+    let of = session.clone();
+    let of_prefix = move |view: &SpeakerView<'_>| {
+        let found = view.routes(TableQuery { table: RouteTable::Loc, matching }, None, 1).pop();
+        let prefix = found.as_ref().map_or(exact, |info| info.prefix);
+        let out = view
+            .peer_id(&of)
+            .map(RouteTable::AdjOut)
+            .map(|table| view.routes(TableQuery { table, matching: RouteMatch::Exact(prefix) }, None, 1));
+        (found, prefix, view.explain_export(&of, prefix), out.unwrap_or_default(), view.peer(&of))
+    };
+    let (found, prefix, trace, out, status) = server.handle().speaker().ask(of_prefix).await?;
+    let origin = server.handle().core().ask(move |core| PrefixOrigin::of(core, prefix)).await?;
+    let peer = bgp::peer(&session, intent, status.as_ref(), None).ok_or_else(|| unknown(&session))?;
+    let (steps, announced) = match trace {
+        Some(trace) => (trace.steps, trace.announced.is_some()),
+        None => {
+            let verdict = "the speaker does not know it yet".to_owned();
+            (vec![ExportStep { step: "session", pass: false, verdict }], false)
+        }
+    };
+    let sent = out.first().and_then(|info| info.paths.first()).map(|path| {
+        let a = &path.attributes;
+        let way = a.as_path.to_string();
+        let way = if way.is_empty() { "empty AS path".to_owned() } else { format!("AS path {way}") };
+        format!("next hop {}, {way}", a.next_hop)
+    });
+    let evidence = export::ExportEvidence {
+        prefix: prefix.to_string(),
+        peer,
+        route: found.as_ref().map(|info| bgp::route(info, intent)),
+        trace: steps,
+        announced,
+        present: !out.is_empty(),
+        sent,
+        origin,
+    };
+    let subject = format!("{prefix} -> {session}");
+    Ok(export::answer(empty(server, "WhyRoute", evidence.origin.revision, subject), &evidence))
+}
+
+async fn why_used(
+    server: &Server,
+    intent: &RoutingIntent,
+    queried: String,
+    addr: Option<IpAddr>,
+    matching: RouteMatch,
+    exact: Cidr,
+) -> Result<Why, ApiError> {
+    let in_speaker = move |view: &SpeakerView<'_>| PrefixInSpeaker::of(view, matching, exact);
+    let PrefixInSpeaker { route, recipients, refusals, malformed } =
+        server.handle().speaker().ask(in_speaker).await?;
+    let prefix = route.as_ref().map_or(exact, |info| info.prefix);
+    let (origin, kernel) = tokio::join!(
+        server.handle().core().ask(move |core| PrefixOrigin::of(core, prefix)),
+        server.handle().kernel().ask(move |view| kernel_side(view, &prefix, addr)),
+    );
+    let (origin, kernel) = (origin?, kernel.ok().flatten());
+    let name = |session: String| intent.peers.get(&session).map_or(session, |peer| peer.name.clone());
+    let evidence = route::RouteEvidence {
+        queried,
+        prefix: prefix.to_string(),
+        route: route.as_ref().map(|info| bgp::route(info, intent)),
+        refused: refusals.into_iter().map(|(session, steps)| (name(session), steps)).collect(),
+        kernel,
+        recipients: recipients
+            .into_iter()
+            .map(|one| route::Recipient { name: name(one.name), ..one })
+            .collect(),
+        malformed: malformed
+            .into_iter()
+            .filter_map(|session| {
+                let status = session.1;
+                let shown = bgp::peer(&session.0, intent, Some(&status), None)?;
+                Some((shown.name, shown.last_message_error?))
+            })
+            .collect(),
+        origin,
+    };
+    let subject = evidence.prefix.clone();
+    Ok(route::answer(empty(server, "WhyRoute", evidence.origin.revision, subject), &evidence))
+}
+
+/// The speaker's part of a prefix's evidence.
+struct PrefixInSpeaker {
+    route: Option<RouteInfo>,
+    /// The peers that it is announced to, or not.
+    recipients: Vec<route::Recipient>,
+    /// The peers whose path of it import refuses, with the steps.
+    refusals: Vec<(String, Vec<ExportStep>)>,
+    /// Peers that sent UPDATEs with it that could not be used.
+    malformed: Vec<(String, tortie_bgp::PeerStatus)>,
+}
+
+impl PrefixInSpeaker {
+    fn of(view: &SpeakerView<'_>, matching: RouteMatch, exact: Cidr) -> Self {
+        let found = view.routes(TableQuery { table: RouteTable::Loc, matching }, None, 1).pop();
+        let prefix = found.as_ref().map_or(exact, |info| info.prefix);
+        let filtered = found.iter().flat_map(|info| &info.paths).filter_map(|path| {
+            match (&path.source, path.unusable) {
+                (tortie_bgp::PathSource::Peer { name, .. }, Some(Unusable::Filtered(_))) => {
+                    Some(name.to_string())
+                }
+                _ => None,
+            }
+        });
+        let refusals = filtered
+            .filter_map(|session| Some((session.clone(), view.explain_import(&session, prefix)?.steps)))
+            .collect();
+        let mut recipients = Vec::new();
+        let mut malformed = Vec::new();
+        for status in view.peers() {
+            if status.state == State::Established
+                && found.as_ref().is_some_and(|info| info.paths.iter().any(|path| path.best))
+                && let Some(trace) = view.explain_export(&status.name, prefix)
+            {
+                let announced = trace.announced.is_some();
+                // The last step that was reached decided; after a yes only the size is asked.
+                let last = trace.steps.iter().rfind(|step| step.step != "size" || !step.pass);
+                let (step, text) =
+                    last.map_or((String::new(), String::new()), |s| (s.step.to_owned(), s.verdict.clone()));
+                recipients.push(route::Recipient { name: status.name.to_string(), announced, step, text });
+            }
+            let wrong = status.last_error.as_ref().is_some_and(|error| {
+                matches!(error.kind, tortie_bgp::LastErrorKind::Withdrawn) && names(&error.message, &prefix)
+            });
+            if wrong {
+                malformed.push((status.name.to_string(), status));
+            }
+        }
+        Self { route: found, recipients, refusals, malformed }
+    }
 }
 
 /// Whether the octets of an UPDATE hold a prefix as NLRI: its length and the octets that count (RFC 4271 4.3). May be
@@ -450,25 +450,27 @@ fn names(message: &[u8], prefix: &Cidr) -> bool {
 
 fn kernel_side(view: &KernelView<'_>, prefix: &Cidr, addr: Option<IpAddr>) -> Option<route::KernelSide> {
     (view.mode() != Mode::Off).then(|| route::KernelSide {
-        row: view.route(prefix).map(|state| status::row(view, &state)),
+        row: view.route(prefix).map(|state| row(view, &state)),
         decided: view.explain_route(prefix),
         foreign: view.foreign_at(prefix),
         metric: view.metric(),
-        says: addr.map(|addr| status::kernel_get(view, addr).1),
+        lookup: addr.map(|addr| kernel_get(view, addr).1),
     })
 }
 
 /// What a status key says; what it leaves out counts as nothing.
-fn their_status(kv: &KeyValue) -> peer::Theirs {
-    let said = NodeStatus::read(kv).filter(|said| !said.time.is_empty() || !said.version.is_empty());
-    let Some(said) = said else { return peer::Theirs::Unread("its value cannot be read".to_owned()) };
-    peer::Theirs::Key {
-        seconds: seconds_since(&said.time),
-        written: said.time,
-        ready: said.ready,
-        up: said.sessions.up,
-        of: said.sessions.of,
-        version: if said.version.is_empty() { "unknown".to_owned() } else { said.version },
+fn remote_status(kv: &KeyValue) -> peer::RemoteStatus {
+    let status = NodeStatus::read(kv).filter(|status| !status.time.is_empty() || !status.version.is_empty());
+    let Some(status) = status else {
+        return peer::RemoteStatus::ReadFailed("its value cannot be read".to_owned());
+    };
+    peer::RemoteStatus::Key {
+        seconds: seconds_since(&status.time),
+        written: status.time,
+        ready: status.ready,
+        up: status.sessions.up,
+        of: status.sessions.of,
+        version: if status.version.is_empty() { "unknown".to_owned() } else { status.version },
     }
 }
 
@@ -491,8 +493,8 @@ fn unknown(name: &str) -> ApiError {
 
 /// The first few of a list.
 fn joined(names: &[String]) -> String {
-    let shown = names.iter().take(LISTED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match names.len().checked_sub(LISTED) {
+    let shown = names.iter().take(LISTED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(LISTED_MAX) {
         None | Some(0) => shown,
         Some(more) => format!("{shown} and {more} more"),
     }

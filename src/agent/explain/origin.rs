@@ -4,7 +4,7 @@
 use tortie_config::key::{BgpItem, Key};
 use tortie_net::Cidr;
 
-use super::super::core::Core;
+use crate::agent::core::view::CoreView;
 use crate::api::explain::{Step, Verdict};
 use crate::api::status::Event;
 use tortie_engine::routing::OriginKind;
@@ -14,7 +14,7 @@ const EVENTS: usize = 4;
 
 /// What the core knows of a prefix.
 #[derive(Debug, Clone)]
-pub(super) struct Known {
+pub(super) struct PrefixOrigin {
     pub(super) revision: u64,
     /// The store's side of it.
     pub(super) origin: Origin,
@@ -39,8 +39,8 @@ pub(super) struct Filter {
 /// Whether this host originates a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// It does, for this key; `held`: why it is not given to BGP.
-    Own { kind: OriginKind, key: String, revision: u64, state: String, held: Option<String> },
+    /// It does, for this key; `withheld`: why it is not given to BGP.
+    Own { kind: OriginKind, key: String, revision: u64, state: String, withheld: Option<String> },
     /// It has an affinity of this host, which does not count.
     Affinity { state: String, key: String, revision: u64 },
     /// This host claims the block, and the block's value names another, or is not there.
@@ -51,68 +51,66 @@ pub(super) enum Origin {
     No,
 }
 
-impl Core {
-    pub(super) fn known(&self, prefix: Cidr) -> Known {
-        let intent = self.intent.as_deref();
+impl PrefixOrigin {
+    /// Reads the core's state.
+    pub(super) fn of(core: &CoreView<'_>, prefix: Cidr) -> Self {
+        let intent = core.intent().map(|intent| &**intent);
         let pool = intent.and_then(|i| i.view.pool_of(&prefix)).map(|pool| pool.cidr);
-        let mut events = self.recorder.of_prefix(&prefix);
+        let mut events = core.recorder().of_prefix(&prefix);
         events.drain(..events.len().saturating_sub(EVENTS));
         let names: std::collections::BTreeSet<&String> =
             intent.into_iter().flat_map(|i| i.peers.values()).flat_map(|p| &p.policy.filters).collect();
         let filter = |name: &String| {
             // That of this host counts before the one of all.
             let item = || BgpItem::Filter(name.clone());
-            let own = Key::bgp_host(self.model.node(), item());
-            let key = if self.model.revision_of(&own).is_some() { own } else { Key::bgp_global(item()) };
-            let revision = self.model.revision_of(&key).unwrap_or_default();
+            let own = Key::bgp_host(core.model().node(), item());
+            let key = if core.model().revision_of(&own).is_some() { own } else { Key::bgp_global(item()) };
+            let revision = core.model().revision_of(&key).unwrap_or_default();
             Filter { name: name.clone(), key: key.to_string(), revision }
         };
-        Known {
-            revision: self.link.revision,
-            origin: self.origin(prefix),
+        Self {
+            revision: core.revision(),
+            origin: origin_of(core, prefix),
             pool,
             filters: names.into_iter().map(filter).collect(),
             events,
-            writes: self.kernel_writes,
+            writes: core.writes_kernel(),
         }
-    }
-
-    fn origin(&self, prefix: Cidr) -> Origin {
-        let node = self.model.node();
-        let Some(intent) = self.intent.as_deref() else { return Origin::No };
-        if let Some(own) = intent.originated.get(&prefix) {
-            let held = (self.kernel_writes
-                && intent.blackholes.contains(&prefix)
-                && !self.blackholes.contains(&prefix))
-            .then(|| self.refused.get(&prefix).cloned().unwrap_or_else(|| "not written yet".to_owned()));
-            let state = match own.kind {
-                OriginKind::OwnBlock => format!("IPAM block, affinity host:{node} confirmed"),
-                OriginKind::Borrowed => {
-                    "address of an endpoint here, outside of this host's blocks".to_owned()
-                }
-                OriginKind::Floating => "outside address of a 1:1 NAT here".to_owned(),
-            };
-            let (kind, key, revision) = (own.kind, own.key.to_string(), own.revision);
-            return Origin::Own { kind, key, revision, state, held };
-        }
-        let affinity = Key::Affinity { host: node.to_owned(), block: prefix };
-        if let Some(found) = self.model.affinities(node).find(|a| *a.key == prefix) {
-            let (key, revision) = (affinity.to_string(), found.revision);
-            if !found.value.is_confirmed() {
-                let state = found.value.state.map_or("without a state", |s| s.as_str()).to_owned();
-                return Origin::Affinity { state, key, revision };
-            }
-            let block = self.model.block(prefix);
-            let host = block.as_ref().and_then(|b| b.value.host().map(str::to_owned));
-            let (key, revision) = (Key::Block(prefix).to_string(), block.map_or(revision, |b| b.revision));
-            return Origin::Elsewhere { host, key, revision };
-        }
-        let inside = intent.view.own_blocks.iter().find(|block| block.covers(&prefix));
-        inside.map_or(Origin::No, |block| Origin::Inside(*block))
     }
 }
 
-impl Known {
+fn origin_of(core: &CoreView<'_>, prefix: Cidr) -> Origin {
+    let node = core.model().node();
+    let Some(intent) = core.intent().map(|intent| &**intent) else { return Origin::No };
+    if let Some(own) = intent.originated.get(&prefix) {
+        let withheld =
+            (core.writes_kernel() && intent.blackholes.contains(&prefix) && !core.has_blackhole(&prefix))
+                .then(|| core.blackhole_failure(&prefix).unwrap_or("not written yet").to_owned());
+        let state = match own.kind {
+            OriginKind::OwnBlock => format!("IPAM block, affinity host:{node} confirmed"),
+            OriginKind::Borrowed => "address of an endpoint here, outside of this host's blocks".to_owned(),
+            OriginKind::Floating => "outside address of a 1:1 NAT here".to_owned(),
+        };
+        let (kind, key, revision) = (own.kind, own.key.to_string(), own.revision);
+        return Origin::Own { kind, key, revision, state, withheld };
+    }
+    let affinity = Key::Affinity { host: node.to_owned(), block: prefix };
+    if let Some(found) = core.model().affinities(node).find(|a| *a.key == prefix) {
+        let (key, revision) = (affinity.to_string(), found.revision);
+        if !found.value.is_confirmed() {
+            let state = found.value.state.map_or("without a state", |s| s.as_str()).to_owned();
+            return Origin::Affinity { state, key, revision };
+        }
+        let block = core.model().block(prefix);
+        let host = block.as_ref().and_then(|b| b.value.host().map(str::to_owned));
+        let (key, revision) = (Key::Block(prefix).to_string(), block.map_or(revision, |b| b.revision));
+        return Origin::Elsewhere { host, key, revision };
+    }
+    let inside = intent.view.own_blocks.iter().find(|block| block.covers(&prefix));
+    inside.map_or(Origin::No, |block| Origin::Inside(*block))
+}
+
+impl PrefixOrigin {
     /// The store's side of a prefix that this host may originate.
     pub(super) fn step(&self) -> Option<Step> {
         Some(match &self.origin {
@@ -139,8 +137,8 @@ impl Known {
 
     /// The blackhole that comes before an own block is announced.
     pub(super) fn blackhole(&self) -> Option<Step> {
-        let Origin::Own { kind: OriginKind::OwnBlock, held, .. } = &self.origin else { return None };
-        Some(match held {
+        let Origin::Own { kind: OriginKind::OwnBlock, withheld, .. } = &self.origin else { return None };
+        Some(match withheld {
             Some(why) => {
                 Step::new(Verdict::Stop, "blackhole", format!("not in the kernel, so not announced: {why}"))
             }
@@ -167,10 +165,10 @@ impl Known {
 pub(super) mod tests {
     use super::*;
 
-    /// A made-up picture of the core.
-    pub(in super::super) fn known(origin: Origin) -> Known {
+    /// A made-up state of the core.
+    pub(in super::super) fn known(origin: Origin) -> PrefixOrigin {
         let key = "/calico/bgp/v1/global/filters/tor-export".to_owned();
-        Known {
+        PrefixOrigin {
             revision: 918_273,
             origin,
             pool: None,

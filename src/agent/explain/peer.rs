@@ -20,7 +20,7 @@ const SHOWN: usize = 64;
 
 /// What is known of a session.
 #[derive(Debug, Clone)]
-pub(super) struct Evidence {
+pub(super) struct PeerEvidence {
     pub(super) peer: Peer,
     /// The key that it rests on, where it is one, and its revision.
     pub(super) key: Option<String>,
@@ -29,7 +29,7 @@ pub(super) struct Evidence {
     /// Of the last end of a session or attempt.
     pub(super) notification: Option<(u8, u8)>,
     /// The last session that was established.
-    pub(super) ended: Option<EndedSession>,
+    pub(super) last_session: Option<EndedSession>,
     /// How many seconds ago it ended.
     pub(super) down: Option<u64>,
     pub(super) guard: Guard,
@@ -37,9 +37,9 @@ pub(super) struct Evidence {
     pub(super) local_as: u32,
     pub(super) max_prefixes: Option<u32>,
     /// What is wrong with its configuration here.
-    pub(super) trouble: Option<String>,
+    pub(super) problem: Option<String>,
     pub(super) path: Path,
-    pub(super) theirs: Theirs,
+    pub(super) remote: RemoteStatus,
     /// The blocks of the host at the other end, and whether another path leads there; `None`: it is no host, or its blocks
     /// were not read.
     pub(super) blocks: Option<Vec<(Cidr, bool)>>,
@@ -55,7 +55,7 @@ pub(super) struct Attempts {
     pub(super) failed: u32,
     pub(super) next: Option<Duration>,
     /// This end dials.
-    pub(super) dials: bool,
+    pub(super) connects: bool,
     /// From here.
     pub(super) from: Option<IpAddr>,
 }
@@ -73,7 +73,7 @@ pub(super) struct Guard {
 #[derive(Debug, Clone)]
 pub(super) enum Path {
     /// Why it was not looked at.
-    Unseen(&'static str),
+    NotChecked(&'static str),
     /// It is an address of this host.
     Own,
     /// No route leads there.
@@ -93,11 +93,11 @@ pub(super) enum Path {
 
 /// What the other end says of itself.
 #[derive(Debug, Clone)]
-pub(super) enum Theirs {
+pub(super) enum RemoteStatus {
     /// It is no host of the cluster.
     Router,
     /// The store was not asked, or did not answer.
-    Unread(String),
+    ReadFailed(String),
     /// It is a host without a status key: no agent runs there, or it cannot reach the store.
     Absent,
     /// Its status key.
@@ -105,7 +105,7 @@ pub(super) enum Theirs {
 }
 
 /// Fills in an empty answer.
-pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
+pub(super) fn answer(mut why: Why, e: &PeerEvidence) -> Why {
     let p = &e.peer;
     let cause = cause(e);
     let up = p.state == "Established";
@@ -136,7 +136,7 @@ pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
     why
 }
 
-fn steps(e: &Evidence, cause: &Cause) -> Vec<Step> {
+fn steps(e: &PeerEvidence, cause: &Cause) -> Vec<Step> {
     let p = &e.peer;
     let up = p.state == "Established";
     let mut steps = Vec::new();
@@ -148,13 +148,13 @@ fn steps(e: &Evidence, cause: &Cause) -> Vec<Step> {
         let text = if text.is_empty() { "without a text" } else { text };
         say(Verdict::Stop, "shutdown", format!("by its value here: {text}"));
     }
-    if let Some(text) = &e.trouble {
+    if let Some(text) = &e.problem {
         say(Verdict::Stop, "configuration", text.clone());
     }
     for (code, text) in &e.status {
         say(stands(&[code.as_str()]), "status", format!("{text} ({code})"));
     }
-    match (&e.ended, up) {
+    match (&e.last_session, up) {
         (_, true) => {
             let families: Vec<String> = p
                 .families
@@ -191,14 +191,14 @@ fn steps(e: &Evidence, cause: &Cause) -> Vec<Step> {
         say(verdict, "message error", message(error));
     }
     if !up {
-        let verdict = if e.attempts.dials { Verdict::Stop } else { Verdict::Note };
-        let verdict = if e.trouble.is_some() || p.shutdown.is_some() { Verdict::Skipped } else { verdict };
+        let verdict = if e.attempts.connects { Verdict::Stop } else { Verdict::Note };
+        let verdict = if e.problem.is_some() || p.shutdown.is_some() { Verdict::Skipped } else { verdict };
         say(verdict, "attempts", attempts(e));
     }
     let blocked = stands(&["own-address", "no-route", "link-down", "no-neighbour", "host-unreachable"]);
     let verdict = if blocked == Verdict::Stop || up { blocked } else { Verdict::Ok };
     match &e.path {
-        Path::Unseen(_) => {}
+        Path::NotChecked(_) => {}
         Path::Own => say(Verdict::Stop, "path", format!("{} is an address of this host", p.address)),
         Path::None => say(verdict, "path", format!("no route of the main table leads to {}", p.address)),
         Path::Via { .. } => say(verdict, "path", path(&e.path)),
@@ -230,18 +230,20 @@ fn steps(e: &Evidence, cause: &Cause) -> Vec<Step> {
         let most = p.families.iter().map(|f| f.received).max().unwrap_or_default();
         say(stands(&["max-prefixes"]), "prefix limit", format!("{most} of {max} in the fullest family"));
     }
-    let theirs = match &e.theirs {
-        Theirs::Router => None,
-        Theirs::Unread(_) => None,
-        Theirs::Absent => Some("no status key: no agent runs there, or it cannot reach the store".to_owned()),
-        Theirs::Key { written, seconds, ready, up, of, version } => Some(format!(
+    let remote = match &e.remote {
+        RemoteStatus::Router => None,
+        RemoteStatus::ReadFailed(_) => None,
+        RemoteStatus::Absent => {
+            Some("no status key: no agent runs there, or it cannot reach the store".to_owned())
+        }
+        RemoteStatus::Key { written, seconds, ready, up, of, version } => Some(format!(
             "status key of {}, written {}: {}, {up} of {of} sessions up, version {version}",
             p.name,
             seconds.map_or_else(|| written.clone(), |s| format!("{} ago", span(s))),
             if *ready { "ready" } else { "not ready" }
         )),
     };
-    if let Some(text) = theirs {
+    if let Some(text) = remote {
         say(Verdict::Note, "their view", text);
     }
     if let Some(first) = steps.first_mut() {
@@ -271,9 +273,9 @@ fn message(error: &MessageError) -> String {
     text
 }
 
-fn attempts(e: &Evidence) -> String {
+fn attempts(e: &PeerEvidence) -> String {
     let a = &e.attempts;
-    if !a.dials {
+    if !a.connects {
         return "this end does not dial (passive_mode, or the other end is to): it waits on its port"
             .to_owned();
     }
@@ -312,7 +314,7 @@ fn path(path: &Path) -> String {
 }
 
 /// What it does to traffic.
-fn effect(e: &Evidence) -> String {
+fn effect(e: &PeerEvidence) -> String {
     let p = &e.peer;
     if p.state == "Established" {
         return "it goes on with what it heard before: what changed since then, withdrawn routes too, it does not know"
@@ -339,12 +341,12 @@ fn effect(e: &Evidence) -> String {
     }
 }
 
-fn not_looked_at(e: &Evidence) -> Vec<String> {
+fn not_looked_at(e: &PeerEvidence) -> Vec<String> {
     let mut list = vec!["the configuration and the log of the other end".to_owned()];
-    if let Path::Unseen(why) = e.path {
+    if let Path::NotChecked(why) = e.path {
         list.push(format!("the path ({why})"));
     }
-    if let Theirs::Unread(why) = &e.theirs {
+    if let RemoteStatus::ReadFailed(why) = &e.remote {
         list.push(format!("its status key ({why})"));
     }
     list.push("firewalls outside of table inet tortie; no packet was sent for this answer".to_owned());

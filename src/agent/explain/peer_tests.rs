@@ -41,7 +41,7 @@ fn peer(state: &str, error: Option<(&str, &str)>) -> Peer {
         capabilities: Vec::new(),
         graceful_restart: "idle".to_owned(),
         drain: "off".to_owned(),
-        drain_taken: false,
+        drain_sent: false,
         shutdown: None,
         notes: Vec::new(),
         bfd: None,
@@ -60,26 +60,26 @@ fn near(state: &'static str) -> Path {
     }
 }
 
-fn down(code: &str, text: &str) -> Evidence {
-    Evidence {
+fn down(code: &str, text: &str) -> PeerEvidence {
+    PeerEvidence {
         peer: peer("Active", Some((code, text))),
         key: Some("/calico/bgp/v1/host/rack1-n05/ip_addr_v4".to_owned()),
         revision: Some(918_101),
         attempts: Attempts {
             failed: 74,
             next: Some(Duration::from_secs(2)),
-            dials: true,
+            connects: true,
             from: "192.0.2.13".parse().ok(),
         },
         notification: None,
-        ended: None,
+        last_session: None,
         down: None,
         guard: Guard::default(),
         local_as: 64512,
         max_prefixes: None,
-        trouble: None,
+        problem: None,
         path: near("reachable"),
-        theirs: Theirs::Absent,
+        remote: RemoteStatus::Absent,
         blocks: Some(vec![
             ("10.244.5.0/26".parse().unwrap(), false),
             ("10.244.5.64/26".parse().unwrap(), false),
@@ -89,7 +89,7 @@ fn down(code: &str, text: &str) -> Evidence {
     }
 }
 
-fn ask(e: &Evidence) -> Why {
+fn ask(e: &PeerEvidence) -> Why {
     answer(Why::new("WhyPeer", "rack1-n03", 918_273, String::new(), "Mesh_192_0_2_15"), e)
 }
 
@@ -98,7 +98,7 @@ fn a_refused_connection_is_told_whole() {
     let mut e = down("connect_failed", "connection refused by 192.0.2.15:179");
     e.down = Some(372);
     e.peer.state_seconds = 2;
-    e.ended = Some(EndedSession {
+    e.last_session = Some(EndedSession {
         time: "2026-11-20T14:02:41.000Z".to_owned(),
         text: "the peer closed the connection".to_owned(),
         lasted: Duration::from_secs(9 * 86_400 + 7_200),
@@ -126,7 +126,7 @@ Not looked at: the configuration and the log of the other end; firewalls outside
 }
 
 /// What is concluded, with how sure that is.
-fn concluded(e: &Evidence) -> (String, Certainty, String) {
+fn concluded(e: &PeerEvidence) -> (String, Certainty, String) {
     let why = ask(e);
     (why.code, why.certainty, why.conclusion.unwrap_or_default())
 }
@@ -138,31 +138,32 @@ fn silence_refusal_and_a_refused_open_are_three_things() {
     assert_eq!((code.as_str(), certainty), ("connect-timeout", Certainty::Implied));
     assert!(text.contains("TCP key that is not set here"), "{text}");
 
-    let keyed = Evidence { guard: Guard { key: Some("TCP MD5 (RFC 2385)"), hops: None }, ..quiet.clone() };
+    let keyed =
+        PeerEvidence { guard: Guard { key: Some("TCP MD5 (RFC 2385)"), hops: None }, ..quiet.clone() };
     let (code, certainty, text) = concluded(&keyed);
     assert_eq!((code.as_str(), certainty), ("connect-timeout", Certainty::Implied));
     assert!(text.contains("TCP MD5 (RFC 2385) is set here: with another key"), "{text}");
 
     let counted = |key, ttl| TcpDropped { key, ttl };
-    let (code, certainty, text) = concluded(&Evidence { dropped: counted(3, 0), ..quiet.clone() });
+    let (code, certainty, text) = concluded(&PeerEvidence { dropped: counted(3, 0), ..quiet.clone() });
     assert_eq!((code.as_str(), certainty), ("tcp-key", Certainty::Implied));
     assert!(text.contains("dropped 3 segments for their TCP key (none is set here)"), "{text}");
     let near_by =
-        Evidence { guard: Guard { key: None, hops: Some(1) }, dropped: counted(0, 12), ..quiet.clone() };
+        PeerEvidence { guard: Guard { key: None, hops: Some(1) }, dropped: counted(0, 12), ..quiet.clone() };
     assert_eq!(concluded(&near_by).0, "ttl-security");
     // Of segments of other peers nothing follows for one without ttl_security.
-    assert_eq!(concluded(&Evidence { dropped: counted(0, 12), ..quiet.clone() }).0, "connect-timeout");
-    let waiting = Evidence { peer: peer("OpenSent", None), ..near_by };
+    assert_eq!(concluded(&PeerEvidence { dropped: counted(0, 12), ..quiet.clone() }).0, "connect-timeout");
+    let waiting = PeerEvidence { peer: peer("OpenSent", None), ..near_by };
     assert_eq!(concluded(&waiting).0, "ttl-security", "TCP stands, and no OPEN comes");
-    let (code, certainty, _) = concluded(&Evidence { path: near("failed"), ..quiet });
+    let (code, certainty, _) = concluded(&PeerEvidence { path: near("failed"), ..quiet });
     assert_eq!((code.as_str(), certainty), ("no-neighbour", Certainty::Certain));
 
-    let refused = Evidence { notification: Some((2, 2)), ..down("notification_received", "bad peer AS") };
+    let refused = PeerEvidence { notification: Some((2, 2)), ..down("notification_received", "bad peer AS") };
     let (code, certainty, text) = concluded(&refused);
     assert_eq!((code.as_str(), certainty), ("bad-peer-as", Certainty::Certain));
     assert!(text.contains("it expects another AS than ours (we say 64512)"), "{text}");
 
-    let refuses = Evidence { notification: Some((2, 2)), ..down("notification_sent", "bad peer AS") };
+    let refuses = PeerEvidence { notification: Some((2, 2)), ..down("notification_sent", "bad peer AS") };
     let (code, _, text) = concluded(&refuses);
     assert!(code == "bad-peer-as" && text.contains("64512 is wanted here"), "{text}");
 }
@@ -171,11 +172,11 @@ fn silence_refusal_and_a_refused_open_are_three_things() {
 fn what_this_host_knows_for_sure_comes_before_what_the_wire_says() {
     let failed = || down("connect_failed", "no answer from 192.0.2.15:179");
     let table = [
-        ("no-route", Evidence { path: Path::None, ..failed() }),
-        ("own-address", Evidence { path: Path::Own, ..failed() }),
+        ("no-route", PeerEvidence { path: Path::None, ..failed() }),
+        ("own-address", PeerEvidence { path: Path::Own, ..failed() }),
         (
             "peer-configuration",
-            Evidence { trouble: Some("the file is readable by others".into()), ..failed() },
+            PeerEvidence { problem: Some("the file is readable by others".into()), ..failed() },
         ),
         ("peer-shutdown-here", {
             let mut e = failed();
@@ -200,7 +201,7 @@ fn what_this_host_knows_for_sure_comes_before_what_the_wire_says() {
 fn each_end_of_a_session_has_its_code() {
     let by = |code, sub, sent| {
         let how = if sent { "notification_sent" } else { "notification_received" };
-        Evidence { notification: Some((code, sub)), ..down(how, "text") }
+        PeerEvidence { notification: Some((code, sub)), ..down(how, "text") }
     };
     let table = [
         ((2, 3), "bad-identifier"),

@@ -6,7 +6,7 @@ use tortie_bgp::ExportStep;
 
 use super::export::of_filter;
 use super::joined;
-use super::origin::{Known, Origin};
+use super::origin::{Origin, PrefixOrigin};
 use crate::api::bgp::{BgpPath, BgpRoute, MessageError};
 use crate::api::explain::{Certainty, Step, Verdict, Why};
 use crate::api::status::KernelRouteRow;
@@ -14,15 +14,15 @@ use tortie_engine::routing::{KernelRoute, StepOutcome};
 use tortie_kernel::{ForeignRoute, protocol_name};
 
 /// Sessions that are named one by one; of more, those with the same answer stand in one line.
-const ONE_BY_ONE: usize = 12;
+const LISTED_ONE_BY_ONE: usize = 12;
 
 /// What is known of a prefix.
 #[derive(Debug, Clone)]
-pub(super) struct Evidence {
+pub(super) struct RouteEvidence {
     /// As it was asked for: a prefix or an address.
-    pub(super) asked: String,
+    pub(super) queried: String,
     pub(super) prefix: String,
-    pub(super) known: Known,
+    pub(super) origin: PrefixOrigin,
     /// The prefix in the Loc-RIB, refused paths included.
     pub(super) route: Option<BgpRoute>,
     /// Of each peer whose path was refused: the live import function, recorded.
@@ -30,7 +30,7 @@ pub(super) struct Evidence {
     /// `None`: the kernel is left alone, or was not asked.
     pub(super) kernel: Option<KernelSide>,
     /// Who is told, and who is not.
-    pub(super) told: Vec<Told>,
+    pub(super) recipients: Vec<Recipient>,
     /// UPDATEs of peers that could not be used as they were, by the peer's name.
     pub(super) malformed: Vec<(String, MessageError)>,
 }
@@ -44,12 +44,12 @@ pub(super) struct KernelSide {
     pub(super) foreign: Vec<ForeignRoute>,
     pub(super) metric: u32,
     /// What the kernel has for the address without our routes; only where an address was asked for.
-    pub(super) says: Option<String>,
+    pub(super) lookup: Option<String>,
 }
 
 /// Whether a session is told.
 #[derive(Debug, Clone)]
-pub(super) struct Told {
+pub(super) struct Recipient {
     pub(super) name: String,
     pub(super) announced: bool,
     /// The step that decided.
@@ -58,19 +58,20 @@ pub(super) struct Told {
 }
 
 /// What is in the way, with its code.
-struct Way {
+struct Obstacle {
     code: String,
     text: String,
     fix: Vec<String>,
 }
 
 /// Fills in an empty answer.
-pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
+pub(super) fn answer(mut why: Why, e: &RouteEvidence) -> Why {
     let best = e.route.as_ref().and_then(|route| route.paths.iter().find(|path| path.best));
-    let way = way(e, best);
-    why.good = way.is_none();
-    let called = if e.asked == e.prefix { e.prefix.clone() } else { format!("{} ({})", e.prefix, e.asked) };
-    why.answer = match (&way, best) {
+    let obstacle = obstacle(e, best);
+    why.good = obstacle.is_none();
+    let called =
+        if e.queried == e.prefix { e.prefix.clone() } else { format!("{} ({})", e.prefix, e.queried) };
+    why.answer = match (&obstacle, best) {
         (None, Some(path)) if path.source == "local" => {
             format!("{called} is announced from here: {}", path.reason)
         }
@@ -86,10 +87,10 @@ pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
     };
     why.steps = steps(e);
     why.certainty = Certainty::Certain;
-    if let Some(way) = way {
-        why.code = way.code;
-        why.conclusion = Some(way.text);
-        why.fix = way.fix;
+    if let Some(obstacle) = obstacle {
+        why.code = obstacle.code;
+        why.conclusion = Some(obstacle.text);
+        why.fix = obstacle.fix;
     } else {
         "ok".clone_into(&mut why.code);
     }
@@ -105,24 +106,27 @@ pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
     why
 }
 
-fn installed(e: &Evidence) -> String {
+fn installed(e: &RouteEvidence) -> String {
     let row = e.kernel.as_ref().and_then(|kernel| kernel.row.as_ref());
     row.filter(|row| row.state == "installed")
         .map_or_else(String::new, |row| format!("; in the kernel {}", joined(&row.via)))
 }
 
 /// What keeps it from being used, or announced where it is our own.
-fn way(e: &Evidence, best: Option<&BgpPath>) -> Option<Way> {
-    let way = |code: &str, text: String| Way { code: code.to_owned(), text, fix: Vec::new() };
-    if let Some(step) = e.known.step().filter(|step| step.verdict == Verdict::Stop) {
+fn obstacle(e: &RouteEvidence, best: Option<&BgpPath>) -> Option<Obstacle> {
+    let obstacle = |code: &str, text: String| Obstacle { code: code.to_owned(), text, fix: Vec::new() };
+    if let Some(step) = e.origin.step().filter(|step| step.verdict == Verdict::Stop) {
         let key = step.key.unwrap_or_default();
-        return Some(Way {
+        return Some(Obstacle {
             fix: vec![format!("tortie store get {key}")],
-            ..way("not-originated", step.text)
+            ..obstacle("not-originated", step.text)
         });
     }
-    if let Some(step) = e.known.blackhole().filter(|step| step.verdict == Verdict::Stop) {
-        return Some(Way { fix: vec!["tortie diff routes".to_owned()], ..way("blackhole", step.text) });
+    if let Some(step) = e.origin.blackhole().filter(|step| step.verdict == Verdict::Stop) {
+        return Some(Obstacle {
+            fix: vec!["tortie diff routes".to_owned()],
+            ..obstacle("blackhole", step.text)
+        });
     }
     let Some(route) = &e.route else { return Some(absent(e)) };
     let Some(best) = best else { return Some(unusable(e, route)) };
@@ -131,7 +135,7 @@ fn way(e: &Evidence, best: Option<&BgpPath>) -> Option<Way> {
     }
     let kernel = e.kernel.as_ref()?;
     let Some(row) = &kernel.row else {
-        return Some(way("pending", "the kernel thread has not taken it yet".to_owned()));
+        return Some(obstacle("pending", "the kernel thread has not taken it yet".to_owned()));
     };
     match row.state.as_str() {
         "installed" => {}
@@ -149,17 +153,19 @@ fn way(e: &Evidence, best: Option<&BgpPath>) -> Option<Way> {
             };
             let text =
                 format!("no route is wanted in the kernel: {}", said.unwrap_or_else(|| row.reason.clone()));
-            return Some(Way { fix: fix.into_iter().collect(), ..way(&row.reason, text) });
+            return Some(Obstacle { fix: fix.into_iter().collect(), ..obstacle(&row.reason, text) });
         }
         "failed" if row.reason.contains("our metric") => {
             let fix = vec![format!("ip route show exact {}", e.prefix)];
-            return Some(Way {
+            return Some(Obstacle {
                 fix,
-                ..way("foreign-route", format!("a foreign route is in the way: {}", row.reason))
+                ..obstacle("foreign-route", format!("a foreign route is in the way: {}", row.reason))
             });
         }
-        "failed" => return Some(way("kernel-refused", format!("the kernel refuses it: {}", row.reason))),
-        state => return Some(way(state, format!("in the kernel it is {state}: {}", row.reason))),
+        "failed" => {
+            return Some(obstacle("kernel-refused", format!("the kernel refuses it: {}", row.reason)));
+        }
+        state => return Some(obstacle(state, format!("in the kernel it is {state}: {}", row.reason))),
     }
     let before =
         kernel.foreign.iter().filter(|foreign| foreign.metric < kernel.metric).min_by_key(|f| f.metric)?;
@@ -169,11 +175,14 @@ fn way(e: &Evidence, best: Option<&BgpPath>) -> Option<Way> {
         before.metric,
         kernel.metric
     );
-    Some(Way { fix: vec![format!("ip route show exact {}", e.prefix)], ..way("foreign-route", text) })
+    Some(Obstacle {
+        fix: vec![format!("ip route show exact {}", e.prefix)],
+        ..obstacle("foreign-route", text)
+    })
 }
 
-fn absent(e: &Evidence) -> Way {
-    let text = match (&e.known.origin, e.known.pool) {
+fn absent(e: &RouteEvidence) -> Obstacle {
+    let text = match (&e.origin.origin, e.origin.pool) {
         (Origin::Inside(block), _) => {
             format!("it is inside {block}, a block of this host: the block speaks for it")
         }
@@ -182,37 +191,37 @@ fn absent(e: &Evidence) -> Way {
         ),
         (_, None) => "no peer announces it, and it lies in no pool".to_owned(),
     };
-    let pool = e.known.pool.map(|_| format!("tortie ipam show {}", e.asked));
+    let pool = e.origin.pool.map(|_| format!("tortie ipam show {}", e.queried));
     let fix = pool.into_iter().chain(["tortie bgp peers".to_owned()]).collect();
-    Way { code: "not-in-table".to_owned(), text, fix }
+    Obstacle { code: "not-in-table".to_owned(), text, fix }
 }
 
 /// Every path is refused, or has an unusable next hop.
-fn unusable(e: &Evidence, route: &BgpRoute) -> Way {
+fn unusable(e: &RouteEvidence, route: &BgpRoute) -> Obstacle {
     let refused =
         e.refused.iter().find_map(|(name, steps)| Some((name, steps.iter().find(|step| !step.pass)?)));
     let path = route.paths.iter().find(|path| !path.usable);
     match (refused, path) {
-        (Some((name, step)), _) => Way {
+        (Some((name, step)), _) => Obstacle {
             // A loop has a name of its own.
             code: if step.step == "loop" { step.verdict.clone() } else { step.step.to_owned() },
             text: format!("import refuses what {name} sent: {}", words(step)),
             fix: match step.step {
                 "filter" => {
-                    let step = of_filter(Step::new(Verdict::Stop, "filter", step.verdict.clone()), &e.known);
+                    let step = of_filter(Step::new(Verdict::Stop, "filter", step.verdict.clone()), &e.origin);
                     step.key.map(|key| format!("tortie store get {key}")).into_iter().collect()
                 }
                 "inside-pool" => vec!["import_pools in the peer's value".to_owned()],
                 _ => Vec::new(),
             },
         },
-        (None, Some(path)) => Way {
+        (None, Some(path)) => Obstacle {
             code: "next-hop".to_owned(),
             text: format!("from {}: {}", path.from, path.reason),
             fix: path.next_hop.iter().map(|hop| format!("ip route get {hop}")).collect(),
         },
         (None, None) => {
-            Way { code: "no-path".to_owned(), text: "no path is left".to_owned(), fix: Vec::new() }
+            Obstacle { code: "no-path".to_owned(), text: "no path is left".to_owned(), fix: Vec::new() }
         }
     }
 }
@@ -230,9 +239,9 @@ fn words(step: &ExportStep) -> String {
     }
 }
 
-fn steps(e: &Evidence) -> Vec<Step> {
-    let mut steps: Vec<Step> = e.known.step().into_iter().chain(e.known.blackhole()).collect();
-    if let Some(pool) = e.known.pool {
+fn steps(e: &RouteEvidence) -> Vec<Step> {
+    let mut steps: Vec<Step> = e.origin.step().into_iter().chain(e.origin.blackhole()).collect();
+    if let Some(pool) = e.origin.pool {
         steps.push(Step::new(Verdict::Note, "pool", format!("inside {pool}")));
     }
     match &e.route {
@@ -247,12 +256,12 @@ fn steps(e: &Evidence) -> Vec<Step> {
     if let Some(kernel) = &e.kernel {
         kernel_steps(kernel, &mut steps);
     }
-    steps.extend(told(&e.told));
-    steps.extend(e.known.history());
+    steps.extend(recipient_steps(&e.recipients));
+    steps.extend(e.origin.history());
     steps
 }
 
-fn path_step(path: &BgpPath, e: &Evidence) -> Step {
+fn path_step(path: &BgpPath, e: &RouteEvidence) -> Step {
     let from = match path.source.as_str() {
         "local" => "local".to_owned(),
         source => format!("from {} ({source})", path.from),
@@ -271,7 +280,7 @@ fn path_step(path: &BgpPath, e: &Evidence) -> Step {
         (false, false) => (Verdict::Stop, "unusable"),
     };
     match why {
-        Some(_) => of_filter(Step::new(verdict, name, text), &e.known),
+        Some(_) => of_filter(Step::new(verdict, name, text), &e.origin),
         None => Step::new(verdict, name, text),
     }
 }
@@ -306,29 +315,30 @@ fn kernel_steps(kernel: &KernelSide, steps: &mut Vec<Step>) {
         let before = foreign.metric <= kernel.metric && kernel.row.is_some();
         steps.push(Step::new(if before { Verdict::Stop } else { Verdict::Note }, "foreign route", text));
     }
-    if let Some(says) = &kernel.says {
-        steps.push(Step::new(Verdict::Note, "main table", says.clone()));
+    if let Some(lookup) = &kernel.lookup {
+        steps.push(Step::new(Verdict::Note, "main table", lookup.clone()));
     }
 }
 
 /// One line a session; of many, one for each answer.
-fn told(told: &[Told]) -> Vec<Step> {
-    let line = |told: &Told, names: String| {
-        let text = match (told.announced, told.text.as_str()) {
+fn recipient_steps(recipients: &[Recipient]) -> Vec<Step> {
+    let line = |one: &Recipient, names: String| {
+        let text = match (one.announced, one.text.as_str()) {
             (true, text) => format!("to {names}: yes ({text})"),
-            (false, text) => format!("to {names}: no, {}: {text}", told.step),
+            (false, text) => format!("to {names}: no, {}: {text}", one.step),
         };
-        Step::new(if told.announced { Verdict::Ok } else { Verdict::Skipped }, "advertised", text)
+        Step::new(if one.announced { Verdict::Ok } else { Verdict::Skipped }, "advertised", text)
     };
-    if told.len() <= ONE_BY_ONE {
-        return told.iter().map(|one| line(one, one.name.clone())).collect();
+    if recipients.len() <= LISTED_ONE_BY_ONE {
+        return recipients.iter().map(|one| line(one, one.name.clone())).collect();
     }
     let mut groups: BTreeMap<(bool, &str, &str), Vec<String>> = BTreeMap::new();
-    for one in told {
+    for one in recipients {
         groups.entry((!one.announced, &one.step, &one.text)).or_default().push(one.name.clone());
     }
     let of = |((not, step, text), names): ((bool, &str, &str), Vec<String>)| {
-        let one = Told { name: String::new(), announced: !not, step: step.to_owned(), text: text.to_owned() };
+        let one =
+            Recipient { name: String::new(), announced: !not, step: step.to_owned(), text: text.to_owned() };
         line(&one, format!("{} peers ({})", names.len(), joined(&names)))
     };
     groups.into_iter().map(of).collect()

@@ -34,20 +34,20 @@ fn row(state: &str, reason: &str) -> KernelRouteRow {
     }
 }
 
-fn evidence(paths: Vec<BgpPath>, row: Option<KernelRouteRow>) -> Evidence {
-    Evidence {
-        asked: "10.244.4.0/26".to_owned(),
+fn evidence(paths: Vec<BgpPath>, row: Option<KernelRouteRow>) -> RouteEvidence {
+    RouteEvidence {
+        queried: "10.244.4.0/26".to_owned(),
         prefix: "10.244.4.0/26".to_owned(),
-        known: Known { pool: "10.244.0.0/16".parse().ok(), ..known(Origin::No) },
+        origin: PrefixOrigin { pool: "10.244.0.0/16".parse().ok(), ..known(Origin::No) },
         route: (!paths.is_empty()).then(|| BgpRoute { prefix: "10.244.4.0/26".to_owned(), paths }),
         refused: Vec::new(),
-        kernel: Some(KernelSide { row, decided: None, foreign: Vec::new(), metric: 1790, says: None }),
-        told: Vec::new(),
+        kernel: Some(KernelSide { row, decided: None, foreign: Vec::new(), metric: 1790, lookup: None }),
+        recipients: Vec::new(),
         malformed: Vec::new(),
     }
 }
 
-fn ask(e: &Evidence) -> Why {
+fn ask(e: &RouteEvidence) -> Why {
     answer(Why::new("WhyRoute", "rack1-n03", 918_273, String::new(), "x"), e)
 }
 
@@ -56,21 +56,21 @@ fn rung(step: &'static str, pass: bool, verdict: &str) -> ExportStep {
 }
 
 #[test]
-fn a_used_route_shows_its_rival_that_was_refused_and_who_is_told() {
+fn a_used_route_shows_its_rival_that_was_refused_and_its_recipients() {
     let paths = vec![
         path("rack1-n04", true, true, "only usable path"),
         path("tor-a", false, false, "refused: as_loop"),
     ];
     let mut e = evidence(paths, Some(row("installed", "plain")));
     e.refused = vec![("tor-a".to_owned(), vec![rung("loop", false, "as_loop")])];
-    e.told = vec![
-        Told {
+    e.recipients = vec![
+        Recipient {
             name: "tor-a".into(),
             announced: true,
             step: "pool".into(),
             text: "inside pool 10.244.0.0/16".into(),
         },
-        Told {
+        Recipient {
             name: "rack1-n05".into(),
             announced: false,
             step: "reflection".into(),
@@ -144,8 +144,8 @@ fn what_is_in_the_way_has_the_code_of_who_said_so() {
 fn a_thousand_sessions_are_a_few_lines() {
     let mut e =
         evidence(vec![path("rack1-n04", true, true, "only usable path")], Some(row("installed", "plain")));
-    e.told = (0..1_000)
-        .map(|n| Told {
+    e.recipients = (0..1_000)
+        .map(|n| Recipient {
             name: format!("n{n}"),
             announced: n == 0,
             step: if n == 0 { "pool" } else { "reflection" }.to_owned(),

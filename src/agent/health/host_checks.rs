@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::problems::finding;
 use crate::api::codes;
 use crate::api::status::Problem;
 
@@ -252,7 +251,7 @@ pub fn judge(now: &Surroundings, before: Option<&Surroundings>, role: &Role) -> 
                 "the clock was set {way} by {:.1}s: leases, times in logs and those in the store do not fit together",
                 Duration::from_millis(set.unsigned_abs()).as_secs_f64()
             );
-            found.push(finding(&codes::CLOCK_JUMP, "", "clock", text));
+            found.push(codes::CLOCK_JUMP.problem("", "clock", text));
         }
     }
     found
@@ -269,7 +268,7 @@ fn capable(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
             let text = format!(
                 "the agent runs without it: {effect}; give it to the service (AmbientCapabilities={name} in the unit)"
             );
-            found.push(finding(&codes::MISSING_CAPABILITY, name, name, text));
+            found.push(codes::MISSING_CAPABILITY.problem(name, name, text));
         }
     }
 }
@@ -284,7 +283,7 @@ fn forwards(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
                 "{family} is routed here and {sysctl} is 0: the kernel drops every packet that is not for this host \
                  itself; somebody switched it off after the agent had switched it on"
             );
-            found.push(finding(&codes::FORWARDING_OFF, sysctl, format!("{family} forwarding"), text));
+            found.push(codes::FORWARDING_OFF.problem(sysctl, format!("{family} forwarding"), text));
         }
     }
 }
@@ -306,7 +305,7 @@ fn reverse_paths(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
              dropped{dropped}",
             uplinks.len()
         );
-        found.push(finding(&codes::RP_FILTER, &link.name, link.name.clone(), text));
+        found.push(codes::RP_FILTER.problem(&link.name, link.name.clone(), text));
     }
 }
 
@@ -324,7 +323,7 @@ fn sizes(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
             narrowest.mtu,
             narrowest.mtu.saturating_sub(IPIP_OVERHEAD)
         );
-        found.push(finding(&codes::TUNNEL_MTU, &tunnel.name, tunnel.name.clone(), text));
+        found.push(codes::TUNNEL_MTU.problem(&tunnel.name, tunnel.name.clone(), text));
     }
     let wide = |(endpoint, interface): &(String, String)| {
         let link = now.link(interface).filter(|link| link.mtu > narrowest.mtu)?;
@@ -336,11 +335,11 @@ fn sizes(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
             "{interface} takes {mtu} bytes, {} on the way out {}: large packets need path MTU discovery, or get lost",
             narrowest.name, narrowest.mtu
         );
-        found.push(finding(&codes::WORKLOAD_MTU, endpoint, format!("endpoint {endpoint}"), text));
+        found.push(codes::WORKLOAD_MTU.problem(endpoint, format!("endpoint {endpoint}"), text));
     }
     if wide.len() > LISTED {
         let text = format!("{} more have a larger MTU than {}", wide.len() - LISTED, narrowest.name);
-        found.push(finding(&codes::WORKLOAD_MTU, "", "endpoints", text));
+        found.push(codes::WORKLOAD_MTU.problem("", "endpoints", text));
     }
 }
 
@@ -355,7 +354,7 @@ fn connections(now: &Surroundings, before: Option<&Surroundings>, found: &mut Ve
              net.netfilter.nf_conntrack_max, or see who opens so many",
             table.count, table.max
         );
-        found.push(finding(&codes::CONNTRACK_FULL, "", "connection tracking", text));
+        found.push(codes::CONNTRACK_FULL.problem("", "connection tracking", text));
     }
 }
 

@@ -4,13 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tortie_bgp::{Drain, RouteMatch, RouteQuery as Question, RouteTable, Unusable};
+use tortie_bgp::{Drain, RouteMatch, RouteQuery as TableQuery, RouteTable, Unusable};
 
-use super::problems::finding;
-use crate::agent::api::status::Traded;
-use crate::agent::handle::{Live, PLACES};
-use crate::api::codes;
+use crate::agent::core::snapshot::RouteExchange;
+use crate::agent::handle::{Handle, SLOTS_PER_QUERY};
 use crate::api::status::Problem;
+use crate::api::{codes, span};
 use crate::speaker::SpeakerView;
 
 /// What is told of the last minutes.
@@ -18,43 +17,51 @@ const LATELY: Duration = Duration::from_secs(600);
 /// Peers, and routes of each, whose refused routes are looked at.
 const REFUSING: (usize, usize) = (8, 512);
 
-impl Live {
-    /// A note that sessions are drained.
-    pub(in crate::agent) async fn drained(&self) -> Option<Problem> {
-        let counts = |view: &SpeakerView<'_>| {
-            let peers = view.peers();
-            let of = |drain| peers.iter().filter(|p| p.drain == drain).count();
-            (of(Drain::Announce), of(Drain::Withdraw))
-        };
-        let (announced, withdrawn) = self.speaker(counts).await.ok()?;
-        (announced + withdrawn > 0).then(|| {
-            let text = format!(
-                "routes are announced with GRACEFUL_SHUTDOWN to {announced} sessions and withdrawn from {withdrawn}; \
-                 a restart of the agent ends this"
-            );
-            finding(&codes::DRAINED, "", "bgp", text)
-        })
-    }
-
-    /// A note that packets were dropped by rules.
-    pub(in crate::agent) fn denied(&self) -> Option<Problem> {
-        let drops = self.drops.load_full()?;
-        let kinds = drops.within(LATELY);
-        let (kind, most) = kinds.iter().max_by_key(|(_, dropped)| dropped.count)?;
-        let sum: u64 = kinds.iter().map(|(_, dropped)| dropped.count).sum();
+/// A note that sessions are drained.
+pub(in crate::agent) async fn drained(handle: &Handle) -> Option<Problem> {
+    let counts = |view: &SpeakerView<'_>| {
+        let peers = view.peers();
+        let of = |drain| peers.iter().filter(|p| p.drain == drain).count();
+        (of(Drain::Announce), of(Drain::Withdraw))
+    };
+    let (announced, withdrawn) = handle.speaker().ask(counts).await.ok()?;
+    (announced + withdrawn > 0).then(|| {
         let text = format!(
-            "{sum} packets dropped in the last {} minutes, {} of them {} -> {}",
-            LATELY.as_secs() / 60,
-            most.count,
-            kind.src,
-            kind.dst
+            "routes are announced with GRACEFUL_SHUTDOWN to {announced} sessions and withdrawn from {withdrawn}; \
+             a restart of the agent ends this"
         );
-        Some(finding(&codes::PACKETS_DENIED, "", "packet rules", text))
-    }
+        codes::DRAINED.problem("", "bgp", text)
+    })
+}
+
+/// A note that packets were dropped by rules.
+pub(in crate::agent) fn denied(handle: &Handle) -> Option<Problem> {
+    let drops = handle.drops()?;
+    let kinds = drops.within(LATELY);
+    let (kind, most) = kinds.iter().max_by_key(|(_, dropped)| dropped.count)?;
+    let sum: u64 = kinds.iter().map(|(_, dropped)| dropped.count).sum();
+    let text = format!(
+        "{sum} packets dropped in the last {} minutes, {} of them {} -> {}",
+        LATELY.as_secs() / 60,
+        most.count,
+        kind.src,
+        kind.dst
+    );
+    Some(codes::PACKETS_DENIED.problem("", "packet rules", text))
+}
+
+/// A note that repair of the kernel is held.
+pub(in crate::agent) async fn drift_hold(handle: &Handle) -> Option<Problem> {
+    let left = handle.kernel().ask(|view| view.drift_hold_remaining()).await.ok().flatten()?;
+    let text = format!(
+        "what others change in own routes and rules is left for study for {} more",
+        span(left.as_secs())
+    );
+    Some(codes::DIFF_HELD.problem("kernel", "kernel", text))
 }
 
 /// Routes that are not announced or not used. Only what little is refused is looked at one by one.
-pub(in crate::agent) fn traded(view: &SpeakerView<'_>) -> Traded {
+pub(in crate::agent) fn traded(view: &SpeakerView<'_>) -> RouteExchange {
     let totals = view.totals();
     let named =
         |list: Vec<(&'static str, u64)>| list.into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
@@ -76,8 +83,8 @@ pub(in crate::agent) fn traded(view: &SpeakerView<'_>) -> Traded {
         let mut reasons: BTreeMap<&'static str, usize> = BTreeMap::new();
         let all = peer.families.iter().flat_map(|f| {
             let matching = RouteMatch::All(f.family);
-            let question = Question { table: RouteTable::AdjInPost(peer.id), matching };
-            view.walk(question, 0, PLACES, REFUSING.1).0
+            let question = TableQuery { table: RouteTable::AdjInPost(peer.id), matching };
+            view.walk(question, 0, SLOTS_PER_QUERY, REFUSING.1).0
         });
         for path in all.flat_map(|route| route.paths) {
             if let Some(Unusable::Filtered(reason)) = path.unusable {
@@ -86,5 +93,5 @@ pub(in crate::agent) fn traded(view: &SpeakerView<'_>) -> Traded {
         }
         refusing.push((peer.name.to_string(), filtered, received, reasons));
     }
-    Traded { withheld: named(totals.withheld), refused: named(totals.rejected), refusing, malformed }
+    RouteExchange { withheld: named(totals.withheld), refused: named(totals.rejected), refusing, malformed }
 }

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use tortie_bgp::PeerStatus;
 
-use super::problems::finding;
-use crate::agent::handle::Live;
+use crate::agent::handle::Handle;
 use crate::agent::health::host_checks::{Role, Surroundings, judge};
-use crate::agent::policy_view::endpoint_name;
+use crate::api::policy::endpoint_name;
 use crate::api::status::{Problem, Subject};
 use crate::api::{codes, span};
 use crate::speaker::SpeakerView;
@@ -38,7 +37,7 @@ const TOO_MANY: (u8, u8) = (6, 1);
 /// Starts the task; it ends with the runtime.
 pub(in crate::agent) fn start(
     io: &tokio::runtime::Handle,
-    live: Arc<Live>,
+    handle: Arc<Handle>,
     report: impl Fn(Vec<Problem>) + Send + 'static,
     low_port: bool,
 ) {
@@ -47,7 +46,7 @@ pub(in crate::agent) fn start(
         let mut told = Vec::new();
         tokio::time::sleep(FIRST).await;
         loop {
-            let found = lookout.look(&live, low_port).await;
+            let found = lookout.look(&handle, low_port).await;
             if found != told {
                 told.clone_from(&found);
                 report(found);
@@ -75,16 +74,16 @@ struct Ways {
 }
 
 impl Lookout {
-    async fn look(&mut self, live: &Live, low_port: bool) -> Vec<Problem> {
-        let Some(intent) = live.intent.load_full() else { return Vec::new() };
+    async fn look(&mut self, handle: &Handle, low_port: bool) -> Vec<Problem> {
+        let Some(intent) = handle.newest_intent() else { return Vec::new() };
         let peers: Vec<_> = intent.peers.values().map(|peer| peer.remote.ip()).take(WAYS).collect();
-        let ways = live.kernel(move |view| ways(view, &peers)).await.unwrap_or_default();
+        let ways = handle.kernel().ask(move |view| ways(view, &peers)).await.unwrap_or_default();
         let role = role(&intent, &ways, low_port);
         let now =
             tokio::task::spawn_blocking(move || Surroundings::read(ways.links)).await.unwrap_or_default();
         let mut found = judge(&now, self.before.as_ref(), &role);
         self.before = Some(now);
-        if let Ok(peers) = live.speaker(peers_of).await {
+        if let Ok(peers) = handle.speaker().ask(peers_of).await {
             let at = Instant::now();
             found.extend(self.queues.look(&peers, at));
             found.extend(peers.iter().filter_map(|peer| limit(peer, &intent)));
@@ -203,7 +202,8 @@ impl Queues {
                     format!("is behind for {}: it takes less than there is to tell", span(behind.as_secs()))
                 };
                 slow.push(
-                    finding(&codes::SLOW_PEER, &peer.session, format!("peer {}", peer.session), text)
+                    codes::SLOW_PEER
+                        .problem(&peer.session, format!("peer {}", peer.session), text)
                         .about(Subject::Peer(peer.session.clone())),
                 );
             }
@@ -234,7 +234,7 @@ fn limit(peer: &Queue, intent: &RoutingIntent) -> Option<Problem> {
         )
     };
     let subject = format!("peer {} ({})", wanted.name, wanted.remote.ip());
-    let problem = finding(&codes::PREFIX_LIMIT, &peer.session, subject, text);
+    let problem = codes::PREFIX_LIMIT.problem(&peer.session, subject, text);
     Some(problem.about(Subject::Peer(peer.session.clone())))
 }
 
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn what_was_seen_once_is_told_for_a_while() {
         let (mut lookout, start) = (Lookout::default(), Instant::now());
-        let mut found = vec![finding(&codes::CLOCK_JUMP, "", "clock", "set")];
+        let mut found = vec![codes::CLOCK_JUMP.problem("", "clock", "set")];
         lookout.keep(&mut found, start);
         assert_eq!(found.len(), 1);
         let mut later = Vec::new();

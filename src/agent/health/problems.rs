@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tortie_config::key::{Key, ProfilePart};
 
-use crate::agent::api::status::{CoreFacts, KernelFacts, PeerFacts, Traded};
+use crate::agent::core::snapshot::{CoreSnapshot, PeerSnapshot, RouteExchange};
+use crate::agent::health::kernel_snapshot::KernelSnapshot;
 use crate::api::codes::{self, Code, Kind};
 use crate::api::span;
 use crate::api::status::{Problem, Subject};
@@ -16,30 +17,14 @@ const LISTED: usize = 20;
 /// The store's watch brings a proof of freshness each second.
 const STALE: Duration = Duration::from_secs(20);
 
-/// A problem: `name` stands in the next step, `subject` is shown. It concerns the host, until [`Problem::about`] says otherwise.
-pub(in crate::agent) fn finding(
-    code: &Code,
-    name: &str,
-    subject: impl Into<String>,
-    text: impl Into<String>,
-) -> Problem {
-    Problem {
-        code: code.name.to_owned(),
-        subject: subject.into(),
-        text: text.into(),
-        next: code.next(name),
-        about: Subject::Host,
-    }
-}
-
 /// A problem whose subject is its name.
 fn named(code: &Code, name: impl Into<String>, text: impl Into<String>) -> Problem {
     let name = name.into();
-    finding(code, &name.clone(), name, text)
+    code.problem(&name.clone(), name, text)
 }
 
 /// What is wrong.
-pub(in crate::agent) fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<Problem> {
+pub(in crate::agent) fn problems(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>) -> Vec<Problem> {
     let mut out = Vec::new();
     store(facts, &mut out);
     sessions(facts, &mut out);
@@ -51,7 +36,7 @@ pub(in crate::agent) fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>
     out
 }
 
-fn store(facts: &CoreFacts, out: &mut Vec<Problem>) {
+fn store(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     if let Some(frozen) = &facts.frozen {
         let problem = named(&codes::FROZEN, "store", frozen.text.clone());
         out.push(Problem { next: frozen.next.to_owned(), ..problem });
@@ -81,7 +66,7 @@ fn store(facts: &CoreFacts, out: &mut Vec<Problem>) {
     }
 }
 
-fn sessions(facts: &CoreFacts, out: &mut Vec<Problem>) {
+fn sessions(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     for (addr, error) in &facts.listen_failed {
         out.push(named(&codes::LISTEN, addr.clone(), format!("cannot listen: {error}")));
     }
@@ -101,7 +86,8 @@ fn sessions(facts: &CoreFacts, out: &mut Vec<Problem>) {
             "full with {} sessions; {} connections were turned away: raise max_sessions in its value",
             r.sessions, r.refused
         );
-        finding(&codes::RANGE_FULL, &r.name, format!("range {}", r.prefix), text)
+        codes::RANGE_FULL
+            .problem(&r.name, format!("range {}", r.prefix), text)
             .about(Subject::Range(r.name.clone()))
     }));
     let down: Vec<_> = facts.peers.iter().filter(|(_, p)| p.is_missing()).collect();
@@ -109,18 +95,18 @@ fn sessions(facts: &CoreFacts, out: &mut Vec<Problem>) {
         let why = peer.error.clone().map_or_else(String::new, |e| format!(", {e}"));
         let text = format!("{} for {}{why}", peer.state, span(peer.seconds));
         let subject = format!("peer {} ({}, {})", peer.name, peer.address, peer.kind);
-        out.push(finding(&codes::PEER_DOWN, session, subject, text).about(Subject::Peer((*session).clone())));
+        out.push(codes::PEER_DOWN.problem(session, subject, text).about(Subject::Peer((*session).clone())));
     }
     if down.len() > LISTED {
         let text = format!("{} more are down", down.len() - LISTED);
         out.push(Problem {
             next: "tortie bgp peers".to_owned(),
-            ..finding(&codes::PEER_DOWN, "", "peers", text)
+            ..codes::PEER_DOWN.problem("", "peers", text)
         });
     }
 }
 
-fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Problem>) {
+fn dataplane(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>, out: &mut Vec<Problem>) {
     for (block, why) in &facts.refused {
         out.push(
             named(&codes::BLACKHOLE, block.to_string(), format!("not announced: {why}"))
@@ -136,13 +122,14 @@ fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Prob
         let text = "the kernel has no route to it, so no route with this next hop is used";
         out.push(Problem {
             next: format!("tortie route get {hop}"),
-            ..finding(&codes::ROUTE_WITHHELD, "", format!("next hop {hop}"), text)
+            ..codes::ROUTE_WITHHELD.problem("", format!("next hop {hop}"), text)
         });
     }
     let failed = &facts.failed_endpoints;
     for (name, why) in failed.iter().take(LISTED) {
         out.push(
-            finding(&codes::ENDPOINT_FAILED, name, format!("endpoint {name}"), why.clone())
+            codes::ENDPOINT_FAILED
+                .problem(name, format!("endpoint {name}"), why.clone())
                 .about(Subject::Endpoint(name.clone())),
         );
     }
@@ -150,7 +137,7 @@ fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Prob
         let text = format!("{} more are not as they should be", failed.len() - LISTED);
         out.push(Problem {
             next: "tortie endpoint list".to_owned(),
-            ..finding(&codes::ENDPOINT_FAILED, "", "endpoints", text)
+            ..codes::ENDPOINT_FAILED.problem("", "endpoints", text)
         });
     }
     if let Some(text) = &facts.tunnel_trouble {
@@ -175,12 +162,12 @@ fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Prob
     }
     if kernel.drift.count > 0 && facts.settled {
         let text = format!("{} differ: {}", kernel.drift.count, kernel.drift.first.join("; "));
-        out.push(finding(&codes::DRIFT, "routes", "kernel routes", text));
+        out.push(codes::DRIFT.problem("routes", "kernel routes", text));
     }
     // Where rules are off they all differ, and that is said already.
     if kernel.rules_drift > 0 && facts.policy.in_sync && facts.rules_trouble.is_none() {
         let text = format!("{} objects differ from what is wanted", kernel.rules_drift);
-        out.push(finding(&codes::DRIFT, "rules", "packet rules", text));
+        out.push(codes::DRIFT.problem("rules", "packet rules", text));
     }
 }
 
@@ -188,11 +175,11 @@ fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Prob
 pub(in crate::agent) fn sessions_differ(drift: &Drift) -> Option<Problem> {
     (drift.count > 0).then(|| {
         let text = format!("{} differ: {}", drift.count, drift.first.join("; "));
-        finding(&codes::DRIFT, "sessions", "BGP sessions", text)
+        codes::DRIFT.problem("sessions", "BGP sessions", text)
     })
 }
 
-fn addresses(facts: &CoreFacts, out: &mut Vec<Problem>) {
+fn addresses(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     for (addr, holders) in facts.duplicates.iter().take(10) {
         let text = format!("several endpoints of this host have it: {}", holders.join(", "));
         out.push(named(&codes::DUPLICATE_ADDRESS, addr.to_string(), text).about(Subject::Address(*addr)));
@@ -205,11 +192,11 @@ fn addresses(facts: &CoreFacts, out: &mut Vec<Problem>) {
             format!("{first}{more} of this host's blocks: assigned, and no endpoint and no interface has it");
         let subject =
             format!("{} suspect address{}", suspects.len(), if suspects.len() > 1 { "es" } else { "" });
-        out.push(finding(&codes::LEAKED_ADDRESSES, "", subject, text));
+        out.push(codes::LEAKED_ADDRESSES.problem("", subject, text));
     }
 }
 
-fn agent(facts: &CoreFacts, out: &mut Vec<Problem>) {
+fn agent(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     let skewed: Vec<String> = facts
         .versions
         .iter()
@@ -226,7 +213,7 @@ fn agent(facts: &CoreFacts, out: &mut Vec<Problem>) {
             "this host runs {}, {first}{more}: hosts should be no further apart than one minor version",
             env!("CARGO_PKG_VERSION")
         );
-        out.push(finding(&codes::VERSION_SKEW, "", "versions", text));
+        out.push(codes::VERSION_SKEW.problem("", "versions", text));
     }
     if let Some(text) = &facts.collected.error {
         out.push(named(&codes::COLLECTOR, "address collector", text.clone()));
@@ -263,14 +250,15 @@ pub fn is_skewed(own: &str, other: &str) -> bool {
 }
 
 /// Notes on routes that policy keeps from peers, or those of peers from use.
-pub(in crate::agent) fn traded(traded: &Traded, intent: Option<&RoutingIntent>) -> Vec<Problem> {
+pub(in crate::agent) fn traded(traded: &RouteExchange, intent: Option<&RoutingIntent>) -> Vec<Problem> {
     let mut notes = Vec::new();
     for (session, refused, received, reasons) in &traded.refusing {
         let name = intent.and_then(|i| i.peers.get(session)).map_or(session.as_str(), |p| p.name.as_str());
         let reasons: Vec<String> = reasons.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
         let text = format!("{refused} of its {received} routes are not used: {}", reasons.join(", "));
         notes.push(
-            finding(&codes::ROUTES_REFUSED, session, format!("peer {name}"), text)
+            codes::ROUTES_REFUSED
+                .problem(session, format!("peer {name}"), text)
                 .about(Subject::Peer(session.clone())),
         );
     }
@@ -281,7 +269,8 @@ pub(in crate::agent) fn traded(traded: &Traded, intent: Option<&RoutingIntent>) 
             span(ago.as_secs())
         );
         notes.push(
-            finding(&codes::MALFORMED_UPDATE, session, format!("peer {name}"), text)
+            codes::MALFORMED_UPDATE
+                .problem(session, format!("peer {name}"), text)
                 .about(Subject::Peer(session.clone())),
         );
     }
@@ -295,7 +284,7 @@ pub(in crate::agent) fn traded(traded: &Traded, intent: Option<&RoutingIntent>) 
         .collect();
     if !held.is_empty() {
         let text = format!("not announced to peers, summed over groups of them: {}", held.join(", "));
-        notes.push(finding(&codes::ROUTES_HELD_BACK, "", "routes", text));
+        notes.push(codes::ROUTES_HELD_BACK.problem("", "routes", text));
     }
     notes
 }
@@ -311,7 +300,7 @@ fn instead(key: &str) -> &'static str {
     }
 }
 
-impl PeerFacts {
+impl PeerSnapshot {
     /// It is to be up and is not. Dynamic peers are there or not; none of them is missing, and none that was shut down.
     pub(in crate::agent) fn is_missing(&self) -> bool {
         !self.up && !self.shut && self.kind != "dynamic"
@@ -320,7 +309,7 @@ impl PeerFacts {
 
 /// The verdict in a word and in a sentence.
 pub(in crate::agent) fn verdict(
-    facts: &CoreFacts,
+    facts: &CoreSnapshot,
     intent: Option<&RoutingIntent>,
     ready: bool,
     problems: &[Problem],
@@ -368,7 +357,7 @@ pub(in crate::agent) fn verdict(
 mod tests {
     use super::*;
 
-    fn codes_of(facts: &CoreFacts) -> Vec<String> {
+    fn codes_of(facts: &CoreSnapshot) -> Vec<String> {
         problems(facts, None).into_iter().map(|problem| problem.code).collect()
     }
 
@@ -376,15 +365,15 @@ mod tests {
     #[test]
     fn a_revision_that_nothing_confirms_is_told_and_a_store_that_is_away_says_it_itself() {
         let stale = codes::STALE_REVISION.name.to_owned();
-        let fresh = CoreFacts { connected: true, revision: 7, ..CoreFacts::default() };
-        let late = CoreFacts { lag: STALE + Duration::from_secs(1), ..fresh.clone() };
+        let fresh = CoreSnapshot { connected: true, revision: 7, ..CoreSnapshot::default() };
+        let late = CoreSnapshot { lag: STALE + Duration::from_secs(1), ..fresh.clone() };
         assert!(!codes_of(&fresh).contains(&stale));
         assert!(codes_of(&late).contains(&stale));
         let told = problems(&late, None).into_iter().find(|p| p.code == stale).map(|p| (p.text, p.next));
         let (text, next) = told.unwrap_or_default();
         assert!(text.contains("since 21s") && text.contains("revision 7"), "{text}");
         assert!(next.starts_with("tortie "), "{next}");
-        let away = CoreFacts { away: Some("no answer".to_owned()), ..late };
+        let away = CoreSnapshot { away: Some("no answer".to_owned()), ..late };
         assert!(!codes_of(&away).contains(&stale));
     }
 }

@@ -16,7 +16,6 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
-use crate::agent::health::problems::finding;
 use crate::agent::logging::filter::{Levels, Wish, Wishes};
 use crate::agent::logging::format::{Lines, LogForm, Sink};
 use crate::api::codes;
@@ -198,7 +197,7 @@ impl Logs {
         let note = |wish: &Wish| {
             let left = wish.until.saturating_duration_since(now).as_secs();
             let text = format!("is logged at {} for {left} s more", wish.level);
-            finding(&codes::LOG_LEVEL, "", format!("log {}", wish.what), text)
+            codes::LOG_LEVEL.problem("", format!("log {}", wish.what), text)
         };
         self.wishes.iter().map(note).collect()
     }

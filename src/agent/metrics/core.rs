@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::State;
-use tortie_config::key::{EndpointKey, Key, ProfilePart};
+use tortie_config::key::EndpointKey;
 use tortie_net::Cidr;
 
-use super::super::core::Core;
 use crate::agent::config::PerPeer;
 use crate::agent::core::counters::{self, Measures};
+use crate::agent::core::object_counts::ObjectCounts;
 use crate::agent::core::reports::GcTotals;
 use crate::agent::core::reports::PoolUsages;
+use crate::agent::core::view::CoreView;
 use crate::api::policy::PolicyStatus;
 use tortie_engine::routing::{PeerIntent, PeerKind};
 use tortie_kernel::EndpointCondition;
@@ -47,12 +48,12 @@ pub(super) struct CoreScrape {
     /// Endpoints of this host by kind and state.
     pub(super) endpoints: BTreeMap<(&'static str, &'static str), usize>,
     /// Policies and profiles of the whole store.
-    pub(super) known: Known,
-    pub(super) collected: GcTotals,
+    pub(super) objects: ObjectCounts,
+    pub(super) gc: GcTotals,
     /// What the collector suspects, by pool.
     pub(super) leaked: BTreeMap<String, usize>,
     /// All pools, on the one host that looks.
-    pub(super) census: Option<PoolUsages>,
+    pub(super) pool_usage: Option<PoolUsages>,
     /// Own blocks by pool.
     pub(super) blocks: BTreeMap<String, BlockScrape>,
     /// Changes of rules, and intents, that the kernel has not acknowledged.
@@ -96,17 +97,6 @@ impl PeerScrape {
     }
 }
 
-/// How much of policy the store has, whether it acts here or not.
-#[derive(Debug, Clone, Copy, Default)]
-pub(in crate::agent) struct Known {
-    pub(super) policies: usize,
-    pub(super) profiles: usize,
-    pub(super) tiers: usize,
-    pub(super) hosts: usize,
-    pub(super) workloads: usize,
-    pub(super) host_endpoints: usize,
-}
-
 /// The own blocks of one pool.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct BlockScrape {
@@ -119,190 +109,150 @@ pub(super) struct BlockScrape {
     pub(super) borrowed_out: usize,
 }
 
-impl Core {
-    /// For one scrape.
-    pub(super) fn scraped(&self, per_peer: PerPeer, now: Instant) -> CoreScrape {
-        let mut invalid = BTreeMap::new();
-        for problem in self.model.invalid_keys() {
-            *invalid.entry(counters::kind(&problem.key)).or_default() += 1;
+/// For one scrape.
+pub(super) fn scrape(core: &CoreView<'_>, per_peer: PerPeer, now: Instant) -> CoreScrape {
+    let mut invalid = BTreeMap::new();
+    for problem in core.model().invalid_keys() {
+        *invalid.entry(counters::kind(&problem.key)).or_default() += 1;
+    }
+    let mut scrape = CoreScrape {
+        running: core.running(),
+        connected: core.is_connected(),
+        from_cache: core.runs_from_cache(),
+        frozen: core.frozen().is_some(),
+        revision: core.revision(),
+        lag: core.lag(now),
+        keys: core.keys(),
+        snapshots: core.snapshots(),
+        invalid,
+        measures: core.counters().clone(),
+        sessions: BTreeMap::new(),
+        expected: BTreeMap::new(),
+        peers: BTreeMap::new(),
+        restarting: !core.restart_done(),
+        policy: core.policy_status(),
+        endpoints: endpoint_states(core),
+        objects: core.object_counts(),
+        gc: core.gc_totals().clone(),
+        leaked: BTreeMap::new(),
+        pool_usage: core.pool_usage().cloned(),
+        blocks: block_sums(core),
+        waiting: core.unacknowledged(),
+        originated: BTreeMap::new(),
+    };
+    for addr in &core.gc_totals().leak_candidates {
+        let pools = core.model().pools().map(|pool| *pool.key).filter(|pool| pool.contains(*addr));
+        let pool = pools.max_by_key(Cidr::len).map(|pool| pool.to_string()).unwrap_or_default();
+        *scrape.leaked.entry(pool).or_default() += 1;
+    }
+    let Some(intent) = core.intent() else { return scrape };
+    for (session, wanted) in &intent.peers {
+        scrape_peer(core, session, wanted, per_peer, now, &mut scrape);
+    }
+    for peer in core.dynamic_peers() {
+        if let Some(wanted) = intent.dynamic(peer) {
+            scrape_peer(core, &peer.name, &wanted, per_peer, now, &mut scrape);
         }
-        let mut scrape = CoreScrape {
-            running: self.running(),
-            connected: self.link.connected,
-            from_cache: self.link.from_cache,
-            frozen: self.frozen.is_some(),
-            revision: self.link.revision,
-            lag: now.saturating_duration_since(self.link.fresh),
-            keys: self.keys,
-            snapshots: self.link.snapshots,
-            invalid,
-            measures: self.measures.clone(),
-            sessions: BTreeMap::new(),
-            expected: BTreeMap::new(),
-            peers: BTreeMap::new(),
-            restarting: !self.restart_done,
-            policy: self.policy_status(),
-            endpoints: self.endpoint_states(),
-            known: self.known_policy(),
-            collected: self.gc.clone(),
-            leaked: BTreeMap::new(),
-            census: self.pool_usage.clone(),
-            blocks: self.block_sums(),
-            waiting: (
-                self.enforcement.serial().saturating_sub(self.enforcement.acknowledged()),
-                self.generation.saturating_sub(self.acknowledged),
-            ),
-            originated: BTreeMap::new(),
+    }
+    for (prefix, route) in &intent.originated {
+        let [v4, v6] = scrape.originated.entry(super::origin(route.kind)).or_default();
+        *if prefix.is_v4() { v4 } else { v6 } += 1;
+    }
+    scrape
+}
+
+fn scrape_peer(
+    core: &CoreView<'_>,
+    session: &str,
+    wanted: &PeerIntent,
+    per_peer: PerPeer,
+    now: Instant,
+    scrape: &mut CoreScrape,
+) {
+    let record = core.peer(session);
+    let state = record.and_then(|r| r.state).unwrap_or(State::Idle);
+    let (kind, up) = (wanted.kind.as_str(), state == State::Established);
+    *scrape.sessions.entry((kind, state)).or_default() += 1;
+    *scrape.expected.entry(kind).or_default() += usize::from(wanted.shutdown.is_none());
+    let since = record.and_then(|r| r.since).unwrap_or(core.started());
+    let since = now.saturating_duration_since(since);
+    let whole = match per_peer {
+        PerPeer::All => true,
+        PerPeer::Explicit => wanted.kind != PeerKind::Mesh,
+        PerPeer::None => false,
+    };
+    // A mesh peer that is down is found by name, and for a while after it came back.
+    let missed = record.is_some_and(|r| r.missed) && since < KEPT;
+    if !whole && up && !missed {
+        return;
+    }
+    let peer = PeerScrape {
+        address: wanted.remote.ip().to_string(),
+        name: wanted.name.clone(),
+        asn: wanted.asn.to_string(),
+        kind,
+        whole,
+        up,
+        shut: wanted.shutdown.is_some(),
+        state,
+        since,
+        flaps: record.filter(|_| whole).map(|r| r.flaps.clone()).unwrap_or_default(),
+        open_errors: record.map_or(0, |r| r.open_errors),
+        notifications: record.filter(|_| whole).map(|r| r.notifications.clone()).unwrap_or_default(),
+        limit: wanted.max_prefixes.as_ref().and_then(|max| max.limit),
+        families: [wanted.ipv4, wanted.ipv6],
+    };
+    scrape.peers.insert(session.to_owned(), peer);
+}
+
+/// Endpoints of this host: `up`, `pending` while their interface is not there or they are not active, `error`.
+fn endpoint_states(core: &CoreView<'_>) -> BTreeMap<(&'static str, &'static str), usize> {
+    let kinds = ["workload", "host"];
+    let states = ["up", "pending", "error"];
+    let mut sums: BTreeMap<_, usize> =
+        kinds.into_iter().flat_map(|kind| states.map(|state| ((kind, state), 0))).collect();
+    let Some(policy) = core.enforcement().policy() else { return sums };
+    for key in policy.ruleset.endpoints.keys() {
+        let kind = if matches!(key, EndpointKey::Host { .. }) { "host" } else { "workload" };
+        let state = match core.enforcement().conditions().get(key) {
+            _ if core.enforcement().failure(key).is_some() => "error",
+            Some(EndpointCondition::Failed(_)) => "error",
+            Some(EndpointCondition::Up) => "up",
+            Some(EndpointCondition::Down(_)) | None => "pending",
         };
-        for addr in &self.gc.leak_candidates {
-            let pools = self.model.pools().map(|pool| *pool.key).filter(|pool| pool.contains(*addr));
-            let pool = pools.max_by_key(Cidr::len).map(|pool| pool.to_string()).unwrap_or_default();
-            *scrape.leaked.entry(pool).or_default() += 1;
-        }
-        let Some(intent) = &self.intent else { return scrape };
-        for (session, wanted) in &intent.peers {
-            self.scrape_peer(session, wanted, per_peer, now, &mut scrape);
-        }
-        for peer in self.dynamic.values() {
-            if let Some(wanted) = intent.dynamic(peer) {
-                self.scrape_peer(&peer.name, &wanted, per_peer, now, &mut scrape);
+        *sums.entry((kind, state)).or_default() += 1;
+    }
+    sums
+}
+
+fn block_sums(core: &CoreView<'_>) -> BTreeMap<String, BlockScrape> {
+    let pools: Vec<Cidr> = core.model().pools().map(|pool| *pool.key).collect();
+    let pool_of = |cidr: &Cidr| {
+        pools.iter().filter(|pool| pool.covers(cidr)).max_by_key(|pool| pool.len()).map(ToString::to_string)
+    };
+    let node = core.model().node();
+    let mut sums: BTreeMap<String, BlockScrape> =
+        pools.iter().map(|pool| (pool.to_string(), BlockScrape::default())).collect();
+    let mut own = Vec::new();
+    for (cidr, _) in core.model().own_blocks() {
+        own.push(cidr);
+        let (Some(block), Some(pool)) = (core.model().block(cidr), pool_of(&cidr)) else { continue };
+        let sum = sums.entry(pool).or_default();
+        sum.blocks += 1;
+        sum.free += block.value.free().len();
+        sum.used += block.value.size() - block.value.free().len();
+        let others = block.value.allocated().filter(|(_, of)| of.get("node").is_some_and(|n| n != node));
+        sum.borrowed_out += others.count();
+    }
+    for workload in core.model().workloads(node) {
+        for net in workload.value.ipv4_nets.iter().chain(&workload.value.ipv6_nets) {
+            if own.iter().any(|block| block.covers(net)) {
+                continue;
+            }
+            if let Some(pool) = pool_of(net) {
+                sums.entry(pool).or_default().borrowed_in += 1;
             }
         }
-        for (prefix, route) in &intent.originated {
-            let [v4, v6] = scrape.originated.entry(super::origin(route.kind)).or_default();
-            *if prefix.is_v4() { v4 } else { v6 } += 1;
-        }
-        scrape
     }
-
-    fn scrape_peer(
-        &self,
-        session: &str,
-        wanted: &PeerIntent,
-        per_peer: PerPeer,
-        now: Instant,
-        scrape: &mut CoreScrape,
-    ) {
-        let record = self.peers.get(session);
-        let state = record.and_then(|r| r.state).unwrap_or(State::Idle);
-        let (kind, up) = (wanted.kind.as_str(), state == State::Established);
-        *scrape.sessions.entry((kind, state)).or_default() += 1;
-        *scrape.expected.entry(kind).or_default() += usize::from(wanted.shutdown.is_none());
-        let since = record.and_then(|r| r.since).unwrap_or(self.started);
-        let since = now.saturating_duration_since(since);
-        let whole = match per_peer {
-            PerPeer::All => true,
-            PerPeer::Explicit => wanted.kind != PeerKind::Mesh,
-            PerPeer::None => false,
-        };
-        // A mesh peer that is down is found by name, and for a while after it came back.
-        let missed = record.is_some_and(|r| r.missed) && since < KEPT;
-        if !whole && up && !missed {
-            return;
-        }
-        let peer = PeerScrape {
-            address: wanted.remote.ip().to_string(),
-            name: wanted.name.clone(),
-            asn: wanted.asn.to_string(),
-            kind,
-            whole,
-            up,
-            shut: wanted.shutdown.is_some(),
-            state,
-            since,
-            flaps: record.filter(|_| whole).map(|r| r.flaps.clone()).unwrap_or_default(),
-            open_errors: record.map_or(0, |r| r.open_errors),
-            notifications: record.filter(|_| whole).map(|r| r.notifications.clone()).unwrap_or_default(),
-            limit: wanted.max_prefixes.as_ref().and_then(|max| max.limit),
-            families: [wanted.ipv4, wanted.ipv6],
-        };
-        scrape.peers.insert(session.to_owned(), peer);
-    }
-
-    /// Endpoints of this host: `up`, `pending` while their interface is not there or they are not active, `error`.
-    fn endpoint_states(&self) -> BTreeMap<(&'static str, &'static str), usize> {
-        let kinds = ["workload", "host"];
-        let states = ["up", "pending", "error"];
-        let mut sums: BTreeMap<_, usize> =
-            kinds.into_iter().flat_map(|kind| states.map(|state| ((kind, state), 0))).collect();
-        let Some(policy) = self.enforcement.policy() else { return sums };
-        for key in policy.ruleset.endpoints.keys() {
-            let kind = if matches!(key, EndpointKey::Host { .. }) { "host" } else { "workload" };
-            let state = match self.enforcement.conditions().get(key) {
-                _ if self.enforcement.failure(key).is_some() => "error",
-                Some(EndpointCondition::Failed(_)) => "error",
-                Some(EndpointCondition::Up) => "up",
-                Some(EndpointCondition::Down(_)) | None => "pending",
-            };
-            *sums.entry((kind, state)).or_default() += 1;
-        }
-        sums
-    }
-
-    /// Counted anew when the store has changed: there may be many.
-    fn known_policy(&self) -> Known {
-        let (revision, known) = self.known.get();
-        if revision == self.link.revision && revision > 0 {
-            return known;
-        }
-        let known = self.count_known();
-        self.known.set((self.link.revision, known));
-        known
-    }
-
-    fn count_known(&self) -> Known {
-        let census = self.model.object_counts();
-        let mut known = Known { hosts: census.hosts, ..Known::default() };
-        for (key, _) in self.model.policy_resources() {
-            match key {
-                Key::Policy { .. } => known.policies += 1,
-                Key::Profile { part: ProfilePart::Rules, .. } => known.profiles += 1,
-                Key::TierMetadata { .. } => known.tiers += 1,
-                _ => {}
-            }
-        }
-        for (key, _) in self.model.endpoint_resources() {
-            match key {
-                EndpointKey::Workload { .. } => known.workloads += 1,
-                EndpointKey::Host { .. } => known.host_endpoints += 1,
-            }
-        }
-        known
-    }
-
-    fn block_sums(&self) -> BTreeMap<String, BlockScrape> {
-        let pools: Vec<Cidr> = self.model.pools().map(|pool| *pool.key).collect();
-        let pool_of = |cidr: &Cidr| {
-            pools
-                .iter()
-                .filter(|pool| pool.covers(cidr))
-                .max_by_key(|pool| pool.len())
-                .map(ToString::to_string)
-        };
-        let node = self.model.node();
-        let mut sums: BTreeMap<String, BlockScrape> =
-            pools.iter().map(|pool| (pool.to_string(), BlockScrape::default())).collect();
-        let mut own = Vec::new();
-        for (cidr, _) in self.model.own_blocks() {
-            own.push(cidr);
-            let (Some(block), Some(pool)) = (self.model.block(cidr), pool_of(&cidr)) else { continue };
-            let sum = sums.entry(pool).or_default();
-            sum.blocks += 1;
-            sum.free += block.value.free().len();
-            sum.used += block.value.size() - block.value.free().len();
-            let others = block.value.allocated().filter(|(_, of)| of.get("node").is_some_and(|n| n != node));
-            sum.borrowed_out += others.count();
-        }
-        for workload in self.model.workloads(node) {
-            for net in workload.value.ipv4_nets.iter().chain(&workload.value.ipv6_nets) {
-                if own.iter().any(|block| block.covers(net)) {
-                    continue;
-                }
-                if let Some(pool) = pool_of(net) {
-                    sums.entry(pool).or_default().borrowed_in += 1;
-                }
-            }
-        }
-        sums
-    }
+    sums
 }

@@ -25,7 +25,7 @@ fn calculation(page: &mut Page, scrape: &Scrape) {
     page.gauge("felix_active_local_policies", "Number of active policies on this host.")
         .count(&[], p.policies);
     page.gauge("felix_active_local_selectors", "Number of active selectors on this host.").count(&[], p.sets);
-    let known = &core.known;
+    let known = &core.objects;
     let sums = [
         ("felix_cluster_num_hosts", "Total number of calico hosts in the cluster.", known.hosts),
         ("felix_cluster_num_policies", "Total number of policies in the cluster.", known.policies),
@@ -131,10 +131,10 @@ fn ipam(page: &mut Page, node: &str, scrape: &Scrape) {
         family.count(&[("ippool", pool), ("node", node)], sum.blocks);
     }
     page.gauge("ipam_allocations_gc_candidates", "Addresses of this node that seem to be leaked.")
-        .count(&[("node", node)], core.collected.leak_candidates.len());
+        .count(&[("node", node)], core.gc.leak_candidates.len());
     page.counter(
         "ipam_allocations_gc_reclamations",
         "Addresses of this node that were released because nobody had them.",
     )
-    .put(&[("node", node)], n(core.collected.released));
+    .put(&[("node", node)], n(core.gc.released));
 }

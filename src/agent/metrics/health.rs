@@ -6,9 +6,8 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use super::{Live, Scrape};
+use super::{Exporter, Scrape};
 use crate::agent::metrics::exposition::{Page, flag, n, unix_before};
-use crate::api::Backend;
 
 /// What was logged since the start, by level: ERROR, WARN, INFO. One process has one log.
 static LOGGED: [AtomicU64; 3] = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
@@ -31,13 +30,16 @@ impl<S: Subscriber> Layer<S> for LogCounter {
     }
 }
 
-pub(super) fn write(page: &mut Page, live: &Live, scrape: &Scrape) {
+pub(super) fn write(page: &mut Page, exporter: &Exporter, scrape: &Scrape) {
     let kernel = scrape.kernel.as_ref();
     let rules = if kernel.is_some_and(|kernel| kernel.rules.is_some()) { "nftables" } else { "none" };
-    let build = [("version", env!("CARGO_PKG_VERSION")), ("dataplane", rules), ("store", live.store_kind)];
+    let build =
+        [("version", env!("CARGO_PKG_VERSION")), ("dataplane", rules), ("store", exporter.store_kind)];
     page.gauge("tortie_build_info", "The running build; always 1").put(&build, 1.0);
-    page.gauge("tortie_ready", "1 when the agent serves, as /readyz says").put(&[], flag(live.ready()));
-    page.gauge("tortie_live", "1 when the core's loop turns, as /livez says").put(&[], flag(live.live()));
+    page.gauge("tortie_ready", "1 when the agent serves, as /readyz says")
+        .put(&[], flag(exporter.handle.is_ready()));
+    page.gauge("tortie_live", "1 when the core's loop turns, as /livez says")
+        .put(&[], flag(exporter.handle.is_alive()));
     let up = [
         ("core", scrape.core.is_some()),
         ("speaker", scrape.bgp.is_some()),
@@ -49,7 +51,7 @@ pub(super) fn write(page: &mut Page, live: &Live, scrape: &Scrape) {
     for (component, up) in up {
         family.put(&[("component", component)], flag(up));
     }
-    let [speaker, kernel_last] = live.kept.answered();
+    let [speaker, kernel_last] = exporter.state.answered();
     let mut family =
         page.gauge("tortie_component_last_report_seconds", "Unix time at which this part answered last");
     let now = unix_before(std::time::Duration::ZERO);
@@ -62,7 +64,7 @@ pub(super) fn write(page: &mut Page, live: &Live, scrape: &Scrape) {
             family.put(&[("component", component)], n(at.unsigned_abs()));
         }
     }
-    let started = unix_before(live.started.elapsed());
+    let started = unix_before(exporter.handle.started().elapsed());
     page.gauge("tortie_start_time_seconds", "Unix time of the agent's start").put(&[], started);
     if let Some(core) = &scrape.core {
         let [ok, error] = core.measures.reloads;
@@ -146,8 +148,8 @@ fn boot_time() -> Option<f64> {
 }
 
 /// Requests to the API of the agent, and of plugins.
-pub(super) fn apis(page: &mut Page, live: &Live) {
-    let served = live.served.read();
+pub(super) fn apis(page: &mut Page, exporter: &Exporter) {
+    let served = exporter.api_requests.read();
     let mut family = page.counter("tortie_api_requests_total", "Requests to the API, by route and status");
     for ((route, code), times) in &served {
         family.put(&[("route", route), ("code", &code.to_string())], n(times.count()));

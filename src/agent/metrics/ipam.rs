@@ -8,7 +8,7 @@ use tortie_engine::ipam::metrics;
 
 #[expect(clippy::cast_precision_loss, reason = "numbers of addresses in use, far below 2^53")]
 pub(super) fn write(page: &mut Page, core: &CoreScrape) {
-    let census = || core.census.iter().flatten().map(|(pool, of)| (pool.to_string(), of));
+    let census = || core.pool_usage.iter().flatten().map(|(pool, of)| (pool.to_string(), of));
     let mut family = page.gauge(
         "tortie_ipam_pool_addresses",
         "Addresses of pools; told by one host for all (the first by name that is up)",
@@ -57,7 +57,7 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape) {
     }
     suspects(page, core);
     page.counter("tortie_ipam_collected_addresses_total", "Addresses that the collector released")
-        .put(&[], n(core.collected.released));
+        .put(&[], n(core.gc.released));
     requests(page);
 }
 
@@ -70,7 +70,7 @@ fn suspects(page: &mut Page, core: &CoreScrape) {
     for (pool, count) in &core.leaked {
         *sums.entry((pool.clone(), "leaked")).or_default() += count;
     }
-    for (pool, of) in core.census.iter().flatten() {
+    for (pool, of) in core.pool_usage.iter().flatten() {
         for (kind, count) in &of.suspects {
             *sums.entry((pool.to_string(), kind)).or_default() += count;
         }

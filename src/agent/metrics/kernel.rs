@@ -2,11 +2,16 @@
 
 use super::KernelScrape;
 use crate::agent::metrics::exposition::{Family, Page, n, unix_before};
-use crate::agent::observe::Judged;
+use crate::agent::observe::ComparisonReport;
 use crate::foreign::{CompareResult, Plane};
 use tortie_kernel::{DriftCounts, OPS, RESULTS};
 
-pub(super) fn write(page: &mut Page, kernel: &KernelScrape, judged: Option<&Judged>, protocol: u8) {
+pub(super) fn write(
+    page: &mut Page,
+    kernel: &KernelScrape,
+    comparison: Option<&ComparisonReport>,
+    protocol: u8,
+) {
     let own = protocol.to_string();
     let c = &kernel.counts;
     let mut family = page.gauge(
@@ -59,20 +64,20 @@ pub(super) fn write(page: &mut Page, kernel: &KernelScrape, judged: Option<&Judg
         "Own routes that the kernel dropped with their device or address",
     )
     .put(&[], n(kernel.counters.vanished));
-    drift(page, kernel, judged);
-    compared(page, kernel, judged);
+    drift(page, kernel, comparison);
+    compared(page, kernel, comparison);
 }
 
-fn drift(page: &mut Page, kernel: &KernelScrape, judged: Option<&Judged>) {
+fn drift(page: &mut Page, kernel: &KernelScrape, comparison: Option<&ComparisonReport>) {
     let drift = &kernel.drift;
     let mut family = page.gauge(
         "tortie_drift_items",
         "Objects that differ from what is wanted: routes, routes and neighbours of endpoints (interface), packet rules, sets; \
          with --kernel observe those of BIRD and Felix, and sessions",
     );
-    if let Some(judged) = judged {
+    if let Some(comparison) = comparison {
         for plane in Plane::ALL {
-            let counts = judged.judgement.counts(plane);
+            let counts = comparison.comparison.counts(plane);
             for verdict in [CompareResult::Missing, CompareResult::Extra, CompareResult::Different] {
                 family.count(&[("plane", plane.as_str()), ("kind", verdict.as_str())], counts.of(verdict));
             }
@@ -85,7 +90,7 @@ fn drift(page: &mut Page, kernel: &KernelScrape, judged: Option<&Judged>) {
         "Objects of BIRD and Felix of which it cannot be known whether they differ; 0 without --kernel observe",
     );
     for plane in Plane::ALL {
-        let count = judged.map_or(0, |judged| judged.judgement.counts(plane).not_compared);
+        let count = comparison.map_or(0, |comparison| comparison.comparison.counts(plane).not_compared);
         family.count(&[("plane", plane.as_str())], count);
     }
     page.counter("tortie_drift_repairs_total", "Own objects put back after somebody else changed them")
@@ -102,7 +107,7 @@ fn own_drift(drift: &DriftCounts, family: &mut Family<'_>) {
     family.count(&[("plane", "interface"), ("kind", "different")], drift.interfaces);
 }
 
-fn compared(page: &mut Page, kernel: &KernelScrape, judged: Option<&Judged>) {
+fn compared(page: &mut Page, kernel: &KernelScrape, comparison: Option<&ComparisonReport>) {
     let measures = &kernel.measures;
     let mut family =
         page.counter("tortie_resyncs_total", "Full comparisons with the kernel, by what asked for them");
@@ -116,7 +121,7 @@ fn compared(page: &mut Page, kernel: &KernelScrape, judged: Option<&Judged>) {
         .observed(&[("plane", "rule")], &measures.rules.compare);
     let mut family =
         page.gauge("tortie_last_full_compare_timestamp_seconds", "Unix time of the last full comparison");
-    let ago = judged.map(Judged::age);
+    let ago = comparison.map(ComparisonReport::age);
     for (plane, ago) in [("route", ago.or(kernel.compared.routes)), ("rule", ago.or(kernel.compared.rules))] {
         if let Some(ago) = ago {
             family.put(&[("plane", plane)], unix_before(ago));

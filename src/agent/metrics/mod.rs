@@ -25,25 +25,27 @@ mod store;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tortie_bgp::bfd::{Endpoint, Status};
 use tortie_bgp::{PeerStatus, Totals};
 
 use self::core::CoreScrape;
-use crate::agent::api::endpoints::CoreQuestion;
-use crate::agent::api::status::mode_name;
-use crate::agent::handle::{Ask, Live};
+use crate::agent::config::PerPeer;
+use crate::agent::core::snapshot::mode_name;
+use crate::agent::core::view::CoreView;
+use crate::agent::handle::Handle;
 use crate::agent::metrics::exposition::Page;
-use crate::agent::observe::Judged;
+use crate::agent::observe::{ComparisonReport, Observer};
 use crate::api::MetricsPage;
 use crate::speaker::{self, BfdView, SpeakerView};
 use tortie_engine::routing::OriginKind;
 use tortie_kernel::{
     self as kernel_room, Counters, Counts, Denial, DriftCounts, KernelView, LastResync, RuleCounts,
 };
+use tortie_metrics::Table;
+use tortie_store::Requests;
 
-pub(super) use self::core::Known;
 pub(super) use self::health::LogCounter;
 
 /// What the kernel thread told.
@@ -83,15 +85,31 @@ struct More {
 /// What all threads told at about the same time; `None`: a thread did not answer.
 struct Scrape {
     /// Of an agent that observes.
-    judged: Option<Arc<Judged>>,
+    comparison: Option<Arc<ComparisonReport>>,
     core: Option<CoreScrape>,
     kernel: Option<KernelScrape>,
     bgp: Option<BgpScrape>,
 }
 
+/// Makes the pages, and counts requests to the API.
+pub(super) struct Exporter {
+    handle: Arc<Handle>,
+    observer: Option<Arc<Observer>>,
+    store_requests: Arc<Requests>,
+    /// `sqlite` or `etcd`.
+    store_kind: &'static str,
+    /// Which peers have series of their own.
+    per_peer: PerPeer,
+    /// Route protocol of own routes.
+    protocol: u8,
+    /// By route and status.
+    api_requests: Table<(String, u16)>,
+    state: ScrapeState,
+}
+
 /// What outlives a scrape.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+struct ScrapeState {
     /// Unix time at which a thread answered last: speaker, kernel.
     answered: [AtomicI64; 2],
     denied: Mutex<Denied>,
@@ -101,34 +119,59 @@ pub(super) struct Kept {
 #[derive(Debug, Default)]
 struct Denied {
     /// What of each log prefix has been counted.
-    taken: BTreeMap<String, u64>,
+    read_at: BTreeMap<String, u64>,
     sums: BTreeMap<Denial, u64>,
 }
 
-impl Live {
+impl Exporter {
+    pub(super) fn new(
+        handle: Arc<Handle>,
+        observer: Option<Arc<Observer>>,
+        store_requests: Arc<Requests>,
+        store_kind: &'static str,
+        per_peer: PerPeer,
+        protocol: u8,
+    ) -> Self {
+        Self {
+            handle,
+            observer,
+            store_requests,
+            store_kind,
+            per_peer,
+            protocol,
+            api_requests: Table::default(),
+            state: ScrapeState::default(),
+        }
+    }
+
+    /// Counts a request to the API that was answered: its route and status.
+    pub(super) fn count_request(&self, route: String, status: u16, took: Duration) {
+        self.api_requests.time((route, status), took);
+    }
+
     /// A page.
-    pub(super) async fn metrics_page(&self, what: MetricsPage) -> String {
+    pub(super) async fn page(&self, what: MetricsPage) -> String {
         let scrape = self.scrape().await;
         let mut page = Page::new(what == MetricsPage::OpenMetrics);
         match what {
             MetricsPage::Prometheus | MetricsPage::OpenMetrics => {
                 health::write(&mut page, self, &scrape);
                 if let Some(core) = &scrape.core {
-                    store::write(&mut page, core, &self.requests.read());
+                    store::write(&mut page, core, &self.store_requests.read());
                     sessions::write(&mut page, core, scrape.bgp.as_ref());
                     ipam::write(&mut page, core);
                     policy::write(&mut page, self, core, &scrape);
                 }
                 rib::write(&mut page, &scrape);
                 if let Some(kernel) = &scrape.kernel {
-                    kernel::write(&mut page, kernel, scrape.judged.as_deref(), self.protocol);
+                    kernel::write(&mut page, kernel, scrape.comparison.as_deref(), self.protocol);
                 }
                 if let (Some(bgp), Some(core)) = (&scrape.bgp, &scrape.core) {
                     bfd::write(&mut page, bgp, core);
                 }
                 health::apis(&mut page, self);
             }
-            MetricsPage::Felix => felix::write(&mut page, &self.node, &scrape),
+            MetricsPage::Felix => felix::write(&mut page, self.handle.node(), &scrape),
             MetricsPage::Bird => bird::write(&mut page, &scrape),
         }
         page.text()
@@ -136,37 +179,27 @@ impl Live {
 
     async fn scrape(&self) -> Scrape {
         let per_peer = self.per_peer;
-        let core = self.ask(|answer| {
-            Ask::Core(CoreQuestion(Box::new(move |core| {
-                let _ = answer.send(core.scraped(per_peer, Instant::now()));
-            })))
-        });
-        let core = core.await.ok();
-        let prefixes = self.drops.load_full().map(|drops| drops.logged().0).unwrap_or_default();
-        let kernel = self.kernel(move |view| kernel_scrape(view, &prefixes)).await.ok();
+        let scrape = move |core: &CoreView<'_>| self::core::scrape(core, per_peer, Instant::now());
+        let core = self.handle.core().ask(scrape).await.ok();
+        let prefixes = self.handle.drops().map(|drops| drops.logged().0).unwrap_or_default();
+        let kernel = self.handle.kernel().ask(move |view| kernel_scrape(view, &prefixes)).await.ok();
         // Sessions with series of their own: the others cost a line each in the sums.
         let named: Vec<String> = core
             .iter()
             .flat_map(|core| core.peers.iter().filter(|(_, peer)| peer.whole).map(|(name, _)| name.clone()))
             .collect();
-        let bgp = match self.speaker.load_full() {
-            Some(handle) => {
-                crate::agent::handle::ask_speaker(&handle, move |view| bgp_scrape(view, &named)).await.ok()
-            }
-            None => None,
-        };
+        let bgp = self.handle.speaker().ask(move |view| bgp_scrape(view, &named)).await.ok();
         let now = jiff::Timestamp::now().as_second();
         for (at, answered) in [bgp.is_some(), kernel.is_some()].into_iter().enumerate() {
-            if let Some(last) = self.kept.answered.get(at).filter(|_| answered) {
+            if let Some(last) = self.state.answered.get(at).filter(|_| answered) {
                 last.store(now, Ordering::Relaxed);
             }
         }
         if let Some(kernel) = &kernel {
-            self.kept
-                .count(kernel, &self.drops.load_full().map(|drops| drops.logged().0).unwrap_or_default());
+            self.state.count(kernel, &self.handle.drops().map(|drops| drops.logged().0).unwrap_or_default());
         }
-        let judged = self.beside.as_ref().and_then(crate::agent::observe::Beside::last);
-        Scrape { judged, core, kernel, bgp }
+        let comparison = self.observer.as_deref().and_then(Observer::last);
+        Scrape { comparison, core, kernel, bgp }
     }
 }
 
@@ -209,16 +242,16 @@ fn bgp_scrape(view: &SpeakerView<'_>, named: &[String]) -> BgpScrape {
     }
 }
 
-impl Kept {
+impl ScrapeState {
     /// Adds what was logged since the last scrape. A rule that is gone before anybody asked is counted under `gone`.
     fn count(&self, kernel: &KernelScrape, logged: &[(String, u64)]) {
         let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
-        let Denied { taken, sums } = &mut *denied;
+        let Denied { read_at, sums } = &mut *denied;
         for (prefix, count) in logged {
             let known = kernel.denials.iter().find(|(of, _)| of == prefix).map(|(_, denial)| denial.clone());
             let denial =
                 known.unwrap_or_else(|| Denial { direction: "unknown", tier: String::new(), reason: "gone" });
-            let before = taken.entry(prefix.clone()).or_default();
+            let before = read_at.entry(prefix.clone()).or_default();
             *sums.entry(denial).or_default() += count.saturating_sub(*before);
             *before = (*count).max(*before);
         }

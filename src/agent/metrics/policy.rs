@@ -1,11 +1,11 @@
 //! Policy, endpoints, packet rules, denied packets, connection tracking.
 
 use super::core::CoreScrape;
-use super::{KernelScrape, Live, Scrape};
+use super::{Exporter, KernelScrape, Scrape};
 use crate::agent::metrics::exposition::{Page, flag, n};
 use tortie_kernel::Denial;
 
-pub(super) fn write(page: &mut Page, live: &Live, core: &CoreScrape, scrape: &Scrape) {
+pub(super) fn write(page: &mut Page, exporter: &Exporter, core: &CoreScrape, scrape: &Scrape) {
     let kernel = scrape.kernel.as_ref();
     let best_paths = scrape.bgp.as_ref().map_or(0, |bgp| bgp.waiting);
     let p = &core.policy;
@@ -23,9 +23,9 @@ pub(super) fn write(page: &mut Page, live: &Live, core: &CoreScrape, scrape: &Sc
         "Policies and profiles: of the store, and those that act on an endpoint here",
     )
     .count(&[("kind", "policy"), ("scope", "active_here")], p.policies)
-    .count(&[("kind", "policy"), ("scope", "known")], core.known.policies)
+    .count(&[("kind", "policy"), ("scope", "known")], core.objects.policies)
     .count(&[("kind", "profile"), ("scope", "active_here")], p.profiles)
-    .count(&[("kind", "profile"), ("scope", "known")], core.known.profiles);
+    .count(&[("kind", "profile"), ("scope", "known")], core.objects.profiles);
     page.gauge("tortie_policy_selectors", "Selectors whose addresses rules here use").count(&[], p.sets);
     page.gauge("tortie_policy_rules", "Rules of the policies and profiles that act here").count(&[], p.rules);
     page.gauge("tortie_policy_in_sync", "1 when the kernel has acknowledged every change")
@@ -55,7 +55,7 @@ pub(super) fn write(page: &mut Page, live: &Live, core: &CoreScrape, scrape: &Sc
         .put(&[("kind", "intents")], n(intents))
         .count(&[("kind", "prefixes")], kernel.dirty + best_paths);
     }
-    denied(page, live);
+    denied(page, exporter);
     conntrack(page);
 }
 
@@ -77,13 +77,13 @@ fn table(page: &mut Page, kernel: &KernelScrape) {
         .put(&[backend, ("result", "refused")], n(rules.refused));
 }
 
-fn denied(page: &mut Page, live: &Live) {
-    let Some(drops) = live.drops.load_full().filter(|drops| drops.problem().is_none()) else { return };
+fn denied(page: &mut Page, exporter: &Exporter) {
+    let Some(drops) = exporter.handle.drops().filter(|drops| drops.problem().is_none()) else { return };
     let mut family = page.counter(
         "tortie_policy_denied_packets_total",
         "Dropped packets as the kernel logs them: at most ten a second and rule, so of a flood it is a sample",
     );
-    let mut denied = live.kept.denied();
+    let mut denied = exporter.state.denied();
     // There from the beginning, so that the first one is an increase.
     for (direction, tier, reason) in
         [("ingress", "profiles", "profile"), ("egress", "", "unknown_endpoint"), ("egress", "", "anti_spoof")]

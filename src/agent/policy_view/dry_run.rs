@@ -11,7 +11,7 @@ use tortie_net::Cidr;
 
 use super::trace;
 use crate::agent::core::enforcement::Policy as Enforced;
-use crate::agent::policy_view::endpoint_name;
+use crate::api::policy::endpoint_name;
 use crate::api::policy::{ChainChange, Connections, DryRun, DryRunRequest, MemberChange};
 use crate::api::status::ApiError;
 use tortie_engine::model::Model;

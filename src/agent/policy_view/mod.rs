@@ -14,10 +14,11 @@ use tortie_config::key::{EndpointKey, Key, ProfilePart};
 use tortie_config::resource::{self, PolicyTypes};
 
 use crate::agent::core::enforcement::Policy as Enforced;
+use crate::agent::core::view::CoreView;
 use crate::agent::policy_view::packet::Asked;
 use crate::api::policy::{
     ChainRules, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail, Stage, Trace,
-    TraceQuery,
+    TraceQuery, endpoint_name,
 };
 use crate::api::status::ApiError;
 use tortie_engine::model::{Model, WatchPart};
@@ -41,6 +42,20 @@ pub struct Picture<'a> {
     pub conditions: Option<&'a BTreeMap<EndpointKey, EndpointCondition>>,
     /// Endpoints that are not as they should be.
     pub failed: Option<&'a BTreeMap<EndpointKey, String>>,
+}
+
+impl<'a> Picture<'a> {
+    /// Of the running agent; `None`: nothing was read yet, or policy is off.
+    pub(super) fn of_core(core: &CoreView<'a>) -> Option<Self> {
+        let policy = core.enforcement().policy()?;
+        Some(Self {
+            model: core.model(),
+            ruleset: &policy.ruleset,
+            globals: &policy.globals,
+            conditions: Some(core.enforcement().conditions()),
+            failed: Some(core.enforcement().failed()),
+        })
+    }
 }
 
 /// A store as it stands, with what this host would enforce.
@@ -473,17 +488,6 @@ impl Picture<'_> {
             rules: chain.map(|c| c.rules.iter().map(ToString::to_string).collect()).unwrap_or_default(),
             closed: chain.and_then(|chain| chain.fail_closed).map(|why| why.to_string()),
         }
-    }
-}
-
-/// `orchestrator/workload/endpoint`, or the id of a host endpoint.
-#[must_use]
-pub fn endpoint_name(key: &EndpointKey) -> String {
-    match key {
-        EndpointKey::Workload { orchestrator, workload, endpoint, .. } => {
-            format!("{orchestrator}/{workload}/{endpoint}")
-        }
-        EndpointKey::Host { endpoint, .. } => endpoint.clone(),
     }
 }
 

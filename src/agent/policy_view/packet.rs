@@ -9,8 +9,8 @@ use tortie_config::resource::Protocol;
 use tortie_net::Cidr;
 
 use super::trace;
-use crate::agent::policy_view::{Picture, addresses_of, endpoint_name};
-use crate::api::policy::{Trace, TraceEnd, TraceHost, TraceQuery};
+use crate::agent::policy_view::{Picture, addresses_of};
+use crate::api::policy::{Trace, TraceEnd, TraceHost, TraceQuery, endpoint_name};
 use crate::api::status::ApiError;
 use tortie_engine::model::Model;
 use tortie_engine::policy::path::{

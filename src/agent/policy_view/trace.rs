@@ -8,7 +8,7 @@ use tortie_config::key::EndpointKey;
 use tortie_config::resource::{HostAction, Protocol};
 use tortie_config::selector::Expr;
 
-use crate::agent::policy_view::endpoint_name;
+use crate::api::policy::endpoint_name;
 use crate::api::policy::{TraceEnd, TraceHost, TraceRule, TraceStep};
 use tortie_engine::policy::path::{Change, Fix, OUTSIDE, Path, Place, Reason, Side, Stage, Step};
 use tortie_engine::policy::{

@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 use sd_notify::NotifyState;
 use tokio::task::JoinHandle;
 
-use crate::agent::handle::Live;
-use crate::api::Backend;
+use crate::agent::handle::Handle;
 use crate::api::status::Status;
 use crate::speaker::ToSpeaker;
 use tortie_kernel::ToKernel;
@@ -148,33 +147,38 @@ impl Notify {
         Self { managed, beats: Beats::default(), warned: None, status: None }
     }
 
-    /// Mirrors the verdict from now on.
-    pub(in crate::agent) fn mirror(&mut self, live: &Arc<Live>, io: &tokio::runtime::Handle) {
+    /// Mirrors the verdict of `status` from now on.
+    pub(in crate::agent) fn mirror<F>(
+        &mut self,
+        io: &tokio::runtime::Handle,
+        status: impl Fn() -> F + Send + 'static,
+    ) where
+        F: Future<Output = Status> + Send + 'static,
+    {
         if self.managed {
-            let live = Arc::clone(live);
-            self.status = Some(io.spawn(mirror(live)));
+            self.status = Some(io.spawn(mirror(status)));
         }
     }
 
     /// The core's own turn, each second: asks the loops, and feeds the watchdog while all of them answer.
-    pub(in crate::agent) fn turn(&mut self, live: &Live, io: &tokio::runtime::Handle) {
-        let now = millis(live.started.elapsed());
+    pub(in crate::agent) fn turn(&mut self, handle: &Handle, io: &tokio::runtime::Handle) {
+        let now = millis(handle.started().elapsed());
         for which in self.beats.due(now) {
-            let answer = self.beats.answer(which, live.started);
+            let answer = self.beats.answer(which, handle.started());
             // A loop that does not run yet is not late.
             let sent = match which {
                 Loop::Io => {
                     io.spawn(async move { answer() });
                     true
                 }
-                Loop::Kernel => match live.kernel.load_full() {
+                Loop::Kernel => match handle.kernel().get() {
                     Some(kernel) => kernel.try_send(ToKernel::Query(Box::new(|_| answer()))).is_ok(),
                     None => {
                         answer();
                         true
                     }
                 },
-                Loop::Speaker => match live.speaker.load_full() {
+                Loop::Speaker => match handle.speaker().get() {
                     Some(speaker) => speaker.send(ToSpeaker::Query(Box::new(|_| answer()))).is_ok(),
                     None => {
                         answer();
@@ -231,13 +235,13 @@ pub(in crate::agent) fn is_managed() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some_and(|path| !path.is_empty())
 }
 
-async fn mirror(live: Arc<Live>) {
+async fn mirror<F: Future<Output = Status>>(status: impl Fn() -> F) {
     let mut told = String::new();
     let mut turn = tokio::time::interval(STATUS_EVERY);
     turn.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         turn.tick().await;
-        let line = line(&*live.status().await);
+        let line = line(&status().await);
         if line != told {
             let _ = sd_notify::notify(&[NotifyState::Status(&line)]);
             told = line;

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::api::client::{Client, ClientErrorKind, escape};
-use crate::api::http::page;
+use crate::api::page;
 use crate::api::status::Status;
 
 /// The port that is tried first.

@@ -197,7 +197,7 @@ fn page(parts: &[Part]) -> Result<String, String> {
         }
     }
     if answers.contains_key("status") {
-        Ok(crate::api::http::page::with_answers(&answers))
+        Ok(crate::api::page::with_answers(&answers))
     } else {
         Err("the agent did not answer".to_owned())
     }

@@ -69,7 +69,7 @@ fn holders(ipam_state: &IpamState, within: Cidr) -> BTreeMap<IpAddr, Vec<Holder>
     for endpoint in &ipam_state.endpoints {
         for net in endpoint.nets.iter().filter(|net| net.is_host() && within.covers(net)) {
             let name = match Key::parse(&endpoint.key) {
-                Ok(Key::Endpoint(key)) => crate::agent::endpoint_name(&key),
+                Ok(Key::Endpoint(key)) => crate::api::policy::endpoint_name(&key),
                 _ => endpoint.key.clone(),
             };
             let holder = Holder { name, host: endpoint.host.clone(), key: endpoint.key.clone() };
@@ -191,7 +191,7 @@ fn explain(out: &mut String, view: &AddressView) {
             let via = if row.via.is_empty() { String::new() } else { format!(" {}", row.via.join(" + ")) };
             line("route", format!("{} {}{via} ({}): {}", row.prefix, row.kind, row.state, row.reason));
         }
-        line("kernel", route.kernel_says.clone());
+        line("kernel", route.kernel_lookup.clone());
     }
     for text in &view.blind {
         line("not seen", text.clone());

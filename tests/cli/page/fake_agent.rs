@@ -1,24 +1,25 @@
 //! An agent that is played: it answers the API with a network as large as a test wants, and can lose its store or go away.
 
-use std::net::{IpAddr, SocketAddr};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::sse::{self, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
 use serde_json::{Value, json};
-use tortie::api::bgp::{BgpRoute, Peer, PeerRange};
+use tokio::sync::broadcast;
+use tortie::api::bgp::{BgpRoute, Peer};
 use tortie::api::explain::Why;
-use tortie::api::ipam::{self, BlockRow, BlockView, Holder, PoolRow};
+use tortie::api::ipam::{self, Holder};
 use tortie::api::nodes::ClusterNode;
-use tortie::api::policy::{
-    Diff, DiffRequest, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, LiveTrace, LiveTraceRequest,
-    Policy, PolicyDetail, Trace, TraceQuery,
-};
-use tortie::api::status::{
-    ApiError, Applied, AppliedRequest, Done, DrainRequest, Event, KernelRouteRow, List, LogLevelRequest,
-    ResetRequest, RouteGet, Status, Told,
-};
-use tortie::api::{self, Backend, EventQuery, EventStream, Followed, MetricsPage, OctetStream, RouteQuery};
+use tortie::api::policy::{Endpoint, EndpointDetail, PolicyDetail, Trace};
+use tortie::api::status::{ApiError, Event, KernelRouteRow, List, RouteGet, Status};
 use tortie_engine::ipam::Keyspace;
 use tortie_engine::ipam::check::IpamState;
 use tortie_net::Cidr;
@@ -42,8 +43,8 @@ pub(crate) struct Scene {
 /// The agent's state.
 pub(crate) struct FakeAgent {
     pub(crate) scene: Mutex<Scene>,
-    events: Mutex<Vec<Arc<Event>>>,
-    live: tokio::sync::broadcast::Sender<Followed>,
+    events: Mutex<Vec<Event>>,
+    live: broadcast::Sender<Event>,
     /// Streams of events that are open.
     pub(crate) streams: Arc<AtomicUsize>,
 }
@@ -223,14 +224,15 @@ impl Scene {
         )
     }
 
-    /// The wanted part of all routes.
-    fn part<T>(&self, query: &RouteQuery, row: impl Fn(usize) -> T) -> List<T> {
-        if let Some(prefix) = &query.prefix {
-            let number = Self::number(prefix).filter(|i| *i < self.routes);
-            return list("Routes", number.map(row).into_iter().collect());
+    /// A page of all routes, or those that are named.
+    fn part<T>(&self, query: &Query, row: impl Fn(usize) -> T) -> List<T> {
+        if let Some(prefixes) = query.get("prefix") {
+            let numbers = prefixes.split(',').filter_map(Self::number).filter(|i| *i < self.routes);
+            return list("Routes", numbers.map(row).collect());
         }
-        let from: usize = query.after.as_deref().map_or(0, |after| after.parse().unwrap());
-        let to = self.routes.min(from + query.max.unwrap_or(1_000));
+        let number = |name: &str| query.get(name).map(|text| text.parse::<usize>().unwrap());
+        let from = number("after").unwrap_or_default();
+        let to = self.routes.min(from + number("max").unwrap_or(1_000));
         let mut list = list("Routes", (from..to).map(row).collect());
         list.more = to < self.routes;
         list.next = list.more.then(|| to.to_string());
@@ -290,7 +292,7 @@ const RULES: [&str; 2] = ["allow tcp from app == 'api' to ports 5432", "deny"];
 
 impl FakeAgent {
     pub(crate) fn new(scene: Scene) -> Arc<Self> {
-        let (live, _) = tokio::sync::broadcast::channel(64);
+        let (live, _) = broadcast::channel(64);
         let agent =
             Self { scene: Mutex::new(scene), events: Mutex::default(), live, streams: Arc::default() };
         let down = "Mesh_10_0_0_5";
@@ -310,25 +312,94 @@ impl FakeAgent {
     /// Records something, and tells those who follow.
     pub(crate) fn tell(&self, ago: u64, change: &str, plane: &str, mark: &str, subject: &str, text: &str) {
         let mut events = self.events.lock().unwrap();
-        let event: Arc<Event> =
-            Arc::new(read(json!({ "seq": events.len() + 1, "time": time(ago), "change": change,
-            "plane": plane, "mark": mark, "subject": subject, "text": text, "revision": 918_000 })));
-        events.push(Arc::clone(&event));
+        let event: Event = read(json!({ "seq": events.len() + 1, "time": time(ago), "change": change,
+            "plane": plane, "mark": mark, "subject": subject, "text": text, "revision": 918_000 }));
+        events.push(event.clone());
         drop(events);
-        let _ = self.live.send(Followed::Event(event));
+        let _ = self.live.send(event);
     }
 
     fn scene(&self) -> Scene {
         self.scene.lock().unwrap().clone()
     }
 
-    fn store(&self) -> Result<IpamState, ApiError> {
+    /// The JSON behind `v1/`.
+    fn answer(&self, path: &str, query: &Query) -> Answer {
         let scene = self.scene();
-        match &scene.away {
-            Some(why) => {
-                error("store-away", &format!("blocks are read from the store, and it is away: {why}"))
-            }
-            None => Ok(scene.ipam_state()),
+        let text = |name: &str| query.get(name).cloned().unwrap_or_default();
+        match path {
+            "status" => json_of(&scene.status()),
+            "bgp/peers" => json_of(&list("BGPPeerList", scene.peers())),
+            "bgp/routes" => json_of(&scene.part(query, |i| scene.route(i))),
+            "routes" => json_of(&scene.part(query, |i| scene.kernel(i))),
+            "endpoints" => json_of(&list("EndpointList", scene.endpoint_list())),
+            "endpoint" => scene.endpoint_detail(&text("name")),
+            "policy" => policy(&text("name")),
+            "policy/trace" => trace(query),
+            "why/peer" => why(&text("name"), "nobody listens there", "peer-refused"),
+            "why/route" => match query.get("to") {
+                Some(to) => why(&text("prefix"), &format!("NOT advertised to {to}"), "filter"),
+                None => why(&text("prefix"), "in use", "ok"),
+            },
+            "why/ip" => why(&text("address"), "an address of k8s/shop.web-1/eth0", "ok"),
+            "diff" if scene.observes => json_of(&super::observed::diff()),
+            "history" => self.history(query),
+            "nodes" => scene.store().and_then(|_| json_of(&list("NodeList", scene.nodes()))),
+            "ipam/pools" => json_of(&list("IPAMPoolList", ipam::pools(&scene.store()?))),
+            "ipam/blocks" => json_of(&list("IPAMBlockList", ipam::blocks(&scene.store()?, None, None))),
+            "ipam/block" => scene.block(text("cidr").parse().unwrap()),
+            _ => match path.strip_prefix("routes/get/") {
+                Some(address) => scene.route_get(address),
+                None => error("invalid", "the page has no use for this"),
+            },
+        }
+    }
+
+    fn history(&self, query: &Query) -> Answer {
+        let events = self.events.lock().unwrap();
+        let text = query.get("subject").or(query.get("peer")).or(query.get("prefix"));
+        let matching = |e: &&Event| text.is_none_or(|t| e.subject.contains(&**t) || e.change == *t);
+        json_of(&list("EventList", events.iter().filter(matching).cloned().collect()))
+    }
+
+    /// Entries as they are made, until the reader goes.
+    fn follow(&self) -> Response {
+        self.streams.fetch_add(1, Ordering::SeqCst);
+        let open = Open(Arc::clone(&self.streams));
+        let entries =
+            futures_util::stream::unfold((self.live.subscribe(), open), |(mut receiver, open)| async move {
+                let event: Event = receiver.recv().await.ok()?;
+                let sent = sse::Event::default().id(event.seq.to_string());
+                let sent = sent.data(serde_json::to_string(&event).unwrap());
+                Some((Ok::<_, Infallible>(sent), (receiver, open)))
+            });
+        Sse::new(entries).into_response()
+    }
+}
+
+/// Queries as the page writes them, by name.
+type Query = BTreeMap<String, String>;
+
+/// A JSON document, or the agent's error.
+type Answer = Result<Value, ApiError>;
+
+async fn serve(
+    State(agent): State<Arc<FakeAgent>>,
+    Path(path): Path<String>,
+    axum::extract::Query(query): axum::extract::Query<Query>,
+) -> Response {
+    if path == "events" {
+        return agent.follow();
+    }
+    match agent.answer(&path, &query) {
+        Ok(body) => Json(body).into_response(),
+        Err(error) => {
+            let status = match error.code.as_str() {
+                "not-found" => StatusCode::NOT_FOUND,
+                "invalid" => StatusCode::BAD_REQUEST,
+                _ => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            (status, Json(error)).into_response()
         }
     }
 }
@@ -340,15 +411,18 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    /// Serves as the agent does, over TCP; at the same address again with `again`.
+    /// Serves the page and its answers over TCP; at the same address again with `again`.
     pub(crate) fn start(agent: &Arc<FakeAgent>, again: Option<SocketAddr>) -> Self {
         let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let addr = again.unwrap_or_else(free);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let backend: Arc<dyn Backend> = agent.clone();
-        let serving = runtime.block_on(api::serve_tcp(addr, &[], backend)).unwrap();
-        runtime.spawn(serving);
+        let routes = Router::new()
+            .route("/", get(async || tortie::api::page::page()))
+            .route("/v1/{*path}", get(serve))
+            .with_state(Arc::clone(agent));
+        let listener = runtime.block_on(tokio::net::TcpListener::bind(addr)).unwrap();
+        runtime.spawn(async move { axum::serve(listener, routes).await });
         Self { runtime: Some(runtime), addr }
     }
 
@@ -372,60 +446,33 @@ impl Drop for Open {
     }
 }
 
-fn unasked<T>() -> Result<T, ApiError> {
-    error("invalid", "the page has no use for this")
-}
-
-#[async_trait::async_trait]
-impl Backend for FakeAgent {
-    async fn status(&self) -> Arc<Status> {
-        Arc::new(self.scene().status())
+impl Scene {
+    /// A store as Calico writes it, unless it is away.
+    fn store(&self) -> Result<IpamState, ApiError> {
+        match &self.away {
+            Some(why) => {
+                error("store-away", &format!("blocks are read from the store, and it is away: {why}"))
+            }
+            None => Ok(self.ipam_state()),
+        }
     }
 
-    async fn peers(&self) -> Result<List<Peer>, ApiError> {
-        Ok(list("BGPPeerList", self.scene().peers()))
-    }
-
-    async fn ranges(&self) -> Result<List<PeerRange>, ApiError> {
-        unasked()
-    }
-
-    async fn bgp_routes(&self, query: RouteQuery) -> Result<List<BgpRoute>, ApiError> {
-        let scene = self.scene();
-        Ok(scene.part(&query, |i| scene.route(i)))
-    }
-
-    async fn mrt_table(&self) -> Result<(u64, OctetStream), ApiError> {
-        unasked()
-    }
-
-    async fn mrt_updates(&self, _: Option<String>) -> Result<OctetStream, ApiError> {
-        unasked()
-    }
-
-    async fn kernel_routes(&self, query: RouteQuery) -> Result<List<KernelRouteRow>, ApiError> {
-        let scene = self.scene();
-        Ok(scene.part(&query, |i| scene.kernel(i)))
-    }
-
-    async fn route_get(&self, address: IpAddr) -> Result<RouteGet, ApiError> {
-        let scene = self.scene();
-        let number = Scene::number(&address.to_string());
-        Ok(RouteGet {
-            address: address.to_string(),
-            bgp: number.map(|i| scene.route(i)),
-            kernel: number.map(|i| scene.kernel(i)),
-            kernel_says: "via 10.0.0.7 dev eth0".to_owned(),
+    fn route_get(&self, address: &str) -> Answer {
+        let number = Self::number(address);
+        json_of(&RouteGet {
+            address: address.to_owned(),
+            bgp: number.map(|i| self.route(i)),
+            kernel: number.map(|i| self.kernel(i)),
+            kernel_lookup: "via 10.0.0.7 dev eth0".to_owned(),
         })
     }
 
-    async fn endpoints(&self, _: bool) -> Result<List<Endpoint>, ApiError> {
-        let scene = self.scene();
-        Ok(list("EndpointList", (0..scene.endpoints).map(|i| scene.endpoint(i)).collect()))
+    fn endpoint_list(&self) -> Vec<Endpoint> {
+        (0..self.endpoints).map(|i| self.endpoint(i)).collect()
     }
 
-    async fn endpoint(&self, name: String) -> Result<EndpointDetail, ApiError> {
-        let endpoint = self.endpoints(false).await?.items.into_iter().find(|e| e.name.contains(&name));
+    fn endpoint_detail(&self, name: &str) -> Answer {
+        let endpoint = self.endpoint_list().into_iter().find(|e| e.name.contains(name));
         let Some(endpoint) = endpoint else {
             return error("not-found", &format!("there is no endpoint `{name}`"));
         };
@@ -437,159 +484,56 @@ impl Backend for FakeAgent {
                 { "name": "policy shop-db-ingress", "rules": RULES } ] },
             { "kind": "profiles", "direction": "outbound", "end": "deny", "chains": [{ "name": "profile shop", "rules": ["allow"] }] },
         ]);
-        Ok(read(detail))
+        json_of(&read::<EndpointDetail>(detail))
     }
 
-    async fn policies(&self, _: bool) -> Result<List<Policy>, ApiError> {
-        unasked()
-    }
-
-    async fn policy(&self, name: String) -> Result<PolicyDetail, ApiError> {
-        Ok(read(
-            json!({ "key": format!("/calico/v1/policy/{name}"), "kind": "policy", "name": name, "types": ["ingress"],
-            "inbound": 2, "outbound": 0, "endpoints": 1, "revision": 9, "inboundRules": RULES, "outboundRules": [], "actsOn": [],
-            "labels": {}, "tags": [], "counted": { "inbound": [{ "packets": 81_204, "bytes": 1 }, { "packets": 1_377, "bytes": 1 }],
-            "outbound": [] } }),
-        ))
-    }
-
-    async fn trace(&self, query: TraceQuery, _: bool) -> Result<Trace, ApiError> {
-        Ok(read(
-            json!({ "verdict": "deny", "from": { "address": query.from, "endpoint": null, "host": host(5) },
-            "to": { "address": "10.244.0.193", "endpoint": "k8s/shop.web-1/eth0", "host": host(3) },
-            "what": format!("{}/{}", query.proto, query.dport.unwrap_or_default()),
-            "by": "policy shop-db-ingress, rule 1", "notLookedAt": ["connections that are there already"],
-            "hosts": [{ "host": host(3), "here": true, "outer": false, "verdict": "deny", "steps": [
-                { "stage": "route", "text": "out by cali00000000001", "decisive": false },
-                { "stage": "to-workload", "endpoint": "k8s/shop.web-1/eth0", "verdict": "deny", "decisive": true,
-                  "text": "policy shop-db-ingress, rule 1", "rules": [
-                    { "tier": "default", "chain": "policy shop-allow-dns", "text": "no rule matches" },
-                    { "tier": "default", "chain": "policy shop-db-ingress", "rule": 1, "text": "deny", "outcome": "deny" } ] } ] }] }),
-        ))
-    }
-
-    async fn live_trace(&self, _: LiveTraceRequest) -> Result<LiveTrace, ApiError> {
-        unasked()
-    }
-
-    async fn dry_run(&self, _: DryRunRequest) -> Result<DryRun, ApiError> {
-        unasked()
-    }
-
-    async fn drops(&self, _: Duration) -> Result<List<DropRow>, ApiError> {
-        unasked()
-    }
-
-    async fn diff(&self, _: usize) -> Result<Diff, ApiError> {
-        if self.scene.lock().unwrap().observes { Ok(super::observed::diff()) } else { unasked() }
-    }
-
-    async fn study(&self, _: DiffRequest) -> Result<Done, ApiError> {
-        unasked()
-    }
-
-    async fn why_peer(&self, name: String) -> Result<Why, ApiError> {
-        Ok(why(&name, "nobody listens there", "peer-refused"))
-    }
-
-    async fn why_route(&self, prefix: String, to: Option<String>) -> Result<Why, ApiError> {
-        Ok(match to {
-            Some(to) => why(&prefix, &format!("NOT advertised to {to}"), "filter"),
-            None => why(&prefix, "in use", "ok"),
-        })
-    }
-
-    async fn why_ip(&self, address: IpAddr) -> Result<Why, ApiError> {
-        Ok(why(&address.to_string(), "an address of k8s/shop.web-1/eth0", "ok"))
-    }
-
-    async fn history(&self, query: EventQuery) -> Result<List<Event>, ApiError> {
-        let events = self.events.lock().unwrap();
-        let text = query.subject.or(query.peer).or(query.prefix);
-        let wanted =
-            |e: &&Arc<Event>| text.as_ref().is_none_or(|t| e.subject.contains(&**t) || e.change == **t);
-        Ok(list("EventList", events.iter().filter(wanted).map(|e| (**e).clone()).collect()))
-    }
-
-    async fn follow(&self, _: EventQuery, _: Option<u64>) -> Result<EventStream, ApiError> {
-        self.streams.fetch_add(1, Ordering::SeqCst);
-        let open = Open(Arc::clone(&self.streams));
-        let receiver =
-            futures_util::stream::unfold((self.live.subscribe(), open), |(mut receiver, open)| async move {
-                let next = receiver.recv().await.ok()?;
-                Some((next, (receiver, open)))
-            });
-        Ok(Box::pin(receiver))
-    }
-
-    async fn nodes(&self) -> Result<List<ClusterNode>, ApiError> {
-        self.store()?;
-        Ok(list("NodeList", self.scene().nodes()))
-    }
-
-    async fn ipam_pools(&self) -> Result<List<PoolRow>, ApiError> {
-        Ok(list("IPAMPoolList", ipam::pools(&self.store()?)))
-    }
-
-    async fn ipam_blocks(&self, pool: Option<Cidr>) -> Result<List<BlockRow>, ApiError> {
-        Ok(list("IPAMBlockList", ipam::blocks(&self.store()?, pool, None)))
-    }
-
-    async fn ipam_block(&self, block: Cidr) -> Result<BlockView, ApiError> {
+    fn block(&self, block: Cidr) -> Answer {
         let holder = Holder { name: "k8s/shop.web-1/eth0".to_owned(), host: host(3), key: "/k".to_owned() };
         let holders = block.nth(1).map(|addr| (addr, vec![holder])).into_iter().collect();
-        ipam::block(&self.store()?, block, holders).ok_or_else(|| ApiError {
-            code: "not-found".to_owned(),
-            text: format!("there is no block {block}"),
-        })
-    }
-
-    async fn applied(&self, _: AppliedRequest) -> Applied {
-        Applied { result: "timeout".to_owned(), reason: None, revision: 0 }
-    }
-
-    async fn reset(&self, _: ResetRequest) -> Result<Done, ApiError> {
-        unasked()
-    }
-
-    async fn drain(&self, _: DrainRequest) -> Result<Done, ApiError> {
-        unasked()
-    }
-
-    async fn accept_store(&self) -> Result<Done, ApiError> {
-        unasked()
-    }
-
-    async fn log_level(&self, _: LogLevelRequest) -> Result<Done, ApiError> {
-        unasked()
-    }
-
-    async fn metrics(&self, _: MetricsPage) -> String {
-        String::new()
-    }
-
-    fn told(&self, _: Told) {}
-
-    fn served(&self, _: &str, _: u16, _: Duration) {}
-
-    fn live(&self) -> bool {
-        true
-    }
-
-    fn ready(&self) -> bool {
-        true
+        let Some(view) = ipam::block(&self.store()?, block, holders) else {
+            return error("not-found", &format!("there is no block {block}"));
+        };
+        json_of(&view)
     }
 }
 
-fn why(subject: &str, answer: &str, code: &str) -> Why {
+fn json_of<T: serde::Serialize>(value: &T) -> Answer {
+    Ok(serde_json::to_value(value).unwrap())
+}
+
+fn policy(name: &str) -> Answer {
+    json_of(&read::<PolicyDetail>(
+        json!({ "key": format!("/calico/v1/policy/{name}"), "kind": "policy", "name": name, "types": ["ingress"],
+        "inbound": 2, "outbound": 0, "endpoints": 1, "revision": 9, "inboundRules": RULES, "outboundRules": [], "actsOn": [],
+        "labels": {}, "tags": [], "counted": { "inbound": [{ "packets": 81_204, "bytes": 1 }, { "packets": 1_377, "bytes": 1 }],
+        "outbound": [] } }),
+    ))
+}
+
+fn trace(query: &Query) -> Answer {
+    json_of(&read::<Trace>(
+        json!({ "verdict": "deny", "from": { "address": query.get("from"), "endpoint": null, "host": host(5) },
+        "to": { "address": "10.244.0.193", "endpoint": "k8s/shop.web-1/eth0", "host": host(3) },
+        "what": format!("{}/{}", query["proto"], query.get("dport").map_or("0", String::as_str)),
+        "by": "policy shop-db-ingress, rule 1", "notLookedAt": ["connections that are there already"],
+        "hosts": [{ "host": host(3), "here": true, "outer": false, "verdict": "deny", "steps": [
+            { "stage": "route", "text": "out by cali00000000001", "decisive": false },
+            { "stage": "to-workload", "endpoint": "k8s/shop.web-1/eth0", "verdict": "deny", "decisive": true,
+              "text": "policy shop-db-ingress, rule 1", "rules": [
+                { "tier": "default", "chain": "policy shop-allow-dns", "text": "no rule matches" },
+                { "tier": "default", "chain": "policy shop-db-ingress", "rule": 1, "text": "deny", "outcome": "deny" } ] } ] }] }),
+    ))
+}
+
+fn why(subject: &str, answer: &str, code: &str) -> Answer {
     let good = code == "ok";
     let verdict = if good { "ok" } else { "stop" };
-    read(
+    json_of(&read::<Why>(
         json!({ "apiVersion": "tortie/v1", "kind": "WhyRoute", "node": host(3), "revision": 1, "time": time(0),
         "subject": subject, "good": good, "answer": answer, "code": code, "certainty": "certain", "conclusion": null,
         "steps": [{ "verdict": "ok", "name": "own-block", "text": "no own block", "key": "/calico/k", "revision": 917_700 },
             { "verdict": verdict, "name": "filter", "text": "tor-export, rule 2: reject" },
             { "verdict": "skipped", "name": "pool", "text": "not reached" }],
         "fix": ["tortie store get /calico/bgp/v1/filter/tor-export"], "notLookedAt": ["what the peer does with it"] }),
-    )
+    ))
 }

@@ -320,7 +320,7 @@ fn a_file_of_diags_is_the_page_without_an_agent() {
     drop((browser, server));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("page.html");
-    std::fs::write(&file, tortie::api::http::page::with_answers(&answers)).unwrap();
+    std::fs::write(&file, tortie::api::page::with_answers(&answers)).unwrap();
     let Some(mut browser) = Browser::start(&format!("file://{}", file.display())) else { return };
     browser.look(1280, 900, false);
     browser.go("#/");

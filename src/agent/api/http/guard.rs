@@ -9,19 +9,19 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use crate::api::http::failure;
+use crate::agent::api::http::respond::failure;
 
 /// The names under which the listener answers.
 #[derive(Debug, Clone)]
-pub(in crate::api) struct Names {
+pub(super) struct Names {
     bound: IpAddr,
     more: Vec<String>,
 }
 
 impl Names {
     /// Loopback names, the address that is listened on, and `more`.
-    pub(in crate::api) fn new(bound: IpAddr, more: &[String]) -> Self {
-        Self { bound, more: more.iter().map(|name| plain(name)).collect() }
+    pub(super) fn new(bound: IpAddr, more: &[String]) -> Self {
+        Self { bound, more: more.iter().map(|name| host_name(name)).collect() }
     }
 
     /// Whether the request names one of them: in its one `Host`, and in its target where that is a whole URL.
@@ -37,7 +37,7 @@ impl Names {
         if host.contains('@') {
             return false;
         }
-        let name = plain(authority.host());
+        let name = host_name(authority.host());
         match name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
             // An address is no name that somebody else could have lead here; what reached a listener on all addresses came
             // to one of them.
@@ -52,12 +52,12 @@ impl Names {
     }
 }
 
-fn plain(name: &str) -> String {
+fn host_name(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
 /// Refuses a request with a foreign name, and marks every answer.
-pub(in crate::api) async fn guard(names: Names, request: Request, next: Next) -> Response {
+pub(super) async fn guard(names: Names, request: Request, next: Next) -> Response {
     let mut response = if names.allow(&request) {
         next.run(request).await
     } else {

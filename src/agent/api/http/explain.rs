@@ -13,20 +13,23 @@ use axum::routing::get;
 use futures_util::StreamExt;
 use serde::Deserialize;
 
-use crate::api::http::{Asked, Shared, answer};
-use crate::api::{EventQuery, Followed};
+use crate::agent::api::events::{self, FollowItem};
+use crate::agent::api::http::extract::{Query, Shared};
+use crate::agent::api::http::respond::answer;
+use crate::agent::explain;
+use crate::api::EventQuery;
 
 /// Between signs of life on a stream.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// Reads: for everybody.
-pub(in crate::api) fn reads() -> Router<Shared> {
+pub(super) fn reads() -> Router<Shared> {
     Router::new()
         .route("/v1/why/peer", get(why_peer))
         .route("/v1/why/route", get(why_route))
         .route("/v1/why/ip", get(why_ip))
         .route("/v1/history", get(history))
-        .route("/v1/events", get(events))
+        .route("/v1/events", get(follow_events))
 }
 
 #[derive(Debug, Deserialize)]
@@ -36,21 +39,21 @@ struct PeerQuery {
     name: String,
 }
 
-async fn why_peer(State(backend): State<Shared>, Asked(query): Asked<PeerQuery>) -> Response {
-    answer(backend.why_peer(query.name).await)
+async fn why_peer(State(server): State<Shared>, Query(query): Query<PeerQuery>) -> Response {
+    answer(explain::why_peer(&server, query.name).await)
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RouteWhy {
+struct RouteWhyQuery {
     /// A prefix, or an address.
     prefix: String,
     /// Session name, node name or address.
     to: Option<String>,
 }
 
-async fn why_route(State(backend): State<Shared>, Asked(query): Asked<RouteWhy>) -> Response {
-    answer(backend.why_route(query.prefix, query.to).await)
+async fn why_route(State(server): State<Shared>, Query(query): Query<RouteWhyQuery>) -> Response {
+    answer(explain::why_route(&server, query.prefix, query.to).await)
 }
 
 #[derive(Debug, Deserialize)]
@@ -59,26 +62,26 @@ struct AddressQuery {
     address: IpAddr,
 }
 
-async fn why_ip(State(backend): State<Shared>, Asked(query): Asked<AddressQuery>) -> Response {
-    answer(backend.why_ip(query.address).await)
+async fn why_ip(State(server): State<Shared>, Query(query): Query<AddressQuery>) -> Response {
+    answer(explain::address::why_ip(&server, query.address).await)
 }
 
-async fn history(State(backend): State<Shared>, Asked(query): Asked<EventQuery>) -> Response {
-    answer(backend.history(query).await)
+async fn history(State(server): State<Shared>, Query(query): Query<EventQuery>) -> Response {
+    answer(events::history(&server, query).await)
 }
 
-async fn events(
-    State(backend): State<Shared>,
+async fn follow_events(
+    State(server): State<Shared>,
     headers: HeaderMap,
-    Asked(query): Asked<EventQuery>,
+    Query(query): Query<EventQuery>,
 ) -> Response {
     // A number that is none of ours is answered by a reset.
     let last = headers
         .get("last-event-id")
         .map(|value| value.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(u64::MAX))
         .or(Some(query.after).filter(|after| *after > 0));
-    match backend.follow(query, last).await {
-        Ok(stream) => Sse::new(stream.map(|told| Ok::<_, Infallible>(sent(&told))))
+    match events::follow(&server, query, last).await {
+        Ok(stream) => Sse::new(stream.map(|item| Ok::<_, Infallible>(sent(&item))))
             .keep_alive(KeepAlive::new().interval(HEARTBEAT).text("heartbeat"))
             .into_response(),
         Err(error) => answer::<()>(Err(error)),
@@ -86,14 +89,14 @@ async fn events(
 }
 
 /// An entry as it is sent; its number is the id that a browser comes back with.
-fn sent(told: &Followed) -> Sent {
-    match told {
-        Followed::Event(event) => {
+fn sent(item: &FollowItem) -> Sent {
+    match item {
+        FollowItem::Event(event) => {
             let text = serde_json::to_string(&**event).unwrap_or_default();
             Sent::default().id(event.seq.to_string()).data(text)
         }
-        Followed::Reset(0) => Sent::default().event("reset").data("{}"),
-        Followed::Reset(newest) => {
+        FollowItem::Reset(0) => Sent::default().event("reset").data("{}"),
+        FollowItem::Reset(newest) => {
             Sent::default().event("reset").id(newest.to_string()).data(format!("{{\"seq\":{newest}}}"))
         }
     }

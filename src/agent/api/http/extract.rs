@@ -1,0 +1,70 @@
+//! What a request brings: its query, its body, and who sends it.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::connect_info::Connected;
+use axum::extract::{FromRequestParts, Query as UrlQuery};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::Response;
+use axum::serve::IncomingStream;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixListener;
+
+use crate::agent::api::http::respond::failure;
+use crate::agent::api::server::Server;
+
+/// What every handler gets.
+pub(super) type Shared = Arc<Server>;
+
+/// Who is at the other end of the unix socket.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Caller {
+    pub(super) may_write: bool,
+}
+
+impl Connected<IncomingStream<'_, UnixListener>> for Caller {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        let uid = stream.io().peer_cred().ok().map(|cred| cred.uid());
+        // A rootless agent serves the user who started it.
+        let own = rustix::process::geteuid().as_raw();
+        Self { may_write: uid.is_some_and(|uid| uid == 0 || uid == own) }
+    }
+}
+
+/// What stands behind the `?`; what cannot be read is answered before the handler runs.
+pub(super) struct Query<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
+        match UrlQuery::try_from_uri(&parts.uri) {
+            Ok(UrlQuery(query)) => Ok(Self(query)),
+            Err(error) => Err(failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text())),
+        }
+    }
+}
+
+/// Reads a body as JSON whatever its content type says: some clients send none.
+pub(super) fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Box<Response>> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        Box::new(failure(
+            StatusCode::BAD_REQUEST,
+            "invalid",
+            &format!("the body is not as documented: {error}"),
+        ))
+    })
+}
+
+pub(super) fn may_write(caller: Caller) -> Result<(), Box<Response>> {
+    if caller.may_write {
+        return Ok(());
+    }
+    Err(Box::new(failure(
+        StatusCode::FORBIDDEN,
+        "forbidden",
+        "writing needs root: run it with sudo (members of the group tortie may read)",
+    )))
+}

@@ -1,0 +1,43 @@
+//! Metrics over HTTP: the page in the form that the scraper asks for, the pages with the names of others on ports of their
+//! own, and the count of requests.
+
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderMap, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use crate::agent::api::http::extract::Shared;
+use crate::api::MetricsPage;
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const OPEN: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The native page: OpenMetrics for those who ask for it.
+pub(super) async fn native(State(server): State<Shared>, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let open = accept.contains("application/openmetrics-text");
+    let (page, kind) = if open { (MetricsPage::OpenMetrics, OPEN) } else { (MetricsPage::Prometheus, TEXT) };
+    ([(header::CONTENT_TYPE, kind)], server.metrics().page(page).await).into_response()
+}
+
+/// Counts requests by the route that answered them; what no route answers is one of its own.
+pub(super) async fn count(State(server): State<Shared>, request: Request, next: Next) -> Response {
+    let begin = Instant::now();
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let response = next.run(request).await;
+    let route = route.unwrap_or_else(|| "none".to_owned());
+    server.metrics().count_request(route, response.status().as_u16(), begin.elapsed());
+    response
+}
+
+/// One page of metrics: `/metrics`, and `/` for scrapers that know no path.
+pub(super) fn page_routes(page: MetricsPage) -> Router<Shared> {
+    let answer = move |State(server): State<Shared>| async move {
+        ([(header::CONTENT_TYPE, TEXT)], server.metrics().page(page).await).into_response()
+    };
+    Router::new().route("/metrics", get(answer)).route("/", get(answer))
+}

@@ -1,0 +1,136 @@
+//! The API over axum: listens on a unix socket (reads and writes) and on TCP (reads).
+//!
+//! ```text
+//!  listener --> count --> guard (TCP) --> routes.rs, explain.rs, metrics.rs --> answers of api/
+//!                                         extract.rs <--request  response--> respond.rs
+//! ```
+
+mod explain;
+mod extract;
+mod guard;
+mod metrics;
+mod respond;
+mod routes;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{self, Next};
+use tokio::net::{TcpListener, UnixListener};
+
+use crate::agent::api::http::extract::{Caller, Shared};
+use crate::agent::api::http::guard::{Names, guard};
+use crate::agent::api::http::routes::{reads, writes};
+use crate::api::MetricsPage;
+
+/// Why the API cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Another agent answers there.
+    #[error("another agent answers at {0}: stop it, or give this one another --socket")]
+    AlreadyRunning(PathBuf),
+    /// The path is something else.
+    #[error("{0} exists and is no socket: remove it, or give another --socket")]
+    NotASocket(PathBuf),
+    /// The system refused.
+    #[error("cannot {what} {place}: {error}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// Where.
+        place: String,
+        /// The system's answer.
+        error: std::io::Error,
+    },
+}
+
+/// Serves what was bound until it is dropped.
+pub(in crate::agent) type Serving = Pin<Box<dyn Future<Output = Result<(), ServeError>> + Send>>;
+
+/// Listens for reads and writes on a unix socket. The file is 0660 and belongs to the group `tortie` where that exists:
+/// the group may read, root may write.
+///
+/// # Errors
+/// When the path is taken or cannot be made.
+pub(in crate::agent) async fn serve_unix(path: PathBuf, server: Shared) -> Result<Serving, ServeError> {
+    let place = path.display().to_string();
+    let io = |what, error| ServeError::Io { what, place: path.display().to_string(), error };
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir).map_err(|e| io("make the folder of", e))?;
+    }
+    if let Ok(meta) = fs::symlink_metadata(&path) {
+        if !meta.file_type().is_socket() {
+            return Err(ServeError::NotASocket(path));
+        }
+        if std::os::unix::net::UnixStream::connect(&path).is_ok() {
+            return Err(ServeError::AlreadyRunning(path));
+        }
+        fs::remove_file(&path).map_err(|e| io("remove the stale", e))?;
+    }
+    let listener = UnixListener::bind(&path).map_err(|e| io("listen on", e))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).map_err(|e| io("set the mode of", e))?;
+    if let Some(gid) = group_id("tortie") {
+        // Not being allowed to give the file away only means that the group cannot read.
+        if let Err(error) = std::os::unix::fs::chown(&path, None, Some(gid)) {
+            tracing::warn!(%error, "the group tortie does not get the socket");
+        }
+    }
+    let app = counted(reads().merge(writes()), &server);
+    let app = app.with_state(server).into_make_service_with_connect_info::<Caller>();
+    Ok(Box::pin(async move {
+        axum::serve(listener, app).await.map_err(|error| ServeError::Io { what: "serve on", place, error })
+    }))
+}
+
+/// Listens for reads over TCP. Only requests to loopback names, to the address itself and to `names` are answered (DNS
+/// rebinding).
+///
+/// # Errors
+/// When the address cannot be bound.
+pub(in crate::agent) async fn serve_tcp(
+    addr: SocketAddr,
+    names: &[String],
+    server: Shared,
+) -> Result<Serving, ServeError> {
+    let io = move |what, error| ServeError::Io { what, place: addr.to_string(), error };
+    let listener = TcpListener::bind(addr).await.map_err(|e| io("listen on", e))?;
+    let names = Names::new(addr.ip(), names);
+    let reads = reads()
+        .layer(middleware::from_fn(move |request: Request, next: Next| guard(names.clone(), request, next)));
+    let app = counted(reads, &server).with_state(server);
+    Ok(Box::pin(async move { axum::serve(listener, app).await.map_err(|e| io("serve on", e)) }))
+}
+
+/// Group id from `/etc/group`; name services are not asked, because a daemon must not hang on them.
+fn group_id(name: &str) -> Option<u32> {
+    let text = fs::read_to_string(Path::new("/etc/group")).ok()?;
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+fn counted(routes: Router<Shared>, server: &Shared) -> Router<Shared> {
+    routes.layer(middleware::from_fn_with_state(Arc::clone(server), metrics::count))
+}
+
+/// Listens for scrapes of one page.
+///
+/// # Errors
+/// When the address cannot be bound.
+pub(in crate::agent) async fn serve_metrics(
+    addr: SocketAddr,
+    page: MetricsPage,
+    server: Shared,
+) -> Result<Serving, ServeError> {
+    let io = move |what, error| ServeError::Io { what, place: addr.to_string(), error };
+    let listener = TcpListener::bind(addr).await.map_err(|error| io("serve metrics on", error))?;
+    let app = metrics::page_routes(page).with_state(server);
+    Ok(Box::pin(async move { axum::serve(listener, app).await.map_err(|e| io("serve on", e)) }))
+}
