@@ -11,11 +11,11 @@ use tortie_config::resource::BmpPolicy;
 use super::core::input::{Input, Timing};
 use super::core::{Core, Effect};
 use super::{log, logging, time};
-use crate::agent::api::http::ServeError;
 use crate::agent::config::Settings;
 use crate::agent::controllers::Controllers;
 use crate::agent::core::applied::Needed;
 use crate::agent::handle::{CoreRequest, Handle};
+use crate::agent::http::ServeError;
 use crate::agent::observe::Observer;
 use crate::agent::process::{capabilities, host, systemd};
 use crate::agent::shutdown;
@@ -153,7 +153,7 @@ pub(super) struct Agent {
     pub(super) looked_up: Option<Instant>,
     /// When the status key was thought of, and what of it shows at once.
     pub(super) briefed: Option<(Instant, (bool, usize))>,
-    pub(super) stations: crate::agent::bmp::Stations,
+    pub(super) stations: crate::agent::bmp::BmpStations,
     pub(super) docker: Option<docker::Running>,
 }
 

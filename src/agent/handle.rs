@@ -52,7 +52,7 @@ pub(super) type Query<T> = Box<dyn FnOnce(&<T as Thread>::View<'_>) + Send>;
 /// A request to the core's event loop.
 pub(super) enum CoreRequest {
     /// Reads the core's state.
-    Query(Query<mpsc::Sender<CoreRequest>>),
+    Query(Query<mpsc::Sender<Self>>),
     /// Waits until an endpoint is in force.
     Applied { request: AppliedRequest, answer: oneshot::Sender<Applied> },
     /// Sets a level of the logs for a while.

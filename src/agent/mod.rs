@@ -6,8 +6,8 @@
 //!
 //! ```text
 //!   io (2 workers)          main thread                          plain threads
-//!  feeds main, blocks --> core.rs: Model -> routing -> intents --> kernel (only writer) <-- watch
-//!  API <--- Ask --------->   |  ^                                    | facts
+//!  feeds main, blocks --> core/: Model -> routing -> intents --> kernel (only writer) <-- watch
+//!  API <--- CoreRequest ->   |  ^                                    | facts
 //!  cache, status key         |  +------------------------------------+--- speaker (all BGP sockets)
 //!                            +--> effects: intents, next hops, sweep      | learned, two batches at a time
 //!                                                                         +----------> kernel
@@ -27,6 +27,7 @@ mod event_loop;
 mod explain;
 mod handle;
 mod health;
+mod http;
 mod log;
 mod logging;
 mod metrics;
@@ -45,4 +46,4 @@ pub use crate::agent::logging::format::LogForm;
 pub use crate::agent::process::allocator::Heap;
 pub use config::{AddressChoice, Extent, HttpChoice, Settings};
 pub use event_loop::{AgentError, AgentOptions, run};
-pub use policy_view::{Offline, Picture};
+pub use policy_view::{OfflinePolicyView, PolicyView};

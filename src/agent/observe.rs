@@ -343,7 +343,7 @@ impl ComparisonReport {
         kernel.rules = None;
     }
 
-    /// The sessions that BIRD has, in the place of our own; what nobody tells of is left out.
+    /// The sessions that BIRD has, in the place of our own; those that BIRD does not have are left out.
     pub(super) fn replace_sessions(&self, facts: &mut CoreSnapshot) {
         facts.peers.retain(|name, peer| {
             let Some((up, state)) = self.sessions.get(name) else { return false };

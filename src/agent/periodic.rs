@@ -101,7 +101,7 @@ impl Agent {
             self.notify.ready();
             self.io.spawn_blocking(crate::agent::process::allocator::leave_the_start);
         }
-        self.notify.turn(&self.handle, &self.io);
+        self.notify.tick(&self.handle, &self.io);
         let node_status = self.brief(now, ready);
         self.controllers.follow(&Context { core: &self.core, node_status });
     }

@@ -12,12 +12,13 @@ use super::core::Core;
 use super::core::input::Input;
 use super::{logging, time};
 use crate::agent::api::server::Server;
-use crate::agent::api::{http, status};
+use crate::agent::api::status;
 use crate::agent::config::{Extent, Settings};
 use crate::agent::controllers::{Controllers, register_node};
 use crate::agent::event_loop::{Agent, AgentError, AgentOptions, Fact};
 use crate::agent::handle::Handle;
 use crate::agent::health::probe;
+use crate::agent::http;
 use crate::agent::metrics;
 use crate::agent::observe::{self, Observer};
 use crate::agent::process::{host, systemd};
@@ -125,7 +126,7 @@ impl Agent {
             maintained: None,
             looked_up: None,
             briefed: None,
-            stations: crate::agent::bmp::Stations::default(),
+            stations: crate::agent::bmp::BmpStations::default(),
             docker,
         })
     }

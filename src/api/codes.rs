@@ -117,7 +117,7 @@ codes! {
         "Packet rules cannot be enforced.",
         "tortie diff rules";
     TROUBLE "trouble"
-        "A part of the agent reports trouble that has no code of its own.",
+        "A part of the agent reports a problem that has no code of its own.",
         "journalctl -u tortie";
     PEER_CONFIGURATION "peer-configuration"
         "A peer or a range of peers is written in a way that cannot be in force.",
@@ -147,7 +147,7 @@ codes! {
         "A learned route is not in the kernel, because its next hop is not reachable or its tunnel or network is missing.",
         "tortie why route {}";
     DRIFT "drift"
-        "The kernel differs from what is wanted: somebody else changed routes, rules or sets.",
+        "The kernel differs from the intended state: another process changed routes, rules or sets.",
         "tortie diff {}";
     ENDPOINT_FAILED "endpoint-failed"
         "An endpoint of this host is not as it should be.",
@@ -194,7 +194,7 @@ codes! {
     /// What is right but surprising.
     NOTES:
     LOG_LEVEL "log-level"
-        "Somebody asked for another level of the logs, for a while.",
+        "A temporary log level is set.",
         "tortie log level --reset";
     NODE_WITHOUT_ADDRESS "node-without-address"
         "This host has no address in the store and takes no part in BGP.",
@@ -251,16 +251,16 @@ codes! {
         "Packet rules dropped packets in the last minutes.",
         "tortie why drop";
     FOREIGN_CHANGES "foreign-changes"
-        "Somebody else changed what is ours in the kernel lately; it was repaired.",
+        "Another process changed our kernel state recently; it was repaired.",
         "tortie diff";
     DRAINED "drained"
-        "Peers are told that this host is about to go (RFC 8326).",
+        "Sessions announce a graceful shutdown (RFC 8326).",
         "tortie bgp drain --undo";
     DIFF_HELD "diff-held"
-        "What others change in own routes and rules is left for study for a while, instead of being repaired.",
+        "Repair of own routes and rules is held for a while; changes by other processes stay as they are.",
         "tortie diff --repair";
     BMP_STATION_AWAY "bmp-station-away"
-        "A BMP station hears nothing.",
+        "A BMP station is not connected.",
         "tortie store get /calico/bgp/v1/global/bmp_stations";
 }
 
@@ -285,12 +285,12 @@ codes! {
     CAUSE_UNSUPPORTED_CAPABILITY "unsupported-capability" "A capability that one end needs is not offered by the other.", "tortie why peer {}";
     CAUSE_ROLE_MISMATCH "role-mismatch" "The roles of both ends do not fit (RFC 9234).", "tortie why peer {}";
     CAUSE_OPEN_REFUSED "open-refused" "An OPEN is refused for another reason.", "tortie why peer {}";
-    CAUSE_HOLD_TIMER "hold-timer" "Nothing was heard for the whole hold time.", "tortie why peer {}";
+    CAUSE_HOLD_TIMER "hold-timer" "The hold timer expired: no message was received.", "tortie why peer {}";
     CAUSE_SEND_HOLD_TIMER "send-hold-timer" "Nothing could be sent for too long (RFC 9687).", "tortie why peer {}";
     CAUSE_BFD "bfd" "BFD lost the peer.", "tortie why peer {}";
     CAUSE_MAX_PREFIXES "max-prefixes" "There are more prefixes than one end allows.", "tortie why peer {}";
     CAUSE_MESSAGE_ERROR "message-error" "A message could not be taken.", "tortie why peer {}";
-    CAUSE_CONNECTION_REJECTED "connection-rejected" "One end turns the connection away (Cease 5).", "tortie why peer {}";
+    CAUSE_CONNECTION_REJECTED "connection-rejected" "One end rejects the connection (Cease/Connection Rejected).", "tortie why peer {}";
     CAUSE_OUT_OF_RESOURCES "out-of-resources" "One end has no resources left (Cease 8).", "tortie why peer {}";
     CAUSE_COLLISION "collision" "Both ends dialled, and one connection was closed (RFC 4271 6.8).", "tortie why peer {}";
     CAUSE_PEER_SHUTDOWN "peer-shutdown" "An administrator shut the session down.", "tortie why peer {}";
@@ -302,7 +302,7 @@ codes! {
     CAUSE_PASSIVE "passive" "This end waits for the other one to dial.", "tortie why peer {}";
     CAUSE_NOT_TRIED "not-tried" "No attempt has ended yet.", "tortie why peer {}";
     CAUSE_NOT_WANTED "not-wanted" "No session with it is wanted here.", "tortie why peer {}";
-    CAUSE_UNKNOWN "unknown" "What is known does not tell the cause.", "tortie why peer {}";
+    CAUSE_UNKNOWN "unknown" "The cause cannot be derived from the available state.", "tortie why peer {}";
 }
 
 codes! {
@@ -342,7 +342,7 @@ codes! {
     KERNEL_REASONS:
     UNRESOLVED "unresolved" "The kernel reaches none of its next hops.", "tortie route get {}";
     NO_TUNNEL "no-tunnel" "Its pool needs the tunnel, and tunl0 is not there.", "tortie status";
-    FOREIGN_ROUTE "foreign-route" "A route of somebody else has its prefix and takes precedence, or its place.", "tortie why route {}";
+    FOREIGN_ROUTE "foreign-route" "A route of another protocol or program has the prefix and takes precedence, or has the same metric.", "tortie why route {}";
     NO_NETWORK_REASON "no-network" "Its pool is cross-subnet, and the network of this host is not known.", "tortie node list -o wide";
 }
 

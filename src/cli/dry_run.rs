@@ -6,7 +6,7 @@ use super::client::Client;
 use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output;
-use crate::agent::Offline;
+use crate::agent::OfflinePolicyView;
 use crate::api::policy::{ChainChange, DryRun, DryRunRequest};
 use tortie_engine::model::watch_scope;
 
@@ -36,7 +36,7 @@ pub(super) async fn run(
         DryRunKind::Store => {
             let node = globals.node_name()?;
             let snapshot = super::store::open(globals, false).await?.list(&watch_scope(&node)).await?;
-            let tried = Offline::of(&node, &snapshot).try_write(&request);
+            let tried = OfflinePolicyView::of(&node, &snapshot).try_write(&request);
             tried.map_err(|error| Failure::new(Exit::Usage, &error.code, error.text))?
         }
     };

@@ -46,7 +46,7 @@ pub(super) async fn run(context: &Context, command: &EndpointCommand) -> Result<
         EndpointCommand::List { all, source } => {
             let list: List<Endpoint> = source
                 .ask(context, &format!("/v1/endpoints?all={all}"), |store| {
-                    Ok(offline::list("EndpointList", store, |picture| picture.endpoints(*all)))
+                    Ok(offline::list("EndpointList", store, |view| view.endpoints(*all)))
                 })
                 .await?;
             output::print(format, &list, |out, wide| out.push_str(&rows(&list.items, *all, wide)))
@@ -54,7 +54,7 @@ pub(super) async fn run(context: &Context, command: &EndpointCommand) -> Result<
         EndpointCommand::Show { name, source } => {
             let path = format!("/v1/endpoint?name={}", escape(name));
             let detail: EndpointDetail =
-                source.ask(context, &path, |store| store.picture().endpoint(name)).await?;
+                source.ask(context, &path, |store| store.view().endpoint(name)).await?;
             output::print(format, &detail, |out, _| show(out, &detail))
         }
     }

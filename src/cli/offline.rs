@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use super::client::Client;
 use super::context::Context;
 use super::failure::{Exit, Failure};
-use crate::agent::{Offline, Picture};
+use crate::agent::{OfflinePolicyView, PolicyView};
 use crate::api::status::{API_VERSION, ApiError, List};
 use tortie_engine::model::watch_scope;
 
@@ -23,7 +23,7 @@ impl Source {
         self,
         context: &Context,
         path: &str,
-        make: impl FnOnce(&Offline) -> Result<T, ApiError>,
+        make: impl FnOnce(&OfflinePolicyView) -> Result<T, ApiError>,
     ) -> Result<T, Failure> {
         if !self.offline {
             let client = Client::new(&context.globals.socket);
@@ -37,7 +37,7 @@ impl Source {
         let node = context.globals.node_name()?;
         let store = super::store::open(&context.globals, false).await?;
         let snapshot = store.list(&watch_scope(&node)).await?;
-        make(&Offline::of(&node, &snapshot)).map_err(|error| {
+        make(&OfflinePolicyView::of(&node, &snapshot)).map_err(|error| {
             let exit = if error.code == "not-found" { Exit::No } else { Exit::Usage };
             Failure::new(exit, &error.code, error.text)
         })
@@ -45,16 +45,20 @@ impl Source {
 }
 
 /// A list that no agent made.
-pub(super) fn list<T>(kind: &str, offline: &Offline, items: impl Fn(&Picture<'_>) -> Vec<T>) -> List<T> {
-    let picture = offline.picture();
+pub(super) fn list<T>(
+    kind: &str,
+    offline: &OfflinePolicyView,
+    items: impl Fn(&PolicyView<'_>) -> Vec<T>,
+) -> List<T> {
+    let view = offline.view();
     List {
         api_version: API_VERSION.to_owned(),
         kind: kind.to_owned(),
-        node: picture.model.node().to_owned(),
-        revision: picture.model.revision(),
+        node: view.model.node().to_owned(),
+        revision: view.model.revision(),
         time: format!("{:.3}", jiff::Timestamp::now()),
         more: false,
         next: None,
-        items: items(&picture),
+        items: items(&view),
     }
 }

@@ -62,15 +62,14 @@ pub(super) async fn run(context: &Context, command: &PolicyCommand) -> Result<()
         PolicyCommand::List { all, source } => {
             let list: List<Policy> = source
                 .ask(context, &format!("/v1/policies?all={all}"), |store| {
-                    Ok(offline::list("PolicyList", store, |picture| picture.policies(*all)))
+                    Ok(offline::list("PolicyList", store, |view| view.policies(*all)))
                 })
                 .await?;
             output::print(format, &list, |out, wide| out.push_str(&rows(&list.items, wide)))
         }
         PolicyCommand::Show { name, source } => {
             let path = format!("/v1/policy?name={}", escape(name));
-            let detail: PolicyDetail =
-                source.ask(context, &path, |store| store.picture().policy(name)).await?;
+            let detail: PolicyDetail = source.ask(context, &path, |store| store.view().policy(name)).await?;
             output::print(format, &detail, |out, _| show(out, &detail))
         }
         PolicyCommand::Trace { packet, live: true, seconds, .. } => {

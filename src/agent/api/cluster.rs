@@ -1,4 +1,4 @@
-//! Pools, blocks and status of all hosts, for whoever asks: read from the store when asked, since the agent does not watch what is
+//! Pools, blocks and status of all hosts: read from the store on request, since the agent does not watch what is
 //! others'; one read serves all who ask within ten seconds, and is forgotten after.
 
 use std::collections::{BTreeMap, BTreeSet};

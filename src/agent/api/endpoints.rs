@@ -15,7 +15,7 @@ use crate::agent::core::snapshot::mode_name;
 use crate::agent::core::view::CoreView;
 use crate::agent::handle::{Handle, busy, kernel_busy, stopping, within_timeout};
 use crate::agent::policy_view::dry_run as trial;
-use crate::agent::policy_view::packet::{self, Asked};
+use crate::agent::policy_view::packet::{self, PacketQuery};
 use crate::api::codes;
 use crate::api::policy::{
     Counted, Diff, DiffLine, DiffRequest, DiffSection, DropRow, DryRun, DryRunRequest, Endpoint,
@@ -30,9 +30,9 @@ use tortie_kernel::{DropKind, Dropped, Mode, RuleHits, ToKernel};
 pub(in crate::agent) async fn trace_packet(
     handle: &Handle,
     query: TraceQuery,
-) -> Result<(Asked, path::Trace, Arc<Globals>), ApiError> {
+) -> Result<(PacketQuery, path::Trace, Arc<Globals>), ApiError> {
     let (asked, excerpt, globals) = policy_view(handle, move |view| {
-        let asked = Asked::read(view, &query)?;
+        let asked = PacketQuery::read(view, &query)?;
         let excerpt = asked.excerpt(view.model)?;
         Ok((asked, excerpt, Arc::new(view.globals.clone())))
     })
@@ -103,7 +103,7 @@ pub(in crate::agent) async fn drops(server: &Server, within: Duration) -> Result
     if let Some(trouble) = drops.problem() {
         return Err(ApiError {
             code: "no-drops".to_owned(),
-            text: format!("drops are not seen here: {trouble}"),
+            text: format!("drops are not logged here: {trouble}"),
         });
     }
     let mut kinds = drops.within(within);
@@ -117,7 +117,7 @@ pub(in crate::agent) async fn drops(server: &Server, within: Duration) -> Result
         })
         .await?;
     let addrs: BTreeSet<IpAddr> = kinds.iter().flat_map(|(kind, _)| [kind.src, kind.dst]).collect();
-    let names = policy_view(server.handle(), move |picture| Ok(picture.names_of(&addrs))).await?;
+    let names = policy_view(server.handle(), move |view| Ok(view.names_of(&addrs))).await?;
     let row = |(kind, dropped): (DropKind, Dropped)| DropRow {
         count: dropped.count,
         first_seconds: dropped.first.elapsed().as_secs(),
@@ -236,21 +236,21 @@ pub(in crate::agent) async fn hold_drift(
 }
 
 pub(in crate::agent) async fn list(server: &Server, all: bool) -> Result<List<Endpoint>, ApiError> {
-    let items = policy_view(server.handle(), move |picture| Ok(picture.endpoints(all))).await?;
+    let items = policy_view(server.handle(), move |view| Ok(view.endpoints(all))).await?;
     Ok(server.list("EndpointList", items).await)
 }
 
 pub(in crate::agent) async fn show(server: &Server, name: String) -> Result<EndpointDetail, ApiError> {
-    policy_view(server.handle(), move |picture| picture.endpoint(&name)).await
+    policy_view(server.handle(), move |view| view.endpoint(&name)).await
 }
 
 pub(in crate::agent) async fn list_policies(server: &Server, all: bool) -> Result<List<Policy>, ApiError> {
-    let items = policy_view(server.handle(), move |picture| Ok(picture.policies(all))).await?;
+    let items = policy_view(server.handle(), move |view| Ok(view.policies(all))).await?;
     Ok(server.list("PolicyList", items).await)
 }
 
 pub(in crate::agent) async fn show_policy(server: &Server, name: String) -> Result<PolicyDetail, ApiError> {
-    let mut detail = policy_view(server.handle(), move |picture| picture.policy(&name)).await?;
+    let mut detail = policy_view(server.handle(), move |view| view.policy(&name)).await?;
     let name = detail.policy.name.as_str().into();
     let source = match &detail.policy.tier {
         Some(tier) => Source::Policy { tier: tier.as_str().into(), name },

@@ -41,7 +41,7 @@ type EventStream = std::pin::Pin<Box<dyn futures_util::Stream<Item = FollowItem>
 struct Follower {
     filter: Filter,
     missed: VecDeque<Arc<Event>>,
-    /// Something is missing between this and what he had.
+    /// Entries are missing between this and what the follower had.
     gap: Option<u64>,
     receiver: broadcast::Receiver<NewEntry>,
     ended: bool,
@@ -65,7 +65,7 @@ impl Follower {
                     return Some((FollowItem::Event(told.event), self));
                 }
                 Ok(_) => {}
-                // Too slow: he is told, and comes again if he wants.
+                // Too slow: the follower gets a reset and may connect again.
                 Err(RecvError::Lagged(_)) => {
                     self.ended = true;
                     return Some((FollowItem::Reset(0), self));
@@ -76,7 +76,7 @@ impl Follower {
     }
 }
 
-/// The entries that are asked for.
+/// The entries that a query selects.
 pub(in crate::agent) async fn history(server: &Server, query: EventQuery) -> Result<List<Event>, ApiError> {
     let filter = read_filter(server.handle(), &query).await?;
     let (after, max) = (query.after, query.max.unwrap_or(1_000).min(crate::agent::core::recorder::CAPACITY));
@@ -86,7 +86,7 @@ pub(in crate::agent) async fn history(server: &Server, query: EventQuery) -> Res
     Ok(server.list("EventList", items).await)
 }
 
-/// Entries from now on, or after `last`, the number that somebody had before he lost us.
+/// Entries from now on, or after `last`, the number that the follower had before the connection was lost.
 pub(in crate::agent) async fn follow(
     server: &Server,
     query: EventQuery,
@@ -138,7 +138,7 @@ async fn read_filter(handle: &Handle, query: &EventQuery) -> Result<Filter, ApiE
         None => None,
     };
     let peer = match &query.peer {
-        // One that is gone is asked for by the name of its session.
+        // One that is gone is named by its session.
         Some(name) => match handle.sessions().await {
             Ok(intent) => match bgp::session_named(&intent, name) {
                 Ok(session) => Some(session.clone()),

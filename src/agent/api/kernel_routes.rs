@@ -9,7 +9,7 @@ use crate::api::status::{ApiError, KernelRouteRow};
 use tortie_engine::routing::{ChangeId, Hop};
 use tortie_kernel::{KernelView, RouteCondition, RouteState};
 
-/// Which kernel rows are asked for.
+/// The kernel rows that a query selects.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::agent) enum KernelMatch {
     All,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::agent::api::endpoints::trace_packet;
 use crate::agent::api::server::Server;
 use crate::agent::handle::{busy, stopping};
-use crate::agent::policy_view::packet::{self, Walked};
+use crate::agent::policy_view::packet::{self, TraceResult};
 use crate::agent::policy_view::trace;
 use crate::api::policy::{LivePacket, LiveStep, LiveTrace, LiveTraceRequest};
 use crate::api::status::ApiError;
@@ -18,7 +18,7 @@ use tortie_kernel::{
 };
 
 /// Longest trace, in seconds.
-const LONGEST: u64 = 60;
+const DURATION_MAX: u64 = 60;
 
 fn invalid(text: String) -> ApiError {
     ApiError { code: "invalid".to_owned(), text }
@@ -30,13 +30,13 @@ pub(in crate::agent) async fn trace_packets(
     request: LiveTraceRequest,
 ) -> Result<LiveTrace, ApiError> {
     let LiveTraceRequest { packet, seconds } = request;
-    if !(1..=LONGEST).contains(&seconds) {
-        return Err(invalid(format!("a trace takes 1 to {LONGEST} seconds, not {seconds}")));
+    if !(1..=DURATION_MAX).contains(&seconds) {
+        return Err(invalid(format!("a trace takes 1 to {DURATION_MAX} seconds, not {seconds}")));
     }
     let armed = server.lock_tracing().ok_or_else(|| ApiError {
         code: "busy".to_owned(),
         text: format!(
-            "another packet is traced on this host: try again when that is over, in {LONGEST} s at the latest"
+            "another packet is traced on this host: try again when that is over, in {DURATION_MAX} s at the latest"
         ),
     })?;
     let source_port = packet.sport;
@@ -66,13 +66,18 @@ pub(in crate::agent) async fn trace_packets(
     let packets: Vec<LivePacket> = server
         .handle()
         .kernel()
-        .ask(move |view| packets.iter().map(|packet| beside(view, &node, &globals, &half, packet)).collect())
+        .ask(move |view| {
+            packets
+                .iter()
+                .map(|packet| compare_with_evaluator(view, &node, &globals, &half, packet))
+                .collect()
+        })
         .await?;
     let [from, to] = ends;
     let any = |word: &str| packets.iter().any(|packet| packet.result == word);
     let result = ["differs", "agrees", "changed", "established"].into_iter().find(|word| any(word));
-    let denied = packets.iter().any(|packet| packet.verdict == trace::word(Verdict::Deny));
-    let verdict = trace::word(if denied { Verdict::Deny } else { Verdict::Allow }).to_owned();
+    let denied = packets.iter().any(|packet| packet.verdict == trace::verdict_label(Verdict::Deny));
+    let verdict = trace::verdict_label(if denied { Verdict::Deny } else { Verdict::Allow }).to_owned();
     Ok(LiveTrace {
         result: result.unwrap_or("none").to_owned(),
         verdict: (!packets.is_empty()).then_some(verdict),
@@ -108,7 +113,7 @@ fn may_trace(view: &KernelView<'_>) -> Result<(), ApiError> {
 }
 
 /// A packet with what should have become of it, by the rules that the kernel thread has now.
-fn beside(
+fn compare_with_evaluator(
     view: &KernelView<'_>,
     node: &str,
     globals: &Arc<Globals>,
@@ -119,19 +124,19 @@ fn beside(
     if let (Some((source, _)), Some(port)) = (&mut half.flow.packet.ports, packet.source_port) {
         *source = port;
     }
-    let (_, path, _): Walked = packet::live(view, node, globals, &half);
+    let (_, path, _): TraceResult = packet::live(view, node, globals, &half);
     let views = packet.steps.iter().map(|step| step.place.and_then(|place| view.rule(&step.chain, place)));
     let views: Vec<Option<RuleView>> = views.collect();
-    let seen = Seen::of(packet, &views);
-    let (result, note) = seen.compare(&path);
+    let observed = Observed::of(packet, &views);
+    let (result, note) = observed.compare(&path);
     LivePacket {
         after_millis: u64::try_from(packet.after.as_millis()).unwrap_or(u64::MAX),
         sport: packet.source_port.filter(|_| half.flow.packet.ports.is_some()),
-        verdict: trace::word(seen.verdict()).to_owned(),
-        by: seen.by(),
+        verdict: trace::verdict_label(observed.verdict()).to_owned(),
+        by: observed.by(),
         result: result.to_owned(),
-        expected: trace::word(path.verdict).to_owned(),
-        expected_by: trace::by(&path),
+        expected: trace::verdict_label(path.verdict).to_owned(),
+        expected_by: trace::decided_by(&path),
         note,
         steps: packet.steps.iter().zip(&views).map(|(told, view)| step(told, view.as_ref())).collect(),
     }
@@ -139,7 +144,7 @@ fn beside(
 
 /// What the steps of a packet come to.
 #[derive(Debug, Default)]
-struct Seen {
+struct Observed {
     /// Where it was dropped, in words.
     dropped: Option<String>,
     /// The rule that dropped it is another program's.
@@ -151,29 +156,29 @@ struct Seen {
     gone: bool,
 }
 
-impl Seen {
+impl Observed {
     fn of(packet: &TracedPacket, views: &[Option<RuleView>]) -> Self {
-        let mut seen = Self::default();
+        let mut observed = Self::default();
         for (step, view) in packet.steps.iter().zip(views) {
             let meaning = view.as_ref().map(|view| &view.meaning);
             match meaning {
-                Some(Meaning::Decides(decider)) => seen.decider = Some(decider.clone()),
-                Some(Meaning::Established) => seen.established = true,
+                Some(Meaning::Decides(decider)) => observed.decider = Some(decider.clone()),
+                Some(Meaning::Established) => observed.established = true,
                 _ => {}
             }
             // One that somebody else put into our table is in nobody's way to compare.
             let theirs = !step.ours || step.place.is_some_and(|place| !place.is_ours());
-            seen.gone |= !theirs && step.handle.is_some() && view.is_none();
+            observed.gone |= !theirs && step.handle.is_some() && view.is_none();
             if step.verdict == TracedVerdict::Drop {
-                seen.foreign = theirs;
-                seen.dropped = Some(match meaning {
+                observed.foreign = theirs;
+                observed.dropped = Some(match meaning {
                     Some(Meaning::Decides(decider)) => trace::decider(decider),
-                    Some(Meaning::DropLog(why)) => why.clone(),
+                    Some(Meaning::Drops(why)) => why.clone(),
                     _ => place(step),
                 });
             }
         }
-        seen
+        observed
     }
 
     fn verdict(&self) -> Verdict {
@@ -201,10 +206,10 @@ impl Seen {
             (Verdict::Deny, Verdict::Allow) if self.foreign => {
                 ("differs", "the rule that drops it is none of Tortie's".to_owned())
             }
-            (seen, wanted) if seen != wanted => ("differs", REPORT.to_owned()),
+            (observed, wanted) if observed != wanted => ("differs", REPORT.to_owned()),
             (Verdict::Deny, _) if self.foreign => ("agrees", String::new()),
             _ => match (&self.decider, path.decider()) {
-                (Some(seen), Some(wanted)) if seen != wanted => ("differs", REPORT.to_owned()),
+                (Some(observed), Some(wanted)) if observed != wanted => ("differs", REPORT.to_owned()),
                 (None, Some(_)) => (
                     "differs",
                     "it did not come to that rule: no route, the reverse path filter, or no listener"
@@ -232,7 +237,7 @@ fn step(step: &TracedStep, view: Option<&RuleView>) -> LiveStep {
         (Some(Meaning::Decides(decider)), _) => trace::decider(decider),
         (Some(Meaning::Passes(id, at)), _) => format!("{}, rule {at}", id.source),
         (Some(Meaning::Established), _) => "established connection".to_owned(),
-        (Some(Meaning::DropLog(why)), _) => why.clone(),
+        (Some(Meaning::Drops(why)), _) => why.clone(),
         (Some(Meaning::Frame), _) => String::new(),
         (None, Some(_)) if step.ours => match step.place {
             Some(place) if !place.is_ours() => "a rule that Tortie did not write".to_owned(),

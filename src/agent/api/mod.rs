@@ -1,7 +1,5 @@
-//! The agent's API: an HTTP server over the unix socket and loopback TCP.
-//!
-//! Each answer is a function over the [`Server`](server::Server): it asks the threads through [`handle`](super::handle) and
-//! translates to the DTOs of [`crate::api`]. [`http`] has the routes.
+//! The answers of the agent's API: each is a function over the [`Server`](server::Server), which asks the threads through
+//! [`handle`](super::handle) and translates to the DTOs of [`crate::api`]. The routes are in [`http`](super::http).
 //!
 //! ```text
 //!  cli --unix socket--> http/ --> status peers routes endpoints events .. (and explain/, metrics/) --Handle--> threads
@@ -13,7 +11,6 @@ pub(super) mod cluster;
 pub(super) mod control;
 pub(super) mod endpoints;
 pub(super) mod events;
-pub(super) mod http;
 pub(super) mod kernel_routes;
 pub(super) mod live_trace;
 pub(super) mod mrt;

@@ -31,7 +31,7 @@ use tortie_engine::routing::RoutingIntent;
 pub(in crate::agent) type OctetStream =
     std::pin::Pin<Box<dyn futures_util::Stream<Item = std::io::Result<Bytes>> + Send>>;
 
-/// Places of the table that one question looks at: less than a millisecond of the speaker's time.
+/// Slots of the table of one query: less than a millisecond of the speaker's time.
 const SLOTS_PER_QUERY: u32 = 1024;
 /// What waits for a slow reader of messages.
 const QUEUE: usize = 16 * 1024 * 1024;

@@ -13,7 +13,7 @@ use crate::api::status::{ActionResult, ApiError, DrainRequest, List, Problem, Re
 use crate::speaker::ToSpeaker;
 use tortie_engine::routing::PeerIntent;
 
-/// All wanted peers, and those that came from ranges.
+/// All configured peers, and those that came from ranges.
 pub(in crate::agent) async fn list(server: &Server) -> Result<List<Peer>, ApiError> {
     let intent = server.handle().sessions().await?;
     let (statuses, watched, drained) = server
@@ -105,7 +105,7 @@ pub(in crate::agent) async fn reset(
             },
             "are reset; they come again by themselves",
         ),
-        "soft-in" => (Reset::SoftIn, "is asked for its routes again", "are asked for their routes again"),
+        "soft-in" => (Reset::SoftIn, "is sent a ROUTE-REFRESH request", "are sent a ROUTE-REFRESH request"),
         "soft-out" => (Reset::SoftOut, "gets all routes again", "get all routes again"),
         other => {
             let text = format!("`{other}` is no kind of reset: hard, soft-in or soft-out");

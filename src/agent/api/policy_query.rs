@@ -1,7 +1,7 @@
 //! Queries of the policy view: on the core's thread as long as policy is on, else over a copy of the model, beside it.
 
 use crate::agent::handle::{Handle, busy, stopping};
-use crate::agent::policy_view::{Offline, Picture};
+use crate::agent::policy_view::{OfflinePolicyView, PolicyView};
 use crate::api::status::ApiError;
 use tortie_engine::model::Model;
 
@@ -21,9 +21,9 @@ enum CoreReply<T, Q> {
 pub(in crate::agent) async fn policy_view<T, Q>(handle: &Handle, query: Q) -> Result<T, ApiError>
 where
     T: Send + 'static,
-    Q: FnOnce(&Picture<'_>) -> Result<T, ApiError> + Send + 'static,
+    Q: FnOnce(&PolicyView<'_>) -> Result<T, ApiError> + Send + 'static,
 {
-    let reply = handle.core().ask(move |core| match Picture::of_core(core) {
+    let reply = handle.core().ask(move |core| match PolicyView::of_core(core) {
         Some(view) => CoreReply::Answer(query(&view)),
         None if core.loaded() => CoreReply::UseCopy(query, Box::new(core.model().clone())),
         None => CoreReply::NotLoaded,
@@ -31,7 +31,7 @@ where
     match reply.await? {
         CoreReply::Answer(answer) => answer,
         CoreReply::UseCopy(query, model) => {
-            let work = move || query(&Offline::from_model(*model).picture());
+            let work = move || query(&OfflinePolicyView::from_model(*model).view());
             tokio::task::spawn_blocking(work).await.map_err(|_| stopping())?
         }
         CoreReply::NotLoaded => Err(busy("the store has not been read yet")),

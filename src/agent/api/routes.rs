@@ -99,7 +99,7 @@ pub(in crate::agent) async fn of_kernel(
         return kernel_page(server, query).await;
     };
     if list.split(',').count() > PREFIXES_PER_REQUEST {
-        let text = format!("at most {PREFIXES_PER_REQUEST} prefixes can be asked for at once");
+        let text = format!("at most {PREFIXES_PER_REQUEST} prefixes can be requested at once");
         return Err(ApiError { code: "invalid".to_owned(), text });
     }
     let mut found: Option<List<KernelRouteRow>> = None;

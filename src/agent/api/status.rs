@@ -20,7 +20,7 @@ pub(in crate::agent) async fn status(server: &Server) -> Status {
     let mut core = server.snapshot().await.ok();
     if let Some(core) = &mut core {
         core.ranges = peers::ranges(handle).await;
-        core.traded = handle.speaker().ask(notes::traded).await.unwrap_or_default();
+        core.route_exchange = handle.speaker().ask(notes::route_exchange).await.unwrap_or_default();
     }
     let mut kernel = handle.kernel().ask(kernel_snapshot).await.ok();
     let comparison = server.observer().and_then(Observer::last);
@@ -59,7 +59,7 @@ fn build(
         }
     }
     let mut notes: Vec<Problem> = facts.notes.iter().cloned().chain(hints).collect();
-    notes.extend(problems::traded(&facts.traded, intent));
+    notes.extend(problems::route_exchange(&facts.route_exchange, intent));
     notes.sort_by_key(|note| codes::weight(&note.code));
     let of = |is: fn(&str) -> bool| {
         let mut sum = UpCount::default();
@@ -93,8 +93,8 @@ fn build(
                 _ => "restarting",
             }
             .to_owned(),
-            withheld: facts.traded.withheld.clone(),
-            refused: facts.traded.refused.clone(),
+            withheld: facts.route_exchange.withheld.clone(),
+            refused: facts.route_exchange.refused.clone(),
         },
         routes: kernel.as_ref().map(route_status).unwrap_or_default(),
         blocks: intent.map(|i| blocks(i, &facts)).unwrap_or_default(),

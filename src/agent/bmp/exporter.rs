@@ -1,15 +1,15 @@
-//! What a BMP station is told, in order: from what the speaker says to the octets of messages (RFC 7854).
+//! The messages of one BMP station, in order: from the speaker's events to octets (RFC 7854).
 //!
 //! ```text
 //!  pre-policy:   UPDATEs as they came; pages of the Adj-RIB-In as received
 //!  post-policy:  UPDATEs name routes --> the speaker says what import policy made of them, now --> announced or withdrawn
-//!                pages of the Adj-RIB-In after policy; again, when policy was asked again
+//!                pages of the Adj-RIB-In after policy; again, when policy changed
 //!  Loc-RIB:      prefixes whose best path changed --> the speaker says which it is now --> announced or withdrawn
-//!                pages of the table, best paths only; all as if a peer sent it that is we (locrib.rs)
+//!                pages of the table, best paths only; all as if a peer sent it that is this host (loc_rib.rs)
 //! ```
 //!
-//! What is told after policy and of the Loc-RIB is the state of a route and not its story: routes that change faster than they are asked for are
-//! told once. Answers come over the same queue as messages, so that the last thing told of a route is how it is.
+//! After policy and of the Loc-RIB, a station gets the state of a route and not each of its changes: routes that change faster than
+//! they are queried are sent once. Answers come over the same queue as messages, so that the last message about a route is its state.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -26,38 +26,38 @@ use tortie_bgp::{
 use tortie_config::resource::BmpPolicy;
 use tortie_net::Cidr;
 
-use crate::agent::bmp::loc_rib::LocRib;
+use crate::agent::bmp::loc_rib::LocRibPeer;
 use crate::speaker::{
     Identity, MonitorEvent, MonitorReceiver, MonitorSender, RouteOf, SpeakerHandle, ToSpeaker,
 };
 
-/// Places of the table, or single routes, that one question looks at.
-const SLOTS: u32 = 1024;
-/// Routes that wait to be asked for; more, and the station is disconnected.
-const WAITING: usize = 512 * 1024;
+/// Slots of the table, or single routes, of one query.
+const SLOTS_PER_QUERY: u32 = 1024;
+/// Routes that wait for a query; more, and the station is disconnected.
+const PENDING_ROUTES_MAX: usize = 512 * 1024;
 
-/// The station hears less than there is.
+/// The station reads more slowly than routes change.
 #[derive(Debug)]
-pub(in crate::agent) struct Lagging;
+pub(in crate::agent) struct StationTooSlow;
 
 /// A peer that the station knows as up.
-struct Known {
+struct MonitoredPeer {
     session: Arc<TapSession>,
     /// The last NOTIFICATION, and whether we sent it.
     notification: Option<(bool, Vec<u8>)>,
 }
 
-impl Known {
+impl MonitoredPeer {
     fn header(&self, at: Instant, post_policy: bool) -> PeerHeader {
         PeerHeader { post_policy, ..header(&self.session, at) }
     }
 
-    /// As what routes of this peer are told.
-    fn told(&self, post: bool) -> Negotiated {
+    /// How UPDATEs of this peer's routes are encoded.
+    fn monitoring_session(&self, post: bool) -> Negotiated {
         let agreed = self.session.negotiated;
         Negotiated {
             add_path_send: agreed.add_path_receive,
-            // What the peer sent with whatever next hop is told with it, and what policy decided, too.
+            // What the peer sent with whatever next hop is sent with it, and what policy decided, too.
             ext_nexthop: true,
             ebgp: agreed.ebgp && !post,
             ..agreed
@@ -65,22 +65,22 @@ impl Known {
     }
 }
 
-/// A table that is still to be told, from this place on.
+/// A table that is still to be sent, from this slot on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Page {
+struct TableCursor {
     /// Whose; `None`: the Loc-RIB.
     peer: Option<PeerId>,
     family: Family,
     from: u32,
     /// After import policy.
     post: bool,
-    /// It was told before: what policy refuses now has to be withdrawn.
-    again: bool,
+    /// It was sent before: what policy refuses now has to be withdrawn.
+    refresh: bool,
 }
 
-/// What the speaker was asked for.
+/// The query that the speaker has not answered yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum Outstanding {
     Nothing,
     /// The first of `tables`.
     Page,
@@ -88,23 +88,23 @@ enum Asked {
     Routes,
 }
 
-/// What the station has been told, and is to be told.
-pub(in crate::agent) struct Teller {
+/// What the station has been sent, and is still to be sent.
+pub(in crate::agent) struct BmpExporter {
     pub(in crate::agent) speaker: Arc<SpeakerHandle>,
     sender: MonitorSender,
     policy: BmpPolicy,
-    peers: HashMap<PeerId, Known>,
-    /// Under which the Loc-RIB is told, if it is.
-    loc: Option<LocRib>,
-    tables: VecDeque<Page>,
-    /// Routes that changed before policy and are to be told after it, and those that changed in the Loc-RIB.
+    peers: HashMap<PeerId, MonitoredPeer>,
+    /// The peer of the Loc-RIB, if it is monitored.
+    loc_rib: Option<LocRibPeer>,
+    tables: VecDeque<TableCursor>,
+    /// Routes that changed before policy and are to be sent after it, and those that changed in the Loc-RIB.
     changed: BTreeSet<RouteOf>,
-    /// End-of-RIBs to be told after policy, when nothing is `changed` any more.
-    ends: Vec<(PeerId, Family)>,
-    asked: Asked,
+    /// End-of-RIBs to be sent after policy, when nothing is `changed` any more.
+    pending_eors: Vec<(PeerId, Family)>,
+    outstanding: Outstanding,
 }
 
-impl Teller {
+impl BmpExporter {
     pub(in crate::agent) fn new(
         speaker: Arc<SpeakerHandle>,
         sender: MonitorSender,
@@ -115,61 +115,63 @@ impl Teller {
             sender,
             policy,
             peers: HashMap::new(),
-            loc: None,
+            loc_rib: None,
             tables: VecDeque::new(),
             changed: BTreeSet::new(),
-            ends: Vec::new(),
-            asked: Asked::Nothing,
+            pending_eors: Vec::new(),
+            outstanding: Outstanding::Nothing,
         }
     }
 
-    pub(in crate::agent) fn hear(
+    pub(in crate::agent) fn on_tap(
         &mut self,
         heard: MonitorEvent,
         queue: &MonitorReceiver,
         out: &mut Vec<u8>,
-    ) -> Result<(), Lagging> {
+    ) -> Result<(), StationTooSlow> {
         if queue.missed() > 0 {
-            return Err(Lagging);
+            return Err(StationTooSlow);
         }
         match heard {
             MonitorEvent::Sessions(sessions) => {
                 for session in sessions {
                     for family in session.negotiated.families.iter() {
                         let peer = Some(session.peer);
-                        let page = |post| Page { peer, family, from: 0, post, again: false };
+                        let page = |post| TableCursor { peer, family, from: 0, post, refresh: false };
                         self.tables.extend(self.policy.pre().then(|| page(false)));
                         self.tables.extend(self.policy.post().then(|| page(true)));
                     }
-                    self.up(session, out);
+                    self.peer_up(session, out);
                 }
             }
             MonitorEvent::Tapped(tapped) => {
                 if tapped.dropped > 0 {
-                    return Err(Lagging);
+                    return Err(StationTooSlow);
                 }
                 for (item, octets) in tapped.iter() {
-                    self.item(item, octets, out);
+                    self.on_message(item, octets, out);
                 }
-                if self.asked != Asked::Routes {
-                    self.end(out);
+                if self.outstanding != Outstanding::Routes {
+                    self.write_pending_end_of_ribs(out);
                 }
             }
-            MonitorEvent::Best(us, prefixes) if self.policy.loc() => self.best(us, &prefixes, out),
+            MonitorEvent::Best(local, prefixes) if self.policy.loc() => {
+                self.write_best_paths(local, &prefixes, out)
+            }
             MonitorEvent::Best(..) => {}
             MonitorEvent::Routes(routes, next) => self.page(&routes, next, out),
-            MonitorEvent::Imported(routes) => self.imported(&routes, out),
+            MonitorEvent::Imported(routes) => self.write_imported(&routes, out),
         }
-        if self.changed.len() > WAITING { Err(Lagging) } else { Ok(()) }
+        if self.changed.len() > PENDING_ROUTES_MAX { Err(StationTooSlow) } else { Ok(()) }
     }
 
     /// Asks for the next thing, one at a time: tables first. It comes over the queue.
-    pub(in crate::agent) fn ask(&mut self) {
-        if self.asked != Asked::Nothing {
+    pub(in crate::agent) fn request_next(&mut self) {
+        if self.outstanding != Outstanding::Nothing {
             return;
         }
         let sender = self.sender.clone();
-        // A busy speaker is asked again with the next thing that is heard.
+        // A busy speaker is queried again at the next event.
         if let Some(page) = self.tables.front().copied() {
             let question = ToSpeaker::Query(Box::new(move |view| {
                 let table = match page.peer {
@@ -178,15 +180,15 @@ impl Teller {
                     None => RouteTable::Loc,
                 };
                 let query = RouteQuery { table, matching: RouteMatch::All(page.family) };
-                let (routes, next) = view.walk(query, page.from, SLOTS, usize::MAX);
+                let (routes, next) = view.walk(query, page.from, SLOTS_PER_QUERY, usize::MAX);
                 sender.send(MonitorEvent::Routes(routes, next));
             }));
             if self.speaker.send(question).is_ok() {
-                self.asked = Asked::Page;
+                self.outstanding = Outstanding::Page;
             }
         } else if !self.changed.is_empty() {
             let part: Vec<RouteOf> =
-                std::iter::from_fn(|| self.changed.pop_first()).take(SLOTS as usize).collect();
+                std::iter::from_fn(|| self.changed.pop_first()).take(SLOTS_PER_QUERY as usize).collect();
             let asked = part.clone();
             let question = ToSpeaker::Query(Box::new(move |view| {
                 let state = |(peer, prefix, id): RouteOf| {
@@ -202,31 +204,31 @@ impl Teller {
                 sender.send(MonitorEvent::Imported(asked.into_iter().map(state).collect()));
             }));
             if self.speaker.send(question).is_ok() {
-                self.asked = Asked::Routes;
+                self.outstanding = Outstanding::Routes;
             } else {
                 self.changed.extend(part);
             }
         }
     }
 
-    /// The Loc-RIB changed here, or is told under another name from now on.
-    fn best(&mut self, us: Identity, prefixes: &[Cidr], out: &mut Vec<u8>) {
-        if self.loc.as_ref().is_none_or(|loc| loc.us != us) {
-            if let Some(old) = self.loc.take() {
-                old.down(out);
+    /// The Loc-RIB changed here, or this host's AS or router ID did.
+    fn write_best_paths(&mut self, local: Identity, prefixes: &[Cidr], out: &mut Vec<u8>) {
+        if self.loc_rib.as_ref().is_none_or(|loc| loc.local != local) {
+            if let Some(old) = self.loc_rib.take() {
+                old.peer_down(out);
                 self.forget(None);
             }
-            let loc = LocRib::new(us);
-            loc.up(out);
-            self.loc = Some(loc);
-            let page = |family| Page { peer: None, family, from: 0, post: false, again: false };
+            let loc = LocRibPeer::new(local);
+            loc.peer_up(out);
+            self.loc_rib = Some(loc);
+            let page = |family| TableCursor { peer: None, family, from: 0, post: false, refresh: false };
             self.tables.extend(Family::ALL.map(page));
         }
         self.changed.extend(prefixes.iter().map(|prefix| (None, *prefix, 0)));
     }
 
-    /// Whose routes they are, and as what they are told; `None`: the station does not know it.
-    fn told(
+    /// The per-peer header of routes, and how they are encoded; `None`: the station does not know the peer.
+    fn monitored(
         &self,
         peer: Option<PeerId>,
         post: bool,
@@ -235,16 +237,16 @@ impl Teller {
         Some(match peer {
             Some(peer) => {
                 let known = self.peers.get(&peer)?;
-                (known.header(at.unwrap_or(known.session.up_at), post), known.told(post))
+                (known.header(at.unwrap_or(known.session.up_at), post), known.monitoring_session(post))
             }
             None => {
-                let loc = self.loc.as_ref()?;
+                let loc = self.loc_rib.as_ref()?;
                 (loc.header(at.unwrap_or_else(Instant::now)), loc.session)
             }
         })
     }
 
-    fn up(&mut self, session: Arc<TapSession>, out: &mut Vec<u8>) {
+    fn peer_up(&mut self, session: Arc<TapSession>, out: &mut Vec<u8>) {
         let up = PeerUp {
             local: session.local.ip().to_canonical(),
             local_port: session.local.port(),
@@ -254,10 +256,10 @@ impl Teller {
             information: Tlvs::default(),
         };
         Message::PeerUp { peer: header(&session, session.up_at), up }.write(out);
-        self.peers.insert(session.peer, Known { session, notification: None });
+        self.peers.insert(session.peer, MonitoredPeer { session, notification: None });
     }
 
-    fn item(&mut self, item: &TapItem, octets: &[u8], out: &mut Vec<u8>) {
+    fn on_message(&mut self, item: &TapItem, octets: &[u8], out: &mut Vec<u8>) {
         match &item.event {
             TapEvent::Message { sent: false, kind: MessageKind::Update, .. } => {
                 let Some(known) = self.peers.get(&item.peer) else { return };
@@ -266,7 +268,7 @@ impl Teller {
                     Message::RouteMonitoring { peer, update: octets }.write(out);
                 }
                 if self.policy.post() {
-                    self.changes(item.peer, octets);
+                    self.queue_changes(item.peer, octets);
                 }
             }
             TapEvent::Message { sent, kind: MessageKind::Notification, .. } => {
@@ -277,17 +279,17 @@ impl Teller {
             TapEvent::Message { .. } => {}
             TapEvent::State { from, to, down, session } => {
                 if *from == State::Established && *to != State::Established {
-                    self.down(item, down.as_ref(), out);
+                    self.peer_down(item, down.as_ref(), out);
                 }
                 if let Some(session) = session {
-                    self.up(Arc::clone(session), out);
+                    self.peer_up(Arc::clone(session), out);
                 }
             }
             TapEvent::Reimported(family) => {
                 let peer = Some(item.peer);
-                let page = Page { peer, family: *family, from: 0, post: true, again: true };
+                let page = TableCursor { peer, family: *family, from: 0, post: true, refresh: true };
                 // One whose first page is under way may have looked too early.
-                let queued = self.tables.iter().skip(usize::from(self.asked == Asked::Page));
+                let queued = self.tables.iter().skip(usize::from(self.outstanding == Outstanding::Page));
                 if self.policy.post()
                     && self.peers.contains_key(&item.peer)
                     && !queued.into_iter().any(|p| *p == page)
@@ -299,12 +301,12 @@ impl Teller {
     }
 
     /// The routes that an UPDATE names.
-    fn changes(&mut self, peer: PeerId, octets: &[u8]) {
+    fn queue_changes(&mut self, peer: PeerId, octets: &[u8]) {
         let Some(known) = self.peers.get(&peer) else { return };
         let Ok(Some(frame)) = Frame::next(octets, true) else { return };
         // One that ends the session is followed by its Peer Down.
         let Ok(update) = Update::decode(frame.body, &known.session.negotiated) else { return };
-        self.ends.extend(update.end_of_rib.map(|family| (peer, family)));
+        self.pending_eors.extend(update.end_of_rib.map(|family| (peer, family)));
         for nlri in update.reach.iter().map(|r| &r.nlri).chain(&update.withdrawn) {
             let v4 = nlri.v4().map(|e| (IpAddr::from(e.prefix.0.to_be_bytes()), e.prefix.1, e.path_id));
             let v6 = nlri.v6().map(|e| (IpAddr::from(e.prefix.0.to_be_bytes()), e.prefix.1, e.path_id));
@@ -314,18 +316,18 @@ impl Teller {
         }
     }
 
-    fn down(&mut self, item: &TapItem, down: Option<&Down>, out: &mut Vec<u8>) {
+    fn peer_down(&mut self, item: &TapItem, down: Option<&Down>, out: &mut Vec<u8>) {
         let Some(known) = self.peers.remove(&item.peer) else { return };
         self.forget(Some(item.peer));
-        self.ends.retain(|(peer, _)| *peer != item.peer);
+        self.pending_eors.retain(|(peer, _)| *peer != item.peer);
         let reason = reason(known.notification.as_ref(), down.map(|d| d.code));
         Message::PeerDown { peer: header(&known.session, item.at), reason }.write(out);
     }
 
-    /// Nothing is to be told of its routes any more.
+    /// Drops what is queued of its routes.
     fn forget(&mut self, of: Option<PeerId>) {
         // The first stays while its page is under way.
-        let front = if self.asked == Asked::Page { self.tables.pop_front() } else { None };
+        let front = if self.outstanding == Outstanding::Page { self.tables.pop_front() } else { None };
         self.tables.retain(|page| page.peer != of);
         self.tables.extend(front);
         self.tables.rotate_right(usize::from(front.is_some()));
@@ -333,10 +335,10 @@ impl Teller {
     }
 
     fn page(&mut self, routes: &[RouteInfo], next: Option<u32>, out: &mut Vec<u8>) {
-        self.asked = Asked::Nothing;
+        self.outstanding = Outstanding::Nothing;
         let Some(page) = self.tables.pop_front() else { return };
-        let Some((peer, session)) = self.told(page.peer, page.post, None) else { return };
-        let mut told = Told::new(page.family, session, peer);
+        let Some((peer, session)) = self.monitored(page.peer, page.post, None) else { return };
+        let mut updates = RouteMonitoring::new(page.family, session, peer);
         for route in routes {
             for path in &route.paths {
                 let id = path.path_id.unwrap_or(0);
@@ -345,46 +347,46 @@ impl Teller {
                     None => path.best,
                 };
                 match tell {
-                    true => told.announced(&path.attributes, route.prefix, id),
-                    false if page.again => told.withdrawn.push((route.prefix, id)),
+                    true => updates.announced(&path.attributes, route.prefix, id),
+                    false if page.refresh => updates.withdrawn.push((route.prefix, id)),
                     false => {}
                 }
             }
         }
-        told.write(out);
+        updates.write(out);
         match next {
-            Some(from) => self.tables.push_front(Page { from, ..page }),
-            None if page.again => {}
+            Some(from) => self.tables.push_front(TableCursor { from, ..page }),
+            None if page.refresh => {}
             None => end_of_rib(page.family, peer, out),
         }
-        self.end(out);
+        self.write_pending_end_of_ribs(out);
     }
 
-    fn imported(&mut self, routes: &[(RouteOf, Option<Arc<Attributes>>)], out: &mut Vec<u8>) {
-        self.asked = Asked::Nothing;
+    fn write_imported(&mut self, routes: &[(RouteOf, Option<Arc<Attributes>>)], out: &mut Vec<u8>) {
+        self.outstanding = Outstanding::Nothing;
         let family_of = |prefix: &Cidr| Family::of(prefix.addr());
         // They come in the order of peers and prefixes.
         for run in routes.chunk_by(|((a, p, _), _), ((b, q, _), _)| a == b && family_of(p) == family_of(q)) {
             let Some(((peer, prefix, _), _)) = run.first() else { continue };
-            let Some((header, session)) = self.told(*peer, true, Some(Instant::now())) else { continue };
-            let mut told = Told::new(family_of(prefix), session, header);
+            let Some((header, session)) = self.monitored(*peer, true, Some(Instant::now())) else { continue };
+            let mut updates = RouteMonitoring::new(family_of(prefix), session, header);
             for ((_, prefix, id), attributes) in run {
                 match attributes {
-                    Some(attributes) => told.announced(attributes, *prefix, *id),
-                    None => told.withdrawn.push((*prefix, *id)),
+                    Some(attributes) => updates.announced(attributes, *prefix, *id),
+                    None => updates.withdrawn.push((*prefix, *id)),
                 }
             }
-            told.write(out);
+            updates.write(out);
         }
-        self.end(out);
+        self.write_pending_end_of_ribs(out);
     }
 
-    /// Tells End-of-RIBs whose routes have been told.
-    fn end(&mut self, out: &mut Vec<u8>) {
+    /// Writes End-of-RIBs whose routes have been sent.
+    fn write_pending_end_of_ribs(&mut self, out: &mut Vec<u8>) {
         if !self.changed.is_empty() {
             return;
         }
-        for (peer, family) in std::mem::take(&mut self.ends) {
+        for (peer, family) in std::mem::take(&mut self.pending_eors) {
             if let Some(known) = self.peers.get(&peer) {
                 end_of_rib(family, known.header(Instant::now(), true), out);
             }
@@ -393,7 +395,7 @@ impl Teller {
 
     pub(in crate::agent) fn statistics(&self, peers: &[PeerStatus], totals: &Totals, out: &mut Vec<u8>) {
         peers.iter().for_each(|status| self.statistics_of(status, out));
-        if let Some(loc) = &self.loc {
+        if let Some(loc) = &self.loc_rib {
             loc.statistics(peers, totals, out);
         }
     }
@@ -425,14 +427,14 @@ fn reason(notification: Option<&(bool, Vec<u8>)>, code: Option<DownCode>) -> Pee
         (None, Some(DownCode::Config)) => PeerDown::NotMonitored,
         // RFC 4271 8.1.2, event 2: ManualStop.
         (None, Some(DownCode::Admin)) => PeerDown::LocalEvent(2),
-        // 8.1.4, event 18: TcpConnectionFails. We closed it, as the peer could not be told.
+        // 8.1.4, event 18: TcpConnectionFails. We closed it, and could not send the peer a NOTIFICATION.
         (None, Some(DownCode::LinkDown)) => PeerDown::LocalEvent(18),
         (None, _) => PeerDown::RemoteClosed,
     }
 }
 
-/// Routes of a peer and a family that are about to be told.
-struct Told<'a> {
+/// Route Monitoring messages of a peer and a family, while they are collected.
+struct RouteMonitoring<'a> {
     family: Family,
     session: Negotiated,
     peer: PeerHeader,
@@ -440,7 +442,7 @@ struct Told<'a> {
     withdrawn: Vec<(Cidr, u32)>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> RouteMonitoring<'a> {
     fn new(family: Family, session: Negotiated, peer: PeerHeader) -> Self {
         Self { family, session, peer, announced: HashMap::new(), withdrawn: Vec::new() }
     }

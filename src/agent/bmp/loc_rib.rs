@@ -1,4 +1,4 @@
-//! The peer that is none: under which name a BMP station is told the Loc-RIB (RFC 9069).
+//! BMP Loc-RIB instance peer (RFC 9069): its per-peer header, Peer Up and Peer Down.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
@@ -12,31 +12,31 @@ use crate::speaker::Identity;
 
 /// The router itself as the station knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::agent) struct LocRib {
-    pub(in crate::agent) us: Identity,
+pub(in crate::agent) struct LocRibPeer {
+    pub(in crate::agent) local: Identity,
     /// Both ends are the router.
     pub(in crate::agent) session: Negotiated,
     open: Vec<u8>,
 }
 
-impl LocRib {
-    pub(in crate::agent) fn new(us: Identity) -> Self {
+impl LocRibPeer {
+    pub(in crate::agent) fn new(local: Identity) -> Self {
         // RFC 9069 5.2: a made-up OPEN with what is needed to read the routes.
         let open = Open {
-            asn: us.asn,
+            asn: local.asn,
             hold_time: 0,
-            router_id: us.router_id,
+            router_id: local.router_id,
             capabilities: Capabilities {
                 multiprotocol: true,
                 families: Family::ALL.into_iter().collect::<Families>(),
-                as4: Some(us.asn),
+                as4: Some(local.asn),
                 ext_nexthop: true,
                 ..Capabilities::default()
             },
         };
         let mut octets = Vec::new();
         open.write(&mut octets);
-        Self { us, session: Negotiated::between(&open, &open), open: octets }
+        Self { local, session: Negotiated::between(&open, &open), open: octets }
     }
 
     pub(in crate::agent) fn header(&self, at: Instant) -> PeerHeader {
@@ -48,14 +48,14 @@ impl LocRib {
             as2: false,
             distinguisher: 0,
             address: Ipv4Addr::UNSPECIFIED.into(),
-            asn: self.us.asn,
-            router_id: self.us.router_id.0.into(),
+            asn: self.local.asn,
+            router_id: self.local.router_id.0.into(),
             seconds,
             micros,
         }
     }
 
-    pub(in crate::agent) fn up(&self, out: &mut Vec<u8>) {
+    pub(in crate::agent) fn peer_up(&self, out: &mut Vec<u8>) {
         let table = table();
         let up = PeerUp {
             local: IpAddr::from(Ipv4Addr::UNSPECIFIED),
@@ -68,7 +68,7 @@ impl LocRib {
         Message::PeerUp { peer: self.header(Instant::now()), up }.write(out);
     }
 
-    pub(in crate::agent) fn down(&self, out: &mut Vec<u8>) {
+    pub(in crate::agent) fn peer_down(&self, out: &mut Vec<u8>) {
         let table = table();
         let reason = PeerDown::LocRib(Tlvs::new(&table).unwrap_or_default());
         Message::PeerDown { peer: self.header(Instant::now()), reason }.write(out);
@@ -111,7 +111,11 @@ mod tests {
         let mut totals = Totals::default();
         totals.local = [2, 1];
         let mut octets = Vec::new();
-        LocRib::new(Identity { asn: 64512, router_id: RouterId(1) }).statistics(&[], &totals, &mut octets);
+        LocRibPeer::new(Identity { asn: 64512, router_id: RouterId(1) }).statistics(
+            &[],
+            &totals,
+            &mut octets,
+        );
         let Message::Statistics { peer, statistics } = Message::next(&octets).unwrap().unwrap().0 else {
             panic!("{octets:?}")
         };

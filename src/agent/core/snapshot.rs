@@ -68,7 +68,7 @@ pub(in crate::agent) struct CoreSnapshot {
     /// This host.
     pub(in crate::agent) node: String,
     /// What the speaker's thread knows of routes that are not announced or not used.
-    pub(in crate::agent) traded: RouteExchange,
+    pub(in crate::agent) route_exchange: RouteExchange,
     pub(in crate::agent) rules_trouble: Option<String>,
     pub(in crate::agent) log_trouble: Option<String>,
     /// What is wrong and has no code of its own, by what it is about.
@@ -187,7 +187,7 @@ impl Core {
             surroundings: self.surroundings.clone(),
             versions: self.versions.clone(),
             node: self.model.node().to_owned(),
-            traded: RouteExchange::default(),
+            route_exchange: RouteExchange::default(),
             rules_trouble: self.enforcement.trouble.clone(),
             log_trouble: None,
             troubles: self

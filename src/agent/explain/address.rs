@@ -11,15 +11,15 @@ use crate::agent::api::kernel_routes::kernel_get;
 use crate::agent::api::policy_query::policy_view;
 use crate::agent::api::server::Server;
 use crate::agent::explain::origin::PrefixOrigin;
-use crate::agent::policy_view::Picture;
+use crate::agent::policy_view::PolicyView;
 use crate::api::explain::Why;
 use crate::api::policy::EndpointDetail;
 use crate::api::status::{ApiError, RouteGet};
 
 /// The endpoint that has an address, and the host whose own it is.
-fn whose(picture: &Picture<'_>, addr: IpAddr) -> (Option<EndpointDetail>, Option<String>) {
-    let host = picture.model.hosts_by_address(addr).next().map(|(name, _)| name.to_owned());
-    (picture.endpoint(&addr.to_string()).ok(), host)
+fn whose(view: &PolicyView<'_>, addr: IpAddr) -> (Option<EndpointDetail>, Option<String>) {
+    let host = view.model.hosts_by_address(addr).next().map(|(name, _)| name.to_owned());
+    (view.endpoint(&addr.to_string()).ok(), host)
 }
 
 /// Where packets to an address go, and the interface that they leave by.
@@ -46,14 +46,14 @@ pub(in crate::agent) async fn route_get(server: &Server, addr: IpAddr) -> Result
 pub(in crate::agent) async fn why_ip(server: &Server, addr: IpAddr) -> Result<Why, ApiError> {
     let of_core = server.handle().core().ask(move |core| {
         let held = core.duplicate_addresses().into_iter().find(|(held, _)| *held == addr);
-        let whose = Picture::of_core(core).map(|picture| whose(&picture, addr));
+        let whose = PolicyView::of_core(core).map(|view| whose(&view, addr));
         (PrefixOrigin::of(core, Cidr::host(addr)), held.map(|(_, names)| names), whose)
     });
     let ((route, device), (origin, held, found)) = tokio::try_join!(way_to(server, addr), of_core)?;
     let (endpoint, host) = match found {
         Some(found) => found,
         // Policy is off.
-        None => policy_view(server.handle(), move |picture| Ok(whose(picture, addr))).await?,
+        None => policy_view(server.handle(), move |view| Ok(whose(view, addr))).await?,
     };
     let held = held.unwrap_or_default();
     let evidence =

@@ -82,7 +82,7 @@ pub(super) fn cause(e: &PeerEvidence) -> Cause {
         "tcp_closed" => closed(e, &error.text),
         "bfd" => Cause::certain("bfd", format!("BFD lost the peer: {}", error.text)),
         "link_down" => Cause::certain("link-down", error.text.clone()),
-        "admin" => Cause::certain("admin-reset", format!("somebody reset it: {}", error.text)),
+        "admin" => Cause::certain("admin-reset", format!("it was reset by command: {}", error.text)),
         "config" => Cause::certain("config", "its configuration changed; it comes again by itself"),
         "collision" => Cause::certain("collision", "one of two connections was closed (RFC 4271 6.8); the other goes on"),
         _ => Cause { certainty: Certainty::Unknown, ..Cause::certain("unknown", error.text.clone()) },
@@ -310,7 +310,7 @@ fn as_stated(e: &PeerEvidence, code: u8, sub: u8, received: bool, text: &str) ->
         (6, _) => cause("cease", format!("{} ended it: {text}", side(received, &there))),
         (4, _) => {
             let who = if received {
-                format!("{there} heard nothing of us")
+                format!("{there} received nothing from us")
             } else {
                 format!("nothing came from {there}")
             };

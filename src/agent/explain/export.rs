@@ -68,7 +68,7 @@ fn conclusion(stop: &ExportStep, e: &ExportEvidence) -> String {
         "session" => format!("the session with {} is {}", e.peer.name, stop.verdict),
         "family" => format!("{} with {}", stop.verdict, e.peer.name),
         "best" => format!("{} has no usable path here", e.prefix),
-        "split-horizon" => format!("{} gave us this route; it is not told its own", e.peer.name),
+        "split-horizon" => format!("{} sent us this route; it is not sent back", e.peer.name),
         gate if EXPORT_GATES.contains(&gate) => format!("the gate `{gate}` withholds it: {}", stop.verdict),
         step => format!("`{step}` withholds it: {}", stop.verdict),
     }
@@ -189,7 +189,7 @@ fn fix(e: &ExportEvidence, code: &str, text: &str) -> Vec<String> {
             "put a prefix that covers {prefix} into prefix_advertisements or a pool; or let a filter of the peer accept it"
         )],
         "reflection" => vec![
-            "routes learned by iBGP go to no iBGP peer (RFC 4271 9.2.1): the mesh tells it itself, or make this host a \
+            "routes learned by iBGP go to no iBGP peer (RFC 4271 9.2.1): the mesh peer announces it itself, or make this host a \
              route reflector (rr_cluster_id)"
                 .to_owned(),
         ],

@@ -1,6 +1,6 @@
 //! `why peer`, `why route`, `why ip`: what the threads, the kernel and the store know of one thing, put together.
 //!
-//! What it does: asks each owner once, for this thing only (no walk over a table), and gives what it heard to a pure
+//! What it does: asks each owner once, for this thing only (no walk over a table), and gives the answers to a pure
 //! function that makes the answer. What it does not: decide. Decisions are explained by the functions that make them
 //! (`routing::explain_*` and the speaker's own export and import, recorded), which count nothing and send nothing.
 //!
@@ -15,6 +15,7 @@ pub(super) mod address;
 mod cause;
 mod export;
 mod ip;
+mod names;
 mod origin;
 mod peer;
 mod route;
@@ -48,8 +49,6 @@ use tortie_store::{KeyValue, Store};
 const STORE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Blocks of a host that are looked at.
 const BLOCKS_MAX: usize = 64;
-/// Names that a list shows.
-const LISTED_MAX: usize = 5;
 
 /// What the core knows of a session.
 #[derive(Debug, Default)]
@@ -271,7 +270,7 @@ async fn blocks_of(server: &Server, host: &str) -> Option<Vec<(Cidr, bool)>> {
         .ok()
 }
 
-/// Why a prefix is used or not, or with `to` whether that peer is told.
+/// Why a prefix is used or not, or with `to` why it is announced to that peer or not.
 pub(in crate::agent) async fn why_route(
     server: &Server,
     queried: String,
@@ -488,14 +487,5 @@ fn unknown(name: &str) -> ApiError {
     ApiError {
         code: "not-found".to_owned(),
         text: format!("no peer `{name}` is wanted here: `tortie bgp peers` lists them"),
-    }
-}
-
-/// The first few of a list.
-fn joined(names: &[String]) -> String {
-    let shown = names.iter().take(LISTED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match names.len().checked_sub(LISTED_MAX) {
-        None | Some(0) => shown,
-        Some(more) => format!("{shown} and {more} more"),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tortie_net::Cidr;
 
 use super::cause::{Cause, cause};
-use super::joined;
+use super::names::joined;
 use crate::agent::core::reports::EndedSession;
 use crate::agent::health::host_checks::TcpDropped;
 use crate::api::bgp::{MessageError, Peer};
@@ -317,7 +317,7 @@ fn path(path: &Path) -> String {
 fn effect(e: &PeerEvidence) -> String {
     let p = &e.peer;
     if p.state == "Established" {
-        return "it goes on with what it heard before: what changed since then, withdrawn routes too, it does not know"
+        return "it keeps the routes received before (graceful restart): changes since then, withdrawals too, have not reached it"
             .to_owned();
     }
     let stale: u64 = p.families.iter().map(|f| f.stale).sum();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tortie_bgp::ExportStep;
 
 use super::export::of_filter;
-use super::joined;
+use super::names::joined;
 use super::origin::{Origin, PrefixOrigin};
 use crate::api::bgp::{BgpPath, BgpRoute, MessageError};
 use crate::api::explain::{Certainty, Step, Verdict, Why};

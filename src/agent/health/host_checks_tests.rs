@@ -78,7 +78,7 @@ fn connections_are_too_many_from_nine_tenths_on_or_when_some_were_dropped() {
     let role = role(&[]);
     assert!(found(&with(899, 0), None, &role).is_empty());
     assert_eq!(found(&with(900, 0), None, &role), one("conntrack-full", "connection tracking"));
-    // DropLog of long ago are no news.
+    // Drops of long ago are no news.
     assert!(found(&with(10, 5), Some(&with(10, 5)), &role).is_empty());
     assert_eq!(found(&with(10, 6), Some(&with(10, 5)), &role), one("conntrack-full", "connection tracking"));
 }

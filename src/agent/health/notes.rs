@@ -1,4 +1,4 @@
-//! Remarks of `status` that are asked of the threads when somebody asks: sessions that are drained, packets that rules dropped,
+//! Notes of `status` that are read from the threads on request: sessions that are drained, packets that rules dropped,
 //! routes that are not announced or not used.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::api::status::Problem;
 use crate::api::{codes, span};
 use crate::speaker::SpeakerView;
 
-/// What is told of the last minutes.
+/// How long dropped packets and malformed UPDATEs are shown.
 const LATELY: Duration = Duration::from_secs(600);
 /// Peers, and routes of each, whose refused routes are looked at.
 const REFUSING: (usize, usize) = (8, 512);
@@ -53,15 +53,12 @@ pub(in crate::agent) fn denied(handle: &Handle) -> Option<Problem> {
 /// A note that repair of the kernel is held.
 pub(in crate::agent) async fn drift_hold(handle: &Handle) -> Option<Problem> {
     let left = handle.kernel().ask(|view| view.drift_hold_remaining()).await.ok().flatten()?;
-    let text = format!(
-        "what others change in own routes and rules is left for study for {} more",
-        span(left.as_secs())
-    );
+    let text = format!("repair of own routes and rules is held for {} more", span(left.as_secs()));
     Some(codes::DIFF_HELD.problem("kernel", "kernel", text))
 }
 
 /// Routes that are not announced or not used. Only what little is refused is looked at one by one.
-pub(in crate::agent) fn traded(view: &SpeakerView<'_>) -> RouteExchange {
+pub(in crate::agent) fn route_exchange(view: &SpeakerView<'_>) -> RouteExchange {
     let totals = view.totals();
     let named =
         |list: Vec<(&'static str, u64)>| list.into_iter().map(|(name, n)| (name.to_owned(), n)).collect();

@@ -250,9 +250,12 @@ pub fn is_skewed(own: &str, other: &str) -> bool {
 }
 
 /// Notes on routes that policy keeps from peers, or those of peers from use.
-pub(in crate::agent) fn traded(traded: &RouteExchange, intent: Option<&RoutingIntent>) -> Vec<Problem> {
+pub(in crate::agent) fn route_exchange(
+    route_exchange: &RouteExchange,
+    intent: Option<&RoutingIntent>,
+) -> Vec<Problem> {
     let mut notes = Vec::new();
-    for (session, refused, received, reasons) in &traded.refusing {
+    for (session, refused, received, reasons) in &route_exchange.refusing {
         let name = intent.and_then(|i| i.peers.get(session)).map_or(session.as_str(), |p| p.name.as_str());
         let reasons: Vec<String> = reasons.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
         let text = format!("{refused} of its {received} routes are not used: {}", reasons.join(", "));
@@ -262,7 +265,7 @@ pub(in crate::agent) fn traded(traded: &RouteExchange, intent: Option<&RoutingIn
                 .about(Subject::Peer(session.clone())),
         );
     }
-    for (session, wrong, ago) in &traded.malformed {
+    for (session, wrong, ago) in &route_exchange.malformed {
         let name = intent.and_then(|i| i.peers.get(session)).map_or(session.as_str(), |p| p.name.as_str());
         let text = format!(
             "{} ago it sent an UPDATE that could not be used as it was (RFC 7606): {wrong}",
@@ -276,7 +279,7 @@ pub(in crate::agent) fn traded(traded: &RouteExchange, intent: Option<&RoutingIn
     }
     // What no gate announces, or a block speaks for, is meant so.
     let meant = ["none", "inside-own-block"];
-    let held: Vec<String> = traded
+    let held: Vec<String> = route_exchange
         .withheld
         .iter()
         .filter(|(gate, n)| **n > 0 && !meant.contains(&gate.as_str()))

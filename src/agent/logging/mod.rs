@@ -1,6 +1,7 @@
 //! Logs: to stderr and, when asked for, to a file; levels and file follow the store live, and for a while what somebody
 //! asked for on the socket.
 
+pub(super) mod counter;
 pub(super) mod filter;
 pub(super) mod format;
 pub(super) mod rate_limit;
@@ -126,7 +127,7 @@ pub(super) fn start(form: LogForm) -> Logs {
     let _ = tracing_subscriber::registry()
         .with(on_screen.clone().with_filter(screen_filter))
         .with(in_file.clone().with_filter(file_filter))
-        .with(super::metrics::LogCounter.with_filter(targets(Some(Severity::Info), BgpLevel::Changes)))
+        .with(counter::LogCounter.with_filter(targets(Some(Severity::Info), BgpLevel::Changes)))
         .try_init();
     let set = move |on_screen: Levels, in_file: Levels| {
         let _ = screen.reload(on_screen);

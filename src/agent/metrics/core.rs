@@ -19,7 +19,7 @@ use tortie_engine::routing::{PeerIntent, PeerKind};
 use tortie_kernel::EndpointCondition;
 
 /// How long a mesh peer that was missed keeps its series after its return.
-const KEPT: Duration = Duration::from_secs(15 * 60);
+const SERIES_KEPT_FOR: Duration = Duration::from_secs(15 * 60);
 
 /// The core at the moment of a scrape.
 #[derive(Debug, Clone)]
@@ -72,7 +72,7 @@ pub(super) struct PeerScrape {
     /// All series, or only whether it is up.
     pub(super) whole: bool,
     pub(super) up: bool,
-    pub(super) shut: bool,
+    pub(super) admin_down: bool,
     pub(super) state: State,
     /// Since its last change.
     pub(super) since: Duration,
@@ -182,7 +182,7 @@ fn scrape_peer(
         PerPeer::None => false,
     };
     // A mesh peer that is down is found by name, and for a while after it came back.
-    let missed = record.is_some_and(|r| r.missed) && since < KEPT;
+    let missed = record.is_some_and(|r| r.missed) && since < SERIES_KEPT_FOR;
     if !whole && up && !missed {
         return;
     }
@@ -193,7 +193,7 @@ fn scrape_peer(
         kind,
         whole,
         up,
-        shut: wanted.shutdown.is_some(),
+        admin_down: wanted.shutdown.is_some(),
         state,
         since,
         flaps: record.filter(|_| whole).map(|r| r.flaps.clone()).unwrap_or_default(),

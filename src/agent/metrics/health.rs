@@ -1,34 +1,8 @@
 //! The process: build, health, loops, logs, memory, the API.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::Layer;
-use tracing_subscriber::layer::Context;
-
 use super::{Exporter, Scrape};
+use crate::agent::logging::counter::message_counts;
 use crate::agent::metrics::exposition::{Page, flag, n, unix_before};
-
-/// What was logged since the start, by level: ERROR, WARN, INFO. One process has one log.
-static LOGGED: [AtomicU64; 3] = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
-
-/// Counts log messages.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::agent) struct LogCounter;
-
-impl<S: Subscriber> Layer<S> for LogCounter {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let at = match *event.metadata().level() {
-            Level::ERROR => 0,
-            Level::WARN => 1,
-            Level::INFO => 2,
-            _ => return,
-        };
-        if let Some(count) = LOGGED.get(at) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
 
 pub(super) fn write(page: &mut Page, exporter: &Exporter, scrape: &Scrape) {
     let kernel = scrape.kernel.as_ref();
@@ -38,7 +12,7 @@ pub(super) fn write(page: &mut Page, exporter: &Exporter, scrape: &Scrape) {
     page.gauge("tortie_build_info", "The running build; always 1").put(&build, 1.0);
     page.gauge("tortie_ready", "1 when the agent serves, as /readyz says")
         .put(&[], flag(exporter.handle.is_ready()));
-    page.gauge("tortie_live", "1 when the core's loop turns, as /livez says")
+    page.gauge("tortie_live", "1 when the core's event loop makes progress, as /livez says")
         .put(&[], flag(exporter.handle.is_alive()));
     let up = [
         ("core", scrape.core.is_some()),
@@ -82,12 +56,12 @@ pub(super) fn write(page: &mut Page, exporter: &Exporter, scrape: &Scrape) {
         .put(&[], flag(!broken));
     }
     let mut family = page.counter("tortie_log_messages_total", "Log messages of level info and above");
-    for (level, count) in ["error", "warn", "info"].into_iter().zip(&LOGGED) {
-        family.put(&[("level", level)], n(count.load(Ordering::Relaxed)));
+    for (level, count) in message_counts() {
+        family.put(&[("level", level)], n(count));
     }
     let mut family = page.histogram(
         "tortie_event_loop_stall_seconds",
-        "How long one turn of a thread's loop took, which is how long anything else had to wait for it",
+        "Duration of one iteration of a thread's event loop (upper bound of the wait for that thread)",
     );
     if let Some(core) = &scrape.core {
         family.observed(&[("loop", "core")], &core.measures.turns);

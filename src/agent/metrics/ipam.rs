@@ -11,7 +11,7 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape) {
     let census = || core.pool_usage.iter().flatten().map(|(pool, of)| (pool.to_string(), of));
     let mut family = page.gauge(
         "tortie_ipam_pool_addresses",
-        "Addresses of pools; told by one host for all (the first by name that is up)",
+        "Addresses of pools; exported by one host of the cluster (the first by name that is up)",
     );
     for (pool, of) in census() {
         let used = of.used as f64;
@@ -23,7 +23,7 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape) {
     }
     let mut family = page.gauge(
         "tortie_ipam_pool_unclaimed_blocks",
-        "Blocks that no host owns: what is left to claim; told by one host for all",
+        "Blocks that no host owns: what is left to claim; exported by one host of the cluster",
     );
     for (pool, of) in census() {
         family.put(&[("pool", &pool)], of.unclaimed.max(0.0));

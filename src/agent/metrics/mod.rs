@@ -46,9 +46,7 @@ use tortie_kernel::{
 use tortie_metrics::Table;
 use tortie_store::Requests;
 
-pub(super) use self::health::LogCounter;
-
-/// What the kernel thread told.
+/// The kernel thread's part of a scrape.
 struct KernelScrape {
     mode: &'static str,
     counts: Counts,
@@ -62,7 +60,7 @@ struct KernelScrape {
     denials: Vec<(String, Denial)>,
 }
 
-/// What the speaker told.
+/// The speaker's part of a scrape.
 struct BgpScrape {
     peers: Vec<PeerStatus>,
     totals: Totals,
@@ -82,7 +80,7 @@ struct More {
     round_trip: Option<f64>,
 }
 
-/// What all threads told at about the same time; `None`: a thread did not answer.
+/// The answers of all threads, of about the same time; `None`: a thread did not answer.
 struct Scrape {
     /// Of an agent that observes.
     comparison: Option<Arc<ComparisonReport>>,
@@ -243,7 +241,7 @@ fn bgp_scrape(view: &SpeakerView<'_>, named: &[String]) -> BgpScrape {
 }
 
 impl ScrapeState {
-    /// Adds what was logged since the last scrape. A rule that is gone before anybody asked is counted under `gone`.
+    /// Adds what was logged since the last scrape. A rule that is gone before the next scrape is counted under `gone`.
     fn count(&self, kernel: &KernelScrape, logged: &[(String, u64)]) {
         let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
         let Denied { read_at, sums } = &mut *denied;

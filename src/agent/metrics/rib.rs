@@ -74,7 +74,7 @@ fn tables(page: &mut Page, bgp: &BgpScrape) {
     }
     page.gauge("tortie_rib_attribute_sets", "Distinct sets of path attributes")
         .put(&[], n(bgp.totals.attribute_sets));
-    page.gauge("tortie_rib_update_groups", "Groups of peers that are told the same")
+    page.gauge("tortie_rib_update_groups", "Update groups: peers that are sent the same routes")
         .put(&[], n(bgp.totals.update_groups));
     let mut gates: BTreeMap<_, _> = bgp.totals.withheld.iter().copied().collect();
     let mut family = page.gauge(

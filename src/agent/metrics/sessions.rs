@@ -14,7 +14,7 @@ fn number(state: State) -> f64 {
     STATES.iter().position(|of| *of == state).map_or(0.0, |at| n(at as u64 + 1))
 }
 
-fn word(state: State) -> String {
+fn state_label(state: State) -> String {
     state.as_str().to_lowercase()
 }
 
@@ -27,14 +27,14 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape, bgp: Option<&BgpScrape>)
     for kind in &types {
         for state in STATES {
             let count = core.sessions.get(&(*kind, state)).copied().unwrap_or_default();
-            family.count(&[("type", kind), ("state", &word(state))], count);
+            family.count(&[("type", kind), ("state", &state_label(state))], count);
         }
     }
     let mut family = page.gauge("tortie_bgp_peers_expected", "Sessions that are to be up, as the store says");
     for kind in &types {
         family.count(&[("type", kind)], core.expected.get(kind).copied().unwrap_or_default());
     }
-    of_the_core(page, core, bgp);
+    write_core_series(page, core, bgp);
     let Some(bgp) = bgp else { return };
     let find = |name: &str| {
         let at = bgp.peers.binary_search_by(|peer| (*peer.name).cmp(name)).ok()?;
@@ -42,11 +42,11 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape, bgp: Option<&BgpScrape>)
     };
     let peers: Vec<(&PeerScrape, &PeerStatus)> =
         core.peers.iter().filter(|(_, p)| p.whole).filter_map(|(name, p)| Some((p, find(name)?))).collect();
-    of_the_speaker(page, core, &peers);
+    write_speaker_series(page, core, &peers);
     counted(page, &peers);
 }
 
-fn of_the_core(page: &mut Page, core: &CoreScrape, bgp: Option<&BgpScrape>) {
+fn write_core_series(page: &mut Page, core: &CoreScrape, bgp: Option<&BgpScrape>) {
     let whole = || core.peers.iter().filter(|(_, peer)| peer.whole);
     let mut family = page.gauge(
         "tortie_bgp_peer_up",
@@ -64,7 +64,7 @@ fn of_the_core(page: &mut Page, core: &CoreScrape, bgp: Option<&BgpScrape>) {
     }
     let mut family = page.gauge("tortie_bgp_peer_admin_down", "1 when it is shut down on purpose");
     for (_, peer) in whole() {
-        family.put(&peer.with(&[]), flag(peer.shut));
+        family.put(&peer.with(&[]), flag(peer.admin_down));
     }
     let mut family =
         page.gauge("tortie_bgp_peer_state_since_seconds", "Unix time of the last change of state");
@@ -133,7 +133,7 @@ pub(super) fn stages(family: &FamilyStatus) -> [(&'static str, u32); 5] {
     ]
 }
 
-fn of_the_speaker(page: &mut Page, core: &CoreScrape, peers: &[(&PeerScrape, &PeerStatus)]) {
+fn write_speaker_series(page: &mut Page, core: &CoreScrape, peers: &[(&PeerScrape, &PeerStatus)]) {
     let mut family = page.gauge("tortie_bgp_peer_prefixes", "Prefixes by stage");
     for (peer, status) in peers {
         for of in &status.families {

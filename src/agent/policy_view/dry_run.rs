@@ -28,7 +28,7 @@ const MEMBERS: usize = 20;
 
 /// The rules before and after, and the answer without connections.
 #[derive(Debug)]
-pub(in crate::agent) struct Trial {
+pub(in crate::agent) struct DryRunOutcome {
     model: Model,
     pub(in crate::agent) before: Enforced,
     pub(in crate::agent) after: Enforced,
@@ -43,7 +43,7 @@ pub(in crate::agent) fn run(
     mut model: Model,
     before: Enforced,
     request: &DryRunRequest,
-) -> Result<Trial, ApiError> {
+) -> Result<DryRunOutcome, ApiError> {
     let invalid = |text: String| ApiError { code: "invalid".to_owned(), text };
     let key: Key =
         request.key.parse().map_err(|error: tortie_config::key::KeyError| invalid(error.to_string()))?;
@@ -90,17 +90,18 @@ pub(in crate::agent) fn run(
         connections: None,
         not_looked_at: vec!["other hosts: ask there, each sees its own endpoints only".to_owned()],
     };
-    Ok(Trial { model, before, after, answer })
+    Ok(DryRunOutcome { model, before, after, answer })
 }
 
 /// Which connections of now are allowed and would be refused, were they opened after the write. `interfaces`: those of this
 /// host with their addresses; whatever is not behind one of them is behind the one that has the host's own address.
 pub(in crate::agent) fn connections(
-    trial: &Trial,
+    trial: &DryRunOutcome,
     interfaces: &BTreeMap<String, Vec<IpAddr>>,
     tracked: &[Connection],
 ) -> Connections {
-    let worlds = [&trial.before, &trial.after].map(|policy| World::of(&trial.model, policy, interfaces));
+    let worlds =
+        [&trial.before, &trial.after].map(|policy| PolicyState::of(&trial.model, policy, interfaces));
     let mut refused = Vec::new();
     for connection in tracked {
         let Connection { src, dst, protocol, ports, icmp } = *connection;
@@ -111,7 +112,7 @@ pub(in crate::agent) fn connections(
             let (from, to) = ports.unzip();
             let [from, to] =
                 [from, to].map(|port: Option<u16>| port.map_or_else(String::new, |p| format!(" port {p}")));
-            refused.push(format!("{proto} {src}{from} -> {dst}{to}: {}", trace::by(&after)));
+            refused.push(format!("{proto} {src}{from} -> {dst}{to}: {}", trace::decided_by(&after)));
         }
     }
     let count = refused.len();
@@ -120,13 +121,13 @@ pub(in crate::agent) fn connections(
 }
 
 /// This host with one set of rules.
-struct World<'a> {
+struct PolicyState<'a> {
     policy: &'a Enforced,
     hosts: HostInterfaces,
     routes: Routes,
 }
 
-impl<'a> World<'a> {
+impl<'a> PolicyState<'a> {
     fn of(model: &Model, policy: &'a Enforced, interfaces: &BTreeMap<String, Vec<IpAddr>>) -> Self {
         let all = interfaces.iter().map(|(name, addrs)| (name.as_str(), addrs.iter().copied()));
         let mut routes = Routes::of_workloads(&policy.ruleset);

@@ -44,7 +44,7 @@ fn model() -> Model {
     model
 }
 
-fn dry(key: &str, value: Option<&str>) -> Result<Trial, ApiError> {
+fn dry(key: &str, value: Option<&str>) -> Result<DryRunOutcome, ApiError> {
     let model = model();
     let before = Enforced::of(&model);
     run(model, before, &DryRunRequest { key: key.to_owned(), value: value.map(str::to_owned) })

@@ -15,7 +15,7 @@ use tortie_config::resource::{self, PolicyTypes};
 
 use crate::agent::core::enforcement::Policy as Enforced;
 use crate::agent::core::view::CoreView;
-use crate::agent::policy_view::packet::Asked;
+use crate::agent::policy_view::packet::PacketQuery;
 use crate::api::policy::{
     ChainRules, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail, Stage, Trace,
     TraceQuery, endpoint_name,
@@ -31,20 +31,20 @@ const CANDIDATES: usize = 10;
 
 /// What answers are made from.
 #[derive(Debug, Clone, Copy)]
-pub struct Picture<'a> {
+pub struct PolicyView<'a> {
     /// What the store holds.
     pub model: &'a Model,
     /// What this host enforces.
     pub ruleset: &'a Ruleset,
     /// The frame of it.
     pub globals: &'a Globals,
-    /// What the kernel thread says of endpoints; `None`: nobody asked it.
+    /// What the kernel thread says of endpoints; `None`: it was not queried.
     pub conditions: Option<&'a BTreeMap<EndpointKey, EndpointCondition>>,
     /// Endpoints that are not as they should be.
     pub failed: Option<&'a BTreeMap<EndpointKey, String>>,
 }
 
-impl<'a> Picture<'a> {
+impl<'a> PolicyView<'a> {
     /// Of the running agent; `None`: nothing was read yet, or policy is off.
     pub(super) fn of_core(core: &CoreView<'a>) -> Option<Self> {
         let policy = core.enforcement().policy()?;
@@ -60,13 +60,13 @@ impl<'a> Picture<'a> {
 
 /// A store as it stands, with what this host would enforce.
 #[derive(Debug)]
-pub struct Offline {
+pub struct OfflinePolicyView {
     model: Model,
     ruleset: Ruleset,
     globals: Arc<Globals>,
 }
 
-impl Offline {
+impl OfflinePolicyView {
     /// From what [`watch_scope`](tortie_engine::model::watch_scope) names.
     #[must_use]
     pub fn of(node: &str, snapshot: &Snapshot) -> Self {
@@ -85,7 +85,7 @@ impl Offline {
     /// # Errors
     /// When an end is not known or the packet cannot be.
     pub fn trace(&self, query: &TraceQuery) -> Result<Trace, ApiError> {
-        let asked = Asked::read(&self.picture(), query)?;
+        let asked = PacketQuery::read(&self.view(), query)?;
         let found = asked.follow(&asked.excerpt(&self.model)?)?;
         let walked = found.host_paths.iter().map(|half| packet::stored(self.model.node(), half)).collect();
         Ok(asked.answer(&found, walked, false))
@@ -104,8 +104,8 @@ impl Offline {
 
     /// For questions.
     #[must_use]
-    pub fn picture(&self) -> Picture<'_> {
-        Picture {
+    pub fn view(&self) -> PolicyView<'_> {
+        PolicyView {
             model: &self.model,
             ruleset: &self.ruleset,
             globals: &self.globals,
@@ -115,7 +115,7 @@ impl Offline {
     }
 }
 
-impl Picture<'_> {
+impl PolicyView<'_> {
     /// Endpoints by key: of this host, or of all.
     #[must_use]
     pub fn endpoints(&self, all: bool) -> Vec<Endpoint> {

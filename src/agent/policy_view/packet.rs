@@ -9,7 +9,7 @@ use tortie_config::resource::Protocol;
 use tortie_net::Cidr;
 
 use super::trace;
-use crate::agent::policy_view::{Picture, addresses_of};
+use crate::agent::policy_view::{PolicyView, addresses_of};
 use crate::api::policy::{Trace, TraceEnd, TraceHost, TraceQuery, endpoint_name};
 use crate::api::status::ApiError;
 use tortie_engine::model::Model;
@@ -24,7 +24,7 @@ const EPHEMERAL: u16 = 49_152;
 
 /// A packet to be explained.
 #[derive(Debug, Clone)]
-pub(in crate::agent) struct Asked {
+pub(in crate::agent) struct PacketQuery {
     from: Party,
     to: Party,
     probe: ProbePacket,
@@ -33,18 +33,18 @@ pub(in crate::agent) struct Asked {
 }
 
 /// The way through one host, in words and as it is, and what is closest to letting it pass.
-pub(in crate::agent) type Walked = (TraceHost, path::Path, Vec<Change>);
+pub(in crate::agent) type TraceResult = (TraceHost, path::Path, Vec<Change>);
 
 fn invalid(text: String) -> ApiError {
     ApiError { code: "invalid".to_owned(), text }
 }
 
-impl Asked {
-    /// Reads a question.
+impl PacketQuery {
+    /// Reads a query.
     ///
     /// # Errors
     /// When an end is not known, the ends have no family in common, or the packet cannot be.
-    pub(in crate::agent) fn read(picture: &Picture<'_>, query: &TraceQuery) -> Result<Self, ApiError> {
+    pub(in crate::agent) fn read(view: &PolicyView<'_>, query: &TraceQuery) -> Result<Self, ApiError> {
         let protocol: Protocol = query
             .proto
             .parse()
@@ -54,8 +54,8 @@ impl Asked {
             58 => Some(IpFamily::V6),
             _ => None,
         };
-        let (from, from_end) = party(picture, &query.from, family)?;
-        let (to, to_end) = party(picture, &query.to, family)?;
+        let (from, from_end) = party(view, &query.from, family)?;
+        let (to, to_end) = party(view, &query.to, family)?;
         let icmp = query.icmp.as_deref().map(icmp).transpose().map_err(invalid)?;
         if icmp.is_some() && !protocol.is_icmp() {
             return Err(invalid(format!("--icmp is for icmp and icmpv6, not for {protocol}")));
@@ -104,12 +104,18 @@ impl Asked {
     }
 
     /// The answer. `walk`: what a host does with it.
-    pub(in crate::agent) fn answer(&self, found: &path::Trace, walked: Vec<Walked>, live: bool) -> Trace {
+    pub(in crate::agent) fn answer(
+        &self,
+        found: &path::Trace,
+        walked: Vec<TraceResult>,
+        live: bool,
+    ) -> Trace {
         let denied = walked.iter().find(|(_, path, _)| path.verdict == Verdict::Deny);
         let by_rule = || walked.iter().rev().find(|(_, path, _)| path.decider().is_some());
         let decided = denied.or_else(by_rule).or(walked.last());
-        let by = decided
-            .map_or_else(String::new, |(host, path, _)| format!("{} on {}", trace::by(path), host.host));
+        let by = decided.map_or_else(String::new, |(host, path, _)| {
+            format!("{} on {}", trace::decided_by(path), host.host)
+        });
         let verdict = if denied.is_some() { "deny" } else { "allow" };
         let mut not_looked_at: Vec<String> = found.not_evaluated.iter().map(ToString::to_string).collect();
         if live && let Some(first) = not_looked_at.first_mut() {
@@ -144,7 +150,7 @@ impl Asked {
 }
 
 /// A part of the way as the store has it.
-pub(in crate::agent) fn stored(node: &str, half: &HostPath) -> Walked {
+pub(in crate::agent) fn stored(node: &str, half: &HostPath) -> TraceResult {
     let here = half.host == node;
     let host = trace::host(&half.host, here, half.outer, &half.path, &half.ruleset);
     (host, half.path.clone(), half.closest.clone())
@@ -156,7 +162,7 @@ pub(in crate::agent) fn live(
     node: &str,
     globals: &Arc<Globals>,
     half: &HostPath,
-) -> Walked {
+) -> TraceResult {
     let ruleset = view.ruleset().unwrap_or(&half.ruleset);
     let interfaces = view.interfaces();
     let known = view.host_interfaces().cloned();
@@ -201,33 +207,33 @@ pub(in crate::agent) fn what(protocol: u8, port: Option<u16>) -> String {
 }
 
 /// Who a name means, and how it is shown.
-fn party(picture: &Picture<'_>, name: &str, family: Option<IpFamily>) -> Result<(Party, TraceEnd), ApiError> {
+fn party(view: &PolicyView<'_>, name: &str, family: Option<IpFamily>) -> Result<(Party, TraceEnd), ApiError> {
     let end = |key: Option<&EndpointKey>, host: Option<&str>| TraceEnd {
         address: String::new(),
         endpoint: key.map(endpoint_name),
         host: host.map(str::to_owned),
     };
-    let host_of = |addr: IpAddr| picture.model.hosts_by_address(addr).next().map(|(host, _)| host);
+    let host_of = |addr: IpAddr| view.model.hosts_by_address(addr).next().map(|(host, _)| host);
     if let Ok(addr) = name.parse::<IpAddr>() {
         if family.is_some_and(|family| family != IpFamily::of(addr)) {
             return Err(invalid(format!("{addr} is of the other family: icmp is IPv4, icmpv6 is IPv6")));
         }
-        return match picture.find_endpoint(name) {
+        return match view.find_endpoint(name) {
             Ok(key) => Ok((Party::Addr(addr), end(Some(&key), Some(key.host())))),
             Err(error) if error.code == "not-found" => Ok((Party::Addr(addr), end(None, host_of(addr)))),
             Err(error) => Err(error),
         };
     }
-    let key = match picture.find_endpoint(name) {
+    let key = match view.find_endpoint(name) {
         Ok(key) => key,
-        Err(_) if picture.model.host(name).is_some() => {
+        Err(_) if view.model.host(name).is_some() => {
             return Ok((Party::Host(name.to_owned()), end(None, Some(name))));
         }
         Err(error) => return Err(error),
     };
     let shown = end(Some(&key), Some(key.host()));
     let Some(family) = family else { return Ok((Party::Endpoint(key), shown)) };
-    let value = picture.model.resource(&Key::Endpoint(key.clone()));
+    let value = view.model.resource(&Key::Endpoint(key.clone()));
     let addr = value
         .and_then(|value| addresses_of(value).map(|net| net.addr()).find(|a| IpFamily::of(*a) == family));
     match addr {

@@ -1,4 +1,4 @@
-//! The way of a packet in words: which policies and profiles were asked, which rule decided. The way itself is
+//! The way of a packet in words: which policies and profiles were evaluated, which rule decided. The way itself is
 //! `policy`'s ([`Path`]); nothing is decided here.
 
 use std::net::IpAddr;
@@ -29,13 +29,13 @@ pub(in crate::agent) fn host(
         host: name.to_owned(),
         here,
         outer,
-        verdict: word(path.verdict).to_owned(),
+        verdict: verdict_label(path.verdict).to_owned(),
         steps: steps.map(|s| step(s, decisive.is_some_and(|d| std::ptr::eq(d, s)), ruleset)).collect(),
     }
 }
 
 /// Who decided, in words.
-pub(in crate::agent) fn by(path: &Path) -> String {
+pub(in crate::agent) fn decided_by(path: &Path) -> String {
     let Some(step) = path.decisive() else { return "nothing of ours acts on it".to_owned() };
     let whose = |key: &Option<EndpointKey>| {
         key.as_ref()
@@ -48,7 +48,7 @@ pub(in crate::agent) fn by(path: &Path) -> String {
     format!("{what}{}", whose(&step.endpoint))
 }
 
-pub(in crate::agent) fn word(verdict: Verdict) -> &'static str {
+pub(in crate::agent) fn verdict_label(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Allow => "allow",
         Verdict::Deny => "deny",
@@ -129,14 +129,14 @@ fn step(step: &Step, decisive: bool, ruleset: &Ruleset) -> TraceStep {
     let rules = match &step.reason {
         Reason::Policy(decision) => {
             let policy = step.endpoint.as_ref().and_then(|key| ruleset.endpoints.get(key));
-            policy.map(|policy| asked(step.stage, policy, decision, ruleset)).unwrap_or_default()
+            policy.map(|policy| policies_evaluated(step.stage, policy, decision, ruleset)).unwrap_or_default()
         }
         _ => Vec::new(),
     };
     TraceStep {
         stage: stage(step.stage).to_owned(),
         endpoint: step.endpoint.as_ref().map(endpoint_name),
-        verdict: step.verdict.map(|verdict| word(verdict).to_owned()),
+        verdict: step.verdict.map(|verdict| verdict_label(verdict).to_owned()),
         text: why(&step.reason),
         rules,
         decisive,
@@ -176,7 +176,7 @@ fn why(reason: &Reason) -> String {
         Reason::NoIpv6 => "IPv6 of workloads is off (Ipv6Support)".to_owned(),
         Reason::AcceptedEarlier => "untracked or pre-DNAT policy has accepted it".to_owned(),
         Reason::KnownTunnel => "IPIP between hosts of the cluster".to_owned(),
-        Reason::UnknownTunnel => "IPIP from somebody who is no host of the cluster".to_owned(),
+        Reason::UnknownTunnel => "IPIP from a source that is no host of the cluster".to_owned(),
         Reason::ToHost(action) => format!("DefaultEndpointToHostAction is {}", to_host(*action)),
         Reason::OwnWorkload => "a host may always reach its own workloads".to_owned(),
         Reason::NoEndpoint => "the interface has no endpoint: nothing is enforced".to_owned(),
@@ -198,10 +198,15 @@ fn to_host(action: HostAction) -> &'static str {
     }
 }
 
-/// Every chain that was asked, with what it said, up to the one that decided.
-fn asked(stage: Stage, policy: &EndpointPolicy, decision: &Decision, ruleset: &Ruleset) -> Vec<TraceRule> {
+/// Every chain that was evaluated, with its result, up to the one that decided.
+fn policies_evaluated(
+    stage: Stage,
+    policy: &EndpointPolicy,
+    decision: &Decision,
+    ruleset: &Ruleset,
+) -> Vec<TraceRule> {
     let mut out = Vec::new();
-    let mut walk = Asked { decision, ruleset, out: &mut out };
+    let mut walk = PolicyDecision { decision, ruleset, out: &mut out };
     match (stage, policy) {
         (Stage::Untracked, EndpointPolicy::Host(host)) => {
             let inbound = decision_is_in(decision, &host.untracked_inbound);
@@ -224,7 +229,7 @@ fn decision_is_in(decision: &Decision, chains: &[ChainId]) -> bool {
     decision.matched.first().is_none_or(|(id, _)| chains.contains(id))
 }
 
-struct Asked<'a> {
+struct PolicyDecision<'a> {
     decision: &'a Decision,
     ruleset: &'a Ruleset,
     out: &'a mut Vec<TraceRule>,
@@ -232,45 +237,45 @@ struct Asked<'a> {
 
 /// What follows in a tier after a chain.
 #[derive(PartialEq, Eq)]
-enum After {
-    Goes,
-    /// The rest of the tier is not asked.
+enum Continuation {
+    Continues,
+    /// The rest of the tier is not evaluated.
     Passed,
-    /// Nothing is asked any more.
+    /// Nothing more is evaluated.
     Decided,
 }
 
-impl Asked<'_> {
+impl PolicyDecision<'_> {
     fn stages(&mut self, stages: &Stages) {
         for tier in &stages.tiers {
             match self.chains(Some(&tier.name), &tier.policies) {
-                After::Decided => return,
-                After::Passed => {}
-                After::Goes => {
+                Continuation::Decided => return,
+                Continuation::Passed => {}
+                Continuation::Continues => {
                     self.end(Some(&tier.name), format!("end of tier {}", tier.name));
                     return;
                 }
             }
         }
         for profile in &stages.profiles {
-            if self.chains(None, std::slice::from_ref(profile)) == After::Decided {
+            if self.chains(None, std::slice::from_ref(profile)) == Continuation::Decided {
                 return;
             }
         }
         self.end(None, "no profile allows it".to_owned());
     }
 
-    fn chains(&mut self, tier: Option<&str>, chains: &[ChainId]) -> After {
+    fn chains(&mut self, tier: Option<&str>, chains: &[ChainId]) -> Continuation {
         for id in chains {
             match self.chain(tier, id) {
-                After::Goes => {}
+                Continuation::Continues => {}
                 other => return other,
             }
         }
-        After::Goes
+        Continuation::Continues
     }
 
-    fn chain(&mut self, tier: Option<&str>, id: &ChainId) -> After {
+    fn chain(&mut self, tier: Option<&str>, id: &ChainId) -> Continuation {
         let chain = self.ruleset.chains.get(id);
         let mut said = |rule: Option<usize>, text: String, outcome: Option<&str>| {
             self.out.push(TraceRule {
@@ -283,7 +288,7 @@ impl Asked<'_> {
         };
         if let Some(closed) = chain.and_then(|chain| chain.fail_closed) {
             said(None, closed.to_string(), Some("deny"));
-            return After::Decided;
+            return Continuation::Decided;
         }
         let mut matched = false;
         for (_, at) in self.decision.matched.iter().filter(|(of, _)| of == id) {
@@ -292,15 +297,15 @@ impl Asked<'_> {
             said(Some(*at), rule.map(ToString::to_string).unwrap_or_default(), Some(action));
             matched = true;
             match action {
-                "allow" | "deny" => return After::Decided,
-                "next-tier" => return After::Passed,
+                "allow" | "deny" => return Continuation::Decided,
+                "next-tier" => return Continuation::Passed,
                 _ => {}
             }
         }
         if !matched {
             said(None, "no rule matches".to_owned(), None);
         }
-        After::Goes
+        Continuation::Continues
     }
 
     fn end(&mut self, tier: Option<&str>, text: String) {

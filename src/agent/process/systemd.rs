@@ -1,13 +1,13 @@
-//! What the service manager is told: that the agent has started, its verdict in one line, and that all of its loops work.
+//! Notifications to the service manager: that the agent has started, its verdict in one line, and that all of its loops work.
 //!
-//! The watchdog is fed from the core's loop, and only while every other loop has answered a question of its own within its
+//! The watchdog is fed from the core's loop, and only while every other loop has answered a ping of its own within its
 //! limit. Nothing here has a timer of its own: a loop that hangs, the core's included, ends the feeding, and the manager
 //! starts the agent again.
 //!
 //! ```text
-//!   core, each second --question--> kernel thread, speaker thread, io threads
+//!   core, each second --ping--> kernel thread, speaker thread, io threads
 //!        ^                                   | answer: the time of it
-//!        +-------------- Beats <-------------+     all in time: WATCHDOG=1
+//!        +-------------- Heartbeats <-------------+     all in time: WATCHDOG=1
 //!   io, each 5 s, only below a manager: the verdict of `tortie status` -> STATUS=
 //! ```
 
@@ -23,7 +23,7 @@ use crate::api::status::Status;
 use crate::speaker::ToSpeaker;
 use tortie_kernel::ToKernel;
 
-/// Between the end of one question to a loop and the next one.
+/// Between the answer to one ping of a loop and the next ping.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 /// Between two looks at the verdict.
 const STATUS_EVERY: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ enum Loop {
     Io,
 }
 
-/// All of them, in the order of [`Beats`].
+/// All of them, in the order of [`Heartbeats`].
 const LOOPS: [Loop; 3] = [Loop::Kernel, Loop::Speaker, Loop::Io];
 
 impl Loop {
@@ -64,11 +64,11 @@ impl Loop {
 
 /// When each loop last answered, in milliseconds since the start.
 #[derive(Debug, Default)]
-struct Answers([AtomicU64; LOOPS.len()]);
+struct LoopAnswers([AtomicU64; LOOPS.len()]);
 
-/// A question to a loop.
+/// A ping of a loop.
 #[derive(Debug, Default, Clone, Copy)]
-struct Question {
+struct Ping {
     /// When it was put, or first tried to be.
     at: Option<u64>,
     /// It has reached the inbox.
@@ -77,13 +77,13 @@ struct Question {
 
 /// Asks the loops and judges their answers.
 #[derive(Debug, Default)]
-struct Beats {
-    answers: Arc<Answers>,
-    asked: [Question; LOOPS.len()],
+struct Heartbeats {
+    answers: Arc<LoopAnswers>,
+    asked: [Ping; LOOPS.len()],
 }
 
-impl Beats {
-    /// The loops that are due for a question at `now` (milliseconds since the start); each of them counts as asked.
+impl Heartbeats {
+    /// The loops that are due for a ping at `now` (milliseconds since the start); each of them counts as pinged.
     fn due(&mut self, now: u64) -> Vec<Loop> {
         let mut due = Vec::new();
         let places = LOOPS.iter().zip(&mut self.asked).zip(&self.answers.0);
@@ -94,14 +94,14 @@ impl Beats {
                 Some(at) if answered < at && !question.sent => question.sent = true,
                 Some(at) if answered < at => continue,
                 Some(_) if now.saturating_sub(answered) < millis(ASK_EVERY) => continue,
-                _ => *question = Question { at: Some(now), sent: true },
+                _ => *question = Ping { at: Some(now), sent: true },
             }
             due.push(*which);
         }
         due
     }
 
-    /// A question did not reach the loop.
+    /// A ping did not reach the loop.
     fn unsent(&mut self, which: Loop) {
         if let Some((_, question)) = LOOPS.iter().zip(&mut self.asked).find(|(l, _)| **l == which) {
             question.sent = false;
@@ -119,13 +119,13 @@ impl Beats {
         open.filter(|(which, open)| *open > which.limit()).max_by_key(|(_, open)| *open)
     }
 
-    /// What a loop calls when the question reaches it.
+    /// What a loop calls when the ping reaches it.
     fn answer(&self, which: Loop, started: Instant) -> impl FnOnce() + Send + 'static {
         let answers = Arc::clone(&self.answers);
         move || {
             let at = LOOPS.iter().position(|l| *l == which).and_then(|i| answers.0.get(i));
             if let Some(at) = at {
-                // One later than the question, also within its millisecond.
+                // One later than the ping, also within its millisecond.
                 at.store(millis(started.elapsed()) + 1, Ordering::Relaxed);
             }
         }
@@ -136,7 +136,7 @@ impl Beats {
 #[derive(Debug)]
 pub(in crate::agent) struct Notify {
     managed: bool,
-    beats: Beats,
+    heartbeats: Heartbeats,
     warned: Option<Loop>,
     status: Option<JoinHandle<()>>,
 }
@@ -144,7 +144,7 @@ pub(in crate::agent) struct Notify {
 impl Notify {
     /// `managed`: whether somebody listens, see [`is_managed`].
     pub(in crate::agent) fn new(managed: bool) -> Self {
-        Self { managed, beats: Beats::default(), warned: None, status: None }
+        Self { managed, heartbeats: Heartbeats::default(), warned: None, status: None }
     }
 
     /// Mirrors the verdict of `status` from now on.
@@ -161,10 +161,10 @@ impl Notify {
     }
 
     /// The core's own turn, each second: asks the loops, and feeds the watchdog while all of them answer.
-    pub(in crate::agent) fn turn(&mut self, handle: &Handle, io: &tokio::runtime::Handle) {
+    pub(in crate::agent) fn tick(&mut self, handle: &Handle, io: &tokio::runtime::Handle) {
         let now = millis(handle.started().elapsed());
-        for which in self.beats.due(now) {
-            let answer = self.beats.answer(which, handle.started());
+        for which in self.heartbeats.due(now) {
+            let answer = self.heartbeats.answer(which, handle.started());
             // A loop that does not run yet is not late.
             let sent = match which {
                 Loop::Io => {
@@ -187,10 +187,10 @@ impl Notify {
                 },
             };
             if !sent {
-                self.beats.unsent(which);
+                self.heartbeats.unsent(which);
             }
         }
-        match self.beats.late(now) {
+        match self.heartbeats.late(now) {
             None => {
                 self.warned = None;
                 self.send(&[NotifyState::Watchdog]);
@@ -230,21 +230,21 @@ impl Notify {
     }
 }
 
-/// Whether a service manager wants to be told.
+/// A service manager listens.
 pub(in crate::agent) fn is_managed() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some_and(|path| !path.is_empty())
 }
 
 async fn mirror<F: Future<Output = Status>>(status: impl Fn() -> F) {
-    let mut told = String::new();
-    let mut turn = tokio::time::interval(STATUS_EVERY);
-    turn.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut sent = String::new();
+    let mut interval = tokio::time::interval(STATUS_EVERY);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        turn.tick().await;
+        interval.tick().await;
         let line = line(&status().await);
-        if line != told {
+        if line != sent {
             let _ = sd_notify::notify(&[NotifyState::Status(&line)]);
-            told = line;
+            sent = line;
         }
     }
 }
@@ -262,60 +262,60 @@ fn millis(span: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// Answers as a loop does, at a time that the test chooses.
-    fn answered(beats: &Beats, which: Loop, at: u64) {
+    /// LoopAnswers as a loop does, at a time that the test chooses.
+    fn answered(heartbeats: &Heartbeats, which: Loop, at: u64) {
         let place = LOOPS.iter().position(|l| *l == which).unwrap();
-        beats.answers.0[place].store(at, Ordering::Relaxed);
+        heartbeats.answers.0[place].store(at, Ordering::Relaxed);
     }
 
     #[test]
     fn each_loop_has_its_own_limit_and_no_question_is_put_twice() {
-        let mut beats = Beats::default();
-        assert_eq!(beats.due(1_000), LOOPS);
-        assert_eq!(beats.due(2_000), []);
+        let mut heartbeats = Heartbeats::default();
+        assert_eq!(heartbeats.due(1_000), LOOPS);
+        assert_eq!(heartbeats.due(2_000), []);
         for which in LOOPS {
-            answered(&beats, which, 2_001);
+            answered(&heartbeats, which, 2_001);
         }
-        assert_eq!((beats.late(4_000_000), beats.due(6_000)), (None, vec![]));
-        assert_eq!(beats.due(7_001), LOOPS);
-        answered(&beats, Loop::Io, 7_002);
+        assert_eq!((heartbeats.late(4_000_000), heartbeats.due(6_000)), (None, vec![]));
+        assert_eq!(heartbeats.due(7_001), LOOPS);
+        answered(&heartbeats, Loop::Io, 7_002);
         // The speaker is late after 30 s, the kernel after 60; who is later is named.
-        assert_eq!(beats.late(37_001), None);
-        assert_eq!(beats.late(37_002), Some((Loop::Speaker, Duration::from_millis(30_001))));
-        answered(&beats, Loop::Speaker, 40_000);
-        assert_eq!(beats.late(67_001), None);
-        assert_eq!(beats.late(67_002), Some((Loop::Kernel, Duration::from_millis(60_001))));
-        answered(&beats, Loop::Kernel, 70_000);
-        assert_eq!(beats.late(70_001), None);
+        assert_eq!(heartbeats.late(37_001), None);
+        assert_eq!(heartbeats.late(37_002), Some((Loop::Speaker, Duration::from_millis(30_001))));
+        answered(&heartbeats, Loop::Speaker, 40_000);
+        assert_eq!(heartbeats.late(67_001), None);
+        assert_eq!(heartbeats.late(67_002), Some((Loop::Kernel, Duration::from_millis(60_001))));
+        answered(&heartbeats, Loop::Kernel, 70_000);
+        assert_eq!(heartbeats.late(70_001), None);
     }
 
     #[test]
     fn an_inbox_that_stays_full_is_late_from_the_first_try_on() {
-        let mut beats = Beats::default();
+        let mut heartbeats = Heartbeats::default();
         for at in [1_000, 2_000, 3_000] {
-            assert!(beats.due(at).contains(&Loop::Kernel), "{at}");
-            beats.unsent(Loop::Kernel);
+            assert!(heartbeats.due(at).contains(&Loop::Kernel), "{at}");
+            heartbeats.unsent(Loop::Kernel);
         }
-        answered(&beats, Loop::Speaker, 3_000);
-        answered(&beats, Loop::Io, 3_000);
-        assert_eq!(beats.late(61_000), None);
-        assert_eq!(beats.late(61_001), Some((Loop::Kernel, Duration::from_millis(60_001))));
+        answered(&heartbeats, Loop::Speaker, 3_000);
+        answered(&heartbeats, Loop::Io, 3_000);
+        assert_eq!(heartbeats.late(61_000), None);
+        assert_eq!(heartbeats.late(61_001), Some((Loop::Kernel, Duration::from_millis(60_001))));
         // It got through at last.
-        assert!(beats.due(62_000).contains(&Loop::Kernel));
-        assert_eq!(beats.due(62_001), []);
-        answered(&beats, Loop::Kernel, 62_002);
-        assert_eq!(beats.late(62_003), None);
+        assert!(heartbeats.due(62_000).contains(&Loop::Kernel));
+        assert_eq!(heartbeats.due(62_001), []);
+        answered(&heartbeats, Loop::Kernel, 62_002);
+        assert_eq!(heartbeats.late(62_003), None);
     }
 
     #[test]
     fn an_answer_within_the_millisecond_of_its_question_counts() {
         let started = Instant::now();
-        let mut beats = Beats::default();
+        let mut heartbeats = Heartbeats::default();
         let now = millis(started.elapsed());
-        assert_eq!(beats.due(now).len(), LOOPS.len());
+        assert_eq!(heartbeats.due(now).len(), LOOPS.len());
         for which in LOOPS {
-            beats.answer(which, started)();
+            heartbeats.answer(which, started)();
         }
-        assert_eq!(beats.late(now + 1_000_000), None);
+        assert_eq!(heartbeats.late(now + 1_000_000), None);
     }
 }

@@ -190,7 +190,7 @@ impl Client {
         let request =
             Request::builder().method(method).uri(path).header("host", "localhost").body(Full::new(body));
         let request = request.map_err(|e| {
-            let text = format!("`{path}` cannot be asked for: {e}");
+            let text = format!("`{path}` cannot be requested: {e}");
             ClientError::new(ClientErrorKind::Invalid, "invalid", text)
         })?;
         let response = sender.send_request(request).await.map_err(|e| self.broken(&e))?;

@@ -272,7 +272,7 @@ async fn assign(context: &Context, args: &AssignArgs) -> Result<(), Failure> {
     attributes.extend(args.attr.iter().map(|(name, value)| (name.clone(), value.clone().into())));
     let request = AllocationRequest {
         host,
-        addresses: addresses,
+        addresses,
         handle: args.handle.clone(),
         attributes,
         ..AllocationRequest::default()

@@ -172,7 +172,7 @@ pub enum Reason {
     AcceptedEarlier,
     /// IPIP between hosts of the cluster.
     KnownTunnel,
-    /// IPIP from somebody who is no host of the cluster.
+    /// IPIP from a source that is no host of the cluster.
     UnknownTunnel,
     /// `DefaultEndpointToHostAction`.
     ToHost(HostAction),

@@ -65,7 +65,7 @@ impl AddressAllocator<'_> {
         attributes.insert("network".into(), json!(self.config.name));
         AllocationRequest {
             host: self.node.to_owned(),
-            addresses: addresses,
+            addresses,
             handle: Some(handle.to_owned()),
             attributes,
             ..AllocationRequest::default()

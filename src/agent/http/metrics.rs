@@ -10,7 +10,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use crate::agent::api::http::extract::Shared;
+use crate::agent::http::extract::Shared;
 use crate::api::MetricsPage;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";

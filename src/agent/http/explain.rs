@@ -14,9 +14,9 @@ use futures_util::StreamExt;
 use serde::Deserialize;
 
 use crate::agent::api::events::{self, FollowItem};
-use crate::agent::api::http::extract::{Query, Shared};
-use crate::agent::api::http::respond::answer;
 use crate::agent::explain;
+use crate::agent::http::extract::{Query, Shared};
+use crate::agent::http::respond::answer;
 use crate::api::EventQuery;
 
 /// Between signs of life on a stream.

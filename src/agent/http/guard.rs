@@ -9,7 +9,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use crate::agent::api::http::respond::failure;
+use crate::agent::http::respond::failure;
 
 /// The names under which the listener answers.
 #[derive(Debug, Clone)]

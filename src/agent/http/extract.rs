@@ -12,8 +12,8 @@ use axum::serve::IncomingStream;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixListener;
 
-use crate::agent::api::http::respond::failure;
 use crate::agent::api::server::Server;
+use crate::agent::http::respond::failure;
 
 /// What every handler gets.
 pub(super) type Shared = Arc<Server>;

@@ -12,11 +12,11 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 use tortie_net::Cidr;
 
-use crate::agent::api::http::extract::{Caller, Query, Shared, body, may_write};
-use crate::agent::api::http::respond::{answer, failure, health, json, octets};
-use crate::agent::api::http::{explain, metrics};
 use crate::agent::api::{control, endpoints, live_trace, mrt, peers, routes, status};
 use crate::agent::explain::address;
+use crate::agent::http::extract::{Caller, Query, Shared, body, may_write};
+use crate::agent::http::respond::{answer, failure, health, json, octets};
+use crate::agent::http::{explain, metrics};
 use crate::api::policy::{DiffRequest, DryRunRequest, LiveTraceRequest, TraceQuery};
 use crate::api::status::{
     ActionResult, ApiError, AppliedRequest, DrainRequest, LogLevelRequest, PluginCall, ResetRequest,

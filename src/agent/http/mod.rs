@@ -1,7 +1,7 @@
 //! The API over axum: listens on a unix socket (reads and writes) and on TCP (reads).
 //!
 //! ```text
-//!  listener --> count --> guard (TCP) --> routes.rs, explain.rs, metrics.rs --> answers of api/
+//!  listener --> count --> guard (TCP) --> routes.rs, explain.rs, metrics.rs --> answers of api/ and explain/
 //!                                         extract.rs <--request  response--> respond.rs
 //! ```
 
@@ -24,9 +24,9 @@ use axum::extract::Request;
 use axum::middleware::{self, Next};
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::agent::api::http::extract::{Caller, Shared};
-use crate::agent::api::http::guard::{Names, guard};
-use crate::agent::api::http::routes::{reads, writes};
+use crate::agent::http::extract::{Caller, Shared};
+use crate::agent::http::guard::{Names, guard};
+use crate::agent::http::routes::{reads, writes};
 use crate::api::MetricsPage;
 
 /// Why the API cannot be served.
