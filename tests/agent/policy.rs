@@ -53,10 +53,10 @@ impl Workload {
     }
 
     fn inside<T: Send + 'static>(&self, body: impl FnOnce() -> T + Send + 'static) -> T {
-        self.beside(body).join().unwrap()
+        self.alongside(body).join().unwrap()
     }
 
-    fn beside<T: Send + 'static>(&self, body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    fn alongside<T: Send + 'static>(&self, body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
         let name = self.0.clone();
         std::thread::spawn(move || {
             let file = std::fs::File::open(format!("/run/netns/{name}")).unwrap();
@@ -514,7 +514,7 @@ fn what_cannot_be_read_is_named_and_the_rest_is_enforced() {
 fn datagrams(from: &Workload, to: &'static str, port: u16, stop: &Arc<AtomicBool>) -> JoinHandle<u32> {
     let stop = Arc::clone(stop);
     let socket = || UdpSocket::bind(("0.0.0.0", 0)).unwrap();
-    from.beside(move || {
+    from.alongside(move || {
         let old = socket();
         let mut number = 0u32;
         while !stop.load(Ordering::Relaxed) {

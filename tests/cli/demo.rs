@@ -112,7 +112,7 @@ fn every_check_holds_without_root() {
 }
 
 #[test]
-fn a_stranger_may_run_it_beside_a_router_of_our_own() {
+fn a_stranger_may_run_it_next_to_a_router_of_our_own() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     if !matches!(Sandbox::detect(), Ok(Sandbox::Root)) {

@@ -126,7 +126,7 @@ fn run(net: &Network, commands: &[Typed], wrong: &mut Vec<String>) {
 }
 
 #[test]
-fn what_the_documents_tell_to_type_works() {
+fn commands_of_the_documents_work() {
     if !matches!(Sandbox::detect(), Ok(Sandbox::Root)) {
         assert!(std::env::var_os("CI").is_none(), "needs root");
         eprintln!("skipped: needs root");

@@ -264,7 +264,7 @@ fn scenes() -> Vec<Scene> {
 }
 
 /// Makes it real, and asks.
-fn is_told(scene: &Scene) -> Result<(), String> {
+fn is_reported(scene: &Scene) -> Result<(), String> {
     let peer = |ip: Ipv4Addr, asn: u32, more: &Value| {
         let mut value = json!({ "ip": ip.to_string(), "as_num": asn, "passive_mode": true });
         value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -347,7 +347,7 @@ fn ask(agent: &Agent, scene: &Scene) -> Result<(), String> {
 }
 
 #[test]
-fn a_reason_drawn_by_chance_is_told() {
+fn a_reason_drawn_by_chance_is_reported() {
     let scenes = scenes();
     let known: Vec<&str> = scenes.iter().map(|scene| scene.reason).collect();
     for code in EXPORT_REASONS.iter().chain(IMPORT_REASONS) {
@@ -359,15 +359,15 @@ fn a_reason_drawn_by_chance_is_told() {
     let seed: u64 = seed.unwrap_or_else(|| u64::from(now.subsec_micros()));
     let scene = &scenes[usize::try_from(seed % scenes.len() as u64).unwrap()];
     println!("TORTIE_SEED={seed}: {}", scene.reason);
-    is_told(scene).unwrap_or_else(|missed| panic!("TORTIE_SEED={seed}, {}: {missed}", scene.reason));
+    is_reported(scene).unwrap_or_else(|missed| panic!("TORTIE_SEED={seed}, {}: {missed}", scene.reason));
 }
 
 #[test]
 #[ignore = "an agent for each reason"]
-fn long_every_reason_is_told() {
+fn long_every_reason_is_reported() {
     let missed: Vec<String> = scenes()
         .iter()
-        .filter_map(|scene| is_told(scene).err().map(|missed| format!("{}: {missed}", scene.reason)))
+        .filter_map(|scene| is_reported(scene).err().map(|missed| format!("{}: {missed}", scene.reason)))
         .collect();
     assert!(missed.is_empty(), "{}:\n{}", missed.len(), missed.join("\n"));
 }

@@ -48,7 +48,7 @@ async fn repair_all(rig: &Rig, evidence: &Evidence) -> Vec<RepairOutcome> {
 }
 
 #[tokio::test]
-async fn leaked_addresses_are_told_from_those_in_use() {
+async fn leaked_addresses_are_distinguished_from_those_in_use() {
     let rig = Rig::new(&["10.0.0.0/24"]).await;
     known(&rig, &["h1", "h2"]).await;
     let given = addrs(&rig.assign(&by("h1", "a", 3)).await);

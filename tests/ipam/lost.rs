@@ -26,7 +26,7 @@ async fn an_assignment_is_found_by_its_handle() {
 }
 
 #[tokio::test]
-async fn without_a_handle_nobody_can_tell() {
+async fn without_a_handle_nobody_can_know() {
     let rig = Rig::new(&["10.0.0.0/26"]).await;
     let error = loses(&rig, any("h1", 1)).assign(&any("h1", 1)).await.unwrap_err();
     assert!(error.to_string().contains("not known"), "{error}");
@@ -51,7 +51,7 @@ async fn an_address_that_somebody_else_got_meanwhile_is_his() {
 }
 
 #[tokio::test]
-async fn the_release_of_a_handle_tells_what_it_had() {
+async fn the_release_of_a_handle_reports_what_it_had() {
     let rig = Rig::new(&["10.0.0.0/26"]).await;
     let mine = rig.assign(&held(any("h1", 1), "mine")).await[0].addr;
     let caller = loses(&rig, held(exact("h1", &mine.to_string()), "other"));

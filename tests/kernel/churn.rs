@@ -74,7 +74,7 @@ fn lost_notifications_are_noticed_counted_and_made_up_for() {
 }
 
 #[test]
-fn a_tracked_next_hop_is_told_of_each_change() {
+fn each_change_of_a_tracked_next_hop_is_reported() {
     in_netns(|| {
         veth("eth0", "peer0", &["192.0.2.1/24", "2001:db8::1/64"]);
         let index: u32 = ip("-o link show eth0").split(':').next().unwrap().parse().unwrap();

@@ -30,7 +30,7 @@ fn set_up(options: &Options) -> (Rig, usize) {
 }
 
 /// Breaks, waits, mends; everything must be back soon after, ECMP with both legs, and nothing may be called a repair.
-fn flap(options: &Options, breaks: &[&str], mends: &[&str]) {
+fn flap(options: &Options, breaks: &[&str], fixes: &[&str]) {
     let (rig, all) = set_up(options);
     let ecmp = || ip("route show 10.65.1.0/26").matches("via").count();
     assert_eq!(ecmp(), 2);
@@ -38,7 +38,7 @@ fn flap(options: &Options, breaks: &[&str], mends: &[&str]) {
         breaks.iter().for_each(|b| drop(ip(b)));
         eventually("ECMP goes on over the other link", Duration::from_millis(2500), || ecmp() == 1);
         std::thread::sleep(Duration::from_millis(200));
-        mends.iter().for_each(|m| drop(ip(m)));
+        fixes.iter().for_each(|m| drop(ip(m)));
         let took = eventually("all routes are back", Duration::from_millis(2500), || {
             own_count() == all && ecmp() == 2
         });
@@ -54,8 +54,8 @@ fn flap(options: &Options, breaks: &[&str], mends: &[&str]) {
 
 #[test]
 fn link_down_and_up() {
-    let mend = ["link set eth0 up", "address replace 2001:db8::1/64 dev eth0 nodad"];
-    in_netns(move || flap(&options(Mode::Program), &["link set eth0 down"], &mend));
+    let fix = ["link set eth0 up", "address replace 2001:db8::1/64 dev eth0 nodad"];
+    in_netns(move || flap(&options(Mode::Program), &["link set eth0 down"], &fix));
 }
 
 #[test]
@@ -78,8 +78,8 @@ fn address_removed_and_added() {
 fn link_down_and_up_without_nexthop_objects() {
     let mut plain = options(Mode::Program);
     plain.nexthop_objects = Some(false);
-    let mend = ["link set eth0 up", "address replace 2001:db8::1/64 dev eth0 nodad"];
-    in_netns(move || flap(&plain, &["link set eth0 down"], &mend));
+    let fix = ["link set eth0 up", "address replace 2001:db8::1/64 dev eth0 nodad"];
+    in_netns(move || flap(&plain, &["link set eth0 down"], &fix));
 }
 
 #[test]

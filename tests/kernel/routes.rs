@@ -159,7 +159,7 @@ fn what_somebody_deletes_or_changes_is_right_again_and_counted() {
 }
 
 #[test]
-fn each_change_of_a_blackhole_is_acknowledged_once_and_routes_tell_their_change_and_rule() {
+fn each_change_of_a_blackhole_is_acknowledged_once_and_routes_report_their_change_and_rule() {
     use tortie_kernel::BlackholeOutcome::{Kept, Removed, Written};
     in_netns(|| {
         veth("eth0", "peer0", &["192.0.2.1/24"]);

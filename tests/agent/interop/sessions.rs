@@ -15,13 +15,13 @@ const TOR: &str = "172.30.0.254";
 const HOSTS: [(&str, &str); 3] = [("host1", "172.30.0.1"), ("host2", "172.30.0.2"), ("host3", "172.30.0.3")];
 
 /// Of each host's sessions when they began and how often they were lost.
-type Picture = BTreeMap<(String, String), (Timestamp, Value)>;
+type SessionTable = BTreeMap<(String, String), (Timestamp, Value)>;
 
 /// Waits until each host has exactly the sessions that `wanted` gives, all established for a second at least: one that
 /// is lost and comes back after this is told apart by its beginning.
-fn settle(net: &Net, what: &str, wanted: impl Fn(&str) -> Vec<&'static str>) -> Picture {
-    let (picture, took) = within(LIMIT, Instant::now(), what, || {
-        let mut picture = Picture::new();
+fn settle(net: &Net, what: &str, wanted: impl Fn(&str) -> Vec<&'static str>) -> SessionTable {
+    let (table, took) = within(LIMIT, Instant::now(), what, || {
+        let mut table = SessionTable::new();
         for (host, _) in HOSTS {
             for (peer, p) in established(net, host, &wanted(host))? {
                 if p["stateSeconds"] == 0 {
@@ -29,13 +29,13 @@ fn settle(net: &Net, what: &str, wanted: impl Fn(&str) -> Vec<&'static str>) -> 
                 }
                 let since = p["stateSince"].as_str().and_then(|text| text.parse().ok());
                 let since = since.ok_or_else(|| p.to_string())?;
-                picture.insert((host.to_owned(), peer), (since, p["flaps"].clone()));
+                table.insert((host.to_owned(), peer), (since, p["flaps"].clone()));
             }
         }
-        Ok(picture)
+        Ok(table)
     });
     println!("{what}: settled after {} ms", took.as_millis());
-    picture
+    table
 }
 
 fn others(host: &str) -> Vec<&'static str> {
@@ -43,7 +43,7 @@ fn others(host: &str) -> Vec<&'static str> {
 }
 
 /// Every session that is in both pictures is the same one in both, but for those that `moved` names.
-fn same(what: &str, before: &Picture, after: &Picture, moved: impl Fn(&str, &str) -> bool) {
+fn same(what: &str, before: &SessionTable, after: &SessionTable, moved: impl Fn(&str, &str) -> bool) {
     let mut kept = 0;
     for ((host, peer), session) in before {
         let Some(now) = after.get(&(host.clone(), peer.clone())) else { continue };

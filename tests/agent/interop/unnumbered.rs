@@ -132,10 +132,10 @@ fn unnumbered_dialled_to_frr() {
     let text = down["lastError"].to_string();
     assert!(text.contains("interface eth1 is down"), "{down}");
     net.running.set_link("tor", "eth1", true).unwrap();
-    let mended = Instant::now();
-    let (_, took) = within(Duration::from_secs(10), mended, "the session is back", || up(&net, "host1"));
+    let repaired = Instant::now();
+    let (_, took) = within(Duration::from_secs(10), repaired, "the session is back", || up(&net, "host1"));
     println!("the session is back after {} ms", took.as_millis());
-    within(Duration::from_secs(10), mended, "every block in every kernel", || full_kernels(&net));
+    within(Duration::from_secs(10), repaired, "every block in every kernel", || full_kernels(&net));
 }
 
 #[test]

@@ -151,7 +151,7 @@ fn faults_are_named_by_the_answer() {
 
 #[test]
 #[ignore = "a connect that nobody answers takes its ten seconds"]
-fn long_another_password_is_told_from_a_refusal() {
+fn long_another_password_is_distinguished_from_a_refusal() {
     let Some(net) = Net::file("tor-bird", Backend::Sqlite) else { return };
     within(LIMIT, net.started, "every block in every kernel", || full_kernels(&net));
     peer(&net, ", \"as_num\": \"65000\", \"password\": \"other\"");

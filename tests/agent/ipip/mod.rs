@@ -204,7 +204,7 @@ fn a_disabled_pool_keeps_its_tunnel_and_no_ipip_means_none() {
 /// On this machine's own kernel. Where it has no ipip, `status` says so and what to do, routes of the pool that need the
 /// tunnel are withheld and the others are there; where it has, the tunnel works without ado.
 #[test]
-fn without_ipip_status_names_the_trouble_and_routes_are_withheld() {
+fn without_ipip_status_names_the_problem_and_routes_are_withheld() {
     let _group = concurrency::LABS.join();
     let Some(rig) = Rig::up() else { return };
     let lacks = !rig.exec("web1", &["ip", "link", "add", "probe0", "type", "ipip", "remote", "192.0.2.1"]).0;

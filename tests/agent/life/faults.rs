@@ -332,7 +332,7 @@ fn found(hosts: &Hosts, fault: &Fault) -> Result<Value, String> {
     lists.iter().flatten().find(fits).cloned().ok_or_else(|| format!("{lists:#?}"))
 }
 
-fn is_told_and_explained(hosts: &Hosts, fault: &Fault) -> Result<(), String> {
+fn is_reported_and_explained(hosts: &Hosts, fault: &Fault) -> Result<(), String> {
     let codes = tortie::api::codes::ALL.iter().flat_map(|(_, list)| list.iter()).map(|code| code.name);
     // Of `ipam check`.
     let mut codes = codes.chain(["leaked"]);
@@ -354,7 +354,7 @@ fn is_told_and_explained(hosts: &Hosts, fault: &Fault) -> Result<(), String> {
 }
 
 #[test]
-fn status_tells_each_fault_and_names_the_command_that_explains_it() {
+fn status_reports_each_fault_and_names_the_command_that_explains_it() {
     let plan = Plan { hosts: 3, router: true, data: Some(data()), later: vec![1, 2, 3], ..Plan::default() };
     let Some(hosts) = Hosts::up(plan) else { return };
     let run = |node: &str, script: &str| {
@@ -417,7 +417,7 @@ fn status_tells_each_fault_and_names_the_command_that_explains_it() {
     run("host3", "touch /run/faults-later");
     let (last, others) = FAULTS.split_last().unwrap();
     let row =
-        |fault: &Fault| is_told_and_explained(&hosts, fault).map_err(|e| format!("{}: {e}", fault.name));
+        |fault: &Fault| is_reported_and_explained(&hosts, fault).map_err(|e| format!("{}: {e}", fault.name));
     let mut missed: Vec<String> = others.iter().filter_map(|fault| row(fault).err()).collect();
     // Sessions with the router suffer by this one.
     run("host3", "ip route add unreachable 172.30.0.254/32");

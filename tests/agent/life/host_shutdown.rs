@@ -44,7 +44,7 @@ fn drain(hosts: &Hosts, words: &[&str]) -> Value {
 }
 
 #[test]
-fn a_host_that_leaves_tells_its_neighbours_first() {
+fn a_host_that_leaves_announces_it_to_its_neighbours_first() {
     let Some(mut hosts) = up(Plan { hosts: 2, router: true, ..Plan::default() }) else { return };
     hosts.until_sessions(2);
     until(&hosts, Some(false), Some(false));

@@ -106,7 +106,7 @@ fn the_tunnel_address_comes_and_goes_with_its_pools() {
 }
 
 #[test]
-fn a_full_pool_is_told_and_the_address_comes_when_there_is_room() {
+fn a_full_pool_is_reported_and_the_address_comes_when_there_is_room() {
     let Some(hosts) = Hosts::up(Plan { hosts: 1, ..Plan::default() }) else { return };
     hosts.until(1, "it runs", |status| status["ready"] == true);
     // A pool of one block, full before it is tunnelled.

@@ -156,7 +156,7 @@ fn the_socket_says_when_an_endpoint_is_in_force() {
 }
 
 #[test]
-fn a_change_is_told_from_the_store_to_the_kernel_and_on_the_routes_of_both_hosts() {
+fn a_change_is_reported_from_the_store_to_the_kernel_and_on_the_routes_of_both_hosts() {
     let Some(hosts) = up(Plan { hosts: 2, ..Plan::default() }) else { return };
     hosts.until_routes(2, &["10.244.2.0/26 blackhole", "10.244.1.0/26"]);
     // The dump at start is a comparison, and `status` says when it was.
@@ -178,12 +178,12 @@ fn a_change_is_told_from_the_store_to_the_kernel_and_on_the_routes_of_both_hosts
     let own = row(1);
     let change = own["change"].as_str().unwrap();
     assert_eq!((&own["state"], &own["reason"]), (&json!("installed"), &json!("own-block")), "{own}");
-    let story = history(1, change);
+    let log = history(1, change);
     let of = |plane: &str| {
-        story.iter().find(|e| e["plane"] == plane).unwrap_or_else(|| panic!("no {plane}: {story:#?}"))
+        log.iter().find(|e| e["plane"] == plane).unwrap_or_else(|| panic!("no {plane}: {log:#?}"))
     };
     let revision = of("store")["revision"].as_u64().unwrap();
-    assert!(of("store")["subject"].as_str().unwrap().contains("10.244.101.0-26"), "{story:#?}");
+    assert!(of("store")["subject"].as_str().unwrap().contains("10.244.101.0-26"), "{log:#?}");
     assert!(of("routing")["text"].as_str().unwrap().starts_with("originated, from /calico/ipam/v2/"));
     let kernel = of("kernel");
     assert_eq!((&kernel["subject"], &kernel["mark"]), (&json!("10.244.101.0/26"), &json!("+")));
@@ -191,16 +191,16 @@ fn a_change_is_told_from_the_store_to_the_kernel_and_on_the_routes_of_both_hosts
         kernel["text"].as_str().unwrap().starts_with("blackhole written, acknowledged after"),
         "{kernel}"
     );
-    assert!(kernel["revision"].as_u64().unwrap() >= revision && revision > 0, "{story:#?}");
+    assert!(kernel["revision"].as_u64().unwrap() >= revision && revision > 0, "{log:#?}");
     // There it comes from an UPDATE: the change of its batch, up to the kernel.
     let learned = row(2);
     let change = learned["change"].as_str().unwrap();
     assert!(change.starts_with("c-") && learned["reason"] == "plain", "{learned}");
-    let story = history(2, change);
-    assert!(story.iter().any(|e| e["plane"] == "rib"), "{story:#?}");
+    let log = history(2, change);
+    assert!(log.iter().any(|e| e["plane"] == "rib"), "{log:#?}");
     assert!(
-        story.iter().any(|e| e["plane"] == "kernel" && e["text"].to_string().contains("written")),
-        "{story:#?}"
+        log.iter().any(|e| e["plane"] == "kernel" && e["text"].to_string().contains("written")),
+        "{log:#?}"
     );
     let single = history(2, "10.244.101.0/26");
     assert!(single.iter().any(|e| e["plane"] == "kernel" && e["change"] == change), "{single:#?}");
@@ -213,12 +213,12 @@ fn a_change_is_told_from_the_store_to_the_kernel_and_on_the_routes_of_both_hosts
         hosts.rm(&key);
     }
     within(PATIENCE, "the end is acknowledged", || {
-        let story = history(1, "10.244.101.0/26");
+        let log = history(1, "10.244.101.0/26");
         let end = |e: &serde_json::Value| e["text"].to_string().contains("blackhole removed");
-        if story.iter().any(|e| end(e) && e["mark"] == "-" && e["change"] != own["change"]) {
+        if log.iter().any(|e| end(e) && e["mark"] == "-" && e["change"] != own["change"]) {
             Ok(())
         } else {
-            Err(format!("{story:#?}"))
+            Err(format!("{log:#?}"))
         }
     });
 }
@@ -545,7 +545,7 @@ fn questions_why_move_no_metric() {
 }
 
 #[test]
-fn who_follows_gets_what_he_missed_or_is_told_that_something_is_missing() {
+fn a_follower_gets_missed_entries_or_a_notice_that_some_are_missing() {
     let Some(hosts) = up(Plan { hosts: 2, ..Plan::default() }) else { return };
     // What comes within a moment.
     let follow = |header: &str, query: &str| {

@@ -37,7 +37,7 @@ fn setting(name: &str) -> String {
 }
 
 #[test]
-fn the_manager_is_told_and_the_process_keeps_what_the_unit_grants() {
+fn the_manager_is_notified_and_the_process_keeps_what_the_unit_grants() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();

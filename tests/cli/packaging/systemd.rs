@@ -114,7 +114,7 @@ fn hang(thread: u32) {
 }
 
 #[test]
-fn the_unit_starts_tells_holds_and_stops_under_a_live_systemd() {
+fn the_unit_starts_notifies_holds_and_stops_under_a_live_systemd() {
     let files = tempfile::tempdir().unwrap();
     let Some(machine) = installed(files.path()) else { return };
     // `enable --now` came back: READY=1 was told.

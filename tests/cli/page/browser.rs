@@ -293,17 +293,17 @@ impl Drop for Browser {
 
 /// RFC 4648 4, as the browser writes it.
 fn base64(text: &str) -> Vec<u8> {
-    let value = |letter: u8| match letter {
-        b'A'..=b'Z' => letter - b'A',
-        b'a'..=b'z' => letter - b'a' + 26,
-        b'0'..=b'9' => letter - b'0' + 52,
+    let value = |digit: u8| match digit {
+        b'A'..=b'Z' => digit - b'A',
+        b'a'..=b'z' => digit - b'a' + 26,
+        b'0'..=b'9' => digit - b'0' + 52,
         b'+' => 62,
         _ => 63,
     };
-    let letters: Vec<u8> = text.bytes().filter(|letter| *letter != b'=').collect();
-    let mut out = Vec::with_capacity(letters.len());
-    for four in letters.chunks(4) {
-        let bits = four.iter().fold(0u32, |bits, letter| (bits << 6) | u32::from(value(*letter)));
+    let digits: Vec<u8> = text.bytes().filter(|digit| *digit != b'=').collect();
+    let mut out = Vec::with_capacity(digits.len());
+    for four in digits.chunks(4) {
+        let bits = four.iter().fold(0u32, |bits, digit| (bits << 6) | u32::from(value(*digit)));
         let bits = bits << (6 * (4 - four.len()));
         out.extend_from_slice(&bits.to_be_bytes()[1..four.len()]);
     }

@@ -34,7 +34,7 @@ fn evidence(output: &Output, subject: &str) -> String {
 }
 
 #[test]
-fn each_kind_is_found_and_what_can_be_is_mended() {
+fn each_kind_is_found_and_what_can_be_is_repaired() {
     in_netns(|| {
         let store = store(&[POOL]);
         host(&store, "h1", 1);

@@ -165,7 +165,7 @@ fn blocks_are_claimed_shown_and_given_up() {
 }
 
 #[test]
-fn why_ip_tells_what_ipam_show_tells() {
+fn why_ip_reports_what_ipam_show_reports() {
     let store = store(&["10.65.0.0/24"]);
     let addr = assign(&store, &["--node", "h1", "--handle", "net.c1", "--attr", "namespace=shop"]).remove(0);
     put(&store, &endpoint("h1", "web", &addr));

@@ -74,7 +74,7 @@ fn a_workload_as_the_cni_plugin_makes_it_reaches_host_and_neighbour_with_both_fa
 }
 
 #[test]
-fn an_inactive_endpoint_has_no_routes_and_each_reason_is_told() {
+fn an_inactive_endpoint_has_no_routes_and_each_reason_is_reported() {
     in_netns(|| {
         veth("calia", "pa", &[]);
         ip("link add calid type veth peer name pd");
@@ -353,7 +353,7 @@ fn a_restart_writes_nothing_that_was_right_and_removes_what_went_meanwhile() {
 }
 
 #[test]
-fn observing_tells_the_difference_and_writes_nothing() {
+fn observing_reports_the_difference_and_writes_nothing() {
     in_netns(|| {
         veth("calia", "pa", &[]);
         ip("route add 10.65.0.9 dev calia scope link");
@@ -381,7 +381,7 @@ fn observing_tells_the_difference_and_writes_nothing() {
 }
 
 #[test]
-fn loose_reverse_path_filtering_is_told_unless_it_is_to_be_ignored() {
+fn loose_reverse_path_filtering_is_reported_unless_it_is_to_be_ignored() {
     in_netns(|| {
         std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "2").unwrap();
         let mut endpoints_rig = EndpointRig::program();
@@ -397,7 +397,7 @@ fn loose_reverse_path_filtering_is_told_unless_it_is_to_be_ignored() {
         };
         // A question alone does not tell that what came before it is done: it is answered during a long transaction.
         // What was told of it: that it is wrong, or that this is over.
-        let troubles = |endpoints_rig: &EndpointRig| -> Vec<bool> {
+        let problems = |endpoints_rig: &EndpointRig| -> Vec<bool> {
             let news = |f: &KernelFact| match f {
                 KernelFact::Problem { about: "reverse path filter", text } => {
                     Some(text.as_ref().is_some_and(|text| text.contains("IgnoreLooseRPF")))
@@ -415,13 +415,13 @@ fn loose_reverse_path_filtering_is_told_unless_it_is_to_be_ignored() {
             all
         };
         send(&mut endpoints_rig, true);
-        assert_eq!(troubles(&endpoints_rig), [false; 0]);
+        assert_eq!(problems(&endpoints_rig), [false; 0]);
         send(&mut endpoints_rig, false);
-        assert_eq!(troubles(&endpoints_rig), [true]);
+        assert_eq!(problems(&endpoints_rig), [true]);
         send(&mut endpoints_rig, false);
-        assert_eq!(troubles(&endpoints_rig), [false; 0], "once");
+        assert_eq!(problems(&endpoints_rig), [false; 0], "once");
         send(&mut endpoints_rig, true);
-        assert_eq!(troubles(&endpoints_rig), [false]);
+        assert_eq!(problems(&endpoints_rig), [false]);
         endpoints_rig.rig.stop();
     });
 }

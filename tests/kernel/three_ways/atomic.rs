@@ -53,10 +53,10 @@ fn packet(protocol: u8, forward: bool, ports: (u16, u16)) -> Packet {
 /// neither the old nor the new one, few changes pass without a packet that meets it.
 fn traffic(net: &Net, stop: &AtomicBool) -> (BTreeMap<u32, Place>, BTreeSet<u32>) {
     let (mut passes, mut fails) = (BTreeMap::new(), BTreeSet::new());
-    let (mut number, mut turn) = (1_000_000, 0u16);
+    let (mut number, mut round) = (1_000_000, 0u16);
     while !stop.load(Ordering::Relaxed) {
-        let port = 1024 + turn % 60_000;
-        turn = (turn + 1) % 60_000;
+        let port = 1024 + round % 60_000;
+        round = (round + 1) % 60_000;
         let mut send = |protocol, forward, ports, passing: bool| {
             number += 1;
             let (from, to) = if forward { ("cali1", "cali2") } else { ("cali2", "cali1") };
@@ -68,10 +68,10 @@ fn traffic(net: &Net, stop: &AtomicBool) -> (BTreeMap<u32, Place>, BTreeSet<u32>
             net.send(&workload(from), &packet(protocol, forward, ports), number);
         };
         send(6, true, (port, PASSES), true);
-        if turn % 2 == 0 {
+        if round % 2 == 0 {
             send(6, true, (port, FAILS), false);
         }
-        send(17, turn % 2 == 0, (2_000 + turn / 2 % LONG, 4242), true);
+        send(17, round % 2 == 0, (2_000 + round / 2 % LONG, 4242), true);
     }
     (passes, fails)
 }

@@ -27,17 +27,17 @@ pub(crate) const NETS: [(&str, &[&str]); 5] = [
 pub(crate) const HOST: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
 /// Protocols that are listened to on the host.
-const HEARD: [(bool, &[u8]); 2] =
+const RECEIVED: [(bool, &[u8]); 2] =
     [(true, &[1, 4, 6, 17, 47, 89, 132, 136]), (false, &[6, 17, 47, 58, 89, 132, 136])];
 
 /// Sockets of one namespace.
 struct Side {
     sends: [Socket; 2],
-    hears: Vec<(Socket, Layer)>,
+    receives: Vec<(Socket, Layer)>,
 }
 
 /// A packet that was heard: its number, and the addresses that it had then, where the socket tells them.
-pub(crate) type Heard = (u32, Option<(IpAddr, IpAddr)>);
+pub(crate) type Received = (u32, Option<(IpAddr, IpAddr)>);
 
 /// What came out where, by number.
 pub(crate) type Arrivals = BTreeMap<u32, BTreeMap<Place, Option<(IpAddr, IpAddr)>>>;
@@ -87,14 +87,14 @@ fn far(interface: &str, index: usize) -> Side {
             ip(&format!("neighbour replace {addr} lladdr 02:00:00:00:02:0{index} nud permanent dev eth0"));
         }
         // A socket of one protocol hears what comes, and not what leaves (ETH_P_IP, ETH_P_IPV6).
-        let hears = [0x0800u16, 0x86dd].map(|ethertype| {
+        let receives = [0x0800u16, 0x86dd].map(|ethertype| {
             let protocol = Protocol::from(i32::from(ethertype.to_be()));
             let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol)).unwrap();
             socket.set_nonblocking(true).unwrap();
             rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 32 << 20).unwrap();
             (socket, Layer::Frame)
         });
-        sender.send(Side { sends: sends(), hears: hears.into() }).unwrap();
+        sender.send(Side { sends: sends(), receives: receives.into() }).unwrap();
     });
     ip(&format!("link set far{index} netns {path}"));
     ip(&format!("link set {interface} up"));
@@ -147,9 +147,9 @@ impl Net {
         let received = |v4: bool, protocol: u8| {
             (raw(v4, protocol), if v4 { Layer::Packet } else { Layer::Payload(protocol) })
         };
-        let hears =
-            HEARD.iter().flat_map(|(v4, protocols)| protocols.iter().map(|p| received(*v4, *p))).collect();
-        sides.insert(Place::Host, Side { sends: sends(), hears });
+        let receives =
+            RECEIVED.iter().flat_map(|(v4, protocols)| protocols.iter().map(|p| received(*v4, *p))).collect();
+        sides.insert(Place::Host, Side { sends: sends(), receives });
         Self { sides }
     }
 
@@ -173,10 +173,10 @@ impl Net {
     }
 
     /// Everything that waits to be heard, with where it is.
-    pub(crate) fn receive_all(&self, mut each: impl FnMut(&Place, Heard)) {
+    pub(crate) fn receive_all(&self, mut each: impl FnMut(&Place, Received)) {
         let mut buffer = [0; 2048];
         for (place, side) in &self.sides {
-            for (socket, layer) in &side.hears {
+            for (socket, layer) in &side.receives {
                 let mut socket = socket;
                 while let Ok(len) = socket.read(&mut buffer) {
                     if let Some(received) = packets::read(&buffer[..len], *layer) {

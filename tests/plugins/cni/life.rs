@@ -191,7 +191,7 @@ fn a_pod_of_the_same_name_survives_the_late_del_of_the_old_one() {
 }
 
 #[test]
-fn what_is_not_listed_is_collected_and_status_tells() {
+fn what_is_not_listed_is_collected_and_status_reports() {
     Host::with_agent(|host| {
         let mut config = host.config(json!({ "cniVersion": "1.1.0" }));
         let other = host.config(json!({ "cniVersion": "1.1.0", "name": "net.other" }));

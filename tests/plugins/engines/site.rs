@@ -56,7 +56,7 @@ pub(crate) struct Site {
     pub(crate) hosts: Hosts,
     store: &'static str,
     /// Handles that networks have while there are no containers.
-    standing: Vec<String>,
+    running: Vec<String>,
     logs: tempfile::TempDir,
 }
 
@@ -165,7 +165,7 @@ impl Site {
             ..Plan::default()
         })?;
         let store = if dual { ETCD } else { STORE };
-        let this = Self { hosts, store, standing: Vec::new(), logs };
+        let this = Self { hosts, store, running: Vec::new(), logs };
         this.hosts.until_sessions(1);
         Some(this)
     }
@@ -355,8 +355,8 @@ impl Site {
             for index in block["allocations"].as_array().unwrap().iter().filter_map(Value::as_u64) {
                 let handle = &block["attributes"][usize::try_from(index).unwrap()]["handle_id"];
                 let handle = handle.as_str().unwrap();
-                let standing = self.standing.iter().any(|key| key.ends_with(handle));
-                given += usize::from(!standing && !handle.starts_with(GATEWAYS));
+                let running = self.running.iter().any(|key| key.ends_with(handle));
+                given += usize::from(!running && !handle.starts_with(GATEWAYS));
             }
         }
         given
@@ -364,7 +364,7 @@ impl Site {
 
     /// What is held now belongs to networks (docker asks for a gateway for each) until told otherwise.
     pub(crate) fn networks_hold_this(&mut self) {
-        self.standing = self.keys_with("/ipam/v2/handle/");
+        self.running = self.keys_with("/ipam/v2/handle/");
     }
 
     /// Waits until no endpoint, no handle and no address is held, and asks `tortie ipam check` on each host.
@@ -372,7 +372,7 @@ impl Site {
         within(PATIENCE, "endpoints and addresses are gone", || {
             let endpoints = self.keys_with("/endpoint/");
             let mut handles = self.keys_with("/ipam/v2/handle/");
-            handles.retain(|handle| !handle.contains(GATEWAYS) && !self.standing.contains(handle));
+            handles.retain(|handle| !handle.contains(GATEWAYS) && !self.running.contains(handle));
             let given = self.given();
             if endpoints.is_empty() && handles.is_empty() && given == 0 {
                 return Ok(());

@@ -424,7 +424,7 @@ fn bfd_multihop_both_ways_with_frr() {
 }
 
 #[test]
-fn bfd_times_change_by_poll_both_ways_and_admin_down_is_heard_by_frr() {
+fn bfd_times_change_by_poll_both_ways_and_admin_down_is_received_by_frr() {
     let Some(far) = Far::make("bfd-fs") else { return };
     let Some(frr) = Frr::start(&far, &frr_config(V4, 65011)) else { return };
     let mut a = node(V4, 65011);

@@ -390,7 +390,7 @@ fn run(
 }
 
 #[test]
-fn healthy_sessions_live_beside_hostile_ones() {
+fn healthy_sessions_live_next_to_hostile_ones() {
     let Some((calm, among)) = run(20, 50_000, Duration::from_secs(4), 1, Place::Shared) else { return };
     // Nearly all changes reach nearly all others; some are overtaken by the next of their prefix.
     assert!(calm.deliveries > 20_000 && among.deliveries > calm.deliveries / 2, "{calm:?} {among:?}");

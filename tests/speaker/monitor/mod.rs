@@ -15,7 +15,7 @@ use tortie_bgp::attr::{AsPath, Attributes};
 use tortie_bgp::mrt::{Body, EntryList, PeerEntry, PeerIndex, Record, Rib, Stamp, encode_attributes};
 use tortie_net::Cidr;
 
-use crate::rig::net::beside_others;
+use crate::rig::net::with_others;
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 const SOON: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ fn command(dir: &Path, words: &[&str]) -> Command {
 
 impl Agent {
     fn start(more: &[&str]) -> Self {
-        beside_others();
+        with_others();
         let dir = tempfile::tempdir().unwrap();
         let peer = r#"{"ip":"127.0.0.2","as_num":"65002"}"#;
         for (key, value) in [("/calico/v1/Ready", "true"), ("/calico/bgp/v1/global/peer_v4/127.0.0.2", peer)]

@@ -70,7 +70,7 @@ impl Station {
 }
 
 #[test]
-fn a_station_hears_everything_in_order_and_again_after_a_break() {
+fn a_station_receives_everything_in_order_and_again_after_a_break() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let mut agent = Agent::start(&["--bmp-station", &address]);
@@ -161,7 +161,7 @@ fn stations_of_the_store_come_and_go_without_a_restart() {
 }
 
 #[test]
-fn a_station_that_does_not_read_holds_nobody_up_and_hears_all_later() {
+fn a_station_that_does_not_read_holds_nobody_up_and_receives_all_later() {
     let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     listener.set_recv_buffer_size(4096).unwrap();
     listener.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
@@ -191,7 +191,7 @@ fn a_station_that_does_not_read_holds_nobody_up_and_hears_all_later() {
 
 /// What a station knows of the routes of 127.0.0.2, before policy and after it: LOCAL_PREF by prefix.
 #[derive(Debug, Default, PartialEq, Eq, Clone)]
-struct Told {
+struct StationMessage {
     pre: BTreeSet<String>,
     post: BTreeMap<String, Option<u32>>,
     /// The Loc-RIB.
@@ -224,7 +224,7 @@ fn decoded<'a>(peer: &PeerHeader, local_as: u32, update: &'a [u8]) -> Update<'a>
 
 impl Station {
     /// Reads until it is told this.
-    fn until(&mut self, reported: &mut Told, want: impl Fn(&Told) -> bool) {
+    fn until(&mut self, reported: &mut StationMessage, want: impl Fn(&StationMessage) -> bool) {
         while !want(reported) {
             let octets = self.next();
             let Message::RouteMonitoring { peer, update } = Message::next(&octets).unwrap().unwrap().0 else {
@@ -249,7 +249,7 @@ impl Station {
 }
 
 #[test]
-fn a_station_may_hear_what_import_policy_makes_of_routes() {
+fn a_station_may_receive_what_import_policy_makes_of_routes() {
     let (both, post) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
     let agent = Agent::start(&[]);
     agent.filter("203.0.113.0/24", 200);
@@ -263,7 +263,7 @@ fn a_station_may_hear_what_import_policy_makes_of_routes() {
     sample(&file);
     let _replay = agent.replay(&file, "60");
     station.up();
-    let mut reported = Told::default();
+    let mut reported = StationMessage::default();
     // As it comes.
     let want = accepted("203.0.113.0/24", 200);
     station.until(&mut reported, |t| t.pre == all() && t.post == want);
@@ -275,7 +275,7 @@ fn a_station_may_hear_what_import_policy_makes_of_routes() {
     agent.put(key, &format!("[{first}, {second}]"));
     let mut late = Station::begun(&post);
     late.up();
-    let mut incoming = Told::default();
+    let mut incoming = StationMessage::default();
     late.until(&mut incoming, |t| t.post == want && t.ends > 0);
     assert_eq!(incoming.pre, BTreeSet::new());
 }
@@ -304,7 +304,7 @@ fn tables(information: &Tlvs<'_>) -> Vec<String> {
 }
 
 #[test]
-fn a_station_may_hear_the_loc_rib() {
+fn a_station_may_receive_the_loc_rib() {
     let (first, later) =
         (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
     let agent = Agent::start(&[]);
@@ -319,7 +319,7 @@ fn a_station_may_hear_the_loc_rib() {
     let file = agent.path("in.mrt");
     sample(&file);
     let replay = agent.replay(&file, "60");
-    let mut reported = Told::default();
+    let mut reported = StationMessage::default();
     // As it comes, and as policy has it.
     let want = accepted("203.0.113.0/24", 200);
     station.until(&mut reported, |t| t.loc == want && t.ends == 2);
@@ -331,7 +331,7 @@ fn a_station_may_hear_the_loc_rib() {
     let mut late = Station::begun(&later);
     late.up();
     late.router(64512);
-    let mut incoming = Told::default();
+    let mut incoming = StationMessage::default();
     late.until(&mut incoming, |t| t.loc == want && t.ends == 2);
     // What goes with its peer is withdrawn.
     drop(replay);

@@ -42,7 +42,7 @@ thread_local! {
 }
 
 /// From now on the test runs beside others, and not beside one that runs [`alone`].
-pub(crate) fn beside_others() {
+pub(crate) fn with_others() {
     if HELD.with_borrow(Option::is_none) {
         HELD.set(Some(Box::new(RUNNING.read().unwrap_or_else(PoisonError::into_inner))));
     }
@@ -57,7 +57,7 @@ pub(crate) fn alone() {
 /// Enters a new namespace where all of 192.0.2.0/24 and 10.65.0.0/16 are addresses of this host (127.0.0.0/8 would not
 /// do: a route with such a next hop is malformed), and these. `false`: not permitted, skip.
 pub(crate) fn enter(addresses: &[&str]) -> bool {
-    beside_others();
+    with_others();
     // SAFETY: NEWNET touches no file descriptors and no memory; it moves this thread alone into the new namespace.
     #[expect(unsafe_code, reason = "unshare")]
     let entered = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) };

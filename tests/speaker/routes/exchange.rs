@@ -284,12 +284,12 @@ fn shutdown_of_one(kinds: [Kind; 2]) {
 }
 
 #[test]
-fn shutdown_of_a_peer_is_told_to_bird_and_frr_and_to_nobody_else() {
+fn shutdown_of_a_peer_is_sent_to_bird_and_frr_and_to_nobody_else() {
     shutdown_of_one([Kind::Bird, Kind::Frr]);
 }
 
 #[test]
-fn shutdown_of_a_peer_is_told_to_gobgp_and_openbgpd_and_to_nobody_else() {
+fn shutdown_of_a_peer_is_sent_to_gobgp_and_openbgpd_and_to_nobody_else() {
     shutdown_of_one([Kind::Gobgp, Kind::Openbgpd]);
 }
 

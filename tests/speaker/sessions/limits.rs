@@ -108,7 +108,7 @@ fn prefix_limit_out_towards_exabgp_ends_the_session() {
 }
 
 #[test]
-fn prefix_limit_out_of_bird_is_heard() {
+fn prefix_limit_out_of_bird_is_honoured() {
     theirs_out(
         Kind::Bird,
         SessionSetup { family: "export limit 1 action disable;", ..SessionSetup::IPV4 },
@@ -130,27 +130,27 @@ fn prefix_limit_out_of_frr_keeps_the_others_back() {
 
 /// With a subcode of its own, which is that of RFC 9384 by now.
 #[test]
-fn prefix_limit_out_of_openbgpd_is_heard() {
+fn prefix_limit_out_of_openbgpd_is_honoured() {
     theirs_out(Kind::Openbgpd, SessionSetup { neighbour: "max-prefix 1 out\n", ..SessionSetup::IPV4 }, 10);
 }
 
 #[test]
-fn prefix_limit_of_bird_is_heard() {
+fn prefix_limit_of_bird_is_honoured() {
     we_exceed_its_limit(Kind::Bird);
 }
 
 #[test]
-fn prefix_limit_of_frr_is_heard() {
+fn prefix_limit_of_frr_is_honoured() {
     we_exceed_its_limit(Kind::Frr);
 }
 
 #[test]
-fn prefix_limit_of_gobgp_is_heard() {
+fn prefix_limit_of_gobgp_is_honoured() {
     we_exceed_its_limit(Kind::Gobgp);
 }
 
 #[test]
-fn prefix_limit_of_openbgpd_is_heard() {
+fn prefix_limit_of_openbgpd_is_honoured() {
     we_exceed_its_limit(Kind::Openbgpd);
 }
 

@@ -89,7 +89,7 @@ fn blocks_come_and_go_and_a_removed_peer_takes_its_routes_along() {
 }
 
 #[test]
-fn who_listens_hears_nothing_from_before() {
+fn a_listener_receives_nothing_from_before() {
     if !net::enter(&[]) {
         return;
     }
@@ -206,7 +206,7 @@ fn a_peer_that_only_dials_is_closed_and_counted() {
 }
 
 #[test]
-fn connect_errors_are_told_in_words() {
+fn connect_errors_are_reported_in_words() {
     if !net::enter(&[]) {
         return;
     }
@@ -397,7 +397,7 @@ fn another_key_in_the_files_is_taken_by_both_ends() {
 }
 
 #[test]
-fn a_peer_whose_file_was_mended_has_all_that_belongs_to_it() {
+fn a_peer_whose_file_was_repaired_has_all_that_belongs_to_it() {
     if !net::enter(&[]) {
         return;
     }
@@ -500,7 +500,7 @@ fn a_peer_that_never_reads_is_dropped_when_the_send_hold_time_is_over() {
 }
 
 #[test]
-fn passwords_of_which_only_one_can_be_in_force_are_told_until_they_are_equal() {
+fn passwords_of_which_only_one_can_be_in_force_are_reported_until_they_are_equal() {
     if !net::enter(&[]) {
         return;
     }
@@ -519,7 +519,7 @@ fn passwords_of_which_only_one_can_be_in_force_are_told_until_they_are_equal() {
 }
 
 #[test]
-fn bfd_from_an_address_that_is_not_here_is_told_until_nobody_wants_it() {
+fn bfd_from_an_address_that_is_not_here_is_reported_until_nobody_wants_it() {
     if !net::enter(&[]) {
         return;
     }

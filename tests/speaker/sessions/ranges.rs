@@ -224,7 +224,7 @@ fn another_key_of_a_range_costs_no_session() {
 
 /// A key that this kernel cannot use is told in words, and no segment leaves without it (RFC 5925).
 #[test]
-fn tcp_ao_on_a_kernel_without_it_is_told_and_nothing_is_sent() {
+fn tcp_ao_on_a_kernel_without_it_is_reported_and_nothing_is_sent() {
     if !net::enter(&[]) {
         return;
     }

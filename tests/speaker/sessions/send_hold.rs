@@ -208,13 +208,13 @@ fn lasts(kind: Kind, hold: u16, clock: &mut Option<Clock>, peer_daemon: &PeerDae
     let _ = (&socket).read_exact(&mut [0; 29]);
     let (start, mut keepalive) = (Instant::now(), Vec::new());
     write_keepalive(&mut keepalive);
-    for turn in 1.. {
+    for round in 1.. {
         std::thread::sleep(Duration::from_millis(200));
         if (&socket).write_all(&keepalive).is_err() {
             break;
         }
         // The feed has said that it lives since the last time.
-        if let (0, Some(clock)) = (turn % 6, &mut *clock) {
+        if let (0, Some(clock)) = (round % 6, &mut *clock) {
             clock.advance(40);
         }
         assert!(start.elapsed() < Duration::from_secs(15), "{}", peer_daemon.log());
