@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tortie_config::resource::BmpPolicy;
 
 use super::core::input::{Input, Timing};
+use super::core::view::CoreView;
 use super::core::{Core, Effect};
 use super::{log, logging, time};
 use crate::agent::config::Settings;
@@ -335,7 +336,7 @@ impl Agent {
             // Nobody may follow.
             Effect::Recorded(entry) => drop(self.handle.events().send(entry)),
             Effect::Logs => {
-                let mut wanted = host::log_settings(&self.core.model);
+                let mut wanted = host::log_settings(CoreView::of(&self.core).model());
                 if self.observes() {
                     // The file of the store's setting is Felix's.
                     wanted.file = None;
@@ -352,7 +353,11 @@ impl Agent {
             return;
         }
         let given = &self.options.settings.bmp_station;
-        let stored = self.core.model.bmp_stations().iter().map(|station| (station.address, station.policy));
+        let stored = CoreView::of(&self.core)
+            .model()
+            .bmp_stations()
+            .iter()
+            .map(|station| (station.address, station.policy));
         let wanted: Vec<_> = match given.as_slice() {
             [] => stored.collect(),
             given => given.iter().map(|address| (*address, BmpPolicy::Pre)).collect(),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tortie_config::key::prefix;
 
 use crate::agent::controllers::Context;
+use crate::agent::core::applied;
 use crate::agent::core::input::{Input, Timing};
 use crate::agent::core::snapshot::CoreSnapshot;
 use crate::agent::core::view::CoreView;
@@ -30,7 +31,7 @@ impl Agent {
         let keep = self.maintained.is_none_or(|at| now.duration_since(at) >= MAINTAIN_EVERY);
         // Thousands of agents must not read each other's status.
         let due = self.looked_up.is_none_or(|at| now.duration_since(at) >= LOOK_UP_EVERY);
-        let few = self.core.loaded() && self.core.model.hosts().len() <= LOOK_UP_MOST;
+        let few = self.core.loaded() && CoreView::of(&self.core).model().hosts().len() <= LOOK_UP_MOST;
         let present = ((keep && self.is_sqlite()) || (due && few)).then(|| self.facts_in.clone());
         if !keep && present.is_none() {
             return;
@@ -72,7 +73,7 @@ impl Agent {
         self.briefed = Some((now, seen));
         Some(crate::agent::controllers::node_status::brief(
             &self.view(|core| core.snapshot(now)),
-            self.core.intent.as_deref(),
+            CoreView::of(&self.core).intent().map(Arc::as_ref),
             &self.options.node,
             ready,
         ))
@@ -83,11 +84,11 @@ impl Agent {
         self.handle.beat(now);
         self.maintain(now);
         self.logs.tick(now);
-        if self.given_back != self.core.link.snapshots && self.core.settled() {
-            self.given_back = self.core.link.snapshots;
+        if self.given_back != CoreView::of(&self.core).snapshots() && self.core.settled() {
+            self.given_back = CoreView::of(&self.core).snapshots();
             self.io.spawn_blocking(crate::agent::process::allocator::give_back);
         }
-        if !self.core.link.from_cache && self.core.loaded() {
+        if !CoreView::of(&self.core).runs_from_cache() && self.core.loaded() {
             self.register();
         }
         let ready = self.is_ready();
@@ -103,41 +104,39 @@ impl Agent {
         }
         self.notify.tick(&self.handle, &self.io);
         let node_status = self.brief(now, ready);
-        self.controllers.follow(&Context { core: &self.core, node_status });
+        self.controllers.follow(&Context { core: CoreView::of(&self.core), node_status });
     }
 
     /// Settings are valid, store or cache are read, the kernel was compared once, and BGP listens wherever it is to. Not
     /// that peers are up: that is [`Agent::is_ready`]. An address that cannot be listened on (the port is taken) is a
     /// problem in `status` and no reason to be started again and again.
     fn has_started(&self) -> bool {
-        let listens = !self.core.listening.is_empty() || !self.core.listen_failed.is_empty();
+        let core = CoreView::of(&self.core);
+        let listens = core.has_tried_to_listen();
         let wanted = !self.options.settings.bgp_listen.is_empty()
-            || self.core.intent.as_ref().is_some_and(|i| !i.listen.is_empty());
-        self.core.running() && (listens || !wanted || self.observes())
+            || core.intent().is_some_and(|i| !i.listen.is_empty());
+        core.running() && (listens || !wanted || self.observes())
     }
 
     fn up(&self) -> usize {
-        let Some(intent) = &self.core.intent else { return 0 };
-        let established = |name: &String| {
-            self.core
-                .peers
-                .get(name.as_str())
-                .is_some_and(|p| p.state == Some(tortie_bgp::State::Established))
-        };
+        let core = CoreView::of(&self.core);
+        let Some(intent) = core.intent() else { return 0 };
+        let established =
+            |name: &String| core.peer(name).is_some_and(|p| p.state == Some(tortie_bgp::State::Established));
         intent.peers.keys().filter(|name| established(name)).count()
     }
 
     /// Serving: the kernel answered, the store answers, and at least one session is up where any is wanted; observing: all
     /// was compared once.
     fn is_ready(&self) -> bool {
-        let wanted =
-            self.core.intent.as_ref().is_some_and(|i| i.peers.values().any(|p| p.shutdown.is_none()));
-        let store = self.core.link.away.is_none() && !self.core.link.from_cache;
+        let core = CoreView::of(&self.core);
+        let wanted = core.intent().is_some_and(|i| i.peers.values().any(|p| p.shutdown.is_none()));
+        let store = !core.is_store_unreachable() && !core.runs_from_cache();
         let works = match &self.observer {
             Some(observer) => observer.last().is_some(),
             None => !wanted || self.up() > 0,
         };
-        self.core.running() && !self.stopping && store && works
+        core.running() && !self.stopping && store && works
     }
 
     pub(super) fn on_request(&mut self, request: CoreRequest) {
@@ -154,9 +153,9 @@ impl Agent {
                 let _ = answer.send(self.logs.wish(&request, Instant::now()));
             }
             CoreRequest::AcceptStore(answer) => {
-                let frozen = self.core.frozen.is_some();
+                let frozen = CoreView::of(&self.core).frozen().is_some();
                 self.input(Input::Accept);
-                let accepted = frozen && self.core.frozen.is_none();
+                let accepted = frozen && CoreView::of(&self.core).frozen().is_none();
                 // A store that was empty does not know this host.
                 self.registered &= !accepted;
                 let _ = answer.send(accepted);
@@ -172,8 +171,8 @@ impl Agent {
     pub(super) fn answer_waiting(&mut self) {
         let now = Instant::now();
         for mut waiting in std::mem::take(&mut self.waiting) {
-            let revision = self.core.in_force;
-            let verdict = self.core.verdict(&waiting.request, &mut waiting.needed);
+            let revision = CoreView::of(&self.core).in_force();
+            let verdict = applied::verdict(&self.core, &waiting.request, &mut waiting.needed);
             let result = verdict.or_else(|| (now >= waiting.until).then_some(("timeout", None)));
             match result {
                 Some((word, reason)) => {

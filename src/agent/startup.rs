@@ -10,6 +10,7 @@ use tortie_bgp::Family;
 
 use super::core::Core;
 use super::core::input::Input;
+use super::core::view::CoreView;
 use super::{logging, time};
 use crate::agent::api::server::Server;
 use crate::agent::api::status;
@@ -134,7 +135,7 @@ impl Agent {
     /// The first whole picture is there: see that the address is ours, make the host known; then the kernel thread
     /// starts.
     pub(super) fn loaded(&mut self) {
-        if self.core.link.from_cache || !self.writes() {
+        if CoreView::of(&self.core).runs_from_cache() || !self.writes() {
             self.start_kernel();
             return;
         }
@@ -236,7 +237,7 @@ impl Agent {
 
     /// Makes the host known where the store does not say it yet, unless another live host has its address.
     pub(super) fn register(&mut self) {
-        if self.registered || self.core.link.from_cache || !self.writes() {
+        if self.registered || CoreView::of(&self.core).runs_from_cache() || !self.writes() {
             return;
         }
         self.registered = true;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tortie_config::key::{EndpointKey, FelixItem, Key};
 use tortie_config::resource::{AgentStatus, EndpointState, EndpointStatus, Extra};
 
-use crate::agent::controllers::{Context, Controller, Life, Wake};
+use super::life_cycle::{Context, Controller, Life, Wake};
 use crate::agent::time::now_text;
 use tortie_kernel::EndpointCondition;
 use tortie_store::{LeaseId, MAX_TXN_OPS, Op, Store, StoreError, Txn};
@@ -83,16 +83,16 @@ impl Controller for FelixStatusController {
         if !core.running() {
             return None;
         }
-        let settings = core.model.settings();
+        let settings = core.model().settings();
         Some(FelixStatusIntent {
             interval: settings.reporting_interval,
             ttl: settings.reporting_ttl,
             delay: settings.endpoint_reporting_delay,
             endpoints: settings.endpoint_reporting_enabled.then(|| {
-                let conditions = core.enforcement.conditions().iter();
+                let conditions = core.enforcement().conditions().iter();
                 conditions
                     .map(|(key, condition)| {
-                        let failed = core.enforcement.failure(key).is_some();
+                        let failed = core.enforcement().failure(key).is_some();
                         (item(key), state(condition, failed))
                     })
                     .collect()
@@ -285,7 +285,7 @@ impl FelixStatusController {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::controllers::Running;
+    use crate::agent::controllers::life_cycle::Running;
     use tortie_store::sqlite::SqliteStore;
 
     fn workload(name: &str) -> FelixItem {

@@ -15,7 +15,7 @@ use tortie_config::key::{Key, prefix};
 use tortie_net::Cidr;
 
 use super::evidence::evidence;
-use crate::agent::controllers::{Context, Controller, Life, Report, Wake};
+use super::life_cycle::{Context, Controller, Life, Report, Wake};
 use crate::agent::core::input::Input;
 use crate::agent::core::reports::GcPass;
 use tortie_engine::ipam::check::{Finding, IpamState, Kind, Repair, RepairOutcome, findings};
@@ -61,10 +61,10 @@ impl Controller for IpamGc {
 
     fn desired(context: &Context<'_>) -> Option<GcMode> {
         let core = context.core;
-        if !core.running() || core.frozen.is_some() || core.link.from_cache {
+        if !core.running() || core.frozen().is_some() || core.runs_from_cache() {
             return Some(GcMode::Off);
         }
-        Some(match core.model.settings().ipam_leak_grace_period {
+        Some(match core.model().settings().ipam_leak_grace_period {
             Duration::ZERO => GcMode::ReportOnly,
             grace => GcMode::Release(grace),
         })

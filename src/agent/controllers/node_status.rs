@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tortie_config::key::Key;
 
-use crate::agent::controllers::{Context, Controller, Life, Wake};
+use super::life_cycle::{Context, Controller, Life, Wake};
 use crate::agent::core::snapshot::CoreSnapshot;
 use crate::agent::health::problems;
 use crate::agent::time::now_text;
@@ -171,7 +171,7 @@ async fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::controllers::Running;
+    use crate::agent::controllers::life_cycle::Running;
     use tortie_store::sqlite::SqliteStore;
 
     fn running(store: &Arc<dyn Store>) -> Running<NodeStatusController> {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tortie_bgp::State;
 
-use crate::agent::controllers::{Context, Controller, Life, Report, Wake};
+use super::life_cycle::{Context, Controller, Life, Report, Wake};
 use crate::agent::core::input::Input;
 use crate::agent::core::reports::{PoolUsage, PoolUsages};
 use tortie_engine::ipam::Keyspace;
@@ -45,21 +45,19 @@ impl Controller for PoolUsageController {
     /// Whether this host is the one that reads.
     fn desired(context: &Context<'_>) -> Option<bool> {
         let core = context.core;
-        if !core.running() || core.frozen.is_some() || core.link.from_cache || !core.link.connected {
+        if !core.running() || core.frozen().is_some() || core.runs_from_cache() || !core.is_connected() {
             return Some(false);
         }
-        let Some(intent) = &core.intent else { return Some(false) };
+        let Some(intent) = core.intent() else { return Some(false) };
         let dead: std::collections::BTreeSet<&str> = intent
             .peers
             .iter()
             .filter(|(_, peer)| peer.kind == PeerKind::Mesh)
-            .filter(|(name, _)| {
-                core.peers.get(name.as_str()).and_then(|r| r.state) != Some(State::Established)
-            })
+            .filter(|(name, _)| core.peer(name).and_then(|r| r.state) != Some(State::Established))
             .map(|(_, peer)| peer.name.as_str())
             .collect();
-        let node = core.model.node();
-        let mut before = core.model.hosts().map(|(name, _)| name).filter(|name| *name < node);
+        let node = core.model().node();
+        let mut before = core.model().hosts().map(|(name, _)| name).filter(|name| *name < node);
         Some(before.all(|name| dead.contains(name)))
     }
 

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use tortie_config::key::{IpFamily, Key, Scope};
 use tortie_net::Cidr;
 
-use crate::agent::controllers::{Context, Controller, Life, Report, Wake};
+use super::life_cycle::{Context, Controller, Life, Report, Wake};
 use crate::agent::core::input::Input;
 use crate::agent::core::reports::TunnelAddressReport;
 use tortie_engine::ipam::{AddressRequest, AllocationRequest, Ipam, IpamError};
@@ -108,14 +108,14 @@ impl Controller for TunnelAddressController {
     /// `None` inside: nothing may be concluded from the store.
     fn desired(context: &Context<'_>) -> Option<Self::Desired> {
         let core = context.core;
-        if !core.running() || core.frozen.is_some() || core.link.from_cache {
+        if !core.running() || core.frozen().is_some() || core.runs_from_cache() {
             return Some(None);
         }
-        let pools = core.model.pools().map(|pool| pool.value);
+        let pools = core.model().pools().map(|pool| pool.value);
         let pools = pools.filter(|pool| pool.cidr.is_v4() && pool.ipip.is_some() && pool.ipam);
         Some(Some(TunnelAddressIntent {
             pools: pools.map(|pool| (pool.cidr, !pool.disabled)).collect(),
-            stored: core.model.settings().ip_in_ip_tunnel_addr,
+            stored: core.model().settings().ip_in_ip_tunnel_addr,
         }))
     }
 
@@ -388,7 +388,7 @@ mod tests {
         store.commit(Txn { ops: vec![pool], ..Txn::default() }).await.unwrap();
         let io = tokio::runtime::Handle::current();
         let controller = TunnelAddressController::new(Arc::clone(&store), "h1", Arc::new(|_| ()));
-        let mut controller = crate::agent::controllers::Running::start(&io, true, controller);
+        let mut controller = crate::agent::controllers::life_cycle::Running::start(&io, true, controller);
         let wanted = wanted(&[("10.0.0.0/24", true)], None);
         let key = "/calico/v1/host/h1/config/IpInIpTunnelAddr";
         let comes = || async {

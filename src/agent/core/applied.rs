@@ -21,73 +21,69 @@ pub(in crate::agent) struct Needed {
     pub(in crate::agent) serial: u64,
 }
 
-impl Core {
-    /// The answer to a request, as soon as there is one. `needed` stays with the request, once the revision is in what
-    /// the kernel was told.
-    pub(in crate::agent) fn verdict(
-        &self,
-        request: &AppliedRequest,
-        needed: &mut Option<Needed>,
-    ) -> Option<Verdict> {
-        // A burst of starts waits for one answer of the kernel, and is looked at again with each fact.
-        let unanswered = |needed: Needed| {
-            self.acknowledged < needed.generation || self.enforcement.acknowledged() < needed.serial
-        };
-        if self.frozen.is_none() && needed.is_some_and(unanswered) {
-            return None;
-        }
-        let failed = |reason: String| Some(("failed", Some(reason)));
-        let key = match request.key.parse::<Key>() {
-            Ok(key) => key,
-            Err(error) => return failed(error.to_string()),
-        };
-        if let Key::Endpoint(endpoint) = &key
-            && endpoint.host() != self.model.node()
-        {
-            let (host, node) = (endpoint.host(), self.model.node());
-            return failed(format!(
-                "this is an endpoint of {host}, and the agent here is {node}'s: ask there"
-            ));
-        }
-        if let Some(reason) = &self.frozen {
-            return Some(("frozen", Some(reason.text.clone())));
-        }
-        if !self.running() || self.in_force < request.revision {
-            return None;
-        }
-        let told = Needed { generation: self.generation, serial: self.enforcement.serial() };
-        let needed = *needed.get_or_insert(told);
-        if unanswered(needed) {
-            return None;
-        }
-        if let Some(problem) = self.model_problem(&request.key) {
-            return failed(problem);
-        }
-        if let Key::Block(block) | Key::Affinity { block, .. } = &key
-            && let Some(why) = self.refused.get(block)
-        {
-            return failed(format!("the kernel refuses the blackhole of {block}: {why}"));
-        }
-        if let Key::Endpoint(endpoint) = &key
-            && let Some(why) = self.enforcement.failure(endpoint)
-        {
-            return failed(why.to_owned());
-        }
-        let source = match &key {
-            Key::Policy { tier, name } => {
-                Some(Source::Policy { tier: tier.as_str().into(), name: name.as_str().into() })
-            }
-            Key::Profile { name, part: ProfilePart::Rules } => Some(Source::Profile(name.as_str().into())),
-            _ => None,
-        };
-        if matches!(key, Key::Policy { .. } | Key::Profile { .. } | Key::TierMetadata { .. })
-            && let Some(why) = &self.enforcement.trouble
-        {
-            return failed(why.clone());
-        }
-        if let Some((endpoint, why)) = source.and_then(|source| self.enforcement.failure_of(&source)) {
-            return failed(format!("not in force for {}: {why}", Key::Endpoint(endpoint.clone())));
-        }
-        Some(("applied", None))
+/// The answer to a request, as soon as there is one. `needed` stays with the request, once the revision is in what
+/// the kernel was told.
+pub(in crate::agent) fn verdict(
+    core: &Core,
+    request: &AppliedRequest,
+    needed: &mut Option<Needed>,
+) -> Option<Verdict> {
+    // A burst of starts waits for one answer of the kernel, and is looked at again with each fact.
+    let unanswered = |needed: Needed| {
+        core.acknowledged < needed.generation || core.enforcement.acknowledged() < needed.serial
+    };
+    if core.frozen.is_none() && needed.is_some_and(unanswered) {
+        return None;
     }
+    let failed = |reason: String| Some(("failed", Some(reason)));
+    let key = match request.key.parse::<Key>() {
+        Ok(key) => key,
+        Err(error) => return failed(error.to_string()),
+    };
+    if let Key::Endpoint(endpoint) = &key
+        && endpoint.host() != core.model.node()
+    {
+        let (host, node) = (endpoint.host(), core.model.node());
+        return failed(format!("this is an endpoint of {host}, and the agent here is {node}'s: ask there"));
+    }
+    if let Some(reason) = &core.frozen {
+        return Some(("frozen", Some(reason.text.clone())));
+    }
+    if !core.running() || core.in_force < request.revision {
+        return None;
+    }
+    let told = Needed { generation: core.generation, serial: core.enforcement.serial() };
+    let needed = *needed.get_or_insert(told);
+    if unanswered(needed) {
+        return None;
+    }
+    if let Some(problem) = core.model_problem(&request.key) {
+        return failed(problem);
+    }
+    if let Key::Block(block) | Key::Affinity { block, .. } = &key
+        && let Some(why) = core.refused.get(block)
+    {
+        return failed(format!("the kernel refuses the blackhole of {block}: {why}"));
+    }
+    if let Key::Endpoint(endpoint) = &key
+        && let Some(why) = core.enforcement.failure(endpoint)
+    {
+        return failed(why.to_owned());
+    }
+    let source = match &key {
+        Key::Policy { tier, name } => {
+            Some(Source::Policy { tier: tier.as_str().into(), name: name.as_str().into() })
+        }
+        Key::Profile { name, part: ProfilePart::Rules } => Some(Source::Profile(name.as_str().into())),
+        _ => None,
+    };
+    if matches!(key, Key::Policy { .. } | Key::Profile { .. } | Key::TierMetadata { .. })
+        && let Some(why) = &core.enforcement.trouble
+    {
+        return failed(why.clone());
+    }
+    if let Some((endpoint, why)) = source.and_then(|source| core.enforcement.failure_of(&source)) {
+        return failed(format!("not in force for {}: {why}", Key::Endpoint(endpoint.clone())));
+    }
+    Some(("applied", None))
 }

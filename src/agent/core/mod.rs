@@ -107,26 +107,26 @@ pub(super) struct PeerRecord {
 }
 
 pub(super) struct Core {
-    pub(super) node: NodeOptions,
-    pub(super) model: Model,
-    pub(super) started: Instant,
-    pub(super) phase: Phase,
+    node: NodeOptions,
+    model: Model,
+    started: Instant,
+    phase: Phase,
     planner: Option<Planner>,
-    pub(super) intent: Option<Arc<RoutingIntent>>,
+    intent: Option<Arc<RoutingIntent>>,
     /// The last intent that the kernel thread was told.
-    pub(super) generation: u64,
-    pub(super) acknowledged: u64,
+    generation: u64,
+    acknowledged: u64,
     /// Wanted blackholes with the change that each came with.
     block_changes: BTreeMap<Cidr, ChangeId>,
     /// The store revisions of the last changes, oldest first.
     revisions: VecDeque<(ChangeId, u64)>,
     /// The store revision that the newest intent was computed from.
-    pub(super) in_force: u64,
-    pub(super) blackholes: BTreeSet<Cidr>,
-    pub(super) refused: BTreeMap<Cidr, String>,
-    pub(super) kernel_writes: bool,
-    pub(super) enforcement: Enforcement,
-    pub(super) frozen: Option<Freeze>,
+    in_force: u64,
+    blackholes: BTreeSet<Cidr>,
+    refused: BTreeMap<Cidr, String>,
+    kernel_writes: bool,
+    enforcement: Enforcement,
+    frozen: Option<Freeze>,
     guard: Guard,
     /// What was read and not acted on yet.
     pending: ModelChanges,
@@ -141,47 +141,47 @@ pub(super) struct Core {
     listed: u64,
     /// Generation and revision that are in force.
     trusted: (u64, u64),
-    pub(super) keys: usize,
-    pub(super) link: StoreLink,
-    pub(super) measures: Measures,
+    keys: usize,
+    link: StoreLink,
+    measures: Measures,
     /// What metrics say of the store, and of which revision that is.
-    pub(super) known: std::cell::Cell<(u64, object_counts::ObjectCounts)>,
+    known: std::cell::Cell<(u64, object_counts::ObjectCounts)>,
     /// The time of the input that is handled.
     now: Now,
     /// When the first of what is pending was heard.
-    pub(super) heard: Option<Instant>,
+    heard: Option<Instant>,
     /// Changes so far.
     changes: u64,
-    pub(super) recorder: Recorder,
-    pub(super) peers: HashMap<Arc<str>, PeerRecord>,
-    pub(super) peer_trouble: BTreeMap<String, String>,
+    recorder: Recorder,
+    peers: HashMap<Arc<str>, PeerRecord>,
+    peer_trouble: BTreeMap<String, String>,
     /// Peers that came from ranges, by session.
-    pub(super) dynamic: BTreeMap<Arc<str>, DynamicPeer>,
-    pub(super) listening: BTreeSet<SocketAddr>,
-    pub(super) listen_failed: BTreeMap<SocketAddr, String>,
-    pub(super) tunnel_trouble: Option<String>,
+    dynamic: BTreeMap<Arc<str>, DynamicPeer>,
+    listening: BTreeSet<SocketAddr>,
+    listen_failed: BTreeMap<SocketAddr, String>,
+    tunnel_trouble: Option<String>,
     /// What keeps the host from having an address in the tunnel.
-    pub(super) tunnel_addr_trouble: Option<String>,
-    pub(super) gc: GcTotals,
+    tunnel_addr_trouble: Option<String>,
+    gc: GcTotals,
     /// `None`: another host looks.
-    pub(super) pool_usage: Option<PoolUsages>,
+    pool_usage: Option<PoolUsages>,
     /// What is wrong and has no place of its own, by what it is about.
-    pub(super) troubles: BTreeMap<&'static str, Vec<String>>,
+    troubles: BTreeMap<&'static str, Vec<String>>,
     /// What went wrong last and was over at once.
-    pub(super) mishap: Option<(Instant, String)>,
+    mishap: Option<(Instant, String)>,
     /// What the look around found.
-    pub(super) surroundings: Vec<Problem>,
+    surroundings: Vec<Problem>,
     /// Next hops that the kernel does not reach.
-    pub(super) unreachable: BTreeSet<IpAddr>,
+    unreachable: BTreeSet<IpAddr>,
     /// The last time that others changed what is ours: how many objects, and the first in words.
-    pub(super) repaired: Option<(Instant, usize, String)>,
+    repaired: Option<(Instant, usize, String)>,
     /// Versions of the agents of other hosts, as far as they were looked up.
-    pub(super) versions: Vec<NodeStatus>,
+    versions: Vec<NodeStatus>,
     /// With a SQLite store: the hosts whose agents run.
-    pub(super) present: Option<Vec<String>>,
-    pub(super) restart_done: bool,
-    pub(super) failed_routes: BTreeMap<Cidr, String>,
-    pub(super) out: Vec<Effect>,
+    present: Option<Vec<String>>,
+    restart_done: bool,
+    failed_routes: BTreeMap<Cidr, String>,
+    out: Vec<Effect>,
 }
 
 impl Core {
@@ -624,6 +624,5 @@ pub(super) mod recorder;
 pub(super) mod reports;
 pub(super) mod snapshot;
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;
 pub(super) mod view;

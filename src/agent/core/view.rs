@@ -34,9 +34,29 @@ pub(in crate::agent) struct CoreView<'a> {
 }
 
 impl<'a> CoreView<'a> {
+    /// A view of the core alone.
+    pub(in crate::agent) fn of(core: &'a Core) -> Self {
+        Self::new(core, &|_| ())
+    }
+
     /// `complete` adds to a snapshot what the process knows and the core does not: the store's name, problems of the logs.
     pub(in crate::agent) fn new(core: &'a Core, complete: Complete<'a>) -> Self {
         Self { core, complete }
+    }
+
+    /// The store revision that the newest intent was computed from.
+    pub(in crate::agent) fn in_force(&self) -> u64 {
+        self.core.in_force
+    }
+
+    /// Whether the store does not answer.
+    pub(in crate::agent) fn is_store_unreachable(&self) -> bool {
+        self.core.link.away.is_some()
+    }
+
+    /// Whether BGP listens, or tried to and was refused.
+    pub(in crate::agent) fn has_tried_to_listen(&self) -> bool {
+        !self.core.listening.is_empty() || !self.core.listen_failed.is_empty()
     }
 
     /// This host's options.

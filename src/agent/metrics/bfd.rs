@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::BgpScrape;
 use super::core::CoreScrape;
+use super::scrape::BgpScrape;
 use crate::agent::metrics::exposition::{Page, flag, n};
 
 pub(super) fn write(page: &mut Page, bgp: &BgpScrape, core: &CoreScrape) {

@@ -3,7 +3,7 @@
 
 use tortie_bgp::{FamilyStatus, PeerStatus, State};
 
-use super::Scrape;
+use super::scrape::Scrape;
 use super::sessions::STATES;
 use crate::agent::metrics::exposition::{Page, flag};
 

@@ -15,7 +15,7 @@ use crate::agent::core::reports::GcTotals;
 use crate::agent::core::reports::PoolUsages;
 use crate::agent::core::view::CoreView;
 use crate::api::policy::PolicyStatus;
-use tortie_engine::routing::{PeerIntent, PeerKind};
+use tortie_engine::routing::{OriginKind, PeerIntent, PeerKind};
 use tortie_kernel::EndpointCondition;
 
 /// How long a mesh peer that was missed keeps its series after its return.
@@ -155,7 +155,7 @@ pub(super) fn scrape(core: &CoreView<'_>, per_peer: PerPeer, now: Instant) -> Co
         }
     }
     for (prefix, route) in &intent.originated {
-        let [v4, v6] = scrape.originated.entry(super::origin(route.kind)).or_default();
+        let [v4, v6] = scrape.originated.entry(origin(route.kind)).or_default();
         *if prefix.is_v4() { v4 } else { v6 } += 1;
     }
     scrape
@@ -255,4 +255,13 @@ fn block_sums(core: &CoreView<'_>) -> BTreeMap<String, BlockScrape> {
         }
     }
     sums
+}
+
+/// The `source` of own routes.
+fn origin(kind: OriginKind) -> &'static str {
+    match kind {
+        OriginKind::OwnBlock => "ipam_block",
+        OriginKind::Borrowed => "borrowed",
+        OriginKind::Floating => "floating",
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Scrape;
+use super::scrape::Scrape;
 use crate::agent::metrics::exposition::{Page, n};
 
 /// Felix's states of a resync: 1 waits for the datastore, 2 resyncs, 3 is in sync.

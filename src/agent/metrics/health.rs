@@ -1,6 +1,7 @@
 //! The process: build, health, loops, logs, memory, the API.
 
-use super::{Exporter, Scrape};
+use super::exporter::Exporter;
+use super::scrape::Scrape;
 use crate::agent::logging::counter::message_counts;
 use crate::agent::metrics::exposition::{Page, flag, n, unix_before};
 

@@ -1,6 +1,6 @@
 //! Kernel routes, drift of all planes, comparisons.
 
-use super::KernelScrape;
+use super::scrape::KernelScrape;
 use crate::agent::metrics::exposition::{Family, Page, n, unix_before};
 use crate::agent::observe::ComparisonReport;
 use crate::foreign::{CompareResult, Plane};

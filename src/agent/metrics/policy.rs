@@ -1,7 +1,8 @@
 //! Policy, endpoints, packet rules, denied packets, connection tracking.
 
 use super::core::CoreScrape;
-use super::{Exporter, KernelScrape, Scrape};
+use super::exporter::Exporter;
+use super::scrape::{KernelScrape, Scrape};
 use crate::agent::metrics::exposition::{Page, flag, n};
 use tortie_kernel::Denial;
 

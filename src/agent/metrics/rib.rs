@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{BgpScrape, Scrape};
+use super::scrape::{BgpScrape, Scrape};
 use crate::agent::metrics::exposition::{Page, n};
 use crate::api::codes;
 

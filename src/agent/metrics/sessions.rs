@@ -2,8 +2,8 @@
 
 use tortie_bgp::{FamilyStatus, PeerStatus, RestartPhase, State};
 
-use super::BgpScrape;
 use super::core::{CoreScrape, PeerScrape};
+use super::scrape::BgpScrape;
 use crate::agent::metrics::exposition::{Page, flag, n, unix_before};
 
 pub(super) const STATES: [State; 6] =

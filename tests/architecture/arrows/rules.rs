@@ -7,7 +7,6 @@ pub(crate) const NOT_YET: &[(&str, &str)] = &[
     ("circle", "engine::model"),
     ("circle", "store"),
     ("circle", "topology::clab"),
-    ("circle", "tortie::agent::controllers"),
     ("circle", "tortie::cli::ipam"),
     ("circle", "tortie::cli::migrate"),
     ("circle", "tortie::foreign::compare"),
@@ -18,9 +17,6 @@ pub(crate) const NOT_YET: &[(&str, &str)] = &[
     ("files", "engine/src/routing"),
     ("owner", "Agent: impl outside of its folder"),
     ("owner", "Agent: open fields"),
-    ("owner", "Core: impl in too many files"),
-    ("owner", "Core: impl outside of its folder"),
-    ("owner", "Core: open fields"),
 ];
 
 /// A crate's folder with the folder of its sources.

@@ -135,9 +135,9 @@ fn an_endpoint_that_comes_or_goes_brings_the_kernel_thread_rules_and_no_intent()
         })
     };
     assert_eq!(held(&effects).unwrap(), ["10.244.1.1", "10.244.1.2", "10.244.9.9"]);
-    assert!(core.verdict(&request, &mut None).is_none(), "its rules are not in the kernel");
+    assert!(verdict(&core, &request, &mut None).is_none(), "its rules are not in the kernel");
     enforced(&mut core);
-    assert_eq!(core.verdict(&request, &mut None), Some(("applied", None)));
+    assert_eq!(verdict(&core, &request, &mut None), Some(("applied", None)));
     let gone = FeedEvent::Delta(Delta { revision: 3, changes: vec![Change::Delete { key: key.to_owned() }] });
     let effects = feed(&mut core, gone);
     assert_eq!((kernel_intents(&effects).len(), told(&effects).len()), (0, 1));
@@ -210,7 +210,7 @@ fn word(
     needed: &mut Option<Needed>,
 ) -> Option<(&'static str, String)> {
     let request = AppliedRequest { key: key.to_owned(), revision, wait_millis: 0, elapsed_millis: None };
-    core.verdict(&request, needed).map(|(word, why)| (word, why.unwrap_or_default()))
+    verdict(&core, &request, needed).map(|(word, why)| (word, why.unwrap_or_default()))
 }
 
 #[test]

@@ -3,14 +3,13 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::agent::core::applied::Needed;
+use crate::agent::core::applied::{Needed, verdict};
 use crate::agent::core::recorder::Filter;
 use crate::agent::health::problems;
 use crate::speaker::SpeakerFact;
 use tortie_kernel::KernelFact;
 use tortie_store::{Cached, KeyValue};
 
-#[path = "enforce_tests.rs"]
 mod enforcement;
 
 const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-26";
@@ -344,7 +343,7 @@ fn an_answer_waits_for_the_intent_of_its_revision_and_for_nothing_else() {
         elapsed_millis: None,
     };
     let word = |core: &Core, key: &str, revision, needed: &mut Option<Needed>| {
-        core.verdict(&request(key, revision), needed).map(|(word, _)| word)
+        verdict(&core, &request(key, revision), needed).map(|(word, _)| word)
     };
     let endpoint = "/calico/v1/host/h1/workload/lab/web/endpoint/eth0";
     let mut core = core();
@@ -374,12 +373,13 @@ fn an_answer_waits_for_the_intent_of_its_revision_and_for_nothing_else() {
     let second = || Some(Needed { generation: 2, serial: 0 });
     assert_eq!(word(&core, BLOCK, 2, &mut second()), Some("failed"));
     assert_eq!(word(&core, AFFINITY, 2, &mut second()), Some("failed"));
-    let (word, why) = core.verdict(&request(BLOCK, 2), &mut second()).unwrap();
+    let (word, why) = verdict(&core, &request(BLOCK, 2), &mut second()).unwrap();
     assert!(word == "failed" && why.unwrap().contains("no room"));
     // What can never come true is not waited for.
-    let foreign = core.verdict(&request("/calico/v1/host/h2/workload/lab/web/endpoint/eth0", 99), &mut None);
+    let foreign =
+        verdict(&core, &request("/calico/v1/host/h2/workload/lab/web/endpoint/eth0", 99), &mut None);
     assert!(foreign.is_some_and(|(word, why)| word == "failed" && why.unwrap().contains("h2")));
-    let nonsense = core.verdict(&request("/elsewhere/x", 99), &mut None);
+    let nonsense = verdict(&core, &request("/elsewhere/x", 99), &mut None);
     assert_eq!(nonsense.map(|(word, _)| word), Some("failed"));
 }
 
@@ -393,16 +393,16 @@ fn nothing_is_applied_before_a_new_block_is_known() {
     feed(&mut core, put(affinity, r#"{"state":"confirmed"}"#, 2));
     let request =
         AppliedRequest { key: affinity.to_owned(), revision: 2, wait_millis: 0, elapsed_millis: None };
-    assert!(core.verdict(&request, &mut None).is_none(), "its block was not read yet");
+    assert!(verdict(&core, &request, &mut None).is_none(), "its block was not read yet");
     let key = "/calico/ipam/v2/assignment/ipv4/block/10.244.2.0-26";
     let value = block().replace("10.244.1.0", "10.244.2.0");
     let added = snapshot("a", 2, vec![kv(key, &value, 2)]);
     feed(&mut core, FeedEvent::Added { prefixes: vec![key.to_owned()], snapshot: added });
     let mut needed = None;
-    assert!(core.verdict(&request, &mut needed).is_none(), "not in the kernel yet");
+    assert!(verdict(&core, &request, &mut needed).is_none(), "not in the kernel yet");
     applied(&mut core, 2, Vec::new());
     enforced(&mut core);
-    assert_eq!(core.verdict(&request, &mut needed), Some(("applied", None)));
+    assert_eq!(verdict(&core, &request, &mut needed), Some(("applied", None)));
 }
 
 #[test]

@@ -1,0 +1,116 @@
+//! The one life of a controller: started, given desired states, stopped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+use crate::agent::core::input::Input;
+use crate::agent::core::view::CoreView;
+use crate::api::nodes::NodeStatus;
+
+/// How long a stop waits for the store.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What controllers derive their desired states from.
+pub(in crate::agent) struct Context<'a> {
+    /// The core.
+    pub(in crate::agent) core: CoreView<'a>,
+    /// What others may know of this host; `None`: as before.
+    pub(in crate::agent) node_status: Option<NodeStatus>,
+}
+
+/// A background task that follows a desired state.
+pub(super) trait Controller: Send + Sized + 'static {
+    /// The desired state. The default asks for nothing.
+    type Desired: Clone + Default + PartialEq + Send + Sync + 'static;
+
+    /// Whether it writes to the store: an agent that only observes does not start those.
+    const WRITES: bool;
+
+    /// The desired state now; `None`: the last one stays.
+    fn desired(context: &Context<'_>) -> Option<Self::Desired>;
+
+    /// Whether the task acts on this change at once.
+    fn is_news(old: &Self::Desired, new: &Self::Desired) -> bool {
+        old != new
+    }
+
+    /// Follows the desired state until it is stopped.
+    fn run(self, life: Life<Self::Desired>) -> impl Future<Output = ()> + Send;
+}
+
+/// A controller's side of its life: the newest desired state, and the stop.
+pub(super) struct Life<T> {
+    desired: watch::Receiver<T>,
+    stop: oneshot::Receiver<()>,
+}
+
+/// Why a controller goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wake {
+    /// The desired state changed.
+    Changed,
+    /// The time that it waited for has come.
+    Due,
+    /// The agent stops.
+    Stopped,
+}
+
+impl<T: Clone> Life<T> {
+    /// The newest desired state.
+    pub(super) fn desired(&mut self) -> T {
+        self.desired.borrow_and_update().clone()
+    }
+
+    /// Waits until `due` completes, the desired state changes, or the agent stops.
+    pub(super) async fn wait(&mut self, due: impl Future<Output = ()>) -> Wake {
+        tokio::select! {
+            _ = &mut self.stop => Wake::Stopped,
+            changed = self.desired.changed() => if changed.is_ok() { Wake::Changed } else { Wake::Stopped },
+            () = due => Wake::Due,
+        }
+    }
+}
+
+/// A started controller.
+pub(super) struct Running<C: Controller> {
+    desired: watch::Sender<C::Desired>,
+    task: Option<(JoinHandle<()>, oneshot::Sender<()>)>,
+}
+
+impl<C: Controller> Running<C> {
+    pub(super) fn start(io: &tokio::runtime::Handle, writes: bool, controller: C) -> Self {
+        let (desired, follow) = watch::channel(C::Desired::default());
+        let task = (writes || !C::WRITES).then(|| {
+            let (end, stop) = oneshot::channel();
+            (io.spawn(controller.run(Life { desired: follow, stop })), end)
+        });
+        Self { desired, task }
+    }
+
+    pub(super) fn follow(&self, context: &Context<'_>) {
+        if let Some(new) = C::desired(context) {
+            self.set_desired(new);
+        }
+    }
+
+    pub(super) fn set_desired(&self, new: C::Desired) {
+        self.desired.send_if_modified(|old| {
+            let news = C::is_news(old, &new);
+            *old = new;
+            news
+        });
+    }
+
+    pub(super) async fn stop(&mut self) {
+        if let Some((task, end)) = self.task.take() {
+            let _ = end.send(());
+            let _ = tokio::time::timeout(STOP_TIMEOUT, task).await;
+        }
+    }
+}
+
+/// Hands an input to the core.
+pub(super) type Report = Arc<dyn Fn(Input) + Send + Sync>;
