@@ -73,7 +73,7 @@ pub enum SpeakerFact {
         /// The first of them.
         first: Cidr,
     },
-    /// Resolve this next hop and follow it: [`ToSpeaker::NextHop`] at once and at each change.
+    /// Resolve this next hop and follow it: [`ToSpeaker::NextHop`](crate::speaker::ToSpeaker::NextHop) at once and at each change.
     TrackNextHop(IpAddr),
     /// Follow it no more.
     UntrackNextHop(IpAddr),

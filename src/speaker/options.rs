@@ -14,7 +14,8 @@ use tortie_engine::routing::ChangeId;
 /// Options of the thread, for its whole life.
 #[derive(Debug, Clone)]
 pub struct SpeakerOptions {
-    /// Listen here in place of the intent's addresses; empty: follow [`RoutingIntent::listen`].
+    /// Listen here in place of the intent's addresses; empty: follow `listen` of
+    /// the [`RoutingIntent`](tortie_engine::routing::RoutingIntent).
     pub listen: Vec<SocketAddr>,
     /// Learned routes go to the kernel thread, which resolves next hops. `false`: a pure speaker, for which every next
     /// hop is reachable.

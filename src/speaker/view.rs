@@ -170,7 +170,7 @@ impl SpeakerView<'_> {
         self.core.map(|c| c.routes(&query, after, max)).unwrap_or_default()
     }
 
-    /// A part of the routes, in no order; see [`Speaker::walk`].
+    /// A part of the routes, in no order; see [`Speaker::scan`](tortie_bgp::Speaker::scan).
     #[must_use]
     pub fn walk(
         &self,

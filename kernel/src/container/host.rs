@@ -180,7 +180,7 @@ pub fn take_link(
     }
 }
 
-/// Makes an interface what it was before [`adopt`].
+/// Makes an interface what it was before `take_link`.
 ///
 /// # Errors
 /// What the kernel says.

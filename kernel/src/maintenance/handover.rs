@@ -211,7 +211,7 @@ pub struct ReleasedState {
 
 /// Gives up what of the kernel's routes is ours, so that nothing is left that BIRD would learn or Felix would not know:
 /// routes of endpoints and static neighbours stay and become the plugin's, in place; learned routes and blackholes go.
-/// Nexthop objects and rules are left for [`super::purge`].
+/// Nexthop objects and rules are left for [`purge`](crate::purge).
 ///
 /// # Errors
 /// When the kernel cannot be read or refuses.

@@ -65,7 +65,7 @@ impl Drop for KernelHandle {
 }
 
 /// Starts the kernel thread and the watch thread in the network namespace of the caller. The first fact is
-/// [`KernelFact::Started`].
+/// [`KernelFact::Started`](crate::KernelFact::Started).
 ///
 /// # Errors
 /// When the netlink sockets cannot be opened.

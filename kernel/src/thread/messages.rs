@@ -15,14 +15,16 @@ pub struct EventsReady(pub(crate) ());
 pub enum ToKernel {
     /// The wanted state, as a whole.
     Intent(Arc<KernelIntent>),
-    /// Endpoints and rules; answered by [`KernelFact::Enforced`]. The first one is the whole of it, and nothing that was
+    /// Endpoints and rules; answered by [`KernelFact::Enforced`](crate::KernelFact::Enforced). The first one is
+    /// the whole of it, and nothing that was
     /// left by a former process is touched before it comes.
     Policy(Box<PolicyChange>),
-    /// Learned routes; answered by [`KernelFact::Learned`] when acknowledged, and dropped then, with the speaker's credit.
+    /// Learned routes; answered by [`KernelFact::Learned`](crate::KernelFact::Learned) when acknowledged, and dropped then,
+    /// with the speaker's credit.
     /// The speaker has credits for one more to be made ready meanwhile; all else waits there, so that dirty prefixes
     /// coalesce.
     Learned(LearnedBatch),
-    /// Follow this next hop: [`KernelFact::NextHop`] at once and at each change.
+    /// Follow this next hop: [`KernelFact::NextHop`](crate::KernelFact::NextHop) at once and at each change.
     Track(IpAddr),
     /// Follow it no more.
     Untrack(IpAddr),

@@ -317,7 +317,7 @@ fn path(path: &Path) -> String {
 fn effect(e: &PeerEvidence) -> String {
     let p = &e.peer;
     if p.state == "Established" {
-        return "it keeps the routes received before (graceful restart): changes since then, withdrawals too, have not reached it"
+        return "it still uses the routes that it received before: changes since then, withdrawn routes too, have not reached it"
             .to_owned();
     }
     let stale: u64 = p.families.iter().map(|f| f.stale).sum();

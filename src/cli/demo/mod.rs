@@ -67,10 +67,10 @@ pub(super) struct DemoCommand {
     #[arg(long = "break", value_enum, hide = true)]
     breaking: Option<Fault>,
     /// Build and check here: this process is inside already
-    #[arg(long, hide = true)]
+    #[arg(long = "inside", hide = true)]
     inner: bool,
     /// Only one user exists
-    #[arg(long, hide = true, requires = "inside")]
+    #[arg(long, hide = true, requires = "inner")]
     rootless: bool,
     /// Send echo requests to this address until standard input ends
     #[arg(long, hide = true, value_name = "ADDRESS")]

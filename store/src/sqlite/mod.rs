@@ -58,7 +58,7 @@ impl SqliteStore {
     ///
     /// # Errors
     /// [`StoreError::Unusable`] for a file that is no Tortie store, a newer schema, a damaged file or a network file
-    /// system; [`StoreError::Denied`] without the right to open it.
+    /// system; [`StoreError::PermissionDenied`] without the right to open it.
     pub async fn open(path: &Path, create: bool) -> Result<Self, StoreError> {
         let files = Arc::new(Files::new(path)?);
         let own = Arc::clone(&files);

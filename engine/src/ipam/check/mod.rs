@@ -133,6 +133,7 @@ pub enum Repair {
         block: Cidr,
     },
     /// Take the owner from a block and delete it when it is empty.
+    #[serde(rename = "disown")]
     ClearOwner {
         /// The block.
         block: Cidr,
@@ -150,6 +151,7 @@ pub enum RepairOutcome {
     /// It is not as it was found any more: nothing was written.
     Changed,
     /// A person has to decide.
+    #[serde(rename = "byHand")]
     NeedsPerson,
     /// It failed.
     Failed(String),

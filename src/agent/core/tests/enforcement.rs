@@ -210,7 +210,7 @@ fn word(
     needed: &mut Option<Needed>,
 ) -> Option<(&'static str, String)> {
     let request = AppliedRequest { key: key.to_owned(), revision, wait_millis: 0, elapsed_millis: None };
-    verdict(&core, &request, needed).map(|(word, why)| (word, why.unwrap_or_default()))
+    verdict(core, &request, needed).map(|(word, why)| (word, why.unwrap_or_default()))
 }
 
 #[test]

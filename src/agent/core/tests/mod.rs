@@ -343,7 +343,7 @@ fn an_answer_waits_for_the_intent_of_its_revision_and_for_nothing_else() {
         elapsed_millis: None,
     };
     let word = |core: &Core, key: &str, revision, needed: &mut Option<Needed>| {
-        verdict(&core, &request(key, revision), needed).map(|(word, _)| word)
+        verdict(core, &request(key, revision), needed).map(|(word, _)| word)
     };
     let endpoint = "/calico/v1/host/h1/workload/lab/web/endpoint/eth0";
     let mut core = core();
