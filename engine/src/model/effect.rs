@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use tortie_config::Resource;
 use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
 
+use super::changes::ModelChanges;
+use super::state::{Effective, Model};
 use super::value::Value;
-use super::{Effective, Model, ModelChanges};
 
 impl Model {
     /// Marks what the change of `key` from `before` to `after` touches.

@@ -12,9 +12,11 @@ use tortie_config::resource::{
 };
 use tortie_net::Cidr;
 
+use super::guard::ObjectCounts;
+use super::host::Host;
 use super::slot::Slot;
+use super::state::{InvalidKey, Model, Ready};
 use super::value::Value;
-use super::{Host, InvalidKey, Model, ObjectCounts, Ready};
 use tortie_store::{Revision, schema};
 
 /// A noun with where it stands.

@@ -17,7 +17,7 @@
 use tortie_config::key::{Key, prefix};
 use tortie_net::Cidr;
 
-use super::Model;
+use super::state::Model;
 
 /// Which keys a snapshot is complete for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,6 +6,9 @@ use tortie_config::key::IpFamily;
 
 use tortie_store::fixtures::{delete, kv, put, snapshot};
 
+use tortie_config::key::{Key, Scope};
+use tortie_store::{Change, Delta, KeyValue, Revision, Snapshot};
+
 use super::*;
 
 fn ip(text: &str) -> IpAddr {

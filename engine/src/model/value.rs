@@ -8,7 +8,7 @@ use tortie_config::key::Key;
 use tortie_config::resource::{Asn, BgpLogLevel, StoreSchema};
 use tortie_net::Cidr;
 
-use super::Ready;
+use super::state::Ready;
 
 /// A value that could be read.
 #[derive(Debug, Clone, PartialEq, Eq)]

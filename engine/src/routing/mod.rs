@@ -17,8 +17,6 @@
 mod cover;
 mod explain;
 mod filter;
-#[cfg(test)]
-mod filter_tests;
 mod forward;
 mod gates;
 mod learned;
@@ -26,13 +24,9 @@ mod local;
 mod notes;
 mod originate;
 mod own;
-#[cfg(test)]
-mod peer_tests;
 mod peers;
 mod persistent_map;
 mod plan;
-#[cfg(test)]
-mod plan_tests;
 mod ranges;
 #[cfg(test)]
 mod tests;

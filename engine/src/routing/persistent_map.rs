@@ -409,5 +409,5 @@ impl<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized> std::ops::Index<&Q> for Persistent<
 }
 
 #[cfg(test)]
-#[path = "persistent_map_tests.rs"]
+#[path = "tests/persistent_map.rs"]
 mod tests;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tortie_config::resource::AddPath;
 
-use super::tests::{MESH, codes, model, names, plan, with};
-use super::*;
+use super::{MESH, codes, model, names, plan, with};
 use crate::model::{Model, WatchPart};
+use crate::routing::*;
 use tortie_store::fixtures::snapshot;
 
 const SECONDS: fn(u64) -> Duration = Duration::from_secs;

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use tortie_config::resource::{Filter, RouteSource};
 use tortie_net::Cidr;
 
-use super::cover::tests::prefix;
-use super::filter::{
+use crate::routing::cover::tests::prefix;
+use crate::routing::filter::{
     Decider, Direction, FilterChanges, FilterDecision, FilterRoute, FilterVerdict, Filters, RuleRef,
 };
-use super::{
+use crate::routing::{
     PeerPolicy, PoolView, RoutingView, explain_export, explain_import, export_gate, import,
     imports_all_networks,
 };

@@ -1,6 +1,10 @@
 //! What a store says, as an intent: flags, originated routes, the view, and notes. Peers are in `peer_tests`, changes
 //! step by step in `plan_tests`.
 
+mod filter;
+mod peer;
+mod plan;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

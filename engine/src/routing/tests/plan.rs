@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use tortie_config::resource::RouteSource;
 
-use super::tests::{MESH, codes, lenient, model, with};
-use super::*;
+use super::{MESH, codes, lenient, model, with};
+use crate::routing::*;
 use tortie_store::fixtures::{delete, put};
 
 use crate::model::tests::{FakeStore, history};

@@ -1,0 +1,446 @@
+//! The model itself: its indexes, and how snapshots and deltas change them.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use tortie_config::Resource;
+use tortie_config::key::{BgpItem, EndpointKey, Key, Scope};
+
+use tortie_store::{Change, Delta, KeyValue, Revision, Snapshot};
+
+use super::changes::{ChangedKey, ModelChanges};
+use super::host::Host;
+use super::host::HostItem;
+use super::scope::WatchPart;
+use super::slot::{Slot, Spelling};
+use super::value::Value;
+
+/// All nouns of the store, as one host sees them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Model {
+    /// The host that this model is for.
+    pub(super) node: String,
+    pub(super) hosts: BTreeMap<Arc<str>, Host>,
+    /// Which hosts have an address, in the order of their names: almost always one.
+    pub(super) hosts_by_address: FxHashMap<IpAddr, Vec<Arc<str>>>,
+    /// Everything that [`HostItem`] does not cover.
+    pub(super) rest: BTreeMap<Key, Slot>,
+    /// Addresses that several hosts have.
+    pub(super) shared_addresses: BTreeSet<IpAddr>,
+    /// Hosts without any address.
+    pub(super) hosts_without_address: BTreeSet<Arc<str>>,
+    /// Who has a peer at an address, in the order of names: a host, or every host (the empty name). One stands here
+    /// once for each such key.
+    pub(super) hosts_by_peer: FxHashMap<IpAddr, Vec<Arc<str>>>,
+    pub(super) endpoints: usize,
+    pub(super) invalid_keys: BTreeMap<String, InvalidKey>,
+    pub(super) unknown: usize,
+    pub(super) revision: Revision,
+    pub(super) store_id: String,
+    /// Where the blocks came from, which are listed apart.
+    pub(super) blocks_store_id: String,
+}
+
+/// A key that cannot be used as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidKey {
+    /// The full key, as stored.
+    pub key: String,
+    /// What is wrong and what to write instead.
+    pub error: String,
+    /// The revision that wrote it.
+    pub revision: Revision,
+    /// An earlier value of this key is still in force.
+    pub last_good: bool,
+}
+
+/// The value of `Ready`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ready {
+    /// The key does not exist.
+    Absent,
+    /// Exactly `true`.
+    True,
+    /// Anything else; the first 40 characters.
+    Other(String),
+}
+
+impl Model {
+    /// The empty picture, for this host.
+    #[must_use]
+    pub fn new(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            hosts: BTreeMap::new(),
+            hosts_by_address: FxHashMap::default(),
+            shared_addresses: BTreeSet::new(),
+            hosts_without_address: BTreeSet::new(),
+            rest: BTreeMap::new(),
+            hosts_by_peer: FxHashMap::default(),
+            endpoints: 0,
+            invalid_keys: BTreeMap::new(),
+            unknown: 0,
+            revision: 0,
+            store_id: String::new(),
+            blocks_store_id: String::new(),
+        }
+    }
+
+    /// Takes one transaction of the store in. A change that is not newer than what is known of its key is ignored, so
+    /// that a watch may repeat what it brought.
+    pub fn apply(&mut self, delta: &Delta) -> ModelChanges {
+        let mut changes = ModelChanges::default();
+        for change in &delta.changes {
+            let text = match change {
+                Change::Put(kv) => &kv.key,
+                Change::Delete { key } => key,
+            };
+            let put = match change {
+                Change::Put(kv) => Some(kv),
+                Change::Delete { .. } => None,
+            };
+            match self.classify(text) {
+                KeyClass::Ignored => {}
+                KeyClass::Unknown => match put {
+                    Some(kv) if kv.create_revision == kv.mod_revision => self.unknown += 1,
+                    Some(_) => {}
+                    None => self.unknown = self.unknown.saturating_sub(1),
+                },
+                KeyClass::Malformed(error) => {
+                    self.set_malformed(text, put, error, delta.revision, &mut changes)
+                }
+                KeyClass::Typed(key, spelling) => {
+                    let known = self.slot(&key).and_then(|slot| slot.under(&spelling)).map(|e| e.revision);
+                    let newer = match put {
+                        Some(kv) => known.is_none_or(|revision| kv.mod_revision > revision),
+                        None => known.is_some_and(|revision| delta.revision > revision),
+                    };
+                    if newer {
+                        self.set(key, &spelling, text, put, delta.revision, &mut changes);
+                    }
+                }
+            }
+        }
+        self.revision = self.revision.max(delta.revision);
+        changes
+    }
+
+    /// A copy with no other endpoints than those that are wanted, and without blocks and affinities: for questions that are
+    /// answered somewhere else.
+    #[must_use]
+    pub fn excerpt(&self, wanted: impl Fn(&EndpointKey, &Resource) -> bool) -> Self {
+        let keeps = |key: &Key, slot: &Slot| match key {
+            Key::Endpoint(endpoint) => {
+                slot.value().and_then(Value::resource).is_some_and(|resource| wanted(endpoint, resource))
+            }
+            Key::Block(_) | Key::Affinity { .. } => false,
+            _ => true,
+        };
+        let kept = self.rest.iter().filter(|(key, slot)| keeps(key, slot));
+        Self {
+            rest: kept.map(|(key, slot)| (key.clone(), slot.clone())).collect(),
+            invalid_keys: self.invalid_keys.clone(),
+            node: self.node.clone(),
+            hosts: self.hosts.clone(),
+            hosts_by_address: self.hosts_by_address.clone(),
+            shared_addresses: self.shared_addresses.clone(),
+            hosts_without_address: self.hosts_without_address.clone(),
+            hosts_by_peer: FxHashMap::default(),
+            store_id: self.store_id.clone(),
+            blocks_store_id: self.blocks_store_id.clone(),
+            ..*self
+        }
+    }
+
+    /// Takes a snapshot in that holds every key of `part`, and says what differs from before: what is not in it is
+    /// gone, what has the same revision is not even read again.
+    pub fn replace(&mut self, part: WatchPart, snapshot: &Snapshot) -> ModelChanges {
+        let mut changes = ModelChanges::default();
+        let same_store = match part {
+            WatchPart::Blocks => self.blocks_store_id == snapshot.store_id,
+            WatchPart::All | WatchPart::Main => self.store_id == snapshot.store_id,
+        };
+        let mut seen: HashSet<&str> = HashSet::with_capacity(snapshot.entries.len());
+        let mut unknown = 0;
+        for kv in snapshot.entries.iter().filter(|kv| part.covers(&kv.key)) {
+            match self.classify(&kv.key) {
+                KeyClass::Ignored => {}
+                KeyClass::Unknown => unknown += 1,
+                KeyClass::Malformed(error) => {
+                    seen.insert(&kv.key);
+                    self.set_malformed(&kv.key, Some(kv), error, snapshot.revision, &mut changes);
+                }
+                KeyClass::Typed(key, spelling) => {
+                    seen.insert(&kv.key);
+                    let known = self.slot(&key).and_then(|slot| slot.under(&spelling)).map(|e| e.revision);
+                    if !same_store || known != Some(kv.mod_revision) {
+                        self.set(key, &spelling, &kv.key, Some(kv), snapshot.revision, &mut changes);
+                    }
+                }
+            }
+        }
+        for (text, classify) in self.texts() {
+            if part.covers(&text) && !seen.contains(text.as_str()) {
+                match classify {
+                    Some((key, spelling)) => {
+                        self.set(key, &spelling, &text, None, snapshot.revision, &mut changes);
+                    }
+                    None => self.set_malformed(&text, None, String::new(), snapshot.revision, &mut changes),
+                }
+            }
+        }
+        if part.covers_unknown() {
+            self.unknown = unknown;
+        }
+        // A list may be older than what a watch of the other part has brought.
+        self.revision = if same_store { self.revision.max(snapshot.revision) } else { snapshot.revision };
+        if part != WatchPart::Blocks {
+            self.store_id.clone_from(&snapshot.store_id);
+        }
+        if part != WatchPart::Main {
+            self.blocks_store_id.clone_from(&snapshot.store_id);
+        }
+        changes
+    }
+
+    /// Writes or removes what stands under one key.
+    fn set(
+        &mut self,
+        key: Key,
+        spelling: &Spelling,
+        text: &str,
+        put: Option<&KeyValue>,
+        revision: Revision,
+        changes: &mut ModelChanges,
+    ) {
+        let before = self.effective(&key);
+        let hosts = self.hosts.len();
+        match put {
+            Some(kv) => {
+                let (read, error) = match Value::read(&key, &kv.value) {
+                    Ok(value) => (Some(value), None),
+                    Err(error) => (None, Some(error)),
+                };
+                let slot = self.slot_mut(&key);
+                slot.put(spelling.clone(), kv, read);
+                let last_good = slot.under(spelling).is_some_and(|entry| entry.value.is_some());
+                let revision = kv.mod_revision;
+                let problem =
+                    error.map(|error| InvalidKey { key: text.to_owned(), error, revision, last_good });
+                self.set_invalid(text, problem, changes);
+            }
+            None => {
+                self.slot_mut(&key).remove(spelling);
+                self.drop_empty(&key);
+                self.set_invalid(text, None, changes);
+            }
+        }
+        // Even a value that cannot be read makes a host known.
+        changes.hosts |= self.hosts.len() != hosts;
+        if let Some((host, item)) = HostItem::of(&key)
+            && (self.hosts.len() != hosts || matches!(item, HostItem::Address(_)))
+        {
+            self.update_silent_hosts(host);
+        }
+        let after = self.effective(&key);
+        if before != after {
+            self.reindex(&key, before.as_ref(), after.as_ref());
+            self.mark(&key, before.as_ref(), after.as_ref(), changes);
+        }
+        changes.keys.push(ChangedKey {
+            key: Some(key),
+            text: text.to_owned(),
+            revision: put.map_or(revision, |kv| kv.mod_revision),
+            deleted: put.is_none(),
+        });
+    }
+
+    fn set_malformed(
+        &mut self,
+        text: &str,
+        put: Option<&KeyValue>,
+        error: String,
+        revision: Revision,
+        changes: &mut ModelChanges,
+    ) {
+        let known = self.invalid_keys.get(text).map(|problem| problem.revision);
+        let revision = put.map_or(revision, |kv| kv.mod_revision);
+        if known == put.map(|kv| kv.mod_revision) {
+            return;
+        }
+        changes.keys.push(ChangedKey { key: None, text: text.to_owned(), revision, deleted: put.is_none() });
+        let problem = put.map(|_| InvalidKey { key: text.to_owned(), error, revision, last_good: false });
+        self.set_invalid(text, problem, changes);
+    }
+
+    fn set_invalid(&mut self, text: &str, problem: Option<InvalidKey>, changes: &mut ModelChanges) {
+        match problem {
+            Some(problem) => {
+                changes.invalid_keys = true;
+                self.invalid_keys.insert(text.to_owned(), problem);
+            }
+            None => changes.invalid_keys |= self.invalid_keys.remove(text).is_some(),
+        }
+    }
+
+    /// Every key that is kept, as stored, with its place; malformed ones have none.
+    fn texts(&self) -> Vec<(String, Option<(Key, Spelling)>)> {
+        let mut texts = Vec::new();
+        let mut add = |key: &Key, slot: &Slot| {
+            for (spelling, _) in slot.spellings() {
+                texts.push((spelling.text(key).into(), Some((key.clone(), spelling))));
+            }
+        };
+        for (name, host) in &self.hosts {
+            for (item, slot) in host.slots() {
+                add(&item.key(name), slot);
+            }
+        }
+        self.rest.iter().for_each(|(key, slot)| add(key, slot));
+        let malformed =
+            self.invalid_keys.keys().filter(|text| matches!(self.classify(text), KeyClass::Malformed(_)));
+        texts.extend(malformed.map(|text| (text.clone(), None)));
+        texts
+    }
+
+    pub(super) fn slot(&self, key: &Key) -> Option<&Slot> {
+        match HostItem::of(key) {
+            Some((host, item)) => self.hosts.get(host)?.slot(item),
+            None => self.rest.get(key),
+        }
+    }
+
+    fn slot_mut(&mut self, key: &Key) -> &mut Slot {
+        match HostItem::of(key) {
+            Some((host, item)) => self.hosts.entry(host.into()).or_default().slot_mut(item),
+            None => self.rest.entry(key.clone()).or_default(),
+        }
+    }
+
+    fn drop_empty(&mut self, key: &Key) {
+        match HostItem::of(key) {
+            Some((host, _)) => {
+                if self.hosts.get_mut(host).is_some_and(Host::tidy) {
+                    self.hosts.remove(host);
+                }
+            }
+            None => {
+                if self.rest.get(key).is_some_and(Slot::is_empty) {
+                    self.rest.remove(key);
+                }
+            }
+        }
+    }
+
+    /// Keeps the list of hosts without address in step with one host.
+    fn update_silent_hosts(&mut self, host: &str) {
+        match self.hosts.get_key_value(host) {
+            Some((name, host)) if host.addrs().next().is_none() => {
+                self.hosts_without_address.insert(name.clone());
+            }
+            _ => {
+                self.hosts_without_address.remove(host);
+            }
+        }
+    }
+
+    /// The value in force under a key, and the revisions of its entry.
+    fn effective(&self, key: &Key) -> Option<Effective> {
+        let entry = self.slot(key)?.entry()?;
+        Some(Effective { value: entry.value.clone(), revision: entry.revision, created: entry.created })
+    }
+
+    /// Keeps the indexes in step with one thing.
+    fn reindex(&mut self, key: &Key, before: Option<&Effective>, after: Option<&Effective>) {
+        let address = |effective: Option<&Effective>| match effective.and_then(|e| e.value.as_ref()) {
+            Some(Value::Address(addr)) => *addr,
+            _ => None,
+        };
+        match key {
+            Key::Bgp(Scope::Host(host), BgpItem::Address(_)) => {
+                let (old, new) = (address(before), address(after));
+                index(&mut self.hosts_by_address, host, old, new);
+                for addr in [old, new].into_iter().flatten() {
+                    if self.hosts_by_address.get(&addr).is_some_and(|hosts| hosts.len() > 1) {
+                        self.shared_addresses.insert(addr);
+                    } else {
+                        self.shared_addresses.remove(&addr);
+                    }
+                }
+            }
+            Key::Bgp(scope, BgpItem::Peer { addr, .. }) => {
+                let at = |effective: Option<&Effective>| effective?.value.as_ref().map(|_| *addr);
+                index(&mut self.hosts_by_peer, scope.host().unwrap_or_default(), at(before), at(after));
+            }
+            Key::Endpoint(_) => {
+                self.endpoints = (self.endpoints + usize::from(after.is_some()))
+                    .saturating_sub(usize::from(before.is_some()));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a key says at one moment.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Effective {
+    pub(super) value: Option<Value>,
+    pub(super) revision: Revision,
+    pub(super) created: Revision,
+}
+
+/// Moves a host from one address to another.
+fn index(map: &mut FxHashMap<IpAddr, Vec<Arc<str>>>, host: &str, old: Option<IpAddr>, new: Option<IpAddr>) {
+    if old == new {
+        return;
+    }
+    if let Some(addr) = old
+        && let Some(hosts) = map.get_mut(&addr)
+    {
+        if let Some(at) = hosts.iter().position(|h| **h == *host) {
+            hosts.remove(at);
+        }
+        if hosts.is_empty() {
+            map.remove(&addr);
+        }
+    }
+    if let Some(addr) = new {
+        let hosts = map.entry(addr).or_default();
+        let at = hosts.partition_point(|h| **h < *host);
+        hosts.insert(at, host.into());
+    }
+}
+
+/// What a key's text means to the model.
+enum KeyClass {
+    /// A thing, and which of its keys this is.
+    Typed(Key, Spelling),
+    /// A key that is read past: old marks, reports of agents, settings of other hosts.
+    Ignored,
+    /// Some other system's key.
+    Unknown,
+    /// A known path with a malformed element.
+    Malformed(String),
+}
+
+impl Model {
+    fn classify(&self, text: &str) -> KeyClass {
+        let key = match Key::parse(text) {
+            Ok(key) => key,
+            Err(error) => return KeyClass::Malformed(error.problem),
+        };
+        match key {
+            Key::Unknown(_) => KeyClass::Unknown,
+            Key::Marker { .. } | Key::Felix { .. } | Key::TortieStatus { .. } | Key::Docker { .. } => {
+                KeyClass::Ignored
+            }
+            // Nobody but that host reads its settings, and there may be a dozen for each of thousands.
+            Key::Setting(Scope::Host(host), _) if host != self.node => KeyClass::Ignored,
+            Key::Legacy(old) => KeyClass::Typed(old.canonical().clone(), Spelling::Legacy(text.into())),
+            key if key.to_string() == text => KeyClass::Typed(key, Spelling::Canonical),
+            key => KeyClass::Typed(key, Spelling::Variant(text.into())),
+        }
+    }
+}
