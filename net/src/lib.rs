@@ -1,12 +1,14 @@
 //! IP prefixes and addresses: no I/O, no runtime, no clock, nothing of Calico and nothing of BGP.
 //!
 //! [`Cidr`] is a canonical prefix (host bits zero), the only prefix type outside of the wire. [`ScopedAddr`] is an
-//! address with the link that it is on; [`link_local`] is the same for plain addresses.
+//! address with the link that it is on; [`link_local`] is the same for plain addresses. [`cover`] finds the longest
+//! prefix that covers another.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod cidr;
+pub mod cover;
 pub mod link_local;
 mod scoped_addr;
 

@@ -14,7 +14,8 @@
 //! or endpoint never counts as "more than half": in a small network that is a container that ended while the store was
 //! away.
 
-use super::state::{Model, Ready};
+use super::state::Model;
+use super::value::Ready;
 
 /// How much there is of what must not vanish unnoticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

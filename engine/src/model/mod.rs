@@ -37,4 +37,5 @@ pub use guard::{Freeze, Guard, ObjectCounts};
 pub use host::Host;
 pub use read::{FilterValue, StoredValue};
 pub use scope::{WatchPart, watch_scope};
-pub use state::{InvalidKey, Model, Ready};
+pub use state::{InvalidKey, Model};
+pub use value::Ready;

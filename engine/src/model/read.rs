@@ -15,8 +15,8 @@ use tortie_net::Cidr;
 use super::guard::ObjectCounts;
 use super::host::Host;
 use super::slot::Slot;
-use super::state::{InvalidKey, Model, Ready};
-use super::value::Value;
+use super::state::{InvalidKey, Model};
+use super::value::{Ready, Value};
 use tortie_store::{Revision, schema};
 
 /// A noun with where it stands.

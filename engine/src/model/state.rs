@@ -56,17 +56,6 @@ pub struct InvalidKey {
     pub last_good: bool,
 }
 
-/// The value of `Ready`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ready {
-    /// The key does not exist.
-    Absent,
-    /// Exactly `true`.
-    True,
-    /// Anything else; the first 40 characters.
-    Other(String),
-}
-
 impl Model {
     /// The empty picture, for this host.
     #[must_use]

@@ -8,7 +8,16 @@ use tortie_config::key::Key;
 use tortie_config::resource::{Asn, BgpLogLevel, StoreSchema};
 use tortie_net::Cidr;
 
-use super::state::Ready;
+/// The value of `Ready`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ready {
+    /// The key does not exist.
+    Absent,
+    /// Exactly `true`.
+    True,
+    /// Anything else; the first 40 characters.
+    Other(String),
+}
 
 /// A value that could be read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,9 +20,8 @@
 //! is how a host is drained, or its blocks are tagged. An import filter is asked last, when nothing else refused.
 
 use tortie_config::resource::{Community, RouteSource};
-use tortie_net::Cidr;
+use tortie_net::{Cidr, cover};
 
-use super::cover;
 use super::explain::{Recorder, Step, StepOutcome, fill_not_reached};
 use super::filter::{Direction, FilterChanges, FilterDecision, FilterInput, FilterVerdict};
 use super::types::{Addresses, GateDecision, PeerPolicy, PoolView, RoutingView};
@@ -263,7 +262,7 @@ mod tests {
 
     use super::super::filter::FilterRoute;
     use super::*;
-    use crate::routing::cover::tests::prefix;
+    use crate::routing::tests::prefix;
     use crate::routing::types::PrefixAdvertisement;
 
     fn cidr(text: &str) -> Cidr {

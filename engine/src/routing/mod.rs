@@ -14,7 +14,6 @@
 //!                                                --kernel_route (forward.rs)------> kernel thread
 //! ```
 
-mod cover;
 mod explain;
 mod filter;
 mod forward;
@@ -29,7 +28,7 @@ mod persistent_map;
 mod plan;
 mod ranges;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod types;
 
 pub use explain::{Step, StepOutcome};

@@ -8,9 +8,8 @@ use std::collections::BTreeSet;
 
 use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::Pool;
-use tortie_net::Cidr;
+use tortie_net::{Cidr, cover};
 
-use super::cover;
 use super::filter::Filters;
 use super::local::Local;
 use super::own::OwnAddresses;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tortie_config::resource::{Filter, RouteSource};
 use tortie_net::Cidr;
 
-use crate::routing::cover::tests::prefix;
+use super::prefix;
 use crate::routing::filter::{
     Decider, Direction, FilterChanges, FilterDecision, FilterRoute, FilterVerdict, Filters, RuleRef,
 };

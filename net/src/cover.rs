@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tortie_net::Cidr;
+use crate::Cidr;
 
 /// The longest element that is equal to or covers `prefix`.
 ///
@@ -24,7 +24,8 @@ fn longest<'a>(prefix: &Cidr, at_most: impl Fn(&Cidr) -> Option<&'a Cidr>) -> Op
 }
 
 /// The longest element of a set that covers `prefix`.
-pub(super) fn in_set<'a>(set: &'a BTreeSet<Cidr>, prefix: &Cidr) -> Option<&'a Cidr> {
+#[must_use]
+pub fn in_set<'a>(set: &'a BTreeSet<Cidr>, prefix: &Cidr) -> Option<&'a Cidr> {
     if set.is_empty() {
         return None;
     }
@@ -32,7 +33,8 @@ pub(super) fn in_set<'a>(set: &'a BTreeSet<Cidr>, prefix: &Cidr) -> Option<&'a C
 }
 
 /// The longest element of a list sorted by `cidr` that covers `prefix`.
-pub(super) fn in_list<'a, T>(list: &'a [T], cidr: impl Fn(&T) -> &Cidr, prefix: &Cidr) -> Option<&'a T> {
+#[must_use]
+pub fn in_list<'a, T>(list: &'a [T], cidr: impl Fn(&T) -> &Cidr, prefix: &Cidr) -> Option<&'a T> {
     let index = |limit: &Cidr| list.partition_point(|t| cidr(t) <= limit).checked_sub(1);
     let found = longest(prefix, |limit| index(limit).and_then(|i| list.get(i)).map(&cidr))?;
     index(found).and_then(|i| list.get(i))
@@ -51,13 +53,13 @@ fn common(a: &Cidr, b: &Cidr) -> Cidr {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
     /// Prefixes of a small corner of both families, so that many nest.
-    pub(crate) fn prefix() -> impl Strategy<Value = Cidr> {
+    fn prefix() -> impl Strategy<Value = Cidr> {
         (any::<bool>(), 0_u8..16, 0_u8..=8).prop_map(|(v4, bits, len)| {
             let high = bits << 4;
             if v4 {
