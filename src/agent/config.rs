@@ -186,7 +186,7 @@ pub struct Settings {
     /// Folder of the Docker drivers' sockets [default: /run/docker/plugins]
     #[arg(long, value_name = "DIR", env = "TORTIE_DOCKER_DIR")]
     pub docker_dir: Option<PathBuf>,
-    /// dockerd's own socket, which tells names and labels [default: /run/docker.sock]
+    /// dockerd's own socket, the source of names and labels [default: /run/docker.sock]
     #[arg(long, value_name = "PATH", env = "TORTIE_DOCKER_API")]
     pub docker_api: Option<PathBuf>,
     /// Labels of containers that begin so become labels of endpoints; `none` for no labels [default: org.projectcalico.label.]

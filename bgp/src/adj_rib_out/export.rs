@@ -138,7 +138,7 @@ pub(crate) fn verdict(
         return Verdict::No;
     }
     let forbidden = well_known(attributes, key.session.ebgp).filter(|_| !local);
-    if !note(r, "well-previous", forbidden.is_none(), || forbidden.unwrap_or("no such community").into()) {
+    if !note(r, "well-known", forbidden.is_none(), || forbidden.unwrap_or("no such community").into()) {
         return Verdict::No;
     }
     let stale = !local && attributes.has_community(community::LLGR_STALE);

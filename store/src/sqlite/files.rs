@@ -26,7 +26,7 @@ impl Files {
             ["lock", "wake", "turn"].iter().any(|e| database.extension().is_some_and(|own| own == *e));
         if taken || database.file_name().is_none() {
             return Err(StoreError::Unusable(format!(
-                "{}: not a name for a database, its lock, writer-lock and wake files are named like that; take store.db",
+                "{}: not a name for a database, its .lock, .turn and .wake files are named like that; take store.db",
                 database.display()
             )));
         }
