@@ -5,7 +5,7 @@
 //!
 //! ```
 //! # use std::time::Instant;
-//! # use crate::{Event, GlobalConfig, Input, PeerConfig, PeerId, PolicyHandle, RouterId, Speaker};
+//! # use tortie_bgp::{Event, GlobalConfig, Input, PeerConfig, PeerId, PolicyHandle, RouterId, Speaker};
 //! let now = Instant::now();
 //! let global = GlobalConfig::new(64512, RouterId(0xc000_0201));
 //! let mut speaker = Speaker::new(global, PolicyHandle::accept_all(), now);
