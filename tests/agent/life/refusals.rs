@@ -35,7 +35,7 @@ const UNSAID: &[(&str, &str)] = &[
     ("the router accepts the connection and says", "the same, after the connection"),
     ("cannot write the answer", "standard output on a full disk"),
     ("the answer cannot be printed", "a value that is no JSON"),
-    ("somebody else wrote in the same", "a race between two writers"),
+    ("another process wrote in the same", "a race between two writers"),
     ("history below revision", "a compaction while it watches; tests/store"),
     ("standard input cannot be read", "a terminal that is gone"),
     ("the agent has ended the stream", "needs a terminal"),
