@@ -22,7 +22,7 @@ use crate::agent::process::{capabilities, host, systemd};
 use crate::agent::shutdown;
 use crate::api::status::{Applied, AppliedRequest};
 use crate::plugins::docker;
-use crate::speaker::{ChangeIds, SpeakerHandle, ToSpeaker};
+use crate::speaker::{SpeakerHandle, ToSpeaker};
 use tortie_engine::model::watch_scope;
 use tortie_kernel::{KernelFact, KernelHandle, KernelIntent, ToKernel};
 use tortie_store::{Feed, FeedEvent, Store, StoreOptions};
@@ -129,7 +129,6 @@ pub(super) struct Agent {
     pub(super) io: tokio::runtime::Handle,
     pub(super) logs: logging::Logs,
     pub(super) log_trouble: Option<String>,
-    pub(super) changes: ChangeIds,
     pub(super) kernel: Option<KernelHandle>,
     /// The snapshot after which memory was given back.
     pub(super) given_back: u64,

@@ -24,7 +24,7 @@ use crate::agent::metrics;
 use crate::agent::observe::{self, Observer};
 use crate::agent::process::{host, systemd};
 use crate::plugins::docker;
-use crate::speaker::{self, ChangeIds, SpeakerOptions};
+use crate::speaker::{self, SpeakerOptions};
 use tortie_engine::model::watch_scope;
 use tortie_kernel::{KernelHandle, Marks, Mode, ToKernel};
 use tortie_store::{Feed, FeedOptions, Outcome, Store};
@@ -77,7 +77,6 @@ impl Agent {
             let server = Arc::clone(&server);
             async move { status::status(&server).await }
         });
-        let changes = ChangeIds::default();
         let writes = options.settings.kernel() == Extent::Program;
         let policy = mode(options.settings.policy());
         let core =
@@ -106,7 +105,6 @@ impl Agent {
             io,
             logs,
             log_trouble: None,
-            changes,
             kernel: None,
             given_back: 0,
             speaker: None,
@@ -205,7 +203,6 @@ impl Agent {
             kernel: self.options.settings.kernel() != Extent::Off,
             restarting: (!families.is_empty()).then_some(families),
             restart_time: RESTART_TIME,
-            changes: self.changes.clone(),
             ..SpeakerOptions::default()
         };
         let facts = self.facts_in.clone();

@@ -16,9 +16,8 @@ use tortie_net::{Cidr, ScopedAddr};
 
 use crate::speaker::facts::SpeakerFact;
 use crate::speaker::faults::Reporter;
-use crate::speaker::options::ChangeIds;
 use crate::speaker::wakeup::Wakeup;
-use tortie_engine::routing::{ChangeId, Credit, LearnedBatch, LearnedChange};
+use tortie_engine::routing::{ChangeId, ChangeIds, Credit, LearnedBatch, LearnedChange};
 use tortie_metrics::Histogram;
 
 /// Hands a batch to the kernel thread without waiting; gives it back when there is no room now.
@@ -72,7 +71,7 @@ pub(crate) struct Feed {
 
 impl Feed {
     /// `on`: there is a kernel thread; `wakeup`: of this thread, for credits that come back.
-    pub(crate) fn new(sink: LearnedSink, on: bool, changes: ChangeIds, wakeup: Arc<Wakeup>) -> Self {
+    pub(crate) fn new(sink: LearnedSink, on: bool, wakeup: Arc<Wakeup>) -> Self {
         let returned = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&returned);
         let give_back = Arc::new(move || {
@@ -82,7 +81,7 @@ impl Feed {
         Self {
             sink,
             on,
-            changes,
+            changes: ChangeIds::of_speaker(),
             dirty: false,
             out: 0,
             give_back,
@@ -193,7 +192,7 @@ impl Feed {
         if !self.on {
             return;
         }
-        let fresh = self.changes.next();
+        let fresh = self.changes.next_id();
         let batch: Vec<LearnedChange> = self
             .scratch
             .drain(..)
@@ -239,7 +238,7 @@ mod tests {
             Ok(())
         });
         let wakeup = Arc::new(Wakeup::new().unwrap());
-        let mut feed = Feed::new(sink, true, ChangeIds::default(), Arc::clone(&wakeup));
+        let mut feed = Feed::new(sink, true, Arc::clone(&wakeup));
         feed.dirty = true;
         (feed, kernel, wakeup)
     }

@@ -58,7 +58,7 @@ pub use facts::{FactSink, SpeakerFact};
 pub use feed::LearnedSink;
 pub use messages::{Refused, ToSpeaker};
 pub use monitor::{Identity, MonitorEvent, MonitorReceiver, MonitorSender, RouteOf, monitor_queue};
-pub use options::{ChangeIds, SpeakerOptions};
+pub use options::SpeakerOptions;
 pub use peers::RangeView;
 pub use policy::origin_kind;
 pub use sockets::connect::connect_failure;
@@ -97,7 +97,7 @@ pub fn spawn(
     raise_file_limit();
     let wakeup = Arc::new(Wakeup::new()?);
     let inbox = Arc::new(Inbox::new(wakeup.clone()));
-    let feed = feed::Feed::new(learned, options.kernel, options.changes.clone(), wakeup.clone());
+    let feed = feed::Feed::new(learned, options.kernel, wakeup.clone());
     let event_loop = event_loop::EventLoop::new(options, inbox.clone(), wakeup, facts, feed)?;
     let thread = std::thread::Builder::new().name("speaker".into()).spawn(move || event_loop.run())?;
     Ok((SpeakerHandle(inbox), thread))

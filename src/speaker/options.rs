@@ -2,14 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tortie_bgp::Family;
 
 use crate::speaker::sockets::secret::SECRETS;
-use tortie_engine::routing::ChangeId;
 
 /// Options of the thread, for its whole life.
 #[derive(Debug, Clone)]
@@ -26,8 +23,6 @@ pub struct SpeakerOptions {
     pub restart_time: Duration,
     /// Where password files lie; [`SECRETS`] but for tests.
     pub secrets: PathBuf,
-    /// Where change ids of learned routes come from.
-    pub changes: ChangeIds,
 }
 
 impl Default for SpeakerOptions {
@@ -38,19 +33,6 @@ impl Default for SpeakerOptions {
             restarting: None,
             restart_time: Duration::from_secs(120),
             secrets: PathBuf::from(SECRETS),
-            changes: ChangeIds::default(),
         }
-    }
-}
-
-/// The process's source of change ids, shared by all who start changes.
-#[derive(Debug, Clone, Default)]
-pub struct ChangeIds(Arc<AtomicU64>);
-
-impl ChangeIds {
-    /// An id that was not used yet.
-    #[must_use]
-    pub fn next(&self) -> ChangeId {
-        ChangeId(self.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
     }
 }

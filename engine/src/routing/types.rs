@@ -24,6 +24,35 @@ pub use tortie_config::resource::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ChangeId(pub u64);
 
+/// A source of change ids. Core and speaker own one each, on threads of their own, and need no counter between them: the
+/// core's ids are odd, the speaker's even.
+#[derive(Debug)]
+pub struct ChangeIds {
+    next: u64,
+}
+
+impl ChangeIds {
+    /// The core's: 1, 3, 5 and so on.
+    #[must_use]
+    pub const fn of_core() -> Self {
+        Self { next: 1 }
+    }
+
+    /// The speaker's: 2, 4, 6 and so on.
+    #[must_use]
+    pub const fn of_speaker() -> Self {
+        Self { next: 2 }
+    }
+
+    /// An id that was not given before.
+    #[must_use]
+    pub fn next_id(&mut self) -> ChangeId {
+        let id = ChangeId(self.next);
+        self.next += 2;
+        id
+    }
+}
+
 impl std::fmt::Display for ChangeId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "c-{:x}", self.0)

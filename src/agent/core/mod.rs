@@ -21,7 +21,7 @@ use crate::agent::core::reports::{EndedSession, GcTotals, PoolUsages};
 use crate::api::nodes::NodeStatus;
 use crate::api::status::Problem;
 use tortie_engine::model::{Freeze, Guard, Model, ModelChanges, WatchPart};
-use tortie_engine::routing::{self, ChangeId, DynamicPeer, NodeOptions, Planner, RoutingIntent};
+use tortie_engine::routing::{self, ChangeId, ChangeIds, DynamicPeer, NodeOptions, Planner, RoutingIntent};
 use tortie_kernel::{KernelIntent, Mode, PolicyChange};
 use tortie_store::{Change, Delta, FeedEvent, Snapshot};
 
@@ -150,8 +150,7 @@ pub(super) struct Core {
     now: Now,
     /// When the first of what is pending was heard.
     heard: Option<Instant>,
-    /// Changes so far.
-    changes: u64,
+    changes: ChangeIds,
     recorder: Recorder,
     peers: HashMap<Arc<str>, PeerRecord>,
     peer_trouble: BTreeMap<String, String>,
@@ -227,7 +226,7 @@ impl Core {
             known: Default::default(),
             now,
             heard: None,
-            changes: 0,
+            changes: ChangeIds::of_core(),
             // Microseconds: more than an earlier run can have counted up to.
             recorder: Recorder::counting_from(u64::try_from(now.wall.as_microsecond()).unwrap_or_default()),
             peers: HashMap::new(),
@@ -300,12 +299,6 @@ impl Core {
             Timing::EndpointReady(spent) => (&mut self.measures.endpoint_ready, spent),
         };
         times.time(spent);
-    }
-
-    /// The next change: odd numbers are the core's, even ones the speaker's, so that neither waits for the other.
-    fn next_change(&mut self) -> ChangeId {
-        self.changes += 1;
-        ChangeId(self.changes * 2 - 1)
     }
 
     /// Keeps what the disk had, for the case that the store is away or has lost what was there.
@@ -519,7 +512,7 @@ impl Core {
 
     /// A change of its own for what these keys brought.
     pub(super) fn begin(&mut self, changes: &ModelChanges, revision: u64) -> ChangeId {
-        let change = self.next_change();
+        let change = self.changes.next_id();
         self.describe_store(changes, change);
         self.remember(change, revision);
         change

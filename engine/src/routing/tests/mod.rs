@@ -264,3 +264,12 @@ pub(crate) fn prefix() -> impl proptest::strategy::Strategy<Value = tortie_net::
         }
     })
 }
+
+#[test]
+fn core_and_speaker_never_give_the_same_change_id() {
+    let (mut core, mut speaker) = (ChangeIds::of_core(), ChangeIds::of_speaker());
+    let mut given = std::collections::BTreeSet::from([ChangeId::default()]);
+    for _ in 0..100 {
+        assert!(given.insert(core.next_id()) && given.insert(speaker.next_id()));
+    }
+}
