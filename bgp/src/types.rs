@@ -20,6 +20,7 @@ impl fmt::Debug for RouterId {
 }
 
 /// An address family that this speaker carries (RFC 4760).
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
     /// AFI 1, SAFI 1.

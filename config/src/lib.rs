@@ -7,6 +7,7 @@
 mod check;
 pub mod key;
 pub mod resource;
+pub mod secrets;
 pub mod selector;
 
 pub use check::{CheckError, check, unsupported};

@@ -1,5 +1,6 @@
 //! What the kernel thread reports.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -12,7 +13,7 @@ use tortie_engine::routing::{ChangeId, Resolved};
 pub type Sink = Box<dyn FnMut(KernelFact) + Send>;
 
 /// What the kernel did with a blackhole that an intent changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum BlackholeOutcome {
     /// It was written.
     Written,
@@ -23,7 +24,7 @@ pub enum BlackholeOutcome {
 }
 
 /// The kernel's acknowledgement of one blackhole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct BlackholeAck {
     /// The own block.
     pub prefix: Cidr,
@@ -35,7 +36,7 @@ pub struct BlackholeAck {
 
 /// How an endpoint is: a workload's by its interface, routes, neighbours and sysctls; a host's by the interfaces that it
 /// governs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum EndpointCondition {
     /// It is active, its interface is up, and all is as wanted.
     Up,
@@ -46,7 +47,7 @@ pub enum EndpointCondition {
 }
 
 /// From the kernel thread.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum KernelFact {
     /// The first dump is done; these own learned routes were found and are kept as stale.
     Started {
@@ -99,7 +100,7 @@ pub enum KernelFact {
         /// What failed, with the reason.
         failed: Vec<(Cidr, String)>,
         /// For the single-prefix history: the last prefixes of the batch with what became of them (bounded).
-        sample: Vec<(Cidr, ChangeId, &'static str)>,
+        sample: Vec<(Cidr, ChangeId, Cow<'static, str>)>,
         /// From the hand-over of the batch to the acknowledgement, in microseconds.
         micros: u64,
     },
@@ -125,7 +126,7 @@ pub enum KernelFact {
     /// What the thread cannot repair by itself of one thing; it goes on. `None`: that is over.
     Problem {
         /// About what, in words.
-        about: &'static str,
+        about: Cow<'static, str>,
         /// What is wrong and the next step.
         text: Option<String>,
     },

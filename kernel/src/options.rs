@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// What the agent may do to the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Mode {
     /// Write what is wanted.
     Program,

@@ -17,6 +17,7 @@ use crate::agent::controllers::Controllers;
 use crate::agent::core::applied::Needed;
 use crate::agent::handle::{CoreRequest, Handle};
 use crate::agent::http::ServeError;
+use crate::agent::journal::Journal;
 use crate::agent::observe::Observer;
 use crate::agent::process::{capabilities, host, systemd};
 use crate::agent::shutdown;
@@ -122,6 +123,7 @@ fn end_with_any_panic() {
 pub(super) struct Agent {
     pub(super) options: AgentOptions,
     pub(super) core: Core,
+    pub(super) journal: Journal,
     pub(super) handle: Arc<Handle>,
     /// Of an agent that observes.
     pub(super) observer: Option<Arc<Observer>>,
@@ -232,7 +234,10 @@ impl Agent {
 
     /// Gives one input to the core and carries out what comes of it.
     pub(super) fn input(&mut self, input: Input) {
-        let effects = self.core.handle(input, time::now());
+        let now = time::now();
+        let recorded = input.clone();
+        let effects = self.core.handle(input, now);
+        self.journal.input(now, recorded, &effects);
         self.carry_out(effects);
     }
 

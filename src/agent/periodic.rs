@@ -7,11 +7,13 @@ use tortie_config::key::prefix;
 
 use crate::agent::controllers::Context;
 use crate::agent::core::applied;
+use crate::agent::core::checkpoint;
 use crate::agent::core::input::{Input, Timing};
 use crate::agent::core::snapshot::CoreSnapshot;
 use crate::agent::core::view::CoreView;
 use crate::agent::event_loop::{Agent, Fact, Waiting};
 use crate::agent::handle::CoreRequest;
+use crate::agent::time;
 use crate::api::nodes::NodeStatus;
 use crate::api::status::Applied;
 
@@ -84,6 +86,11 @@ impl Agent {
         self.handle.beat(now);
         self.maintain(now);
         self.logs.tick(now);
+        if self.journal.wants_checkpoint()
+            && let Some(checkpoint) = checkpoint::take(&self.core)
+        {
+            self.journal.checkpoint(time::now(), checkpoint);
+        }
         if self.given_back != CoreView::of(&self.core).snapshots() && self.core.settled() {
             self.given_back = CoreView::of(&self.core).snapshots();
             self.io.spawn_blocking(crate::agent::process::allocator::give_back);

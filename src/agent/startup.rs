@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tortie_bgp::Family;
 
 use super::core::Core;
+use super::core::checkpoint::CoreOptions;
 use super::core::input::Input;
 use super::core::view::CoreView;
 use super::{logging, time};
@@ -20,6 +21,7 @@ use crate::agent::event_loop::{Agent, AgentError, AgentOptions, Fact};
 use crate::agent::handle::Handle;
 use crate::agent::health::probe;
 use crate::agent::http;
+use crate::agent::journal::Journal;
 use crate::agent::metrics;
 use crate::agent::observe::{self, Observer};
 use crate::agent::process::{host, systemd};
@@ -61,8 +63,25 @@ impl Agent {
             options.settings.metrics_per_peer.unwrap_or_default(),
             protocol,
         );
-        let server =
-            Server::new(Arc::clone(&handle), protocol, Arc::clone(&store), observer.clone(), exporter);
+        let writes = options.settings.kernel() == Extent::Program;
+        let core_options = CoreOptions {
+            name: options.node.clone(),
+            node: host::node_options(&options.settings),
+            kernel_writes: writes,
+            policy: mode(options.settings.policy()),
+        };
+        let started = time::now();
+        let core = Core::new(&core_options, started);
+        let journal = Journal::start(core_options, started)
+            .map_err(|error| AgentError::System("start the thread of the journal", error))?;
+        let server = Server::new(
+            Arc::clone(&handle),
+            protocol,
+            Arc::clone(&store),
+            observer.clone(),
+            exporter,
+            journal.clone(),
+        );
         let server = Arc::new(server);
         serve_api(&options, &server, &io).await?;
         let docker = match options.settings.docker(&options.node, &options.socket) {
@@ -77,10 +96,6 @@ impl Agent {
             let server = Arc::clone(&server);
             async move { status::status(&server).await }
         });
-        let writes = options.settings.kernel() == Extent::Program;
-        let policy = mode(options.settings.policy());
-        let core =
-            Core::new(&options.node, host::node_options(&options.settings), writes, policy, time::now());
         tracing::info!(target: "tortie", "tortie {} starts as {} on {}", env!("CARGO_PKG_VERSION"), options.node, store.describe());
         let what =
             FeedOptions { prefixes: watch_scope(&options.node), cache: Some(options.settings.cache_path()) };
@@ -99,6 +114,7 @@ impl Agent {
         Ok(Self {
             options,
             core,
+            journal,
             handle,
             observer,
             store,

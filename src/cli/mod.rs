@@ -50,6 +50,7 @@ mod offline;
 pub mod output;
 mod policy;
 mod purge;
+mod replay;
 mod route;
 mod schema;
 mod selector;
@@ -140,6 +141,9 @@ enum Command {
     Log(log::LogCommand),
     /// One file to attach to a report: what agent, store, kernel and system know, without secrets
     Diags(diags::DiagsCommand),
+    /// Run the journal of `tortie diags` again: what the agent decided on each input, whether this version decides the same, and
+    /// the state at any time; exit 1 when it decides otherwise
+    Replay(replay::ReplayCommand),
     /// Move this host from Calico's BIRD, confd and Felix to Tortie, and back
     #[command(subcommand)]
     Migrate(migrate::MigrateCommand),
@@ -279,6 +283,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Doctor => runtime()?.block_on(doctor::run(&context)),
         Command::Log(command) => runtime()?.block_on(log::run(&context, command)),
         Command::Diags(command) => runtime()?.block_on(diags::run(&context, command)),
+        Command::Replay(command) => replay::run(&context, command),
         Command::Migrate(command) => runtime()?.block_on(migrate::run(&context, command)),
         Command::Purge(command) => runtime()?.block_on(purge::run(&context, command)),
         Command::Lab(command) => lab::run(&context, command),

@@ -1,5 +1,6 @@
 //! Facts from the speaker thread to the agent.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +11,7 @@ use tortie_net::Cidr;
 use tortie_engine::routing::{ChangeId, DynamicPeer};
 
 /// From the speaker thread.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum SpeakerFact {
     /// A peer changed its state.
     Peer {
@@ -37,7 +38,8 @@ pub enum SpeakerFact {
         to: bfd::State,
         /// Why.
         cause: bfd::Cause,
-        /// When the thread of BFD noticed.
+        /// When the thread of BFD noticed; for measurements in this process, and no part of what is recorded.
+        #[serde(skip, default = "Instant::now")]
         at: Instant,
     },
     /// Effect of UPDATEs of a peer.
@@ -101,7 +103,7 @@ pub enum SpeakerFact {
     /// All problems with one subject that the thread cannot repair by itself; it goes on. Empty: they are over.
     Problems {
         /// The subject, in words.
-        about: &'static str,
+        about: Cow<'static, str>,
         /// Cause and next step of each.
         texts: Vec<String>,
     },

@@ -23,7 +23,7 @@ impl Faults {
             return None;
         }
         current.clone_from(&texts);
-        Some(SpeakerFact::Problems { about, texts })
+        Some(SpeakerFact::Problems { about: about.into(), texts })
     }
 }
 
@@ -70,7 +70,7 @@ mod tests {
         let mut faults = Faults::default();
         let report = |texts: &[&str]| {
             let texts = texts.iter().map(|t| (*t).to_owned()).collect();
-            Some(SpeakerFact::Problems { about: "BFD", texts })
+            Some(SpeakerFact::Problems { about: "BFD".into(), texts })
         };
         assert_eq!(faults.set("BFD", Vec::new()), None);
         assert_eq!(faults.set("BFD", vec!["a".into()]), report(&["a"]));

@@ -32,7 +32,7 @@ pub struct Cache {
 }
 
 /// What was read from a cache file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Cached {
     /// The last good state.
     pub snapshot: Snapshot,

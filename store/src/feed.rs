@@ -31,15 +31,15 @@ const CAPACITY: usize = 256;
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// What the feed tells.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum FeedEvent {
     /// At the very start, when there is a cache: the last state that was trusted. To be compared with the first
     /// [`FeedEvent::Snapshot`], and to be run from when [`FeedEvent::Unreachable`] comes instead.
-    Cached(Cached),
+    Cached(Arc<Cached>),
     /// Everything in the prefixes: first, and again when the history between was lost or the store is another one.
     Snapshot {
         /// The entries, with the identity of the store.
-        snapshot: Snapshot,
+        snapshot: Arc<Snapshot>,
         /// Counts snapshots; for [`Feed::confirm`].
         generation: u64,
     },
@@ -186,7 +186,7 @@ impl Task {
                 if let Some(torn) = &cached.truncated {
                     tracing::warn!(target: "tortie::store", "the cache of the store ends early: {torn}");
                 }
-                self.send(FeedEvent::Cached(cached)).await
+                self.send(FeedEvent::Cached(cached.into())).await
             }
             Err(e) => {
                 tracing::error!(target: "tortie::store", error = %e, "the cache of the store is damaged");
@@ -234,6 +234,7 @@ impl Task {
                 if let Some(copy) = &mut self.copy {
                     copy.replace(&snapshot, self.generation);
                 }
+                let snapshot = snapshot.into();
                 self.send(FeedEvent::Snapshot { snapshot, generation: self.generation }).await?;
                 if let Some(added) = added {
                     self.send(added).await?;

@@ -16,6 +16,7 @@ pub mod feed;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
 mod metered;
+mod octets;
 mod options;
 pub mod schema;
 pub mod sqlite;
@@ -34,15 +35,16 @@ pub use txn::{MAX_TXN_BYTES, disjoint_prefixes, prefix_end, split};
 pub type Revision = u64;
 
 /// A lease of the store; keys that carry it vanish when it ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct LeaseId(pub i64);
 
 /// One key with its value.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct KeyValue {
     /// The full key, such as `/calico/v1/Ready`.
     pub key: String,
     /// The value as stored.
+    #[serde(with = "octets")]
     pub value: Vec<u8>,
     /// Revision of the last write of this key.
     pub mod_revision: Revision,
@@ -51,7 +53,7 @@ pub struct KeyValue {
 }
 
 /// All keys of some prefixes at one revision.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Snapshot {
     /// The revision at which this was read.
     pub revision: Revision,
@@ -93,7 +95,7 @@ impl History {
 pub type Read = (Vec<Option<KeyValue>>, Snapshot);
 
 /// One change of one key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Change {
     /// Written.
     Put(KeyValue),
@@ -116,7 +118,7 @@ impl Change {
 }
 
 /// The changes of one committed transaction that lie in the watched prefixes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Delta {
     /// The revision of the transaction.
     pub revision: Revision,
@@ -290,7 +292,7 @@ impl std::fmt::Debug for WriterLock {
 }
 
 /// Why the store did not do it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 pub enum StoreError {
     /// Not reachable now; try again later.
     #[error("the store is away: {0}")]

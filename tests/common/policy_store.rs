@@ -104,7 +104,7 @@ impl Policy {
             self.globals = (**globals).clone();
         }
         let (serial, change) = (self.serial, ChangeId(self.serial));
-        rig.send(ToKernel::Policy(Box::new(PolicyChange { serial, change, delta, globals })));
+        rig.send(ToKernel::Policy(Arc::new(PolicyChange { serial, change, delta, globals })));
     }
 
     /// The same store, by a process that has just begun.

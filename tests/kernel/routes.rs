@@ -276,7 +276,7 @@ fn batches_on_each_others_heels_end_as_one_after_the_other_would() {
             .map(|_| {
                 rig.wait("Learned", |fact| match fact {
                     KernelFact::Learned { change, prefixes, written, deleted, failed, sample, .. } => {
-                        let last = sample.last().map(|(.., outcome)| *outcome);
+                        let last = sample.last().map(|(.., outcome)| outcome.to_string());
                         Some((
                             change.0,
                             *prefixes,
@@ -299,6 +299,7 @@ fn batches_on_each_others_heels_end_as_one_after_the_other_would() {
             (6, 500, 0, 500, 0, "gone"),
             (7, 1_500, 1_500, 0, 0, "installed"),
         ];
+        let expected = expected.map(|(c, p, w, d, f, last)| (c, p, w, d, f, last.to_owned()));
         assert_eq!(reported, expected);
         assert_eq!(rig.ask(|v| (v.counts().installed, v.counts().failed)), (6_001, 1));
         let over = |hop| own("-4").iter().filter(|l| l.contains(&format!("via {hop} "))).count();

@@ -32,7 +32,7 @@ async fn next(feed: &mut Feed) -> FeedEvent {
 
 async fn snapshot(feed: &mut Feed) -> (Snapshot, u64) {
     match next(feed).await {
-        FeedEvent::Snapshot { snapshot, generation } => (snapshot, generation),
+        FeedEvent::Snapshot { snapshot, generation } => (Arc::unwrap_or_clone(snapshot), generation),
         other => panic!("{other:?}"),
     }
 }
@@ -224,7 +224,7 @@ impl Mirror {
             FeedEvent::Snapshot { snapshot, generation } => {
                 self.snapshots = generation;
                 self.last = snapshot.revision;
-                self.entries = snapshot.entries.into_iter().map(|kv| (kv.key, kv.value)).collect();
+                self.entries = snapshot.entries.iter().map(|kv| (kv.key.clone(), kv.value.clone())).collect();
             }
             FeedEvent::Delta(delta) => {
                 assert!(delta.revision > self.last, "{} after {}", delta.revision, self.last);

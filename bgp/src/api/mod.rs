@@ -263,6 +263,7 @@ pub enum Event {
 }
 
 /// RFC 4271 8.2.2.
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// Refuses connections, tries none.
@@ -295,6 +296,7 @@ impl State {
 }
 
 /// Why a session or an attempt ended.
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Down {
@@ -309,6 +311,7 @@ pub struct Down {
 }
 
 /// The kinds of [`Down`].
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DownCode {

@@ -4,6 +4,7 @@
 pub const PACKET_LEN: usize = 24;
 
 /// bfd.SessionState (RFC 5880 6.8.1). The order is that of the Sta field.
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum State {
     /// Held down on purpose.
@@ -50,6 +51,7 @@ impl State {
 
 /// The Diag field (RFC 5880 4.1): why the sender's session last left Up. Five bits; values that no document names are
 /// kept as they are.
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Diagnostic(pub u8);
 

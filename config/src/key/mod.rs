@@ -198,6 +198,24 @@ pub enum EndpointKey {
     },
 }
 
+/// As the text of its key, so that it may be the key of a map.
+impl serde::Serialize for EndpointKey {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&Key::Endpoint(self.clone()))
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for EndpointKey {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(from)?;
+        match Key::parse(&text) {
+            Ok(Key::Endpoint(key)) => Ok(key),
+            Ok(_) => Err(serde::de::Error::custom(format!("{text} is not the key of an endpoint"))),
+            Err(error) => Err(serde::de::Error::custom(error)),
+        }
+    }
+}
+
 impl EndpointKey {
     /// The host that the endpoint is on.
     #[must_use]

@@ -18,7 +18,7 @@ use super::state::Model;
 use super::value::Ready;
 
 /// How much there is of what must not vanish unnoticed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct ObjectCounts {
     /// Pools of both families.
     pub pools: usize,
@@ -45,7 +45,7 @@ pub struct Freeze {
 const ACCEPT: &str = "tortie store accept, if the store is right as it is";
 
 /// Watches over relists and `Ready`.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Guard {
     /// `Ready` was `true` on the store of `store_id`.
     was_ready: bool,

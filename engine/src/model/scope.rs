@@ -31,7 +31,9 @@ pub enum WatchPart {
 }
 
 impl WatchPart {
-    pub(super) fn covers(self, text: &str) -> bool {
+    /// Whether a key belongs to it.
+    #[must_use]
+    pub fn covers(self, text: &str) -> bool {
         match self {
             Self::All => true,
             Self::Main => !is_block(text),

@@ -9,7 +9,7 @@ use tortie_net::Cidr;
 use crate::model::Model;
 
 /// What flags and environment say about this host; everything else comes from the store.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct NodeOptions {
     /// `--ip4`.
     pub ip4: AddressOption,
@@ -22,7 +22,7 @@ pub struct NodeOptions {
 }
 
 /// A flag about an address of this host.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum AddressOption {
     /// The stored value counts (no flag, or `auto`: registration stores what it finds).
     #[default]

@@ -33,7 +33,7 @@ pub struct RangeIntent {
 }
 
 /// A peer that came from a range.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct DynamicPeer {
     /// The name of its session.
     pub name: Arc<str>,

@@ -21,12 +21,12 @@ pub use tortie_config::resource::{
 
 /// A change on its way from a store revision (or an UPDATE) to the kernel's acknowledgement; unique while the agent
 /// runs, 0 = none. Written `c-7f31`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize)]
 pub struct ChangeId(pub u64);
 
 /// A source of change ids. Core and speaker own one each, on threads of their own, and need no counter between them: the
 /// core's ids are odd, the speaker's even.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ChangeIds {
     next: u64,
 }
@@ -372,7 +372,7 @@ pub struct LearnedChange {
 }
 
 /// How the kernel reaches a next hop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Resolved {
     /// Output interface.
     pub ifindex: u32,

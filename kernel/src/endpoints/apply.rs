@@ -181,7 +181,7 @@ impl Applier {
             && !std::mem::replace(&mut self.rp_filter_default, true)
             && let Err(text) = sysctl::filter_by_default()
         {
-            sink(KernelFact::Problem { about: "reverse path filter of new interfaces", text: Some(text) });
+            sink(KernelFact::Problem { about: "reverse path filter of new interfaces".into(), text: Some(text) });
         }
         let looked = self.rp_filter_read && self.ignore_loose_rp_filter == endpoints.ignore_loose;
         if looked {
@@ -191,7 +191,7 @@ impl Applier {
         let loose = sysctl::loose().filter(|_| !endpoints.ignore_loose);
         if loose != self.rp_filter_loose {
             self.rp_filter_loose.clone_from(&loose);
-            sink(KernelFact::Problem { about: "reverse path filter", text: loose });
+            sink(KernelFact::Problem { about: "reverse path filter".into(), text: loose });
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Changes of policy that are carried out as one transaction.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::inbox::Inbox;
@@ -19,7 +20,7 @@ pub(crate) enum PolicyWork {
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
     /// The changes: one transaction.
-    pub(crate) changes: Vec<PolicyChange>,
+    pub(crate) changes: Vec<Arc<PolicyChange>>,
     /// What routing and the speaker made of the same starts, in order; of intents without anything between them the last.
     /// No rule depends on these, nor they on rules.
     pub(crate) routes: Vec<ToKernel>,
@@ -41,7 +42,7 @@ impl Burst {
 /// that asks for the changes before it.
 pub(crate) fn gather(first: ToKernel, inbox: &mut Inbox, rest: Option<Instant>) -> PolicyWork {
     let first = match first {
-        ToKernel::Policy(first) => *first,
+        ToKernel::Policy(first) => first,
         other => return PolicyWork::One(other),
     };
     let mut burst = Burst { changes: vec![first], ..Burst::default() };
@@ -49,7 +50,7 @@ pub(crate) fn gather(first: ToKernel, inbox: &mut Inbox, rest: Option<Instant>) 
         let left = rest.map_or(Duration::ZERO, |rest| rest.saturating_duration_since(Instant::now()));
         let next = inbox.try_next().or_else(|| (!left.is_zero()).then(|| inbox.next(left).ok())?);
         match next {
-            Some(ToKernel::Policy(change)) => burst.changes.push(*change),
+            Some(ToKernel::Policy(change)) => burst.changes.push(change),
             Some(message @ (ToKernel::Intent(_) | ToKernel::Learned(_))) => burst.route(message),
             // Events are taken at the end of each iteration.
             Some(ToKernel::Events(_)) => {}
@@ -66,7 +67,6 @@ pub(crate) fn gather(first: ToKernel, inbox: &mut Inbox, rest: Option<Instant>) 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::sync::Arc;
     use std::sync::mpsc::channel;
 
     use super::super::messages::EventsReady;
@@ -90,7 +90,7 @@ mod tests {
     }
 
     fn policy(serial: u64) -> ToKernel {
-        ToKernel::Policy(Box::new(change(serial)))
+        ToKernel::Policy(Arc::new(change(serial)))
     }
 
     /// The serials of a burst, and what came among them.

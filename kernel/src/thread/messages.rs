@@ -18,7 +18,7 @@ pub enum ToKernel {
     /// Endpoints and rules; answered by [`KernelFact::Enforced`](crate::KernelFact::Enforced). The first one is
     /// the whole of it, and nothing that was
     /// left by a former process is touched before it comes.
-    Policy(Box<PolicyChange>),
+    Policy(Arc<PolicyChange>),
     /// Learned routes; answered by [`KernelFact::Learned`](crate::KernelFact::Learned) when acknowledged, and dropped then,
     /// with the speaker's credit.
     /// The speaker has credits for one more to be made ready meanwhile; all else waits there, so that dirty prefixes

@@ -8,6 +8,7 @@ use crate::agent::api::bgp;
 use crate::agent::api::cluster::ClusterCache;
 use crate::agent::core::snapshot::CoreSnapshot;
 use crate::agent::handle::Handle;
+use crate::agent::journal::Journal;
 use crate::agent::metrics::Exporter;
 use crate::agent::observe::Observer;
 use crate::api::status::{ApiError, List};
@@ -28,6 +29,7 @@ pub(in crate::agent) struct Server {
     /// Of an agent that observes.
     observer: Option<Arc<Observer>>,
     metrics: Exporter,
+    journal: Journal,
     /// A permit for each who follows the flight recorder.
     followers: Arc<Semaphore>,
     /// Held while packets are traced.
@@ -41,6 +43,7 @@ impl Server {
         store: Arc<dyn Store>,
         observer: Option<Arc<Observer>>,
         metrics: Exporter,
+        journal: Journal,
     ) -> Self {
         Self {
             cluster: ClusterCache::new(handle.node(), Arc::clone(&store)),
@@ -49,6 +52,7 @@ impl Server {
             store,
             observer,
             metrics,
+            journal,
             followers: Arc::new(Semaphore::new(FOLLOWERS)),
             tracing: Arc::default(),
         }
@@ -57,6 +61,11 @@ impl Server {
     /// The agent's threads.
     pub(in crate::agent) fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// The journal of inputs.
+    pub(in crate::agent) fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     /// This host's name.

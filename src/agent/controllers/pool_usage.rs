@@ -115,7 +115,7 @@ fn count(picture: &IpamState) -> PoolUsages {
                 unclaimed: parts(cidr.len(), pool.value.block_len()),
                 suspects: [Kind::Leaked, Kind::Unaccounted, Kind::Duplicate, Kind::Ownerless]
                     .into_iter()
-                    .map(|kind| (word(kind), 0))
+                    .map(|kind| (word(kind).into(), 0))
                     .collect(),
                 ..PoolUsage::default()
             };
@@ -138,7 +138,7 @@ fn count(picture: &IpamState) -> PoolUsages {
         let subject = finding.subject.split('/').next().and_then(|addr| addr.parse::<IpAddr>().ok());
         let pool = subject.and_then(|addr| picture.pool_of(addr));
         if let Some(pool) = pool.and_then(|pool| usage.get_mut(&pool.cidr)) {
-            *pool.suspects.entry(word(finding.kind)).or_default() += 1;
+            *pool.suspects.entry(word(finding.kind).into()).or_default() += 1;
         }
     }
     usage

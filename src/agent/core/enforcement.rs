@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use tortie_config::key::{EndpointKey, Key};
 
 use super::recorder::{Entry, Plane};
@@ -32,6 +33,27 @@ struct UnderWay {
     trigger: &'static str,
     /// When the store told of it.
     heard: Instant,
+}
+
+/// A change that the kernel has not answered, as a recording has it: without what only metrics read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct UnderWayCheckpoint {
+    serial: u64,
+    change: ChangeId,
+    subject: String,
+    heard: Duration,
+}
+
+/// What a recording holds of [`Enforcement`]; rules and endpoints follow from the model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(in crate::agent) struct EnforcementCheckpoint {
+    serial: u64,
+    acknowledged: u64,
+    under_way: Vec<UnderWayCheckpoint>,
+    failed: BTreeMap<EndpointKey, String>,
+    conditions: BTreeMap<EndpointKey, EndpointCondition>,
+    micros: u64,
+    problem: Option<String>,
 }
 
 /// What policy concluded so far, and how far the kernel is.
@@ -83,6 +105,49 @@ impl Enforcement {
             micros: 0,
             trouble: None,
         }
+    }
+
+    /// What a recording holds; `after` gives the time since the start of the agent.
+    pub(super) fn checkpoint(&self, after: impl Fn(&Instant) -> Duration) -> EnforcementCheckpoint {
+        let under_way = |one: &UnderWay| UnderWayCheckpoint {
+            serial: one.serial,
+            change: one.change,
+            subject: one.subject.clone(),
+            heard: after(&one.heard),
+        };
+        EnforcementCheckpoint {
+            serial: self.serial,
+            acknowledged: self.acknowledged,
+            under_way: self.under_way.iter().map(under_way).collect(),
+            failed: self.failed.clone(),
+            conditions: self.conditions.clone(),
+            micros: self.micros,
+            problem: self.trouble.clone(),
+        }
+    }
+
+    /// Goes on from a recording; `at` gives the moment of a time since the start of the agent.
+    pub(super) fn restore(
+        &mut self,
+        from: EnforcementCheckpoint,
+        model: &Model,
+        at: impl Fn(Duration) -> Instant,
+    ) {
+        self.policy = (self.mode != Mode::Off).then(|| Policy::of(model));
+        self.serial = from.serial;
+        self.acknowledged = from.acknowledged;
+        let under_way = |one: UnderWayCheckpoint| UnderWay {
+            serial: one.serial,
+            change: one.change,
+            subject: one.subject,
+            trigger: "endpoint",
+            heard: at(one.heard),
+        };
+        self.under_way = from.under_way.into_iter().map(under_way).collect();
+        self.failed = from.failed;
+        self.conditions = from.conditions;
+        self.micros = from.micros;
+        self.trouble = from.problem;
     }
 
     /// What may be done to rules and endpoints.
@@ -187,7 +252,7 @@ impl Core {
         let heard = self.heard.unwrap_or(self.now.mono);
         let serial = enforcement.serial;
         enforcement.under_way.push_back(UnderWay { serial, change, subject, trigger, heard });
-        self.out.push(Effect::Enforce(Box::new(PolicyChange { serial, change, delta, globals })));
+        self.out.push(Effect::Enforce(Arc::new(PolicyChange { serial, change, delta, globals })));
     }
 
     /// The kernel thread's answer.

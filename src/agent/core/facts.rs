@@ -1,5 +1,6 @@
 //! What the core does with what the kernel thread and the speaker tell.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,7 +48,7 @@ impl Core {
                         plane: Plane::Kernel,
                         mark: '~',
                         subject: prefix.to_string(),
-                        text: what.to_owned(),
+                        text: what.into_owned(),
                         revision: 0,
                     };
                     self.recorder.record_prefix(time.clone(), prefix, entry);
@@ -350,15 +351,15 @@ impl Core {
     }
 
     /// All that is wrong with something from now on; empty: nothing any more.
-    fn troubled(&mut self, plane: Plane, about: &'static str, texts: Vec<String>) {
-        let known = self.troubles.remove(about).unwrap_or_default();
+    fn troubled(&mut self, plane: Plane, about: Cow<'static, str>, texts: Vec<String>) {
+        let known = self.troubles.remove(&about).unwrap_or_default();
         for text in texts.iter().filter(|text| !known.contains(text)) {
-            self.say(ChangeId::default(), plane, '!', about, text);
+            self.say(ChangeId::default(), plane, '!', &about, text);
         }
         if !texts.is_empty() {
             self.troubles.insert(about, texts);
         } else if !known.is_empty() {
-            self.say(ChangeId::default(), plane, '~', about, "right again");
+            self.say(ChangeId::default(), plane, '~', &about, "right again");
         }
     }
 

@@ -31,7 +31,7 @@ impl Now {
 }
 
 /// One thing that happened.
-#[derive(Debug)]
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(in crate::agent) enum Input {
     /// The store's feed; it is acted on at the next [`Input::FeedIdle`].
     Feed(FeedEvent),

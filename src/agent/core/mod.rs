@@ -4,6 +4,7 @@
 //! It decides when something may start: nothing is told to the speaker or the kernel before the first whole snapshot;
 //! a block is announced only when its blackhole is in the kernel; a freeze stops everything but reading.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::time::Instant;
 use tortie_bgp::State;
 use tortie_net::Cidr;
 
+use crate::agent::core::checkpoint::CoreOptions;
 use crate::agent::core::counters::Measures;
 use crate::agent::core::enforcement::Enforcement;
 use crate::agent::core::input::{Input, Now, Timing};
@@ -22,7 +24,7 @@ use crate::api::nodes::NodeStatus;
 use crate::api::status::Problem;
 use tortie_engine::model::{Freeze, Guard, Model, ModelChanges, WatchPart};
 use tortie_engine::routing::{self, ChangeId, ChangeIds, DynamicPeer, NodeOptions, Planner, RoutingIntent};
-use tortie_kernel::{KernelIntent, Mode, PolicyChange};
+use tortie_kernel::{KernelIntent, PolicyChange};
 use tortie_store::{Change, Delta, FeedEvent, Snapshot};
 
 /// More entries of one kind and change than this are recorded as one.
@@ -31,7 +33,7 @@ pub(super) const SINGLES: usize = 16;
 const REVISIONS: usize = 1_024;
 
 /// What the core wants done.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Effect {
     /// Whoever answers questions gets this intent.
     Routing(Arc<RoutingIntent>),
@@ -50,7 +52,7 @@ pub(super) enum Effect {
     /// A next hop for the speaker.
     NextHop(IpAddr, Option<routing::Resolved>),
     /// The kernel thread gets this change of endpoints and rules.
-    Enforce(Box<PolicyChange>),
+    Enforce(Arc<PolicyChange>),
     /// The own blocks: watch these keys too.
     Scope(Vec<String>),
     /// The snapshot of this generation, with what followed up to this revision, is believed: it may replace the cache
@@ -165,7 +167,7 @@ pub(super) struct Core {
     /// `None`: another host looks.
     pool_usage: Option<PoolUsages>,
     /// What is wrong and has no place of its own, by what it is about.
-    troubles: BTreeMap<&'static str, Vec<String>>,
+    troubles: BTreeMap<Cow<'static, str>, Vec<String>>,
     /// What went wrong last and was over at once.
     mishap: Option<(Instant, String)>,
     /// What the look around found.
@@ -184,8 +186,9 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(name: &str, node: NodeOptions, kernel_writes: bool, policy: Mode, now: Now) -> Self {
-        let model = Model::new(name);
+    pub(super) fn new(options: &CoreOptions, now: Now) -> Self {
+        let CoreOptions { name, node, kernel_writes, policy } = options.clone();
+        let model = Model::new(&name);
         Self {
             node,
             model,
@@ -606,6 +609,7 @@ impl Core {
 
 pub(super) mod applied;
 mod blocks;
+pub(super) mod checkpoint;
 pub(super) mod counters;
 pub(super) mod describe;
 pub(super) mod enforcement;

@@ -142,6 +142,11 @@ impl Recorder {
         }
     }
 
+    /// The number of the newest entry: [`Recorder::counting_from`] it goes on.
+    pub(in crate::agent) fn next_number(&self) -> u64 {
+        self.next
+    }
+
     /// Records an entry; `time` is RFC 3339.
     pub(in crate::agent) fn record(&mut self, time: String, entry: Entry) {
         let about = about(&entry);

@@ -1,5 +1,6 @@
 //! What controllers report to the core, and what the core keeps of ended sessions: values that rooms above make or read.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use tortie_net::Cidr;
 
 /// How the last session ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(in crate::agent) struct EndedSession {
     /// When, RFC 3339.
     pub(in crate::agent) time: String,
@@ -20,7 +21,7 @@ pub(in crate::agent) struct EndedSession {
 }
 
 /// What was found of one pool. Numbers of addresses are not exact beyond 2^53.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(in crate::agent) struct PoolUsage {
     /// Addresses of the pool.
     pub(in crate::agent) total: f64,
@@ -35,14 +36,14 @@ pub(in crate::agent) struct PoolUsage {
     /// Blocks that are not there yet, and those that nobody owns.
     pub(in crate::agent) unclaimed: f64,
     /// What does not agree, by kind.
-    pub(in crate::agent) suspects: BTreeMap<&'static str, usize>,
+    pub(in crate::agent) suspects: BTreeMap<Cow<'static, str>, usize>,
 }
 
 /// All pools, in the order of their prefixes.
 pub(in crate::agent) type PoolUsages = BTreeMap<Cidr, PoolUsage>;
 
 /// What a turn brought.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(in crate::agent) struct GcPass {
     /// Addresses that are leaked as far as is known, and not released yet.
     pub(in crate::agent) leak_candidates: Vec<IpAddr>,
@@ -53,7 +54,7 @@ pub(in crate::agent) struct GcPass {
 }
 
 /// What the collector has done since the agent started.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(in crate::agent) struct GcTotals {
     /// Leaked now, and not released yet.
     pub(in crate::agent) leak_candidates: Vec<IpAddr>,
@@ -64,7 +65,7 @@ pub(in crate::agent) struct GcTotals {
 }
 
 /// What the task has to say.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(in crate::agent) enum TunnelAddressReport {
     /// Something was done: in words.
     Done(String),

@@ -193,7 +193,7 @@ impl Core {
             troubles: self
                 .troubles
                 .iter()
-                .map(|(about, texts)| ((*about).to_owned(), texts.clone()))
+                .map(|(about, texts)| (about.clone().into_owned(), texts.clone()))
                 .collect(),
             mishap: self.late_mishap(now).map(|(ago, text)| (ago, text.clone())),
             notes: self.notes(now),

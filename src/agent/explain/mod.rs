@@ -18,6 +18,7 @@ mod ip;
 mod names;
 mod origin;
 mod peer;
+pub(super) mod recorded;
 mod route;
 
 use std::net::IpAddr;

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::connect_info::ConnectInfo;
 use axum::extract::{Path as UrlPath, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Deserialize;
@@ -14,6 +14,7 @@ use tortie_net::Cidr;
 
 use crate::agent::api::{control, endpoints, live_trace, mrt, peers, routes, status};
 use crate::agent::explain::address;
+use crate::agent::handle::stopping;
 use crate::agent::http::extract::{Caller, Query, Shared, body, may_write};
 use crate::agent::http::respond::{answer, failure, health, json, octets};
 use crate::agent::http::{explain, metrics};
@@ -69,6 +70,7 @@ pub(super) fn writes() -> Router<Shared> {
         .route("/v1/store/accept", post(accept_store))
         .route("/v1/log/level", post(log_level))
         .route("/v1/diff", post(hold_drift))
+        .route("/v1/journal", get(journal))
 }
 
 async fn live(State(server): State<Shared>) -> Response {
@@ -128,6 +130,14 @@ async fn mrt_updates(State(server): State<Shared>, Query(query): Query<MrtQuery>
     match mrt::updates(&server, query.peer).await {
         Ok(stream) => octets(stream, None),
         Err(error) => answer::<()>(Err(error)),
+    }
+}
+
+/// The last inputs of the core: the store's content is in them, so it is for the unix socket.
+async fn journal(State(server): State<Shared>) -> Response {
+    match server.journal().export().await {
+        Some(octets) => ([(header::CONTENT_TYPE, "application/gzip")], octets).into_response(),
+        None => answer::<()>(Err(stopping())),
     }
 }
 

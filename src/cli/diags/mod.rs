@@ -12,13 +12,16 @@ pub(in crate::cli) mod redact;
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use clap::Args;
+use flate2::Compression;
+use flate2::read::MultiGzDecoder;
+use flate2::write::GzEncoder;
 use http_body_util::BodyExt;
 use serde::Serialize;
 
@@ -27,6 +30,7 @@ use super::context::Context;
 use super::doctor;
 use super::failure::{Exit, Failure};
 use super::output;
+use crate::agent::JOURNAL_FILE;
 use archive::Archive;
 use redact::Redactor;
 
@@ -119,11 +123,16 @@ pub(super) async fn run(context: &Context, command: &DiagsCommand) -> Result<(),
     let mut page = Part::of("page.html", "the page with these answers, for a browser", page(&parts));
     page.bytes = page.text.len();
     parts.insert(0, page);
+    let journal = journal(context, &redactor).await;
+    parts.push(journal.0);
     let seconds = u64::try_from(now.as_second()).unwrap_or_default();
     let files = parts.iter().filter(|part| part.missing.is_none());
-    let files = files.map(|part| (part.name, part.text.as_str()));
+    let files = files.map(|part| (part.name, part.text.as_bytes()));
+    let files = files
+        .filter(|(name, _)| *name != JOURNAL_FILE)
+        .chain(journal.1.as_deref().map(|octets| (JOURNAL_FILE, octets)));
     let index = index(&node, &now.to_string(), &parts);
-    let archive = packed(&folder, seconds, [("index.txt", index.as_str())].into_iter().chain(files))
+    let archive = packed(&folder, seconds, [("index.txt", index.as_bytes())].into_iter().chain(files))
         .map_err(|error| Failure::new(Exit::Partial, "output", format!("the archive: {error}")))?;
     let file = command.file.clone().unwrap_or_else(|| format!("{folder}.tar.gz").into());
     write(&file, &archive)?;
@@ -183,6 +192,35 @@ async fn from_agent(context: &Context, max: u32) -> Vec<Part> {
     };
     parts.push(Part::of("metrics.txt", "metrics", metrics));
     parts
+}
+
+/// The journal of inputs, compressed as it comes: `tortie replay` runs it. It has no secrets of the store; those of this host's
+/// files are looked for all the same.
+async fn journal(context: &Context, redactor: &Redactor) -> (Part, Option<Vec<u8>>) {
+    let about = "the last inputs of the core, for `tortie replay`";
+    let octets = async {
+        let client = Client::new(&context.globals.socket);
+        let (_, body) = client.stream("/v1/journal", "content-type").await.map_err(|failure| failure.text)?;
+        let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
+        let mut text = String::new();
+        MultiGzDecoder::new(&*body).read_to_string(&mut text).map_err(|error| error.to_string())?;
+        gzip(redactor.hide(text).as_bytes()).map_err(|error| error.to_string())
+    };
+    match octets.await {
+        Ok(octets) => {
+            let mut part = Part::of(JOURNAL_FILE, about, Ok(String::new()));
+            part.bytes = octets.len();
+            (part, Some(octets))
+        }
+        Err(why) => (Part::of(JOURNAL_FILE, about, Err(why)), None),
+    }
+}
+
+/// As gzip has it.
+fn gzip(octets: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(octets)?;
+    encoder.finish()
 }
 
 /// The page, showing what the agent answered; all of that is without secrets by now.
@@ -359,11 +397,11 @@ fn render(out: &mut String, report: &Report) {
 fn packed<'a>(
     folder: &str,
     unix_time: u64,
-    files: impl Iterator<Item = (&'a str, &'a str)>,
+    files: impl Iterator<Item = (&'a str, &'a [u8])>,
 ) -> std::io::Result<Vec<u8>> {
     let mut archive = Archive::new();
-    for (name, text) in files {
-        archive.add(&format!("{folder}/{name}"), unix_time, text.as_bytes())?;
+    for (name, octets) in files {
+        archive.add(&format!("{folder}/{name}"), unix_time, octets)?;
     }
     archive.end()
 }
@@ -374,21 +412,14 @@ fn write(file: &Path, tar: &[u8]) -> Result<(), Failure> {
         let text = format!("{}: {what}: {error}; name another FILE", file.display());
         Failure::new(Exit::Partial, "output", text)
     };
-    let out = if file == Path::new("-") {
-        Stdio::inherit()
+    let mut out: Box<dyn io::Write> = if file == Path::new("-") {
+        Box::new(io::stdout())
     } else {
         let options = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file);
-        Stdio::from(options.map_err(|error| failed("cannot be written", &error))?)
+        Box::new(options.map_err(|error| failed("cannot be written", &error))?)
     };
-    let gzip = std::process::Command::new("gzip").arg("-c").stdin(Stdio::piped()).stdout(out).spawn();
-    let mut gzip = gzip.map_err(|error| failed("gzip cannot be run", &error))?;
-    let written = gzip.stdin.take().map_or(Ok(()), |mut to| to.write_all(tar));
-    let ended = gzip.wait();
-    match (written, ended) {
-        (Ok(()), Ok(status)) if status.success() => Ok(()),
-        (Err(error), _) | (_, Err(error)) => Err(failed("gzip", &error)),
-        (_, Ok(status)) => Err(failed("gzip", &std::io::Error::other(status.to_string()))),
-    }
+    let written = gzip(tar).and_then(|octets| out.write_all(&octets)).and_then(|()| out.flush());
+    written.map_err(|error| failed("cannot be written", &error))
 }
 
 /// A node name as a part of a file name.

@@ -1,18 +1,11 @@
 //! Secrets out of what leaves this host: by the names of members, by what a line says, and by the values themselves. Pure.
 
-/// Parts of names whose values are secrets.
-const NAMES: [&str; 8] =
-    ["password", "passwd", "passphrase", "secret", "token", "private_key", "privatekey", "credential"];
+use tortie_config::secrets::{self, is_secret};
+
 /// What stands in the place of a secret.
 const HIDDEN: &str = "***";
 /// Shorter values are words of other things, too; they are hidden by their names alone.
 const SHORTEST: usize = 4;
-
-/// Whether a value of this name is a secret. A file that holds one is none: its name helps.
-fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase().replace('-', "_");
-    NAMES.iter().any(|part| name.contains(part)) && !name.ends_with("_file") && !name.ends_with("_path")
-}
 
 /// A value of the store with `***` for every member that is a secret. Text that is no JSON stays as it is, unless it names a
 /// secret: then nobody knows where that ends, and all of it goes.
@@ -54,19 +47,10 @@ fn scalars(value: &serde_json::Value, found: &mut impl FnMut(&str)) {
 
 /// Hides secrets of a value, and gives each to `found`.
 fn hide(value: &mut serde_json::Value, found: &mut impl FnMut(&str)) -> bool {
-    use serde_json::Value;
-    match value {
-        Value::Object(map) => map.iter_mut().fold(false, |hidden, (name, member)| {
-            if is_secret(name) && !member.is_null() {
-                scalars(member, found);
-                *member = Value::String(HIDDEN.to_owned());
-                return true;
-            }
-            hide(member, found) | hidden
-        }),
-        Value::Array(list) => list.iter_mut().fold(false, |hidden, item| hide(item, found) | hidden),
-        _ => false,
-    }
+    secrets::replace(value, &mut |member| {
+        scalars(member, found);
+        *member = serde_json::Value::String(HIDDEN.to_owned());
+    })
 }
 
 /// Knows the secrets of this host, and takes them out of any text.
@@ -119,7 +103,12 @@ impl Redactor {
             }
             out.push_str(&addresses(&assignments(line)));
         }
-        self.known.iter().fold(out, |text, secret| text.replace(secret.as_str(), HIDDEN))
+        self.hide(out)
+    }
+
+    /// The text without the secrets that are known; all else stays as it is.
+    pub(super) fn hide(&self, text: String) -> String {
+        self.known.iter().fold(text, |text, secret| text.replace(secret.as_str(), HIDDEN))
     }
 }
 

@@ -388,7 +388,7 @@ fn loose_reverse_path_filtering_is_reported_unless_it_is_to_be_ignored() {
         endpoints_rig.serial = 1;
         let send = |endpoints_rig: &mut EndpointRig, ignore: bool| {
             endpoints_rig.serial += 1;
-            endpoints_rig.rig.send(ToKernel::Policy(Box::new(PolicyChange {
+            endpoints_rig.rig.send(ToKernel::Policy(Arc::new(PolicyChange {
                 serial: endpoints_rig.serial,
                 change: ChangeId(endpoints_rig.serial),
                 delta: RulesetDelta::default(),
@@ -399,7 +399,7 @@ fn loose_reverse_path_filtering_is_reported_unless_it_is_to_be_ignored() {
         // What was told of it: that it is wrong, or that this is over.
         let problems = |endpoints_rig: &EndpointRig| -> Vec<bool> {
             let news = |f: &KernelFact| match f {
-                KernelFact::Problem { about: "reverse path filter", text } => {
+                KernelFact::Problem { about, text } if about == "reverse path filter" => {
                     Some(text.as_ref().is_some_and(|text| text.contains("IgnoreLooseRPF")))
                 }
                 _ => None,
@@ -478,7 +478,7 @@ fn a_host_endpoint_is_as_its_interfaces_are() {
         let endpoints = [("addr", host(None, &["192.0.2.1"])), ("name", host(Some("eth9"), &[]))];
         let endpoints = endpoints.map(|(name, policy)| (key(name), policy)).into();
         endpoints_rig.serial = 1;
-        endpoints_rig.rig.send(ToKernel::Policy(Box::new(PolicyChange {
+        endpoints_rig.rig.send(ToKernel::Policy(Arc::new(PolicyChange {
             serial: 1,
             change: ChangeId(1),
             delta: RulesetDelta { endpoints, ..RulesetDelta::default() },

@@ -106,7 +106,7 @@ impl EndpointRig {
     pub(crate) fn send(&mut self, delta: RulesetDelta) -> BTreeMap<EndpointKey, String> {
         self.serial += 1;
         let serial = self.serial;
-        self.rig.send(ToKernel::Policy(Box::new(PolicyChange {
+        self.rig.send(ToKernel::Policy(Arc::new(PolicyChange {
             serial,
             change: ChangeId(serial),
             delta,

@@ -529,7 +529,7 @@ fn bfd_from_an_address_that_is_not_here_is_reported_until_nobody_wants_it() {
     to_b.bfd = crate::bfd::times(100, 3);
     let mut a = Node::start(a);
     let reported = |f: &SpeakerFact| match f {
-        SpeakerFact::Problems { about: "BFD", texts } => Some(texts.clone()),
+        SpeakerFact::Problems { about, texts } if about == "BFD" => Some(texts.clone()),
         _ => None,
     };
     a.fact("no address", |f| {

@@ -5,6 +5,7 @@
 //! lost, the table is read and compared, and what differs is written. Start, steady state and repair end in the same
 //! batch. Nothing is touched before the first change of policy, which is the whole of it.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -202,13 +203,13 @@ impl Firewall {
     /// Changes of policy, one after the other; one transaction.
     pub(crate) fn accept(
         &mut self,
-        changes: &[PolicyChange],
+        changes: &[impl Borrow<PolicyChange>],
         network: &NetworkState,
         meanwhile: &mut WhileWaiting<'_>,
     ) -> io::Result<()> {
         let first = !std::mem::replace(&mut self.policy_received, true);
-        let hosts = changes.iter().any(PolicyChange::touches_hosts);
-        for change in changes {
+        let hosts = changes.iter().any(|change| change.borrow().touches_hosts());
+        for change in changes.iter().map(Borrow::borrow) {
             if let Some(globals) = &change.globals {
                 self.globals = Some(Arc::clone(globals));
             }

@@ -108,7 +108,7 @@ impl Thread {
         if self.state.mode == Mode::Program
             && let Err(text) = sysctl::forward_v4()
         {
-            (self.sink)(KernelFact::Problem { about: "forwarding of IPv4", text: Some(text) });
+            (self.sink)(KernelFact::Problem { about: "forwarding of IPv4".into(), text: Some(text) });
         }
         self.start()?;
         loop {
@@ -166,7 +166,7 @@ impl Thread {
                 question(&KernelView { state: &self.state, rules: Some(&self.firewall) });
                 Ok(())
             }
-            ToKernel::Policy(change) => self.enforce(&[*change]),
+            ToKernel::Policy(change) => self.enforce(&[change]),
             ToKernel::HoldDrift(span, done) => {
                 self.hold(span)?;
                 done();
@@ -204,7 +204,7 @@ impl Thread {
             && !std::mem::replace(&mut self.forwards_v6, true)
             && let Err(text) = sysctl::forward_v6()
         {
-            (self.sink)(KernelFact::Problem { about: "forwarding of IPv6", text: Some(text) });
+            (self.sink)(KernelFact::Problem { about: "forwarding of IPv6".into(), text: Some(text) });
         }
     }
 

@@ -37,7 +37,7 @@ impl Thread {
     }
 
     /// Changes of policy, answered as one: rules, then what else their endpoints need.
-    pub(super) fn enforce(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
+    pub(super) fn enforce(&mut self, changes: &[Arc<PolicyChange>]) -> io::Result<()> {
         let Some(last) = changes.last() else { return Ok(()) };
         let begin = Instant::now();
         let Self { firewall, state, inbox, .. } = self;
@@ -49,7 +49,7 @@ impl Thread {
         // First what keeps rules from being in force: a caller that waits for the answer gets it, too.
         self.report_rules();
         self.report_enforced(micros_since(begin));
-        if changes.iter().any(PolicyChange::touches_hosts) {
+        if changes.iter().any(|change| change.touches_hosts()) {
             self.report_host_endpoints();
         }
         self.conclude()
@@ -57,7 +57,7 @@ impl Thread {
 
     /// Routes, neighbours and sysctls of workloads. They come after the rules: nothing reaches an endpoint before its rules
     /// do.
-    fn accept_endpoints(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
+    fn accept_endpoints(&mut self, changes: &[Arc<PolicyChange>]) -> io::Result<()> {
         for change in changes {
             if let Some(globals) = &change.globals {
                 self.state.endpoints.set_globals(globals);
@@ -85,7 +85,7 @@ impl Thread {
 
     /// An interface that was made before its endpoint was written to the store is known when the change is answered:
     /// where the kernel has one that is not known to be up, its notification is on the way.
-    fn await_interfaces(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
+    fn await_interfaces(&mut self, changes: &[Arc<PolicyChange>]) -> io::Result<()> {
         let touched = || changes.iter().flat_map(|change| change.delta.endpoints.keys());
         if self.state.endpoints.missing_interfaces(touched()).is_empty() {
             return Ok(());

@@ -54,7 +54,7 @@ impl PreparedBatch {
             written: done.written,
             deleted: done.deleted,
             failed: self.batch.iter().filter_map(failed).collect(),
-            sample: sample.map(|c| (c.prefix, c.change, outcome(state, &c.prefix))).collect(),
+            sample: sample.map(|c| (c.prefix, c.change, outcome(state, &c.prefix).into())).collect(),
             micros: micros_since(self.begin),
         });
     }

@@ -42,7 +42,7 @@ fn entries() -> Vec<KeyValue> {
 /// A core that has read everything, and what it told of rules.
 fn started() -> (Core, Vec<PolicyChange>) {
     let mut core = core();
-    let first = FeedEvent::Snapshot { snapshot: snapshot("a", 1, entries()), generation: 1 };
+    let first = FeedEvent::Snapshot { snapshot: snapshot("a", 1, entries()).into(), generation: 1 };
     assert!(told(&feed(&mut core, first)).is_empty(), "the blocks are not known yet");
     let added = snapshot("a", 1, vec![kv(BLOCK, &block(), 1)]);
     let effects = feed(&mut core, FeedEvent::Added { prefixes: vec![BLOCK.to_owned()], snapshot: added });
@@ -164,7 +164,7 @@ fn a_relist_tells_only_what_differs() {
     let mut same = entries();
     same.retain(|kv| kv.key != DB);
     same.push(kv(POLICY, r#"{"selector":"all()","inbound_rules":[],"outbound_rules":[]}"#, 7));
-    let relist = FeedEvent::Snapshot { snapshot: snapshot("a", 7, same), generation: 2 };
+    let relist = FeedEvent::Snapshot { snapshot: snapshot("a", 7, same).into(), generation: 2 };
     changes.extend(told(&feed(&mut core, relist)));
     changes.extend(told(&feed(
         &mut core,
@@ -186,13 +186,13 @@ fn a_start_from_the_cache_goes_on_to_what_the_store_says() {
     all.push(kv(BLOCK, &block(), 1));
     let cached =
         Cached { snapshot: snapshot("a", 1, all), saved: std::time::SystemTime::UNIX_EPOCH, truncated: None };
-    feed(&mut core, FeedEvent::Cached(cached));
+    feed(&mut core, FeedEvent::Cached(cached.into()));
     let mut changes = told(&give(&mut core, Input::StoreTimeout));
     assert_eq!(changes.len(), 1);
     let mut now = entries();
     now.retain(|kv| kv.key != DB);
     now.push(kv("/calico/v1/policy/profile/open/rules", r#"{"inbound_rules":[],"outbound_rules":[]}"#, 3));
-    let snapshot_now = FeedEvent::Snapshot { snapshot: snapshot("a", 3, now), generation: 1 };
+    let snapshot_now = FeedEvent::Snapshot { snapshot: snapshot("a", 3, now).into(), generation: 1 };
     changes.extend(told(&feed(&mut core, snapshot_now)));
     let added = snapshot("a", 3, vec![kv(BLOCK, &block(), 1)]);
     changes.extend(told(&feed(
@@ -268,8 +268,8 @@ fn rules_that_the_kernel_does_not_have_are_not_applied() {
 
 #[test]
 fn with_policy_off_nothing_is_computed_told_or_waited_for() {
-    let mut core = Core::new("h1", NodeOptions::default(), true, Mode::Off, now());
-    feed(&mut core, FeedEvent::Snapshot { snapshot: snapshot("a", 1, entries()), generation: 1 });
+    let mut core = Core::new(&CoreOptions { policy: Mode::Off, ..core_options() }, now());
+    feed(&mut core, FeedEvent::Snapshot { snapshot: snapshot("a", 1, entries()).into(), generation: 1 });
     let added = snapshot("a", 1, vec![kv(BLOCK, &block(), 1)]);
     let effects = feed(&mut core, FeedEvent::Added { prefixes: vec![BLOCK.to_owned()], snapshot: added });
     assert!(told(&effects).is_empty() && core.enforcement.policy().is_none());

@@ -7,7 +7,7 @@ use crate::agent::core::applied::{Needed, verdict};
 use crate::agent::core::recorder::Filter;
 use crate::agent::health::problems;
 use crate::speaker::SpeakerFact;
-use tortie_kernel::KernelFact;
+use tortie_kernel::{KernelFact, Mode};
 use tortie_store::{Cached, KeyValue};
 
 mod enforcement;
@@ -59,8 +59,17 @@ fn give(core: &mut Core, input: Input) -> Vec<Effect> {
     effects
 }
 
+fn core_options() -> CoreOptions {
+    CoreOptions {
+        name: "h1".to_owned(),
+        node: NodeOptions::default(),
+        kernel_writes: true,
+        policy: Mode::Program,
+    }
+}
+
 fn core() -> Core {
-    Core::new("h1", NodeOptions::default(), true, Mode::Program, now())
+    Core::new(&core_options(), now())
 }
 
 /// Feeds an event and gives what follows from it.
@@ -71,7 +80,8 @@ fn feed(core: &mut Core, event: FeedEvent) -> Vec<Effect> {
 }
 
 fn whole(core: &mut Core) -> Vec<Effect> {
-    let first = feed(core, FeedEvent::Snapshot { snapshot: snapshot("a", 1, main_entries()), generation: 1 });
+    let first =
+        feed(core, FeedEvent::Snapshot { snapshot: snapshot("a", 1, main_entries()).into(), generation: 1 });
     assert!(first.iter().all(|e| matches!(e, Effect::Scope(keys) if keys == &[BLOCK])), "{first:?}");
     let added = snapshot("a", 1, vec![kv(BLOCK, &block(), 1)]);
     feed(core, FeedEvent::Added { prefixes: vec![BLOCK.to_owned()], snapshot: added })
@@ -160,7 +170,7 @@ fn a_wiped_store_freezes_a_running_agent_until_somebody_accepts() {
     let mut core = core();
     whole(&mut core);
     applied(&mut core, 1, Vec::new());
-    let wiped = FeedEvent::Snapshot { snapshot: snapshot("b", 1, Vec::new()), generation: 2 };
+    let wiped = FeedEvent::Snapshot { snapshot: snapshot("b", 1, Vec::new()).into(), generation: 2 };
     assert!(kernel_intents(&feed(&mut core, wiped)).is_empty());
     assert!(core.frozen.is_some());
     assert_eq!(core.intent.as_ref().unwrap().originated.len(), 1);
@@ -180,8 +190,8 @@ fn a_restart_on_a_wiped_store_runs_from_the_cache_and_trusts_nothing_new() {
         saved: std::time::SystemTime::UNIX_EPOCH,
         truncated: None,
     };
-    assert!(feed(&mut core, FeedEvent::Cached(cached)).is_empty(), "the store may answer in a moment");
-    let wiped = FeedEvent::Snapshot { snapshot: snapshot("b", 1, Vec::new()), generation: 1 };
+    assert!(feed(&mut core, FeedEvent::Cached(cached.into())).is_empty(), "the store may answer in a moment");
+    let wiped = FeedEvent::Snapshot { snapshot: snapshot("b", 1, Vec::new()).into(), generation: 1 };
     let effects = feed(&mut core, wiped);
     assert!(core.frozen.is_some());
     assert_eq!(kernel_intents(&effects)[0].blackholes.len(), 1);
@@ -198,14 +208,14 @@ fn a_start_while_the_store_is_away_runs_from_the_cache_and_follows_the_store_lat
         saved: std::time::SystemTime::UNIX_EPOCH,
         truncated: None,
     };
-    feed(&mut core, FeedEvent::Cached(cached));
+    feed(&mut core, FeedEvent::Cached(cached.into()));
     let effects = give(&mut core, Input::StoreTimeout);
     assert_eq!(kernel_intents(&effects).len(), 1);
     assert!(core.link.from_cache);
     applied(&mut core, 1, Vec::new());
     entries.push(kv("/calico/bgp/v1/host/h3/ip_addr_v4", "172.30.0.3", 2));
     let main = entries.iter().filter(|e| e.key != BLOCK).cloned().collect();
-    feed(&mut core, FeedEvent::Snapshot { snapshot: snapshot("a", 2, main), generation: 1 });
+    feed(&mut core, FeedEvent::Snapshot { snapshot: snapshot("a", 2, main).into(), generation: 1 });
     let blocks = snapshot("a", 2, vec![kv(BLOCK, &block(), 1)]);
     feed(&mut core, FeedEvent::Added { prefixes: vec![BLOCK.to_owned()], snapshot: blocks });
     assert!(!core.link.from_cache && core.frozen.is_none());
@@ -309,17 +319,20 @@ fn what_is_wrong_is_shown_until_it_is_over_and_a_mishap_for_a_while() {
             .collect()
     };
     let wrong = |texts: &[&str]| SpeakerFact::Problems {
-        about: "BFD",
+        about: "BFD".into(),
         texts: texts.iter().map(|&text| text.to_owned()).collect(),
     };
     give(&mut core, Input::Speaker(wrong(&["one", "two"])));
     give(
         &mut core,
-        Input::Kernel(KernelFact::Problem { about: "forwarding of IPv4", text: Some("denied".to_owned()) }),
+        Input::Kernel(KernelFact::Problem {
+            about: "forwarding of IPv4".into(),
+            text: Some("denied".to_owned()),
+        }),
     );
     assert_eq!(shown(&core, 9000), ["BFD: one; and 1 more", "forwarding of IPv4: denied"]);
     give(&mut core, Input::Speaker(wrong(&["two"])));
-    give(&mut core, Input::Kernel(KernelFact::Problem { about: "forwarding of IPv4", text: None }));
+    give(&mut core, Input::Kernel(KernelFact::Problem { about: "forwarding of IPv4".into(), text: None }));
     assert_eq!(shown(&core, 9000), ["BFD: two"]);
     give(&mut core, Input::Speaker(wrong(&[])));
     let said: Vec<_> =

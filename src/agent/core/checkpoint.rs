@@ -1,0 +1,332 @@
+//! The core at rest as a value, from which a recording of its inputs may begin.
+//!
+//! What it does: takes down everything that does not follow from the store's entries, and makes a core of that and the
+//! entries. Model, routing and policy are computed again: an incremental result equals one from scratch. What it does not:
+//! counters and times of metrics, and the texts of the flight recorder, on which no decision depends.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tortie_bgp::State;
+use tortie_net::Cidr;
+
+use super::enforcement::EnforcementCheckpoint;
+use super::input::Now;
+use super::recorder::Recorder;
+use super::reports::{EndedSession, GcTotals, PoolUsages};
+use super::{Core, PeerRecord, Phase};
+use crate::api::nodes::NodeStatus;
+use crate::api::status::Problem;
+use tortie_engine::model::{Guard, Model, ModelChanges, WatchPart};
+use tortie_engine::routing::{ChangeId, ChangeIds, DynamicPeer, NodeOptions, Planner};
+use tortie_kernel::Mode;
+use tortie_store::{Change, Delta, KeyValue, Snapshot};
+
+/// What an agent is started with, as far as the core decides by it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::agent) struct CoreOptions {
+    /// This host's name.
+    pub(in crate::agent) name: String,
+    /// Addresses, AS and listeners of the flags.
+    pub(in crate::agent) node: NodeOptions,
+    /// The agent writes routes.
+    pub(in crate::agent) kernel_writes: bool,
+    /// What it does of rules and endpoints.
+    pub(in crate::agent) policy: Mode,
+}
+
+/// The store's entries at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::agent) struct Entries {
+    /// By key: the last value that can be read, where there is one, else the present one.
+    pub(in crate::agent) good: Vec<KeyValue>,
+    /// Present values that cannot be read, of keys whose earlier value is still in force.
+    pub(in crate::agent) unreadable: Vec<KeyValue>,
+}
+
+/// The core at rest, without what the store's entries say. Times count from the start of the agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::agent) struct Checkpoint {
+    running: bool,
+    generation: u64,
+    acknowledged: u64,
+    block_changes: BTreeMap<Cidr, ChangeId>,
+    revisions: VecDeque<(ChangeId, u64)>,
+    in_force: u64,
+    blackholes: BTreeSet<Cidr>,
+    refused: BTreeMap<Cidr, String>,
+    enforcement: EnforcementCheckpoint,
+    guard: Guard,
+    scope: BTreeSet<String>,
+    listed: u64,
+    trusted: (u64, u64),
+    keys: usize,
+    store_id: String,
+    link: LinkCheckpoint,
+    next_change: ChangeIds,
+    next_entry: u64,
+    peers: BTreeMap<Arc<str>, PeerCheckpoint>,
+    peer_problems: BTreeMap<String, String>,
+    dynamic: BTreeMap<Arc<str>, DynamicPeer>,
+    listening: BTreeSet<SocketAddr>,
+    listen_failed: BTreeMap<SocketAddr, String>,
+    tunnel_problem: Option<String>,
+    tunnel_address_problem: Option<String>,
+    gc: GcTotals,
+    pool_usage: Option<PoolUsages>,
+    problems: BTreeMap<Cow<'static, str>, Vec<String>>,
+    transient: Option<(Duration, String)>,
+    host_problems: Vec<Problem>,
+    unreachable: BTreeSet<IpAddr>,
+    repaired: Option<(Duration, usize, String)>,
+    versions: Vec<NodeStatus>,
+    present: Option<Vec<String>>,
+    restart_done: bool,
+    failed_routes: BTreeMap<Cidr, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct LinkCheckpoint {
+    connected: bool,
+    away: Option<String>,
+    fresh: Duration,
+    revision: u64,
+    restarts: u64,
+    snapshots: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct PeerCheckpoint {
+    state: Option<State>,
+    since: Option<Duration>,
+    error: Option<String>,
+    ended: Option<EndedSession>,
+    down_since: Option<Duration>,
+    missed: bool,
+}
+
+/// The core as a value; `None`: it is not at rest. It is at rest when everything that was read is in force.
+pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
+    // Every field by name: one that is new cannot be forgotten.
+    let Core {
+        node: _,
+        model,
+        started,
+        phase,
+        planner: _,
+        intent: _,
+        generation,
+        acknowledged,
+        block_changes,
+        revisions,
+        in_force,
+        blackholes,
+        refused,
+        kernel_writes: _,
+        enforcement,
+        frozen,
+        guard,
+        pending,
+        scope,
+        awaited,
+        have_main,
+        blocks_told,
+        cached,
+        listed,
+        trusted,
+        keys,
+        link,
+        measures: _,
+        known: _,
+        now: _,
+        heard,
+        changes,
+        recorder,
+        peers,
+        peer_trouble,
+        dynamic,
+        listening,
+        listen_failed,
+        tunnel_trouble,
+        tunnel_addr_trouble,
+        gc,
+        pool_usage,
+        troubles,
+        mishap,
+        surroundings,
+        unreachable,
+        repaired,
+        versions,
+        present,
+        restart_done,
+        failed_routes,
+        out,
+    } = core;
+    let rests = *phase != Phase::Loading
+        && frozen.is_none()
+        && *pending == ModelChanges::default()
+        && awaited.is_empty()
+        && *have_main
+        && *blocks_told
+        && cached.is_none()
+        && heard.is_none()
+        && !link.from_cache
+        && out.is_empty();
+    if !rests {
+        return None;
+    }
+    let after = |at: &Instant| at.saturating_duration_since(*started);
+    let peer = |record: &PeerRecord| PeerCheckpoint {
+        state: record.state,
+        since: record.since.as_ref().map(after),
+        error: record.error.clone(),
+        ended: record.ended.clone(),
+        down_since: record.down_since.as_ref().map(after),
+        missed: record.missed,
+    };
+    Some(Checkpoint {
+        running: *phase == Phase::Running,
+        generation: *generation,
+        acknowledged: *acknowledged,
+        block_changes: block_changes.clone(),
+        revisions: revisions.clone(),
+        in_force: *in_force,
+        blackholes: blackholes.clone(),
+        refused: refused.clone(),
+        enforcement: enforcement.checkpoint(after),
+        guard: guard.clone(),
+        scope: scope.clone(),
+        listed: *listed,
+        trusted: *trusted,
+        keys: *keys,
+        store_id: model.store_id().to_owned(),
+        link: LinkCheckpoint {
+            connected: link.connected,
+            away: link.away.clone(),
+            fresh: after(&link.fresh),
+            revision: link.revision,
+            restarts: link.restarts,
+            snapshots: link.snapshots,
+        },
+        next_change: changes.clone(),
+        next_entry: recorder.next_number(),
+        peers: peers.iter().map(|(name, record)| (Arc::clone(name), peer(record))).collect(),
+        peer_problems: peer_trouble.clone(),
+        dynamic: dynamic.clone(),
+        listening: listening.clone(),
+        listen_failed: listen_failed.clone(),
+        tunnel_problem: tunnel_trouble.clone(),
+        tunnel_address_problem: tunnel_addr_trouble.clone(),
+        gc: gc.clone(),
+        pool_usage: pool_usage.clone(),
+        problems: troubles.clone(),
+        transient: mishap.as_ref().map(|(at, text)| (after(at), text.clone())),
+        host_problems: surroundings.clone(),
+        unreachable: unreachable.clone(),
+        repaired: repaired.as_ref().map(|(at, objects, first)| (after(at), *objects, first.clone())),
+        versions: versions.clone(),
+        present: present.clone(),
+        restart_done: *restart_done,
+        failed_routes: failed_routes.clone(),
+    })
+}
+
+/// The core that [`take`] took down. `started` is when the agent started, by the clock of who asks.
+pub(in crate::agent) fn restore(
+    options: &CoreOptions,
+    started: Instant,
+    now: Now,
+    checkpoint: Checkpoint,
+    entries: Entries,
+) -> Core {
+    let mut core = Core::new(options, now);
+    let at = |after: Duration| started + after;
+    let model = model(&options.name, &checkpoint, entries);
+    let planner = Planner::new(&model, options.node.clone());
+    core.intent = Some(Arc::new(planner.intent().clone()));
+    core.planner = Some(planner);
+    core.enforcement.restore(checkpoint.enforcement, &model, at);
+    core.model = model;
+    core.started = started;
+    core.phase = if checkpoint.running { Phase::Running } else { Phase::Loaded };
+    core.generation = checkpoint.generation;
+    core.acknowledged = checkpoint.acknowledged;
+    core.block_changes = checkpoint.block_changes;
+    core.revisions = checkpoint.revisions;
+    core.in_force = checkpoint.in_force;
+    core.blackholes = checkpoint.blackholes;
+    core.refused = checkpoint.refused;
+    core.guard = checkpoint.guard;
+    core.pending = ModelChanges::default();
+    core.scope = checkpoint.scope;
+    core.have_main = true;
+    core.blocks_told = true;
+    core.listed = checkpoint.listed;
+    core.trusted = checkpoint.trusted;
+    core.keys = checkpoint.keys;
+    core.link.connected = checkpoint.link.connected;
+    core.link.away = checkpoint.link.away;
+    core.link.fresh = at(checkpoint.link.fresh);
+    core.link.revision = checkpoint.link.revision;
+    core.link.restarts = checkpoint.link.restarts;
+    core.link.snapshots = checkpoint.link.snapshots;
+    core.changes = checkpoint.next_change;
+    core.recorder = Recorder::counting_from(checkpoint.next_entry);
+    core.peers = checkpoint
+        .peers
+        .into_iter()
+        .map(|(name, peer)| {
+            let record = PeerRecord {
+                state: peer.state,
+                since: peer.since.map(at),
+                error: peer.error,
+                ended: peer.ended,
+                down_since: peer.down_since.map(at),
+                missed: peer.missed,
+                ..PeerRecord::default()
+            };
+            (name, record)
+        })
+        .collect();
+    core.peer_trouble = checkpoint.peer_problems;
+    core.dynamic = checkpoint.dynamic;
+    core.listening = checkpoint.listening;
+    core.listen_failed = checkpoint.listen_failed;
+    core.tunnel_trouble = checkpoint.tunnel_problem;
+    core.tunnel_addr_trouble = checkpoint.tunnel_address_problem;
+    core.gc = checkpoint.gc;
+    core.pool_usage = checkpoint.pool_usage;
+    core.troubles = checkpoint.problems;
+    core.mishap = checkpoint.transient.map(|(after, text)| (at(after), text));
+    core.surroundings = checkpoint.host_problems;
+    core.unreachable = checkpoint.unreachable;
+    core.repaired = checkpoint.repaired.map(|(after, objects, first)| (at(after), objects, first));
+    core.versions = checkpoint.versions;
+    core.present = checkpoint.present;
+    core.restart_done = checkpoint.restart_done;
+    core.failed_routes = checkpoint.failed_routes;
+    core
+}
+
+/// The model of these entries. A value that cannot be read comes after the one that it leaves in force.
+fn model(name: &str, checkpoint: &Checkpoint, entries: Entries) -> Model {
+    let mut model = Model::new(name);
+    let revision = checkpoint.link.revision;
+    let whole = Snapshot {
+        revision,
+        store_id: checkpoint.store_id.clone(),
+        entries: entries.good,
+        ..Snapshot::default()
+    };
+    model.replace(WatchPart::All, &whole);
+    let changes = entries.unreadable.into_iter().map(Change::Put).collect();
+    model.apply(&Delta { revision, changes });
+    model
+}

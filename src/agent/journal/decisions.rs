@@ -1,0 +1,458 @@
+//! What the core decided on an input, as lines of text that a recording keeps and a replay compares.
+//!
+//! Lines are written out field by field, so that another version of the program that decides the same writes the same. An
+//! intent is shown by its differences from the one before; what the gates say of own routes, for each kind of peer, stands
+//! with the speaker's intent, as the speaker decides it from nothing else. Of received routes, which never pass the core, the
+//! gates of import are asked about a route to each pool, a default route, and a route to an endpoint's address: a gate that
+//! decides otherwise shows at the first intent.
+//!
+//! Lines that begin with `log` or `history` are words about decisions, and no decisions ([`is_wording`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
+use tortie_config::key::Key;
+use tortie_config::resource::RouteSource;
+use tortie_net::Cidr;
+
+use crate::agent::core::Effect;
+use tortie_engine::policy::{Chain, EndpointPolicy, SetChange};
+use tortie_engine::routing::{
+    self, FilterRoute, GateDecision, OriginKind, PeerIntent, PeerPolicy, RoutingIntent, RoutingView,
+};
+use tortie_kernel::{KernelIntent, PolicyChange};
+
+/// Lines of one list; the rest stands in one line with a digest.
+const LISTED: usize = 64;
+/// Octets of a line; what is longer ends with a digest.
+const LONGEST: usize = 320;
+
+/// The export gate of own routes: view, peer's policy, whether it is eBGP, route.
+type ExportGate = fn(&RoutingView, &PeerPolicy, bool, &FilterRoute<'_>) -> GateDecision;
+
+fn export_gate(
+    view: &RoutingView,
+    policy: &PeerPolicy,
+    external: bool,
+    route: &FilterRoute<'_>,
+) -> GateDecision {
+    routing::export_gate(view, policy, external, route)
+}
+
+/// Whether a line says how something is worded, and not what is decided.
+pub(in crate::agent) fn is_wording(line: &str) -> bool {
+    line.starts_with("log ") || line.starts_with("history ")
+}
+
+/// Writes decisions down; knows the intents before.
+pub(in crate::agent) struct Decisions {
+    routing: Option<Arc<RoutingIntent>>,
+    kernel: Option<Arc<KernelIntent>>,
+    /// What the gates say: of own routes by prefix, of received ones by their names.
+    gates: BTreeMap<String, String>,
+    export_gate: ExportGate,
+}
+
+impl Decisions {
+    /// With the gates of this version, and no intent before.
+    pub(in crate::agent) fn new() -> Self {
+        Self::with_gate(export_gate)
+    }
+
+    /// With another export gate.
+    pub(in crate::agent) fn with_gate(export_gate: ExportGate) -> Self {
+        Self { routing: None, kernel: None, gates: BTreeMap::new(), export_gate }
+    }
+
+    /// Forgets the intents before: the next ones are shown whole.
+    pub(in crate::agent) fn forget(&mut self) {
+        *self = Self::with_gate(self.export_gate);
+    }
+
+    /// The lines of the effects of one input.
+    pub(in crate::agent) fn lines(&mut self, effects: &[Effect]) -> Vec<String> {
+        let mut out = Vec::new();
+        for effect in effects {
+            self.effect(effect, &mut out);
+        }
+        out
+    }
+
+    fn effect(&mut self, effect: &Effect, out: &mut Vec<String>) {
+        match effect {
+            Effect::Loaded => line(out, "loaded: the other threads start"),
+            Effect::LocalReady => line(out, "speaker: End-of-RIB may be sent"),
+            Effect::Sweep => line(out, "kernel: stale routes are swept"),
+            Effect::Logs => line(out, "logs: settings apply"),
+            Effect::Track(addr, true) => line(out, format_args!("kernel: next hop {addr} is followed")),
+            Effect::Track(addr, false) => {
+                line(out, format_args!("kernel: next hop {addr} is followed no more"))
+            }
+            Effect::NextHop(addr, None) => line(out, format_args!("speaker: next hop {addr} is unreachable")),
+            Effect::NextHop(addr, Some(way)) => {
+                let gateway =
+                    way.gateway.map_or_else(|| "on-link".to_owned(), |gateway| format!("via {gateway}"));
+                let (ifindex, metric) = (way.ifindex, way.metric);
+                line(
+                    out,
+                    format_args!("speaker: next hop {addr} {gateway} ifindex {ifindex} metric {metric}"),
+                );
+            }
+            Effect::Scope(keys) => list(out, keys.iter().map(|key| format!("store: watch {key}"))),
+            Effect::Trust(generation, revision) => {
+                line(
+                    out,
+                    format_args!("store: snapshot {generation} up to revision {revision} may be cached"),
+                );
+            }
+            Effect::Log(entry) => line(out, format_args!("log {:?} {}", entry.severity, entry.text)),
+            Effect::Recorded(entry) => {
+                let event = &entry.event;
+                let (number, change, plane, mark) = (event.seq, &event.change, &event.plane, &event.mark);
+                line(
+                    out,
+                    format_args!(
+                        "history {number} {change} {plane} {mark} {}: {}",
+                        event.subject, event.text
+                    ),
+                );
+            }
+            Effect::Routing(intent) => {
+                self.routing(intent, out);
+                self.routing = Some(Arc::clone(intent));
+            }
+            Effect::Kernel(intent) => {
+                self.kernel(intent, out);
+                self.kernel = Some(Arc::clone(intent));
+            }
+            Effect::Speaker(intent, change) => {
+                line(
+                    out,
+                    format_args!("speaker: intent of {change}, {} own routes", intent.originated.len()),
+                );
+                self.gates(intent, out);
+            }
+            Effect::Enforce(change) => enforce(change, out),
+        }
+    }
+
+    fn routing(&self, new: &RoutingIntent, out: &mut Vec<String>) {
+        let old = self.routing.as_deref();
+        let of = |intent: &RoutingIntent| {
+            let listen: Vec<String> = intent.listen.iter().map(ToString::to_string).collect();
+            format!(
+                "routing: AS {} router id {} listen [{}] multipath {:?} relax {}",
+                intent.asn,
+                std::net::Ipv4Addr::from(intent.router_id),
+                listen.join(" "),
+                intent.multipath.max,
+                intent.multipath.relax,
+            )
+        };
+        if old.map(of) != Some(of(new)) {
+            line(out, of(new));
+        }
+        let (no_routes, no_ranges, no_peers, no_addresses) = Default::default();
+        let routes = new.originated.differences(old.map_or(&no_routes, |o| &o.originated));
+        list(
+            out,
+            routes.into_iter().map(|(prefix, _, now)| match now {
+                Some(own) => format!("routing: + route {prefix} {} of {}", origin(own.kind), own.key),
+                None => format!("routing: - route {prefix}"),
+            }),
+        );
+        let peers = new.peers.differences(old.map_or(&no_peers, |o| &o.peers));
+        list(
+            out,
+            peers.into_iter().map(|(name, _, now)| match now {
+                Some(peer) => format!("routing: + peer {name} {}", peer_text(peer)),
+                None => format!("routing: - peer {name}"),
+            }),
+        );
+        let ranges = new.ranges.differences(old.map_or(&no_ranges, |o| &o.ranges));
+        list(
+            out,
+            ranges.into_iter().map(|(name, _, now)| match now {
+                Some(range) => {
+                    let (prefix, most) = (range.prefix, range.max_sessions);
+                    format!(
+                        "routing: + range {name} {prefix} at most {most} sessions {}",
+                        peer_text(&range.peer)
+                    )
+                }
+                None => format!("routing: - range {name}"),
+            }),
+        );
+        let addresses = new.addresses.differences(old.map_or(&no_addresses, |o| &o.addresses));
+        list(
+            out,
+            addresses.into_iter().map(|(addr, _, now)| {
+                format!("routing: {} endpoint address {addr}", if now.is_some() { '+' } else { '-' })
+            }),
+        );
+        differ(out, old.map(|o| view_lines(&o.view)), view_lines(&new.view));
+        let notes = |intent: &RoutingIntent| -> BTreeSet<String> {
+            intent.notes.iter().map(|note| format!("note {} {}", note.code, note.subject)).collect()
+        };
+        differ(out, old.map(notes), notes(new));
+    }
+
+    fn kernel(&self, new: &KernelIntent, out: &mut Vec<String>) {
+        let tunnel = new.tunnel.as_ref().map_or_else(
+            || "none".to_owned(),
+            |tunnel| format!("address {:?} mtu {:?}", tunnel.addr, tunnel.mtu),
+        );
+        let (generation, change) = (new.generation, new.change);
+        line(out, format_args!("kernel: intent {generation} of {change}, tunnel {tunnel}"));
+        let lines = |intent: &KernelIntent| -> BTreeSet<String> {
+            intent.blackholes.iter().map(|(block, change)| format!("blackhole {block} of {change}")).collect()
+        };
+        differ(out, self.kernel.as_deref().map(lines), lines(new));
+    }
+
+    /// What the gates say: of each own route to each kind of peer, and of routes that might come from it.
+    fn gates(&mut self, intent: &RoutingIntent, out: &mut Vec<String>) {
+        let mut kinds: BTreeMap<(&PeerPolicy, bool), usize> = BTreeMap::new();
+        let ranges = intent.ranges.values().map(|range| &range.peer);
+        for peer in intent.peers.values().chain(ranges) {
+            *kinds.entry((&peer.policy, is_external(intent, peer))).or_default() += 1;
+        }
+        let mut now = BTreeMap::new();
+        for prefix in intent.originated.keys() {
+            let route = FilterRoute::local(*prefix);
+            let mut text = String::new();
+            for ((policy, external), peers) in &kinds {
+                let decided = (self.export_gate)(&intent.view, policy, *external, &route);
+                let verb = if decided.accept { "announced to" } else { "withheld from" };
+                let _ =
+                    write!(text, "; {verb} {peers} {} peers by {}", session_kind(*external), decided.gate);
+                for (name, communities) in [
+                    ("communities", format!("{:?}", decided.communities)),
+                    ("large", format!("{:?}", decided.large_communities)),
+                    ("rules", format!("{:?}", decided.changes)),
+                ] {
+                    if communities != "[]" {
+                        let _ = write!(text, " {name} {communities}");
+                    }
+                }
+            }
+            now.insert(format!("gates: {prefix}"), text);
+        }
+        let pools = intent.view.pools.iter().map(|pool| pool.cidr);
+        let endpoint = intent.addresses.keys().next().map(|addr| Cidr::host(*addr));
+        for prefix in default_routes().into_iter().chain(pools).chain(endpoint) {
+            let mut text = String::new();
+            for ((policy, external), peers) in &kinds {
+                let source = if *external { RouteSource::Ebgp } else { RouteSource::Ibgp };
+                let route = FilterRoute { source, ..FilterRoute::local(prefix) };
+                let answer = match routing::import(&intent.view, &intent.addresses, policy, &route) {
+                    Ok(changes) if changes.is_empty() => "accepted".to_owned(),
+                    Ok(changes) => format!("accepted by rules {changes:?}"),
+                    Err(reason) => format!("refused by {reason}"),
+                };
+                let _ = write!(text, "; {answer} from {peers} {} peers", session_kind(*external));
+            }
+            now.insert(format!("gates: received {prefix}"), text);
+        }
+        let changed = now.iter().filter(|(name, text)| self.gates.get(*name) != Some(text));
+        list(out, changed.map(|(name, text)| format!("{name}{text}")));
+        let gone = self.gates.keys().filter(|name| !now.contains_key(*name));
+        list(out, gone.map(|name| format!("{name} is gone")));
+        self.gates = now;
+    }
+}
+
+/// A route of either family to everywhere.
+fn default_routes() -> Vec<Cidr> {
+    ["0.0.0.0/0", "::/0"].into_iter().filter_map(|text| text.parse().ok()).collect()
+}
+
+fn session_kind(external: bool) -> &'static str {
+    if external { "eBGP" } else { "iBGP" }
+}
+
+/// Whether a peer counts as one of another AS; of one that may have any AS its OPEN decides.
+fn is_external(intent: &RoutingIntent, peer: &PeerIntent) -> bool {
+    peer.asn != peer.local_asn.unwrap_or(intent.asn)
+}
+
+fn origin(kind: OriginKind) -> &'static str {
+    match kind {
+        OriginKind::OwnBlock => "own block",
+        OriginKind::Borrowed => "borrowed address",
+        OriginKind::Floating => "floating address",
+    }
+}
+
+fn peer_text(peer: &PeerIntent) -> String {
+    let key = match (&peer.tcp_ao, &peer.password) {
+        (Some(_), _) => "TCP-AO",
+        (None, Some(_)) => "TCP MD5",
+        (None, None) => "none",
+    };
+    format!(
+        "{} AS {} {} for {}, interface {:?} local {:?} {:?} {:?} local-as {:?} families {} {} dial {:?} shutdown {} hold {:?} \
+         keepalive {:?} send-hold {:?} restart {:?} long-lived {:?} client {:?} next-hop {:?} allow-local-as {} ttl {:?} \
+         max-prefixes {:?} extended {} add-path {:?} key {key} bfd {:?} role {:?} strict {} own-only {} import-pools {} \
+         filters {:?}",
+        peer.remote,
+        peer.asn,
+        peer.kind.as_str(),
+        peer.source,
+        peer.interface,
+        peer.local,
+        peer.local_v4,
+        peer.local_v6,
+        peer.local_asn,
+        peer.ipv4,
+        peer.ipv6,
+        peer.dial_after,
+        peer.shutdown.is_some(),
+        peer.hold_time,
+        peer.keepalive_time,
+        peer.send_hold_time,
+        peer.restart_time,
+        peer.long_lived_restart_time,
+        peer.reflector_client,
+        peer.next_hop,
+        peer.allow_local_as,
+        peer.ttl_security,
+        peer.max_prefixes,
+        peer.extended_messages,
+        peer.add_path,
+        peer.bfd,
+        peer.role,
+        peer.role_strict,
+        peer.policy.own_only,
+        peer.policy.import_pools,
+        peer.policy.filters,
+    )
+}
+
+fn view_lines(view: &RoutingView) -> BTreeSet<String> {
+    let mut lines = BTreeSet::from([format!(
+        "node {} {:?} {:?} network {:?}",
+        view.node,
+        view.node_v4,
+        view.node_v6,
+        view.network_v4.map(|network| network.to_string())
+    )]);
+    lines.extend(
+        view.pools
+            .iter()
+            .map(|pool| format!("pool {} ipip {:?} disabled {}", pool.cidr, pool.ipip, pool.disabled)),
+    );
+    lines.extend(view.own_blocks.iter().map(|block| format!("own block {block}")));
+    lines.extend(
+        view.advertisements.iter().map(|ad| format!("advertisement {} {:?}", ad.cidr, ad.communities)),
+    );
+    lines.insert(format!("filters {:016x}", digest(&format!("{:?}", view.filters))));
+    lines
+}
+
+fn enforce(change: &PolicyChange, out: &mut Vec<String>) {
+    line(out, format_args!("policy: change {} of {}", change.serial, change.change));
+    list(
+        out,
+        change.delta.sets.iter().map(|(id, became)| {
+            let text = match became {
+                SetChange::New(members) => format!("new {}", members_text(members)),
+                SetChange::Members { add, remove } => {
+                    format!("add {} remove {}", members_text(add), members_text(remove))
+                }
+                SetChange::Gone => "gone".to_owned(),
+            };
+            format!("policy: set {}: {text}", id.selector())
+        }),
+    );
+    list(
+        out,
+        change.delta.chains.iter().map(|(id, chain)| {
+            format!("policy: chain {id}: {}", chain.as_deref().map_or_else(|| "gone".to_owned(), chain_text))
+        }),
+    );
+    list(
+        out,
+        change.delta.endpoints.iter().map(|(key, now)| {
+            let text = now.as_deref().map_or_else(|| "gone".to_owned(), endpoint_text);
+            format!("policy: endpoint {}: {text}", Key::Endpoint(key.clone()))
+        }),
+    );
+    if let Some(globals) = &change.globals {
+        line(out, format_args!("policy: globals {globals:?}"));
+    }
+}
+
+fn members_text(members: &BTreeSet<Cidr>) -> String {
+    let texts: Vec<String> = members.iter().map(ToString::to_string).collect();
+    format!("{} members [{}]", members.len(), texts.join(" "))
+}
+
+fn chain_text(chain: &Chain) -> String {
+    match chain.fail_closed {
+        Some(closed) => closed.to_string(),
+        None => chain.rules.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+    }
+}
+
+fn endpoint_text(endpoint: &EndpointPolicy) -> String {
+    let chains: Vec<String> = endpoint.chains().map(ToString::to_string).collect();
+    let chains = chains.join(", ");
+    match endpoint {
+        EndpointPolicy::Workload(workload) => {
+            let nets: Vec<String> = workload.nets.iter().map(ToString::to_string).collect();
+            format!(
+                "interface {} active {} nets [{}] mac {:?} nat {:?} chains [{chains}]",
+                workload.interface,
+                workload.active,
+                nets.join(" "),
+                workload.mac,
+                workload.nats
+            )
+        }
+        EndpointPolicy::Host(host) => {
+            format!("interface {:?} addresses {:?} chains [{chains}]", host.interface, host.addrs)
+        }
+    }
+}
+
+/// The lines that came and went.
+fn differ(out: &mut Vec<String>, old: Option<BTreeSet<String>>, new: BTreeSet<String>) {
+    let old = old.unwrap_or_default();
+    list(out, new.difference(&old).map(|text| format!("routing: + {text}")));
+    list(out, old.difference(&new).map(|text| format!("routing: - {text}")));
+}
+
+/// The first lines of a list, and a digest of the rest.
+fn list(out: &mut Vec<String>, lines: impl Iterator<Item = String>) {
+    let mut rest = (0_u64, 0_u64);
+    for (number, text) in lines.enumerate() {
+        if number < LISTED {
+            line(out, text);
+        } else {
+            rest = (rest.0 + 1, rest.1.rotate_left(1) ^ digest(&text));
+        }
+    }
+    if rest.0 > 0 {
+        line(out, format_args!("and {} more, digest {:016x}", rest.0, rest.1));
+    }
+}
+
+fn line(out: &mut Vec<String>, text: impl fmt::Display) {
+    let mut text = text.to_string();
+    if text.len() > LONGEST {
+        let digest = digest(&text);
+        let end = (0..=LONGEST).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+        text.truncate(end);
+        let _ = write!(text, "... digest {digest:016x}");
+    }
+    out.push(text);
+}
+
+/// FNV-1a of 64 bits.
+fn digest(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, octet| {
+        (hash ^ u64::from(octet)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}

@@ -1,0 +1,149 @@
+//! Secrets leave the inputs before they are recorded: each is replaced by a tag that is the same for the same secret, so that
+//! a change of a key stays a change, and says nothing of it to who does not have the key of this run.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tortie_config::secrets;
+
+use crate::agent::core::input::Input;
+use tortie_store::{Cached, Change, FeedEvent, KeyValue, Snapshot};
+
+/// How tags begin.
+const TAG: &str = "redacted-";
+/// A longer key is refused by TCP MD5 (RFC 2385 4.5): a tag of what is too long stays so.
+const LONGEST: usize = 80;
+
+/// Replaces secrets; the key is random and stays in this process.
+pub(super) struct Redactor {
+    key: [u8; 32],
+}
+
+impl Redactor {
+    pub(super) fn new() -> Self {
+        Self { key: rand::random() }
+    }
+
+    /// The input without secrets.
+    pub(super) fn input(&self, input: Input) -> Input {
+        match input {
+            Input::Feed(event) => Input::Feed(self.event(event)),
+            other => other,
+        }
+    }
+
+    fn event(&self, event: FeedEvent) -> FeedEvent {
+        match event {
+            FeedEvent::Snapshot { mut snapshot, generation } => {
+                self.snapshot(&mut snapshot);
+                FeedEvent::Snapshot { snapshot, generation }
+            }
+            FeedEvent::Cached(mut cached) => {
+                if cached.snapshot.entries.iter().any(|kv| self.redacted(&kv.value).is_some()) {
+                    let cached: &mut Cached = Arc::make_mut(&mut cached);
+                    cached.snapshot.entries.iter_mut().for_each(|kv| self.entry(kv));
+                }
+                FeedEvent::Cached(cached)
+            }
+            FeedEvent::Added { prefixes, mut snapshot } => {
+                snapshot.entries.iter_mut().for_each(|kv| self.entry(kv));
+                FeedEvent::Added { prefixes, snapshot }
+            }
+            FeedEvent::Delta(mut delta) => {
+                for change in &mut delta.changes {
+                    if let Change::Put(kv) = change {
+                        self.entry(kv);
+                    }
+                }
+                FeedEvent::Delta(delta)
+            }
+            other => other,
+        }
+    }
+
+    fn snapshot(&self, snapshot: &mut Arc<Snapshot>) {
+        // Most stores have no secret: nothing is copied then.
+        if snapshot.entries.iter().any(|kv| self.redacted(&kv.value).is_some()) {
+            Arc::make_mut(snapshot).entries.iter_mut().for_each(|kv| self.entry(kv));
+        }
+    }
+
+    fn entry(&self, kv: &mut KeyValue) {
+        if let Some(value) = self.redacted(&kv.value) {
+            kv.value = value;
+        }
+    }
+
+    /// The value without its secrets; `None`: it has none.
+    fn redacted(&self, value: &[u8]) -> Option<Vec<u8>> {
+        let text = std::str::from_utf8(value).ok()?;
+        if !secrets::names_secret(text) {
+            return None;
+        }
+        match serde_json::from_str::<Value>(text) {
+            Ok(mut json) => {
+                let found = secrets::replace(&mut json, &mut |secret| self.tag(secret));
+                found.then(|| json.to_string().into_bytes())
+            }
+            // No JSON: where the secret in it ends is unknown, so all of it goes.
+            Err(_) if secrets::is_secret(text) => Some(self.tag_of(text).into_bytes()),
+            Err(_) => None,
+        }
+    }
+
+    fn tag(&self, secret: &mut Value) {
+        match secret {
+            Value::String(text) if !text.is_empty() => *text = self.tag_of(text),
+            Value::Number(number) => *secret = self.digest(&number.to_string()).into(),
+            Value::Array(list) => list.iter_mut().for_each(|item| self.tag(item)),
+            Value::Object(map) => map.values_mut().for_each(|member| self.tag(member)),
+            _ => {}
+        }
+    }
+
+    fn tag_of(&self, secret: &str) -> String {
+        let tag = format!("{TAG}{:016x}", self.digest(secret));
+        let missing = if secret.len() > LONGEST { secret.len().saturating_sub(tag.len()) } else { 0 };
+        tag + &"-".repeat(missing)
+    }
+
+    fn digest(&self, secret: &str) -> u64 {
+        let hash = Sha256::new().chain_update(self.key).chain_update(secret).finalize();
+        hash.iter().take(8).fold(0, |sum, octet| sum << 8 | u64::from(*octet))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(redactor: &Redactor, value: &str) -> String {
+        let redacted = redactor.redacted(value.as_bytes());
+        redacted.map_or_else(|| value.to_owned(), |octets| String::from_utf8(octets).unwrap())
+    }
+
+    #[test]
+    fn equal_secrets_have_equal_tags_and_other_values_stay() {
+        let redactor = Redactor::new();
+        let one = shown(&redactor, r#"{"ip":"192.0.2.1","password":"hunter2"}"#);
+        assert!(one.contains("192.0.2.1") && one.contains(TAG) && !one.contains("hunter2"), "{one}");
+        assert_eq!(one, shown(&redactor, r#"{"ip":"192.0.2.1","password":"hunter2"}"#));
+        assert_ne!(one, shown(&redactor, r#"{"ip":"192.0.2.1","password":"hunter3"}"#));
+        assert_ne!(one, shown(&Redactor::new(), r#"{"ip":"192.0.2.1","password":"hunter2"}"#));
+        for value in [
+            r#"{"password_file":"tor-a"}"#,
+            r#"{"password":null,"ip":"::1"}"#,
+            "64512",
+            "a_file",
+            r#"{"a":1}"#,
+        ] {
+            assert_eq!(shown(&redactor, value), value);
+        }
+        let nested = shown(&redactor, r#"{"a":[{"token":{"x":"geheim"}},{"client-secret":77}]}"#);
+        assert!(!nested.contains("geheim") && !nested.contains("77}"), "{nested}");
+        assert!(!shown(&redactor, r#"{"password": "broken"#).contains("broken"));
+        let long = shown(&redactor, &format!(r#"{{"password":"{}"}}"#, "x".repeat(90)));
+        assert!(long.len() > 90 && !long.contains("xx"), "a key that is too long stays too long: {long}");
+    }
+}

@@ -1,0 +1,279 @@
+//! `tortie replay`: the inputs of a journal through the core of this program.
+//!
+//! What it does: makes a core as the journal begins, gives it every input with its time, and compares what it decides with
+//! what was recorded. What it does not: read a clock, or touch store, kernel or peers.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use jiff::Timestamp;
+use tortie_net::Cidr;
+
+use crate::agent::core::checkpoint::restore;
+use crate::agent::core::input::{Input, Now};
+use crate::agent::core::view::CoreView;
+use crate::agent::core::{Core, Effect};
+use crate::agent::explain::recorded;
+use crate::agent::health::problems::problems;
+use crate::agent::journal::decisions::{Decisions, is_wording};
+pub use crate::agent::journal::format::{FILE, JournalError};
+use crate::agent::journal::format::{Header, Line, Lines, unpack};
+use crate::api::replay::{Difference, Replay};
+use crate::api::status::{API_VERSION, ApiError};
+use tortie_engine::routing::ChangeId;
+use tortie_store::{Change, FeedEvent};
+
+/// Differences that are shown whole.
+const SHOWN: usize = 5;
+
+/// How far to run, and what to explain there.
+#[derive(Debug, Clone, Default)]
+pub struct ReplayOptions {
+    /// Up to the last input that came not after this time.
+    pub until: Option<Timestamp>,
+    /// What to explain then.
+    pub why: Option<Question>,
+}
+
+/// A question about the state that a replay ends in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Question {
+    /// A prefix, and whether it is announced to a peer.
+    Route(Cidr, Option<String>),
+    /// A session, by its name, its host or its address.
+    Peer(String),
+    /// An address.
+    Address(IpAddr),
+}
+
+/// Why there is no replay.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The file.
+    #[error("{0}")]
+    Journal(#[from] JournalError),
+    /// The journal begins after the time that was asked for.
+    #[error("the journal begins at {0}: nothing is known of an earlier time")]
+    TooEarly(String),
+    /// The question has no answer in the state that the replay ends in.
+    #[error("{}", .0.text)]
+    Question(ApiError),
+}
+
+/// A core on its way through a journal.
+pub(in crate::agent) struct Run {
+    header: Header,
+    core: Core,
+    decisions: Decisions,
+    now: Now,
+    from: Timestamp,
+    from_checkpoint: bool,
+    inputs: usize,
+    different: usize,
+    worded_differently: usize,
+    differences: Vec<Difference>,
+    last: Vec<String>,
+}
+
+impl Run {
+    /// Runs a journal with these gates.
+    ///
+    /// # Errors
+    /// A file that is none, or a time before its beginning.
+    pub(in crate::agent) fn of(
+        octets: &[u8],
+        until: Option<Timestamp>,
+        decisions: Decisions,
+    ) -> Result<Self, ReplayError> {
+        let mut lines = Lines::of(octets);
+        let header = lines.header()?;
+        let started = Instant::now();
+        let wall = Timestamp::from_microsecond(header.started).unwrap_or_default();
+        let now = Now { mono: started, wall };
+        let core = Core::new(&header.options, now);
+        let mut run = Self {
+            header,
+            core,
+            decisions,
+            now,
+            from: wall,
+            from_checkpoint: false,
+            inputs: 0,
+            different: 0,
+            worded_differently: 0,
+            differences: Vec::new(),
+            last: Vec::new(),
+        };
+        if until.is_some_and(|until| until < wall) {
+            return Err(ReplayError::TooEarly(text(wall)));
+        }
+        while let Some(line) = lines.next()? {
+            match line {
+                Line::Input(step) if until.is_some_and(|until| step.time.wall() > until) => break,
+                Line::Input(step) => run.input(step.time.now(started), step.input, &step.decisions),
+                Line::Boundary => run.decisions.forget(),
+                Line::Checkpoint(base) => {
+                    run.now = base.time.now(started);
+                    run.from = run.now.wall;
+                    if until.is_some_and(|until| until < run.from) {
+                        return Err(ReplayError::TooEarly(text(run.from)));
+                    }
+                    run.from_checkpoint = true;
+                    run.core = restore(&run.header.options, started, run.now, base.core, base.entries);
+                }
+                Line::Journal(_) => {}
+            }
+        }
+        Ok(run)
+    }
+
+    fn input(&mut self, now: Now, input: Input, recorded: &[String]) {
+        self.now = now;
+        self.inputs += 1;
+        // Told only of an input that differs, but the core takes the input.
+        let subject = subject(&input);
+        let effects = self.core.handle(input, now);
+        self.last = self.decisions.lines(&effects);
+        if self.last == recorded {
+            return;
+        }
+        let decided = |lines: &[String]| -> Vec<String> {
+            lines.iter().filter(|line| !is_wording(line)).cloned().collect()
+        };
+        let (before, after) = (decided(recorded), decided(&self.last));
+        if before == after {
+            self.worded_differently += 1;
+            return;
+        }
+        self.different += 1;
+        if self.differences.len() < SHOWN {
+            let only = |these: &[String], those: &[String]| {
+                let those: BTreeSet<&String> = those.iter().collect();
+                these.iter().filter(|line| !those.contains(line)).cloned().collect()
+            };
+            self.differences.push(Difference {
+                input: self.inputs,
+                time: text(now.wall),
+                subject,
+                recorded: only(&before, &after),
+                now: only(&after, &before),
+            });
+        }
+    }
+
+    /// The core after the last input.
+    pub(in crate::agent) fn core(&self) -> CoreView<'_> {
+        CoreView::of(&self.core)
+    }
+
+    /// The time of the last input.
+    pub(in crate::agent) fn now(&self) -> Now {
+        self.now
+    }
+
+    /// What came of it.
+    pub(in crate::agent) fn report(&self) -> Replay {
+        let core = self.core();
+        let intents = core.intent().map_or_else(Vec::new, |intent| {
+            let effects = [
+                Effect::Routing(std::sync::Arc::clone(intent)),
+                Effect::Speaker(std::sync::Arc::clone(intent), ChangeId::default()),
+            ];
+            Decisions::new().lines(&effects)
+        });
+        Replay {
+            api_version: API_VERSION.to_owned(),
+            kind: "Replay".to_owned(),
+            node: self.header.options.name.clone(),
+            recorded_by: self.header.version.clone(),
+            run_by: env!("CARGO_PKG_VERSION").to_owned(),
+            from: text(self.from),
+            to: text(self.now.wall),
+            from_checkpoint: self.from_checkpoint,
+            inputs: self.inputs,
+            lost: self.header.lost,
+            different: self.different,
+            worded_differently: self.worded_differently,
+            differences: self.differences.clone(),
+            intents,
+            decisions: self.last.clone(),
+            problems: problems(&core.snapshot(self.now.mono), None),
+            why: None,
+        }
+    }
+}
+
+/// Runs a journal, or the one in an archive of `tortie diags`.
+///
+/// # Errors
+/// [`ReplayError`].
+pub fn replay(octets: Vec<u8>, options: &ReplayOptions) -> Result<Replay, ReplayError> {
+    let run = Run::of(&unpack(octets)?, options.until, Decisions::new())?;
+    let mut report = run.report();
+    report.why = match &options.why {
+        Some(question) => Some(
+            recorded::answer(run.core(), run.now(), question_of(question)).map_err(ReplayError::Question)?,
+        ),
+        None => None,
+    };
+    Ok(report)
+}
+
+fn question_of(question: &Question) -> recorded::Question<'_> {
+    match question {
+        Question::Route(prefix, to) => recorded::Question::Route(*prefix, to.as_deref()),
+        Question::Peer(name) => recorded::Question::Peer(name),
+        Question::Address(addr) => recorded::Question::Address(*addr),
+    }
+}
+
+fn text(time: Timestamp) -> String {
+    format!("{time:.3}")
+}
+
+/// What an input is, in a few words.
+fn subject(input: &Input) -> String {
+    match input {
+        Input::Feed(FeedEvent::Snapshot { snapshot, .. }) => {
+            format!("store: snapshot of {} keys at revision {}", snapshot.entries.len(), snapshot.revision)
+        }
+        Input::Feed(FeedEvent::Added { prefixes, snapshot }) => {
+            format!("store: {} keys of {}", snapshot.entries.len(), prefixes.join(" "))
+        }
+        Input::Feed(FeedEvent::Delta(delta)) => {
+            let first = delta.changes.first().map_or_else(String::new, |change| match change {
+                Change::Put(kv) => format!("{} written", kv.key),
+                Change::Delete { key } => format!("{key} deleted"),
+            });
+            let more = match delta.changes.len() {
+                0 | 1 => String::new(),
+                changes => format!(" and {} more", changes - 1),
+            };
+            format!("store: revision {}: {first}{more}", delta.revision)
+        }
+        Input::Feed(FeedEvent::Cached(_)) => "store: the cache on disk".to_owned(),
+        Input::Feed(FeedEvent::Progress(revision)) => {
+            format!("store: nothing else up to revision {revision}")
+        }
+        Input::Feed(FeedEvent::Unreachable { reason, .. }) => format!("store: {reason}"),
+        Input::Feed(FeedEvent::Reconnected) => "store: answers again".to_owned(),
+        Input::FeedIdle => "store: what was read is acted on".to_owned(),
+        Input::StoreTimeout => "store: no answer in time".to_owned(),
+        Input::Accept => "an operator accepts the store as it is".to_owned(),
+        Input::Kernel(fact) => format!("kernel: {}", variant(&format!("{fact:?}"))),
+        Input::Speaker(fact) => format!("speaker: {}", variant(&format!("{fact:?}"))),
+        Input::NoSessions => "the sessions are another daemon's".to_owned(),
+        Input::TunnelAddress(_) => "the tunnel address was looked after".to_owned(),
+        Input::IpamGc(_) => "leaked addresses were looked for".to_owned(),
+        Input::PoolUsage(_) => "pools were counted".to_owned(),
+        Input::HostChecks(found) => format!("the host checks found {} problems", found.len()),
+        Input::Hosts { hosts, .. } => format!("{} hosts have agents", hosts.len()),
+    }
+}
+
+/// The name of a variant and what it names first.
+fn variant(debug: &str) -> String {
+    let short: String = debug.chars().take(100).collect();
+    short.replace(['{', '}', '"'], "").split_whitespace().collect::<Vec<_>>().join(" ")
+}
