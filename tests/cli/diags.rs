@@ -1,9 +1,11 @@
 //! The file that people attach to reports: it has what is needed, says what is missing, and has no secret.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
 use std::process::Command;
 
+use flate2::read::MultiGzDecoder;
 use serde_json::Value;
 
 use crate::agent::Agent;
@@ -25,7 +27,14 @@ fn unpack(archive: &Path) -> Option<BTreeMap<String, String>> {
             }
             let below = entry.strip_prefix(dir.path()).unwrap();
             let name: std::path::PathBuf = below.components().skip(1).collect();
-            files.insert(name.display().to_string(), std::fs::read_to_string(&entry).unwrap());
+            let octets = std::fs::read(&entry).unwrap();
+            let mut text = String::new();
+            match entry.extension() {
+                Some(end) if end == "gz" => MultiGzDecoder::new(&*octets).read_to_string(&mut text).map(drop),
+                _ => (&*octets).read_to_string(&mut text).map(drop),
+            }
+            .unwrap();
+            files.insert(name.display().to_string(), text);
         }
     }
     Some(files)
@@ -61,6 +70,12 @@ fn no_secret_leaves_and_what_is_there_can_be_read() {
     let (_, kept) = files["page.html"].split_once("id=\"kept\">").unwrap();
     let kept: Value = serde_json::from_str(kept.split_once("</script>").unwrap().0).unwrap();
     assert_eq!((&kept["status"], &kept["bgp/peers"]["items"][0]["address"]), (&status, &"127.0.0.2".into()));
+    let journal = &files["journal.jsonl.gz"];
+    assert!(journal.contains("redacted-") && journal.contains("peer_v4/127.0.0.2"), "{journal}");
+    let replay = tortie(&["replay", file.to_str().unwrap(), "-o", "json"]);
+    assert_eq!(replay.status.code(), Some(0), "{replay:?}");
+    let report: Value = serde_json::from_slice(&replay.stdout).unwrap();
+    assert_eq!((&report["node"], &report["different"], &report["wordedDifferently"]), (&"h1".into(), &0.into(), &0.into()));
     let store: Value = serde_json::from_str(&files["store.json"]).unwrap();
     let peer = store["/calico/bgp/v1/global/peer_v4/127.0.0.2"].as_str().unwrap();
     assert!(peer.contains("***") && peer.contains("65000"), "{peer}");

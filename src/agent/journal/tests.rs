@@ -200,7 +200,9 @@ fn replayed(octets: &[u8]) -> Vec<Vec<Effect>> {
         match line {
             Line::Input(step) => effects.push(core.handle(step.input, step.time.now(started))),
             Line::Checkpoint(base) => {
-                core = restore(&header.options, started, base.time.now(started), base.core, base.entries);
+                let now = base.time.now(started);
+                core = restore(&header.options, started, now, base.core.clone(), base.entries);
+                assert_eq!(take(&core), Some(base.core), "a restored core is the one that was taken down");
             }
             Line::Journal(_) | Line::Boundary => {}
         }

@@ -353,6 +353,23 @@ fn is_reported_and_explained(hosts: &Hosts, fault: &Fault) -> Result<(), String>
     if lines <= SCREEN { Ok(()) } else { Err(format!("`{command}` has {lines} lines")) }
 }
 
+/// What `tortie diags` of this agent has of its inputs replays to the same decisions.
+fn replays(hosts: &Hosts, at: At) -> Result<(), String> {
+    let file = format!("/run/replay-{}.tar.gz", format!("{at:?}").replace(|c: char| !c.is_ascii_alphanumeric(), ""));
+    // Where the store is away the file has the rest.
+    let diags = typed(hosts, at, &["diags", &file]);
+    if !matches!(diags.status.code(), Some(0 | 6)) {
+        return Err(format!("diags: {}", stderr(&diags)));
+    }
+    let replay = typed(hosts, at, &["replay", &file, "-o", "json"]);
+    let report: Value = serde_json::from_slice(&replay.stdout).map_err(|_| stderr(&replay))?;
+    let (inputs, different, words) = (&report["inputs"], &report["different"], &report["wordedDifferently"]);
+    if replay.status.success() && inputs.as_u64() > Some(0) && *different == 0 && *words == 0 {
+        return Ok(());
+    }
+    Err(format!("{different} of {inputs} inputs differ, {words} in words: {}", report["differences"]))
+}
+
 #[test]
 fn status_reports_each_fault_and_names_the_command_that_explains_it() {
     let plan = Plan { hosts: 3, router: true, data: Some(data()), later: vec![1, 2, 3], ..Plan::default() };
@@ -422,5 +439,7 @@ fn status_reports_each_fault_and_names_the_command_that_explains_it() {
     // Sessions with the router suffer by this one.
     run("host3", "ip route add unreachable 172.30.0.254/32");
     missed.extend(row(last).err());
+    let agents = (1..=3).map(At::Host).chain(["away", "bare", "empty", "stale"].map(At::ExtraAgent));
+    missed.extend(agents.filter_map(|at| replays(&hosts, at).err().map(|error| format!("{at:?}: {error}"))));
     assert!(missed.is_empty(), "{} of {} faults:\n{}", missed.len(), FAULTS.len(), missed.join("\n"));
 }

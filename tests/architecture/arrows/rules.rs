@@ -62,17 +62,17 @@ pub(crate) const ORDERS: &[Order] = &[
             logging |
             config | logging
             core | config
-            time, log, policy_view, handle | core
+            time, log, policy_view, handle, journal | core
             health | handle
             controllers | health, log, time
             observe, bmp | health
             metrics | observe
-            api | metrics, policy_view, time
+            api | metrics, policy_view, time, journal
             explain | api
-            http | explain
+            http, replay | explain
             process | controllers
             shutdown | handle
-            event_loop | bmp, http, process, shutdown
+            event_loop | bmp, http, process, shutdown, journal
             startup, periodic | event_loop
         ",
     },
@@ -132,6 +132,7 @@ pub(crate) const ORDERS: &[Order] = &[
         folder: "store/src",
         rows: "
             mod |
+            octets |
             txn, schema, writer_lock, metered, fixtures, cache | mod
             feed | txn, cache
             sqlite, etcd | txn, writer_lock
