@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tortie_bgp::Family;
 
 use super::core::Core;
-use super::core::checkpoint::CoreOptions;
 use super::core::input::Input;
+use super::core::options::CoreOptions;
 use super::core::view::CoreView;
 use super::{logging, time};
 use crate::agent::api::server::Server;

@@ -75,7 +75,10 @@ fn no_secret_leaves_and_what_is_there_can_be_read() {
     let replay = tortie(&["replay", file.to_str().unwrap(), "-o", "json"]);
     assert_eq!(replay.status.code(), Some(0), "{replay:?}");
     let report: Value = serde_json::from_slice(&replay.stdout).unwrap();
-    assert_eq!((&report["node"], &report["different"], &report["wordedDifferently"]), (&"h1".into(), &0.into(), &0.into()));
+    assert_eq!(
+        (&report["node"], &report["different"], &report["wordedDifferently"]),
+        (&"h1".into(), &0.into(), &0.into())
+    );
     let store: Value = serde_json::from_str(&files["store.json"]).unwrap();
     let peer = store["/calico/bgp/v1/global/peer_v4/127.0.0.2"].as_str().unwrap();
     assert!(peer.contains("***") && peer.contains("65000"), "{peer}");

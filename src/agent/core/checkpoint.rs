@@ -16,29 +16,15 @@ use tortie_net::Cidr;
 
 use super::enforcement::EnforcementCheckpoint;
 use super::input::Now;
+use super::options::CoreOptions;
 use super::recorder::Recorder;
 use super::reports::{EndedSession, GcTotals, PoolUsages};
 use super::{Core, PeerRecord, Phase};
 use crate::api::nodes::NodeStatus;
 use crate::api::status::Problem;
 use tortie_engine::model::{Guard, Model, ModelChanges, WatchPart};
-use tortie_engine::routing::{ChangeId, ChangeIds, DynamicPeer, NodeOptions, Planner};
-use tortie_kernel::Mode;
+use tortie_engine::routing::{ChangeId, ChangeIds, DynamicPeer, Planner};
 use tortie_store::{Change, Delta, KeyValue, Snapshot};
-
-/// What an agent is started with, as far as the core decides by it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(in crate::agent) struct CoreOptions {
-    /// This host's name.
-    pub(in crate::agent) name: String,
-    /// Addresses, AS and listeners of the flags.
-    pub(in crate::agent) node: NodeOptions,
-    /// The agent writes routes.
-    pub(in crate::agent) kernel_writes: bool,
-    /// What it does of rules and endpoints.
-    pub(in crate::agent) policy: Mode,
-}
 
 /// The store's entries at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,8 +11,9 @@ use flate2::read::MultiGzDecoder;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::core::checkpoint::{Checkpoint, CoreOptions, Entries};
+use crate::agent::core::checkpoint::{Checkpoint, Entries};
 use crate::agent::core::input::{Input, Now};
+use crate::agent::core::options::CoreOptions;
 
 /// The form of the lines; a file with a greater number is refused.
 pub(in crate::agent) const FORMAT: u32 = 1;

@@ -28,8 +28,9 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 use crate::agent::core::Effect;
-use crate::agent::core::checkpoint::{Checkpoint, CoreOptions};
+use crate::agent::core::checkpoint::Checkpoint;
 use crate::agent::core::input::{Input, Now};
+use crate::agent::core::options::CoreOptions;
 use writer::Writer;
 
 /// Inputs that may wait for the journal's thread; those of the store's feed always may.

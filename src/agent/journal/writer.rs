@@ -15,8 +15,9 @@ use super::entries::StoreEntries;
 use super::format::{Base, FORMAT, Header, Line, Lines, Step, Time};
 use super::redact::Redactor;
 use crate::agent::core::Effect;
-use crate::agent::core::checkpoint::{Checkpoint, CoreOptions};
+use crate::agent::core::checkpoint::Checkpoint;
 use crate::agent::core::input::{Input, Now};
+use crate::agent::core::options::CoreOptions;
 
 /// Compressed octets of inputs after which a segment is full.
 pub(super) const SEGMENT: usize = 1 << 20;

@@ -355,7 +355,8 @@ fn is_reported_and_explained(hosts: &Hosts, fault: &Fault) -> Result<(), String>
 
 /// What `tortie diags` of this agent has of its inputs replays to the same decisions.
 fn replays(hosts: &Hosts, at: At) -> Result<(), String> {
-    let file = format!("/run/replay-{}.tar.gz", format!("{at:?}").replace(|c: char| !c.is_ascii_alphanumeric(), ""));
+    let file =
+        format!("/run/replay-{}.tar.gz", format!("{at:?}").replace(|c: char| !c.is_ascii_alphanumeric(), ""));
     // Where the store is away the file has the rest.
     let diags = typed(hosts, at, &["diags", &file]);
     if !matches!(diags.status.code(), Some(0 | 6)) {
