@@ -130,7 +130,7 @@ pub(super) struct Agent {
     pub(super) store: Arc<dyn Store>,
     pub(super) io: tokio::runtime::Handle,
     pub(super) logs: logging::Logs,
-    pub(super) log_trouble: Option<String>,
+    pub(super) log_problem: Option<String>,
     pub(super) kernel: Option<KernelHandle>,
     /// The snapshot after which memory was given back.
     pub(super) given_back: u64,
@@ -345,7 +345,7 @@ impl Agent {
                     // The file of the store's setting is Felix's.
                     wanted.file = None;
                 }
-                self.log_trouble = self.logs.apply(&wanted);
+                self.log_problem = self.logs.apply(&wanted);
                 self.follow_stations();
             }
         }

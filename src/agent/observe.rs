@@ -351,7 +351,7 @@ impl ComparisonReport {
             peer.error = (!up).then(|| "as BIRD says".to_owned());
             true
         });
-        facts.tunnel_trouble = None;
+        facts.tunnel_problem = None;
         facts.failed_endpoints.clear();
         facts.unreachable.clear();
     }

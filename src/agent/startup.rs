@@ -120,7 +120,7 @@ impl Agent {
             store,
             io,
             logs,
-            log_trouble: None,
+            log_problem: None,
             kernel: None,
             given_back: 0,
             speaker: None,

@@ -21,7 +21,9 @@ pub use tortie_config::resource::{
 
 /// A change on its way from a store revision (or an UPDATE) to the kernel's acknowledgement; unique while the agent
 /// runs, 0 = none. Written `c-7f31`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize,
+)]
 pub struct ChangeId(pub u64);
 
 /// A source of change ids. Core and speaker own one each, on threads of their own, and need no counter between them: the

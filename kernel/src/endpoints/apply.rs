@@ -181,7 +181,10 @@ impl Applier {
             && !std::mem::replace(&mut self.rp_filter_default, true)
             && let Err(text) = sysctl::filter_by_default()
         {
-            sink(KernelFact::Problem { about: "reverse path filter of new interfaces".into(), text: Some(text) });
+            sink(KernelFact::Problem {
+                about: "reverse path filter of new interfaces".into(),
+                text: Some(text),
+            });
         }
         let looked = self.rp_filter_read && self.ignore_loose_rp_filter == endpoints.ignore_loose;
         if looked {

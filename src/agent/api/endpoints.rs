@@ -100,10 +100,10 @@ pub(in crate::agent) async fn dry_run(server: &Server, request: DryRunRequest) -
 /// What packet rules dropped within this time, the most frequent first.
 pub(in crate::agent) async fn drops(server: &Server, within: Duration) -> Result<List<DropRow>, ApiError> {
     let drops = server.handle().drops().ok_or_else(|| busy("the kernel thread has not started yet"))?;
-    if let Some(trouble) = drops.problem() {
+    if let Some(problem) = drops.problem() {
         return Err(ApiError {
             code: "no-drops".to_owned(),
-            text: format!("drops are not logged here: {trouble}"),
+            text: format!("drops are not logged here: {problem}"),
         });
     }
     let mut kinds = drops.within(within);
@@ -148,13 +148,13 @@ pub(in crate::agent) async fn diff(server: &Server, max: usize) -> Result<Diff, 
         .kernel()
         .ask(move |view| {
             let section =
-                |what: &str, mode: Mode, count: usize, lines: Vec<DiffLine>, trouble: Option<&str>| {
+                |what: &str, mode: Mode, count: usize, lines: Vec<DiffLine>, problem: Option<&str>| {
                     DiffSection {
                         what: what.to_owned(),
                         mode: mode_name(mode).to_owned(),
                         count,
                         lines,
-                        trouble: trouble.unwrap_or_default().to_owned(),
+                        trouble: problem.unwrap_or_default().to_owned(),
                         equal: None,
                         not_judged: None,
                     }
@@ -184,13 +184,13 @@ pub(in crate::agent) async fn diff(server: &Server, max: usize) -> Result<Diff, 
                 words.iter().filter(|line| !is_set(line)).take(max).map(line).collect();
             // The count is of objects and elements; words are of the first ones.
             let in_sets = if rules.is_empty() { count } else { sets.len() };
-            let trouble = view.rules_problem();
+            let problem = view.rules_problem();
             let mode = view.rules_mode();
             Diff {
                 sections: vec![
                     section("routes", view.mode(), routes, first.collect(), None),
-                    section("sets", mode, in_sets, sets, trouble),
-                    section("rules", mode, count - in_sets, rules, trouble),
+                    section("sets", mode, in_sets, sets, problem),
+                    section("rules", mode, count - in_sets, rules, problem),
                 ],
                 compared_seconds: view.last_compare().map(|(ago, _)| ago.as_secs()),
                 held_seconds: held.map(|left| left.as_secs()),

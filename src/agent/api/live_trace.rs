@@ -105,7 +105,7 @@ fn may_trace(view: &KernelView<'_>) -> Result<(), ApiError> {
     let no = |text: String| Err(ApiError { code: "no-trace".to_owned(), text });
     match (view.rules_mode(), view.rules_problem()) {
         (Mode::Program, None) => Ok(()),
-        (Mode::Program, Some(trouble)) => no(format!("nothing can be traced: {trouble}")),
+        (Mode::Program, Some(problem)) => no(format!("nothing can be traced: {problem}")),
         _ => no("this agent writes no packet rules (--policy), so that it traces none; \
                  without --live the answer is from the store"
             .to_owned()),

@@ -153,7 +153,7 @@ fn dataplane(kernel: Option<&KernelSnapshot>, intent: Option<&RoutingIntent>) ->
         protocol: 0,
         nexthops: if kernel.objects { "nexthop-objects" } else { "plain-gateways" }.to_owned(),
         tunnel: match (&kernel.tunnel, intent.and_then(|i| i.tunnel.as_ref())) {
-            (Some(trouble), _) => trouble.clone(),
+            (Some(problem), _) => problem.clone(),
             (None, Some(_)) => "up".to_owned(),
             (None, None) => "none".to_owned(),
         },

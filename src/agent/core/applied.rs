@@ -78,7 +78,7 @@ pub(in crate::agent) fn verdict(
         _ => None,
     };
     if matches!(key, Key::Policy { .. } | Key::Profile { .. } | Key::TierMetadata { .. })
-        && let Some(why) = &core.enforcement.trouble
+        && let Some(why) = &core.enforcement.rules_problem
     {
         return failed(why.clone());
     }

@@ -136,16 +136,16 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         changes,
         recorder,
         peers,
-        peer_trouble,
+        peer_problems,
         dynamic,
         listening,
         listen_failed,
-        tunnel_trouble,
-        tunnel_addr_trouble,
+        tunnel_problem,
+        tunnel_address_problem,
         gc,
         pool_usage,
-        troubles,
-        mishap,
+        thread_problems,
+        transient,
         surroundings,
         unreachable,
         repaired,
@@ -204,16 +204,16 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         next_change: changes.clone(),
         next_entry: recorder.next_number(),
         peers: peers.iter().map(|(name, record)| (Arc::clone(name), peer(record))).collect(),
-        peer_problems: peer_trouble.clone(),
+        peer_problems: peer_problems.clone(),
         dynamic: dynamic.clone(),
         listening: listening.clone(),
         listen_failed: listen_failed.clone(),
-        tunnel_problem: tunnel_trouble.clone(),
-        tunnel_address_problem: tunnel_addr_trouble.clone(),
+        tunnel_problem: tunnel_problem.clone(),
+        tunnel_address_problem: tunnel_address_problem.clone(),
         gc: gc.clone(),
         pool_usage: pool_usage.clone(),
-        problems: troubles.clone(),
-        transient: mishap.as_ref().map(|(at, text)| (after(at), text.clone())),
+        problems: thread_problems.clone(),
+        transient: transient.as_ref().map(|(at, text)| (after(at), text.clone())),
         host_problems: surroundings.clone(),
         unreachable: unreachable.clone(),
         repaired: repaired.as_ref().map(|(at, objects, first)| (after(at), *objects, first.clone())),
@@ -281,16 +281,16 @@ pub(in crate::agent) fn restore(
             (name, record)
         })
         .collect();
-    core.peer_trouble = checkpoint.peer_problems;
+    core.peer_problems = checkpoint.peer_problems;
     core.dynamic = checkpoint.dynamic;
     core.listening = checkpoint.listening;
     core.listen_failed = checkpoint.listen_failed;
-    core.tunnel_trouble = checkpoint.tunnel_problem;
-    core.tunnel_addr_trouble = checkpoint.tunnel_address_problem;
+    core.tunnel_problem = checkpoint.tunnel_problem;
+    core.tunnel_address_problem = checkpoint.tunnel_address_problem;
     core.gc = checkpoint.gc;
     core.pool_usage = checkpoint.pool_usage;
-    core.troubles = checkpoint.problems;
-    core.mishap = checkpoint.transient.map(|(after, text)| (at(after), text));
+    core.thread_problems = checkpoint.problems;
+    core.transient = checkpoint.transient.map(|(after, text)| (at(after), text));
     core.surroundings = checkpoint.host_problems;
     core.unreachable = checkpoint.unreachable;
     core.repaired = checkpoint.repaired.map(|(after, objects, first)| (at(after), objects, first));

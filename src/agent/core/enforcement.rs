@@ -70,8 +70,8 @@ pub(in crate::agent) struct Enforcement {
     conditions: BTreeMap<EndpointKey, EndpointCondition>,
     /// How long the kernel took for the last change, in microseconds.
     micros: u64,
-    /// What keeps the packet rules from being in force.
-    pub(in crate::agent) trouble: Option<String>,
+    /// Why the packet rules are not in force.
+    pub(in crate::agent) rules_problem: Option<String>,
 }
 
 /// The engine with the whole of what it said.
@@ -103,7 +103,7 @@ impl Enforcement {
             failed: BTreeMap::new(),
             conditions: BTreeMap::new(),
             micros: 0,
-            trouble: None,
+            rules_problem: None,
         }
     }
 
@@ -122,7 +122,7 @@ impl Enforcement {
             failed: self.failed.clone(),
             conditions: self.conditions.clone(),
             micros: self.micros,
-            problem: self.trouble.clone(),
+            problem: self.rules_problem.clone(),
         }
     }
 
@@ -147,7 +147,7 @@ impl Enforcement {
         self.failed = from.failed;
         self.conditions = from.conditions;
         self.micros = from.micros;
-        self.trouble = from.problem;
+        self.rules_problem = from.problem;
     }
 
     /// What may be done to rules and endpoints.
@@ -273,7 +273,7 @@ impl Core {
         let before = std::mem::replace(&mut enforcement.failed, failed);
         let time = self.now.text();
         let wrong = self.enforcement.failed.len();
-        let (mark, text) = match (&self.enforcement.trouble, wrong) {
+        let (mark, text) = match (&self.enforcement.rules_problem, wrong) {
             (None, 0) => {
                 ('+', format!("rules and endpoints are in the kernel, acknowledged after {micros} us"))
             }

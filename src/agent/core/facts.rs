@@ -1,4 +1,4 @@
-//! What the core does with what the kernel thread and the speaker tell.
+//! How the core takes facts of the kernel thread and of the speaker.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,9 +16,9 @@ use crate::speaker::SpeakerFact;
 use tortie_engine::routing::ChangeId;
 use tortie_kernel::{BlackholeAck, BlackholeOutcome, KernelFact};
 
-/// A session that needs longer to come up was missed.
+/// A session that takes longer than this to come up counts as missed.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
-/// How long what went wrong and is over is shown.
+/// How long a transient problem is shown.
 const LATELY: Duration = Duration::from_secs(600);
 
 impl Core {
@@ -108,24 +108,24 @@ impl Core {
                     "notifications lost: everything compared anew",
                 );
             }
-            KernelFact::RulesProblem(trouble) => {
-                match &trouble {
+            KernelFact::RulesProblem(problem) => {
+                match &problem {
                     Some(text) => self.say(ChangeId::default(), Plane::Kernel, '!', "packet rules", text),
                     None => self.say(ChangeId::default(), Plane::Kernel, '~', "packet rules", "in force"),
                 }
-                self.enforcement.trouble = trouble;
+                self.enforcement.rules_problem = problem;
             }
-            KernelFact::TunnelProblem(trouble) => {
-                if trouble != self.tunnel_trouble {
-                    let text = trouble.clone().unwrap_or_else(|| "right again".to_owned());
+            KernelFact::TunnelProblem(problem) => {
+                if problem != self.tunnel_problem {
+                    let text = problem.clone().unwrap_or_else(|| "right again".to_owned());
                     self.say(ChangeId::default(), Plane::Kernel, '~', "tunl0", &text);
                 }
-                self.tunnel_trouble = trouble;
+                self.tunnel_problem = problem;
             }
             KernelFact::Problem { about, text } => {
-                self.troubled(Plane::Kernel, about, text.into_iter().collect());
+                self.record_thread_problems(Plane::Kernel, about, text.into_iter().collect());
             }
-            KernelFact::Transient(text) => self.mishap(Plane::Kernel, "kernel", text),
+            KernelFact::Transient(text) => self.record_transient(Plane::Kernel, "kernel", text),
         }
     }
 
@@ -338,47 +338,47 @@ impl Core {
             SpeakerFact::PeerProblem { name, problem } => match problem {
                 Some(text) => {
                     self.say(ChangeId::default(), Plane::Rib, '!', &name, &text);
-                    self.peer_trouble.insert(name.to_string(), text);
+                    self.peer_problems.insert(name.to_string(), text);
                 }
                 None => {
-                    self.peer_trouble.remove(&*name);
+                    self.peer_problems.remove(&*name);
                 }
             },
-            SpeakerFact::Problems { about, texts } => self.troubled(Plane::Rib, about, texts),
-            SpeakerFact::TransientProblem(text) => self.mishap(Plane::Rib, "speaker", text),
+            SpeakerFact::Problems { about, texts } => self.record_thread_problems(Plane::Rib, about, texts),
+            SpeakerFact::TransientProblem(text) => self.record_transient(Plane::Rib, "speaker", text),
             SpeakerFact::Stopped => {}
         }
     }
 
-    /// All that is wrong with something from now on; empty: nothing any more.
-    fn troubled(&mut self, plane: Plane, about: Cow<'static, str>, texts: Vec<String>) {
-        let known = self.troubles.remove(&about).unwrap_or_default();
+    /// Replaces all problems of a subject; empty: it has none any more.
+    fn record_thread_problems(&mut self, plane: Plane, about: Cow<'static, str>, texts: Vec<String>) {
+        let known = self.thread_problems.remove(&about).unwrap_or_default();
         for text in texts.iter().filter(|text| !known.contains(text)) {
             self.say(ChangeId::default(), plane, '!', &about, text);
         }
         if !texts.is_empty() {
-            self.troubles.insert(about, texts);
+            self.thread_problems.insert(about, texts);
         } else if !known.is_empty() {
             self.say(ChangeId::default(), plane, '~', &about, "right again");
         }
     }
 
-    /// One that repeats itself is said once, and shown until it has not been for a while.
-    fn mishap(&mut self, plane: Plane, subject: &str, text: String) {
-        if self.late_mishap(self.now.mono).is_none_or(|(_, known)| *known != text) {
+    /// A problem that was over at once. One that repeats itself is recorded once, and shown until it is [`LATELY`] old.
+    fn record_transient(&mut self, plane: Plane, subject: &str, text: String) {
+        if self.recent_transient(self.now.mono).is_none_or(|(_, known)| *known != text) {
             self.say(ChangeId::default(), plane, '!', subject, &text);
         }
-        self.mishap = Some((self.now.mono, text));
+        self.transient = Some((self.now.mono, text));
     }
 
-    /// What went wrong lately and was over at once: how long ago, and what.
-    pub(in crate::agent) fn late_mishap(&self, now: Instant) -> Option<(Duration, &String)> {
-        let (at, text) = self.mishap.as_ref()?;
+    /// The last transient problem and its age, if it is younger than [`LATELY`].
+    pub(in crate::agent) fn recent_transient(&self, now: Instant) -> Option<(Duration, &String)> {
+        let (at, text) = self.transient.as_ref()?;
         let ago = now.saturating_duration_since(*at);
         (ago < LATELY).then_some((ago, text))
     }
 
-    /// Keeps and records what became of the tunnel address.
+    /// Keeps and records the state of the tunnel address.
     pub(super) fn on_tunnel_address(&mut self, report: TunnelAddressReport) {
         let subject = "tunnel address";
         match report {
@@ -389,7 +389,7 @@ impl Core {
                 if let Some(text) = &problem {
                     self.say(ChangeId::default(), Plane::Agent, '!', subject, text);
                 }
-                self.tunnel_addr_trouble = problem;
+                self.tunnel_address_problem = problem;
             }
         }
     }

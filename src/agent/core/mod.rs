@@ -155,21 +155,21 @@ pub(super) struct Core {
     changes: ChangeIds,
     recorder: Recorder,
     peers: HashMap<Arc<str>, PeerRecord>,
-    peer_trouble: BTreeMap<String, String>,
+    peer_problems: BTreeMap<String, String>,
     /// Peers that came from ranges, by session.
     dynamic: BTreeMap<Arc<str>, DynamicPeer>,
     listening: BTreeSet<SocketAddr>,
     listen_failed: BTreeMap<SocketAddr, String>,
-    tunnel_trouble: Option<String>,
-    /// What keeps the host from having an address in the tunnel.
-    tunnel_addr_trouble: Option<String>,
+    tunnel_problem: Option<String>,
+    /// Why this host has no tunnel address.
+    tunnel_address_problem: Option<String>,
     gc: GcTotals,
     /// `None`: another host looks.
     pool_usage: Option<PoolUsages>,
-    /// What is wrong and has no place of its own, by what it is about.
-    troubles: BTreeMap<Cow<'static, str>, Vec<String>>,
-    /// What went wrong last and was over at once.
-    mishap: Option<(Instant, String)>,
+    /// Problems of threads that have no code of their own, by subject.
+    thread_problems: BTreeMap<Cow<'static, str>, Vec<String>>,
+    /// The last problem that was over at once.
+    transient: Option<(Instant, String)>,
     /// What the look around found.
     surroundings: Vec<Problem>,
     /// Next hops that the kernel does not reach.
@@ -233,16 +233,16 @@ impl Core {
             // Microseconds: more than an earlier run can have counted up to.
             recorder: Recorder::counting_from(u64::try_from(now.wall.as_microsecond()).unwrap_or_default()),
             peers: HashMap::new(),
-            peer_trouble: BTreeMap::new(),
+            peer_problems: BTreeMap::new(),
             dynamic: BTreeMap::new(),
             listening: BTreeSet::new(),
             listen_failed: BTreeMap::new(),
-            tunnel_trouble: None,
-            tunnel_addr_trouble: None,
+            tunnel_problem: None,
+            tunnel_address_problem: None,
             gc: GcTotals::default(),
             pool_usage: None,
-            troubles: BTreeMap::new(),
-            mishap: None,
+            thread_problems: BTreeMap::new(),
+            transient: None,
             surroundings: Vec::new(),
             unreachable: BTreeSet::new(),
             repaired: None,

@@ -48,14 +48,14 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) listen_failed: Vec<(String, String)>,
     /// By session name: state, since when, last error in words.
     pub(in crate::agent) peers: BTreeMap<String, PeerSnapshot>,
-    pub(in crate::agent) peer_trouble: BTreeMap<String, String>,
+    pub(in crate::agent) peer_problems: BTreeMap<String, String>,
     /// What the speaker's thread knows of the ranges.
     pub(in crate::agent) ranges: Vec<PeerRange>,
     pub(in crate::agent) announced: Vec<Cidr>,
     pub(in crate::agent) refused: BTreeMap<Cidr, String>,
     pub(in crate::agent) failed_routes: Vec<(Cidr, String)>,
-    pub(in crate::agent) tunnel_trouble: Option<String>,
-    pub(in crate::agent) tunnel_addr_trouble: Option<String>,
+    pub(in crate::agent) tunnel_problem: Option<String>,
+    pub(in crate::agent) tunnel_address_problem: Option<String>,
     pub(in crate::agent) collected: GcTotals,
     pub(in crate::agent) pools: Vec<PoolStatus>,
     pub(in crate::agent) duplicates: Vec<(IpAddr, Vec<String>)>,
@@ -69,12 +69,12 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) node: String,
     /// What the speaker's thread knows of routes that are not announced or not used.
     pub(in crate::agent) route_exchange: RouteExchange,
-    pub(in crate::agent) rules_trouble: Option<String>,
-    pub(in crate::agent) log_trouble: Option<String>,
-    /// What is wrong and has no code of its own, by what it is about.
-    pub(in crate::agent) troubles: Vec<(String, Vec<String>)>,
-    /// What went wrong lately and was over at once: how long ago, and what.
-    pub(in crate::agent) mishap: Option<(Duration, String)>,
+    pub(in crate::agent) rules_problem: Option<String>,
+    pub(in crate::agent) log_problem: Option<String>,
+    /// Problems of threads that have no code of their own, by subject.
+    pub(in crate::agent) thread_problems: Vec<(String, Vec<String>)>,
+    /// The last transient problem: its age and its text.
+    pub(in crate::agent) transient: Option<(Duration, String)>,
     pub(in crate::agent) notes: Vec<Problem>,
     pub(in crate::agent) policy: PolicyStatus,
     /// Endpoints that are not as they should be, by name.
@@ -173,13 +173,13 @@ impl Core {
             listen: self.listening.iter().map(ToString::to_string).collect(),
             listen_failed: self.listen_failed.iter().map(|(a, e)| (a.to_string(), e.clone())).collect(),
             peers,
-            peer_trouble: self.peer_trouble.clone(),
+            peer_problems: self.peer_problems.clone(),
             ranges: Vec::new(),
             announced,
             refused: self.refused.clone(),
             failed_routes: self.failed_routes.iter().map(|(p, e)| (*p, e.clone())).collect(),
-            tunnel_trouble: self.tunnel_trouble.clone(),
-            tunnel_addr_trouble: self.tunnel_addr_trouble.clone(),
+            tunnel_problem: self.tunnel_problem.clone(),
+            tunnel_address_problem: self.tunnel_address_problem.clone(),
             collected: self.gc.clone(),
             pools: blocks::pools(self),
             duplicates: blocks::duplicate_addresses(self),
@@ -188,14 +188,14 @@ impl Core {
             versions: self.versions.clone(),
             node: self.model.node().to_owned(),
             route_exchange: RouteExchange::default(),
-            rules_trouble: self.enforcement.trouble.clone(),
-            log_trouble: None,
-            troubles: self
-                .troubles
+            rules_problem: self.enforcement.rules_problem.clone(),
+            log_problem: None,
+            thread_problems: self
+                .thread_problems
                 .iter()
                 .map(|(about, texts)| (about.clone().into_owned(), texts.clone()))
                 .collect(),
-            mishap: self.late_mishap(now).map(|(ago, text)| (ago, text.clone())),
+            transient: self.recent_transient(now).map(|(ago, text)| (ago, text.clone())),
             notes: self.notes(now),
             policy: policy_status(self),
             failed_endpoints: self

@@ -146,7 +146,7 @@ impl<'a> CoreView<'a> {
 
     /// Why the speaker cannot do what is wanted of a session.
     pub(in crate::agent) fn peer_problem(&self, session: &str) -> Option<&'a str> {
-        self.core.peer_trouble.get(session).map(String::as_str)
+        self.core.peer_problems.get(session).map(String::as_str)
     }
 
     /// Peers that came from ranges.

@@ -70,7 +70,7 @@ fn sessions(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     for (addr, error) in &facts.listen_failed {
         out.push(named(&codes::LISTEN, addr.clone(), format!("cannot listen: {error}")));
     }
-    for (name, text) in &facts.peer_trouble {
+    for (name, text) in &facts.peer_problems {
         let mut problem =
             named(&codes::PEER_CONFIGURATION, name.clone(), text.clone()).about(Subject::Peer(name.clone()));
         if name.contains("_range_") {
@@ -140,13 +140,13 @@ fn dataplane(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>, out: &mut Ve
             ..codes::ENDPOINT_FAILED.problem("", "endpoints", text)
         });
     }
-    if let Some(text) = &facts.tunnel_trouble {
+    if let Some(text) = &facts.tunnel_problem {
         out.push(named(&codes::TUNNEL, "tunl0", text.clone()).about(Subject::Interface("tunl0".to_owned())));
     }
-    if let Some(text) = &facts.tunnel_addr_trouble {
+    if let Some(text) = &facts.tunnel_address_problem {
         out.push(named(&codes::TUNNEL_ADDRESS, "tunnel address", text.clone()));
     }
-    if let Some(text) = &facts.rules_trouble {
+    if let Some(text) = &facts.rules_problem {
         let text = format!("{text}; --policy off if that is meant");
         out.push(named(&codes::RULES, "packet rules", text));
     }
@@ -165,7 +165,7 @@ fn dataplane(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>, out: &mut Ve
         out.push(codes::DRIFT.problem("routes", "kernel routes", text));
     }
     // Where rules are off they all differ, and that is said already.
-    if kernel.rules_drift > 0 && facts.policy.in_sync && facts.rules_trouble.is_none() {
+    if kernel.rules_drift > 0 && facts.policy.in_sync && facts.rules_problem.is_none() {
         let text = format!("{} objects differ from what is wanted", kernel.rules_drift);
         out.push(codes::DRIFT.problem("rules", "packet rules", text));
     }
@@ -218,17 +218,17 @@ fn agent(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     if let Some(text) = &facts.collected.error {
         out.push(named(&codes::COLLECTOR, "address collector", text.clone()));
     }
-    if let Some(text) = &facts.log_trouble {
+    if let Some(text) = &facts.log_problem {
         let text = format!("{text}: correct LogFilePath; the screen goes on");
         out.push(named(&codes::LOG_FILE, "log file", text));
     }
-    for (about, texts) in &facts.troubles {
+    for (about, texts) in &facts.thread_problems {
         if let Some((first, others)) = texts.split_first() {
             let more = if others.is_empty() { String::new() } else { format!("; and {} more", others.len()) };
             out.push(named(&codes::TROUBLE, about, format!("{first}{more}")));
         }
     }
-    if let Some((ago, text)) = &facts.mishap {
+    if let Some((ago, text)) = &facts.transient {
         out.push(named(&codes::TROUBLE, "agent", format!("{text} ({} ago)", span(ago.as_secs()))));
     }
 }

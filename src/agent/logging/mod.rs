@@ -103,7 +103,7 @@ pub(super) struct Logs {
     current: LogSettings,
     wishes: Wishes,
     /// Why the file is not written.
-    trouble: Option<String>,
+    file_problem: Option<String>,
 }
 
 impl std::fmt::Debug for Logs {
@@ -139,7 +139,7 @@ pub(super) fn start(form: LogForm) -> Logs {
         sink,
         current,
         wishes: Wishes::default(),
-        trouble: None,
+        file_problem: None,
     }
 }
 
@@ -147,25 +147,25 @@ impl Logs {
     /// Takes new settings. Gives a sentence while the file cannot be opened; the screen goes on in any case.
     pub(super) fn apply(&mut self, wanted: &LogSettings) -> Option<String> {
         if *wanted == self.current {
-            return self.trouble.clone();
+            return self.file_problem.clone();
         }
         if wanted.path != self.current.path {
             let opened = wanted.path.as_deref().map(open).transpose();
             match opened {
                 Ok(file) => {
                     self.sink.set(file);
-                    self.trouble = None;
+                    self.file_problem = None;
                 }
                 Err(error) => {
                     self.sink.set(None);
                     let path = wanted.path.as_deref().unwrap_or(Path::new("")).display().to_string();
-                    self.trouble = Some(format!("LogFilePath {path} cannot be opened: {error}"));
+                    self.file_problem = Some(format!("LogFilePath {path} cannot be opened: {error}"));
                 }
             }
         }
         self.current = wanted.clone();
         self.follow();
-        self.trouble.clone()
+        self.file_problem.clone()
     }
 
     /// Takes a level for a while, or with an empty rule ends all of them; gives what is so now, in words.

@@ -308,7 +308,7 @@ fn a_refusal_is_said_once_for_as_long_as_it_stays_so() {
 }
 
 #[test]
-fn what_is_wrong_is_shown_until_it_is_over_and_a_mishap_for_a_while() {
+fn what_is_wrong_is_shown_until_it_is_over_and_a_transient_problem_for_a_while() {
     let (mut core, now) = (core(), Instant::now());
     let shown = |core: &Core, after: u64| -> Vec<String> {
         let facts = core.status_snapshot(now + Duration::from_secs(after));
