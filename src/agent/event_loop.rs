@@ -14,7 +14,7 @@ use super::core::{Core, Effect};
 use super::{log, logging, time};
 use crate::agent::config::Settings;
 use crate::agent::controllers::Controllers;
-use crate::agent::core::applied::Needed;
+use crate::agent::core::applied::AckTarget;
 use crate::agent::handle::{CoreRequest, Handle};
 use crate::agent::http::ServeError;
 use crate::agent::journal::Journal;
@@ -102,7 +102,7 @@ pub fn run(options: AgentOptions) -> Result<(), AgentError> {
     end_with_any_panic();
     let result = main.block_on(async {
         let mut agent = Agent::start(options, logs, io.handle().clone()).await?;
-        agent.turn().await;
+        agent.run_loop().await;
         agent.stop().await;
         agent.refused.take().map_or(Ok(()), |text| Err(AgentError::Taken(text)))
     });
@@ -166,12 +166,12 @@ pub(super) struct Waiting {
     /// When the plugin was asked for the endpoint.
     pub(super) since: Option<Instant>,
     /// What the kernel has to acknowledge, once the revision is in it.
-    pub(super) needed: Option<Needed>,
+    pub(super) target: Option<AckTarget>,
 }
 
 impl Agent {
     /// Turns until a signal says stop.
-    async fn turn(&mut self) {
+    async fn run_loop(&mut self) {
         use tokio::signal::unix::{SignalKind, signal};
         let mut terminate = signal(SignalKind::terminate()).ok();
         let mut interrupt = signal(SignalKind::interrupt()).ok();

@@ -154,7 +154,7 @@ impl Agent {
                 // The plugin says how long it has been at it.
                 let before = request.elapsed_millis.map(Duration::from_millis);
                 let since = before.and_then(|before| Instant::now().checked_sub(before));
-                self.waiting.push(Waiting { request, answer, until, since, needed: None });
+                self.waiting.push(Waiting { request, answer, until, since, target: None });
             }
             CoreRequest::LogLevel { request, answer } => {
                 let _ = answer.send(self.logs.wish(&request, Instant::now()));
@@ -179,7 +179,7 @@ impl Agent {
         let now = Instant::now();
         for mut waiting in std::mem::take(&mut self.waiting) {
             let revision = CoreView::of(&self.core).in_force();
-            let verdict = applied::verdict(&self.core, &waiting.request, &mut waiting.needed);
+            let verdict = applied::verdict(&self.core, &waiting.request, &mut waiting.target);
             let result = verdict.or_else(|| (now >= waiting.until).then_some(("timeout", None)));
             match result {
                 Some((word, reason)) => {

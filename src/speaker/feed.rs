@@ -35,9 +35,9 @@ const RETRY: Duration = Duration::from_millis(10);
 /// A time, and the number of prefixes that had changed until then, since the start.
 type Mark = (Instant, u64);
 
-/// Measures of changed best paths.
+/// Metrics of changed best paths.
 #[derive(Debug, Clone)]
-pub(crate) struct FeedMeasures {
+pub(crate) struct FeedMetrics {
     /// From the turn in which a best path changed to the kernel's acknowledgement.
     pub(crate) convergence: Histogram,
     /// Prefixes in a batch.
@@ -66,7 +66,7 @@ pub(crate) struct Feed {
     marks: VecDeque<Mark>,
     /// The batches that are with the kernel thread: change times and numbers of their prefixes.
     with_kernel: VecDeque<Vec<(Instant, u64)>>,
-    measures: FeedMeasures,
+    metrics: FeedMetrics,
 }
 
 impl Feed {
@@ -91,7 +91,7 @@ impl Feed {
             taken: 0,
             marks: VecDeque::new(),
             with_kernel: VecDeque::new(),
-            measures: FeedMeasures { convergence: Histogram::seconds(), batches: Histogram::sizes() },
+            metrics: FeedMetrics { convergence: Histogram::seconds(), batches: Histogram::sizes() },
         }
     }
 
@@ -105,7 +105,7 @@ impl Feed {
         self.out = self.out.saturating_sub(batches);
         for (changed, prefixes) in self.with_kernel.drain(..batches.min(self.with_kernel.len())).flatten() {
             let time = now.saturating_duration_since(changed);
-            self.measures.convergence.observe_many(time.as_secs_f64(), prefixes);
+            self.metrics.convergence.observe_many(time.as_secs_f64(), prefixes);
         }
     }
 
@@ -119,8 +119,8 @@ impl Feed {
         self.dirty && self.out < OUT && self.held.is_none()
     }
 
-    pub(crate) fn measures(&self) -> &FeedMeasures {
-        &self.measures
+    pub(crate) fn metrics(&self) -> &FeedMetrics {
+        &self.metrics
     }
 
     /// Prefixes whose best path changed in the turn that began `woke` are marked with it.
@@ -184,7 +184,7 @@ impl Feed {
         let Some(first) = self.scratch.first().map(|c| c.prefix) else { return };
         if self.on {
             self.with_kernel.push_back(parts);
-            self.measures.batches.observe_many(self.scratch.len() as f64, 1);
+            self.metrics.batches.observe_many(self.scratch.len() as f64, 1);
         }
         if let Some(list) = changed {
             list.extend(self.scratch.iter().map(|c| c.prefix));

@@ -63,7 +63,7 @@ pub use peers::RangeView;
 pub use policy::origin_kind;
 pub use sockets::connect::connect_failure;
 pub use sockets::secret::SECRETS;
-pub use view::{Counters, Measures, SpeakerView};
+pub use view::{Counters, SpeakerMetrics, SpeakerView};
 
 use inbox::Inbox;
 use wakeup::Wakeup;

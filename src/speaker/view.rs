@@ -39,9 +39,9 @@ pub struct Counters {
     pub bytes_out: u64,
 }
 
-/// Measures of the thread since its start.
+/// Metrics of the thread since its start.
 #[derive(Debug, Clone)]
-pub struct Measures {
+pub struct SpeakerMetrics {
     /// From the turn in which a best path changed to the kernel's acknowledgement of its route.
     pub convergence: Histogram,
     /// Prefixes in a batch for the kernel.
@@ -128,11 +128,11 @@ impl SpeakerView<'_> {
         self.core.map_or(0, Speaker::pending_best)
     }
 
-    /// Measures since the start.
+    /// Metrics since the start.
     #[must_use]
-    pub fn measures(&self) -> Measures {
-        let feed = self.feed.measures();
-        Measures {
+    pub fn metrics(&self) -> SpeakerMetrics {
+        let feed = self.feed.metrics();
+        SpeakerMetrics {
             convergence: feed.convergence.clone(),
             batches: feed.batches.clone(),
             iterations: self.iterations.clone(),

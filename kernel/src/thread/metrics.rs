@@ -1,4 +1,4 @@
-//! What the kernel thread measures for metrics: plain numbers of one owner, copied when a query asks.
+//! Metrics of the kernel thread: plain numbers of one owner, copied when a query asks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -69,7 +69,7 @@ pub(crate) struct State {
     tunnel_present: bool,
     pub(super) tunnel_problem: Option<String>,
     pub(super) counters: Counters,
-    pub(super) measures: KernelMetrics,
+    pub(super) metrics: KernelMetrics,
     pub(super) foreign_changes: ForeignChanges,
     pub(super) last_compare: Option<(Instant, Duration)>,
 }
@@ -86,7 +86,7 @@ impl State {
             tunnel_present: false,
             tunnel_problem: None,
             counters: Counters::default(),
-            measures: KernelMetrics::default(),
+            metrics: KernelMetrics::default(),
             foreign_changes: ForeignChanges::default(),
             last_compare: None,
         }
@@ -106,7 +106,7 @@ impl State {
             network: &mut self.network,
             counters: &mut self.counters,
             foreign_changes: &mut self.foreign_changes,
-            route_batch: &mut self.measures.route_batch,
+            route_batch: &mut self.metrics.route_batch,
         }
     }
 

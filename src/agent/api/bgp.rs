@@ -170,16 +170,16 @@ fn forwarding(watched: Option<&(Endpoint, bfd::Status)>) -> PeerBfd {
         return PeerBfd { state: "Waiting".to_owned(), ..PeerBfd::default() };
     };
     let millis = |time: Duration| u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
-    let heard = s.detection_time.is_some();
+    let received = s.detection_time.is_some();
     let diagnostic = |d: bfd::Diagnostic| (d != bfd::Diagnostic::NONE).then(|| d.as_str().to_owned());
     PeerBfd {
         state: s.state.as_str().to_owned(),
         state_since: Some(ago(s.since)),
         state_seconds: s.since.as_secs(),
-        remote_state: heard.then(|| s.remote_state.as_str().to_owned()),
+        remote_state: received.then(|| s.remote_state.as_str().to_owned()),
         path: Some(endpoint.path.as_str().to_owned()),
         transmit_millis: s.transmit_interval.map(millis),
-        receive_millis: heard.then(|| millis(s.receive_interval)),
+        receive_millis: received.then(|| millis(s.receive_interval)),
         detection_millis: s.detection_time.map(millis),
         diagnostic: diagnostic(s.diagnostic),
         remote_diagnostic: diagnostic(s.remote_diagnostic),

@@ -61,8 +61,8 @@ impl Follower {
         }
         loop {
             match self.receiver.recv().await {
-                Ok(told) if self.filter.takes(&told.event, told.single) => {
-                    return Some((FollowItem::Event(told.event), self));
+                Ok(entry) if self.filter.takes(&entry.event, entry.single) => {
+                    return Some((FollowItem::Event(entry.event), self));
                 }
                 Ok(_) => {}
                 // Too slow: the follower gets a reset and may connect again.

@@ -138,7 +138,7 @@ fn compare_with_evaluator(
         expected: trace::verdict_label(path.verdict).to_owned(),
         expected_by: trace::decided_by(&path),
         note,
-        steps: packet.steps.iter().zip(&views).map(|(told, view)| step(told, view.as_ref())).collect(),
+        steps: packet.steps.iter().zip(&views).map(|(seen, view)| step(seen, view.as_ref())).collect(),
     }
 }
 

@@ -123,16 +123,16 @@ impl BmpExporter {
         }
     }
 
-    pub(in crate::agent) fn on_tap(
+    pub(in crate::agent) fn on_monitor_event(
         &mut self,
-        heard: MonitorEvent,
+        event: MonitorEvent,
         queue: &MonitorReceiver,
         out: &mut Vec<u8>,
     ) -> Result<(), StationTooSlow> {
         if queue.missed() > 0 {
             return Err(StationTooSlow);
         }
-        match heard {
+        match event {
             MonitorEvent::Sessions(sessions) => {
                 for session in sessions {
                     for family in session.negotiated.families.iter() {
@@ -342,11 +342,11 @@ impl BmpExporter {
         for route in routes {
             for path in &route.paths {
                 let id = path.path_id.unwrap_or(0);
-                let tell = match page.peer {
+                let is_sent = match page.peer {
                     Some(_) => is_accepted(path) || !page.post && !path.stale,
                     None => path.best,
                 };
-                match tell {
+                match is_sent {
                     true => updates.announced(&path.attributes, route.prefix, id),
                     false if page.refresh => updates.withdrawn.push((route.prefix, id)),
                     false => {}
@@ -531,7 +531,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_ended_a_session_without_a_notification_is_told() {
+    fn the_peer_down_reason_says_which_side_ended_the_session() {
         let code = |code| reason(None, Some(code));
         assert_eq!(code(DownCode::TcpClosed), PeerDown::RemoteClosed);
         assert_eq!(code(DownCode::LinkDown), PeerDown::LocalEvent(18));

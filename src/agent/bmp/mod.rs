@@ -181,7 +181,7 @@ async fn session(
             },
             event = queue.next() => {
                 let event = event.ok_or("the speaker has stopped, or too many listen to it")?;
-                if exporter.on_tap(event, &queue, &mut out).is_err() {
+                if exporter.on_monitor_event(event, &queue, &mut out).is_err() {
                     end(termination::RESOURCES, &mut out);
                     let _ = tokio::time::timeout(CONNECT_TIMEOUT, writer.write_all(&out)).await;
                     return Err("it reads more slowly than BGP changes; it is resynchronised".to_owned());

@@ -1,4 +1,4 @@
-//! What this host's kernel says for `ipam check` and the collector.
+//! Evidence of this host's kernel for `ipam check` and garbage collection: addresses in use.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use tortie_kernel::{AddressUses, UsePlace};
 pub fn evidence(host: &str) -> Evidence {
     let host = Some(host.to_owned());
     match tortie_kernel::address_uses() {
-        Ok(seen) => Evidence { host, ..told(seen) },
+        Ok(uses) => Evidence { host, ..evidence_of(uses) },
         Err(error) => Evidence {
             host,
             blind: vec![format!("the kernel of this host cannot be read: {error}")],
@@ -23,12 +23,12 @@ pub fn evidence(host: &str) -> Evidence {
 
 /// An address on an interface is there once for each interface. Behind a tap there is none: then a route or a neighbour
 /// tells that it is in use, all of them together as one place.
-fn told(seen: AddressUses) -> Evidence {
+fn evidence_of(uses: AddressUses) -> Evidence {
     let mut on_interfaces: Vec<AddressInUse> = Vec::new();
     let mut behind: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
-    for sighting in &seen.found {
-        let (addr, place) = (sighting.addr, sighting.place.to_string());
-        match &sighting.place {
+    for used in &uses.found {
+        let (addr, place) = (used.addr, used.place.to_string());
+        match &used.place {
             UsePlace::Host { .. } | UsePlace::Workload { .. } => {
                 on_interfaces.push(AddressInUse { addr, place })
             }
@@ -37,13 +37,13 @@ fn told(seen: AddressUses) -> Evidence {
             }
         }
     }
-    behind.retain(|addr, _| on_interfaces.binary_search_by(|seen| seen.addr.cmp(addr)).is_err());
+    behind.retain(|addr, _| on_interfaces.binary_search_by(|used| used.addr.cmp(addr)).is_err());
     let behind = behind.into_iter().map(|(addr, places)| AddressInUse { addr, place: places.join("; ") });
     let mut all: Vec<AddressInUse> = on_interfaces.into_iter().chain(behind).collect();
     all.sort_unstable();
     // Those who ask look twice, and what a plugin is about to use is in use by then.
-    let interfaces = Some(seen.interfaces);
-    Evidence { host: None, seen: all, interfaces, blind: seen.unreadable, since: None }
+    let interfaces = Some(uses.interfaces);
+    Evidence { host: None, seen: all, interfaces, blind: uses.unreadable, since: None }
 }
 
 #[cfg(test)]
@@ -67,8 +67,9 @@ mod tests {
             at("10.0.0.3", inside("/run/netns/b")),
         ];
         found.sort_unstable();
-        let told = told(AddressUses { found, namespaces: 3, ..AddressUses::default() });
-        let places: Vec<(String, &str)> = told.seen.iter().map(|s| (s.addr.to_string(), &*s.place)).collect();
+        let evidence = evidence_of(AddressUses { found, namespaces: 3, ..AddressUses::default() });
+        let places: Vec<(String, &str)> =
+            evidence.seen.iter().map(|s| (s.addr.to_string(), &*s.place)).collect();
         assert_eq!(
             places.iter().map(|(addr, place)| (&**addr, *place)).collect::<Vec<_>>(),
             [

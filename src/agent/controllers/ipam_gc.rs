@@ -126,11 +126,11 @@ async fn run_pass(
     let due = candidates.update(leaked, &whole, Instant::now(), grace.unwrap_or(Duration::MAX));
     let mut pass = GcPass::default();
     if !due.is_empty() {
-        let mended = ipam.release_from_check(&due).await?;
-        for (finding, mended) in due.iter().zip(mended) {
+        let outcomes = ipam.release_from_check(&due).await?;
+        for (finding, outcome) in due.iter().zip(outcomes) {
             let Some(Repair::Release { addr, handle, .. }) = &finding.fix else { continue };
             candidates.0.remove(addr);
-            match mended {
+            match outcome {
                 RepairOutcome::Done => {
                     let handle = handle.as_deref().unwrap_or("none");
                     pass.released.push((*addr, format!("handle {handle}: {}", finding.evidence)));
@@ -174,8 +174,8 @@ async fn find_leaks(
         };
         let mut all = keys.clone();
         all.extend(blocks.iter().map(|block| Key::Block(*block).to_string()));
-        let picture = IpamState::of(&Keyspace::Global, &store.list(&all).await?);
-        let mut leaked = findings(&picture, &evidence);
+        let state = IpamState::of(&Keyspace::Global, &store.list(&all).await?);
+        let mut leaked = findings(&state, &evidence);
         leaked.retain(own);
         // What a handle has in others' blocks counts, too: once more, with those.
         let before = blocks.len();
@@ -185,7 +185,7 @@ async fn find_leaks(
                 continue;
             }
             let held = ipam.allocated_to(handle).await?;
-            for addr in held.iter().filter(|addr| picture.block_of(**addr).is_none()) {
+            for addr in held.iter().filter(|addr| state.block_of(**addr).is_none()) {
                 if let Some(held) = ipam.lookup(*addr).await? {
                     blocks.push(held.block);
                 }

@@ -103,12 +103,12 @@ fn parts(from: u8, to: u8) -> f64 {
     2f64.powi(i32::from(to.saturating_sub(from)))
 }
 
-fn count(picture: &IpamState) -> PoolUsages {
-    let mut usage: PoolUsages = picture
+fn count(state: &IpamState) -> PoolUsages {
+    let mut usage: PoolUsages = state
         .pools
         .iter()
         .map(|(cidr, pool)| {
-            let reserved = picture.config.reserved.iter().filter(|part| cidr.covers(part));
+            let reserved = state.config.reserved.iter().filter(|part| cidr.covers(part));
             let of = PoolUsage {
                 total: parts(cidr.len(), cidr.max_len()),
                 reserved: reserved.map(|part| parts(part.len(), part.max_len())).sum(),
@@ -122,8 +122,8 @@ fn count(picture: &IpamState) -> PoolUsages {
             (*cidr, of)
         })
         .collect();
-    for (cidr, block) in &picture.blocks {
-        let Some(pool) = picture.pool_of(cidr.addr()).and_then(|pool| usage.get_mut(&pool.cidr)) else {
+    for (cidr, block) in &state.blocks {
+        let Some(pool) = state.pool_of(cidr.addr()).and_then(|pool| usage.get_mut(&pool.cidr)) else {
             continue;
         };
         pool.used += block.value.size() - block.value.free().len();
@@ -134,9 +134,9 @@ fn count(picture: &IpamState) -> PoolUsages {
             pool.ownerless += 1;
         }
     }
-    for finding in findings(picture, &Evidence::default()) {
+    for finding in findings(state, &Evidence::default()) {
         let subject = finding.subject.split('/').next().and_then(|addr| addr.parse::<IpAddr>().ok());
-        let pool = subject.and_then(|addr| picture.pool_of(addr));
+        let pool = subject.and_then(|addr| state.pool_of(addr));
         if let Some(pool) = pool.and_then(|pool| usage.get_mut(&pool.cidr)) {
             *pool.suspects.entry(word(finding.kind).into()).or_default() += 1;
         }

@@ -377,7 +377,7 @@ mod tests {
 
     /// The core may hear of both in one delta, and has nothing new to tell then.
     #[tokio::test]
-    async fn a_key_that_goes_before_the_agent_heard_of_it_is_written_again() {
+    async fn a_key_that_goes_before_the_agent_read_it_is_written_again() {
         let dir = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> = Arc::new(
             tortie_store::sqlite::SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap(),

@@ -14,25 +14,25 @@ pub(in crate::agent) type Verdict = (&'static str, Option<String>);
 
 /// What the kernel has to acknowledge for a revision to be in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::agent) struct Needed {
+pub(in crate::agent) struct AckTarget {
     /// The intent.
     pub(in crate::agent) generation: u64,
     /// The change of endpoints and rules.
     pub(in crate::agent) serial: u64,
 }
 
-/// The answer to a request, as soon as there is one. `needed` stays with the request, once the revision is in what
-/// the kernel was told.
+/// The answer to a request, as soon as there is one. `target` stays with the request, once the revision is in what
+/// was sent to the kernel.
 pub(in crate::agent) fn verdict(
     core: &Core,
     request: &AppliedRequest,
-    needed: &mut Option<Needed>,
+    target: &mut Option<AckTarget>,
 ) -> Option<Verdict> {
     // A burst of starts waits for one answer of the kernel, and is looked at again with each fact.
-    let unanswered = |needed: Needed| {
-        core.acknowledged < needed.generation || core.enforcement.acknowledged() < needed.serial
+    let unanswered = |target: AckTarget| {
+        core.acknowledged < target.generation || core.enforcement.acknowledged() < target.serial
     };
-    if core.frozen.is_none() && needed.is_some_and(unanswered) {
+    if core.frozen.is_none() && target.is_some_and(unanswered) {
         return None;
     }
     let failed = |reason: String| Some(("failed", Some(reason)));
@@ -52,9 +52,9 @@ pub(in crate::agent) fn verdict(
     if !core.running() || core.in_force < request.revision {
         return None;
     }
-    let told = Needed { generation: core.generation, serial: core.enforcement.serial() };
-    let needed = *needed.get_or_insert(told);
-    if unanswered(needed) {
+    let newest = AckTarget { generation: core.generation, serial: core.enforcement.serial() };
+    let target = *target.get_or_insert(newest);
+    if unanswered(target) {
         return None;
     }
     if let Some(problem) = core.model_problem(&request.key) {

@@ -123,16 +123,16 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         scope,
         awaited,
         have_main,
-        blocks_told,
+        blocks_read,
         cached,
         listed,
         trusted,
         keys,
         link,
-        measures: _,
+        counters: _,
         known: _,
         now: _,
-        heard,
+        pending_since,
         changes,
         recorder,
         peers,
@@ -160,9 +160,9 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         && *pending == ModelChanges::default()
         && awaited.is_empty()
         && *have_main
-        && *blocks_told
+        && *blocks_read
         && cached.is_none()
-        && heard.is_none()
+        && pending_since.is_none()
         && !link.from_cache
         && out.is_empty();
     if !rests {
@@ -253,7 +253,7 @@ pub(in crate::agent) fn restore(
     core.pending = ModelChanges::default();
     core.scope = checkpoint.scope;
     core.have_main = true;
-    core.blocks_told = true;
+    core.blocks_read = true;
     core.listed = checkpoint.listed;
     core.trusted = checkpoint.trusted;
     core.keys = checkpoint.keys;

@@ -1,4 +1,4 @@
-//! What the core measures for metrics: plain numbers of one owner, copied when a scrape asks.
+//! Counters and latencies of the core for metrics: plain numbers of one owner, copied for a scrape.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -8,16 +8,16 @@ use tortie_metrics::Histogram;
 
 /// Counts and times of the core.
 #[derive(Debug, Clone, Default)]
-pub(in crate::agent) struct Measures {
-    /// One turn of the core's loop: how long anything else had to wait.
-    pub(in crate::agent) turns: Histogram,
-    /// From what the store told to the new wanted state.
+pub(in crate::agent) struct CoreCounters {
+    /// One iteration of the core's loop: how long anything else had to wait.
+    pub(in crate::agent) iterations: Histogram,
+    /// From an event of the store to the new intent.
     pub(in crate::agent) calculated: Histogram,
     /// A whole list taken in.
     pub(in crate::agent) snapshot: Histogram,
-    /// From what the store told to the kernel's acknowledgement of own routes.
+    /// From an event of the store to the kernel's acknowledgement of own routes.
     pub(in crate::agent) routes: Histogram,
-    /// From what the store told to the kernel's acknowledgement of rules and endpoints, by what changed.
+    /// From an event of the store to the kernel's acknowledgement of rules and endpoints, by what changed.
     pub(in crate::agent) policy: BTreeMap<&'static str, Histogram>,
     /// From a plugin's request to an endpoint that is in force.
     pub(in crate::agent) endpoint_ready: Histogram,
@@ -28,26 +28,28 @@ pub(in crate::agent) struct Measures {
     /// Changes of settings in the store: taken, and not taken because a value cannot be read.
     pub(in crate::agent) reloads: [u64; 2],
     /// Intents that the kernel has not acknowledged, with the time of what brought them.
-    under_way: VecDeque<(u64, Instant)>,
+    in_flight: VecDeque<(u64, Instant)>,
 }
 
 /// Intents whose time is remembered while the kernel is busy.
-const UNDER_WAY: usize = 1_024;
+const IN_FLIGHT_MAX: usize = 1_024;
 
-impl Measures {
-    /// The kernel thread is told an intent, because of something heard then.
-    pub(in crate::agent) fn intent(&mut self, generation: u64, heard: Instant) {
-        if self.under_way.len() == UNDER_WAY {
-            self.under_way.pop_front();
+impl CoreCounters {
+    /// An intent was sent to the kernel thread; the change that it comes from was received at `received`.
+    pub(in crate::agent) fn intent(&mut self, generation: u64, received: Instant) {
+        if self.in_flight.len() == IN_FLIGHT_MAX {
+            self.in_flight.pop_front();
         }
-        self.under_way.push_back((generation, heard));
+        self.in_flight.push_back((generation, received));
     }
 
     /// The kernel has this intent and all before it.
     pub(in crate::agent) fn applied(&mut self, generation: u64, now: Instant) {
-        while let Some((_, heard)) = self.under_way.front().copied().filter(|(told, _)| *told <= generation) {
-            self.routes.time(now.saturating_duration_since(heard));
-            self.under_way.pop_front();
+        while let Some((_, received)) =
+            self.in_flight.front().copied().filter(|(sent, _)| *sent <= generation)
+        {
+            self.routes.time(now.saturating_duration_since(received));
+            self.in_flight.pop_front();
         }
     }
 }
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_told_apart() {
+    fn keys_are_distinguished() {
         for (key, of) in [
             ("/calico/v1/config/LogSeverityScreen", "config"),
             ("/calico/v1/host/h1/config/IpInIpMtu", "config"),

@@ -1,7 +1,7 @@
-//! Endpoints and rules: what the core tells the kernel thread of them, and what it hears back.
+//! Endpoints and rules: what the core sends the kernel thread of them, and how it takes the answers.
 //!
 //! Every change of the store goes through the policy engine; what it concludes gets a serial number and goes to the
-//! kernel thread. Nothing goes before the first whole picture, and nothing while the core holds still. A change costs
+//! kernel thread. Nothing goes before the first whole snapshot, and nothing while the core is frozen. A change costs
 //! what it touches: nothing here walks the model.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,27 +21,27 @@ use tortie_engine::routing::ChangeId;
 use tortie_kernel::{EndpointCondition, Mode, PolicyChange};
 
 /// Changes that may wait for the kernel's answer and still get an entry of their own.
-const UNDER_WAY: usize = 1_024;
+const IN_FLIGHT_MAX: usize = 1_024;
 
 /// A change that the kernel has not answered.
 #[derive(Debug)]
-struct UnderWay {
+struct InFlight {
     serial: u64,
     change: ChangeId,
     subject: String,
     /// What changed, for metrics.
     trigger: &'static str,
-    /// When the store told of it.
-    heard: Instant,
+    /// When the store's event was received.
+    received: Instant,
 }
 
 /// A change that the kernel has not answered, as a recording has it: without what only metrics read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct UnderWayCheckpoint {
+struct InFlightCheckpoint {
     serial: u64,
     change: ChangeId,
     subject: String,
-    heard: Duration,
+    received: Duration,
 }
 
 /// What a recording holds of [`Enforcement`]; rules and endpoints follow from the model.
@@ -49,7 +49,7 @@ struct UnderWayCheckpoint {
 pub(in crate::agent) struct EnforcementCheckpoint {
     serial: u64,
     acknowledged: u64,
-    under_way: Vec<UnderWayCheckpoint>,
+    in_flight: Vec<InFlightCheckpoint>,
     failed: BTreeMap<EndpointKey, String>,
     conditions: BTreeMap<EndpointKey, EndpointCondition>,
     micros: u64,
@@ -64,7 +64,7 @@ pub(in crate::agent) struct Enforcement {
     serial: u64,
     acknowledged: u64,
     /// What the last changes were about, oldest first, until the kernel has answered.
-    under_way: VecDeque<UnderWay>,
+    in_flight: VecDeque<InFlight>,
     failed: BTreeMap<EndpointKey, String>,
     /// Interfaces, routes and neighbours of endpoints, as the kernel thread says.
     conditions: BTreeMap<EndpointKey, EndpointCondition>,
@@ -74,7 +74,7 @@ pub(in crate::agent) struct Enforcement {
     pub(in crate::agent) rules_problem: Option<String>,
 }
 
-/// The engine with the whole of what it said.
+/// The engine with its whole ruleset.
 #[derive(Debug, Clone)]
 pub(in crate::agent) struct Policy {
     pub(in crate::agent) engine: Engine,
@@ -99,7 +99,7 @@ impl Enforcement {
             policy: None,
             serial: 0,
             acknowledged: 0,
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             failed: BTreeMap::new(),
             conditions: BTreeMap::new(),
             micros: 0,
@@ -109,16 +109,16 @@ impl Enforcement {
 
     /// What a recording holds; `after` gives the time since the start of the agent.
     pub(super) fn checkpoint(&self, after: impl Fn(&Instant) -> Duration) -> EnforcementCheckpoint {
-        let under_way = |one: &UnderWay| UnderWayCheckpoint {
+        let in_flight = |one: &InFlight| InFlightCheckpoint {
             serial: one.serial,
             change: one.change,
             subject: one.subject.clone(),
-            heard: after(&one.heard),
+            received: after(&one.received),
         };
         EnforcementCheckpoint {
             serial: self.serial,
             acknowledged: self.acknowledged,
-            under_way: self.under_way.iter().map(under_way).collect(),
+            in_flight: self.in_flight.iter().map(in_flight).collect(),
             failed: self.failed.clone(),
             conditions: self.conditions.clone(),
             micros: self.micros,
@@ -136,14 +136,14 @@ impl Enforcement {
         self.policy = (self.mode != Mode::Off).then(|| Policy::of(model));
         self.serial = from.serial;
         self.acknowledged = from.acknowledged;
-        let under_way = |one: UnderWayCheckpoint| UnderWay {
+        let in_flight = |one: InFlightCheckpoint| InFlight {
             serial: one.serial,
             change: one.change,
             subject: one.subject,
             trigger: "endpoint",
-            heard: at(one.heard),
+            received: at(one.received),
         };
-        self.under_way = from.under_way.into_iter().map(under_way).collect();
+        self.in_flight = from.in_flight.into_iter().map(in_flight).collect();
         self.failed = from.failed;
         self.conditions = from.conditions;
         self.micros = from.micros;
@@ -160,7 +160,7 @@ impl Enforcement {
         self.policy.as_ref()
     }
 
-    /// The last change that the kernel thread was told.
+    /// The last change that was sent to the kernel thread.
     pub(in crate::agent) fn serial(&self) -> u64 {
         self.serial
     }
@@ -245,13 +245,13 @@ impl Core {
             delta.apply(&mut policy.ruleset);
         }
         enforcement.serial += 1;
-        if enforcement.under_way.len() == UNDER_WAY {
-            enforcement.under_way.pop_front();
+        if enforcement.in_flight.len() == IN_FLIGHT_MAX {
+            enforcement.in_flight.pop_front();
         }
         let (trigger, subject) = (counters::trigger(&delta), subject(&delta));
-        let heard = self.heard.unwrap_or(self.now.mono);
+        let received = self.pending_since.unwrap_or(self.now.mono);
         let serial = enforcement.serial;
-        enforcement.under_way.push_back(UnderWay { serial, change, subject, trigger, heard });
+        enforcement.in_flight.push_back(InFlight { serial, change, subject, trigger, received });
         self.out.push(Effect::Enforce(Arc::new(PolicyChange { serial, change, delta, globals })));
     }
 
@@ -265,8 +265,8 @@ impl Core {
     ) {
         let enforcement = &mut self.enforcement;
         enforcement.acknowledged = enforcement.acknowledged.max(serial);
-        let done = enforcement.under_way.partition_point(|told| told.serial <= serial);
-        let done: Vec<_> = enforcement.under_way.drain(..done).collect();
+        let done = enforcement.in_flight.partition_point(|sent| sent.serial <= serial);
+        let done: Vec<_> = enforcement.in_flight.drain(..done).collect();
         if micros > 0 {
             enforcement.micros = micros;
         }
@@ -285,12 +285,12 @@ impl Core {
             ),
             (Some(why), _) => ('!', format!("its rules are not in the kernel: {why}")),
         };
-        for UnderWay { change, subject, trigger, heard, .. } in done {
-            self.measures
+        for InFlight { change, subject, trigger, received, .. } in done {
+            self.counters
                 .policy
                 .entry(trigger)
                 .or_default()
-                .time(self.now.mono.saturating_duration_since(heard));
+                .time(self.now.mono.saturating_duration_since(received));
             let text = text.clone();
             let revision = self.revision_of(change);
             let entry = Entry { change, plane: Plane::Kernel, mark, subject, text, revision };
@@ -319,7 +319,7 @@ impl Core {
     }
 
     /// What became of endpoints, as far as interfaces, routes and neighbours go.
-    pub(in crate::agent) fn conditioned(
+    pub(in crate::agent) fn record_conditions(
         &mut self,
         changed: BTreeMap<EndpointKey, Option<EndpointCondition>>,
     ) {

@@ -32,7 +32,7 @@ impl Core {
             KernelFact::Enforced { serial, change, failed, micros } => {
                 self.enforced(serial, change, failed, micros);
             }
-            KernelFact::Endpoints(changed) => self.conditioned(changed),
+            KernelFact::Endpoints(changed) => self.record_conditions(changed),
             KernelFact::Applied { generation, change, failed, acknowledged, micros } => {
                 self.acknowledge(change, &acknowledged, micros);
                 self.applied(generation, change, failed);
@@ -173,7 +173,7 @@ impl Core {
 
     fn applied(&mut self, generation: u64, change: ChangeId, failed: Vec<(Cidr, String)>) {
         self.acknowledged = self.acknowledged.max(generation);
-        self.measures.applied(generation, self.now.mono);
+        self.counters.applied(generation, self.now.mono);
         let refused: BTreeMap<Cidr, String> = failed.into_iter().collect();
         if let Some(intent) = &self.intent
             && generation == self.generation
@@ -192,7 +192,7 @@ impl Core {
         }
         let first = self.phase != Phase::Running;
         self.phase = Phase::Running;
-        self.announce(change);
+        self.send_speaker_intent(change);
         if first {
             self.out.push(Effect::LocalReady);
         }

@@ -1,7 +1,7 @@
 //! The core: the one owner of the model. Pure: [`Core::handle`] takes an input with its time and gives effects. It reads no
 //! clock, writes no log and sends nothing.
 //!
-//! It decides when something may start: nothing is told to the speaker or the kernel before the first whole snapshot;
+//! It decides when something may start: nothing is sent to the speaker or the kernel before the first whole snapshot;
 //! a block is announced only when its blackhole is in the kernel; a freeze stops everything but reading.
 
 use std::borrow::Cow;
@@ -13,7 +13,7 @@ use std::time::Instant;
 use tortie_bgp::State;
 use tortie_net::Cidr;
 
-use crate::agent::core::counters::Measures;
+use crate::agent::core::counters::CoreCounters;
 use crate::agent::core::enforcement::Enforcement;
 use crate::agent::core::input::{Input, Now, Timing};
 use crate::agent::core::log_line::LogLine;
@@ -115,7 +115,7 @@ pub(super) struct Core {
     phase: Phase,
     planner: Option<Planner>,
     intent: Option<Arc<RoutingIntent>>,
-    /// The last intent that the kernel thread was told.
+    /// The last intent that was sent to the kernel thread.
     generation: u64,
     acknowledged: u64,
     /// Wanted blackholes with the change that each came with.
@@ -134,10 +134,10 @@ pub(super) struct Core {
     pending: ModelChanges,
     /// The blocks that are watched.
     scope: BTreeSet<String>,
-    /// Those of them that were not told yet.
+    /// Those of them that were not read yet.
     awaited: BTreeSet<String>,
     have_main: bool,
-    blocks_told: bool,
+    blocks_read: bool,
     cached: Option<Model>,
     /// The generation of the last snapshot.
     listed: u64,
@@ -145,13 +145,13 @@ pub(super) struct Core {
     trusted: (u64, u64),
     keys: usize,
     link: StoreLink,
-    measures: Measures,
+    counters: CoreCounters,
     /// What metrics say of the store, and of which revision that is.
     known: std::cell::Cell<(u64, object_counts::ObjectCounts)>,
     /// The time of the input that is handled.
     now: Now,
-    /// When the first of what is pending was heard.
-    heard: Option<Instant>,
+    /// When the first of the pending changes was received.
+    pending_since: Option<Instant>,
     changes: ChangeIds,
     recorder: Recorder,
     peers: HashMap<Arc<str>, PeerRecord>,
@@ -211,7 +211,7 @@ impl Core {
             scope: BTreeSet::new(),
             awaited: BTreeSet::new(),
             have_main: false,
-            blocks_told: false,
+            blocks_read: false,
             cached: None,
             listed: 0,
             trusted: (0, 0),
@@ -225,10 +225,10 @@ impl Core {
                 restarts: 0,
                 snapshots: 0,
             },
-            measures: Measures::default(),
+            counters: CoreCounters::default(),
             known: Default::default(),
             now,
-            heard: None,
+            pending_since: None,
             changes: ChangeIds::of_core(),
             // Microseconds: more than an earlier run can have counted up to.
             recorder: Recorder::counting_from(u64::try_from(now.wall.as_microsecond()).unwrap_or_default()),
@@ -296,10 +296,10 @@ impl Core {
     /// Counts a time that was spent.
     pub(super) fn time(&mut self, timing: Timing) {
         let (times, spent) = match timing {
-            Timing::Iteration(spent) => (&mut self.measures.turns, spent),
-            Timing::Calculated(spent) => (&mut self.measures.calculated, spent),
-            Timing::Snapshot(spent) => (&mut self.measures.snapshot, spent),
-            Timing::EndpointReady(spent) => (&mut self.measures.endpoint_ready, spent),
+            Timing::Iteration(spent) => (&mut self.counters.iterations, spent),
+            Timing::Calculated(spent) => (&mut self.counters.calculated, spent),
+            Timing::Snapshot(spent) => (&mut self.counters.snapshot, spent),
+            Timing::EndpointReady(spent) => (&mut self.counters.endpoint_ready, spent),
         };
         times.time(spent);
     }
@@ -328,7 +328,7 @@ impl Core {
     /// Takes what the feed brings; [`Core::go_on`] acts on it after a run of events.
     fn feed(&mut self, event: FeedEvent) {
         let now = self.now.mono;
-        self.heard.get_or_insert(now);
+        self.pending_since.get_or_insert(now);
         match event {
             FeedEvent::Cached(cached) => self.cached(&cached.snapshot),
             FeedEvent::Snapshot { snapshot, generation } => {
@@ -350,7 +350,7 @@ impl Core {
                 }
                 if self.link.connected {
                     self.link.restarts += 1;
-                    *self.measures.restarts.entry("disconnected").or_default() += 1;
+                    *self.counters.restarts.entry("disconnected").or_default() += 1;
                 }
                 self.link.connected = false;
                 self.link.away = Some(reason.to_string());
@@ -374,13 +374,13 @@ impl Core {
     fn snapshot(&mut self, snapshot: &Snapshot, generation: u64) {
         // A list without an absence before it: the history that the watch needs was gone.
         if self.link.snapshots > 0 && self.link.away.is_none() {
-            *self.measures.restarts.entry("compacted").or_default() += 1;
+            *self.counters.restarts.entry("compacted").or_default() += 1;
         }
         self.link.snapshots += 1;
         let before = self.model.object_counts();
         let mut changes = self.model.replace(WatchPart::Main, snapshot);
         // The first list of a start is made before the own affinities are known, so it has no blocks.
-        if self.blocks_told {
+        if self.blocks_read {
             changes.merge(self.model.replace(WatchPart::Blocks, snapshot));
         }
         self.guard.after_replace(before, &self.model, &snapshot.store_id);
@@ -401,8 +401,8 @@ impl Core {
             .map(|key| Change::Delete { key: key.clone() })
             .collect();
         changes.extend(snapshot.entries.into_iter().map(Change::Put));
-        self.blocks_told = true;
-        self.awaited.retain(|key| !prefixes.iter().any(|told| key.starts_with(told.as_str())));
+        self.blocks_read = true;
+        self.awaited.retain(|key| !prefixes.iter().any(|read| key.starts_with(read.as_str())));
         self.delta(&Delta { revision: snapshot.revision, changes });
     }
 
@@ -413,7 +413,7 @@ impl Core {
         if !self.have_main {
             return;
         }
-        let watched = |key: &String| self.scope.iter().any(|known| key.starts_with(known.as_str()));
+        let watched = |key: &String| self.scope.iter().any(|part| key.starts_with(part.as_str()));
         let new: Vec<String> = self.model.block_scope().into_iter().filter(|key| !watched(key)).collect();
         if !new.is_empty() {
             self.scope.extend(new.iter().cloned());
@@ -430,11 +430,11 @@ impl Core {
                 Change::Put(_) => "put",
                 Change::Delete { .. } => "delete",
             };
-            *self.measures.events.entry((of, counters::kind(change.key()))).or_default() += 1;
+            *self.counters.events.entry((of, counters::kind(change.key()))).or_default() += 1;
         }
         if changes.settings {
             let broken = self.model.invalid_keys().any(|problem| counters::kind(&problem.key) == "config");
-            let [taken, refused] = &mut self.measures.reloads;
+            let [taken, refused] = &mut self.counters.reloads;
             *if broken { refused } else { taken } += 1;
         }
         self.guard.after_delta(&self.model);
@@ -450,7 +450,7 @@ impl Core {
         if !self.have_main || !self.awaited.is_empty() {
             return;
         }
-        let heard = self.heard.take();
+        let pending_since = self.pending_since.take();
         if self.pending.is_clean() && self.frozen.is_none() && self.loaded() {
             self.pending.keys.clear();
             self.trust();
@@ -473,9 +473,9 @@ impl Core {
                 let changes = std::mem::take(&mut self.pending);
                 self.cached = None;
                 self.link.from_cache = false;
-                self.heard = heard;
+                self.pending_since = pending_since;
                 self.load(&changes);
-                self.heard = None;
+                self.pending_since = None;
                 self.trust();
             }
         }
@@ -539,20 +539,20 @@ impl Core {
         self.out.push(Effect::Routing(Arc::clone(&intent)));
         // Endpoints come and go by the hundred, and peers by the thousand: none of it is in what the kernel thread reads.
         if for_kernel {
-            self.tell_kernel(&intent, change);
+            self.send_kernel_intent(&intent, change);
         }
         self.intent = Some(intent);
-        self.announce(change);
+        self.send_speaker_intent(change);
         Some(change)
     }
 
-    fn tell_kernel(&mut self, intent: &RoutingIntent, change: ChangeId) {
+    fn send_kernel_intent(&mut self, intent: &RoutingIntent, change: ChangeId) {
         // A block keeps the change that it came with for as long as it stays.
         let known = std::mem::take(&mut self.block_changes);
         let came = |block: &Cidr| known.get(block).copied().unwrap_or(change);
         self.block_changes = intent.blackholes.iter().map(|b| (*b, came(b))).collect();
         self.generation += 1;
-        self.measures.intent(self.generation, self.heard.unwrap_or(self.now.mono));
+        self.counters.intent(self.generation, self.pending_since.unwrap_or(self.now.mono));
         self.out.push(Effect::Kernel(Arc::new(KernelIntent {
             generation: self.generation,
             change,
@@ -563,7 +563,7 @@ impl Core {
     }
 
     /// The speaker gets the intent without the blocks whose blackhole the kernel has not acknowledged.
-    pub(super) fn announce(&mut self, change: ChangeId) {
+    pub(super) fn send_speaker_intent(&mut self, change: ChangeId) {
         let Some(intent) = &self.intent else { return };
         if self.phase != Phase::Running {
             return;

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_is_told_when_something_is_missing() {
+    fn a_follower_that_comes_back_learns_of_missing_entries() {
         let mut recorder = Recorder::counting_from(1_000);
         assert!(recorder.has_all_after(1_000));
         assert!(!recorder.has_all_after(999), "of an earlier run");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tortie_net::Cidr;
 
-use crate::agent::core::counters::Measures;
+use crate::agent::core::counters::CoreCounters;
 use crate::agent::core::enforcement::Enforcement;
 use crate::agent::core::object_counts::ObjectCounts;
 use crate::agent::core::recorder::Recorder;
@@ -135,8 +135,8 @@ impl<'a> CoreView<'a> {
     }
 
     /// What is counted and timed.
-    pub(in crate::agent) fn counters(&self) -> &'a Measures {
-        &self.core.measures
+    pub(in crate::agent) fn counters(&self) -> &'a CoreCounters {
+        &self.core.counters
     }
 
     /// What is recorded of a session.

@@ -35,10 +35,10 @@ pub(super) fn cause(e: &PeerEvidence) -> Cause {
         return slow(e).unwrap_or_else(|| Cause::certain("ok", "the session is established"));
     }
     if let Some(text) = &p.shutdown {
-        let told = if text.is_empty() { String::new() } else { format!(" ({text})") };
+        let reason = if text.is_empty() { String::new() } else { format!(" ({text})") };
         return Cause::certain(
             "peer-shutdown-here",
-            format!("it is shut down by its value in the store{told}"),
+            format!("it is shut down by its value in the store{reason}"),
         )
         .with("take `shutdown` out of the peer's value");
     }

@@ -79,10 +79,10 @@ fn steps(e: &ExportEvidence, stop: Option<&ExportStep>) -> Vec<Step> {
     let find = |name: &str| e.trace.iter().find(|step| step.step == name);
     let rung = |step: &ExportStep| {
         let verdict = if step.pass { Verdict::Ok } else { Verdict::Stop };
-        let told = Step::new(verdict, step.step, step.verdict.clone());
+        let plain = Step::new(verdict, step.step, step.verdict.clone());
         match step.step {
-            "filter" => of_filter(told, &e.origin),
-            _ => told,
+            "filter" => of_filter(plain, &e.origin),
+            _ => plain,
         }
     };
     let skipped = |name: &str| Step::new(Verdict::Skipped, name, "not reached");

@@ -94,7 +94,7 @@ fn ask(e: &PeerEvidence) -> Why {
 }
 
 #[test]
-fn a_refused_connection_is_told_whole() {
+fn a_refused_connection_is_explained_in_full() {
     let mut e = down("connect_failed", "connection refused by 192.0.2.15:179");
     e.down = Some(372);
     e.peer.state_seconds = 2;

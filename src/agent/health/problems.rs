@@ -366,14 +366,14 @@ mod tests {
 
     /// Watches of both stores prove each second that nothing newer is there; one that hangs without ending does not.
     #[test]
-    fn a_revision_that_nothing_confirms_is_told_and_a_store_that_is_away_says_it_itself() {
+    fn a_revision_that_nothing_confirms_is_a_problem_and_a_store_that_is_away_says_it_itself() {
         let stale = codes::STALE_REVISION.name.to_owned();
         let fresh = CoreSnapshot { connected: true, revision: 7, ..CoreSnapshot::default() };
         let late = CoreSnapshot { lag: STALE + Duration::from_secs(1), ..fresh.clone() };
         assert!(!codes_of(&fresh).contains(&stale));
         assert!(codes_of(&late).contains(&stale));
-        let told = problems(&late, None).into_iter().find(|p| p.code == stale).map(|p| (p.text, p.next));
-        let (text, next) = told.unwrap_or_default();
+        let problem = problems(&late, None).into_iter().find(|p| p.code == stale).map(|p| (p.text, p.next));
+        let (text, next) = problem.unwrap_or_default();
         assert!(text.contains("since 21s") && text.contains("revision 7"), "{text}");
         assert!(next.starts_with("tortie "), "{next}");
         let away = CoreSnapshot { away: Some("no answer".to_owned()), ..late };

@@ -22,7 +22,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use crate::agent::logging::rate_limit::Repeats;
+use crate::agent::logging::rate_limit::RepeatFilter;
 
 /// Where journald listens (systemd.io/JOURNAL_NATIVE_PROTOCOL).
 const JOURNAL: &str = "/run/systemd/journal/socket";
@@ -166,7 +166,7 @@ impl Visit for Record {
 }
 
 /// Takes a line.
-type Take = dyn Fn(&[u8]) + Send + Sync;
+type WriteLine = dyn Fn(&[u8]) + Send + Sync;
 
 /// Where lines go, and how.
 pub(in crate::agent) enum Sink {
@@ -177,7 +177,7 @@ pub(in crate::agent) enum Sink {
     /// The journal's own socket.
     Journal(UnixDatagram),
     /// A file, as text.
-    File(Box<Take>),
+    File(Box<WriteLine>),
 }
 
 impl Sink {
@@ -220,7 +220,7 @@ fn leads_to_journal() -> bool {
 
 /// The layer of one sink; cheap to clone.
 #[derive(Clone)]
-pub(in crate::agent) struct Lines(Arc<(Sink, Mutex<Repeats<Record>>)>);
+pub(in crate::agent) struct Lines(Arc<(Sink, Mutex<RepeatFilter<Record>>)>);
 
 impl Lines {
     pub(in crate::agent) fn new(sink: Sink) -> Self {
@@ -229,8 +229,8 @@ impl Lines {
 
     /// Tells what was held back long enough.
     pub(in crate::agent) fn flush(&self, now: Instant) {
-        let (sink, repeats) = &*self.0;
-        let due = repeats.lock().unwrap_or_else(PoisonError::into_inner).due(now);
+        let (sink, filter) = &*self.0;
+        let due = filter.lock().unwrap_or_else(PoisonError::into_inner).due(now);
         for (mut record, held) in due {
             record.fields.push(("repeated", held.to_string()));
             sink.put(&record);
@@ -241,10 +241,10 @@ impl Lines {
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let record = Record::of(event);
-        let (sink, repeats) = &*self.0;
+        let (sink, filter) = &*self.0;
         let key = record.key();
-        let told = repeats.lock().unwrap_or_else(PoisonError::into_inner).take(key, record, Instant::now());
-        if let Some(record) = told {
+        let passed = filter.lock().unwrap_or_else(PoisonError::into_inner).take(key, record, Instant::now());
+        if let Some(record) = passed {
             sink.put(&record);
         }
     }

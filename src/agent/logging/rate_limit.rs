@@ -1,4 +1,4 @@
-//! Lines that repeat themselves: the first few are told, the others are counted and told as one. Pure; time is given.
+//! Rate limit of repeated lines: the first few pass, the others are counted and written as one. Pure; time is given.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,51 +7,51 @@ use std::time::{Duration, Instant};
 const PASS: u64 = 5;
 /// The window.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Different lines that are watched; more than that are simply told.
+/// Different lines that are followed; lines beyond that pass.
 const WATCHED: usize = 256;
 
-/// A line that was told often enough.
+/// A line and its repetitions in the window.
 #[derive(Debug)]
-struct Seen<T> {
+struct Repeated<T> {
     since: Instant,
     passed: u64,
     held: u64,
     last: Option<T>,
 }
 
-/// What was told lately, by the hash of the line.
+/// Lines of the last window, by hash.
 #[derive(Debug)]
-pub(in crate::agent) struct Repeats<T>(HashMap<u64, Seen<T>>);
+pub(in crate::agent) struct RepeatFilter<T>(HashMap<u64, Repeated<T>>);
 
-impl<T> Default for Repeats<T> {
+impl<T> Default for RepeatFilter<T> {
     fn default() -> Self {
         Self(HashMap::new())
     }
 }
 
-impl<T> Repeats<T> {
-    /// Gives the line back if it is to be told now.
+impl<T> RepeatFilter<T> {
+    /// The line, if it is to be written now.
     pub(in crate::agent) fn take(&mut self, key: u64, line: T, now: Instant) -> Option<T> {
-        if let Some(seen) = self.0.get_mut(&key) {
-            if now.duration_since(seen.since) < WINDOW {
-                if seen.passed < PASS {
-                    seen.passed += 1;
+        if let Some(repeated) = self.0.get_mut(&key) {
+            if now.duration_since(repeated.since) < WINDOW {
+                if repeated.passed < PASS {
+                    repeated.passed += 1;
                     return Some(line);
                 }
-                seen.held += 1;
-                seen.last = Some(line);
+                repeated.held += 1;
+                repeated.last = Some(line);
                 return None;
             }
-            if seen.held == 0 {
-                (seen.since, seen.passed) = (now, 1);
+            if repeated.held == 0 {
+                (repeated.since, repeated.passed) = (now, 1);
             }
             return Some(line);
         }
         if self.0.len() >= WATCHED {
-            self.0.retain(|_, seen| seen.held > 0 || now.duration_since(seen.since) < WINDOW);
+            self.0.retain(|_, repeated| repeated.held > 0 || now.duration_since(repeated.since) < WINDOW);
         }
         if self.0.len() < WATCHED {
-            self.0.insert(key, Seen { since: now, passed: 1, held: 0, last: None });
+            self.0.insert(key, Repeated { since: now, passed: 1, held: 0, last: None });
         }
         Some(line)
     }
@@ -59,11 +59,11 @@ impl<T> Repeats<T> {
     /// Lines whose window is over, with how often they were held back.
     pub(in crate::agent) fn due(&mut self, now: Instant) -> Vec<(T, u64)> {
         let mut due = Vec::new();
-        self.0.retain(|_, seen| {
-            if now.duration_since(seen.since) < WINDOW {
+        self.0.retain(|_, repeated| {
+            if now.duration_since(repeated.since) < WINDOW {
                 return true;
             }
-            due.extend(seen.last.take().map(|line| (line, seen.held)));
+            due.extend(repeated.last.take().map(|line| (line, repeated.held)));
             false
         });
         due
@@ -78,14 +78,14 @@ mod tests {
     fn a_storm_becomes_one_line_with_a_count() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
-        let mut repeats = Repeats::default();
-        let told = (0..1_000).filter_map(|n| repeats.take(1, n, at(n * 10))).count();
-        assert_eq!(told, 5);
+        let mut repeats = RepeatFilter::default();
+        let passed = (0..1_000).filter_map(|n| repeats.take(1, n, at(n * 10))).count();
+        assert_eq!(passed, 5);
         // Another line is not held up by it.
         assert_eq!(repeats.take(2, 7, at(10_000)), Some(7));
         assert_eq!(repeats.due(at(59_999)), []);
         assert_eq!(repeats.due(at(60_000)), [(999, 995)]);
-        // Told once, and all begins anew.
+        // Written once; the window begins anew.
         assert_eq!(repeats.due(at(61_000)), []);
         assert_eq!(repeats.take(1, 1, at(62_000)), Some(1));
     }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn what_is_watched_is_bounded_and_nothing_is_lost() {
         let start = Instant::now();
-        let mut repeats = Repeats::default();
+        let mut repeats = RepeatFilter::default();
         for key in 0..10_000 {
             assert_eq!(repeats.take(key, key, start), Some(key));
         }

@@ -9,7 +9,7 @@ use tortie_config::key::EndpointKey;
 use tortie_net::Cidr;
 
 use crate::agent::config::PerPeer;
-use crate::agent::core::counters::{self, Measures};
+use crate::agent::core::counters::{self, CoreCounters};
 use crate::agent::core::object_counts::ObjectCounts;
 use crate::agent::core::reports::GcTotals;
 use crate::agent::core::reports::PoolUsages;
@@ -35,7 +35,7 @@ pub(super) struct CoreScrape {
     pub(super) snapshots: u64,
     /// Values that cannot be read, by what they are of.
     pub(super) invalid: BTreeMap<&'static str, usize>,
-    pub(super) measures: Measures,
+    pub(super) counters: CoreCounters,
     /// Sessions by type and state.
     pub(super) sessions: BTreeMap<(&'static str, State), usize>,
     /// Sessions that are to be up, by type.
@@ -125,7 +125,7 @@ pub(super) fn scrape(core: &CoreView<'_>, per_peer: PerPeer, now: Instant) -> Co
         keys: core.keys(),
         snapshots: core.snapshots(),
         invalid,
-        measures: core.counters().clone(),
+        counters: core.counters().clone(),
         sessions: BTreeMap::new(),
         expected: BTreeMap::new(),
         peers: BTreeMap::new(),

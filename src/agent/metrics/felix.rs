@@ -49,20 +49,20 @@ fn calculation(page: &mut Page, scrape: &Scrape) {
         "felix_calc_graph_update_time_seconds",
         "Seconds to update calculation graph for each datastore OnUpdate call.",
     )
-    .observed(&[], &core.measures.calculated);
+    .observed(&[], &core.counters.calculated);
     let mut family = page.counter(
         "felix_calc_graph_updates_processed",
         "Number of datastore updates processed by the calculation graph.",
     );
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-    for ((_, kind), count) in core.measures.events.iter().filter(|((of, _), _)| *of != "unchanged") {
+    for ((_, kind), count) in core.counters.events.iter().filter(|((of, _), _)| *of != "unchanged") {
         *sums.entry(kind).or_default() += count;
     }
     for (kind, count) in sums {
         family.put(&[("type", kind)], n(count));
     }
     page.counter("felix_calc_graph_output_events", "Number of events emitted by the calculation graph.")
-        .put(&[], n(core.measures.calculated.count()));
+        .put(&[], n(core.counters.calculated.count()));
     page.counter("felix_resyncs_started", "Number of times Felix has started resyncing with the datastore.")
         .put(&[], n(core.snapshots));
     let state = match (core.connected, core.running) {
@@ -77,17 +77,17 @@ fn dataplane(page: &mut Page, scrape: &Scrape) {
     let Some(kernel) = &scrape.kernel else { return };
     if let Some(core) = &scrape.core {
         let mut family = page.counter("felix_int_dataplane_messages", "Number of messages by type.");
-        for (kind, times) in &core.measures.policy {
+        for (kind, times) in &core.counters.policy {
             family.put(&[("type", kind)], n(times.count()));
         }
     }
-    let measures = &kernel.measures;
+    let metrics = &kernel.metrics;
     if let Some(rules) = &kernel.rules {
         page.summary(
             "felix_int_dataplane_apply_time_seconds",
             "Time in seconds that each incremental update to the dataplane took.",
         )
-        .observed(&[], &measures.rules.applied);
+        .observed(&[], &metrics.rules.applied);
         page.counter(
             "felix_int_dataplane_failures",
             "Number of times dataplane updates failed and will be retried.",
@@ -107,7 +107,7 @@ fn dataplane(page: &mut Page, scrape: &Scrape) {
     page.gauge("felix_route_table_num_routes", "Number of routes in each managed routing table.")
         .count(&[("table", "main")], kernel.counts.installed);
     page.summary("felix_route_table_resync_seconds", "Time taken to compare all routes with the kernel.")
-        .observed(&[], &measures.compare);
+        .observed(&[], &metrics.compare);
 }
 
 /// Each node reports its own blocks, as kube-controllers does for all of them.

@@ -42,7 +42,7 @@ pub(super) fn write(page: &mut Page, exporter: &Exporter, scrape: &Scrape) {
     let started = unix_before(exporter.handle.started().elapsed());
     page.gauge("tortie_start_time_seconds", "Unix time of the agent's start").put(&[], started);
     if let Some(core) = &scrape.core {
-        let [ok, error] = core.measures.reloads;
+        let [ok, error] = core.counters.reloads;
         page.counter(
             "tortie_config_reloads_total",
             "Changes of settings in the store; error: a value cannot be read and the last good one stays",
@@ -65,13 +65,13 @@ pub(super) fn write(page: &mut Page, exporter: &Exporter, scrape: &Scrape) {
         "Duration of one iteration of a thread's event loop (upper bound of the wait for that thread)",
     );
     if let Some(core) = &scrape.core {
-        family.observed(&[("loop", "core")], &core.measures.turns);
+        family.observed(&[("loop", "core")], &core.counters.iterations);
     }
     if let Some(bgp) = &scrape.bgp {
-        family.observed(&[("loop", "speaker")], &bgp.measures.iterations);
+        family.observed(&[("loop", "speaker")], &bgp.metrics.iterations);
     }
     if let Some(kernel) = kernel {
-        family.observed(&[("loop", "kernel")], &kernel.measures.iterations);
+        family.observed(&[("loop", "kernel")], &kernel.metrics.iterations);
     }
     process(page);
 }

@@ -8,12 +8,12 @@ use tortie_engine::ipam::metrics;
 
 #[expect(clippy::cast_precision_loss, reason = "numbers of addresses in use, far below 2^53")]
 pub(super) fn write(page: &mut Page, core: &CoreScrape) {
-    let census = || core.pool_usage.iter().flatten().map(|(pool, of)| (pool.to_string(), of));
+    let pools = || core.pool_usage.iter().flatten().map(|(pool, of)| (pool.to_string(), of));
     let mut family = page.gauge(
         "tortie_ipam_pool_addresses",
         "Addresses of pools; exported by one host of the cluster (the first by name that is up)",
     );
-    for (pool, of) in census() {
+    for (pool, of) in pools() {
         let used = of.used as f64;
         let free = (of.total - of.reserved - used).max(0.0);
         let states = [("total", of.total), ("used", used), ("reserved", of.reserved), ("free", free)];
@@ -25,7 +25,7 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape) {
         "tortie_ipam_pool_unclaimed_blocks",
         "Blocks that no host owns: what is left to claim; exported by one host of the cluster",
     );
-    for (pool, of) in census() {
+    for (pool, of) in pools() {
         family.put(&[("pool", &pool)], of.unclaimed.max(0.0));
     }
     let mut family = page.gauge(
@@ -35,7 +35,7 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape) {
     for (pool, sum) in &core.blocks {
         family.count(&[("pool", pool), ("owner", "self")], sum.blocks);
     }
-    for (pool, of) in census() {
+    for (pool, of) in pools() {
         let own = core.blocks.get(&pool).map_or(0, |own| own.blocks);
         family.count(&[("pool", &pool), ("owner", "other")], of.owned.saturating_sub(own));
         family.count(&[("pool", &pool), ("owner", "none")], of.ownerless);

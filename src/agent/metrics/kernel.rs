@@ -47,8 +47,8 @@ pub(super) fn write(
         "tortie_kernel_route_op_seconds",
         "One list of requests (of learned routes at most 4,096), from the first sent to the last answer",
     )
-    .observed(&[("op", "route")], &kernel.measures.route_batch)
-    .observed(&[("op", "nexthop")], &kernel.measures.nexthop_batch);
+    .observed(&[("op", "route")], &kernel.metrics.route_batch)
+    .observed(&[("op", "nexthop")], &kernel.metrics.nexthop_batch);
     page.counter(
         "tortie_kernel_netlink_overruns_total",
         "Times that notifications were lost; everything is compared then",
@@ -108,17 +108,17 @@ fn own_drift(drift: &DriftCounts, family: &mut Family<'_>) {
 }
 
 fn compared(page: &mut Page, kernel: &KernelScrape, comparison: Option<&ComparisonReport>) {
-    let measures = &kernel.measures;
+    let metrics = &kernel.metrics;
     let mut family =
         page.counter("tortie_resyncs_total", "Full comparisons with the kernel, by what asked for them");
-    for (plane, compares) in [("route", &measures.compares), ("rule", &measures.rules.compares)] {
+    for (plane, compares) in [("route", &metrics.compares), ("rule", &metrics.rules.compares)] {
         for (reason, count) in compares {
             family.put(&[("plane", plane), ("reason", reason)], n(*count));
         }
     }
     page.histogram("tortie_resync_seconds", "How long full comparisons took")
-        .observed(&[("plane", "route")], &measures.compare)
-        .observed(&[("plane", "rule")], &measures.rules.compare);
+        .observed(&[("plane", "route")], &metrics.compare)
+        .observed(&[("plane", "rule")], &metrics.rules.compare);
     let mut family =
         page.gauge("tortie_last_full_compare_timestamp_seconds", "Unix time of the last full comparison");
     let ago = comparison.map(ComparisonReport::age);

@@ -32,19 +32,19 @@ pub(super) fn write(page: &mut Page, exporter: &Exporter, core: &CoreScrape, scr
     page.gauge("tortie_policy_in_sync", "1 when the kernel has acknowledged every change")
         .put(&[], flag(p.in_sync));
     page.histogram("tortie_policy_calc_seconds", "From a change of the store to the new wanted state")
-        .observed(&[], &core.measures.calculated);
+        .observed(&[], &core.counters.calculated);
     let mut family = page.histogram(
         "tortie_policy_convergence_seconds",
         "From a change of the store to the kernel's acknowledgement of rules and endpoints, by what changed",
     );
-    for (trigger, times) in &core.measures.policy {
+    for (trigger, times) in &core.counters.policy {
         family.observed(&[("trigger", trigger)], times);
     }
     page.histogram(
         "tortie_endpoint_ready_seconds",
         "From a request of CNI, Docker or Kurma to rules and routes of its endpoint in the kernel",
     )
-    .observed(&[], &core.measures.endpoint_ready);
+    .observed(&[], &core.counters.endpoint_ready);
     if let Some(kernel) = kernel {
         table(page, kernel);
         let (rules, intents) = core.waiting;
@@ -69,10 +69,10 @@ fn table(page: &mut Page, kernel: &KernelScrape) {
         .count(&[backend, ("kind", "sets")], rules.sets - rules.maps)
         .count(&[backend, ("kind", "maps")], rules.maps)
         .count(&[backend, ("kind", "set_members")], rules.elements);
-    let measures = &kernel.measures.rules;
+    let metrics = &kernel.metrics.rules;
     page.histogram("tortie_dataplane_apply_seconds", "One transaction of packet rules")
-        .observed(&[backend, ("result", "ok")], &measures.applied)
-        .observed(&[backend, ("result", "refused")], &measures.refused);
+        .observed(&[backend, ("result", "ok")], &metrics.applied)
+        .observed(&[backend, ("result", "refused")], &metrics.refused);
     page.counter("tortie_dataplane_applies_total", "Transactions of packet rules")
         .put(&[backend, ("result", "ok")], n(rules.transactions))
         .put(&[backend, ("result", "refused")], n(rules.refused));

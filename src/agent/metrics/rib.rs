@@ -20,10 +20,10 @@ pub(super) fn write(page: &mut Page, scrape: &Scrape) {
         "From an UPDATE (bgp) or a change of the store (store) to the kernel's acknowledgement of the routes",
     );
     if let Some(bgp) = &scrape.bgp {
-        family.observed(&[("source", "bgp")], &bgp.measures.convergence);
+        family.observed(&[("source", "bgp")], &bgp.metrics.convergence);
     }
     if let Some(core) = &scrape.core {
-        family.observed(&[("source", "store")], &core.measures.routes);
+        family.observed(&[("source", "store")], &core.counters.routes);
     }
 }
 
@@ -120,12 +120,12 @@ fn churn(page: &mut Page, bgp: &BgpScrape) {
         "tortie_rib_bestpath_seconds",
         "One read from a peer (at most 64 KiB): parsed, judged by import policy, best paths chosen",
     )
-    .observed(&[], &bgp.measures.reads);
+    .observed(&[], &bgp.metrics.reads);
     page.histogram(
         "tortie_rib_update_batch_routes",
         "Changed best paths handed to the kernel thread at once",
     )
-    .observed(&[], &bgp.measures.batches);
+    .observed(&[], &bgp.metrics.batches);
 }
 
 fn transport(page: &mut Page, bgp: &BgpScrape) {

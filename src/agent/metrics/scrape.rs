@@ -21,7 +21,7 @@ pub(super) struct KernelScrape {
     pub(super) counters: Counters,
     pub(super) drift: DriftCounts,
     pub(super) compared: LastResync,
-    pub(super) measures: KernelMetrics,
+    pub(super) metrics: KernelMetrics,
     pub(super) rules: Option<RuleCounts>,
     pub(super) dirty: usize,
     /// Which denial packets are logged with.
@@ -33,7 +33,7 @@ pub(super) struct BgpScrape {
     pub(super) peers: Vec<PeerStatus>,
     pub(super) totals: Totals,
     pub(super) counters: speaker::Counters,
-    pub(super) measures: speaker::Measures,
+    pub(super) metrics: speaker::SpeakerMetrics,
     pub(super) waiting: usize,
     /// BFD sessions by peer.
     pub(super) watched: BTreeMap<Arc<str>, (Endpoint, Status)>,
@@ -64,7 +64,7 @@ pub(super) fn kernel_scrape(view: &KernelView<'_>, prefixes: &[(String, u64)]) -
         counters: view.counters(),
         drift: view.drift_counts(),
         compared: view.compared(),
-        measures: view.measures(),
+        metrics: view.metrics(),
         rules: view.rule_counts(),
         dirty: view.dirty(),
         denials: prefixes
@@ -88,7 +88,7 @@ pub(super) fn bgp_scrape(view: &SpeakerView<'_>, named: &[String]) -> BgpScrape 
         peers,
         totals: view.totals(),
         counters: view.counters(),
-        measures: view.measures(),
+        metrics: view.metrics(),
         waiting: view.waiting(),
         watched: view.bfd_sessions(),
         bfd: view.bfd(),

@@ -34,12 +34,12 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape, requests: &Requests) {
         "tortie_store_events_total",
         "Changes told by the store; unchanged: written anew with what it said before",
     );
-    for ((of, kind), count) in &core.measures.events {
+    for ((of, kind), count) in &core.counters.events {
         family.put(&[("type", of), ("kind", kind)], n(*count));
     }
     let mut family = page.counter("tortie_store_watch_restarts_total", "Watches that had to be opened again");
     for reason in ["compacted", "disconnected"] {
-        let count = core.measures.restarts.get(reason).copied().unwrap_or_default();
+        let count = core.counters.restarts.get(reason).copied().unwrap_or_default();
         family.put(&[("reason", reason)], n(count));
     }
     page.counter("tortie_store_snapshots_total", "Whole lists taken in").put(&[], n(core.snapshots));
@@ -47,7 +47,7 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape, requests: &Requests) {
         "tortie_store_snapshot_seconds",
         "From a whole list to the wanted state that follows from it",
     )
-    .observed(&[], &core.measures.snapshot);
+    .observed(&[], &core.counters.snapshot);
     let mut family = page.counter("tortie_store_requests_total", "Requests to the store by their answer");
     for ((op, result), times) in requests {
         family.put(&[("op", op), ("result", result)], n(times.count()));

@@ -79,7 +79,7 @@ pub(crate) struct Firewall {
     counts: RuleCounts,
     drift: (usize, Vec<String>),
     drift_counts: RuleDrift,
-    measures: RuleMetrics,
+    metrics: RuleMetrics,
     last_compare: Option<Instant>,
     /// What others change is held.
     drift_held: bool,
@@ -110,7 +110,7 @@ impl Firewall {
             counts: RuleCounts::default(),
             drift: (0, Vec::new()),
             drift_counts: RuleDrift::default(),
-            measures: RuleMetrics::default(),
+            metrics: RuleMetrics::default(),
             last_compare: None,
             drift_held: false,
             drift_since: None,
@@ -338,7 +338,7 @@ impl Firewall {
             _ if self.problem.is_some() || self.fail_closed.iter().next().is_some() => "retry",
             _ => "request",
         };
-        *self.measures.compares.entry(reason).or_default() += 1;
+        *self.metrics.compares.entry(reason).or_default() += 1;
         self.changes_queued = false;
         let before = socket.generation()?;
         let found = match dump::table(socket, TABLE) {
@@ -365,7 +365,7 @@ impl Firewall {
         self.drift = (edit_order::size(&edits), descriptions);
         self.drift_counts = diff::drift(&edits, found.as_ref());
         let now = Instant::now();
-        self.measures.compare.time(now - begin);
+        self.metrics.compare.time(now - begin);
         self.last_compare = Some(now);
         self.drift_since.get_or_insert(begin);
         if edits.is_empty() {
@@ -491,10 +491,10 @@ impl Firewall {
         for part in edit_order::of(edits) {
             let begin = Instant::now();
             match self.send(part, meanwhile.as_deref_mut()) {
-                Ok(()) => self.measures.applied.time(begin.elapsed()),
+                Ok(()) => self.metrics.applied.time(begin.elapsed()),
                 Err(BatchError::Refused(mut refusal)) => {
                     self.counts.refused += 1;
-                    self.measures.refused.time(begin.elapsed());
+                    self.metrics.refused.time(begin.elapsed());
                     refusal.edit = refusal.edit.map(|at| at + done);
                     return Ok(Err(refusal));
                 }

@@ -89,8 +89,8 @@ impl Firewall {
     }
 
     /// What was measured.
-    pub(crate) fn measures(&self) -> &RuleMetrics {
-        &self.measures
+    pub(crate) fn metrics(&self) -> &RuleMetrics {
+        &self.metrics
     }
 
     /// When the kernel's table was last compared.

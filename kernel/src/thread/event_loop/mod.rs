@@ -139,7 +139,7 @@ impl Thread {
 
     /// Another message could have been handled now.
     fn end_iteration(&mut self) {
-        self.state.measures.iterations.time(self.iteration_start.elapsed());
+        self.state.metrics.iterations.time(self.iteration_start.elapsed());
         self.iteration_start = Instant::now();
     }
 
@@ -419,10 +419,10 @@ impl Thread {
     fn carry_out(&mut self, requests: &[Request]) -> io::Result<Written> {
         let begin = Instant::now();
         let answers = self.send(requests)?;
-        let measures = &mut self.state.measures;
+        let metrics = &mut self.state.metrics;
         let batch = match requests.first() {
-            Some(Request::PutNexthop { .. } | Request::DeleteNexthop { .. }) => &mut measures.nexthop_batch,
-            _ => &mut measures.route_batch,
+            Some(Request::PutNexthop { .. } | Request::DeleteNexthop { .. }) => &mut metrics.nexthop_batch,
+            _ => &mut metrics.route_batch,
         };
         batch.time(begin.elapsed());
         Ok(self.state.settle(requests, &answers))

@@ -62,8 +62,8 @@ impl Thread {
         self.state.compare_foreign(foreign, &neighbours, complete, true);
         let now = Instant::now();
         self.state.last_compare = Some((now, now - begin));
-        self.state.measures.compare.time(now - begin);
-        *self.state.measures.compares.entry("start").or_default() += 1;
+        self.state.metrics.compare.time(now - begin);
+        *self.state.metrics.compares.entry("start").or_default() += 1;
         if !complete {
             self.comparisons.soon(SOON, "interrupted");
         }
@@ -77,7 +77,7 @@ impl Thread {
         let begin = Instant::now();
         self.state.counters.compares += 1;
         let reason = std::mem::replace(&mut self.comparisons.reason, "timer");
-        *self.state.measures.compares.entry(reason).or_default() += 1;
+        *self.state.metrics.compares.entry(reason).or_default() += 1;
         let mut complete = true;
         let nexthops = if self.state.table.objects().enabled() {
             let (list, whole) = dump::nexthops(&mut self.reader)?;
@@ -105,7 +105,7 @@ impl Thread {
         let took = begin.elapsed();
         let now = Instant::now();
         self.state.last_compare = Some((now, took));
-        self.state.measures.compare.time(took);
+        self.state.metrics.compare.time(took);
         self.comparisons.finished(now, took);
         if !complete || moved {
             self.comparisons.soon(SOON, "interrupted");

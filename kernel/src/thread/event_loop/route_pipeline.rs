@@ -212,7 +212,7 @@ impl Thread {
                     continue;
                 };
                 spare = buffers;
-                state.measures.route_batch.time(duration);
+                state.metrics.route_batch.time(duration);
                 let Some(BatchInFlight { prepared, requests, .. }) = in_flight.pop_front() else { continue };
                 let done = state.settle(&requests, &answers);
                 if in_flight.is_empty() {
@@ -234,7 +234,7 @@ fn continue_pipeline(
     iteration_start: &mut Instant,
 ) {
     prepared.report(state, done, sink);
-    state.measures.iterations.time(iteration_start.elapsed());
+    state.metrics.iterations.time(iteration_start.elapsed());
     *iteration_start = Instant::now();
 }
 

@@ -104,9 +104,9 @@ impl KernelView<'_> {
 
     /// What was measured.
     #[must_use]
-    pub fn measures(&self) -> KernelMetrics {
-        let rules = self.rules.map(|rules| rules.measures().clone()).unwrap_or_default();
-        KernelMetrics { rules, ..self.state.measures.clone() }
+    pub fn metrics(&self) -> KernelMetrics {
+        let rules = self.rules.map(|rules| rules.metrics().clone()).unwrap_or_default();
+        KernelMetrics { rules, ..self.state.metrics.clone() }
     }
 
     /// The last comparisons of packet rules and of routes, each with how long it is ago.

@@ -43,15 +43,15 @@ fn entries() -> Vec<KeyValue> {
 fn started() -> (Core, Vec<PolicyChange>) {
     let mut core = core();
     let first = FeedEvent::Snapshot { snapshot: snapshot("a", 1, entries()).into(), generation: 1 };
-    assert!(told(&feed(&mut core, first)).is_empty(), "the blocks are not known yet");
+    assert!(policy_changes(&feed(&mut core, first)).is_empty(), "the blocks are not known yet");
     let added = snapshot("a", 1, vec![kv(BLOCK, &block(), 1)]);
     let effects = feed(&mut core, FeedEvent::Added { prefixes: vec![BLOCK.to_owned()], snapshot: added });
-    let told = told(&effects);
+    let changes = policy_changes(&effects);
     applied(&mut core, 1, Vec::new());
-    (core, told)
+    (core, changes)
 }
 
-fn told(effects: &[Effect]) -> Vec<PolicyChange> {
+fn policy_changes(effects: &[Effect]) -> Vec<PolicyChange> {
     let changes = effects.iter().filter_map(|effect| match effect {
         Effect::Enforce(change) => Some((**change).clone()),
         _ => None,
@@ -95,7 +95,7 @@ fn the_first_change_is_the_whole_with_its_frame_and_later_ones_are_what_differs(
     assert_eq!(sum([first]), from_scratch(&core));
 
     let another = put(FAR, &workload("10.244.2.9", r#"{"role":"client"}"#), 2);
-    let second = told(&feed(&mut core, another));
+    let second = policy_changes(&feed(&mut core, another));
     let [second] = second.as_slice() else { panic!("{second:#?}") };
     assert_eq!((second.serial, second.globals.is_some()), (2, false));
     assert!(second.delta.chains.is_empty() && second.delta.endpoints.is_empty());
@@ -108,13 +108,13 @@ fn the_first_change_is_the_whole_with_its_frame_and_later_ones_are_what_differs(
 
     let pool = put("/calico/v1/ipam/v4/pool/10.9.0.0-16", r#"{"cidr":"10.9.0.0/16"}"#, 3);
     let effects = feed(&mut core, pool);
-    let third = told(&effects).remove(0);
+    let third = policy_changes(&effects).remove(0);
     assert!(third.delta.is_empty());
     assert_eq!(third.globals.as_deref(), Some(&Globals::of(&core.model)));
     assert_eq!(Some(third.change), kernel_intents(&effects).first().map(|intent| intent.change));
     // What concerns no rule says nothing.
     let elsewhere = put("/calico/v1/host/h3/workload/cni/x/endpoint/eth0", &workload("10.9.0.1", "{}"), 4);
-    assert!(told(&feed(&mut core, elsewhere)).is_empty());
+    assert!(policy_changes(&feed(&mut core, elsewhere)).is_empty());
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn an_endpoint_that_comes_or_goes_brings_the_kernel_thread_rules_and_no_intent()
     let key = "/calico/v1/host/h1/workload/cni/more/endpoint/eth0";
     let request = AppliedRequest { key: key.to_owned(), revision: 2, wait_millis: 0, elapsed_millis: None };
     let effects = feed(&mut core, put(key, &workload("10.244.9.9", "{}"), 2));
-    assert_eq!((kernel_intents(&effects).len(), told(&effects).len(), core.generation), (0, 1, 1));
+    assert_eq!((kernel_intents(&effects).len(), policy_changes(&effects).len(), core.generation), (0, 1, 1));
     assert_eq!(announced(&effects).unwrap(), ["10.244.1.0/26", "10.244.9.9/32"]);
     let held = |effects: &[Effect]| {
         effects.iter().find_map(|effect| match effect {
@@ -140,7 +140,7 @@ fn an_endpoint_that_comes_or_goes_brings_the_kernel_thread_rules_and_no_intent()
     assert_eq!(verdict(&core, &request, &mut None), Some(("applied", None)));
     let gone = FeedEvent::Delta(Delta { revision: 3, changes: vec![Change::Delete { key: key.to_owned() }] });
     let effects = feed(&mut core, gone);
-    assert_eq!((kernel_intents(&effects).len(), told(&effects).len()), (0, 1));
+    assert_eq!((kernel_intents(&effects).len(), policy_changes(&effects).len()), (0, 1));
     assert_eq!(announced(&effects).unwrap(), ["10.244.1.0/26"]);
     assert_eq!(held(&effects).unwrap(), ["10.244.1.1", "10.244.1.2"]);
 }
@@ -152,21 +152,21 @@ fn a_freeze_holds_rules_and_all_that_was_missed_comes_after_it() {
     let gone = FeedEvent::Delta(Delta { revision: 3, changes: vec![Change::Delete { key: DB.to_owned() }] });
     assert!(feed(&mut core, gone).is_empty());
     assert!(feed(&mut core, put(FAR, &workload("10.244.2.9", r#"{"role":"client"}"#), 4)).is_empty());
-    changes.extend(told(&feed(&mut core, put("/calico/v1/Ready", "true", 5))));
+    changes.extend(policy_changes(&feed(&mut core, put("/calico/v1/Ready", "true", 5))));
     assert_eq!(changes.len(), 2);
     assert_eq!(changes[1].delta.endpoints.get(&endpoint(DB)), Some(&None));
     assert_eq!(sum(&changes), from_scratch(&core));
 }
 
 #[test]
-fn a_relist_tells_only_what_differs() {
+fn a_relist_sends_only_what_differs() {
     let (mut core, mut changes) = started();
     let mut same = entries();
     same.retain(|kv| kv.key != DB);
     same.push(kv(POLICY, r#"{"selector":"all()","inbound_rules":[],"outbound_rules":[]}"#, 7));
     let relist = FeedEvent::Snapshot { snapshot: snapshot("a", 7, same).into(), generation: 2 };
-    changes.extend(told(&feed(&mut core, relist)));
-    changes.extend(told(&feed(
+    changes.extend(policy_changes(&feed(&mut core, relist)));
+    changes.extend(policy_changes(&feed(
         &mut core,
         FeedEvent::Added {
             prefixes: vec![BLOCK.to_owned()],
@@ -187,15 +187,15 @@ fn a_start_from_the_cache_goes_on_to_what_the_store_says() {
     let cached =
         Cached { snapshot: snapshot("a", 1, all), saved: std::time::SystemTime::UNIX_EPOCH, truncated: None };
     feed(&mut core, FeedEvent::Cached(cached.into()));
-    let mut changes = told(&give(&mut core, Input::StoreTimeout));
+    let mut changes = policy_changes(&give(&mut core, Input::StoreTimeout));
     assert_eq!(changes.len(), 1);
     let mut now = entries();
     now.retain(|kv| kv.key != DB);
     now.push(kv("/calico/v1/policy/profile/open/rules", r#"{"inbound_rules":[],"outbound_rules":[]}"#, 3));
     let snapshot_now = FeedEvent::Snapshot { snapshot: snapshot("a", 3, now).into(), generation: 1 };
-    changes.extend(told(&feed(&mut core, snapshot_now)));
+    changes.extend(policy_changes(&feed(&mut core, snapshot_now)));
     let added = snapshot("a", 3, vec![kv(BLOCK, &block(), 1)]);
-    changes.extend(told(&feed(
+    changes.extend(policy_changes(&feed(
         &mut core,
         FeedEvent::Added { prefixes: vec![BLOCK.to_owned()], snapshot: added },
     )));
@@ -207,7 +207,7 @@ fn word(
     core: &Core,
     key: &str,
     revision: u64,
-    needed: &mut Option<Needed>,
+    needed: &mut Option<AckTarget>,
 ) -> Option<(&'static str, String)> {
     let request = AppliedRequest { key: key.to_owned(), revision, wait_millis: 0, elapsed_millis: None };
     verdict(core, &request, needed).map(|(word, why)| (word, why.unwrap_or_default()))
@@ -241,9 +241,9 @@ fn an_endpoint_is_applied_when_its_change_is_in_the_kernel_and_fails_with_its_ow
     assert!(said == "failed" && why.contains(DB), "{said} {why}");
     core.enforced(3, ChangeId(3), BTreeMap::new(), 0);
     assert_eq!(word(&core, DB, 3, &mut None), Some(("applied", String::new())));
-    let story = core.recorder.find(&about(DB), 0, 100);
-    let kernel: Vec<&str> = story.iter().filter(|e| e.plane == "kernel").map(|e| e.mark.as_str()).collect();
-    assert_eq!(kernel, ["!", "+", "~"], "{story:#?}");
+    let history = core.recorder.find(&about(DB), 0, 100);
+    let kernel: Vec<&str> = history.iter().filter(|e| e.plane == "kernel").map(|e| e.mark.as_str()).collect();
+    assert_eq!(kernel, ["!", "+", "~"], "{history:#?}");
 }
 
 #[test]
@@ -267,12 +267,12 @@ fn rules_that_the_kernel_does_not_have_are_not_applied() {
 }
 
 #[test]
-fn with_policy_off_nothing_is_computed_told_or_waited_for() {
+fn with_policy_off_nothing_is_computed_sent_or_waited_for() {
     let mut core = Core::new(&CoreOptions { policy: Mode::Off, ..core_options() }, now());
     feed(&mut core, FeedEvent::Snapshot { snapshot: snapshot("a", 1, entries()).into(), generation: 1 });
     let added = snapshot("a", 1, vec![kv(BLOCK, &block(), 1)]);
     let effects = feed(&mut core, FeedEvent::Added { prefixes: vec![BLOCK.to_owned()], snapshot: added });
-    assert!(told(&effects).is_empty() && core.enforcement.policy().is_none());
+    assert!(policy_changes(&effects).is_empty() && core.enforcement.policy().is_none());
     applied(&mut core, 1, Vec::new());
     assert_eq!(word(&core, WEB, 1, &mut None), Some(("applied", String::new())));
 }

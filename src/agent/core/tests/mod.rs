@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::agent::core::applied::{Needed, verdict};
+use crate::agent::core::applied::{AckTarget, verdict};
 use crate::agent::core::recorder::Filter;
 use crate::agent::health::problems;
 use crate::speaker::SpeakerFact;
@@ -124,7 +124,7 @@ fn applied(core: &mut Core, generation: u64, failed: Vec<(Cidr, String)>) -> Vec
 }
 
 #[test]
-fn nothing_is_told_before_blocks_are_known_and_a_block_is_announced_after_its_blackhole() {
+fn nothing_is_sent_before_blocks_are_read_and_a_block_is_announced_after_its_blackhole() {
     let mut core = core();
     let effects = whole(&mut core);
     let intents = kernel_intents(&effects);
@@ -253,18 +253,18 @@ fn a_block_keeps_its_change_and_the_acknowledgement_is_recorded_under_it() {
             micros: 400,
         }),
     );
-    let story = core.recorder.find(&about(&change.to_string()), 0, 100);
-    let planes: Vec<&str> = story.iter().map(|e| e.plane.as_str()).collect();
-    assert_eq!(planes.first(), Some(&"store"), "{story:#?}");
-    let ack = story.last().unwrap();
+    let history = core.recorder.find(&about(&change.to_string()), 0, 100);
+    let planes: Vec<&str> = history.iter().map(|e| e.plane.as_str()).collect();
+    assert_eq!(planes.first(), Some(&"store"), "{history:#?}");
+    let ack = history.last().unwrap();
     assert_eq!(
         (ack.plane.as_str(), ack.mark.as_str(), ack.subject.as_str()),
         ("kernel", "+", "10.244.1.0/26")
     );
     assert_eq!((ack.text.as_str(), ack.revision), ("blackhole written, acknowledged after 400 us", 1));
-    let story = core.recorder.find(&about(&second[0].change.to_string()), 0, 100);
+    let history = core.recorder.find(&about(&second[0].change.to_string()), 0, 100);
     assert!(
-        story.iter().any(|e| e.plane == "store" && e.subject.ends_with("10.9.0.0-16") && e.revision == 3)
+        history.iter().any(|e| e.plane == "store" && e.subject.ends_with("10.9.0.0-16") && e.revision == 3)
     );
 }
 
@@ -291,8 +291,8 @@ fn many_acknowledgements_are_one_entry_and_the_histories_of_their_prefixes() {
     let ring = core.recorder.find(&Filter::default(), 0, usize::MAX);
     assert_eq!(ring.len(), before + 1);
     assert_eq!(ring.last().unwrap().text, "0 written, 500 there already, 0 removed, acknowledged after 5 us");
-    let story = core.recorder.find(&about("10.0.0.64/26"), 0, 10);
-    assert_eq!((story.len(), story[0].change.as_str(), story[0].plane.as_str()), (1, "c-9", "kernel"));
+    let history = core.recorder.find(&about("10.0.0.64/26"), 0, 10);
+    assert_eq!((history.len(), history[0].change.as_str(), history[0].plane.as_str()), (1, "c-9", "kernel"));
 }
 
 #[test]
@@ -355,7 +355,7 @@ fn an_answer_waits_for_the_intent_of_its_revision_and_for_nothing_else() {
         wait_millis: 0,
         elapsed_millis: None,
     };
-    let word = |core: &Core, key: &str, revision, needed: &mut Option<Needed>| {
+    let word = |core: &Core, key: &str, revision, needed: &mut Option<AckTarget>| {
         verdict(core, &request(key, revision), needed).map(|(word, _)| word)
     };
     let endpoint = "/calico/v1/host/h1/workload/lab/web/endpoint/eth0";
@@ -383,7 +383,7 @@ fn an_answer_waits_for_the_intent_of_its_revision_and_for_nothing_else() {
         "another object's failure is not its own"
     );
     assert_eq!(word(&core, endpoint, 3, &mut None), None);
-    let second = || Some(Needed { generation: 2, serial: 0 });
+    let second = || Some(AckTarget { generation: 2, serial: 0 });
     assert_eq!(word(&core, BLOCK, 2, &mut second()), Some("failed"));
     assert_eq!(word(&core, AFFINITY, 2, &mut second()), Some("failed"));
     let (word, why) = verdict(&core, &request(BLOCK, 2), &mut second()).unwrap();
