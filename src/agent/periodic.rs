@@ -157,7 +157,7 @@ impl Agent {
                 self.waiting.push(Waiting { request, answer, until, since, target: None });
             }
             CoreRequest::LogLevel { request, answer } => {
-                let _ = answer.send(self.logs.wish(&request, Instant::now()));
+                let _ = answer.send(self.logs.set_level(&request, Instant::now()));
             }
             CoreRequest::AcceptStore(answer) => {
                 let frozen = CoreView::of(&self.core).frozen().is_some();

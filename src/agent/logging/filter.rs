@@ -1,4 +1,4 @@
-//! Which log lines pass: what the store wants, and above it what somebody asked for, for a while.
+//! Which log lines pass: the levels of the store, and above them overrides that hold for a while (`tortie log level`).
 //!
 //! The targets of the first are tracing-subscriber's. Its EnvFilter cannot do the second: it reads fields of spans, and a peer
 //! is a field of an event.
@@ -12,12 +12,12 @@ use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, Filter};
 
-/// Longest time that a level may be asked for.
-const LONGEST: Duration = Duration::from_secs(24 * 3_600);
-/// Most of them at once.
-const MOST: usize = 32;
+/// Longest time that an override may hold.
+const DURATION_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// Most overrides at once.
+const OVERRIDES_MAX: usize = 32;
 
-/// What can be named, and the targets that it stands for.
+/// Subjects of an override, and the targets that each stands for.
 const SUBJECTS: [(&str, &[&str]); 7] = [
     ("all", &["tortie", "bgp"]),
     ("bgp", &["tortie::speaker", "bgp"]),
@@ -28,11 +28,11 @@ const SUBJECTS: [(&str, &[&str]); 7] = [
     ("store", &["tortie::store"]),
 ];
 
-/// A level that somebody asked for.
+/// A level for a subject that holds for a while.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::agent) struct Wish {
+pub(in crate::agent) struct LevelOverride {
     /// As it was written, without the level.
-    pub(in crate::agent) what: String,
+    pub(in crate::agent) subject: String,
     targets: &'static [&'static str],
     /// Only lines of this peer.
     peer: Option<String>,
@@ -40,7 +40,7 @@ pub(in crate::agent) struct Wish {
     pub(in crate::agent) until: Instant,
 }
 
-impl Wish {
+impl LevelOverride {
     /// Reads `SUBJECT:LEVEL` or `SUBJECT.peer=NAME:LEVEL`.
     ///
     /// # Errors
@@ -68,10 +68,10 @@ impl Wish {
         };
         let (_, targets) =
             SUBJECTS.iter().find(|(name, _)| *name == subject).ok_or_else(|| wrong("no such subject"))?;
-        if lasts.is_zero() || lasts > LONGEST {
+        if lasts.is_zero() || lasts > DURATION_MAX {
             return Err(format!("{} s: a level lasts from 1 s to 24 h", lasts.as_secs()));
         }
-        Ok(Self { what: what.to_owned(), targets, peer, level, until: now + lasts })
+        Ok(Self { subject: what.to_owned(), targets, peer, level, until: now + lasts })
     }
 
     fn covers(&self, target: &str) -> bool {
@@ -81,21 +81,21 @@ impl Wish {
     }
 }
 
-/// Those that are in force.
+/// The overrides in force.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::agent) struct Wishes(Vec<Wish>);
+pub(in crate::agent) struct LevelOverrides(Vec<LevelOverride>);
 
-impl Wishes {
-    /// Takes one; it takes the place of an older one of the same subject.
+impl LevelOverrides {
+    /// Adds an override; it takes the place of an older one of the same subject.
     ///
     /// # Errors
     /// When there are too many.
-    pub(in crate::agent) fn take(&mut self, wish: Wish) -> Result<(), String> {
-        self.0.retain(|other| other.what != wish.what);
-        if self.0.len() >= MOST {
-            return Err(format!("{MOST} levels are in force: `tortie log level --reset` ends them"));
+    pub(in crate::agent) fn add(&mut self, new: LevelOverride) -> Result<(), String> {
+        self.0.retain(|other| other.subject != new.subject);
+        if self.0.len() >= OVERRIDES_MAX {
+            return Err(format!("{OVERRIDES_MAX} levels are in force: `tortie log level --reset` ends them"));
         }
-        self.0.push(wish);
+        self.0.push(new);
         Ok(())
     }
 
@@ -107,11 +107,11 @@ impl Wishes {
     /// Ends those whose time is over; whether there were any.
     pub(in crate::agent) fn expire(&mut self, now: Instant) -> bool {
         let before = self.0.len();
-        self.0.retain(|wish| wish.until > now);
+        self.0.retain(|entry| entry.until > now);
         self.0.len() != before
     }
 
-    pub(in crate::agent) fn iter(&self) -> impl Iterator<Item = &Wish> {
+    pub(in crate::agent) fn iter(&self) -> impl Iterator<Item = &LevelOverride> {
         self.0.iter()
     }
 }
@@ -120,19 +120,20 @@ impl Wishes {
 #[derive(Debug, Clone)]
 pub(in crate::agent) struct Levels {
     pub(in crate::agent) base: Targets,
-    pub(in crate::agent) wishes: Wishes,
+    pub(in crate::agent) overrides: LevelOverrides,
 }
 
 impl Levels {
     /// Whether a line of this kind passes whatever its fields say; `None`: its peer decides.
     fn passes(&self, meta: &Metadata<'_>) -> Option<bool> {
         let (target, level) = (meta.target(), meta.level());
-        let whole = self.wishes.iter().filter(|w| w.peer.is_none() && w.covers(target)).last();
+        let whole = self.overrides.iter().filter(|w| w.peer.is_none() && w.covers(target)).last();
         let passes = match whole {
-            Some(wish) => *level <= wish.level,
+            Some(entry) => *level <= entry.level,
             None => self.base.would_enable(target, level),
         };
-        let of_peers = self.wishes.iter().any(|w| w.peer.is_some() && w.covers(target) && *level <= w.level);
+        let of_peers =
+            self.overrides.iter().any(|w| w.peer.is_some() && w.covers(target) && *level <= w.level);
         if passes || !of_peers { Some(passes) } else { None }
     }
 
@@ -152,8 +153,8 @@ impl Levels {
         }
         let mut found = Peer(None);
         event.record(&mut found);
-        let of_peer = |w: &Wish| w.peer.is_some() && w.peer == found.0 && w.covers(meta.target());
-        self.wishes.iter().any(|w| of_peer(w) && *meta.level() <= w.level)
+        let of_peer = |w: &LevelOverride| w.peer.is_some() && w.peer == found.0 && w.covers(meta.target());
+        self.overrides.iter().any(|w| of_peer(w) && *meta.level() <= w.level)
     }
 }
 
@@ -177,7 +178,7 @@ impl<S: Subscriber> Filter<S> for Levels {
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
         let base = Filter::<S>::max_level_hint(&self.base)?;
-        Some(self.wishes.iter().map(|w| w.level).fold(base, LevelFilter::max))
+        Some(self.overrides.iter().map(|w| w.level).fold(base, LevelFilter::max))
     }
 }
 
@@ -188,11 +189,11 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_read_or_refused_by_name() {
         let now = Instant::now();
-        let read = |rule| Wish::read(rule, Duration::from_secs(600), now);
-        let wish = read("bgp.peer=2001:db8::1:debug").unwrap();
-        assert_eq!((wish.peer.as_deref(), wish.level), (Some("2001:db8::1"), LevelFilter::DEBUG));
-        assert!(wish.covers("tortie::speaker") && wish.covers("tortie::speaker::sockets"));
-        assert!(!wish.covers("tortie") && !wish.covers("tortie::speakers"));
+        let read = |rule| LevelOverride::read(rule, Duration::from_secs(600), now);
+        let by_peer = read("bgp.peer=2001:db8::1:debug").unwrap();
+        assert_eq!((by_peer.peer.as_deref(), by_peer.level), (Some("2001:db8::1"), LevelFilter::DEBUG));
+        assert!(by_peer.covers("tortie::speaker") && by_peer.covers("tortie::speaker::sockets"));
+        assert!(!by_peer.covers("tortie") && !by_peer.covers("tortie::speakers"));
         assert!(read("all:trace").unwrap().covers("tortie::store::feed"));
         for (rule, why) in [
             ("bgp", "no level"),
@@ -203,24 +204,24 @@ mod tests {
             let error = read(rule).unwrap_err();
             assert!(error.contains(why) && error.contains(rule), "{error}");
         }
-        assert!(Wish::read("bgp:info", Duration::ZERO, now).is_err());
-        assert!(Wish::read("bgp:info", LONGEST * 2, now).is_err());
+        assert!(LevelOverride::read("bgp:info", Duration::ZERO, now).is_err());
+        assert!(LevelOverride::read("bgp:info", DURATION_MAX * 2, now).is_err());
     }
 
     #[test]
     fn the_latest_of_a_subject_holds_until_its_time_is_over() {
         let now = Instant::now();
-        let wish = |rule, secs| Wish::read(rule, Duration::from_secs(secs), now).unwrap();
-        let mut wishes = Wishes::default();
-        wishes.take(wish("bgp:debug", 10)).unwrap();
-        wishes.take(wish("store:trace", 30)).unwrap();
-        wishes.take(wish("bgp:error", 20)).unwrap();
+        let level = |rule, secs| LevelOverride::read(rule, Duration::from_secs(secs), now).unwrap();
+        let mut overrides = LevelOverrides::default();
+        overrides.add(level("bgp:debug", 10)).unwrap();
+        overrides.add(level("store:trace", 30)).unwrap();
+        overrides.add(level("bgp:error", 20)).unwrap();
         assert_eq!(
-            wishes.iter().map(|w| w.level).collect::<Vec<_>>(),
+            overrides.iter().map(|w| w.level).collect::<Vec<_>>(),
             [LevelFilter::TRACE, LevelFilter::ERROR]
         );
-        assert!(!wishes.expire(now + Duration::from_secs(19)));
-        assert!(wishes.expire(now + Duration::from_secs(20)));
-        assert_eq!(wishes.clear(), 1);
+        assert!(!overrides.expire(now + Duration::from_secs(19)));
+        assert!(overrides.expire(now + Duration::from_secs(20)));
+        assert_eq!(overrides.clear(), 1);
     }
 }

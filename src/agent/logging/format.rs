@@ -6,7 +6,7 @@
 //! for the text of a peer.
 //!
 //! ```text
-//!   tracing --log_levels.rs--> Lines: Record --log_repeats.rs--> text | json | journal --> stderr, file, journald
+//!   tracing --filter.rs--> Lines: Record --rate_limit.rs--> text | json | journal --> stderr, file, journald
 //! ```
 
 use std::collections::hash_map::DefaultHasher;
@@ -165,7 +165,7 @@ impl Visit for Record {
     }
 }
 
-/// Takes a line.
+/// Writes a line.
 type WriteLine = dyn Fn(&[u8]) + Send + Sync;
 
 /// Where lines go, and how.
@@ -198,7 +198,7 @@ impl Sink {
     }
 
     fn put(&self, record: &Record) {
-        // Nobody is left to be told that a line was lost.
+        // There is nowhere to report a line that was lost.
         let _ = match self {
             Self::Text(colour) => io::stderr().lock().write_all(record.text(*colour).as_bytes()),
             Self::Json => io::stderr().lock().write_all(record.json().as_bytes()),
@@ -227,7 +227,7 @@ impl Lines {
         Self(Arc::new((sink, Mutex::default())))
     }
 
-    /// Tells what was held back long enough.
+    /// Writes the lines that were held back long enough.
     pub(in crate::agent) fn flush(&self, now: Instant) {
         let (sink, filter) = &*self.0;
         let due = filter.lock().unwrap_or_else(PoisonError::into_inner).due(now);

@@ -1,5 +1,5 @@
-//! Logs: to stderr and, when asked for, to a file; levels and file follow the store live, and for a while what somebody
-//! asked for on the socket.
+//! Logs: to stderr and, where the store says so, to a file. Levels and file follow the store live; an override from the
+//! socket (`tortie log level`) holds for a while.
 
 pub(super) mod counter;
 pub(super) mod filter;
@@ -17,12 +17,12 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
-use crate::agent::logging::filter::{Levels, Wish, Wishes};
+use crate::agent::logging::filter::{LevelOverride, LevelOverrides, Levels};
 use crate::agent::logging::format::{Lines, LogForm, Sink};
 use crate::api::codes;
 use crate::api::status::{LogLevelRequest, Problem};
 
-/// What the store (or a flag) wants of the logs.
+/// Settings of the logs from the store or a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LogSettings {
     /// `LogSeverityScreen`; `None` = off.
@@ -101,7 +101,7 @@ pub(super) struct Logs {
     lines: [Lines; 2],
     sink: SharedFile,
     current: LogSettings,
-    wishes: Wishes,
+    overrides: LevelOverrides,
     /// Why the file is not written.
     file_problem: Option<String>,
 }
@@ -116,7 +116,8 @@ impl std::fmt::Debug for Logs {
 #[must_use]
 pub(super) fn start(form: LogForm) -> Logs {
     let current = LogSettings::default();
-    let levels = |severity| Levels { base: targets(severity, current.bgp), wishes: Wishes::default() };
+    let levels =
+        |severity| Levels { base: targets(severity, current.bgp), overrides: LevelOverrides::default() };
     let (screen_filter, screen) = reload::Layer::<Levels, Registry>::new(levels(current.screen));
     let (file_filter, file) = reload::Layer::new(levels(None));
     let sink = SharedFile::default();
@@ -138,7 +139,7 @@ pub(super) fn start(form: LogForm) -> Logs {
         lines: [on_screen, in_file],
         sink,
         current,
-        wishes: Wishes::default(),
+        overrides: LevelOverrides::default(),
         file_problem: None,
     }
 }
@@ -164,49 +165,49 @@ impl Logs {
             }
         }
         self.current = wanted.clone();
-        self.follow();
+        self.reload();
         self.file_problem.clone()
     }
 
-    /// Takes a level for a while, or with an empty rule ends all of them; gives what is so now, in words.
-    pub(super) fn wish(&mut self, request: &LogLevelRequest, now: Instant) -> Result<String, String> {
+    /// Overrides a level for a while, or with an empty rule ends all overrides; returns the new state in words.
+    pub(super) fn set_level(&mut self, request: &LogLevelRequest, now: Instant) -> Result<String, String> {
         let text = if request.rule.is_empty() {
-            let ended = self.wishes.clear();
+            let ended = self.overrides.clear();
             format!("{ended} levels are ended; what the store says holds again")
         } else {
-            let wish = Wish::read(&request.rule, Duration::from_secs(request.seconds), now)?;
-            let text = format!("{} is logged at {} for {} s", wish.what, wish.level, request.seconds);
-            self.wishes.take(wish)?;
+            let level = LevelOverride::read(&request.rule, Duration::from_secs(request.seconds), now)?;
+            let text = format!("{} is logged at {} for {} s", level.subject, level.level, request.seconds);
+            self.overrides.add(level)?;
             text
         };
-        self.follow();
+        self.reload();
         tracing::info!(target: "tortie", "log level: {text}");
         Ok(text)
     }
 
-    /// Each second: levels end, and lines that were held back are told.
+    /// Each second: overrides end, and lines that were held back are written.
     pub(super) fn tick(&mut self, now: Instant) {
-        if self.wishes.expire(now) {
-            self.follow();
+        if self.overrides.expire(now) {
+            self.reload();
             tracing::info!(target: "tortie", "log level: a level that was asked for has ended");
         }
         self.lines.iter().for_each(|lines| lines.flush(now));
     }
 
-    /// Levels that somebody asked for, while they hold.
+    /// The overrides in force, as notes of `status`.
     pub(super) fn notes(&self, now: Instant) -> Vec<Problem> {
-        let note = |wish: &Wish| {
-            let left = wish.until.saturating_duration_since(now).as_secs();
-            let text = format!("is logged at {} for {left} s more", wish.level);
-            codes::LOG_LEVEL.problem("", format!("log {}", wish.what), text)
+        let note = |entry: &LevelOverride| {
+            let left = entry.until.saturating_duration_since(now).as_secs();
+            let text = format!("is logged at {} for {left} s more", entry.level);
+            codes::LOG_LEVEL.problem("", format!("log {}", entry.subject), text)
         };
-        self.wishes.iter().map(note).collect()
+        self.overrides.iter().map(note).collect()
     }
 
-    fn follow(&self) {
+    fn reload(&self) {
         let levels = |severity| Levels {
             base: targets(severity, self.current.bgp),
-            wishes: if severity.is_some() { self.wishes.clone() } else { Wishes::default() },
+            overrides: if severity.is_some() { self.overrides.clone() } else { LevelOverrides::default() },
         };
         (self.set)(levels(self.current.screen), levels(self.current.file));
     }
