@@ -170,8 +170,8 @@ pub(super) struct Core {
     thread_problems: BTreeMap<Cow<'static, str>, Vec<String>>,
     /// The last problem that was over at once.
     transient: Option<(Instant, String)>,
-    /// What the look around found.
-    surroundings: Vec<Problem>,
+    /// Problems that the health probe found.
+    host_problems: Vec<Problem>,
     /// Next hops that the kernel does not reach.
     unreachable: BTreeSet<IpAddr>,
     /// The last time that others changed what is ours: how many objects, and the first in words.
@@ -243,7 +243,7 @@ impl Core {
             pool_usage: None,
             thread_problems: BTreeMap::new(),
             transient: None,
-            surroundings: Vec::new(),
+            host_problems: Vec::new(),
             unreachable: BTreeSet::new(),
             repaired: None,
             versions: Vec::new(),
@@ -281,7 +281,7 @@ impl Core {
             Input::TunnelAddress(outcome) => self.on_tunnel_address(outcome),
             Input::IpamGc(outcome) => self.record_gc_pass(outcome),
             Input::PoolUsage(usage) => self.pool_usage = usage,
-            Input::HostChecks(problems) => self.surroundings = problems,
+            Input::HostChecks(problems) => self.host_problems = problems,
             Input::Hosts { hosts, one_machine } => {
                 if one_machine {
                     self.present = Some(hosts.iter().map(|status| status.node.clone()).collect());

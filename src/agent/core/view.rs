@@ -161,7 +161,7 @@ impl<'a> CoreView<'a> {
 
     /// What the host checks found.
     pub(in crate::agent) fn host_problems(&self) -> &'a [Problem] {
-        &self.core.surroundings
+        &self.core.host_problems
     }
 
     /// What garbage collection of addresses has done.

@@ -1,6 +1,7 @@
-//! What of the host matters to routing and enforcement beside our own objects: a thin reader and a pure judge.
+//! Host checks: capabilities, forwarding, reverse path filters, MTU, conntrack, the clock. A thin reader of `/proc` and pure
+//! checks.
 //!
-//! The lookout of `status` asks each 10 s. Whoever has a reading of his own may ask [`judge`], too.
+//! The periodic health probe runs them each 10 s; `doctor` and `migrate check` run [`check_host`] on a state of their own.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,24 +15,24 @@ use crate::api::status::Problem;
 
 /// What IPIP adds to a packet (RFC 2003), in bytes.
 const IPIP_OVERHEAD: u32 = 20;
-/// Connections from this share of what the table takes on are too many, in percent.
-const CONNTRACK_FULL: u64 = 90;
-/// A clock that is set by more than this has jumped; NTP slews what is less.
-const JUMP: Duration = Duration::from_secs(2);
-/// More workloads with too large an MTU than this are told as one.
-const LISTED: usize = 5;
+/// From this share of its size on the conntrack table counts as full, in percent.
+const CONNTRACK_FULL_PERCENT: u64 = 90;
+/// A clock that is set by more than this has jumped; NTP slews smaller differences.
+const CLOCK_STEP_MIN: Duration = Duration::from_secs(2);
+/// More workloads with too large an MTU than this are one problem.
+const LISTED_MAX: usize = 5;
 
-/// Packets that reverse path filters dropped.
+/// The counter of packets that reverse path filters dropped.
 const RP_FILTERED: &str = "IPReversePathFilter";
 
 /// `CAP_NET_BIND_SERVICE` of capabilities(7).
-const BIND_SERVICE: u8 = 10;
+const CAP_NET_BIND_SERVICE: u8 = 10;
 /// `CAP_NET_ADMIN`.
-const NET_ADMIN: u8 = 12;
+const CAP_NET_ADMIN: u8 = 12;
 
-/// What was read; `None` and absent: it could not be.
+/// The state of the host as read; `None` and absent: it could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Surroundings {
+pub struct HostSnapshot {
     /// Whether IPv4 and IPv6 are forwarded.
     pub forwarding: [Option<bool>; 2],
     /// The effective capabilities of this process, a bit each.
@@ -73,13 +74,13 @@ pub struct Link {
 /// Two clocks, read at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clock {
-    /// What the host takes for the time.
+    /// CLOCK_REALTIME, since the Unix epoch.
     pub wall: Duration,
-    /// Since boot, sleep included; nobody sets it.
-    pub running: Duration,
+    /// CLOCK_BOOTTIME: sleep included, never set.
+    pub since_boot: Duration,
 }
 
-/// What the host is to do, as far as it matters here.
+/// The tasks of the host that decide which checks apply.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Role {
     /// The agent writes routes and rules.
@@ -96,14 +97,14 @@ pub struct Role {
     pub workloads: Vec<(String, String)>,
 }
 
-impl Surroundings {
-    /// Reads `/proc`; the interfaces come from whoever knows them, `rp_filter` is read here.
+impl HostSnapshot {
+    /// Reads `/proc`; `links` are the interfaces with MTU and administrative state, their `rp_filter` is read here.
     #[must_use]
     pub fn read(links: impl IntoIterator<Item = (String, u32, bool)>) -> Self {
-        let flag = |path: &str| number(path).map(|n| n != 0);
-        let all = number("/proc/sys/net/ipv4/conf/all/rp_filter");
+        let flag = |path: &str| read_number(path).map(|n| n != 0);
+        let all = read_number("/proc/sys/net/ipv4/conf/all/rp_filter");
         let link = |(name, mtu, up): (String, u32, bool)| {
-            let own = number(&format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"));
+            let own = read_number(&format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"));
             let rp_filter = own.max(all).and_then(|n| u8::try_from(n).ok());
             Link { name, mtu, up, rp_filter }
         };
@@ -130,19 +131,19 @@ impl Clock {
     #[must_use]
     pub fn now() -> Self {
         let time = clock_gettime(ClockId::Boottime);
-        let running = Duration::new(
+        let since_boot = Duration::new(
             u64::try_from(time.tv_sec).unwrap_or_default(),
             u32::try_from(time.tv_nsec).unwrap_or_default(),
         );
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { wall, running }
+        Self { wall, since_boot }
     }
 
     /// How far the clock was set since then, forward positive, in milliseconds.
-    fn set_since(self, before: Self) -> i64 {
+    fn stepped_since(self, before: Self) -> i64 {
         let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
         let wall = millis(self.wall).saturating_sub(millis(before.wall));
-        wall.saturating_sub(millis(self.running).saturating_sub(millis(before.running)))
+        wall.saturating_sub(millis(self.since_boot).saturating_sub(millis(before.since_boot)))
     }
 }
 
@@ -150,7 +151,7 @@ fn read(path: &str) -> Option<String> {
     fs::read_to_string(Path::new(path)).ok()
 }
 
-fn number(path: &str) -> Option<u64> {
+fn read_number(path: &str) -> Option<u64> {
     read(path)?.trim().parse().ok()
 }
 
@@ -161,14 +162,15 @@ fn capabilities(status: &str) -> Option<u64> {
 }
 
 fn conntrack() -> Option<Conntrack> {
-    let count = number("/proc/sys/net/netfilter/nf_conntrack_count")?;
-    let max = number("/proc/sys/net/netfilter/nf_conntrack_max")?;
-    let dropped = read("/proc/net/stat/nf_conntrack").as_deref().and_then(dropped).unwrap_or_default();
+    let count = read_number("/proc/sys/net/netfilter/nf_conntrack_count")?;
+    let max = read_number("/proc/sys/net/netfilter/nf_conntrack_max")?;
+    let dropped =
+        read("/proc/net/stat/nf_conntrack").as_deref().and_then(conntrack_drops).unwrap_or_default();
     Some(Conntrack { count, max, dropped })
 }
 
 /// The column `drop` over all processors, in hexadecimal digits.
-fn dropped(stat: &str) -> Option<u64> {
+fn conntrack_drops(stat: &str) -> Option<u64> {
     let mut lines = stat.lines();
     let column = lines.next()?.split_whitespace().position(|name| name == "drop")?;
     let of = |line: &str| u64::from_str_radix(line.split_whitespace().nth(column)?, 16).ok();
@@ -182,7 +184,7 @@ fn tcp_ext(netstat: &str, counter: &str) -> Option<u64> {
     rows.next()?.split_whitespace().nth(column)?.parse().ok()
 }
 
-/// What TCP of this namespace dropped before anybody was told, since the namespace is there.
+/// Segments that TCP dropped before any socket received them, since this namespace was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::agent) struct TcpDropped {
     /// Segments with another TCP key than ours, with one where none is wanted, or without one where one is.
@@ -205,9 +207,9 @@ impl TcpDropped {
     }
 }
 
-/// What mends a finding of [`judge`], or of the agent about this host, in a command or a step.
+/// The command or step that fixes a problem of [`check_host`], or of the agent about this host.
 #[must_use]
-pub fn mend(problem: &Problem) -> String {
+pub fn fix_for(problem: &Problem) -> String {
     let subject = problem.subject.as_str();
     match problem.code.as_str() {
         "forwarding-off" if subject.starts_with("IPv6") => {
@@ -234,18 +236,18 @@ pub fn mend(problem: &Problem) -> String {
     }
 }
 
-/// What is wrong now, and what changed for the worse since an earlier reading.
+/// Problems of the host now, and changes for the worse since an earlier reading.
 #[must_use]
-pub fn judge(now: &Surroundings, before: Option<&Surroundings>, role: &Role) -> Vec<Problem> {
+pub fn check_host(now: &HostSnapshot, before: Option<&HostSnapshot>, role: &Role) -> Vec<Problem> {
     let mut found = Vec::new();
-    capable(now, role, &mut found);
-    forwards(now, role, &mut found);
-    reverse_paths(now, role, &mut found);
-    sizes(now, role, &mut found);
-    connections(now, before, &mut found);
+    check_capabilities(now, role, &mut found);
+    check_forwarding(now, role, &mut found);
+    check_reverse_path_filters(now, role, &mut found);
+    check_mtu(now, role, &mut found);
+    check_conntrack(now, before, &mut found);
     if let (Some(clock), Some(earlier)) = (now.clock, before.and_then(|b| b.clock)) {
-        let set = clock.set_since(earlier);
-        if set.unsigned_abs() > u64::try_from(JUMP.as_millis()).unwrap_or(u64::MAX) {
+        let set = clock.stepped_since(earlier);
+        if set.unsigned_abs() > u64::try_from(CLOCK_STEP_MIN.as_millis()).unwrap_or(u64::MAX) {
             let way = if set > 0 { "forward" } else { "back" };
             let text = format!(
                 "the clock was set {way} by {:.1}s: leases, times in logs and those in the store do not fit together",
@@ -257,14 +259,19 @@ pub fn judge(now: &Surroundings, before: Option<&Surroundings>, role: &Role) -> 
     found
 }
 
-fn capable(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
-    let Some(held) = now.capabilities else { return };
-    let needed = [
-        (role.programs, NET_ADMIN, "CAP_NET_ADMIN", "neither routes nor rules can be written"),
-        (role.low_port, BIND_SERVICE, "CAP_NET_BIND_SERVICE", "BGP cannot be listened for on its port"),
+fn check_capabilities(now: &HostSnapshot, role: &Role, found: &mut Vec<Problem>) {
+    let Some(effective) = now.capabilities else { return };
+    let checked = [
+        (role.programs, CAP_NET_ADMIN, "CAP_NET_ADMIN", "neither routes nor rules can be written"),
+        (
+            role.low_port,
+            CAP_NET_BIND_SERVICE,
+            "CAP_NET_BIND_SERVICE",
+            "BGP cannot be listened for on its port",
+        ),
     ];
-    for (_, bit, name, effect) in needed.into_iter().filter(|(needed, ..)| *needed) {
-        if (held >> bit) & 1 == 0 {
+    for (_, bit, name, effect) in checked.into_iter().filter(|(checked, ..)| *checked) {
+        if (effective >> bit) & 1 == 0 {
             let text = format!(
                 "the agent runs without it: {effect}; give it to the service (AmbientCapabilities={name} in the unit)"
             );
@@ -273,7 +280,7 @@ fn capable(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
     }
 }
 
-fn forwards(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
+fn check_forwarding(now: &HostSnapshot, role: &Role, found: &mut Vec<Problem>) {
     let families = [("IPv4", "net.ipv4.ip_forward"), ("IPv6", "net.ipv6.conf.all.forwarding")];
     for ((family, sysctl), (forwards, routed)) in
         families.into_iter().zip(now.forwarding.into_iter().zip(role.routes))
@@ -281,15 +288,15 @@ fn forwards(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
         if role.programs && routed && forwards == Some(false) {
             let text = format!(
                 "{family} is routed here and {sysctl} is 0: the kernel drops every packet that is not for this host \
-                 itself; somebody switched it off after the agent had switched it on"
+                 itself; another process switched it off after the agent had switched it on"
             );
             found.push(codes::FORWARDING_OFF.problem(sysctl, format!("{family} forwarding"), text));
         }
     }
 }
 
-/// With one way out, packets come back by it. With several they may come by any.
-fn reverse_paths(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
+/// With one uplink packets come back by it. With several they may come by any.
+fn check_reverse_path_filters(now: &HostSnapshot, role: &Role, found: &mut Vec<Problem>) {
     let uplinks: Vec<&Link> =
         role.uplinks.iter().filter_map(|name| now.link(name)).filter(|link| link.up).collect();
     if uplinks.len() < 2 {
@@ -309,7 +316,7 @@ fn reverse_paths(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
     }
 }
 
-fn sizes(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
+fn check_mtu(now: &HostSnapshot, role: &Role, found: &mut Vec<Problem>) {
     let uplinks = role.uplinks.iter().filter_map(|name| now.link(name)).filter(|link| link.up);
     let Some(narrowest) = uplinks.min_by_key(|link| link.mtu) else { return };
     if let Some(tunnel) = role.tunnel.as_ref().and_then(|name| now.link(name)).filter(|link| link.up)
@@ -330,24 +337,24 @@ fn sizes(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
         Some((endpoint.clone(), link.name.clone(), link.mtu))
     };
     let wide: Vec<_> = role.workloads.iter().filter_map(wide).collect();
-    for (endpoint, interface, mtu) in wide.iter().take(LISTED) {
+    for (endpoint, interface, mtu) in wide.iter().take(LISTED_MAX) {
         let text = format!(
             "{interface} takes {mtu} bytes, {} on the way out {}: large packets need path MTU discovery, or get lost",
             narrowest.name, narrowest.mtu
         );
         found.push(codes::WORKLOAD_MTU.problem(endpoint, format!("endpoint {endpoint}"), text));
     }
-    if wide.len() > LISTED {
-        let text = format!("{} more have a larger MTU than {}", wide.len() - LISTED, narrowest.name);
+    if wide.len() > LISTED_MAX {
+        let text = format!("{} more have a larger MTU than {}", wide.len() - LISTED_MAX, narrowest.name);
         found.push(codes::WORKLOAD_MTU.problem("", "endpoints", text));
     }
 }
 
-fn connections(now: &Surroundings, before: Option<&Surroundings>, found: &mut Vec<Problem>) {
+fn check_conntrack(now: &HostSnapshot, before: Option<&HostSnapshot>, found: &mut Vec<Problem>) {
     let Some(table) = now.conntrack else { return };
     let dropped =
         before.and_then(|b| b.conntrack).map_or(0, |earlier| table.dropped.saturating_sub(earlier.dropped));
-    let full = table.max > 0 && table.count * 100 >= table.max * CONNTRACK_FULL;
+    let full = table.max > 0 && table.count * 100 >= table.max * CONNTRACK_FULL_PERCENT;
     if full || dropped > 0 {
         let text = format!(
             "{} of {} connections are in use, {dropped} packets were dropped lately for want of room: raise \

@@ -6,12 +6,12 @@ fn link(name: &str, mtu: u32, rp_filter: u8) -> Link {
     Link { name: name.to_owned(), mtu, up: true, rp_filter: Some(rp_filter) }
 }
 
-fn host(links: &[Link]) -> Surroundings {
-    Surroundings {
+fn host(links: &[Link]) -> HostSnapshot {
+    HostSnapshot {
         forwarding: [Some(true), Some(true)],
         capabilities: Some(u64::MAX),
         links: links.to_vec(),
-        ..Surroundings::default()
+        ..HostSnapshot::default()
     }
 }
 
@@ -26,8 +26,8 @@ fn role(uplinks: &[&str]) -> Role {
     }
 }
 
-fn found(now: &Surroundings, before: Option<&Surroundings>, role: &Role) -> Vec<(String, String)> {
-    judge(now, before, role).into_iter().map(|p| (p.code, p.subject)).collect()
+fn found(now: &HostSnapshot, before: Option<&HostSnapshot>, role: &Role) -> Vec<(String, String)> {
+    check_host(now, before, role).into_iter().map(|p| (p.code, p.subject)).collect()
 }
 
 fn one(code: &str, subject: &str) -> Vec<(String, String)> {
@@ -37,9 +37,9 @@ fn one(code: &str, subject: &str) -> Vec<(String, String)> {
 #[test]
 fn a_host_that_is_well_has_no_findings() {
     let well = host(&[link("eth0", 1500, 1), link("tunl0", 1480, 0), link("cali1", 1500, 1)]);
-    assert!(judge(&well, Some(&well), &role(&["eth0"])).is_empty());
+    assert!(check_host(&well, Some(&well), &role(&["eth0"])).is_empty());
     // What could not be read is not wrong.
-    assert!(judge(&Surroundings::default(), None, &role(&["eth0"])).is_empty());
+    assert!(check_host(&HostSnapshot::default(), None, &role(&["eth0"])).is_empty());
 }
 
 #[test]
@@ -47,9 +47,9 @@ fn a_strict_filter_matters_only_where_packets_may_come_another_way() {
     let strict = host(&[link("eth0", 1500, 1), link("eth1", 1500, 2)]);
     assert_eq!(found(&strict, None, &role(&["eth0", "eth1"])), one("rp-filter", "eth0"));
     assert!(found(&strict, None, &role(&["eth0"])).is_empty());
-    let problem = &judge(&strict, None, &role(&["eth0", "eth1"]))[0];
+    let problem = &check_host(&strict, None, &role(&["eth0", "eth1"]))[0];
     assert_eq!(problem.next, "tortie doctor");
-    assert_eq!(mend(problem), "sysctl -w net.ipv4.conf.eth0.rp_filter=2");
+    assert_eq!(fix_for(problem), "sysctl -w net.ipv4.conf.eth0.rp_filter=2");
 }
 
 #[test]
@@ -61,8 +61,8 @@ fn packets_have_to_fit() {
 }
 
 #[test]
-fn what_the_agent_lacks_is_told_where_it_is_needed() {
-    let bare = Surroundings { capabilities: Some(0), forwarding: [Some(false), None], ..host(&[]) };
+fn a_missing_capability_is_a_problem_where_it_is_needed() {
+    let bare = HostSnapshot { capabilities: Some(0), forwarding: [Some(false), None], ..host(&[]) };
     let codes: Vec<String> = found(&bare, None, &role(&[])).into_iter().map(|(code, _)| code).collect();
     assert_eq!(codes, ["missing-capability", "missing-capability", "forwarding-off"]);
     let looks_only = Role { programs: false, low_port: false, ..role(&[]) };
@@ -71,7 +71,7 @@ fn what_the_agent_lacks_is_told_where_it_is_needed() {
 
 #[test]
 fn connections_are_too_many_from_nine_tenths_on_or_when_some_were_dropped() {
-    let with = |count, dropped| Surroundings {
+    let with = |count, dropped| HostSnapshot {
         conntrack: Some(Conntrack { count, max: 1000, dropped }),
         ..host(&[])
     };
@@ -85,15 +85,15 @@ fn connections_are_too_many_from_nine_tenths_on_or_when_some_were_dropped() {
 
 #[test]
 fn a_clock_that_is_set_jumps_and_one_that_sleeps_does_not() {
-    let at = |wall, running| Surroundings {
-        clock: Some(Clock { wall: Duration::from_secs(wall), running: Duration::from_secs(running) }),
+    let at = |wall, since_boot| HostSnapshot {
+        clock: Some(Clock { wall: Duration::from_secs(wall), since_boot: Duration::from_secs(since_boot) }),
         ..host(&[])
     };
     let (start, role) = (at(1_000_000, 50), role(&[]));
     assert!(found(&at(1_000_010, 60), Some(&start), &role).is_empty());
     assert!(found(&at(1_008_000, 8_050), Some(&start), &role).is_empty());
     assert_eq!(found(&at(1_003_610, 60), Some(&start), &role), one("clock-jump", "clock"));
-    let back = judge(&at(996_410, 60), Some(&start), &role);
+    let back = check_host(&at(996_410, 60), Some(&start), &role);
     assert!(back[0].text.contains("set back by 3600.0s"), "{back:?}");
 }
 
@@ -104,13 +104,13 @@ fn what_the_kernel_prints_is_read() {
     let stat = "entries  clashres found new invalid ignore delete chainlength insert insert_failed drop early_drop\n\
                 0000000a  00000000 00000000 00000000 00000000 00000000 00000000 00000003 00000000 00000000 00000010 00000000\n\
                 0000000a  00000000 00000000 00000000 00000000 00000000 00000000 00000003 00000000 00000000 00000001 00000000\n";
-    assert_eq!(dropped(stat), Some(17));
+    assert_eq!(conntrack_drops(stat), Some(17));
     let netstat = "TcpExt: SyncookiesSent IPReversePathFilter TimeWaited\nTcpExt: 0 7 12\nIpExt: InNoRoutes\nIpExt: 1\n";
     assert_eq!(tcp_ext(netstat, RP_FILTERED), Some(7));
     // Linux 6.18 has more of them.
     let tcp = "TcpExt: TCPMinTTLDrop TCPMD5NotFound TCPMD5Unexpected TCPMD5Failure\nTcpExt: 3 1 2 4\n";
     assert_eq!(TcpDropped::of(tcp), TcpDropped { key: 7, ttl: 3 });
     assert_eq!(TcpDropped::of(netstat), TcpDropped::default());
-    let here = Surroundings::read([("lo".to_owned(), 65536, true)]);
+    let here = HostSnapshot::read([("lo".to_owned(), 65536, true)]);
     assert!(here.capabilities.is_some() && here.clock.is_some() && here.link("lo").is_some());
 }

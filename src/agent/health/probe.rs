@@ -1,5 +1,5 @@
-//! The look around, each 10 s on the io threads: the host's surroundings, peers that do not take what they are sent, peers
-//! near their limit of prefixes. What was found goes to the core when it is another than before.
+//! Periodic health probe, each 10 s on the io threads: host checks, peers that do not take what they are sent, peers near
+//! their prefix limit. Problems go to the core when they changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tortie_bgp::PeerStatus;
 
 use crate::agent::handle::Handle;
-use crate::agent::health::host_checks::{Role, Surroundings, judge};
+use crate::agent::health::host_checks::{HostSnapshot, Role, check_host};
 use crate::api::policy::endpoint_name;
 use crate::api::status::{Problem, Subject};
 use crate::api::{codes, span};
@@ -17,22 +17,22 @@ use crate::speaker::SpeakerView;
 use tortie_engine::routing::RoutingIntent;
 use tortie_kernel::{KernelView, Mode};
 
-/// Between two looks.
-const EVERY: Duration = Duration::from_secs(10);
-/// Before the first one: threads start and routes come.
-const FIRST: Duration = Duration::from_secs(2);
-/// What was seen once is told for this long.
-const LATELY: Duration = Duration::from_secs(600);
+/// Between two probes.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// Before the first probe: threads start and routes come.
+const START_DELAY: Duration = Duration::from_secs(2);
+/// How long an event (a clock jump, dropped connections) is shown.
+const SHOWN_FOR: Duration = Duration::from_secs(600);
 /// A peer that takes nothing for this long is slow.
-const SLOW: Duration = Duration::from_secs(30);
+const STUCK_AFTER: Duration = Duration::from_secs(30);
 /// A peer that was not given everything for this long is slow, too.
-const BEHIND: Duration = Duration::from_secs(120);
-/// Peers whose way out is looked for.
-const WAYS: usize = 256;
-/// The share of a limit that is near, in percent, where the peer's value says nothing.
-const NEAR: u64 = 75;
+const BEHIND_AFTER: Duration = Duration::from_secs(120);
+/// Peers whose uplinks are looked up.
+const PEERS_MAX: usize = 256;
+/// Share of the prefix limit that is a warning, in percent, where the peer's value has none.
+const WARN_PERCENT: u64 = 75;
 /// Cease, Maximum Number of Prefixes Reached (RFC 4486).
-const TOO_MANY: (u8, u8) = (6, 1);
+const MAX_PREFIXES_REACHED: (u8, u8) = (6, 1);
 
 /// Starts the task; it ends with the runtime.
 pub(in crate::agent) fn start(
@@ -42,65 +42,67 @@ pub(in crate::agent) fn start(
     low_port: bool,
 ) {
     io.spawn(async move {
-        let mut lookout = Lookout::default();
-        let mut told = Vec::new();
-        tokio::time::sleep(FIRST).await;
+        let mut probe = HealthProbe::default();
+        let mut reported = Vec::new();
+        tokio::time::sleep(START_DELAY).await;
         loop {
-            let found = lookout.look(&handle, low_port).await;
-            if found != told {
-                told.clone_from(&found);
+            let found = probe.run(&handle, low_port).await;
+            if found != reported {
+                reported.clone_from(&found);
                 report(found);
             }
-            tokio::time::sleep(EVERY).await;
+            tokio::time::sleep(INTERVAL).await;
         }
     });
 }
 
 #[derive(Debug, Default)]
-struct Lookout {
-    before: Option<Surroundings>,
-    /// What was seen and is no more, and until when it is told.
-    lately: BTreeMap<String, (Problem, Instant)>,
-    queues: Queues,
+struct HealthProbe {
+    before: Option<HostSnapshot>,
+    /// Events that are over, by code, and until when they are shown.
+    recent: BTreeMap<String, (Problem, Instant)>,
+    queues: PeerQueues,
 }
 
-/// What the kernel thread knows of the ways out.
+/// Interfaces as the kernel thread knows them.
 #[derive(Debug, Default)]
-struct Ways {
+struct KernelInterfaces {
     links: Vec<(String, u32, bool)>,
     uplinks: BTreeSet<String>,
     workloads: Vec<(String, String)>,
     programs: bool,
 }
 
-impl Lookout {
-    async fn look(&mut self, handle: &Handle, low_port: bool) -> Vec<Problem> {
+impl HealthProbe {
+    async fn run(&mut self, handle: &Handle, low_port: bool) -> Vec<Problem> {
         let Some(intent) = handle.newest_intent() else { return Vec::new() };
-        let peers: Vec<_> = intent.peers.values().map(|peer| peer.remote.ip()).take(WAYS).collect();
-        let ways = handle.kernel().ask(move |view| ways(view, &peers)).await.unwrap_or_default();
-        let role = role(&intent, &ways, low_port);
-        let now =
-            tokio::task::spawn_blocking(move || Surroundings::read(ways.links)).await.unwrap_or_default();
-        let mut found = judge(&now, self.before.as_ref(), &role);
+        let peers: Vec<_> = intent.peers.values().map(|peer| peer.remote.ip()).take(PEERS_MAX).collect();
+        let interfaces =
+            handle.kernel().ask(move |view| read_interfaces(view, &peers)).await.unwrap_or_default();
+        let role = role(&intent, &interfaces, low_port);
+        let now = tokio::task::spawn_blocking(move || HostSnapshot::read(interfaces.links))
+            .await
+            .unwrap_or_default();
+        let mut found = check_host(&now, self.before.as_ref(), &role);
         self.before = Some(now);
-        if let Ok(peers) = handle.speaker().ask(peers_of).await {
+        if let Ok(peers) = handle.speaker().ask(peer_queues).await {
             let at = Instant::now();
-            found.extend(self.queues.look(&peers, at));
-            found.extend(peers.iter().filter_map(|peer| limit(peer, &intent)));
+            found.extend(self.queues.update(&peers, at));
+            found.extend(peers.iter().filter_map(|peer| prefix_limit(peer, &intent)));
         }
-        self.keep(&mut found, Instant::now());
+        self.keep_recent(&mut found, Instant::now());
         found
     }
 
-    /// A jump or a drop is seen once; people look later.
-    fn keep(&mut self, found: &mut Vec<Problem>, now: Instant) {
-        self.lately.retain(|_, (_, until)| *until > now);
+    /// A jump or a drop happens once; people look later.
+    fn keep_recent(&mut self, found: &mut Vec<Problem>, now: Instant) {
+        self.recent.retain(|_, (_, until)| *until > now);
         for problem in
             found.iter().filter(|p| p.code == codes::CLOCK_JUMP.name || p.code == codes::CONNTRACK_FULL.name)
         {
-            self.lately.insert(problem.code.clone(), (problem.clone(), now + LATELY));
+            self.recent.insert(problem.code.clone(), (problem.clone(), now + SHOWN_FOR));
         }
-        for (code, (problem, _)) in &self.lately {
+        for (code, (problem, _)) in &self.recent {
             if found.iter().all(|p| p.code != *code) {
                 found.push(problem.clone());
             }
@@ -108,12 +110,12 @@ impl Lookout {
     }
 }
 
-fn ways(view: &KernelView<'_>, peers: &[std::net::IpAddr]) -> Ways {
+fn read_interfaces(view: &KernelView<'_>, peers: &[std::net::IpAddr]) -> KernelInterfaces {
     if view.mode() == Mode::Off {
-        return Ways::default();
+        return KernelInterfaces::default();
     }
     let uplink = |addr: &std::net::IpAddr| view.resolve(*addr).and_then(|r| view.interface(r.ifindex));
-    Ways {
+    KernelInterfaces {
         links: view.links(),
         uplinks: peers.iter().filter_map(uplink).filter(|name| *name != "lo").map(str::to_owned).collect(),
         workloads: view.endpoints().map(|e| (endpoint_name(&e.key), e.interface)).collect(),
@@ -121,15 +123,15 @@ fn ways(view: &KernelView<'_>, peers: &[std::net::IpAddr]) -> Ways {
     }
 }
 
-fn role(intent: &RoutingIntent, ways: &Ways, low_port: bool) -> Role {
+fn role(intent: &RoutingIntent, interfaces: &KernelInterfaces, low_port: bool) -> Role {
     let routed = |v4: bool| intent.originated.keys().any(|prefix| prefix.is_v4() == v4);
     Role {
-        programs: ways.programs,
+        programs: interfaces.programs,
         low_port: low_port || intent.listen.iter().any(is_low),
         routes: [routed(true), routed(false)],
-        uplinks: ways.uplinks.clone(),
+        uplinks: interfaces.uplinks.clone(),
         tunnel: intent.tunnel.as_ref().map(|_| "tunl0".to_owned()),
-        workloads: ways.workloads.clone(),
+        workloads: interfaces.workloads.clone(),
     }
 }
 
@@ -138,33 +140,37 @@ pub(in crate::agent) fn is_low(addr: &SocketAddr) -> bool {
     (1..1024).contains(&addr.port())
 }
 
-/// What matters of a peer here.
+/// The send queue and the prefix limit of one peer.
 #[derive(Debug, Clone, Default)]
-struct Queue {
+struct PeerQueue {
     session: String,
     up: bool,
     /// Something waits for it, here or in its TCP.
-    waits: bool,
-    /// It was given everything that there is.
-    told: bool,
+    pending: bool,
+    /// It was sent everything that there is.
+    up_to_date: bool,
     updates: u64,
     /// Routes that it announces, of the family with most.
     received: u32,
     /// It went over its limit.
-    over: bool,
+    over_limit: bool,
 }
 
-fn peers_of(view: &SpeakerView<'_>) -> Vec<Queue> {
+fn peer_queues(view: &SpeakerView<'_>) -> Vec<PeerQueue> {
     let one = |peer: &PeerStatus| {
         let up = peer.state == tortie_bgp::State::Established;
-        Queue {
+        PeerQueue {
             session: peer.name.to_string(),
             up,
-            waits: up && !view.has_taken_all(&peer.name),
-            told: peer.up_to_date,
+            pending: up && !view.has_taken_all(&peer.name),
+            up_to_date: peer.up_to_date,
             updates: peer.sent.update,
             received: peer.families.iter().map(|f| f.received).max().unwrap_or_default(),
-            over: !up && peer.last_down.as_ref().is_some_and(|(down, _)| down.notification == Some(TOO_MANY)),
+            over_limit: !up
+                && peer
+                    .last_down
+                    .as_ref()
+                    .is_some_and(|(down, _)| down.notification == Some(MAX_PREFIXES_REACHED)),
         }
     };
     view.peers().iter().map(one).collect()
@@ -172,7 +178,7 @@ fn peers_of(view: &SpeakerView<'_>) -> Vec<Queue> {
 
 /// Since when something waits for a peer.
 #[derive(Debug, Default)]
-struct Queues(BTreeMap<String, Waiting>);
+struct PeerQueues(BTreeMap<String, Waiting>);
 
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
@@ -183,20 +189,20 @@ struct Waiting {
     updates: u64,
 }
 
-impl Queues {
-    fn look(&mut self, peers: &[Queue], now: Instant) -> Vec<Problem> {
+impl PeerQueues {
+    fn update(&mut self, peers: &[PeerQueue], now: Instant) -> Vec<Problem> {
         let mut waiting = BTreeMap::new();
         let mut slow = Vec::new();
-        for peer in peers.iter().filter(|peer| peer.waits) {
+        for peer in peers.iter().filter(|peer| peer.pending) {
             let fresh = Waiting { since: now, stuck: now, updates: peer.updates };
-            let mut known = self.0.get(&peer.session).copied().unwrap_or(fresh);
-            if known.updates != peer.updates {
-                known = Waiting { stuck: now, updates: peer.updates, ..known };
+            let mut entry = self.0.get(&peer.session).copied().unwrap_or(fresh);
+            if entry.updates != peer.updates {
+                entry = Waiting { stuck: now, updates: peer.updates, ..entry };
             }
             let (stuck, behind) =
-                (now.saturating_duration_since(known.stuck), now.saturating_duration_since(known.since));
-            if stuck > SLOW || (!peer.told && behind > BEHIND) {
-                let text = if stuck > SLOW {
+                (now.saturating_duration_since(entry.stuck), now.saturating_duration_since(entry.since));
+            if stuck > STUCK_AFTER || (!peer.up_to_date && behind > BEHIND_AFTER) {
+                let text = if stuck > STUCK_AFTER {
                     format!("takes nothing of what waits for it for {}", span(stuck.as_secs()))
                 } else {
                     format!("is behind for {}: it takes less than there is to tell", span(behind.as_secs()))
@@ -207,24 +213,24 @@ impl Queues {
                         .about(Subject::Peer(peer.session.clone())),
                 );
             }
-            waiting.insert(peer.session.clone(), known);
+            waiting.insert(peer.session.clone(), entry);
         }
         self.0 = waiting;
         slow
     }
 }
 
-fn limit(peer: &Queue, intent: &RoutingIntent) -> Option<Problem> {
+fn prefix_limit(peer: &PeerQueue, intent: &RoutingIntent) -> Option<Problem> {
     let wanted = intent.peers.get(&peer.session)?;
     let limits = wanted.max_prefixes.as_ref()?;
     let max = limits.limit?;
-    let text = if peer.over {
+    let text = if peer.over_limit {
         format!(
             "announced more than its max_prefixes of {max}, so the session was ended; it is left alone for a while, then \
              tried again"
         )
     } else {
-        let warn = limits.warn.map_or(NEAR, u64::from);
+        let warn = limits.warn.map_or(WARN_PERCENT, u64::from);
         if !peer.up || warn == 0 || u64::from(peer.received) * 100 < u64::from(max) * warn {
             return None;
         }
@@ -242,49 +248,56 @@ fn limit(peer: &Queue, intent: &RoutingIntent) -> Option<Problem> {
 mod tests {
     use super::*;
 
-    fn peer(updates: u64, waits: bool) -> Queue {
-        Queue { session: "Mesh_1".to_owned(), up: true, waits, told: true, updates, ..Queue::default() }
+    fn peer(updates: u64, pending: bool) -> PeerQueue {
+        PeerQueue {
+            session: "Mesh_1".to_owned(),
+            up: true,
+            pending,
+            up_to_date: true,
+            updates,
+            ..PeerQueue::default()
+        }
     }
 
     #[test]
     fn a_peer_is_slow_when_nothing_moves_for_half_a_minute() {
-        let (mut queues, start) = (Queues::default(), Instant::now());
-        let mut look =
-            |after: u64, peer: Queue| queues.look(&[peer], start + Duration::from_secs(after)).len();
-        assert_eq!(look(0, peer(1, true)), 0);
-        assert_eq!(look(30, peer(1, true)), 0);
-        assert_eq!(look(31, peer(1, true)), 1);
+        let (mut queues, start) = (PeerQueues::default(), Instant::now());
+        let mut slow =
+            |after: u64, peer: PeerQueue| queues.update(&[peer], start + Duration::from_secs(after)).len();
+        assert_eq!(slow(0, peer(1, true)), 0);
+        assert_eq!(slow(30, peer(1, true)), 0);
+        assert_eq!(slow(31, peer(1, true)), 1);
         // It moves.
-        assert_eq!(look(40, peer(2, true)), 0);
-        assert_eq!(look(70, peer(3, true)), 0);
+        assert_eq!(slow(40, peer(2, true)), 0);
+        assert_eq!(slow(70, peer(3, true)), 0);
         // It has all: what comes later counts anew.
-        assert_eq!(look(80, peer(3, false)), 0);
-        assert_eq!(look(90, peer(3, true)), 0);
-        assert_eq!(look(121, peer(3, true)), 1);
+        assert_eq!(slow(80, peer(3, false)), 0);
+        assert_eq!(slow(90, peer(3, true)), 0);
+        assert_eq!(slow(121, peer(3, true)), 1);
     }
 
     #[test]
     fn a_peer_that_never_has_all_is_behind() {
-        let (mut queues, start) = (Queues::default(), Instant::now());
+        let (mut queues, start) = (PeerQueues::default(), Instant::now());
         let mut found = Vec::new();
-        for turn in 0..14 {
-            let peer = Queue { told: false, ..peer(turn, true) };
-            found = queues.look(&[peer], start + Duration::from_secs(turn * 10));
+        for round in 0..14 {
+            let peer = PeerQueue { up_to_date: false, ..peer(round, true) };
+            found = queues.update(&[peer], start + Duration::from_secs(round * 10));
         }
         assert!(found[0].text.contains("is behind for 2m10s"), "{found:?}");
     }
 
     #[test]
-    fn what_was_seen_once_is_told_for_a_while() {
-        let (mut lookout, start) = (Lookout::default(), Instant::now());
+    fn an_event_is_shown_for_a_while() {
+        let (mut probe, start) = (HealthProbe::default(), Instant::now());
         let mut found = vec![codes::CLOCK_JUMP.problem("", "clock", "set")];
-        lookout.keep(&mut found, start);
+        probe.keep_recent(&mut found, start);
         assert_eq!(found.len(), 1);
         let mut later = Vec::new();
-        lookout.keep(&mut later, start + Duration::from_secs(599));
+        probe.keep_recent(&mut later, start + Duration::from_secs(599));
         assert_eq!(later, found);
         let mut late = Vec::new();
-        lookout.keep(&mut late, start + LATELY);
+        probe.keep_recent(&mut late, start + SHOWN_FOR);
         assert!(late.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! What is wrong, the gravest first, each with the command that gives its cause; and the verdict that follows.
+//! The problems of the agent and its host, the gravest first, each with the command that gives its cause; and the verdict.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(in crate::agent) fn problems(facts: &CoreSnapshot, kernel: Option<&KernelSna
     dataplane(facts, kernel, &mut out);
     addresses(facts, &mut out);
     agent(facts, &mut out);
-    out.extend(facts.surroundings.iter().cloned());
+    out.extend(facts.host_problems.iter().cloned());
     out.sort_by_key(|problem| codes::weight(&problem.code));
     out
 }

@@ -96,14 +96,14 @@ pub(super) fn check(seen: &HostState) -> Vec<CheckItem> {
         _ => Vec::new(),
     };
     for problem in &reported {
-        found.warn(&problem.code, host_problems(problem), &agent::mend(problem));
+        found.warn(&problem.code, host_problems(problem), &agent::fix_for(problem));
     }
-    for problem in agent::judge(&seen.host_state, None, &seen.role) {
+    for problem in agent::check_host(&seen.host_state, None, &seen.role) {
         // What this shell may do is judged above.
         if problem.code != "missing-capability"
             && reported.iter().all(|reported| reported.code != problem.code)
         {
-            found.warn(&problem.code, host_problems(&problem), &agent::mend(&problem));
+            found.warn(&problem.code, host_problems(&problem), &agent::fix_for(&problem));
         }
     }
     found.0

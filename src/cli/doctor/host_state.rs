@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use tortie_config::key::prefix;
 
 use super::ports::{self, Owner};
-use crate::agent::{Role, Surroundings};
+use crate::agent::{HostSnapshot, Role};
 use crate::api::status::Status;
 use crate::cli::context::Globals;
 use crate::cli::failure::Exit;
@@ -39,7 +39,7 @@ pub(super) struct HostState {
     pub(super) socket: Option<SocketFile>,
     pub(super) store: Option<Result<StoreState, (Exit, String)>>,
     pub(super) agent: Option<Result<Status, (Exit, String)>>,
-    pub(super) host_state: Surroundings,
+    pub(super) host_state: HostSnapshot,
     pub(super) role: Role,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct StoreState {
 /// Reads the host.
 pub(super) fn read(socket: &Path) -> HostState {
     let group = group_id("tortie");
-    let host_state = Surroundings::read(links());
+    let host_state = HostSnapshot::read(links());
     HostState {
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         capabilities: host_state.capabilities,
@@ -125,7 +125,7 @@ fn default_interfaces(table: &str) -> BTreeSet<String> {
     table.lines().skip(1).filter_map(row).collect()
 }
 
-fn role(now: &Surroundings) -> Role {
+fn role(now: &HostSnapshot) -> Role {
     let table = fs::read_to_string("/proc/net/route").unwrap_or_default();
     let workloads = now.links.iter().filter(|l| l.name.starts_with("cali"));
     Role {

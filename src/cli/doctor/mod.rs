@@ -3,7 +3,7 @@
 //! What it does: tries each ability of the kernel in a network namespace of its own (`kernel::probe_kernel`), reads what of
 //! the host matters (`host.rs`), and judges both (`check.rs`, pure). What it does not: change anything on the host, or judge
 //! what `status` judges while an agent runs: what that sends here (`next: tortie doctor`) is repeated with what mends it, and
-//! of the surroundings both ask `agent::judge`.
+//! of the host both ask `agent::check_host`.
 //!
 //! ```text
 //!   kernel, speaker: trials --+
