@@ -95,8 +95,8 @@ impl Core {
                 if !held {
                     self.repaired = Some((self.now.mono, objects, first.clone()));
                 }
-                let what = if held { "left for study" } else { "repaired" };
-                let text = format!("{objects} changed by somebody else and {what}, first: {first}");
+                let what = if held { "left in place (drift hold)" } else { "repaired" };
+                let text = format!("{objects} changed by another process and {what}, first: {first}");
                 self.say(ChangeId::default(), Plane::Kernel, '!', "own routes", &text);
             }
             KernelFact::Overrun => {

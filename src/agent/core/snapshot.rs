@@ -25,7 +25,7 @@ use tortie_kernel::Mode;
 
 /// How long other agents of a SQLite store may take to start.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How long a change by others is told.
+/// How long a change by another process is shown.
 const LATELY: Duration = Duration::from_secs(600);
 
 /// What the core knows; a copy for the asker.
@@ -61,8 +61,8 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) duplicates: Vec<(IpAddr, Vec<String>)>,
     /// Next hops that the kernel does not reach.
     pub(in crate::agent) unreachable: Vec<IpAddr>,
-    /// What the look around found.
-    pub(in crate::agent) surroundings: Vec<Problem>,
+    /// Problems that the health probe found.
+    pub(in crate::agent) host_problems: Vec<Problem>,
     /// Hosts with the versions of their agents.
     pub(in crate::agent) versions: Vec<NodeStatus>,
     /// This host.
@@ -184,7 +184,7 @@ impl Core {
             pools: blocks::pools(self),
             duplicates: blocks::duplicate_addresses(self),
             unreachable: self.unreachable.iter().copied().collect(),
-            surroundings: self.surroundings.clone(),
+            host_problems: self.host_problems.clone(),
             versions: self.versions.clone(),
             node: self.model.node().to_owned(),
             route_exchange: RouteExchange::default(),
@@ -225,7 +225,7 @@ impl Core {
         {
             let ago = now.saturating_duration_since(*at).as_secs();
             let text = format!(
-                "{objects} changed by somebody else {} ago and put right again, first: {first}",
+                "{objects} changed by another process {} ago and put right again, first: {first}",
                 span(ago)
             );
             notes.push(codes::FOREIGN_CHANGES.problem("", "kernel", text));

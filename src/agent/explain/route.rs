@@ -94,7 +94,7 @@ pub(super) fn answer(mut why: Why, e: &RouteEvidence) -> Why {
     } else {
         "ok".clone_into(&mut why.code);
     }
-    why.not_looked_at = vec!["what peers do with what they are told".to_owned()];
+    why.not_looked_at = vec!["how peers use the routes sent to them".to_owned()];
     if e.kernel.is_none() {
         why.not_looked_at.push("the kernel (--kernel off, or its thread is busy)".to_owned());
     } else {

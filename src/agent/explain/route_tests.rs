@@ -88,7 +88,7 @@ fn a_used_route_shows_its_rival_that_was_refused_and_its_recipients() {
   --    advertised     to rack1-n05: no, reflection: from an iBGP peer
 
 Conclusion:  ok   [certain]
-Not looked at: what peers do with what they are told; routing rules and tables besides main; packets
+Not looked at: how peers use the routes sent to them; routing rules and tables besides main; packets
 ";
     let why = ask(&e);
     assert_eq!(why.to_string(), expected);

@@ -30,7 +30,7 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape) {
     }
     let mut family = page.gauge(
         "tortie_ipam_blocks",
-        "Blocks that there are; self: of this host; other and none: told by one host for all",
+        "Blocks that there are; self: of this host; other and none: reported by one host for all",
     );
     for (pool, sum) in &core.blocks {
         family.count(&[("pool", pool), ("owner", "self")], sum.blocks);
@@ -77,7 +77,7 @@ fn suspects(page: &mut Page, core: &CoreScrape) {
     }
     let mut family = page.gauge(
         "tortie_ipam_suspect_addresses",
-        "Addresses that do not add up; leaked: of this host, as its collector sees it (IpamLeakGracePeriodSecs), all else told by one host for all",
+        "Addresses that do not add up; leaked: of this host, as its collector sees it (IpamLeakGracePeriodSecs), all else reported by one host for all",
     );
     for ((pool, kind), count) in sums {
         family.count(&[("pool", &pool), ("kind", kind)], count);
@@ -105,7 +105,7 @@ fn requests(page: &mut Page) {
     }
     let mut family = page.counter(
         "tortie_ipam_cas_conflicts_total",
-        "Transactions of IPAM that came too late, by the object that somebody else had changed",
+        "Transactions of IPAM that came too late, by the object that another writer had changed",
     );
     let conflicts = meter.conflicts.read();
     for object in metrics::OBJECTS {

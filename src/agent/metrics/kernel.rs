@@ -56,7 +56,7 @@ pub(super) fn write(
     .put(&[], n(kernel.counters.overruns));
     page.counter(
         "tortie_kernel_route_external_changes_total",
-        "Own routes, nexthops, neighbours and packet rules that somebody else changed or removed",
+        "Own routes, nexthops, neighbours and packet rules that another process changed or removed",
     )
     .put(&[], n(kernel.counters.external_changes));
     page.counter(
@@ -93,7 +93,7 @@ fn drift(page: &mut Page, kernel: &KernelScrape, comparison: Option<&ComparisonR
         let count = comparison.map_or(0, |comparison| comparison.comparison.counts(plane).not_compared);
         family.count(&[("plane", plane.as_str())], count);
     }
-    page.counter("tortie_drift_repairs_total", "Own objects put back after somebody else changed them")
+    page.counter("tortie_drift_repairs_total", "Own objects repaired after another process changed them")
         .put(&[("plane", "route")], n(kernel.counters.repairs))
         .put(&[("plane", "rule")], n(kernel.counters.rule_repairs));
 }

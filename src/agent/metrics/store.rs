@@ -32,7 +32,7 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape, requests: &Requests) {
     }
     let mut family = page.counter(
         "tortie_store_events_total",
-        "Changes told by the store; unchanged: written anew with what it said before",
+        "Changes reported by the store; unchanged: written anew with the value it had before",
     );
     for ((of, kind), count) in &core.counters.events {
         family.put(&[("type", of), ("kind", kind)], n(*count));
