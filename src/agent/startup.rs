@@ -255,10 +255,10 @@ impl Agent {
         }
         self.registered = true;
         let (node, settings) = (self.options.node.clone(), self.options.settings.clone());
-        let rivals = self.core.rivals();
+        let address_conflicts = self.core.address_conflicts();
         let (store, facts) = (Arc::clone(&self.store), self.facts_in.clone());
         self.io.spawn(async move {
-            let checked = match register_node::rival_alive(&*store, &rivals).await {
+            let checked = match register_node::rival_alive(&*store, &address_conflicts).await {
                 Some(text) => Err(text),
                 None => {
                     match make_known(&*store, &node, &settings).await {

@@ -61,7 +61,7 @@ impl Follower {
         }
         loop {
             match self.receiver.recv().await {
-                Ok(entry) if self.filter.takes(&entry.event, entry.single) => {
+                Ok(entry) if self.filter.matches(&entry.event, entry.single) => {
                     return Some((FollowItem::Event(entry.event), self));
                 }
                 Ok(_) => {}
@@ -79,7 +79,8 @@ impl Follower {
 /// The entries that a query selects.
 pub(in crate::agent) async fn history(server: &Server, query: EventQuery) -> Result<List<Event>, ApiError> {
     let filter = read_filter(server.handle(), &query).await?;
-    let (after, max) = (query.after, query.max.unwrap_or(1_000).min(crate::agent::core::recorder::CAPACITY));
+    let (after, max) =
+        (query.after, query.max.unwrap_or(1_000).min(crate::agent::core::recorder::ENTRIES_MAX));
     let find = move |core: &CoreView<'_>| core.recorder().find(&filter, after, max);
     let found = server.handle().core().ask(find).await?;
     let items = found.into_iter().map(Arc::unwrap_or_clone).collect();

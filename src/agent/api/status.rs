@@ -51,7 +51,7 @@ fn build(
     if let Some(judged) = judged {
         problems.extend(problems::sessions_differ(&judged.session_drift()));
         problems.sort_by_key(|problem| codes::weight(&problem.code));
-        if facts.running && facts.frozen.is_none() && facts.away.is_none() && !facts.from_cache {
+        if facts.running && facts.frozen.is_none() && facts.store_unreachable.is_none() && !facts.from_cache {
             (verdict, summary) = judged.verdict();
         }
         if verdict == "ready" && !problems.is_empty() {
@@ -105,7 +105,7 @@ fn build(
             connected: facts.connected,
             revision: facts.revision,
             lag_seconds: facts.lag.as_secs_f64(),
-            away: facts.away.clone(),
+            away: facts.store_unreachable.clone(),
             from_cache: facts.from_cache,
             frozen: facts.frozen.as_ref().map(|freeze| freeze.text.clone()),
             invalid: facts.invalid.clone(),

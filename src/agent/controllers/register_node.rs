@@ -28,8 +28,11 @@ pub(in crate::agent) struct Detected {
 }
 
 /// A sentence when one of these hosts has our address and an agent that runs: its status key is leased.
-pub(in crate::agent) async fn rival_alive(store: &dyn Store, rivals: &[(IpAddr, String)]) -> Option<String> {
-    for (addr, host) in rivals {
+pub(in crate::agent) async fn rival_alive(
+    store: &dyn Store,
+    address_conflicts: &[(IpAddr, String)],
+) -> Option<String> {
+    for (addr, host) in address_conflicts {
         let key = Key::TortieStatus { host: host.clone() }.to_string();
         if matches!(store.get(&key).await, Ok(Some(_))) {
             return Some(format!(

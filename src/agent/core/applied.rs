@@ -61,7 +61,7 @@ pub(in crate::agent) fn verdict(
         return failed(problem);
     }
     if let Key::Block(block) | Key::Affinity { block, .. } = &key
-        && let Some(why) = core.refused.get(block)
+        && let Some(why) = core.refused_blackholes.get(block)
     {
         return failed(format!("the kernel refuses the blackhole of {block}: {why}"));
     }

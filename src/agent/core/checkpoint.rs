@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use tortie_bgp::State;
 use tortie_net::Cidr;
 
+use super::controller_results::{EndedSession, GcTotals, PoolUsages};
 use super::enforcement::EnforcementCheckpoint;
 use super::input::Now;
 use super::options::CoreOptions;
 use super::recorder::Recorder;
-use super::reports::{EndedSession, GcTotals, PoolUsages};
 use super::{Core, PeerRecord, Phase};
 use crate::api::nodes::NodeStatus;
 use crate::api::status::Problem;
@@ -114,23 +114,23 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         revisions,
         in_force,
         blackholes,
-        refused,
+        refused_blackholes,
         kernel_writes: _,
         enforcement,
         frozen,
         guard,
         pending,
         scope,
-        awaited,
+        unread_prefixes,
         have_main,
         blocks_read,
         cached,
-        listed,
+        listed_generation,
         trusted,
         keys,
         link,
         counters: _,
-        known: _,
+        object_counts: _,
         now: _,
         pending_since,
         changes,
@@ -146,25 +146,25 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         pool_usage,
         thread_problems,
         transient,
-        surroundings,
+        host_problems,
         unreachable,
-        repaired,
+        last_repair,
         versions,
-        present,
+        present_hosts,
         restart_done,
         failed_routes,
-        out,
+        effects,
     } = core;
     let rests = *phase != Phase::Loading
         && frozen.is_none()
         && *pending == ModelChanges::default()
-        && awaited.is_empty()
+        && unread_prefixes.is_empty()
         && *have_main
         && *blocks_read
         && cached.is_none()
         && pending_since.is_none()
         && !link.from_cache
-        && out.is_empty();
+        && effects.is_empty();
     if !rests {
         return None;
     }
@@ -185,17 +185,17 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         revisions: revisions.clone(),
         in_force: *in_force,
         blackholes: blackholes.clone(),
-        refused: refused.clone(),
+        refused: refused_blackholes.clone(),
         enforcement: enforcement.checkpoint(after),
         guard: guard.clone(),
         scope: scope.clone(),
-        listed: *listed,
+        listed: *listed_generation,
         trusted: *trusted,
         keys: *keys,
         store_id: model.store_id().to_owned(),
         link: LinkCheckpoint {
             connected: link.connected,
-            away: link.away.clone(),
+            away: link.unreachable_reason.clone(),
             fresh: after(&link.fresh),
             revision: link.revision,
             restarts: link.restarts,
@@ -214,11 +214,11 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         pool_usage: pool_usage.clone(),
         problems: thread_problems.clone(),
         transient: transient.as_ref().map(|(at, text)| (after(at), text.clone())),
-        host_problems: surroundings.clone(),
+        host_problems: host_problems.clone(),
         unreachable: unreachable.clone(),
-        repaired: repaired.as_ref().map(|(at, objects, first)| (after(at), *objects, first.clone())),
+        repaired: last_repair.as_ref().map(|(at, objects, first)| (after(at), *objects, first.clone())),
         versions: versions.clone(),
-        present: present.clone(),
+        present: present_hosts.clone(),
         restart_done: *restart_done,
         failed_routes: failed_routes.clone(),
     })
@@ -248,17 +248,17 @@ pub(in crate::agent) fn restore(
     core.revisions = checkpoint.revisions;
     core.in_force = checkpoint.in_force;
     core.blackholes = checkpoint.blackholes;
-    core.refused = checkpoint.refused;
+    core.refused_blackholes = checkpoint.refused;
     core.guard = checkpoint.guard;
     core.pending = ModelChanges::default();
     core.scope = checkpoint.scope;
     core.have_main = true;
     core.blocks_read = true;
-    core.listed = checkpoint.listed;
+    core.listed_generation = checkpoint.listed;
     core.trusted = checkpoint.trusted;
     core.keys = checkpoint.keys;
     core.link.connected = checkpoint.link.connected;
-    core.link.away = checkpoint.link.away;
+    core.link.unreachable_reason = checkpoint.link.away;
     core.link.fresh = at(checkpoint.link.fresh);
     core.link.revision = checkpoint.link.revision;
     core.link.restarts = checkpoint.link.restarts;
@@ -291,11 +291,11 @@ pub(in crate::agent) fn restore(
     core.pool_usage = checkpoint.pool_usage;
     core.thread_problems = checkpoint.problems;
     core.transient = checkpoint.transient.map(|(after, text)| (at(after), text));
-    core.surroundings = checkpoint.host_problems;
+    core.host_problems = checkpoint.host_problems;
     core.unreachable = checkpoint.unreachable;
-    core.repaired = checkpoint.repaired.map(|(after, objects, first)| (at(after), objects, first));
+    core.last_repair = checkpoint.repaired.map(|(after, objects, first)| (at(after), objects, first));
     core.versions = checkpoint.versions;
-    core.present = checkpoint.present;
+    core.present_hosts = checkpoint.present;
     core.restart_done = checkpoint.restart_done;
     core.failed_routes = checkpoint.failed_routes;
     core

@@ -36,7 +36,7 @@ const IN_FLIGHT_MAX: usize = 1_024;
 
 impl CoreCounters {
     /// An intent was sent to the kernel thread; the change that it comes from was received at `received`.
-    pub(in crate::agent) fn intent(&mut self, generation: u64, received: Instant) {
+    pub(in crate::agent) fn intent_sent(&mut self, generation: u64, received: Instant) {
         if self.in_flight.len() == IN_FLIGHT_MAX {
             self.in_flight.pop_front();
         }
@@ -44,7 +44,7 @@ impl CoreCounters {
     }
 
     /// The kernel has this intent and all before it.
-    pub(in crate::agent) fn applied(&mut self, generation: u64, now: Instant) {
+    pub(in crate::agent) fn intent_acknowledged(&mut self, generation: u64, now: Instant) {
         while let Some((_, received)) =
             self.in_flight.front().copied().filter(|(sent, _)| *sent <= generation)
         {

@@ -5,20 +5,20 @@ use tortie_net::Cidr;
 
 use super::log_line::{LogLine, Severity, Subsystem};
 use super::recorder::{Entry, Plane};
-use crate::agent::core::{Core, Effect, SINGLES};
+use crate::agent::core::{Core, Effect, SINGLE_ENTRIES_MAX};
 use tortie_engine::model::ModelChanges;
 use tortie_engine::routing::{ChangeId, RoutingIntent};
 
 impl Core {
     /// Records the keys that a change comes from.
-    pub(in crate::agent) fn describe_store(&mut self, changes: &ModelChanges, change: ChangeId) {
+    pub(in crate::agent) fn record_keys(&mut self, changes: &ModelChanges, change: ChangeId) {
         let time = self.now.text();
         let mut record = |mark, subject: String, key: Option<&Key>, text: &str, revision| {
             let text = text.to_owned();
             let entry = Entry { change, plane: Plane::Store, mark, subject, text, revision };
             self.recorder.record_key(time.clone(), key, entry);
         };
-        if changes.keys.len() > SINGLES {
+        if changes.keys.len() > SINGLE_ENTRIES_MAX {
             let newest = changes.keys.iter().map(|t| t.revision).max().unwrap_or_default();
             record('~', format!("{} keys", changes.keys.len()), None, "read", newest);
             return;
@@ -30,7 +30,7 @@ impl Core {
     }
 
     /// Records what is new in an intent.
-    pub(in crate::agent) fn describe(&mut self, new: &RoutingIntent, change: ChangeId, revision: u64) {
+    pub(in crate::agent) fn record_intent(&mut self, new: &RoutingIntent, change: ChangeId, revision: u64) {
         let old = self.intent.clone();
         let old = old.as_deref();
         let (no_routes, no_ranges, no_peers) = Default::default();
@@ -62,7 +62,7 @@ impl Core {
         let (changed, gone): (Vec<_>, Vec<_>) =
             new.peers.differences(old_peers).into_iter().partition(|(.., now)| now.is_some());
         for (mark, list, word) in [('+', changed, "wanted"), ('-', gone, "no longer wanted")] {
-            if list.len() > SINGLES {
+            if list.len() > SINGLE_ENTRIES_MAX {
                 entries.push((mark, format!("{} peers", list.len()), word.to_owned()));
                 continue;
             }
@@ -80,7 +80,7 @@ impl Core {
         }
         let time = self.now.text();
         for (mark, subject, text) in entries {
-            self.out.push(Effect::Log(LogLine {
+            self.effects.push(Effect::Log(LogLine {
                 change: Some(change),
                 revision: Some(revision),
                 prefix: subject.parse::<Cidr>().is_ok().then(|| subject.clone()),
@@ -91,7 +91,7 @@ impl Core {
         }
     }
 
-    pub(in crate::agent) fn say(
+    pub(in crate::agent) fn log_and_record(
         &mut self,
         change: ChangeId,
         plane: Plane,
@@ -103,7 +103,7 @@ impl Core {
         let severity = if mark == '!' { Severity::Warn } else { Severity::Info };
         let rib = plane == Plane::Rib;
         let subsystem = if rib { Subsystem::Bgp } else { Subsystem::Agent };
-        self.out.push(Effect::Log(LogLine {
+        self.effects.push(Effect::Log(LogLine {
             change: (change != ChangeId::default()).then_some(change),
             peer: rib.then(|| subject.to_owned()),
             prefix: (!rib && subject.parse::<Cidr>().is_ok()).then(|| subject.to_owned()),
@@ -121,8 +121,8 @@ impl Core {
     }
 
     /// A line about a peer that is of interest to those who look for it; it is not recorded.
-    pub(super) fn debug(&mut self, subsystem: Subsystem, peer: &str, text: String) {
+    pub(super) fn log_debug(&mut self, subsystem: Subsystem, peer: &str, text: String) {
         let line = LogLine::new(Severity::Debug, subsystem, text);
-        self.out.push(Effect::Log(LogLine { peer: Some(peer.to_owned()), ..line }));
+        self.effects.push(Effect::Log(LogLine { peer: Some(peer.to_owned()), ..line }));
     }
 }

@@ -14,7 +14,7 @@ use tortie_config::key::{EndpointKey, Key};
 use super::recorder::{Entry, Plane};
 use crate::agent::core::counters;
 use crate::agent::core::log_line::{LogLine, Severity, Subsystem};
-use crate::agent::core::{Core, Effect, SINGLES};
+use crate::agent::core::{Core, Effect, SINGLE_ENTRIES_MAX};
 use tortie_engine::model::{Model, ModelChanges};
 use tortie_engine::policy::{Chain, Engine, Globals, Ruleset, RulesetDelta, SetChange, Source};
 use tortie_engine::routing::ChangeId;
@@ -201,7 +201,7 @@ impl Enforcement {
 
     /// Takes in what changed: the ruleset's delta, which is not in the copy of the ruleset yet, and the frame when it is
     /// another.
-    fn follow(
+    fn update(
         &mut self,
         model: &Model,
         changes: &ModelChanges,
@@ -227,7 +227,7 @@ impl Enforcement {
 
 impl Core {
     /// What policy makes of a change; `routed` is the change that routing made of it.
-    pub(in crate::agent) fn enforce(
+    pub(in crate::agent) fn update_policy(
         &mut self,
         changes: &ModelChanges,
         routed: Option<ChangeId>,
@@ -237,9 +237,9 @@ impl Core {
             return;
         }
         let first = self.enforcement.policy.is_none();
-        let Some((delta, globals)) = self.enforcement.follow(&self.model, changes) else { return };
-        let change = routed.unwrap_or_else(|| self.begin(changes, revision));
-        self.describe_policy(&delta, globals.is_some() && !first, change, revision);
+        let Some((delta, globals)) = self.enforcement.update(&self.model, changes) else { return };
+        let change = routed.unwrap_or_else(|| self.begin_change(changes, revision));
+        self.record_policy(&delta, globals.is_some() && !first, change, revision);
         let enforcement = &mut self.enforcement;
         if let Some(policy) = &mut enforcement.policy {
             delta.apply(&mut policy.ruleset);
@@ -252,11 +252,11 @@ impl Core {
         let received = self.pending_since.unwrap_or(self.now.mono);
         let serial = enforcement.serial;
         enforcement.in_flight.push_back(InFlight { serial, change, subject, trigger, received });
-        self.out.push(Effect::Enforce(Arc::new(PolicyChange { serial, change, delta, globals })));
+        self.effects.push(Effect::Enforce(Arc::new(PolicyChange { serial, change, delta, globals })));
     }
 
     /// The kernel thread's answer.
-    pub(in crate::agent) fn enforced(
+    pub(in crate::agent) fn on_enforced(
         &mut self,
         serial: u64,
         change: ChangeId,
@@ -308,13 +308,13 @@ impl Core {
                     .map(|key| ('~', key.clone(), "no longer fails".to_owned())),
             )
             .collect();
-        if news.len() > SINGLES {
+        if news.len() > SINGLE_ENTRIES_MAX {
             let text = format!("{} endpoints are not as they should be", self.enforcement.failed.len());
-            self.say(change, Plane::Kernel, '!', "endpoints", &text);
+            self.log_and_record(change, Plane::Kernel, '!', "endpoints", &text);
             return;
         }
         for (mark, key, text) in news {
-            self.say(change, Plane::Kernel, mark, &Key::Endpoint(key).to_string(), &text);
+            self.log_and_record(change, Plane::Kernel, mark, &Key::Endpoint(key).to_string(), &text);
         }
     }
 
@@ -323,7 +323,7 @@ impl Core {
         &mut self,
         changed: BTreeMap<EndpointKey, Option<EndpointCondition>>,
     ) {
-        let bulk = changed.len() > SINGLES;
+        let bulk = changed.len() > SINGLE_ENTRIES_MAX;
         for (key, condition) in changed {
             let Some(condition) = condition else {
                 self.enforcement.conditions.remove(&key);
@@ -335,7 +335,7 @@ impl Core {
                     EndpointCondition::Down(why) => ('~', format!("down: {why}")),
                     EndpointCondition::Failed(why) => ('!', format!("failed: {why}")),
                 };
-                self.say(
+                self.log_and_record(
                     ChangeId::default(),
                     Plane::Kernel,
                     mark,
@@ -348,7 +348,7 @@ impl Core {
     }
 
     /// Records what is new in the ruleset; to be called before the core's copy has it.
-    fn describe_policy(&mut self, delta: &RulesetDelta, frame: bool, change: ChangeId, revision: u64) {
+    fn record_policy(&mut self, delta: &RulesetDelta, frame: bool, change: ChangeId, revision: u64) {
         let mut entries: Vec<(char, String, String)> = Vec::new();
         let ruleset = self.enforcement.policy().map(|policy| &policy.ruleset);
         let kinds = [
@@ -357,10 +357,10 @@ impl Core {
             (delta.endpoints.len(), "endpoints"),
         ];
         let [sets, chains, endpoints] = kinds.map(|(count, what)| {
-            if count > SINGLES {
+            if count > SINGLE_ENTRIES_MAX {
                 entries.push(('~', format!("{count} {what}"), "changed".to_owned()));
             }
-            count <= SINGLES
+            count <= SINGLE_ENTRIES_MAX
         });
         if sets {
             entries.extend(delta.sets.iter().map(|(id, became)| {
@@ -398,7 +398,7 @@ impl Core {
         }
         let time = self.now.text();
         for (mark, subject, text) in entries {
-            self.out.push(Effect::Log(LogLine {
+            self.effects.push(Effect::Log(LogLine {
                 change: Some(change),
                 revision: Some(revision),
                 ..LogLine::new(Severity::Debug, Subsystem::Agent, format!("{mark} {subject}: {text}"))

@@ -10,32 +10,32 @@ use tortie_net::Cidr;
 
 use super::log_line::{LogLine, Severity, Subsystem};
 use super::recorder::{Entry, Plane};
-use crate::agent::core::reports::{EndedSession, GcPass, TunnelAddressReport};
-use crate::agent::core::{Core, Effect, Phase, SINGLES};
+use crate::agent::core::controller_results::{EndedSession, GcPass, TunnelAddressReport};
+use crate::agent::core::{Core, Effect, Phase, SINGLE_ENTRIES_MAX};
 use crate::speaker::SpeakerFact;
 use tortie_engine::routing::ChangeId;
 use tortie_kernel::{BlackholeAck, BlackholeOutcome, KernelFact};
 
 /// A session that takes longer than this to come up counts as missed.
-const STARTS_WITHIN: Duration = Duration::from_secs(60);
+const STARTUP_MAX: Duration = Duration::from_secs(60);
 /// How long a transient problem is shown.
-const LATELY: Duration = Duration::from_secs(600);
+const SHOWN_FOR: Duration = Duration::from_secs(600);
 
 impl Core {
-    pub(super) fn kernel(&mut self, fact: KernelFact) {
+    pub(super) fn on_kernel_fact(&mut self, fact: KernelFact) {
         match fact {
             KernelFact::Started { routes_v4, routes_v6, .. } => {
                 let text =
                     format!("dumped: {routes_v4} IPv4 and {routes_v6} IPv6 routes of ours kept as stale");
-                self.say(ChangeId::default(), Plane::Kernel, '~', "kernel", &text);
+                self.log_and_record(ChangeId::default(), Plane::Kernel, '~', "kernel", &text);
             }
             KernelFact::Enforced { serial, change, failed, micros } => {
-                self.enforced(serial, change, failed, micros);
+                self.on_enforced(serial, change, failed, micros);
             }
             KernelFact::Endpoints(changed) => self.record_conditions(changed),
             KernelFact::Applied { generation, change, failed, acknowledged, micros } => {
-                self.acknowledge(change, &acknowledged, micros);
-                self.applied(generation, change, failed);
+                self.record_blackholes(change, &acknowledged, micros);
+                self.on_applied(generation, change, failed);
             }
             KernelFact::Learned { change, prefixes, written, deleted, failed, sample, micros } => {
                 for (prefix, _, _) in &sample {
@@ -67,7 +67,7 @@ impl Core {
                     self.recorder.record(time, entry);
                 }
                 for (prefix, why) in failed {
-                    self.out.push(Effect::Log(LogLine {
+                    self.effects.push(Effect::Log(LogLine {
                         prefix: Some(prefix.to_string()),
                         reason: Some(why.clone()),
                         ..LogLine::new(
@@ -86,21 +86,27 @@ impl Core {
                     Some(_) => self.unreachable.remove(&addr),
                     None => self.unreachable.insert(addr),
                 };
-                self.out.push(Effect::NextHop(addr, state));
+                self.effects.push(Effect::NextHop(addr, state));
             }
             KernelFact::Swept(count) => {
-                self.say(ChangeId::default(), Plane::Kernel, '-', "stale routes", &format!("{count} swept"));
+                self.log_and_record(
+                    ChangeId::default(),
+                    Plane::Kernel,
+                    '-',
+                    "stale routes",
+                    &format!("{count} swept"),
+                );
             }
             KernelFact::Repaired { objects, first, held } => {
                 if !held {
-                    self.repaired = Some((self.now.mono, objects, first.clone()));
+                    self.last_repair = Some((self.now.mono, objects, first.clone()));
                 }
                 let what = if held { "left in place (drift hold)" } else { "repaired" };
                 let text = format!("{objects} changed by another process and {what}, first: {first}");
-                self.say(ChangeId::default(), Plane::Kernel, '!', "own routes", &text);
+                self.log_and_record(ChangeId::default(), Plane::Kernel, '!', "own routes", &text);
             }
             KernelFact::Overrun => {
-                self.say(
+                self.log_and_record(
                     ChangeId::default(),
                     Plane::Kernel,
                     '!',
@@ -110,15 +116,23 @@ impl Core {
             }
             KernelFact::RulesProblem(problem) => {
                 match &problem {
-                    Some(text) => self.say(ChangeId::default(), Plane::Kernel, '!', "packet rules", text),
-                    None => self.say(ChangeId::default(), Plane::Kernel, '~', "packet rules", "in force"),
+                    Some(text) => {
+                        self.log_and_record(ChangeId::default(), Plane::Kernel, '!', "packet rules", text)
+                    }
+                    None => self.log_and_record(
+                        ChangeId::default(),
+                        Plane::Kernel,
+                        '~',
+                        "packet rules",
+                        "in force",
+                    ),
                 }
                 self.enforcement.rules_problem = problem;
             }
             KernelFact::TunnelProblem(problem) => {
                 if problem != self.tunnel_problem {
                     let text = problem.clone().unwrap_or_else(|| "right again".to_owned());
-                    self.say(ChangeId::default(), Plane::Kernel, '~', "tunl0", &text);
+                    self.log_and_record(ChangeId::default(), Plane::Kernel, '~', "tunl0", &text);
                 }
                 self.tunnel_problem = problem;
             }
@@ -131,9 +145,9 @@ impl Core {
 
     /// Records what the kernel did with the blackholes of own blocks: few as single entries, many as one, with the rest
     /// in the histories of the prefixes.
-    fn acknowledge(&mut self, change: ChangeId, acknowledged: &[BlackholeAck], micros: u64) {
+    fn record_blackholes(&mut self, change: ChangeId, acknowledged: &[BlackholeAck], micros: u64) {
         let time = self.now.text();
-        let many = acknowledged.len() > SINGLES;
+        let many = acknowledged.len() > SINGLE_ENTRIES_MAX;
         let after = if micros > 0 { format!(", acknowledged after {micros} us") } else { String::new() };
         for ack in acknowledged {
             let (mark, text) = match ack.outcome {
@@ -171,9 +185,9 @@ impl Core {
         }
     }
 
-    fn applied(&mut self, generation: u64, change: ChangeId, failed: Vec<(Cidr, String)>) {
+    fn on_applied(&mut self, generation: u64, change: ChangeId, failed: Vec<(Cidr, String)>) {
         self.acknowledged = self.acknowledged.max(generation);
-        self.counters.applied(generation, self.now.mono);
+        self.counters.intent_acknowledged(generation, self.now.mono);
         let refused: BTreeMap<Cidr, String> = failed.into_iter().collect();
         if let Some(intent) = &self.intent
             && generation == self.generation
@@ -181,12 +195,12 @@ impl Core {
             self.blackholes =
                 intent.blackholes.iter().filter(|b| !refused.contains_key(*b)).copied().collect();
         }
-        let before = std::mem::take(&mut self.refused);
+        let before = std::mem::take(&mut self.refused_blackholes);
         for (block, why) in refused.iter().filter(|(b, why)| before.get(*b) != Some(*why)) {
             let text = format!("blackhole refused, not announced: {why}");
-            self.say(self.block_change(block), Plane::Kernel, '!', &block.to_string(), &text);
+            self.log_and_record(self.block_change(block), Plane::Kernel, '!', &block.to_string(), &text);
         }
-        self.refused = refused;
+        self.refused_blackholes = refused;
         if generation != self.generation {
             return;
         }
@@ -194,11 +208,11 @@ impl Core {
         self.phase = Phase::Running;
         self.send_speaker_intent(change);
         if first {
-            self.out.push(Effect::LocalReady);
+            self.effects.push(Effect::LocalReady);
         }
     }
 
-    pub(super) fn speaker(&mut self, fact: SpeakerFact) {
+    pub(super) fn on_speaker_fact(&mut self, fact: SpeakerFact) {
         let now = self.now.mono;
         match fact {
             SpeakerFact::Peer { name, from, to, down } => {
@@ -214,7 +228,7 @@ impl Core {
                 record.state = Some(to);
                 if to == State::Established {
                     let down = record.down_since.take().unwrap_or(self.started);
-                    record.missed |= now.saturating_duration_since(down) > STARTS_WITHIN;
+                    record.missed |= now.saturating_duration_since(down) > STARTUP_MAX;
                 } else if from == State::Established {
                     record.down_since = Some(now);
                     record.missed = true;
@@ -241,11 +255,11 @@ impl Core {
                     let mark = if to == notable { '+' } else { '-' };
                     let why = down.map(|d| d.text).unwrap_or_default();
                     let text = format!("{} -> {} {why}", from.as_str(), to.as_str());
-                    self.say(ChangeId::default(), Plane::Rib, mark, &name, text.trim_end());
+                    self.log_and_record(ChangeId::default(), Plane::Rib, mark, &name, text.trim_end());
                 } else if from != to {
                     let why = down.map(|d| d.text).unwrap_or_default();
                     let (from, to) = (from.as_str(), to.as_str());
-                    self.debug(Subsystem::Bgp, &name, format!("{name}: {from} -> {to} {why}"));
+                    self.log_debug(Subsystem::Bgp, &name, format!("{name}: {from} -> {to} {why}"));
                 }
             }
             SpeakerFact::DynamicPeer(peer) => {
@@ -264,16 +278,16 @@ impl Core {
                 let text = format!("BFD {} -> {}: {cause}", from.as_str(), to.as_str());
                 // The steps of each handshake, and of each attempt while the other end is away, are no news.
                 if mark == '~' {
-                    self.debug(Subsystem::Bfd, &peer, format!("{peer}: {text}"));
+                    self.log_debug(Subsystem::Bfd, &peer, format!("{peer}: {text}"));
                 } else {
-                    self.say(ChangeId::default(), Plane::Rib, mark, &peer, &text);
+                    self.log_and_record(ChangeId::default(), Plane::Rib, mark, &peer, &text);
                 }
             }
             SpeakerFact::Learned { peer, announced, withdrawn, rejected, malformed } => {
                 let text = format!(
                     "{announced} prefixes announced, {withdrawn} withdrawn, {rejected} rejected, {malformed} UPDATEs malformed"
                 );
-                self.debug(Subsystem::Bgp, &peer, format!("{peer}: {text}"));
+                self.log_debug(Subsystem::Bgp, &peer, format!("{peer}: {text}"));
                 let mark = if malformed > 0 { '!' } else { '~' };
                 let entry = Entry {
                     change: ChangeId::default(),
@@ -290,7 +304,7 @@ impl Core {
                     "announces {received} {} prefixes of {max} that it may (max_prefixes); more end the session",
                     family.as_str()
                 );
-                self.say(ChangeId::default(), Plane::Rib, '!', &peer, &text);
+                self.log_and_record(ChangeId::default(), Plane::Rib, '!', &peer, &text);
             }
             SpeakerFact::Batch { change, prefixes, first } => {
                 let entry = Entry {
@@ -303,19 +317,19 @@ impl Core {
                 };
                 self.recorder.record(self.now.text(), entry);
             }
-            SpeakerFact::TrackNextHop(addr) => self.out.push(Effect::Track(addr, true)),
+            SpeakerFact::TrackNextHop(addr) => self.effects.push(Effect::Track(addr, true)),
             SpeakerFact::UntrackNextHop(addr) => {
                 self.unreachable.remove(&addr);
-                self.out.push(Effect::Track(addr, false));
+                self.effects.push(Effect::Track(addr, false));
             }
             SpeakerFact::RestartDone => {
                 self.restart_done = true;
-                self.out.push(Effect::Sweep);
+                self.effects.push(Effect::Sweep);
             }
             SpeakerFact::Listening(addr) => {
                 self.listen_failed.remove(&addr);
                 self.listening.insert(addr);
-                self.say(
+                self.log_and_record(
                     ChangeId::default(),
                     Plane::Rib,
                     '+',
@@ -330,14 +344,14 @@ impl Core {
             SpeakerFact::ListenFailed { addr, error } => {
                 if self.listen_failed.get(&addr) != Some(&error) {
                     let text = format!("cannot be listened on: {error}");
-                    self.say(ChangeId::default(), Plane::Rib, '!', &addr.to_string(), &text);
+                    self.log_and_record(ChangeId::default(), Plane::Rib, '!', &addr.to_string(), &text);
                 }
                 self.listening.remove(&addr);
                 self.listen_failed.insert(addr, error);
             }
             SpeakerFact::PeerProblem { name, problem } => match problem {
                 Some(text) => {
-                    self.say(ChangeId::default(), Plane::Rib, '!', &name, &text);
+                    self.log_and_record(ChangeId::default(), Plane::Rib, '!', &name, &text);
                     self.peer_problems.insert(name.to_string(), text);
                 }
                 None => {
@@ -354,19 +368,19 @@ impl Core {
     fn record_thread_problems(&mut self, plane: Plane, about: Cow<'static, str>, texts: Vec<String>) {
         let known = self.thread_problems.remove(&about).unwrap_or_default();
         for text in texts.iter().filter(|text| !known.contains(text)) {
-            self.say(ChangeId::default(), plane, '!', &about, text);
+            self.log_and_record(ChangeId::default(), plane, '!', &about, text);
         }
         if !texts.is_empty() {
             self.thread_problems.insert(about, texts);
         } else if !known.is_empty() {
-            self.say(ChangeId::default(), plane, '~', &about, "right again");
+            self.log_and_record(ChangeId::default(), plane, '~', &about, "right again");
         }
     }
 
     /// A problem that was over at once. One that repeats itself is recorded once, and shown until it is [`LATELY`] old.
     fn record_transient(&mut self, plane: Plane, subject: &str, text: String) {
         if self.recent_transient(self.now.mono).is_none_or(|(_, known)| *known != text) {
-            self.say(ChangeId::default(), plane, '!', subject, &text);
+            self.log_and_record(ChangeId::default(), plane, '!', subject, &text);
         }
         self.transient = Some((self.now.mono, text));
     }
@@ -375,7 +389,7 @@ impl Core {
     pub(in crate::agent) fn recent_transient(&self, now: Instant) -> Option<(Duration, &String)> {
         let (at, text) = self.transient.as_ref()?;
         let ago = now.saturating_duration_since(*at);
-        (ago < LATELY).then_some((ago, text))
+        (ago < SHOWN_FOR).then_some((ago, text))
     }
 
     /// Keeps and records the state of the tunnel address.
@@ -383,11 +397,11 @@ impl Core {
         let subject = "tunnel address";
         match report {
             TunnelAddressReport::Done(text) => {
-                self.say(ChangeId::default(), Plane::Agent, '~', subject, &text);
+                self.log_and_record(ChangeId::default(), Plane::Agent, '~', subject, &text);
             }
             TunnelAddressReport::Problem(problem) => {
                 if let Some(text) = &problem {
-                    self.say(ChangeId::default(), Plane::Agent, '!', subject, text);
+                    self.log_and_record(ChangeId::default(), Plane::Agent, '!', subject, text);
                 }
                 self.tunnel_address_problem = problem;
             }
@@ -398,10 +412,10 @@ impl Core {
     pub(super) fn record_gc_pass(&mut self, pass: GcPass) {
         for (addr, why) in &pass.released {
             let text = format!("released, nobody had it for the grace time: {why}");
-            self.say(ChangeId::default(), Plane::Agent, '-', &addr.to_string(), &text);
+            self.log_and_record(ChangeId::default(), Plane::Agent, '-', &addr.to_string(), &text);
         }
         if let Some(error) = pass.error.as_ref().filter(|error| self.gc.error.as_ref() != Some(*error)) {
-            self.say(ChangeId::default(), Plane::Agent, '!', "address collector", error);
+            self.log_and_record(ChangeId::default(), Plane::Agent, '!', "address collector", error);
         }
         self.gc.leak_candidates = pass.leak_candidates;
         self.gc.released += u64::try_from(pass.released.len()).unwrap_or(u64::MAX);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use crate::agent::core::reports::{GcPass, PoolUsages, TunnelAddressReport};
+use crate::agent::core::controller_results::{GcPass, PoolUsages, TunnelAddressReport};
 use crate::api::nodes::NodeStatus;
 use crate::api::status::Problem;
 use crate::speaker::SpeakerFact;

@@ -13,13 +13,13 @@ use std::time::Instant;
 use tortie_bgp::State;
 use tortie_net::Cidr;
 
+use crate::agent::core::controller_results::{EndedSession, GcTotals, PoolUsages};
 use crate::agent::core::counters::CoreCounters;
 use crate::agent::core::enforcement::Enforcement;
 use crate::agent::core::input::{Input, Now, Timing};
 use crate::agent::core::log_line::LogLine;
 use crate::agent::core::options::CoreOptions;
 use crate::agent::core::recorder::{NewEntry, Plane, Recorder};
-use crate::agent::core::reports::{EndedSession, GcTotals, PoolUsages};
 use crate::api::nodes::NodeStatus;
 use crate::api::status::Problem;
 use tortie_engine::model::{Freeze, Guard, Model, ModelChanges, WatchPart};
@@ -28,9 +28,9 @@ use tortie_kernel::{KernelIntent, PolicyChange};
 use tortie_store::{Change, Delta, FeedEvent, Snapshot};
 
 /// More entries of one kind and change than this are recorded as one.
-pub(super) const SINGLES: usize = 16;
+pub(super) const SINGLE_ENTRIES_MAX: usize = 16;
 /// Changes whose store revision is remembered, for entries about what becomes of them.
-const REVISIONS: usize = 1_024;
+const REVISIONS_MAX: usize = 1_024;
 
 /// What the core wants done.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,7 +81,7 @@ pub(super) enum Phase {
 #[derive(Debug, Clone)]
 pub(super) struct StoreLink {
     pub(super) connected: bool,
-    pub(super) away: Option<String>,
+    pub(super) unreachable_reason: Option<String>,
     pub(super) from_cache: bool,
     pub(super) fresh: Instant,
     pub(super) revision: u64,
@@ -125,7 +125,7 @@ pub(super) struct Core {
     /// The store revision that the newest intent was computed from.
     in_force: u64,
     blackholes: BTreeSet<Cidr>,
-    refused: BTreeMap<Cidr, String>,
+    refused_blackholes: BTreeMap<Cidr, String>,
     kernel_writes: bool,
     enforcement: Enforcement,
     frozen: Option<Freeze>,
@@ -135,19 +135,19 @@ pub(super) struct Core {
     /// The blocks that are watched.
     scope: BTreeSet<String>,
     /// Those of them that were not read yet.
-    awaited: BTreeSet<String>,
+    unread_prefixes: BTreeSet<String>,
     have_main: bool,
     blocks_read: bool,
     cached: Option<Model>,
     /// The generation of the last snapshot.
-    listed: u64,
+    listed_generation: u64,
     /// Generation and revision that are in force.
     trusted: (u64, u64),
     keys: usize,
     link: StoreLink,
     counters: CoreCounters,
     /// What metrics say of the store, and of which revision that is.
-    known: std::cell::Cell<(u64, object_counts::ObjectCounts)>,
+    object_counts: std::cell::Cell<(u64, object_counts::ObjectCounts)>,
     /// The time of the input that is handled.
     now: Now,
     /// When the first of the pending changes was received.
@@ -175,14 +175,14 @@ pub(super) struct Core {
     /// Next hops that the kernel does not reach.
     unreachable: BTreeSet<IpAddr>,
     /// The last time that others changed what is ours: how many objects, and the first in words.
-    repaired: Option<(Instant, usize, String)>,
+    last_repair: Option<(Instant, usize, String)>,
     /// Versions of the agents of other hosts, as far as they were looked up.
     versions: Vec<NodeStatus>,
     /// With a SQLite store: the hosts whose agents run.
-    present: Option<Vec<String>>,
+    present_hosts: Option<Vec<String>>,
     restart_done: bool,
     failed_routes: BTreeMap<Cidr, String>,
-    out: Vec<Effect>,
+    effects: Vec<Effect>,
 }
 
 impl Core {
@@ -202,23 +202,23 @@ impl Core {
             revisions: VecDeque::new(),
             in_force: 0,
             blackholes: BTreeSet::new(),
-            refused: BTreeMap::new(),
+            refused_blackholes: BTreeMap::new(),
             kernel_writes,
             enforcement: Enforcement::new(policy),
             frozen: None,
             guard: Guard::new(),
             pending: ModelChanges::everything(),
             scope: BTreeSet::new(),
-            awaited: BTreeSet::new(),
+            unread_prefixes: BTreeSet::new(),
             have_main: false,
             blocks_read: false,
             cached: None,
-            listed: 0,
+            listed_generation: 0,
             trusted: (0, 0),
             keys: 0,
             link: StoreLink {
                 connected: false,
-                away: None,
+                unreachable_reason: None,
                 from_cache: false,
                 fresh: now.mono,
                 revision: 0,
@@ -226,7 +226,7 @@ impl Core {
                 snapshots: 0,
             },
             counters: CoreCounters::default(),
-            known: Default::default(),
+            object_counts: Default::default(),
             now,
             pending_since: None,
             changes: ChangeIds::of_core(),
@@ -245,12 +245,12 @@ impl Core {
             transient: None,
             host_problems: Vec::new(),
             unreachable: BTreeSet::new(),
-            repaired: None,
+            last_repair: None,
             versions: Vec::new(),
-            present: None,
+            present_hosts: None,
             restart_done: false,
             failed_routes: BTreeMap::new(),
-            out: Vec::new(),
+            effects: Vec::new(),
         }
     }
 
@@ -271,12 +271,12 @@ impl Core {
     pub(super) fn handle(&mut self, input: Input, now: Now) -> Vec<Effect> {
         self.now = now;
         match input {
-            Input::Feed(event) => self.feed(event),
-            Input::FeedIdle => self.go_on(),
+            Input::Feed(event) => self.on_feed_event(event),
+            Input::FeedIdle => self.act_on_pending(),
             Input::StoreTimeout => self.use_cache(),
-            Input::Accept => self.accept(),
-            Input::Kernel(fact) => self.kernel(fact),
-            Input::Speaker(fact) => self.speaker(fact),
+            Input::Accept => self.accept_store(),
+            Input::Kernel(fact) => self.on_kernel_fact(fact),
+            Input::Speaker(fact) => self.on_speaker_fact(fact),
             Input::NoSessions => self.restart_done = true,
             Input::TunnelAddress(outcome) => self.on_tunnel_address(outcome),
             Input::IpamGc(outcome) => self.record_gc_pass(outcome),
@@ -284,13 +284,13 @@ impl Core {
             Input::HostChecks(problems) => self.host_problems = problems,
             Input::Hosts { hosts, one_machine } => {
                 if one_machine {
-                    self.present = Some(hosts.iter().map(|status| status.node.clone()).collect());
+                    self.present_hosts = Some(hosts.iter().map(|status| status.node.clone()).collect());
                 }
                 self.versions = hosts;
             }
         }
-        self.out.extend(self.recorder.take_new().map(Effect::Recorded));
-        std::mem::take(&mut self.out)
+        self.effects.extend(self.recorder.take_new().map(Effect::Recorded));
+        std::mem::take(&mut self.effects)
     }
 
     /// Counts a time that was spent.
@@ -305,7 +305,7 @@ impl Core {
     }
 
     /// Keeps what the disk had, for the case that the store is away or has lost what was there.
-    fn cached(&mut self, snapshot: &Snapshot) {
+    fn on_cache(&mut self, snapshot: &Snapshot) {
         self.model.replace(WatchPart::All, snapshot);
         self.guard.after_replace(self.model.object_counts(), &self.model, &snapshot.store_id);
         self.cached = Some(self.model.clone());
@@ -318,62 +318,68 @@ impl Core {
             return;
         }
         let Some(cached) = self.cached.take() else { return };
-        self.say(ChangeId::default(), Plane::Store, '!', "store", "away: running from the cache on disk");
+        self.log_and_record(
+            ChangeId::default(),
+            Plane::Store,
+            '!',
+            "store",
+            "away: running from the cache on disk",
+        );
         self.link.from_cache = true;
         let followed = std::mem::replace(&mut self.model, cached);
-        self.load(&ModelChanges::everything());
+        self.apply_changes(&ModelChanges::everything());
         self.model = followed;
     }
 
     /// Takes what the feed brings; [`Core::go_on`] acts on it after a run of events.
-    fn feed(&mut self, event: FeedEvent) {
+    fn on_feed_event(&mut self, event: FeedEvent) {
         let now = self.now.mono;
         self.pending_since.get_or_insert(now);
         match event {
-            FeedEvent::Cached(cached) => self.cached(&cached.snapshot),
+            FeedEvent::Cached(cached) => self.on_cache(&cached.snapshot),
             FeedEvent::Snapshot { snapshot, generation } => {
-                self.fresh(snapshot.revision, now);
-                self.snapshot(&snapshot, generation);
+                self.confirm_revision(snapshot.revision, now);
+                self.on_snapshot(&snapshot, generation);
             }
             FeedEvent::Added { prefixes, snapshot } => {
-                self.fresh(snapshot.revision, now);
-                self.added(&prefixes, snapshot);
+                self.confirm_revision(snapshot.revision, now);
+                self.on_added_prefixes(&prefixes, snapshot);
             }
             FeedEvent::Delta(delta) => {
-                self.fresh(delta.revision, now);
-                self.delta(&delta);
+                self.confirm_revision(delta.revision, now);
+                self.on_delta(&delta);
             }
-            FeedEvent::Progress(revision) => self.fresh(revision, now),
+            FeedEvent::Progress(revision) => self.confirm_revision(revision, now),
             FeedEvent::Unreachable { reason, .. } => {
-                if self.link.away.is_none() {
-                    self.say(ChangeId::default(), Plane::Store, '!', "store", &reason.to_string());
+                if self.link.unreachable_reason.is_none() {
+                    self.log_and_record(ChangeId::default(), Plane::Store, '!', "store", &reason.to_string());
                 }
                 if self.link.connected {
                     self.link.restarts += 1;
                     *self.counters.restarts.entry("disconnected").or_default() += 1;
                 }
                 self.link.connected = false;
-                self.link.away = Some(reason.to_string());
+                self.link.unreachable_reason = Some(reason.to_string());
             }
             FeedEvent::Reconnected => {
-                if self.link.away.take().is_some() {
-                    self.say(ChangeId::default(), Plane::Store, '~', "store", "answers again");
+                if self.link.unreachable_reason.take().is_some() {
+                    self.log_and_record(ChangeId::default(), Plane::Store, '~', "store", "answers again");
                 }
                 self.link.connected = true;
             }
         }
     }
 
-    fn fresh(&mut self, revision: u64, now: Instant) {
+    fn confirm_revision(&mut self, revision: u64, now: Instant) {
         self.link.connected = true;
-        self.link.away = None;
+        self.link.unreachable_reason = None;
         self.link.fresh = now;
         self.link.revision = self.link.revision.max(revision);
     }
 
-    fn snapshot(&mut self, snapshot: &Snapshot, generation: u64) {
+    fn on_snapshot(&mut self, snapshot: &Snapshot, generation: u64) {
         // A list without an absence before it: the history that the watch needs was gone.
-        if self.link.snapshots > 0 && self.link.away.is_none() {
+        if self.link.snapshots > 0 && self.link.unreachable_reason.is_none() {
             *self.counters.restarts.entry("compacted").or_default() += 1;
         }
         self.link.snapshots += 1;
@@ -384,17 +390,17 @@ impl Core {
             changes.merge(self.model.replace(WatchPart::Blocks, snapshot));
         }
         self.guard.after_replace(before, &self.model, &snapshot.store_id);
-        self.listed = generation;
+        self.listed_generation = generation;
         self.keys = snapshot.entries.len();
         // Another history may count from the beginning.
         self.link.revision = snapshot.revision;
         self.pending.merge(changes);
         self.have_main = true;
-        self.rescope();
+        self.update_watch_scope();
     }
 
     /// Keys that were not watched before: what is there, and what is not.
-    fn added(&mut self, prefixes: &[String], snapshot: Snapshot) {
+    fn on_added_prefixes(&mut self, prefixes: &[String], snapshot: Snapshot) {
         let mut changes: Vec<Change> = prefixes
             .iter()
             .filter(|key| snapshot.entries.iter().all(|kv| kv.key != **key))
@@ -402,14 +408,14 @@ impl Core {
             .collect();
         changes.extend(snapshot.entries.into_iter().map(Change::Put));
         self.blocks_read = true;
-        self.awaited.retain(|key| !prefixes.iter().any(|read| key.starts_with(read.as_str())));
-        self.delta(&Delta { revision: snapshot.revision, changes });
+        self.unread_prefixes.retain(|key| !prefixes.iter().any(|read| key.starts_with(read.as_str())));
+        self.on_delta(&Delta { revision: snapshot.revision, changes });
     }
 
     /// Own blocks are single keys that the own affinities name: what is watched follows the affinities, and nothing is
     /// computed between an affinity and its block. A block that was released stays watched: should its affinity come
     /// back (a wiped store that is filled again), both come in one transaction.
-    fn rescope(&mut self) {
+    fn update_watch_scope(&mut self) {
         if !self.have_main {
             return;
         }
@@ -417,12 +423,12 @@ impl Core {
         let new: Vec<String> = self.model.block_scope().into_iter().filter(|key| !watched(key)).collect();
         if !new.is_empty() {
             self.scope.extend(new.iter().cloned());
-            self.awaited.extend(new);
-            self.out.push(Effect::Scope(self.scope.iter().cloned().collect()));
+            self.unread_prefixes.extend(new);
+            self.effects.push(Effect::Scope(self.scope.iter().cloned().collect()));
         }
     }
 
-    fn delta(&mut self, delta: &Delta) {
+    fn on_delta(&mut self, delta: &Delta) {
         let changes = self.model.apply(delta);
         for change in &delta.changes {
             let of = match change {
@@ -441,25 +447,25 @@ impl Core {
         let affinities = changes.affinities;
         self.pending.merge(changes);
         if affinities {
-            self.rescope();
+            self.update_watch_scope();
         }
     }
 
     /// Acts on what was read, unless the guard says to hold still. Called once after a run of deltas.
-    fn go_on(&mut self) {
-        if !self.have_main || !self.awaited.is_empty() {
+    fn act_on_pending(&mut self) {
+        if !self.have_main || !self.unread_prefixes.is_empty() {
             return;
         }
         let pending_since = self.pending_since.take();
         if self.pending.is_clean() && self.frozen.is_none() && self.loaded() {
             self.pending.keys.clear();
-            self.trust();
+            self.trust_snapshot();
             return;
         }
         match self.guard.frozen(&self.model) {
             Some(freeze) => {
                 if self.frozen.as_ref() != Some(&freeze) {
-                    self.say(ChangeId::default(), Plane::Agent, '!', "frozen", &freeze.text);
+                    self.log_and_record(ChangeId::default(), Plane::Agent, '!', "frozen", &freeze.text);
                 }
                 self.frozen = Some(freeze);
                 if !self.loaded() {
@@ -468,56 +474,62 @@ impl Core {
             }
             None => {
                 if self.frozen.take().is_some() {
-                    self.say(ChangeId::default(), Plane::Agent, '~', "frozen", "no longer: all goes on");
+                    self.log_and_record(
+                        ChangeId::default(),
+                        Plane::Agent,
+                        '~',
+                        "frozen",
+                        "no longer: all goes on",
+                    );
                 }
                 let changes = std::mem::take(&mut self.pending);
                 self.cached = None;
                 self.link.from_cache = false;
                 self.pending_since = pending_since;
-                self.load(&changes);
+                self.apply_changes(&changes);
                 self.pending_since = None;
-                self.trust();
+                self.trust_snapshot();
             }
         }
     }
 
     /// What was read so far is in force.
-    fn trust(&mut self) {
+    fn trust_snapshot(&mut self) {
         self.in_force = self.link.revision;
-        let now = (self.listed, self.link.revision);
+        let now = (self.listed_generation, self.link.revision);
         if self.trusted != now {
             self.trusted = now;
-            self.out.push(Effect::Trust(now.0, now.1));
+            self.effects.push(Effect::Trust(now.0, now.1));
         }
     }
 
     /// Somebody says that the store is right as it is.
-    fn accept(&mut self) {
+    fn accept_store(&mut self) {
         if self.frozen.is_none() {
             return;
         }
         self.guard.accept(&self.model);
         self.pending.merge(ModelChanges::everything());
-        self.go_on();
+        self.act_on_pending();
     }
 
-    fn load(&mut self, changes: &ModelChanges) {
+    fn apply_changes(&mut self, changes: &ModelChanges) {
         let revision = self.link.revision;
         if self.phase == Phase::Loading {
             self.phase = Phase::Loaded;
-            self.out.push(Effect::Loaded);
+            self.effects.push(Effect::Loaded);
         }
         let routed = self.recompute(changes, revision);
-        self.enforce(changes, routed, revision);
+        self.update_policy(changes, routed, revision);
         self.in_force = revision;
-        self.out.push(Effect::Logs);
+        self.effects.push(Effect::Logs);
     }
 
     /// A change of its own for what these keys brought.
-    pub(super) fn begin(&mut self, changes: &ModelChanges, revision: u64) -> ChangeId {
+    pub(super) fn begin_change(&mut self, changes: &ModelChanges, revision: u64) -> ChangeId {
         let change = self.changes.next_id();
-        self.describe_store(changes, change);
-        self.remember(change, revision);
+        self.record_keys(changes, change);
+        self.remember_revision(change, revision);
         change
     }
 
@@ -534,9 +546,9 @@ impl Core {
             none => (none.insert(Planner::new(&self.model, self.node.clone())), true),
         };
         let intent = Arc::new(planner.intent().clone());
-        let change = self.begin(changes, revision);
-        self.describe(&intent, change, revision);
-        self.out.push(Effect::Routing(Arc::clone(&intent)));
+        let change = self.begin_change(changes, revision);
+        self.record_intent(&intent, change, revision);
+        self.effects.push(Effect::Routing(Arc::clone(&intent)));
         // Endpoints come and go by the hundred, and peers by the thousand: none of it is in what the kernel thread reads.
         if for_kernel {
             self.send_kernel_intent(&intent, change);
@@ -552,8 +564,8 @@ impl Core {
         let came = |block: &Cidr| known.get(block).copied().unwrap_or(change);
         self.block_changes = intent.blackholes.iter().map(|b| (*b, came(b))).collect();
         self.generation += 1;
-        self.counters.intent(self.generation, self.pending_since.unwrap_or(self.now.mono));
-        self.out.push(Effect::Kernel(Arc::new(KernelIntent {
+        self.counters.intent_sent(self.generation, self.pending_since.unwrap_or(self.now.mono));
+        self.effects.push(Effect::Kernel(Arc::new(KernelIntent {
             generation: self.generation,
             change,
             blackholes: self.block_changes.clone(),
@@ -580,11 +592,11 @@ impl Core {
                 partial.originated.remove(&block);
             }
         }
-        self.out.push(Effect::Speaker(intent, change));
+        self.effects.push(Effect::Speaker(intent, change));
     }
 
-    fn remember(&mut self, change: ChangeId, revision: u64) {
-        if self.revisions.len() == REVISIONS {
+    fn remember_revision(&mut self, change: ChangeId, revision: u64) {
+        if self.revisions.len() == REVISIONS_MAX {
             self.revisions.pop_front();
         }
         self.revisions.push_back((change, revision));
@@ -610,6 +622,7 @@ impl Core {
 pub(super) mod applied;
 mod blocks;
 pub(super) mod checkpoint;
+pub(super) mod controller_results;
 pub(super) mod counters;
 pub(super) mod describe;
 pub(super) mod enforcement;
@@ -619,7 +632,6 @@ pub(super) mod log_line;
 pub(super) mod object_counts;
 pub(super) mod options;
 pub(super) mod recorder;
-pub(super) mod reports;
 pub(super) mod snapshot;
 #[cfg(test)]
 mod tests;

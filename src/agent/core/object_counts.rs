@@ -19,12 +19,12 @@ pub(in crate::agent) struct ObjectCounts {
 impl ObjectCounts {
     /// Counted anew when the store has changed: there may be many.
     pub(super) fn of(core: &Core) -> Self {
-        let (revision, counts) = core.known.get();
+        let (revision, counts) = core.object_counts.get();
         if revision == core.link.revision && revision > 0 {
             return counts;
         }
         let counts = count_objects(&core.model);
-        core.known.set((core.link.revision, counts));
+        core.object_counts.set((core.link.revision, counts));
         counts
     }
 }

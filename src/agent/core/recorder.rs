@@ -13,13 +13,13 @@ use crate::api::status::Event;
 use tortie_engine::routing::{ChangeId, DYNAMIC};
 
 /// Entries kept.
-pub(in crate::agent) const CAPACITY: usize = 16_384;
+pub(in crate::agent) const ENTRIES_MAX: usize = 16_384;
 /// Prefixes whose single history is kept.
-pub(in crate::agent) const PREFIXES: usize = 4_096;
+pub(in crate::agent) const PREFIXES_MAX: usize = 4_096;
 /// Entries kept for one prefix.
-const PER_PREFIX: usize = 16;
+const ENTRIES_PER_PREFIX_MAX: usize = 16;
 /// How names of sessions begin.
-const SESSIONS: [&str; 4] = ["Mesh_", "Global_", "Node_", DYNAMIC];
+const SESSION_NAME_PREFIXES: [&str; 4] = ["Mesh_", "Global_", "Node_", DYNAMIC];
 
 /// Where something happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +93,7 @@ pub(in crate::agent) struct Filter {
 
 impl Filter {
     /// Whether an entry is asked for; `single`: it is of the history of one prefix.
-    pub(in crate::agent) fn takes(&self, event: &Event, single: bool) -> bool {
+    pub(in crate::agent) fn matches(&self, event: &Event, single: bool) -> bool {
         let near = |prefix: &Cidr| {
             let of = event.prefix.as_ref().and_then(|text| text.parse::<Cidr>().ok());
             of.is_some_and(|of| prefix.covers(&of) || of.covers(prefix))
@@ -164,7 +164,7 @@ impl Recorder {
 
     fn push(&mut self, time: String, about: (Option<String>, Option<Cidr>), entry: Entry) {
         let event = self.event(time, about, entry, false);
-        if self.ring.len() == CAPACITY
+        if self.ring.len() == ENTRIES_MAX
             && let Some(gone) = self.ring.pop_front()
         {
             self.lost = gone.seq;
@@ -177,7 +177,7 @@ impl Recorder {
         let about = about(&entry);
         let event = self.event(time, about, entry, true);
         if !self.prefixes.contains_key(&prefix) {
-            if self.order.len() == PREFIXES
+            if self.order.len() == PREFIXES_MAX
                 && let Some(oldest) = self.order.pop_front()
             {
                 self.prefixes.remove(&oldest);
@@ -185,7 +185,7 @@ impl Recorder {
             self.order.push_back(prefix);
         }
         let history = self.prefixes.entry(prefix).or_default();
-        if history.len() == PER_PREFIX {
+        if history.len() == ENTRIES_PER_PREFIX_MAX {
             history.pop_front();
         }
         history.push_back(event);
@@ -221,7 +221,7 @@ impl Recorder {
     pub(in crate::agent) fn find(&self, filter: &Filter, after: u64, max: usize) -> Vec<Arc<Event>> {
         let later = |event: &&Arc<Event>| event.seq > after;
         let mut found: Vec<Arc<Event>> =
-            self.ring.iter().filter(later).filter(|e| filter.takes(e, false)).map(Arc::clone).collect();
+            self.ring.iter().filter(later).filter(|e| filter.matches(e, false)).map(Arc::clone).collect();
         let asked = filter.prefix.or_else(|| filter.subject.as_deref()?.parse().ok());
         if let Some(prefix) = asked {
             let whole = Filter { subject: None, prefix: None, ..filter.clone() };
@@ -232,7 +232,7 @@ impl Recorder {
                 .iter()
                 .filter(|(of, _)| filter.prefix.is_some() && **of != prefix && prefix.covers(of));
             let single = own.into_iter().chain(inside).flat_map(|(_, history)| history).filter(later);
-            found.extend(single.filter(|e| whole.takes(e, false)).map(Arc::clone));
+            found.extend(single.filter(|e| whole.matches(e, false)).map(Arc::clone));
         }
         found.sort_by_key(|e| e.seq);
         found.dedup_by_key(|e| e.seq);
@@ -269,7 +269,7 @@ impl Recorder {
 
 /// The session and the prefix that a subject names; of a key of the store [`Recorder::record_key`] knows them.
 fn about(entry: &Entry) -> (Option<String>, Option<Cidr>) {
-    if SESSIONS.iter().any(|begin| entry.subject.starts_with(begin)) {
+    if SESSION_NAME_PREFIXES.iter().any(|begin| entry.subject.starts_with(begin)) {
         return (Some(entry.subject.clone()), None);
     }
     (None, entry.subject.parse().ok())
@@ -290,7 +290,9 @@ fn kinds(plane: Plane, subject: &str, prefix: bool) -> Vec<String> {
                 [("/ipam/", "ipam"), ("/bgp/", "bgp"), ("/policy/", "policy"), ("/endpoint/", "policy")];
             kinds.extend(parts.iter().filter(|(part, _)| subject.contains(part)).map(|(_, kind)| *kind));
         }
-        Plane::Routing if SESSIONS.iter().any(|begin| subject.starts_with(begin)) => kinds = vec!["bgp"],
+        Plane::Routing if SESSION_NAME_PREFIXES.iter().any(|begin| subject.starts_with(begin)) => {
+            kinds = vec!["bgp"]
+        }
         Plane::Rib | Plane::Kernel if prefix => kinds.push("route"),
         Plane::Kernel if subject.contains("routes") || subject.contains("prefixes") => kinds.push("route"),
         Plane::Kernel if subject.contains("rules") => kinds.push("policy"),
@@ -325,13 +327,13 @@ mod tests {
             recorder.record_prefix(String::new(), prefix, entry(&prefix.to_string()));
         }
         assert_eq!(recorder.find(&named("peer tor-a"), 0, 10).len(), 1);
-        assert_eq!(recorder.prefixes.len(), PREFIXES);
+        assert_eq!(recorder.prefixes.len(), PREFIXES_MAX);
         assert!(recorder.find(&named("0.0.0.0/24"), 0, 10).is_empty());
         assert_eq!(recorder.find(&named("0.39.15.0/24"), 0, 10).len(), 1);
-        for _ in 0..CAPACITY + 5 {
+        for _ in 0..ENTRIES_MAX + 5 {
             recorder.record(String::new(), entry("x"));
         }
-        assert_eq!(recorder.find(&Filter::default(), 0, usize::MAX).len(), CAPACITY);
+        assert_eq!(recorder.find(&Filter::default(), 0, usize::MAX).len(), ENTRIES_MAX);
     }
 
     #[test]
@@ -392,7 +394,7 @@ mod tests {
         let mut recorder = Recorder::counting_from(1_000);
         assert!(recorder.has_all_after(1_000));
         assert!(!recorder.has_all_after(999), "of an earlier run");
-        for _ in 0..CAPACITY + 1 {
+        for _ in 0..ENTRIES_MAX + 1 {
             recorder.record(String::new(), entry("x"));
         }
         assert!(!recorder.has_all_after(1_000) && recorder.has_all_after(1_001));

@@ -9,7 +9,7 @@ use tortie_bgp::State;
 use tortie_config::key::IpFamily;
 use tortie_net::Cidr;
 
-use crate::agent::core::reports::GcTotals;
+use crate::agent::core::controller_results::GcTotals;
 use crate::agent::core::{Core, blocks};
 use crate::api::bgp::PeerRange;
 use crate::api::codes::{self, Kind};
@@ -24,9 +24,9 @@ use tortie_engine::routing::{self, AddressOption, LearnedPath, Note, PeerKind, R
 use tortie_kernel::Mode;
 
 /// How long other agents of a SQLite store may take to start.
-const PATIENCE: Duration = Duration::from_secs(90);
+const STARTUP_GRACE: Duration = Duration::from_secs(90);
 /// How long a change by another process is shown.
-const LATELY: Duration = Duration::from_secs(600);
+const SHOWN_FOR: Duration = Duration::from_secs(600);
 
 /// What the core knows; a copy for the asker.
 #[derive(Debug, Clone, Default)]
@@ -34,7 +34,7 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) revision: u64,
     pub(in crate::agent) store: String,
     pub(in crate::agent) connected: bool,
-    pub(in crate::agent) away: Option<String>,
+    pub(in crate::agent) store_unreachable: Option<String>,
     pub(in crate::agent) from_cache: bool,
     pub(in crate::agent) frozen: Option<Freeze>,
     pub(in crate::agent) lag: Duration,
@@ -119,19 +119,19 @@ pub(in crate::agent) fn mode_name(mode: Mode) -> &'static str {
 
 impl Core {
     /// Other hosts of the store that have one of our addresses: the address and the host.
-    pub(in crate::agent) fn rivals(&self) -> Vec<(IpAddr, String)> {
+    pub(in crate::agent) fn address_conflicts(&self) -> Vec<(IpAddr, String)> {
         let own = |family, option| match option {
             AddressOption::Given(addr, _) => Some(addr),
             AddressOption::Off => None,
             AddressOption::Stored => self.model.node_addr(family),
         };
         let own = [own(IpFamily::V4, self.node.ip4), own(IpFamily::V6, self.node.ip6)];
-        let mut rivals = Vec::new();
+        let mut address_conflicts = Vec::new();
         for addr in own.into_iter().flatten() {
             let others = self.model.hosts_by_address(addr).filter(|(host, _)| *host != self.model.node());
-            rivals.extend(others.map(|(host, _)| (addr, host.to_owned())));
+            address_conflicts.extend(others.map(|(host, _)| (addr, host.to_owned())));
         }
-        rivals
+        address_conflicts
     }
 
     /// Why the value of this key is not what is in force.
@@ -156,7 +156,7 @@ impl Core {
             revision: self.link.revision,
             store: String::new(),
             connected: self.link.connected,
-            away: self.link.away.clone(),
+            store_unreachable: self.link.unreachable_reason.clone(),
             from_cache: self.link.from_cache,
             frozen: self.frozen.clone(),
             lag: now.saturating_duration_since(self.link.fresh),
@@ -176,7 +176,7 @@ impl Core {
             peer_problems: self.peer_problems.clone(),
             ranges: Vec::new(),
             announced,
-            refused: self.refused.clone(),
+            refused: self.refused_blackholes.clone(),
             failed_routes: self.failed_routes.iter().map(|(p, e)| (*p, e.clone())).collect(),
             tunnel_problem: self.tunnel_problem.clone(),
             tunnel_address_problem: self.tunnel_address_problem.clone(),
@@ -220,8 +220,8 @@ impl Core {
             let text = "no workload can get an address: tortie ipam pool create CIDR makes one";
             notes.push(codes::NO_POOL.problem("", "addresses", text));
         }
-        if let Some((at, objects, first)) = &self.repaired
-            && now.saturating_duration_since(*at) < LATELY
+        if let Some((at, objects, first)) = &self.last_repair
+            && now.saturating_duration_since(*at) < SHOWN_FOR
         {
             let ago = now.saturating_duration_since(*at).as_secs();
             let text = format!(
@@ -232,7 +232,7 @@ impl Core {
         }
         let absent = self.absent_hosts();
         // The others of a lab may be starting too.
-        if !absent.is_empty() && now.saturating_duration_since(self.started) > PATIENCE {
+        if !absent.is_empty() && now.saturating_duration_since(self.started) > STARTUP_GRACE {
             let (shown, more) = absent.split_at(absent.len().min(5));
             let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
             let text = format!(
@@ -247,7 +247,7 @@ impl Core {
 
     /// Hosts with an address that have no agent on this SQLite store.
     fn absent_hosts(&self) -> Vec<String> {
-        let Some(present) = &self.present else { return Vec::new() };
+        let Some(present) = &self.present_hosts else { return Vec::new() };
         let wanted = self.intent.iter().flat_map(|i| i.peers.values());
         let mesh = wanted.filter(|p| p.kind == PeerKind::Mesh && !present.contains(&p.name));
         let mut absent: Vec<String> = mesh.map(|p| p.name.clone()).collect();

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use tortie_net::Cidr;
 
+use crate::agent::core::controller_results::GcTotals;
+use crate::agent::core::controller_results::PoolUsages;
 use crate::agent::core::counters::CoreCounters;
 use crate::agent::core::enforcement::Enforcement;
 use crate::agent::core::object_counts::ObjectCounts;
 use crate::agent::core::recorder::Recorder;
-use crate::agent::core::reports::GcTotals;
-use crate::agent::core::reports::PoolUsages;
 use crate::agent::core::snapshot::{self, CoreSnapshot};
 use crate::agent::core::{Core, PeerRecord, blocks};
 use crate::api::policy::PolicyStatus;
@@ -51,7 +51,7 @@ impl<'a> CoreView<'a> {
 
     /// Whether the store does not answer.
     pub(in crate::agent) fn is_store_unreachable(&self) -> bool {
-        self.core.link.away.is_some()
+        self.core.link.unreachable_reason.is_some()
     }
 
     /// Whether BGP listens, or tried to and was refused.
@@ -186,7 +186,7 @@ impl<'a> CoreView<'a> {
 
     /// Why the kernel refused the blackhole of this block.
     pub(in crate::agent) fn blackhole_failure(&self, block: &Cidr) -> Option<&'a str> {
-        self.core.refused.get(block).map(String::as_str)
+        self.core.refused_blackholes.get(block).map(String::as_str)
     }
 
     /// Changes of rules, and routing intents, that the kernel thread has not acknowledged.

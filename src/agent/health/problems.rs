@@ -41,16 +41,16 @@ fn store(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
         let problem = named(&codes::FROZEN, "store", frozen.text.clone());
         out.push(Problem { next: frozen.next.to_owned(), ..problem });
     }
-    if let Some(away) = &facts.away {
+    if let Some(away) = &facts.store_unreachable {
         let text = format!("{away}; the last good state stays in force, and it is tried again by itself");
         out.push(named(&codes::STORE_AWAY, "store", text));
     }
-    if facts.from_cache && facts.away.is_none() && facts.frozen.is_none() {
+    if facts.from_cache && facts.store_unreachable.is_none() && facts.frozen.is_none() {
         let text =
             "running from the cache on disk: the store has not answered yet and is tried again by itself";
         out.push(named(&codes::FROM_CACHE, "store", text));
     }
-    if facts.connected && facts.away.is_none() && facts.lag > STALE {
+    if facts.connected && facts.store_unreachable.is_none() && facts.lag > STALE {
         let text = format!(
             "nothing proves since {} that revision {} is the newest: what is in force may be old",
             span(facts.lag.as_secs()),
@@ -329,7 +329,7 @@ pub(in crate::agent) fn verdict(
     let down = facts.peers.values().filter(|p| p.is_missing()).count();
     let all = facts.peers.values().filter(|p| p.up).count() + down;
     let up = all - down;
-    if !ready && (facts.away.is_some() || facts.from_cache) {
+    if !ready && (facts.store_unreachable.is_some() || facts.from_cache) {
         let text =
             format!("the store is away, the last good state stays in force; {up} of {all} BGP sessions up");
         return ("not-ready", text);
@@ -376,7 +376,7 @@ mod tests {
         let (text, next) = problem.unwrap_or_default();
         assert!(text.contains("since 21s") && text.contains("revision 7"), "{text}");
         assert!(next.starts_with("tortie "), "{next}");
-        let away = CoreSnapshot { away: Some("no answer".to_owned()), ..late };
+        let away = CoreSnapshot { store_unreachable: Some("no answer".to_owned()), ..late };
         assert!(!codes_of(&away).contains(&stale));
     }
 }

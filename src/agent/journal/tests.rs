@@ -19,7 +19,7 @@ use super::writer::{MEMBER, SEGMENT, Writer};
 use crate::agent::core::checkpoint::{restore, take};
 use crate::agent::core::input::{Input, Now};
 use crate::agent::core::options::CoreOptions;
-use crate::agent::core::reports::{GcPass, TunnelAddressReport};
+use crate::agent::core::controller_results::{GcPass, TunnelAddressReport};
 use crate::agent::core::view::CoreView;
 use crate::agent::core::{Core, Effect};
 use crate::agent::replay::{ReplayError, Run};

@@ -218,7 +218,7 @@ fn an_endpoint_is_applied_when_its_change_is_in_the_kernel_and_fails_with_its_ow
     let (mut core, _) = started();
     let mut needed = None;
     assert_eq!(word(&core, WEB, 1, &mut needed), None, "the kernel has not answered");
-    core.enforced(1, ChangeId(1), BTreeMap::new(), 90);
+    core.on_enforced(1, ChangeId(1), BTreeMap::new(), 90);
     assert_eq!(word(&core, WEB, 1, &mut needed), Some(("applied", String::new())));
 
     let mut needed = None;
@@ -229,17 +229,17 @@ fn an_endpoint_is_applied_when_its_change_is_in_the_kernel_and_fails_with_its_ow
     feed(&mut core, put(DB, &workload("10.244.1.8", r#"{"role":"db"}"#), 3));
     settle(&mut core);
     let failed = |key: &str| BTreeMap::from([(endpoint(key), "there is no interface caliX".to_owned())]);
-    core.enforced(2, ChangeId(2), failed(DB), 90);
+    core.on_enforced(2, ChangeId(2), failed(DB), 90);
     assert_eq!(word(&core, WEB, 2, &mut needed), Some(("applied", String::new())));
     assert_eq!(word(&core, DB, 3, &mut None), None, "its own change is not acknowledged");
-    core.enforced(3, ChangeId(3), failed(DB), 90);
+    core.on_enforced(3, ChangeId(3), failed(DB), 90);
     let (said, why) = word(&core, DB, 3, &mut None).unwrap();
     assert!(said == "failed" && why.contains("no interface caliX"), "{said} {why}");
     // The policy acts on the other endpoint, the profile on both.
     assert_eq!(word(&core, POLICY, 3, &mut None), Some(("applied", String::new())));
     let (said, why) = word(&core, "/calico/v1/policy/profile/open/rules", 3, &mut None).unwrap();
     assert!(said == "failed" && why.contains(DB), "{said} {why}");
-    core.enforced(3, ChangeId(3), BTreeMap::new(), 0);
+    core.on_enforced(3, ChangeId(3), BTreeMap::new(), 0);
     assert_eq!(word(&core, DB, 3, &mut None), Some(("applied", String::new())));
     let history = core.recorder.find(&about(DB), 0, 100);
     let kernel: Vec<&str> = history.iter().filter(|e| e.plane == "kernel").map(|e| e.mark.as_str()).collect();
@@ -251,7 +251,7 @@ fn rules_that_the_kernel_does_not_have_are_not_applied() {
     let (mut core, _) = started();
     let why = "packet rules are off: this kernel has no nf_tables for family inet";
     give(&mut core, Input::Kernel(KernelFact::RulesProblem(Some(why.to_owned()))));
-    core.enforced(1, ChangeId(1), BTreeMap::new(), 90);
+    core.on_enforced(1, ChangeId(1), BTreeMap::new(), 90);
     let profile = |part: &str| format!("/calico/v1/policy/profile/open/{part}");
     for key in [POLICY, &profile("rules"), &profile("tags"), &profile("labels")] {
         assert_eq!(word(&core, key, 1, &mut None), Some(("failed", why.to_owned())), "{key}");

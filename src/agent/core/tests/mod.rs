@@ -100,7 +100,7 @@ fn kernel_intents(effects: &[Effect]) -> Vec<Arc<KernelIntent>> {
 /// As if the kernel thread had done all that it was told of endpoints and rules.
 fn enforced(core: &mut Core) {
     let serial = core.enforcement.serial();
-    core.enforced(serial, ChangeId(1), BTreeMap::new(), 1);
+    core.on_enforced(serial, ChangeId(1), BTreeMap::new(), 1);
 }
 
 fn announced(effects: &[Effect]) -> Option<Vec<String>> {
@@ -144,7 +144,7 @@ fn a_block_whose_blackhole_is_refused_is_held_back() {
     let refused = vec![("10.244.1.0/26".parse().unwrap(), "no room".to_owned())];
     let effects = applied(&mut core, 1, refused);
     assert_eq!(announced(&effects).unwrap(), Vec::<String>::new());
-    assert!(core.refused.values().any(|why| why == "no room"));
+    assert!(core.refused_blackholes.values().any(|why| why == "no room"));
 }
 
 #[test]

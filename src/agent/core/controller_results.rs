@@ -1,4 +1,5 @@
-//! What controllers report to the core, and what the core keeps of ended sessions: values that rooms above make or read.
+//! Results that controllers report to the core, and the core's record of an ended session: values that modules above make or
+//! read.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ pub(in crate::agent) struct EndedSession {
     pub(in crate::agent) helper: bool,
 }
 
-/// What was found of one pool. Numbers of addresses are not exact beyond 2^53.
+/// Usage of one pool by all hosts. Numbers of addresses are not exact beyond 2^53.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(in crate::agent) struct PoolUsage {
     /// Addresses of the pool.
@@ -35,40 +36,40 @@ pub(in crate::agent) struct PoolUsage {
     pub(in crate::agent) ownerless: usize,
     /// Blocks that are not there yet, and those that nobody owns.
     pub(in crate::agent) unclaimed: f64,
-    /// What does not agree, by kind.
+    /// Findings of the IPAM check, by kind.
     pub(in crate::agent) suspects: BTreeMap<Cow<'static, str>, usize>,
 }
 
 /// All pools, in the order of their prefixes.
 pub(in crate::agent) type PoolUsages = BTreeMap<Cidr, PoolUsage>;
 
-/// What a turn brought.
+/// The result of one garbage collection pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(in crate::agent) struct GcPass {
     /// Addresses that are leaked as far as is known, and not released yet.
     pub(in crate::agent) leak_candidates: Vec<IpAddr>,
-    /// Released in this turn, with what is to be said of each.
+    /// Released in this pass, with the evidence for each.
     pub(in crate::agent) released: Vec<(IpAddr, String)>,
-    /// Why the turn came to nothing.
+    /// Why the pass failed.
     pub(in crate::agent) error: Option<String>,
 }
 
-/// What the collector has done since the agent started.
+/// Garbage collection since the agent started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(in crate::agent) struct GcTotals {
     /// Leaked now, and not released yet.
     pub(in crate::agent) leak_candidates: Vec<IpAddr>,
     /// Released in all.
     pub(in crate::agent) released: u64,
-    /// Why the last look came to nothing.
+    /// Why the last pass failed.
     pub(in crate::agent) error: Option<String>,
 }
 
-/// What the task has to say.
+/// The state of the tunnel address, reported by its controller.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(in crate::agent) enum TunnelAddressReport {
-    /// Something was done: in words.
+    /// An action that was done, in words.
     Done(String),
-    /// What keeps the host from having its address; `None`: nothing any more.
+    /// Why the host has no tunnel address; `None`: it has one again, or needs none.
     Problem(Option<String>),
 }
