@@ -32,10 +32,10 @@ use tortie_store::{Feed, FeedEvent, Store, StoreOptions};
 const STORE_PATIENCE: Duration = Duration::from_secs(3);
 /// From the last End-of-RIB to the sweep of stale routes: FRR 8.4 sends its `default-originate` 0.6 s after it.
 const SWEEP_DELAY: Duration = Duration::from_secs(2);
-/// What most stops are.
+/// The text of a stop without a host shutdown.
 const GRACEFUL_STOP: &str = "sessions close for a graceful restart, routes stay";
 
-/// What the agent is asked to be.
+/// Options of an agent.
 #[derive(Debug, Clone)]
 pub struct AgentOptions {
     /// This host's name in the data model.
@@ -71,12 +71,12 @@ pub enum AgentError {
     System(&'static str, std::io::Error),
 }
 
-/// What other threads and tasks report.
+/// Reports of other threads and tasks.
 pub(super) enum Fact {
     /// To the core.
     Core(Input),
-    /// The store was asked whether this host may start, and this host registered.
-    Checked(Result<(), String>),
+    /// Whether this host may start: no other running host has its address. It is registered by then.
+    StartAllowed(Result<(), String>),
 }
 
 /// Runs the agent until SIGTERM or SIGINT.
@@ -99,19 +99,19 @@ pub fn run(options: AgentOptions) -> Result<(), AgentError> {
         .enable_all()
         .build()
         .map_err(|e| AgentError::System("start the core", e))?;
-    end_with_any_panic();
+    exit_on_panic();
     let result = main.block_on(async {
         let mut agent = Agent::start(options, logs, io.handle().clone()).await?;
         agent.run_loop().await;
         agent.stop().await;
-        agent.refused.take().map_or(Ok(()), |text| Err(AgentError::Taken(text)))
+        agent.start_refused.take().map_or(Ok(()), |text| Err(AgentError::Taken(text)))
     });
     io.shutdown_timeout(Duration::from_secs(2));
     result
 }
 
 /// A thread that is gone would leave the others with half of the truth.
-fn end_with_any_panic() {
+fn exit_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         report(info);
@@ -132,29 +132,29 @@ pub(super) struct Agent {
     pub(super) logs: logging::Logs,
     pub(super) log_problem: Option<String>,
     pub(super) kernel: Option<KernelHandle>,
-    /// The snapshot after which memory was given back.
-    pub(super) given_back: u64,
+    /// The number of the snapshot after which memory was released.
+    pub(super) memory_released_at: u64,
     pub(super) speaker: Option<(SpeakerHandle, std::thread::JoinHandle<()>)>,
-    pub(super) held: Vec<Effect>,
+    pub(super) held_effects: Vec<Effect>,
     /// For the kernel thread, which has not started yet.
     pub(super) held_policy: Vec<ToKernel>,
     pub(super) feed: Feed,
     pub(super) facts: mpsc::UnboundedReceiver<Fact>,
-    pub(super) facts_in: mpsc::UnboundedSender<Fact>,
-    pub(super) asks: mpsc::Receiver<CoreRequest>,
+    pub(super) facts_sender: mpsc::UnboundedSender<Fact>,
+    pub(super) requests: mpsc::Receiver<CoreRequest>,
     pub(super) waiting: Vec<Waiting>,
     pub(super) controllers: Controllers,
     pub(super) registered: bool,
-    pub(super) refused: Option<String>,
+    pub(super) start_refused: Option<String>,
     pub(super) kernel_intent: Option<Arc<KernelIntent>>,
-    pub(super) announced_ready: bool,
+    pub(super) is_ready_announced: bool,
     pub(super) notify: systemd::Notify,
     pub(super) stopping: bool,
-    pub(super) maintained: Option<Instant>,
+    pub(super) maintained_at: Option<Instant>,
     /// When the status keys of others were read.
-    pub(super) looked_up: Option<Instant>,
-    /// When the status key was thought of, and what of it shows at once.
-    pub(super) briefed: Option<(Instant, (bool, usize))>,
+    pub(super) hosts_read_at: Option<Instant>,
+    /// When the status key was built, and with which readiness and count of sessions.
+    pub(super) node_status_built: Option<(Instant, (bool, usize))>,
     pub(super) stations: crate::agent::bmp::BmpStations,
     pub(super) docker: Option<docker::Running>,
 }
@@ -170,7 +170,7 @@ pub(super) struct Waiting {
 }
 
 impl Agent {
-    /// Turns until a signal says stop.
+    /// Handles events until a signal says stop.
     async fn run_loop(&mut self) {
         use tokio::signal::unix::{SignalKind, signal};
         let mut terminate = signal(SignalKind::terminate()).ok();
@@ -186,9 +186,9 @@ impl Agent {
             let began;
             tokio::select! {
                 biased;
-                () = signalled(&mut terminate) => return,
-                () = signalled(&mut interrupt) => return,
-                () = signalled(&mut hangup) => {
+                () = received(&mut terminate) => return,
+                () = received(&mut interrupt) => return,
+                () = received(&mut hangup) => {
                     began = Instant::now();
                     tracing::info!(
                         target: "tortie",
@@ -199,15 +199,15 @@ impl Agent {
                 event = self.feed.next() => {
                     began = Instant::now();
                     match event {
-                        Some(event) => self.fed(event),
+                        Some(event) => self.on_feed_event(event),
                         None => return,
                     }
                 }
                 fact = self.facts.recv() => {
                     began = Instant::now();
-                    if let Some(fact) = fact { self.fact(fact) }
+                    if let Some(fact) = fact { self.on_facts(fact) }
                 }
-                request = self.asks.recv() => {
+                request = self.requests.recv() => {
                     began = Instant::now();
                     if let Some(request) = request { self.on_request(request) }
                 }
@@ -226,7 +226,7 @@ impl Agent {
             }
             self.answer_waiting();
             self.core.time(Timing::Iteration(began.elapsed()));
-            if self.refused.is_some() {
+            if self.start_refused.is_some() {
                 return;
             }
         }
@@ -242,7 +242,7 @@ impl Agent {
     }
 
     /// Takes one event and all that are there already, then acts once.
-    fn fed(&mut self, first: FeedEvent) {
+    fn on_feed_event(&mut self, first: FeedEvent) {
         let began = Instant::now();
         let whole = matches!(first, FeedEvent::Snapshot { .. });
         let last = self.core.last_change();
@@ -261,7 +261,7 @@ impl Agent {
         }
     }
 
-    fn fact(&mut self, first: Fact) {
+    fn on_facts(&mut self, first: Fact) {
         let mut next = Some(first);
         // A bounded run, so that questions are answered between the facts of a full feed.
         for taken in 1.. {
@@ -278,8 +278,8 @@ impl Agent {
                         self.start_speaker(v4, v6);
                     }
                 }
-                Some(Fact::Checked(Ok(()))) => self.start_kernel(),
-                Some(Fact::Checked(Err(text))) => self.refused = Some(text),
+                Some(Fact::StartAllowed(Ok(()))) => self.start_kernel(),
+                Some(Fact::StartAllowed(Err(text))) => self.start_refused = Some(text),
                 None => break,
             }
             if taken == 256 {
@@ -291,13 +291,13 @@ impl Agent {
 
     fn carry_out(&mut self, effects: Vec<Effect>) {
         for effect in effects {
-            self.effect(effect);
+            self.carry_out_one(effect);
         }
     }
 
-    pub(super) fn effect(&mut self, effect: Effect) {
+    pub(super) fn carry_out_one(&mut self, effect: Effect) {
         match effect {
-            Effect::Loaded => self.loaded(),
+            Effect::Loaded => self.on_loaded(),
             Effect::Routing(intent) => self.handle.publish_intent(intent),
             Effect::Kernel(intent) => {
                 self.kernel_intent = Some(Arc::clone(&intent));
@@ -310,12 +310,12 @@ impl Agent {
             Effect::Enforce(change) => self.to_kernel(ToKernel::Policy(change)),
             Effect::Speaker(..) | Effect::LocalReady | Effect::NextHop(..) if self.speaker.is_none() => {
                 if !self.observes() {
-                    self.held.push(effect);
+                    self.held_effects.push(effect);
                 }
             }
             Effect::Speaker(intent, change) => {
                 self.to_speaker(ToSpeaker::Intent(intent, change));
-                self.follow_stations();
+                self.update_bmp_stations();
             }
             Effect::LocalReady => self.to_speaker(ToSpeaker::LocalReady),
             Effect::NextHop(addr, state) => self.to_speaker(ToSpeaker::NextHop(addr, state)),
@@ -346,13 +346,13 @@ impl Agent {
                     wanted.file = None;
                 }
                 self.log_problem = self.logs.apply(&wanted);
-                self.follow_stations();
+                self.update_bmp_stations();
             }
         }
     }
 
     /// BMP stations: those of the flag, else those of the store.
-    fn follow_stations(&mut self) {
+    fn update_bmp_stations(&mut self) {
         if self.speaker.is_none() {
             return;
         }
@@ -390,12 +390,15 @@ impl Agent {
         self.stopping = true;
         self.notify.stopping("stopping");
         self.handle.set_ready(false);
-        let leaves = shutdown::host_goes_down(shutdown::MANAGER).await;
-        let what =
-            if leaves { "the host goes down: sessions are drained, then they end" } else { GRACEFUL_STOP };
+        let host_stops = shutdown::is_host_shutting_down(shutdown::MANAGER).await;
+        let what = if host_stops {
+            "the host goes down: sessions are drained, then they end"
+        } else {
+            GRACEFUL_STOP
+        };
         tracing::info!(target: "tortie", "stopping: {what}");
         self.notify.stopping(&format!("stopping: {what}"));
-        if let Some(speaker) = self.handle.speaker().get().filter(|_| leaves) {
+        if let Some(speaker) = self.handle.speaker().get().filter(|_| host_stops) {
             shutdown::drain(&speaker).await;
         }
         if let Some(docker) = self.docker.take() {
@@ -412,8 +415,8 @@ impl Agent {
             .await;
         }
         if let Some((speaker, thread)) = self.speaker.take() {
-            let text = if leaves { "host goes down" } else { "agent stopping" }.to_owned();
-            if speaker.send(ToSpeaker::Shutdown { graceful: !leaves, text }).is_ok() {
+            let text = if host_stops { "host goes down" } else { "agent stopping" }.to_owned();
+            if speaker.send(ToSpeaker::Shutdown { graceful: !host_stops, text }).is_ok() {
                 let ended = tokio::task::spawn_blocking(move || thread.join());
                 let _ = tokio::time::timeout(Duration::from_secs(5), ended).await;
             }
@@ -423,7 +426,7 @@ impl Agent {
     }
 }
 
-async fn signalled(signal: &mut Option<tokio::signal::unix::Signal>) {
+async fn received(signal: &mut Option<tokio::signal::unix::Signal>) {
     match signal {
         Some(signal) => {
             signal.recv().await;

@@ -307,7 +307,7 @@ impl Handle {
     }
 
     /// The core's event loop makes progress.
-    pub(super) fn beat(&self, now: Instant) {
+    pub(super) fn record_iteration(&self, now: Instant) {
         let at = i64::try_from(now.duration_since(self.started).as_secs()).unwrap_or(i64::MAX);
         self.last_iteration.store(at, Ordering::Relaxed);
     }

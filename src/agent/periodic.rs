@@ -1,4 +1,4 @@
-//! What the agent does each second, and the questions that it answers.
+//! The periodic work of the agent, each second, and the requests that it answers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,31 +18,32 @@ use crate::api::nodes::NodeStatus;
 use crate::api::status::Applied;
 
 /// Between two calls of [`Store::maintain`](tortie_store::Store::maintain).
-const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
-/// Between two looks at the status keys of a cluster, and how many hosts it may have for that.
-const LOOK_UP_EVERY: Duration = Duration::from_secs(300);
-const LOOK_UP_MOST: usize = 128;
-/// Between two whole looks at what the status key says.
-const BRIEF_EVERY: Duration = Duration::from_secs(10);
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
+/// Between two reads of the status keys of all hosts.
+const HOSTS_READ_INTERVAL: Duration = Duration::from_secs(300);
+/// Larger clusters are not read: thousands of agents must not read each other's status.
+const HOSTS_MAX: usize = 128;
+/// Between two full builds of the status key without a change of sessions.
+const NODE_STATUS_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Agent {
     /// Folds the store's log and forgets old history: nobody else of this host lives long enough to do it. Small clusters
     /// are also asked which agents run, and in which version: a SQLite store serves one machine, and it says so when hosts
     /// of others stand in it.
     fn maintain(&mut self, now: Instant) {
-        let keep = self.maintained.is_none_or(|at| now.duration_since(at) >= MAINTAIN_EVERY);
+        let keep = self.maintained_at.is_none_or(|at| now.duration_since(at) >= MAINTENANCE_INTERVAL);
         // Thousands of agents must not read each other's status.
-        let due = self.looked_up.is_none_or(|at| now.duration_since(at) >= LOOK_UP_EVERY);
-        let few = self.core.loaded() && CoreView::of(&self.core).model().hosts().len() <= LOOK_UP_MOST;
-        let present = ((keep && self.is_sqlite()) || (due && few)).then(|| self.facts_in.clone());
+        let due = self.hosts_read_at.is_none_or(|at| now.duration_since(at) >= HOSTS_READ_INTERVAL);
+        let few = self.core.loaded() && CoreView::of(&self.core).model().hosts().len() <= HOSTS_MAX;
+        let present = ((keep && self.is_sqlite()) || (due && few)).then(|| self.facts_sender.clone());
         if !keep && present.is_none() {
             return;
         }
         if keep {
-            self.maintained = Some(now);
+            self.maintained_at = Some(now);
         }
         if present.is_some() {
-            self.looked_up = Some(now);
+            self.hosts_read_at = Some(now);
         }
         // Whoever observes writes nothing, not even that.
         let folds = keep && !self.observes();
@@ -66,14 +67,17 @@ impl Agent {
         self.options.store.url.starts_with("sqlite:")
     }
 
-    /// What others may know of this host. Looked at whole each ten seconds, and at once when a session comes or goes.
-    fn brief(&mut self, now: Instant, ready: bool) -> Option<NodeStatus> {
-        let seen = (ready, self.up());
-        if self.briefed.is_some_and(|(at, of)| of == seen && now.duration_since(at) < BRIEF_EVERY) {
+    /// Builds the value of the status key, each ten seconds, and at once when a session comes up or goes down.
+    fn build_node_status(&mut self, now: Instant, ready: bool) -> Option<NodeStatus> {
+        let seen = (ready, self.established_sessions());
+        if self
+            .node_status_built
+            .is_some_and(|(at, of)| of == seen && now.duration_since(at) < NODE_STATUS_INTERVAL)
+        {
             return None;
         }
-        self.briefed = Some((now, seen));
-        Some(crate::agent::controllers::node_status::brief(
+        self.node_status_built = Some((now, seen));
+        Some(crate::agent::controllers::node_status::build_node_status(
             &self.view(|core| core.snapshot(now)),
             CoreView::of(&self.core).intent().map(Arc::as_ref),
             &self.options.node,
@@ -83,7 +87,7 @@ impl Agent {
 
     pub(super) fn tick(&mut self) {
         let now = Instant::now();
-        self.handle.beat(now);
+        self.handle.record_iteration(now);
         self.maintain(now);
         self.logs.tick(now);
         if self.journal.wants_checkpoint()
@@ -91,9 +95,9 @@ impl Agent {
         {
             self.journal.checkpoint(time::now(), checkpoint);
         }
-        if self.given_back != CoreView::of(&self.core).snapshots() && self.core.settled() {
-            self.given_back = CoreView::of(&self.core).snapshots();
-            self.io.spawn_blocking(crate::agent::process::allocator::give_back);
+        if self.memory_released_at != CoreView::of(&self.core).snapshots() && self.core.settled() {
+            self.memory_released_at = CoreView::of(&self.core).snapshots();
+            self.io.spawn_blocking(crate::agent::process::allocator::release_memory);
         }
         if !CoreView::of(&self.core).runs_from_cache() && self.core.loaded() {
             self.register();
@@ -104,14 +108,14 @@ impl Agent {
             let word = if ready { "ready" } else { "not ready" };
             tracing::info!(target: "tortie", "{word}");
         }
-        if self.has_started() && !self.announced_ready {
-            self.announced_ready = true;
+        if self.has_started() && !self.is_ready_announced {
+            self.is_ready_announced = true;
             self.notify.ready();
-            self.io.spawn_blocking(crate::agent::process::allocator::leave_the_start);
+            self.io.spawn_blocking(crate::agent::process::allocator::release_startup_code);
         }
         self.notify.tick(&self.handle, &self.io);
-        let node_status = self.brief(now, ready);
-        self.controllers.follow(&Context { core: CoreView::of(&self.core), node_status });
+        let node_status = self.build_node_status(now, ready);
+        self.controllers.update(&Context { core: CoreView::of(&self.core), node_status });
     }
 
     /// Settings are valid, store or cache are read, the kernel was compared once, and BGP listens wherever it is to. Not
@@ -125,7 +129,7 @@ impl Agent {
         core.running() && (listens || !wanted || self.observes())
     }
 
-    fn up(&self) -> usize {
+    fn established_sessions(&self) -> usize {
         let core = CoreView::of(&self.core);
         let Some(intent) = core.intent() else { return 0 };
         let established =
@@ -141,7 +145,7 @@ impl Agent {
         let store = !core.is_store_unreachable() && !core.runs_from_cache();
         let works = match &self.observer {
             Some(observer) => observer.last().is_some(),
-            None => !wanted || self.up() > 0,
+            None => !wanted || self.established_sessions() > 0,
         };
         core.running() && !self.stopping && store && works
     }

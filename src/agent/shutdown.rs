@@ -1,4 +1,4 @@
-//! The stop of the whole host: neighbours are told to look for other ways first.
+//! Shutdown of the whole host: sessions are drained first, so that neighbours choose other paths (RFC 8326).
 //!
 //! What it does: finds out whether the host goes down, and drains all sessions (RFC 8326). What it does not: decide what
 //! stays in the kernel; that is the same at each stop.
@@ -19,19 +19,19 @@ use tortie_bgp::{Drain, State};
 use crate::agent::handle::ask;
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 
-/// Who knows: the service manager's own tool, found in PATH.
+/// The service manager's own tool, found in PATH.
 pub(super) const MANAGER: &str = "systemctl";
 /// Longest wait for its answer.
-const ANSWER: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait until neighbours have taken the announcements.
-const TAKE: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// From then to the end of the sessions: networks beyond the neighbours follow, while this host still forwards.
-const GRACE: Duration = Duration::from_secs(1);
+const CONVERGENCE_DELAY: Duration = Duration::from_secs(1);
 /// How often neighbours are looked at.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Whether the host goes down or restarts, as far as its service manager says so; in a container nobody does.
-pub(super) async fn host_goes_down(manager: &str) -> bool {
+pub(super) async fn is_host_shutting_down(manager: &str) -> bool {
     let asked = tokio::process::Command::new(manager)
         .arg("is-system-running")
         .stdin(Stdio::null())
@@ -39,7 +39,7 @@ pub(super) async fn host_goes_down(manager: &str) -> bool {
         .kill_on_drop(true)
         .output();
     // The exit status is 1 for all states but `running`.
-    match tokio::time::timeout(ANSWER, asked).await {
+    match tokio::time::timeout(ANSWER_TIMEOUT, asked).await {
         Ok(Ok(output)) => output.stdout.trim_ascii() == b"stopping",
         Ok(Err(_)) => false,
         Err(_) => {
@@ -65,21 +65,21 @@ pub(super) async fn drain(speaker: &Arc<SpeakerHandle>) {
         let _ = speaker.send(ToSpeaker::Drain(name, Drain::Announce));
     }
     loop {
-        let look = |view: &SpeakerView<'_>| {
+        let sessions_pending = |view: &SpeakerView<'_>| {
             let up = view.peers().into_iter().filter(|p| p.state == State::Established);
             let (taken, waiting): (Vec<_>, Vec<_>) = up.partition(|p| view.has_taken_all(&p.name));
             (taken.len(), waiting.len())
         };
-        let Ok((taken, waiting)) = ask(&**speaker, look).await else { return };
-        if waiting == 0 || begin.elapsed() >= TAKE {
+        let Ok((taken, waiting)) = ask(&**speaker, sessions_pending).await else { return };
+        if waiting == 0 || begin.elapsed() >= DRAIN_TIMEOUT {
             let took = begin.elapsed();
             tracing::info!(target: "tortie", "drained: {taken} sessions have it after {took:.1?}, {waiting} do not");
             if taken + waiting > 0 {
-                tokio::time::sleep(GRACE).await;
+                tokio::time::sleep(CONVERGENCE_DELAY).await;
             }
             return;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -105,10 +105,10 @@ mod tests {
             std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
             let begin = Instant::now();
-            answers.push((name, host_goes_down(path.to_str().unwrap()).await));
-            assert!(begin.elapsed() < ANSWER * 3, "{name}");
+            answers.push((name, is_host_shutting_down(path.to_str().unwrap()).await));
+            assert!(begin.elapsed() < ANSWER_TIMEOUT * 3, "{name}");
         }
-        answers.push(("absent", host_goes_down("/nowhere/systemctl").await));
+        answers.push(("absent", is_host_shutting_down("/nowhere/systemctl").await));
         let yes: Vec<&str> = answers.into_iter().filter(|(_, yes)| *yes).map(|(name, _)| name).collect();
         assert_eq!(yes, ["stops"]);
     }

@@ -1,4 +1,4 @@
-//! The start, in the order that keeps forwarding: store or cache, the host made known, kernel dump, speaker.
+//! The start, in the order that keeps forwarding: store or cache, registration of the host, kernel dump, speaker.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use tortie_engine::model::watch_scope;
 use tortie_kernel::{KernelHandle, Marks, Mode, ToKernel};
 use tortie_store::{Feed, FeedOptions, Outcome, Store};
 
-/// Restart time that peers are told (RFC 4724).
+/// Restart time in the Graceful Restart capability (RFC 4724).
 const RESTART_TIME: Duration = Duration::from_secs(120);
 
 impl Agent {
@@ -42,15 +42,15 @@ impl Agent {
     ) -> Result<Self, AgentError> {
         let now = Instant::now();
         let url = options.store.clone();
-        let store = io.spawn(async move { tortie_store::open(&url).await }).await.map_err(joined)??;
+        let store = io.spawn(async move { tortie_store::open(&url).await }).await.map_err(task_error)??;
         let store_requests = Arc::new(tortie_store::Requests::default());
         let store: Arc<dyn Store> = Arc::new(tortie_store::Metered::new(store, Arc::clone(&store_requests)));
         let sqlite = options.store.url.starts_with("sqlite:");
-        let (requests, asks) = mpsc::channel(1_024);
+        let (requests_sender, requests) = mpsc::channel(1_024);
         let protocol =
             options.settings.route_protocol.unwrap_or(tortie_kernel::Options::new(Mode::Off).marks.protocol);
         let observes = options.settings.kernel() == Extent::Observe;
-        let handle = Arc::new(Handle::new(&options.node, now, requests, observes));
+        let handle = Arc::new(Handle::new(&options.node, now, requests_sender, observes));
         let observer = observes.then(|| {
             let sockets = &options.settings.bird_socket;
             Arc::new(Observer::new(Arc::clone(&handle), Arc::clone(&store), sockets, protocol))
@@ -100,12 +100,12 @@ impl Agent {
         let what =
             FeedOptions { prefixes: watch_scope(&options.node), cache: Some(options.settings.cache_path()) };
         let feed = Feed::start(&io, Arc::clone(&store), what);
-        let (facts_in, facts) = mpsc::unbounded_channel();
-        let reports = facts_in.clone();
+        let (facts_sender, facts) = mpsc::unbounded_channel();
+        let reports = facts_sender.clone();
         let report = move |input| drop(reports.send(Fact::Core(input)));
         let controllers = Controllers::start(&io, &store, &options.node, writes, report);
         let low_port = options.settings.bgp_listen.iter().any(probe::is_low);
-        let found = facts_in.clone();
+        let found = facts_sender.clone();
         let report = move |problems| drop(found.send(Fact::Core(Input::HostChecks(problems))));
         probe::start(&io, Arc::clone(&handle), report, low_port);
         if let Some(observer) = &observer {
@@ -122,33 +122,33 @@ impl Agent {
             logs,
             log_problem: None,
             kernel: None,
-            given_back: 0,
+            memory_released_at: 0,
             speaker: None,
-            held: Vec::new(),
+            held_effects: Vec::new(),
             held_policy: Vec::new(),
             feed,
             facts,
-            facts_in,
-            asks,
+            facts_sender,
+            requests,
             waiting: Vec::new(),
             controllers,
             registered: false,
-            refused: None,
+            start_refused: None,
             kernel_intent: None,
-            announced_ready: false,
+            is_ready_announced: false,
             notify,
             stopping: false,
-            maintained: None,
-            looked_up: None,
-            briefed: None,
+            maintained_at: None,
+            hosts_read_at: None,
+            node_status_built: None,
             stations: crate::agent::bmp::BmpStations::default(),
             docker,
         })
     }
 
-    /// The first whole picture is there: see that the address is ours, make the host known; then the kernel thread
+    /// The first whole snapshot is there: the host is registered unless another one has its address; then the kernel thread
     /// starts.
-    pub(super) fn loaded(&mut self) {
+    pub(super) fn on_loaded(&mut self) {
         if CoreView::of(&self.core).runs_from_cache() || !self.writes() {
             self.start_kernel();
             return;
@@ -178,7 +178,7 @@ impl Agent {
             metric: settings.route_metric.unwrap_or(marks.metric),
             ..marks
         };
-        let facts = self.facts_in.clone();
+        let facts = self.facts_sender.clone();
         let sink = Box::new(move |fact| {
             let _ = facts.send(Fact::Core(Input::Kernel(fact)));
         });
@@ -221,7 +221,7 @@ impl Agent {
             restart_time: RESTART_TIME,
             ..SpeakerOptions::default()
         };
-        let facts = self.facts_in.clone();
+        let facts = self.facts_sender.clone();
         let sink = Box::new(move |fact| {
             let _ = facts.send(Fact::Core(Input::Speaker(fact)));
         });
@@ -237,8 +237,8 @@ impl Agent {
             Ok((handle, thread)) => {
                 self.handle.speaker().started(handle.clone());
                 self.speaker = Some((handle, thread));
-                for effect in std::mem::take(&mut self.held) {
-                    self.effect(effect);
+                for effect in std::mem::take(&mut self.held_effects) {
+                    self.carry_out_one(effect);
                 }
             }
             Err(error) => {
@@ -248,7 +248,7 @@ impl Agent {
         }
     }
 
-    /// Makes the host known where the store does not say it yet, unless another live host has its address.
+    /// Registers the host where the store does not have it yet, unless another running host has its address.
     pub(super) fn register(&mut self) {
         if self.registered || CoreView::of(&self.core).runs_from_cache() || !self.writes() {
             return;
@@ -256,12 +256,12 @@ impl Agent {
         self.registered = true;
         let (node, settings) = (self.options.node.clone(), self.options.settings.clone());
         let address_conflicts = self.core.address_conflicts();
-        let (store, facts) = (Arc::clone(&self.store), self.facts_in.clone());
+        let (store, facts) = (Arc::clone(&self.store), self.facts_sender.clone());
         self.io.spawn(async move {
-            let checked = match register_node::rival_alive(&*store, &address_conflicts).await {
+            let checked = match register_node::running_conflict(&*store, &address_conflicts).await {
                 Some(text) => Err(text),
                 None => {
-                    match make_known(&*store, &node, &settings).await {
+                    match register_host(&*store, &node, &settings).await {
                         Ok(0) => {}
                         Ok(keys) => {
                             tracing::info!(target: "tortie", "this host is made known: {keys} keys written");
@@ -273,7 +273,7 @@ impl Agent {
                     Ok(())
                 }
             };
-            let _ = facts.send(Fact::Checked(checked));
+            let _ = facts.send(Fact::StartAllowed(checked));
         });
     }
 }
@@ -313,7 +313,7 @@ async fn serve_api(
     let pages: Vec<_> = pages.collect();
     // Whoever cannot listen says so at once; after that the tasks live as long as the process.
     for listening in [Some(unix), tcp].into_iter().flatten().chain(pages) {
-        let serving = listening.await.map_err(joined)??;
+        let serving = listening.await.map_err(task_error)??;
         io.spawn(async move {
             if let Err(error) = serving.await {
                 tracing::error!(target: "tortie", "the API is no longer served: {error}");
@@ -323,12 +323,12 @@ async fn serve_api(
     Ok(())
 }
 
-fn joined(error: tokio::task::JoinError) -> AgentError {
+fn task_error(error: tokio::task::JoinError) -> AgentError {
     AgentError::System("run a task", std::io::Error::other(error))
 }
 
-/// Registers the host: reads what stands, writes what is missing; again when somebody else wrote in between.
-async fn make_known(
+/// Registers the host: reads the stored values, writes the missing ones; again when another writer came in between.
+async fn register_host(
     store: &dyn Store,
     node: &str,
     settings: &Settings,

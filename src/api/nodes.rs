@@ -108,7 +108,7 @@ impl NodeStatus {
 
     /// What is the same apart from the time and the revision is no news.
     #[must_use]
-    pub fn is_news(&self, before: &Self) -> bool {
+    pub fn is_significant_change(&self, before: &Self) -> bool {
         let of = |status: &Self| Self { time: String::new(), revision: 0, ..status.clone() };
         of(self) != of(before)
     }

@@ -1,9 +1,9 @@
-//! What other programs of Calico's world read of this host: `felix/v1/host/<h>/...` in the store.
+//! The status keys that Felix writes, for other programs of Calico: `felix/v1/host/<h>/...` in the store.
 //!
 //! - `status` (with a time to live) and `last_reported_status` (without), each `ReportingIntervalSecs`; 0: never.
 //! - One key for each endpoint of the host: up, down or error, when `EndpointReportingEnabled`. At most one
 //!   transaction each `EndpointReportingDelaySecs`, which also absorbs flaps. The own keys are read once an hour, so that
-//!   what a former agent or somebody else left there is put right.
+//!   what a former agent or another process left there is repaired.
 //!
 //! When endpoints are reported no more their keys go, so that nobody believes what is no longer kept. When the agent
 //! ends, `status` goes with its lease and everything else stays as it was last known.
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tortie_config::key::{EndpointKey, FelixItem, Key};
 use tortie_config::resource::{AgentStatus, EndpointState, EndpointStatus, Extra};
 
-use super::life_cycle::{Context, Controller, Life, Wake};
+use super::life_cycle::{Context, Controller, ControllerHandle, Wake};
 use crate::agent::time::now_text;
 use tortie_kernel::EndpointCondition;
 use tortie_store::{LeaseId, MAX_TXN_OPS, Op, Store, StoreError, Txn};
@@ -25,7 +25,7 @@ const READ_EVERY: Duration = Duration::from_secs(3600);
 /// Before a write that failed is tried again, at least.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What is to be reported.
+/// Status that is to be reported.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::agent) struct FelixStatusIntent {
     /// Between reports of the agent; zero: none.
@@ -100,11 +100,11 @@ impl Controller for FelixStatusController {
         })
     }
 
-    async fn run(mut self, mut life: Life<FelixStatusIntent>) {
+    async fn run(mut self, mut handle: ControllerHandle<FelixStatusIntent>) {
         let mut retry: Option<Instant> = None;
         let mut written: Option<Instant> = None;
         loop {
-            let intent = life.desired();
+            let intent = handle.desired();
             let now = Instant::now();
             if retry.is_none_or(|at| at <= now) {
                 retry = None;
@@ -129,7 +129,7 @@ impl Controller for FelixStatusController {
                     None => std::future::pending().await,
                 }
             };
-            if life.wait(due).await == Wake::Stopped {
+            if handle.wait(due).await == Wake::Stopped {
                 break;
             }
         }
@@ -285,7 +285,7 @@ impl FelixStatusController {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::controllers::life_cycle::Running;
+    use crate::agent::controllers::life_cycle::RunningController;
     use tortie_store::sqlite::SqliteStore;
 
     fn workload(name: &str) -> FelixItem {
@@ -307,7 +307,7 @@ mod tests {
 
     struct Rig {
         store: Arc<dyn Store>,
-        controller: Running<FelixStatusController>,
+        controller: RunningController<FelixStatusController>,
         _dir: tempfile::TempDir,
     }
 
@@ -317,7 +317,7 @@ mod tests {
             let store: Arc<dyn Store> =
                 Arc::new(SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap());
             let controller = FelixStatusController::new(Arc::clone(&store), "h1");
-            let controller = Running::start(&tokio::runtime::Handle::current(), true, controller);
+            let controller = RunningController::start(&tokio::runtime::Handle::current(), true, controller);
             Self { store, controller, _dir: dir }
         }
 

@@ -15,7 +15,7 @@ use tortie_config::key::{Key, prefix};
 use tortie_net::Cidr;
 
 use super::evidence::evidence;
-use super::life_cycle::{Context, Controller, Life, Report, Wake};
+use super::life_cycle::{Context, Controller, ControllerHandle, Report, Wake};
 use crate::agent::core::controller_results::GcPass;
 use crate::agent::core::input::Input;
 use tortie_engine::ipam::check::{Finding, IpamState, Kind, Repair, RepairOutcome, findings};
@@ -70,7 +70,7 @@ impl Controller for IpamGc {
         })
     }
 
-    async fn run(self, mut life: Life<GcMode>) {
+    async fn run(self, mut handle: ControllerHandle<GcMode>) {
         let ipam = Ipam::new(Arc::clone(&self.store));
         let mut candidates = LeakCandidates::default();
         let mut reported = GcPass::default();
@@ -78,7 +78,7 @@ impl Controller for IpamGc {
         loop {
             // Hosts that started together do not look together.
             let about = |time: Duration| time.mul_f64(rand::random_range(0.8..1.0));
-            let (grace, sleep) = match life.desired() {
+            let (grace, sleep) = match handle.desired() {
                 GcMode::Release(grace) => (Some(grace), about(grace / 2).max(INTERVAL_MIN)),
                 GcMode::ReportOnly if last.is_none() || candidates.has_new(RECHECK_DELAY) => {
                     (None, RECHECK_DELAY)
@@ -89,7 +89,7 @@ impl Controller for IpamGc {
                     (None, Duration::MAX)
                 }
             };
-            match life.wait(pause(sleep)).await {
+            match handle.wait(pause(sleep)).await {
                 Wake::Stopped => return,
                 // A setting that changed starts its time anew.
                 Wake::Changed => continue,
@@ -232,7 +232,7 @@ impl LeakCandidates {
         self.0.retain(|addr, _| seen.contains_key(addr));
         for (addr, finding) in &seen {
             let Some(fix) = &finding.fix else { continue };
-            let known = self.0.get(addr).filter(|(known, _)| same(known, fix));
+            let known = self.0.get(addr).filter(|(known, _)| is_same_repair(known, fix));
             let since = known.map_or(now, |(_, since)| *since);
             self.0.insert(*addr, (fix.clone(), since));
         }
@@ -251,7 +251,7 @@ impl LeakCandidates {
 }
 
 /// The same allocation: not one that came after it.
-fn same(a: &Repair, b: &Repair) -> bool {
+fn is_same_repair(a: &Repair, b: &Repair) -> bool {
     match (a, b) {
         (
             Repair::Release { addr, handle, attributes, .. },

@@ -1,4 +1,4 @@
-//! The one life of a controller: started, given desired states, stopped.
+//! The life cycle of a controller: started, given desired states, stopped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 pub(in crate::agent) struct Context<'a> {
     /// The core.
     pub(in crate::agent) core: CoreView<'a>,
-    /// What others may know of this host; `None`: as before.
+    /// The new value of the status key; `None`: the last one stays.
     pub(in crate::agent) node_status: Option<NodeStatus>,
 }
 
@@ -33,21 +33,21 @@ pub(super) trait Controller: Send + Sized + 'static {
     fn desired(context: &Context<'_>) -> Option<Self::Desired>;
 
     /// Whether the task acts on this change at once.
-    fn is_news(old: &Self::Desired, new: &Self::Desired) -> bool {
+    fn is_significant(old: &Self::Desired, new: &Self::Desired) -> bool {
         old != new
     }
 
     /// Follows the desired state until it is stopped.
-    fn run(self, life: Life<Self::Desired>) -> impl Future<Output = ()> + Send;
+    fn run(self, handle: ControllerHandle<Self::Desired>) -> impl Future<Output = ()> + Send;
 }
 
-/// A controller's side of its life: the newest desired state, and the stop.
-pub(super) struct Life<T> {
+/// A controller's side: the newest desired state, and the stop.
+pub(super) struct ControllerHandle<T> {
     desired: watch::Receiver<T>,
     stop: oneshot::Receiver<()>,
 }
 
-/// Why a controller goes on.
+/// Why a controller's wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wake {
     /// The desired state changed.
@@ -58,7 +58,7 @@ pub(super) enum Wake {
     Stopped,
 }
 
-impl<T: Clone> Life<T> {
+impl<T: Clone> ControllerHandle<T> {
     /// The newest desired state.
     pub(super) fn desired(&mut self) -> T {
         self.desired.borrow_and_update().clone()
@@ -75,22 +75,22 @@ impl<T: Clone> Life<T> {
 }
 
 /// A started controller.
-pub(super) struct Running<C: Controller> {
+pub(super) struct RunningController<C: Controller> {
     desired: watch::Sender<C::Desired>,
     task: Option<(JoinHandle<()>, oneshot::Sender<()>)>,
 }
 
-impl<C: Controller> Running<C> {
+impl<C: Controller> RunningController<C> {
     pub(super) fn start(io: &tokio::runtime::Handle, writes: bool, controller: C) -> Self {
         let (desired, follow) = watch::channel(C::Desired::default());
         let task = (writes || !C::WRITES).then(|| {
             let (end, stop) = oneshot::channel();
-            (io.spawn(controller.run(Life { desired: follow, stop })), end)
+            (io.spawn(controller.run(ControllerHandle { desired: follow, stop })), end)
         });
         Self { desired, task }
     }
 
-    pub(super) fn follow(&self, context: &Context<'_>) {
+    pub(super) fn update(&self, context: &Context<'_>) {
         if let Some(new) = C::desired(context) {
             self.set_desired(new);
         }
@@ -98,7 +98,7 @@ impl<C: Controller> Running<C> {
 
     pub(super) fn set_desired(&self, new: C::Desired) {
         self.desired.send_if_modified(|old| {
-            let news = C::is_news(old, &new);
+            let news = C::is_significant(old, &new);
             *old = new;
             news
         });

@@ -1,8 +1,9 @@
-//! Background tasks that make the store match what the core derives, each a `Controller` (`life_cycle`) with one life: it starts with
-//! the agent on the io threads, follows the newest desired state, and is stopped with the agent. They report to the core
-//! by [`Input`]s and never read it.
+//! Background tasks that make the store match what the core derives, each a `Controller` (`life_cycle`): it starts
+//! with the agent on the io threads, follows the newest desired state, and is stopped with the agent. They report to the
+//! core by [`Input`]s and never read it.
 //!
-//! Beside them: `register_node` makes the host known once, `evidence` reads which addresses are in use for the collector.
+//! `register_node` registers the host once at the start; `evidence` reads for the garbage collection which addresses are in
+//! use.
 
 pub(super) mod evidence;
 pub(super) mod felix_status;
@@ -18,16 +19,16 @@ use std::sync::Arc;
 use tortie_store::Store;
 
 pub(super) use self::life_cycle::Context;
-use self::life_cycle::{Report, Running};
+use self::life_cycle::{Report, RunningController};
 use crate::agent::core::input::Input;
 
 /// The controllers of an agent.
 pub(super) struct Controllers {
-    node_status: Running<node_status::NodeStatusController>,
-    felix_status: Running<felix_status::FelixStatusController>,
-    tunnel_address: Running<tunnel_address::TunnelAddressController>,
-    ipam_gc: Running<ipam_gc::IpamGc>,
-    pool_usage: Running<pool_usage::PoolUsageController>,
+    node_status: RunningController<node_status::NodeStatusController>,
+    felix_status: RunningController<felix_status::FelixStatusController>,
+    tunnel_address: RunningController<tunnel_address::TunnelAddressController>,
+    ipam_gc: RunningController<ipam_gc::IpamGc>,
+    pool_usage: RunningController<pool_usage::PoolUsageController>,
 }
 
 impl Controllers {
@@ -42,25 +43,37 @@ impl Controllers {
         let report: Report = Arc::new(report);
         let (store, again) = (|| Arc::clone(store), || Arc::clone(&report));
         Self {
-            node_status: Running::start(io, writes, node_status::NodeStatusController::new(store(), node)),
-            felix_status: Running::start(io, writes, felix_status::FelixStatusController::new(store(), node)),
-            tunnel_address: Running::start(
+            node_status: RunningController::start(
+                io,
+                writes,
+                node_status::NodeStatusController::new(store(), node),
+            ),
+            felix_status: RunningController::start(
+                io,
+                writes,
+                felix_status::FelixStatusController::new(store(), node),
+            ),
+            tunnel_address: RunningController::start(
                 io,
                 writes,
                 tunnel_address::TunnelAddressController::new(store(), node, again()),
             ),
-            ipam_gc: Running::start(io, writes, ipam_gc::IpamGc::new(store(), node, again())),
-            pool_usage: Running::start(io, writes, pool_usage::PoolUsageController::new(store(), again())),
+            ipam_gc: RunningController::start(io, writes, ipam_gc::IpamGc::new(store(), node, again())),
+            pool_usage: RunningController::start(
+                io,
+                writes,
+                pool_usage::PoolUsageController::new(store(), again()),
+            ),
         }
     }
 
     /// Gives each its desired state.
-    pub(super) fn follow(&self, context: &Context<'_>) {
-        self.node_status.follow(context);
-        self.felix_status.follow(context);
-        self.tunnel_address.follow(context);
-        self.ipam_gc.follow(context);
-        self.pool_usage.follow(context);
+    pub(super) fn update(&self, context: &Context<'_>) {
+        self.node_status.update(context);
+        self.felix_status.update(context);
+        self.tunnel_address.update(context);
+        self.ipam_gc.update(context);
+        self.pool_usage.update(context);
     }
 
     /// Stops them; leased keys go if the store answers in time.

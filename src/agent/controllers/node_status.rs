@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tortie_config::key::Key;
 
-use super::life_cycle::{Context, Controller, Life, Wake};
+use super::life_cycle::{Context, Controller, ControllerHandle, Wake};
 use crate::agent::core::snapshot::CoreSnapshot;
 use crate::agent::health::problems;
 use crate::agent::time::now_text;
@@ -26,8 +26,8 @@ const INTERVAL_IDLE: Duration = Duration::from_secs(300);
 /// Until the next write after one that the store did not take.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What others may know of this host, from what the core knows: the kernel's own differences are not asked for.
-pub(in crate::agent) fn brief(
+/// Builds the value of the status key from a snapshot of the core; drift in the kernel is not part of it.
+pub(in crate::agent) fn build_node_status(
     facts: &CoreSnapshot,
     intent: Option<&RoutingIntent>,
     node: &str,
@@ -86,18 +86,18 @@ impl Controller for NodeStatusController {
         context.node_status.clone()
     }
 
-    fn is_news(old: &NodeStatus, new: &NodeStatus) -> bool {
-        new.is_news(old)
+    fn is_significant(old: &NodeStatus, new: &NodeStatus) -> bool {
+        new.is_significant_change(old)
     }
 
-    async fn run(self, mut life: Life<NodeStatus>) {
+    async fn run(self, mut handle: ControllerHandle<NodeStatus>) {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let mut lease: Option<LeaseId> = None;
         let mut written: Option<Instant> = None;
         let mut renew = tokio::time::interval(LEASE_RENEWAL);
         renew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let status = life.desired();
+            let status = handle.desired();
             let mut pause = INTERVAL_IDLE;
             // Nothing is written before there is something to report.
             if status.sessions.of > 0 || status.ready || written.is_some() {
@@ -122,7 +122,7 @@ impl Controller for NodeStatusController {
                         () = &mut next => write_due = true,
                     }
                 };
-                match life.wait(due).await {
+                match handle.wait(due).await {
                     Wake::Stopped => {
                         if let Some(lease) = lease {
                             let _ = self.store.revoke(lease).await;
@@ -171,12 +171,12 @@ async fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::controllers::life_cycle::Running;
+    use crate::agent::controllers::life_cycle::RunningController;
     use tortie_store::sqlite::SqliteStore;
 
-    fn running(store: &Arc<dyn Store>) -> Running<NodeStatusController> {
+    fn running(store: &Arc<dyn Store>) -> RunningController<NodeStatusController> {
         let controller = NodeStatusController::new(Arc::clone(store), "host1");
-        Running::start(&tokio::runtime::Handle::current(), true, controller)
+        RunningController::start(&tokio::runtime::Handle::current(), true, controller)
     }
 
     #[tokio::test]

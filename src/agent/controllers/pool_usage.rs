@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tortie_bgp::State;
 
-use super::life_cycle::{Context, Controller, Life, Report, Wake};
+use super::life_cycle::{Context, Controller, ControllerHandle, Report, Wake};
 use crate::agent::core::controller_results::{PoolUsage, PoolUsages};
 use crate::agent::core::input::Input;
 use tortie_engine::ipam::Keyspace;
@@ -61,18 +61,18 @@ impl Controller for PoolUsageController {
         Some(before.all(|name| dead.contains(name)))
     }
 
-    async fn run(self, mut life: Life<bool>) {
+    async fn run(self, mut handle: ControllerHandle<bool>) {
         let report = |usage| (self.report)(Input::PoolUsage(usage));
         let mut pause = START_DELAY;
         loop {
-            let leads = life.desired();
+            let leads = handle.desired();
             if !leads {
                 report(None);
                 pause = START_DELAY;
             }
             let due =
                 async { if leads { tokio::time::sleep(pause).await } else { std::future::pending().await } };
-            match life.wait(due).await {
+            match handle.wait(due).await {
                 Wake::Stopped => return,
                 Wake::Changed => continue,
                 Wake::Due => {}
@@ -99,7 +99,7 @@ async fn read_usage(store: &dyn Store) -> Result<PoolUsages, StoreError> {
 }
 
 /// Two to the power of the bits that are left between two lengths.
-fn parts(from: u8, to: u8) -> f64 {
+fn sub_prefixes(from: u8, to: u8) -> f64 {
     2f64.powi(i32::from(to.saturating_sub(from)))
 }
 
@@ -110,12 +110,12 @@ fn count(state: &IpamState) -> PoolUsages {
         .map(|(cidr, pool)| {
             let reserved = state.config.reserved.iter().filter(|part| cidr.covers(part));
             let of = PoolUsage {
-                total: parts(cidr.len(), cidr.max_len()),
-                reserved: reserved.map(|part| parts(part.len(), part.max_len())).sum(),
-                unclaimed: parts(cidr.len(), pool.value.block_len()),
+                total: sub_prefixes(cidr.len(), cidr.max_len()),
+                reserved: reserved.map(|part| sub_prefixes(part.len(), part.max_len())).sum(),
+                unclaimed: sub_prefixes(cidr.len(), pool.value.block_len()),
                 suspects: [Kind::Leaked, Kind::Unaccounted, Kind::Duplicate, Kind::Ownerless]
                     .into_iter()
-                    .map(|kind| (word(kind).into(), 0))
+                    .map(|kind| (kind_label(kind).into(), 0))
                     .collect(),
                 ..PoolUsage::default()
             };
@@ -138,14 +138,14 @@ fn count(state: &IpamState) -> PoolUsages {
         let subject = finding.subject.split('/').next().and_then(|addr| addr.parse::<IpAddr>().ok());
         let pool = subject.and_then(|addr| state.pool_of(addr));
         if let Some(pool) = pool.and_then(|pool| usage.get_mut(&pool.cidr)) {
-            *pool.suspects.entry(word(finding.kind).into()).or_default() += 1;
+            *pool.suspects.entry(kind_label(finding.kind).into()).or_default() += 1;
         }
     }
     usage
 }
 
-/// As metrics say it.
-fn word(kind: Kind) -> &'static str {
+/// The label of metrics.
+fn kind_label(kind: Kind) -> &'static str {
     match kind {
         Kind::Ownerless => "no_owner",
         other => other.as_str(),

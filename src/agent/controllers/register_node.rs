@@ -1,5 +1,5 @@
-//! Node registration: at start the agent makes its own host known, as Calico's node start-up does. Pure: what stands in
-//! the store and what is wanted -> one transaction.
+//! Node registration: at start the agent registers its own host, as Calico's node start-up does. Pure: the stored values and
+//! the settings -> one transaction.
 
 use std::net::IpAddr;
 
@@ -28,7 +28,7 @@ pub(in crate::agent) struct Detected {
 }
 
 /// A sentence when one of these hosts has our address and an agent that runs: its status key is leased.
-pub(in crate::agent) async fn rival_alive(
+pub(in crate::agent) async fn running_conflict(
     store: &dyn Store,
     address_conflicts: &[(IpAddr, String)],
 ) -> Option<String> {
@@ -63,7 +63,7 @@ pub(in crate::agent) fn prefixes(node: &str) -> Vec<String> {
     keys.iter().map(ToString::to_string).collect()
 }
 
-/// The transaction that makes `node` known, or `None` when the store says it all.
+/// The transaction that registers `node`, or `None` when the store has it all.
 ///
 /// An address flag that is given wins; without one the stored value stays; without both, `auto` (the default of IPv4)
 /// takes what was detected. Global defaults are written only where absent. No pool is made.

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use tortie_config::key::{IpFamily, Key, Scope};
 use tortie_net::Cidr;
 
-use super::life_cycle::{Context, Controller, Life, Report, Wake};
+use super::life_cycle::{Context, Controller, ControllerHandle, Report, Wake};
 use crate::agent::core::controller_results::TunnelAddressReport;
 use crate::agent::core::input::Input;
 use tortie_engine::ipam::{AddressRequest, AllocationRequest, Ipam, IpamError};
@@ -119,11 +119,11 @@ impl Controller for TunnelAddressController {
         }))
     }
 
-    async fn run(self, mut life: Life<Self::Desired>) {
+    async fn run(self, mut handle: ControllerHandle<Self::Desired>) {
         let (mut retry, mut reported) = (RETRY, None);
         loop {
             let mut next = RECHECK_INTERVAL;
-            if let Some(intent) = life.desired() {
+            if let Some(intent) = handle.desired() {
                 let problem = match self.reconcile(&intent).await {
                     Ok(done) => {
                         retry = RETRY;
@@ -145,7 +145,7 @@ impl Controller for TunnelAddressController {
                     (self.report)(Input::TunnelAddress(TunnelAddressReport::Problem(problem)));
                 }
             }
-            if life.wait(tokio::time::sleep(next)).await == Wake::Stopped {
+            if handle.wait(tokio::time::sleep(next)).await == Wake::Stopped {
                 return;
             }
         }
@@ -388,7 +388,8 @@ mod tests {
         store.commit(Txn { ops: vec![pool], ..Txn::default() }).await.unwrap();
         let io = tokio::runtime::Handle::current();
         let controller = TunnelAddressController::new(Arc::clone(&store), "h1", Arc::new(|_| ()));
-        let mut controller = crate::agent::controllers::life_cycle::Running::start(&io, true, controller);
+        let mut controller =
+            crate::agent::controllers::life_cycle::RunningController::start(&io, true, controller);
         let wanted = wanted(&[("10.0.0.0/24", true)], None);
         let key = "/calico/v1/host/h1/config/IpInIpTunnelAddr";
         let comes = || async {

@@ -1,4 +1,4 @@
-//! What the flight recorder and the log are told of a change: the keys that it comes from, and what routing made of them.
+//! Describes a change for the flight recorder and the log: the keys that it comes from, and the routing intent that follows.
 
 use tortie_config::Key;
 use tortie_net::Cidr;

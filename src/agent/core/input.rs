@@ -1,4 +1,4 @@
-//! What goes into the core, and the time that goes with it.
+//! Inputs of the core, and the time that comes with each.
 //!
 //! The core reads no clock and calls nobody: all that it knows came in one of these, in this order, so that the same
 //! inputs give the same effects.
@@ -59,7 +59,7 @@ pub(in crate::agent) enum Input {
     Hosts { hosts: Vec<NodeStatus>, one_machine: bool },
 }
 
-/// Times spent, measured by whoever drives the core. No decision depends on them.
+/// Durations that the event loop measures. No decision depends on them.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::agent) enum Timing {
     /// One iteration of the loop: how long anything else had to wait.

@@ -1,4 +1,4 @@
-//! Log lines of the core: it makes them, whoever drives it writes them.
+//! Log lines of the core: it makes them, the event loop writes them.
 
 use tortie_engine::routing::ChangeId;
 

@@ -35,7 +35,7 @@ const REVISIONS_MAX: usize = 1_024;
 /// What the core wants done.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Effect {
-    /// Whoever answers questions gets this intent.
+    /// The newest intent, for queries.
     Routing(Arc<RoutingIntent>),
     /// The kernel thread gets this intent.
     Kernel(Arc<KernelIntent>),
@@ -451,7 +451,7 @@ impl Core {
         }
     }
 
-    /// Acts on what was read, unless the guard says to hold still. Called once after a run of deltas.
+    /// Acts on what was read, unless the guard freezes the core. Called once after a run of deltas.
     fn act_on_pending(&mut self) {
         if !self.have_main || !self.unread_prefixes.is_empty() {
             return;
@@ -503,7 +503,7 @@ impl Core {
         }
     }
 
-    /// Somebody says that the store is right as it is.
+    /// An operator accepts the store as it is.
     fn accept_store(&mut self) {
         if self.frozen.is_none() {
             return;
@@ -533,7 +533,7 @@ impl Core {
         change
     }
 
-    /// What routing makes of it; `None`: nothing.
+    /// The change of the routing intent; `None`: it stays.
     fn recompute(&mut self, changes: &ModelChanges, revision: u64) -> Option<ChangeId> {
         let (planner, for_kernel) = match &mut self.planner {
             Some(planner) => {

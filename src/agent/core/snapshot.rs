@@ -1,4 +1,4 @@
-//! What the core tells when it is asked: copies, made when asked.
+//! Copies of the core's state, made for a query.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ const STARTUP_GRACE: Duration = Duration::from_secs(90);
 /// How long a change by another process is shown.
 const SHOWN_FOR: Duration = Duration::from_secs(600);
 
-/// What the core knows; a copy for the asker.
+/// The core's state for `status`, metrics and the status key.
 #[derive(Debug, Clone, Default)]
 pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) revision: u64,
@@ -49,7 +49,7 @@ pub(in crate::agent) struct CoreSnapshot {
     /// By session name: state, since when, last error in words.
     pub(in crate::agent) peers: BTreeMap<String, PeerSnapshot>,
     pub(in crate::agent) peer_problems: BTreeMap<String, String>,
-    /// What the speaker's thread knows of the ranges.
+    /// Ranges as the speaker's thread has them.
     pub(in crate::agent) ranges: Vec<PeerRange>,
     pub(in crate::agent) announced: Vec<Cidr>,
     pub(in crate::agent) refused: BTreeMap<Cidr, String>,
@@ -67,7 +67,7 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) versions: Vec<NodeStatus>,
     /// This host.
     pub(in crate::agent) node: String,
-    /// What the speaker's thread knows of routes that are not announced or not used.
+    /// Routes that are not announced or not used, from the speaker's thread.
     pub(in crate::agent) route_exchange: RouteExchange,
     pub(in crate::agent) rules_problem: Option<String>,
     pub(in crate::agent) log_problem: Option<String>,
@@ -77,7 +77,7 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) transient: Option<(Duration, String)>,
     pub(in crate::agent) notes: Vec<Problem>,
     pub(in crate::agent) policy: PolicyStatus,
-    /// Endpoints that are not as they should be, by name.
+    /// Endpoints that are not in force, by name.
     pub(in crate::agent) failed_endpoints: Vec<(String, String)>,
 }
 
@@ -94,7 +94,7 @@ pub(in crate::agent) struct RouteExchange {
     pub(in crate::agent) malformed: Vec<(String, String, Duration)>,
 }
 
-/// What the core knows of one session.
+/// State of one session.
 #[derive(Debug, Clone, Default)]
 pub(in crate::agent) struct PeerSnapshot {
     pub(in crate::agent) kind: &'static str,
@@ -139,7 +139,7 @@ impl Core {
         self.model.invalid_keys().find(|p| p.key == key).map(|p| p.error.clone())
     }
 
-    /// A copy of what the core knows, for `status` and metrics.
+    /// A copy of the core's state, for `status` and metrics.
     pub(super) fn status_snapshot(&self, now: Instant) -> CoreSnapshot {
         let intent = self.intent.as_deref();
         let peers = intent.map(|i| self.peer_snapshots(i, now)).unwrap_or_default();

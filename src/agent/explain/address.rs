@@ -1,4 +1,4 @@
-//! `why ip` and `route get`: whose an address is and where packets to it go, asked of all owners at once.
+//! `why ip` and `route get`: the holder of an address and the route of packets to it, from all threads at once.
 
 use std::net::IpAddr;
 
@@ -17,13 +17,13 @@ use crate::api::policy::EndpointDetail;
 use crate::api::status::{ApiError, RouteGet};
 
 /// The endpoint that has an address, and the host whose own it is.
-fn whose(view: &PolicyView<'_>, addr: IpAddr) -> (Option<EndpointDetail>, Option<String>) {
+fn address_owner(view: &PolicyView<'_>, addr: IpAddr) -> (Option<EndpointDetail>, Option<String>) {
     let host = view.model.hosts_by_address(addr).next().map(|(name, _)| name.to_owned());
     (view.endpoint(&addr.to_string()).ok(), host)
 }
 
 /// Where packets to an address go, and the interface that they leave by.
-async fn way_to(server: &Server, addr: IpAddr) -> Result<(RouteGet, Option<String>), ApiError> {
+async fn lookup_route(server: &Server, addr: IpAddr) -> Result<(RouteGet, Option<String>), ApiError> {
     let intent = server.handle().sessions().await?;
     let question = TableQuery { table: RouteTable::Loc, matching: RouteMatch::Longest(addr) };
     let (found, ((kernel, kernel_lookup), device)) = tokio::try_join!(
@@ -39,21 +39,21 @@ async fn way_to(server: &Server, addr: IpAddr) -> Result<(RouteGet, Option<Strin
 
 /// Where packets to an address go.
 pub(in crate::agent) async fn route_get(server: &Server, addr: IpAddr) -> Result<RouteGet, ApiError> {
-    Ok(way_to(server, addr).await?.0)
+    Ok(lookup_route(server, addr).await?.0)
 }
 
 /// What this host does with an address.
 pub(in crate::agent) async fn why_ip(server: &Server, addr: IpAddr) -> Result<Why, ApiError> {
     let of_core = server.handle().core().ask(move |core| {
         let held = core.duplicate_addresses().into_iter().find(|(held, _)| *held == addr);
-        let whose = PolicyView::of_core(core).map(|view| whose(&view, addr));
-        (PrefixOrigin::of(core, Cidr::host(addr)), held.map(|(_, names)| names), whose)
+        let owner = PolicyView::of_core(core).map(|view| address_owner(&view, addr));
+        (PrefixOrigin::of(core, Cidr::host(addr)), held.map(|(_, names)| names), owner)
     });
-    let ((route, device), (origin, held, found)) = tokio::try_join!(way_to(server, addr), of_core)?;
+    let ((route, device), (origin, held, found)) = tokio::try_join!(lookup_route(server, addr), of_core)?;
     let (endpoint, host) = match found {
         Some(found) => found,
         // Policy is off.
-        None => policy_view(server.handle(), move |view| Ok(whose(view, addr))).await?,
+        None => policy_view(server.handle(), move |view| Ok(address_owner(view, addr))).await?,
     };
     let held = held.unwrap_or_default();
     let evidence =

@@ -1,11 +1,11 @@
-//! What keeps a session down, concluded from what was observed. Pure.
+//! The cause of a session that is down, concluded from the evidence. Pure.
 
 use super::peer::{Path, PeerEvidence, RemoteStatus};
 use crate::api::codes;
 use crate::api::explain::Certainty;
 use crate::speaker::connect_failure;
 
-/// What is in the way.
+/// A cause with its code, certainty and fix.
 pub(super) struct Cause {
     pub(super) code: &'static str,
     pub(super) text: String,
@@ -28,11 +28,11 @@ impl Cause {
     }
 }
 
-/// What keeps the session down, by what was observed.
+/// The cause of the session's state.
 pub(super) fn cause(e: &PeerEvidence) -> Cause {
     let p = &e.peer;
     if p.state == "Established" {
-        return slow(e).unwrap_or_else(|| Cause::certain("ok", "the session is established"));
+        return slow_peer(e).unwrap_or_else(|| Cause::certain("ok", "the session is established"));
     }
     if let Some(text) = &p.shutdown {
         let reason = if text.is_empty() { String::new() } else { format!(" ({text})") };
@@ -61,16 +61,16 @@ pub(super) fn cause(e: &PeerEvidence) -> Cause {
     }
     // TCP took the connection before it looked at keys and TTLs of what follows.
     if matches!(p.state.as_str(), "OpenSent" | "OpenConfirm")
-        && let Some(cause) = dropped(e)
+        && let Some(cause) = tcp_drops(e)
     {
         return cause;
     }
-    let Some(error) = &p.last_error else { return untried(e) };
+    let Some(error) = &p.last_error else { return not_tried(e) };
     if let Some((code, sub)) = e.notification {
-        return as_stated(e, code, sub, error.code == "notification_received", &error.text);
+        return from_notification(e, code, sub, error.code == "notification_received", &error.text);
     }
     match error.code.as_str() {
-        "connect_failed" => connect(e, &error.text),
+        "connect_failed" => connect_failed(e, &error.text),
         "hold_timer" => Cause::certain(
             "hold-timer",
             "nothing came from the peer for the whole hold time: its process hangs, or packets are lost on the way",
@@ -79,7 +79,7 @@ pub(super) fn cause(e: &PeerEvidence) -> Cause {
         "send_hold_timer" => {
             Cause::certain("send-hold-timer", "the peer stopped reading: nothing could be sent for too long (RFC 9687)")
         }
-        "tcp_closed" => closed(e, &error.text),
+        "tcp_closed" => tcp_closed(e, &error.text),
         "bfd" => Cause::certain("bfd", format!("BFD lost the peer: {}", error.text)),
         "link_down" => Cause::certain("link-down", error.text.clone()),
         "admin" => Cause::certain("admin-reset", format!("it was reset by command: {}", error.text)),
@@ -89,24 +89,24 @@ pub(super) fn cause(e: &PeerEvidence) -> Cause {
     }
 }
 
-/// A session stands and is of no use: what is sent stays on the way.
-fn slow(e: &PeerEvidence) -> Option<Cause> {
+/// An established session whose peer takes nothing.
+fn slow_peer(e: &PeerEvidence) -> Option<Cause> {
     let (_, text) = e.status.iter().find(|(code, _)| *code == codes::SLOW_PEER.name)?;
-    let there = there(e);
+    let remote = remote_name(e);
     Some(
         Cause::implied(
             "slow-peer",
             format!(
-                "the session stands, but {there} {text}: its BGP process hangs or has too much to do, or large packets do not \
+                "the session stands, but {remote} {text}: its BGP process hangs or has too much to do, or large packets do not \
                  arrive there"
             ),
         )
-        .with(format!("on {there}: does its BGP process run, and on what does it wait?"))
+        .with(format!("on {remote}: does its BGP process run, and on what does it wait?"))
         .with(format!("ping -M do -s 1472 {}", e.peer.address)),
     )
 }
 
-fn untried(e: &PeerEvidence) -> Cause {
+fn not_tried(e: &PeerEvidence) -> Cause {
     if !e.attempts.connects {
         let text = "this end waits for the peer to dial, and nothing has come from it";
         return match e.remote {
@@ -120,34 +120,34 @@ fn untried(e: &PeerEvidence) -> Cause {
     }
 }
 
-/// The other end, or what it is about to be.
-fn there(e: &PeerEvidence) -> String {
+/// The name of the remote side in texts.
+fn remote_name(e: &PeerEvidence) -> String {
     if e.peer.name == e.peer.address { "the router".to_owned() } else { e.peer.name.clone() }
 }
 
-fn connect(e: &PeerEvidence, text: &str) -> Cause {
-    let (p, there) = (&e.peer, there(e));
+fn connect_failed(e: &PeerEvidence, text: &str) -> Cause {
+    let (p, remote) = (&e.peer, remote_name(e));
     let silent = matches!(&e.path, Path::Via { neighbour: Some(n), .. } if n.is_silent());
     let (code, _) = connect_failure(text);
     match code {
         "connection-refused" => {
             let text = match &e.remote {
                 RemoteStatus::Absent => format!(
-                    "{there} answers, but nothing listens on tcp/{}: its agent does not run (it has no status key)",
+                    "{remote} answers, but nothing listens on tcp/{}: its agent does not run (it has no status key)",
                     p.port
                 ),
                 RemoteStatus::Key { ready, .. } => format!(
-                    "{there} refuses tcp/{} although its agent {}: it listens elsewhere, or a firewall there rejects",
+                    "{remote} refuses tcp/{} although its agent {}: it listens elsewhere, or a firewall there rejects",
                     p.port,
                     if *ready { "runs" } else { "runs and is not ready" }
                 ),
-                _ => format!("{there} answers, but nothing listens on tcp/{} (RST received)", p.port),
+                _ => format!("{remote} answers, but nothing listens on tcp/{} (RST received)", p.port),
             };
             let fix = match e.remote {
                 RemoteStatus::Router => {
-                    format!("on {there}: is BGP on, and does it listen on {}?", p.address)
+                    format!("on {remote}: is BGP on, and does it listen on {}?", p.address)
                 }
-                _ => format!("on {there}: systemctl status tortie"),
+                _ => format!("on {remote}: systemctl status tortie"),
             };
             Cause::certain("connection-refused", text).with(fix)
         }
@@ -166,7 +166,7 @@ fn connect(e: &PeerEvidence, text: &str) -> Cause {
         "host-unreachable" => {
             Cause::certain("host-unreachable", text.to_owned()).with(format!("ip route get {}", p.address))
         }
-        "connect-timeout" => silence(e),
+        "connect-timeout" => connect_timeout(e),
         "no-local-address" => {
             let fix =
                 "give the interface that address, or correct source_addr or this host's address in the store";
@@ -177,87 +177,89 @@ fn connect(e: &PeerEvidence, text: &str) -> Cause {
     }
 }
 
-/// What TCP of this host says that it dropped of peers; of which, it does not say.
-fn dropped(e: &PeerEvidence) -> Option<Cause> {
-    let there = there(e);
+/// Segments of peers that TCP of this host dropped; the counters do not say of which peer.
+fn tcp_drops(e: &PeerEvidence) -> Option<Cause> {
+    let remote = remote_name(e);
     if e.dropped.key > 0 {
-        let here =
-            e.guard.key.map_or_else(|| "none is set here".to_owned(), |key| format!("{key} is set here"));
+        let here = e
+            .protection
+            .key
+            .map_or_else(|| "none is set here".to_owned(), |key| format!("{key} is set here"));
         let text = format!(
             "nothing comes, and TCP of this host dropped {} segments for their TCP key ({here}): the keys of both ends \
              differ, or one end has none",
             e.dropped.key
         );
         let fix = format!(
-            "give both ends one password; dmesg and nstat -az 'TcpExtTCPMD5*' say more, here and on {there}"
+            "give both ends one password; dmesg and nstat -az 'TcpExtTCPMD5*' say more, here and on {remote}"
         );
         return Some(Cause::implied("tcp-key", text).with(fix));
     }
-    let hops = e.guard.hops.filter(|_| e.dropped.ttl > 0)?;
+    let hops = e.protection.hops.filter(|_| e.dropped.ttl > 0)?;
     let text = format!(
-        "what {there} sends has too small a TTL: TCP of this host dropped {} segments, as ttl_security takes peers of at \
+        "what {remote} sends has too small a TTL: TCP of this host dropped {} segments, as ttl_security takes peers of at \
          most {hops} hops that send TTL 255",
         e.dropped.ttl
     );
     let fix =
-        format!("on {there}: TTL security for this host, too; or take ttl_security out of the peer's value");
+        format!("on {remote}: TTL security for this host, too; or take ttl_security out of the peer's value");
     Some(Cause::implied("ttl-security", text).with(fix))
 }
 
 /// Packets go out and nothing comes back.
-fn silence(e: &PeerEvidence) -> Cause {
-    let (p, there) = (&e.peer, there(e));
-    if let Some(cause) = dropped(e) {
+fn connect_timeout(e: &PeerEvidence) -> Cause {
+    let (p, remote) = (&e.peer, remote_name(e));
+    if let Some(cause) = tcp_drops(e) {
         return cause;
     }
-    match (e.guard.key, e.guard.hops) {
+    match (e.protection.key, e.protection.hops) {
         (Some(key), _) => Cause::implied(
             "connect-timeout",
             format!(
-                "SYNs get no answer. {key} is set here: with another key, or none, {there} drops them without a word; \
+                "SYNs get no answer. {key} is set here: with another key, or none, {remote} drops them without a word; \
                  a firewall that drops tcp/{} looks the same",
                 p.port
             ),
         )
-        .with(format!("compare the password of both ends; on {there} the kernel counts TcpExtTCPMD5Failure (nstat)")),
+        .with(format!("compare the password of both ends; on {remote} the kernel counts TcpExtTCPMD5Failure (nstat)")),
         (None, hops) => {
             let hops = hops.map_or(String::new(), |hops| format!(", or it is more than {hops} hops away"));
             Cause::implied(
                 "connect-timeout",
                 format!(
-                    "SYNs get no answer: a firewall drops tcp/{}, or {there} wants a TCP key that is not set here{hops}",
+                    "SYNs get no answer: a firewall drops tcp/{}, or {remote} wants a TCP key that is not set here{hops}",
                     p.port
                 ),
             )
-            .with(format!("on {there}: does it have a password for this host? Does a firewall drop tcp/{}?", p.port))
+            .with(format!("on {remote}: does it have a password for this host? Does a firewall drop tcp/{}?", p.port))
         }
     }
 }
 
-fn closed(e: &PeerEvidence, text: &str) -> Cause {
-    let there = there(e);
+fn tcp_closed(e: &PeerEvidence, text: &str) -> Cause {
+    let remote = remote_name(e);
     if e.last_session.is_some() && e.attempts.failed == 0 {
         let helper = e.last_session.as_ref().is_some_and(|ended| ended.helper);
         let more = if helper { ": it restarts, and its routes are kept meanwhile" } else { "" };
-        return Cause::certain("tcp-closed", format!("{there} closed TCP without a NOTIFICATION{more}"));
+        return Cause::certain("tcp-closed", format!("{remote} closed TCP without a NOTIFICATION{more}"));
     }
     Cause::implied(
         "tcp-closed",
         format!(
-            "{there} takes the connection and closes it without a word ({text}): it has no neighbour with our address, \
+            "{remote} takes the connection and closes it without a word ({text}): it has no neighbour with our address, \
              or turns us away for now"
         ),
     )
     .with(match e.attempts.from {
-        Some(from) => format!("on {there}: is {from} a neighbour there, with AS {}?", e.local_as),
-        None => format!("on {there}: is this host a neighbour there, with AS {}?", e.local_as),
+        Some(from) => format!("on {remote}: is {from} a neighbour there, with AS {}?", e.local_as),
+        None => format!("on {remote}: is this host a neighbour there, with AS {}?", e.local_as),
     })
 }
 
-/// What a NOTIFICATION says.
-fn as_stated(e: &PeerEvidence, code: u8, sub: u8, received: bool, text: &str) -> Cause {
-    let (p, there) = (&e.peer, there(e));
-    let who = if received { format!("{there} refused us") } else { format!("we refused {there}") };
+/// The cause that a NOTIFICATION states.
+fn from_notification(e: &PeerEvidence, code: u8, sub: u8, received: bool, text: &str) -> Cause {
+    let (p, remote) = (&e.peer, remote_name(e));
+    let who = if received { format!("{remote} refused us") } else { format!("we refused {remote}") };
     let key = e.key.clone().unwrap_or_else(|| "the peer's value".to_owned());
     let cause = |code, what: String| Cause::certain(code, what);
     match (code, sub) {
@@ -265,12 +267,12 @@ fn as_stated(e: &PeerEvidence, code: u8, sub: u8, received: bool, text: &str) ->
             "bad-peer-as",
             format!("{who}: it expects another AS than ours (we say {}): {text}", e.local_as),
         )
-        .with(format!("on {there}: remote AS of this host has to be {}", e.local_as)),
+        .with(format!("on {remote}: remote AS of this host has to be {}", e.local_as)),
         (2, 2) => cause(
             "bad-peer-as",
             format!("{who}: {} is wanted here, and it says another AS: {text}", p.remote_as),
         )
-        .with(format!("correct as_num in {key}, or the AS of {there}")),
+        .with(format!("correct as_num in {key}, or the AS of {remote}")),
         (2, 3) => cause("bad-identifier", format!("{who}: BGP identifier: {text}"))
             .with("two speakers have the same router id: give each its own"),
         (2, 6) => cause("unacceptable-hold-time", format!("{who}: hold time: {text}"))
@@ -286,18 +288,22 @@ fn as_stated(e: &PeerEvidence, code: u8, sub: u8, received: bool, text: &str) ->
                 "it sent more prefixes than it may"
             };
             cause("max-prefixes", format!("{who}: {what}: {text}")).with(if received {
-                format!("on {there}: the prefix limit for this host")
+                format!("on {remote}: the prefix limit for this host")
             } else {
-                format!("max_prefixes in {key}, or what {there} announces")
+                format!("max_prefixes in {key}, or what {remote} announces")
             })
         }
-        (6, 2) => {
-            cause("peer-shutdown", format!("administrative shutdown by {}: {text}", side(received, &there)))
-        }
+        (6, 2) => cause(
+            "peer-shutdown",
+            format!("administrative shutdown by {}: {text}", ending_side(received, &remote)),
+        ),
         (6, 3) => cause("peer-deconfigured", format!("{who}: no longer configured there: {text}")),
-        (6, 4) => cause("admin-reset", format!("administrative reset by {}: {text}", side(received, &there))),
+        (6, 4) => cause(
+            "admin-reset",
+            format!("administrative reset by {}: {text}", ending_side(received, &remote)),
+        ),
         (6, 5) => cause("connection-rejected", format!("{who}: {text}")).with(if received {
-            format!("on {there}: is this host a neighbour there, with AS {}?", e.local_as)
+            format!("on {remote}: is this host a neighbour there, with AS {}?", e.local_as)
         } else {
             format!("is {} wanted with that address?", p.name)
         }),
@@ -307,12 +313,12 @@ fn as_stated(e: &PeerEvidence, code: u8, sub: u8, received: bool, text: &str) ->
         ),
         (6, 8) => cause("out-of-resources", format!("{who}: out of resources: {text}")),
         (6, 10) => cause("bfd", format!("BFD lost the path: {text}")),
-        (6, _) => cause("cease", format!("{} ended it: {text}", side(received, &there))),
+        (6, _) => cause("cease", format!("{} ended it: {text}", ending_side(received, &remote))),
         (4, _) => {
             let who = if received {
-                format!("{there} received nothing from us")
+                format!("{remote} received nothing from us")
             } else {
-                format!("nothing came from {there}")
+                format!("nothing came from {remote}")
             };
             cause("hold-timer", format!("{who} for the whole hold time: {text}"))
                 .with(format!("ping {}", p.address))
@@ -322,6 +328,6 @@ fn as_stated(e: &PeerEvidence, code: u8, sub: u8, received: bool, text: &str) ->
     }
 }
 
-fn side(received: bool, there: &str) -> String {
-    if received { there.to_owned() } else { "this host".to_owned() }
+fn ending_side(received: bool, remote: &str) -> String {
+    if received { remote.to_owned() } else { "this host".to_owned() }
 }

@@ -1,4 +1,4 @@
-//! `why peer`, `why route`, `why ip`: what the threads, the kernel and the store know of one thing, put together.
+//! `why peer`, `why route`, `why ip`: explanations from the state of the threads, the kernel and the store.
 //!
 //! What it does: asks each owner once, for this thing only (no walk over a table), and gives the answers to a pure
 //! function that makes the answer. What it does not: decide. Decisions are explained by the functions that make them
@@ -51,9 +51,9 @@ const STORE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Blocks of a host that are looked at.
 const BLOCKS_MAX: usize = 64;
 
-/// What the core knows of a session.
+/// The core's part of a session's evidence.
 #[derive(Debug, Default)]
-struct CoreSide {
+struct CoreEvidence {
     revision: u64,
     key: Option<String>,
     key_revision: Option<u64>,
@@ -64,9 +64,9 @@ struct CoreSide {
 }
 
 /// The core's part of a session's evidence.
-fn peer_core_side(core: &CoreView<'_>, session: &str, intent: &PeerIntent) -> CoreSide {
+fn core_evidence(core: &CoreView<'_>, session: &str, intent: &PeerIntent) -> CoreEvidence {
     let key = intent.source.key(IpFamily::of(intent.remote.ip()));
-    CoreSide {
+    CoreEvidence {
         revision: core.revision(),
         key_revision: core.model().revision_of(&key),
         key: Some(key.to_string()),
@@ -92,7 +92,7 @@ pub(in crate::agent) async fn why_peer(server: &Server, name: String) -> Result<
     };
     let Some(wanted) = intent.peers.get(&session).cloned() else { return Err(unknown(&name)) };
     let (of, peer_intent) = (session.clone(), wanted.clone());
-    let side = server.handle().core().ask(move |core| peer_core_side(core, &of, &peer_intent)).await?;
+    let side = server.handle().core().ask(move |core| core_evidence(core, &of, &peer_intent)).await?;
     let of = session.clone();
     let both = move |view: &SpeakerView<'_>| (view.peer(&of), view.bfd_of(&of));
     let (status, bfd) = server.handle().speaker().ask(both).await?;
@@ -107,11 +107,11 @@ pub(in crate::agent) async fn why_peer(server: &Server, name: String) -> Result<
     };
     let host = (!wanted.is_router() && wanted.range.is_none()).then(|| wanted.name.clone());
     let remote = match &host {
-        Some(host) => remote_view(server.store(), host).await,
+        Some(host) => read_remote_status(server.store(), host).await,
         None => peer::RemoteStatus::Router,
     };
     let blocks = match &host {
-        Some(host) if !up => blocks_of(server, host).await,
+        Some(host) if !up => read_blocks(server, host).await,
         _ => None,
     };
     let down = status.as_ref().and_then(|s| s.last_down.as_ref());
@@ -127,7 +127,7 @@ pub(in crate::agent) async fn why_peer(server: &Server, name: String) -> Result<
         notification: down.and_then(|(down, _)| down.notification),
         down: side.last_session.as_ref().and_then(|last| seconds_since(&last.time)),
         last_session: side.last_session,
-        guard: peer::Guard {
+        protection: peer::TcpProtection {
             key: match (&wanted.tcp_ao, &wanted.password) {
                 (Some(_), _) => Some("TCP-AO (RFC 5925)"),
                 (None, Some(_)) => Some("TCP MD5 (RFC 2385)"),
@@ -236,8 +236,8 @@ async fn link_path(handle: &Handle, addr: IpAddr) -> peer::Path {
     }
 }
 
-/// What a host says of itself in its status key.
-async fn remote_view(store: &dyn Store, host: &str) -> peer::RemoteStatus {
+/// Reads the status key of a host.
+async fn read_remote_status(store: &dyn Store, host: &str) -> peer::RemoteStatus {
     let key = Key::TortieStatus { host: host.to_owned() }.to_string();
     let prefixes = [key.clone()];
     let found = match tokio::time::timeout(STORE_TIMEOUT, store.list(&prefixes)).await {
@@ -251,7 +251,7 @@ async fn remote_view(store: &dyn Store, host: &str) -> peer::RemoteStatus {
 }
 
 /// The blocks of a host, and whether a route leads to each.
-async fn blocks_of(server: &Server, host: &str) -> Option<Vec<(Cidr, bool)>> {
+async fn read_blocks(server: &Server, host: &str) -> Option<Vec<(Cidr, bool)>> {
     let prefixes = [prefix::affinities_of(host)];
     let found = tokio::time::timeout(STORE_TIMEOUT, server.store().list(&prefixes)).await.ok()?.ok()?;
     let block = |key: &str| match key.parse::<Key>().ok()? {
@@ -357,7 +357,7 @@ async fn why_used(
     let prefix = route.as_ref().map_or(exact, |info| info.prefix);
     let (origin, kernel) = tokio::join!(
         server.handle().core().ask(move |core| PrefixOrigin::of(core, prefix)),
-        server.handle().kernel().ask(move |view| kernel_side(view, &prefix, addr)),
+        server.handle().kernel().ask(move |view| kernel_evidence(view, &prefix, addr)),
     );
     let (origin, kernel) = (origin?, kernel.ok().flatten());
     let name = |session: String| intent.peers.get(&session).map_or(session, |peer| peer.name.clone());
@@ -426,7 +426,8 @@ impl PrefixInSpeaker {
                 recipients.push(route::Recipient { name: status.name.to_string(), announced, step, text });
             }
             let wrong = status.last_error.as_ref().is_some_and(|error| {
-                matches!(error.kind, tortie_bgp::LastErrorKind::Withdrawn) && names(&error.message, &prefix)
+                matches!(error.kind, tortie_bgp::LastErrorKind::Withdrawn)
+                    && nlri_contains(&error.message, &prefix)
             });
             if wrong {
                 malformed.push((status.name.to_string(), status));
@@ -438,7 +439,7 @@ impl PrefixInSpeaker {
 
 /// Whether the octets of an UPDATE hold a prefix as NLRI: its length and the octets that count (RFC 4271 4.3). May be
 /// wrong by chance for short prefixes, so that those are never claimed.
-fn names(message: &[u8], prefix: &Cidr) -> bool {
+fn nlri_contains(message: &[u8], prefix: &Cidr) -> bool {
     let octets = match prefix.addr() {
         IpAddr::V4(addr) => addr.octets().to_vec(),
         IpAddr::V6(addr) => addr.octets().to_vec(),
@@ -448,8 +449,12 @@ fn names(message: &[u8], prefix: &Cidr) -> bool {
     wanted.len() >= 4 && message.windows(wanted.len()).any(|window| window == wanted)
 }
 
-fn kernel_side(view: &KernelView<'_>, prefix: &Cidr, addr: Option<IpAddr>) -> Option<route::KernelSide> {
-    (view.mode() != Mode::Off).then(|| route::KernelSide {
+fn kernel_evidence(
+    view: &KernelView<'_>,
+    prefix: &Cidr,
+    addr: Option<IpAddr>,
+) -> Option<route::KernelEvidence> {
+    (view.mode() != Mode::Off).then(|| route::KernelEvidence {
         row: view.route(prefix).map(|state| row(view, &state)),
         decided: view.explain_route(prefix),
         foreign: view.foreign_at(prefix),

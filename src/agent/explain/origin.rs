@@ -10,7 +10,7 @@ use crate::api::status::Event;
 use tortie_engine::routing::OriginKind;
 
 /// Entries of the flight recorder that an answer brings.
-const EVENTS: usize = 4;
+const EVENTS_MAX: usize = 4;
 
 /// What the core knows of a prefix.
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ impl PrefixOrigin {
         let intent = core.intent().map(|intent| &**intent);
         let pool = intent.and_then(|i| i.view.pool_of(&prefix)).map(|pool| pool.cidr);
         let mut events = core.recorder().of_prefix(&prefix);
-        events.drain(..events.len().saturating_sub(EVENTS));
+        events.drain(..events.len().saturating_sub(EVENTS_MAX));
         let names: std::collections::BTreeSet<&String> =
             intent.into_iter().flat_map(|i| i.peers.values()).flat_map(|p| &p.policy.filters).collect();
         let filter = |name: &String| {

@@ -1,4 +1,4 @@
-//! Why a session is up or not: from what the threads, the kernel and the store tell of it to an answer. Pure.
+//! Why a session is up or not: from the evidence to an answer. Pure.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::speaker::connect_failure;
 use tortie_kernel::NeighbourEntry;
 
 /// Octets of a message that are shown.
-const SHOWN: usize = 64;
+const MESSAGE_OCTETS_MAX: usize = 64;
 
 /// What is known of a session.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub(super) struct PeerEvidence {
     pub(super) last_session: Option<EndedSession>,
     /// How many seconds ago it ended.
     pub(super) down: Option<u64>,
-    pub(super) guard: Guard,
+    pub(super) protection: TcpProtection,
     /// Our AS towards it.
     pub(super) local_as: u32,
     pub(super) max_prefixes: Option<u32>,
@@ -43,7 +43,7 @@ pub(super) struct PeerEvidence {
     /// The blocks of the host at the other end, and whether another path leads there; `None`: it is no host, or its blocks
     /// were not read.
     pub(super) blocks: Option<Vec<(Cidr, bool)>>,
-    /// What `status` says of it beside its state: code and text.
+    /// Problems of the peer in `status`: code and text.
     pub(super) status: Vec<(String, String)>,
     /// What TCP of this host dropped for keys and TTLs, of all connections.
     pub(super) dropped: TcpDropped,
@@ -60,16 +60,16 @@ pub(super) struct Attempts {
     pub(super) from: Option<IpAddr>,
 }
 
-/// What keeps strangers out.
+/// Protection of the TCP connection.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Guard {
+pub(super) struct TcpProtection {
     /// `TCP MD5 (RFC 2385)` or `TCP-AO (RFC 5925)`.
     pub(super) key: Option<&'static str>,
     /// GTSM: greatest distance in hops.
     pub(super) hops: Option<u8>,
 }
 
-/// The way to the peer, as this host's kernel has it.
+/// The path to the peer, as this host's kernel has it.
 #[derive(Debug, Clone)]
 pub(super) enum Path {
     /// Why it was not looked at.
@@ -91,7 +91,7 @@ pub(super) enum Path {
     },
 }
 
-/// What the other end says of itself.
+/// The status key of the remote side.
 #[derive(Debug, Clone)]
 pub(super) enum RemoteStatus {
     /// It is no host of the cluster.
@@ -203,8 +203,9 @@ fn steps(e: &PeerEvidence, cause: &Cause) -> Vec<Step> {
         Path::None => say(verdict, "path", format!("no route of the main table leads to {}", p.address)),
         Path::Via { .. } => say(verdict, "path", path(&e.path)),
     }
-    let key = e.guard.key.map_or_else(|| "no TCP key here".to_owned(), |key| format!("{key} is set here"));
-    let hops = match e.guard.hops {
+    let key =
+        e.protection.key.map_or_else(|| "no TCP key here".to_owned(), |key| format!("{key} is set here"));
+    let hops = match e.protection.hops {
         Some(hops) => {
             format!("ttl_security: at most {hops} hops away (TTL {} or more)", 255 - u16::from(hops) + 1)
         }
@@ -265,7 +266,7 @@ fn message(error: &MessageError) -> String {
     let mut text = format!("{what}{code}: {} ({})", error.text, error.time);
     for (name, octets) in [("data", &error.data), ("offending message", &error.message)] {
         if !octets.is_empty() {
-            let shown: String = octets.chars().take(SHOWN * 2).collect();
+            let shown: String = octets.chars().take(MESSAGE_OCTETS_MAX * 2).collect();
             let more = if shown.len() < octets.len() { "..." } else { "" };
             text.push_str(&format!("; {name} {shown}{more}"));
         }

@@ -74,7 +74,7 @@ fn down(code: &str, text: &str) -> PeerEvidence {
         notification: None,
         last_session: None,
         down: None,
-        guard: Guard::default(),
+        protection: TcpProtection::default(),
         local_as: 64512,
         max_prefixes: None,
         problem: None,
@@ -138,8 +138,10 @@ fn silence_refusal_and_a_refused_open_are_three_things() {
     assert_eq!((code.as_str(), certainty), ("connect-timeout", Certainty::Implied));
     assert!(text.contains("TCP key that is not set here"), "{text}");
 
-    let keyed =
-        PeerEvidence { guard: Guard { key: Some("TCP MD5 (RFC 2385)"), hops: None }, ..quiet.clone() };
+    let keyed = PeerEvidence {
+        protection: TcpProtection { key: Some("TCP MD5 (RFC 2385)"), hops: None },
+        ..quiet.clone()
+    };
     let (code, certainty, text) = concluded(&keyed);
     assert_eq!((code.as_str(), certainty), ("connect-timeout", Certainty::Implied));
     assert!(text.contains("TCP MD5 (RFC 2385) is set here: with another key"), "{text}");
@@ -148,8 +150,11 @@ fn silence_refusal_and_a_refused_open_are_three_things() {
     let (code, certainty, text) = concluded(&PeerEvidence { dropped: counted(3, 0), ..quiet.clone() });
     assert_eq!((code.as_str(), certainty), ("tcp-key", Certainty::Implied));
     assert!(text.contains("dropped 3 segments for their TCP key (none is set here)"), "{text}");
-    let near_by =
-        PeerEvidence { guard: Guard { key: None, hops: Some(1) }, dropped: counted(0, 12), ..quiet.clone() };
+    let near_by = PeerEvidence {
+        protection: TcpProtection { key: None, hops: Some(1) },
+        dropped: counted(0, 12),
+        ..quiet.clone()
+    };
     assert_eq!(concluded(&near_by).0, "ttl-security");
     // Of segments of other peers nothing follows for one without ttl_security.
     assert_eq!(concluded(&PeerEvidence { dropped: counted(0, 12), ..quiet.clone() }).0, "connect-timeout");
@@ -287,7 +292,7 @@ fn offending_octets_are_shown_and_cut() {
     let wanted = format!(
         "we sent NOTIFICATION 3/11: malformed AS_PATH (2026-11-20T14:08:50.000Z); data 400200; \
                           offending message {}...",
-        "ff".repeat(SHOWN)
+        "ff".repeat(MESSAGE_OCTETS_MAX)
     );
     assert!(text.contains(&wanted), "{text}");
 }

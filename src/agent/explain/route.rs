@@ -1,4 +1,4 @@
-//! Why a prefix is used or not: where it comes from, why this path is best, what the kernel has, who is told. Pure.
+//! Why a prefix is used or not: its origin, the best path, the kernel's route, the peers that it is sent to. Pure.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use tortie_engine::routing::{KernelRoute, StepOutcome};
 use tortie_kernel::{ForeignRoute, protocol_name};
 
 /// Sessions that are named one by one; of more, those with the same answer stand in one line.
-const LISTED_ONE_BY_ONE: usize = 12;
+const LISTED_MAX: usize = 12;
 
 /// What is known of a prefix.
 #[derive(Debug, Clone)]
@@ -28,8 +28,8 @@ pub(super) struct RouteEvidence {
     /// Of each peer whose path was refused: the live import function, recorded.
     pub(super) refused: Vec<(String, Vec<ExportStep>)>,
     /// `None`: the kernel is left alone, or was not asked.
-    pub(super) kernel: Option<KernelSide>,
-    /// Who is told, and who is not.
+    pub(super) kernel: Option<KernelEvidence>,
+    /// The peers that it is announced to, or not.
     pub(super) recipients: Vec<Recipient>,
     /// UPDATEs of peers that could not be used as they were, by the peer's name.
     pub(super) malformed: Vec<(String, MessageError)>,
@@ -37,7 +37,7 @@ pub(super) struct RouteEvidence {
 
 /// The kernel's side of a prefix.
 #[derive(Debug, Clone)]
-pub(super) struct KernelSide {
+pub(super) struct KernelEvidence {
     pub(super) row: Option<KernelRouteRow>,
     /// The live decision about a learned route, recorded.
     pub(super) decided: Option<(KernelRoute, Vec<tortie_engine::routing::Step>)>,
@@ -47,7 +47,7 @@ pub(super) struct KernelSide {
     pub(super) lookup: Option<String>,
 }
 
-/// Whether a session is told.
+/// Whether a prefix is announced to a session.
 #[derive(Debug, Clone)]
 pub(super) struct Recipient {
     pub(super) name: String,
@@ -57,7 +57,7 @@ pub(super) struct Recipient {
     pub(super) text: String,
 }
 
-/// What is in the way, with its code.
+/// The reason why a prefix is not used, with its code.
 struct Obstacle {
     code: String,
     text: String,
@@ -285,7 +285,7 @@ fn path_step(path: &BgpPath, e: &RouteEvidence) -> Step {
     }
 }
 
-fn kernel_steps(kernel: &KernelSide, steps: &mut Vec<Step>) {
+fn kernel_steps(kernel: &KernelEvidence, steps: &mut Vec<Step>) {
     for step in kernel.decided.iter().flat_map(|(_, steps)| steps) {
         let verdict = match step.outcome {
             StepOutcome::No => Verdict::Stop,
@@ -329,7 +329,7 @@ fn recipient_steps(recipients: &[Recipient]) -> Vec<Step> {
         };
         Step::new(if one.announced { Verdict::Ok } else { Verdict::Skipped }, "advertised", text)
     };
-    if recipients.len() <= LISTED_ONE_BY_ONE {
+    if recipients.len() <= LISTED_MAX {
         return recipients.iter().map(|one| line(one, one.name.clone())).collect();
     }
     let mut groups: BTreeMap<(bool, &str, &str), Vec<String>> = BTreeMap::new();

@@ -41,7 +41,7 @@ fn evidence(paths: Vec<BgpPath>, row: Option<KernelRouteRow>) -> RouteEvidence {
         origin: PrefixOrigin { pool: "10.244.0.0/16".parse().ok(), ..known(Origin::No) },
         route: (!paths.is_empty()).then(|| BgpRoute { prefix: "10.244.4.0/26".to_owned(), paths }),
         refused: Vec::new(),
-        kernel: Some(KernelSide { row, decided: None, foreign: Vec::new(), metric: 1790, lookup: None }),
+        kernel: Some(KernelEvidence { row, decided: None, foreign: Vec::new(), metric: 1790, lookup: None }),
         recipients: Vec::new(),
         malformed: Vec::new(),
     }

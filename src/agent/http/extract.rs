@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixListener;
 
 use crate::agent::api::server::Server;
-use crate::agent::http::respond::failure;
+use crate::agent::http::respond::error_response;
 
 /// What every handler gets.
 pub(super) type Shared = Arc<Server>;
@@ -42,7 +42,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
         match UrlQuery::try_from_uri(&parts.uri) {
             Ok(UrlQuery(query)) => Ok(Self(query)),
-            Err(error) => Err(failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text())),
+            Err(error) => Err(error_response(StatusCode::BAD_REQUEST, "invalid", &error.body_text())),
         }
     }
 }
@@ -50,7 +50,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
 /// Reads a body as JSON whatever its content type says: some clients send none.
 pub(super) fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Box<Response>> {
     serde_json::from_slice(bytes).map_err(|error| {
-        Box::new(failure(
+        Box::new(error_response(
             StatusCode::BAD_REQUEST,
             "invalid",
             &format!("the body is not as documented: {error}"),
@@ -62,7 +62,7 @@ pub(super) fn may_write(caller: Caller) -> Result<(), Box<Response>> {
     if caller.may_write {
         return Ok(());
     }
-    Err(Box::new(failure(
+    Err(Box::new(error_response(
         StatusCode::FORBIDDEN,
         "forbidden",
         "writing needs root: run it with sudo (members of the group tortie may read)",

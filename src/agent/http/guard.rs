@@ -9,7 +9,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use crate::agent::http::respond::failure;
+use crate::agent::http::respond::error_response;
 
 /// The names under which the listener answers.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ impl Names {
         }
         let name = host_name(authority.host());
         match name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
-            // An address is no name that somebody else could have lead here; what reached a listener on all addresses came
+            // An address is no name that another site could have lead here; what reached a listener on all addresses came
             // to one of them.
             Ok(ip) => {
                 ip.is_loopback()
@@ -61,7 +61,7 @@ pub(super) async fn guard(names: Names, request: Request, next: Next) -> Respons
     let mut response = if names.allow(&request) {
         next.run(request).await
     } else {
-        failure(
+        error_response(
             StatusCode::FORBIDDEN,
             "forbidden-host",
             "this agent does not answer to that name: use its address or localhost, or start it with --http-host NAME",

@@ -81,7 +81,7 @@ pub(in crate::agent) async fn serve_unix(path: PathBuf, server: Shared) -> Resul
             tracing::warn!(%error, "the group tortie does not get the socket");
         }
     }
-    let app = counted(reads().merge(writes()), &server);
+    let app = with_request_count(reads().merge(writes()), &server);
     let app = app.with_state(server).into_make_service_with_connect_info::<Caller>();
     Ok(Box::pin(async move {
         axum::serve(listener, app).await.map_err(|error| ServeError::Io { what: "serve on", place, error })
@@ -103,7 +103,7 @@ pub(in crate::agent) async fn serve_tcp(
     let names = Names::new(addr.ip(), names);
     let reads = reads()
         .layer(middleware::from_fn(move |request: Request, next: Next| guard(names.clone(), request, next)));
-    let app = counted(reads, &server).with_state(server);
+    let app = with_request_count(reads, &server).with_state(server);
     Ok(Box::pin(async move { axum::serve(listener, app).await.map_err(|e| io("serve on", e)) }))
 }
 
@@ -116,7 +116,7 @@ fn group_id(name: &str) -> Option<u32> {
     })
 }
 
-fn counted(routes: Router<Shared>, server: &Shared) -> Router<Shared> {
+fn with_request_count(routes: Router<Shared>, server: &Shared) -> Router<Shared> {
     routes.layer(middleware::from_fn_with_state(Arc::clone(server), metrics::count))
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::agent::api::mrt::OctetStream;
 use crate::api::status::ApiError;
 
-pub(super) fn failure(status: StatusCode, code: &str, text: &str) -> Response {
+pub(super) fn error_response(status: StatusCode, code: &str, text: &str) -> Response {
     json(status, &ApiError { code: code.to_owned(), text: text.to_owned() })
 }
 
@@ -39,7 +39,7 @@ pub(super) fn health(yes: bool) -> Response {
 /// What a stream says in its header beforehand: how many prefixes are about to come.
 const PREFIXES: &str = "x-tortie-prefixes";
 
-pub(super) fn octets(stream: OctetStream, prefixes: Option<u64>) -> Response {
+pub(super) fn octet_response(stream: OctetStream, prefixes: Option<u64>) -> Response {
     let body = axum::body::Body::from_stream(stream);
     let mut response = ([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response();
     if let Some(prefixes) = prefixes {

@@ -16,7 +16,7 @@ use crate::agent::api::{control, endpoints, live_trace, mrt, peers, routes, stat
 use crate::agent::explain::address;
 use crate::agent::handle::stopping;
 use crate::agent::http::extract::{Caller, Query, Shared, body, may_write};
-use crate::agent::http::respond::{answer, failure, health, json, octets};
+use crate::agent::http::respond::{answer, error_response, health, json, octet_response};
 use crate::agent::http::{explain, metrics};
 use crate::api::policy::{DiffRequest, DryRunRequest, LiveTraceRequest, TraceQuery};
 use crate::api::status::{
@@ -55,7 +55,9 @@ pub(super) fn reads() -> Router<Shared> {
         .route("/v1/ipam/pools", get(ipam_pools))
         .route("/v1/ipam/blocks", get(ipam_blocks))
         .route("/v1/ipam/block", get(ipam_block))
-        .fallback(async || failure(StatusCode::NOT_FOUND, "not-found", "no such page: the API is under /v1/"))
+        .fallback(async || {
+            error_response(StatusCode::NOT_FOUND, "not-found", "no such page: the API is under /v1/")
+        })
 }
 
 /// Writes, and what costs much: on the unix socket only.
@@ -115,7 +117,7 @@ async fn bgp_routes(State(server): State<Shared>, Query(query): Query<RouteQuery
 
 async fn mrt_table(State(server): State<Shared>) -> Response {
     match mrt::table(&server).await {
-        Ok((prefixes, stream)) => octets(stream, Some(prefixes)),
+        Ok((prefixes, stream)) => octet_response(stream, Some(prefixes)),
         Err(error) => answer::<()>(Err(error)),
     }
 }
@@ -128,7 +130,7 @@ struct MrtQuery {
 
 async fn mrt_updates(State(server): State<Shared>, Query(query): Query<MrtQuery>) -> Response {
     match mrt::updates(&server, query.peer).await {
-        Ok(stream) => octets(stream, None),
+        Ok(stream) => octet_response(stream, None),
         Err(error) => answer::<()>(Err(error)),
     }
 }
@@ -148,7 +150,9 @@ async fn kernel_routes(State(server): State<Shared>, Query(query): Query<RouteQu
 async fn route_get(State(server): State<Shared>, UrlPath(address): UrlPath<String>) -> Response {
     match address.parse() {
         Ok(address) => answer(address::route_get(&server, address).await),
-        Err(_) => failure(StatusCode::BAD_REQUEST, "invalid", &format!("`{address}` is no IP address")),
+        Err(_) => {
+            error_response(StatusCode::BAD_REQUEST, "invalid", &format!("`{address}` is no IP address"))
+        }
     }
 }
 

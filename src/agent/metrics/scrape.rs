@@ -39,11 +39,12 @@ pub(super) struct BgpScrape {
     pub(super) watched: BTreeMap<Arc<str>, (Endpoint, Status)>,
     pub(super) bfd: Option<Arc<BfdView>>,
     /// Of peers with series of their own: failed attempts by reason, round-trip time.
-    pub(super) more: BTreeMap<String, More>,
+    pub(super) more: BTreeMap<String, PeerDetails>,
 }
 
+/// Details of a peer with series of its own.
 #[derive(Debug, Default)]
-pub(super) struct More {
+pub(super) struct PeerDetails {
     pub(super) failures: Vec<(&'static str, u64)>,
     pub(super) round_trip: Option<f64>,
 }
@@ -81,7 +82,7 @@ pub(super) fn bgp_scrape(view: &SpeakerView<'_>, named: &[String]) -> BgpScrape 
         let conn = conn.and_then(|at| peers.get(at)).and_then(|peer| peer.conn);
         let failures = view.dial_failures(name).map(Vec::from).unwrap_or_default();
         let round_trip = conn.and_then(|conn| view.round_trip(conn)).map(|time| time.as_secs_f64());
-        (name.clone(), More { failures, round_trip })
+        (name.clone(), PeerDetails { failures, round_trip })
     });
     let more = more.collect();
     BgpScrape {

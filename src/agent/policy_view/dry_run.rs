@@ -24,7 +24,7 @@ use tortie_kernel::Connection;
 use tortie_store::{Change, Delta, KeyValue};
 
 /// More members of a set than this are only counted.
-const MEMBERS: usize = 20;
+const MEMBERS_MAX: usize = 20;
 
 /// The rules before and after, and the answer without connections.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ pub(in crate::agent) fn run(
         key: request.key.clone(),
         revision: known,
         delete: request.value.is_none(),
-        endpoints: touched(&before.ruleset, &after.ruleset, &delta),
+        endpoints: affected_endpoints(&before.ruleset, &after.ruleset, &delta),
         chains: delta
             .chains
             .keys()
@@ -116,7 +116,7 @@ pub(in crate::agent) fn connections(
         }
     }
     let count = refused.len();
-    refused.truncate(MEMBERS);
+    refused.truncate(MEMBERS_MAX);
     Connections { tracked: tracked.len(), refused: count, first: refused }
 }
 
@@ -155,7 +155,7 @@ impl<'a> PolicyState<'a> {
 }
 
 /// The endpoints that have another list of chains, or use one that has other rules.
-fn touched(before: &Ruleset, after: &Ruleset, delta: &RulesetDelta) -> Vec<String> {
+fn affected_endpoints(before: &Ruleset, after: &Ruleset, delta: &RulesetDelta) -> Vec<String> {
     let changed: BTreeSet<&ChainId> = delta.chains.keys().collect();
     let uses = |policy: &EndpointPolicy| policy.chains().any(|id| changed.contains(id));
     let all: BTreeSet<&EndpointKey> = before.endpoints.keys().chain(after.endpoints.keys()).collect();
@@ -233,7 +233,7 @@ fn members(before: &Ruleset, selector: &str, change: &SetChange, id: &SetId) -> 
             ("gone", Vec::new(), before.sets.get(id).into_iter().flatten().collect::<Vec<_>>())
         }
     };
-    let few = |list: &[&Cidr]| list.iter().take(MEMBERS).map(ToString::to_string).collect();
+    let few = |list: &[&Cidr]| list.iter().take(MEMBERS_MAX).map(ToString::to_string).collect();
     MemberChange {
         selector: selector.to_owned(),
         what: what.to_owned(),

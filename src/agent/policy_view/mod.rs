@@ -27,7 +27,7 @@ use tortie_kernel::EndpointCondition;
 use tortie_store::Snapshot;
 
 /// More candidates than this are not listed.
-const CANDIDATES: usize = 10;
+const CANDIDATES_MAX: usize = 10;
 
 /// What answers are made from.
 #[derive(Debug, Clone, Copy)]
@@ -163,10 +163,10 @@ impl PolicyView<'_> {
         let addr = name.parse().ok();
         for (key, value) in self.model.endpoint_resources() {
             let own = key.host() == self.model.node();
-            if is_whole(key, name) {
+            if is_exact_match(key, name) {
                 whole.push(key);
             }
-            if is_part(key, name) {
+            if is_partial_match(key, name) {
                 parts.push(key);
             }
             if own && interface(value) == Some(name) {
@@ -431,7 +431,7 @@ impl PolicyView<'_> {
             interface: interface(value).map(str::to_owned),
             state: state.to_owned(),
             reason: reason.to_owned(),
-            addresses: addresses_of(value).map(|net| short(&net)).collect(),
+            addresses: addresses_of(value).map(|net| format_address(&net)).collect(),
             mac: mac.map(|mac| mac.to_string()),
             profiles: profiles.clone(),
             labels: labels.clone(),
@@ -491,7 +491,7 @@ impl PolicyView<'_> {
     }
 }
 
-fn is_whole(key: &EndpointKey, name: &str) -> bool {
+fn is_exact_match(key: &EndpointKey, name: &str) -> bool {
     match key {
         EndpointKey::Workload { orchestrator, workload, endpoint, .. } => {
             let rest = name.strip_prefix(orchestrator.as_str()).and_then(|rest| rest.strip_prefix('/'));
@@ -503,7 +503,7 @@ fn is_whole(key: &EndpointKey, name: &str) -> bool {
 }
 
 /// Whether a word is one of the names that an endpoint's key has: its workload, its id.
-fn is_part(key: &EndpointKey, name: &str) -> bool {
+fn is_partial_match(key: &EndpointKey, name: &str) -> bool {
     match key {
         EndpointKey::Workload { workload, endpoint, .. } => workload == name || endpoint == name,
         EndpointKey::Host { endpoint, .. } => endpoint == name,
@@ -528,7 +528,7 @@ pub(super) fn addresses_of(value: &Resource) -> impl Iterator<Item = tortie_net:
 }
 
 /// An address as such, a network with its length.
-fn short(net: &tortie_net::Cidr) -> String {
+fn format_address(net: &tortie_net::Cidr) -> String {
     if net.is_host() { net.addr().to_string() } else { net.to_string() }
 }
 
@@ -548,8 +548,8 @@ fn no_policy(name: &str) -> ApiError {
 
 fn ambiguous(name: &str, candidates: impl Iterator<Item = String>) -> ApiError {
     let mut all: Vec<String> = candidates.collect();
-    let more = all.len().saturating_sub(CANDIDATES);
-    all.truncate(CANDIDATES);
+    let more = all.len().saturating_sub(CANDIDATES_MAX);
+    all.truncate(CANDIDATES_MAX);
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     let text = format!("`{name}` may mean {}{more}: say which", all.join(", "));
     ApiError { code: "invalid".to_owned(), text }

@@ -18,17 +18,17 @@ pub(in crate::agent) const NEEDED: [(CapabilitySet, &str); 7] = [
 ];
 
 /// All that stays.
-fn kept() -> CapabilitySet {
+fn needed_set() -> CapabilitySet {
     NEEDED.iter().fold(CapabilitySet::empty(), |all, (one, _)| all | *one)
 }
 
 /// Gives up all other capabilities of the calling thread and of what it starts. Whoever has fewer keeps those.
 pub(in crate::agent) fn drop_unneeded() {
-    let kept = kept();
+    let needed_set = needed_set();
     // A program that is executed by root gets back what the bounding set leaves.
     for bit in 0..64 {
         let one = CapabilitySet::from_bits_retain(1 << bit);
-        if kept.contains(one) || !rustix::thread::capability_is_in_bounding_set(one).unwrap_or(false) {
+        if needed_set.contains(one) || !rustix::thread::capability_is_in_bounding_set(one).unwrap_or(false) {
             continue;
         }
         if rustix::thread::remove_capability_from_bounding_set(one).is_err() {
@@ -39,8 +39,8 @@ pub(in crate::agent) fn drop_unneeded() {
     let _ = rustix::thread::clear_ambient_capability_set();
     let done = rustix::thread::capabilities(None).and_then(|now| {
         let sets = CapabilitySets {
-            effective: now.effective & kept,
-            permitted: now.permitted & kept,
+            effective: now.effective & needed_set,
+            permitted: now.permitted & needed_set,
             inheritable: CapabilitySet::empty(),
         };
         rustix::thread::set_capabilities(None, sets)
