@@ -18,7 +18,7 @@ use crate::agent::core::snapshot::CoreSnapshot;
 use crate::agent::core::view::CoreView;
 use crate::agent::handle::{Handle, busy, stopping};
 use crate::agent::health::kernel_snapshot::KernelSnapshot;
-use crate::api::observe::{BesidePlane, BesideStatus};
+use crate::api::observe::{ObservedPlane, ObserveStatus};
 use crate::api::policy::{Diff, DiffLine, DiffSection};
 use crate::api::status::ApiError;
 use crate::foreign::{
@@ -165,7 +165,7 @@ impl Observer {
                 mode: "observe".to_owned(),
                 count: sum(PlaneCounts::differing),
                 lines: of(false).take(max).chain(of(true).take(max)).map(line).collect(),
-                trouble: String::new(),
+                problem: String::new(),
                 equal: Some(sum(|counts| counts.equal)),
                 not_judged: Some(sum(|counts| counts.not_compared)),
             }
@@ -293,10 +293,10 @@ fn felix(found: &ForeignState) -> Vec<String> {
 
 impl ComparisonReport {
     /// For `status`.
-    pub(super) fn status(&self) -> BesideStatus {
+    pub(super) fn status(&self) -> ObserveStatus {
         let plane = |plane: Plane| {
             let counts = self.comparison.counts(plane);
-            BesidePlane {
+            ObservedPlane {
                 plane: plane.as_str().to_owned(),
                 equal: counts.equal,
                 different: counts.different,
@@ -305,7 +305,7 @@ impl ComparisonReport {
                 not_judged: counts.not_compared,
             }
         };
-        BesideStatus {
+        ObserveStatus {
             bird: self.bird_states.clone(),
             felix: self.felix_states.clone(),
             planes: Plane::ALL.into_iter().map(plane).collect(),

@@ -116,7 +116,7 @@ codes! {
     RULES "rules"
         "Packet rules cannot be enforced.",
         "tortie diff rules";
-    TROUBLE "trouble"
+    UNCODED "trouble"
         "A part of the agent reports a problem that has no code of its own.",
         "journalctl -u tortie";
     PEER_CONFIGURATION "peer-configuration"

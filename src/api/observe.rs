@@ -5,23 +5,23 @@ use serde::{Deserialize, Serialize};
 /// What an agent that observes found of others (`--kernel observe`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct BesideStatus {
+pub struct ObserveStatus {
     /// Each BIRD that answered, in words.
     pub bird: Vec<String>,
     /// Each table with chains of Felix, and its sets, in words.
     pub felix: Vec<String>,
     /// How many items compare how.
-    pub planes: Vec<BesidePlane>,
+    pub planes: Vec<ObservedPlane>,
     /// What could not be looked at, and why.
     pub unseen: Vec<String>,
     /// How long the comparison is ago.
     pub compared_seconds: u64,
 }
 
-/// One kind of objects in [`BesideStatus`].
+/// One kind of objects in [`ObserveStatus`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct BesidePlane {
+pub struct ObservedPlane {
     /// `route`, `interface`, `session`, `rule` or `set`.
     pub plane: String,
     /// As Tortie would have them.

@@ -86,8 +86,8 @@ pub struct Status {
     /// The kernel.
     pub dataplane: DataplaneStatus,
     /// What BIRD and Felix have, of an agent that observes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub beside: Option<crate::api::observe::BesideStatus>,
+    #[serde(default, rename = "beside", skip_serializing_if = "Option::is_none")]
+    pub observed: Option<crate::api::observe::ObserveStatus>,
     /// What is wrong, with the next command.
     pub problems: Vec<Problem>,
     /// What is right but surprising.

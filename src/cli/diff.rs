@@ -62,7 +62,7 @@ pub(super) async fn run(context: &Context, command: &DiffCommand) -> Result<(), 
         diff.sections.retain(|section| section.what == name);
     }
     output::print(context.globals.output, &diff, |out, _| render(out, &diff))?;
-    let differs = diff.sections.iter().any(|section| section.count > 0 || !section.trouble.is_empty());
+    let differs = diff.sections.iter().any(|section| section.count > 0 || !section.problem.is_empty());
     let unknown: usize = diff.sections.iter().filter_map(|section| section.not_judged).sum();
     match (differs, unknown) {
         (true, _) => Err(Failure::new(Exit::No, "differs", "")),
@@ -97,8 +97,8 @@ fn render(out: &mut String, diff: &Diff) {
         if section.count > section.lines.len() && !section.lines.is_empty() {
             let _ = writeln!(out, "  and {} more", section.count - section.lines.len());
         }
-        if !section.trouble.is_empty() {
-            let _ = writeln!(out, "  {}", section.trouble);
+        if !section.problem.is_empty() {
+            let _ = writeln!(out, "  {}", section.problem);
         }
     }
     if diff.sections.iter().flat_map(|section| &section.lines).any(|line| line.hint.is_some()) {
@@ -131,7 +131,7 @@ mod tests {
             mode: "program".to_owned(),
             count: lines.len(),
             lines,
-            trouble: String::new(),
+            problem: String::new(),
             equal: None,
             not_judged: None,
         }

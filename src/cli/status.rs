@@ -7,7 +7,7 @@ use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, span};
 use super::{client::Client, nodes};
-use crate::api::observe::BesideStatus;
+use crate::api::observe::ObserveStatus;
 use crate::api::policy::PolicyStatus;
 use crate::api::status::Status;
 
@@ -83,13 +83,13 @@ fn render(out: &mut String, s: &Status, wide: bool) {
         "  Dataplane  {}  protocol {}  {}  tunnel {}   last full compare {compared}",
         d.mode, d.protocol, d.nexthops, d.tunnel
     );
-    if let Some(observed) = &s.beside {
+    if let Some(observed) = &s.observed {
         self::observed(out, observed);
     }
     findings(out, s);
 }
 
-fn observed(out: &mut String, b: &BesideStatus) {
+fn observed(out: &mut String, b: &ObserveStatus) {
     let mut title = "Beside";
     for line in b.bird.iter().chain(&b.felix) {
         let _ = writeln!(out, "  {title:<10} {line}");

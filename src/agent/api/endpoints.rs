@@ -154,7 +154,7 @@ pub(in crate::agent) async fn diff(server: &Server, max: usize) -> Result<Diff, 
                         mode: mode_name(mode).to_owned(),
                         count,
                         lines,
-                        trouble: problem.unwrap_or_default().to_owned(),
+                        problem: problem.unwrap_or_default().to_owned(),
                         equal: None,
                         not_judged: None,
                     }

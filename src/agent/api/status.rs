@@ -112,7 +112,7 @@ fn build(
             keys: facts.keys,
         },
         dataplane: DataplaneStatus { protocol: server.protocol(), ..dataplane(kernel.as_ref(), intent) },
-        beside: judged.map(ComparisonReport::status),
+        observed: judged.map(ComparisonReport::status),
         problems,
         notes,
     }

@@ -225,11 +225,11 @@ fn agent(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     for (about, texts) in &facts.thread_problems {
         if let Some((first, others)) = texts.split_first() {
             let more = if others.is_empty() { String::new() } else { format!("; and {} more", others.len()) };
-            out.push(named(&codes::TROUBLE, about, format!("{first}{more}")));
+            out.push(named(&codes::UNCODED, about, format!("{first}{more}")));
         }
     }
     if let Some((ago, text)) = &facts.transient {
-        out.push(named(&codes::TROUBLE, "agent", format!("{text} ({} ago)", span(ago.as_secs()))));
+        out.push(named(&codes::UNCODED, "agent", format!("{text} ({} ago)", span(ago.as_secs()))));
     }
 }
 

@@ -42,8 +42,8 @@ impl Compared {
             if let Some(more) = section.count.checked_sub(differing.len()).filter(|more| *more > 0) {
                 all.differences.push(format!("{what} and {more} more"));
             }
-            if !section.trouble.is_empty() {
-                all.differences.push(format!("{what} {}", section.trouble));
+            if !section.problem.is_empty() {
+                all.differences.push(format!("{what} {}", section.problem));
             }
         }
         all.not_judged.extend(diff.unseen.iter().map(|unseen| format!("not looked at: {unseen}")));
