@@ -21,9 +21,6 @@ const REMAINING: &str = "
     bgp | 90
     docs | 81
     examples | 8
-    src/agent | 370
-    src/api | 9
-    src/cli | 15
     tests | 17
 ";
 
