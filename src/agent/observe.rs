@@ -18,7 +18,7 @@ use crate::agent::core::snapshot::CoreSnapshot;
 use crate::agent::core::view::CoreView;
 use crate::agent::handle::{Handle, busy, stopping};
 use crate::agent::health::kernel_snapshot::KernelSnapshot;
-use crate::api::observe::{ObservedPlane, ObserveStatus};
+use crate::api::observe::{ObserveStatus, ObservedPlane};
 use crate::api::policy::{Diff, DiffLine, DiffSection};
 use crate::api::status::ApiError;
 use crate::foreign::{

@@ -56,8 +56,8 @@ impl Agent {
             if let Some(facts) = present
                 && let Ok(found) = store.list(&[prefix::STATUS.to_owned()]).await
             {
-                let said = found.entries.iter().filter_map(NodeStatus::read);
-                let hosts = said.map(|status| status.of_its_version()).collect();
+                let statuses = found.entries.iter().filter_map(NodeStatus::read);
+                let hosts = statuses.map(|status| status.of_its_version()).collect();
                 let _ = facts.send(Fact::Core(Input::Hosts { hosts, one_machine }));
             }
         });

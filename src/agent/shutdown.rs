@@ -32,14 +32,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Whether the host goes down or restarts, as far as its service manager says so; in a container nobody does.
 pub(super) async fn is_host_shutting_down(manager: &str) -> bool {
-    let asked = tokio::process::Command::new(manager)
+    let command = tokio::process::Command::new(manager)
         .arg("is-system-running")
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .output();
     // The exit status is 1 for all states but `running`.
-    match tokio::time::timeout(ANSWER_TIMEOUT, asked).await {
+    match tokio::time::timeout(ANSWER_TIMEOUT, command).await {
         Ok(Ok(output)) => output.stdout.trim_ascii() == b"stopping",
         Ok(Err(_)) => false,
         Err(_) => {

@@ -143,9 +143,9 @@ pub(in crate::agent) fn peer(
 }
 
 /// The ranges of the API; one that the speaker does not know yet has no sessions.
-pub(in crate::agent) fn ranges(intent: &RoutingIntent, known: &[RangeView]) -> Vec<PeerRange> {
+pub(in crate::agent) fn ranges(intent: &RoutingIntent, views: &[RangeView]) -> Vec<PeerRange> {
     let one = |(name, wanted): (&String, &RangeIntent)| {
-        let status = known.iter().find(|range| *range.name == **name).map(|range| &range.status);
+        let status = views.iter().find(|range| *range.name == **name).map(|range| &range.status);
         PeerRange {
             name: name.clone(),
             prefix: wanted.prefix.to_string(),

@@ -31,14 +31,14 @@ pub(in crate::agent) async fn trace_packet(
     handle: &Handle,
     query: TraceQuery,
 ) -> Result<(PacketQuery, path::Trace, Arc<Globals>), ApiError> {
-    let (asked, excerpt, globals) = policy_view(handle, move |view| {
-        let asked = PacketQuery::read(view, &query)?;
-        let excerpt = asked.excerpt(view.model)?;
-        Ok((asked, excerpt, Arc::new(view.globals.clone())))
+    let (packet_query, excerpt, globals) = policy_view(handle, move |view| {
+        let packet_query = PacketQuery::read(view, &query)?;
+        let excerpt = packet_query.excerpt(view.model)?;
+        Ok((packet_query, excerpt, Arc::new(view.globals.clone())))
     })
     .await?;
     // Rules of hosts are made from every policy: not on the core's thread.
-    let work = move || asked.follow(&excerpt).map(|found| (asked, found, globals));
+    let work = move || packet_query.follow(&excerpt).map(|found| (packet_query, found, globals));
     tokio::task::spawn_blocking(work).await.map_err(|_| stopping())?
 }
 
@@ -48,10 +48,10 @@ pub(in crate::agent) async fn trace(
     query: TraceQuery,
     kernel: bool,
 ) -> Result<Trace, ApiError> {
-    let (asked, found, globals) = trace_packet(server.handle(), query).await?;
+    let (packet_query, found, globals) = trace_packet(server.handle(), query).await?;
     if !kernel {
         let walked = found.host_paths.iter().map(|half| packet::stored(server.node(), half)).collect();
-        return Ok(asked.answer(&found, walked, false));
+        return Ok(packet_query.answer(&found, walked, false));
     }
     let node = server.node().to_owned();
     server
@@ -59,13 +59,13 @@ pub(in crate::agent) async fn trace(
         .kernel()
         .ask(move |view| {
             // A kernel that is left alone has no interfaces to tell of.
-            let known = view.mode() != Mode::Off;
-            let walk = |half: &HostPath| match known && half.host == node && !half.outer {
+            let has_conditions = view.mode() != Mode::Off;
+            let walk = |half: &HostPath| match has_conditions && half.host == node && !half.outer {
                 true => packet::live(view, &node, &globals, half),
                 false => packet::stored(&node, half),
             };
             let walked = found.host_paths.iter().map(walk).collect();
-            asked.answer(&found, walked, known)
+            packet_query.answer(&found, walked, has_conditions)
         })
         .await
 }

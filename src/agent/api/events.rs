@@ -161,8 +161,8 @@ async fn read_filter(handle: &Handle, query: &EventQuery) -> Result<Filter, ApiE
 
 /// What entries about an endpoint hold: its workload's part of the key, which its name has, too.
 async fn endpoint_subject(handle: &Handle, name: String) -> String {
-    let asked = name.clone();
-    let found = policy_view(handle, move |view| view.find_endpoint(&asked)).await;
+    let queried = name.clone();
+    let found = policy_view(handle, move |view| view.find_endpoint(&queried)).await;
     found.map_or(name, |key| match &key {
         tortie_config::key::EndpointKey::Workload { workload, .. } => workload.clone(),
         tortie_config::key::EndpointKey::Host { .. } => Key::Endpoint(key).to_string(),

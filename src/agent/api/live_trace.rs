@@ -40,8 +40,8 @@ pub(in crate::agent) async fn trace_packets(
         ),
     })?;
     let source_port = packet.sport;
-    let (asked, found, globals) = trace_packet(server.handle(), packet).await?;
-    let (ends, what) = asked.named(&found);
+    let (packet_query, found, globals) = trace_packet(server.handle(), packet).await?;
+    let (ends, what) = packet_query.named(&found);
     let half = half_of(server.node(), &found)?;
     let flow = TracedFlow {
         src: half.flow.packet.src,

@@ -223,12 +223,12 @@ impl UpdateDump {
                 if let Some(session) = session {
                     self.add(Arc::clone(session));
                 }
-                let Some(known) = self.sessions.get(&item.peer).cloned() else { return };
-                state_change(&known, *from, *to, item.at, out);
+                let Some(tapped) = self.sessions.get(&item.peer).cloned() else { return };
+                state_change(&tapped, *from, *to, item.at, out);
                 if session.is_some() {
                     // The OPENs say how to read what follows.
-                    message(&known, true, MessageKind::Open, item.at, &known.sent_open, out);
-                    message(&known, false, MessageKind::Open, item.at, &known.received_open, out);
+                    message(&tapped, true, MessageKind::Open, item.at, &tapped.sent_open, out);
+                    message(&tapped, false, MessageKind::Open, item.at, &tapped.received_open, out);
                 } else if *from == State::Established {
                     self.sessions.remove(&item.peer);
                 }

@@ -189,7 +189,7 @@ impl BmpExporter {
         } else if !self.changed.is_empty() {
             let part: Vec<RouteOf> =
                 std::iter::from_fn(|| self.changed.pop_first()).take(SLOTS_PER_QUERY as usize).collect();
-            let asked = part.clone();
+            let requested = part.clone();
             let question = ToSpeaker::Query(Box::new(move |view| {
                 let state = |(peer, prefix, id): RouteOf| {
                     let table = peer.map_or(RouteTable::Loc, RouteTable::AdjInPost);
@@ -201,7 +201,7 @@ impl BmpExporter {
                     });
                     ((peer, prefix, id), path.map(|p| p.attributes))
                 };
-                sender.send(MonitorEvent::Imported(asked.into_iter().map(state).collect()));
+                sender.send(MonitorEvent::Imported(requested.into_iter().map(state).collect()));
             }));
             if self.speaker.send(question).is_ok() {
                 self.outstanding = Outstanding::Routes;
@@ -236,8 +236,11 @@ impl BmpExporter {
     ) -> Option<(PeerHeader, Negotiated)> {
         Some(match peer {
             Some(peer) => {
-                let known = self.peers.get(&peer)?;
-                (known.header(at.unwrap_or(known.session.up_at), post), known.monitoring_session(post))
+                let monitored = self.peers.get(&peer)?;
+                (
+                    monitored.header(at.unwrap_or(monitored.session.up_at), post),
+                    monitored.monitoring_session(post),
+                )
             }
             None => {
                 let loc = self.loc_rib.as_ref()?;
@@ -262,9 +265,9 @@ impl BmpExporter {
     fn on_message(&mut self, item: &TapItem, octets: &[u8], out: &mut Vec<u8>) {
         match &item.event {
             TapEvent::Message { sent: false, kind: MessageKind::Update, .. } => {
-                let Some(known) = self.peers.get(&item.peer) else { return };
+                let Some(monitored) = self.peers.get(&item.peer) else { return };
                 if self.policy.pre() {
-                    let peer = known.header(item.at, false);
+                    let peer = monitored.header(item.at, false);
                     Message::RouteMonitoring { peer, update: octets }.write(out);
                 }
                 if self.policy.post() {
@@ -272,8 +275,8 @@ impl BmpExporter {
                 }
             }
             TapEvent::Message { sent, kind: MessageKind::Notification, .. } => {
-                if let Some(known) = self.peers.get_mut(&item.peer) {
-                    known.notification = Some((*sent, octets.to_vec()));
+                if let Some(monitored) = self.peers.get_mut(&item.peer) {
+                    monitored.notification = Some((*sent, octets.to_vec()));
                 }
             }
             TapEvent::Message { .. } => {}
@@ -302,10 +305,10 @@ impl BmpExporter {
 
     /// The routes that an UPDATE names.
     fn queue_changes(&mut self, peer: PeerId, octets: &[u8]) {
-        let Some(known) = self.peers.get(&peer) else { return };
+        let Some(monitored) = self.peers.get(&peer) else { return };
         let Ok(Some(frame)) = Frame::next(octets, true) else { return };
         // One that ends the session is followed by its Peer Down.
-        let Ok(update) = Update::decode(frame.body, &known.session.negotiated) else { return };
+        let Ok(update) = Update::decode(frame.body, &monitored.session.negotiated) else { return };
         self.pending_eors.extend(update.end_of_rib.map(|family| (peer, family)));
         for nlri in update.reach.iter().map(|r| &r.nlri).chain(&update.withdrawn) {
             let v4 = nlri.v4().map(|e| (IpAddr::from(e.prefix.0.to_be_bytes()), e.prefix.1, e.path_id));
@@ -317,11 +320,11 @@ impl BmpExporter {
     }
 
     fn peer_down(&mut self, item: &TapItem, down: Option<&Down>, out: &mut Vec<u8>) {
-        let Some(known) = self.peers.remove(&item.peer) else { return };
+        let Some(monitored) = self.peers.remove(&item.peer) else { return };
         self.forget(Some(item.peer));
         self.pending_eors.retain(|(peer, _)| *peer != item.peer);
-        let reason = reason(known.notification.as_ref(), down.map(|d| d.code));
-        Message::PeerDown { peer: header(&known.session, item.at), reason }.write(out);
+        let reason = reason(monitored.notification.as_ref(), down.map(|d| d.code));
+        Message::PeerDown { peer: header(&monitored.session, item.at), reason }.write(out);
     }
 
     /// Drops what is queued of its routes.
@@ -387,8 +390,8 @@ impl BmpExporter {
             return;
         }
         for (peer, family) in std::mem::take(&mut self.pending_eors) {
-            if let Some(known) = self.peers.get(&peer) {
-                end_of_rib(family, known.header(Instant::now(), true), out);
+            if let Some(monitored) = self.peers.get(&peer) {
+                end_of_rib(family, monitored.header(Instant::now(), true), out);
             }
         }
     }
@@ -401,7 +404,7 @@ impl BmpExporter {
     }
 
     fn statistics_of(&self, status: &PeerStatus, out: &mut Vec<u8>) {
-        let Some(known) = self.peers.get(&status.id) else { return };
+        let Some(monitored) = self.peers.get(&status.id) else { return };
         let mut list = Vec::new();
         let sum = |of: fn(&tortie_bgp::FamilyStatus) -> u32| status.families.iter().map(of).sum::<u32>();
         // A counter of 32 bits, which begins anew after its end, and not what is refused at present.
@@ -414,7 +417,7 @@ impl BmpExporter {
             Statistics::push(&mut list, Statistic::AdjInFamily(afi, safi, f.received.into()));
         }
         if let Ok(statistics) = Statistics::new(&list) {
-            Message::Statistics { peer: header(&known.session, Instant::now()), statistics }.write(out);
+            Message::Statistics { peer: header(&monitored.session, Instant::now()), statistics }.write(out);
         }
     }
 }

@@ -120,7 +120,7 @@ mod tests {
             panic!("{octets:?}")
         };
         assert_eq!((peer.kind, peer.asn), (PeerHeader::LOC_RIB, 64512));
-        let said: Vec<Statistic> = statistics.iter().collect();
-        assert_eq!(said, [Statistic::Loc(3), Statistic::LocFamily(1, 1, 2), Statistic::LocFamily(2, 1, 1)]);
+        let list: Vec<Statistic> = statistics.iter().collect();
+        assert_eq!(list, [Statistic::Loc(3), Statistic::LocFamily(1, 1, 2), Statistic::LocFamily(2, 1, 1)]);
     }
 }

@@ -232,8 +232,8 @@ impl LeakCandidates {
         self.0.retain(|addr, _| seen.contains_key(addr));
         for (addr, finding) in &seen {
             let Some(fix) = &finding.fix else { continue };
-            let known = self.0.get(addr).filter(|(known, _)| is_same_repair(known, fix));
-            let since = known.map_or(now, |(_, since)| *since);
+            let earlier = self.0.get(addr).filter(|(repair, _)| is_same_repair(repair, fix));
+            let since = earlier.map_or(now, |(_, since)| *since);
             self.0.insert(*addr, (fix.clone(), since));
         }
         let ripe = |addr: &IpAddr| {

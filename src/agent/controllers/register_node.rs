@@ -103,11 +103,11 @@ pub(in crate::agent) fn plan(
     {
         let address = Key::Bgp(host(), BgpItem::Address(family));
         let network = Key::Bgp(host(), BgpItem::Network(family));
-        let known = stored(&address).is_some_and(|v| !v.trim_ascii().is_empty());
+        let is_stored = stored(&address).is_some_and(|v| !v.trim_ascii().is_empty());
         let wanted = match choice {
             Some(AddressChoice::Given(addr, len)) => Some(NodeAddress { addr, len }),
             Some(AddressChoice::Auto) => found,
-            None if known || family == IpFamily::V6 => continue,
+            None if is_stored || family == IpFamily::V6 => continue,
             None => found,
             Some(AddressChoice::Nothing) => {
                 own(address, Some(String::new()));
@@ -126,8 +126,8 @@ pub(in crate::agent) fn plan(
     }
     // A stored address without its network or bird_ip is completed only where the host itself has that address.
     if let Some(found) = detected.v4 {
-        let stands = stored(&Key::Bgp(host(), BgpItem::Address(IpFamily::V4)));
-        if settings.ip4.is_none() && stands.as_deref() == Some(found.addr.to_string().as_bytes()) {
+        let stored_address = stored(&Key::Bgp(host(), BgpItem::Address(IpFamily::V4)));
+        if settings.ip4.is_none() && stored_address.as_deref() == Some(found.addr.to_string().as_bytes()) {
             let network = Key::Bgp(host(), BgpItem::Network(IpFamily::V4));
             if stored(&network).is_none()
                 && let Ok(net) = Cidr::new(found.addr, found.len)

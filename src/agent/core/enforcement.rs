@@ -363,8 +363,8 @@ impl Core {
             count <= SINGLE_ENTRIES_MAX
         });
         if sets {
-            entries.extend(delta.sets.iter().map(|(id, became)| {
-                let (mark, text) = match became {
+            entries.extend(delta.sets.iter().map(|(id, change)| {
+                let (mark, text) = match change {
                     SetChange::New(members) => ('+', format!("new address set, {} members", members.len())),
                     SetChange::Members { add, remove } => {
                         ('~', format!("address set, members +{} -{}", add.len(), remove.len()))
@@ -382,10 +382,10 @@ impl Core {
         }
         if endpoints {
             entries.extend(delta.endpoints.iter().map(|(key, now)| {
-                let known = ruleset.is_some_and(|ruleset| ruleset.endpoints.contains_key(key));
+                let existed = ruleset.is_some_and(|ruleset| ruleset.endpoints.contains_key(key));
                 let (mark, text) = match now {
                     Some(now) => {
-                        (if known { '~' } else { '+' }, format!("passes {} chains", now.chains().count()))
+                        (if existed { '~' } else { '+' }, format!("passes {} chains", now.chains().count()))
                     }
                     None => ('-', "gone".to_owned()),
                 };

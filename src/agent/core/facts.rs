@@ -366,20 +366,20 @@ impl Core {
 
     /// Replaces all problems of a subject; empty: it has none any more.
     fn record_thread_problems(&mut self, plane: Plane, about: Cow<'static, str>, texts: Vec<String>) {
-        let known = self.thread_problems.remove(&about).unwrap_or_default();
-        for text in texts.iter().filter(|text| !known.contains(text)) {
+        let before = self.thread_problems.remove(&about).unwrap_or_default();
+        for text in texts.iter().filter(|text| !before.contains(text)) {
             self.log_and_record(ChangeId::default(), plane, '!', &about, text);
         }
         if !texts.is_empty() {
             self.thread_problems.insert(about, texts);
-        } else if !known.is_empty() {
+        } else if !before.is_empty() {
             self.log_and_record(ChangeId::default(), plane, '~', &about, "right again");
         }
     }
 
     /// A problem that was over at once. One that repeats itself is recorded once, and shown until it is [`LATELY`] old.
     fn record_transient(&mut self, plane: Plane, subject: &str, text: String) {
-        if self.recent_transient(self.now.mono).is_none_or(|(_, known)| *known != text) {
+        if self.recent_transient(self.now.mono).is_none_or(|(_, before)| *before != text) {
             self.log_and_record(ChangeId::default(), plane, '!', subject, &text);
         }
         self.transient = Some((self.now.mono, text));

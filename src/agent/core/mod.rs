@@ -537,11 +537,11 @@ impl Core {
     fn recompute(&mut self, changes: &ModelChanges, revision: u64) -> Option<ChangeId> {
         let (planner, for_kernel) = match &mut self.planner {
             Some(planner) => {
-                let became = planner.update(&self.model, changes);
-                if became.is_empty() {
+                let changed = planner.update(&self.model, changes);
+                if changed.is_empty() {
                     return None;
                 }
-                (planner, became.blackholes || became.tunnel || became.view)
+                (planner, changed.blackholes || changed.tunnel || changed.view)
             }
             none => (none.insert(Planner::new(&self.model, self.node.clone())), true),
         };
@@ -560,9 +560,9 @@ impl Core {
 
     fn send_kernel_intent(&mut self, intent: &RoutingIntent, change: ChangeId) {
         // A block keeps the change that it came with for as long as it stays.
-        let known = std::mem::take(&mut self.block_changes);
-        let came = |block: &Cidr| known.get(block).copied().unwrap_or(change);
-        self.block_changes = intent.blackholes.iter().map(|b| (*b, came(b))).collect();
+        let before = std::mem::take(&mut self.block_changes);
+        let change_of = |block: &Cidr| before.get(block).copied().unwrap_or(change);
+        self.block_changes = intent.blackholes.iter().map(|b| (*b, change_of(b))).collect();
         self.generation += 1;
         self.counters.intent_sent(self.generation, self.pending_since.unwrap_or(self.now.mono));
         self.effects.push(Effect::Kernel(Arc::new(KernelIntent {

@@ -98,10 +98,10 @@ impl Filter {
             let of = event.prefix.as_ref().and_then(|text| text.parse::<Cidr>().ok());
             of.is_some_and(|of| prefix.covers(&of) || of.covers(prefix))
         };
-        let asked_alone = || {
+        let queried_by_prefix = || {
             self.prefix.is_some() || self.subject.as_ref().is_some_and(|s| Some(s) == event.prefix.as_ref())
         };
-        (!single || asked_alone())
+        (!single || queried_by_prefix())
             && (self.kinds.is_empty() || event.kinds.iter().any(|kind| self.kinds.contains(kind)))
             && self.peer.as_ref().is_none_or(|peer| event.peer.as_ref() == Some(peer))
             && self.prefix.as_ref().is_none_or(near)
@@ -222,8 +222,8 @@ impl Recorder {
         let later = |event: &&Arc<Event>| event.seq > after;
         let mut found: Vec<Arc<Event>> =
             self.ring.iter().filter(later).filter(|e| filter.matches(e, false)).map(Arc::clone).collect();
-        let asked = filter.prefix.or_else(|| filter.subject.as_deref()?.parse().ok());
-        if let Some(prefix) = asked {
+        let queried = filter.prefix.or_else(|| filter.subject.as_deref()?.parse().ok());
+        if let Some(prefix) = queried {
             let whole = Filter { subject: None, prefix: None, ..filter.clone() };
             // The one that is asked for, found at once; those inside of it only where a prefix is asked for as such.
             let own = self.prefixes.get_key_value(&prefix);

@@ -101,9 +101,10 @@ fn steps(e: &ExportEvidence, stop: Option<&ExportStep>) -> Vec<Step> {
         }
     }
     // Whatever else the core asks stands where it was asked.
-    let known = |name: &str| ["session", "family", "best"].contains(&name) || PEER_RULES.contains(&name);
+    let has_own_step =
+        |name: &str| ["session", "family", "best"].contains(&name) || PEER_RULES.contains(&name);
     let gate = |name: &str| EXPORT_GATES.contains(&name);
-    let rest = e.trace.iter().filter(|step| !known(step.step) && !gate(step.step));
+    let rest = e.trace.iter().filter(|step| !has_own_step(step.step) && !gate(step.step));
     let (after, before): (Vec<_>, Vec<_>) = rest.partition(|step| step.step == "size");
     steps.extend(before.into_iter().map(rung));
     for name in EXPORT_GATES {

@@ -1,6 +1,6 @@
 //! Why a route is (not) announced, on made-up evidence.
 
-use super::super::origin::{Origin, tests::known};
+use super::super::origin::{Origin, tests::origin_evidence};
 use super::*;
 use crate::api::bgp::BgpPath;
 use tortie_engine::routing::OriginKind;
@@ -50,7 +50,7 @@ fn evidence(trace: Vec<ExportStep>) -> ExportEvidence {
     ExportEvidence {
         prefix: "10.244.7.64/26".to_owned(),
         peer: serde_json::from_value(peer).unwrap(),
-        origin: known(Origin::Own {
+        origin: origin_evidence(Origin::Own {
             kind: OriginKind::OwnBlock,
             key: "/calico/ipam/v2/assignment/ipv4/block/10.244.7.64-26".to_owned(),
             revision: 917_700,

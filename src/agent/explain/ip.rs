@@ -41,9 +41,9 @@ pub(super) fn answer(mut why: Why, e: &AddressEvidence) -> Why {
     why.good = code == "ok";
     why.code = code.to_owned();
     why.answer = format!("{} {text}", e.address);
-    let mut say = |verdict, name: &str, text: String| why.steps.push(Step::new(verdict, name, text));
+    let mut add = |verdict, name: &str, text: String| why.steps.push(Step::new(verdict, name, text));
     if e.held.len() > 1 {
-        say(Verdict::Stop, "endpoints", e.held.join(", "));
+        add(Verdict::Stop, "endpoints", e.held.join(", "));
         why.conclusion = Some("one of them gets the packets for it, and the others none".to_owned());
         why.certainty = Certainty::Implied;
     }
@@ -53,26 +53,26 @@ pub(super) fn answer(mut why: Why, e: &AddressEvidence) -> Why {
         let why = if end.reason.is_empty() { String::new() } else { format!(": {}", end.reason) };
         let ok = matches!(end.state.as_str(), "up" | "active");
         let verdict = if ok { Verdict::Ok } else { Verdict::Stop };
-        say(verdict, "endpoint", format!("{} on {}{at}, {}{why}", end.name, end.host, end.state));
+        add(verdict, "endpoint", format!("{} on {}{at}, {}{why}", end.name, end.host, end.state));
     }
     if let Some(pool) = e.origin.pool {
-        say(Verdict::Note, "pool", pool.to_string());
+        add(Verdict::Note, "pool", pool.to_string());
     }
     match &e.route.bgp {
         Some(route) => {
             let best = route.paths.iter().find(|path| path.best);
             let from = best
                 .map_or_else(|| "no usable path".to_owned(), |p| format!("from {}: {}", p.from, p.reason));
-            say(Verdict::Note, "BGP", format!("{}, {from}", route.prefix));
+            add(Verdict::Note, "BGP", format!("{}, {from}", route.prefix));
         }
-        None => say(Verdict::Note, "BGP", "no route covers it".to_owned()),
+        None => add(Verdict::Note, "BGP", "no route covers it".to_owned()),
     }
     if let Some(row) = &e.route.kernel {
         let via = if row.via.is_empty() { row.kind.clone() } else { row.via.join(", ") };
-        say(Verdict::Note, "kernel", format!("{} {via}, {} ({})", row.prefix, row.state, row.reason));
+        add(Verdict::Note, "kernel", format!("{} {via}, {} ({})", row.prefix, row.state, row.reason));
     }
     let leaves = e.device.as_ref().map_or_else(String::new, |device| format!("; packets leave by {device}"));
-    say(Verdict::Note, "main table", format!("{}{leaves}", e.route.kernel_lookup));
+    add(Verdict::Note, "main table", format!("{}{leaves}", e.route.kernel_lookup));
     if let Some(found) = here {
         let end = &found.endpoint;
         let policies = end.policies.unwrap_or_default();
@@ -83,7 +83,7 @@ pub(super) fn answer(mut why: Why, e: &AddressEvidence) -> Why {
             1 => "1 policy selects it".to_owned(),
             n => format!("{n} policies select it"),
         };
-        say(Verdict::Note, "policy", text);
+        add(Verdict::Note, "policy", text);
         why.fix.push(format!("tortie endpoint show {}", end.name));
     }
     why.steps.extend(e.origin.step());

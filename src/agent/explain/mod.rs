@@ -175,11 +175,11 @@ async fn why_no_peer(server: &Server, name: String, error: ApiError) -> Result<W
         return Ok(why);
     };
     let mut why = empty(server, "WhyPeer", revision, name.clone());
-    let said: Vec<&str> = steps.iter().map(|step| step.text.as_str()).collect();
+    let texts: Vec<&str> = steps.iter().map(|step| step.text.as_str()).collect();
     let called = if is_host { format!("{name} ({addr})") } else { name };
     why.answer = format!("no session with {called} is wanted here");
     why.code = "not-wanted".to_owned();
-    why.conclusion = Some(said.join("; "));
+    why.conclusion = Some(texts.join("; "));
     let step = |step: &routing::Step| Step::new(Verdict::Stop, step.name, step.text.clone());
     why.steps = steps.iter().map(step).collect();
     why.fix = vec!["tortie bgp peers".to_owned()];

@@ -166,7 +166,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A made-up state of the core.
-    pub(in super::super) fn known(origin: Origin) -> PrefixOrigin {
+    pub(in super::super) fn origin_evidence(origin: Origin) -> PrefixOrigin {
         let key = "/calico/bgp/v1/global/filters/tor-export".to_owned();
         PrefixOrigin {
             revision: 918_273,

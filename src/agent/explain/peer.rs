@@ -140,19 +140,20 @@ fn steps(e: &PeerEvidence, cause: &Cause) -> Vec<Step> {
     let p = &e.peer;
     let up = p.state == "Established";
     let mut steps = Vec::new();
-    let mut say = |verdict, name: &str, text: String| steps.push(Step::new(verdict, name, text));
-    let stands = |codes: &[&str]| if codes.contains(&cause.code) { Verdict::Stop } else { Verdict::Note };
+    let mut add = |verdict, name: &str, text: String| steps.push(Step::new(verdict, name, text));
+    let verdict_for =
+        |codes: &[&str]| if codes.contains(&cause.code) { Verdict::Stop } else { Verdict::Note };
 
-    say(Verdict::Ok, "wanted by", format!("{}, AS {}", p.reason, p.remote_as));
+    add(Verdict::Ok, "wanted by", format!("{}, AS {}", p.reason, p.remote_as));
     if let Some(text) = &p.shutdown {
         let text = if text.is_empty() { "without a text" } else { text };
-        say(Verdict::Stop, "shutdown", format!("by its value here: {text}"));
+        add(Verdict::Stop, "shutdown", format!("by its value here: {text}"));
     }
     if let Some(text) = &e.problem {
-        say(Verdict::Stop, "configuration", text.clone());
+        add(Verdict::Stop, "configuration", text.clone());
     }
     for (code, text) in &e.status {
-        say(stands(&[code.as_str()]), "status", format!("{text} ({code})"));
+        add(verdict_for(&[code.as_str()]), "status", format!("{text} ({code})"));
     }
     match (&e.last_session, up) {
         (_, true) => {
@@ -161,7 +162,7 @@ fn steps(e: &PeerEvidence, cause: &Cause) -> Vec<Step> {
                 .iter()
                 .map(|f| format!("{} {}/{} accepted, {} sent", f.afi, f.accepted, f.received, f.advertised))
                 .collect();
-            say(
+            add(
                 Verdict::Ok,
                 "session",
                 format!(
@@ -173,35 +174,35 @@ fn steps(e: &PeerEvidence, cause: &Cause) -> Vec<Step> {
                 ),
             );
         }
-        (Some(last), false) => say(
+        (Some(last), false) => add(
             Verdict::Note,
             "last session",
             format!("up {}, ended {}: {}", span(last.lasted.as_secs()), last.time, last.text),
         ),
         (None, false) if p.flaps == 0 => {
-            say(Verdict::Note, "last session", "none since the agent started".to_owned());
+            add(Verdict::Note, "last session", "none since the agent started".to_owned());
         }
-        (None, false) => say(Verdict::Note, "last session", format!("{} were lost", p.flaps)),
+        (None, false) => add(Verdict::Note, "last session", format!("{} were lost", p.flaps)),
     }
     if p.flaps > 0 {
-        say(Verdict::Note, "flaps", format!("{} since the agent started", p.flaps));
+        add(Verdict::Note, "flaps", format!("{} since the agent started", p.flaps));
     }
     if let Some(error) = &p.last_message_error {
-        let verdict = if up { Verdict::Note } else { stands(&["message-error"]) };
-        say(verdict, "message error", message(error));
+        let verdict = if up { Verdict::Note } else { verdict_for(&["message-error"]) };
+        add(verdict, "message error", message(error));
     }
     if !up {
         let verdict = if e.attempts.connects { Verdict::Stop } else { Verdict::Note };
         let verdict = if e.problem.is_some() || p.shutdown.is_some() { Verdict::Skipped } else { verdict };
-        say(verdict, "attempts", attempts(e));
+        add(verdict, "attempts", attempts(e));
     }
-    let blocked = stands(&["own-address", "no-route", "link-down", "no-neighbour", "host-unreachable"]);
+    let blocked = verdict_for(&["own-address", "no-route", "link-down", "no-neighbour", "host-unreachable"]);
     let verdict = if blocked == Verdict::Stop || up { blocked } else { Verdict::Ok };
     match &e.path {
         Path::NotChecked(_) => {}
-        Path::Own => say(Verdict::Stop, "path", format!("{} is an address of this host", p.address)),
-        Path::None => say(verdict, "path", format!("no route of the main table leads to {}", p.address)),
-        Path::Via { .. } => say(verdict, "path", path(&e.path)),
+        Path::Own => add(Verdict::Stop, "path", format!("{} is an address of this host", p.address)),
+        Path::None => add(verdict, "path", format!("no route of the main table leads to {}", p.address)),
+        Path::Via { .. } => add(verdict, "path", path(&e.path)),
     }
     let key =
         e.protection.key.map_or_else(|| "no TCP key here".to_owned(), |key| format!("{key} is set here"));
@@ -218,18 +219,18 @@ fn steps(e: &PeerEvidence, cause: &Cause) -> Vec<Step> {
             "; TCP of this host dropped {keys} segments for their key and {ttl} for their TTL, of all peers"
         ),
     };
-    say(stands(&["tcp-key", "ttl-security"]), "guard", format!("{key}; {hops}{dropped}"));
+    add(verdict_for(&["tcp-key", "ttl-security"]), "guard", format!("{key}; {hops}{dropped}"));
     if let Some(bfd) = &p.bfd {
         let why = bfd.last_down.as_ref().map_or_else(String::new, |d| format!(", last down: {}", d.text));
-        let verdict = if bfd.state == "Up" { Verdict::Ok } else { stands(&["bfd"]) };
-        say(verdict, "bfd", format!("{}{why}", bfd.state));
+        let verdict = if bfd.state == "Up" { Verdict::Ok } else { verdict_for(&["bfd"]) };
+        add(verdict, "bfd", format!("{}{why}", bfd.state));
     }
     if p.graceful_restart != "idle" {
-        say(Verdict::Note, "restart", p.graceful_restart.clone());
+        add(Verdict::Note, "restart", p.graceful_restart.clone());
     }
     if let Some(max) = e.max_prefixes {
         let most = p.families.iter().map(|f| f.received).max().unwrap_or_default();
-        say(stands(&["max-prefixes"]), "prefix limit", format!("{most} of {max} in the fullest family"));
+        add(verdict_for(&["max-prefixes"]), "prefix limit", format!("{most} of {max} in the fullest family"));
     }
     let remote = match &e.remote {
         RemoteStatus::Router => None,
@@ -245,7 +246,7 @@ fn steps(e: &PeerEvidence, cause: &Cause) -> Vec<Step> {
         )),
     };
     if let Some(text) = remote {
-        say(Verdict::Note, "their view", text);
+        add(Verdict::Note, "their view", text);
     }
     if let Some(first) = steps.first_mut() {
         first.key.clone_from(&e.key);

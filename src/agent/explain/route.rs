@@ -140,7 +140,7 @@ fn obstacle(e: &RouteEvidence, best: Option<&BgpPath>) -> Option<Obstacle> {
     match row.state.as_str() {
         "installed" => {}
         "withheld" => {
-            let said = kernel.decided.as_ref().and_then(|(_, steps)| {
+            let reasons = kernel.decided.as_ref().and_then(|(_, steps)| {
                 let no = steps.iter().filter(|step| step.outcome == StepOutcome::No);
                 let texts: Vec<&str> = no.map(|step| step.text.as_str()).collect();
                 (!texts.is_empty()).then(|| texts.join("; "))
@@ -151,8 +151,10 @@ fn obstacle(e: &RouteEvidence, best: Option<&BgpPath>) -> Option<Obstacle> {
                 "no-tunnel" => Some("modprobe ipip".to_owned()),
                 _ => None,
             };
-            let text =
-                format!("no route is wanted in the kernel: {}", said.unwrap_or_else(|| row.reason.clone()));
+            let text = format!(
+                "no route is wanted in the kernel: {}",
+                reasons.unwrap_or_else(|| row.reason.clone())
+            );
             return Some(Obstacle { fix: fix.into_iter().collect(), ..obstacle(&row.reason, text) });
         }
         "failed" if row.reason.contains("our metric") => {

@@ -1,6 +1,6 @@
 //! Why a prefix is used or not, on made-up evidence.
 
-use super::super::origin::tests::known;
+use super::super::origin::tests::origin_evidence;
 use super::*;
 
 fn path(from: &str, best: bool, usable: bool, reason: &str) -> BgpPath {
@@ -38,7 +38,7 @@ fn evidence(paths: Vec<BgpPath>, row: Option<KernelRouteRow>) -> RouteEvidence {
     RouteEvidence {
         queried: "10.244.4.0/26".to_owned(),
         prefix: "10.244.4.0/26".to_owned(),
-        origin: PrefixOrigin { pool: "10.244.0.0/16".parse().ok(), ..known(Origin::No) },
+        origin: PrefixOrigin { pool: "10.244.0.0/16".parse().ok(), ..origin_evidence(Origin::No) },
         route: (!paths.is_empty()).then(|| BgpRoute { prefix: "10.244.4.0/26".to_owned(), paths }),
         refused: Vec::new(),
         kernel: Some(KernelEvidence { row, decided: None, foreign: Vec::new(), metric: 1790, lookup: None }),

@@ -13,9 +13,9 @@ use crate::api::{codes, span};
 use crate::speaker::SpeakerView;
 
 /// How long dropped packets and malformed UPDATEs are shown.
-const LATELY: Duration = Duration::from_secs(600);
+const SHOWN_FOR: Duration = Duration::from_secs(600);
 /// Peers, and routes of each, whose refused routes are looked at.
-const REFUSING: (usize, usize) = (8, 512);
+const REFUSING_MAX: (usize, usize) = (8, 512);
 
 /// A note that sessions are drained.
 pub(in crate::agent) async fn drained(handle: &Handle) -> Option<Problem> {
@@ -37,12 +37,12 @@ pub(in crate::agent) async fn drained(handle: &Handle) -> Option<Problem> {
 /// A note that packets were dropped by rules.
 pub(in crate::agent) fn denied(handle: &Handle) -> Option<Problem> {
     let drops = handle.drops()?;
-    let kinds = drops.within(LATELY);
+    let kinds = drops.within(SHOWN_FOR);
     let (kind, most) = kinds.iter().max_by_key(|(_, dropped)| dropped.count)?;
     let sum: u64 = kinds.iter().map(|(_, dropped)| dropped.count).sum();
     let text = format!(
         "{sum} packets dropped in the last {} minutes, {} of them {} -> {}",
-        LATELY.as_secs() / 60,
+        SHOWN_FOR.as_secs() / 60,
         most.count,
         kind.src,
         kind.dst
@@ -66,22 +66,23 @@ pub(in crate::agent) fn route_exchange(view: &SpeakerView<'_>) -> RouteExchange 
     let mut malformed = Vec::new();
     for peer in view.peers() {
         let unused = |e: &&tortie_bgp::LastError| {
-            e.ago < LATELY && matches!(e.kind.as_str(), "treat_as_withdraw" | "attribute_discard")
+            e.ago < SHOWN_FOR && matches!(e.kind.as_str(), "treat_as_withdraw" | "attribute_discard")
         };
-        if let Some(error) = peer.last_error.as_ref().filter(unused).filter(|_| malformed.len() < REFUSING.0)
+        if let Some(error) =
+            peer.last_error.as_ref().filter(unused).filter(|_| malformed.len() < REFUSING_MAX.0)
         {
             malformed.push((peer.name.to_string(), error.text.clone(), error.ago));
         }
         let sum = |of: fn(&tortie_bgp::FamilyStatus) -> u32| peer.families.iter().map(of).sum::<u32>();
         let (filtered, received) = (sum(|f| f.filtered), sum(|f| f.received));
-        if filtered == 0 || refusing.len() == REFUSING.0 {
+        if filtered == 0 || refusing.len() == REFUSING_MAX.0 {
             continue;
         }
         let mut reasons: BTreeMap<&'static str, usize> = BTreeMap::new();
         let all = peer.families.iter().flat_map(|f| {
             let matching = RouteMatch::All(f.family);
             let question = TableQuery { table: RouteTable::AdjInPost(peer.id), matching };
-            view.walk(question, 0, SLOTS_PER_QUERY, REFUSING.1).0
+            view.walk(question, 0, SLOTS_PER_QUERY, REFUSING_MAX.1).0
         });
         for path in all.flat_map(|route| route.paths) {
             if let Some(Unusable::Filtered(reason)) = path.unusable {

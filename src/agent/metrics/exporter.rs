@@ -106,9 +106,12 @@ impl ScrapeState {
         let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
         let Denied { read_at, sums } = &mut *denied;
         for (prefix, count) in logged {
-            let known = kernel.denials.iter().find(|(of, _)| of == prefix).map(|(_, denial)| denial.clone());
-            let denial =
-                known.unwrap_or_else(|| Denial { direction: "unknown", tier: String::new(), reason: "gone" });
+            let denial = kernel.denials.iter().find(|(of, _)| of == prefix).map(|(_, denial)| denial.clone());
+            let denial = denial.unwrap_or_else(|| Denial {
+                direction: "unknown",
+                tier: String::new(),
+                reason: "gone",
+            });
             let before = read_at.entry(prefix.clone()).or_default();
             *sums.entry(denial).or_default() += count.saturating_sub(*before);
             *before = (*count).max(*before);

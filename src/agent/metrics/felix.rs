@@ -25,21 +25,21 @@ fn calculation(page: &mut Page, scrape: &Scrape) {
     page.gauge("felix_active_local_policies", "Number of active policies on this host.")
         .count(&[], p.policies);
     page.gauge("felix_active_local_selectors", "Number of active selectors on this host.").count(&[], p.sets);
-    let known = &core.objects;
+    let objects = &core.objects;
     let sums = [
-        ("felix_cluster_num_hosts", "Total number of calico hosts in the cluster.", known.hosts),
-        ("felix_cluster_num_policies", "Total number of policies in the cluster.", known.policies),
-        ("felix_cluster_num_profiles", "Total number of profiles in the cluster.", known.profiles),
-        ("felix_cluster_num_tiers", "Total number of Calico tiers in the cluster.", known.tiers),
+        ("felix_cluster_num_hosts", "Total number of calico hosts in the cluster.", objects.hosts),
+        ("felix_cluster_num_policies", "Total number of policies in the cluster.", objects.policies),
+        ("felix_cluster_num_profiles", "Total number of profiles in the cluster.", objects.profiles),
+        ("felix_cluster_num_tiers", "Total number of Calico tiers in the cluster.", objects.tiers),
         (
             "felix_cluster_num_workload_endpoints",
             "Total number of workload endpoints cluster-wide.",
-            known.workloads,
+            objects.workloads,
         ),
         (
             "felix_cluster_num_host_endpoints",
             "Total number of host endpoints cluster-wide.",
-            known.host_endpoints,
+            objects.host_endpoints,
         ),
     ];
     for (name, help, count) in sums {

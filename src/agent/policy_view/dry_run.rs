@@ -47,14 +47,14 @@ pub(in crate::agent) fn run(
     let invalid = |text: String| ApiError { code: "invalid".to_owned(), text };
     let key: Key =
         request.key.parse().map_err(|error: tortie_config::key::KeyError| invalid(error.to_string()))?;
-    let known = model.revision_of(&key);
+    let stored_revision = model.revision_of(&key);
     let revision = model.revision() + 1;
     let change = match &request.value {
         Some(value) => Change::Put(KeyValue {
             key: request.key.clone(),
             value: value.as_bytes().to_vec(),
             mod_revision: revision,
-            create_revision: if known.is_some() { revision - 1 } else { revision },
+            create_revision: if stored_revision.is_some() { revision - 1 } else { revision },
         }),
         None => Change::Delete { key: request.key.clone() },
     };
@@ -72,7 +72,7 @@ pub(in crate::agent) fn run(
     }
     let answer = DryRun {
         key: request.key.clone(),
-        revision: known,
+        revision: stored_revision,
         delete: request.value.is_none(),
         endpoints: affected_endpoints(&before.ruleset, &after.ruleset, &delta),
         chains: delta

@@ -85,10 +85,10 @@ impl OfflinePolicyView {
     /// # Errors
     /// When an end is not known or the packet cannot be.
     pub fn trace(&self, query: &TraceQuery) -> Result<Trace, ApiError> {
-        let asked = PacketQuery::read(&self.view(), query)?;
-        let found = asked.follow(&asked.excerpt(&self.model)?)?;
+        let packet_query = PacketQuery::read(&self.view(), query)?;
+        let found = packet_query.follow(&packet_query.excerpt(&self.model)?)?;
         let walked = found.host_paths.iter().map(|half| packet::stored(self.model.node(), half)).collect();
-        Ok(asked.answer(&found, walked, false))
+        Ok(packet_query.answer(&found, walked, false))
     }
 
     /// What a value would change.

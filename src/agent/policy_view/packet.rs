@@ -165,8 +165,8 @@ pub(in crate::agent) fn live(
 ) -> TraceResult {
     let ruleset = view.ruleset().unwrap_or(&half.ruleset);
     let interfaces = view.interfaces();
-    let known = view.host_interfaces().cloned();
-    let hosts = known.unwrap_or_else(|| {
+    let enforced = view.host_interfaces().cloned();
+    let hosts = enforced.unwrap_or_else(|| {
         host_interfaces(
             ruleset,
             globals,

@@ -277,7 +277,7 @@ impl PolicyDecision<'_> {
 
     fn chain(&mut self, tier: Option<&str>, id: &ChainId) -> Continuation {
         let chain = self.ruleset.chains.get(id);
-        let mut said = |rule: Option<usize>, text: String, outcome: Option<&str>| {
+        let mut add_step = |rule: Option<usize>, text: String, outcome: Option<&str>| {
             self.out.push(TraceRule {
                 tier: tier.map(str::to_owned),
                 chain: id.source.to_string(),
@@ -287,14 +287,14 @@ impl PolicyDecision<'_> {
             });
         };
         if let Some(closed) = chain.and_then(|chain| chain.fail_closed) {
-            said(None, closed.to_string(), Some("deny"));
+            add_step(None, closed.to_string(), Some("deny"));
             return Continuation::Decided;
         }
         let mut matched = false;
         for (_, at) in self.decision.matched.iter().filter(|(of, _)| of == id) {
             let rule = chain.and_then(|chain| chain.rules.get(*at));
             let action = rule.map_or("", |rule| rule.action.as_str());
-            said(Some(*at), rule.map(ToString::to_string).unwrap_or_default(), Some(action));
+            add_step(Some(*at), rule.map(ToString::to_string).unwrap_or_default(), Some(action));
             matched = true;
             match action {
                 "allow" | "deny" => return Continuation::Decided,
@@ -303,7 +303,7 @@ impl PolicyDecision<'_> {
             }
         }
         if !matched {
-            said(None, "no rule matches".to_owned(), None);
+            add_step(None, "no rule matches".to_owned(), None);
         }
         Continuation::Continues
     }

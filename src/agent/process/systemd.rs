@@ -24,9 +24,9 @@ use crate::speaker::ToSpeaker;
 use tortie_kernel::ToKernel;
 
 /// Between the answer to one ping of a loop and the next ping.
-const ASK_EVERY: Duration = Duration::from_secs(5);
+const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// Between two looks at the verdict.
-const STATUS_EVERY: Duration = Duration::from_secs(5);
+const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A loop that has to go round for the agent to be of use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,22 +79,22 @@ struct Ping {
 #[derive(Debug, Default)]
 struct Heartbeats {
     answers: Arc<LoopAnswers>,
-    asked: [Ping; LOOPS.len()],
+    pings: [Ping; LOOPS.len()],
 }
 
 impl Heartbeats {
     /// The loops that are due for a ping at `now` (milliseconds since the start); each of them counts as pinged.
     fn due(&mut self, now: u64) -> Vec<Loop> {
         let mut due = Vec::new();
-        let places = LOOPS.iter().zip(&mut self.asked).zip(&self.answers.0);
-        for ((which, question), answered) in places {
+        let places = LOOPS.iter().zip(&mut self.pings).zip(&self.answers.0);
+        for ((which, ping), answered) in places {
             let answered = answered.load(Ordering::Relaxed);
-            match question.at {
+            match ping.at {
                 // Its inbox was full: once more, and the time counts from the first try.
-                Some(at) if answered < at && !question.sent => question.sent = true,
+                Some(at) if answered < at && !ping.sent => ping.sent = true,
                 Some(at) if answered < at => continue,
-                Some(_) if now.saturating_sub(answered) < millis(ASK_EVERY) => continue,
-                _ => *question = Ping { at: Some(now), sent: true },
+                Some(_) if now.saturating_sub(answered) < millis(PING_INTERVAL) => continue,
+                _ => *ping = Ping { at: Some(now), sent: true },
             }
             due.push(*which);
         }
@@ -103,18 +103,18 @@ impl Heartbeats {
 
     /// A ping did not reach the loop.
     fn unsent(&mut self, which: Loop) {
-        if let Some((_, question)) = LOOPS.iter().zip(&mut self.asked).find(|(l, _)| **l == which) {
-            question.sent = false;
+        if let Some((_, ping)) = LOOPS.iter().zip(&mut self.pings).find(|(l, _)| **l == which) {
+            ping.sent = false;
         }
     }
 
     /// The loop that has waited longest with its answer beyond its limit, and for how long.
     fn late(&self, now: u64) -> Option<(Loop, Duration)> {
-        let places = LOOPS.iter().zip(&self.asked).zip(&self.answers.0);
-        let open = places.filter_map(|((which, question), answered)| {
-            let asked = question.at?;
-            (answered.load(Ordering::Relaxed) < asked)
-                .then(|| (*which, Duration::from_millis(now.saturating_sub(asked))))
+        let places = LOOPS.iter().zip(&self.pings).zip(&self.answers.0);
+        let open = places.filter_map(|((which, ping), answered)| {
+            let sent_at = ping.at?;
+            (answered.load(Ordering::Relaxed) < sent_at)
+                .then(|| (*which, Duration::from_millis(now.saturating_sub(sent_at))))
         });
         open.filter(|(which, open)| *open > which.limit()).max_by_key(|(_, open)| *open)
     }
@@ -237,7 +237,7 @@ pub(in crate::agent) fn is_managed() -> bool {
 
 async fn mirror<F: Future<Output = Status>>(status: impl Fn() -> F) {
     let mut sent = String::new();
-    let mut interval = tokio::time::interval(STATUS_EVERY);
+    let mut interval = tokio::time::interval(STATUS_INTERVAL);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         interval.tick().await;

@@ -233,12 +233,12 @@ fn an_endpoint_is_applied_when_its_change_is_in_the_kernel_and_fails_with_its_ow
     assert_eq!(word(&core, WEB, 2, &mut needed), Some(("applied", String::new())));
     assert_eq!(word(&core, DB, 3, &mut None), None, "its own change is not acknowledged");
     core.on_enforced(3, ChangeId(3), failed(DB), 90);
-    let (said, why) = word(&core, DB, 3, &mut None).unwrap();
-    assert!(said == "failed" && why.contains("no interface caliX"), "{said} {why}");
+    let (result, why) = word(&core, DB, 3, &mut None).unwrap();
+    assert!(result == "failed" && why.contains("no interface caliX"), "{result} {why}");
     // The policy acts on the other endpoint, the profile on both.
     assert_eq!(word(&core, POLICY, 3, &mut None), Some(("applied", String::new())));
-    let (said, why) = word(&core, "/calico/v1/policy/profile/open/rules", 3, &mut None).unwrap();
-    assert!(said == "failed" && why.contains(DB), "{said} {why}");
+    let (result, why) = word(&core, "/calico/v1/policy/profile/open/rules", 3, &mut None).unwrap();
+    assert!(result == "failed" && why.contains(DB), "{result} {why}");
     core.on_enforced(3, ChangeId(3), BTreeMap::new(), 0);
     assert_eq!(word(&core, DB, 3, &mut None), Some(("applied", String::new())));
     let history = core.recorder.find(&about(DB), 0, 100);
@@ -258,10 +258,17 @@ fn rules_that_the_kernel_does_not_have_are_not_applied() {
     }
     // Routes are what this kernel has of an endpoint.
     assert_eq!(word(&core, WEB, 1, &mut None), Some(("applied", String::new())));
-    let said = core.recorder.find(&Filter::default(), 0, 100);
-    let said: Vec<&str> = said.iter().filter(|e| e.plane == "kernel").map(|e| e.text.as_str()).collect();
-    assert!(said.iter().any(|text| text.contains("not in the kernel: packet rules are off")), "{said:?}");
-    assert!(!said.iter().any(|text| text.contains("rules and endpoints are in the kernel")), "{said:?}");
+    let recorded = core.recorder.find(&Filter::default(), 0, 100);
+    let recorded: Vec<&str> =
+        recorded.iter().filter(|e| e.plane == "kernel").map(|e| e.text.as_str()).collect();
+    assert!(
+        recorded.iter().any(|text| text.contains("not in the kernel: packet rules are off")),
+        "{recorded:?}"
+    );
+    assert!(
+        !recorded.iter().any(|text| text.contains("rules and endpoints are in the kernel")),
+        "{recorded:?}"
+    );
     give(&mut core, Input::Kernel(KernelFact::RulesProblem(None)));
     assert_eq!(word(&core, POLICY, 1, &mut None), Some(("applied", String::new())));
 }

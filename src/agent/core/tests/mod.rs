@@ -303,8 +303,8 @@ fn a_refusal_is_said_once_for_as_long_as_it_stays_so() {
     for _ in 0..3 {
         applied(&mut core, 1, refused());
     }
-    let said = core.recorder.find(&about("10.244.1.0/26"), 0, 100);
-    assert_eq!(said.iter().filter(|e| e.plane == "kernel").count(), 1, "{said:#?}");
+    let recorded = core.recorder.find(&about("10.244.1.0/26"), 0, 100);
+    assert_eq!(recorded.iter().filter(|e| e.plane == "kernel").count(), 1, "{recorded:#?}");
 }
 
 #[test]
@@ -335,9 +335,9 @@ fn what_is_wrong_is_shown_until_it_is_over_and_a_transient_problem_for_a_while()
     give(&mut core, Input::Kernel(KernelFact::Problem { about: "forwarding of IPv4".into(), text: None }));
     assert_eq!(shown(&core, 9000), ["BFD: two"]);
     give(&mut core, Input::Speaker(wrong(&[])));
-    let said: Vec<_> =
+    let recorded: Vec<_> =
         core.recorder.find(&about("BFD"), 0, 100).into_iter().map(|e| e.text.clone()).collect();
-    assert_eq!(said.len(), 3, "each once, and the end: {said:?}");
+    assert_eq!(recorded.len(), 3, "each once, and the end: {recorded:?}");
     for _ in 0..5 {
         give(&mut core, Input::Speaker(SpeakerFact::TransientProblem("accept: no room".to_owned())));
     }
