@@ -11,7 +11,7 @@ use crate::agent::logging::format::LogForm;
 use crate::api::MetricsPage;
 use crate::plugins::{attach, docker};
 
-/// How far the agent goes.
+/// How much of the kernel the agent manages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Extent {

@@ -163,9 +163,9 @@ pub(super) struct Waiting {
     pub(super) request: AppliedRequest,
     pub(super) answer: tokio::sync::oneshot::Sender<Applied>,
     pub(super) until: Instant,
-    /// When the plugin was asked for the endpoint.
+    /// When the plugin got the request for the endpoint.
     pub(super) since: Option<Instant>,
-    /// What the kernel has to acknowledge, once the revision is in it.
+    /// The acknowledgements to wait for, once the revision was sent to the kernel.
     pub(super) target: Option<AckTarget>,
 }
 

@@ -1,4 +1,4 @@
-//! How the rest of the agent reaches its threads: a query is a closure that the thread runs with a view of its state.
+//! Access to the agent's threads: a query is a closure that the thread runs with a view of its state.
 //!
 //! What it does: carries queries and answers, with one deadline and one error for a thread that is busy or not there, and
 //! holds the few values that all threads share. What it does not: know what is queried.
@@ -46,7 +46,7 @@ pub(super) trait Thread: Send + Sync {
     fn post(&self, query: Query<Self>) -> impl Future<Output = Result<(), ApiError>> + Send;
 }
 
-/// What a thread runs with a view of its state.
+/// A query: a closure that a thread runs with a view of its state.
 pub(super) type Query<T> = Box<dyn FnOnce(&<T as Thread>::View<'_>) + Send>;
 
 /// A request to the core's event loop.
@@ -113,7 +113,7 @@ pub(super) async fn within_timeout<T>(wait: oneshot::Receiver<T>) -> Result<T, A
     }
 }
 
-/// The error of what cannot be answered now.
+/// The error of a query that cannot be answered now.
 pub(super) fn busy(text: &str) -> ApiError {
     ApiError { code: "busy".to_owned(), text: text.to_owned() }
 }
@@ -265,7 +265,7 @@ impl Handle {
         &self.events
     }
 
-    /// Whoever reads the intent gets this one.
+    /// Makes this intent the newest one for readers.
     pub(super) fn publish_intent(&self, intent: Arc<RoutingIntent>) {
         self.intent.store(Some(intent));
     }
@@ -296,7 +296,7 @@ impl Handle {
         Ok(Arc::new(intent.with_dynamic(&dynamic)))
     }
 
-    /// Says whether the agent serves; gives what was said before.
+    /// Sets whether the agent serves; returns the former value.
     pub(super) fn set_ready(&self, ready: bool) -> bool {
         self.ready.swap(ready, Ordering::Relaxed)
     }

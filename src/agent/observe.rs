@@ -58,7 +58,7 @@ pub(super) struct Observer {
     affinity_cache: tokio::sync::Mutex<AffinityCache>,
 }
 
-/// What was read of the store.
+/// Affinities of all hosts, as read from the store.
 #[derive(Default)]
 struct AffinityCache {
     affinities: Option<Arc<Affinities>>,

@@ -27,7 +27,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// From then to the end of the sessions: networks beyond the neighbours follow, while this host still forwards.
 const CONVERGENCE_DELAY: Duration = Duration::from_secs(1);
-/// How often neighbours are looked at.
+/// Interval of reads of the neighbours' state.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Whether the host goes down or restarts, as far as its service manager says so; in a container nobody does.

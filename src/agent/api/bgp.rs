@@ -329,7 +329,7 @@ pub(in crate::agent) fn query_ranges(query: &RouteQuery) -> Result<Vec<RouteMatc
     Ok(Family::ALL.map(RouteMatch::All).to_vec())
 }
 
-/// Where a listing of routes stands: in one of its ranges, from this slot of the table on. As text, `range-slot`.
+/// The position of a listing of routes: one of its ranges, and the next slot of the table. As text, `range-slot`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::agent) struct Cursor {
     pub(in crate::agent) range: usize,

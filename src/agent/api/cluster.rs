@@ -29,7 +29,7 @@ const CACHE_TTL: Duration = Duration::from_secs(10);
 /// Longest wait for the store.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What was made of one listing.
+/// The value that was made of one listing, and its age.
 struct CachedRead<T> {
     at: Instant,
     time: String,
@@ -48,7 +48,7 @@ impl<T: Send + Sync + 'static> CacheSlot<T> {
         Self { ttl: CACHE_TTL, last: Arc::default() }
     }
 
-    /// Who asks while the store is read waits for that read.
+    /// A caller that comes while the store is read waits for that read.
     async fn read(
         &self,
         store: &dyn Store,
@@ -86,7 +86,7 @@ impl<T: Send + Sync + 'static> CacheSlot<T> {
     }
 }
 
-/// What was read last, and where the next comes from.
+/// The last read, with the store that the next one comes from.
 pub(in crate::agent) struct ClusterCache {
     node: String,
     store: Arc<dyn Store>,

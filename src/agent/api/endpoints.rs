@@ -42,7 +42,7 @@ pub(in crate::agent) async fn trace_packet(
     tokio::task::spawn_blocking(work).await.map_err(|_| stopping())?
 }
 
-/// What becomes of a packet: as the store has it, and with `kernel` this host's part of it as the kernel thread has it.
+/// The path of a packet: as the store has it, and with `kernel` this host's part of it as the kernel thread has it.
 pub(in crate::agent) async fn trace(
     server: &Server,
     query: TraceQuery,
@@ -70,7 +70,7 @@ pub(in crate::agent) async fn trace(
         .await
 }
 
-/// What a value would change; with connections where the kernel can be asked for them.
+/// The effect of a value if it were written; with connections where the kernel lists them.
 pub(in crate::agent) async fn dry_run(server: &Server, request: DryRunRequest) -> Result<DryRun, ApiError> {
     let copy = |core: &CoreView<'_>| {
         core.loaded().then(|| (core.model().clone(), core.enforcement().policy().cloned()))
@@ -97,7 +97,7 @@ pub(in crate::agent) async fn dry_run(server: &Server, request: DryRunRequest) -
     tokio::task::spawn_blocking(work).await.map_err(|_| stopping())?
 }
 
-/// What packet rules dropped within this time, the most frequent first.
+/// Packets that rules dropped within this time, the most frequent first.
 pub(in crate::agent) async fn drops(server: &Server, within: Duration) -> Result<List<DropRow>, ApiError> {
     let drops = server.handle().drops().ok_or_else(|| busy("the kernel thread has not started yet"))?;
     if let Some(problem) = drops.problem() {
@@ -136,7 +136,7 @@ pub(in crate::agent) async fn drops(server: &Server, within: Duration) -> Result
     Ok(server.list("DropList", items).await)
 }
 
-/// How the kernel differs from what is wanted.
+/// Differences between the kernel and the intent.
 pub(in crate::agent) async fn diff(server: &Server, max: usize) -> Result<Diff, ApiError> {
     if let Some(observer) = server.observer() {
         return observer.differences(max).await;

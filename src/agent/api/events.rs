@@ -20,12 +20,12 @@ use crate::agent::handle::{Handle, busy};
 use crate::api::EventQuery;
 use crate::api::status::{ApiError, Event, List};
 
-/// What entries may be about.
+/// Kinds of entries.
 const KINDS: [&str; 7] = ["agent", "bgp", "ipam", "kernel", "policy", "route", "store"];
 /// Entries that a return with a number may bring at most.
 const MISSED_EVENTS_MAX: usize = 4_096;
 
-/// What one who follows the flight recorder gets.
+/// An item of a follower of the flight recorder.
 #[derive(Debug, Clone)]
 pub(in crate::agent) enum FollowItem {
     /// An entry.
@@ -159,7 +159,7 @@ async fn read_filter(handle: &Handle, query: &EventQuery) -> Result<Filter, ApiE
     Ok(Filter { kinds, peer, prefix, subject, since })
 }
 
-/// What entries about an endpoint hold: its workload's part of the key, which its name has, too.
+/// The text that entries about an endpoint contain: its workload's part of the key, which its name has, too.
 async fn endpoint_subject(handle: &Handle, name: String) -> String {
     let queried = name.clone();
     let found = policy_view(handle, move |view| view.find_endpoint(&queried)).await;

@@ -142,7 +142,7 @@ fn compare_with_evaluator(
     }
 }
 
-/// What the steps of a packet come to.
+/// The outcome of the steps of a packet.
 #[derive(Debug, Default)]
 struct Observed {
     /// Where it was dropped, in words.

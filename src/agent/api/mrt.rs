@@ -33,7 +33,7 @@ pub(in crate::agent) type OctetStream =
 
 /// Slots of the table of one query: less than a millisecond of the speaker's time.
 const SLOTS_PER_QUERY: u32 = 1024;
-/// What waits for a slow reader of messages.
+/// Octets that may wait for a slow reader of messages.
 const QUEUE: usize = 16 * 1024 * 1024;
 
 /// The wall clock's time of a moment.
@@ -48,7 +48,7 @@ fn seconds(since: Duration) -> u32 {
     u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// What of a table dump is done.
+/// Progress of a table dump.
 struct TableDump {
     speaker: Arc<SpeakerHandle>,
     numbers: HashMap<PeerId, u16>,
@@ -175,7 +175,7 @@ pub(in crate::agent) async fn updates(
     Ok(Box::pin(stream))
 }
 
-/// What happened, as records.
+/// Writes monitored events as MRT records.
 struct UpdateDump {
     /// The name of the only peer of interest.
     only: Option<String>,

@@ -14,10 +14,10 @@ use crate::agent::observe::Observer;
 use crate::api::status::{ApiError, List};
 use tortie_store::Store;
 
-/// How many may follow the flight recorder at once.
+/// Followers of the flight recorder at once.
 pub(in crate::agent) const FOLLOWERS: usize = 64;
 
-/// What the API's answers are made from.
+/// The sources of the API's answers.
 pub(in crate::agent) struct Server {
     handle: Arc<Handle>,
     /// Route protocol of own routes.

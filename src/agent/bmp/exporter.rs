@@ -88,7 +88,7 @@ enum Outstanding {
     Routes,
 }
 
-/// What the station has been sent, and is still to be sent.
+/// State of a station: what it was sent, and what is to be sent.
 pub(in crate::agent) struct BmpExporter {
     pub(in crate::agent) speaker: Arc<SpeakerHandle>,
     sender: MonitorSender,
@@ -500,7 +500,7 @@ fn end_of_rib(family: Family, peer: PeerHeader, out: &mut Vec<u8>) {
     Message::RouteMonitoring { peer, update: &update }.write(out);
 }
 
-/// Whether import policy accepted it. What is kept from before a restart of the peer was not sent in this session.
+/// Import policy accepted it, and it came in this session: routes kept from before a restart of the peer did not.
 fn is_accepted(path: &PathInfo) -> bool {
     !path.stale && !matches!(path.unusable, Some(Unusable::Filtered(_)))
 }

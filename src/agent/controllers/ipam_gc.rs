@@ -30,7 +30,7 @@ const INTERVAL_IDLE: Duration = Duration::from_secs(300);
 /// address.
 const RECHECK_DELAY: Duration = Duration::from_secs(5);
 
-/// What the collector is to do.
+/// The mode of garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::agent) enum GcMode {
     /// Nothing, as long as the store's picture is not whole.
@@ -200,7 +200,7 @@ async fn find_leaks(
     }
 }
 
-/// What was called leaked, and since when.
+/// Leak candidates with their repair, and since when each is one.
 #[derive(Debug, Default)]
 struct LeakCandidates(BTreeMap<IpAddr, (Repair, Instant)>);
 
@@ -210,7 +210,7 @@ impl LeakCandidates {
         self.0.values().any(|(_, since)| since.elapsed() < age)
     }
 
-    /// Those that more than one look showed.
+    /// Candidates that more than one pass found.
     fn older_than(&self, age: Duration) -> Vec<IpAddr> {
         self.0.iter().filter(|(_, (_, since))| since.elapsed() >= age).map(|(addr, _)| *addr).collect()
     }

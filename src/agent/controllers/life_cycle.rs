@@ -13,7 +13,7 @@ use crate::api::nodes::NodeStatus;
 /// How long a stop waits for the store.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What controllers derive their desired states from.
+/// The state that controllers derive their desired states from.
 pub(in crate::agent) struct Context<'a> {
     /// The core.
     pub(in crate::agent) core: CoreView<'a>,

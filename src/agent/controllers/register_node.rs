@@ -18,7 +18,7 @@ pub(in crate::agent) struct NodeAddress {
     pub(in crate::agent) len: u8,
 }
 
-/// What the host itself offers for `auto`.
+/// Addresses that were detected on the host, for `auto`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(in crate::agent) struct Detected {
     /// The address of the interface of the IPv4 default route.

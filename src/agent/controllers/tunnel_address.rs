@@ -23,10 +23,10 @@ use tortie_store::{Compare, Op, Outcome, Store, Txn};
 const RETRY: Duration = Duration::from_secs(2);
 /// The longest wait between retries.
 const RETRY_MAX: Duration = Duration::from_secs(120);
-/// How often it is looked at without being told: somebody may have released the address by hand.
+/// Interval of checks without a change: the address may have been released by hand.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(600);
 
-/// What the store says, as far as the tunnel address goes. `None`: nothing may be written now.
+/// The store's part in the decision on the tunnel address. `None`: nothing may be written now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::agent) struct TunnelAddressIntent {
     /// The IPv4 pools with IPIP that IPAM uses, and whether each is enabled.
@@ -35,7 +35,7 @@ pub(in crate::agent) struct TunnelAddressIntent {
     pub(in crate::agent) stored: Option<Ipv4Addr>,
 }
 
-/// Who has the stored address, as IPAM knows it.
+/// The holder of the stored address in IPAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AddressHolder {
     /// It is free.
@@ -48,7 +48,7 @@ enum AddressHolder {
     Other,
 }
 
-/// What is to be done.
+/// The next action.
 #[derive(Debug, PartialEq, Eq)]
 enum TunnelAddressAction {
     /// All is well, or nothing can be done. What else the handle holds is given back.

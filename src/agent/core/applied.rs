@@ -12,7 +12,7 @@ use tortie_engine::policy::Source;
 /// An answer: the result in the API's word, and the reason.
 pub(in crate::agent) type Verdict = (&'static str, Option<String>);
 
-/// What the kernel has to acknowledge for a revision to be in force.
+/// The acknowledgements of the kernel that a revision in force needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::agent) struct AckTarget {
     /// The intent.

@@ -54,7 +54,7 @@ impl CoreCounters {
     }
 }
 
-/// What a change of rules came from: the nearest of it to an endpoint.
+/// The cause of a change of rules, for metrics: the part nearest to an endpoint.
 pub(in crate::agent) fn trigger(delta: &RulesetDelta) -> &'static str {
     if !delta.endpoints.is_empty() {
         "endpoint"
@@ -67,7 +67,7 @@ pub(in crate::agent) fn trigger(delta: &RulesetDelta) -> &'static str {
     }
 }
 
-/// What a key of the data model is of, for counting.
+/// The kind of a key of the data model, for counting.
 pub(in crate::agent) fn kind(key: &str) -> &'static str {
     let Some(rest) = key.strip_prefix("/calico/") else { return "other" };
     if let Some(rest) = rest.strip_prefix("v1/") {

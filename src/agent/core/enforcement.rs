@@ -29,7 +29,7 @@ struct InFlight {
     serial: u64,
     change: ChangeId,
     subject: String,
-    /// What changed, for metrics.
+    /// The kind of the change, for metrics.
     trigger: &'static str,
     /// When the store's event was received.
     received: Instant,
@@ -56,14 +56,14 @@ pub(in crate::agent) struct EnforcementCheckpoint {
     problem: Option<String>,
 }
 
-/// What policy concluded so far, and how far the kernel is.
+/// The policy in force, and the kernel's acknowledgements of it.
 #[derive(Debug)]
 pub(in crate::agent) struct Enforcement {
     mode: Mode,
     policy: Option<Policy>,
     serial: u64,
     acknowledged: u64,
-    /// What the last changes were about, oldest first, until the kernel has answered.
+    /// The last changes that the kernel has not acknowledged, oldest first.
     in_flight: VecDeque<InFlight>,
     failed: BTreeMap<EndpointKey, String>,
     /// Interfaces, routes and neighbours of endpoints, as the kernel thread says.
@@ -150,12 +150,12 @@ impl Enforcement {
         self.rules_problem = from.problem;
     }
 
-    /// What may be done to rules and endpoints.
+    /// The mode of policy: rules and endpoints are programmed, observed or left alone.
     pub(in crate::agent) fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// What is in force; `None`: nothing was read yet, or policy is off.
+    /// The policy in force; `None`: nothing was read yet, or policy is off.
     pub(in crate::agent) fn policy(&self) -> Option<&Policy> {
         self.policy.as_ref()
     }
@@ -175,22 +175,22 @@ impl Enforcement {
         self.micros
     }
 
-    /// Endpoints that are not as they should be, with the reason.
+    /// Endpoints that are not in force, with the reason.
     pub(in crate::agent) fn failed(&self) -> &BTreeMap<EndpointKey, String> {
         &self.failed
     }
 
-    /// What the kernel thread says of endpoints.
+    /// Interfaces, routes and neighbours of endpoints, as the kernel thread reports them.
     pub(in crate::agent) fn conditions(&self) -> &BTreeMap<EndpointKey, EndpointCondition> {
         &self.conditions
     }
 
-    /// Why an endpoint is not as it should be.
+    /// The reason why an endpoint is not in force.
     pub(in crate::agent) fn failure(&self, endpoint: &EndpointKey) -> Option<&str> {
         self.failed.get(endpoint).map(String::as_str)
     }
 
-    /// An endpoint that these rules act on and that is not as it should be.
+    /// An endpoint that these rules act on and that is not in force.
     pub(in crate::agent) fn failure_of(&self, source: &Source) -> Option<(&EndpointKey, &str)> {
         let ruleset = &self.policy.as_ref()?.ruleset;
         self.failed.iter().find_map(|(key, why)| {
@@ -226,7 +226,7 @@ impl Enforcement {
 }
 
 impl Core {
-    /// What policy makes of a change; `routed` is the change that routing made of it.
+    /// Updates policy after a change of the model; `routed` is the change id that routing gave it.
     pub(in crate::agent) fn update_policy(
         &mut self,
         changes: &ModelChanges,
@@ -318,7 +318,7 @@ impl Core {
         }
     }
 
-    /// What became of endpoints, as far as interfaces, routes and neighbours go.
+    /// Keeps and records changed conditions of endpoints: interfaces, routes and neighbours.
     pub(in crate::agent) fn record_conditions(
         &mut self,
         changed: BTreeMap<EndpointKey, Option<EndpointCondition>>,
@@ -409,7 +409,7 @@ impl Core {
     }
 }
 
-/// What a change is about, in few words: the one endpoint, chain or set, else how many.
+/// The subject of a change: its one endpoint, chain or set, else the counts.
 fn subject(delta: &RulesetDelta) -> String {
     if let (1, Some((key, _))) = (delta.endpoints.len(), delta.endpoints.first_key_value()) {
         return Key::Endpoint(key.clone()).to_string();

@@ -2,7 +2,7 @@
 
 use tortie_engine::routing::ChangeId;
 
-/// How grave a line is.
+/// The severity of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::agent) enum Severity {
     /// Of interest to those who look for it.

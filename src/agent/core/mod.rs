@@ -32,7 +32,7 @@ pub(super) const SINGLE_ENTRIES_MAX: usize = 16;
 /// Changes whose store revision is remembered, for entries about what becomes of them.
 const REVISIONS_MAX: usize = 1_024;
 
-/// What the core wants done.
+/// An action for the event loop or another thread.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Effect {
     /// The newest intent, for queries.
@@ -66,7 +66,7 @@ pub(super) enum Effect {
     Recorded(NewEntry),
 }
 
-/// Where the start stands.
+/// The phase of the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// No snapshot yet.
@@ -77,7 +77,7 @@ pub(super) enum Phase {
     Running,
 }
 
-/// What the store link looks like.
+/// The state of the connection to the store.
 #[derive(Debug, Clone)]
 pub(super) struct StoreLink {
     pub(super) connected: bool,
@@ -89,7 +89,7 @@ pub(super) struct StoreLink {
     pub(super) snapshots: u64,
 }
 
-/// The last word of each peer and the counters of its life.
+/// The last state of a peer and the counters of its sessions.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PeerRecord {
     pub(super) state: Option<State>,
@@ -130,7 +130,7 @@ pub(super) struct Core {
     enforcement: Enforcement,
     frozen: Option<Freeze>,
     guard: Guard,
-    /// What was read and not acted on yet.
+    /// Changes that were read and not acted on yet.
     pending: ModelChanges,
     /// The blocks that are watched.
     scope: BTreeSet<String>,
@@ -146,7 +146,7 @@ pub(super) struct Core {
     keys: usize,
     link: StoreLink,
     counters: CoreCounters,
-    /// What metrics say of the store, and of which revision that is.
+    /// Object counts for metrics, and the revision that they were counted at.
     object_counts: std::cell::Cell<(u64, object_counts::ObjectCounts)>,
     /// The time of the input that is handled.
     now: Now,

@@ -1,11 +1,11 @@
-//! How many objects of each kind the store has, for metrics: counted anew only when the store has changed.
+//! Counts of the store's objects by kind, for metrics: counted anew only when the store has changed.
 
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
 
 use crate::agent::core::Core;
 use tortie_engine::model::Model;
 
-/// How much of policy the store has, whether it acts here or not.
+/// Objects of policy in the store, whether they act here or not.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::agent) struct ObjectCounts {
     pub(in crate::agent) policies: usize,

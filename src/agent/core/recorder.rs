@@ -18,17 +18,17 @@ pub(in crate::agent) const ENTRIES_MAX: usize = 16_384;
 pub(in crate::agent) const PREFIXES_MAX: usize = 4_096;
 /// Entries kept for one prefix.
 const ENTRIES_PER_PREFIX_MAX: usize = 16;
-/// How names of sessions begin.
+/// Prefixes of session names.
 const SESSION_NAME_PREFIXES: [&str; 4] = ["Mesh_", "Global_", "Node_", DYNAMIC];
 
-/// Where something happened.
+/// The part of the agent that an entry comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::agent) enum Plane {
     /// A key of the store.
     Store,
-    /// What routing concluded.
+    /// Routing.
     Routing,
-    /// What policy concluded.
+    /// Policy.
     Policy,
     /// Sessions and routes of BGP.
     Rib,
@@ -51,7 +51,7 @@ impl Plane {
     }
 }
 
-/// What is recorded; the recorder adds number and time.
+/// An entry to record; the recorder adds number and time.
 #[derive(Debug, Clone)]
 pub(in crate::agent) struct Entry {
     /// The change it belongs to.
@@ -68,7 +68,7 @@ pub(in crate::agent) struct Entry {
     pub(in crate::agent) revision: u64,
 }
 
-/// An entry for those who follow.
+/// An entry for followers.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::agent) struct NewEntry {
     pub(in crate::agent) event: Arc<Event>,
@@ -76,7 +76,7 @@ pub(in crate::agent) struct NewEntry {
     pub(in crate::agent) single: bool,
 }
 
-/// Which entries are asked for; what is not said is no condition.
+/// A filter of entries; an absent field is no condition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::agent) struct Filter {
     /// Any of these kinds; empty: all.
@@ -85,14 +85,14 @@ pub(in crate::agent) struct Filter {
     pub(in crate::agent) peer: Option<String>,
     /// About this prefix, one inside of it or one around it.
     pub(in crate::agent) prefix: Option<Cidr>,
-    /// Whose subject holds this text, or whose change it is.
+    /// The subject contains this text, or the change id equals it.
     pub(in crate::agent) subject: Option<String>,
     /// Not before this time, RFC 3339 as entries have it.
     pub(in crate::agent) since: Option<String>,
 }
 
 impl Filter {
-    /// Whether an entry is asked for; `single`: it is of the history of one prefix.
+    /// Whether an entry matches; `single`: it is of the history of one prefix.
     pub(in crate::agent) fn matches(&self, event: &Event, single: bool) -> bool {
         let near = |prefix: &Cidr| {
             let of = event.prefix.as_ref().and_then(|text| text.parse::<Cidr>().ok());
@@ -240,7 +240,7 @@ impl Recorder {
         found.into_iter().skip(skip).take(max).collect()
     }
 
-    /// What is recorded of one prefix, oldest first: its own history, and entries of the ring that are about it.
+    /// Entries about one prefix, oldest first: its own history, and those of the ring.
     #[must_use]
     pub(in crate::agent) fn of_prefix(&self, prefix: &Cidr) -> Vec<Event> {
         let text = Some(prefix.to_string());

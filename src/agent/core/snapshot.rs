@@ -102,7 +102,7 @@ pub(in crate::agent) struct PeerSnapshot {
     pub(in crate::agent) address: String,
     pub(in crate::agent) state: &'static str,
     pub(in crate::agent) up: bool,
-    /// It is not to be up.
+    /// It is shut down by configuration.
     pub(in crate::agent) shut: bool,
     pub(in crate::agent) seconds: u64,
     pub(in crate::agent) error: Option<String>,
@@ -280,7 +280,7 @@ impl Core {
     }
 }
 
-/// What `status` says of rules and endpoints. Looks at every endpoint of this host and every chain.
+/// Rules and endpoints for `status`. Reads every endpoint of this host and every chain.
 pub(super) fn policy_status(core: &Core) -> PolicyStatus {
     let enforcement = &core.enforcement;
     let mode = mode_name(enforcement.mode()).to_owned();

@@ -74,7 +74,7 @@ impl<'a> CoreView<'a> {
         self.core.intent.as_ref()
     }
 
-    /// Policy: what is enforced, and what the kernel thread says of it.
+    /// Policy in force, and the kernel thread's reports on it.
     pub(in crate::agent) fn enforcement(&self) -> &'a Enforcement {
         &self.core.enforcement
     }
@@ -134,17 +134,17 @@ impl<'a> CoreView<'a> {
         self.core.frozen.as_ref()
     }
 
-    /// What is counted and timed.
+    /// Counters and latencies.
     pub(in crate::agent) fn counters(&self) -> &'a CoreCounters {
         &self.core.counters
     }
 
-    /// What is recorded of a session.
+    /// The record of a session.
     pub(in crate::agent) fn peer(&self, session: &str) -> Option<&'a PeerRecord> {
         self.core.peers.get(session)
     }
 
-    /// Why the speaker cannot do what is wanted of a session.
+    /// The speaker's problem with the configuration of a session.
     pub(in crate::agent) fn peer_problem(&self, session: &str) -> Option<&'a str> {
         self.core.peer_problems.get(session).map(String::as_str)
     }
@@ -159,12 +159,12 @@ impl<'a> CoreView<'a> {
         self.core.restart_done
     }
 
-    /// What the host checks found.
+    /// Problems that the health probe found.
     pub(in crate::agent) fn host_problems(&self) -> &'a [Problem] {
         &self.core.host_problems
     }
 
-    /// What garbage collection of addresses has done.
+    /// Totals of the garbage collection of addresses.
     pub(in crate::agent) fn gc_totals(&self) -> &'a GcTotals {
         &self.core.gc
     }

@@ -16,13 +16,13 @@ use crate::api::explain::Why;
 use crate::api::policy::EndpointDetail;
 use crate::api::status::{ApiError, RouteGet};
 
-/// The endpoint that has an address, and the host whose own it is.
+/// The endpoint that has an address, or the host that has it as its own.
 fn address_owner(view: &PolicyView<'_>, addr: IpAddr) -> (Option<EndpointDetail>, Option<String>) {
     let host = view.model.hosts_by_address(addr).next().map(|(name, _)| name.to_owned());
     (view.endpoint(&addr.to_string()).ok(), host)
 }
 
-/// Where packets to an address go, and the interface that they leave by.
+/// The route of packets to an address, and the interface that they leave by.
 async fn lookup_route(server: &Server, addr: IpAddr) -> Result<(RouteGet, Option<String>), ApiError> {
     let intent = server.handle().sessions().await?;
     let question = TableQuery { table: RouteTable::Loc, matching: RouteMatch::Longest(addr) };
@@ -37,12 +37,12 @@ async fn lookup_route(server: &Server, addr: IpAddr) -> Result<(RouteGet, Option
     Ok((RouteGet { address: addr.to_string(), bgp, kernel, kernel_lookup }, device))
 }
 
-/// Where packets to an address go.
+/// The route of packets to an address.
 pub(in crate::agent) async fn route_get(server: &Server, addr: IpAddr) -> Result<RouteGet, ApiError> {
     Ok(lookup_route(server, addr).await?.0)
 }
 
-/// What this host does with an address.
+/// Explains how this host handles an address.
 pub(in crate::agent) async fn why_ip(server: &Server, addr: IpAddr) -> Result<Why, ApiError> {
     let of_core = server.handle().core().ask(move |core| {
         let held = core.duplicate_addresses().into_iter().find(|(held, _)| *held == addr);

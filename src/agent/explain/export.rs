@@ -11,7 +11,7 @@ use tortie_engine::routing::EXPORT_GATES;
 const PEER_RULES: [&str; 7] =
     ["split-horizon", "deferral", "ebgp-policy", "role", "well-known", "long-lived", "reflection"];
 
-/// What is known of a prefix and a peer.
+/// The evidence on a prefix and a peer.
 #[derive(Debug, Clone)]
 pub(super) struct ExportEvidence {
     pub(super) prefix: String,

@@ -5,7 +5,7 @@ use crate::api::explain::{Certainty, Step, Verdict, Why};
 use crate::api::policy::EndpointDetail;
 use crate::api::status::RouteGet;
 
-/// What is known of an address.
+/// The evidence on an address.
 #[derive(Debug, Clone)]
 pub(super) struct AddressEvidence {
     pub(super) address: String,

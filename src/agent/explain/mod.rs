@@ -59,7 +59,7 @@ struct CoreEvidence {
     key_revision: Option<u64>,
     last_session: Option<EndedSession>,
     problem: Option<String>,
-    /// What `status` says of it: code and text.
+    /// Its problems in `status`: code and text.
     status: Vec<(String, String)>,
 }
 
@@ -463,7 +463,7 @@ fn kernel_evidence(
     })
 }
 
-/// What a status key says; what it leaves out counts as nothing.
+/// Parses a status key; absent fields are zero.
 fn remote_status(kv: &KeyValue) -> peer::RemoteStatus {
     let status = NodeStatus::read(kv).filter(|status| !status.time.is_empty() || !status.version.is_empty());
     let Some(status) = status else {
@@ -479,7 +479,7 @@ fn remote_status(kv: &KeyValue) -> peer::RemoteStatus {
     }
 }
 
-/// How long ago a time was; `None`: it is none.
+/// Seconds since a time; `None`: it cannot be parsed.
 fn seconds_since(time: &str) -> Option<u64> {
     let ago = Timestamp::now().duration_since(time.parse::<Timestamp>().ok()?);
     Some(u64::try_from(ago.as_secs()).unwrap_or_default())

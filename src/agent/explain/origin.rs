@@ -12,7 +12,7 @@ use tortie_engine::routing::OriginKind;
 /// Entries of the flight recorder that an answer brings.
 const EVENTS_MAX: usize = 4;
 
-/// What the core knows of a prefix.
+/// The core's evidence on a prefix.
 #[derive(Debug, Clone)]
 pub(super) struct PrefixOrigin {
     pub(super) revision: u64,
@@ -28,7 +28,7 @@ pub(super) struct PrefixOrigin {
     pub(super) writes: bool,
 }
 
-/// Where a filter stands.
+/// The place of a filter in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Filter {
     pub(super) name: String,
@@ -149,7 +149,7 @@ impl PrefixOrigin {
         })
     }
 
-    /// What was recorded of it.
+    /// Recorded entries about it.
     pub(super) fn history(&self) -> Vec<Step> {
         let words = |event: &Event| {
             let change = if event.change == "c-0" { String::new() } else { format!("{}  ", event.change) };

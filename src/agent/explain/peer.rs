@@ -18,7 +18,7 @@ use tortie_kernel::NeighbourEntry;
 /// Octets of a message that are shown.
 const MESSAGE_OCTETS_MAX: usize = 64;
 
-/// What is known of a session.
+/// The evidence on a session.
 #[derive(Debug, Clone)]
 pub(super) struct PeerEvidence {
     pub(super) peer: Peer,
@@ -36,7 +36,7 @@ pub(super) struct PeerEvidence {
     /// Our AS towards it.
     pub(super) local_as: u32,
     pub(super) max_prefixes: Option<u32>,
-    /// What is wrong with its configuration here.
+    /// The problem of its configuration here.
     pub(super) problem: Option<String>,
     pub(super) path: Path,
     pub(super) remote: RemoteStatus,
@@ -45,7 +45,7 @@ pub(super) struct PeerEvidence {
     pub(super) blocks: Option<Vec<(Cidr, bool)>>,
     /// Problems of the peer in `status`: code and text.
     pub(super) status: Vec<(String, String)>,
-    /// What TCP of this host dropped for keys and TTLs, of all connections.
+    /// Segments that TCP of this host dropped for keys and TTLs, of all connections.
     pub(super) dropped: TcpDropped,
 }
 
@@ -315,7 +315,7 @@ fn path(path: &Path) -> String {
     format!("{route}, {via} on {interface} ({state}, MTU {mtu}), {near}")
 }
 
-/// What it does to traffic.
+/// The effect on traffic.
 fn effect(e: &PeerEvidence) -> String {
     let p = &e.peer;
     if p.state == "Established" {

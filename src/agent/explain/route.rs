@@ -16,7 +16,7 @@ use tortie_kernel::{ForeignRoute, protocol_name};
 /// Sessions that are named one by one; of more, those with the same answer stand in one line.
 const LISTED_MAX: usize = 12;
 
-/// What is known of a prefix.
+/// The evidence on a prefix.
 #[derive(Debug, Clone)]
 pub(super) struct RouteEvidence {
     /// As it was asked for: a prefix or an address.
@@ -43,7 +43,7 @@ pub(super) struct KernelEvidence {
     pub(super) decided: Option<(KernelRoute, Vec<tortie_engine::routing::Step>)>,
     pub(super) foreign: Vec<ForeignRoute>,
     pub(super) metric: u32,
-    /// What the kernel has for the address without our routes; only where an address was asked for.
+    /// The kernel's route for the address without ours; only where the query is an address.
     pub(super) lookup: Option<String>,
 }
 
@@ -112,7 +112,7 @@ fn installed(e: &RouteEvidence) -> String {
         .map_or_else(String::new, |row| format!("; in the kernel {}", joined(&row.via)))
 }
 
-/// What keeps it from being used, or announced where it is our own.
+/// The reason why it is not used, or not announced where it is our own.
 fn obstacle(e: &RouteEvidence, best: Option<&BgpPath>) -> Option<Obstacle> {
     let obstacle = |code: &str, text: String| Obstacle { code: code.to_owned(), text, fix: Vec::new() };
     if let Some(step) = e.origin.step().filter(|step| step.verdict == Verdict::Stop) {

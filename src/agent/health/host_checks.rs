@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::api::codes;
 use crate::api::status::Problem;
 
-/// What IPIP adds to a packet (RFC 2003), in bytes.
+/// Overhead of IPIP per packet (RFC 2003), in bytes.
 const IPIP_OVERHEAD: u32 = 20;
 /// From this share of its size on the conntrack table counts as full, in percent.
 const CONNTRACK_FULL_PERCENT: u64 = 90;
@@ -52,7 +52,7 @@ pub struct HostSnapshot {
 pub struct Conntrack {
     /// Connections in it.
     pub count: u64,
-    /// How many it takes.
+    /// Its size.
     pub max: u64,
     /// Packets dropped because it was full, since boot.
     pub dropped: u64,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tortie_kernel::{Counters, Counts, Drift, KernelView, Mode, RuleCounts};
 use tortie_net::Cidr;
 
-/// What the kernel thread knows; a copy for the asker.
+/// The kernel thread's state for `status` and metrics.
 #[derive(Debug, Clone)]
 pub(in crate::agent) struct KernelSnapshot {
     pub(in crate::agent) mode: Mode,
@@ -15,9 +15,9 @@ pub(in crate::agent) struct KernelSnapshot {
     pub(in crate::agent) drift: Drift,
     pub(in crate::agent) compared: Option<Duration>,
     pub(in crate::agent) tunnel: Option<String>,
-    /// What stands in the kernel's table; `None`: rules are off.
+    /// Counts of the kernel's table; `None`: rules are off.
     pub(in crate::agent) rules: Option<RuleCounts>,
-    /// How many of those objects differ from what is wanted.
+    /// Objects of the table that differ from the intent.
     pub(in crate::agent) rules_drift: usize,
     /// The first learned routes that are withheld.
     pub(in crate::agent) withheld: Vec<(Cidr, &'static str)>,

@@ -1,4 +1,4 @@
-//! What is wrong with this host: host checks, the periodic probe, and the list of problems with its verdict.
+//! Health of this host: host checks, the periodic probe, and the list of problems with its verdict.
 
 pub(super) mod host_checks;
 pub(super) mod kernel_snapshot;

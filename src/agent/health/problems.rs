@@ -12,7 +12,7 @@ use crate::api::status::{Problem, Subject};
 use tortie_engine::routing::RoutingIntent;
 use tortie_kernel::Drift;
 
-/// More lines of one code than this are told as one.
+/// More problems of one code than this are summed up in one.
 const LISTED: usize = 20;
 /// The store's watch brings a proof of freshness each second.
 const STALE: Duration = Duration::from_secs(20);
@@ -23,7 +23,7 @@ fn named(code: &Code, name: impl Into<String>, text: impl Into<String>) -> Probl
     code.problem(&name.clone(), name, text)
 }
 
-/// What is wrong.
+/// The problems of the agent, the gravest first.
 pub(in crate::agent) fn problems(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>) -> Vec<Problem> {
     let mut out = Vec::new();
     store(facts, &mut out);
@@ -171,7 +171,7 @@ fn dataplane(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>, out: &mut Ve
     }
 }
 
-/// What BIRD's sessions differ in, of an agent that observes.
+/// The drift of BIRD's sessions, of an agent that observes.
 pub(in crate::agent) fn sessions_differ(drift: &Drift) -> Option<Problem> {
     (drift.count > 0).then(|| {
         let text = format!("{} differ: {}", drift.count, drift.first.join("; "));
@@ -292,7 +292,7 @@ pub(in crate::agent) fn route_exchange(
     notes
 }
 
-/// What is in force in the place of a value that cannot be read.
+/// The behaviour in force in place of a value that cannot be parsed.
 fn instead(key: &str) -> &'static str {
     match key.parse::<Key>() {
         Ok(Key::Profile { part: ProfilePart::Rules, .. }) => {

@@ -1,4 +1,4 @@
-//! What a request brings: its query, its body, and who sends it.
+//! Extractors: a request's query, its body, and its caller.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use tokio::net::UnixListener;
 use crate::agent::api::server::Server;
 use crate::agent::http::respond::error_response;
 
-/// What every handler gets.
+/// The state of every handler.
 pub(super) type Shared = Arc<Server>;
 
-/// Who is at the other end of the unix socket.
+/// The process at the other end of the unix socket.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Caller {
     pub(super) may_write: bool,
@@ -33,7 +33,7 @@ impl Connected<IncomingStream<'_, UnixListener>> for Caller {
     }
 }
 
-/// What stands behind the `?`; what cannot be read is answered before the handler runs.
+/// The query string; a malformed one is answered before the handler runs.
 pub(super) struct Query<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {

@@ -36,7 +36,7 @@ pub(super) fn health(yes: bool) -> Response {
     if yes { (StatusCode::OK, "ok\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "no\n") }.into_response()
 }
 
-/// What a stream says in its header beforehand: how many prefixes are about to come.
+/// The header of a stream with the number of prefixes that follow.
 const PREFIXES: &str = "x-tortie-prefixes";
 
 pub(super) fn octet_response(stream: OctetStream, prefixes: Option<u64>) -> Response {

@@ -24,7 +24,7 @@ use tracing_subscriber::layer::Context;
 
 use crate::agent::logging::rate_limit::RepeatFilter;
 
-/// Where journald listens (systemd.io/JOURNAL_NATIVE_PROTOCOL).
+/// journald's socket (systemd.io/JOURNAL_NATIVE_PROTOCOL).
 const JOURNAL: &str = "/run/systemd/journal/socket";
 /// Most of one value in the journal, so that a line fits into a datagram.
 const MOST: usize = 32 << 10;
@@ -168,7 +168,7 @@ impl Visit for Record {
 /// Writes a line.
 type WriteLine = dyn Fn(&[u8]) + Send + Sync;
 
-/// Where lines go, and how.
+/// The sink of log lines, with their form.
 pub(in crate::agent) enum Sink {
     /// Standard error as text; with colours.
     Text(bool),

@@ -48,9 +48,9 @@ pub(super) enum Severity {
     Debug,
     /// State changes.
     Info,
-    /// What may need a hand.
+    /// Warnings.
     Warning,
-    /// What failed.
+    /// Failures.
     Error,
 }
 
@@ -65,7 +65,7 @@ impl Severity {
     }
 }
 
-/// What BGP logs: `none`, `debug`, and anything else = state changes.
+/// The level of BGP: `none`, `debug`, and anything else = state changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BgpLevel {
     /// Nothing.

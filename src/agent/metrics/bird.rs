@@ -7,7 +7,7 @@ use super::scrape::Scrape;
 use super::sessions::STATES;
 use crate::agent::metrics::exposition::{Page, flag};
 
-/// What Calico's templates put into `protocol bgp`.
+/// Names of filters that Calico's templates put into `protocol bgp`.
 const FILTERS: [(&str, &str); 2] =
     [("import_filter", "ACCEPT"), ("export_filter", "calico_export_to_bgp_peers")];
 

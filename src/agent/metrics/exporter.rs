@@ -31,7 +31,7 @@ pub(in crate::agent) struct Exporter {
     pub(super) state: ScrapeState,
 }
 
-/// What outlives a scrape.
+/// State that outlives a scrape.
 #[derive(Debug, Default)]
 pub(super) struct ScrapeState {
     /// Unix time at which a thread answered last: speaker, kernel.
@@ -42,7 +42,7 @@ pub(super) struct ScrapeState {
 /// Denied packets by who denied them. Rules come and go, and their numbers with them: what was counted stays counted.
 #[derive(Debug, Default)]
 pub(super) struct Denied {
-    /// What of each log prefix has been counted.
+    /// Denials of each log prefix that were counted.
     pub(super) read_at: BTreeMap<String, u64>,
     pub(super) sums: BTreeMap<Denial, u64>,
 }

@@ -1,4 +1,4 @@
-//! What one scrape reads: a copy of each thread's counters.
+//! A scrape: a copy of each thread's counters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

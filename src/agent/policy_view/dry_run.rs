@@ -205,7 +205,7 @@ fn difference(old: &[String], new: &[String]) -> Vec<String> {
     lines.iter().flat_map(|(mark, lines)| lines.iter().map(move |line| format!("{mark} {line}"))).collect()
 }
 
-/// What endpoints pass, where that differs: the lists of chains, and how many endpoints have each difference.
+/// Changed lists of chains of endpoints, and how many endpoints have each change.
 fn orders(before: &Ruleset, after: &Ruleset, delta: &RulesetDelta) -> Vec<ChainChange> {
     let list = |policy: Option<&Arc<EndpointPolicy>>| -> Vec<String> {
         policy.map(|policy| policy.chains().map(ToString::to_string).collect()).unwrap_or_default()

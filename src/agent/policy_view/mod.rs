@@ -29,16 +29,16 @@ use tortie_store::Snapshot;
 /// More candidates than this are not listed.
 const CANDIDATES_MAX: usize = 10;
 
-/// What answers are made from.
+/// The sources of answers about endpoints and policy.
 #[derive(Debug, Clone, Copy)]
 pub struct PolicyView<'a> {
-    /// What the store holds.
+    /// The store's content.
     pub model: &'a Model,
-    /// What this host enforces.
+    /// The policy in force on this host.
     pub ruleset: &'a Ruleset,
     /// The frame of it.
     pub globals: &'a Globals,
-    /// What the kernel thread says of endpoints; `None`: it was not queried.
+    /// Conditions of endpoints from the kernel thread; `None`: it was not queried.
     pub conditions: Option<&'a BTreeMap<EndpointKey, EndpointCondition>>,
     /// Endpoints that are not as they should be.
     pub failed: Option<&'a BTreeMap<EndpointKey, String>>,
@@ -80,7 +80,7 @@ impl OfflinePolicyView {
         Self { model, ruleset, globals }
     }
 
-    /// What becomes of a packet, with the rules of every host that it meets.
+    /// The path of a packet, with the rules of every host on it.
     ///
     /// # Errors
     /// When an end is not known or the packet cannot be.
@@ -91,7 +91,7 @@ impl OfflinePolicyView {
         Ok(packet_query.answer(&found, walked, false))
     }
 
-    /// What a value would change.
+    /// The effect of a value if it were written.
     ///
     /// # Errors
     /// When the key is not of the data model, or the value could not be in force.

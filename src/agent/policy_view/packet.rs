@@ -19,7 +19,7 @@ use tortie_engine::policy::path::{
 use tortie_engine::policy::{Globals, Verdict, host_interfaces};
 use tortie_kernel::KernelView;
 
-/// What a connection's first packet comes from, where nothing is said.
+/// The default source port of a connection.
 const EPHEMERAL: u16 = 49_152;
 
 /// A packet to be explained.
@@ -79,7 +79,7 @@ impl PacketQuery {
         Ok(Self { from, to, probe, ends: [from_end, to_end], what })
     }
 
-    /// What of the model the way takes.
+    /// The part of the model that the path needs.
     ///
     /// # Errors
     /// When an end has no address.
@@ -206,7 +206,7 @@ pub(in crate::agent) fn what(protocol: u8, port: Option<u16>) -> String {
     }
 }
 
-/// Who a name means, and how it is shown.
+/// The party of a name, and its form in the answer.
 fn party(view: &PolicyView<'_>, name: &str, family: Option<IpFamily>) -> Result<(Party, TraceEnd), ApiError> {
     let end = |key: Option<&EndpointKey>, host: Option<&str>| TraceEnd {
         address: String::new(),

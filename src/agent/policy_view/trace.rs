@@ -34,7 +34,7 @@ pub(in crate::agent) fn host(
     }
 }
 
-/// Who decided, in words.
+/// The decider, in words.
 pub(in crate::agent) fn decided_by(path: &Path) -> String {
     let Some(step) = path.decisive() else { return "nothing of ours acts on it".to_owned() };
     let whose = |key: &Option<EndpointKey>| {
@@ -115,7 +115,7 @@ pub(in crate::agent) fn change(
     }
 }
 
-/// What an endpoint would need to be selected.
+/// The selector that an endpoint would have to match.
 fn label(set: &SetId) -> String {
     let selector = set.selector();
     match selector.parse::<Selector>().as_ref().map(Selector::expr) {
@@ -235,7 +235,7 @@ struct PolicyDecision<'a> {
     out: &'a mut Vec<TraceRule>,
 }
 
-/// What follows in a tier after a chain.
+/// The continuation in a tier after a chain.
 #[derive(PartialEq, Eq)]
 enum Continuation {
     Continues,

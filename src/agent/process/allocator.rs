@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(code_ranges("garbage\n- r-xp 0 0 0 x\n", "x").count(), 0);
     }
 
-    /// What was dropped runs again.
+    /// Dropped pages of code run again.
     #[test]
     fn a_process_goes_on_after_it() {
         release_startup_code();

@@ -17,7 +17,7 @@ pub(in crate::agent) const NEEDED: [(CapabilitySet, &str); 7] = [
     (CapabilitySet::CHOWN, "the API's socket goes to the group tortie"),
 ];
 
-/// All that stays.
+/// The set of [`NEEDED`].
 fn needed_set() -> CapabilitySet {
     NEEDED.iter().fold(CapabilitySet::empty(), |all, (one, _)| all | *one)
 }

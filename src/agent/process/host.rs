@@ -1,4 +1,4 @@
-//! What the agent reads of its own host and of the settings that concern the process itself.
+//! Reads of the own host, and the settings that concern the process itself.
 
 use tortie_config::resource::{BgpLogLevel, Severity as StoreSeverity};
 use tortie_net::Cidr;
@@ -9,7 +9,7 @@ use crate::agent::logging::{BgpLevel, LogSettings, Severity};
 use tortie_engine::model::Model;
 use tortie_engine::routing::{AddressOption, NodeOptions};
 
-/// What the flags say about this host's place in BGP.
+/// This host's BGP options from the flags.
 pub(in crate::agent) fn node_options(settings: &Settings) -> NodeOptions {
     let option = |choice: Option<AddressChoice>| match choice {
         None | Some(AddressChoice::Auto) => AddressOption::Stored,
@@ -38,7 +38,7 @@ pub(in crate::agent) fn detect() -> Detected {
     }
 }
 
-/// What the store wants of the logs: host over global.
+/// Settings of the logs from the store: host over global.
 pub(in crate::agent) fn log_settings(model: &Model) -> LogSettings {
     let settings = model.settings();
     LogSettings {

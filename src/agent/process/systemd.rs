@@ -119,7 +119,7 @@ impl Heartbeats {
         open.filter(|(which, open)| *open > which.limit()).max_by_key(|(_, open)| *open)
     }
 
-    /// What a loop calls when the ping reaches it.
+    /// The callback that a loop runs when the ping reaches it.
     fn answer(&self, which: Loop, started: Instant) -> impl FnOnce() + Send + 'static {
         let answers = Arc::clone(&self.answers);
         move || {

@@ -1,4 +1,4 @@
-//! What the kernel thread is told of endpoints and rules, when, and what waits for its answer.
+//! Changes of endpoints and rules: when they are sent to the kernel thread, and what waits for its answer.
 
 use tortie_config::key::{EndpointKey, Key};
 
@@ -72,7 +72,7 @@ fn settle(core: &mut Core) {
     applied(core, generation, Vec::new());
 }
 
-/// What the kernel thread has after these changes.
+/// The ruleset of the kernel thread after these changes.
 fn sum<'a>(changes: impl IntoIterator<Item = &'a PolicyChange>) -> Ruleset {
     let mut ruleset = Ruleset::default();
     changes.into_iter().for_each(|change| change.delta.apply(&mut ruleset));
