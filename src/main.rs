@@ -1,7 +1,7 @@
 //! Arguments and wiring only.
 
 #[global_allocator]
-static HEAP: tortie::agent::Heap = tortie::agent::Heap;
+static ALLOCATOR: tortie::agent::SystemAllocator = tortie::agent::SystemAllocator;
 
 fn main() -> std::process::ExitCode {
     tortie::plugins::dispatch().unwrap_or_else(tortie::cli::run)

@@ -14,7 +14,7 @@ use crate::plugins::{attach, docker};
 /// How much of the kernel the agent manages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Extent {
+pub enum ModeChoice {
     /// Write what is wanted
     Program,
     /// Compute, report drift, touch and write nothing
@@ -63,7 +63,7 @@ impl<'de> Deserialize<'de> for AddressChoice {
 /// `--metrics-per-peer`: which peers have series of their own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum PerPeer {
+pub enum PeerSeries {
     /// Configured peers; of the mesh those that are down
     #[default]
     Explicit,
@@ -93,14 +93,14 @@ impl From<CompatPage> for MetricsPage {
 
 /// `--metrics-compat`: a page and where it is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Compat {
+pub struct CompatListener {
     /// Whose names.
     pub page: CompatPage,
     /// Where.
     pub addr: SocketAddr,
 }
 
-impl FromStr for Compat {
+impl FromStr for CompatListener {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -125,7 +125,7 @@ impl FromStr for Compat {
     }
 }
 
-impl<'de> Deserialize<'de> for Compat {
+impl<'de> Deserialize<'de> for CompatListener {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
@@ -146,10 +146,10 @@ pub struct Settings {
     pub http_host: Vec<String>,
     /// Which peers have series of their own in metrics [default: explicit]
     #[arg(long, value_enum, env = "TORTIE_METRICS_PER_PEER")]
-    pub metrics_per_peer: Option<PerPeer>,
+    pub metrics_per_peer: Option<PeerSeries>,
     /// Serve metrics under the names of another exporter, too: felix[=9091], bird[=9324]; on loopback unless ADDR:PORT is given
     #[arg(long, value_name = "PAGE[=PLACE]", env = "TORTIE_METRICS_COMPAT", value_delimiter = ',')]
-    pub metrics_compat: Vec<Compat>,
+    pub metrics_compat: Vec<CompatListener>,
     /// Protocol number of own kernel routes [default: 179]
     #[arg(long, value_name = "N", env = "TORTIE_ROUTE_PROTOCOL", value_parser = clap::value_parser!(u8).range(5..))]
     pub route_protocol: Option<u8>,
@@ -158,10 +158,10 @@ pub struct Settings {
     pub route_metric: Option<u32>,
     /// What to do to the kernel's routes [default: program]
     #[arg(long, value_enum, env = "TORTIE_KERNEL")]
-    pub kernel: Option<Extent>,
+    pub kernel: Option<ModeChoice>,
     /// What to do to the kernel's packet rules, and to the routes of endpoints [default: as --kernel]
     #[arg(long, value_enum, env = "TORTIE_POLICY")]
-    pub policy: Option<Extent>,
+    pub policy: Option<ModeChoice>,
     /// With --kernel observe: BIRD's control socket, may be repeated [default: where Calico and Debian have it]
     #[arg(long, value_name = "PATH", env = "TORTIE_BIRD_SOCKET", value_delimiter = ',')]
     pub bird_socket: Vec<PathBuf>,
@@ -296,7 +296,7 @@ impl Settings {
             Some(HttpChoice::Nowhere) => None,
             Some(HttpChoice::At(addr)) => Some(addr),
             // Felix's health port, and Felix is there.
-            None if self.kernel() == Extent::Observe => None,
+            None if self.kernel() == ModeChoice::Observe => None,
             None => Some(SocketAddr::from(([127, 0, 0, 1], 9099))),
         }
     }
@@ -322,16 +322,16 @@ impl Settings {
 
     /// What to do to the kernel.
     #[must_use]
-    pub fn kernel(&self) -> Extent {
-        self.kernel.unwrap_or(Extent::Program)
+    pub fn kernel(&self) -> ModeChoice {
+        self.kernel.unwrap_or(ModeChoice::Program)
     }
 
     /// What to do to packet rules and endpoints: as much as to the kernel where nobody says otherwise, and nothing where
     /// the kernel is left alone.
     #[must_use]
-    pub fn policy(&self) -> Extent {
+    pub fn policy(&self) -> ModeChoice {
         match self.kernel() {
-            Extent::Off => Extent::Off,
+            ModeChoice::Off => ModeChoice::Off,
             kernel => self.policy.unwrap_or(kernel),
         }
     }
@@ -347,7 +347,8 @@ impl Settings {
         if let Some(AddressChoice::Given(addr @ IpAddr::V4(_), _)) = self.ip6 {
             return Err(format!("--ip6 {addr} is an IPv4 address: use --ip4"));
         }
-        if self.kernel() == Extent::Observe && (self.docker == Some(true) || self.docker_compat == Some(true))
+        if self.kernel() == ModeChoice::Observe
+            && (self.docker == Some(true) || self.docker_compat == Some(true))
         {
             let text = "--docker and --kernel observe exclude each other: who observes writes nothing, and Docker's drivers \
                         write addresses and endpoints";
@@ -379,7 +380,7 @@ mod tests {
         )
         .unwrap();
         let file = Settings::from_file(&path).unwrap();
-        assert_eq!((file.asn, file.kernel(), file.http()), (Some(64_999), Extent::Observe, None));
+        assert_eq!((file.asn, file.kernel(), file.http()), (Some(64_999), ModeChoice::Observe, None));
         let flags = Settings { asn: Some(1), ..Settings::default() };
         assert_eq!(flags.or(file).asn, Some(1));
     }
@@ -387,11 +388,11 @@ mod tests {
     #[test]
     fn rules_follow_the_kernel_flag_and_are_off_without_it() {
         let of = |kernel, policy| Settings { kernel, policy, ..Settings::default() }.policy();
-        assert_eq!(of(None, None), Extent::Program);
-        assert_eq!(of(Some(Extent::Observe), None), Extent::Observe);
-        assert_eq!(of(Some(Extent::Observe), Some(Extent::Program)), Extent::Program);
-        assert_eq!(of(None, Some(Extent::Off)), Extent::Off);
-        assert_eq!(of(Some(Extent::Off), Some(Extent::Program)), Extent::Off);
+        assert_eq!(of(None, None), ModeChoice::Program);
+        assert_eq!(of(Some(ModeChoice::Observe), None), ModeChoice::Observe);
+        assert_eq!(of(Some(ModeChoice::Observe), Some(ModeChoice::Program)), ModeChoice::Program);
+        assert_eq!(of(None, Some(ModeChoice::Off)), ModeChoice::Off);
+        assert_eq!(of(Some(ModeChoice::Off), Some(ModeChoice::Program)), ModeChoice::Off);
     }
 
     #[test]

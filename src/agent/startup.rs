@@ -15,7 +15,7 @@ use super::core::view::CoreView;
 use super::{logging, time};
 use crate::agent::api::server::Server;
 use crate::agent::api::status;
-use crate::agent::config::{Extent, Settings};
+use crate::agent::config::{ModeChoice, Settings};
 use crate::agent::controllers::{Controllers, register_node};
 use crate::agent::event_loop::{Agent, AgentError, AgentOptions, Fact};
 use crate::agent::handle::Handle;
@@ -49,7 +49,7 @@ impl Agent {
         let (requests_sender, requests) = mpsc::channel(1_024);
         let protocol =
             options.settings.route_protocol.unwrap_or(tortie_kernel::Options::new(Mode::Off).marks.protocol);
-        let observes = options.settings.kernel() == Extent::Observe;
+        let observes = options.settings.kernel() == ModeChoice::Observe;
         let handle = Arc::new(Handle::new(&options.node, now, requests_sender, observes));
         let observer = observes.then(|| {
             let sockets = &options.settings.bird_socket;
@@ -63,7 +63,7 @@ impl Agent {
             options.settings.metrics_per_peer.unwrap_or_default(),
             protocol,
         );
-        let writes = options.settings.kernel() == Extent::Program;
+        let writes = options.settings.kernel() == ModeChoice::Program;
         let core_options = CoreOptions {
             name: options.node.clone(),
             node: host::node_options(&options.settings),
@@ -157,12 +157,12 @@ impl Agent {
     }
 
     pub(super) fn writes(&self) -> bool {
-        self.options.settings.kernel() == Extent::Program
+        self.options.settings.kernel() == ModeChoice::Program
     }
 
     /// Sees what others do and touches nothing.
     pub(super) fn observes(&self) -> bool {
-        self.options.settings.kernel() == Extent::Observe
+        self.options.settings.kernel() == ModeChoice::Observe
     }
 
     pub(super) fn start_kernel(&mut self) {
@@ -216,7 +216,7 @@ impl Agent {
         }
         let options = SpeakerOptions {
             listen: self.options.settings.bgp_listen.clone(),
-            kernel: self.options.settings.kernel() != Extent::Off,
+            kernel: self.options.settings.kernel() != ModeChoice::Off,
             restarting: (!families.is_empty()).then_some(families),
             restart_time: RESTART_TIME,
             ..SpeakerOptions::default()
@@ -278,11 +278,11 @@ impl Agent {
     }
 }
 
-fn mode(extent: Extent) -> Mode {
+fn mode(extent: ModeChoice) -> Mode {
     match extent {
-        Extent::Program => Mode::Program,
-        Extent::Observe => Mode::Observe,
-        Extent::Off => Mode::Off,
+        ModeChoice::Program => Mode::Program,
+        ModeChoice::Observe => Mode::Observe,
+        ModeChoice::Off => Mode::Off,
     }
 }
 

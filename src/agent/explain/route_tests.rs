@@ -56,7 +56,7 @@ fn rung(step: &'static str, pass: bool, verdict: &str) -> ExportStep {
 }
 
 #[test]
-fn a_used_route_shows_its_rival_that_was_refused_and_its_recipients() {
+fn a_used_route_shows_the_refused_path_and_its_recipients() {
     let paths = vec![
         path("rack1-n04", true, true, "only usable path"),
         path("tor-a", false, false, "refused: as_loop"),

@@ -8,7 +8,7 @@ use tortie_bgp::State;
 use tortie_config::key::EndpointKey;
 use tortie_net::Cidr;
 
-use crate::agent::config::PerPeer;
+use crate::agent::config::PeerSeries;
 use crate::agent::core::controller_results::GcTotals;
 use crate::agent::core::controller_results::PoolUsages;
 use crate::agent::core::counters::{self, CoreCounters};
@@ -110,7 +110,7 @@ pub(super) struct BlockScrape {
 }
 
 /// For one scrape.
-pub(super) fn scrape(core: &CoreView<'_>, per_peer: PerPeer, now: Instant) -> CoreScrape {
+pub(super) fn scrape(core: &CoreView<'_>, per_peer: PeerSeries, now: Instant) -> CoreScrape {
     let mut invalid = BTreeMap::new();
     for problem in core.model().invalid_keys() {
         *invalid.entry(counters::kind(&problem.key)).or_default() += 1;
@@ -165,7 +165,7 @@ fn scrape_peer(
     core: &CoreView<'_>,
     session: &str,
     wanted: &PeerIntent,
-    per_peer: PerPeer,
+    per_peer: PeerSeries,
     now: Instant,
     scrape: &mut CoreScrape,
 ) {
@@ -177,9 +177,9 @@ fn scrape_peer(
     let since = record.and_then(|r| r.since).unwrap_or(core.started());
     let since = now.saturating_duration_since(since);
     let whole = match per_peer {
-        PerPeer::All => true,
-        PerPeer::Explicit => wanted.kind != PeerKind::Mesh,
-        PerPeer::None => false,
+        PeerSeries::All => true,
+        PeerSeries::Explicit => wanted.kind != PeerKind::Mesh,
+        PeerSeries::None => false,
     };
     // A mesh peer that is down is found by name, and for a while after it came back.
     let missed = record.is_some_and(|r| r.missed) && since < SERIES_KEPT_FOR;

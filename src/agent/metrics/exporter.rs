@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::core;
 use super::scrape::{KernelScrape, Scrape, bgp_scrape, kernel_scrape};
-use crate::agent::config::PerPeer;
+use crate::agent::config::PeerSeries;
 use crate::agent::core::view::CoreView;
 use crate::agent::handle::Handle;
 use crate::agent::observe::Observer;
@@ -23,7 +23,7 @@ pub(in crate::agent) struct Exporter {
     /// `sqlite` or `etcd`.
     pub(super) store_kind: &'static str,
     /// Which peers have series of their own.
-    pub(super) per_peer: PerPeer,
+    pub(super) per_peer: PeerSeries,
     /// Route protocol of own routes.
     pub(super) protocol: u8,
     /// By route and status.
@@ -53,7 +53,7 @@ impl Exporter {
         observer: Option<Arc<Observer>>,
         store_requests: Arc<Requests>,
         store_kind: &'static str,
-        per_peer: PerPeer,
+        per_peer: PeerSeries,
         protocol: u8,
     ) -> Self {
         Self {

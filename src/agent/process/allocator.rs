@@ -67,7 +67,7 @@ fn code_ranges<'a>(maps: &'a str, program: &'a str) -> impl Iterator<Item = (usi
 /// The allocator of the system; it asks for huge pages where a block is large. The binary takes it; whoever embeds the
 /// library decides for himself.
 #[derive(Debug)]
-pub struct Heap;
+pub struct SystemAllocator;
 
 /// Asks for huge pages for the whole pages of a block. A hint: nothing depends on the answer.
 #[cold]
@@ -82,7 +82,7 @@ fn advise_huge_pages(block: *mut u8, size: usize) {
 }
 
 // SAFETY: every call goes to the system's allocator as it came, and its answer goes back.
-unsafe impl GlobalAlloc for Heap {
+unsafe impl GlobalAlloc for SystemAllocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract, which is the same.
