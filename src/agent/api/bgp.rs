@@ -138,7 +138,7 @@ pub(in crate::agent) fn peer(
         drain_sent: false,
         shutdown: wanted.shutdown.as_deref().map(str::to_owned),
         notes: Vec::new(),
-        bfd: wanted.bfd.is_some().then(|| forwarding(watched)),
+        bfd: wanted.bfd.is_some().then(|| peer_bfd(watched)),
     })
 }
 
@@ -165,7 +165,7 @@ pub(in crate::agent) fn ranges(intent: &RoutingIntent, views: &[RangeView]) -> V
 }
 
 /// The BFD session of a peer that wants one.
-fn forwarding(watched: Option<&(Endpoint, bfd::Status)>) -> PeerBfd {
+fn peer_bfd(watched: Option<&(Endpoint, bfd::Status)>) -> PeerBfd {
     let Some((endpoint, s)) = watched else {
         return PeerBfd { state: "Waiting".to_owned(), ..PeerBfd::default() };
     };

@@ -50,8 +50,8 @@ pub(in crate::agent) async fn trace(
 ) -> Result<Trace, ApiError> {
     let (packet_query, found, globals) = trace_packet(server.handle(), query).await?;
     if !kernel {
-        let walked = found.host_paths.iter().map(|half| packet::stored(server.node(), half)).collect();
-        return Ok(packet_query.answer(&found, walked, false));
+        let results = found.host_paths.iter().map(|half| packet::stored(server.node(), half)).collect();
+        return Ok(packet_query.answer(&found, results, false));
     }
     let node = server.node().to_owned();
     server
@@ -60,12 +60,12 @@ pub(in crate::agent) async fn trace(
         .ask(move |view| {
             // A kernel that is left alone has no interfaces to tell of.
             let has_conditions = view.mode() != Mode::Off;
-            let walk = |half: &HostPath| match has_conditions && half.host == node && !half.outer {
+            let trace_half = |half: &HostPath| match has_conditions && half.host == node && !half.outer {
                 true => packet::live(view, &node, &globals, half),
                 false => packet::stored(&node, half),
             };
-            let walked = found.host_paths.iter().map(walk).collect();
-            packet_query.answer(&found, walked, has_conditions)
+            let results = found.host_paths.iter().map(trace_half).collect();
+            packet_query.answer(&found, results, has_conditions)
         })
         .await
 }

@@ -100,13 +100,13 @@ pub(in crate::agent) fn connections(
     interfaces: &BTreeMap<String, Vec<IpAddr>>,
     tracked: &[Connection],
 ) -> Connections {
-    let worlds =
+    let states =
         [&trial.before, &trial.after].map(|policy| PolicyState::of(&trial.model, policy, interfaces));
     let mut refused = Vec::new();
     for connection in tracked {
         let Connection { src, dst, protocol, ports, icmp } = *connection;
         let packet = Packet { src, dst, protocol, ports, icmp };
-        let [before, after] = worlds.each_ref().map(|world| world.path(packet));
+        let [before, after] = states.each_ref().map(|state| state.path(packet));
         if before.verdict == Verdict::Allow && after.verdict == Verdict::Deny {
             let proto = Protocol::new(protocol).map_or_else(|| protocol.to_string(), |p| p.to_string());
             let (from, to) = ports.unzip();
@@ -159,10 +159,10 @@ fn affected_endpoints(before: &Ruleset, after: &Ruleset, delta: &RulesetDelta) -
     let changed: BTreeSet<&ChainId> = delta.chains.keys().collect();
     let uses = |policy: &EndpointPolicy| policy.chains().any(|id| changed.contains(id));
     let all: BTreeSet<&EndpointKey> = before.endpoints.keys().chain(after.endpoints.keys()).collect();
-    let is_touched = |key: &&&EndpointKey| {
+    let is_affected = |key: &&&EndpointKey| {
         delta.endpoints.contains_key(**key) || after.endpoints.get(**key).is_some_and(|policy| uses(policy))
     };
-    all.iter().filter(is_touched).map(|key| endpoint_name(key)).collect()
+    all.iter().filter(is_affected).map(|key| endpoint_name(key)).collect()
 }
 
 fn texts(chain: Option<&Arc<Chain>>) -> Vec<String> {

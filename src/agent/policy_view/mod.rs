@@ -87,8 +87,8 @@ impl OfflinePolicyView {
     pub fn trace(&self, query: &TraceQuery) -> Result<Trace, ApiError> {
         let packet_query = PacketQuery::read(&self.view(), query)?;
         let found = packet_query.follow(&packet_query.excerpt(&self.model)?)?;
-        let walked = found.host_paths.iter().map(|half| packet::stored(self.model.node(), half)).collect();
-        Ok(packet_query.answer(&found, walked, false))
+        let results = found.host_paths.iter().map(|half| packet::stored(self.model.node(), half)).collect();
+        Ok(packet_query.answer(&found, results, false))
     }
 
     /// The effect of a value if it were written.
@@ -252,7 +252,7 @@ impl PolicyView<'_> {
         let source = self.find_policy(name)?;
         let users = self.users();
         let prefix = self.model.settings().log_prefix;
-        let words = |rules: &[resource::Rule]| -> Vec<String> {
+        let rule_texts = |rules: &[resource::Rule]| -> Vec<String> {
             Chain::of(rules, &prefix).rules.iter().map(ToString::to_string).collect()
         };
         let acts_on = users.get(&source).into_iter().flatten().map(|key| endpoint_name(key)).collect();
@@ -262,7 +262,7 @@ impl PolicyView<'_> {
             Source::Policy { tier, name } => {
                 let key = Key::Policy { tier: (**tier).to_owned(), name: (**name).to_owned() };
                 if let Some(Resource::Policy(policy)) = self.model.resource(&key).map(|value| &**value) {
-                    rules = (words(&policy.inbound), words(&policy.outbound));
+                    rules = (rule_texts(&policy.inbound), rule_texts(&policy.outbound));
                 }
                 self.policy_row(&key, &users).ok_or_else(|| no_policy(&source.to_string()))?
             }
@@ -271,7 +271,7 @@ impl PolicyView<'_> {
                     let key = Key::Profile { name: (**name).to_owned(), part };
                     match self.model.resource(&key).map(|value| &**value) {
                         Some(Resource::ProfileRules(found)) => {
-                            rules = (words(&found.inbound), words(&found.outbound));
+                            rules = (rule_texts(&found.inbound), rule_texts(&found.outbound));
                         }
                         Some(Resource::ProfileLabels(found)) => labels.clone_from(found),
                         Some(Resource::ProfileTags(found)) => tags.clone_from(found),
@@ -464,12 +464,12 @@ impl PolicyView<'_> {
             }
         };
         for (direction, stages) in [(Direction::Inbound, inbound), (Direction::Outbound, outbound)] {
-            out.extend(self.ordinary(direction, stages));
+            out.extend(self.tier_stages(direction, stages));
         }
         out
     }
 
-    fn ordinary(&self, direction: Direction, stages: &Stages) -> Vec<Stage> {
+    fn tier_stages(&self, direction: Direction, stages: &Stages) -> Vec<Stage> {
         let stage = |kind: &str, tier: Option<&str>, ids: &[ChainId]| Stage {
             kind: kind.to_owned(),
             direction: direction.as_str().to_owned(),
