@@ -500,7 +500,7 @@ fn a_changed_gate_is_found_at_the_first_input_that_it_decides() {
 }
 
 #[test]
-fn a_replay_ends_where_it_is_told_to() {
+fn a_replay_ends_at_the_given_time() {
     let mut recorded = Recorded::new(SEGMENT, MEMBER);
     let mut store = Store::new();
     let first = store.snapshot();
