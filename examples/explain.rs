@@ -316,7 +316,7 @@ impl Router {
         stream.write_all(&message(4, &[]))?;
         let mut reader = stream.try_clone()?;
         let stream = Arc::new(Mutex::new(stream));
-        let keeper = Arc::downgrade(&stream);
+        let weak = Arc::downgrade(&stream);
         let (up, established) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let (mut keepalive, mut octets) = (false, vec![0; 1 << 16]);
@@ -329,7 +329,7 @@ impl Router {
             }
         });
         std::thread::spawn(move || {
-            while let Some(stream) = keeper.upgrade() {
+            while let Some(stream) = weak.upgrade() {
                 if send(&stream, &message(4, &[])).is_err() {
                     break;
                 }

@@ -123,9 +123,9 @@ async fn run(program: &Path, (dir, url): (&Path, &str), counts: [usize; 5]) -> R
         writing.spawn(async move {
             let mut waiting = JoinSet::new();
             for n in (first..BURST).step_by(writers) {
-                // No earlier than its turn, and after a delay of the store as fast as it can.
-                let turn = begin + pause * u32::try_from(n)?;
-                tokio::time::sleep_until(turn.into()).await;
+                // No earlier than its share of the rate, and after a delay of the store as fast as it can.
+                let due = begin + pause * u32::try_from(n)?;
+                tokio::time::sleep_until(due.into()).await;
                 let (at, begin) = (local + n, Instant::now());
                 let op = put(&here(at), workload(at, &address(10, at), at % OWN_ROLES, shared));
                 let revision = write(&*store, vec![op]).await?;
@@ -263,9 +263,9 @@ impl Sender {
     fn rate(&self) -> Result<f64> {
         let mut best = 0f64;
         for _ in 0..ROUNDS {
-            let (answer, told) = std::sync::mpsc::channel();
+            let (answer, answered) = std::sync::mpsc::channel();
             self.0.send(answer)?;
-            best = best.max(told.recv().context("the sender ended")?);
+            best = best.max(answered.recv().context("the sender ended")?);
         }
         Ok(best)
     }

@@ -10,7 +10,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventFlags as F};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::seen::Universe;
+use super::received::Universe;
 use super::session::{READ, Session, Stage, Target};
 
 const KEEPALIVE: Duration = Duration::from_secs(30);
@@ -211,9 +211,9 @@ fn settle(session: &mut Session) -> bool {
     let has = match session.target {
         _ if !session.watches => false,
         Target::Nothing => false,
-        Target::AtLeast(count) => session.stage == Stage::Up && session.seen.count >= count,
-        Target::AtMost(count) => session.seen.count <= count,
-        Target::Marks(count) => session.seen.marks >= count,
+        Target::AtLeast(count) => session.stage == Stage::Up && session.received.count >= count,
+        Target::AtMost(count) => session.received.count <= count,
+        Target::Marks(count) => session.received.marks >= count,
     };
     if has && !session.met {
         session.met = true;

@@ -14,9 +14,9 @@ mod load;
 mod measure;
 mod mix;
 mod mrt;
+mod received;
 mod run;
 mod scenario;
-mod seen;
 mod session;
 mod table;
 

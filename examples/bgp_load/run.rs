@@ -13,8 +13,8 @@ use super::fib::{self, Mark};
 use super::load::Load;
 use super::measure::{Processes, own_cpu};
 use super::mix::{self, Prefix, Sender};
+use super::received::Universe;
 use super::scenario::{self, Kind, OWN_AS, Role, Scenario};
-use super::seen::Universe;
 use super::session::{Session, Stage, Target};
 
 /// Between the last session that comes up and the start of the clock, and as much more for each session: FRR begins to
@@ -222,12 +222,12 @@ fn feed(
 /// How far it came, where it did not come to the end.
 fn reached(row: &mut Row, load: &Load, end: Option<Instant>) {
     let watching = || load.sessions.iter().filter(|s| s.watches);
-    let strange = watching().map(|s| s.seen.strange).sum::<usize>();
+    let strange = watching().map(|s| s.received.strange).sum::<usize>();
     if strange > 0 {
         row.insert("strangePrefixes".into(), strange.into());
     }
     if end.is_none() {
-        let counts = watching().map(|s| s.seen.count);
+        let counts = watching().map(|s| s.received.count);
         row.insert("prefixesAtEnd".into(), json!([counts.clone().min(), counts.max()]));
         row.insert("why".into(), json!(load.why.as_ref().map(ToString::to_string)));
     }
@@ -280,7 +280,7 @@ fn replay(scenario: &Scenario, options: &Options, target: SocketAddr) -> anyhow:
         let mut row = clock.row(name, end, &load)?;
         load.run_for(SETTLE)?;
         let sink = load.sessions.iter().find(|s| s.watches).context("no sink")?;
-        row.insert("prefixes".into(), sink.seen.count.into());
+        row.insert("prefixes".into(), sink.received.count.into());
         reached(&mut row, &load, end);
         rows.push(row);
     }

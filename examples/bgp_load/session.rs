@@ -10,7 +10,7 @@ use std::time::Instant;
 use socket2::Socket;
 
 use super::mix;
-use super::seen::{Seen, Universe};
+use super::received::{Received, Universe};
 
 /// Longer than any daemon here lets its peers wait; UPDATEs count as keepalives.
 const HOLD_TIME: u16 = 240;
@@ -50,7 +50,7 @@ pub(crate) struct Session {
     pub(crate) target: Target,
     pub(crate) met: bool,
     pub(crate) met_at: Option<Instant>,
-    pub(crate) seen: Seen,
+    pub(crate) received: Received,
     pub(crate) last_update: Option<Instant>,
     input: Vec<u8>,
     output: VecDeque<(Rc<Vec<u8>>, usize)>,
@@ -70,7 +70,7 @@ impl Session {
             target: Target::Nothing,
             met: false,
             met_at: None,
-            seen: Seen::default(),
+            received: Received::default(),
             last_update: None,
             input: Vec::new(),
             output: VecDeque::new(),
@@ -103,7 +103,7 @@ impl Session {
         self.stage = Stage::Down;
         self.input = Vec::new();
         self.output.clear();
-        self.seen = Seen::default();
+        self.received = Received::default();
     }
 
     /// Connects, reads and writes; `true` when there is more to do at once.
@@ -163,7 +163,7 @@ impl Session {
             }
             2 if self.watches => {
                 self.last_update = Some(Instant::now());
-                self.seen.update(universe, body).ok_or(io::ErrorKind::InvalidData)?;
+                self.received.update(universe, body).ok_or(io::ErrorKind::InvalidData)?;
             }
             3 => {
                 let code = body.get(..2).unwrap_or_default();

@@ -50,9 +50,9 @@ pub(crate) const CLUSTER: &[(&str, &str)] = &[
 ];
 
 /// What a question gives: exit code, stdout, stderr.
-type Asked = (Option<i32>, String, String);
+type CommandOutput = (Option<i32>, String, String);
 
-fn answers(ask: impl Fn(&[&str]) -> Asked) {
+fn answers(ask: impl Fn(&[&str]) -> CommandOutput) {
     let ask = &ask;
     let text = |words: &[&str]| {
         let (code, out, err) = ask(words);
@@ -141,7 +141,7 @@ fn answers(ask: impl Fn(&[&str]) -> Asked) {
     assert!(code == Some(1) && err.contains("policy list --all"), "{code:?} {err}");
 }
 
-fn traces(ask: impl Fn(&[&str]) -> Asked) {
+fn traces(ask: impl Fn(&[&str]) -> CommandOutput) {
     let trace = |words: &str| {
         let words: Vec<&str> = ["policy", "trace"].into_iter().chain(words.split(' ')).collect();
         ask(&words)

@@ -43,7 +43,7 @@ impl Policy {
         let serial = self.serial;
         let failed = rig.wait("Enforced", |fact| match fact {
             KernelFact::Enforced { serial: of, failed, .. } if *of == serial => Some(failed.clone()),
-            KernelFact::RulesProblem(Some(trouble)) => panic!("{trouble}\n{}", self.dump()),
+            KernelFact::RulesProblem(Some(problem)) => panic!("{problem}\n{}", self.dump()),
             _ => None,
         });
         assert!(failed.is_empty(), "{failed:?}\n{}", self.dump());

@@ -12,9 +12,9 @@ mod bgp_load {
     pub(crate) mod measure;
     mod mix;
     mod mrt;
+    mod received;
     pub(crate) mod run;
     pub(crate) mod scenario;
-    mod seen;
     mod session;
 }
 

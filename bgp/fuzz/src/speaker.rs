@@ -131,7 +131,7 @@ impl Rig {
             let frame =
                 Frame::next(rest, true).expect("sent what cannot be framed").expect("sent half a message");
             if frame.kind == MessageKind::Update {
-                self.hear(conn, frame.body);
+                self.receive(conn, frame.body);
             }
             rest = &rest[frame.len..];
         }
@@ -143,7 +143,7 @@ impl Rig {
         self.speaker.peers(self.now).find(|p| p.conn == Some(conn))
     }
 
-    fn hear(&mut self, conn: ConnId, body: &[u8]) {
+    fn receive(&mut self, conn: ConnId, body: &[u8]) {
         if !self.received.contains_key(&conn) {
             // Of a session that ended this very moment nothing is known any more.
             let Some(peer) = self.peer_of(conn) else { return };

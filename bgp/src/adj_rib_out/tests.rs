@@ -390,7 +390,7 @@ fn members_in_step_get_no_idle_withdrawals() {
 /// Where a prefix changed again and the outcome is the same (here: a path came that is not the best one), the group has
 /// nothing to tell: a member that lags alone has to hear of it from what is there.
 #[test]
-fn a_member_that_lags_is_told_of_what_changed_again_to_the_same() {
+fn a_lagging_member_is_sent_a_prefix_that_changed_again_to_the_same() {
     let mut world = World::new(4);
     let announce = |world: &mut World, source, prefixes: std::ops::Range<u32>| {
         prefixes.for_each(|prefix| world.announce(source, prefix, 0));
@@ -418,7 +418,7 @@ fn a_member_that_lags_is_told_of_what_changed_again_to_the_same() {
 
 /// A member that rests hears of what the log lost, whoever of its group was the first to come upon the loss.
 #[test]
-fn a_member_that_rests_is_told_of_what_another_finds_lost() {
+fn a_resting_member_is_sent_the_withdrawal_that_another_member_finds() {
     let mut world = World::new(4);
     let announce = |world: &mut World, prefixes: std::ops::Range<u32>| {
         prefixes.for_each(|prefix| world.announce(1, prefix, 0));

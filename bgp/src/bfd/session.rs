@@ -274,7 +274,7 @@ impl Session {
     }
 
     pub(super) fn status(&self, now: Instant) -> Status {
-        let heard = self.remote_multiplier != 0;
+        let received = self.remote_multiplier != 0;
         Status {
             state: self.state,
             since: now.saturating_duration_since(self.since),
@@ -285,7 +285,7 @@ impl Session {
             remote_discriminator: self.remote_discriminator,
             transmit_interval: (!self.remote_min_rx.is_zero()).then(|| self.interval()),
             receive_interval: self.effective_min_rx.max(self.remote_desired_tx),
-            detection_time: heard.then(|| self.detection_time()),
+            detection_time: received.then(|| self.detection_time()),
             remote_multiplier: self.remote_multiplier,
             remote_independent: self.remote_independent,
             remote_demand: self.remote_demand,

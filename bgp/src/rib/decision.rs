@@ -124,7 +124,7 @@ struct Round<'c> {
 }
 
 impl Round<'_> {
-    fn standing(&self) -> impl Iterator<Item = &Candidate> {
+    fn remaining(&self) -> impl Iterator<Item = &Candidate> {
         self.candidates.iter().zip(&self.lost).filter(|(_, lost)| lost.is_none()).map(|(c, _)| c)
     }
 
@@ -133,7 +133,7 @@ impl Round<'_> {
         if self.left < 2 {
             return;
         }
-        let Some(least) = self.standing().map(&key).min() else { return };
+        let Some(least) = self.remaining().map(&key).min() else { return };
         self.drop(step, |c| key(c) > least);
     }
 
@@ -151,11 +151,11 @@ impl Round<'_> {
         if self.left < 2 {
             return;
         }
-        let first = self.standing().next().map(|c| c.med);
-        if self.standing().all(|c| Some(c.med) == first) {
+        let first = self.remaining().next().map(|c| c.med);
+        if self.remaining().all(|c| Some(c.med) == first) {
             return;
         }
-        let mut least: SmallVec<[(u32, u32); 8]> = self.standing().map(|c| (c.neighbour, c.med)).collect();
+        let mut least: SmallVec<[(u32, u32); 8]> = self.remaining().map(|c| (c.neighbour, c.med)).collect();
         least.sort_unstable();
         least.dedup_by_key(|(neighbour, _)| *neighbour);
         self.drop(Step::Med, |c| {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_decides_in_its_turn() {
+    fn each_step_decides_in_order() {
         let base = plain();
         let worse = [
             (Candidate { stale: true, local_pref: 999, ..base }, Step::LongLivedStale),

@@ -222,13 +222,13 @@ impl World {
     }
 
     /// A change of the best path, or with planes any change, was logged, and a change of the paths in use is to be reported.
-    fn told(&self, before: &Seen, after: &Seen) {
+    fn check_reported(&self, before: &Observed, after: &Observed) {
         let changed = if self.table.planes > 0 { before.all != after.all } else { before.best != after.best };
         assert!(!changed || after.head > before.head, "not logged");
-        assert!(before.used == after.used || self.table.has_dirty(), "not told");
+        assert!(before.used == after.used || self.table.has_dirty(), "not reported");
     }
 
-    fn seen(&self) -> Seen {
+    fn observed(&self) -> Observed {
         let entry = self.slot().and_then(|slot| self.table.entry(slot));
         let paths: Vec<_> = entry.iter().flat_map(|e| self.table.paths(e)).collect();
         let named =
@@ -238,7 +238,7 @@ impl World {
         let mut used: Vec<_> = paths.iter().filter(|p| p.multipath).map(|p| (p.source, p.attr)).collect();
         all.sort_unstable();
         used.sort_unstable();
-        Seen {
+        Observed {
             best: entry.and_then(|e| e.best().map(|p| (p.attr, p.source))),
             all,
             used,
@@ -248,7 +248,7 @@ impl World {
 }
 
 #[derive(Debug)]
-struct Seen {
+struct Observed {
     best: Option<(u32, u32)>,
     /// With the path identifiers of sessions that have some.
     all: Vec<(u32, u32, u32)>,
@@ -269,10 +269,10 @@ proptest! {
         let mut world = World::new(planes);
         for op in &ops {
             while world.table.pop_dirty().is_some() {}
-            let before = world.seen();
+            let before = world.observed();
             world.apply(op, true);
             world.check();
-            world.told(&before, &world.seen());
+            world.check_reported(&before, &world.observed());
         }
     }
 

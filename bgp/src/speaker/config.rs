@@ -219,7 +219,7 @@ impl Speaker {
                 None
             }
             Admission::Refused(notification) => {
-                self.turn_away(conn, &notification);
+                self.refuse_connection(conn, &notification);
                 None
             }
             Admission::Peer(peer, range, config) => {

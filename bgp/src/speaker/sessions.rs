@@ -136,11 +136,11 @@ impl Speaker {
         };
         if let Some(text) = &peer.config.shutdown {
             let cease = Notification::with_text(ErrorCode::ADMIN_SHUTDOWN, text);
-            self.turn_away(conn, &cease);
+            self.refuse_connection(conn, &cease);
             return;
         }
-        let beside_session = peer.incoming.is_some() && peer.incoming == peer.session;
-        if let Some(old) = if beside_session { peer.outgoing } else { peer.incoming } {
+        let parallel_session = peer.incoming.is_some() && peer.incoming == peer.session;
+        if let Some(old) = if parallel_session { peer.outgoing } else { peer.incoming } {
             // The peer would not dial twice unless it had given up the first.
             if let Some(peer) = self.peers.get_mut(number).filter(|p| p.range.is_none()) {
                 peer.damping.note_failure(now);
@@ -151,7 +151,7 @@ impl Speaker {
     }
 
     /// Closes a connection before any OPEN, and says why.
-    pub(super) fn turn_away(&mut self, conn: ConnId, why: &Notification) {
+    pub(super) fn refuse_connection(&mut self, conn: ConnId, why: &Notification) {
         let mut last = Vec::new();
         why.write(&mut last);
         self.connections.set_last_message(conn, last, self.scheduler.now());

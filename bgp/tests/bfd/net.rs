@@ -79,7 +79,7 @@ impl Net {
     /// Lets time pass.
     pub(crate) fn run(&mut self, time: Duration) {
         let end = self.now + time;
-        let mut turns = 0;
+        let mut iterations = 0;
         loop {
             self.flush();
             let next = self
@@ -89,8 +89,8 @@ impl Net {
                 .chain(self.ends.iter().filter_map(Bfd::poll_timeout))
                 .min();
             let Some(next) = next.filter(|at| *at <= end) else { break };
-            turns += 1;
-            assert!(turns < 2_000_000, "time does not advance");
+            iterations += 1;
+            assert!(iterations < 2_000_000, "time does not advance");
             self.now = self.now.max(next);
             while let Some(first) = self.flying.first_entry().filter(|e| e.key().0 <= self.now) {
                 let (to, payload) = first.remove();

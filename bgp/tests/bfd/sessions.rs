@@ -63,7 +63,7 @@ fn nobody_hurries_before_up() {
 }
 
 #[test]
-fn the_pace_is_the_slower_of_both_wishes_with_jitter() {
+fn the_interval_is_the_longer_of_both_requested_with_jitter() {
     let mut net = Net::both(times(50, 3), times(200, 3));
     net.run(SEC * 3);
     for end in 0..2 {
@@ -110,9 +110,9 @@ fn a_path_that_fails_one_way_takes_both_ends_down() {
     net.lose = Box::new(|from| from == 0);
     net.run(MS * 300);
     assert_eq!(net.changes[1].last().unwrap().1.cause, Cause::Expired);
-    let told = net.changes[0].last().unwrap().1;
-    assert_eq!(told.cause, Cause::NeighborDown(Diagnostic::EXPIRED));
-    assert!(told.is_loss());
+    let reported = net.changes[0].last().unwrap().1;
+    assert_eq!(reported.cause, Cause::NeighborDown(Diagnostic::EXPIRED));
+    assert!(reported.is_loss());
     assert_eq!(net.status(0).diagnostic, Diagnostic::NEIGHBOR_DOWN);
     // And it stays so: the first end is heard, the second is not.
     net.run(SEC * 5);

@@ -140,7 +140,7 @@ fn what_the_collector_originates_has_no_next_hop() {
 
 /// Collectors dump NEXT_HOP 0.0.0.0 beside MP_REACH_NLRI where a peer sends both: that of MP_REACH_NLRI counts (RFC 4760 3).
 #[test]
-fn next_hop_beside_mp_reach_is_ignored() {
+fn next_hop_next_to_mp_reach_is_ignored() {
     let octets =
         hex("400101 00  400206 0201 0000fde8  400304 00000000  800e11 10 20010db8000000000000000000000001");
     let mut list = EntryList::new(false);

@@ -44,7 +44,7 @@ fn originate(net: &mut Net, rng: &mut Rng, all: &[Cidr]) {
 }
 
 /// One thing that goes wrong, or comes right again.
-fn trouble(net: &mut Net, rng: &mut Rng) {
+fn disturb(net: &mut Net, rng: &mut Rng) {
     let node = rng.below(net.nodes.len());
     let link = rng.below(net.links.len());
     match rng.below(12) {
@@ -88,7 +88,7 @@ fn trouble(net: &mut Net, rng: &mut Rng) {
             if !unreachable.remove(&address) {
                 unreachable.insert(address);
             }
-            net.tell_next_hop(node, address);
+            net.report_next_hop(node, address);
         }
         _ => {
             // The peer goes from the configuration and comes back.
@@ -116,7 +116,7 @@ pub(crate) fn live(seed: u64, most: usize) -> Net {
         if rng.below(2) == 0 {
             originate(&mut net, &mut rng, &all);
         } else {
-            trouble(&mut net, &mut rng);
+            disturb(&mut net, &mut rng);
         }
         let most = [1000, 200_000, 5 * SECOND, 60 * SECOND][rng.below(4).min(rng.clone().below(4))];
         net.run(rng.micros(most));
@@ -131,7 +131,7 @@ pub(crate) fn live(seed: u64, most: usize) -> Net {
             net.start(node, None);
         }
         for address in std::mem::take(&mut net.nodes[node].unreachable) {
-            net.tell_next_hop(node, address);
+            net.report_next_hop(node, address);
         }
     }
     net.wake_all();
@@ -205,12 +205,12 @@ pub(crate) fn check(net: &Net) -> Result<(), String> {
             let wrong = wrong.map(|p| (p, best.get(p), want.get(p)));
             return Err(format!("best path at {n}: (prefix, speaker, reference) {wrong:?}"));
         }
-        // The changes that were told add up to the table.
+        // The reported changes add up to the table.
         let learned: Vec<_> =
             best.iter().filter(|(_, (from, _))| from.is_some()).map(|(p, (f, _))| (*p, *f)).collect();
-        let told: Vec<_> = node.best.iter().map(|(p, b)| (*p, Some(b.peer.0 as usize))).collect();
-        if learned != told {
-            return Err(format!("take_best at {n} told {told:?}, the table has {learned:?}"));
+        let reported: Vec<_> = node.best.iter().map(|(p, b)| (*p, Some(b.peer.0 as usize))).collect();
+        if learned != reported {
+            return Err(format!("take_best at {n} reported {reported:?}, the table has {learned:?}"));
         }
     }
     Ok(())

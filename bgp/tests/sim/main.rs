@@ -43,8 +43,8 @@ fn repeat(seed: u64, most: usize) -> String {
     format!("SIM_SEED={seed} SIM_SPEAKERS={most} cargo test -p tortie-bgp --test sim one_seed -- --nocapture")
 }
 
-/// A line for whoever waits; the harness would keep what is printed until the end.
-fn tell(line: &str) {
+/// Progress goes to stderr at once; the harness would keep what is printed until the end.
+fn print_progress(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
@@ -70,7 +70,7 @@ fn seeds(seeds: std::ops::Range<u64>, most: usize, progress: bool) {
                         }
                         Err(why) => {
                             if progress {
-                                tell(&format!("seed {seed}: {why}\n  {}", repeat(seed, most)));
+                                print_progress(&format!("seed {seed}: {why}\n  {}", repeat(seed, most)));
                             }
                             failed.lock().unwrap().push((seed, why));
                         }
@@ -78,7 +78,7 @@ fn seeds(seeds: std::ops::Range<u64>, most: usize, progress: bool) {
                     let done = done.fetch_add(1, Ordering::Relaxed) + 1;
                     if progress && done.is_multiple_of(PROGRESS) {
                         let (failed, seconds) = (failed.lock().unwrap().len(), start.elapsed().as_secs());
-                        tell(&format!("{done} of {count} seeds, {failed} failed, {seconds} s"));
+                        print_progress(&format!("{done} of {count} seeds, {failed} failed, {seconds} s"));
                     }
                 }
             });

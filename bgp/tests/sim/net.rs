@@ -315,7 +315,7 @@ impl Net {
             Happening::Connect { link, from, born, refused } => self.connected(link, from, born, refused),
             Happening::NextHop { node, born, address } => {
                 if self.nodes[node].born == born {
-                    self.tell_next_hop(node, address);
+                    self.report_next_hop(node, address);
                 }
             }
             Happening::LocalReady { node, born } => {
@@ -328,7 +328,7 @@ impl Net {
     }
 
     /// Tells a node again what is known of a next hop.
-    pub(crate) fn tell_next_hop(&mut self, node: usize, address: IpAddr) {
+    pub(crate) fn report_next_hop(&mut self, node: usize, address: IpAddr) {
         let place = &self.nodes[node];
         if !place.tracked.contains(&address) {
             return;

@@ -113,8 +113,8 @@ fn shutdown_communications_are_read_and_made_safe() {
 }
 
 #[test]
-fn a_reset_tells_why() {
-    for (text, told) in [
+fn a_reset_carries_its_reason() {
+    for (text, sent) in [
         ("moving racks", "moving racks".to_owned()),
         ("", String::new()),
         (&"\u{e4}".repeat(200), "\u{e4}".repeat(127)),
@@ -124,8 +124,8 @@ fn a_reset_tells_why() {
         hand.give(Input::Reset(PeerId(1), Reset::Hard(text.to_owned())));
         let (kind, body) = hand.sent(CONN).pop().unwrap();
         assert_eq!((kind, &body[..2]), (MessageKind::Notification, &[6, 4][..]));
-        let said = if told.is_empty() { vec![] } else { [&[told.len() as u8], told.as_bytes()].concat() };
-        assert_eq!(&body[2..], said);
+        let expected = if sent.is_empty() { vec![] } else { [&[sent.len() as u8], sent.as_bytes()].concat() };
+        assert_eq!(&body[2..], expected);
     }
 }
 

@@ -98,7 +98,7 @@ fn a_received_notification_keeps_routes_where_both_have_the_n_bit_and_it_is_no_h
 }
 
 #[test]
-fn what_a_hard_reset_encloses_is_told() {
+fn the_notification_inside_a_hard_reset_is_reported() {
     let mut hand = session(Some(graceful(true, true)));
     hand.give(Input::Data(CONN, &notification(&[6, 9, 6, 2, 3, b'b', b'y', b'e'])));
     let down = hand.speaker.peer(PeerId(1), hand.now).unwrap().last_down.unwrap().0;

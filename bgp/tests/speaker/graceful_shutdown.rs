@@ -45,26 +45,26 @@ fn a_route_with_the_community_has_the_lowest_preference_when_it_comes_by_ebgp() 
 }
 
 /// What node `at` has from node 0.
-fn heard(net: &Net, at: usize) -> Vec<(String, Vec<u32>, Option<u32>)> {
+fn received(net: &Net, at: usize) -> Vec<(String, Vec<u32>, Option<u32>)> {
     let of = |a: &tortie_bgp::attr::Attributes| (a.communities.to_vec(), a.local_pref);
     net.received(at, 0).into_iter().map(|(p, a)| (p.to_string(), of(&a).0, of(&a).1)).collect()
 }
 
 #[test]
-fn a_drained_peer_hears_it_then_nothing_and_in_the_end_all_as_before() {
+fn a_drained_peer_receives_the_community_then_nothing_and_in_the_end_all_as_before() {
     for one in [None, Some(PeerId(1))] {
         let mut net = star(&[65001, 64512, 65003]);
         originate(&mut net, 3, "10.3.0.0/24", &[]);
         originate(&mut net, 0, "10.0.0.0/24", &[7]);
         // The sender's own route does not come back to it.
-        let usual: Vec<_> = (1..4).map(|n| heard(&net, n)).collect();
+        let usual: Vec<_> = (1..4).map(|n| received(&net, n)).collect();
         assert_eq!(usual.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1]);
         net.give(0, Input::Drain(one, Drain::Announce));
         net.secs(1);
         let shut = community::GRACEFUL_SHUTDOWN;
         for at in 1..4 {
             let drained = one.is_none() || at == 1;
-            for ((prefix, communities, pref), before) in heard(&net, at).iter().zip(&usual[at - 1]) {
+            for ((prefix, communities, pref), before) in received(&net, at).iter().zip(&usual[at - 1]) {
                 assert_eq!(communities.contains(&shut), drained, "{one:?} {at} {prefix}");
                 assert_eq!(communities.contains(&7), prefix == "10.0.0.0/24", "others stay");
                 let want = if drained { before.2.map(|_| 0) } else { before.2 };
@@ -75,13 +75,13 @@ fn a_drained_peer_hears_it_then_nothing_and_in_the_end_all_as_before() {
         }
         net.give(0, Input::Drain(one, Drain::Withdraw));
         net.secs(1);
-        assert_eq!(heard(&net, 1), []);
-        assert_eq!(heard(&net, 3).is_empty(), one.is_none());
+        assert_eq!(received(&net, 1), []);
+        assert_eq!(received(&net, 3).is_empty(), one.is_none());
         assert!(net.is_up(0, 1), "the session stays");
         assert!(!net.nodes[0].best.is_empty(), "what we learned stays");
         net.give(0, Input::Drain(one, Drain::Off));
         net.secs(1);
-        assert_eq!((1..4).map(|n| heard(&net, n)).collect::<Vec<_>>(), usual);
+        assert_eq!((1..4).map(|n| received(&net, n)).collect::<Vec<_>>(), usual);
     }
 }
 
@@ -95,13 +95,13 @@ fn what_a_drained_ebgp_peer_announces_is_used_last() {
     originate(&mut net, 2, "10.1.0.0/24", &[]);
     originate(&mut net, 4, "10.4.0.0/24", &[]);
     let best = |net: &Net| net.nodes[0].best[&prefix].peer;
-    let usual = heard(&net, 3);
+    let usual = received(&net, 3);
     assert_eq!((best(&net), usual.len()), (PeerId(1), 1));
     for drain in [Drain::Announce, Drain::Withdraw] {
         net.give(0, Input::Drain(Some(PeerId(1)), drain));
         net.secs(1);
         assert_eq!(best(&net), PeerId(2), "{drain:?}");
-        assert_eq!(heard(&net, 3), [("10.1.0.0/24".into(), vec![], Some(100))]);
+        assert_eq!(received(&net, 3), [("10.1.0.0/24".into(), vec![], Some(100))]);
     }
     let trace = net.nodes[0].speaker.explain_import(prefix, PeerId(1)).unwrap();
     assert_eq!((trace.received.communities.len(), trace.used.unwrap().local_pref), (1, Some(0)));
@@ -111,16 +111,16 @@ fn what_a_drained_ebgp_peer_announces_is_used_last() {
     net.secs(1);
     let shut = community::GRACEFUL_SHUTDOWN;
     assert_eq!(
-        (best(&net), heard(&net, 3)),
+        (best(&net), received(&net, 3)),
         (PeerId(1), vec![("10.1.0.0/24".into(), vec![7, shut], Some(0))])
     );
     originate(&mut net, 1, "10.1.0.0/24", &[8]);
-    assert_eq!(heard(&net, 3)[0].1, [8, shut]);
+    assert_eq!(received(&net, 3)[0].1, [8, shut]);
     originate(&mut net, 1, "10.1.0.0/24", &[7]);
     originate(&mut net, 2, "10.1.0.0/24", &[]);
     net.give(0, Input::Drain(Some(PeerId(1)), Drain::Off));
     net.secs(1);
-    assert_eq!((best(&net), heard(&net, 3)), (PeerId(1), usual));
+    assert_eq!((best(&net), received(&net, 3)), (PeerId(1), usual));
     // Inside the AS it is the other end that says so.
     net.give(0, Input::Drain(None, Drain::Announce));
     net.secs(1);
@@ -139,12 +139,12 @@ fn sessions_and_peers_to_come_are_drained_too() {
     net.join(0, 2, |at, c| c.asn = if at == 0 { 65002 } else { 64512 });
     net.secs(20);
     for at in [1, 2] {
-        assert_eq!(heard(&net, at)[0].1, [community::GRACEFUL_SHUTDOWN], "{at}");
+        assert_eq!(received(&net, at)[0].1, [community::GRACEFUL_SHUTDOWN], "{at}");
     }
 }
 
 #[test]
-fn a_peer_that_reads_nothing_has_not_been_told() {
+fn a_peer_that_reads_nothing_is_not_drained() {
     let mut net = star(&[65001]);
     originate(&mut net, 0, "10.0.0.0/24", &[]);
     assert!(net.status(0, 1).up_to_date);

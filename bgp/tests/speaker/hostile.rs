@@ -84,7 +84,7 @@ fn connections_that_replace_each_other_are_let_in_at_a_slow_pace() {
 }
 
 #[test]
-fn connections_beside_a_session_are_let_in_at_a_slow_pace() {
+fn connections_parallel_to_a_session_are_accepted_at_a_slow_rate() {
     let mut hand = with_another();
     let conn = ConnId(OTHERS - 2);
     assert!(is_let_in(&mut hand, conn));

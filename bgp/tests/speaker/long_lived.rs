@@ -322,27 +322,30 @@ fn origination(communities: &[u32]) -> tortie_bgp::Origination {
     tortie_bgp::Origination { communities: communities.to_vec(), ..crate::support::route() }
 }
 
-fn heard(net: &Net, at: usize) -> Option<Attributes> {
+fn received(net: &Net, at: usize) -> Option<Attributes> {
     net.received(at, 0).get(&cidr("10.1.0.0/24")).map(|a| (**a).clone())
 }
 
 #[test]
-fn only_those_that_know_are_told_and_others_in_the_as_with_care() {
+fn only_capable_peers_are_sent_stale_routes_and_others_of_the_as_with_no_export() {
     let mut net = network(false);
     for at in [3, 4, 5] {
-        assert_eq!(heard(&net, at).map(|a| a.communities.len()), Some(0), "{at}");
+        assert_eq!(received(&net, at).map(|a| a.communities.len()), Some(0), "{at}");
     }
     net.kill(1);
     net.secs(8);
-    assert!([3, 4, 5].iter().all(|at| heard(&net, *at).is_some()), "within the restart time nothing changes");
+    assert!(
+        [3, 4, 5].iter().all(|at| received(&net, *at).is_some()),
+        "within the restart time nothing changes"
+    );
     net.secs(5);
-    assert_eq!(heard(&net, 3).map(|a| a.communities.to_vec()), Some(vec![community::LLGR_STALE]));
-    assert_eq!(heard(&net, 4), None);
-    let inside = heard(&net, 5).unwrap();
+    assert_eq!(received(&net, 3).map(|a| a.communities.to_vec()), Some(vec![community::LLGR_STALE]));
+    assert_eq!(received(&net, 4), None);
+    let inside = received(&net, 5).unwrap();
     assert_eq!(inside.communities.to_vec(), [community::LLGR_STALE, community::NO_EXPORT]);
     assert_eq!(inside.local_pref, Some(0));
     net.secs(100);
-    assert!([3, 4, 5].iter().all(|at| heard(&net, *at).is_none()));
+    assert!([3, 4, 5].iter().all(|at| received(&net, *at).is_none()));
 }
 
 #[test]
@@ -358,7 +361,7 @@ fn any_other_path_is_better_than_a_long_lived_stale_one() {
     assert_eq!(net.nodes[0].best[&cidr("10.1.0.0/24")].peer, PeerId(2));
     let paths = net.table(0, RouteTable::Loc, Family::Ipv4Unicast).remove(&cidr("10.1.0.0/24")).unwrap();
     assert_eq!(paths.last().unwrap().decided_by, Some(Step::LongLivedStale));
-    assert_eq!(heard(&net, 4).map(|a| a.as_path.to_string()), Some("64512 65002".into()));
+    assert_eq!(received(&net, 4).map(|a| a.as_path.to_string()), Some("64512 65002".into()));
 }
 
 #[test]

@@ -208,7 +208,7 @@ fn a_flood_of_prefixes_keeps_its_sender_out() {
 
 /// It was forgotten, but forwarding went on: the peer, who has kept our routes, must not flush them (RFC 4724 4.2).
 #[test]
-fn who_comes_back_hears_that_forwarding_went_on() {
+fn a_returning_peer_receives_the_forwarding_state_bit() {
     let open = |graceful: Option<tortie_bgp::wire::GracefulRestart>| {
         let mut open = crate::support::open(65001, 9);
         open.capabilities.graceful_restart = graceful;

@@ -48,7 +48,7 @@ impl Hand {
     }
 
     /// What was sent: `U` routes, `E` End-of-RIB, `B` and `e` beginning and end of a refresh.
-    fn told(&mut self) -> String {
+    fn sent_kinds(&mut self) -> String {
         let read = |(kind, body): (MessageKind, Vec<u8>)| match kind {
             MessageKind::Update => {
                 let end = Update::decode(&body, &session(true)).unwrap().end_of_rib.is_some();
@@ -119,9 +119,9 @@ fn demarcations_out_of_place_say_nothing() {
     for kind in [RefreshKind::Begin, RefreshKind::End, RefreshKind::Request] {
         RouteRefresh { family: Family::Ipv6Unicast, kind }.write(&mut foreign);
     }
-    hand.told();
+    hand.sent_kinds();
     hand.says(&foreign);
-    assert_eq!((hand.has(), hand.told()), ((vec![1, 2], 0), String::new()));
+    assert_eq!((hand.has(), hand.sent_kinds()), ((vec![1, 2], 0), String::new()));
     // Before the End-of-RIB of a peer with graceful restart (RFC 7313 4).
     let mut open = enhanced();
     open.capabilities.graceful_restart = Some(Default::default());
@@ -181,13 +181,13 @@ fn an_answer_has_its_beginning_and_its_end_where_both_can() {
         let mut hand = Hand::new().up_with(&open);
         hand.give(Input::Local(&locals));
         hand.rest();
-        assert_eq!(hand.told(), "UE");
+        assert_eq!(hand.sent_kinds(), "UE");
         hand.says(&refresh(RefreshKind::Request));
-        assert_eq!(hand.told(), answer);
+        assert_eq!(hand.sent_kinds(), answer);
         // Two in one go are one.
         hand.says(&[refresh(RefreshKind::Request), refresh(RefreshKind::Request)].concat());
-        assert_eq!(hand.told(), answer);
-        assert_eq!(hand.told(), "");
+        assert_eq!(hand.sent_kinds(), answer);
+        assert_eq!(hand.sent_kinds(), "");
     }
 }
 
@@ -198,15 +198,15 @@ fn a_request_before_end_of_rib_is_answered_after_it() {
     hand.give(Input::Local(&[(cidr("10.9.1.0/24"), Some(route()))]));
     let bytes = [greeting(&enhanced()), refresh(RefreshKind::Request)].concat();
     hand.says(&bytes);
-    assert_eq!(hand.told(), "UEBUe");
+    assert_eq!(hand.sent_kinds(), "UEBUe");
 }
 
 #[test]
 fn an_empty_table_is_refreshed_too() {
     let mut hand = Hand::new().up_with(&enhanced());
-    assert_eq!(hand.told(), "E");
+    assert_eq!(hand.sent_kinds(), "E");
     hand.says(&refresh(RefreshKind::Request));
-    assert_eq!(hand.told(), "Be");
+    assert_eq!(hand.sent_kinds(), "Be");
 }
 
 /// RFC 7313 5: a demarcation of a wrong length comes back whole.
@@ -225,11 +225,11 @@ fn any_number_of_requests_without_an_answer_are_one() {
     let mut hand = Hand::new().up_with(&enhanced());
     hand.give(Input::Local(&[(cidr("10.9.1.0/24"), Some(route()))]));
     hand.rest();
-    assert_eq!(hand.told(), "UE");
+    assert_eq!(hand.sent_kinds(), "UE");
     for _ in 0..10_000 {
         hand.says(&refresh(RefreshKind::Request));
     }
-    assert_eq!(hand.told(), "BUe");
+    assert_eq!(hand.sent_kinds(), "BUe");
 }
 
 /// Nor does one that begins again and again leave a deadline for each.
@@ -277,7 +277,7 @@ fn the_octet_means_something_where_both_ends_said_so() {
         let mut hand = Hand::new().up_with(&if both { enhanced() } else { open() });
         hand.give(Input::Local(&[(cidr("10.9.1.0/24"), Some(route()))]));
         hand.rest();
-        hand.told();
+        hand.sent_kinds();
         let mut message = refresh(RefreshKind::Request);
         message[21] = octet;
         if more {
@@ -290,6 +290,6 @@ fn the_octet_means_something_where_both_ends_said_so() {
             continue;
         }
         hand.says(&message);
-        assert_eq!((hand.told().as_str(), hand.state()), (want, State::Established), "{row}");
+        assert_eq!((hand.sent_kinds().as_str(), hand.state()), (want, State::Established), "{row}");
     }
 }

@@ -386,7 +386,7 @@ impl Policy for ByClass {
 }
 
 #[test]
-fn a_peer_that_moves_to_another_class_is_told_the_difference() {
+fn a_peer_that_moves_to_another_update_group_is_sent_the_difference() {
     let mut net = Net::new(13);
     net.node_at(ip("10.255.0.1"), global(64512, 1), policy(ByClass));
     net.node(64512);

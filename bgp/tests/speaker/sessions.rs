@@ -219,7 +219,7 @@ fn administrators_and_deconfiguration_have_their_cease_codes() {
 }
 
 #[test]
-fn a_peer_that_is_shut_down_is_told_so_whoever_dials_and_comes_back() {
+fn a_peer_that_is_shut_down_receives_cease_in_either_direction_and_comes_back() {
     let mut net = pair(11);
     let c = net.node(64512);
     net.ready_all();

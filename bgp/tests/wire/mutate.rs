@@ -20,8 +20,12 @@ impl Random {
     }
 
     fn octet(&mut self) -> u8 {
-        const TELLING: [u8; 12] = [0, 1, 2, 3, 4, 16, 32, 33, 64, 128, 129, 255];
-        if self.below(2) == 0 { TELLING[self.below(TELLING.len())] } else { self.next().to_le_bytes()[0] }
+        const BOUNDARIES: [u8; 12] = [0, 1, 2, 3, 4, 16, 32, 33, 64, 128, 129, 255];
+        if self.below(2) == 0 {
+            BOUNDARIES[self.below(BOUNDARIES.len())]
+        } else {
+            self.next().to_le_bytes()[0]
+        }
     }
 
     fn mutate(&mut self, data: &mut Vec<u8>, other: &[u8]) {

@@ -362,7 +362,7 @@ fn end_of_rib() {
 }
 
 #[test]
-fn next_hop_beside_mp_reach_alone_is_ignored() {
+fn next_hop_next_to_mp_reach_alone_is_ignored() {
     let list = [mp_reach(), origin(), as_path(), attr(0x40, 3, &[0, 0, 0, 0])].concat();
     assert_eq!(update_outcome(&body(&[], &list, &[]), &ebgp()), Outcome::Valid);
 }

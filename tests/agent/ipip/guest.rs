@@ -7,7 +7,7 @@ use std::time::Instant;
 use tortie_topology::{Signal, Victim};
 
 use super::Case;
-use super::rig::{Rig, Wanted, within};
+use super::rig::{Expected, Rig, within};
 
 /// Bound of issue and design, in milliseconds.
 const REPAIRED: u64 = 2_000;
@@ -22,8 +22,8 @@ const LOADER: &str = "/proc/sys/kernel/modprobe";
 const POOL: &str = "/calico/v1/ipam/v4/pool/10.244.0.0-16";
 const CROSS: &str = r#"{"cidr":"10.244.0.0/16","ipip":"tunl0","ipip_mode":"cross-subnet"}"#;
 
-fn cross() -> Wanted<'static> {
-    Wanted { mtu: 1440, address: "10.244.1.63/32", routes: vec![OWN, HOST2_PLAIN, HOST3_TUNNEL] }
+fn cross() -> Expected<'static> {
+    Expected { mtu: 1440, address: "10.244.1.63/32", routes: vec![OWN, HOST2_PLAIN, HOST3_TUNNEL] }
 }
 
 /// The time and the evidence of a case that went well.
@@ -66,7 +66,7 @@ impl Guest {
     }
 
     /// host1 is as wanted within the bound, and a packet goes through the tunnel.
-    fn repaired(&self, wanted: &Wanted<'_>) -> Good {
+    fn repaired(&self, wanted: &Expected<'_>) -> Good {
         let millis = within(REPAIRED, "host1", || self.rig.check("host1", wanted));
         self.crosses();
         (millis, "device, address, MTU, routes and a ping".to_owned())
@@ -96,7 +96,7 @@ impl Guest {
     fn convergence(&mut self) {
         self.case("cross-subnet-routes", |g| {
             let millis = within(20_000, "host1", || g.rig.check("host1", &cross()));
-            let wanted = Wanted {
+            let wanted = Expected {
                 mtu: 1440,
                 address: "10.244.3.63/32",
                 routes: vec![
@@ -148,7 +148,7 @@ impl Guest {
         self.disturb("mtu-changed", "link set tunl0 mtu 1300\n");
         self.case("underlay-mtu-changed", |g| {
             g.rig.ip("host1", "link set eth1 mtu 1400\n");
-            g.repaired(&Wanted { mtu: 1380, ..cross() })
+            g.repaired(&Expected { mtu: 1380, ..cross() })
         });
         self.case("underlay-mtu-back", |g| {
             g.rig.ip("host1", "link set eth1 mtu 1500\n");
@@ -226,7 +226,7 @@ impl Guest {
     fn settings(&mut self) {
         self.case("store-mtu", |g| {
             g.put("/calico/v1/config/IpInIpMtu", "1300");
-            g.repaired(&Wanted { mtu: 1300, ..cross() })
+            g.repaired(&Expected { mtu: 1300, ..cross() })
         });
         self.case("mtu-that-does-not-fit", |g| {
             g.put("/calico/v1/config/IpInIpMtu", "1490");
@@ -247,7 +247,7 @@ impl Guest {
         });
         self.case("store-address", |g| {
             g.put("/calico/v1/host/host1/config/IpInIpTunnelAddr", "10.244.1.60");
-            g.repaired(&Wanted { mtu: 1300, address: "10.244.1.60/32", ..cross() })
+            g.repaired(&Expected { mtu: 1300, address: "10.244.1.60/32", ..cross() })
         });
         self.case("store-back", |g| {
             g.put("/calico/v1/host/host1/config/IpInIpTunnelAddr", "10.244.1.63");
@@ -259,7 +259,7 @@ impl Guest {
         });
         self.case("always", |g| {
             g.put(POOL, r#"{"cidr":"10.244.0.0/16","ipip":"tunl0"}"#);
-            let wanted = Wanted { routes: vec![OWN, HOST2_TUNNEL, HOST3_TUNNEL], ..cross() };
+            let wanted = Expected { routes: vec![OWN, HOST2_TUNNEL, HOST3_TUNNEL], ..cross() };
             let good = g.repaired(&wanted);
             let before = g.rig.tunnel_packets("host1");
             assert_eq!(g.rig.ping("web1", "10.244.2.1", 3), 3);
@@ -352,7 +352,7 @@ impl Guest {
                 address = format!("{}/32", text.trim());
                 if found { Ok(()) } else { Err(text) }
             });
-            g.repaired(&Wanted { address: &address, ..cross() })
+            g.repaired(&Expected { address: &address, ..cross() })
         });
         self.case("pool-removed", |g| {
             g.rig.run("host2", &format!("tortie --datastore sqlite:/store/store.db store rm {POOL}"));

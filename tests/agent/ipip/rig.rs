@@ -86,7 +86,7 @@ impl Rig {
     }
 
     /// What differs from the wanted device and routes.
-    pub(crate) fn check(&self, node: &str, wanted: &Wanted<'_>) -> Result<(), String> {
+    pub(crate) fn check(&self, node: &str, wanted: &Expected<'_>) -> Result<(), String> {
         let text = self.ip(node, "addr show dev tunl0\nroute show proto 179\n");
         let (device, routes) = text.lines().partition::<Vec<_>, _>(|l| !is_route(l));
         let head = device.first().copied().unwrap_or_default();
@@ -123,7 +123,7 @@ impl Rig {
 
 /// What a host should hold.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct Expected<'a> {
     pub(crate) mtu: u32,
     /// All addresses of `tunl0`: one, with its length.
     pub(crate) address: &'a str,

@@ -304,13 +304,13 @@ impl FakeAgent {
             (372, "c-4", "rib", "-", down, "Established -> Active hold timer expired"),
             (90, "c-7", "rib", "~", "10.64.7.0/24", "1 best paths changed"),
         ] {
-            agent.tell(ago, change, plane, mark, subject, text);
+            agent.record(ago, change, plane, mark, subject, text);
         }
         Arc::new(agent)
     }
 
     /// Records something, and tells those who follow.
-    pub(crate) fn tell(&self, ago: u64, change: &str, plane: &str, mark: &str, subject: &str, text: &str) {
+    pub(crate) fn record(&self, ago: u64, change: &str, plane: &str, mark: &str, subject: &str, text: &str) {
         let mut events = self.events.lock().unwrap();
         let event: Event = read(json!({ "seq": events.len() + 1, "time": time(ago), "change": change,
             "plane": plane, "mark": mark, "subject": subject, "text": text, "revision": 918_000 }));

@@ -194,7 +194,7 @@ fn empty_frozen_without_store_and_without_agent() {
     // What happens is there without being asked for, and one stream serves the whole page.
     let asked = browser.requests();
     *agent.scene.lock().unwrap() = middle();
-    agent.tell(0, "c-9", "rib", "+", "Mesh_10_0_0_1", "OpenConfirm -> Established");
+    agent.record(0, "c-9", "rib", "+", "Mesh_10_0_0_1", "OpenConfirm -> Established");
     browser.sees("23/24");
     browser.go("#/timeline");
     browser.sees("c-9");
@@ -220,13 +220,13 @@ fn empty_frozen_without_store_and_without_agent() {
     browser.go("#/ipam");
     browser.sees("10.244.0.0/16: enabled");
     agent.scene.lock().unwrap().away = Some("no answer of etcd".to_owned());
-    agent.tell(0, "c-a", "agent", "!", "store", "away");
+    agent.record(0, "c-a", "agent", "!", "store", "away");
     browser.sees("The store is away (no answer of etcd)");
     browser.sees("12m34s old");
     browser.shoot("store-away");
     agent.scene.lock().unwrap().away = None;
     agent.scene.lock().unwrap().frozen = Some("all pools vanished".to_owned());
-    agent.tell(0, "c-b", "agent", "!", "store", "frozen");
+    agent.record(0, "c-b", "agent", "!", "store", "frozen");
     browser.sees("Frozen: all pools vanished");
     browser.sees("tortie store accept, if the store is right as it is");
     // The agent is gone: what was known stays, grey, with its time; then it is back, and the page goes on.

@@ -1,10 +1,10 @@
 //! `tortie ipam` and `tortie node` as people and scripts use them: straight on a store, no agent, and with the kernel and
 //! the network namespaces of this host.
 
+mod address_use;
 mod check;
 mod nodes;
 mod pools;
-mod sightings;
 
 use std::collections::BTreeSet;
 use std::process::Output;

@@ -166,10 +166,12 @@ impl Node {
 
     /// The OPENs of a session that is up, whole: ours and theirs.
     pub(crate) fn opens(&self, name: &str) -> (Vec<u8>, Vec<u8>) {
-        let (tap, mut heard) = monitor_queue(1 << 20);
+        let (tap, mut events) = monitor_queue(1 << 20);
         self.handle.send(ToSpeaker::Monitor(tap)).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let Some(MonitorEvent::Sessions(all)) = runtime.block_on(heard.next()) else { panic!("no sessions") };
+        let Some(MonitorEvent::Sessions(all)) = runtime.block_on(events.next()) else {
+            panic!("no sessions")
+        };
         let session = all.iter().find(|s| &*s.name == name).unwrap();
         (session.sent_open.clone(), session.received_open.clone())
     }

@@ -103,26 +103,26 @@ fn a_listener_receives_nothing_from_before() {
         (b.intent.originated, b.intent.view) = (more.originated, more.view);
         b.apply();
     };
-    // One who listened and went: the first change tells that nobody is there.
+    // One who listened and went: the first change finds the receiver gone.
     a.opens("b");
     for block in ["10.2.0.64/26", "10.2.0.128/26"] {
         announce(block);
         a.wait_for_route(block, "192.0.2.2");
     }
-    let (tap, mut heard) = monitor_queue(1 << 20);
+    let (tap, mut events) = monitor_queue(1 << 20);
     a.handle.send(ToSpeaker::Monitor(tap)).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    assert!(matches!(runtime.block_on(heard.next()), Some(MonitorEvent::Sessions(all)) if all.len() == 1));
+    assert!(matches!(runtime.block_on(events.next()), Some(MonitorEvent::Sessions(all)) if all.len() == 1));
     announce("10.2.0.192/26");
     let tapped = loop {
-        match runtime.block_on(heard.next()).unwrap() {
+        match runtime.block_on(events.next()).unwrap() {
             MonitorEvent::Tapped(tapped) => break tapped,
             MonitorEvent::Best(..) => {}
             other => panic!("{other:?}"),
         }
     };
-    let tells = |last| tapped.octets.windows(5).any(|nlri| nlri == [26, 10, 2, 0, last]);
-    assert_eq!([192, 128, 64].map(tells), [true, false, false], "{tapped:?}");
+    let carries = |last| tapped.octets.windows(5).any(|nlri| nlri == [26, 10, 2, 0, last]);
+    assert_eq!([192, 128, 64].map(carries), [true, false, false], "{tapped:?}");
 }
 
 #[test]

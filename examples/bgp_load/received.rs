@@ -10,7 +10,7 @@ pub(crate) struct Universe {
     slots: Vec<(u64, u32)>,
     /// The prefix of each number.
     keys: Vec<u64>,
-    /// The first so many are marks: see [`Seen::marks`].
+    /// The first so many are marks: see [`Received::marks`].
     marks: u32,
 }
 
@@ -66,7 +66,7 @@ impl Universe {
 
 /// What one session has been told and not withdrawn.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Received {
     bits: Vec<u64>,
     pub(crate) count: usize,
     /// Announcements of marks: prefixes that come last in their stream, so that all before them was processed.
@@ -77,7 +77,7 @@ pub(crate) struct Seen {
     expected: u32,
 }
 
-impl Seen {
+impl Received {
     /// Takes an UPDATE's body.
     pub(crate) fn update(&mut self, universe: &Universe, body: &[u8]) -> Option<()> {
         let (withdrawn, rest) = field(body)?;
