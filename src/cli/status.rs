@@ -90,7 +90,7 @@ fn render(out: &mut String, s: &Status, wide: bool) {
 }
 
 fn observed(out: &mut String, b: &ObserveStatus) {
-    let mut title = "Beside";
+    let mut title = "Observed";
     for line in b.bird.iter().chain(&b.felix) {
         let _ = writeln!(out, "  {title:<10} {line}");
         title = "";
