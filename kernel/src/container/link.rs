@@ -12,8 +12,8 @@ use tortie_config::resource::MacAddr;
 use tortie_net::Cidr;
 
 use super::{ContainerNetError, VethSpec};
-use crate::netlink::codec::{Message, RTM_NEWLINK, family_of};
-use crate::netlink::route::{self, Leg, Put, Route, Via};
+use crate::netlink::codec::{Message, Put, RTM_NEWLINK, family_of};
+use crate::netlink::route::{self, Leg, Route, RouteId, Via};
 use crate::netlink::socket::{Refusal, Socket};
 use crate::netlink::{dump, link, message};
 
@@ -285,7 +285,7 @@ impl Net {
     pub(super) fn add_onlink(&mut self, prefix: &Cidr, index: u32) -> Result<bool, ContainerNetError> {
         let doing = format!("the route to {prefix} cannot be written");
         let answer = self.ask(&doing, |(), buf, flags, seq| {
-            route::encode_add_onlink(buf, flags, seq, prefix, RTPROT_BOOT, metric(prefix), index);
+            route::encode_add_onlink(buf, flags, seq, &id(prefix, metric(prefix)), index);
         })?;
         not_there(&doing, answer)
     }
@@ -301,7 +301,7 @@ impl Net {
         let doing = format!("the route to {prefix} cannot be written");
         let leg = [Leg { ifindex: index, gateway: Some(gateway), onlink: true }];
         let answer = self.ask(&doing, |(), buf, flags, seq| {
-            route::encode_put(buf, flags, seq, prefix, RTPROT_BOOT, metric, Via::Plain(&leg), Put::Add);
+            route::encode_put(buf, flags, seq, &id(prefix, metric), Via::Plain(&leg), Put::Add);
         })?;
         not_there(&doing, answer)
     }
@@ -315,13 +315,17 @@ impl Net {
     ) -> Result<(), ContainerNetError> {
         let doing = format!("the route to {prefix} cannot be removed");
         let answer = self.ask(&doing, |(), buf, flags, seq| {
-            route::encode_delete_onlink(buf, flags, seq, prefix, RTPROT_BOOT, metric, index);
+            route::encode_delete_onlink(buf, flags, seq, &id(prefix, metric), index);
         })?;
         match answer {
             Err(refusal) if refusal.code != libc::ESRCH => Err(ContainerNetError::refused(doing, &refusal)),
             _ => Ok(()),
         }
     }
+}
+
+fn id(prefix: &Cidr, metric: u32) -> RouteId {
+    RouteId { prefix: *prefix, protocol: RTPROT_BOOT, metric }
 }
 
 /// The metric that routes to workloads have.

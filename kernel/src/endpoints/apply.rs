@@ -16,7 +16,7 @@ use crate::fib::resolve::NetworkState;
 use crate::netlink::dump;
 use crate::netlink::event::Event;
 use crate::netlink::neighbour;
-use crate::netlink::route::{self, Leg, RTN_UNICAST, Route};
+use crate::netlink::route::{self, Leg, RTN_UNICAST, Route, RouteId};
 use crate::netlink::socket::{Refusal, Socket};
 use tortie_metrics::Histogram;
 
@@ -281,10 +281,12 @@ fn send(state: &mut Context<'_>, writer: &mut Socket, works: &[EndpointRequest])
 fn encode(work: &EndpointRequest, protocol: u8, buf: &mut Vec<u8>, flags: u16, seq: u32) {
     match work {
         EndpointRequest::DeleteRoute { ifindex, prefix, metric, protocol } => {
-            route::encode_delete_onlink(buf, flags, seq, prefix, *protocol, *metric, *ifindex);
+            let id = RouteId { prefix: *prefix, protocol: *protocol, metric: *metric };
+            route::encode_delete_onlink(buf, flags, seq, &id, *ifindex);
         }
         EndpointRequest::PutRoute { ifindex, prefix, metric } => {
-            route::encode_add_onlink(buf, flags, seq, prefix, protocol, *metric, *ifindex);
+            let id = RouteId { prefix: *prefix, protocol, metric: *metric };
+            route::encode_add_onlink(buf, flags, seq, &id, *ifindex);
         }
         EndpointRequest::DeleteNeighbour { ifindex, addr } => {
             neighbour::encode_delete(buf, flags, seq, *ifindex, *addr);

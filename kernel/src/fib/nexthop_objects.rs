@@ -10,7 +10,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::request::{Request, TargetId};
-use crate::netlink::nexthop::{Content, Nexthop, Put};
+use crate::netlink::codec::Put;
+use crate::netlink::nexthop::{Content, Nexthop};
 use crate::netlink::route::Leg;
 use crate::netlink::socket::Refusal;
 use tortie_engine::routing::Hop;

@@ -12,8 +12,9 @@ use super::entries::Slot;
 use super::request::{NetworkView, Outcome, Request, RouteContent};
 use super::route_state::{Actual, Desired};
 use super::table::Table;
+use crate::netlink::codec::Put;
 use crate::netlink::nexthop;
-use crate::netlink::route::{self, Via};
+use crate::netlink::route::{self, RouteId, Via};
 use crate::netlink::socket::Refusal;
 
 impl Request {
@@ -43,10 +44,12 @@ impl Request {
                     RouteContent::Nexthop(id) => Via::Nexthop(*id),
                     RouteContent::Plain(_) => Via::Plain(&legs),
                 };
-                route::encode_put(buf, flags, seq, prefix, marks.protocol, marks.metric, via, *put);
+                let id = RouteId { prefix: *prefix, protocol: marks.protocol, metric: marks.metric };
+                route::encode_put(buf, flags, seq, &id, via, *put);
             }
             Self::DeleteRoute { prefix, metric, .. } => {
-                route::encode_delete(buf, flags, seq, prefix, marks.protocol, *metric);
+                let id = RouteId { prefix: *prefix, protocol: marks.protocol, metric: *metric };
+                route::encode_delete(buf, flags, seq, &id);
             }
         }
     }
@@ -146,7 +149,7 @@ fn routes(table: &mut Table, network: &dyn NetworkView) -> Vec<Request> {
             table.failed.insert(prefix, reason.into());
             continue;
         }
-        let put = if entry.actual == Actual::Absent { route::Put::Add } else { route::Put::Replace };
+        let put = if entry.actual == Actual::Absent { Put::Add } else { Put::Replace };
         requests.push(Request::PutRoute { slot, prefix, content, put });
     }
     if table.swept {

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use tortie_net::Cidr;
 
 use super::entries::Slot;
-use crate::netlink::nexthop::{self, Content};
-use crate::netlink::route;
+use crate::netlink::codec::Put;
+use crate::netlink::nexthop::Content;
 use crate::netlink::socket::Refusal;
 
 /// Index of a target.
@@ -18,7 +18,7 @@ pub(crate) enum Request {
     PutNexthop {
         id: u32,
         content: Content,
-        put: nexthop::Put,
+        put: Put,
     },
     DeleteNexthop {
         id: u32,
@@ -27,7 +27,7 @@ pub(crate) enum Request {
         slot: Slot,
         prefix: Cidr,
         content: RouteContent,
-        put: route::Put,
+        put: Put,
     },
     /// Without a slot where it is a stray, of which the table says no more.
     DeleteRoute {
@@ -59,10 +59,10 @@ pub(crate) type Outcome = Result<(), Refusal>;
 /// The place of a request in [`OPS`](crate::OPS).
 pub(crate) fn kind(request: &Request) -> usize {
     match request {
-        Request::PutRoute { put: route::Put::Add, .. } => 0,
-        Request::PutRoute { put: route::Put::Replace, .. } => 1,
+        Request::PutRoute { put: Put::Add, .. } => 0,
+        Request::PutRoute { put: Put::Replace, .. } => 1,
         Request::DeleteRoute { .. } => 2,
-        Request::PutNexthop { put: nexthop::Put::Add | nexthop::Put::Replace, .. } => 3,
+        Request::PutNexthop { put: Put::Add | Put::Replace, .. } => 3,
         Request::DeleteNexthop { .. } => 4,
     }
 }

@@ -11,10 +11,10 @@ use std::time::Instant;
 use rustix::thread::UnshareFlags;
 use tortie_net::Cidr;
 
-use crate::netlink::codec::{NLM_F_CREATE, NLM_F_EXCL};
+use crate::netlink::codec::{NLM_F_CREATE, NLM_F_EXCL, Put};
 use crate::netlink::link::{self, LinkChange};
 use crate::netlink::nexthop::{self, Content};
-use crate::netlink::route::{self, Via};
+use crate::netlink::route::{self, RouteId, Via};
 use crate::netlink::socket::Socket;
 use crate::netlink::{conntrack::connections, dump, message};
 use crate::nft::ir::{
@@ -158,6 +158,10 @@ fn links(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     Ok(set.map(|()| String::new()).map_err(|refusal| refusal.to_string()))
 }
 
+fn id(prefix: Cidr) -> RouteId {
+    RouteId { prefix, protocol: PROTOCOL, metric: METRIC }
+}
+
 fn routes(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     let prefix = |n: u16| {
         let [high, low] = n.to_be_bytes();
@@ -169,7 +173,7 @@ fn routes(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> 
     namespace.netlink.batch(
         &prefixes,
         |prefix, buf, flags, seq| {
-            route::encode_put(buf, flags, seq, prefix, PROTOCOL, METRIC, Via::Blackhole, route::Put::Add);
+            route::encode_put(buf, flags, seq, &id(*prefix), Via::Blackhole, Put::Add);
         },
         |_, result| refused = refused.take().or(result.err()),
     )?;
@@ -184,15 +188,14 @@ fn nexthops(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>
     let Some(ifindex) = namespace.near else { return Ok(Err("there is no interface to use".to_owned())) };
     let content = Content::Single { gateway: IpAddr::V4(GATEWAY), ifindex, onlink: true };
     let made = namespace.netlink.request(|(), buf, flags, seq| {
-        nexthop::encode_put(buf, flags, seq, NEXTHOP, PROTOCOL, &content, nexthop::Put::Add);
+        nexthop::encode_put(buf, flags, seq, NEXTHOP, PROTOCOL, &content, Put::Add);
     })?;
     if let Err(refusal) = made {
         return Ok(Err(refusal.to_string()));
     }
     let prefix = Cidr::host(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1)));
     let written = namespace.netlink.request(|(), buf, flags, seq| {
-        let via = Via::Nexthop(NEXTHOP);
-        route::encode_put(buf, flags, seq, &prefix, PROTOCOL, METRIC, via, route::Put::Add);
+        route::encode_put(buf, flags, seq, &id(prefix), Via::Nexthop(NEXTHOP), Put::Add);
     })?;
     Ok(written.map(|()| String::new()).map_err(|refusal| refusal.to_string()))
 }

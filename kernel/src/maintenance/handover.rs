@@ -14,10 +14,11 @@ use tortie_net::Cidr;
 
 use crate::endpoints::{self, GATEWAY, Neighbour};
 use crate::netlink::codec::{
-    Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, RTM_NEWROUTE, Writer, u8_at, u16_at,
+    Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, RTM_NEWROUTE, RTNH_F_ONLINK, Writer, u8_at,
+    u16_at,
 };
 use crate::netlink::dump;
-use crate::netlink::route::{self, RTN_BLACKHOLE, RTN_UNICAST, Route};
+use crate::netlink::route::{self, RTN_BLACKHOLE, RTN_UNICAST, Route, RouteId};
 use crate::netlink::socket::{Refusal, Socket};
 use crate::options::Marks;
 
@@ -110,7 +111,7 @@ impl KeptRoute {
 /// The body of a route's message without what may not be written: states of its legs, ages, nexthop objects.
 fn clean(body: &[u8]) -> Option<Vec<u8>> {
     let mut out = body.get(..RTMSG)?.to_vec();
-    let onlink = u8_at(body, AT_FLAGS)? & route::ONLINK;
+    let onlink = u8_at(body, AT_FLAGS)? & RTNH_F_ONLINK;
     out.get_mut(AT_FLAGS..RTMSG)?.copy_from_slice(&u32::from(onlink).to_ne_bytes());
     let mut w = Writer::bare(&mut out);
     for (kind, data) in Attrs::after(body, RTMSG) {
@@ -132,7 +133,7 @@ fn clean_legs(data: &[u8]) -> Option<Vec<u8>> {
     let mut at = 0;
     while let Some(len) = u16_at(&out, at).map(usize::from).filter(|len| *len >= RTNEXTHOP) {
         let flags = out.get_mut(at + 2)?;
-        *flags &= route::ONLINK;
+        *flags &= RTNH_F_ONLINK;
         at += crate::netlink::codec::align(len);
     }
     Some(out)
@@ -178,7 +179,8 @@ pub fn put_routes(routes: &[KeptRoute]) -> io::Result<Vec<NotWritten>> {
 /// When the socket fails; what the kernel refuses is in the answer.
 pub fn remove_routes(routes: &[KeptRoute]) -> io::Result<Vec<NotWritten>> {
     let encode = |kept: &KeptRoute, buf: &mut Vec<u8>, flags, seq| {
-        route::encode_delete(buf, flags, seq, &kept.prefix, kept.protocol, kept.metric);
+        let id = RouteId { prefix: kept.prefix, protocol: kept.protocol, metric: kept.metric };
+        route::encode_delete(buf, flags, seq, &id);
     };
     send(routes, encode, |code| matches!(code, libc::ESRCH | libc::ENOENT))
 }

@@ -65,7 +65,7 @@ pub fn purge(what: &Purge) -> io::Result<Purged> {
         socket.batch(
             &own,
             |r, buf, flags, seq| {
-                route::encode_delete(buf, flags, seq, &r.prefix, r.protocol, r.metric);
+                route::encode_delete(buf, flags, seq, &r.id());
             },
             |_, result| {
                 if let Err(refusal) = result {

@@ -40,6 +40,29 @@ pub(crate) const RTM_GETNEXTHOP: u16 = 106;
 pub(crate) const AF_INET: u8 = 2;
 pub(crate) const AF_INET6: u8 = 10;
 
+/// `RTNH_F_ONLINK`: the gateway is on the link although no address of the interface covers it.
+pub(crate) const RTNH_F_ONLINK: u8 = 4;
+
+/// How a route or nexthop object is created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Put {
+    /// Refused when the nexthop id exists, or any route of this prefix and metric.
+    Add,
+    /// Creates, or replaces the nexthop of this id or the first route of this prefix and metric: only where that is known to
+    /// be ours.
+    Replace,
+}
+
+impl Put {
+    /// Flags of the message header, besides those of every request.
+    pub(crate) fn flags(self) -> u16 {
+        match self {
+            Self::Add => NLM_F_CREATE | NLM_F_EXCL,
+            Self::Replace => NLM_F_CREATE | NLM_F_REPLACE,
+        }
+    }
+}
+
 /// Appends one message to a buffer; the length is filled in by [`Writer::end`].
 pub(crate) struct Writer<'a> {
     buf: &'a mut Vec<u8>,

@@ -11,8 +11,8 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::netlink::codec::{
-    self, Attrs, Message, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, RTM_DELNEXTHOP,
-    RTM_GETNEXTHOP, RTM_NEWNEXTHOP, Writer, u8_at, u16_at, u32_at,
+    self, Attrs, Message, NLM_F_DUMP, Put, RTM_DELNEXTHOP, RTM_GETNEXTHOP, RTM_NEWNEXTHOP, RTNH_F_ONLINK,
+    Writer, u8_at, u16_at, u32_at,
 };
 
 const NHA_ID: u16 = 1;
@@ -27,7 +27,6 @@ const NHA_GATEWAY: u16 = 6;
 const NHMSG: usize = 8;
 /// `struct nexthop_grp`: id, weight less one, high weight, reserved.
 const GROUP_ENTRY: usize = 8;
-const RTNH_F_ONLINK: u32 = 4;
 
 /// All nexthop objects by id.
 pub(crate) type NexthopList = FxHashMap<u32, Nexthop>;
@@ -51,15 +50,6 @@ pub(crate) struct Nexthop {
     pub(crate) content: Content,
 }
 
-/// How an object is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Put {
-    /// Refused when the id exists.
-    Add,
-    /// Creates or replaces: only for ids that are known to be our own.
-    Replace,
-}
-
 /// Writes RTM_NEWNEXTHOP.
 pub(crate) fn encode_put(
     buf: &mut Vec<u8>,
@@ -70,16 +60,10 @@ pub(crate) fn encode_put(
     content: &Content,
     put: Put,
 ) {
-    let flags = flags
-        | NLM_F_CREATE
-        | match put {
-            Put::Add => NLM_F_EXCL,
-            Put::Replace => NLM_F_REPLACE,
-        };
-    let mut w = Writer::begin(buf, RTM_NEWNEXTHOP, flags, seq);
+    let mut w = Writer::begin(buf, RTM_NEWNEXTHOP, flags | put.flags(), seq);
     match content {
         Content::Single { gateway, ifindex, onlink } => {
-            let bits = if *onlink { RTNH_F_ONLINK } else { 0 };
+            let bits = if *onlink { u32::from(RTNH_F_ONLINK) } else { 0 };
             header(&mut w, codec::family_of(gateway), protocol, bits);
             w.attr_u32(NHA_ID, id).attr_u32(NHA_OIF, *ifindex).attr_addr(NHA_GATEWAY, *gateway);
         }
@@ -137,7 +121,7 @@ pub(crate) fn decode(message: &Message<'_>) -> Option<Nexthop> {
     let content = match (odd, members, gateway, ifindex) {
         (false, Some(Some(members)), _, _) => Content::Group(members),
         (false, None, Some(gateway), Some(ifindex)) => {
-            Content::Single { gateway, ifindex, onlink: flags & RTNH_F_ONLINK != 0 }
+            Content::Single { gateway, ifindex, onlink: flags & u32::from(RTNH_F_ONLINK) != 0 }
         }
         _ => Content::Other,
     };

@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use tortie_net::Cidr;
 
 use crate::netlink::codec::{
-    self, AF_INET, AF_INET6, Attrs, Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE,
-    RTM_DELROUTE, RTM_GETROUTE, RTM_NEWROUTE, Writer, u8_at, u32_at,
+    self, AF_INET, AF_INET6, Attrs, Message, NLM_F_ACK, NLM_F_DUMP, Put, RTM_DELROUTE, RTM_GETROUTE,
+    RTM_NEWROUTE, RTNH_F_ONLINK, Writer, u8_at, u32_at,
 };
 
 const RTA_DST: u16 = 1;
@@ -35,8 +35,6 @@ const RT_SCOPE_LINK: u8 = 253;
 const RT_SCOPE_NOWHERE: u8 = 255;
 const RTM_F_CLONED: u32 = 0x200;
 const RTM_F_FIB_MATCH: u32 = 0x2000;
-/// `RTNH_F_ONLINK`.
-pub(crate) const ONLINK: u8 = 4;
 
 /// One leg of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,6 +60,12 @@ pub(crate) struct Route {
     pub(crate) legs: SmallVec<[Leg; 1]>,
 }
 
+impl Route {
+    pub(crate) fn id(&self) -> RouteId {
+        RouteId { prefix: self.prefix, protocol: self.protocol, metric: self.metric }
+    }
+}
+
 /// What a route of ours says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Via<'a> {
@@ -71,53 +75,35 @@ pub(crate) enum Via<'a> {
     Plain(&'a [Leg]),
 }
 
-/// How a route is written.
+/// By which the kernel finds a route of the main table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Put {
-    /// Refused when any route has this prefix and metric.
-    Add,
-    /// Creates, or replaces the first route of this prefix and metric: only where that is known to be ours.
-    Replace,
+pub(crate) struct RouteId {
+    pub(crate) prefix: Cidr,
+    pub(crate) protocol: u8,
+    pub(crate) metric: u32,
 }
 
 /// Writes RTM_NEWROUTE.
-#[expect(clippy::too_many_arguments, reason = "a flat encoder; a struct would only be taken apart again")]
-pub(crate) fn encode_put(
-    buf: &mut Vec<u8>,
-    flags: u16,
-    seq: u32,
-    prefix: &Cidr,
-    protocol: u8,
-    metric: u32,
-    via: Via<'_>,
-    put: Put,
-) {
-    let flags = flags
-        | NLM_F_CREATE
-        | match put {
-            Put::Add => NLM_F_EXCL,
-            Put::Replace => NLM_F_REPLACE,
-        };
+pub(crate) fn encode_put(buf: &mut Vec<u8>, flags: u16, seq: u32, id: &RouteId, via: Via<'_>, put: Put) {
     let kind = if via == Via::Blackhole { RTN_BLACKHOLE } else { RTN_UNICAST };
     let onlink = matches!(via, Via::Plain([leg]) if leg.onlink);
-    let mut w = Writer::begin(buf, RTM_NEWROUTE, flags, seq);
-    header(&mut w, prefix, protocol, RT_SCOPE_UNIVERSE, kind, if onlink { u32::from(ONLINK) } else { 0 });
-    destination(&mut w, prefix);
-    w.attr_u32(RTA_PRIORITY, metric);
+    let bits = if onlink { u32::from(RTNH_F_ONLINK) } else { 0 };
+    let mut w = Writer::begin(buf, RTM_NEWROUTE, flags | put.flags(), seq);
+    header(&mut w, id, RT_SCOPE_UNIVERSE, kind, bits);
     match via {
         Via::Blackhole => {}
-        Via::Nexthop(id) => {
-            w.attr_u32(RTA_NH_ID, id);
+        Via::Nexthop(nexthop) => {
+            w.attr_u32(RTA_NH_ID, nexthop);
         }
         Via::Plain([leg]) => {
             w.attr_u32(RTA_OIF, leg.ifindex);
-            gateway(&mut w, prefix, leg);
+            gateway(&mut w, &id.prefix, leg);
         }
         Via::Plain(legs) => {
             w.nested(RTA_MULTIPATH, |w| {
                 for leg in legs {
-                    let bits = if leg.onlink { ONLINK } else { 0 };
-                    w.rtnexthop(bits, leg.ifindex, |w| gateway(w, prefix, leg));
+                    let bits = if leg.onlink { RTNH_F_ONLINK } else { 0 };
+                    w.rtnexthop(bits, leg.ifindex, |w| gateway(w, &id.prefix, leg));
                 }
             });
         }
@@ -126,63 +112,37 @@ pub(crate) fn encode_put(
 }
 
 /// Writes RTM_DELROUTE for the route of this prefix, metric and protocol, whatever it says.
-pub(crate) fn encode_delete(
-    buf: &mut Vec<u8>,
-    flags: u16,
-    seq: u32,
-    prefix: &Cidr,
-    protocol: u8,
-    metric: u32,
-) {
+pub(crate) fn encode_delete(buf: &mut Vec<u8>, flags: u16, seq: u32, id: &RouteId) {
     let mut w = Writer::begin(buf, RTM_DELROUTE, flags, seq);
-    header(&mut w, prefix, protocol, RT_SCOPE_NOWHERE, 0, 0);
-    destination(&mut w, prefix);
-    w.attr_u32(RTA_PRIORITY, metric);
+    header(&mut w, id, RT_SCOPE_NOWHERE, 0, 0);
     w.end();
 }
 
 /// Writes RTM_NEWROUTE for an on-link route; refused when any route has this prefix and metric.
-pub(crate) fn encode_add_onlink(
-    buf: &mut Vec<u8>,
-    flags: u16,
-    seq: u32,
-    prefix: &Cidr,
-    protocol: u8,
-    metric: u32,
-    ifindex: u32,
-) {
-    let mut w = Writer::begin(buf, RTM_NEWROUTE, flags | NLM_F_CREATE | NLM_F_EXCL, seq);
+pub(crate) fn encode_add_onlink(buf: &mut Vec<u8>, flags: u16, seq: u32, id: &RouteId, ifindex: u32) {
+    let mut w = Writer::begin(buf, RTM_NEWROUTE, flags | Put::Add.flags(), seq);
     // IPv6 knows no scopes.
-    let scope = if prefix.is_v4() { RT_SCOPE_LINK } else { RT_SCOPE_UNIVERSE };
-    header(&mut w, prefix, protocol, scope, RTN_UNICAST, 0);
-    destination(&mut w, prefix);
-    w.attr_u32(RTA_PRIORITY, metric).attr_u32(RTA_OIF, ifindex);
+    let scope = if id.prefix.is_v4() { RT_SCOPE_LINK } else { RT_SCOPE_UNIVERSE };
+    header(&mut w, id, scope, RTN_UNICAST, 0);
+    w.attr_u32(RTA_OIF, ifindex);
     w.end();
 }
 
 /// Writes RTM_GETROUTE for the route that packets to this address take, as it stands in the table.
 pub(crate) fn encode_ask(buf: &mut Vec<u8>, seq: u32, addr: IpAddr) {
-    let family = if addr.is_ipv4() { AF_INET } else { AF_INET6 };
     let len = if addr.is_ipv4() { 32 } else { 128 };
     let mut w = Writer::begin(buf, RTM_GETROUTE, NLM_F_ACK, seq);
-    w.raw(&[family, len, 0, 0, 0, 0, 0, 0]).raw(&RTM_F_FIB_MATCH.to_ne_bytes()).attr_addr(RTA_DST, addr);
+    w.raw(&[codec::family_of(&addr), len, 0, 0, 0, 0, 0, 0])
+        .raw(&RTM_F_FIB_MATCH.to_ne_bytes())
+        .attr_addr(RTA_DST, addr);
     w.end();
 }
 
 /// Writes RTM_DELROUTE for the route of this prefix, metric and protocol over this interface.
-pub(crate) fn encode_delete_onlink(
-    buf: &mut Vec<u8>,
-    flags: u16,
-    seq: u32,
-    prefix: &Cidr,
-    protocol: u8,
-    metric: u32,
-    ifindex: u32,
-) {
+pub(crate) fn encode_delete_onlink(buf: &mut Vec<u8>, flags: u16, seq: u32, id: &RouteId, ifindex: u32) {
     let mut w = Writer::begin(buf, RTM_DELROUTE, flags, seq);
-    header(&mut w, prefix, protocol, RT_SCOPE_NOWHERE, 0, 0);
-    destination(&mut w, prefix);
-    w.attr_u32(RTA_PRIORITY, metric).attr_u32(RTA_OIF, ifindex);
+    header(&mut w, id, RT_SCOPE_NOWHERE, 0, 0);
+    w.attr_u32(RTA_OIF, ifindex);
     w.end();
 }
 
@@ -193,15 +153,15 @@ pub(crate) fn encode_dump(buf: &mut Vec<u8>, seq: u32, family: u8) {
     w.end();
 }
 
-fn header(w: &mut Writer<'_>, prefix: &Cidr, protocol: u8, scope: u8, kind: u8, flags: u32) {
-    w.raw(&[codec::family(prefix), prefix.len(), 0, 0, TABLE_MAIN, protocol, scope, kind])
+/// `struct rtmsg` with destination and metric.
+fn header(w: &mut Writer<'_>, id: &RouteId, scope: u8, kind: u8, flags: u32) {
+    let RouteId { prefix, protocol, metric } = id;
+    w.raw(&[codec::family(prefix), prefix.len(), 0, 0, TABLE_MAIN, *protocol, scope, kind])
         .raw(&flags.to_ne_bytes());
-}
-
-fn destination(w: &mut Writer<'_>, prefix: &Cidr) {
     if prefix.len() > 0 {
         w.attr_addr(RTA_DST, prefix.addr());
     }
+    w.attr_u32(RTA_PRIORITY, *metric);
 }
 
 fn gateway(w: &mut Writer<'_>, prefix: &Cidr, leg: &Leg) {
@@ -253,7 +213,7 @@ pub(crate) fn decode(message: &Message<'_>) -> Option<Route> {
     if legs.is_empty()
         && let Some(ifindex) = ifindex
     {
-        legs.push(Leg { ifindex, gateway, onlink: flags & u32::from(ONLINK) != 0 });
+        legs.push(Leg { ifindex, gateway, onlink: flags & u32::from(RTNH_F_ONLINK) != 0 });
     }
     legs.sort_unstable();
     Some(Route {
@@ -278,7 +238,7 @@ fn read_legs(mut data: &[u8], legs: &mut SmallVec<[Leg; 1]>) {
             RTA_VIA => data.get(2..).and_then(codec::addr),
             _ => None,
         });
-        legs.push(Leg { ifindex, gateway, onlink: flags & ONLINK != 0 });
+        legs.push(Leg { ifindex, gateway, onlink: flags & RTNH_F_ONLINK != 0 });
         data = data.get(codec::align(len)..).unwrap_or_default();
     }
 }
@@ -294,7 +254,8 @@ mod tests {
 
     fn round_trip(prefix: &str, via: Via<'_>) -> Route {
         let mut buf = Vec::new();
-        encode_put(&mut buf, 0, 1, &prefix.parse().unwrap(), 179, 1790, via, Put::Add);
+        let id = RouteId { prefix: prefix.parse().unwrap(), protocol: 179, metric: 1790 };
+        encode_put(&mut buf, 0, 1, &id, via, Put::Add);
         decode(&Messages(&buf).next().unwrap()).unwrap()
     }
 

@@ -14,10 +14,11 @@ use crate::fib::request::{Request, RouteContent};
 use crate::fib::route_state::Desired;
 use crate::fib::table::Table;
 use crate::intent::KernelIntent;
+use crate::netlink::codec::Put;
 use crate::netlink::event::Event;
 use crate::netlink::link::Link;
-use crate::netlink::nexthop::{self, Content, Nexthop};
-use crate::netlink::route::{self, Leg, RTN_BLACKHOLE, RTN_UNICAST, Route};
+use crate::netlink::nexthop::{Content, Nexthop};
+use crate::netlink::route::{Leg, RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::netlink::socket::Refusal;
 use crate::options::{Marks, Mode};
 use crate::thread::state::{Pending, State};
@@ -61,7 +62,7 @@ impl Fake {
     fn carry_out(&mut self, table: &Table, request: &Request) -> Result<(), Refusal> {
         match request {
             Request::PutNexthop { id, content, put } => {
-                if *put == nexthop::Put::Add && self.nexthops.contains_key(id) {
+                if *put == Put::Add && self.nexthops.contains_key(id) {
                     return no(libc::EEXIST);
                 }
                 match content {
@@ -95,10 +96,10 @@ impl Fake {
                     }
                 };
                 if self.foreign.contains(prefix) {
-                    assert_eq!(*put, route::Put::Add, "{prefix}: a foreign route is replaced");
+                    assert_eq!(*put, Put::Add, "{prefix}: a foreign route is replaced");
                     return no(libc::EEXIST);
                 }
-                if *put == route::Put::Add && self.routes.contains_key(prefix) {
+                if *put == Put::Add && self.routes.contains_key(prefix) {
                     return no(libc::EEXIST);
                 }
                 self.routes.insert(*prefix, said);
