@@ -1,1 +1,2 @@
+mod fake_kernel;
 mod plan;

@@ -1,205 +1,29 @@
-//! The planner against a kernel in memory that can refuse, forget and be meddled with.
+//! The planner against the kernel in memory of `fake_kernel`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tortie_net::Cidr;
 
+use super::fake_kernel::{
+    DEVICES, FakeKernel, Fate, InstalledRoute, MARKS, connected, foreign_route, link, no, own_route,
+};
 use crate::fib::plan;
-use crate::fib::request::{Request, RouteContent};
+use crate::fib::request::Request;
 use crate::fib::route_state::Desired;
 use crate::fib::table::Table;
 use crate::intent::KernelIntent;
-use crate::netlink::codec::Put;
 use crate::netlink::event::Event;
-use crate::netlink::link::Link;
 use crate::netlink::nexthop::{Content, Nexthop};
-use crate::netlink::route::{Leg, RTN_BLACKHOLE, RTN_UNICAST, Route};
+use crate::netlink::route::{RTN_BLACKHOLE, RTN_UNICAST};
 use crate::netlink::socket::Refusal;
-use crate::options::{Marks, Mode};
+use crate::options::Mode;
 use crate::thread::state::{Pending, State};
 use tortie_engine::routing::ChangeId;
 use tortie_engine::routing::LearnedChange;
-
-const MARKS: Marks = Marks { protocol: 179, metric: 1790, nexthop_base: 0x5400_0000 };
-const DEVICES: [u32; 2] = [1, 2];
-
-/// What the kernel does, as far as the planner relies on it.
-#[derive(Default)]
-struct Fake {
-    nexthops: BTreeMap<u32, Content>,
-    routes: BTreeMap<Cidr, Said>,
-    foreign: BTreeSet<Cidr>,
-    down: BTreeSet<u32>,
-    requests: usize,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Said {
-    Blackhole,
-    Nexthop(u32),
-    Plain(Vec<Leg>),
-}
-
-/// What happens to a request.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Fate {
-    Fair,
-    Refused,
-    LostUndone,
-    LostDone,
-}
-
-fn no(code: i32) -> Result<(), Refusal> {
-    Err(Refusal { code, text: format!("errno {code}") })
-}
-
-impl Fake {
-    fn carry_out(&mut self, table: &Table, request: &Request) -> Result<(), Refusal> {
-        match request {
-            Request::PutNexthop { id, content, put } => {
-                if *put == Put::Add && self.nexthops.contains_key(id) {
-                    return no(libc::EEXIST);
-                }
-                match content {
-                    Content::Single { ifindex, .. } if self.down.contains(ifindex) => {
-                        return no(libc::ENETDOWN);
-                    }
-                    Content::Group(members) if members.iter().any(|m| !self.nexthops.contains_key(m)) => {
-                        return no(libc::EINVAL);
-                    }
-                    _ => {}
-                }
-                self.nexthops.insert(*id, content.clone());
-            }
-            Request::DeleteNexthop { id } => {
-                let used = self.routes.values().any(|r| *r == Said::Nexthop(*id))
-                    || self.nexthops.values().any(|c| matches!(c, Content::Group(m) if m.contains(id)));
-                assert!(!used, "{id:#x} is deleted under a route or a group");
-                return if self.nexthops.remove(id).is_some() { Ok(()) } else { no(libc::ENOENT) };
-            }
-            Request::PutRoute { prefix, content, put, .. } => {
-                let said = match content {
-                    RouteContent::Blackhole => Said::Blackhole,
-                    RouteContent::Nexthop(id) if self.nexthops.contains_key(id) => Said::Nexthop(*id),
-                    RouteContent::Nexthop(_) => return no(libc::EINVAL),
-                    RouteContent::Plain(target) => {
-                        let legs = table.objects().legs(*target, &|_, _| false);
-                        if legs.iter().any(|l| self.down.contains(&l.ifindex)) {
-                            return no(libc::ENETDOWN);
-                        }
-                        Said::Plain(legs.to_vec())
-                    }
-                };
-                if self.foreign.contains(prefix) {
-                    assert_eq!(*put, Put::Add, "{prefix}: a foreign route is replaced");
-                    return no(libc::EEXIST);
-                }
-                if *put == Put::Add && self.routes.contains_key(prefix) {
-                    return no(libc::EEXIST);
-                }
-                self.routes.insert(*prefix, said);
-            }
-            Request::DeleteRoute { prefix, metric, .. } => {
-                assert_eq!(*metric, MARKS.metric);
-                return if self.routes.remove(prefix).is_some() { Ok(()) } else { no(libc::ESRCH) };
-            }
-        }
-        Ok(())
-    }
-
-    /// An object goes, and silently what depends on it.
-    fn drop_nexthop(&mut self, id: u32) {
-        self.nexthops.remove(&id);
-        self.routes.retain(|_, r| *r != Said::Nexthop(id));
-        let mut empty = Vec::new();
-        for (gid, content) in &mut self.nexthops {
-            if let Content::Group(members) = content {
-                members.retain(|m| *m != id);
-                if members.is_empty() {
-                    empty.push(*gid);
-                }
-            }
-        }
-        empty.into_iter().for_each(|gid| self.drop_nexthop(gid));
-    }
-
-    fn device_down(&mut self, ifindex: u32) {
-        self.down.insert(ifindex);
-        let dead: Vec<u32> = self
-            .nexthops
-            .iter()
-            .filter(|(_, c)| matches!(c, Content::Single { ifindex: i, .. } if *i == ifindex))
-            .map(|(id, _)| *id)
-            .collect();
-        dead.into_iter().for_each(|id| self.drop_nexthop(id));
-        self.routes
-            .retain(|_, r| !matches!(r, Said::Plain(legs) if legs.iter().any(|l| l.ifindex == ifindex)));
-    }
-
-    fn nexthop_list(&self) -> FxHashMap<u32, Nexthop> {
-        let one = |(id, content): (&u32, &Content)| {
-            (*id, Nexthop { id: *id, protocol: MARKS.protocol, content: content.clone() })
-        };
-        self.nexthops.iter().map(one).collect()
-    }
-
-    fn route_list(&self) -> Vec<Route> {
-        let one = |(prefix, said): (&Cidr, &Said)| {
-            let (kind, nexthop, legs) = match said {
-                Said::Blackhole => (RTN_BLACKHOLE, 0, SmallVec::new()),
-                Said::Nexthop(id) => (RTN_UNICAST, *id, SmallVec::new()),
-                Said::Plain(legs) => (RTN_UNICAST, 0, SmallVec::from_slice(legs)),
-            };
-            own_route(*prefix, kind, nexthop, legs)
-        };
-        self.routes.iter().map(one).collect()
-    }
-
-    /// What packets see: per prefix the gateways, `None` for a blackhole.
-    fn meaning(&self) -> BTreeMap<Cidr, Option<BTreeSet<IpAddr>>> {
-        let gateways = |id: &u32| match &self.nexthops[id] {
-            Content::Single { gateway, .. } => vec![*gateway],
-            Content::Group(members) => members
-                .iter()
-                .map(|m| match &self.nexthops[m] {
-                    Content::Single { gateway, .. } => *gateway,
-                    other => panic!("a member is {other:?}"),
-                })
-                .collect(),
-            Content::Other => vec![],
-        };
-        let one = |(prefix, said): (&Cidr, &Said)| {
-            let said = match said {
-                Said::Blackhole => None,
-                Said::Nexthop(id) => Some(gateways(id).into_iter().collect()),
-                Said::Plain(legs) => Some(legs.iter().filter_map(|l| l.gateway).collect()),
-            };
-            (*prefix, said)
-        };
-        self.routes.iter().map(one).collect()
-    }
-}
-
-fn own_route(prefix: Cidr, kind: u8, nexthop: u32, legs: SmallVec<[Leg; 1]>) -> Route {
-    Route { prefix, tos: 0, protocol: MARKS.protocol, kind, metric: MARKS.metric, nexthop, legs }
-}
-
-fn link(index: u32, up: bool) -> Link {
-    Link { index, name: format!("eth{index}"), flags: if up { 0x1_0041 } else { 1 }, mtu: 1500 }
-}
-
-fn connected(ifindex: u32) -> Route {
-    let leg = Leg { ifindex, gateway: None, onlink: false };
-    let prefix = format!("192.0.{ifindex}.0/24").parse().unwrap();
-    let mut route = own_route(prefix, RTN_UNICAST, 0, SmallVec::from_slice(&[leg]));
-    (route.protocol, route.metric) = (2, 0);
-    route
-}
 
 /// Device 1 carries 192.0.1.0/24, device 2 192.0.2.0/24.
 fn fresh(nexthop_objects: bool) -> State {
@@ -219,7 +43,7 @@ type Fates<'a> = dyn Iterator<Item = Fate> + 'a;
 
 fn send(
     table: &Table,
-    fake: &mut Fake,
+    fake: &mut FakeKernel,
     fates: &mut Fates<'_>,
     requests: &[Request],
 ) -> Vec<crate::fib::request::Outcome> {
@@ -238,7 +62,7 @@ fn send(
     requests.iter().map(&mut send).collect()
 }
 
-fn flush(state: &mut State, fake: &mut Fake, fates: &mut Fates<'_>) {
+fn flush(state: &mut State, fake: &mut FakeKernel, fates: &mut Fates<'_>) {
     let mut rounds = plan::PlanRounds::default();
     while let Some(requests) = rounds.next(&mut state.table, &state.network) {
         let answers = send(&state.table, fake, fates, &requests);
@@ -250,7 +74,7 @@ fn flush(state: &mut State, fake: &mut Fake, fates: &mut Fates<'_>) {
 /// are there at a time. The answers of the first are taken over when the second is on its way.
 fn learn_on_heels(
     state: &mut State,
-    fake: &mut Fake,
+    fake: &mut FakeKernel,
     fates: &mut Fates<'_>,
     wanted: &mut Intent,
     batches: &[(u8, u8)],
@@ -302,7 +126,7 @@ fn learn_on_heels(
     flush(state, fake, fates);
 }
 
-fn compare(state: &mut State, fake: &Fake) {
+fn compare(state: &mut State, fake: &FakeKernel) {
     let mut found = state.begin_comparison(Some(&fake.nexthop_list()));
     let foreign = fake.foreign.iter().map(|prefix| foreign_route(*prefix));
     let routes = DEVICES.into_iter().map(connected).chain(foreign).chain(fake.route_list());
@@ -311,7 +135,7 @@ fn compare(state: &mut State, fake: &Fake) {
 }
 
 /// As the thread does it: a comparison when in doubt, then a retry of what failed.
-fn settle(state: &mut State, fake: &mut Fake, fates: &mut Fates<'_>) {
+fn settle(state: &mut State, fake: &mut FakeKernel, fates: &mut Fates<'_>) {
     state.follow_next_hops();
     flush(state, fake, fates);
     if state.table.needs_resync() {
@@ -392,13 +216,7 @@ fn fate() -> impl Strategy<Value = Fate> {
     ]
 }
 
-fn foreign_route(prefix: Cidr) -> Route {
-    let mut route = own_route(prefix, RTN_BLACKHOLE, 0, SmallVec::new());
-    route.protocol = 12;
-    route
-}
-
-fn take(state: &mut State, fake: &mut Fake, wanted: &mut Intent, step: &Step) {
+fn take(state: &mut State, fake: &mut FakeKernel, wanted: &mut Intent, step: &Step) {
     let mut due = Pending::default();
     match *step {
         Step::Learn(p, hops) => {
@@ -436,7 +254,7 @@ fn take(state: &mut State, fake: &mut Fake, wanted: &mut Intent, step: &Step) {
         }
         Step::ChangeRoute(p) => {
             if let Some(said) = fake.routes.get_mut(&prefix(p)) {
-                *said = Said::Blackhole;
+                *said = InstalledRoute::Blackhole;
                 let route = own_route(prefix(p), RTN_BLACKHOLE, 0, SmallVec::new());
                 state.event(Event::Route { route, replaces: true, by: 77 }, &mut due);
             }
@@ -477,7 +295,7 @@ proptest! {
         fates in prop::collection::vec(fate(), 0..80),
         nexthop_objects in prop::bool::weighted(0.8),
     ) {
-        let (mut state, mut fake, mut wanted) = (fresh(nexthop_objects), Fake::default(), Intent::default());
+        let (mut state, mut fake, mut wanted) = (fresh(nexthop_objects), FakeKernel::default(), Intent::default());
         state.table.sweep();
         let mut fates = fates.into_iter();
         for (step, batches) in &steps {
@@ -498,7 +316,7 @@ proptest! {
             settle(&mut state, &mut fake, &mut std::iter::empty());
         }
 
-        let (mut scratch, mut clean) = (fresh(nexthop_objects), Fake::default());
+        let (mut scratch, mut clean) = (fresh(nexthop_objects), FakeKernel::default());
         scratch.table.sweep();
         want(&mut scratch, &wanted, 0..4);
         intend(&mut scratch, &wanted);
@@ -547,20 +365,20 @@ fn walked(table: &Table) -> crate::fib::counts::Sums {
 
 #[test]
 fn a_taken_id_is_left_alone_and_another_one_used() {
-    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Intent::default());
+    let (mut state, mut fake, mut wanted) = (fresh(true), FakeKernel::default(), Intent::default());
     // A stranger's object that no notification showed.
     let strange = Content::Single { gateway: "192.0.1.66".parse().unwrap(), ifindex: 1, onlink: false };
     fake.nexthops.insert(MARKS.nexthop_base, strange.clone());
     take(&mut state, &mut fake, &mut wanted, &Step::Learn(0, 1));
     settle(&mut state, &mut fake, &mut std::iter::empty());
     assert_eq!(fake.nexthops[&MARKS.nexthop_base], strange);
-    assert_eq!(fake.routes[&prefix(0)], Said::Nexthop(MARKS.nexthop_base + 1));
+    assert_eq!(fake.routes[&prefix(0)], InstalledRoute::Nexthop(MARKS.nexthop_base + 1));
 }
 
 /// A group loses a member while nothing wants it and its deletion was refused; then a batch wants it again.
 #[test]
 fn an_object_that_nothing_wanted_is_put_right_when_it_is_wanted_again() {
-    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Intent::default());
+    let (mut state, mut fake, mut wanted) = (fresh(true), FakeKernel::default(), Intent::default());
     take(&mut state, &mut fake, &mut wanted, &Step::Learn(0, 0b1010));
     settle(&mut state, &mut fake, &mut std::iter::empty());
     let both = fake.meaning()[&prefix(0)].clone();
@@ -579,7 +397,7 @@ fn an_object_that_nothing_wanted_is_put_right_when_it_is_wanted_again() {
 
 #[test]
 fn a_refused_route_does_not_hold_up_the_others_and_is_said() {
-    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Intent::default());
+    let (mut state, mut fake, mut wanted) = (fresh(true), FakeKernel::default(), Intent::default());
     for index in 0..3 {
         take(&mut state, &mut fake, &mut wanted, &Step::Learn(index, 1));
     }
@@ -594,11 +412,11 @@ fn a_refused_route_does_not_hold_up_the_others_and_is_said() {
 
 #[test]
 fn an_unchanged_blackhole_wins_over_a_learned_route() {
-    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Intent::default());
+    let (mut state, mut fake, mut wanted) = (fresh(true), FakeKernel::default(), Intent::default());
     take(&mut state, &mut fake, &mut wanted, &Step::Blackhole(1, true));
     take(&mut state, &mut fake, &mut wanted, &Step::Learn(1, 3));
     settle(&mut state, &mut fake, &mut std::iter::empty());
-    assert_eq!(fake.routes[&prefix(1)], Said::Blackhole);
+    assert_eq!(fake.routes[&prefix(1)], InstalledRoute::Blackhole);
     take(&mut state, &mut fake, &mut wanted, &Step::Blackhole(1, false));
     settle(&mut state, &mut fake, &mut std::iter::empty());
     assert_eq!(fake.meaning()[&prefix(1)].as_ref().map(BTreeSet::len), Some(2));
