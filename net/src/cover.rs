@@ -57,18 +57,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    /// Prefixes of a small corner of both families, so that many nest.
-    fn prefix() -> impl Strategy<Value = Cidr> {
-        (any::<bool>(), 0_u8..16, 0_u8..=8).prop_map(|(v4, bits, len)| {
-            let high = bits << 4;
-            if v4 {
-                Cidr::v4(std::net::Ipv4Addr::new(high, 0, 0, 0), len)
-            } else {
-                Cidr::v6(std::net::Ipv6Addr::from(u128::from(high) << 120), len)
-            }
-        })
-    }
+    use crate::test_strategies::prefix;
 
     proptest! {
         #[test]

@@ -11,6 +11,8 @@ mod cidr;
 pub mod cover;
 pub mod link_local;
 mod scoped_addr;
+#[cfg(any(test, feature = "test-strategies"))]
+pub mod test_strategies;
 
 pub use cidr::{Cidr, CidrError};
 pub use scoped_addr::ScopedAddr;

@@ -262,8 +262,8 @@ mod tests {
 
     use super::super::filter::FilterRoute;
     use super::*;
-    use crate::routing::tests::prefix;
     use crate::routing::types::PrefixAdvertisement;
+    use tortie_net::test_strategies::prefix;
 
     fn cidr(text: &str) -> Cidr {
         text.parse().unwrap()

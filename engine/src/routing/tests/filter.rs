@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use tortie_config::resource::{Filter, RouteSource};
 use tortie_net::Cidr;
 
-use super::prefix;
 use crate::routing::filter::{
     Decider, Direction, FilterChanges, FilterDecision, FilterRoute, FilterVerdict, Filters, RuleRef,
 };
@@ -16,6 +15,7 @@ use crate::routing::{
     PeerPolicy, PoolView, RoutingView, explain_export, explain_import, export_gate, import,
     imports_all_networks,
 };
+use tortie_net::test_strategies::prefix;
 
 fn filters(documents: &[(&str, Value)]) -> Filters {
     let parse = |value: &Value| {

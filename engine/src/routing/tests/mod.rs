@@ -251,20 +251,6 @@ fn a_router_that_announces_pool_addresses_is_hinted_at() {
     assert_eq!(hint(OPEN, &from_hosts), None);
 }
 
-/// Prefixes of a small corner of both families, so that many nest.
-pub(crate) fn prefix() -> impl proptest::strategy::Strategy<Value = tortie_net::Cidr> {
-    use proptest::prelude::*;
-    use tortie_net::Cidr;
-    (any::<bool>(), 0_u8..16, 0_u8..=8).prop_map(|(v4, bits, len)| {
-        let high = bits << 4;
-        if v4 {
-            Cidr::v4(std::net::Ipv4Addr::new(high, 0, 0, 0), len)
-        } else {
-            Cidr::v6(std::net::Ipv6Addr::from(u128::from(high) << 120), len)
-        }
-    })
-}
-
 #[test]
 fn core_and_speaker_never_give_the_same_change_id() {
     let (mut core, mut speaker) = (ChangeIds::of_core(), ChangeIds::of_speaker());
