@@ -55,7 +55,7 @@ pub use crate::counters::{Counters, OPS, RESULTS};
 pub use crate::endpoints::EndpointView;
 pub use crate::facts::{BlackholeAck, BlackholeOutcome, EndpointCondition, KernelFact, Sink};
 pub use crate::fib::drift_hold::{HOLD_MAX, RouteDifference};
-pub use crate::fib::resolve::{Covering, ForeignRoute};
+pub use crate::fib::network::{Covering, ForeignRoute};
 pub use crate::inspect::address_use::{AddressUse, AddressUses, UsePlace, address_uses};
 pub use crate::inspect::capabilities::{KernelCapability, ProbeOutcome, probe_kernel};
 pub use crate::inspect::default_address::{HostAddress, default_addresses};

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::resolve::NetworkState;
+use super::network::NetworkState;
 use crate::netlink::link::LinkChange;
 use tortie_engine::routing::TunnelIntent;
 

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use tortie_net::Cidr;
 
 use crate::fib::ipip_tunnel;
-use crate::fib::resolve::NetworkState;
+use crate::fib::network::NetworkState;
 use crate::netlink::dump;
 use crate::netlink::link::{Address, Link};
 use crate::netlink::route::{Leg, RTN_BLACKHOLE, RTN_UNICAST, Route};

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::fib::resolve::NetworkState;
+use crate::fib::network::NetworkState;
 use crate::intent::PolicyChange;
 use crate::nft::diff;
 use crate::nft::dump;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tortie_net::Cidr;
 
-use crate::fib::resolve::NetworkState;
+use crate::fib::network::NetworkState;
 use crate::intent::PolicyChange;
 use crate::netlink::codec::Writer;
 use crate::nft::dump;

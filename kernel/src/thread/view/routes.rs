@@ -2,7 +2,7 @@
 
 use super::KernelView;
 use crate::fib::drift_hold::{ForeignChange, RouteDifference};
-use crate::fib::resolve::{Covering, ForeignRoute};
+use crate::fib::network::{Covering, ForeignRoute};
 use crate::fib::route_state::{Actual, Desired};
 use crate::fib::table::RouteEntry;
 use std::net::IpAddr;

@@ -3,151 +3,26 @@
 //! Own routes never resolve a next hop: that would let a learned route hold itself up. Followed next hops stand in a trie,
 //! so that a changed route touches exactly those it covers, once a batch, however many changes there were.
 
+mod foreign_routes;
+mod tries;
+
 use std::collections::BTreeMap;
-use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr};
 
-use prefix_trie::PrefixMap;
 use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::SmallVec;
 use tortie_net::{Cidr, link_local};
 
+use self::foreign_routes::{ForeignEntry, ForeignRoutes};
+use self::tries::Tries;
 use super::request::NetworkView;
 use crate::netlink::link::{Address, Link};
 use crate::netlink::route::{Leg, RTN_UNICAST, Route};
 use tortie_engine::routing::Resolved;
 
+pub use self::foreign_routes::ForeignRoute;
+
 /// `RTPROT_KERNEL`, whose route `fe80::/64` each interface has.
 const RTPROT_KERNEL: u8 = 2;
-
-/// A foreign route without its prefix.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct ForeignEntry {
-    metric: u32,
-    protocol: u8,
-    tos: u8,
-    kind: u8,
-    nexthop: u32,
-    legs: SmallVec<[Leg; 1]>,
-}
-
-impl ForeignEntry {
-    fn of(route: Route) -> (Cidr, Self) {
-        let Route { prefix, tos, protocol, kind, metric, nexthop, legs } = route;
-        (prefix, Self { metric, protocol, tos, kind, nexthop, legs })
-    }
-
-    /// Whether its legs are routes by themselves, as those of IPv6 are: they come and go alone, each with its own protocol,
-    /// and of those with one metric no two are equal. A message of a set that grew names all.
-    fn has_own_legs(&self, prefix: &Cidr) -> bool {
-        !prefix.is_v4() && self.nexthop == 0 && !self.legs.is_empty()
-    }
-
-    /// Whether both are of the set of legs that the kernel makes of one metric.
-    fn is_sibling(&self, other: &Self) -> bool {
-        self.nexthop == 0 && self.metric == other.metric && self.tos == other.tos
-    }
-}
-
-/// How many foreign routes there are.
-#[derive(Debug, Default)]
-struct Counts {
-    all: usize,
-    /// By nexthop object.
-    over: FxHashMap<u32, usize>,
-}
-
-impl Counts {
-    fn add(&mut self, routes: &[ForeignEntry]) {
-        self.all += routes.len();
-        for route in routes.iter().filter(|f| f.nexthop != 0) {
-            *self.over.entry(route.nexthop).or_default() += 1;
-        }
-    }
-
-    fn take(&mut self, routes: &[ForeignEntry]) {
-        self.all -= routes.len();
-        for route in routes.iter().filter(|f| f.nexthop != 0) {
-            if let Entry::Occupied(mut over) = self.over.entry(route.nexthop) {
-                *over.get_mut() -= 1;
-                if *over.get() == 0 {
-                    over.remove();
-                }
-            }
-        }
-    }
-}
-
-/// A trie for each family.
-#[derive(Debug)]
-struct Tries<T> {
-    v4: PrefixMap<(u32, u8), T>,
-    v6: PrefixMap<(u128, u8), T>,
-}
-
-impl<T> Default for Tries<T> {
-    fn default() -> Self {
-        Self { v4: PrefixMap::new(), v6: PrefixMap::new() }
-    }
-}
-
-impl<T> Tries<T> {
-    fn get_mut(&mut self, prefix: &Cidr) -> Option<&mut T> {
-        match prefix.addr() {
-            IpAddr::V4(a) => self.v4.get_mut(&(a.into(), prefix.len())),
-            IpAddr::V6(a) => self.v6.get_mut(&(a.into(), prefix.len())),
-        }
-    }
-
-    fn get(&self, prefix: &Cidr) -> Option<&T> {
-        match prefix.addr() {
-            IpAddr::V4(a) => self.v4.get(&(a.into(), prefix.len())),
-            IpAddr::V6(a) => self.v6.get(&(a.into(), prefix.len())),
-        }
-    }
-
-    fn insert(&mut self, prefix: &Cidr, value: T) {
-        match prefix.addr() {
-            IpAddr::V4(a) => self.v4.insert((a.into(), prefix.len()), value),
-            IpAddr::V6(a) => self.v6.insert((a.into(), prefix.len()), value),
-        };
-    }
-
-    fn remove(&mut self, prefix: &Cidr) {
-        match prefix.addr() {
-            IpAddr::V4(a) => self.v4.remove(&(a.into(), prefix.len())),
-            IpAddr::V6(a) => self.v6.remove(&(a.into(), prefix.len())),
-        };
-    }
-
-    /// What covers an address, longest prefix first.
-    fn covering(&self, addr: IpAddr) -> SmallVec<[(Cidr, &T); 8]> {
-        let mut found: SmallVec<[(Cidr, &T); 8]> = match addr {
-            IpAddr::V4(a) => {
-                self.v4.cover(&(a.into(), 32)).map(|((p, l), t)| (Cidr::v4(p.into(), l), t)).collect()
-            }
-            IpAddr::V6(a) => {
-                self.v6.cover(&(a.into(), 128)).map(|((p, l), t)| (Cidr::v6(p.into(), l), t)).collect()
-            }
-        };
-        found.reverse();
-        found
-    }
-
-    /// What lies inside a prefix.
-    fn inside(&self, prefix: &Cidr, mut each: impl FnMut(IpAddr)) {
-        match prefix.addr() {
-            IpAddr::V4(a) => self
-                .v4
-                .children(&(a.into(), prefix.len()))
-                .for_each(|((p, _), _)| each(IpAddr::from(p.to_be_bytes()))),
-            IpAddr::V6(a) => self
-                .v6
-                .children(&(a.into(), prefix.len()))
-                .for_each(|((p, _), _)| each(IpAddr::from(p.to_be_bytes()))),
-        }
-    }
-}
 
 /// A followed next hop.
 #[derive(Debug, Default)]
@@ -174,8 +49,7 @@ pub(crate) struct NetworkState {
     links: FxHashMap<u32, Link>,
     addresses: FxHashSet<Address>,
     local: FxHashMap<IpAddr, u32>,
-    foreign: Tries<SmallVec<[ForeignEntry; 1]>>,
-    foreign_counts: Counts,
+    foreign: ForeignRoutes,
     tracked_hops: FxHashMap<IpAddr, TrackedNextHop>,
     index: Tries<()>,
     dirty_addresses: FxHashSet<IpAddr>,
@@ -273,91 +147,14 @@ impl NetworkState {
         self.addresses.iter().find(|a| a.addr == addr).and_then(|a| self.links.get(&a.ifindex))
     }
 
-    // Foreign routes.
-
-    /// A foreign route appeared; `replaces`: in place of the first one of its metric.
-    pub(crate) fn add_route(&mut self, route: Route, replaces: bool) {
-        let (prefix, new) = ForeignEntry::of(route);
-        self.mark_dirty_inside(&prefix);
-        let Some(there) = self.foreign.get_mut(&prefix) else {
-            let new = SmallVec::from_iter([new]);
-            self.foreign_counts.add(&new);
-            self.foreign.insert(&prefix, new);
-            return;
-        };
-        self.foreign_counts.take(there);
-        if replaces && let Some(first) = there.iter_mut().find(|f| f.metric == new.metric && f.tos == new.tos)
-        {
-            *first = new;
-        } else if !there.contains(&new) {
-            if new.has_own_legs(&prefix) {
-                // What it grew from.
-                let inside = |f: &ForeignEntry| f.legs.iter().all(|leg| new.legs.contains(leg));
-                there.retain(|f| !(f.is_sibling(&new) && f.has_own_legs(&prefix) && inside(f)));
-            }
-            there.push(new);
+    /// The names of all interfaces with their addresses.
+    pub(crate) fn interfaces(&self) -> Vec<(&str, Vec<IpAddr>)> {
+        let mut by_index: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
+        for address in &self.addresses {
+            by_index.entry(address.ifindex).or_default().push(address.addr);
         }
-        self.foreign_counts.add(there);
-    }
-
-    /// A foreign route went; `false`: what was known of it was something else.
-    pub(crate) fn remove_route(&mut self, route: Route) -> bool {
-        let (prefix, gone) = ForeignEntry::of(route);
-        self.mark_dirty_inside(&prefix);
-        let Some(there) = self.foreign.get_mut(&prefix) else { return true };
-        self.foreign_counts.take(there);
-        let alike =
-            |f: &ForeignEntry| f.metric == gone.metric && f.protocol == gone.protocol && f.tos == gone.tos;
-        let mut known = true;
-        if let Some(at) = there.iter().position(|f| *f == gone) {
-            there.remove(at);
-        } else if gone.has_own_legs(&prefix) {
-            let mut left = gone.legs.len();
-            there.retain(|f| {
-                if !f.is_sibling(&gone) || !f.has_own_legs(&prefix) {
-                    return true;
-                }
-                let legs = f.legs.len();
-                f.legs.retain(|leg| !gone.legs.contains(leg));
-                left = left.saturating_sub(legs - f.legs.len());
-                !f.legs.is_empty()
-            });
-            known = left == 0;
-        } else {
-            known = false;
-            if let Some(at) = there.iter().position(alike) {
-                there.remove(at);
-            }
-        }
-        self.foreign_counts.add(there);
-        if there.is_empty() {
-            self.foreign.remove(&prefix);
-        }
-        known
-    }
-
-    /// Replaces all foreign routes by these.
-    pub(crate) fn replace_routes(&mut self, routes: Vec<Route>) {
-        self.foreign = Tries::default();
-        self.foreign_counts = Counts::default();
-        // Followed next hops are all looked at again below; marking them route by route would be wasted.
-        let index = std::mem::take(&mut self.index);
-        for route in routes {
-            self.add_route(route, false);
-        }
-        self.index = index;
-        self.all_dirty = true;
-    }
-
-    /// The foreign routes for exactly this prefix.
-    pub(crate) fn foreign_at(&self, prefix: &Cidr) -> Vec<ForeignRoute> {
-        let routes = self.foreign.get(prefix).into_iter().flatten().filter(|f| f.tos == 0);
-        let shown = |f: &ForeignEntry| ForeignRoute {
-            protocol: f.protocol,
-            metric: f.metric,
-            unicast: f.kind == RTN_UNICAST,
-        };
-        routes.map(shown).collect()
+        let links = self.links.values();
+        links.map(|link| (link.name.as_str(), by_index.remove(&link.index).unwrap_or_default())).collect()
     }
 
     /// Whether an interface of this host has the address.
@@ -365,14 +162,42 @@ impl NetworkState {
         self.local.contains_key(&addr)
     }
 
+    // Foreign routes.
+
+    /// A foreign route appeared; `replaces`: in place of the first one of its metric.
+    pub(crate) fn add_route(&mut self, route: Route, replaces: bool) {
+        self.mark_dirty_inside(&route.prefix);
+        self.foreign.add(route, replaces);
+    }
+
+    /// A foreign route went; `false`: what was known of it was something else.
+    pub(crate) fn remove_route(&mut self, route: Route) -> bool {
+        self.mark_dirty_inside(&route.prefix);
+        self.foreign.remove(route)
+    }
+
+    /// Replaces all foreign routes by these.
+    pub(crate) fn replace_routes(&mut self, routes: Vec<Route>) {
+        self.foreign = ForeignRoutes::default();
+        for route in routes {
+            self.foreign.add(route, false);
+        }
+        self.all_dirty = true;
+    }
+
+    /// The foreign routes for exactly this prefix.
+    pub(crate) fn foreign_at(&self, prefix: &Cidr) -> Vec<ForeignRoute> {
+        self.foreign.at(prefix)
+    }
+
     /// How many foreign routes the main table holds.
     pub(crate) fn foreign_count(&self) -> usize {
-        self.foreign_counts.all
+        self.foreign.count()
     }
 
     /// Whether foreign routes lead over this nexthop object. Linux changes them, and those of IPv4 go with it, without a word.
     pub(crate) fn uses_object(&self, id: u32) -> bool {
-        self.foreign_counts.over.contains_key(&id)
+        self.foreign.uses_object(id)
     }
 
     // Next hops.
@@ -525,34 +350,10 @@ impl NetworkView for NetworkState {
     }
 
     fn conflicting_route(&self, prefix: &Cidr, metric: u32) -> Option<String> {
-        let f = self.foreign.get(prefix)?.iter().find(|f| f.metric == metric && f.tos == 0)?;
-        Some(format!("a route of protocol {} has this prefix and our metric {metric}", f.protocol))
+        let route = self.foreign.get(prefix).iter().find(|f| f.metric == metric && f.tos == 0)?;
+        Some(format!("a route of protocol {} has this prefix and our metric {metric}", route.protocol))
     }
-}
-
-impl NetworkState {
-    /// The names of all interfaces with their addresses.
-    pub(crate) fn interfaces(&self) -> Vec<(&str, Vec<IpAddr>)> {
-        let mut by_index: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
-        for address in &self.addresses {
-            by_index.entry(address.ifindex).or_default().push(address.addr);
-        }
-        let links = self.links.values();
-        links.map(|link| (link.name.as_str(), by_index.remove(&link.index).unwrap_or_default())).collect()
-    }
-}
-
-/// A route of another process in the main table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ForeignRoute {
-    /// Its `rtm_protocol`.
-    pub protocol: u8,
-    /// Its metric.
-    pub metric: u32,
-    /// It leads somewhere: no blackhole, and no other kind that refuses packets.
-    pub unicast: bool,
 }
 
 #[cfg(test)]
-#[path = "resolve_tests.rs"]
 mod tests;

@@ -1,5 +1,7 @@
 //! What the network state says of next hops while foreign routes come and go.
 
+use smallvec::SmallVec;
+
 use super::*;
 
 const STATIC: u8 = 4;
