@@ -44,7 +44,7 @@ pub use gates::{
 pub use learned::{Credit, LearnedBatch};
 pub use local::{AddressOption, NodeOptions};
 pub use notes::import_pools_hints;
-pub use peers::{HOLD_TIME, PASSIVE_SIDE_DELAY, RESTART_TIME, explain_peer};
+pub use peers::{PASSIVE_SIDE_DELAY, explain_peer};
 pub use persistent_map::{Difference, Persistent};
 pub use plan::{IntentChange, Planner, intent};
 pub use ranges::{DYNAMIC, DynamicPeer, MAX_SESSIONS, RangeIntent};

@@ -35,13 +35,9 @@ use tortie_net::Cidr;
 
 use super::explain::{Recorder, Step, StepOutcome};
 use super::local::{Local, NodeOptions};
-use super::types::{PeerIntent, PeerKind, PeerPolicy, PeerSource};
+use super::types::{HOLD_TIME, PeerIntent, PeerKind, PeerPolicy, PeerSource, RESTART_TIME};
 use crate::model::{Host, Model};
 
-/// Proposed hold time where none is configured (RFC 4271 10 suggests 90 s).
-pub const HOLD_TIME: Duration = Duration::from_secs(90);
-/// Advertised restart time (RFC 4724) where none is configured.
-pub const RESTART_TIME: Duration = Duration::from_secs(120);
 /// How long the end with the lesser address waits before it dials as well.
 pub const PASSIVE_SIDE_DELAY: Duration = Duration::from_secs(5);
 
@@ -192,40 +188,15 @@ impl PeerBuilder<'_> {
     /// A session without options.
     fn plain(&self, kind: PeerKind, asn: u32, port: u16, source: PeerSource) -> PeerIntent {
         let both = self.both_families();
+        let name = self.host.map_or(self.text, |(name, _)| name).to_owned();
         PeerIntent {
-            kind,
-            name: self.host.map_or(self.text, |(name, _)| name).to_owned(),
-            source,
-            remote: SocketAddr::new(self.addr, port),
-            interface: None,
-            range: None,
             local: Some(self.own),
             local_v4: self.local.v4,
             local_v6: self.local.v6,
-            asn,
-            local_asn: None,
             ipv4: both || self.family == IpFamily::V4,
             ipv6: both || self.family == IpFamily::V6,
             dial_after: Some(self.dial_after()),
-            shutdown: None,
-            hold_time: HOLD_TIME,
-            send_hold_time: None,
-            keepalive_time: None,
-            restart_time: RESTART_TIME,
-            long_lived_restart_time: None,
-            reflector_client: None,
-            next_hop: NextHopMode::Auto,
-            allow_local_as: 0,
-            ttl_security: None,
-            max_prefixes: None,
-            extended_messages: true,
-            add_path: None,
-            password: None,
-            tcp_ao: None,
-            bfd: None,
-            role: None,
-            role_strict: false,
-            policy: PeerPolicy::default(),
+            ..PeerIntent::new(kind, name, source, SocketAddr::new(self.addr, port), asn)
         }
     }
 

@@ -168,7 +168,12 @@ impl std::fmt::Display for PeerSource {
     }
 }
 
-/// A wanted session.
+/// Proposed hold time where none is configured (RFC 4271 10 suggests 90 s).
+pub const HOLD_TIME: Duration = Duration::from_secs(90);
+/// Advertised restart time (RFC 4724) where none is configured.
+pub const RESTART_TIME: Duration = Duration::from_secs(120);
+
+/// A configured session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerIntent {
     /// Mesh, global, node or dynamic.
@@ -240,6 +245,46 @@ pub struct PeerIntent {
 }
 
 impl PeerIntent {
+    /// A session without options: both families, dialled at once, the default times; the kernel chooses its address.
+    #[must_use]
+    pub fn new(kind: PeerKind, name: String, source: PeerSource, remote: SocketAddr, asn: u32) -> Self {
+        Self {
+            kind,
+            name,
+            source,
+            remote,
+            interface: None,
+            range: None,
+            local: None,
+            local_v4: None,
+            local_v6: None,
+            asn,
+            local_asn: None,
+            ipv4: true,
+            ipv6: true,
+            dial_after: Some(Duration::ZERO),
+            shutdown: None,
+            hold_time: HOLD_TIME,
+            send_hold_time: None,
+            keepalive_time: None,
+            restart_time: RESTART_TIME,
+            long_lived_restart_time: None,
+            reflector_client: None,
+            next_hop: NextHopMode::Auto,
+            allow_local_as: 0,
+            ttl_security: None,
+            max_prefixes: None,
+            extended_messages: true,
+            add_path: None,
+            password: None,
+            tcp_ao: None,
+            bfd: None,
+            role: None,
+            role_strict: false,
+            policy: PeerPolicy::default(),
+        }
+    }
+
     /// Whether its key stands in a file, which may change while the intent stays.
     #[must_use]
     pub fn has_key_file(&self) -> bool {

@@ -274,43 +274,15 @@ pub(super) mod tests {
     use tortie_bgp::{Dial, Family};
 
     use super::*;
-    use tortie_engine::routing::{self, Password, PeerKind, PeerPolicy, PeerSource};
+    use tortie_engine::routing::{Password, PeerKind, PeerSource};
 
     pub(crate) fn intent(remote: &str) -> PeerIntent {
+        let source = PeerSource::Mesh(String::new());
         PeerIntent {
-            kind: PeerKind::Node,
-            name: remote.into(),
-            source: PeerSource::Mesh(String::new()),
-            remote: remote.parse().unwrap(),
-            interface: None,
-            range: None,
-            local: None,
-            local_v4: None,
-            local_v6: None,
-            asn: 64512,
-            local_asn: None,
-            ipv4: true,
             ipv6: false,
             dial_after: Some(Duration::from_secs(5)),
-            shutdown: None,
-            hold_time: Duration::from_secs(90),
-            send_hold_time: None,
-            keepalive_time: None,
-            restart_time: Duration::from_secs(120),
-            long_lived_restart_time: None,
-            reflector_client: None,
-            next_hop: routing::NextHopMode::Auto,
-            allow_local_as: 0,
-            ttl_security: None,
-            max_prefixes: None,
             extended_messages: false,
-            add_path: None,
-            password: None,
-            tcp_ao: None,
-            bfd: None,
-            role: None,
-            role_strict: false,
-            policy: PeerPolicy::default(),
+            ..PeerIntent::new(PeerKind::Node, remote.into(), source, remote.parse().unwrap(), 64512)
         }
     }
 

@@ -12,8 +12,8 @@ use tortie::speaker::{
 };
 use tortie_bgp::{PathInfo, PeerStatus, RouteMatch, RouteQuery, RouteTable, State};
 use tortie_engine::routing::{
-    Addresses, ChangeId, LearnedBatch, Multipath, NextHopMode, OriginKind, Originated, PeerIntent, PeerKind,
-    PeerPolicy, PeerSource, Persistent, PoolView, Resolved, RoutingIntent, RoutingView,
+    Addresses, ChangeId, LearnedBatch, Multipath, OriginKind, Originated, PeerIntent, PeerKind, PeerSource,
+    Persistent, PoolView, Resolved, RoutingIntent, RoutingView,
 };
 use tortie_net::Cidr;
 
@@ -72,40 +72,11 @@ pub(crate) fn intent(at: &str, asn: u32, blocks: &[&str]) -> RoutingIntent {
 
 /// A peer with both families that is dialled at once.
 pub(crate) fn peer(at: &str, local: &str, asn: u32) -> PeerIntent {
+    let source = PeerSource::Mesh(String::new());
     PeerIntent {
-        kind: PeerKind::Node,
-        name: at.into(),
-        source: PeerSource::Mesh(String::new()),
-        remote: at.parse().unwrap(),
-        interface: None,
-        range: None,
         local: Some(addr(local)),
-        local_v4: None,
-        local_v6: None,
-        asn,
-        local_asn: None,
-        ipv4: true,
-        ipv6: true,
-        dial_after: Some(Duration::ZERO),
-        shutdown: None,
-        hold_time: Duration::from_secs(90),
-        send_hold_time: None,
-        keepalive_time: None,
-        restart_time: Duration::from_secs(120),
-        long_lived_restart_time: None,
-        reflector_client: None,
-        next_hop: NextHopMode::Auto,
-        allow_local_as: 0,
-        ttl_security: None,
-        max_prefixes: None,
         extended_messages: false,
-        add_path: None,
-        password: None,
-        tcp_ao: None,
-        bfd: None,
-        role: None,
-        role_strict: false,
-        policy: PeerPolicy::default(),
+        ..PeerIntent::new(PeerKind::Node, at.into(), source, at.parse().unwrap(), asn)
     }
 }
 
