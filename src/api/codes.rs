@@ -93,7 +93,7 @@ codes! {
     /// What can be wrong, the gravest first.
     PROBLEMS:
     FROZEN "frozen"
-        "The store changed in a way that is not followed (a loss, another cluster, `Ready` not true); forwarding goes on as it was.",
+        "The store changed in a way that the agent does not follow (a loss, another cluster, `Ready` not true); forwarding stays as it was.",
         "tortie store accept, if the store is right as it is";
     STORE_AWAY "store-away"
         "The store does not answer; the last good state stays in force.",
@@ -102,13 +102,13 @@ codes! {
         "The agent runs from its cache on disk, because the store has not answered since it started.",
         "tortie doctor";
     STALE_REVISION "stale-revision"
-        "The store answers, but its watch has brought no proof of freshness for too long: what is in force may be old.",
+        "The store answers, but its watch has brought no proof of freshness for too long: the state in force may be old.",
         "tortie doctor";
     MISSING_CAPABILITY "missing-capability"
         "The agent lacks a Linux capability that it needs, so a part of its work cannot be done.",
         "tortie doctor";
     LISTEN "listen"
-        "BGP cannot be listened for on an address: the port is taken, or the address is not here.",
+        "BGP cannot listen on an address: the port is in use, or the host does not have the address.",
         "tortie doctor";
     FORWARDING_OFF "forwarding-off"
         "The kernel does not forward packets of a family that is routed here.",
@@ -120,19 +120,19 @@ codes! {
         "A part of the agent reports a problem that has no code of its own.",
         "journalctl -u tortie";
     PEER_CONFIGURATION "peer-configuration"
-        "A peer or a range of peers is written in a way that cannot be in force.",
+        "The value of a peer or a range of peers cannot be put in force.",
         "tortie why peer {}";
     PEER_DOWN "peer-down"
-        "A wanted BGP session is not established.",
+        "A configured BGP session is not established.",
         "tortie why peer {}";
     PREFIX_LIMIT "prefix-limit"
         "A peer announces more prefixes than its `max_prefixes` allows, or nearly so.",
         "tortie why peer {}";
     SLOW_PEER "slow-peer"
-        "A peer does not take what it is sent: its queue has waited for more than half a minute.",
+        "A peer does not read: its queue has waited for more than half a minute.",
         "tortie why peer {}";
     RANGE_FULL "range-full"
-        "A range of peers has as many sessions as it may have, and connections were turned away.",
+        "A range of peers has as many sessions as it may have, and connections were refused.",
         "tortie bgp ranges";
     DUPLICATE_ADDRESS "duplicate-address"
         "Two endpoints, or two hosts, claim one address.",
@@ -150,10 +150,10 @@ codes! {
         "The kernel differs from the intended state: another process changed routes, rules or sets.",
         "tortie diff {}";
     ENDPOINT_FAILED "endpoint-failed"
-        "An endpoint of this host is not as it should be.",
+        "An endpoint of this host is not in its desired state.",
         "tortie endpoint show {}";
     TUNNEL "tunnel"
-        "The IPIP tunnel that a pool wants cannot be made.",
+        "The IPIP tunnel that a pool needs cannot be created.",
         "tortie doctor";
     TUNNEL_ADDRESS "tunnel-address"
         "This host gets no address in the tunnel.",
@@ -165,22 +165,22 @@ codes! {
         "The table of connections is nearly full, or full: new connections are dropped.",
         "tortie doctor";
     RP_FILTER "rp-filter"
-        "An interface drops packets that come in by another way than replies go out (strict `rp_filter`).",
+        "An interface drops packets that arrive over another interface than replies leave by (strict `rp_filter`).",
         "tortie doctor";
     TUNNEL_MTU "tunnel-mtu"
-        "Packets of the tunnel's size do not fit into the link below once they are wrapped: large packets get lost.",
+        "Encapsulated packets of the tunnel's MTU do not fit into the link below: large packets are lost.",
         "tortie doctor";
     WORKLOAD_MTU "workload-mtu"
-        "A workload may send larger packets than the way out of this host takes.",
+        "The MTU of a workload is larger than that of the link out of this host.",
         "tortie doctor";
     CLOCK_JUMP "clock-jump"
-        "The clock was set by more than a few seconds: times in logs, histories and leases do not fit together.",
+        "The clock was set by more than a few seconds: times in logs, histories and leases are inconsistent.",
         "tortie doctor";
     LEAKED_ADDRESSES "leaked-addresses"
-        "Addresses are assigned that nobody has.",
+        "Addresses are allocated without a holder.",
         "tortie ipam check";
     COLLECTOR "collector"
-        "The search for leaked addresses does not work.",
+        "The garbage collection of leaked addresses fails.",
         "tortie ipam check";
     VERSION_SKEW "version-skew"
         "Hosts run versions of the agent that differ by more than one minor number, or write another store format.",
@@ -209,7 +209,7 @@ codes! {
         "Several hosts claim one BGP address.",
         "tortie node list";
     PEER_AS_DIFFERS "peer-as-differs"
-        "A peer's value gives another AS than the host at that address has: the session cannot come up.",
+        "A peer's value has another AS than the host at that address: the session cannot come up.",
         "tortie bgp peers";
     HOST_WITHOUT_ADDRESS "host-without-address"
         "A host of the store has no BGP address, so it has no session.",
@@ -233,10 +233,10 @@ codes! {
         "A floating address leads to an address that its endpoint does not have; it is not mapped.",
         "tortie store get {}";
     OWN_ONLY_HINT "own-only-hint"
-        "Several hosts peer with one router, which sees every block once for each of them.",
+        "Several hosts peer with one router, which receives every block from each of them.",
         "tortie bgp peers";
     IMPORT_POOLS_HINT "import-pools-hint"
-        "A router announces prefixes inside pools that no host announced: it could take workloads over.",
+        "A router announces prefixes inside pools that no host announced: it could attract the traffic of workloads.",
         "tortie bgp routes --from {}";
     ROUTES_REFUSED "routes-refused"
         "Import refuses routes that a peer announces.",
@@ -245,7 +245,7 @@ codes! {
         "A peer sent an UPDATE that could not be used as it was: its routes were taken as withdrawn, or an attribute was left out (RFC 7606).",
         "tortie why peer {}";
     ROUTES_HELD_BACK "routes-held-back"
-        "Export filters, or a limit of the peer, hold routes back that would be announced otherwise.",
+        "Export filters, or a limit of the peer, withhold routes that would be announced otherwise.",
         "tortie status -o wide";
     PACKETS_DENIED "packets-denied"
         "Packet rules dropped packets in the last minutes.",
@@ -272,7 +272,7 @@ codes! {
     CAUSE_TCP_KEY "tcp-key" "Packets between both ends fail the check of their TCP key (RFC 2385, RFC 5925): the passwords differ.", "tortie why peer {}";
     CAUSE_TTL_SECURITY "ttl-security" "Packets come from further away than `ttl_security` allows, or from an end that does not send TTL 255 (RFC 5082).", "tortie why peer {}";
     CAUSE_NO_NEIGHBOUR "no-neighbour" "The other host, or the gateway, does not answer ARP or neighbour discovery.", "tortie why peer {}";
-    CAUSE_HOST_UNREACHABLE "host-unreachable" "A router on the way says that the other host is not there.", "tortie why peer {}";
+    CAUSE_HOST_UNREACHABLE "host-unreachable" "A router on the path reports that the other host is unreachable.", "tortie why peer {}";
     CAUSE_NO_ROUTE "no-route" "This host has no route to the peer.", "tortie why peer {}";
     CAUSE_LINK_DOWN "link-down" "The interface to the peer is down or has no carrier.", "tortie why peer {}";
     CAUSE_OWN_ADDRESS "own-address" "The peer's address is one of this host's own.", "tortie why peer {}";
@@ -289,7 +289,7 @@ codes! {
     CAUSE_SEND_HOLD_TIMER "send-hold-timer" "Nothing could be sent for too long (RFC 9687).", "tortie why peer {}";
     CAUSE_BFD "bfd" "BFD lost the peer.", "tortie why peer {}";
     CAUSE_MAX_PREFIXES "max-prefixes" "There are more prefixes than one end allows.", "tortie why peer {}";
-    CAUSE_MESSAGE_ERROR "message-error" "A message could not be taken.", "tortie why peer {}";
+    CAUSE_MESSAGE_ERROR "message-error" "A message could not be processed.", "tortie why peer {}";
     CAUSE_CONNECTION_REJECTED "connection-rejected" "One end rejects the connection (Cease/Connection Rejected).", "tortie why peer {}";
     CAUSE_OUT_OF_RESOURCES "out-of-resources" "One end has no resources left (Cease 8).", "tortie why peer {}";
     CAUSE_COLLISION "collision" "Both ends dialled, and one connection was closed (RFC 4271 6.8).", "tortie why peer {}";
@@ -301,7 +301,7 @@ codes! {
     CAUSE_CONFIG "config" "The session was ended because its settings changed.", "tortie why peer {}";
     CAUSE_PASSIVE "passive" "This end waits for the other one to dial.", "tortie why peer {}";
     CAUSE_NOT_TRIED "not-tried" "No attempt has ended yet.", "tortie why peer {}";
-    CAUSE_NOT_WANTED "not-wanted" "No session with it is wanted here.", "tortie why peer {}";
+    CAUSE_NOT_WANTED "not-wanted" "No session with it is configured here.", "tortie why peer {}";
     CAUSE_UNKNOWN "unknown" "The cause cannot be derived from the available state.", "tortie why peer {}";
 }
 
@@ -309,7 +309,7 @@ codes! {
     /// The gates of export policy in their order, then what holds a route back beside policy.
     EXPORT_REASONS:
     OWN_BLOCK "own-block" "Equal to a block of this host: announced.", "tortie ipam blocks";
-    INSIDE_OWN_BLOCK "inside-own-block" "Inside a block of this host, which speaks for it: withheld.", "tortie ipam blocks";
+    INSIDE_OWN_BLOCK "inside-own-block" "Inside a block of this host, which covers it: withheld.", "tortie ipam blocks";
     OWN_ONLY "own-only" "The eBGP peer has `own_only` and the route was learned: withheld.", "tortie why peer {}";
     FILTER "filter" "The peer's filters decide.", "tortie store ls /calico/bgp/v1/global/filters/";
     ADVERTISED "advertised" "Equal to or inside a prefix of `prefix_advertisements`: announced.", "tortie store ls /calico/bgp/v1/";
@@ -329,8 +329,8 @@ codes! {
     MARTIAN "martian" "Its prefix is multicast, loopback or link-local: no destination (RFC 4271 6.3).", "tortie bgp routes --from {}";
     NO_POLICY "no_policy" "The eBGP peer has no policy (RFC 8212).", "tortie why peer {}";
     ROUTE_LEAK "route_leak" "By the roles of both ends it leaked (RFC 9234).", "tortie why peer {}";
-    AS_LOOP "as_loop" "Its AS path holds our AS (RFC 4271 9.1.2).", "tortie bgp routes --from {}";
-    ORIGINATOR_LOOP "originator_loop" "It began here and came back by a reflector (RFC 4456 8).", "tortie bgp routes --from {}";
+    AS_LOOP "as_loop" "Its AS path contains our AS (RFC 4271 9.1.2).", "tortie bgp routes --from {}";
+    ORIGINATOR_LOOP "originator_loop" "It originated here and came back by a reflector (RFC 4456 8).", "tortie bgp routes --from {}";
     CLUSTER_LOOP "cluster_loop" "It came back to our own cluster (RFC 4456 8).", "tortie bgp routes --from {}";
     NEXT_HOP_SELF "next_hop_self" "Its next hop is our own address (RFC 4271 5.1.3).", "tortie bgp routes --from {}";
     NEXT_HOP_FAMILY "next_hop_family" "Its filter sets a next hop of another family (RFC 8950).", "tortie store ls /calico/bgp/v1/global/filters/";
@@ -375,18 +375,18 @@ pub fn document() -> String {
     use fmt::Write as _;
     let mut out = String::from(
         "# Problems, notes and reasons\n\n\
-         `tortie status` names what is wrong with a stable code, the gravest first, and the command that gives the cause. \
-         `NAME` below stands\nfor what the line in `status` names: a session, a prefix, a key, an endpoint. With `-o json` \
+         `tortie status` lists problems with a stable code, the gravest first, and the command that gives the cause. \
+         `NAME` below stands\nfor the subject of the line in `status`: a session, a prefix, a key, an endpoint. With `-o json` \
          the code is the field `code`.\n",
     );
     let heads = [
         ("Problems", "The verdict is `degraded`, or worse."),
-        ("Notes", "Right but surprising; the verdict does not change."),
-        ("Why a session is not up", "What `tortie why peer` concludes."),
+        ("Notes", "Correct but unexpected; the verdict does not change."),
+        ("Why a session is not up", "Conclusions of `tortie why peer`."),
         (
             "Why a route is announced or not",
-            "Export gates, first answer wins; the last three hold back what the gates let pass. The same names stand in \
-             metrics and in `why`.",
+            "Export gates: the first that decides is the answer; the last three withhold routes that the gates announce. Metrics and \
+             `why` use the same names.",
         ),
         ("Why a route of a peer is not used", "In `tortie bgp routes --from PEER`, in metrics and in `why`."),
         ("Why a usable route is not in the kernel", "In `tortie route list`."),
