@@ -16,13 +16,7 @@ use std::path::{Path, PathBuf};
 use crate::lexer::{Token, is_cfg_test, item_end, lex, parts, prose};
 
 /// Violations that are still there, `area | count`; an area without a row has none. Counts only fall.
-const REMAINING: &str = "
-    README.md | 8
-    bgp | 90
-    docs | 81
-    examples | 8
-    tests | 17
-";
+const REMAINING: &str = "";
 
 /// Folders without source text of ours.
 const SKIPPED: &[&str] = &["target", ".git", "node_modules", "corpus"];
