@@ -112,7 +112,7 @@ pub struct Policy {
     /// On how many endpoints of this host it acts.
     pub endpoints: usize,
     /// Why its value is not, or not wholly, in force.
-    #[serde(default, rename = "trouble", skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub problem: String,
     /// Revision of the last write of its key.
     pub revision: u64,
@@ -464,7 +464,7 @@ pub struct DiffSection {
     /// The first of them.
     pub lines: Vec<DiffLine>,
     /// Why they cannot be as wanted at all.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(default, rename = "trouble", skip_serializing_if = "String::is_empty")]
     pub problem: String,
     /// Of an agent that observes: how many are as wanted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
