@@ -17,6 +17,7 @@ pub mod feed;
 pub mod fixtures;
 mod metered;
 mod octets;
+mod open_store;
 mod options;
 pub mod schema;
 pub mod sqlite;
@@ -28,7 +29,8 @@ use std::time::Duration;
 pub use cache::{Cache, Cached};
 pub use feed::{Feed, FeedEvent, FeedOptions};
 pub use metered::{Metered, Requests};
-pub use options::{DEFAULT_URL, StoreOptions, StoreUrl, open};
+pub use open_store::open;
+pub use options::{DEFAULT_URL, StoreOptions, StoreUrl};
 pub use txn::{MAX_TXN_BYTES, disjoint_prefixes, prefix_end, split};
 
 /// A store revision: grows with every committed transaction, never 0 for a written key.

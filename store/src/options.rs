@@ -1,9 +1,8 @@
 //! Which store: the URL and what belongs to it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use super::{Store, StoreError, sqlite};
+use super::StoreError;
 
 /// Where the store is when nothing is said.
 pub const DEFAULT_URL: &str = "sqlite:/var/lib/tortie/store.db";
@@ -108,56 +107,6 @@ impl std::str::FromStr for StoreUrl {
     }
 }
 
-/// Opens the store that the options name. SQLite is opened at once; etcd is called first when it is first needed, so that
-/// an agent can start while it is away.
-///
-/// # Errors
-/// [`StoreError::Unusable`] for a URL that says nothing, options that do not fit together, a file that cannot be read,
-/// and for what [`sqlite::SqliteStore::open`] says. Writes to a store
-/// that needs a later schema are refused with the same error.
-pub async fn open(options: &StoreOptions) -> Result<Arc<dyn Store>, StoreError> {
-    match options.url.parse()? {
-        StoreUrl::Sqlite(path) => {
-            let given = [
-                ("--etcd-ca", options.etcd_ca.is_some()),
-                ("--etcd-cert", options.etcd_cert.is_some()),
-                ("--etcd-key", options.etcd_key.is_some()),
-                ("--etcd-user", options.etcd_user.is_some()),
-                ("--etcd-password-file", options.etcd_password_file.is_some()),
-            ];
-            if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
-                return Err(StoreError::Unusable(format!(
-                    "{flag} is given, but the datastore is {}; drop one of them",
-                    options.url
-                )));
-            }
-            Ok(guarded(Arc::new(sqlite::SqliteStore::open(&path, options.create).await?)))
-        }
-        StoreUrl::Etcd { endpoints, tls } => open_etcd(options, endpoints, tls),
-    }
-}
-
-fn guarded(store: Arc<dyn Store>) -> Arc<dyn Store> {
-    Arc::new(super::schema::Guarded::new(store))
-}
-
-#[cfg(feature = "etcd")]
-fn open_etcd(
-    options: &StoreOptions,
-    endpoints: Vec<String>,
-    tls: bool,
-) -> Result<Arc<dyn Store>, StoreError> {
-    Ok(guarded(Arc::new(super::etcd::EtcdStore::new(options, endpoints, tls)?)))
-}
-
-#[cfg(not(feature = "etcd"))]
-fn open_etcd(_: &StoreOptions, _: Vec<String>, _: bool) -> Result<Arc<dyn Store>, StoreError> {
-    Err(StoreError::Unusable(
-        "this tortie was built without etcd; use a sqlite: datastore or build with the feature \"etcd\""
-            .into(),
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,15 +144,5 @@ mod tests {
             assert!(error.contains(why), "{url}: {error}");
             assert!(!error.contains("secret"), "{error}");
         }
-    }
-
-    #[tokio::test]
-    async fn etcd_flags_with_sqlite_are_an_error() {
-        let options = StoreOptions {
-            url: "sqlite:/nonexistent/x.db".into(),
-            etcd_user: Some("u".into()),
-            ..StoreOptions::default()
-        };
-        assert!(open(&options).await.err().unwrap().to_string().contains("--etcd-user"));
     }
 }
