@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
+use super::context::Context;
 use super::raw::{RawEnd, RawFile, RawLink};
-use super::read::Context;
-use super::{End, HOST, Kind, Link, Node};
+use super::topology::{End, HOST, Kind, Link, Node};
 use crate::error::Invalid;
 
 const MTU: std::ops::RangeInclusive<u32> = 68..=65535;

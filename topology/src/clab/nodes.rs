@@ -3,9 +3,9 @@
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use super::context::{Context, name};
 use super::raw::{NodeConfig, RawFile, RawStage, RawStageExec, RawStages};
-use super::read::{Context, name};
-use super::{Bind, Healthcheck, Kind, Node, Stage, StagePlan};
+use super::topology::{Bind, Healthcheck, Kind, Node, Stage, StagePlan};
 use crate::clab::expand;
 use crate::error::Invalid;
 

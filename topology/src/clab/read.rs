@@ -2,43 +2,29 @@
 
 use std::path::Path;
 
+use super::context::{Context, name};
 use super::raw::RawFile;
-use super::{Topology, links, nodes};
-use crate::clab::expand;
-use crate::error::Invalid;
+use super::topology::Topology;
+use super::{expand, links, nodes};
+use crate::error::{Invalid, LabError};
 
-/// What the checks share: the text for finding lines, and the file for naming it.
-pub(super) struct Context<'a> {
-    pub(super) file: &'a Path,
-    pub(super) text: &'a str,
-    pub(super) lookup: &'a dyn Fn(&str) -> Option<String>,
-}
-
-impl Context<'_> {
-    /// A fault at a place of the document. The line is told when `needle` stands on exactly one line of the file.
-    pub(super) fn fault(&self, place: impl Into<String>, needle: &str, text: String, next: &str) -> Invalid {
-        Invalid {
-            file: self.file.to_owned(),
-            line: self.line_of(needle),
-            place: place.into(),
-            text,
-            next: next.to_owned(),
-        }
+impl Topology {
+    /// Reads and checks a lab file. Variables come from the environment of this process.
+    ///
+    /// # Errors
+    /// [`LabError::File`] when it cannot be read, [`LabError::Invalid`] with the place and the next step otherwise.
+    pub fn read(file: &Path) -> Result<Self, LabError> {
+        let text = std::fs::read_to_string(file).map_err(LabError::file(file))?;
+        let file = std::path::absolute(file).map_err(LabError::file(file))?;
+        Self::parse(&text, &file)
     }
 
-    fn line_of(&self, needle: &str) -> Option<usize> {
-        let name_like = |c: char| c.is_alphanumeric() || "-_.".contains(c);
-        let stands_in = |line: &str| {
-            line.match_indices(needle).any(|(at, _)| {
-                let before = line.get(..at).and_then(|s| s.chars().next_back());
-                let after = line.get(at + needle.len()..).and_then(|s| s.chars().next());
-                !before.is_some_and(name_like) && !after.is_some_and(name_like)
-            })
-        };
-        let mut hits =
-            self.text.lines().enumerate().filter(|(_, line)| !needle.is_empty() && stands_in(line));
-        let (line, _) = hits.next()?;
-        hits.next().is_none().then_some(line + 1)
+    /// The same for a text; relative binds are taken from the folder of `file`, which need not exist.
+    ///
+    /// # Errors
+    /// As [`Topology::read`].
+    pub fn parse(text: &str, file: &Path) -> Result<Self, LabError> {
+        topology(text, file, &|name| std::env::var(name).ok()).map_err(|e| LabError::Invalid(Box::new(e)))
     }
 }
 
@@ -120,15 +106,4 @@ fn syntax(context: &Context<'_>, error: &serde_yaml_ng::Error) -> Invalid {
         invalid.next = "see https://containerlab.dev/manual/topo-def-file/".to_owned();
     }
     invalid
-}
-
-/// Names of labs, prefixes and nodes: letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
-pub(super) fn name(context: &Context<'_>, place: &str, name: &str) -> Result<(), Invalid> {
-    let good = name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
-    if good && name.len() <= 64 {
-        return Ok(());
-    }
-    let next = "use up to 64 letters, digits, `-`, `_` and `.`, beginning with a letter or digit";
-    Err(context.fault(place, name, format!("`{name}` is no name"), next))
 }
