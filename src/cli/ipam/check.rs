@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{failed, open};
+use super::open::{failed, open};
 use crate::agent;
 use crate::api::status::API_VERSION;
 use crate::cli::context::Context;

@@ -3,13 +3,13 @@
 //! What it does: asks [`tortie_engine::ipam`] and prints what it says. What it does not: decide anything about addresses.
 
 mod check;
+mod open;
 mod pools;
 mod show;
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -17,14 +17,14 @@ use serde_json::{Map, Value};
 use tortie_config::key::IpFamily;
 use tortie_net::Cidr;
 
+use self::open::open;
 use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, table};
-use super::store;
 use tortie_engine::ipam::check::RESERVED;
-use tortie_engine::ipam::{AddressRequest, AllocationRequest, Ipam, IpamError};
-use tortie_store::Store;
+use tortie_engine::ipam::{AddressRequest, AllocationRequest};
 
+pub(super) use open::failed;
 pub(super) use show::why as why_ip;
 
 /// The IPAM family of commands.
@@ -169,26 +169,6 @@ pub(super) async fn run(context: &Context, command: &IpamCommand) -> Result<(), 
         IpamCommand::Configure(args) => configure(context, args).await,
         IpamCommand::Check(args) => check::run(context, args).await,
     }
-}
-
-/// The store of the flags, and IPAM on it. A SQLite store that is not there is not made.
-async fn open(context: &Context) -> Result<(Arc<dyn Store>, Ipam), Failure> {
-    let store = store::open(&context.globals, false).await?;
-    Ok((Arc::clone(&store), Ipam::new(store)))
-}
-
-/// How an answer of IPAM ends a command.
-pub(super) fn failed(error: IpamError) -> Failure {
-    let exit = match &error {
-        IpamError::Store(error) => return Failure::from(error.clone()),
-        IpamError::OutsidePools { .. } | IpamError::UnknownPool { .. } | IpamError::BadRequest(_) => {
-            Exit::Usage
-        }
-        IpamError::Refused(_) => Exit::Refused,
-        IpamError::Busy { .. } => Exit::TimedOut,
-        _ => Exit::No,
-    };
-    Failure::new(exit, error.code(), error.to_string())
 }
 
 #[derive(Serialize)]

@@ -5,11 +5,12 @@ use tortie_config::key::{Key, Scope, prefix};
 use tortie_config::resource::{Ipip, IpipMode, Pool};
 use tortie_net::Cidr;
 
-use super::open;
+use super::open::{failed, open};
 use crate::api::ipam::{self as words, PoolRow};
 use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
+use crate::cli::store;
 use tortie_engine::ipam::Keyspace;
 use tortie_engine::ipam::check::IpamState;
 use tortie_store::{Compare, Op, Outcome, Store, Txn};
@@ -184,7 +185,7 @@ async fn create(context: &Context, pool: &Pool) -> Result<(), Failure> {
     let cidr = pool.cidr;
     let value = pool.to_value();
     Pool::parse(cidr, &value).map_err(|error| Failure::usage(format!("pool {cidr}: {error}")))?;
-    let store = super::store::open(&context.globals, true).await?;
+    let store = store::open(&context.globals, true).await?;
     let known = IpamState::of(&Keyspace::Global, &store.list(&[Keyspace::Global.pools()]).await?);
     if known.pools.contains_key(&cidr) {
         return Err(Failure::new(
@@ -206,7 +207,7 @@ async fn create(context: &Context, pool: &Pool) -> Result<(), Failure> {
         text.push_str(", and IpInIpEnabled is true");
     }
     commit(&*store, txn, cidr).await?;
-    super::store::say(context.globals.output, &text)
+    store::say(context.globals.output, &text)
 }
 
 fn put(key: &str, value: Vec<u8>) -> Op {
@@ -243,7 +244,7 @@ async fn switch(context: &Context, cidr: Cidr, disabled: bool) -> Result<(), Fai
     };
     commit(&*store, txn, cidr).await?;
     let word = if disabled { "gives out no addresses any more" } else { "gives out addresses" };
-    super::store::say(context.globals.output, &format!("pool {cidr} {word}"))
+    store::say(context.globals.output, &format!("pool {cidr} {word}"))
 }
 
 async fn delete(context: &Context, cidr: Cidr) -> Result<(), Failure> {
@@ -294,7 +295,7 @@ async fn delete(context: &Context, cidr: Cidr) -> Result<(), Failure> {
     let mut blocks = 0;
     for block in now.blocks.values().map(|b| &b.value).filter(|b| cidr.covers(&b.cidr())) {
         if let Some(owner) = block.host() {
-            let gone = ipam.unclaim(owner, block.cidr()).await.map_err(super::failed)?;
+            let gone = ipam.unclaim(owner, block.cidr()).await.map_err(failed)?;
             blocks += gone.deleted.len();
             if let Some(kept) = gone.kept.first() {
                 return Err(Failure::new(
@@ -307,7 +308,7 @@ async fn delete(context: &Context, cidr: Cidr) -> Result<(), Failure> {
     }
     let txn = Txn { compare: vec![Compare::ModRevision(key.clone(), last)], ops: vec![Op::Delete { key }] };
     commit(&*store, txn, cidr).await?;
-    super::store::say(context.globals.output, &format!("pool {cidr} is removed with {blocks} empty blocks"))
+    store::say(context.globals.output, &format!("pool {cidr} is removed with {blocks} empty blocks"))
 }
 
 #[cfg(test)]

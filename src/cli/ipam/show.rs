@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use tortie_config::key::{IpFamily, Key, Scope, prefix};
 use tortie_net::Cidr;
 
-use super::open;
+use super::open::open;
 use crate::api::explain::Why;
 use crate::api::ipam::{self as words, Holder, state};
 use crate::api::status::RouteGet;
