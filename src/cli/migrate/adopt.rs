@@ -7,7 +7,9 @@
 //!
 //! Our routes are written beside BIRD's before our agent starts. It therefore finds them as one finds its own after kill -9:
 //! it tells peers that forwarding went on (RFC 4724, the F bit), keeps the routes as stale until peers have sent theirs, and
-//! sweeps then. Adoption is thus the agent's ordinary restart. `compare.rs` is what comes before: nothing is written there.
+//! sweeps then. Adoption is thus the agent's ordinary restart. `adopt/compare.rs` is what comes before: nothing is written there.
+
+mod compare;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,17 +17,17 @@ use std::time::Duration;
 
 use tortie_net::Cidr;
 
+use super::args::{AdoptCommand, Common};
 use super::daemons::{self, Daemon};
 use super::journal::{Journal, Phase, Snapshot, Step};
 use super::plan::{Inventory, Plan, names};
 use super::report::{Line, Progress};
 use super::rules::felix_sets;
 use super::trial::Compared;
-use super::{AdoptCommand, Common, tools};
+use super::{agent, tools};
 use crate::api::policy::Diff;
 use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
-use crate::cli::migrate::agent;
 use tortie_kernel::NetworkSnapshot;
 use tortie_kernel::maintenance::handover::{self, BIRD, KeptRoute};
 

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use super::AdoptCommand;
+use super::args::AdoptCommand;
 use super::daemons::systemctl;
 use crate::cli::failure::Failure;
 

@@ -6,11 +6,12 @@ use serde::Serialize;
 use tortie_config::key::{Key, ROOT, Scope};
 use tortie_config::resource::{NodeMesh, Setting};
 
+use super::adopt;
+use super::args::{CheckCommand, Common};
 use super::daemons::{self, Daemon, StopWith};
 use super::journal::{Journal, Phase};
 use super::plan::{Inventory, names};
 use super::restarts::Restarts;
-use super::{CheckCommand, Common, adopt};
 use crate::cli::context::Context;
 use crate::cli::doctor::{self, CheckItem, CheckResult, ports};
 use crate::cli::failure::{Exit, Failure};

@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 use tortie_net::Cidr;
 
 use super::adopt::own;
+use super::args::RollbackCommand;
 use super::daemons;
 use super::journal::{Journal, Phase, Record, Snapshot, Step};
 use super::plan::Back;
 use super::report::Progress;
 use super::rules::Listing;
-use super::{RollbackCommand, tools};
+use super::{agent, tools};
 use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
-use crate::cli::migrate::agent;
 use crate::foreign::Backend;
 use tortie_kernel::maintenance::handover::{self, BIRD, KeptRoute};
 use tortie_kernel::{Marks, Purge};

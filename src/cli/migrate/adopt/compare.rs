@@ -1,14 +1,14 @@
 //! What comes before a host is adopted: the comparison, what speaks against the move, and what is kept for the way back.
 //! Nothing of Calico is touched here.
 
-use super::adopt::{Session, is_over};
-use super::daemons::StopWith;
-use super::journal::{Phase, Record, Step};
-use super::plan::{Inventory, names};
-use super::report::Progress;
-use super::restarts::{self, Restarts};
-use super::trial::{self, Compared};
+use super::{Session, is_over};
 use crate::cli::failure::{Exit, Failure};
+use crate::cli::migrate::daemons::StopWith;
+use crate::cli::migrate::journal::{Phase, Record, Step};
+use crate::cli::migrate::plan::{Inventory, names};
+use crate::cli::migrate::report::Progress;
+use crate::cli::migrate::restarts::{self, Restarts};
+use crate::cli::migrate::trial::{self, Compared};
 
 /// Of a move that goes on.
 const DONE_BEFORE: &str = "done before, and Calico's daemons were ended since";

@@ -1,0 +1,94 @@
+//! The arguments of `tortie migrate`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::daemons::StopWith;
+
+/// Where a move keeps what was begun, unless another directory is named.
+pub(in crate::cli) const STATE_DIR: &str = "/var/lib/tortie/migrate";
+
+/// `tortie migrate`.
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum MigrateCommand {
+    /// Can this host be moved: what is there, what is not supported, what has to be fixed first; exit 1 when it cannot
+    Check(CheckCommand),
+    /// The exact steps of adopt, what packets notice of each, and its way back; changes nothing
+    Plan(Box<AdoptCommand>),
+    /// Take this host over from BIRD and Felix; goes on where it was cut off
+    Adopt(Box<AdoptCommand>),
+    /// Give this host back to BIRD and Felix, from wherever adopt stands
+    Rollback(RollbackCommand),
+}
+
+/// Options of all of them.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct Common {
+    /// Keep what was begun, and what was there before, in this folder
+    #[arg(long, value_name = "DIR", env = "TORTIE_MIGRATE_STATE", default_value = STATE_DIR)]
+    pub(super) state_dir: PathBuf,
+    /// Protocol number of Tortie's kernel routes, as the agent has it
+    #[arg(long, value_name = "N", env = "TORTIE_ROUTE_PROTOCOL", default_value_t = 179, value_parser = clap::value_parser!(u8).range(5..))]
+    pub(super) route_protocol: u8,
+    /// Metric of Tortie's kernel routes, as the agent has it
+    #[arg(long, value_name = "N", env = "TORTIE_ROUTE_METRIC", default_value_t = 1790, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) route_metric: u32,
+    /// Seconds to wait for anything that takes time: peers, the agent, Felix
+    #[arg(long, value_name = "SECONDS", default_value_t = 180)]
+    pub(super) wait: u64,
+}
+
+/// Where BIRD is asked.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct Sockets {
+    /// BIRD's control sockets, where they are not in their usual place (/var/run/calico, /run/bird)
+    #[arg(long, value_name = "PATH", env = "TORTIE_BIRD_SOCKET", value_delimiter = ',')]
+    pub(super) bird_socket: Vec<PathBuf>,
+}
+
+/// `tortie migrate check`.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct CheckCommand {
+    #[command(flatten)]
+    pub(super) sockets: Sockets,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+/// `tortie migrate adopt` and `plan`.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct AdoptCommand {
+    #[command(flatten)]
+    pub(super) stop: StopWith,
+    /// Starts our agent, which has to program the kernel; run by `sh -c`
+    #[arg(long, value_name = "COMMAND", default_value = "systemctl start tortie.service")]
+    pub(super) agent_with: String,
+    /// Take the host over although Calico and Tortie do not want the same
+    #[arg(long)]
+    pub(super) accept_differences: bool,
+    /// Compare and say the steps; change nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    #[command(flatten)]
+    pub(super) sockets: Sockets,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+/// `tortie migrate rollback`.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct RollbackCommand {
+    /// Starts Calico's daemons; run by `sh -c`. Units that `adopt --unit` stopped are started without it [example: docker start
+    /// calico-node]
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) start_with: Option<String>,
+    /// Restore saved rules although workloads came since, whose packets Felix's rules drop until it runs
+    #[arg(long)]
+    pub(super) accept_differences: bool,
+    /// Say the steps; change nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
