@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use tortie_net::Cidr;
 
-use super::{CompareResult, Comparison, Plane};
+use super::comparison::{CompareResult, Comparison, Plane};
 use crate::foreign::intent::{HostIntent, Remote};
 use crate::foreign::types::{BIRD, BirdRoute, ForeignState, MainHop, MainRoute, NetworkSnapshot, RouteKind};
 use tortie_engine::policy::EndpointPolicy;

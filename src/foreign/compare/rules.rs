@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{CompareResult, Comparison, Plane};
+use super::comparison::{CompareResult, Comparison, Plane};
 use crate::foreign::compare::rule_bodies::{Line, of_felix, of_store, pass_mark};
 use crate::foreign::felix::chain_name;
 use crate::foreign::intent::HostIntent;

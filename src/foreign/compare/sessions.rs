@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{CompareResult, Comparison, Plane};
+use super::comparison::{CompareResult, Comparison, Plane};
 use crate::foreign::intent::HostIntent;
 use crate::foreign::types::{BirdProtocol, ForeignState};
 use tortie_engine::routing::PeerIntent;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tortie_net::Cidr;
 
-use super::{CompareResult, Comparison, Plane};
+use super::comparison::{CompareResult, Comparison, Plane};
 use crate::foreign::felix::{id_of_set, is_old, set_id};
 use crate::foreign::intent::HostIntent;
 use crate::foreign::types::{FelixSet, ForeignState};
