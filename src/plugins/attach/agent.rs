@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tortie_config::key::{EndpointKey, Key};
 
-use super::AttachError;
+use super::error::AttachError;
 use crate::api::client::{Client, ClientErrorKind};
 use crate::api::status::{Applied, AppliedRequest};
 use tortie_store::Revision;

@@ -6,7 +6,8 @@ use tortie_config::key::Key;
 use tortie_config::resource::WorkloadEndpoint;
 use tortie_net::Cidr;
 
-use super::{AttachError, AttachRequest, LinkSpec};
+use super::error::{AttachError, blocking};
+use super::request::{AttachRequest, LinkSpec};
 use tortie_kernel::container::{self, ContainerNetError, GATEWAY, Namespace};
 use tortie_store::Store;
 
@@ -36,7 +37,7 @@ impl std::fmt::Display for Difference {
 pub async fn check(store: &dyn Store, wanted: &AttachRequest) -> Result<Vec<Difference>, AttachError> {
     let mut found = endpoint(store, wanted).await?;
     let asked = wanted.clone();
-    found.extend(super::blocking(move || links(&asked)).await??);
+    found.extend(blocking(move || links(&asked)).await??);
     Ok(found)
 }
 

@@ -7,7 +7,7 @@ use tortie_config::key::{EndpointKey, Key, ProfilePart};
 use tortie_config::resource::{InterfaceName, Labels, MacAddr, Resource, WorkloadEndpoint};
 use tortie_net::Cidr;
 
-use super::AttachError;
+use super::error::AttachError;
 use tortie_store::{Compare, KeyValue, Op, Outcome, Revision, Store, Txn};
 
 /// How often a transaction that somebody came between is tried again.

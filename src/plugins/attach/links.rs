@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::{InterfaceName, MacAddr, ValueError};
 
-use super::{AttachError, AttachRequest, DetachRequest, LinkSpec};
+use super::error::AttachError;
+use super::request::{AttachRequest, DetachRequest, LinkSpec};
 use tortie_kernel::container::{
     self, Adopted, ContainerNetError, GATEWAY, HOST_MAC, HostSide, HostSpec, InsideSpec, MIN_MTU_V6,
     Namespace, Stripped, VethSpec,

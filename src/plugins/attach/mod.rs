@@ -3,10 +3,10 @@
 //! What it does not: it gives and releases no address (the caller does, with [`tortie_engine::ipam`]) and reads no configuration.
 //!
 //! ```text
-//!   Wanted --attach--> interface, addresses, routes --> bandwidth, port mappings --> endpoint and profile (one
-//!                      transaction) --> POST /v1/applied        any failure: all of it undone, last first
-//!   Leaving --detach-> endpoint; port mappings; bandwidth, interface (all at once) --> POST /v1/applied, at most 1 s
-//!   Wanted --check---> what differs
+//!   AttachRequest --attach--> interface, addresses, routes --> bandwidth, port mappings --> endpoint and profile (one
+//!                             transaction) --> POST /v1/applied        any failure: all of it undone, last first
+//!   DetachRequest --detach--> endpoint; port mappings; bandwidth, interface (all at once) --> POST /v1/applied, at most 1 s
+//!   AttachRequest --check---> differences
 //! ```
 //!
 //! Callers release addresses after [`detach`], so that nobody gets one that still leads to another interface.
@@ -14,165 +14,22 @@
 mod agent;
 mod check;
 mod endpoint;
+mod error;
 mod links;
+mod request;
 
-use std::net::IpAddr;
-use std::path::PathBuf;
-
-use tortie_config::key::EndpointKey;
-use tortie_config::resource::{InterfaceName, Labels, MacAddr};
-use tortie_net::Cidr;
-
-use tortie_kernel::container::{self, Bandwidth, ContainerNetError, PortMapping};
-use tortie_store::{Revision, Store, StoreError};
+use self::error::blocking;
+use tortie_kernel::container;
+use tortie_store::Store;
 
 pub use self::agent::{AgentAbsent, AgentClient, applied, departed};
 pub use self::check::{Difference, check};
 pub use self::endpoint::{
     EndpointSpec, KeptEndpoint, ProfileChoice, Removed, ready, remove_endpoint, write_endpoint,
 };
+pub use self::error::AttachError;
 pub use self::links::{alias, host_interface};
-
-/// How a container gets its interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LinkSpec {
-    /// A new pair.
-    Veth,
-    /// One that an earlier plugin made: a veth pair, or a tap device of a virtual machine. The host's end is renamed to
-    /// [`AttachRequest::host_ifname`] and leaves its bridge; [`detach`] gives it its name back and leaves it to the plugin that
-    /// made it.
-    Existing {
-        /// The host's end as it is called now.
-        host: InterfaceName,
-        /// The container's end as it is called now; `None`: a machine that configures itself (tap).
-        inside: Option<InterfaceName>,
-    },
-}
-
-/// What one interface of a container should be.
-#[derive(Debug, Clone)]
-pub struct AttachRequest {
-    /// The endpoint; a workload's.
-    pub key: EndpointKey,
-    /// The container's network namespace.
-    pub netns: PathBuf,
-    /// The interface in it.
-    pub ifname: InterfaceName,
-    /// The interface on the host; see [`host_interface`].
-    pub host_ifname: InterfaceName,
-    /// New or existing.
-    pub link: LinkSpec,
-    /// MAC address in the container; `None`: the kernel draws one, or the existing one stays.
-    pub mac: Option<MacAddr>,
-    /// In octets; `None`: the kernel's default.
-    pub mtu: Option<u32>,
-    /// Its addresses.
-    pub addrs: Vec<IpAddr>,
-    /// Where to by this interface; `None`: everywhere.
-    pub routes: Option<Vec<Cidr>>,
-    /// The profile that the endpoint has.
-    pub profile: ProfileChoice,
-    /// Labels of the endpoint.
-    pub labels: Labels,
-    /// Container id, which guards against late removals (`active_instance_id`).
-    pub instance: Option<String>,
-    /// Ports of the host that lead to it.
-    pub ports: Vec<PortMapping>,
-    /// The table that holds them; see [`tortie_kernel::container::ports_table`].
-    pub ports_table: String,
-    /// How much may pass.
-    pub bandwidth: Bandwidth,
-}
-
-/// What there is now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attachment {
-    /// The interface on the host.
-    pub host_ifname: InterfaceName,
-    /// Its MAC address.
-    pub host_mac: MacAddr,
-    /// The MAC address in the container; `None`: nobody but the machine behind a tap knows.
-    pub mac: Option<MacAddr>,
-    /// In octets.
-    pub mtu: u32,
-    /// What the container sends to instead of routers, one for each family that it has addresses of.
-    pub gateways: Vec<IpAddr>,
-    /// Store revision of the endpoint.
-    pub revision: Revision,
-    /// What to log: nothing is wrong, but somebody may wonder.
-    pub notes: Vec<String>,
-}
-
-/// What goes.
-#[derive(Debug, Clone)]
-pub struct DetachRequest {
-    /// The endpoint.
-    pub key: EndpointKey,
-    /// Only if it is this container's; `None`: whoever's it is.
-    pub instance: Option<String>,
-    /// The interface on the host.
-    pub host_ifname: InterfaceName,
-    /// `false`: an earlier plugin made it and will remove it.
-    pub own_link: bool,
-    /// The container's network namespace, if it is known; it may be gone, or have become somebody else's.
-    pub netns: Option<PathBuf>,
-    /// The interface in it.
-    pub ifname: InterfaceName,
-    /// The table of port mappings.
-    pub ports_table: String,
-}
-
-/// Why it was not done. [`attach`] has undone what it did.
-#[derive(Debug, thiserror::Error)]
-pub enum AttachError {
-    /// Interfaces, routes, port mappings, bandwidth.
-    #[error(transparent)]
-    Network(#[from] ContainerNetError),
-    /// The store.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// `Ready` is not `true`.
-    #[error("the network is frozen ({0}): try again later")]
-    NotReady(String),
-    /// The agent cannot be asked.
-    #[error("{0}")]
-    AgentAbsent(String),
-    /// The agent has not done it in time.
-    #[error("{0}")]
-    Timeout(String),
-    /// The agent says why it cannot be done.
-    #[error("the agent cannot put it in force: {0}")]
-    Failed(String),
-    /// A value in the store that cannot be read.
-    #[error("{key}: {why}; see `tortie store validate`")]
-    Unreadable {
-        /// The key.
-        key: String,
-        /// Why not.
-        why: String,
-    },
-    /// What was asked for makes no sense.
-    #[error("{0}")]
-    Invalid(String),
-}
-
-impl AttachError {
-    /// Whether the same call may succeed later (CNI code 11).
-    #[must_use]
-    pub fn try_later(&self) -> bool {
-        match self {
-            Self::NotReady(_)
-            | Self::AgentAbsent(_)
-            | Self::Timeout(_)
-            | Self::Store(StoreError::Unreachable(_)) => true,
-            Self::Network(_)
-            | Self::Store(_)
-            | Self::Failed(_)
-            | Self::Unreadable { .. }
-            | Self::Invalid(_) => false,
-        }
-    }
-}
+pub use self::request::{AttachRequest, Attachment, DetachRequest, LinkSpec};
 
 /// Makes the interface, writes the endpoint, and waits until the agent has both in force.
 ///
@@ -251,11 +108,4 @@ pub async fn detach(
         departed(agent, &leaving.key, removed.revision).await;
     }
     removed.and(unmapped?.and(cleared?).map_err(AttachError::Network))
-}
-
-/// Runs what blocks for milliseconds off the runtime.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, AttachError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| AttachError::Invalid(format!("a task of this program ended early: {error}")))
 }
