@@ -8,11 +8,12 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 use tortie_config::key::{DockerItem, IpFamily};
 
+use super::driver::{Driver, now};
 use super::error::Refusal;
 use super::poolid::{PoolId, SpaceName, shorten};
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord, PoolRecord};
 use super::state::RecordKind;
-use super::{Driver, now, wire};
+use super::wire;
 use tortie_engine::ipam::{AddressRange, AddressRequest, AllocationRequest, Ipam, IpamError};
 
 /// The beginning of handles; the address follows.

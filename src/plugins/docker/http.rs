@@ -14,9 +14,11 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 
+use super::driver::Driver;
 use super::error::Refusal;
+use super::options::{LabelSource, Role};
 use super::poolid::{DEFAULT, GLOBAL, shorten};
-use super::{Driver, LabelSource, Role, wire};
+use super::wire;
 use crate::plugins::docker::sync;
 
 /// Longest body that is read as a request, in octets: `-p` of some thousand ports.

@@ -7,15 +7,17 @@
 //! ```text
 //!  dockerd --/run/docker/plugins/tortie-ipam.sock--> http.rs --> pools.rs, addresses.rs --> ipam   (blocks, handles)
 //!          --/run/docker/plugins/tortie.sock-------> http.rs --> network.rs, ports.rs ----> attach (endpoint, Applied)
-//!          <--/run/docker.sock (its own API)-------- dockerd.rs <-- follow.rs: labels, names, what dockerd forgot
+//!          <--/run/docker.sock (its own API)-------- dockerd.rs <-- sync.rs: labels, names, what dockerd forgot
 //!                                 state.rs: records (records.rs, pure) below tortie/v1/host/<h>/docker/
 //! ```
 
 mod addresses;
 mod dockerd;
+mod driver;
 mod error;
 mod http;
 mod network;
+mod options;
 mod poolid;
 mod pools;
 mod ports;
@@ -24,98 +26,19 @@ mod state;
 mod sync;
 mod wire;
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, RwLock};
 use tokio::task::JoinHandle;
-use tortie_config::key::DockerItem;
 
 use self::dockerd::Dockerd;
-use self::error::Refusal;
-use self::records::Epoch;
+use self::driver::Driver;
 use self::state::State;
-use super::attach::AgentClient;
 use tortie_store::Store;
 
-/// Where dockerd looks for sockets of plugins.
-pub const PLUGINS: &str = "/run/docker/plugins";
-/// Where dockerd's own API is.
-pub const API: &str = "/run/docker.sock";
-/// Labels of containers that begin so become labels of endpoints, as with Calico's driver.
-pub const LABEL_PREFIX: &str = "org.projectcalico.label.";
-
-/// What a socket serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Network,
-    Ipam,
-}
-
-impl Role {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Network => "NetworkDriver",
-            Self::Ipam => "IpamDriver",
-        }
-    }
-}
-
-/// Which labels of containers endpoints get.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LabelSource {
-    /// None; dockerd's API is not asked for them.
-    Off,
-    /// Those whose names begin so, without that beginning, and `docker.network`.
-    Prefix(String),
-}
-
-impl std::str::FromStr for LabelSource {
-    type Err = std::convert::Infallible;
-
-    /// `none`, or a prefix.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(if text == "none" { Self::Off } else { Self::Prefix(text.to_owned()) })
-    }
-}
-
-/// How the drivers run.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// This host's name in the data model.
-    pub node: String,
-    /// The agent that puts endpoints in force.
-    pub agent: AgentClient,
-    /// The folder of the sockets.
-    pub dir: PathBuf,
-    /// Serve `calico` and `calico-ipam`, too.
-    pub compat: bool,
-    /// dockerd's own API.
-    pub api: PathBuf,
-    /// Labels of endpoints.
-    pub labels: LabelSource,
-}
-
-impl Options {
-    fn sockets(&self) -> Vec<(&'static str, Role)> {
-        let mut all = vec![("tortie", Role::Network), ("tortie-ipam", Role::Ipam)];
-        if self.compat {
-            all.extend([("calico", Role::Network), ("calico-ipam", Role::Ipam)]);
-        }
-        all
-    }
-
-    /// Names of IPAM drivers whose records there may be, served now or not.
-    fn ipam_drivers(&self) -> Vec<&'static str> {
-        vec!["tortie-ipam", "calico-ipam"]
-    }
-
-    fn drivers(&self) -> BTreeSet<&'static str> {
-        ["tortie", "tortie-ipam", "calico", "calico-ipam"].into()
-    }
-}
+pub use self::options::{API, LABEL_PREFIX, LabelSource, Options, PLUGINS};
 
 /// Why the drivers cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -123,40 +46,6 @@ impl Options {
 pub struct DockerError {
     path: PathBuf,
     error: io::Error,
-}
-
-/// What all calls share.
-struct Driver {
-    options: Options,
-    state: State,
-    dockerd: Dockerd,
-    /// Pools are chosen, counted and removed one after the other.
-    pools: Mutex<()>,
-    /// Held between IPAM's answer and the record: shared by requests for any address, alone by those for one.
-    allocation_lock: RwLock<()>,
-    /// Host ports are chosen one after the other.
-    ports: Mutex<()>,
-    /// Tells what this process gave out from what an earlier one did.
-    process: u64,
-}
-
-/// Seconds since 1970.
-fn now() -> i64 {
-    jiff::Timestamp::now().as_second()
-}
-
-impl Driver {
-    async fn epoch(&self, driver: &str) -> Result<Epoch, Refusal> {
-        let item = DockerItem::Epoch { driver: driver.to_owned() };
-        Ok(self.state.get(&item).await?.map_or_else(Epoch::default, |(epoch, _)| epoch))
-    }
-
-    /// A dockerd has started.
-    async fn begin_epoch(&self, driver: &str) -> Result<(), Refusal> {
-        let item = DockerItem::Epoch { driver: driver.to_owned() };
-        self.state.change(&item, |old: Option<Epoch>| Ok(Some(old.unwrap_or_default().next(now())))).await?;
-        Ok(())
-    }
 }
 
 /// The drivers, being served. Ends with [`Running::stop`].

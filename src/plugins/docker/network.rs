@@ -11,11 +11,12 @@ use tortie_config::key::{DockerItem, EndpointKey, IpFamily};
 use tortie_config::resource::{InterfaceName, Labels, MacAddr};
 use tortie_net::Cidr;
 
+use super::driver::{Driver, now};
 use super::error::Refusal;
 use super::poolid::{GLOBAL, shorten};
 use super::pools::Configured;
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord};
-use super::{Driver, now, wire};
+use super::wire;
 use crate::plugins::attach::{self, AttachError, EndpointSpec, ProfileChoice};
 use tortie_kernel::container::{self, ContainerNetError, HOST_MAC, HostSpec, VethSpec};
 

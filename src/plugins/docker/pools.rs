@@ -9,11 +9,12 @@ use tortie_config::key::{DockerItem, IpFamily, Key, prefix};
 use tortie_config::resource::Pool;
 use tortie_net::Cidr;
 
+use super::driver::{Driver, now};
 use super::error::Refusal;
 use super::poolid::{DEFAULT, GLOBAL, LOCAL, PoolId, SpaceName, shorten};
 use super::records::{AddressRecord, PoolRecord};
 use super::state::RecordKind;
-use super::{Driver, now, wire};
+use super::wire;
 use crate::plugins::attach;
 use tortie_engine::ipam::{Ipam, Keyspace};
 use tortie_store::{Compare, Op, Store, Txn};

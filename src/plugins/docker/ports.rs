@@ -7,12 +7,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use serde_json::{Value, json};
 use tortie_config::key::DockerItem;
 
+use super::driver::Driver;
 use super::error::Refusal;
 use super::network::blocking;
 use super::poolid::shorten;
 use super::records::{EndpointRecord, Published};
 use super::state::RecordKind;
-use super::{Driver, wire};
+use super::wire;
 use tortie_kernel::container::{self, PortMapping, Transport};
 
 const PORT_MAP: &str = "com.docker.network.portmap";

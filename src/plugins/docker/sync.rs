@@ -9,12 +9,13 @@ use tortie_config::key::{DockerItem, Key};
 use tortie_config::resource::{Labels, WorkloadEndpoint};
 
 use super::dockerd::DockerState;
+use super::driver::{Driver, now};
 use super::error::Refusal;
 use super::network::host_interface;
+use super::options::LabelSource;
 use super::poolid::PoolId;
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord, PoolRecord};
 use super::state::RecordKind;
-use super::{Driver, LabelSource, now};
 use tortie_kernel::container;
 
 /// The label that says the network's name.
