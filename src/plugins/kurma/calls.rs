@@ -8,8 +8,10 @@ use tortie_config::resource::{InterfaceName, WorkloadEndpoint};
 use tortie_net::Cidr;
 
 use super::config::Settings;
+use super::container::Container;
+use super::deadline::{CLEANUP, LIMIT, within};
+use super::error::KurmaError;
 use super::host::{HostAccess, open_host};
-use super::{CLEANUP, Container, KurmaError};
 use crate::plugins::attach::{
     AttachRequest, Attachment, DetachRequest, LinkSpec, ProfileChoice, attach, detach, host_interface, ready,
 };
@@ -54,7 +56,7 @@ pub(super) async fn add(
     deadline: Instant,
 ) -> Result<Value, KurmaError> {
     let limit = deadline.saturating_duration_since(Instant::now());
-    let mut open_host = super::within(limit, open_host(settings, Some(&container.netns))).await?;
+    let mut open_host = within(limit, open_host(settings, Some(&container.netns))).await?;
     open_host.agent.deadline = Some(deadline);
     let netns = open_host.netns.clone().unwrap_or_else(|| container.netns.clone());
     let wanted = wanted(settings, &container, netns)?;
@@ -65,7 +67,7 @@ pub(super) async fn add(
     {
         Ok(done) => done,
         Err(_) => {
-            let limit = super::LIMIT.as_secs();
+            let limit = LIMIT.as_secs();
             Err(KurmaError(format!("not done within {limit} s: is the store reachable? See `tortie status`")))
         }
     };

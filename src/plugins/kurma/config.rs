@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{KurmaError, Verb};
+use super::error::KurmaError;
+use super::verb::Verb;
 use crate::plugins::attach::host_interface;
 use crate::plugins::cni::{Config, LogTarget, Strictness};
 use tortie_kernel::container;

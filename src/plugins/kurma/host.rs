@@ -11,8 +11,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::KurmaError;
 use super::config::Settings;
+use super::error::KurmaError;
 use crate::plugins::attach::AgentClient;
 use crate::plugins::cni::store_options;
 use tortie_store::{Store, StoreUrl};

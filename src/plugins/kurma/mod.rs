@@ -14,94 +14,25 @@
 
 mod calls;
 mod config;
+mod container;
+mod deadline;
+mod error;
 mod host;
 mod setup;
+mod verb;
 
 use std::io::{IsTerminal as _, Read as _, Write as _};
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::plugins::cni::CniError;
+use self::container::container;
+use self::deadline::{LIMIT, within};
 
-/// What the daemon waits at most is 60 s; a call of ours is given up after this, and then taken back.
-const LIMIT: Duration = Duration::from_secs(45);
-/// What taking back may take.
-const CLEANUP: Duration = Duration::from_secs(10);
+pub use self::error::KurmaError;
+pub use self::verb::Verb;
+
 /// Longest configuration, in octets.
 const INPUT_MAX: u64 = 1 << 20;
-
-/// What is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verb {
-    /// Proves that the plugin can work, and repairs what is left over.
-    Setup,
-    /// The same, and stays until it is told to end: Kurma's second generation takes the end of it for a failure.
-    SetupWait,
-    /// A container comes.
-    Add,
-    /// A container goes.
-    Del,
-}
-
-impl Verb {
-    /// The verb that an executable of this name is for.
-    #[must_use]
-    pub fn of(name: &str) -> Option<Self> {
-        match name {
-            "setup" => Some(Self::Setup),
-            "setup-wait" => Some(Self::SetupWait),
-            "add" => Some(Self::Add),
-            "del" => Some(Self::Del),
-            _ => None,
-        }
-    }
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Setup => "setup",
-            Self::SetupWait => "setup-wait",
-            Self::Add => "add",
-            Self::Del => "del",
-        }
-    }
-}
-
-/// Why a call fails: one line for people.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct KurmaError(String);
-
-impl From<CniError> for KurmaError {
-    fn from(error: CniError) -> Self {
-        Self(error.msg)
-    }
-}
-
-macro_rules! from {
-    ($($error:ty),*) => {
-        $(impl From<$error> for KurmaError {
-            fn from(error: $error) -> Self {
-                Self(error.to_string())
-            }
-        })*
-    };
-}
-
-from!(
-    crate::plugins::attach::AttachError,
-    tortie_kernel::container::ContainerNetError,
-    tortie_engine::ipam::IpamError,
-    tortie_store::StoreError
-);
-
-/// The container that `add` and `del` are about.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Container {
-    pub(crate) netns: PathBuf,
-    pub(crate) uuid: String,
-    pub(crate) ifname: String,
-}
 
 /// Runs the verb as the daemon calls it: configuration on stdin, the answer on stdout.
 #[must_use]
@@ -165,14 +96,6 @@ pub fn call(verb: Verb, args: &[String], input: &[u8]) -> Result<Option<String>,
     answer
 }
 
-async fn within<T>(
-    limit: Duration,
-    work: impl Future<Output = Result<T, KurmaError>>,
-) -> Result<T, KurmaError> {
-    let late = |_| KurmaError(format!("not done within {} s: is the store reachable?", limit.as_secs()));
-    tokio::time::timeout(limit, work).await.map_err(late)?
-}
-
 async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
@@ -184,23 +107,6 @@ async fn stop_signal() {
         }
         _ => std::future::pending().await,
     }
-}
-
-fn container(args: &[String]) -> Result<Container, KurmaError> {
-    let (netns, uuid, ifname) = match args {
-        [netns, uuid] => (netns, uuid, ""),
-        [netns, uuid, ifname] => (netns, uuid, ifname.as_str()),
-        _ => {
-            let text = "wanted are the path of the network namespace, the container's UUID and its interface";
-            return Err(KurmaError(format!("{text}; {} arguments were given", args.len())));
-        }
-    };
-    if !crate::plugins::cni::is_identifier(uuid) || uuid.len() > 128 {
-        return Err(KurmaError(format!("`{uuid}` is no container's UUID")));
-    }
-    // The daemon passes an empty text when the configuration names no interface.
-    let ifname = if ifname.is_empty() { "eth0" } else { ifname };
-    Ok(Container { netns: netns.into(), uuid: uuid.clone(), ifname: ifname.to_owned() })
 }
 
 fn input() -> Result<Vec<u8>, KurmaError> {
@@ -225,18 +131,6 @@ mod tests {
 
     fn args(list: &[&str]) -> Vec<String> {
         list.iter().map(|text| (*text).to_owned()).collect()
-    }
-
-    #[test]
-    fn an_empty_interface_is_eth0_and_what_is_no_uuid_is_refused() {
-        let of = |list: &[&str]| container(&args(list));
-        let uuid = "146d7cef-fbf6-41da-a2f8-eba218597f9c";
-        assert_eq!(of(&["/proc/1/ns/net", uuid, ""]).unwrap().ifname, "eth0");
-        assert_eq!(of(&["/proc/1/ns/net", uuid]).unwrap().ifname, "eth0");
-        assert_eq!(of(&["/proc/1/ns/net", uuid, "net7"]).unwrap().ifname, "net7");
-        for bad in [&[][..], &["/x"], &["/x", "", "eth0"], &["/x", "../y", "eth0"], &["/x", uuid, "e", "f"]] {
-            assert!(of(bad).is_err(), "{bad:?}");
-        }
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use tortie_config::key::{EndpointKey, Key, Scope, prefix};
 use tortie_config::resource::{Resource, WorkloadEndpoint};
 
-use super::KurmaError;
 use super::calls::{self, LEFTOVER_GRACE, ORCHESTRATOR, handle, table};
 use super::config::Settings;
+use super::error::KurmaError;
 use super::host::{HostAccess, open_host};
 use crate::plugins::attach::ready;
 use crate::plugins::cni::NETWORK_LABEL;
