@@ -8,9 +8,10 @@ use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tortie_config::resource::BmpPolicy;
 
+use super::core::Core;
+use super::core::effect::Effect;
 use super::core::input::{Input, Timing};
 use super::core::view::CoreView;
-use super::core::{Core, Effect};
 use super::{log, logging, time};
 use crate::agent::config::Settings;
 use crate::agent::controllers::Controllers;

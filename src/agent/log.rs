@@ -1,6 +1,6 @@
 //! Writes the core's log lines.
 
-use super::core::log_line::{LogLine, Severity, Subsystem};
+use super::core::effect::{LogLine, Severity, Subsystem};
 
 /// Hands a line to the log, with its fields.
 pub(super) fn write(line: &LogLine) {

@@ -10,10 +10,11 @@ use std::time::Instant;
 use jiff::Timestamp;
 use tortie_net::Cidr;
 
+use crate::agent::core::Core;
 use crate::agent::core::checkpoint::restore;
+use crate::agent::core::effect::Effect;
 use crate::agent::core::input::{Input, Now};
 use crate::agent::core::view::CoreView;
-use crate::agent::core::{Core, Effect};
 use crate::agent::explain::recorded;
 use crate::agent::health::problems::problems;
 use crate::agent::journal::decisions::{Decisions, is_wording};

@@ -5,7 +5,7 @@
 //! counters and times of metrics, and the texts of the flight recorder, on which no decision depends.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,8 +18,12 @@ use super::controller_results::{EndedSession, GcTotals, PoolUsages};
 use super::enforcement::EnforcementCheckpoint;
 use super::input::Now;
 use super::options::CoreOptions;
+use super::peer_record::PeerRecord;
 use super::recorder::Recorder;
-use super::{Core, PeerRecord, Phase};
+use super::store_link::StoreLink;
+use super::store_link::change_revisions::ChangeRevisions;
+use super::store_link::watch_scope::WatchScope;
+use super::{Core, Phase};
 use crate::api::nodes::NodeStatus;
 use crate::api::status::Problem;
 use tortie_engine::model::{Guard, Model, ModelChanges, WatchPart};
@@ -44,7 +48,7 @@ pub(in crate::agent) struct Checkpoint {
     generation: u64,
     acknowledged: u64,
     block_changes: BTreeMap<Cidr, ChangeId>,
-    revisions: VecDeque<(ChangeId, u64)>,
+    revisions: ChangeRevisions,
     in_force: u64,
     blackholes: BTreeSet<Cidr>,
     refused: BTreeMap<Cidr, String>,
@@ -121,13 +125,7 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         guard,
         pending,
         scope,
-        unread_prefixes,
-        have_main,
-        blocks_read,
         cached,
-        listed_generation,
-        trusted,
-        keys,
         link,
         counters: _,
         object_counts: _,
@@ -155,15 +153,26 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         failed_routes,
         effects,
     } = core;
+    let StoreLink {
+        connected,
+        unreachable_reason,
+        from_cache,
+        fresh,
+        revision,
+        restarts,
+        snapshots,
+        generation: listed,
+        keys,
+        trusted,
+    } = link;
     let rests = *phase != Phase::Loading
         && frozen.is_none()
         && *pending == ModelChanges::default()
-        && unread_prefixes.is_empty()
-        && *have_main
-        && *blocks_read
+        && scope.is_read()
+        && scope.are_blocks_read()
         && cached.is_none()
         && pending_since.is_none()
-        && !link.from_cache
+        && !from_cache
         && effects.is_empty();
     if !rests {
         return None;
@@ -188,18 +197,18 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         refused: refused_blackholes.clone(),
         enforcement: enforcement.checkpoint(after),
         guard: guard.clone(),
-        scope: scope.clone(),
-        listed: *listed_generation,
+        scope: scope.watched().clone(),
+        listed: *listed,
         trusted: *trusted,
         keys: *keys,
         store_id: model.store_id().to_owned(),
         link: LinkCheckpoint {
-            connected: link.connected,
-            away: link.unreachable_reason.clone(),
-            fresh: after(&link.fresh),
-            revision: link.revision,
-            restarts: link.restarts,
-            snapshots: link.snapshots,
+            connected: *connected,
+            away: unreachable_reason.clone(),
+            fresh: after(fresh),
+            revision: *revision,
+            restarts: *restarts,
+            snapshots: *snapshots,
         },
         next_change: changes.clone(),
         next_entry: recorder.next_number(),
@@ -251,18 +260,19 @@ pub(in crate::agent) fn restore(
     core.refused_blackholes = checkpoint.refused;
     core.guard = checkpoint.guard;
     core.pending = ModelChanges::default();
-    core.scope = checkpoint.scope;
-    core.have_main = true;
-    core.blocks_read = true;
-    core.listed_generation = checkpoint.listed;
-    core.trusted = checkpoint.trusted;
-    core.keys = checkpoint.keys;
-    core.link.connected = checkpoint.link.connected;
-    core.link.unreachable_reason = checkpoint.link.away;
-    core.link.fresh = at(checkpoint.link.fresh);
-    core.link.revision = checkpoint.link.revision;
-    core.link.restarts = checkpoint.link.restarts;
-    core.link.snapshots = checkpoint.link.snapshots;
+    core.scope = WatchScope::read(checkpoint.scope);
+    core.link = StoreLink {
+        connected: checkpoint.link.connected,
+        unreachable_reason: checkpoint.link.away,
+        from_cache: false,
+        fresh: at(checkpoint.link.fresh),
+        revision: checkpoint.link.revision,
+        restarts: checkpoint.link.restarts,
+        snapshots: checkpoint.link.snapshots,
+        generation: checkpoint.listed,
+        keys: checkpoint.keys,
+        trusted: checkpoint.trusted,
+    };
     core.changes = checkpoint.next_change;
     core.recorder = Recorder::counting_from(checkpoint.next_entry);
     core.peers = checkpoint

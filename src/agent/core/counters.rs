@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
+use crate::agent::core::input::Timing;
 use tortie_engine::policy::RulesetDelta;
 use tortie_metrics::Histogram;
 
@@ -35,6 +36,17 @@ pub(in crate::agent) struct CoreCounters {
 const IN_FLIGHT_MAX: usize = 1_024;
 
 impl CoreCounters {
+    /// Counts a time that was spent.
+    pub(in crate::agent) fn time(&mut self, timing: Timing) {
+        let (times, spent) = match timing {
+            Timing::Iteration(spent) => (&mut self.iterations, spent),
+            Timing::Calculated(spent) => (&mut self.calculated, spent),
+            Timing::Snapshot(spent) => (&mut self.snapshot, spent),
+            Timing::EndpointReady(spent) => (&mut self.endpoint_ready, spent),
+        };
+        times.time(spent);
+    }
+
     /// An intent was sent to the kernel thread; the change that it comes from was received at `received`.
     pub(in crate::agent) fn intent_sent(&mut self, generation: u64, received: Instant) {
         if self.in_flight.len() == IN_FLIGHT_MAX {

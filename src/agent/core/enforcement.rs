@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tortie_config::key::{EndpointKey, Key};
 
-use super::recorder::{Entry, Plane};
+use super::recorder::{Entry, Plane, SINGLE_ENTRIES_MAX};
+use crate::agent::core::Core;
 use crate::agent::core::counters;
-use crate::agent::core::log_line::{LogLine, Severity, Subsystem};
-use crate::agent::core::{Core, Effect, SINGLE_ENTRIES_MAX};
+use crate::agent::core::effect::{Effect, LogLine, Severity, Subsystem};
 use tortie_engine::model::{Model, ModelChanges};
 use tortie_engine::policy::{Chain, Engine, Globals, Ruleset, RulesetDelta, SetChange, Source};
 use tortie_engine::routing::ChangeId;
@@ -292,7 +292,7 @@ impl Core {
                 .or_default()
                 .time(self.now.mono.saturating_duration_since(received));
             let text = text.clone();
-            let revision = self.revision_of(change);
+            let revision = self.revisions.of(change);
             let entry = Entry { change, plane: Plane::Kernel, mark, subject, text, revision };
             self.recorder.record(time.clone(), entry);
         }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use tortie_bgp::{DownCode, State, bfd};
 use tortie_net::Cidr;
 
-use super::log_line::{LogLine, Severity, Subsystem};
-use super::recorder::{Entry, Plane};
+use super::recorder::{Entry, Plane, SINGLE_ENTRIES_MAX};
 use crate::agent::core::controller_results::{EndedSession, GcPass, TunnelAddressReport};
-use crate::agent::core::{Core, Effect, Phase, SINGLE_ENTRIES_MAX};
+use crate::agent::core::effect::{Effect, LogLine, Severity, Subsystem};
+use crate::agent::core::{Core, Phase};
 use crate::speaker::SpeakerFact;
 use tortie_engine::routing::ChangeId;
 use tortie_kernel::{BlackholeAck, BlackholeOutcome, KernelFact};
@@ -161,7 +161,7 @@ impl Core {
                 mark,
                 subject: ack.prefix.to_string(),
                 text,
-                revision: self.revision_of(ack.change),
+                revision: self.revisions.of(ack.change),
             };
             if many {
                 self.recorder.record_prefix(time.clone(), ack.prefix, entry);
@@ -179,7 +179,7 @@ impl Core {
                 mark: '~',
                 subject: format!("{} blackholes", acknowledged.len()),
                 text: format!("{written} written, {kept} there already, {removed} removed{after}"),
-                revision: self.revision_of(change),
+                revision: self.revisions.of(change),
             };
             self.recorder.record(time, entry);
         }
@@ -198,7 +198,13 @@ impl Core {
         let before = std::mem::take(&mut self.refused_blackholes);
         for (block, why) in refused.iter().filter(|(b, why)| before.get(*b) != Some(*why)) {
             let text = format!("blackhole refused, not announced: {why}");
-            self.log_and_record(self.block_change(block), Plane::Kernel, '!', &block.to_string(), &text);
+            self.log_and_record(
+                self.block_changes.get(block).copied().unwrap_or_default(),
+                Plane::Kernel,
+                '!',
+                &block.to_string(),
+                &text,
+            );
         }
         self.refused_blackholes = refused;
         if generation != self.generation {

@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::agent::core::controller_results::{GcPass, PoolUsages, TunnelAddressReport};
 use crate::api::nodes::NodeStatus;
@@ -31,7 +32,7 @@ impl Now {
 }
 
 /// One thing that happened.
-#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(in crate::agent) enum Input {
     /// The store's feed; it is acted on at the next [`Input::FeedIdle`].
     Feed(FeedEvent),

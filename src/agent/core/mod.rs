@@ -5,66 +5,30 @@
 //! a block is announced only when its blackhole is in the kernel; a freeze stops everything but reading.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use tortie_bgp::State;
 use tortie_net::Cidr;
 
-use crate::agent::core::controller_results::{EndedSession, GcTotals, PoolUsages};
+use crate::agent::core::controller_results::{GcTotals, PoolUsages};
 use crate::agent::core::counters::CoreCounters;
+use crate::agent::core::effect::Effect;
 use crate::agent::core::enforcement::Enforcement;
 use crate::agent::core::input::{Input, Now, Timing};
-use crate::agent::core::log_line::LogLine;
 use crate::agent::core::options::CoreOptions;
-use crate::agent::core::recorder::{NewEntry, Plane, Recorder};
+use crate::agent::core::peer_record::PeerRecord;
+use crate::agent::core::recorder::{Plane, Recorder};
+use crate::agent::core::store_link::StoreLink;
+use crate::agent::core::store_link::change_revisions::ChangeRevisions;
+use crate::agent::core::store_link::watch_scope::WatchScope;
 use crate::api::nodes::NodeStatus;
 use crate::api::status::Problem;
 use tortie_engine::model::{Freeze, Guard, Model, ModelChanges, WatchPart};
-use tortie_engine::routing::{self, ChangeId, ChangeIds, DynamicPeer, NodeOptions, Planner, RoutingIntent};
-use tortie_kernel::{KernelIntent, PolicyChange};
+use tortie_engine::routing::{ChangeId, ChangeIds, DynamicPeer, NodeOptions, Planner, RoutingIntent};
+use tortie_kernel::KernelIntent;
 use tortie_store::{Change, Delta, FeedEvent, Snapshot};
-
-/// More entries of one kind and change than this are recorded as one.
-pub(super) const SINGLE_ENTRIES_MAX: usize = 16;
-/// Changes whose store revision is remembered, for entries about what becomes of them.
-const REVISIONS_MAX: usize = 1_024;
-
-/// An action for the event loop or another thread.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Effect {
-    /// The newest intent, for queries.
-    Routing(Arc<RoutingIntent>),
-    /// The kernel thread gets this intent.
-    Kernel(Arc<KernelIntent>),
-    /// The speaker gets this intent.
-    Speaker(Arc<RoutingIntent>, ChangeId),
-    /// The speaker may send End-of-RIB.
-    LocalReady,
-    /// The first snapshot is there: register the host and start the other threads.
-    Loaded,
-    /// The kernel sweeps what was not learned again.
-    Sweep,
-    /// Follow a next hop, or no more.
-    Track(IpAddr, bool),
-    /// A next hop for the speaker.
-    NextHop(IpAddr, Option<routing::Resolved>),
-    /// The kernel thread gets this change of endpoints and rules.
-    Enforce(Arc<PolicyChange>),
-    /// The own blocks: watch these keys too.
-    Scope(Vec<String>),
-    /// The snapshot of this generation, with what followed up to this revision, is believed: it may replace the cache
-    /// on disk.
-    Trust(u64, u64),
-    /// The settings of the logs, or the BMP stations, may have changed.
-    Logs,
-    /// A line of the log.
-    Log(LogLine),
-    /// A new entry of the recorder, for those who follow it.
-    Recorded(NewEntry),
-}
 
 /// The phase of the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,37 +39,6 @@ pub(super) enum Phase {
     Loaded,
     /// The kernel answered its first intent; routes flow.
     Running,
-}
-
-/// The state of the connection to the store.
-#[derive(Debug, Clone)]
-pub(super) struct StoreLink {
-    pub(super) connected: bool,
-    pub(super) unreachable_reason: Option<String>,
-    pub(super) from_cache: bool,
-    pub(super) fresh: Instant,
-    pub(super) revision: u64,
-    pub(super) restarts: u64,
-    pub(super) snapshots: u64,
-}
-
-/// The last state of a peer and the counters of its sessions.
-#[derive(Debug, Clone, Default)]
-pub(super) struct PeerRecord {
-    pub(super) state: Option<State>,
-    pub(super) since: Option<Instant>,
-    pub(super) error: Option<String>,
-    pub(super) flaps: BTreeMap<&'static str, u64>,
-    /// The last session that was established, once it ended.
-    pub(super) ended: Option<EndedSession>,
-    /// Attempts that ended between OPEN and Established.
-    pub(super) open_errors: u64,
-    /// By direction, code and subcode.
-    pub(super) notifications: BTreeMap<(&'static str, u8, u8), u64>,
-    /// When it was lost, or the start when it never was up; `None`: it is up.
-    pub(super) down_since: Option<Instant>,
-    /// It was down for longer than a start takes, or lost: it keeps its series for a while after its return.
-    pub(super) missed: bool,
 }
 
 pub(super) struct Core {
@@ -120,8 +53,7 @@ pub(super) struct Core {
     acknowledged: u64,
     /// Wanted blackholes with the change that each came with.
     block_changes: BTreeMap<Cidr, ChangeId>,
-    /// The store revisions of the last changes, oldest first.
-    revisions: VecDeque<(ChangeId, u64)>,
+    revisions: ChangeRevisions,
     /// The store revision that the newest intent was computed from.
     in_force: u64,
     blackholes: BTreeSet<Cidr>,
@@ -132,18 +64,8 @@ pub(super) struct Core {
     guard: Guard,
     /// Changes that were read and not acted on yet.
     pending: ModelChanges,
-    /// The blocks that are watched.
-    scope: BTreeSet<String>,
-    /// Those of them that were not read yet.
-    unread_prefixes: BTreeSet<String>,
-    have_main: bool,
-    blocks_read: bool,
+    scope: WatchScope,
     cached: Option<Model>,
-    /// The generation of the last snapshot.
-    listed_generation: u64,
-    /// Generation and revision that are in force.
-    trusted: (u64, u64),
-    keys: usize,
     link: StoreLink,
     counters: CoreCounters,
     /// Object counts for metrics, and the revision that they were counted at.
@@ -199,7 +121,7 @@ impl Core {
             generation: 0,
             acknowledged: 0,
             block_changes: BTreeMap::new(),
-            revisions: VecDeque::new(),
+            revisions: ChangeRevisions::default(),
             in_force: 0,
             blackholes: BTreeSet::new(),
             refused_blackholes: BTreeMap::new(),
@@ -208,23 +130,9 @@ impl Core {
             frozen: None,
             guard: Guard::new(),
             pending: ModelChanges::everything(),
-            scope: BTreeSet::new(),
-            unread_prefixes: BTreeSet::new(),
-            have_main: false,
-            blocks_read: false,
+            scope: WatchScope::default(),
             cached: None,
-            listed_generation: 0,
-            trusted: (0, 0),
-            keys: 0,
-            link: StoreLink {
-                connected: false,
-                unreachable_reason: None,
-                from_cache: false,
-                fresh: now.mono,
-                revision: 0,
-                restarts: 0,
-                snapshots: 0,
-            },
+            link: StoreLink::new(now.mono),
             counters: CoreCounters::default(),
             object_counts: Default::default(),
             now,
@@ -295,13 +203,7 @@ impl Core {
 
     /// Counts a time that was spent.
     pub(super) fn time(&mut self, timing: Timing) {
-        let (times, spent) = match timing {
-            Timing::Iteration(spent) => (&mut self.counters.iterations, spent),
-            Timing::Calculated(spent) => (&mut self.counters.calculated, spent),
-            Timing::Snapshot(spent) => (&mut self.counters.snapshot, spent),
-            Timing::EndpointReady(spent) => (&mut self.counters.endpoint_ready, spent),
-        };
-        times.time(spent);
+        self.counters.time(timing);
     }
 
     /// Keeps what the disk had, for the case that the store is away or has lost what was there.
@@ -338,28 +240,25 @@ impl Core {
         match event {
             FeedEvent::Cached(cached) => self.on_cache(&cached.snapshot),
             FeedEvent::Snapshot { snapshot, generation } => {
-                self.confirm_revision(snapshot.revision, now);
+                self.link.confirm_revision(snapshot.revision, now);
                 self.on_snapshot(&snapshot, generation);
             }
             FeedEvent::Added { prefixes, snapshot } => {
-                self.confirm_revision(snapshot.revision, now);
+                self.link.confirm_revision(snapshot.revision, now);
                 self.on_added_prefixes(&prefixes, snapshot);
             }
             FeedEvent::Delta(delta) => {
-                self.confirm_revision(delta.revision, now);
+                self.link.confirm_revision(delta.revision, now);
                 self.on_delta(&delta);
             }
-            FeedEvent::Progress(revision) => self.confirm_revision(revision, now),
+            FeedEvent::Progress(revision) => self.link.confirm_revision(revision, now),
             FeedEvent::Unreachable { reason, .. } => {
                 if self.link.unreachable_reason.is_none() {
                     self.log_and_record(ChangeId::default(), Plane::Store, '!', "store", &reason.to_string());
                 }
-                if self.link.connected {
-                    self.link.restarts += 1;
+                if self.link.on_unreachable(reason.to_string()) {
                     *self.counters.restarts.entry("disconnected").or_default() += 1;
                 }
-                self.link.connected = false;
-                self.link.unreachable_reason = Some(reason.to_string());
             }
             FeedEvent::Reconnected => {
                 if self.link.unreachable_reason.take().is_some() {
@@ -370,32 +269,21 @@ impl Core {
         }
     }
 
-    fn confirm_revision(&mut self, revision: u64, now: Instant) {
-        self.link.connected = true;
-        self.link.unreachable_reason = None;
-        self.link.fresh = now;
-        self.link.revision = self.link.revision.max(revision);
-    }
-
     fn on_snapshot(&mut self, snapshot: &Snapshot, generation: u64) {
         // A list without an absence before it: the history that the watch needs was gone.
         if self.link.snapshots > 0 && self.link.unreachable_reason.is_none() {
             *self.counters.restarts.entry("compacted").or_default() += 1;
         }
-        self.link.snapshots += 1;
         let before = self.model.object_counts();
         let mut changes = self.model.replace(WatchPart::Main, snapshot);
         // The first list of a start is made before the own affinities are known, so it has no blocks.
-        if self.blocks_read {
+        if self.scope.are_blocks_read() {
             changes.merge(self.model.replace(WatchPart::Blocks, snapshot));
         }
         self.guard.after_replace(before, &self.model, &snapshot.store_id);
-        self.listed_generation = generation;
-        self.keys = snapshot.entries.len();
-        // Another history may count from the beginning.
-        self.link.revision = snapshot.revision;
+        self.link.on_snapshot(snapshot, generation);
         self.pending.merge(changes);
-        self.have_main = true;
+        self.scope.on_snapshot();
         self.update_watch_scope();
     }
 
@@ -407,24 +295,17 @@ impl Core {
             .map(|key| Change::Delete { key: key.clone() })
             .collect();
         changes.extend(snapshot.entries.into_iter().map(Change::Put));
-        self.blocks_read = true;
-        self.unread_prefixes.retain(|key| !prefixes.iter().any(|read| key.starts_with(read.as_str())));
+        self.scope.on_added_prefixes(prefixes);
         self.on_delta(&Delta { revision: snapshot.revision, changes });
     }
 
-    /// Own blocks are single keys that the own affinities name: what is watched follows the affinities, and nothing is
-    /// computed between an affinity and its block. A block that was released stays watched: should its affinity come
-    /// back (a wiped store that is filled again), both come in one transaction.
+    /// Watches the blocks that the own affinities name.
     fn update_watch_scope(&mut self) {
-        if !self.have_main {
+        if !self.scope.is_main_read() {
             return;
         }
-        let watched = |key: &String| self.scope.iter().any(|part| key.starts_with(part.as_str()));
-        let new: Vec<String> = self.model.block_scope().into_iter().filter(|key| !watched(key)).collect();
-        if !new.is_empty() {
-            self.scope.extend(new.iter().cloned());
-            self.unread_prefixes.extend(new);
-            self.effects.push(Effect::Scope(self.scope.iter().cloned().collect()));
+        if let Some(keys) = self.scope.extend(self.model.block_scope().into_iter().collect()) {
+            self.effects.push(Effect::Scope(keys));
         }
     }
 
@@ -453,7 +334,7 @@ impl Core {
 
     /// Acts on what was read, unless the guard freezes the core. Called once after a run of deltas.
     fn act_on_pending(&mut self) {
-        if !self.have_main || !self.unread_prefixes.is_empty() {
+        if !self.scope.is_read() {
             return;
         }
         let pending_since = self.pending_since.take();
@@ -496,10 +377,8 @@ impl Core {
     /// What was read so far is in force.
     fn trust_snapshot(&mut self) {
         self.in_force = self.link.revision;
-        let now = (self.listed_generation, self.link.revision);
-        if self.trusted != now {
-            self.trusted = now;
-            self.effects.push(Effect::Trust(now.0, now.1));
+        if let Some((generation, revision)) = self.link.trust() {
+            self.effects.push(Effect::Trust(generation, revision));
         }
     }
 
@@ -529,7 +408,7 @@ impl Core {
     pub(super) fn begin_change(&mut self, changes: &ModelChanges, revision: u64) -> ChangeId {
         let change = self.changes.next_id();
         self.record_keys(changes, change);
-        self.remember_revision(change, revision);
+        self.revisions.push(change, revision);
         change
     }
 
@@ -595,44 +474,26 @@ impl Core {
         self.effects.push(Effect::Speaker(intent, change));
     }
 
-    fn remember_revision(&mut self, change: ChangeId, revision: u64) {
-        if self.revisions.len() == REVISIONS_MAX {
-            self.revisions.pop_front();
-        }
-        self.revisions.push_back((change, revision));
-    }
-
     /// The last change that came of what was read.
     pub(super) fn last_change(&self) -> Option<ChangeId> {
-        self.revisions.back().map(|(change, _)| *change)
-    }
-
-    /// The store revision that a change came with; 0 for one that is long past or not of the store.
-    pub(super) fn revision_of(&self, change: ChangeId) -> u64 {
-        let at = self.revisions.binary_search_by_key(&change, |(c, _)| *c);
-        at.ok().and_then(|i| self.revisions.get(i)).map_or(0, |(_, revision)| *revision)
-    }
-
-    /// The change that a wanted blackhole came with.
-    pub(super) fn block_change(&self, block: &Cidr) -> ChangeId {
-        self.block_changes.get(block).copied().unwrap_or_default()
+        self.revisions.last()
     }
 }
 
 pub(super) mod applied;
-mod blocks;
 pub(super) mod checkpoint;
 pub(super) mod controller_results;
 pub(super) mod counters;
-pub(super) mod describe;
+pub(super) mod effect;
 pub(super) mod enforcement;
 pub(super) mod facts;
 pub(super) mod input;
-pub(super) mod log_line;
 pub(super) mod object_counts;
 pub(super) mod options;
+pub(super) mod peer_record;
 pub(super) mod recorder;
 pub(super) mod snapshot;
+mod store_link;
 #[cfg(test)]
 mod tests;
 pub(super) mod view;

@@ -3,6 +3,8 @@
 //! Bulk route changes are one entry a batch and peer; single prefixes have a history of their own, so that a full feed
 //! evicts nothing that people ask for. New entries are handed on by [`Recorder::take_new`].
 
+mod describe;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -14,6 +16,8 @@ use tortie_engine::routing::{ChangeId, DYNAMIC};
 
 /// Entries kept.
 pub(in crate::agent) const ENTRIES_MAX: usize = 16_384;
+/// More entries of one kind and change than this are recorded as one.
+pub(in crate::agent) const SINGLE_ENTRIES_MAX: usize = 16;
 /// Prefixes whose single history is kept.
 pub(in crate::agent) const PREFIXES_MAX: usize = 4_096;
 /// Entries kept for one prefix.

@@ -1,5 +1,7 @@
 //! Copies of the core's state, made for a query.
 
+pub(super) mod blocks;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,8 +11,8 @@ use tortie_bgp::State;
 use tortie_config::key::IpFamily;
 use tortie_net::Cidr;
 
+use crate::agent::core::Core;
 use crate::agent::core::controller_results::GcTotals;
-use crate::agent::core::{Core, blocks};
 use crate::api::bgp::PeerRange;
 use crate::api::codes::{self, Kind};
 use crate::api::nodes::NodeStatus;
@@ -160,7 +162,7 @@ impl Core {
             from_cache: self.link.from_cache,
             frozen: self.frozen.clone(),
             lag: now.saturating_duration_since(self.link.fresh),
-            keys: self.keys,
+            keys: self.link.keys,
             invalid: self
                 .model
                 .invalid_keys()

@@ -10,14 +10,16 @@ use std::time::{Duration, Instant};
 
 use tortie_net::Cidr;
 
+use crate::agent::core::Core;
 use crate::agent::core::controller_results::GcTotals;
 use crate::agent::core::controller_results::PoolUsages;
 use crate::agent::core::counters::CoreCounters;
 use crate::agent::core::enforcement::Enforcement;
 use crate::agent::core::object_counts::ObjectCounts;
+use crate::agent::core::peer_record::PeerRecord;
 use crate::agent::core::recorder::Recorder;
+use crate::agent::core::snapshot::blocks;
 use crate::agent::core::snapshot::{self, CoreSnapshot};
-use crate::agent::core::{Core, PeerRecord, blocks};
 use crate::api::policy::PolicyStatus;
 use crate::api::status::Problem;
 use tortie_engine::model::{Freeze, Model};
@@ -121,7 +123,7 @@ impl<'a> CoreView<'a> {
 
     /// Keys of the last snapshot.
     pub(in crate::agent) fn keys(&self) -> usize {
-        self.core.keys
+        self.core.link.keys
     }
 
     /// Snapshots that were read since the start.

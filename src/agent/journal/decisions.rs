@@ -16,7 +16,7 @@ use tortie_config::key::Key;
 use tortie_config::resource::RouteSource;
 use tortie_net::Cidr;
 
-use crate::agent::core::Effect;
+use crate::agent::core::effect::Effect;
 use tortie_engine::policy::{Chain, EndpointPolicy, SetChange};
 use tortie_engine::routing::{
     self, FilterRoute, GateDecision, OriginKind, PeerIntent, PeerPolicy, RoutingIntent, RoutingView,

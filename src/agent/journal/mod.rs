@@ -27,8 +27,8 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 
-use crate::agent::core::Effect;
 use crate::agent::core::checkpoint::Checkpoint;
+use crate::agent::core::effect::Effect;
 use crate::agent::core::input::{Input, Now};
 use crate::agent::core::options::CoreOptions;
 use writer::Writer;

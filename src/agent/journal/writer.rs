@@ -14,8 +14,8 @@ use super::decisions::Decisions;
 use super::entries::StoreEntries;
 use super::format::{Base, FORMAT, Header, Line, Lines, Step, Time};
 use super::redact::Redactor;
-use crate::agent::core::Effect;
 use crate::agent::core::checkpoint::Checkpoint;
+use crate::agent::core::effect::Effect;
 use crate::agent::core::input::{Input, Now};
 use crate::agent::core::options::CoreOptions;
 

@@ -7,6 +7,7 @@ use crate::agent::core::applied::{AckTarget, verdict};
 use crate::agent::core::recorder::Filter;
 use crate::agent::health::problems;
 use crate::speaker::SpeakerFact;
+use tortie_engine::routing;
 use tortie_kernel::{KernelFact, Mode};
 use tortie_store::{Cached, KeyValue};
 

@@ -12,7 +12,7 @@ use crate::api::policy::endpoint_name;
 use crate::api::status::PoolStatus;
 
 /// The pools, with what this host has of each. Looks at every address of the own blocks.
-pub(super) fn pools(core: &Core) -> Vec<PoolStatus> {
+pub(in crate::agent::core) fn pools(core: &Core) -> Vec<PoolStatus> {
     let mut pools: Vec<(Cidr, PoolStatus)> = core
         .model
         .pools()
@@ -40,7 +40,7 @@ pub(super) fn pools(core: &Core) -> Vec<PoolStatus> {
 }
 
 /// Addresses of workloads of this host that another endpoint of this host has, too, with those that have it.
-pub(super) fn duplicate_addresses(core: &Core) -> Vec<(IpAddr, Vec<String>)> {
+pub(in crate::agent::core) fn duplicate_addresses(core: &Core) -> Vec<(IpAddr, Vec<String>)> {
     let mut holders: BTreeMap<IpAddr, Vec<&EndpointKey>> = BTreeMap::new();
     for workload in core.model.workloads(core.model.node()) {
         for addr in addresses(workload.value) {

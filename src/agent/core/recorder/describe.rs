@@ -3,9 +3,9 @@
 use tortie_config::Key;
 use tortie_net::Cidr;
 
-use super::log_line::{LogLine, Severity, Subsystem};
-use super::recorder::{Entry, Plane};
-use crate::agent::core::{Core, Effect, SINGLE_ENTRIES_MAX};
+use super::{Entry, Plane, SINGLE_ENTRIES_MAX};
+use crate::agent::core::Core;
+use crate::agent::core::effect::{Effect, LogLine, Severity, Subsystem};
 use tortie_engine::model::ModelChanges;
 use tortie_engine::routing::{ChangeId, RoutingIntent};
 
@@ -121,7 +121,7 @@ impl Core {
     }
 
     /// A line about a peer that is of interest to those who look for it; it is not recorded.
-    pub(super) fn log_debug(&mut self, subsystem: Subsystem, peer: &str, text: String) {
+    pub(in crate::agent::core) fn log_debug(&mut self, subsystem: Subsystem, peer: &str, text: String) {
         let line = LogLine::new(Severity::Debug, subsystem, text);
         self.effects.push(Effect::Log(LogLine { peer: Some(peer.to_owned()), ..line }));
     }

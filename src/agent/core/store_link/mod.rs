@@ -1,0 +1,75 @@
+//! The connection to the store as the feed reports it.
+
+pub(super) mod change_revisions;
+pub(super) mod watch_scope;
+
+use std::time::Instant;
+
+use tortie_store::Snapshot;
+
+/// State of the connection, and the newest revision that came over it.
+#[derive(Debug, Clone)]
+pub(super) struct StoreLink {
+    pub(super) connected: bool,
+    pub(super) unreachable_reason: Option<String>,
+    pub(super) from_cache: bool,
+    pub(super) fresh: Instant,
+    pub(super) revision: u64,
+    pub(super) restarts: u64,
+    pub(super) snapshots: u64,
+    /// The generation of the last snapshot.
+    pub(super) generation: u64,
+    /// Keys of the last snapshot.
+    pub(super) keys: usize,
+    /// Generation and revision that are in force.
+    pub(super) trusted: (u64, u64),
+}
+
+impl StoreLink {
+    /// Not connected yet.
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            connected: false,
+            unreachable_reason: None,
+            from_cache: false,
+            fresh: now,
+            revision: 0,
+            restarts: 0,
+            snapshots: 0,
+            generation: 0,
+            keys: 0,
+            trusted: (0, 0),
+        }
+    }
+
+    /// The store answered: all up to `revision` is known.
+    pub(super) fn confirm_revision(&mut self, revision: u64, now: Instant) {
+        self.connected = true;
+        self.unreachable_reason = None;
+        self.fresh = now;
+        self.revision = self.revision.max(revision);
+    }
+
+    /// The store does not answer. Whether it was connected until now.
+    pub(super) fn on_unreachable(&mut self, reason: String) -> bool {
+        self.unreachable_reason = Some(reason);
+        let ended = std::mem::replace(&mut self.connected, false);
+        self.restarts += u64::from(ended);
+        ended
+    }
+
+    /// A whole list was read. Its revision may be less than the last: another history may count from the beginning.
+    pub(super) fn on_snapshot(&mut self, snapshot: &Snapshot, generation: u64) {
+        self.snapshots += 1;
+        self.generation = generation;
+        self.keys = snapshot.entries.len();
+        self.revision = snapshot.revision;
+    }
+
+    /// All that was read is in force. Generation and revision, where they were not before.
+    pub(super) fn trust(&mut self) -> Option<(u64, u64)> {
+        let now = (self.generation, self.revision);
+        let before = std::mem::replace(&mut self.trusted, now);
+        (before != now).then_some(now)
+    }
+}
