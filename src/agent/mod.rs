@@ -33,12 +33,9 @@ mod log;
 mod logging;
 mod metrics;
 mod observe;
-mod periodic;
 mod policy_view;
 mod process;
 mod replay;
-mod shutdown;
-mod startup;
 mod time;
 
 pub use crate::agent::controllers::evidence::evidence;

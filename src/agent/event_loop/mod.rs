@@ -1,5 +1,9 @@
 //! The agent from start to stop.
 
+mod periodic;
+mod shutdown;
+mod startup;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,20 +12,19 @@ use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tortie_config::resource::BmpPolicy;
 
-use super::core::Core;
-use super::core::effect::Effect;
-use super::core::input::{Input, Timing};
-use super::core::view::CoreView;
-use super::{log, logging, time};
 use crate::agent::config::Settings;
 use crate::agent::controllers::Controllers;
+use crate::agent::core::Core;
 use crate::agent::core::applied::AckTarget;
+use crate::agent::core::effect::Effect;
+use crate::agent::core::input::{Input, Timing};
+use crate::agent::core::view::CoreView;
 use crate::agent::handle::{CoreRequest, Handle};
 use crate::agent::http::ServeError;
 use crate::agent::journal::Journal;
 use crate::agent::observe::Observer;
 use crate::agent::process::{capabilities, host, systemd};
-use crate::agent::shutdown;
+use crate::agent::{log, logging, time};
 use crate::api::status::{Applied, AppliedRequest};
 use crate::plugins::docker;
 use crate::speaker::{SpeakerHandle, ToSpeaker};
@@ -33,8 +36,6 @@ use tortie_store::{Feed, FeedEvent, Store, StoreOptions};
 const STORE_PATIENCE: Duration = Duration::from_secs(3);
 /// From the last End-of-RIB to the sweep of stale routes: FRR 8.4 sends its `default-originate` 0.6 s after it.
 const SWEEP_DELAY: Duration = Duration::from_secs(2);
-/// The text of a stop without a host shutdown.
-const GRACEFUL_STOP: &str = "sessions close for a graceful restart, routes stay";
 
 /// Options of an agent.
 #[derive(Debug, Clone)]
@@ -73,7 +74,7 @@ pub enum AgentError {
 }
 
 /// Reports of other threads and tasks.
-pub(super) enum Fact {
+enum Fact {
     /// To the core.
     Core(Input),
     /// Whether this host may start: no other running host has its address. It is registered by then.
@@ -121,53 +122,53 @@ fn exit_on_panic() {
     }));
 }
 
-pub(super) struct Agent {
-    pub(super) options: AgentOptions,
-    pub(super) core: Core,
-    pub(super) journal: Journal,
-    pub(super) handle: Arc<Handle>,
+struct Agent {
+    options: AgentOptions,
+    core: Core,
+    journal: Journal,
+    handle: Arc<Handle>,
     /// Of an agent that observes.
-    pub(super) observer: Option<Arc<Observer>>,
-    pub(super) store: Arc<dyn Store>,
-    pub(super) io: tokio::runtime::Handle,
-    pub(super) logs: logging::Logs,
-    pub(super) log_problem: Option<String>,
-    pub(super) kernel: Option<KernelHandle>,
+    observer: Option<Arc<Observer>>,
+    store: Arc<dyn Store>,
+    io: tokio::runtime::Handle,
+    logs: logging::Logs,
+    log_problem: Option<String>,
+    kernel: Option<KernelHandle>,
     /// The number of the snapshot after which memory was released.
-    pub(super) memory_released_at: u64,
-    pub(super) speaker: Option<(SpeakerHandle, std::thread::JoinHandle<()>)>,
-    pub(super) held_effects: Vec<Effect>,
+    memory_released_at: u64,
+    speaker: Option<(SpeakerHandle, std::thread::JoinHandle<()>)>,
+    held_effects: Vec<Effect>,
     /// For the kernel thread, which has not started yet.
-    pub(super) held_policy: Vec<ToKernel>,
-    pub(super) feed: Feed,
-    pub(super) facts: mpsc::UnboundedReceiver<Fact>,
-    pub(super) facts_sender: mpsc::UnboundedSender<Fact>,
-    pub(super) requests: mpsc::Receiver<CoreRequest>,
-    pub(super) waiting: Vec<Waiting>,
-    pub(super) controllers: Controllers,
-    pub(super) registered: bool,
-    pub(super) start_refused: Option<String>,
-    pub(super) kernel_intent: Option<Arc<KernelIntent>>,
-    pub(super) is_ready_announced: bool,
-    pub(super) notify: systemd::Notify,
-    pub(super) stopping: bool,
-    pub(super) maintained_at: Option<Instant>,
+    held_policy: Vec<ToKernel>,
+    feed: Feed,
+    facts: mpsc::UnboundedReceiver<Fact>,
+    facts_sender: mpsc::UnboundedSender<Fact>,
+    requests: mpsc::Receiver<CoreRequest>,
+    waiting: Vec<Waiting>,
+    controllers: Controllers,
+    registered: bool,
+    start_refused: Option<String>,
+    kernel_intent: Option<Arc<KernelIntent>>,
+    is_ready_announced: bool,
+    notify: systemd::Notify,
+    stopping: bool,
+    maintained_at: Option<Instant>,
     /// When the status keys of others were read.
-    pub(super) hosts_read_at: Option<Instant>,
+    hosts_read_at: Option<Instant>,
     /// When the status key was built, and with which readiness and count of sessions.
-    pub(super) node_status_built: Option<(Instant, (bool, usize))>,
-    pub(super) stations: crate::agent::bmp::BmpStations,
-    pub(super) docker: Option<docker::Running>,
+    node_status_built: Option<(Instant, (bool, usize))>,
+    stations: crate::agent::bmp::BmpStations,
+    docker: Option<docker::Running>,
 }
 
-pub(super) struct Waiting {
-    pub(super) request: AppliedRequest,
-    pub(super) answer: tokio::sync::oneshot::Sender<Applied>,
-    pub(super) until: Instant,
+struct Waiting {
+    request: AppliedRequest,
+    answer: tokio::sync::oneshot::Sender<Applied>,
+    until: Instant,
     /// When the plugin got the request for the endpoint.
-    pub(super) since: Option<Instant>,
+    since: Option<Instant>,
     /// The acknowledgements to wait for, once the revision was sent to the kernel.
-    pub(super) target: Option<AckTarget>,
+    target: Option<AckTarget>,
 }
 
 impl Agent {
@@ -234,7 +235,7 @@ impl Agent {
     }
 
     /// Gives one input to the core and carries out what comes of it.
-    pub(super) fn input(&mut self, input: Input) {
+    fn input(&mut self, input: Input) {
         let now = time::now();
         let recorded = input.clone();
         let effects = self.core.handle(input, now);
@@ -296,7 +297,7 @@ impl Agent {
         }
     }
 
-    pub(super) fn carry_out_one(&mut self, effect: Effect) {
+    fn carry_out_one(&mut self, effect: Effect) {
         match effect {
             Effect::Loaded => self.on_loaded(),
             Effect::Routing(intent) => self.handle.publish_intent(intent),
@@ -370,7 +371,7 @@ impl Agent {
         self.stations.follow(&wanted, &self.handle, &self.io);
     }
 
-    pub(super) fn to_kernel(&self, message: ToKernel) {
+    fn to_kernel(&self, message: ToKernel) {
         if let Some(kernel) = &self.kernel {
             // The thread only ends with the process, which ends when it is gone.
             let _ = kernel.sender().send(message);
@@ -383,47 +384,6 @@ impl Agent {
         {
             tracing::error!(target: "tortie", "the speaker did not take an order: {error}");
         }
-    }
-
-    /// SIGTERM: close sessions so that graceful-restart helpers keep our routes, unless the host goes down, too; kernel
-    /// state stays.
-    async fn stop(&mut self) {
-        self.stopping = true;
-        self.notify.stopping("stopping");
-        self.handle.set_ready(false);
-        let host_stops = shutdown::is_host_shutting_down(shutdown::MANAGER).await;
-        let what = if host_stops {
-            "the host goes down: sessions are drained, then they end"
-        } else {
-            GRACEFUL_STOP
-        };
-        tracing::info!(target: "tortie", "stopping: {what}");
-        self.notify.stopping(&format!("stopping: {what}"));
-        if let Some(speaker) = self.handle.speaker().get().filter(|_| host_stops) {
-            shutdown::drain(&speaker).await;
-        }
-        if let Some(docker) = self.docker.take() {
-            docker.stop();
-        }
-        self.controllers.stop().await;
-        self.stations.stop().await;
-        // The kernel first: sessions that close take their routes out of the speaker, and those stay in the kernel.
-        if let Some(kernel) = self.kernel.take() {
-            let _ = tokio::time::timeout(
-                Duration::from_secs(5),
-                tokio::task::spawn_blocking(move || kernel.stop()),
-            )
-            .await;
-        }
-        if let Some((speaker, thread)) = self.speaker.take() {
-            let text = if host_stops { "host goes down" } else { "agent stopping" }.to_owned();
-            if speaker.send(ToSpeaker::Shutdown { graceful: !host_stops, text }).is_ok() {
-                let ended = tokio::task::spawn_blocking(move || thread.join());
-                let _ = tokio::time::timeout(Duration::from_secs(5), ended).await;
-            }
-        }
-        let _ = std::fs::remove_file(&self.options.socket);
-        tracing::info!(target: "tortie", "stopped");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Shutdown of the whole host: sessions are drained first, so that neighbours choose other paths (RFC 8326).
+//! The stop of the agent; with the whole host, sessions are drained first, so that neighbours choose other paths (RFC 8326).
 //!
 //! What it does: finds out whether the host goes down, and drains all sessions (RFC 8326). What it does not: decide what
 //! stays in the kernel; that is the same at each stop.
@@ -16,11 +16,14 @@ use std::time::{Duration, Instant};
 
 use tortie_bgp::{Drain, State};
 
+use super::Agent;
 use crate::agent::handle::ask;
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 
+/// The text of a stop without a host shutdown.
+const GRACEFUL_STOP: &str = "sessions close for a graceful restart, routes stay";
 /// The service manager's own tool, found in PATH.
-pub(super) const MANAGER: &str = "systemctl";
+const MANAGER: &str = "systemctl";
 /// Longest wait for its answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait until neighbours have taken the announcements.
@@ -30,8 +33,51 @@ const CONVERGENCE_DELAY: Duration = Duration::from_secs(1);
 /// Interval of reads of the neighbours' state.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+impl Agent {
+    /// SIGTERM: close sessions so that graceful-restart helpers keep our routes, unless the host goes down, too; kernel
+    /// state stays.
+    pub(super) async fn stop(&mut self) {
+        self.stopping = true;
+        self.notify.stopping("stopping");
+        self.handle.set_ready(false);
+        let host_stops = is_host_shutting_down(MANAGER).await;
+        let what = if host_stops {
+            "the host goes down: sessions are drained, then they end"
+        } else {
+            GRACEFUL_STOP
+        };
+        tracing::info!(target: "tortie", "stopping: {what}");
+        self.notify.stopping(&format!("stopping: {what}"));
+        if let Some(speaker) = self.handle.speaker().get().filter(|_| host_stops) {
+            drain(&speaker).await;
+        }
+        if let Some(docker) = self.docker.take() {
+            docker.stop();
+        }
+        self.controllers.stop().await;
+        self.stations.stop().await;
+        // The kernel first: sessions that close take their routes out of the speaker, and those stay in the kernel.
+        if let Some(kernel) = self.kernel.take() {
+            let _ = tokio::time::timeout(
+                Duration::from_secs(5),
+                tokio::task::spawn_blocking(move || kernel.stop()),
+            )
+            .await;
+        }
+        if let Some((speaker, thread)) = self.speaker.take() {
+            let text = if host_stops { "host goes down" } else { "agent stopping" }.to_owned();
+            if speaker.send(ToSpeaker::Shutdown { graceful: !host_stops, text }).is_ok() {
+                let ended = tokio::task::spawn_blocking(move || thread.join());
+                let _ = tokio::time::timeout(Duration::from_secs(5), ended).await;
+            }
+        }
+        let _ = std::fs::remove_file(&self.options.socket);
+        tracing::info!(target: "tortie", "stopped");
+    }
+}
+
 /// Whether the host goes down or restarts, as far as its service manager says so; in a container nobody does.
-pub(super) async fn is_host_shutting_down(manager: &str) -> bool {
+async fn is_host_shutting_down(manager: &str) -> bool {
     let command = tokio::process::Command::new(manager)
         .arg("is-system-running")
         .stdin(Stdio::null())
@@ -51,7 +97,7 @@ pub(super) async fn is_host_shutting_down(manager: &str) -> bool {
 
 /// Announces all routes as about to go, until neighbours have taken it. Sessions that somebody has drained already stay as
 /// they are.
-pub(super) async fn drain(speaker: &Arc<SpeakerHandle>) {
+async fn drain(speaker: &Arc<SpeakerHandle>) {
     let begin = Instant::now();
     let as_usual = |view: &SpeakerView<'_>| {
         let peers = view.peers();

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use tortie_config::key::prefix;
 
+use super::{Agent, Fact, Waiting};
 use crate::agent::controllers::Context;
 use crate::agent::core::applied;
 use crate::agent::core::checkpoint;
 use crate::agent::core::input::{Input, Timing};
 use crate::agent::core::snapshot::CoreSnapshot;
 use crate::agent::core::view::CoreView;
-use crate::agent::event_loop::{Agent, Fact, Waiting};
 use crate::agent::handle::CoreRequest;
 use crate::agent::time;
 use crate::api::nodes::NodeStatus;
