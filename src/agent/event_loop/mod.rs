@@ -1,10 +1,16 @@
 //! The agent from start to stop.
 
+mod applied_requests;
+mod error;
+mod kernel_thread;
+mod options;
 mod periodic;
+mod requests;
 mod shutdown;
+mod speaker_thread;
 mod startup;
+mod timers;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,66 +18,31 @@ use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tortie_config::resource::BmpPolicy;
 
-use crate::agent::config::Settings;
+use self::applied_requests::AppliedRequests;
+use self::kernel_thread::KernelThread;
+use self::speaker_thread::SpeakerThread;
+use self::timers::Timers;
 use crate::agent::controllers::Controllers;
 use crate::agent::core::Core;
-use crate::agent::core::applied::AckTarget;
 use crate::agent::core::effect::Effect;
 use crate::agent::core::input::{Input, Timing};
 use crate::agent::core::view::CoreView;
 use crate::agent::handle::{CoreRequest, Handle};
-use crate::agent::http::ServeError;
 use crate::agent::journal::Journal;
 use crate::agent::observe::Observer;
 use crate::agent::process::{capabilities, host, systemd};
 use crate::agent::{log, logging, time};
-use crate::api::status::{Applied, AppliedRequest};
 use crate::plugins::docker;
-use crate::speaker::{SpeakerHandle, ToSpeaker};
+use crate::speaker::ToSpeaker;
 use tortie_engine::model::watch_scope;
-use tortie_kernel::{KernelFact, KernelHandle, KernelIntent, ToKernel};
-use tortie_store::{Feed, FeedEvent, Store, StoreOptions};
+use tortie_kernel::{KernelFact, ToKernel};
+use tortie_store::{Feed, FeedEvent, Store};
+
+pub use self::error::AgentError;
+pub use self::options::AgentOptions;
 
 /// How long a start waits for the store before it goes on with what the disk has.
 const STORE_PATIENCE: Duration = Duration::from_secs(3);
-/// From the last End-of-RIB to the sweep of stale routes: FRR 8.4 sends its `default-originate` 0.6 s after it.
-const SWEEP_DELAY: Duration = Duration::from_secs(2);
-
-/// Options of an agent.
-#[derive(Debug, Clone)]
-pub struct AgentOptions {
-    /// This host's name in the data model.
-    pub node: String,
-    /// Flags, environment and file, merged.
-    pub settings: Settings,
-    /// The store.
-    pub store: StoreOptions,
-    /// The unix socket of the API.
-    pub socket: PathBuf,
-}
-
-/// Why the agent does not start or ends.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    /// Settings that cannot be.
-    #[error("{0}")]
-    Settings(String),
-    /// The store refuses for good.
-    #[error("{0}")]
-    Store(#[from] tortie_store::StoreError),
-    /// The API cannot be served.
-    #[error("{0}")]
-    Serve(#[from] ServeError),
-    /// The Docker drivers cannot be served.
-    #[error("{0}")]
-    Docker(#[from] docker::DockerError),
-    /// Another live host has our address.
-    #[error("{0}")]
-    Taken(String),
-    /// The system refuses a thread, a socket or a signal handler.
-    #[error("cannot {0}: {1}")]
-    System(&'static str, std::io::Error),
-}
 
 /// Reports of other threads and tasks.
 enum Fact {
@@ -122,6 +93,7 @@ fn exit_on_panic() {
     }));
 }
 
+/// The state of the event loop. What has rules of its own is an owner with methods: the threads, requests that wait, and timers.
 struct Agent {
     options: AgentOptions,
     core: Core,
@@ -133,42 +105,21 @@ struct Agent {
     io: tokio::runtime::Handle,
     logs: logging::Logs,
     log_problem: Option<String>,
-    kernel: Option<KernelHandle>,
-    /// The number of the snapshot after which memory was released.
-    memory_released_at: u64,
-    speaker: Option<(SpeakerHandle, std::thread::JoinHandle<()>)>,
-    held_effects: Vec<Effect>,
-    /// For the kernel thread, which has not started yet.
-    held_policy: Vec<ToKernel>,
+    kernel: KernelThread,
+    speaker: SpeakerThread,
     feed: Feed,
     facts: mpsc::UnboundedReceiver<Fact>,
     facts_sender: mpsc::UnboundedSender<Fact>,
     requests: mpsc::Receiver<CoreRequest>,
-    waiting: Vec<Waiting>,
+    applied_requests: AppliedRequests,
     controllers: Controllers,
     registered: bool,
     start_refused: Option<String>,
-    kernel_intent: Option<Arc<KernelIntent>>,
-    is_ready_announced: bool,
     notify: systemd::Notify,
     stopping: bool,
-    maintained_at: Option<Instant>,
-    /// When the status keys of others were read.
-    hosts_read_at: Option<Instant>,
-    /// When the status key was built, and with which readiness and count of sessions.
-    node_status_built: Option<(Instant, (bool, usize))>,
+    timers: Timers,
     stations: crate::agent::bmp::BmpStations,
     docker: Option<docker::Running>,
-}
-
-struct Waiting {
-    request: AppliedRequest,
-    answer: tokio::sync::oneshot::Sender<Applied>,
-    until: Instant,
-    /// When the plugin got the request for the endpoint.
-    since: Option<Instant>,
-    /// The acknowledgements to wait for, once the revision was sent to the kernel.
-    target: Option<AckTarget>,
 }
 
 impl Agent {
@@ -226,7 +177,7 @@ impl Agent {
                     }
                 }
             }
-            self.answer_waiting();
+            self.applied_requests.answer(&mut self.core, Instant::now());
             self.core.time(Timing::Iteration(began.elapsed()));
             if self.start_refused.is_some() {
                 return;
@@ -301,37 +252,22 @@ impl Agent {
         match effect {
             Effect::Loaded => self.on_loaded(),
             Effect::Routing(intent) => self.handle.publish_intent(intent),
-            Effect::Kernel(intent) => {
-                self.kernel_intent = Some(Arc::clone(&intent));
-                self.to_kernel(ToKernel::Intent(intent));
-            }
-            // Every one of them counts, and the thread starts when the host is known.
-            Effect::Enforce(change) if self.kernel.is_none() => {
-                self.held_policy.push(ToKernel::Policy(change))
-            }
-            Effect::Enforce(change) => self.to_kernel(ToKernel::Policy(change)),
-            Effect::Speaker(..) | Effect::LocalReady | Effect::NextHop(..) if self.speaker.is_none() => {
-                if !self.observes() {
-                    self.held_effects.push(effect);
+            Effect::Kernel(intent) => self.kernel.send_intent(intent),
+            Effect::Enforce(change) => self.kernel.send_policy(change),
+            Effect::Speaker(..) | Effect::LocalReady | Effect::NextHop(..) if !self.speaker.is_started() => {
+                if !self.options.observes() {
+                    self.speaker.hold(effect);
                 }
             }
             Effect::Speaker(intent, change) => {
-                self.to_speaker(ToSpeaker::Intent(intent, change));
+                self.speaker.send(ToSpeaker::Intent(intent, change));
                 self.update_bmp_stations();
             }
-            Effect::LocalReady => self.to_speaker(ToSpeaker::LocalReady),
-            Effect::NextHop(addr, state) => self.to_speaker(ToSpeaker::NextHop(addr, state)),
-            Effect::Sweep => {
-                if let Some(kernel) = &self.kernel {
-                    let sender = kernel.sender();
-                    tokio::spawn(async move {
-                        tokio::time::sleep(SWEEP_DELAY).await;
-                        let _ = sender.send(ToKernel::SweepStale);
-                    });
-                }
-            }
-            Effect::Track(addr, true) => self.to_kernel(ToKernel::Track(addr)),
-            Effect::Track(addr, false) => self.to_kernel(ToKernel::Untrack(addr)),
+            Effect::LocalReady => self.speaker.send(ToSpeaker::LocalReady),
+            Effect::NextHop(addr, state) => self.speaker.send(ToSpeaker::NextHop(addr, state)),
+            Effect::Sweep => self.kernel.sweep_later(),
+            Effect::Track(addr, true) => self.kernel.send(ToKernel::Track(addr)),
+            Effect::Track(addr, false) => self.kernel.send(ToKernel::Untrack(addr)),
             Effect::Scope(blocks) => {
                 let mut keys = watch_scope(&self.options.node);
                 keys.extend(blocks);
@@ -343,7 +279,7 @@ impl Agent {
             Effect::Recorded(entry) => drop(self.handle.events().send(entry)),
             Effect::Logs => {
                 let mut wanted = host::log_settings(CoreView::of(&self.core).model());
-                if self.observes() {
+                if self.options.observes() {
                     // The file of the store's setting is Felix's.
                     wanted.file = None;
                 }
@@ -355,7 +291,7 @@ impl Agent {
 
     /// BMP stations: those of the flag, else those of the store.
     fn update_bmp_stations(&mut self) {
-        if self.speaker.is_none() {
+        if !self.speaker.is_started() {
             return;
         }
         let given = &self.options.settings.bmp_station;
@@ -369,21 +305,6 @@ impl Agent {
             given => given.iter().map(|address| (*address, BmpPolicy::Pre)).collect(),
         };
         self.stations.follow(&wanted, &self.handle, &self.io);
-    }
-
-    fn to_kernel(&self, message: ToKernel) {
-        if let Some(kernel) = &self.kernel {
-            // The thread only ends with the process, which ends when it is gone.
-            let _ = kernel.sender().send(message);
-        }
-    }
-
-    fn to_speaker(&self, message: ToSpeaker) {
-        if let Some((speaker, _)) = &self.speaker
-            && let Err(error) = speaker.send(message)
-        {
-            tracing::error!(target: "tortie", "the speaker did not take an order: {error}");
-        }
     }
 }
 

@@ -57,20 +57,8 @@ impl Agent {
         self.controllers.stop().await;
         self.stations.stop().await;
         // The kernel first: sessions that close take their routes out of the speaker, and those stay in the kernel.
-        if let Some(kernel) = self.kernel.take() {
-            let _ = tokio::time::timeout(
-                Duration::from_secs(5),
-                tokio::task::spawn_blocking(move || kernel.stop()),
-            )
-            .await;
-        }
-        if let Some((speaker, thread)) = self.speaker.take() {
-            let text = if host_stops { "host goes down" } else { "agent stopping" }.to_owned();
-            if speaker.send(ToSpeaker::Shutdown { graceful: !host_stops, text }).is_ok() {
-                let ended = tokio::task::spawn_blocking(move || thread.join());
-                let _ = tokio::time::timeout(Duration::from_secs(5), ended).await;
-            }
-        }
+        self.kernel.stop().await;
+        self.speaker.stop(!host_stops, if host_stops { "host goes down" } else { "agent stopping" }).await;
         let _ = std::fs::remove_file(&self.options.socket);
         tracing::info!(target: "tortie", "stopped");
     }

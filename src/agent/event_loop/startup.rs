@@ -8,7 +8,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tortie_bgp::Family;
 
-use super::{Agent, AgentError, AgentOptions, Fact};
+use super::applied_requests::AppliedRequests;
+use super::error::AgentError;
+use super::kernel_thread::KernelThread;
+use super::options::AgentOptions;
+use super::speaker_thread::SpeakerThread;
+use super::timers::Timers;
+use super::{Agent, Fact};
 use crate::agent::api::server::Server;
 use crate::agent::api::status;
 use crate::agent::config::{ModeChoice, Settings};
@@ -28,7 +34,7 @@ use crate::agent::{logging, time};
 use crate::plugins::docker;
 use crate::speaker::{self, SpeakerOptions};
 use tortie_engine::model::watch_scope;
-use tortie_kernel::{KernelHandle, Marks, Mode, ToKernel};
+use tortie_kernel::{Marks, Mode, ToKernel};
 use tortie_store::{Feed, FeedOptions, Outcome, Store};
 
 /// Restart time in the Graceful Restart capability (RFC 4724).
@@ -45,11 +51,10 @@ impl Agent {
         let store = io.spawn(async move { tortie_store::open(&url).await }).await.map_err(task_error)??;
         let store_requests = Arc::new(tortie_store::Requests::default());
         let store: Arc<dyn Store> = Arc::new(tortie_store::Metered::new(store, Arc::clone(&store_requests)));
-        let sqlite = options.store.url.starts_with("sqlite:");
         let (requests_sender, requests) = mpsc::channel(1_024);
         let protocol =
             options.settings.route_protocol.unwrap_or(tortie_kernel::Options::new(Mode::Off).marks.protocol);
-        let observes = options.settings.kernel() == ModeChoice::Observe;
+        let observes = options.observes();
         let handle = Arc::new(Handle::new(&options.node, now, requests_sender, observes));
         let observer = observes.then(|| {
             let sockets = &options.settings.bird_socket;
@@ -59,11 +64,11 @@ impl Agent {
             Arc::clone(&handle),
             observer.clone(),
             store_requests,
-            if sqlite { "sqlite" } else { "etcd" },
+            if options.is_sqlite() { "sqlite" } else { "etcd" },
             options.settings.metrics_per_peer.unwrap_or_default(),
             protocol,
         );
-        let writes = options.settings.kernel() == ModeChoice::Program;
+        let writes = options.writes();
         let core_options = CoreOptions {
             name: options.node.clone(),
             node: host::node_options(&options.settings),
@@ -121,26 +126,19 @@ impl Agent {
             io,
             logs,
             log_problem: None,
-            kernel: None,
-            memory_released_at: 0,
-            speaker: None,
-            held_effects: Vec::new(),
-            held_policy: Vec::new(),
+            kernel: KernelThread::default(),
+            speaker: SpeakerThread::default(),
             feed,
             facts,
             facts_sender,
             requests,
-            waiting: Vec::new(),
+            applied_requests: AppliedRequests::default(),
             controllers,
             registered: false,
             start_refused: None,
-            kernel_intent: None,
-            is_ready_announced: false,
             notify,
             stopping: false,
-            maintained_at: None,
-            hosts_read_at: None,
-            node_status_built: None,
+            timers: Timers::default(),
             stations: crate::agent::bmp::BmpStations::default(),
             docker,
         })
@@ -149,24 +147,15 @@ impl Agent {
     /// The first whole snapshot is there: the host is registered unless another one has its address; then the kernel thread
     /// starts.
     pub(super) fn on_loaded(&mut self) {
-        if CoreView::of(&self.core).runs_from_cache() || !self.writes() {
+        if CoreView::of(&self.core).runs_from_cache() || !self.options.writes() {
             self.start_kernel();
             return;
         }
         self.register();
     }
 
-    pub(super) fn writes(&self) -> bool {
-        self.options.settings.kernel() == ModeChoice::Program
-    }
-
-    /// Sees what others do and touches nothing.
-    pub(super) fn observes(&self) -> bool {
-        self.options.settings.kernel() == ModeChoice::Observe
-    }
-
     pub(super) fn start_kernel(&mut self) {
-        if self.kernel.is_some() {
+        if self.kernel.is_started() {
             return;
         }
         let settings = &self.options.settings;
@@ -186,13 +175,7 @@ impl Agent {
             Ok(handle) => {
                 self.handle.kernel().started(handle.sender());
                 self.handle.set_drops(handle.drops());
-                self.kernel = Some(handle);
-                if let Some(intent) = self.kernel_intent.clone() {
-                    self.to_kernel(ToKernel::Intent(intent));
-                }
-                for message in std::mem::take(&mut self.held_policy) {
-                    self.to_kernel(message);
-                }
+                self.kernel.on_start(handle);
             }
             Err(error) => {
                 tracing::error!(target: "tortie", "the kernel thread cannot start: {error}");
@@ -203,7 +186,7 @@ impl Agent {
 
     /// `v4`, `v6`: own routes that the kernel kept. None at all: a first start, which has nothing to preserve.
     pub(super) fn start_speaker(&mut self, v4: usize, v6: usize) {
-        if self.observes() {
+        if self.options.observes() {
             // The sessions are BIRD's, and so is the port.
             self.input(Input::NoSessions);
             return;
@@ -212,7 +195,7 @@ impl Agent {
         let families: Vec<Family> = found.iter().filter(|(n, _)| *n > 0).map(|(_, f)| *f).collect();
         if families.is_empty() {
             self.input(Input::NoSessions);
-            self.to_kernel(ToKernel::SweepStale);
+            self.kernel.send(ToKernel::SweepStale);
         }
         let options = SpeakerOptions {
             listen: self.options.settings.bgp_listen.clone(),
@@ -225,7 +208,7 @@ impl Agent {
         let sink = Box::new(move |fact| {
             let _ = facts.send(Fact::Core(Input::Speaker(fact)));
         });
-        let Some(kernel) = self.kernel.as_ref().map(KernelHandle::sender) else { return };
+        let Some(kernel) = self.kernel.sender() else { return };
         let learned = Box::new(move |batch| match kernel.try_send(ToKernel::Learned(batch)) {
             Err(
                 TrySendError::Full(ToKernel::Learned(batch))
@@ -236,8 +219,7 @@ impl Agent {
         match speaker::spawn(options, sink, learned) {
             Ok((handle, thread)) => {
                 self.handle.speaker().started(handle.clone());
-                self.speaker = Some((handle, thread));
-                for effect in std::mem::take(&mut self.held_effects) {
+                for effect in self.speaker.on_start(handle, thread) {
                     self.carry_out_one(effect);
                 }
             }
@@ -250,7 +232,7 @@ impl Agent {
 
     /// Registers the host where the store does not have it yet, unless another running host has its address.
     pub(super) fn register(&mut self) {
-        if self.registered || CoreView::of(&self.core).runs_from_cache() || !self.writes() {
+        if self.registered || CoreView::of(&self.core).runs_from_cache() || !self.options.writes() {
             return;
         }
         self.registered = true;

@@ -1,0 +1,52 @@
+//! The speaker thread as the event loop has it: not started yet, or running.
+
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::agent::core::effect::Effect;
+use crate::speaker::{SpeakerHandle, ToSpeaker};
+
+/// Longest wait for its end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Before the thread starts, effects that concern it are held.
+#[derive(Default)]
+pub(super) struct SpeakerThread {
+    running: Option<(SpeakerHandle, JoinHandle<()>)>,
+    held: Vec<Effect>,
+}
+
+impl SpeakerThread {
+    pub(super) fn is_started(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Holds an effect until the thread starts.
+    pub(super) fn hold(&mut self, effect: Effect) {
+        self.held.push(effect);
+    }
+
+    /// The thread runs now. The effects that were held, oldest first.
+    pub(super) fn on_start(&mut self, speaker: SpeakerHandle, thread: JoinHandle<()>) -> Vec<Effect> {
+        self.running = Some((speaker, thread));
+        std::mem::take(&mut self.held)
+    }
+
+    pub(super) fn send(&self, message: ToSpeaker) {
+        if let Some((speaker, _)) = &self.running
+            && let Err(error) = speaker.send(message)
+        {
+            tracing::error!(target: "tortie", "the speaker did not take an order: {error}");
+        }
+    }
+
+    /// Ends the sessions and the thread; `text` goes to neighbours.
+    pub(super) async fn stop(&mut self, graceful: bool, text: &str) {
+        if let Some((speaker, thread)) = self.running.take()
+            && speaker.send(ToSpeaker::Shutdown { graceful, text: text.to_owned() }).is_ok()
+        {
+            let ended = tokio::task::spawn_blocking(move || thread.join());
+            let _ = tokio::time::timeout(STOP_TIMEOUT, ended).await;
+        }
+    }
+}
