@@ -10,7 +10,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tortie_config::key::Key;
 use tortie_config::resource::RouteSource;
@@ -142,11 +144,11 @@ impl Decisions {
         let of = |intent: &RoutingIntent| {
             let listen: Vec<String> = intent.listen.iter().map(ToString::to_string).collect();
             format!(
-                "routing: AS {} router id {} listen [{}] multipath {:?} relax {}",
+                "routing: AS {} router id {} listen [{}] multipath {} relax {}",
                 intent.asn,
-                std::net::Ipv4Addr::from(intent.router_id),
+                Ipv4Addr::from(intent.router_id),
                 listen.join(" "),
-                intent.multipath.max,
+                or_none(intent.multipath.max),
                 intent.multipath.relax,
             )
         };
@@ -201,7 +203,7 @@ impl Decisions {
     fn kernel(&self, new: &KernelIntent, out: &mut Vec<String>) {
         let tunnel = new.tunnel.as_ref().map_or_else(
             || "none".to_owned(),
-            |tunnel| format!("address {:?} mtu {:?}", tunnel.addr, tunnel.mtu),
+            |tunnel| format!("address {} mtu {}", or_none(tunnel.addr), or_none(tunnel.mtu)),
         );
         let (generation, change) = (new.generation, new.change);
         line(out, format_args!("kernel: intent {generation} of {change}, tunnel {tunnel}"));
@@ -287,62 +289,69 @@ fn origin(kind: OriginKind) -> &'static str {
 
 fn peer_text(peer: &PeerIntent) -> String {
     let key = match (&peer.tcp_ao, &peer.password) {
-        (Some(_), _) => "TCP-AO",
-        (None, Some(_)) => "TCP MD5",
-        (None, None) => "none",
+        (Some(_), _) => Some("TCP-AO"),
+        (None, Some(_)) => Some("TCP-MD5"),
+        (None, None) => None,
     };
-    format!(
-        "{} AS {} {} for {}, interface {:?} local {:?} {:?} {:?} local-as {:?} families {} {} dial {:?} shutdown {} hold {:?} \
-         keepalive {:?} send-hold {:?} restart {:?} long-lived {:?} client {:?} next-hop {:?} allow-local-as {} ttl {:?} \
-         max-prefixes {:?} extended {} add-path {:?} key {key} bfd {:?} role {:?} strict {} own-only {} import-pools {} \
-         filters {:?}",
-        peer.remote,
-        peer.asn,
-        peer.kind.as_str(),
-        peer.source,
-        peer.interface,
-        peer.local,
-        peer.local_v4,
-        peer.local_v6,
-        peer.local_asn,
-        peer.ipv4,
-        peer.ipv6,
-        peer.dial_after,
-        peer.shutdown.is_some(),
-        peer.hold_time,
-        peer.keepalive_time,
-        peer.send_hold_time,
-        peer.restart_time,
-        peer.long_lived_restart_time,
-        peer.reflector_client,
-        peer.next_hop,
-        peer.allow_local_as,
-        peer.ttl_security,
-        peer.max_prefixes,
-        peer.extended_messages,
-        peer.add_path,
-        peer.bfd,
-        peer.role,
-        peer.role_strict,
-        peer.policy.own_only,
-        peer.policy.import_pools,
-        peer.policy.filters,
-    )
+    let mut text = format!("{} AS {} {} for {}", peer.remote, peer.asn, peer.kind.as_str(), peer.source);
+    // Options that are not set are left out: one that a later version adds changes no line of those who do not set it.
+    let mut option = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            let _ = write!(text, " {name} {value}");
+        }
+    };
+    option("interface", peer.interface.clone());
+    option("local", peer.local.map(|addr| addr.to_string()));
+    option("local-ipv4", peer.local_v4.map(|addr| addr.to_string()));
+    option("local-ipv6", peer.local_v6.map(|addr| addr.to_string()));
+    option("local-as", peer.local_asn.map(|asn| asn.to_string()));
+    option("ipv4", peer.ipv4.then(|| "yes".to_owned()));
+    option("ipv6", peer.ipv6.then(|| "yes".to_owned()));
+    option("connects-after", peer.dial_after.map(seconds));
+    option("shutdown", peer.shutdown.as_ref().map(|_| "yes".to_owned()));
+    option("hold-time", Some(seconds(peer.hold_time)));
+    option("keepalive-time", peer.keepalive_time.map(seconds));
+    option("send-hold-time", peer.send_hold_time.map(seconds));
+    option("restart-time", Some(seconds(peer.restart_time)));
+    option("long-lived-restart-time", peer.long_lived_restart_time.map(seconds));
+    option("client-of-cluster", peer.reflector_client.map(|id| Ipv4Addr::from(id).to_string()));
+    option("next-hop", Some(format!("{:?}", peer.next_hop)));
+    option("allow-local-as", (peer.allow_local_as > 0).then(|| peer.allow_local_as.to_string()));
+    option("ttl-security", peer.ttl_security.map(|hops| hops.to_string()));
+    option("max-prefixes", peer.max_prefixes.as_ref().map(|max| format!("{max:?}")));
+    option("extended-messages", peer.extended_messages.then(|| "yes".to_owned()));
+    option("add-path", peer.add_path.as_ref().map(|paths| format!("{paths:?}")));
+    option("key", key.map(str::to_owned));
+    option("bfd", peer.bfd.as_ref().map(|bfd| format!("{bfd:?}")));
+    option("role", peer.role.as_ref().map(|role| format!("{role:?}")));
+    option("role-strict", peer.role_strict.then(|| "yes".to_owned()));
+    option("own-only", peer.policy.own_only.then(|| "yes".to_owned()));
+    option("import-pools", (!peer.policy.import_pools).then(|| "no".to_owned()));
+    option("filters", (!peer.policy.filters.is_empty()).then(|| peer.policy.filters.join(",")));
+    text
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{time:?}")
+}
+
+/// A value, or the word for its absence.
+fn or_none(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "none".to_owned(), |value| value.to_string())
 }
 
 fn view_lines(view: &RoutingView) -> BTreeSet<String> {
     let mut lines = BTreeSet::from([format!(
-        "node {} {:?} {:?} network {:?}",
+        "node {} IPv4 {} IPv6 {} network {}",
         view.node,
-        view.node_v4,
-        view.node_v6,
-        view.network_v4.map(|network| network.to_string())
+        or_none(view.node_v4),
+        or_none(view.node_v6),
+        or_none(view.network_v4)
     )]);
-    lines.extend(
-        view.pools
-            .iter()
-            .map(|pool| format!("pool {} ipip {:?} disabled {}", pool.cidr, pool.ipip, pool.disabled)),
-    );
+    lines.extend(view.pools.iter().map(|pool| {
+        let ipip = pool.ipip.map(|mode| format!(" ipip {mode:?}")).unwrap_or_default();
+        format!("pool {}{ipip}{}", pool.cidr, if pool.disabled { " disabled" } else { "" })
+    }));
     lines.extend(view.own_blocks.iter().map(|block| format!("own block {block}")));
     lines.extend(
         view.advertisements.iter().map(|ad| format!("advertisement {} {:?}", ad.cidr, ad.communities)),
