@@ -8,7 +8,7 @@
     reason = "enters a network namespace; a measurement, not a program"
 )]
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
@@ -42,7 +42,7 @@ fn main() {
     let changes: Vec<LearnedChange> = (0..routes)
         .map(|i| LearnedChange {
             prefix: Cidr::v4(Ipv4Addr::from(0x0a00_0000 + i * 64), 26),
-            next_hops: smallvec![IpAddr::V4(Ipv4Addr::from(0xac10_0100 + i % next_hops))],
+            next_hops: smallvec![Ipv4Addr::from(0xac10_0100 + i % next_hops).into()],
             change: ChangeId(0),
         })
         .collect();

@@ -2,10 +2,9 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use tortie_config::key::EndpointKey;
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use tortie_engine::routing::{ChangeId, Resolved};
 
@@ -105,7 +104,7 @@ pub enum KernelFact {
         micros: u64,
     },
     /// A tracked next hop; `None`: unreachable.
-    NextHop(IpAddr, Option<Resolved>),
+    NextHop(ScopedAddr, Option<Resolved>),
     /// Stale routes were swept: how many were deleted.
     Swept(usize),
     /// Another process changed or removed own objects; they were repaired (or, when observing, only counted).

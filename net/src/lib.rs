@@ -1,15 +1,13 @@
 //! IP prefixes and addresses: no I/O, no runtime, no clock, nothing of Calico and nothing of BGP.
 //!
 //! [`Cidr`] is a canonical prefix (host bits zero), the only prefix type outside of the wire. [`ScopedAddr`] is an
-//! address with the link that it is on; [`link_local`] is the same for plain addresses. [`cover`] finds the longest
-//! prefix that covers another.
+//! address with the link that it is on. [`cover`] finds the longest prefix that covers another.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod cidr;
 pub mod cover;
-pub mod link_local;
 mod scoped_addr;
 #[cfg(any(test, feature = "test-strategies"))]
 pub mod test_strategies;

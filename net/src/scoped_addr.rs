@@ -1,16 +1,27 @@
 //! An IP address with the link that it is on, where it needs one.
+//!
+//! `fe80::1` exists on every link, so that an address alone names no neighbour. Its bits 10 to 63 are zero on every link
+//! (RFC 4291 2.5.6), and the index of the interface stands in the last 32 of them, as in the kernels that descend from KAME.
+//! So tables of neighbours and next hops need no second column. Nobody else reads or writes that form: sockets, messages and
+//! netlink get the address and the index apart, people and JSON the text.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::str::FromStr;
 
-use crate::link_local;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Where the index stands in an IPv6 address.
+const PLACE: u32 = 64;
 
 /// An IP address with its interface if it is IPv6 link-local (RFC 4007), and as small as an [`IpAddr`]: the index stands in those bits of
 /// the address that are zero on every link. [`ScopedAddr::addr`] and [`ScopedAddr::interface`] are the only way out,
 /// so that no such bits reach a socket, a message or a text.
 ///
-/// Two addresses are equal if address and interface are. It is written `192.0.2.1`, `2001:db8::1`, `fe80::1%3`.
+/// Two addresses are equal if address and interface are. It is written `192.0.2.1`, `2001:db8::1`, `fe80::1%3` (RFC 4007 11, with the
+/// index as the zone), also in JSON, and read from that.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ScopedAddr(IpAddr);
 
@@ -19,38 +30,54 @@ impl ScopedAddr {
     /// are the same on every interface. Whatever stood in the place of the index is cleared.
     #[must_use]
     pub fn new(addr: IpAddr, interface: u32) -> Self {
-        Self(link_local::on(addr, interface))
+        match addr {
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+                let bits = u128::from(v6) & !(u128::from(u32::MAX) << PLACE);
+                Self(Ipv6Addr::from(bits | u128::from(interface) << PLACE).into())
+            }
+            other => Self(other),
+        }
     }
 
     /// The address of a socket, on the interface that is its scope (`sin6_scope_id`). An IPv4 address inside an IPv6 one
     /// (RFC 4291 2.5.5.2) is that IPv4 address.
     #[must_use]
     pub fn of(socket: SocketAddr) -> Self {
-        Self(link_local::address_of(socket))
+        let interface = match socket {
+            SocketAddr::V6(v6) => v6.scope_id(),
+            SocketAddr::V4(_) => 0,
+        };
+        Self::new(socket.ip().to_canonical(), interface)
     }
 
     /// The address without its interface.
     #[must_use]
     pub fn addr(self) -> IpAddr {
-        link_local::split(self.0).0
+        Self::new(self.0, 0).0
     }
 
     /// The index of the interface; 0: none.
     #[must_use]
     pub fn interface(self) -> u32 {
-        link_local::split(self.0).1
+        match self.0 {
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+                let [.., a, b, c, d, _, _, _, _, _, _, _, _] = v6.octets();
+                u32::from_be_bytes([a, b, c, d])
+            }
+            _ => 0,
+        }
     }
 
-    /// From the form that [`link_local`] makes: the index inside the address.
+    /// IPv6 link-local (`fe80::/10`), with or without an interface.
     #[must_use]
-    pub fn from_embedded(addr: IpAddr) -> Self {
-        Self(addr)
+    pub fn is_link_local(self) -> bool {
+        matches!(self.0, IpAddr::V6(v6) if v6.is_unicast_link_local())
     }
 
-    /// In the form that [`link_local`] reads: the index inside the address.
+    /// Of IPv4.
     #[must_use]
-    pub fn embedded(self) -> IpAddr {
-        self.0
+    pub fn is_v4(self) -> bool {
+        self.0.is_ipv4()
     }
 }
 
@@ -81,11 +108,19 @@ impl PartialEq<IpAddr> for ScopedAddr {
     }
 }
 
-/// Reads an address without an interface.
+/// Reads what [`Display`](fmt::Display) writes: an address, a link-local one also with `%` and an index from 1 on.
 impl FromStr for ScopedAddr {
     type Err = AddrParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some((addr, zone)) = text.split_once('%')
+            && zone.bytes().all(|digit| digit.is_ascii_digit())
+            && let (Ok(addr), Ok(interface)) = (addr.parse::<Ipv6Addr>(), zone.parse::<NonZeroU32>())
+            && addr.is_unicast_link_local()
+        {
+            return Ok(Self::new(addr.into(), interface.get()));
+        }
+        // No address has a `%`: what is wrong with the zone is an error here.
         text.parse::<IpAddr>().map(Self::from)
     }
 }
@@ -105,8 +140,23 @@ impl fmt::Debug for ScopedAddr {
     }
 }
 
+impl Serialize for ScopedAddr {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ScopedAddr {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn ip(text: &str) -> IpAddr {
@@ -144,9 +194,51 @@ mod tests {
     }
 
     #[test]
-    fn the_embedded_form_goes_both_ways() {
-        let scoped = ScopedAddr::new(ip("fe80::1"), 3);
-        assert_eq!(ScopedAddr::from_embedded(scoped.embedded()), scoped);
-        assert_eq!(link_local::split(scoped.embedded()), (ip("fe80::1"), 3));
+    fn neighbours_on_two_links_are_two_and_a_mapped_address_is_no_other() {
+        let of = |text: &str| ScopedAddr::of(text.parse().unwrap());
+        assert_ne!(of("[fe80::1%3]:179"), of("[fe80::1%4]:179"));
+        assert_eq!(of("[2001:db8::1%3]:179"), ip("2001:db8::1"));
+        assert_eq!(of("[::ffff:192.0.2.1]:179"), ip("192.0.2.1"));
+        assert_eq!(ScopedAddr::new(ip("fe80:0:1:9::1"), 3).to_string(), "fe80::1%3");
+    }
+
+    #[test]
+    fn only_what_it_writes_is_read() {
+        for text in [
+            "",
+            "%3",
+            "fe80::1%",
+            "fe80::1%0",
+            "fe80::1%+3",
+            "fe80::1%eth0",
+            "fe80::1%3%4",
+            "fe80::1%4294967296",
+            "192.0.2.1%3",
+            "2001:db8::1%3",
+            "ff02::1%3",
+        ] {
+            assert!(text.parse::<ScopedAddr>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_text_says_all_and_is_read_as_the_same(bits: u128, interface: u32, kind in 0..3) {
+            let addr = match kind {
+                0 => IpAddr::from(Ipv6Addr::from(bits)),
+                1 => IpAddr::from(Ipv6Addr::from(bits >> 10 | 0xfe80 << 112)),
+                _ => IpAddr::from(bits.to_be_bytes().first_chunk::<4>().copied().unwrap()),
+            };
+            let scoped = ScopedAddr::new(addr, interface);
+            prop_assert_eq!(scoped.to_string().parse(), Ok(scoped));
+            prop_assert_eq!(ScopedAddr::new(scoped.addr(), scoped.interface()), scoped);
+            prop_assert_eq!(scoped.interface(), if scoped.is_link_local() { interface } else { 0 });
+            let json = serde_json::to_string(&scoped).unwrap();
+            prop_assert_eq!(&json, &format!("\"{scoped}\""));
+            prop_assert_eq!(serde_json::from_str::<ScopedAddr>(&json).unwrap(), scoped);
+            let map = std::collections::BTreeMap::from([(scoped, 1)]);
+            let json = serde_json::to_string(&map).unwrap();
+            prop_assert_eq!(serde_json::from_str::<std::collections::BTreeMap<ScopedAddr, i32>>(&json).unwrap(), map);
+        }
     }
 }

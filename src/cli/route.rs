@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Subcommand;
+use tortie_net::ScopedAddr;
 
 use super::client::Client;
 use super::context::{Context, RouteFilter, pages};
@@ -21,7 +22,7 @@ pub(super) enum Route {
     /// What happens to a packet for an address
     Get {
         /// The address
-        address: std::net::IpAddr,
+        address: ScopedAddr,
     },
 }
 
@@ -36,7 +37,9 @@ pub(super) async fn run(context: &Context, command: &Route) -> Result<(), Failur
             output::print(format, &list, |out, wide| out.push_str(&rows(&list.items, wide)))
         }
         Route::Get { address } => {
-            let got: RouteGet = client.get(&format!("/v1/routes/get/{address}")).await?;
+            // The sign before a zone is one of URLs, too (RFC 3986 2.1).
+            let segment = address.to_string().replace('%', "%25");
+            let got: RouteGet = client.get(&format!("/v1/routes/get/{segment}")).await?;
             output::print(format, &got, |out, _| explain(out, &got))?;
             if got.kernel.is_none() && got.bgp.is_none() {
                 return Err(Failure::new(Exit::No, "no-route", format!("no route of ours covers {address}")));

@@ -1,12 +1,12 @@
 //! Facts from the speaker thread to the agent.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tortie_bgp::{Down, Family, State, bfd};
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use tortie_engine::routing::{ChangeId, DynamicPeer};
 
@@ -76,9 +76,9 @@ pub enum SpeakerFact {
         first: Cidr,
     },
     /// Resolve this next hop and follow it: [`ToSpeaker::NextHop`](crate::speaker::ToSpeaker::NextHop) at once and at each change.
-    TrackNextHop(IpAddr),
+    TrackNextHop(ScopedAddr),
     /// Follow it no more.
-    UntrackNextHop(IpAddr),
+    UntrackNextHop(ScopedAddr),
     /// Stale kernel routes that were not learned again can be swept (RFC 4724 4.1).
     RestartDone,
     /// Connections are accepted here.

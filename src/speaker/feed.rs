@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tortie_bgp::{BestChange, Speaker};
-use tortie_net::{Cidr, ScopedAddr};
+use tortie_net::Cidr;
 
 use crate::speaker::facts::SpeakerFact;
 use crate::speaker::faults::Reporter;
@@ -198,10 +198,7 @@ impl Feed {
             .drain(..)
             .map(|c| LearnedChange {
                 prefix: c.prefix,
-                next_hops: c
-                    .best
-                    .map(|b| b.next_hops.into_iter().map(ScopedAddr::embedded).collect())
-                    .unwrap_or_default(),
+                next_hops: c.best.map(|b| b.next_hops).unwrap_or_default(),
                 change: if c.tag.0 == 0 { fresh } else { ChangeId(c.tag.0) },
             })
             .collect();

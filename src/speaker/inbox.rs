@@ -1,11 +1,11 @@
 //! Inbox of the speaker thread: messages that replace each other are merged, so that no sender ever waits.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 use tortie_bgp::{Drain, Reset};
+use tortie_net::ScopedAddr;
 
 use tortie_engine::routing::{ChangeId, Resolved, RoutingIntent};
 
@@ -32,7 +32,7 @@ pub(crate) enum Order {
 pub(crate) struct Messages {
     /// Taken before the orders: an order always sees an intent at least as new as when it was given.
     pub(crate) intent: Option<(Arc<RoutingIntent>, ChangeId)>,
-    pub(crate) next_hops: FxHashMap<IpAddr, Option<Resolved>>,
+    pub(crate) next_hops: FxHashMap<ScopedAddr, Option<Resolved>>,
     pub(crate) orders: VecDeque<Order>,
 }
 
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn the_latest_state_of_a_next_hop_wins_and_orders_keep_their_order() {
         let inbox = inbox();
-        let hop = IpAddr::from([192, 0, 2, 1]);
+        let hop: ScopedAddr = "192.0.2.1".parse().unwrap();
         inbox.put(ToSpeaker::NextHop(hop, None)).unwrap();
         let resolved = Some(Resolved { ifindex: 3, gateway: None, metric: 0 });
         inbox.put(ToSpeaker::NextHop(hop, resolved)).unwrap();

@@ -1,9 +1,9 @@
 //! Messages to the speaker thread.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use tortie_bgp::{Drain, Reset};
+use tortie_net::ScopedAddr;
 
 use crate::speaker::monitor::MonitorSender;
 use crate::speaker::view::SpeakerView;
@@ -16,7 +16,7 @@ pub enum ToSpeaker {
     /// The intents so far name every local route of the start: routes and End-of-RIB may be sent.
     LocalReady,
     /// A tracked next hop; `None`: unreachable. The latest of an address wins.
-    NextHop(IpAddr, Option<Resolved>),
+    NextHop(ScopedAddr, Option<Resolved>),
     /// Resets the peer of this name, or all.
     Reset(Option<String>, Reset),
     /// Maintenance of the peer of this name begins or ends, or of all (RFC 8326). A restart of the thread ends it.

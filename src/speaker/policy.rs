@@ -171,7 +171,7 @@ fn filter_route<'a>(
     from: &PeerView<'a>,
 ) -> FilterRoute<'a> {
     FilterRoute {
-        next_hop: Some(attributes.next_hop.embedded()),
+        next_hop: Some(attributes.next_hop.addr()),
         communities: Cow::Borrowed(&attributes.communities),
         large: Cow::Borrowed(&attributes.large_communities),
         extended: Cow::Borrowed(attributes.ext_communities()),

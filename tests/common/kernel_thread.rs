@@ -18,7 +18,7 @@ use tortie_kernel::{
     BlackholeOutcome, KernelFact, KernelHandle, KernelIntent, KernelView, LearnedChange, Mode, Options,
     ToKernel, spawn,
 };
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use super::concurrency::{self, Membership};
 
@@ -130,7 +130,7 @@ impl Rig {
         prefixes: impl IntoIterator<Item = Cidr>,
         hops: &[&str],
     ) -> (usize, usize) {
-        let next_hops: SmallVec<[IpAddr; 2]> = hops.iter().map(|h| h.parse().expect("address")).collect();
+        let next_hops: SmallVec<[ScopedAddr; 2]> = hops.iter().map(|h| h.parse().expect("address")).collect();
         let changes: Vec<LearnedChange> = prefixes
             .into_iter()
             .map(|prefix| LearnedChange { prefix, next_hops: next_hops.clone(), change: ChangeId(1) })
@@ -161,7 +161,7 @@ impl Rig {
 
     pub(crate) fn track(&self, addr: &str) -> Option<Resolved> {
         let addr: IpAddr = addr.parse().expect("address");
-        self.send(ToKernel::Track(addr));
+        self.send(ToKernel::Track(addr.into()));
         self.next_hop(addr)
     }
 

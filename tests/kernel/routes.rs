@@ -1,6 +1,5 @@
 //! The kernel room against the real kernel, each test in a network namespace of its own.
 
-use std::net::IpAddr;
 use std::sync::mpsc::{TryRecvError, channel};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use crate::common::netns::{in_netns, ip, try_ip, veth};
 use smallvec::SmallVec;
 use tortie_engine::routing::ChangeId;
 use tortie_kernel::{KernelFact, LearnedChange, RouteCondition, ToKernel};
+use tortie_net::ScopedAddr;
 
 /// Own routes as `ip` lists them.
 fn own(family: &str) -> Vec<String> {
@@ -232,7 +232,7 @@ fn questions_are_answered_while_routes_are_written() {
     in_netns(|| {
         veth("eth0", "peer0", &["192.0.2.1/24"]);
         let rig = Rig::program();
-        let next_hops: SmallVec<[IpAddr; 2]> = ["192.0.2.9".parse().unwrap()].into_iter().collect();
+        let next_hops: SmallVec<[ScopedAddr; 2]> = ["192.0.2.9".parse().unwrap()].into_iter().collect();
         let learned = |prefix| LearnedChange { prefix, next_hops: next_hops.clone(), change: ChangeId(1) };
         rig.send(ToKernel::Learned(blocks(40_000).map(learned).collect::<Vec<_>>().into()));
         let mut meanwhile = 0;
@@ -266,7 +266,7 @@ fn batches_on_each_others_heels_end_as_one_after_the_other_would() {
             (6_500..8_000, "192.0.2.9"),
         ];
         for (change, (blocks, hop)) in (1..).zip(&sent) {
-            let next_hops: SmallVec<[IpAddr; 2]> = hop.parse().into_iter().collect();
+            let next_hops: SmallVec<[ScopedAddr; 2]> = hop.parse().into_iter().collect();
             let learned =
                 |p: &_| LearnedChange { prefix: *p, next_hops: next_hops.clone(), change: ChangeId(change) };
             rig.send(ToKernel::Learned(all[blocks.clone()].iter().map(learned).collect::<Vec<_>>().into()));

@@ -4,7 +4,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rustc_hash::FxHashSet;
-use tortie_net::link_local;
 
 use super::notification::ErrorCode;
 use super::problem::Fault::{self, Discard, Withdraw};
@@ -126,7 +125,7 @@ pub(super) fn as_path(value: &[u8], as4: bool, confed: Confed) -> Result<AsPath,
 /// Next hop of MP_REACH_NLRI in every form that is sent: IPv4; global IPv6; link-local alone; global and link-local;
 /// link-local twice; unspecified and link-local; IPv4-mapped (RFC 4760, RFC 2545, RFC 8950,
 /// draft-ietf-idr-linklocal-capability). `None`: a length that the family does not have. Bits of a link-local address that
-/// are zero on every link (RFC 4291 2.5.6) are read as zero: inside this program they name the link.
+/// are zero on every link (RFC 4291 2.5.6) are read as zero.
 pub(super) fn mp_next_hop(
     family: Family,
     octets: &[u8],
@@ -138,7 +137,12 @@ pub(super) fn mp_next_hop(
     if family == Family::Ipv4Unicast && !ext_nexthop {
         return None;
     }
-    let read = |octets: [u8; 16]| link_local::bare(Ipv6Addr::from(octets));
+    let read = |octets: [u8; 16]| match (Ipv6Addr::from(octets), Ipv6Addr::from(octets).segments()) {
+        (link_local, [a, b, _, _, e, f, g, h]) if link_local.is_unicast_link_local() => {
+            Ipv6Addr::new(a, b, 0, 0, e, f, g, h)
+        }
+        (other, _) => other,
+    };
     let (first, second) = match octets.as_chunks::<16>() {
         ([first], []) => (read(*first), None),
         ([first, second], []) => (read(*first), Some(read(*second))),

@@ -16,7 +16,7 @@
 
 use std::net::IpAddr;
 
-use tortie_net::{Cidr, link_local};
+use tortie_net::{Cidr, ScopedAddr};
 
 use super::explain::{Recorder, Step, StepOutcome};
 use super::types::{Hop, IpipMode, KernelRoute, Resolved, RoutingView};
@@ -28,8 +28,8 @@ use super::types::{Hop, IpipMode, KernelRoute, Resolved, RoutingView};
 pub fn kernel_route(
     view: &RoutingView,
     prefix: Cidr,
-    next_hops: &[IpAddr],
-    resolve: impl Fn(IpAddr) -> Option<Resolved>,
+    next_hops: &[ScopedAddr],
+    resolve: impl Fn(ScopedAddr) -> Option<Resolved>,
     tunnel_present: bool,
 ) -> KernelRoute {
     decide(view, prefix, next_hops, resolve, tunnel_present, &mut ())
@@ -39,8 +39,8 @@ pub fn kernel_route(
 pub fn explain_kernel_route(
     view: &RoutingView,
     prefix: Cidr,
-    next_hops: &[IpAddr],
-    resolve: impl Fn(IpAddr) -> Option<Resolved>,
+    next_hops: &[ScopedAddr],
+    resolve: impl Fn(ScopedAddr) -> Option<Resolved>,
     tunnel_present: bool,
 ) -> (KernelRoute, Vec<Step>) {
     let mut steps = Vec::new();
@@ -51,8 +51,8 @@ pub fn explain_kernel_route(
 fn decide(
     view: &RoutingView,
     prefix: Cidr,
-    next_hops: &[IpAddr],
-    resolve: impl Fn(IpAddr) -> Option<Resolved>,
+    next_hops: &[ScopedAddr],
+    resolve: impl Fn(ScopedAddr) -> Option<Resolved>,
     tunnel_present: bool,
     rec: &mut impl Recorder,
 ) -> KernelRoute {
@@ -75,24 +75,19 @@ fn decide(
     let mut tunnelled = false;
     for &next_hop in next_hops {
         let Some(resolved) = resolve(next_hop) else {
-            rec.step("next-hop", StepOutcome::No, || {
-                format!("{}: the kernel has no route to it", link_local::text(next_hop))
-            });
+            rec.step("next-hop", StepOutcome::No, || format!("{next_hop}: the kernel has no route to it"));
             continue;
         };
-        match tunnel_end(view, mode, next_hop) {
+        match tunnel_end(view, mode, next_hop.addr()) {
             Some(remote) => {
                 rec.step("next-hop", StepOutcome::Yes, || format!("{next_hop}: through the tunnel"));
                 tunnelled = true;
                 hops.push(Hop::Tunnel { remote });
             }
             None => {
-                let gateway = resolved.gateway.unwrap_or(link_local::split(next_hop).0);
+                let gateway = resolved.gateway.unwrap_or(next_hop.addr());
                 rec.step("next-hop", StepOutcome::Yes, || match resolved.gateway {
-                    None => {
-                        let next_hop = link_local::split(next_hop).0;
-                        format!("{next_hop}: on-link, interface {}", resolved.ifindex)
-                    }
+                    None => format!("{}: on-link, interface {}", next_hop.addr(), resolved.ifindex),
                     Some(gateway) => format!("{next_hop}: through {gateway}, interface {}", resolved.ifindex),
                 });
                 hops.push(Hop::Plain { gateway, ifindex: resolved.ifindex });
@@ -162,8 +157,8 @@ mod tests {
 
     /// 192.0.2.0/24 is on-link on interface 2, 198.51.100.0/24 behind 192.0.2.1, fe80 and 2001:db8 on-link, the rest
     /// unreachable.
-    fn resolve(addr: IpAddr) -> Option<Resolved> {
-        let on = |net: &str| net.parse::<Cidr>().unwrap().contains(addr);
+    fn resolve(addr: ScopedAddr) -> Option<Resolved> {
+        let on = |net: &str| net.parse::<Cidr>().unwrap().contains(addr.addr());
         if on("192.0.2.0/24") || on("2001:db8::/64") {
             return Some(Resolved { ifindex: 2, gateway: None, metric: 0 });
         }
@@ -171,7 +166,7 @@ mod tests {
     }
 
     fn route(prefix: &str, next_hops: &[&str], network: Option<&str>, tunnel: bool) -> KernelRoute {
-        let hops: Vec<IpAddr> = next_hops.iter().map(|h| ip(h)).collect();
+        let hops: Vec<ScopedAddr> = next_hops.iter().map(|h| h.parse().unwrap()).collect();
         let prefix = prefix.parse().unwrap();
         let (explained, steps) = explain_kernel_route(&view(network), prefix, &hops, resolve, tunnel);
         let route = kernel_route(&view(network), prefix, &hops, resolve, tunnel);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tortie_config::key::{BgpItem, IpFamily, Key};
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use super::filter::{FilterChanges, Filters};
 use super::ranges::RangeIntent;
@@ -413,7 +413,7 @@ pub struct LearnedChange {
     /// The prefix.
     pub prefix: Cidr,
     /// BGP next hops, sorted; empty: the prefix is gone.
-    pub next_hops: SmallVec<[IpAddr; 2]>,
+    pub next_hops: SmallVec<[ScopedAddr; 2]>,
     /// The change that brought it.
     pub change: ChangeId,
 }

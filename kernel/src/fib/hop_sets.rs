@@ -1,9 +1,8 @@
 //! Sets of BGP next hops, each there once however many prefixes were learned with it.
 
-use std::net::IpAddr;
-
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use tortie_net::ScopedAddr;
 
 /// Index of a set.
 pub(super) type SetId = u32;
@@ -12,7 +11,7 @@ pub(super) const NO_SET: SetId = SetId::MAX;
 
 #[derive(Debug)]
 struct HopSet {
-    hops: SmallVec<[IpAddr; 2]>,
+    hops: SmallVec<[ScopedAddr; 2]>,
     refs: u32,
 }
 
@@ -21,23 +20,23 @@ struct HopSet {
 pub(super) struct HopSets {
     sets: Vec<Option<HopSet>>,
     free: Vec<SetId>,
-    by_hops: FxHashMap<SmallVec<[IpAddr; 2]>, SetId>,
+    by_hops: FxHashMap<SmallVec<[ScopedAddr; 2]>, SetId>,
 }
 
 impl HopSets {
     /// The next hops of a set.
-    pub(super) fn get(&self, id: SetId) -> Option<&[IpAddr]> {
+    pub(super) fn get(&self, id: SetId) -> Option<&[ScopedAddr]> {
         let set = usize::try_from(id).ok().and_then(|i| self.sets.get(i)).and_then(Option::as_ref)?;
         Some(&set.hops)
     }
 
     /// The set of each index; `None`: the index is free.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Option<&[IpAddr]>> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Option<&[ScopedAddr]>> + '_ {
         self.sets.iter().map(|set| set.as_ref().map(|set| &*set.hops))
     }
 
     /// One more entry holds these next hops.
-    pub(super) fn acquire(&mut self, hops: &[IpAddr]) -> SetId {
+    pub(super) fn acquire(&mut self, hops: &[ScopedAddr]) -> SetId {
         if let Some(id) = self.by_hops.get(hops).copied() {
             if let Some(Some(set)) = usize::try_from(id).ok().and_then(|i| self.sets.get_mut(i)) {
                 set.refs += 1;

@@ -4,11 +4,10 @@
 //! `plan` turns dirty entries into requests.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use super::entries::{Entries, Slot};
 use super::hop_sets::{HopSets, NO_SET, SetId};
@@ -68,7 +67,7 @@ impl Default for RouteEntry {
 }
 
 /// The decision about one learned prefix: its BGP next hops in, the kernel route out.
-pub(crate) type Decide<'a> = dyn FnMut(Cidr, &[IpAddr]) -> KernelRoute + 'a;
+pub(crate) type Decide<'a> = dyn FnMut(Cidr, &[ScopedAddr]) -> KernelRoute + 'a;
 
 /// The desired and the actual state of all own routes.
 #[derive(Debug)]
@@ -201,7 +200,13 @@ impl Table {
     }
 
     /// What was learned for a prefix; no hops: nothing any more.
-    pub(crate) fn learn(&mut self, prefix: Cidr, hops: &[IpAddr], change: ChangeId, decide: &mut Decide<'_>) {
+    pub(crate) fn learn(
+        &mut self,
+        prefix: Cidr,
+        hops: &[ScopedAddr],
+        change: ChangeId,
+        decide: &mut Decide<'_>,
+    ) {
         let set = if hops.is_empty() { NO_SET } else { self.hop_sets.acquire(hops) };
         let mut old = NO_SET;
         let slot = self.with_entry(prefix, |e| {
@@ -216,7 +221,7 @@ impl Table {
     /// it is the network that moved; routes keep the change that they come from.
     pub(crate) fn decide_again(
         &mut self,
-        concerns: &dyn Fn(&[IpAddr]) -> bool,
+        concerns: &dyn Fn(&[ScopedAddr]) -> bool,
         change: ChangeId,
         decide: &mut Decide<'_>,
     ) {
@@ -235,7 +240,7 @@ impl Table {
     }
 
     /// The distinct BGP next hops in use.
-    pub(crate) fn next_hops(&self) -> impl Iterator<Item = IpAddr> + '_ {
+    pub(crate) fn next_hops(&self) -> impl Iterator<Item = ScopedAddr> + '_ {
         self.hop_sets.iter().flatten().flatten().copied()
     }
 
@@ -294,7 +299,7 @@ impl Table {
     }
 
     /// The BGP next hops that were learned for an entry.
-    pub(crate) fn learned(&self, entry: &RouteEntry) -> Option<&[IpAddr]> {
+    pub(crate) fn learned(&self, entry: &RouteEntry) -> Option<&[ScopedAddr]> {
         self.hop_sets.get(entry.learned)
     }
 
@@ -551,7 +556,7 @@ mod tests {
         assert!(size_of::<RouteEntry>() <= 28, "there may be a million: {}", size_of::<RouteEntry>());
         let mut table = Table::new(Marks { protocol: 179, metric: 1790, nexthop_base: 0x5400_0000 }, true);
         let decide: &mut Decide<'_> = &mut |_, _| KernelRoute::Withheld { reason: "unresolved" };
-        let hop: IpAddr = "192.0.2.9".parse().unwrap();
+        let hop: ScopedAddr = "192.0.2.9".parse().unwrap();
         let [a, b, c] = ["10.0.0.0/26", "10.0.0.64/26", "10.0.0.128/26"].map(|p| p.parse::<Cidr>().unwrap());
         let change = |table: &Table, p: &Cidr| table.change_of(table.entries.get(p).unwrap()).0;
         table.learn(a, &[hop], ChangeId(u64::from(u32::MAX) - 1), decide);

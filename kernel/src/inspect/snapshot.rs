@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use crate::fib::ipip_tunnel;
 use crate::fib::network::NetworkState;
@@ -159,8 +159,8 @@ impl NetworkSnapshot {
 
     /// How the kernel reaches a next hop without the routes that are, or would be, ours.
     #[must_use]
-    pub fn resolve(&self, addr: IpAddr) -> Option<Resolved> {
-        self.network.resolve(addr)
+    pub fn resolve(&self, addr: impl Into<ScopedAddr>) -> Option<Resolved> {
+        self.network.resolve(addr.into())
     }
 
     /// The name of an interface.

@@ -87,7 +87,7 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
+    use std::net::Ipv4Addr;
     use std::sync::mpsc::{Sender, channel};
 
     use proptest::collection::vec;
@@ -99,6 +99,7 @@ mod tests {
     use crate::options::{Mode, Options};
     use tortie_engine::routing::ChangeId;
     use tortie_engine::routing::LearnedChange;
+    use tortie_net::{Cidr, ScopedAddr};
 
     fn state() -> State {
         State::empty(&Options::new(Mode::Observe), true)
@@ -108,9 +109,9 @@ mod tests {
         KernelView { state, rules: None }
     }
 
-    fn addr(n: u16) -> IpAddr {
+    fn addr(n: u16) -> ScopedAddr {
         let [high, low] = n.to_be_bytes();
-        [192, 0, high, low].into()
+        Ipv4Addr::new(192, 0, high, low).into()
     }
 
     fn question(answered_by: &Sender<u16>, n: u16) -> ToKernel {
@@ -151,7 +152,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(later, asked);
-            let sent: Vec<IpAddr> = (0..).zip(&asks).filter(|(_, asks)| !**asks).map(|(n, _)| addr(n)).collect();
+            let sent: Vec<ScopedAddr> = (0..).zip(&asks).filter(|(_, asks)| !**asks).map(|(n, _)| addr(n)).collect();
             prop_assert_eq!(changes, sent);
         }
     }
@@ -168,7 +169,7 @@ mod tests {
             let (mut inbox, state) = (Inbox::new(receiver), state());
             let (mut sent, mut taken) = (Vec::new(), Vec::new());
             let batch = |n: u16| {
-                vec![LearnedChange { prefix: tortie_net::Cidr::host(addr(n)), next_hops: SmallVec::new(), change: ChangeId(1) }]
+                vec![LearnedChange { prefix: Cidr::host(addr(n).addr()), next_hops: SmallVec::new(), change: ChangeId(1) }]
             };
             for (n, (kind, pause)) in (0..).zip(kinds.iter().zip(&pauses)) {
                 match kind {
@@ -182,7 +183,7 @@ mod tests {
                     1 => inbox.answer_queries(&view(&state)),
                     _ => {
                         if let Some(batch) = inbox.answer_until_learned(&view(&state)) {
-                            taken.extend(batch.iter().map(|c| c.prefix.addr()));
+                            taken.extend(batch.iter().map(|c| ScopedAddr::from(c.prefix.addr())));
                         }
                     }
                 }
@@ -190,7 +191,7 @@ mod tests {
             while let Some(message) = inbox.try_next() {
                 match message {
                     ToKernel::Track(addr) => taken.push(addr),
-                    ToKernel::Learned(batch) => taken.extend(batch.iter().map(|c| c.prefix.addr())),
+                    ToKernel::Learned(batch) => taken.extend(batch.iter().map(|c| ScopedAddr::from(c.prefix.addr()))),
                     _ => {}
                 }
             }

@@ -1,7 +1,8 @@
 //! What goes to the kernel thread.
 
-use std::net::IpAddr;
 use std::sync::Arc;
+
+use tortie_net::ScopedAddr;
 
 use super::view::KernelView;
 use crate::intent::{KernelIntent, PolicyChange};
@@ -25,9 +26,9 @@ pub enum ToKernel {
     /// coalesce.
     Learned(LearnedBatch),
     /// Follow this next hop: [`KernelFact::NextHop`](crate::KernelFact::NextHop) at once and at each change.
-    Track(IpAddr),
+    Track(ScopedAddr),
     /// Follow it no more.
-    Untrack(IpAddr),
+    Untrack(ScopedAddr),
     /// Own learned routes that were found at start and not wanted since are deleted now.
     SweepStale,
     /// Notifications of the watch thread (a coalesced set of them).

@@ -1,7 +1,6 @@
 //! The kernel thread of a pure speaker: it neither reads nor writes.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::mpsc::Receiver;
 
 use super::messages::newest;
@@ -10,6 +9,7 @@ use super::view::KernelView;
 use crate::facts::KernelFact;
 use crate::facts::Sink;
 use crate::thread::messages::ToKernel;
+use tortie_engine::routing::Resolved;
 
 /// Answers for a pure speaker: every next hop is reachable, everything is applied at once.
 pub(crate) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) {
@@ -38,7 +38,7 @@ pub(crate) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) 
                 sample: Vec::new(),
                 micros: 0,
             }),
-            ToKernel::Track(addr) => sink(KernelFact::NextHop(addr, Some(reachable(addr)))),
+            ToKernel::Track(addr) => sink(KernelFact::NextHop(addr, Some(REACHABLE))),
             ToKernel::SweepStale => sink(KernelFact::Swept(0)),
             ToKernel::Query(question) => question(&KernelView { state: view, rules: None }),
             ToKernel::HoldDrift(_, done) => done(),
@@ -48,6 +48,5 @@ pub(crate) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) 
     }
 }
 
-fn reachable(_: IpAddr) -> tortie_engine::routing::Resolved {
-    tortie_engine::routing::Resolved { ifindex: 0, gateway: None, metric: 0 }
-}
+/// Every next hop.
+const REACHABLE: Resolved = Resolved { ifindex: 0, gateway: None, metric: 0 };

@@ -1,12 +1,11 @@
 //! The state of the kernel thread, and how each message and event changes it. No I/O: the event loop sends what
 //! becomes due.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashSet;
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use super::metrics::KernelMetrics;
 use crate::counters::{self, Counters};
@@ -113,7 +112,7 @@ impl State {
     /// Runs `change` on the table with the decision function over the present network state.
     fn with_decide(&mut self, change: impl FnOnce(&mut Table, &mut crate::fib::table::Decide<'_>)) {
         let (network, view, tunnel) = (&mut self.network, &self.view, self.tunnel_present);
-        let mut decide = |prefix: Cidr, hops: &[IpAddr]| -> KernelRoute {
+        let mut decide = |prefix: Cidr, hops: &[ScopedAddr]| -> KernelRoute {
             for hop in hops {
                 network.track(*hop, false);
             }
@@ -189,14 +188,14 @@ impl State {
     }
 
     /// Follows next hops to where the network moved them; gives the changes that were asked for.
-    pub(crate) fn follow_next_hops(&mut self) -> Vec<(IpAddr, Option<Resolved>)> {
+    pub(crate) fn follow_next_hops(&mut self) -> Vec<(ScopedAddr, Option<Resolved>)> {
         let changes = self.network.changes();
         if changes.is_empty() {
             return Vec::new();
         }
-        let moved: FxHashSet<IpAddr> = changes.iter().map(|(a, ..)| *a).collect();
+        let moved: FxHashSet<ScopedAddr> = changes.iter().map(|(a, ..)| *a).collect();
         self.with_decide(|table, decide| {
-            let concerned = |hops: &[IpAddr]| hops.iter().any(|h| moved.contains(h));
+            let concerned = |hops: &[ScopedAddr]| hops.iter().any(|h| moved.contains(h));
             table.decide_again(&concerned, ChangeId::default(), decide);
         });
         changes.into_iter().filter(|(.., tracked)| *tracked).map(|(a, r, _)| (a, r)).collect()
@@ -204,7 +203,7 @@ impl State {
 
     /// Next hops that nobody uses any more are followed no longer.
     pub(crate) fn forget_next_hops(&mut self) {
-        let used: FxHashSet<IpAddr> = self.table.next_hops().collect();
+        let used: FxHashSet<ScopedAddr> = self.table.next_hops().collect();
         self.network.forget_unused(&used);
     }
 

@@ -222,7 +222,7 @@ fn learned_path(route: &RouteInfo) -> Option<LearnedPath> {
     let attributes = &route.paths.iter().find(|path| path.best)?.attributes;
     Some(LearnedPath {
         prefix: route.prefix,
-        next_hop: attributes.next_hop.embedded(),
+        next_hop: attributes.next_hop.addr(),
         originator: attributes.originator_id(),
         origin_as: attributes.as_path.origin(),
     })

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use crate::api::RouteQuery;
 use crate::api::status::{ApiError, KernelRouteRow};
@@ -52,8 +52,11 @@ pub(in crate::agent) fn kernel_rows(
 }
 
 /// One address: our row and the foreign route that covers it.
-pub(in crate::agent) fn kernel_get(view: &KernelView<'_>, addr: IpAddr) -> (Option<KernelRouteRow>, String) {
-    let own = view.own_covering(addr).map(|state| row(view, &state));
+pub(in crate::agent) fn kernel_get(
+    view: &KernelView<'_>,
+    addr: ScopedAddr,
+) -> (Option<KernelRouteRow>, String) {
+    let own = view.own_covering(addr.addr()).map(|state| row(view, &state));
     let says = match view.resolve(addr) {
         Some(resolved) => {
             let dev = view.interface(resolved.ifindex).unwrap_or("?").to_owned();

@@ -6,13 +6,13 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tortie_bgp::State;
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use super::controller_results::{EndedSession, GcTotals, PoolUsages};
 use super::enforcement::EnforcementCheckpoint;
@@ -74,7 +74,7 @@ pub(in crate::agent) struct Checkpoint {
     problems: BTreeMap<Cow<'static, str>, Vec<String>>,
     transient: Option<(Duration, String)>,
     host_problems: Vec<Problem>,
-    unreachable: BTreeSet<IpAddr>,
+    unreachable: BTreeSet<ScopedAddr>,
     repaired: Option<(Duration, usize, String)>,
     versions: Vec<NodeStatus>,
     present: Option<Vec<String>>,

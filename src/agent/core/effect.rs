@@ -1,7 +1,8 @@
 //! The output of the core: the event loop carries the effects out, in their order. Lines of the log are effects, too.
 
-use std::net::IpAddr;
 use std::sync::Arc;
+
+use tortie_net::ScopedAddr;
 
 use crate::agent::core::recorder::NewEntry;
 use tortie_engine::routing::{self, ChangeId, RoutingIntent};
@@ -23,9 +24,9 @@ pub(in crate::agent) enum Effect {
     /// The kernel sweeps what was not learned again.
     Sweep,
     /// Follow a next hop, or no more.
-    Track(IpAddr, bool),
+    Track(ScopedAddr, bool),
     /// A next hop for the speaker.
-    NextHop(IpAddr, Option<routing::Resolved>),
+    NextHop(ScopedAddr, Option<routing::Resolved>),
     /// The kernel thread gets this change of endpoints and rules.
     Enforce(Arc<PolicyChange>),
     /// The own blocks: watch these keys too.

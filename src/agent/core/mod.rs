@@ -6,11 +6,11 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use crate::agent::core::controller_results::{GcTotals, PoolUsages};
 use crate::agent::core::counters::CoreCounters;
@@ -95,7 +95,7 @@ pub(super) struct Core {
     /// Problems that the health probe found.
     host_problems: Vec<Problem>,
     /// Next hops that the kernel does not reach.
-    unreachable: BTreeSet<IpAddr>,
+    unreachable: BTreeSet<ScopedAddr>,
     /// The last time that others changed what is ours: how many objects, and the first in words.
     last_repair: Option<(Instant, usize, String)>,
     /// Versions of the agents of other hosts, as far as they were looked up.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tortie_bgp::State;
 use tortie_config::key::IpFamily;
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use crate::agent::core::Core;
 use crate::agent::core::controller_results::GcTotals;
@@ -62,7 +62,7 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) pools: Vec<PoolStatus>,
     pub(in crate::agent) duplicates: Vec<(IpAddr, Vec<String>)>,
     /// Next hops that the kernel does not reach.
-    pub(in crate::agent) unreachable: Vec<IpAddr>,
+    pub(in crate::agent) unreachable: Vec<ScopedAddr>,
     /// Problems that the health probe found.
     pub(in crate::agent) host_problems: Vec<Problem>,
     /// Hosts with the versions of their agents.

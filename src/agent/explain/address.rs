@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use tortie_bgp::{RouteMatch, RouteQuery as TableQuery, RouteTable};
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use super::{empty, ip};
 use crate::agent::api::bgp;
@@ -23,9 +23,9 @@ fn address_owner(view: &PolicyView<'_>, addr: IpAddr) -> (Option<EndpointDetail>
 }
 
 /// The route of packets to an address, and the interface that they leave by.
-async fn lookup_route(server: &Server, addr: IpAddr) -> Result<(RouteGet, Option<String>), ApiError> {
+async fn lookup_route(server: &Server, addr: ScopedAddr) -> Result<(RouteGet, Option<String>), ApiError> {
     let intent = server.handle().sessions().await?;
-    let question = TableQuery { table: RouteTable::Loc, matching: RouteMatch::Longest(addr) };
+    let question = TableQuery { table: RouteTable::Loc, matching: RouteMatch::Longest(addr.addr()) };
     let (found, ((kernel, kernel_lookup), device)) = tokio::try_join!(
         server.handle().speaker().ask(move |view| view.routes(question, None, 1)),
         server
@@ -38,7 +38,7 @@ async fn lookup_route(server: &Server, addr: IpAddr) -> Result<(RouteGet, Option
 }
 
 /// The route of packets to an address.
-pub(in crate::agent) async fn route_get(server: &Server, addr: IpAddr) -> Result<RouteGet, ApiError> {
+pub(in crate::agent) async fn route_get(server: &Server, addr: ScopedAddr) -> Result<RouteGet, ApiError> {
     Ok(lookup_route(server, addr).await?.0)
 }
 
@@ -49,7 +49,8 @@ pub(in crate::agent) async fn why_ip(server: &Server, addr: IpAddr) -> Result<Wh
         let owner = PolicyView::of_core(core).map(|view| address_owner(&view, addr));
         (PrefixOrigin::of(core, Cidr::host(addr)), held.map(|(_, names)| names), owner)
     });
-    let ((route, device), (origin, held, found)) = tokio::try_join!(lookup_route(server, addr), of_core)?;
+    let ((route, device), (origin, held, found)) =
+        tokio::try_join!(lookup_route(server, addr.into()), of_core)?;
     let (endpoint, host) = match found {
         Some(found) => found,
         // Policy is off.

@@ -459,7 +459,7 @@ fn kernel_evidence(
         decided: view.explain_route(prefix),
         foreign: view.foreign_at(prefix),
         metric: view.metric(),
-        lookup: addr.map(|addr| kernel_get(view, addr).1),
+        lookup: addr.map(|addr| kernel_get(view, addr.into()).1),
     })
 }
 

@@ -184,7 +184,7 @@ impl RouteComparison<'_> {
     fn compare(&self, prefix: Cidr, next_hop: IpAddr, whose: &str, out: &mut Comparison) {
         let view = &self.wanted.intent.view;
         let resolve = |addr| self.look.resolve(addr);
-        let wanted = routing::kernel_route(view, prefix, &[next_hop], resolve, self.look.has_tunnel());
+        let wanted = routing::kernel_route(view, prefix, &[next_hop.into()], resolve, self.look.has_tunnel());
         let found = self.look.at(&prefix).first();
         match (wanted, found) {
             (KernelRoute::Withheld { .. }, None) => {}

@@ -1,13 +1,13 @@
 //! Bindings between BFD sessions and peers, on the speaker's thread: which sessions are wanted, and the peers that lose
 //! one.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tortie_bgp::bfd::{Endpoint, Parameters, Path, Status};
 use tortie_bgp::{Input, PeerId};
+use tortie_net::ScopedAddr;
 
 use super::handle::Handle;
 use super::thread::{Order, Report};
@@ -28,9 +28,9 @@ pub(crate) struct Bindings {
     /// The last order to the thread.
     ordered: Vec<(Endpoint, Parameters)>,
     /// Addresses of eBGP peers whose path is not configured: on-link or not, `None` until that is known.
-    on_link: FxHashMap<IpAddr, Option<bool>>,
+    on_link: FxHashMap<ScopedAddr, Option<bool>>,
     /// Their paths, which stay as they were decided until the next BGP session: a route that flaps moves nothing.
-    decided: FxHashMap<IpAddr, Path>,
+    decided: FxHashMap<ScopedAddr, Path>,
 }
 
 impl Bindings {
@@ -70,12 +70,12 @@ impl Bindings {
 
     /// Path to a peer; `None` until it is known.
     fn path(&mut self, peer: &PeerIntent, asn: u32) -> Option<Path> {
-        let addr = peer.remote.ip();
+        let addr = address(peer);
         let ebgp = peer.asn != peer.local_asn.unwrap_or(asn);
         match peer.bfd.as_ref()?.multihop {
             Some(true) => return Some(Path::Multihop),
             Some(false) => return Some(Path::SingleHop),
-            None if link_local(addr) => return Some(Path::SingleHop),
+            None if addr.is_link_local() => return Some(Path::SingleHop),
             None if !ebgp => return Some(Path::Multihop),
             None => {}
         }
@@ -131,8 +131,12 @@ impl Bindings {
         for (name, peer) in intent.peers.iter().filter(|(_, p)| p.bfd.is_some()) {
             let (Some(id), Some(option)) = (peers.id(name), &peer.bfd) else { continue };
             let Some(path) = self.path(peer, intent.asn) else { continue };
-            let endpoint =
-                Endpoint { remote: peer.remote.ip(), local: peer.local, interface: scope(peer), path };
+            let endpoint = Endpoint {
+                remote: peer.remote.ip(),
+                local: peer.local,
+                interface: address(peer).interface(),
+                path,
+            };
             self.peers.entry(endpoint).or_default().push(id);
             self.by_peer.insert(id, endpoint);
             let parameters = Parameters::new(option.interval, option.multiplier);
@@ -157,10 +161,11 @@ impl Bindings {
         let asn = intent.asn;
         let open = |p: &&PeerIntent| {
             let ebgp = p.asn != p.local_asn.unwrap_or(asn);
-            ebgp && p.bfd.as_ref().is_some_and(|b| b.multihop.is_none()) && !link_local(p.remote.ip())
+            ebgp && p.bfd.as_ref().is_some_and(|b| b.multihop.is_none()) && !address(p).is_link_local()
         };
-        let needed: FxHashSet<IpAddr> = intent.peers.values().filter(open).map(|p| p.remote.ip()).collect();
-        let gone: Vec<IpAddr> = self.on_link.keys().filter(|addr| !needed.contains(*addr)).copied().collect();
+        let needed: FxHashSet<ScopedAddr> = intent.peers.values().filter(open).map(address).collect();
+        let gone: Vec<ScopedAddr> =
+            self.on_link.keys().filter(|addr| !needed.contains(*addr)).copied().collect();
         for addr in gone {
             self.on_link.remove(&addr);
             self.decided.remove(&addr);
@@ -179,7 +184,7 @@ impl Bindings {
     /// Takes the state of an address; `None`: it is not reachable. `true`: a path can be decided, [`Self::follow`] is to be
     /// called.
     #[must_use]
-    pub(crate) fn resolved(&mut self, addr: IpAddr, on_link: Option<bool>) -> bool {
+    pub(crate) fn resolved(&mut self, addr: ScopedAddr, on_link: Option<bool>) -> bool {
         let Some(old) = self.on_link.get_mut(&addr) else { return false };
         *old = on_link.or(*old);
         on_link.is_some() && !self.decided.contains_key(&addr)
@@ -188,7 +193,9 @@ impl Bindings {
     /// A BGP session came up: the path that it found decides anew. `true`: as [`Self::resolved`].
     #[must_use]
     pub(crate) fn session_up(&mut self, id: PeerId) -> bool {
-        let Some(addr) = self.by_peer.get(&id).map(|endpoint| endpoint.remote) else { return false };
+        let Some(addr) = self.by_peer.get(&id).map(|endpoint| endpoint.remote.to_canonical().into()) else {
+            return false;
+        };
         let Some(Some(on_link)) = self.on_link.get(&addr) else { return false };
         let path = if *on_link { Path::SingleHop } else { Path::Multihop };
         self.decided.insert(addr, path) != Some(path)
@@ -227,14 +234,6 @@ impl Bindings {
     }
 }
 
-fn link_local(addr: IpAddr) -> bool {
-    matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
-}
-
-/// The interface of a link-local peer.
-fn scope(peer: &PeerIntent) -> u32 {
-    match peer.remote {
-        std::net::SocketAddr::V6(addr) if link_local(peer.remote.ip()) => addr.scope_id(),
-        _ => 0,
-    }
+fn address(peer: &PeerIntent) -> ScopedAddr {
+    ScopedAddr::of(peer.remote)
 }

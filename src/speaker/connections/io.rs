@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 use tortie_bgp::{ConnId, Input, Speaker, Transmit};
-use tortie_net::link_local::address_of;
+use tortie_net::ScopedAddr;
 
 use super::table::{Stage, Table};
 use crate::speaker::sockets::connect;
@@ -323,12 +323,12 @@ impl Connections {
 
     /// Changes key and least TTL of connections by their remote address: a key that is changed at both ends within the
     /// hold time costs no session. Problems in words.
-    pub(crate) fn secure(&self, of: impl Fn(std::net::IpAddr) -> bool, guard: &Guard) -> Vec<String> {
+    pub(crate) fn secure(&self, of: impl Fn(ScopedAddr) -> bool, guard: &Guard) -> Vec<String> {
         let protect = |conn: &super::table::Conn| {
             let error = connect::secure(&conn.socket, conn.remote.ip(), guard).err()?;
             Some(format!("connection with {}: {error}", conn.remote))
         };
-        let found = self.table.iter().filter(|(_, conn)| of(address_of(conn.remote)));
+        let found = self.table.iter().filter(|(_, conn)| of(ScopedAddr::of(conn.remote)));
         found.filter_map(|(_, conn)| protect(conn)).collect()
     }
 

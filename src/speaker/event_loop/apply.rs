@@ -1,11 +1,11 @@
 //! From one intent to the next: only what differs reaches the BGP core, in an order that never announces or accepts
 //! under rules that are not there yet (keys before connections, policy before routes).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tortie_bgp::{Input, Reset, Speaker};
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use super::EventLoop;
 use crate::speaker::facts::SpeakerFact;
@@ -159,7 +159,7 @@ impl EventLoop {
     }
 
     /// Changes key and least TTL of the connections with some addresses.
-    fn secure(&mut self, of: impl Fn(IpAddr) -> bool, guard: &Guard) {
+    fn secure(&mut self, of: impl Fn(ScopedAddr) -> bool, guard: &Guard) {
         for text in self.connections.secure(of, guard) {
             self.reporter.transient(text);
         }

@@ -1,8 +1,9 @@
 //! Inputs to the BGP core and its events; facts of BFD and of links that become inputs.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use tortie_bgp::{Event, Input, NextHopState, Speaker, State};
+use tortie_net::ScopedAddr;
 
 use super::EventLoop;
 use crate::speaker::facts::SpeakerFact;
@@ -57,14 +58,14 @@ impl EventLoop {
                 }
             }
             Event::TrackNextHop(addr) if self.tracker.has_kernel() => {
-                self.tracker.track(addr.embedded(), Purpose::NextHop, &mut self.reporter);
+                self.tracker.track(addr, Purpose::NextHop, &mut self.reporter);
             }
             Event::TrackNextHop(addr) => {
                 let state = NextHopState::Reachable { metric: 0, on_link: true };
                 self.give_among_events(Input::NextHop(addr, state));
             }
             Event::UntrackNextHop(addr) => {
-                self.tracker.untrack(addr.embedded(), Purpose::NextHop, &mut self.reporter);
+                self.tracker.untrack(addr, Purpose::NextHop, &mut self.reporter);
             }
             Event::BestChanged => self.feed.changed(),
             Event::Learned { peer, announced, withdrawn, rejected, malformed } => {
@@ -99,7 +100,7 @@ impl EventLoop {
     }
 
     /// The kernel thread reported the state of an address; `None`: it is not reachable.
-    pub(super) fn address_resolved(&mut self, addr: IpAddr, resolved: Option<Resolved>) {
+    pub(super) fn address_resolved(&mut self, addr: ScopedAddr, resolved: Option<Resolved>) {
         if self.bfd.resolved(addr, resolved.map(|r| r.gateway.is_none())) {
             self.follow_bfd();
         }

@@ -174,7 +174,7 @@ impl EventLoop {
                 metric: r.metric,
                 on_link: r.gateway.is_none(),
             });
-            self.give(Input::NextHop(tortie_net::ScopedAddr::from_embedded(addr), state));
+            self.give(Input::NextHop(addr, state));
             self.address_resolved(addr, resolved);
         }
         for order in messages.orders {

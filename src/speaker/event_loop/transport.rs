@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::{ConnId, Input, PeerId};
-use tortie_net::link_local::address_of;
+use tortie_net::ScopedAddr;
 
 use super::EventLoop;
 use crate::speaker::connections::{Stage, WRITES};
@@ -38,7 +38,7 @@ impl EventLoop {
             let incoming = self.listeners.accept(index, |remote| {
                 if core.as_ref().is_some_and(|core| core.admits(remote, now)) {
                     Admission::Admitted
-                } else if peers.has_address(address_of(remote)) {
+                } else if peers.has_address(ScopedAddr::of(remote)) {
                     Admission::Damped
                 } else {
                     Admission::UnknownAddress

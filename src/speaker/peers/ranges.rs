@@ -4,13 +4,12 @@
 //! dynamic peers. Those stand with the configured ones in [`PeerTable`] while they exist.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use tortie_bgp::{PeerId, RangeConfig, RangeId, RangeStatus};
-use tortie_net::Cidr;
-use tortie_net::link_local::address_of;
+use tortie_net::{Cidr, ScopedAddr};
 
 use tortie_engine::routing::{DYNAMIC, DynamicPeer, Persistent, RangeIntent};
 
@@ -65,9 +64,9 @@ impl Ranges {
     }
 
     /// Addresses of the peers that came from a range.
-    pub(crate) fn addresses(&self, range: &str) -> BTreeSet<IpAddr> {
+    pub(crate) fn addresses(&self, range: &str) -> BTreeSet<ScopedAddr> {
         let of_range = self.peers.values().filter(|peer| &*peer.range == range);
-        of_range.map(|peer| address_of(peer.remote)).collect()
+        of_range.map(|peer| ScopedAddr::of(peer.remote)).collect()
     }
 
     /// A peer came from a range, and is one of the table from now on.
@@ -109,7 +108,7 @@ impl Ranges {
     /// those that another range or a peer without a key has: the kernel knows no exception.
     pub(crate) fn guards<'a>(
         &self,
-        peers: impl Iterator<Item = (IpAddr, &'a Guard)>,
+        peers: impl Iterator<Item = (ScopedAddr, &'a Guard)>,
     ) -> (BTreeMap<Cidr, Guard>, Vec<String>) {
         let mut guards: BTreeMap<Cidr, Guard> =
             self.ranges.values().map(|range| (range.config.prefix, range.guard.clone())).collect();
@@ -124,7 +123,7 @@ impl Ranges {
             return (guards, clashes);
         }
         for (addr, _) in peers.filter(|(_, guard)| open(guard)) {
-            if let Some(range) = keyed.iter().find(|range| range.contains(addr)) {
+            if let Some(range) = keyed.iter().find(|range| range.contains(addr.addr())) {
                 clashes.push(format!(
                     "peer {addr} has no password but lies in the range {range} that has one, so it cannot dial us: give \
                      it one, or take it out of the range"

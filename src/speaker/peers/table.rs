@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_bgp::{ConnId, PeerConfig, PeerId, Speaker, State};
-use tortie_net::link_local::address_of;
+use tortie_net::ScopedAddr;
 
 use tortie_engine::routing::{PeerIntent, Persistent};
 
@@ -54,7 +54,7 @@ pub(crate) enum Change {
     /// An attempt under way goes to the wrong place or carries the wrong key.
     Reconnect(PeerId),
     /// Connections of this address get this guard.
-    Secure(IpAddr, Guard),
+    Secure(ScopedAddr, Guard),
     /// It got its first key, or lost it: a session cannot go on.
     Reset(PeerId),
     /// A new problem, or the end of one.
@@ -67,9 +67,9 @@ pub(crate) struct PeerTable {
     ids: FxHashMap<Arc<str>, PeerId>,
     peers: FxHashMap<PeerId, Peer>,
     key_problems: KeyProblems,
-    addresses: FxHashSet<IpAddr>,
+    addresses: FxHashSet<ScopedAddr>,
     /// Addresses of those that are left out for want of a key.
-    shut: Vec<IpAddr>,
+    shut: Vec<ScopedAddr>,
     /// Keys of some of them stand in files.
     key_files: bool,
     made: u32,
@@ -120,13 +120,16 @@ impl PeerTable {
     }
 
     /// A peer of the intent has this address.
-    pub(crate) fn has_address(&self, addr: IpAddr) -> bool {
+    pub(crate) fn has_address(&self, addr: ScopedAddr) -> bool {
         self.addresses.contains(&addr)
     }
 
     /// A session with this address is up.
     pub(crate) fn is_up(&self, core: &Speaker, remote: SocketAddr) -> bool {
-        let here = self.peers.iter().filter(|(_, peer)| address_of(peer.config.remote) == address_of(remote));
+        let here = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| ScopedAddr::of(peer.config.remote) == ScopedAddr::of(remote));
         here.filter_map(|(id, _)| core.peer(*id, std::time::Instant::now()))
             .any(|p| p.state == State::Established)
     }
@@ -161,12 +164,12 @@ impl PeerTable {
     }
 
     /// Key and least TTL by remote address, and contradictions in words.
-    pub(crate) fn guards(&self) -> (FxHashMap<IpAddr, Guard>, Vec<String>) {
-        let mut guards: FxHashMap<IpAddr, (PeerId, Guard)> = FxHashMap::default();
+    pub(crate) fn guards(&self) -> (FxHashMap<ScopedAddr, Guard>, Vec<String>) {
+        let mut guards: FxHashMap<ScopedAddr, (PeerId, Guard)> = FxHashMap::default();
         let mut clashes = Vec::new();
         // The guards of dynamic peers are those of their ranges.
         for (id, peer) in self.peers.iter().filter(|(id, peer)| !id.is_dynamic() && !peer.gone) {
-            let addr = address_of(peer.config.remote);
+            let addr = ScopedAddr::of(peer.config.remote);
             match guards.entry(addr) {
                 std::collections::hash_map::Entry::Vacant(slot) => {
                     slot.insert((*id, peer.guard.clone()));
@@ -214,7 +217,7 @@ impl PeerTable {
         let mut changes: Vec<Change> = gone.into_iter().map(|id| self.remove(id)).collect();
         changes.extend(self.key_problems.keep(wanted).map(Change::Problem));
         self.key_files = wanted.values().any(PeerIntent::has_key_file);
-        self.addresses = wanted.values().map(|i| address_of(i.remote)).collect();
+        self.addresses = wanted.values().map(|i| ScopedAddr::of(i.remote)).collect();
         self.shut.clear();
         for (name, intent) in wanted {
             let old = self.ids.get(name.as_str()).and_then(|id| Some((*id, self.peers.get(id)?)));
@@ -224,7 +227,7 @@ impl PeerTable {
             // A peer that should have a password never comes up without one, nor goes on.
             let Some(guard) = guard else {
                 changes.extend(old.map(|(id, _)| id).map(|id| self.remove(id)));
-                self.shut.push(address_of(intent.remote));
+                self.shut.push(ScopedAddr::of(intent.remote));
                 continue;
             };
             let config = config(intent, name.clone(), classes);
@@ -252,7 +255,7 @@ fn change(id: PeerId, peer: &mut Peer, config: PeerConfig, guard: Guard, changes
     let keyed = restarts(&peer.guard, &guard);
     // Such a session ends with a NOTIFICATION that the peer can still read.
     if guarded && !keyed {
-        changes.push(Change::Secure(address_of(config.remote), guard.clone()));
+        changes.push(Change::Secure(ScopedAddr::of(config.remote), guard.clone()));
     }
     if peer.config != config {
         changes.push(Change::Set(id, Box::new(config.clone())));

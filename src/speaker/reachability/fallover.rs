@@ -11,13 +11,12 @@
 //! costs more than the flap did, since a peer that did not restart may say that it kept nothing (RFC 4724 4.2, F bit).
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tortie_bgp::PeerId;
-use tortie_net::link_local::address_of;
+use tortie_net::ScopedAddr;
 
 use super::tracker::{Purpose, Tracker};
 use crate::speaker::faults::Reporter;
@@ -51,9 +50,9 @@ pub(crate) type Link = (u32, SmallVec<[PeerId; 1]>);
 /// Addresses of eBGP peers.
 #[derive(Default)]
 pub(crate) struct Fallover {
-    watched: FxHashMap<IpAddr, Watched>,
+    watched: FxHashMap<ScopedAddr, Watched>,
     /// Addresses that were lost, oldest first; one that is back meanwhile is skipped.
-    losing: VecDeque<(Instant, IpAddr)>,
+    losing: VecDeque<(Instant, ScopedAddr)>,
 }
 
 impl Fallover {
@@ -68,12 +67,12 @@ impl Fallover {
         if !tracker.has_kernel() {
             return;
         }
-        let mut wanted: FxHashMap<IpAddr, Watched> = FxHashMap::default();
+        let mut wanted: FxHashMap<ScopedAddr, Watched> = FxHashMap::default();
         for (name, peer) in &intent.peers {
             if peer.asn != peer.local_asn.unwrap_or(intent.asn)
                 && let Some(id) = peers.id(name)
             {
-                wanted.entry(address_of(peer.remote)).or_default().peers.push(id);
+                wanted.entry(ScopedAddr::of(peer.remote)).or_default().peers.push(id);
             }
         }
         let old = std::mem::take(&mut self.watched);
@@ -92,7 +91,7 @@ impl Fallover {
     /// Takes the state of an address; the peers whose sessions ended and whose link is back.
     pub(crate) fn resolved(
         &mut self,
-        addr: IpAddr,
+        addr: ScopedAddr,
         resolved: Option<Resolved>,
         now: Instant,
     ) -> Option<Link> {

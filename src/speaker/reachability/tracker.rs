@@ -1,8 +1,7 @@
 //! Addresses that the kernel thread follows for this thread, each for one purpose or several.
 
-use std::net::IpAddr;
-
 use rustc_hash::FxHashMap;
+use tortie_net::ScopedAddr;
 
 use crate::speaker::facts::SpeakerFact;
 use crate::speaker::faults::Reporter;
@@ -23,7 +22,7 @@ pub(crate) struct Tracker {
     /// There is a kernel thread.
     kernel: bool,
     /// Purposes of each address, as bits.
-    purposes: FxHashMap<IpAddr, u8>,
+    purposes: FxHashMap<ScopedAddr, u8>,
 }
 
 impl Tracker {
@@ -38,7 +37,7 @@ impl Tracker {
     }
 
     /// Follows an address for a purpose. The state of the address comes back even where it is followed already.
-    pub(crate) fn track(&mut self, addr: IpAddr, purpose: Purpose, reporter: &mut Reporter) {
+    pub(crate) fn track(&mut self, addr: ScopedAddr, purpose: Purpose, reporter: &mut Reporter) {
         if self.kernel {
             *self.purposes.entry(addr).or_default() |= purpose as u8;
             reporter.fact(SpeakerFact::TrackNextHop(addr));
@@ -46,7 +45,7 @@ impl Tracker {
     }
 
     /// Follows it for this purpose no longer.
-    pub(crate) fn untrack(&mut self, addr: IpAddr, purpose: Purpose, reporter: &mut Reporter) {
+    pub(crate) fn untrack(&mut self, addr: ScopedAddr, purpose: Purpose, reporter: &mut Reporter) {
         if !self.kernel {
             return;
         }

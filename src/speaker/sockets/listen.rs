@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use slab::Slab;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use tortie_net::Cidr;
-use tortie_net::link_local::address_of;
+use tortie_net::{Cidr, ScopedAddr};
 
 use crate::speaker::sockets::connect;
 use crate::speaker::sockets::guard::Guard;
@@ -86,7 +85,7 @@ pub(crate) struct Listeners {
     open: Slab<Listener>,
     failed: BTreeMap<SocketAddr, Failure>,
     /// By remote address.
-    guards: FxHashMap<IpAddr, Guard>,
+    guards: FxHashMap<ScopedAddr, Guard>,
     /// By range of remote addresses.
     ranges: BTreeMap<Cidr, Guard>,
     /// Listeners that may have more to accept, and from when on.
@@ -156,7 +155,7 @@ impl Listeners {
                 return Ok(Incoming::Refused(None));
             }
         }
-        let (guard, keyed) = self.guard(index, address_of(remote));
+        let (guard, keyed) = self.guard(index, ScopedAddr::of(remote));
         if !keyed {
             // The listener let it in without the signature that it must have.
             self.counters.refused_key += 1;
@@ -180,10 +179,10 @@ impl Listeners {
     }
 
     /// The guard of connections from this address; `true`: this listener enforces its key, which is there.
-    fn guard(&self, index: usize, remote: IpAddr) -> (Guard, bool) {
+    fn guard(&self, index: usize, remote: ScopedAddr) -> (Guard, bool) {
         let (place, guard) = if let Some(guard) = self.guards.get(&remote) {
             (place_of(remote), guard)
-        } else if let Some(range) = self.range_of(remote) {
+        } else if let Some(range) = self.range_of(remote.addr()) {
             range
         } else {
             return (Guard::default(), true);
@@ -284,7 +283,7 @@ impl Listeners {
     /// Replaces the guards of all peers and ranges.
     pub(crate) fn set_guards(
         &mut self,
-        guards: FxHashMap<IpAddr, Guard>,
+        guards: FxHashMap<ScopedAddr, Guard>,
         ranges: BTreeMap<Cidr, Guard>,
         now: Instant,
     ) {
@@ -318,7 +317,7 @@ impl Listeners {
     /// looked at when it is accepted.
     fn ttl(&self) {
         let all = || {
-            let peers = self.guards.iter().map(|(addr, guard)| (addr.is_ipv6(), guard.min_ttl));
+            let peers = self.guards.iter().map(|(addr, guard)| (!addr.is_v4(), guard.min_ttl));
             peers.chain(self.ranges.iter().map(|(range, guard)| (!range.is_v4(), guard.min_ttl)))
         };
         let secured = all().any(|(_, ttl)| ttl > 0);
@@ -361,7 +360,6 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use tortie_net::link_local;
 
     use crate::speaker::sockets::md5;
     use crate::speaker::sockets::secret::Key;
@@ -419,7 +417,7 @@ mod tests {
             let inner = ("127.0.6.0/24".parse().unwrap(), guard(Some("inner"), 0));
             [("127.0.0.0/8".parse().unwrap(), guard(Some(key), 0)), inner].into_iter().collect()
         };
-        let peer: FxHashMap<IpAddr, Guard> =
+        let peer: FxHashMap<ScopedAddr, Guard> =
             [("127.0.5.9".parse().unwrap(), guard(Some("peer"), 0))].into_iter().collect();
         listeners.set_guards(peer.clone(), ranges("one"), Instant::now());
         assert_eq!(listeners.key_problems().count(), 0);
@@ -464,8 +462,8 @@ mod tests {
         assert_eq!(listeners.deadline(), None);
     }
 
-    fn on(text: &str, link: u32) -> IpAddr {
-        link_local::on(text.parse().unwrap(), link)
+    fn on(text: &str, link: u32) -> ScopedAddr {
+        ScopedAddr::new(text.parse().unwrap(), link)
     }
 
     #[test]
@@ -477,7 +475,7 @@ mod tests {
             }
             let mut listeners = Listeners::default();
             let both = [1, 2].map(|link| (on("fe80::1", link), guard(Some("right"), 0)));
-            let mut guards: FxHashMap<IpAddr, Guard> = both.into_iter().collect();
+            let mut guards: FxHashMap<ScopedAddr, Guard> = both.into_iter().collect();
             listeners.set_guards(guards.clone(), BTreeMap::new(), Instant::now());
             let everywhere = "[::]:0".parse().unwrap();
             listeners.follow(&[everywhere], Instant::now(), |_, _| Ok(()));

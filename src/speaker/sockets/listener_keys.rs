@@ -2,31 +2,31 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use rustc_hash::FxHashMap;
 use socket2::Socket;
-use tortie_net::{Cidr, link_local};
+use tortie_net::{Cidr, ScopedAddr};
 
 use crate::speaker::sockets::guard::{self, Guard};
 use crate::speaker::sockets::secret::Key;
 
 /// The kernel looks up the key of a peer by its address; no link is part of it.
-pub(crate) fn place_of(remote: IpAddr) -> Cidr {
-    Cidr::host(link_local::split(remote).0)
+pub(crate) fn place_of(remote: ScopedAddr) -> Cidr {
+    Cidr::host(remote.addr())
 }
 
 /// The keys that a listener at this address needs, by their place in the kernel, and contradictions in words.
 pub(crate) fn wanted<'a>(
     listens: SocketAddr,
-    guards: &'a FxHashMap<IpAddr, Guard>,
+    guards: &'a FxHashMap<ScopedAddr, Guard>,
     ranges: &'a BTreeMap<Cidr, Guard>,
 ) -> (BTreeMap<Cidr, &'a Key>, Vec<String>) {
     // One on a link gets no connection from another.
-    let link = link_local::link_of(listens);
-    let here = |remote: IpAddr| {
-        let from = link_local::split(remote).1;
-        remote.is_ipv4() == listens.is_ipv4() && (link == 0 || from == 0 || from == link)
+    let link = ScopedAddr::of(listens).interface();
+    let here = |remote: ScopedAddr| {
+        let from = remote.interface();
+        remote.is_v4() == listens.is_ipv4() && (link == 0 || from == 0 || from == link)
     };
     let mut peers: Vec<_> = guards.iter().filter(|(remote, _)| here(**remote)).collect();
     // Of several at one place the first counts, and it is better to ask for a key. Those of links come to the
@@ -110,16 +110,16 @@ mod tests {
         Guard { key, min_ttl: 0, shut: false }
     }
 
-    fn on(text: &str, link: u32) -> IpAddr {
-        link_local::on(text.parse().unwrap(), link)
+    fn on(text: &str, link: u32) -> ScopedAddr {
+        ScopedAddr::new(text.parse().unwrap(), link)
     }
 
     #[test]
     fn neighbours_with_one_address_share_a_key_at_the_wildcard_address_and_nowhere_else() {
-        let of = |keys: [Option<&str>; 2]| -> FxHashMap<IpAddr, Guard> {
+        let of = |keys: [Option<&str>; 2]| -> FxHashMap<ScopedAddr, Guard> {
             keys.iter().zip([3, 4]).map(|(key, link)| (on("fe80::1", link), guard(*key))).collect()
         };
-        let keys = |listens: &str, guards: &FxHashMap<IpAddr, Guard>| {
+        let keys = |listens: &str, guards: &FxHashMap<ScopedAddr, Guard>| {
             let none = BTreeMap::new();
             let (wanted, clashes) = wanted(listens.parse().unwrap(), guards, &none);
             let keys: Vec<_> = wanted

@@ -15,7 +15,7 @@ use tortie_engine::routing::{
     Addresses, ChangeId, LearnedBatch, Multipath, OriginKind, Originated, PeerIntent, PeerKind, PeerSource,
     Persistent, PoolView, Resolved, RoutingIntent, RoutingView,
 };
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
@@ -25,7 +25,7 @@ pub(crate) struct Node {
     pub(crate) started: Instant,
     thread: Option<JoinHandle<()>>,
     facts: Arc<Mutex<Vec<(Instant, SpeakerFact)>>>,
-    kernel: Arc<Mutex<BTreeMap<Cidr, Vec<IpAddr>>>>,
+    kernel: Arc<Mutex<BTreeMap<Cidr, Vec<ScopedAddr>>>>,
     /// What the kernel was told to take out, also where it was put in again at once.
     withdrawn: Arc<Mutex<Vec<Cidr>>>,
 }
@@ -161,7 +161,7 @@ impl Node {
     }
 
     /// The kernel's next hops of a prefix.
-    pub(crate) fn route(&self, prefix: &str) -> Option<Vec<IpAddr>> {
+    pub(crate) fn route(&self, prefix: &str) -> Option<Vec<ScopedAddr>> {
         self.kernel.lock().unwrap().get(&cidr(prefix)).cloned()
     }
 
@@ -222,7 +222,7 @@ fn play_kernel_and_agent(
     facts: Receiver<(Instant, SpeakerFact)>,
     batches: Receiver<LearnedBatch>,
     seen: &Arc<Mutex<Vec<(Instant, SpeakerFact)>>>,
-    kernel: &Arc<Mutex<BTreeMap<Cidr, Vec<IpAddr>>>>,
+    kernel: &Arc<Mutex<BTreeMap<Cidr, Vec<ScopedAddr>>>>,
     withdrawn: &Arc<Mutex<Vec<Cidr>>>,
 ) {
     let (agent, seen) = (handle.clone(), seen.clone());

@@ -177,7 +177,7 @@ fn both_ways(kind: Kind) {
     assert!(whole(&b.received("router", THEIRS[0]).unwrap().attributes));
     assert_eq!(THEIRS.map(|p| b.route(p).is_some()), [true, false, false, false], "to another AS");
     assert_eq!(THEIRS.map(|p| c.route(p).is_some()), [true, true, false, true], "inside the AS");
-    assert_eq!(c.route(THEIRS[0]), Some(vec![addr("192.0.2.1")]));
+    assert_eq!(c.route(THEIRS[0]), Some(vec![addr("192.0.2.1").into()]));
     if let Some(e) = e {
         arrives(&e, V4, &peer_daemon);
         assert!(

@@ -5,7 +5,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use tortie_bgp::State;
-use tortie_net::link_local;
 
 use crate::rig::bird::Bird;
 use crate::rig::daemon::Daemon;
@@ -53,9 +52,7 @@ fn carries(a: &Node, we_dial: bool, routes: [&str; 2], log: &dyn Fn() -> String)
     assert!(session.extended_next_hop);
     for prefix in routes {
         wait(&format!("{prefix} over the link"), || match a.route(prefix).as_deref() {
-            Some([hop]) if link_local::split(*hop).0 == addr(THEIRS) && link_local::split(*hop).1 > 0 => {
-                Ok(())
-            }
+            Some([hop]) if hop.addr() == addr(THEIRS) && hop.interface() > 0 => Ok(()),
             other => Err(format!("{other:?}\n{}", log())),
         });
     }

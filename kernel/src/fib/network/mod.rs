@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tortie_net::{Cidr, link_local};
+use tortie_net::{Cidr, ScopedAddr};
 
 use self::foreign_routes::{ForeignEntry, ForeignRoutes};
 use self::tries::Tries;
@@ -50,9 +50,10 @@ pub(crate) struct NetworkState {
     addresses: FxHashSet<Address>,
     local: FxHashMap<IpAddr, u32>,
     foreign: ForeignRoutes,
-    tracked_hops: FxHashMap<IpAddr, TrackedNextHop>,
+    tracked_hops: FxHashMap<ScopedAddr, TrackedNextHop>,
+    /// Those that foreign routes lead to: all but the link-local ones.
     index: Tries<()>,
-    dirty_addresses: FxHashSet<IpAddr>,
+    dirty_addresses: FxHashSet<ScopedAddr>,
     all_dirty: bool,
 }
 
@@ -79,7 +80,7 @@ impl NetworkState {
     pub(crate) fn add_address(&mut self, address: Address) {
         if self.addresses.insert(address) {
             *self.local.entry(address.addr).or_default() += 1;
-            self.mark_dirty_at(address.addr);
+            self.mark_dirty_at(ScopedAddr::new(address.addr, address.ifindex));
         }
     }
 
@@ -91,7 +92,7 @@ impl NetworkState {
                     self.local.remove(&address.addr);
                 }
             }
-            self.mark_dirty_at(address.addr);
+            self.mark_dirty_at(ScopedAddr::new(address.addr, address.ifindex));
         }
     }
 
@@ -203,27 +204,29 @@ impl NetworkState {
     // Next hops.
 
     /// Starts to follow an address; with `tracked` its changes are given by [`NetworkState::changes`].
-    pub(crate) fn track(&mut self, addr: IpAddr, tracked: bool) -> Option<Resolved> {
+    pub(crate) fn track(&mut self, addr: ScopedAddr, tracked: bool) -> Option<Resolved> {
         if let Some(f) = self.tracked_hops.get_mut(&addr) {
             f.tracked |= tracked;
             return f.answer;
         }
         let answer = self.resolve(addr);
         self.tracked_hops.insert(addr, TrackedNextHop { answer, tracked });
-        self.index.insert(&Cidr::host(addr), ());
+        if !addr.is_link_local() {
+            self.index.insert(&Cidr::host(addr.addr()), ());
+        }
         answer
     }
 
     /// Tells no more about an address.
-    pub(crate) fn untrack(&mut self, addr: IpAddr) {
+    pub(crate) fn untrack(&mut self, addr: ScopedAddr) {
         if let Some(f) = self.tracked_hops.get_mut(&addr) {
             f.tracked = false;
         }
     }
 
     /// Forgets addresses that nobody tracks and no learned route uses.
-    pub(crate) fn forget_unused(&mut self, used: &FxHashSet<IpAddr>) {
-        let unused: Vec<IpAddr> = self
+    pub(crate) fn forget_unused(&mut self, used: &FxHashSet<ScopedAddr>) {
+        let unused: Vec<ScopedAddr> = self
             .tracked_hops
             .iter()
             .filter(|(a, f)| !f.tracked && !used.contains(a))
@@ -231,19 +234,19 @@ impl NetworkState {
             .collect();
         for addr in unused {
             self.tracked_hops.remove(&addr);
-            self.index.remove(&Cidr::host(addr));
+            self.index.remove(&Cidr::host(addr.addr()));
         }
     }
 
     /// The last answer about a followed address, else a fresh one.
-    pub(crate) fn answer(&self, addr: IpAddr) -> Option<Resolved> {
+    pub(crate) fn answer(&self, addr: ScopedAddr) -> Option<Resolved> {
         self.tracked_hops.get(&addr).map_or_else(|| self.resolve(addr), |f| f.answer)
     }
 
     /// Looks at what may have changed; gives the followed addresses whose answer is another now, and whether an owner
     /// tracks it.
-    pub(crate) fn changes(&mut self) -> Vec<(IpAddr, Option<Resolved>, bool)> {
-        let dirty: Vec<IpAddr> = if std::mem::take(&mut self.all_dirty) {
+    pub(crate) fn changes(&mut self) -> Vec<(ScopedAddr, Option<Resolved>, bool)> {
+        let dirty: Vec<ScopedAddr> = if std::mem::take(&mut self.all_dirty) {
             self.dirty_addresses.clear();
             self.tracked_hops.keys().copied().collect()
         } else {
@@ -263,21 +266,20 @@ impl NetworkState {
     }
 
     /// How the kernel reaches an address without our routes; `None`: not at all, or it is an address of this host.
-    pub(crate) fn resolve(&self, addr: IpAddr) -> Option<Resolved> {
+    pub(crate) fn resolve(&self, addr: ScopedAddr) -> Option<Resolved> {
         self.covering(addr).map(|c| c.resolved)
     }
 
     /// [`NetworkState::resolve`] with the covering route.
-    pub(crate) fn covering(&self, addr: IpAddr) -> Option<Covering> {
-        if let IpAddr::V6(v6) = addr {
-            if v6.is_unicast_link_local() {
-                return self.onlink_covering(addr);
-            }
-            // An IPv4 address in the form of IPv6, as GoBGP gives IPv6 routes over sessions of IPv4: it names an IPv4 node
-            // (RFC 4291 2.5.5.2), to which no IPv6 route leads. The default router would get its packets.
-            if v6.to_ipv4_mapped().is_some() {
-                return None;
-            }
+    pub(crate) fn covering(&self, addr: ScopedAddr) -> Option<Covering> {
+        if addr.is_link_local() {
+            return self.onlink_covering(addr);
+        }
+        let addr = addr.addr();
+        // An IPv4 address in the form of IPv6, as GoBGP gives IPv6 routes over sessions of IPv4: it names an IPv4 node
+        // (RFC 4291 2.5.5.2), to which no IPv6 route leads. The default router would get its packets.
+        if matches!(addr, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some()) {
+            return None;
         }
         if self.local.contains_key(&addr) {
             return None;
@@ -312,9 +314,9 @@ impl NetworkState {
     }
 
     /// Link-local addresses exist on each link: without an interface they name no neighbour.
-    fn onlink_covering(&self, addr: IpAddr) -> Option<Covering> {
-        let (bare, ifindex) = link_local::split(addr);
-        let own = || self.addresses.iter().any(|a| a.ifindex == ifindex && a.addr == bare);
+    fn onlink_covering(&self, addr: ScopedAddr) -> Option<Covering> {
+        let ifindex = addr.interface();
+        let own = || self.addresses.iter().any(|a| a.ifindex == ifindex && a.addr == addr.addr());
         if !self.links.get(&ifindex).is_some_and(Link::can_carry) || own() {
             return None;
         }
@@ -323,7 +325,7 @@ impl NetworkState {
         Some(Covering { prefix, protocol: RTPROT_KERNEL, resolved })
     }
 
-    fn mark_dirty_at(&mut self, addr: IpAddr) {
+    fn mark_dirty_at(&mut self, addr: ScopedAddr) {
         if self.tracked_hops.contains_key(&addr) {
             self.dirty_addresses.insert(addr);
         }
@@ -335,7 +337,7 @@ impl NetworkState {
         }
         let dirty_addresses = &mut self.dirty_addresses;
         self.index.inside(prefix, |addr| {
-            dirty_addresses.insert(addr);
+            dirty_addresses.insert(addr.into());
         });
     }
 }
@@ -343,7 +345,8 @@ impl NetworkState {
 impl NetworkView for NetworkState {
     /// The gateways of cloud networks are often covered by no connected network of their interface.
     fn needs_onlink(&self, gateway: IpAddr, ifindex: u32) -> bool {
-        if matches!(gateway, IpAddr::V6(a) if a.is_unicast_link_local()) {
+        let gateway = ScopedAddr::from(gateway);
+        if gateway.is_link_local() {
             return false;
         }
         self.resolve(gateway).is_none_or(|r| r.gateway.is_some() || r.ifindex != ifindex)

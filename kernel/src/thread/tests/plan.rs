@@ -1,12 +1,11 @@
 //! The planner against the kernel in memory of `fake_kernel`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use smallvec::SmallVec;
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use super::fake_kernel::{
     DEVICES, FakeKernel, Fate, InstalledRoute, MARKS, connected, foreign_route, link, no, own_route,
@@ -149,7 +148,7 @@ fn prefix(index: u8) -> Cidr {
     Cidr::v4([10, 65, 0, index * 64].into(), 26)
 }
 
-fn next_hops(bits: u8) -> SmallVec<[IpAddr; 2]> {
+fn next_hops(bits: u8) -> SmallVec<[ScopedAddr; 2]> {
     let all = ["192.0.1.8", "192.0.1.9", "192.0.2.8", "192.0.2.9"];
     (0..4).filter(|i| bits & (1 << i) != 0).map(|i| all[i].parse().unwrap()).collect()
 }

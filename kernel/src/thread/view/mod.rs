@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tortie_config::key::EndpointKey;
 use tortie_engine::routing::{Hop, Resolved};
+use tortie_net::ScopedAddr;
 
 /// How many routes are in which state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -126,8 +127,8 @@ impl KernelView<'_> {
 
     /// How the kernel reaches an address without our routes.
     #[must_use]
-    pub fn resolve(&self, addr: IpAddr) -> Option<Resolved> {
-        self.state.network.resolve(addr)
+    pub fn resolve(&self, addr: impl Into<ScopedAddr>) -> Option<Resolved> {
+        self.state.network.resolve(addr.into())
     }
 
     /// The name of an interface.
@@ -160,8 +161,9 @@ impl KernelView<'_> {
 
     /// The interface that packets to an address leave by: by a route of ours, else of others.
     #[must_use]
-    pub fn device(&self, addr: IpAddr) -> Option<&str> {
-        let own = self.own_covering(addr);
+    pub fn device(&self, addr: impl Into<ScopedAddr>) -> Option<&str> {
+        let addr = addr.into();
+        let own = self.own_covering(addr.addr());
         let ifindex = match own.as_ref().and_then(|route| route.hops.first()) {
             Some(Hop::Tunnel { .. }) => return Some(crate::fib::ipip_tunnel::DEVICE),
             Some(Hop::Plain { ifindex, .. }) => *ifindex,

@@ -8,7 +8,7 @@ use crate::fib::table::RouteEntry;
 use std::net::IpAddr;
 use std::time::Duration;
 use tortie_engine::routing::{ChangeId, Hop, KernelRoute, Step};
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 /// The state of one prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,8 +96,8 @@ impl KernelView<'_> {
 
     /// The foreign route that a next hop at this address is resolved by.
     #[must_use]
-    pub fn covering(&self, addr: IpAddr) -> Option<Covering> {
-        self.state.network.covering(addr)
+    pub fn covering(&self, addr: impl Into<ScopedAddr>) -> Option<Covering> {
+        self.state.network.covering(addr.into())
     }
 
     /// The first learned routes that are withheld, by prefix, with the reason of `routing::kernel_route`.
