@@ -256,6 +256,28 @@ mod tests {
     }
 
     #[test]
+    fn a_neighbour_on_two_links_is_two_hops() {
+        let hops = ["fe80::1%3", "fe80::1%4", "fe80::1"].map(|hop| hop.parse().unwrap());
+        let resolve = |hop: ScopedAddr| {
+            (hop.interface() > 0).then(|| Resolved { ifindex: hop.interface(), gateway: None, metric: 0 })
+        };
+        let on = |ifindex| Hop::Plain { gateway: ip("fe80::1"), ifindex };
+        let prefix = "10.0.0.0/26".parse().unwrap();
+        let (route, steps) = explain_kernel_route(&view(NET), prefix, &hops, resolve, true);
+        assert_eq!(route, via("plain", &[on(3), on(4)]));
+        let texts: Vec<&str> =
+            steps.iter().filter(|s| s.name == "next-hop").map(|s| s.text.as_str()).collect();
+        assert_eq!(
+            texts,
+            [
+                "fe80::1: on-link, interface 3",
+                "fe80::1: on-link, interface 4",
+                "fe80::1: the kernel has no route to it"
+            ]
+        );
+    }
+
+    #[test]
     fn what_cannot_be_right_is_withheld_with_its_reason() {
         let withheld = |reason| KernelRoute::Withheld { reason };
         assert_eq!(route("10.0.0.0/26", &["203.0.113.1"], NET, true), withheld("unresolved"));

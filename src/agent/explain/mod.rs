@@ -27,7 +27,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tortie_bgp::{ExportStep, RouteInfo, RouteMatch, RouteQuery as TableQuery, RouteTable, State, Unusable};
 use tortie_config::key::{IpFamily, Key, prefix};
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use crate::agent::api::bgp;
 use crate::agent::api::kernel_routes::{kernel_get, row};
@@ -99,12 +99,9 @@ pub(in crate::agent) async fn why_peer(server: &Server, name: String) -> Result<
     let Some(shown) = bgp::peer(&session, &intent, status.as_ref(), bfd.as_ref()) else {
         return Err(unknown(&name));
     };
-    let address = shown.address.parse::<IpAddr>().ok();
+    let at = status.as_ref().map_or(wanted.remote, |status| status.remote);
     let up = shown.state == State::Established.as_str();
-    let path = match address {
-        Some(addr) => link_path(server.handle(), addr).await,
-        None => peer::Path::NotChecked("its address is not known yet"),
-    };
+    let path = link_path(server.handle(), ScopedAddr::of(at)).await;
     let host = (!wanted.is_router() && wanted.range.is_none()).then(|| wanted.name.clone());
     let remote = match &host {
         Some(host) => read_remote_status(server.store(), host).await,
@@ -193,7 +190,7 @@ fn empty(server: &Server, kind: &str, revision: u64, subject: impl Into<String>)
 }
 
 /// The way to an address, as the kernel thread has it, and what the kernel knows of the neighbour.
-async fn link_path(handle: &Handle, addr: IpAddr) -> peer::Path {
+async fn link_path(handle: &Handle, addr: ScopedAddr) -> peer::Path {
     enum LinkPath {
         Off,
         Own,
@@ -204,7 +201,7 @@ async fn link_path(handle: &Handle, addr: IpAddr) -> peer::Path {
         if view.mode() == Mode::Off {
             return LinkPath::Off;
         }
-        if view.is_local(addr) {
+        if view.is_local(addr.addr()) {
             return LinkPath::Own;
         }
         let found = view.covering(addr).and_then(|covering| {
@@ -221,7 +218,7 @@ async fn link_path(handle: &Handle, addr: IpAddr) -> peer::Path {
         Ok(LinkPath::Own) => peer::Path::Own,
         Ok(LinkPath::None) => peer::Path::None,
         Ok(LinkPath::Via(route, link, ifindex, gateway)) => {
-            let next = gateway.unwrap_or(addr);
+            let next = gateway.unwrap_or(addr.addr());
             let found = tokio::task::spawn_blocking(move || tortie_kernel::neighbour(ifindex, next)).await;
             let neighbour = found.ok().and_then(Result::ok).flatten();
             peer::Path::Via {

@@ -494,6 +494,14 @@ mod tests {
     }
 
     #[test]
+    fn a_neighbour_on_a_link_has_the_guard_of_its_range() {
+        let mut listeners = Listeners::default();
+        let range = [("fe80::/64".parse().unwrap(), guard(None, 255))].into_iter().collect();
+        listeners.set_guards(FxHashMap::default(), range, Instant::now());
+        assert_eq!(listeners.guard(0, on("fe80::1", 3)), (guard(None, 255), true));
+    }
+
+    #[test]
     fn a_range_of_one_address_and_a_peer_there_do_not_take_each_others_key() {
         let (mut listeners, at) = listening(&[]);
         let range = |key| [("127.0.5.2/32".parse().unwrap(), guard(Some(key), 0))].into_iter().collect();

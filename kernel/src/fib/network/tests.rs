@@ -80,3 +80,22 @@ fn a_route_of_ipv4_and_one_over_an_object_go_whole() {
     assert!(!network.remove_route(object(&[(1, "fe80::a")])));
     assert_eq!((over(&network, "2001:db8:9::1"), network.foreign_count()), (None, 0));
 }
+
+#[test]
+fn a_link_local_next_hop_is_on_its_link_unless_it_is_ours_there() {
+    let mut network = network();
+    let addr: IpAddr = "fe80::a".parse().unwrap();
+    let hop = |interface| ScopedAddr::new(addr, interface);
+    let on = |ifindex| Some(Resolved { ifindex, gateway: None, metric: 0 });
+    assert_eq!((network.track(hop(1), true), network.track(hop(2), true)), (on(1), on(2)));
+    assert_eq!((network.track(addr.into(), true), network.changes()), (None, vec![]));
+    let own = Address { ifindex: 1, addr, len: 64 };
+    network.add_address(own);
+    assert_eq!(network.changes(), [(hop(1), None, true)]);
+    network.remove_address(&own);
+    assert_eq!(network.changes(), [(hop(1), on(1), true)]);
+    network.untrack(hop(2));
+    network.forget_unused(&FxHashSet::default());
+    network.remove_link(2);
+    assert_eq!(network.changes(), []);
+}
