@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::status::Problem;
+use crate::api::problem::Problem;
 
 /// A range of addresses from which sessions are taken.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

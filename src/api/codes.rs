@@ -1,12 +1,10 @@
-//! Every code that `status` can say, and every reason for which a route is withheld or refused: one list, so that a code
-//! means the same in `status`, in `why`, in metrics and in docs/problems.md.
+//! Every code of a problem in `status`, `doctor` and `migrate check`, and every reason for which a route is withheld or
+//! refused: one list, so that a code means the same in `status`, in `why`, in metrics and in docs/problems.md.
 //!
 //! The order is by weight: `status` shows the gravest first. `{}` in a next step stands for the subject: a session, a
 //! prefix, a key, an endpoint.
 
 use std::fmt;
-
-use crate::api::status::{Problem, Subject};
 
 /// Where a code is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,10 +21,12 @@ pub enum Kind {
     Import,
     /// Why a usable route is not in the kernel.
     Kernel,
+    /// In `tortie doctor` and `tortie migrate check` alone: a check of the host.
+    HostCheck,
 }
 
 impl Kind {
-    /// `problem`, `note`, `cause`, `export`, `import` or `kernel`.
+    /// `problem`, `note`, `cause`, `export`, `import`, `kernel` or `host-check`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -36,6 +36,7 @@ impl Kind {
             Self::Export => "export",
             Self::Import => "import",
             Self::Kernel => "kernel",
+            Self::HostCheck => "host-check",
         }
     }
 }
@@ -49,6 +50,20 @@ pub struct Code {
     pub about: &'static str,
     /// The command that explains it, or the step that is left; `{}` is the subject.
     pub next: &'static str,
+    /// Of a problem with this code, unless the one who reports it knows better.
+    pub severity: Severity,
+}
+
+/// How grave a problem is, the least first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Correct but unexpected.
+    Note,
+    /// It works, and not as it should.
+    #[default]
+    Warning,
+    /// It does not work.
+    Failure,
 }
 
 impl Code {
@@ -56,19 +71,6 @@ impl Code {
     #[must_use]
     pub fn next(&self, subject: &str) -> String {
         self.next.replace("{}", subject)
-    }
-
-    /// A problem or note of this code; `name` fills in its next step. It concerns the host, until [`Problem::about`] says
-    /// otherwise.
-    #[must_use]
-    pub fn problem(&self, name: &str, subject: impl Into<String>, text: impl Into<String>) -> Problem {
-        Problem {
-            code: self.name.to_owned(),
-            subject: subject.into(),
-            text: text.into(),
-            next: self.next(name),
-            about: Subject::Host,
-        }
     }
 }
 
@@ -79,10 +81,10 @@ impl fmt::Display for Code {
 }
 
 macro_rules! codes {
-    ($(#[$list_about:meta])* $list:ident: $($const:ident $name:literal $about:literal, $next:literal;)*) => {
+    ($(#[$list_about:meta])* $list:ident $severity:ident: $($const:ident $name:literal $about:literal, $next:literal;)*) => {
         $(
             #[doc = $about]
-            pub const $const: Code = Code { name: $name, about: $about, next: $next };
+            pub const $const: Code = Code { name: $name, about: $about, next: $next, severity: Severity::$severity };
         )*
         $(#[$list_about])*
         pub const $list: &[Code] = &[$($const),*];
@@ -91,7 +93,7 @@ macro_rules! codes {
 
 codes! {
     /// What can be wrong, the gravest first.
-    PROBLEMS:
+    PROBLEMS Warning:
     FROZEN "frozen"
         "The store changed in a way that the agent does not follow (a loss, another cluster, `Ready` not true); forwarding stays as it was.",
         "tortie store accept, if the store is right as it is";
@@ -192,7 +194,7 @@ codes! {
 
 codes! {
     /// What is right but surprising.
-    NOTES:
+    NOTES Note:
     LOG_LEVEL "log-level"
         "A temporary log level is set.",
         "tortie log level --reset";
@@ -266,7 +268,7 @@ codes! {
 
 codes! {
     /// Why a session is not up: the codes of `tortie why peer`.
-    CAUSES:
+    CAUSES Note:
     CAUSE_CONNECTION_REFUSED "connection-refused" "The other host answers, and nothing listens on its port.", "tortie why peer {}";
     CAUSE_CONNECT_TIMEOUT "connect-timeout" "Packets go out and nothing comes back: a firewall, or another TCP key.", "tortie why peer {}";
     CAUSE_TCP_KEY "tcp-key" "Packets between both ends fail the check of their TCP key (RFC 2385, RFC 5925): the passwords differ.", "tortie why peer {}";
@@ -307,7 +309,7 @@ codes! {
 
 codes! {
     /// The gates of export policy in their order, then what holds a route back beside policy.
-    EXPORT_REASONS:
+    EXPORT_REASONS Note:
     OWN_BLOCK "own-block" "Equal to a block of this host: announced.", "tortie ipam blocks";
     INSIDE_OWN_BLOCK "inside-own-block" "Inside a block of this host, which covers it: withheld.", "tortie ipam blocks";
     OWN_ONLY "own-only" "The eBGP peer has `own_only` and the route was learned: withheld.", "tortie why peer {}";
@@ -322,7 +324,7 @@ codes! {
 
 codes! {
     /// Why a route of a peer is not used.
-    IMPORT_REASONS:
+    IMPORT_REASONS Note:
     OWN_ENDPOINT "own-endpoint" "An endpoint of this host holds that address.", "tortie why ip {}";
     INSIDE_POOL "inside-pool" "It is inside a pool, and the peer has `import_pools` false.", "tortie ipam pools";
     IMPORT_FILTER "filter" "The peer's filters reject it.", "tortie store ls /calico/bgp/v1/global/filters/";
@@ -339,21 +341,74 @@ codes! {
 
 codes! {
     /// Why a route is not in the kernel.
-    KERNEL_REASONS:
+    KERNEL_REASONS Note:
     UNRESOLVED "unresolved" "The kernel reaches none of its next hops.", "tortie route get {}";
     NO_TUNNEL "no-tunnel" "Its pool needs the tunnel, and tunl0 is not there.", "tortie status";
     FOREIGN_ROUTE "foreign-route" "A route of another protocol or program has the prefix and takes precedence, or has the same metric.", "tortie why route {}";
     NO_NETWORK_REASON "no-network" "Its pool is cross-subnet, and the network of this host is not known.", "tortie node list -o wide";
 }
 
+codes! {
+    /// What `tortie doctor` and `tortie migrate check` report beside problems of `status`.
+    HOST_CHECKS Failure:
+    CHECK_KERNEL "kernel" "The features of this kernel, each tried in a temporary network namespace.", "tortie doctor";
+    CHECK_LINKS "links" "The kernel creates no veth pair, which workloads need.", "tortie doctor";
+    CHECK_ROUTES "routes" "The kernel does not take a batch of routes.", "tortie doctor";
+    CHECK_NEXTHOP_OBJECTS "nexthop-objects" "The kernel has no nexthop objects: gateways are in the routes themselves.", "tortie doctor";
+    CHECK_IPIP "ipip" "The kernel has no IPIP tunnels.", "tortie doctor";
+    CHECK_NFT_TABLE "nft-table" "nftables has no tables of family inet.", "tortie doctor";
+    CHECK_NFT_SETS "nft-sets" "nftables has no hash or interval sets.", "tortie doctor";
+    CHECK_NFT_CONCATENATION "nft-concatenation" "nftables has no sets of concatenated keys.", "tortie doctor";
+    CHECK_NFT_VERDICT_MAP "nft-verdict-map" "nftables has no verdict maps.", "tortie doctor";
+    CHECK_NFT_COUNTERS "nft-counters" "nftables has no rules with counter, limit and comment.", "tortie doctor";
+    CHECK_NFT_CONNTRACK "nft-conntrack" "nftables has no expression for the state of connections.", "tortie doctor";
+    CHECK_NFT_FIB "nft-fib" "nftables has no fib expression.", "tortie doctor";
+    CHECK_NFT_LOG "nft-log" "nftables has no log groups: `tortie why drop` has no data.", "tortie doctor";
+    CHECK_NFT_NAT "nft-nat" "nftables has no masquerade or destination NAT.", "tortie doctor";
+    CHECK_CONNTRACK "conntrack" "The table of connections cannot be read over netlink.", "tortie doctor";
+    CHECK_SOCKETS "sockets" "The options of TCP sockets that BGP uses.", "tortie doctor";
+    CHECK_TCP_MD5 "tcp-md5" "The kernel has no TCP MD5 signatures (RFC 2385).", "tortie doctor";
+    CHECK_TCP_AO "tcp-ao" "The kernel has no TCP-AO (RFC 5925).", "tortie doctor";
+    CHECK_TTL_SECURITY "ttl-security" "The kernel has no least TTL for TCP sockets (RFC 5082).", "tortie doctor";
+    CHECK_REAL_TIME "real-time" "BFD gets no real-time priority.", "tortie doctor";
+    CHECK_CAPABILITIES "capabilities" "The Linux capabilities of the process; a missing one is `missing-capability`.", "tortie doctor";
+    CHECK_PORT "port" "A TCP port of the agent is free, or the agent's own.", "tortie doctor";
+    CHECK_PORT_TAKEN "port-taken" "Another process listens on a TCP port of the agent.", "tortie doctor";
+    CHECK_OTHER_DAEMON "rival" "Another daemon writes the same routes and rules.", "tortie doctor";
+    CHECK_FELIX_RULES "felix-rules" "iptables has rules of Felix, which filter in addition to ours.", "tortie doctor";
+    CHECK_NETWORK_MANAGER "network-manager" "NetworkManager may take over interfaces of workloads.", "tortie doctor";
+    CHECK_STORE "store" "The store answers.", "tortie doctor";
+    CHECK_STORE_ABSENT "store-absent" "The SQLite store does not exist yet.", "tortie doctor";
+    CHECK_GROUP "group" "The group `tortie`, whose members may use the agent's socket.", "tortie doctor";
+    CHECK_AGENT "agent" "The agent's verdict, or the reason why its socket is closed to this user.", "tortie doctor";
+    CHECK_SOCKET "socket" "The agent's socket has the wrong type, group or permissions.", "tortie doctor";
+    CHECK_MIGRATION_STATE "state" "A migration of this host was begun before.", "tortie migrate check";
+    CHECK_DATA_MODEL "data-model" "The data model of the store is not the one that the agent follows.", "tortie migrate check";
+    CHECK_NODE_UNKNOWN "node-unknown" "The store has no host of this name.", "tortie migrate check";
+    CHECK_DUAL_STACK "dual-stack" "Hosts have addresses of both families, and the mesh has one session for both.", "tortie migrate check";
+    CHECK_UNSUPPORTED "unsupported" "A key has a feature of Calico that the agent does not have.", "tortie migrate check";
+    CHECK_UNKNOWN_KEYS "unknown-keys" "Keys are no part of the data model.", "tortie migrate check";
+    CHECK_UNKNOWN_SETTINGS "unknown-settings" "Settings of Felix have no effect here.", "tortie migrate check";
+    CHECK_DAEMONS "daemons" "The daemons of Calico that run on this host.", "tortie migrate check";
+    CHECK_RESTARTING "restarting" "A graceful restart is under way.", "tortie migrate check";
+    CHECK_NO_GRACEFUL_RESTART "no-graceful-restart" "A peer does not keep routes through a restart.", "tortie migrate check";
+    CHECK_KERNEL_UNREAD "kernel-unread" "Routes, rules or sets of Calico cannot be read.", "tortie migrate check";
+    CHECK_KERNEL_OBJECTS "kernel-objects" "The routes, rules and sets of Calico in the kernel.", "tortie migrate check";
+    CHECK_FORWARD_DROP "forward-drop" "The FORWARD chain drops packets of workloads without Felix.", "tortie migrate check";
+    CHECK_RULES_HIDDEN "rules-hidden" "iptables cannot list all of its tables.", "tortie migrate check";
+    CHECK_FELIX_ENVIRONMENT "felix-environment" "Felix has settings in its environment, which the agent does not read.", "tortie migrate check";
+    CHECK_FELIX_FILE "felix-file" "Felix has settings in its file, which the agent does not read.", "tortie migrate check";
+}
+
 /// Every list with its kind.
-pub const ALL: [(Kind, &[Code]); 6] = [
+pub const ALL: [(Kind, &[Code]); 7] = [
     (Kind::Problem, PROBLEMS),
     (Kind::Note, NOTES),
     (Kind::Cause, CAUSES),
     (Kind::Export, EXPORT_REASONS),
     (Kind::Import, IMPORT_REASONS),
     (Kind::Kernel, KERNEL_REASONS),
+    (Kind::HostCheck, HOST_CHECKS),
 ];
 
 /// The code of this kind and name.
@@ -367,6 +422,13 @@ pub fn find(kind: Kind, name: &str) -> Option<&'static Code> {
 #[must_use]
 pub fn weight(name: &str) -> usize {
     PROBLEMS.iter().chain(NOTES).position(|code| code.name == name).unwrap_or(usize::MAX)
+}
+
+/// The severity of a problem of this code; a code of another version counts as a warning.
+#[must_use]
+pub fn severity(name: &str) -> Severity {
+    let found = PROBLEMS.iter().chain(NOTES).chain(HOST_CHECKS).find(|code| code.name == name);
+    found.map_or_else(Severity::default, |code| code.severity)
 }
 
 /// docs/problems.md.
@@ -390,6 +452,10 @@ pub fn document() -> String {
         ),
         ("Why a route of a peer is not used", "In `tortie bgp routes --from PEER`, in metrics and in `why`."),
         ("Why a usable route is not in the kernel", "In `tortie route list`."),
+        (
+            "Host checks",
+            "In `tortie doctor` and `tortie migrate check`, each with its fix, in addition to problems above.",
+        ),
     ];
     for ((_, list), (title, about)) in ALL.iter().zip(heads) {
         let _ = write!(out, "\n## {title}\n\n{about}\n\n| code | meaning | next |\n| --- | --- | --- |\n");
@@ -406,80 +472,5 @@ pub fn document() -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tortie_engine::routing::{
-        EXPORT_GATES, FILTER as FILTER_REASON, INSIDE_POOL as POOL_REASON, OWN_ENDPOINT,
-    };
-
-    #[test]
-    fn the_document_lists_every_code() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/problems.md");
-        if std::env::var_os("TORTIE_GOLDEN").is_some() {
-            std::fs::write(path, document()).unwrap();
-        }
-        let text = std::fs::read_to_string(path).unwrap();
-        assert!(text == document(), "docs/problems.md is old: TORTIE_GOLDEN=1 cargo test --lib codes");
-    }
-
-    #[test]
-    fn no_list_names_a_code_twice_and_every_sentence_is_one() {
-        for (kind, list) in ALL {
-            for (i, code) in list.iter().enumerate() {
-                assert!(list[..i].iter().all(|other| other.name != code.name), "{kind:?} {code}");
-                assert!(code.about.ends_with('.') && !code.next.is_empty(), "{kind:?} {code}");
-            }
-        }
-        for code in PROBLEMS {
-            assert_eq!(find(Kind::Note, code.name), None, "{code} is a problem or a note");
-        }
-    }
-
-    #[test]
-    fn reasons_are_those_of_the_deciding_functions() {
-        for gate in EXPORT_GATES {
-            assert!(find(Kind::Export, gate).is_some(), "{gate}");
-        }
-        for reason in [OWN_ENDPOINT, POOL_REASON, FILTER_REASON] {
-            assert!(find(Kind::Import, reason).is_some(), "{reason}");
-        }
-        let quoted = |text: &str, before: &str| -> Vec<String> {
-            let mut found = Vec::new();
-            let text = text.split("#[cfg(test)]").next().unwrap();
-            for part in text.split(before).skip(1) {
-                if let Some(name) = part.strip_prefix('"').and_then(|rest| rest.split('"').next()) {
-                    found.push(name.to_owned());
-                }
-            }
-            assert!(!found.is_empty(), "{before} is not how a reason is given any more");
-            found
-        };
-        for name in quoted(include_str!("../../engine/src/routing/forward.rs"), "withhold(rec, ") {
-            assert!(find(Kind::Kernel, &name).is_some(), "{name}");
-        }
-        for name in quoted(include_str!("../../bgp/src/rib/import.rs"), "return Some(") {
-            assert!(find(Kind::Import, &name).is_some(), "{name}");
-        }
-        for name in quoted(include_str!("../../bgp/src/rib/import.rs"), "return Err(") {
-            assert!(name == "gone" || find(Kind::Import, &name).is_some(), "{name}");
-        }
-        for name in quoted(include_str!("../../bgp/src/adj_rib_out/export.rs"), "Verdict::Gate(") {
-            assert!(find(Kind::Export, &name).is_some(), "{name}");
-        }
-        for name in quoted(include_str!("../../engine/src/routing/notes.rs"), "code: ") {
-            assert!(find(Kind::Note, &name).is_some(), "{name}");
-        }
-        // Names have no blanks: without them it does not matter how the lines are broken.
-        let peer: String = include_str!("../agent/explain/cause.rs").split_whitespace().collect();
-        for before in ["Cause::certain(", "Cause::implied(", "cause("] {
-            for name in quoted(&peer, before).into_iter().filter(|name| name != "ok") {
-                // A cause that `status` has, too, has one meaning.
-                let known = find(Kind::Cause, &name).or_else(|| find(Kind::Problem, &name));
-                assert!(known.is_some(), "{name}");
-            }
-        }
-        for name in ["filter-missing", "filter-unreadable"] {
-            assert!(find(Kind::Note, name).is_some(), "{name}");
-        }
-    }
-}
+#[path = "codes_tests.rs"]
+mod tests;

@@ -11,6 +11,7 @@ pub mod nodes;
 pub mod observe;
 pub mod page;
 pub mod policy;
+pub mod problem;
 pub mod replay;
 pub mod status;
 

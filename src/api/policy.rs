@@ -420,7 +420,7 @@ pub struct Diff {
     pub unseen: Vec<String>,
     /// What others changed in the last minutes, as `status` tells it; it was put right again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lately: Option<crate::api::status::Problem>,
+    pub lately: Option<crate::api::problem::Problem>,
 }
 
 /// One difference.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::explain::Why;
-use crate::api::status::Problem;
+use crate::api::problem::Problem;
 
 /// A journal that was run again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,13 +2,12 @@
 //! times RFC 3339, durations in seconds.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use tortie_net::Cidr;
 
 use super::bgp::{BgpRoute, PeerRange};
 use super::policy::PolicyStatus;
+use super::problem::Problem;
 
 /// The version that stands in every answer.
 pub const API_VERSION: &str = "tortie/v1";
@@ -243,53 +242,6 @@ pub struct DataplaneStatus {
     pub tunnel: String,
     /// Since the last full compare with the kernel.
     pub compared_seconds: Option<u64>,
-}
-
-/// A finding in `status`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Problem {
-    /// Stable.
-    pub code: String,
-    /// What it concerns.
-    pub subject: String,
-    /// For people.
-    pub text: String,
-    /// The next command or step.
-    pub next: String,
-    /// What it concerns, typed; of this process alone, so it is no part of the JSON.
-    #[serde(skip)]
-    pub about: Subject,
-}
-
-impl Problem {
-    /// The same problem of this subject.
-    #[must_use]
-    pub fn about(self, about: Subject) -> Self {
-        Self { about, ..self }
-    }
-}
-
-/// What a problem concerns: by it the explanation of one thing finds the problems of that thing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Subject {
-    /// The host or its agent as a whole.
-    #[default]
-    Host,
-    /// A peer, by the name of its session.
-    Peer(String),
-    /// A range that peers come from, by its name.
-    Range(String),
-    /// A key of the store.
-    Key(String),
-    /// A route or a block.
-    Prefix(Cidr),
-    /// An address.
-    Address(IpAddr),
-    /// An endpoint, by its name.
-    Endpoint(String),
-    /// An interface, by its name.
-    Interface(String),
 }
 
 /// One prefix in the kernel room.

@@ -122,8 +122,9 @@ fn render(out: &mut String, diff: &Diff) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::codes::Severity;
     use crate::api::policy::{DiffLine, DiffSection};
-    use crate::api::status::{Problem, Subject};
+    use crate::api::problem::{Problem, Subject};
 
     fn section(what: &str, lines: Vec<DiffLine>) -> DiffSection {
         DiffSection {
@@ -162,6 +163,7 @@ mod tests {
                 text: "1 changed by another process 12s ago and put right again, first: a route".to_owned(),
                 next: "tortie diff".to_owned(),
                 about: Subject::Host,
+                severity: Severity::Note,
             }),
         };
         let mut out = String::new();

@@ -9,7 +9,8 @@ use crate::agent::api::bgp;
 use crate::agent::api::server::Server;
 use crate::agent::handle::{Handle, busy};
 use crate::api::bgp::{Peer, PeerRange};
-use crate::api::status::{ActionResult, ApiError, DrainRequest, List, Problem, ResetRequest};
+use crate::api::problem::Problem;
+use crate::api::status::{ActionResult, ApiError, DrainRequest, List, ResetRequest};
 use crate::speaker::ToSpeaker;
 use tortie_engine::routing::PeerIntent;
 

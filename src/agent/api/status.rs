@@ -9,8 +9,9 @@ use crate::agent::observe::{ComparisonReport, Observer};
 use crate::agent::time::now_text;
 use crate::api::codes;
 use crate::api::policy::{PolicyStatus, TableStatus};
+use crate::api::problem::Problem;
 use crate::api::status::{
-    API_VERSION, BgpStatus, BlockStatus, DataplaneStatus, Problem, RouteStatus, Status, StoreStatus, UpCount,
+    API_VERSION, BgpStatus, BlockStatus, DataplaneStatus, RouteStatus, Status, StoreStatus, UpCount,
 };
 use tortie_engine::routing::{OriginKind, RoutingIntent};
 

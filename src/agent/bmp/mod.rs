@@ -28,7 +28,7 @@ use tortie_config::resource::BmpPolicy;
 use crate::agent::bmp::exporter::BmpExporter;
 use crate::agent::handle::{Handle, ask};
 use crate::api::codes;
-use crate::api::status::Problem;
+use crate::api::problem::Problem;
 use crate::speaker::{SpeakerView, ToSpeaker, monitor_queue};
 
 /// Octets that wait for a station; more, and it is disconnected.

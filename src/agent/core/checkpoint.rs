@@ -25,7 +25,7 @@ use super::store_link::change_revisions::ChangeRevisions;
 use super::store_link::watch_scope::WatchScope;
 use super::{Core, Phase};
 use crate::api::nodes::NodeStatus;
-use crate::api::status::Problem;
+use crate::api::problem::Problem;
 use tortie_engine::model::{Guard, Model, ModelChanges, WatchPart};
 use tortie_engine::routing::{ChangeId, ChangeIds, DynamicPeer, Planner};
 use tortie_store::{Change, Delta, KeyValue, Snapshot};

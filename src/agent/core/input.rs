@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::core::controller_results::{GcPass, PoolUsages, TunnelAddressReport};
 use crate::api::nodes::NodeStatus;
-use crate::api::status::Problem;
+use crate::api::problem::Problem;
 use crate::speaker::SpeakerFact;
 use tortie_kernel::KernelFact;
 use tortie_store::FeedEvent;

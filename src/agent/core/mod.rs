@@ -24,7 +24,7 @@ use crate::agent::core::store_link::StoreLink;
 use crate::agent::core::store_link::change_revisions::ChangeRevisions;
 use crate::agent::core::store_link::watch_scope::WatchScope;
 use crate::api::nodes::NodeStatus;
-use crate::api::status::Problem;
+use crate::api::problem::Problem;
 use tortie_engine::model::{Freeze, Guard, Model, ModelChanges, WatchPart};
 use tortie_engine::routing::{ChangeId, ChangeIds, DynamicPeer, NodeOptions, Planner, RoutingIntent};
 use tortie_kernel::KernelIntent;

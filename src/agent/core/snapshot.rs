@@ -14,12 +14,13 @@ use tortie_net::{Cidr, ScopedAddr};
 use crate::agent::core::Core;
 use crate::agent::core::controller_results::GcTotals;
 use crate::api::bgp::PeerRange;
-use crate::api::codes::{self, Kind};
+use crate::api::codes::{self, Kind, Severity};
 use crate::api::nodes::NodeStatus;
 use crate::api::policy::PolicyStatus;
 use crate::api::policy::endpoint_name;
+use crate::api::problem::{Problem, Subject};
 use crate::api::span;
-use crate::api::status::{InvalidObject, PoolStatus, Problem, Subject};
+use crate::api::status::{InvalidObject, PoolStatus};
 use tortie_engine::model::Freeze;
 use tortie_engine::policy::{EndpointPolicy, Source};
 use tortie_engine::routing::{self, AddressOption, LearnedPath, Note, PeerKind, RoutingIntent};
@@ -317,5 +318,6 @@ fn note(note: &Note) -> Problem {
         text: note.text.clone(),
         next: codes::find(Kind::Note, note.code).map_or_else(String::new, |code| code.next(&note.subject)),
         about: Subject::Host,
+        severity: Severity::Note,
     }
 }

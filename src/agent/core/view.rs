@@ -21,7 +21,7 @@ use crate::agent::core::recorder::Recorder;
 use crate::agent::core::snapshot::blocks;
 use crate::agent::core::snapshot::{self, CoreSnapshot};
 use crate::api::policy::PolicyStatus;
-use crate::api::status::Problem;
+use crate::api::problem::Problem;
 use tortie_engine::model::{Freeze, Model};
 use tortie_engine::routing::{DynamicPeer, LearnedPath, NodeOptions, RoutingIntent};
 

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::api::codes;
-use crate::api::status::Problem;
+use crate::api::problem::Problem;
 
 /// Overhead of IPIP per packet (RFC 2003), in bytes.
 const IPIP_OVERHEAD: u32 = 20;

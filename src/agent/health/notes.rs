@@ -8,7 +8,7 @@ use tortie_bgp::{Drain, RouteMatch, RouteQuery as TableQuery, RouteTable, Unusab
 
 use crate::agent::core::snapshot::RouteExchange;
 use crate::agent::handle::{Handle, SLOTS_PER_QUERY};
-use crate::api::status::Problem;
+use crate::api::problem::Problem;
 use crate::api::{codes, span};
 use crate::speaker::SpeakerView;
 

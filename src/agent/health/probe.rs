@@ -11,7 +11,7 @@ use tortie_bgp::PeerStatus;
 use crate::agent::handle::Handle;
 use crate::agent::health::host_checks::{HostSnapshot, Role, check_host};
 use crate::api::policy::endpoint_name;
-use crate::api::status::{Problem, Subject};
+use crate::api::problem::{Problem, Subject};
 use crate::api::{codes, span};
 use crate::speaker::SpeakerView;
 use tortie_engine::routing::RoutingIntent;

@@ -7,8 +7,8 @@ use tortie_config::key::{Key, ProfilePart};
 use crate::agent::core::snapshot::{CoreSnapshot, PeerSnapshot, RouteExchange};
 use crate::agent::health::kernel_snapshot::KernelSnapshot;
 use crate::api::codes::{self, Code, Kind};
+use crate::api::problem::{Problem, Subject};
 use crate::api::span;
-use crate::api::status::{Problem, Subject};
 use tortie_engine::routing::RoutingIntent;
 use tortie_kernel::Drift;
 

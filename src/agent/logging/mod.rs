@@ -20,7 +20,8 @@ use tracing_subscriber::{Layer, Registry, reload};
 use crate::agent::logging::filter::{LevelOverride, LevelOverrides, Levels};
 use crate::agent::logging::format::{Lines, LogForm, Sink};
 use crate::api::codes;
-use crate::api::status::{LogLevelRequest, Problem};
+use crate::api::problem::Problem;
+use crate::api::status::LogLevelRequest;
 
 /// Settings of the logs from the store or a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::agent;
-use crate::api::status::Problem;
+use crate::api::problem::Problem;
 use crate::cli::doctor::host_state::{HostState, PORTS};
 use crate::cli::failure::Exit;
 use tortie_kernel::{KernelCapability, ProbeOutcome};
