@@ -7,5 +7,6 @@ pub mod agent;
 pub mod api;
 pub mod cli;
 pub mod foreign;
+pub mod host_checks;
 pub mod plugins;
 pub mod speaker;

@@ -39,9 +39,6 @@ mod replay;
 mod time;
 
 pub use crate::agent::controllers::evidence::evidence;
-pub use crate::agent::health::host_checks::{
-    Clock, Conntrack, HostSnapshot, Link, Role, check_host, fix_for,
-};
 pub use crate::agent::health::problems::is_skewed;
 pub use crate::agent::logging::format::LogForm;
 pub use crate::agent::process::allocator::SystemAllocator;

@@ -8,10 +8,10 @@ use tortie_net::Cidr;
 use super::cause::{Cause, cause};
 use super::names::joined;
 use crate::agent::core::controller_results::EndedSession;
-use crate::agent::health::host_checks::TcpDropped;
 use crate::api::bgp::{MessageError, Peer};
 use crate::api::explain::{Step, Verdict, Why};
 use crate::api::span;
+use crate::host_checks::TcpDropped;
 use crate::speaker::connect_failure;
 use tortie_kernel::NeighbourEntry;
 

@@ -1,6 +1,5 @@
-//! Health of this host: host checks, the periodic probe, and the list of problems with its verdict.
+//! Health of this host: the periodic probe of the host checks, and the list of problems with its verdict.
 
-pub(super) mod host_checks;
 pub(super) mod kernel_snapshot;
 pub(super) mod notes;
 pub(super) mod probe;

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use tortie_bgp::PeerStatus;
 
 use crate::agent::handle::Handle;
-use crate::agent::health::host_checks::{HostSnapshot, Role, check_host};
 use crate::api::policy::endpoint_name;
 use crate::api::problem::{Problem, Subject};
 use crate::api::{codes, span};
+use crate::host_checks::{self, HostSnapshot, Role};
 use crate::speaker::SpeakerView;
 use tortie_engine::routing::RoutingIntent;
 use tortie_kernel::{KernelView, Mode};
@@ -83,7 +83,7 @@ impl HealthProbe {
         let now = tokio::task::spawn_blocking(move || HostSnapshot::read(interfaces.links))
             .await
             .unwrap_or_default();
-        let mut found = check_host(&now, self.before.as_ref(), &role);
+        let mut found = host_checks::problems(&now, self.before.as_ref(), &role);
         self.before = Some(now);
         if let Ok(peers) = handle.speaker().ask(peer_queues).await {
             let at = Instant::now();

@@ -18,8 +18,8 @@ use std::time::Duration;
 use tortie_net::Cidr;
 
 use super::args::{AdoptCommand, Common};
-use super::daemons::{self, Daemon};
-use super::journal::{Journal, Phase, Snapshot, Step};
+use super::daemons;
+use super::journal::{Journal, Snapshot, Step};
 use super::plan::{Inventory, Plan, names};
 use super::report::{Line, Progress};
 use super::rules::felix_sets;
@@ -28,6 +28,7 @@ use super::{agent, tools};
 use crate::api::policy::Diff;
 use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
+use crate::host_checks::{CalicoDaemon, MigrationPhase};
 use tortie_kernel::NetworkSnapshot;
 use tortie_kernel::maintenance::handover::{self, BIRD, KeptRoute};
 
@@ -67,7 +68,7 @@ pub(super) fn plan(context: &Context, command: &AdoptCommand) -> Result<(), Fail
 }
 
 impl AdoptCommand {
-    fn plan<'a>(&'a self, there: &'a Inventory, daemons: &'a [Daemon], state_dir: &'a str) -> Plan<'a> {
+    fn plan<'a>(&'a self, there: &'a Inventory, daemons: &'a [CalicoDaemon], state_dir: &'a str) -> Plan<'a> {
         Plan {
             there,
             daemons,
@@ -82,7 +83,7 @@ impl AdoptCommand {
 }
 
 /// What is left to people when Calico is gone.
-fn leftovers(daemons: &[Daemon], command: &AdoptCommand) -> Vec<String> {
+fn leftovers(daemons: &[CalicoDaemon], command: &AdoptCommand) -> Vec<String> {
     let (pair, named) = (command.pair(), command.stop.unit.iter().map(String::as_str));
     let mut units: Vec<&str> = named.clone().collect();
     units.extend(daemons.iter().filter_map(|daemon| daemon.unit.as_deref()));
@@ -122,30 +123,30 @@ pub(super) async fn run(context: &Context, command: &AdoptCommand) -> Result<(),
 async fn go(context: &Context, command: &AdoptCommand, progress: &mut Progress) -> Result<(), Failure> {
     let common = &command.common;
     let record = Journal::peek(&common.state_dir)?;
-    if let Some(record) = record.filter(|record| record.phase != Phase::RolledBack) {
+    if let Some(record) = record.filter(|record| record.phase != MigrationPhase::RolledBack) {
         progress.report.phase = record.phase.as_str().to_owned();
         let refuse = |code: &str, text: &str| Err(Failure::new(Exit::Refused, code, text));
         match record.phase {
-            Phase::Adopted => return adopted_already(progress),
+            MigrationPhase::Adopted => return adopted_already(progress),
             _ if record.node != context.globals.node_name()? => {
                 return refuse(
                     "state",
                     "the state file is another host's: name another folder with --state-dir",
                 );
             }
-            Phase::RollingBack => {
+            MigrationPhase::RollingBack => {
                 return refuse(
                     "rolling-back",
                     "a rollback was begun: `tortie migrate rollback` brings it to its end",
                 );
             }
-            Phase::Adopting if !record.is_this_boot() => {
+            MigrationPhase::Adopting if !record.is_this_boot() => {
                 return refuse(
                     "booted",
                     "this host was booted since: `tortie migrate rollback`, then adopt anew",
                 );
             }
-            Phase::Adopting | Phase::RolledBack => {}
+            MigrationPhase::Adopting | MigrationPhase::RolledBack => {}
         }
     }
     let mut session = Session::open(context, command)?;
@@ -185,7 +186,7 @@ pub(super) struct Session<'a> {
     pub(super) journal: Option<Journal>,
     pub(super) snapshot: Snapshot,
     pub(super) inventory: Inventory,
-    pub(super) daemons: Vec<Daemon>,
+    pub(super) daemons: Vec<CalicoDaemon>,
     state_dir: String,
 }
 
@@ -409,21 +410,21 @@ impl<'a> Session<'a> {
                     journal.record.as_ref().map_or(Ok(()), |record| record.boot_units.change())?;
                 }
                 journal.end(Step::Verify)?;
-                journal.change(|record| record.phase = Phase::Adopted)?;
+                journal.change(|record| record.phase = MigrationPhase::Adopted)?;
                 Ok(format!(
                     "nothing of Calico is left in the kernel; against what is wanted: {}",
                     compared.in_words()
                 ))
             })
             .await?;
-        progress.report.phase = Phase::Adopted.as_str().to_owned();
+        progress.report.phase = MigrationPhase::Adopted.as_str().to_owned();
         progress.report.next = next;
         Ok(())
     }
 }
 
 pub(super) fn is_over(journal: &Journal) -> bool {
-    journal.record.as_ref().is_some_and(|record| record.phase == Phase::RolledBack)
+    journal.record.as_ref().is_some_and(|record| record.phase == MigrationPhase::RolledBack)
 }
 
 fn kernel(error: &dyn std::fmt::Display) -> Failure {

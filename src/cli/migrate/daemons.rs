@@ -16,25 +16,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::failure::{Exit, Failure};
-
-/// One of Calico's daemons.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Daemon {
-    pub(super) pid: u32,
-    /// `bird`, `bird6`, `confd`, `felix` or `node` (a helper of calico-node).
-    pub(super) role: String,
-    /// Its command line.
-    pub(super) command: String,
-    /// The container that it runs in, by the start of its id.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(super) container: Option<String>,
-    /// The unit that it runs in.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(super) unit: Option<String>,
-    /// Clock ticks from boot to its start, which tell it from a later process of the same number.
-    pub(super) started: u64,
-}
+use crate::host_checks::CalicoDaemon;
 
 /// What a process is to Calico, by its name and its command line; `None`: nothing.
 fn role(name: &str, words: &[&str]) -> Option<&'static str> {
@@ -76,11 +58,11 @@ pub(super) fn supervisor(cgroup: &str) -> (Option<String>, Option<String>) {
 }
 
 /// Calico's daemons in the network namespace of this process.
-pub(super) fn find() -> Vec<Daemon> {
+pub(super) fn find() -> Vec<CalicoDaemon> {
     let Ok(here) = fs::read_link("/proc/self/ns/net") else { return Vec::new() };
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let mut found: Vec<Daemon> = pids
+    let mut found: Vec<CalicoDaemon> = pids
         .filter_map(|pid| {
             let of = |file: &str| PathBuf::from(format!("/proc/{pid}/{file}"));
             let name = fs::read_to_string(of("comm")).ok()?;
@@ -97,7 +79,14 @@ pub(super) fn find() -> Vec<Daemon> {
                 return None;
             }
             let (container, unit) = supervisor(&fs::read_to_string(of("cgroup")).unwrap_or_default());
-            Some(Daemon { pid, role, command: command.join(" "), container, unit, started: started(pid)? })
+            Some(CalicoDaemon {
+                pid,
+                role,
+                command: command.join(" "),
+                container,
+                unit,
+                started: started(pid)?,
+            })
         })
         .collect();
     found.sort_unstable_by_key(|daemon| daemon.pid);
@@ -149,7 +138,7 @@ impl StopWith {
     }
 
     /// What would end these daemons, for people to choose from.
-    pub(super) fn suggested(daemons: &[Daemon]) -> String {
+    pub(super) fn suggested(daemons: &[CalicoDaemon]) -> String {
         let mut words: Vec<String> = Vec::new();
         for daemon in daemons {
             let word = match (&daemon.container, &daemon.unit) {
@@ -168,7 +157,7 @@ impl StopWith {
     ///
     /// # Errors
     /// When a process was named that is none of Calico's.
-    pub(super) fn check(&self, daemons: &[Daemon]) -> Result<(), Failure> {
+    pub(super) fn check(&self, daemons: &[CalicoDaemon]) -> Result<(), Failure> {
         let stranger = self.pid.iter().find(|pid| daemons.iter().all(|daemon| daemon.pid != **pid));
         match stranger {
             None => Ok(()),
@@ -182,7 +171,7 @@ impl StopWith {
     ///
     /// # Errors
     /// When a command fails or daemons are still there.
-    pub(super) fn end(&self, daemons: &[Daemon]) -> Result<(), Failure> {
+    pub(super) fn end(&self, daemons: &[CalicoDaemon]) -> Result<(), Failure> {
         for unit in &self.unit {
             keep_down(unit)?;
         }
@@ -330,7 +319,7 @@ mod tests {
         );
         assert_eq!(of("0::/system.slice/bird.service\n".to_owned()), (None, Some("bird.service".to_owned())));
         assert_eq!(of("0::/user.slice/user-0.slice/session-3.scope\n".to_owned()), (None, None));
-        let daemon = |pid, container: Option<&str>, unit: Option<&str>| Daemon {
+        let daemon = |pid, container: Option<&str>, unit: Option<&str>| CalicoDaemon {
             pid,
             role: "bird".to_owned(),
             command: String::new(),

@@ -17,10 +17,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tortie_net::Cidr;
 
-use super::daemons::{Daemon, StopWith};
+use super::daemons::StopWith;
 use super::tools::Saved;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::migrate::boot_units::Boot;
+use crate::host_checks::{CalicoDaemon, MigrationPhase};
 use tortie_kernel::maintenance::handover::KeptRoute;
 
 /// The form of both files; another one is refused.
@@ -72,27 +73,6 @@ impl Step {
     }
 }
 
-/// How far the move is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Phase {
-    Adopting,
-    Adopted,
-    RollingBack,
-    RolledBack,
-}
-
-impl Phase {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Adopting => "adopting",
-            Self::Adopted => "adopted",
-            Self::RollingBack => "rolling-back",
-            Self::RolledBack => "rolled-back",
-        }
-    }
-}
-
 /// A step that was begun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -111,7 +91,7 @@ pub(super) struct Record {
     pub(super) node: String,
     /// The boot that the kernel's objects belong to.
     pub(super) boot: String,
-    pub(super) phase: Phase,
+    pub(super) phase: MigrationPhase,
     pub(super) steps: Vec<Begun>,
     /// Number and metric of our own routes.
     pub(super) protocol: u8,
@@ -120,7 +100,7 @@ pub(super) struct Record {
     pub(super) socket: PathBuf,
     pub(super) stop: StopWith,
     /// Calico's daemons as they ran.
-    pub(super) daemons: Vec<Daemon>,
+    pub(super) daemons: Vec<CalicoDaemon>,
     /// Routes of BIRD that went although none of ours stood for them, because that was accepted.
     #[serde(default)]
     pub(super) without_ours: Vec<Cidr>,
@@ -265,7 +245,7 @@ impl Record {
             version: VERSION,
             node,
             boot: boot_id(),
-            phase: Phase::Adopting,
+            phase: MigrationPhase::Adopting,
             steps: Vec::new(),
             protocol,
             metric,

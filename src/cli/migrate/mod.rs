@@ -29,9 +29,10 @@ mod trial;
 
 use std::path::Path;
 
-use self::journal::{Journal, Phase};
+use self::journal::Journal;
 use super::context::Context;
 use super::failure::{Exit, Failure};
+use crate::host_checks::MigrationPhase;
 
 pub(super) use self::args::{MigrateCommand, STATE_DIR};
 
@@ -42,11 +43,11 @@ pub(super) use self::args::{MigrateCommand, STATE_DIR};
 pub(super) fn refuse_while_moving(state_dir: &Path) -> Result<(), Failure> {
     let Some(record) = Journal::peek(state_dir)? else { return Ok(()) };
     let ways = match record.phase {
-        Phase::Adopted | Phase::RolledBack => return Ok(()),
-        Phase::Adopting => {
+        MigrationPhase::Adopted | MigrationPhase::RolledBack => return Ok(()),
+        MigrationPhase::Adopting => {
             "bring it to its end (tortie migrate adopt) or give the host back (tortie migrate rollback)"
         }
-        Phase::RollingBack => "bring it to its end (tortie migrate rollback)",
+        MigrationPhase::RollingBack => "bring it to its end (tortie migrate rollback)",
     };
     let text = format!(
         "a move from Calico was begun on this host and is {} ({}); without Tortie's routes and rules its workloads would have \

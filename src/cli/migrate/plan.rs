@@ -1,11 +1,12 @@
 //! The steps, in words: what each does, what packets notice of it, how it is undone. Pure; `adopt` and `rollback` go
 //! exactly these.
 
-use super::daemons::{Daemon, StopWith};
+use super::daemons::StopWith;
 use super::journal::{Snapshot, Step};
 use super::report::{Line, line, named};
 use super::rules;
 use crate::cli::migrate::boot_units::UnitPair;
+use crate::host_checks::CalicoDaemon;
 
 /// What is there to be moved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,7 +48,7 @@ impl Inventory {
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     pub(super) there: &'a Inventory,
-    pub(super) daemons: &'a [Daemon],
+    pub(super) daemons: &'a [CalicoDaemon],
     pub(super) stop: &'a StopWith,
     pub(super) agent_with: &'a str,
     /// Units that change places at boot.
@@ -205,7 +206,7 @@ impl Back {
 }
 
 /// Daemons in words.
-pub(super) fn names(daemons: &[Daemon]) -> String {
+pub(super) fn names(daemons: &[CalicoDaemon]) -> String {
     let names: Vec<String> = daemons.iter().map(|d| format!("{} (pid {})", d.role, d.pid)).collect();
     if names.is_empty() { "no daemon".to_owned() } else { names.join(", ") }
 }

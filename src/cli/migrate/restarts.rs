@@ -9,28 +9,18 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::daemons::{self, Daemon};
+use super::daemons;
 use super::report::Progress;
 use crate::cli::failure::{Exit, Failure};
 use crate::foreign::{Bird, bird};
+use crate::host_checks::{CalicoDaemon, Restarts};
 
 /// How often BIRD is asked.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What BIRD says of it.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Restarts {
-    /// What is under way, in words.
-    pub(super) under_way: Vec<String>,
-    /// Sessions whose neighbour does not keep routes through a restart.
-    pub(super) forgetful: Vec<String>,
-    /// Why it is not known.
-    pub(super) unseen: Option<String>,
-}
-
 impl Restarts {
     /// Asks each BIRD that runs here; `sockets` are its, where they are not in their usual place. Blocks.
-    pub(super) fn look(sockets: &[PathBuf], running: &[Daemon]) -> Self {
+    pub(super) fn look(sockets: &[PathBuf], running: &[CalicoDaemon]) -> Self {
         if !has_bird(running) {
             return Self::default();
         }
@@ -82,7 +72,7 @@ impl Restarts {
     }
 }
 
-fn has_bird(running: &[Daemon]) -> bool {
+fn has_bird(running: &[CalicoDaemon]) -> bool {
     running.iter().any(|daemon| daemon.role.starts_with("bird"))
 }
 

@@ -15,7 +15,7 @@ use tortie_net::Cidr;
 use super::adopt::own;
 use super::args::RollbackCommand;
 use super::daemons;
-use super::journal::{Journal, Phase, Record, Snapshot, Step};
+use super::journal::{Journal, Record, Snapshot, Step};
 use super::plan::Back;
 use super::report::Progress;
 use super::rules::Listing;
@@ -23,6 +23,7 @@ use super::{agent, tools};
 use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
 use crate::foreign::Backend;
+use crate::host_checks::MigrationPhase;
 use tortie_kernel::maintenance::handover::{self, BIRD, KeptRoute};
 use tortie_kernel::{Marks, Purge};
 
@@ -48,7 +49,7 @@ async fn go(command: &RollbackCommand, progress: &mut Progress) -> Result<(), Fa
         return Err(Failure::new(Exit::No, "nothing-begun", text));
     };
     progress.report.phase = record.phase.as_str().to_owned();
-    if record.phase == Phase::RolledBack {
+    if record.phase == MigrationPhase::RolledBack {
         if daemons::find().is_empty() {
             progress.report.next = how_to_start(&record);
         }
@@ -86,8 +87,8 @@ async fn go(command: &RollbackCommand, progress: &mut Progress) -> Result<(), Fa
         return Ok(());
     }
     let mut journal = Journal::open(dir)?;
-    journal.change(|record| record.phase = Phase::RollingBack)?;
-    progress.report.phase = Phase::RollingBack.as_str().to_owned();
+    journal.change(|record| record.phase = MigrationPhase::RollingBack)?;
+    progress.report.phase = MigrationPhase::RollingBack.as_str().to_owned();
     let work = Work { record, saved, fits, wait: Duration::from_secs(command.common.wait), start };
     for step in steps {
         progress
@@ -99,8 +100,8 @@ async fn go(command: &RollbackCommand, progress: &mut Progress) -> Result<(), Fa
             })
             .await?;
     }
-    journal.change(|record| record.phase = Phase::RolledBack)?;
-    progress.report.phase = Phase::RolledBack.as_str().to_owned();
+    journal.change(|record| record.phase = MigrationPhase::RolledBack)?;
+    progress.report.phase = MigrationPhase::RolledBack.as_str().to_owned();
     if work.start.is_none() && daemons::find().is_empty() {
         progress.report.next = how_to_start(&work.record);
     }

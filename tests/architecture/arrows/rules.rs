@@ -39,8 +39,9 @@ pub(crate) const ORDERS: &[Order] = &[
             api |
             speaker |
             foreign |
+            host_checks | api, speaker
             plugins | api
-            agent | api, speaker, foreign, plugins
+            agent | api, speaker, foreign, host_checks, plugins
             cli | agent
         ",
     },

@@ -4,11 +4,12 @@
 use super::{Session, is_over};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::migrate::daemons::StopWith;
-use crate::cli::migrate::journal::{Phase, Record, Step};
+use crate::cli::migrate::journal::{Record, Step};
 use crate::cli::migrate::plan::{Inventory, names};
 use crate::cli::migrate::report::Progress;
-use crate::cli::migrate::restarts::{self, Restarts};
+use crate::cli::migrate::restarts;
 use crate::cli::migrate::trial::{self, Compared};
+use crate::host_checks::{MigrationPhase, Restarts};
 
 /// Of a move that goes on.
 const DONE_BEFORE: &str = "done before, and Calico's daemons were ended since";
@@ -88,7 +89,7 @@ impl Session<'_> {
         let (node, socket) = (self.context.globals.node_name()?, self.socket().to_owned());
         let snapshot = self.snapshot.clone();
         let journal = self.journal()?;
-        progress.report.phase = Phase::Adopting.as_str().to_owned();
+        progress.report.phase = MigrationPhase::Adopting.as_str().to_owned();
         progress
             .step(line, async {
                 journal.write(Record { stop, daemons, ..Record::new(node, socket, marks) })?;

@@ -1,16 +1,28 @@
 //! Hosts as they are found, and what is said of each.
 
-use super::super::ports::Owner;
-use super::*;
-use crate::cli::doctor::host_state::{SocketFile, StoreState};
+use tortie_kernel::{KernelCapability, ProbeOutcome};
+
+use crate::host_checks::host::{Command, Host};
+use crate::host_checks::owners::Owner;
+use crate::host_checks::result::{CheckResult, Verdict};
+use crate::host_checks::snapshot::{HostSnapshot, Role, SocketFile, StoreState, Unreadable};
+use crate::host_checks::table::{CHECKS, run};
 
 fn ability(name: &'static str, optional: bool, outcome: ProbeOutcome) -> KernelCapability {
     KernelCapability { name, about: "it", needed_for: "work", optional, outcome }
 }
 
+fn unreadable(denied: bool, text: &str) -> Unreadable {
+    Unreadable { denied, text: text.to_owned() }
+}
+
+fn check(now: &HostSnapshot) -> Vec<CheckResult> {
+    run(&Host { command: Command::Doctor, now, before: None, role: &Role::default() })
+}
+
 /// A host that is ready for an agent.
-fn good() -> HostState {
-    HostState {
+fn good() -> HostSnapshot {
+    HostSnapshot {
         kernel: "6.1.0".to_owned(),
         kernel_features: vec![
             ability("routes", false, ProbeOutcome::Works("in 4.1 ms".to_owned())),
@@ -20,38 +32,56 @@ fn good() -> HostState {
         felix_rules: [Some(0), Some(0)],
         group: true,
         store: Some(Ok(StoreState { describe: "sqlite:x".to_owned(), pools: 1, ..StoreState::default() })),
-        agent: Some(Err((Exit::Unreachable, "no agent".to_owned()))),
-        ..HostState::default()
+        agent: Some(Err(unreadable(false, "no agent"))),
+        ..HostSnapshot::default()
     }
 }
 
-fn wrong(seen: &HostState) -> Vec<(CheckResult, String)> {
+fn wrong(seen: &HostSnapshot) -> Vec<(Verdict, String)> {
     let found = check(seen);
     for finding in &found {
-        let fixes = finding.fix.is_some();
-        let needs = matches!(finding.result, CheckResult::Warn | CheckResult::Fail);
+        let fixes = finding.fix().is_some();
+        let needs = matches!(finding.verdict(), Verdict::Warn | Verdict::Fail);
         assert_eq!(fixes, needs, "{finding:?}");
     }
-    found.into_iter().filter(|f| f.result != CheckResult::Ok).map(|f| (f.result, f.code)).collect()
+    found
+        .into_iter()
+        .filter(|f| f.verdict() != Verdict::Ok)
+        .map(|f| (f.verdict(), f.code().to_owned()))
+        .collect()
+}
+
+/// A check reports no code that the table does not name.
+fn only_codes_of_the_table(now: &HostSnapshot) {
+    for command in [Command::Doctor, Command::Status, Command::MigrateCheck] {
+        let host = Host { command, now, before: None, role: &Role::default() };
+        // The agent's own problems are repeated with their codes.
+        for check in CHECKS.iter().filter(|check| check.name != "problems of the agent") {
+            for result in check.results(&host) {
+                let code = result.code();
+                assert!(check.codes.iter().any(|of| of.name == code), "{}: {code}", check.name);
+            }
+        }
+    }
 }
 
 #[test]
 fn a_host_that_is_well() {
     assert_eq!(wrong(&good()), []);
     let first = check(&good()).remove(0);
-    assert_eq!(first.text, "kernel 6.1.0: routes (in 4.1 ms), nft-sets (tried in a throw-away namespace)");
+    assert_eq!(first.text(), "kernel 6.1.0: routes (in 4.1 ms), nft-sets (tried in a throw-away namespace)");
 }
 
 #[test]
 fn each_thing_that_is_wrong_is_said_once_with_its_weight() {
-    use CheckResult::{Fail, NotTried, Warn};
+    use Verdict::{Fail, NotTried, Warn};
     let owner = |pid, name: &str| Owner { pid, name: name.to_owned() };
     let refused = || ProbeOutcome::Refused("Operation not supported".to_owned());
     let store = |store: StoreState| Some(Ok(StoreState { describe: "etcd".to_owned(), ..store }));
-    let away = |exit, text: &str| Some(Err((exit, text.to_owned())));
+    let away = |denied, text: &str| Some(Err(unreadable(denied, text)));
     let file = |is_socket, mode| Some(SocketFile { is_socket, mode, of_group: true });
-    type Change = Box<dyn Fn(&mut HostState)>;
-    let cases: Vec<(&str, CheckResult, Change)> = vec![
+    type Change = Box<dyn Fn(&mut HostSnapshot)>;
+    let cases: Vec<(&str, Verdict, Change)> = vec![
         ("nft-sets", Fail, Box::new(move |s| s.kernel_features[1] = ability("nft-sets", false, refused()))),
         ("ipip", Warn, Box::new(move |s| s.kernel_features[1] = ability("ipip", true, refused()))),
         (
@@ -96,14 +126,10 @@ fn each_thing_that_is_wrong_is_said_once_with_its_weight() {
                     store(StoreState { ready: Some("false".to_owned()), pools: 1, ..StoreState::default() });
             }),
         ),
-        ("store-away", Fail, Box::new(move |s| s.store = away(Exit::Unreachable, "etcd: refused"))),
-        (
-            "store-absent",
-            Warn,
-            Box::new(move |s| s.store = away(Exit::Usage, "there is no store at /x/store.db")),
-        ),
-        ("store", NotTried, Box::new(move |s| s.store = away(Exit::Permission, "not allowed"))),
-        ("agent", Warn, Box::new(|s| s.agent = Some(Err((Exit::Permission, "not in group".to_owned()))))),
+        ("store-away", Fail, Box::new(move |s| s.store = away(false, "etcd: refused"))),
+        ("store-absent", Warn, Box::new(move |s| s.store = away(false, "there is no store at /x/store.db"))),
+        ("store", NotTried, Box::new(move |s| s.store = away(true, "not allowed"))),
+        ("agent", Warn, Box::new(|s| s.agent = Some(Err(unreadable(true, "not in group"))))),
         ("socket", Fail, Box::new(move |s| s.socket = file(false, 0o644))),
         ("socket", Warn, Box::new(move |s| s.socket = file(true, 0o666))),
     ];
@@ -111,5 +137,6 @@ fn each_thing_that_is_wrong_is_said_once_with_its_weight() {
         let mut seen = good();
         change(&mut seen);
         assert_eq!(wrong(&seen), [(verdict, code.to_owned())]);
+        only_codes_of_the_table(&seen);
     }
 }

@@ -1,6 +1,9 @@
 //! Hosts as they are read, and what is wrong with each.
 
 use super::*;
+use crate::host_checks::fix::fix_for;
+use crate::host_checks::snapshot::{Clock, Conntrack, HostSnapshot, Role};
+use crate::host_checks::table::problems;
 
 fn link(name: &str, mtu: u32, rp_filter: u8) -> Link {
     Link { name: name.to_owned(), mtu, up: true, rp_filter: Some(rp_filter) }
@@ -27,7 +30,7 @@ fn role(uplinks: &[&str]) -> Role {
 }
 
 fn found(now: &HostSnapshot, before: Option<&HostSnapshot>, role: &Role) -> Vec<(String, String)> {
-    check_host(now, before, role).into_iter().map(|p| (p.code, p.subject)).collect()
+    problems(now, before, role).into_iter().map(|p| (p.code, p.subject)).collect()
 }
 
 fn one(code: &str, subject: &str) -> Vec<(String, String)> {
@@ -37,9 +40,9 @@ fn one(code: &str, subject: &str) -> Vec<(String, String)> {
 #[test]
 fn a_host_that_is_well_has_no_findings() {
     let well = host(&[link("eth0", 1500, 1), link("tunl0", 1480, 0), link("cali1", 1500, 1)]);
-    assert!(check_host(&well, Some(&well), &role(&["eth0"])).is_empty());
+    assert!(problems(&well, Some(&well), &role(&["eth0"])).is_empty());
     // What could not be read is not wrong.
-    assert!(check_host(&HostSnapshot::default(), None, &role(&["eth0"])).is_empty());
+    assert!(problems(&HostSnapshot::default(), None, &role(&["eth0"])).is_empty());
 }
 
 #[test]
@@ -47,7 +50,7 @@ fn a_strict_filter_matters_only_where_packets_may_come_another_way() {
     let strict = host(&[link("eth0", 1500, 1), link("eth1", 1500, 2)]);
     assert_eq!(found(&strict, None, &role(&["eth0", "eth1"])), one("rp-filter", "eth0"));
     assert!(found(&strict, None, &role(&["eth0"])).is_empty());
-    let problem = &check_host(&strict, None, &role(&["eth0", "eth1"]))[0];
+    let problem = &problems(&strict, None, &role(&["eth0", "eth1"]))[0];
     assert_eq!(problem.next, "tortie doctor");
     assert_eq!(fix_for(problem), "sysctl -w net.ipv4.conf.eth0.rp_filter=2");
 }
@@ -93,24 +96,6 @@ fn a_clock_that_is_set_jumps_and_one_that_sleeps_does_not() {
     assert!(found(&at(1_000_010, 60), Some(&start), &role).is_empty());
     assert!(found(&at(1_008_000, 8_050), Some(&start), &role).is_empty());
     assert_eq!(found(&at(1_003_610, 60), Some(&start), &role), one("clock-jump", "clock"));
-    let back = check_host(&at(996_410, 60), Some(&start), &role);
+    let back = problems(&at(996_410, 60), Some(&start), &role);
     assert!(back[0].text.contains("set back by 3600.0s"), "{back:?}");
-}
-
-#[test]
-fn what_the_kernel_prints_is_read() {
-    assert_eq!(capabilities("Name:\ttortie\nCapEff:\t0000000000003400\n"), Some(0x3400));
-    // Linux 6.1: hexadecimal, a line for each processor.
-    let stat = "entries  clashres found new invalid ignore delete chainlength insert insert_failed drop early_drop\n\
-                0000000a  00000000 00000000 00000000 00000000 00000000 00000000 00000003 00000000 00000000 00000010 00000000\n\
-                0000000a  00000000 00000000 00000000 00000000 00000000 00000000 00000003 00000000 00000000 00000001 00000000\n";
-    assert_eq!(conntrack_drops(stat), Some(17));
-    let netstat = "TcpExt: SyncookiesSent IPReversePathFilter TimeWaited\nTcpExt: 0 7 12\nIpExt: InNoRoutes\nIpExt: 1\n";
-    assert_eq!(tcp_ext(netstat, RP_FILTERED), Some(7));
-    // Linux 6.18 has more of them.
-    let tcp = "TcpExt: TCPMinTTLDrop TCPMD5NotFound TCPMD5Unexpected TCPMD5Failure\nTcpExt: 3 1 2 4\n";
-    assert_eq!(TcpDropped::of(tcp), TcpDropped { key: 7, ttl: 3 });
-    assert_eq!(TcpDropped::of(netstat), TcpDropped::default());
-    let here = HostSnapshot::read([("lo".to_owned(), 65536, true)]);
-    assert!(here.capabilities.is_some() && here.clock.is_some() && here.link("lo").is_some());
 }

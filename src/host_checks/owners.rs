@@ -5,11 +5,11 @@ use std::fs;
 
 /// A process that holds a socket.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::cli) struct Owner {
+pub struct Owner {
     /// Its process id; 0: not to be seen (another's, or another namespace's).
-    pub(in crate::cli) pid: u32,
+    pub pid: u32,
     /// Its name, as `/proc/PID/comm` has it.
-    pub(in crate::cli) name: String,
+    pub name: String,
 }
 
 /// State `TCP_LISTEN` of the kernel's tcp_states.h.
@@ -29,7 +29,7 @@ fn listening(table: &str, port: u16) -> Vec<u64> {
 }
 
 /// Who listens on these ports. A port that nobody listens on is not in the answer.
-pub(in crate::cli) fn owners(ports: &[u16]) -> BTreeMap<u16, Vec<Owner>> {
+pub(super) fn owners(ports: &[u16]) -> BTreeMap<u16, Vec<Owner>> {
     let tables: Vec<String> =
         ["/proc/net/tcp", "/proc/net/tcp6"].iter().filter_map(|p| fs::read_to_string(p).ok()).collect();
     let mut sockets: BTreeMap<u64, u16> = BTreeMap::new();

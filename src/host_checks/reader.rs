@@ -1,105 +1,33 @@
-//! What of this host the judge is told: read, never changed.
+//! Reads what `doctor` and `migrate check` need of this host, and changes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use tortie_config::key::prefix;
+use super::owners::{self, Owner};
+use super::snapshot::{HostSnapshot, PORTS, Role, SocketFile};
 
-use super::ports::{self, Owner};
-use crate::agent::{HostSnapshot, Role};
-use crate::api::status::Status;
-use crate::cli::context::Globals;
-use crate::cli::failure::Exit;
-use crate::speaker::SocketAbility;
-use tortie_kernel::KernelCapability;
-
-/// What ports BGP and HTTP take by default.
-pub(super) const PORTS: [u16; 2] = [179, 9099];
 /// Programs that do the same work.
 const OTHER_DAEMONS: [&str; 6] = ["bird", "bird6", "calico-felix", "calico-node", "confd", "bgpd"];
 
-/// All that is known of the host; what could not be read is `None`.
-#[derive(Debug, Default)]
-pub(super) struct HostState {
-    pub(super) kernel: String,
-    pub(super) kernel_features: Vec<KernelCapability>,
-    pub(super) sockets: Vec<SocketAbility>,
-    /// Effective capabilities, a bit each.
-    pub(super) capabilities: Option<u64>,
-    pub(super) ports: BTreeMap<u16, Vec<Owner>>,
-    pub(super) other_daemons: Vec<Owner>,
-    /// Rules of Felix in the old tables, and in those of nf_tables; `None`: that could not be read.
-    pub(super) felix_rules: [Option<usize>; 2],
-    /// NetworkManager runs; whether it is told to leave our interfaces alone.
-    pub(super) network_manager: Option<bool>,
-    pub(super) group: bool,
-    pub(super) socket: Option<SocketFile>,
-    pub(super) store: Option<Result<StoreState, (Exit, String)>>,
-    pub(super) agent: Option<Result<Status, (Exit, String)>>,
-    pub(super) host_state: HostSnapshot,
-    pub(super) role: Role,
-}
-
-/// The file of the agent's socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SocketFile {
-    pub(super) is_socket: bool,
-    /// Permission bits.
-    pub(super) mode: u32,
-    /// It belongs to the group `tortie`.
-    pub(super) of_group: bool,
-}
-
-/// What the store says.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct StoreState {
-    pub(super) describe: String,
-    pub(super) revision: u64,
-    /// Keys of pools.
-    pub(super) pools: usize,
-    /// The value of `Ready`, where there is one.
-    pub(super) ready: Option<String>,
-    /// A pool wants IPIP.
-    pub(super) ipip: bool,
-}
-
-/// Reads the host.
-pub(super) fn read(socket: &Path) -> HostState {
+/// Reads the host; `socket` is the path of the agent's. Tries the kernel and sockets, which takes some 50 ms.
+#[must_use]
+pub fn read(socket: &Path) -> HostSnapshot {
     let group = group_id("tortie");
-    let host_state = HostSnapshot::read(links());
-    HostState {
+    HostSnapshot {
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-        capabilities: host_state.capabilities,
-        ports: ports::owners(&PORTS),
-        other_daemons: other_daemons(&ports::processes()),
+        kernel_features: tortie_kernel::probe_kernel(),
+        sockets: crate::speaker::try_sockets(),
+        ports: owners::owners(&PORTS),
+        other_daemons: other_daemons(&owners::processes()),
         felix_rules: ["iptables-legacy-save", "iptables-nft-save"].map(felix_rules),
         network_manager: network_manager(),
         group: group.is_some(),
         socket: socket_file(socket, group),
-        role: role(&host_state),
-        host_state,
-        ..HostState::default()
+        ..HostSnapshot::read(links())
     }
-}
-
-/// Asks the store.
-pub(super) async fn store(globals: &Globals) -> Result<StoreState, (Exit, String)> {
-    let reported = |failure: crate::cli::Failure| (failure.exit, failure.text);
-    let store = crate::cli::store::open(globals, false).await.map_err(reported)?;
-    let wanted = [prefix::POOLS.to_owned(), "/calico/v1/Ready".to_owned()];
-    let snapshot = store.list(&wanted).await.map_err(|e| reported(e.into()))?;
-    let text = |value: &[u8]| String::from_utf8_lossy(value).trim().to_owned();
-    let pools: Vec<_> = snapshot.entries.iter().filter(|e| e.key.contains("/pool/")).collect();
-    Ok(StoreState {
-        describe: store.describe(),
-        revision: snapshot.revision,
-        pools: pools.len(),
-        ready: snapshot.entries.iter().find(|e| e.key == "/calico/v1/Ready").map(|e| text(&e.value)),
-        ipip: pools.iter().any(|e| text(&e.value).contains("\"tunl")),
-    })
 }
 
 /// Name, MTU and whether it is up of each interface.
@@ -125,7 +53,9 @@ fn default_interfaces(table: &str) -> BTreeSet<String> {
     table.lines().skip(1).filter_map(row).collect()
 }
 
-fn role(now: &HostSnapshot) -> Role {
+/// The tasks of this host, as far as they show without the agent.
+#[must_use]
+pub fn role(now: &HostSnapshot) -> Role {
     let table = fs::read_to_string("/proc/net/route").unwrap_or_default();
     let workloads = now.links.iter().filter(|l| l.name.starts_with("cali"));
     Role {
@@ -169,7 +99,7 @@ fn count_felix(listing: &str) -> usize {
 
 /// `None`: it does not run.
 fn network_manager() -> Option<bool> {
-    ports::processes().iter().any(|(_, name)| name == "NetworkManager").then(|| {
+    owners::processes().iter().any(|(_, name)| name == "NetworkManager").then(|| {
         let folders =
             ["/etc/NetworkManager/conf.d", "/usr/lib/NetworkManager/conf.d", "/run/NetworkManager/conf.d"];
         let files = folders.iter().flat_map(|f| fs::read_dir(f).into_iter().flatten().flatten());

@@ -1,0 +1,128 @@
+//! `tortie doctor`: will it work here, and which step fixes each thing that does not.
+//!
+//! What it does: reads the host, the store and the agent into a snapshot, and prints the results of the host checks
+//! ([`host_checks`]). What it does not: change anything on the host, or check anything itself: what the agent leaves to it
+//! (`next: tortie doctor`) is repeated with its fix.
+//!
+//! ```text
+//!   host_checks::read: kernel, sockets, /proc, /etc --+
+//!   store, agent's socket ----------------------------+--> HostSnapshot --host_checks::run--> CheckResult --> table, JSON;
+//!                                                                                              exit 1 with a failure
+//! ```
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use tortie_config::key::prefix;
+
+use super::client::Client;
+use super::context::{Context, Globals};
+use super::failure::{Exit, Failure};
+use super::output;
+use crate::api::status::Status;
+use crate::host_checks::{self, CheckResult, Command, Host, HostSnapshot, StoreState, Unreadable, Verdict};
+
+/// What `tortie doctor` answers.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    /// How many things do not work.
+    pub(super) failures: usize,
+    /// How many may surprise.
+    pub(super) warnings: usize,
+    /// How many could not be tried or read.
+    pub(super) not_tried: usize,
+    /// Each of them, and what is right.
+    pub(super) items: Vec<CheckResult>,
+}
+
+pub(super) async fn run(context: &Context) -> Result<(), Failure> {
+    let report = examine(context).await;
+    output::print(context.globals.output, &report, |out, wide| render(out, &report, wide))?;
+    if report.failures == 0 {
+        return Ok(());
+    }
+    let text = format!("{} things will not work on this host", report.failures);
+    Err(Failure::new(Exit::No, "doctor", text))
+}
+
+impl Report {
+    fn of(items: Vec<CheckResult>) -> Self {
+        let of = |verdict| items.iter().filter(|item| item.verdict() == verdict).count();
+        let (failures, warnings) = (of(Verdict::Fail), of(Verdict::Warn));
+        Self { failures, warnings, not_tried: of(Verdict::NotTried), items }
+    }
+}
+
+/// Reads everything, and runs the checks of `doctor`.
+pub(super) async fn examine(context: &Context) -> Report {
+    check(Command::Doctor, &read(context).await)
+}
+
+/// Runs the checks of a command.
+pub(super) fn check(command: Command, now: &HostSnapshot) -> Report {
+    let role = host_checks::role(now);
+    Report::of(host_checks::run(&Host { command, now, before: None, role: &role }))
+}
+
+/// Reads the host, the store and the agent.
+pub(super) async fn read(context: &Context) -> HostSnapshot {
+    let globals = &context.globals;
+    let agent: Result<Status, Failure> = Client::new(&globals.socket).get("/v1/status").await;
+    let store = store(globals).await.map_err(unreadable);
+    HostSnapshot {
+        store: Some(store),
+        agent: Some(agent.map_err(unreadable)),
+        ..host_checks::read(&globals.socket)
+    }
+}
+
+fn unreadable(failure: Failure) -> Unreadable {
+    Unreadable { denied: failure.exit == Exit::Permission, text: failure.text }
+}
+
+/// Reads the store.
+async fn store(globals: &Globals) -> Result<StoreState, Failure> {
+    let store = crate::cli::store::open(globals, false).await?;
+    let wanted = [prefix::POOLS.to_owned(), "/calico/v1/Ready".to_owned()];
+    let snapshot = store.list(&wanted).await?;
+    let text = |value: &[u8]| String::from_utf8_lossy(value).trim().to_owned();
+    let pools: Vec<_> = snapshot.entries.iter().filter(|e| e.key.contains("/pool/")).collect();
+    Ok(StoreState {
+        describe: store.describe(),
+        revision: snapshot.revision,
+        pools: pools.len(),
+        ready: snapshot.entries.iter().find(|e| e.key == "/calico/v1/Ready").map(|e| text(&e.value)),
+        ipip: pools.iter().any(|e| text(&e.value).contains("\"tunl")),
+    })
+}
+
+/// One line a finding; the fix stands below what it mends.
+pub(super) fn render(out: &mut String, report: &Report, wide: bool) {
+    render_items(out, &report.items, wide);
+    let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+    let _ = write!(out, "{}, {}", plural(report.failures, "failure"), plural(report.warnings, "warning"));
+    if report.not_tried > 0 {
+        let _ = write!(out, ", {} not tried", report.not_tried);
+    }
+    out.push_str(".\n");
+}
+
+/// The lines alone.
+pub(super) fn render_items(out: &mut String, items: &[CheckResult], wide: bool) {
+    for item in items {
+        let verdict = item.verdict();
+        // What is right needs no name.
+        let code = match verdict {
+            Verdict::Ok => String::new(),
+            _ => format!("   [{}]", item.code()),
+        };
+        let _ = writeln!(out, "{:<5} {}{code}", verdict.as_str(), item.text());
+        if wide && !item.detail().is_empty() {
+            let _ = writeln!(out, "      {}", item.detail());
+        }
+        if let Some(fix) = item.fix() {
+            let _ = writeln!(out, "      fix: {fix}");
+        }
+    }
+}

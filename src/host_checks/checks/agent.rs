@@ -1,0 +1,70 @@
+//! The agent, its socket, and the problems that it reports.
+
+use crate::api::codes;
+use crate::host_checks::fix;
+use crate::host_checks::host::{Command, Host};
+use crate::host_checks::result::Results;
+use crate::host_checks::snapshot::Unreadable;
+
+pub(in crate::host_checks) fn group(host: &Host<'_>, results: &mut Results) {
+    if host.now.group {
+        results.ok(&codes::CHECK_GROUP, "group tortie is there: its members may ask the agent");
+    } else {
+        results.warn(
+            &codes::CHECK_GROUP,
+            "there is no group tortie: only root may ask the agent",
+            "groupadd --system tortie",
+        );
+    }
+}
+
+pub(in crate::host_checks) fn verdict(host: &Host<'_>, results: &mut Results) {
+    match &host.now.agent {
+        Some(Ok(status)) => {
+            let text = format!("agent {} runs: {}: {}", status.version, status.verdict, status.summary);
+            if status.verdict == "ready" {
+                results.ok(&codes::CHECK_AGENT, text);
+            } else {
+                results.warn(&codes::CHECK_AGENT, text, "tortie status");
+            }
+        }
+        Some(Err(Unreadable { denied: true, text })) => {
+            results.warn(&codes::CHECK_AGENT, text.clone(), "usermod -aG tortie USER, then log in again");
+        }
+        _ => results.ok(&codes::CHECK_AGENT, "no agent runs yet"),
+    }
+}
+
+pub(in crate::host_checks) fn socket(host: &Host<'_>, results: &mut Results) {
+    match host.now.socket {
+        Some(socket) if !socket.is_socket => {
+            results.fail(
+                &codes::CHECK_SOCKET,
+                "the agent's socket path is taken by another kind of file",
+                "remove it, or --socket",
+            );
+        }
+        Some(socket) if socket.mode & 0o007 != 0 => {
+            let text = format!("anybody may ask the agent: its socket has mode {:o}", socket.mode);
+            results.warn(&codes::CHECK_SOCKET, text, "chmod 0660 it, or start the agent again");
+        }
+        Some(socket) if host.now.group && !socket.of_group && matches!(&host.now.agent, Some(Ok(_))) => {
+            results.warn(
+                &codes::CHECK_SOCKET,
+                "the agent's socket does not belong to group tortie",
+                "systemctl restart tortie",
+            );
+        }
+        _ => {}
+    }
+}
+
+/// The agent knows its uplinks and its own capabilities: its problems that it leaves to `doctor` are repeated with their fix.
+pub(in crate::host_checks) fn problems(host: &Host<'_>, results: &mut Results) {
+    for problem in host.reported() {
+        // The check of the store reports it.
+        if host.command != Command::MigrateCheck || problem.code != codes::STORE_AWAY.name {
+            results.problem(fix::with_fix(problem.clone()));
+        }
+    }
+}

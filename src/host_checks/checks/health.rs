@@ -1,0 +1,124 @@
+//! Checks of the health probe, which `doctor` and `migrate check` run, too: forwarding, reverse path filters, MTU, conntrack,
+//! the clock.
+
+use std::time::Duration;
+
+use crate::api::codes;
+use crate::host_checks::host::Host;
+use crate::host_checks::result::Results;
+use crate::host_checks::snapshot::Link;
+
+/// Overhead of IPIP per packet (RFC 2003), in bytes.
+const IPIP_OVERHEAD: u32 = 20;
+/// From this share of its size on the conntrack table counts as full, in percent.
+const CONNTRACK_FULL_PERCENT: u64 = 90;
+/// A clock that is set by more than this has jumped; NTP slews smaller differences.
+const CLOCK_STEP_MIN: Duration = Duration::from_secs(2);
+/// More workloads with too large an MTU than this are one problem.
+const LISTED_MAX: usize = 5;
+
+pub(in crate::host_checks) fn forwarding(host: &Host<'_>, results: &mut Results) {
+    let Host { now, role, .. } = *host;
+    let families = [("IPv4", "net.ipv4.ip_forward"), ("IPv6", "net.ipv6.conf.all.forwarding")];
+    for ((family, sysctl), (forwards, routed)) in
+        families.into_iter().zip(now.forwarding.into_iter().zip(role.routes))
+    {
+        if role.programs && routed && forwards == Some(false) {
+            let text = format!(
+                "{family} is routed here and {sysctl} is 0: the kernel drops every packet that is not for this host \
+                 itself; another process switched it off after the agent had switched it on"
+            );
+            host.report(codes::FORWARDING_OFF.problem(sysctl, format!("{family} forwarding"), text), results);
+        }
+    }
+}
+
+/// With one uplink packets come back by it. With several they may come by any.
+pub(in crate::host_checks) fn reverse_path_filters(host: &Host<'_>, results: &mut Results) {
+    let Host { now, role, .. } = *host;
+    let uplinks: Vec<&Link> =
+        role.uplinks.iter().filter_map(|name| now.link(name)).filter(|link| link.up).collect();
+    if uplinks.len() < 2 {
+        return;
+    }
+    for link in uplinks.iter().filter(|link| link.rp_filter == Some(1)) {
+        let dropped = match now.rp_filtered {
+            Some(n) if n > 0 => format!(" ({n} packets were, on all interfaces)"),
+            _ => String::new(),
+        };
+        let text = format!(
+            "rp_filter is strict on it and this host has {} ways out: what comes in here and is answered by another way is \
+             dropped{dropped}",
+            uplinks.len()
+        );
+        host.report(codes::RP_FILTER.problem(&link.name, link.name.clone(), text), results);
+    }
+}
+
+pub(in crate::host_checks) fn mtu(host: &Host<'_>, results: &mut Results) {
+    let Host { now, role, .. } = *host;
+    let uplinks = role.uplinks.iter().filter_map(|name| now.link(name)).filter(|link| link.up);
+    let Some(narrowest) = uplinks.min_by_key(|link| link.mtu) else { return };
+    if let Some(tunnel) = role.tunnel.as_ref().and_then(|name| now.link(name)).filter(|link| link.up)
+        && tunnel.mtu + IPIP_OVERHEAD > narrowest.mtu
+    {
+        let text = format!(
+            "its MTU is {}, and with {IPIP_OVERHEAD} bytes more its packets do not fit into {} ({}): set IpInIpMtu to {} or \
+             less, or take it out of the store",
+            tunnel.mtu,
+            narrowest.name,
+            narrowest.mtu,
+            narrowest.mtu.saturating_sub(IPIP_OVERHEAD)
+        );
+        host.report(codes::TUNNEL_MTU.problem(&tunnel.name, tunnel.name.clone(), text), results);
+    }
+    let wide = |(endpoint, interface): &(String, String)| {
+        let link = now.link(interface).filter(|link| link.mtu > narrowest.mtu)?;
+        Some((endpoint.clone(), link.name.clone(), link.mtu))
+    };
+    let wide: Vec<_> = role.workloads.iter().filter_map(wide).collect();
+    for (endpoint, interface, mtu) in wide.iter().take(LISTED_MAX) {
+        let text = format!(
+            "{interface} takes {mtu} bytes, {} on the way out {}: large packets need path MTU discovery, or get lost",
+            narrowest.name, narrowest.mtu
+        );
+        host.report(codes::WORKLOAD_MTU.problem(endpoint, format!("endpoint {endpoint}"), text), results);
+    }
+    if wide.len() > LISTED_MAX {
+        let text = format!("{} more have a larger MTU than {}", wide.len() - LISTED_MAX, narrowest.name);
+        host.report(codes::WORKLOAD_MTU.problem("", "endpoints", text), results);
+    }
+}
+
+pub(in crate::host_checks) fn conntrack(host: &Host<'_>, results: &mut Results) {
+    let Host { now, before, .. } = *host;
+    let Some(table) = now.conntrack else { return };
+    let dropped =
+        before.and_then(|b| b.conntrack).map_or(0, |earlier| table.dropped.saturating_sub(earlier.dropped));
+    let full = table.max > 0 && table.count * 100 >= table.max * CONNTRACK_FULL_PERCENT;
+    if full || dropped > 0 {
+        let text = format!(
+            "{} of {} connections are in use, {dropped} packets were dropped lately for want of room: raise \
+             net.netfilter.nf_conntrack_max, or see who opens so many",
+            table.count, table.max
+        );
+        host.report(codes::CONNTRACK_FULL.problem("", "connection tracking", text), results);
+    }
+}
+
+pub(in crate::host_checks) fn clock(host: &Host<'_>, results: &mut Results) {
+    let (Some(clock), Some(earlier)) = (host.now.clock, host.before.and_then(|b| b.clock)) else { return };
+    let set = clock.stepped_since(earlier);
+    if set.unsigned_abs() > u64::try_from(CLOCK_STEP_MIN.as_millis()).unwrap_or(u64::MAX) {
+        let way = if set > 0 { "forward" } else { "back" };
+        let text = format!(
+            "the clock was set {way} by {:.1}s: leases, times in logs and those in the store do not fit together",
+            Duration::from_millis(set.unsigned_abs()).as_secs_f64()
+        );
+        host.report(codes::CLOCK_JUMP.problem("", "clock", text), results);
+    }
+}
+
+#[cfg(test)]
+#[path = "health_tests.rs"]
+mod tests;

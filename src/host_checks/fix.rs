@@ -1,0 +1,37 @@
+//! The fix of each problem that `status` leaves to `doctor`.
+
+use crate::api::codes::Severity;
+use crate::api::problem::Problem;
+
+/// The problem as `doctor` reports it: the next step is its fix.
+pub(super) fn with_fix(problem: Problem) -> Problem {
+    Problem { next: fix_for(&problem), severity: Severity::Warning, ..problem }
+}
+
+/// The command or step that fixes a problem of the health checks, or of the agent about this host.
+pub(super) fn fix_for(problem: &Problem) -> String {
+    let subject = problem.subject.as_str();
+    match problem.code.as_str() {
+        "forwarding-off" if subject.starts_with("IPv6") => {
+            "sysctl -w net.ipv6.conf.all.forwarding=1".to_owned()
+        }
+        "forwarding-off" => "sysctl -w net.ipv4.ip_forward=1".to_owned(),
+        "rp-filter" => format!("sysctl -w net.ipv4.conf.{subject}.rp_filter=2"),
+        "missing-capability" => format!("AmbientCapabilities={subject} in the unit of the service"),
+        "conntrack-full" => {
+            "sysctl -w net.netfilter.nf_conntrack_max=N, with an N of twice as many".to_owned()
+        }
+        "clock-jump" => "timedatectl: let NTP slew the clock, which steps it only at boot".to_owned(),
+        "tunnel-mtu" => "tortie store put /calico/v1/config/IpInIpMtu MTU, or take that key out".to_owned(),
+        "workload-mtu" => "give the interface, and its other end, the MTU of the way out".to_owned(),
+        "listen" => "stop who listens there, or --bgp-listen ADDR:PORT".to_owned(),
+        "tunnel" => "modprobe ipip, or take `ipip` out of the pools".to_owned(),
+        "stale-revision" => "look at etcd's load and at what lies between: a firewall that forgets connections, a proxy that holds \
+                             back what etcd sends; the agent asks anew by itself"
+            .to_owned(),
+        "store-away" | "from-cache" => {
+            "see to the store, or name another with --datastore; the agent goes on by itself".to_owned()
+        }
+        _ => "tortie status".to_owned(),
+    }
+}
