@@ -410,18 +410,22 @@ fn endpoint_text(endpoint: &EndpointPolicy) -> String {
     let chains = chains.join(", ");
     match endpoint {
         EndpointPolicy::Workload(workload) => {
+            let nats: Vec<String> =
+                workload.nats.iter().map(|(inside, outside)| format!("{inside}={outside}")).collect();
             let nets: Vec<String> = workload.nets.iter().map(ToString::to_string).collect();
             format!(
-                "interface {} active {} nets [{}] mac {:?} nat {:?} chains [{chains}]",
+                "interface {} active {} nets [{}] mac {} nat [{}] chains [{chains}]",
                 workload.interface,
                 workload.active,
                 nets.join(" "),
-                workload.mac,
-                workload.nats
+                or_none(workload.mac),
+                nats.join(" ")
             )
         }
         EndpointPolicy::Host(host) => {
-            format!("interface {:?} addresses {:?} chains [{chains}]", host.interface, host.addrs)
+            let addresses: Vec<String> = host.addrs.iter().map(ToString::to_string).collect();
+            let interface = or_none(host.interface.as_ref());
+            format!("interface {interface} addresses [{}] chains [{chains}]", addresses.join(" "))
         }
     }
 }
