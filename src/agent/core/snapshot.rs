@@ -13,6 +13,7 @@ use tortie_net::{Cidr, ScopedAddr};
 
 use crate::agent::core::Core;
 use crate::agent::core::controller_results::GcTotals;
+use crate::agent::core::peer_record::PeerRecord;
 use crate::api::bgp::PeerRange;
 use crate::api::codes::{self, Kind, Severity};
 use crate::api::nodes::NodeStatus;
@@ -23,7 +24,7 @@ use crate::api::span;
 use crate::api::status::{InvalidObject, PoolStatus};
 use tortie_engine::model::Freeze;
 use tortie_engine::policy::{EndpointPolicy, Source};
-use tortie_engine::routing::{self, AddressOption, LearnedPath, Note, PeerKind, RoutingIntent};
+use tortie_engine::routing::{self, AddressOption, LearnedPath, Note, PeerIntent, PeerKind, RoutingIntent};
 use tortie_kernel::Mode;
 
 /// How long other agents of a SQLite store may take to start.
@@ -107,8 +108,26 @@ pub(in crate::agent) struct PeerSnapshot {
     pub(in crate::agent) up: bool,
     /// It is shut down by configuration.
     pub(in crate::agent) shut: bool,
-    pub(in crate::agent) seconds: u64,
+    /// Since the last change of its state.
+    pub(in crate::agent) since: Option<Duration>,
     pub(in crate::agent) error: Option<String>,
+}
+
+impl PeerSnapshot {
+    /// The state of the session that is intended here, from its record, where there is one yet.
+    pub(in crate::agent) fn of(intent: &PeerIntent, record: Option<&PeerRecord>, now: Instant) -> Self {
+        let state = record.and_then(|r| r.state).unwrap_or(State::Idle);
+        Self {
+            kind: intent.kind.as_str(),
+            name: intent.name.clone(),
+            address: intent.remote.ip().to_string(),
+            state: state.as_str(),
+            up: state == State::Established,
+            shut: intent.shutdown.is_some(),
+            since: record.and_then(|r| r.since).map(|at| now.saturating_duration_since(at)),
+            error: record.and_then(|r| r.error.clone()),
+        }
+    }
 }
 
 /// The name of a mode.
@@ -260,22 +279,8 @@ impl Core {
     }
 
     fn peer_snapshots(&self, intent: &RoutingIntent, now: Instant) -> BTreeMap<String, PeerSnapshot> {
-        let one = |session: &str, wanted: &routing::PeerIntent| {
-            let record = self.peers.get(session);
-            let state = record.and_then(|r| r.state).unwrap_or(State::Idle);
-            let facts = PeerSnapshot {
-                kind: wanted.kind.as_str(),
-                name: wanted.name.clone(),
-                address: wanted.remote.ip().to_string(),
-                state: state.as_str(),
-                up: state == State::Established,
-                shut: wanted.shutdown.is_some(),
-                seconds: record
-                    .and_then(|r| r.since)
-                    .map_or(0, |at| now.saturating_duration_since(at).as_secs()),
-                error: record.and_then(|r| r.error.clone()),
-            };
-            (session.to_owned(), facts)
+        let one = |session: &str, wanted: &PeerIntent| {
+            (session.to_owned(), PeerSnapshot::of(wanted, self.peers.get(session), now))
         };
         let dynamic = self.dynamic.values().filter_map(|peer| Some((peer, intent.dynamic(peer)?)));
         let dynamic = dynamic.map(|(peer, wanted)| one(&peer.name, &wanted));

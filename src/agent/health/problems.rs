@@ -93,7 +93,8 @@ fn sessions(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     let down: Vec<_> = facts.peers.iter().filter(|(_, p)| p.is_missing()).collect();
     for (session, peer) in down.iter().take(LISTED) {
         let why = peer.error.clone().map_or_else(String::new, |e| format!(", {e}"));
-        let text = format!("{} for {}{why}", peer.state, span(peer.seconds));
+        let seconds = peer.since.map_or(0, |since| since.as_secs());
+        let text = format!("{} for {}{why}", peer.state, span(seconds));
         let subject = format!("peer {} ({}, {})", peer.name, peer.address, peer.kind);
         out.push(codes::PEER_DOWN.problem(session, subject, text).about(Subject::Peer((*session).clone())));
     }

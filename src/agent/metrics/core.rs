@@ -13,6 +13,7 @@ use crate::agent::core::controller_results::GcTotals;
 use crate::agent::core::controller_results::PoolUsages;
 use crate::agent::core::counters::{self, CoreCounters};
 use crate::agent::core::object_counts::ObjectCounts;
+use crate::agent::core::snapshot::PeerSnapshot;
 use crate::agent::core::view::CoreView;
 use crate::api::policy::PolicyStatus;
 use tortie_engine::routing::{OriginKind, PeerIntent, PeerKind};
@@ -65,16 +66,13 @@ pub(super) struct CoreScrape {
 /// One peer with series of its own.
 #[derive(Debug, Clone)]
 pub(super) struct PeerScrape {
-    pub(super) address: String,
-    pub(super) name: String,
+    /// As `status` has it.
+    pub(super) peer: PeerSnapshot,
     pub(super) asn: String,
-    pub(super) kind: &'static str,
     /// All series, or only whether it is up.
     pub(super) whole: bool,
-    pub(super) up: bool,
-    pub(super) admin_down: bool,
     pub(super) state: State,
-    /// Since its last change.
+    /// Since the last change of its state, or the start of the agent.
     pub(super) since: Duration,
     pub(super) flaps: BTreeMap<&'static str, u64>,
     pub(super) open_errors: u64,
@@ -88,10 +86,10 @@ impl PeerScrape {
     /// The labels of all its series, and these.
     pub(super) fn with<'a>(&'a self, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
         let common = [
-            ("peer", &*self.address),
-            ("peer_name", &*self.name),
+            ("peer", &*self.peer.address),
+            ("peer_name", &*self.peer.name),
             ("peer_as", &*self.asn),
-            ("type", self.kind),
+            ("type", self.peer.kind),
         ];
         common.into_iter().chain(more.iter().copied()).collect()
     }
@@ -187,13 +185,9 @@ fn scrape_peer(
         return;
     }
     let peer = PeerScrape {
-        address: wanted.remote.ip().to_string(),
-        name: wanted.name.clone(),
+        peer: PeerSnapshot::of(wanted, record, now),
         asn: wanted.asn.to_string(),
-        kind,
         whole,
-        up,
-        admin_down: wanted.shutdown.is_some(),
         state,
         since,
         flaps: record.filter(|_| whole).map(|r| r.flaps.clone()).unwrap_or_default(),

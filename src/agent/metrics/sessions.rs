@@ -53,7 +53,7 @@ fn write_core_series(page: &mut Page, core: &CoreScrape, bgp: Option<&BgpScrape>
         "1 when Established; explicit peers, and mesh peers that are down or came back within 15 minutes",
     );
     for peer in core.peers.values() {
-        family.put(&peer.with(&[]), flag(peer.up));
+        family.put(&peer.with(&[]), flag(peer.peer.up));
     }
     let mut family = page.gauge(
         "tortie_bgp_peer_fsm_state",
@@ -64,7 +64,7 @@ fn write_core_series(page: &mut Page, core: &CoreScrape, bgp: Option<&BgpScrape>
     }
     let mut family = page.gauge("tortie_bgp_peer_admin_down", "1 when it is shut down on purpose");
     for (_, peer) in whole() {
-        family.put(&peer.with(&[]), flag(peer.admin_down));
+        family.put(&peer.with(&[]), flag(peer.peer.shut));
     }
     let mut family =
         page.gauge("tortie_bgp_peer_state_since_seconds", "Unix time of the last change of state");
