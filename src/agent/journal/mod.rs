@@ -36,6 +36,9 @@ use writer::Writer;
 /// Inputs that may wait for the journal's thread; those of the store's feed always may.
 const INBOX: usize = 4_096;
 
+/// The priority of the thread, as nice(2) has it.
+const NICE: i32 = 10;
+
 /// For the journal's thread.
 enum Message {
     /// An input with what the core decided.
@@ -75,6 +78,8 @@ impl Journal {
         let mut writer = Writer::new(options, started);
         let of_thread = Arc::clone(&shared);
         std::thread::Builder::new().name("journal".to_owned()).spawn(move || {
+            // Inputs can wait, and the threads that they come from should not. Lower priority is never denied.
+            let _ = rustix::process::setpriority_process(None, NICE);
             for message in messages {
                 of_thread.waiting.fetch_sub(1, Ordering::Relaxed);
                 let lost = of_thread.lost.swap(0, Ordering::Relaxed);
