@@ -18,7 +18,7 @@ use tortie_config::key::Key;
 use tortie_config::resource::RouteSource;
 use tortie_net::Cidr;
 
-use crate::agent::core::effect::Effect;
+use crate::agent::core::effect::{Effect, Severity};
 use tortie_engine::policy::{Chain, EndpointPolicy, SetChange};
 use tortie_engine::routing::{
     self, FilterRoute, GateDecision, OriginKind, PeerIntent, PeerPolicy, RoutingIntent, RoutingView,
@@ -45,6 +45,16 @@ fn export_gate(
 /// Whether a line says how something is worded, and not what is decided.
 pub(in crate::agent) fn is_wording(line: &str) -> bool {
     line.starts_with("log ") || line.starts_with("history ")
+}
+
+/// Whether an effect has a line: the histories of single prefixes and the log lines for debugging have none, as they are no
+/// decisions and a full feed has thousands of them.
+pub(super) fn is_shown(effect: &Effect) -> bool {
+    match effect {
+        Effect::Recorded(entry) => !entry.single,
+        Effect::Log(line) => line.severity != Severity::Debug,
+        _ => true,
+    }
 }
 
 /// Writes decisions down; knows the intents before.
@@ -75,7 +85,7 @@ impl Decisions {
     /// The lines of the effects of one input.
     pub(in crate::agent) fn lines(&mut self, effects: &[Effect]) -> Vec<String> {
         let mut out = Vec::new();
-        for effect in effects {
+        for effect in effects.iter().filter(|effect| is_shown(effect)) {
             self.effect(effect, &mut out);
         }
         out

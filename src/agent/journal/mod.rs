@@ -102,7 +102,8 @@ impl Journal {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.send(Message::Input(now, Box::new(input), effects.to_vec()));
+        let effects = effects.iter().filter(|effect| decisions::is_shown(effect)).cloned().collect();
+        self.send(Message::Input(now, Box::new(input), effects));
     }
 
     fn send(&self, message: Message) {

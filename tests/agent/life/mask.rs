@@ -19,6 +19,9 @@ const MOVING: &[&str] = &[
 /// Words before a number that does.
 const BEFORE: &[&str] = &["rev", "revision", "port", "pid", "revisions", "after"];
 
+/// Words after a number that does.
+const AFTER: &[&str] = &["inputs"];
+
 /// The text with `#` in their places, and at most two blanks in a row.
 pub(crate) fn mask(text: &str) -> String {
     let mut out = String::new();
@@ -58,7 +61,9 @@ pub(crate) fn mask(text: &str) -> String {
 fn words(cell: &str) -> String {
     let mut before = "";
     let mut out = Vec::new();
-    for word in cell.split(' ') {
+    let mut rest = cell.split(' ').peekable();
+    while let Some(word) = rest.next() {
+        let after = rest.peek().map_or("", |word| word.trim_matches(','));
         let core = word.trim_matches(|c: char| "(),;:.[]".contains(c));
         let moves = !core.is_empty()
             && (is_time(core)
@@ -66,7 +71,8 @@ fn words(cell: &str) -> String {
                 || is_change(core)
                 || is_mac(core)
                 || (is_mac(before) && word.chars().all(|c| c.is_ascii_lowercase()))
-                || (BEFORE.contains(&before) && core.chars().all(|c| c.is_ascii_digit())));
+                || ((BEFORE.contains(&before) || AFTER.contains(&after))
+                    && core.chars().all(|c| c.is_ascii_digit())));
         out.push(if moves { word.replacen(core, "#", 1) } else { word.to_owned() });
         before = word;
     }
