@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use tortie_config::secrets;
 
 use crate::agent::core::input::Input;
-use tortie_store::{Cached, Change, FeedEvent, KeyValue, Snapshot};
+use tortie_store::{Change, FeedEvent, KeyValue};
 
 /// How tags begin.
 const TAG: &str = "redacted-";
@@ -36,24 +36,30 @@ impl Redactor {
     fn event(&self, event: FeedEvent) -> FeedEvent {
         match event {
             FeedEvent::Snapshot { mut snapshot, generation } => {
-                self.snapshot(&mut snapshot);
+                let secrets = self.secrets_of(&snapshot.entries);
+                if !secrets.is_empty() {
+                    replace(&mut Arc::make_mut(&mut snapshot).entries, secrets);
+                }
                 FeedEvent::Snapshot { snapshot, generation }
             }
             FeedEvent::Cached(mut cached) => {
-                if cached.snapshot.entries.iter().any(|kv| self.redacted(&kv.value).is_some()) {
-                    let cached: &mut Cached = Arc::make_mut(&mut cached);
-                    cached.snapshot.entries.iter_mut().for_each(|kv| self.entry(kv));
+                let secrets = self.secrets_of(&cached.snapshot.entries);
+                if !secrets.is_empty() {
+                    replace(&mut Arc::make_mut(&mut cached).snapshot.entries, secrets);
                 }
                 FeedEvent::Cached(cached)
             }
             FeedEvent::Added { prefixes, mut snapshot } => {
-                snapshot.entries.iter_mut().for_each(|kv| self.entry(kv));
+                let secrets = self.secrets_of(&snapshot.entries);
+                replace(&mut snapshot.entries, secrets);
                 FeedEvent::Added { prefixes, snapshot }
             }
             FeedEvent::Delta(mut delta) => {
                 for change in &mut delta.changes {
-                    if let Change::Put(kv) = change {
-                        self.entry(kv);
+                    if let Change::Put(kv) = change
+                        && let Some(value) = self.redacted(&kv.value)
+                    {
+                        kv.value = value;
                     }
                 }
                 FeedEvent::Delta(delta)
@@ -62,26 +68,18 @@ impl Redactor {
         }
     }
 
-    fn snapshot(&self, snapshot: &mut Arc<Snapshot>) {
-        // Most stores have no secret: nothing is copied then.
-        if snapshot.entries.iter().any(|kv| self.redacted(&kv.value).is_some()) {
-            Arc::make_mut(snapshot).entries.iter_mut().for_each(|kv| self.entry(kv));
-        }
-    }
-
-    fn entry(&self, kv: &mut KeyValue) {
-        if let Some(value) = self.redacted(&kv.value) {
-            kv.value = value;
-        }
+    /// The values with secrets, by their places, as they are without them. Most stores have none: nothing is copied then.
+    fn secrets_of(&self, entries: &[KeyValue]) -> Vec<(usize, Vec<u8>)> {
+        entries.iter().enumerate().filter_map(|(at, kv)| Some((at, self.redacted(&kv.value)?))).collect()
     }
 
     /// The value without its secrets; `None`: it has none.
     fn redacted(&self, value: &[u8]) -> Option<Vec<u8>> {
-        let text = std::str::from_utf8(value).ok()?;
+        let text = &*String::from_utf8_lossy(value);
         if !secrets::names_secret(text) {
             return None;
         }
-        match serde_json::from_str::<Value>(text) {
+        match serde_json::from_slice::<Value>(value) {
             Ok(mut json) => {
                 let found = secrets::replace(&mut json, &mut |secret| self.tag(secret));
                 found.then(|| json.to_string().into_bytes())
@@ -114,6 +112,15 @@ impl Redactor {
     }
 }
 
+/// Puts values in their places.
+fn replace(entries: &mut [KeyValue], values: Vec<(usize, Vec<u8>)>) {
+    for (at, value) in values {
+        if let Some(kv) = entries.get_mut(at) {
+            kv.value = value;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,6 +150,9 @@ mod tests {
         let nested = shown(&redactor, r#"{"a":[{"token":{"x":"geheim"}},{"client-secret":77}]}"#);
         assert!(!nested.contains("geheim") && !nested.contains(":77}"), "{nested}");
         assert!(!shown(&redactor, r#"{"password": "broken"#).contains("broken"));
+        // Not even text: it goes as a whole.
+        let octets = redactor.redacted(b"password=hunter2\xff").unwrap();
+        assert!(octets.starts_with(TAG.as_bytes()) && !octets.windows(7).any(|part| part == b"hunter2"));
         let long = shown(&redactor, &format!(r#"{{"password":"{}"}}"#, "x".repeat(90)));
         assert!(long.len() > 90 && !long.contains("xx"), "a key that is too long stays too long: {long}");
     }
