@@ -4,11 +4,9 @@
 //! what was recorded. What it does not: read a clock, or touch store, kernel or peers.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use tortie_net::Cidr;
 
 use crate::agent::core::Core;
 use crate::agent::core::checkpoint::restore;
@@ -16,6 +14,7 @@ use crate::agent::core::effect::Effect;
 use crate::agent::core::input::{Input, Now};
 use crate::agent::core::view::CoreView;
 use crate::agent::explain::recorded;
+pub use crate::agent::explain::recorded::Question;
 use crate::agent::health::problems::problems;
 use crate::agent::journal::decisions::{Decisions, is_wording};
 pub use crate::agent::journal::format::{FILE, JournalError};
@@ -35,17 +34,6 @@ pub struct ReplayOptions {
     pub until: Option<Timestamp>,
     /// What to explain then.
     pub why: Option<Question>,
-}
-
-/// A question about the state that a replay ends in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Question {
-    /// A prefix, and whether it is announced to a peer.
-    Route(Cidr, Option<String>),
-    /// A session, by its name, its host or its address.
-    Peer(String),
-    /// An address.
-    Address(IpAddr),
 }
 
 /// Why there is no replay.
@@ -68,7 +56,8 @@ pub(in crate::agent) struct Run {
     core: Core,
     decisions: Decisions,
     now: Now,
-    from: Timestamp,
+    /// Where the journal begins.
+    from: Now,
     from_checkpoint: bool,
     inputs: usize,
     different: usize,
@@ -98,7 +87,7 @@ impl Run {
             core,
             decisions,
             now,
-            from: wall,
+            from: now,
             from_checkpoint: false,
             inputs: 0,
             different: 0,
@@ -107,7 +96,7 @@ impl Run {
             last: Vec::new(),
         };
         if until.is_some_and(|until| until < wall) {
-            return Err(ReplayError::TooEarly(text(wall)));
+            return Err(ReplayError::TooEarly(now.text()));
         }
         while let Some(line) = lines.next()? {
             match line {
@@ -116,9 +105,9 @@ impl Run {
                 Line::Boundary => run.decisions.forget(),
                 Line::Checkpoint(base) => {
                     run.now = base.time.now(started);
-                    run.from = run.now.wall;
-                    if until.is_some_and(|until| until < run.from) {
-                        return Err(ReplayError::TooEarly(text(run.from)));
+                    run.from = run.now;
+                    if until.is_some_and(|until| until < run.from.wall) {
+                        return Err(ReplayError::TooEarly(run.from.text()));
                     }
                     run.from_checkpoint = true;
                     run.core = restore(&run.header.options, started, run.now, base.core, base.entries);
@@ -132,9 +121,7 @@ impl Run {
     fn input(&mut self, now: Now, input: Input, recorded: &[String]) {
         self.now = now;
         self.inputs += 1;
-        // Told only of an input that differs, but the core takes the input.
-        let subject = subject(&input);
-        let effects = self.core.handle(input, now);
+        let effects = self.core.handle(input.clone(), now);
         self.last = self.decisions.lines(&effects);
         if self.last == recorded {
             return;
@@ -155,8 +142,8 @@ impl Run {
             };
             self.differences.push(Difference {
                 input: self.inputs,
-                time: text(now.wall),
-                subject,
+                time: now.text(),
+                subject: subject(&input),
                 recorded: only(&before, &after),
                 now: only(&after, &before),
             });
@@ -189,8 +176,8 @@ impl Run {
             node: self.header.options.name.clone(),
             recorded_by: self.header.version.clone(),
             run_by: env!("CARGO_PKG_VERSION").to_owned(),
-            from: text(self.from),
-            to: text(self.now.wall),
+            from: self.from.text(),
+            to: self.now.text(),
             from_checkpoint: self.from_checkpoint,
             inputs: self.inputs,
             lost: self.header.lost,
@@ -213,24 +200,12 @@ pub fn replay(octets: Vec<u8>, options: &ReplayOptions) -> Result<Replay, Replay
     let run = Run::of(&unpack(octets)?, options.until, Decisions::new())?;
     let mut report = run.report();
     report.why = match &options.why {
-        Some(question) => Some(
-            recorded::answer(run.core(), run.now(), question_of(question)).map_err(ReplayError::Question)?,
-        ),
+        Some(question) => {
+            Some(recorded::answer(run.core(), run.now(), question).map_err(ReplayError::Question)?)
+        }
         None => None,
     };
     Ok(report)
-}
-
-fn question_of(question: &Question) -> recorded::Question<'_> {
-    match question {
-        Question::Route(prefix, to) => recorded::Question::Route(*prefix, to.as_deref()),
-        Question::Peer(name) => recorded::Question::Peer(name),
-        Question::Address(addr) => recorded::Question::Address(*addr),
-    }
-}
-
-fn text(time: Timestamp) -> String {
-    format!("{time:.3}")
 }
 
 /// What an input is, in a few words.

@@ -97,7 +97,7 @@ async fn store(globals: &Globals) -> Result<StoreState, Failure> {
     })
 }
 
-/// One line a finding; the fix stands below what it mends.
+/// One line a finding; the fix stands below its problem.
 pub(super) fn render(out: &mut String, report: &Report, wide: bool) {
     render_items(out, &report.items, wide);
     let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });

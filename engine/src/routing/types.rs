@@ -292,6 +292,13 @@ impl PeerIntent {
         matches!(key, Some(Password::File(_)))
     }
 
+    /// Whether the session is one of eBGP, as far as the configuration says; `asn` is the AS of this host. A peer that may have any
+    /// AS counts as external.
+    #[must_use]
+    pub fn is_external(&self, asn: u32) -> bool {
+        self.asn != self.local_asn.unwrap_or(asn)
+    }
+
     /// A configured peer that is no host of the cluster.
     #[must_use]
     pub fn is_router(&self) -> bool {

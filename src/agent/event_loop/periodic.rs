@@ -28,7 +28,7 @@ impl Agent {
         if !maintains && !reads_hosts {
             return;
         }
-        // Whoever observes writes nothing, not even that.
+        // An agent that observes writes nothing, not even that.
         let folds = maintains && !self.options.observes();
         let hosts_to = reads_hosts.then(|| self.facts_sender.clone());
         let store = Arc::clone(&self.store);

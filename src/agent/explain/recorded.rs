@@ -10,23 +10,24 @@ use tortie_config::key::{IpFamily, Key};
 use tortie_net::Cidr;
 
 use super::origin::PrefixOrigin;
+use super::route::verdict;
 use crate::agent::api::bgp::session_named;
 use crate::agent::core::input::Now;
 use crate::agent::core::view::CoreView;
 use crate::api::explain::{Step, Verdict, Why};
 use crate::api::status::ApiError;
-use tortie_engine::routing::{self, FilterRoute, PeerIntent, RoutingIntent, StepOutcome};
+use tortie_engine::routing::{self, FilterRoute, PeerIntent};
 
 /// What an answer rests on.
 const NOT_LOOKED_AT: &str = "the BGP table and the kernel: a journal has the inputs of the core alone";
 
-/// What is explained.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::agent) enum Question<'a> {
-    /// A prefix, to this peer or to all.
-    Route(Cidr, Option<&'a str>),
+/// A question about the state that a replay ends in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Question {
+    /// A prefix, and whether it is announced to a peer.
+    Route(Cidr, Option<String>),
     /// A session, by its name, its host or its address.
-    Peer(&'a str),
+    Peer(String),
     /// An address.
     Address(IpAddr),
 }
@@ -35,20 +36,18 @@ pub(in crate::agent) enum Question<'a> {
 ///
 /// # Errors
 /// A peer that is not known, or a name that means several.
-pub(in crate::agent) fn answer(
-    core: CoreView<'_>,
-    now: Now,
-    question: Question<'_>,
-) -> Result<Why, ApiError> {
+pub(in crate::agent) fn answer(core: CoreView<'_>, now: Now, question: &Question) -> Result<Why, ApiError> {
     let empty = |kind: &str, subject: String| {
         let mut why = Why::new(kind, core.model().node(), core.revision(), now.text(), subject);
         why.not_looked_at = vec![NOT_LOOKED_AT.to_owned()];
         why
     };
     match question {
-        Question::Route(prefix, to) => route(core, prefix, to, empty("WhyRoute", prefix.to_string())),
-        Question::Peer(name) => peer(core, name, empty("WhyPeer", name.to_owned())),
-        Question::Address(addr) => Ok(address(core, addr, empty("WhyIp", addr.to_string()))),
+        Question::Route(prefix, to) => {
+            route(core, *prefix, to.as_deref(), empty("WhyRoute", prefix.to_string()))
+        }
+        Question::Peer(name) => peer(core, name, empty("WhyPeer", name.clone())),
+        Question::Address(addr) => Ok(address(core, *addr, empty("WhyIp", addr.to_string()))),
     }
 }
 
@@ -73,7 +72,7 @@ fn route(core: CoreView<'_>, prefix: Cidr, to: Option<&str>, mut why: Why) -> Re
     let mut withheld = 0;
     for (session, peer) in &peers {
         let (decided, steps) =
-            routing::explain_export(&intent.view, &peer.policy, is_external(intent, peer), &route);
+            routing::explain_export(&intent.view, &peer.policy, peer.is_external(intent.asn), &route);
         withheld += usize::from(!decided.accept);
         if to.is_some() {
             why.steps.extend(
@@ -187,19 +186,6 @@ fn address(core: CoreView<'_>, addr: IpAddr, mut why: Why) -> Why {
         _ => format!("{addr} is an address of {}", holders.join(" and ")),
     };
     why
-}
-
-fn is_external(intent: &RoutingIntent, peer: &PeerIntent) -> bool {
-    peer.asn != peer.local_asn.unwrap_or(intent.asn)
-}
-
-fn verdict(outcome: StepOutcome) -> Verdict {
-    match outcome {
-        StepOutcome::Yes => Verdict::Ok,
-        StepOutcome::No => Verdict::Stop,
-        StepOutcome::Passed => Verdict::Note,
-        StepOutcome::NotReached => Verdict::Skipped,
-    }
 }
 
 fn unknown(name: &str) -> ApiError {

@@ -287,14 +287,19 @@ fn path_step(path: &BgpPath, e: &RouteEvidence) -> Step {
     }
 }
 
+/// The verdict of a step of routing.
+pub(super) fn verdict(outcome: StepOutcome) -> Verdict {
+    match outcome {
+        StepOutcome::No => Verdict::Stop,
+        StepOutcome::NotReached => Verdict::Skipped,
+        StepOutcome::Passed => Verdict::Note,
+        StepOutcome::Yes => Verdict::Ok,
+    }
+}
+
 fn kernel_steps(kernel: &KernelEvidence, steps: &mut Vec<Step>) {
     for step in kernel.decided.iter().flat_map(|(_, steps)| steps) {
-        let verdict = match step.outcome {
-            StepOutcome::No => Verdict::Stop,
-            StepOutcome::NotReached => Verdict::Skipped,
-            StepOutcome::Passed => Verdict::Note,
-            StepOutcome::Yes => Verdict::Ok,
-        };
+        let verdict = verdict(step.outcome);
         // The pool was said above.
         if step.name != "pool" || step.text.contains("IPIP") {
             steps.push(Step::new(

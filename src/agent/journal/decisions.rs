@@ -203,7 +203,9 @@ impl Decisions {
                 format!("routing: {} endpoint address {addr}", if now.is_some() { '+' } else { '-' })
             }),
         );
-        differ(out, old.map(|o| view_lines(&o.view)), view_lines(&new.view));
+        if old.is_none_or(|o| o.view != new.view) {
+            differ(out, old.map(|o| view_lines(&o.view)), view_lines(&new.view));
+        }
         let notes = |intent: &RoutingIntent| -> BTreeSet<String> {
             intent.notes.iter().map(|note| format!("note {} {}", note.code, note.subject)).collect()
         };
@@ -228,7 +230,7 @@ impl Decisions {
         let mut kinds: BTreeMap<(&PeerPolicy, bool), usize> = BTreeMap::new();
         let ranges = intent.ranges.values().map(|range| &range.peer);
         for peer in intent.peers.values().chain(ranges) {
-            *kinds.entry((&peer.policy, is_external(intent, peer))).or_default() += 1;
+            *kinds.entry((&peer.policy, peer.is_external(intent.asn))).or_default() += 1;
         }
         let mut now = BTreeMap::new();
         for prefix in intent.originated.keys() {
@@ -282,11 +284,6 @@ fn default_routes() -> Vec<Cidr> {
 
 fn session_kind(external: bool) -> &'static str {
     if external { "eBGP" } else { "iBGP" }
-}
-
-/// Whether a peer counts as one of another AS; of one that may have any AS its OPEN decides.
-fn is_external(intent: &RoutingIntent, peer: &PeerIntent) -> bool {
-    peer.asn != peer.local_asn.unwrap_or(intent.asn)
 }
 
 fn origin(kind: OriginKind) -> &'static str {

@@ -71,7 +71,7 @@ impl Bindings {
     /// Path to a peer; `None` until it is known.
     fn path(&mut self, peer: &PeerIntent, asn: u32) -> Option<Path> {
         let addr = address(peer);
-        let ebgp = peer.asn != peer.local_asn.unwrap_or(asn);
+        let ebgp = peer.is_external(asn);
         match peer.bfd.as_ref()?.multihop {
             Some(true) => return Some(Path::Multihop),
             Some(false) => return Some(Path::SingleHop),
@@ -160,7 +160,7 @@ impl Bindings {
     fn track_paths(&mut self, intent: &RoutingIntent, tracker: &mut Tracker, reporter: &mut Reporter) {
         let asn = intent.asn;
         let open = |p: &&PeerIntent| {
-            let ebgp = p.asn != p.local_asn.unwrap_or(asn);
+            let ebgp = p.is_external(asn);
             ebgp && p.bfd.as_ref().is_some_and(|b| b.multihop.is_none()) && !address(p).is_link_local()
         };
         let needed: FxHashSet<ScopedAddr> = intent.peers.values().filter(open).map(address).collect();

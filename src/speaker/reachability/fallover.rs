@@ -69,7 +69,7 @@ impl Fallover {
         }
         let mut wanted: FxHashMap<ScopedAddr, Watched> = FxHashMap::default();
         for (name, peer) in &intent.peers {
-            if peer.asn != peer.local_asn.unwrap_or(intent.asn)
+            if peer.is_external(intent.asn)
                 && let Some(id) = peers.id(name)
             {
                 wanted.entry(ScopedAddr::of(peer.remote)).or_default().peers.push(id);

@@ -39,7 +39,7 @@ fn workload(rng: &mut StdRng) -> String {
     )
 }
 
-/// A change that somebody makes in the store: good values and bad ones.
+/// A change by another writer of the store: good values and bad ones.
 fn change(store: &mut Store, rng: &mut StdRng) -> FeedEvent {
     let host = format!("h{}", rng.random_range(1..5));
     let n = rng.random_range(1..5);
