@@ -22,11 +22,24 @@ const BEFORE: &[&str] = &["rev", "revision", "port", "pid", "revisions", "after"
 /// Words after a number that does.
 const AFTER: &[&str] = &["inputs"];
 
+/// The section of `tortie replay` that depends on the last input.
+const LAST_INPUT: &str = "  decisions on the last input:";
+
 /// The text with `#` in their places, and at most two blanks in a row.
 pub(crate) fn mask(text: &str) -> String {
     let mut out = String::new();
     let mut moving: Vec<usize> = Vec::new();
+    let mut is_last_input = false;
     for line in text.lines() {
+        // Which input a journal ends with, and whether it led to decisions, differs from run to run.
+        if line.trim_end() == LAST_INPUT {
+            is_last_input = true;
+        } else if !line.starts_with("    ") {
+            is_last_input = false;
+        }
+        if is_last_input {
+            continue;
+        }
         let cells: Vec<&str> = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
         let is_head = |cell: &&str| cell.chars().all(|c| c.is_ascii_uppercase() || "46/-*> ".contains(c));
         if cells.len() > 1 && cells.iter().all(is_head) {
