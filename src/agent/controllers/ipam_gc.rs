@@ -16,8 +16,8 @@ use tortie_net::Cidr;
 
 use super::evidence::evidence;
 use super::life_cycle::{Context, Controller, ControllerHandle, Report, Wake};
-use crate::agent::core::controller_results::GcPass;
 use crate::agent::core::input::Input;
+use crate::agent::core::observed_state::GcPass;
 use tortie_engine::ipam::check::{Finding, IpamState, Kind, Repair, RepairOutcome, findings};
 use tortie_engine::ipam::{Ipam, IpamError, Keyspace};
 use tortie_store::Store;

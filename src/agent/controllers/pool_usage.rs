@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use tortie_bgp::State;
 
 use super::life_cycle::{Context, Controller, ControllerHandle, Report, Wake};
-use crate::agent::core::controller_results::{PoolUsage, PoolUsages};
 use crate::agent::core::input::Input;
+use crate::agent::core::observed_state::{PoolUsage, PoolUsages};
 use tortie_engine::ipam::Keyspace;
 use tortie_engine::ipam::check::{Evidence, IpamState, Kind, findings};
 use tortie_engine::routing::PeerKind;

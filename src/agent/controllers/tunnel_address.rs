@@ -14,8 +14,8 @@ use tortie_config::key::{IpFamily, Key, Scope};
 use tortie_net::Cidr;
 
 use super::life_cycle::{Context, Controller, ControllerHandle, Report, Wake};
-use crate::agent::core::controller_results::TunnelAddressReport;
 use crate::agent::core::input::Input;
+use crate::agent::core::observed_state::TunnelAddressReport;
 use tortie_engine::ipam::{AddressRequest, AllocationRequest, Ipam, IpamError};
 use tortie_store::{Compare, Op, Outcome, Store, Txn};
 

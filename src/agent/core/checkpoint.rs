@@ -4,30 +4,26 @@
 //! entries. Model, routing and policy are computed again: an incremental result equals one from scratch. What it does not:
 //! counters and times of metrics, and the texts of the flight recorder, on which no decision depends.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tortie_bgp::State;
-use tortie_net::{Cidr, ScopedAddr};
+use tortie_net::Cidr;
 
-use super::controller_results::{EndedSession, GcTotals, PoolUsages};
 use super::enforcement::EnforcementCheckpoint;
 use super::input::Now;
+use super::observed_state::ObservedState;
 use super::options::CoreOptions;
-use super::peer_record::PeerRecord;
+use super::peer_record::{EndedSession, PeerRecord};
 use super::recorder::Recorder;
 use super::store_link::StoreLink;
 use super::store_link::change_revisions::ChangeRevisions;
 use super::store_link::watch_scope::WatchScope;
 use super::{Core, Phase};
-use crate::api::nodes::NodeStatus;
-use crate::api::problem::Problem;
 use tortie_engine::model::{Guard, Model, ModelChanges, WatchPart};
-use tortie_engine::routing::{ChangeId, ChangeIds, DynamicPeer, Planner};
+use tortie_engine::routing::{ChangeId, ChangeIds, Planner};
 use tortie_store::{Change, Delta, KeyValue, Snapshot};
 
 /// The store's entries at one moment.
@@ -63,23 +59,9 @@ pub(in crate::agent) struct Checkpoint {
     next_change: ChangeIds,
     next_entry: u64,
     peers: BTreeMap<Arc<str>, PeerCheckpoint>,
-    peer_problems: BTreeMap<String, String>,
-    dynamic: BTreeMap<Arc<str>, DynamicPeer>,
-    listening: BTreeSet<SocketAddr>,
-    listen_failed: BTreeMap<SocketAddr, String>,
-    tunnel_problem: Option<String>,
-    tunnel_address_problem: Option<String>,
-    gc: GcTotals,
-    pool_usage: Option<PoolUsages>,
-    problems: BTreeMap<Cow<'static, str>, Vec<String>>,
+    observed: ObservedState,
     transient: Option<(Duration, String)>,
-    host_problems: Vec<Problem>,
-    unreachable: BTreeSet<ScopedAddr>,
     repaired: Option<(Duration, usize, String)>,
-    versions: Vec<NodeStatus>,
-    present: Option<Vec<String>>,
-    restart_done: bool,
-    failed_routes: BTreeMap<Cidr, String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -134,23 +116,9 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         changes,
         recorder,
         peers,
-        peer_problems,
-        dynamic,
-        listening,
-        listen_failed,
-        tunnel_problem,
-        tunnel_address_problem,
-        gc,
-        pool_usage,
-        thread_problems,
+        observed,
         transient,
-        host_problems,
-        unreachable,
         last_repair,
-        versions,
-        present_hosts,
-        restart_done,
-        failed_routes,
         effects,
     } = core;
     let StoreLink {
@@ -213,23 +181,9 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         next_change: changes.clone(),
         next_entry: recorder.next_number(),
         peers: peers.iter().map(|(name, record)| (Arc::clone(name), peer(record))).collect(),
-        peer_problems: peer_problems.clone(),
-        dynamic: dynamic.clone(),
-        listening: listening.clone(),
-        listen_failed: listen_failed.clone(),
-        tunnel_problem: tunnel_problem.clone(),
-        tunnel_address_problem: tunnel_address_problem.clone(),
-        gc: gc.clone(),
-        pool_usage: pool_usage.clone(),
-        problems: thread_problems.clone(),
+        observed: observed.clone(),
         transient: transient.as_ref().map(|(at, text)| (after(at), text.clone())),
-        host_problems: host_problems.clone(),
-        unreachable: unreachable.clone(),
         repaired: last_repair.as_ref().map(|(at, objects, first)| (after(at), *objects, first.clone())),
-        versions: versions.clone(),
-        present: present_hosts.clone(),
-        restart_done: *restart_done,
-        failed_routes: failed_routes.clone(),
     })
 }
 
@@ -291,23 +245,9 @@ pub(in crate::agent) fn restore(
             (name, record)
         })
         .collect();
-    core.peer_problems = checkpoint.peer_problems;
-    core.dynamic = checkpoint.dynamic;
-    core.listening = checkpoint.listening;
-    core.listen_failed = checkpoint.listen_failed;
-    core.tunnel_problem = checkpoint.tunnel_problem;
-    core.tunnel_address_problem = checkpoint.tunnel_address_problem;
-    core.gc = checkpoint.gc;
-    core.pool_usage = checkpoint.pool_usage;
-    core.thread_problems = checkpoint.problems;
+    core.observed = checkpoint.observed;
     core.transient = checkpoint.transient.map(|(after, text)| (at(after), text));
-    core.host_problems = checkpoint.host_problems;
-    core.unreachable = checkpoint.unreachable;
     core.last_repair = checkpoint.repaired.map(|(after, objects, first)| (at(after), objects, first));
-    core.versions = checkpoint.versions;
-    core.present_hosts = checkpoint.present;
-    core.restart_done = checkpoint.restart_done;
-    core.failed_routes = checkpoint.failed_routes;
     core
 }
 

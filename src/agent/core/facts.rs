@@ -9,8 +9,9 @@ use tortie_bgp::{DownCode, State, bfd};
 use tortie_net::Cidr;
 
 use super::recorder::{Entry, Plane, SINGLE_ENTRIES_MAX};
-use crate::agent::core::controller_results::{EndedSession, GcPass, TunnelAddressReport};
 use crate::agent::core::effect::{Effect, LogLine, Severity, Subsystem};
+use crate::agent::core::observed_state::{GcPass, TunnelAddressReport};
+use crate::agent::core::peer_record::EndedSession;
 use crate::agent::core::{Core, Phase};
 use crate::speaker::SpeakerFact;
 use tortie_engine::routing::ChangeId;
@@ -39,7 +40,7 @@ impl Core {
             }
             KernelFact::Learned { change, prefixes, written, deleted, failed, sample, micros } => {
                 for (prefix, _, _) in &sample {
-                    self.failed_routes.remove(prefix);
+                    self.observed.failed_routes.remove(prefix);
                 }
                 let time = self.now.text();
                 for (prefix, change, what) in sample {
@@ -76,15 +77,15 @@ impl Core {
                             format!("the kernel refuses {prefix}: {why}"),
                         )
                     }));
-                    if self.failed_routes.len() < 1_000 {
-                        self.failed_routes.insert(prefix, why);
+                    if self.observed.failed_routes.len() < 1_000 {
+                        self.observed.failed_routes.insert(prefix, why);
                     }
                 }
             }
             KernelFact::NextHop(addr, state) => {
                 match state {
-                    Some(_) => self.unreachable.remove(&addr),
-                    None => self.unreachable.insert(addr),
+                    Some(_) => self.observed.unreachable.remove(&addr),
+                    None => self.observed.unreachable.insert(addr),
                 };
                 self.effects.push(Effect::NextHop(addr, state));
             }
@@ -130,11 +131,11 @@ impl Core {
                 self.enforcement.rules_problem = problem;
             }
             KernelFact::TunnelProblem(problem) => {
-                if problem != self.tunnel_problem {
+                if problem != self.observed.tunnel_problem {
                     let text = problem.clone().unwrap_or_else(|| "right again".to_owned());
                     self.log_and_record(ChangeId::default(), Plane::Kernel, '~', "tunl0", &text);
                 }
-                self.tunnel_problem = problem;
+                self.observed.tunnel_problem = problem;
             }
             KernelFact::Problem { about, text } => {
                 self.record_thread_problems(Plane::Kernel, about, text.into_iter().collect());
@@ -269,10 +270,10 @@ impl Core {
                 }
             }
             SpeakerFact::DynamicPeer(peer) => {
-                self.dynamic.insert(Arc::clone(&peer.name), peer);
+                self.observed.dynamic.insert(Arc::clone(&peer.name), peer);
             }
             SpeakerFact::DynamicPeerGone(name) => {
-                self.dynamic.remove(&name);
+                self.observed.dynamic.remove(&name);
                 self.peers.remove(&name);
             }
             SpeakerFact::Bfd { peer, from, to, cause, .. } => {
@@ -325,16 +326,16 @@ impl Core {
             }
             SpeakerFact::TrackNextHop(addr) => self.effects.push(Effect::Track(addr, true)),
             SpeakerFact::UntrackNextHop(addr) => {
-                self.unreachable.remove(&addr);
+                self.observed.unreachable.remove(&addr);
                 self.effects.push(Effect::Track(addr, false));
             }
             SpeakerFact::RestartDone => {
-                self.restart_done = true;
+                self.observed.restart_done = true;
                 self.effects.push(Effect::Sweep);
             }
             SpeakerFact::Listening(addr) => {
-                self.listen_failed.remove(&addr);
-                self.listening.insert(addr);
+                self.observed.listen_failed.remove(&addr);
+                self.observed.listening.insert(addr);
                 self.log_and_record(
                     ChangeId::default(),
                     Plane::Rib,
@@ -344,24 +345,24 @@ impl Core {
                 );
             }
             SpeakerFact::ListenEnded(addr) => {
-                self.listen_failed.remove(&addr);
-                self.listening.remove(&addr);
+                self.observed.listen_failed.remove(&addr);
+                self.observed.listening.remove(&addr);
             }
             SpeakerFact::ListenFailed { addr, error } => {
-                if self.listen_failed.get(&addr) != Some(&error) {
+                if self.observed.listen_failed.get(&addr) != Some(&error) {
                     let text = format!("cannot be listened on: {error}");
                     self.log_and_record(ChangeId::default(), Plane::Rib, '!', &addr.to_string(), &text);
                 }
-                self.listening.remove(&addr);
-                self.listen_failed.insert(addr, error);
+                self.observed.listening.remove(&addr);
+                self.observed.listen_failed.insert(addr, error);
             }
             SpeakerFact::PeerProblem { name, problem } => match problem {
                 Some(text) => {
                     self.log_and_record(ChangeId::default(), Plane::Rib, '!', &name, &text);
-                    self.peer_problems.insert(name.to_string(), text);
+                    self.observed.peer_problems.insert(name.to_string(), text);
                 }
                 None => {
-                    self.peer_problems.remove(&*name);
+                    self.observed.peer_problems.remove(&*name);
                 }
             },
             SpeakerFact::Problems { about, texts } => self.record_thread_problems(Plane::Rib, about, texts),
@@ -372,12 +373,12 @@ impl Core {
 
     /// Replaces all problems of a subject; empty: it has none any more.
     fn record_thread_problems(&mut self, plane: Plane, about: Cow<'static, str>, texts: Vec<String>) {
-        let before = self.thread_problems.remove(&about).unwrap_or_default();
+        let before = self.observed.thread_problems.remove(&about).unwrap_or_default();
         for text in texts.iter().filter(|text| !before.contains(text)) {
             self.log_and_record(ChangeId::default(), plane, '!', &about, text);
         }
         if !texts.is_empty() {
-            self.thread_problems.insert(about, texts);
+            self.observed.thread_problems.insert(about, texts);
         } else if !before.is_empty() {
             self.log_and_record(ChangeId::default(), plane, '~', &about, "right again");
         }
@@ -409,7 +410,7 @@ impl Core {
                 if let Some(text) = &problem {
                     self.log_and_record(ChangeId::default(), Plane::Agent, '!', subject, text);
                 }
-                self.tunnel_address_problem = problem;
+                self.observed.tunnel_address_problem = problem;
             }
         }
     }
@@ -420,11 +421,13 @@ impl Core {
             let text = format!("released, nobody had it for the grace time: {why}");
             self.log_and_record(ChangeId::default(), Plane::Agent, '-', &addr.to_string(), &text);
         }
-        if let Some(error) = pass.error.as_ref().filter(|error| self.gc.error.as_ref() != Some(*error)) {
+        if let Some(error) =
+            pass.error.as_ref().filter(|error| self.observed.gc.error.as_ref() != Some(*error))
+        {
             self.log_and_record(ChangeId::default(), Plane::Agent, '!', "address collector", error);
         }
-        self.gc.leak_candidates = pass.leak_candidates;
-        self.gc.released += u64::try_from(pass.released.len()).unwrap_or(u64::MAX);
-        self.gc.error = pass.error;
+        self.observed.gc.leak_candidates = pass.leak_candidates;
+        self.observed.gc.released += u64::try_from(pass.released.len()).unwrap_or(u64::MAX);
+        self.observed.gc.error = pass.error;
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::core::controller_results::{GcPass, PoolUsages, TunnelAddressReport};
+use crate::agent::core::observed_state::{GcPass, PoolUsages, TunnelAddressReport};
 use crate::api::nodes::NodeStatus;
 use crate::api::problem::Problem;
 use crate::speaker::SpeakerFact;

@@ -4,29 +4,25 @@
 //! It decides when something may start: nothing is sent to the speaker or the kernel before the first whole snapshot;
 //! a block is announced only when its blackhole is in the kernel; a freeze stops everything but reading.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tortie_net::{Cidr, ScopedAddr};
+use tortie_net::Cidr;
 
-use crate::agent::core::controller_results::{GcTotals, PoolUsages};
 use crate::agent::core::counters::CoreCounters;
 use crate::agent::core::effect::Effect;
 use crate::agent::core::enforcement::Enforcement;
 use crate::agent::core::input::{Input, Now, Timing};
+use crate::agent::core::observed_state::ObservedState;
 use crate::agent::core::options::CoreOptions;
 use crate::agent::core::peer_record::PeerRecord;
 use crate::agent::core::recorder::{Plane, Recorder};
 use crate::agent::core::store_link::StoreLink;
 use crate::agent::core::store_link::change_revisions::ChangeRevisions;
 use crate::agent::core::store_link::watch_scope::WatchScope;
-use crate::api::nodes::NodeStatus;
-use crate::api::problem::Problem;
 use tortie_engine::model::{Freeze, Guard, Model, ModelChanges, WatchPart};
-use tortie_engine::routing::{ChangeId, ChangeIds, DynamicPeer, NodeOptions, Planner, RoutingIntent};
+use tortie_engine::routing::{ChangeId, ChangeIds, NodeOptions, Planner, RoutingIntent};
 use tortie_kernel::KernelIntent;
 use tortie_store::{Change, Delta, FeedEvent, Snapshot};
 
@@ -77,33 +73,11 @@ pub(super) struct Core {
     changes: ChangeIds,
     recorder: Recorder,
     peers: HashMap<Arc<str>, PeerRecord>,
-    peer_problems: BTreeMap<String, String>,
-    /// Peers that came from ranges, by session.
-    dynamic: BTreeMap<Arc<str>, DynamicPeer>,
-    listening: BTreeSet<SocketAddr>,
-    listen_failed: BTreeMap<SocketAddr, String>,
-    tunnel_problem: Option<String>,
-    /// Why this host has no tunnel address.
-    tunnel_address_problem: Option<String>,
-    gc: GcTotals,
-    /// `None`: another host looks.
-    pool_usage: Option<PoolUsages>,
-    /// Problems of threads that have no code of their own, by subject.
-    thread_problems: BTreeMap<Cow<'static, str>, Vec<String>>,
+    observed: ObservedState,
     /// The last problem that was over at once.
     transient: Option<(Instant, String)>,
-    /// Problems that the health probe found.
-    host_problems: Vec<Problem>,
-    /// Next hops that the kernel does not reach.
-    unreachable: BTreeSet<ScopedAddr>,
     /// The last time that others changed what is ours: how many objects, and the first in words.
     last_repair: Option<(Instant, usize, String)>,
-    /// Versions of the agents of other hosts, as far as they were looked up.
-    versions: Vec<NodeStatus>,
-    /// With a SQLite store: the hosts whose agents run.
-    present_hosts: Option<Vec<String>>,
-    restart_done: bool,
-    failed_routes: BTreeMap<Cidr, String>,
     effects: Vec<Effect>,
 }
 
@@ -141,23 +115,9 @@ impl Core {
             // Microseconds: more than an earlier run can have counted up to.
             recorder: Recorder::counting_from(u64::try_from(now.wall.as_microsecond()).unwrap_or_default()),
             peers: HashMap::new(),
-            peer_problems: BTreeMap::new(),
-            dynamic: BTreeMap::new(),
-            listening: BTreeSet::new(),
-            listen_failed: BTreeMap::new(),
-            tunnel_problem: None,
-            tunnel_address_problem: None,
-            gc: GcTotals::default(),
-            pool_usage: None,
-            thread_problems: BTreeMap::new(),
+            observed: ObservedState::default(),
             transient: None,
-            host_problems: Vec::new(),
-            unreachable: BTreeSet::new(),
             last_repair: None,
-            versions: Vec::new(),
-            present_hosts: None,
-            restart_done: false,
-            failed_routes: BTreeMap::new(),
             effects: Vec::new(),
         }
     }
@@ -185,16 +145,17 @@ impl Core {
             Input::Accept => self.accept_store(),
             Input::Kernel(fact) => self.on_kernel_fact(fact),
             Input::Speaker(fact) => self.on_speaker_fact(fact),
-            Input::NoSessions => self.restart_done = true,
+            Input::NoSessions => self.observed.restart_done = true,
             Input::TunnelAddress(outcome) => self.on_tunnel_address(outcome),
             Input::IpamGc(outcome) => self.record_gc_pass(outcome),
-            Input::PoolUsage(usage) => self.pool_usage = usage,
-            Input::HostChecks(problems) => self.host_problems = problems,
+            Input::PoolUsage(usage) => self.observed.pool_usage = usage,
+            Input::HostChecks(problems) => self.observed.host_problems = problems,
             Input::Hosts { hosts, one_machine } => {
                 if one_machine {
-                    self.present_hosts = Some(hosts.iter().map(|status| status.node.clone()).collect());
+                    self.observed.present_hosts =
+                        Some(hosts.iter().map(|status| status.node.clone()).collect());
                 }
-                self.versions = hosts;
+                self.observed.versions = hosts;
             }
         }
         self.effects.extend(self.recorder.take_new().map(Effect::Recorded));
@@ -482,13 +443,13 @@ impl Core {
 
 pub(super) mod applied;
 pub(super) mod checkpoint;
-pub(super) mod controller_results;
 pub(super) mod counters;
 pub(super) mod effect;
 pub(super) mod enforcement;
 pub(super) mod facts;
 pub(super) mod input;
 pub(super) mod object_counts;
+pub(super) mod observed_state;
 pub(super) mod options;
 pub(super) mod peer_record;
 pub(super) mod recorder;

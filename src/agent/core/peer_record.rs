@@ -1,11 +1,9 @@
-//! The core's record of a BGP peer.
+//! The core's record of a BGP peer and of its last session.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tortie_bgp::State;
-
-use crate::agent::core::controller_results::EndedSession;
 
 /// The last state of a peer and the counters of its sessions.
 #[derive(Debug, Clone, Default)]
@@ -24,4 +22,17 @@ pub(in crate::agent) struct PeerRecord {
     pub(in crate::agent) down_since: Option<Instant>,
     /// It was down for longer than a start takes, or lost: it keeps its series for a while after its return.
     pub(in crate::agent) missed: bool,
+}
+
+/// How the last session ended.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(in crate::agent) struct EndedSession {
+    /// When, RFC 3339.
+    pub(in crate::agent) time: String,
+    /// Why, in words.
+    pub(in crate::agent) text: String,
+    /// How long it had been up.
+    pub(in crate::agent) lasted: Duration,
+    /// Its routes were kept.
+    pub(in crate::agent) helper: bool,
 }

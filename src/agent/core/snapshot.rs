@@ -12,7 +12,7 @@ use tortie_config::key::IpFamily;
 use tortie_net::{Cidr, ScopedAddr};
 
 use crate::agent::core::Core;
-use crate::agent::core::controller_results::GcTotals;
+use crate::agent::core::observed_state::GcTotals;
 use crate::agent::core::peer_record::PeerRecord;
 use crate::api::bgp::PeerRange;
 use crate::api::codes::{self, Kind, Severity};
@@ -191,28 +191,34 @@ impl Core {
             running: self.running(),
             settled: self.settled(),
             stopping: false,
-            restart_done: self.restart_done,
-            listen: self.listening.iter().map(ToString::to_string).collect(),
-            listen_failed: self.listen_failed.iter().map(|(a, e)| (a.to_string(), e.clone())).collect(),
+            restart_done: self.observed.restart_done,
+            listen: self.observed.listening.iter().map(ToString::to_string).collect(),
+            listen_failed: self
+                .observed
+                .listen_failed
+                .iter()
+                .map(|(a, e)| (a.to_string(), e.clone()))
+                .collect(),
             peers,
-            peer_problems: self.peer_problems.clone(),
+            peer_problems: self.observed.peer_problems.clone(),
             ranges: Vec::new(),
             announced,
             refused: self.refused_blackholes.clone(),
-            failed_routes: self.failed_routes.iter().map(|(p, e)| (*p, e.clone())).collect(),
-            tunnel_problem: self.tunnel_problem.clone(),
-            tunnel_address_problem: self.tunnel_address_problem.clone(),
-            collected: self.gc.clone(),
+            failed_routes: self.observed.failed_routes.iter().map(|(p, e)| (*p, e.clone())).collect(),
+            tunnel_problem: self.observed.tunnel_problem.clone(),
+            tunnel_address_problem: self.observed.tunnel_address_problem.clone(),
+            collected: self.observed.gc.clone(),
             pools: blocks::pools(self),
             duplicates: blocks::duplicate_addresses(self),
-            unreachable: self.unreachable.iter().copied().collect(),
-            host_problems: self.host_problems.clone(),
-            versions: self.versions.clone(),
+            unreachable: self.observed.unreachable.iter().copied().collect(),
+            host_problems: self.observed.host_problems.clone(),
+            versions: self.observed.versions.clone(),
             node: self.model.node().to_owned(),
             route_exchange: RouteExchange::default(),
             rules_problem: self.enforcement.rules_problem.clone(),
             log_problem: None,
             thread_problems: self
+                .observed
                 .thread_problems
                 .iter()
                 .map(|(about, texts)| (about.clone().into_owned(), texts.clone()))
@@ -269,7 +275,7 @@ impl Core {
 
     /// Hosts with an address that have no agent on this SQLite store.
     fn absent_hosts(&self) -> Vec<String> {
-        let Some(present) = &self.present_hosts else { return Vec::new() };
+        let Some(present) = &self.observed.present_hosts else { return Vec::new() };
         let wanted = self.intent.iter().flat_map(|i| i.peers.values());
         let mesh = wanted.filter(|p| p.kind == PeerKind::Mesh && !present.contains(&p.name));
         let mut absent: Vec<String> = mesh.map(|p| p.name.clone()).collect();
@@ -282,7 +288,7 @@ impl Core {
         let one = |session: &str, wanted: &PeerIntent| {
             (session.to_owned(), PeerSnapshot::of(wanted, self.peers.get(session), now))
         };
-        let dynamic = self.dynamic.values().filter_map(|peer| Some((peer, intent.dynamic(peer)?)));
+        let dynamic = self.observed.dynamic.values().filter_map(|peer| Some((peer, intent.dynamic(peer)?)));
         let dynamic = dynamic.map(|(peer, wanted)| one(&peer.name, &wanted));
         intent.peers.iter().map(|(session, wanted)| one(session, wanted)).chain(dynamic).collect()
     }

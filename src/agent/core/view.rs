@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use tortie_net::Cidr;
 
 use crate::agent::core::Core;
-use crate::agent::core::controller_results::GcTotals;
-use crate::agent::core::controller_results::PoolUsages;
 use crate::agent::core::counters::CoreCounters;
 use crate::agent::core::enforcement::Enforcement;
 use crate::agent::core::object_counts::ObjectCounts;
+use crate::agent::core::observed_state::GcTotals;
+use crate::agent::core::observed_state::PoolUsages;
 use crate::agent::core::peer_record::PeerRecord;
 use crate::agent::core::recorder::Recorder;
 use crate::agent::core::snapshot::blocks;
@@ -58,7 +58,7 @@ impl<'a> CoreView<'a> {
 
     /// Whether BGP listens, or tried to and was refused.
     pub(in crate::agent) fn has_tried_to_listen(&self) -> bool {
-        !self.core.listening.is_empty() || !self.core.listen_failed.is_empty()
+        !self.core.observed.listening.is_empty() || !self.core.observed.listen_failed.is_empty()
     }
 
     /// This host's options.
@@ -148,32 +148,32 @@ impl<'a> CoreView<'a> {
 
     /// The speaker's problem with the configuration of a session.
     pub(in crate::agent) fn peer_problem(&self, session: &str) -> Option<&'a str> {
-        self.core.peer_problems.get(session).map(String::as_str)
+        self.core.observed.peer_problems.get(session).map(String::as_str)
     }
 
     /// Peers that came from ranges.
     pub(in crate::agent) fn dynamic_peers(&self) -> impl Iterator<Item = &'a DynamicPeer> {
-        self.core.dynamic.values()
+        self.core.observed.dynamic.values()
     }
 
     /// The graceful restart of the start is over (RFC 4724).
     pub(in crate::agent) fn restart_done(&self) -> bool {
-        self.core.restart_done
+        self.core.observed.restart_done
     }
 
     /// Problems that the health probe found.
     pub(in crate::agent) fn host_problems(&self) -> &'a [Problem] {
-        &self.core.host_problems
+        &self.core.observed.host_problems
     }
 
     /// Totals of the garbage collection of addresses.
     pub(in crate::agent) fn gc_totals(&self) -> &'a GcTotals {
-        &self.core.gc
+        &self.core.observed.gc
     }
 
     /// Usage of all pools; `None`: another host of the cluster reads it.
     pub(in crate::agent) fn pool_usage(&self) -> Option<&'a PoolUsages> {
-        self.core.pool_usage.as_ref()
+        self.core.observed.pool_usage.as_ref()
     }
 
     /// This agent writes routes.

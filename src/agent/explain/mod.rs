@@ -32,7 +32,7 @@ use tortie_net::{Cidr, ScopedAddr};
 use crate::agent::api::bgp;
 use crate::agent::api::kernel_routes::{kernel_get, row};
 use crate::agent::api::server::Server;
-use crate::agent::core::controller_results::EndedSession;
+use crate::agent::core::peer_record::EndedSession;
 use crate::agent::core::view::CoreView;
 use crate::agent::explain::origin::PrefixOrigin;
 use crate::agent::handle::Handle;

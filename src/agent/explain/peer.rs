@@ -7,7 +7,7 @@ use tortie_net::Cidr;
 
 use super::cause::{Cause, cause};
 use super::names::joined;
-use crate::agent::core::controller_results::EndedSession;
+use crate::agent::core::peer_record::EndedSession;
 use crate::api::bgp::{MessageError, Peer};
 use crate::api::explain::{Step, Verdict, Why};
 use crate::api::span;

@@ -9,10 +9,10 @@ use tortie_config::key::EndpointKey;
 use tortie_net::Cidr;
 
 use crate::agent::config::PeerSeries;
-use crate::agent::core::controller_results::GcTotals;
-use crate::agent::core::controller_results::PoolUsages;
 use crate::agent::core::counters::{self, CoreCounters};
 use crate::agent::core::object_counts::ObjectCounts;
+use crate::agent::core::observed_state::GcTotals;
+use crate::agent::core::observed_state::PoolUsages;
 use crate::agent::core::snapshot::PeerSnapshot;
 use crate::agent::core::view::CoreView;
 use crate::api::policy::PolicyStatus;

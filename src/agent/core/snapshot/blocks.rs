@@ -31,7 +31,7 @@ pub(in crate::agent::core) fn pools(core: &Core) -> Vec<PoolStatus> {
             pool.borrowed += u64::from(other);
         }
     }
-    for addr in &core.gc.leak_candidates {
+    for addr in &core.observed.gc.leak_candidates {
         of(&mut pools, &Cidr::host(*addr)).unwrap_or(&mut orphans).suspect += 1;
     }
     let rest = (orphans.blocks > 0 || orphans.suspect > 0)

@@ -12,9 +12,9 @@ use tortie_config::key::EndpointKey;
 use tortie_net::Cidr;
 
 use super::{Recorded, Store, block_value, replayed};
-use crate::agent::core::controller_results::{GcPass, TunnelAddressReport};
 use crate::agent::core::effect::Effect;
 use crate::agent::core::input::Input;
+use crate::agent::core::observed_state::{GcPass, TunnelAddressReport};
 use crate::agent::core::view::CoreView;
 use crate::agent::journal::decisions::Decisions;
 use crate::agent::journal::writer::{MEMBER, SEGMENT};

@@ -1,24 +1,47 @@
-//! Results that controllers report to the core, and the core's record of an ended session: values that modules above make or
-//! read.
+//! The observed state: results that threads and controllers hand to the core, and the last of each as the core keeps it.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use tortie_net::Cidr;
+use tortie_engine::routing::DynamicPeer;
+use tortie_net::{Cidr, ScopedAddr};
 
-/// How the last session ended.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(in crate::agent) struct EndedSession {
-    /// When, RFC 3339.
-    pub(in crate::agent) time: String,
-    /// Why, in words.
-    pub(in crate::agent) text: String,
-    /// How long it had been up.
-    pub(in crate::agent) lasted: Duration,
-    /// Its routes were kept.
-    pub(in crate::agent) helper: bool,
+use crate::api::nodes::NodeStatus;
+use crate::api::problem::Problem;
+
+/// The last report of each thread and controller. A journal's checkpoint has it as it is.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ObservedState {
+    /// Why the speaker cannot run a peer, by session.
+    pub(super) peer_problems: BTreeMap<String, String>,
+    /// Peers that came from ranges, by session.
+    pub(super) dynamic: BTreeMap<Arc<str>, DynamicPeer>,
+    pub(super) listening: BTreeSet<SocketAddr>,
+    pub(super) listen_failed: BTreeMap<SocketAddr, String>,
+    /// Why the tunnel device is not as wanted.
+    pub(super) tunnel_problem: Option<String>,
+    /// Why this host has no tunnel address.
+    pub(super) tunnel_address_problem: Option<String>,
+    pub(super) gc: GcTotals,
+    /// `None`: the controller of another host reads the pools.
+    pub(super) pool_usage: Option<PoolUsages>,
+    /// Problems of threads that have no code of their own, by subject.
+    pub(super) thread_problems: BTreeMap<Cow<'static, str>, Vec<String>>,
+    /// Problems that the host checks found.
+    pub(super) host_problems: Vec<Problem>,
+    /// Next hops that the kernel does not reach.
+    pub(super) unreachable: BTreeSet<ScopedAddr>,
+    /// Versions of the agents of other hosts, as far as they were read.
+    pub(super) versions: Vec<NodeStatus>,
+    /// With a SQLite store: the hosts whose agents run.
+    pub(super) present_hosts: Option<Vec<String>>,
+    /// The restart of BGP is over: the initial updates of all peers are in, or there was no session to wait for.
+    pub(super) restart_done: bool,
+    /// Routes that the kernel refused, with the error; at most 1,000.
+    pub(super) failed_routes: BTreeMap<Cidr, String>,
 }
 
 /// Usage of one pool by all hosts. Numbers of addresses are not exact beyond 2^53.
