@@ -98,8 +98,9 @@ check-release: peers
 	$(CARGO) check --workspace --tests --config 'profile.dev.debug-assertions=false' \
 	  --config 'profile.dev.package."*".debug-assertions=true'
 
+# Without optimisation at link time: it would join the whole program once more for each of some forty test programs.
 release-tests: peers
-	$(CARGO) test --release --workspace --no-run
+	$(CARGO) test --release --workspace --no-run --config 'profile.release.lto="off"' --config profile.release.codegen-units=16
 
 # The libraries that others can use are packed, and built from the packages alone.
 publish-check:
