@@ -57,6 +57,7 @@ pub use crate::facts::{BlackholeAck, BlackholeOutcome, EndpointCondition, Kernel
 pub use crate::fib::drift_hold::{HOLD_MAX, RouteDifference};
 pub use crate::fib::network::{Covering, ForeignRoute};
 pub use crate::inspect::address_use::{AddressUse, AddressUses, UsePlace, address_uses};
+pub use crate::inspect::attached::{attached_at, attached_routes};
 pub use crate::inspect::capabilities::{KernelCapability, ProbeOutcome, probe_kernel};
 pub use crate::inspect::default_address::{HostAddress, default_addresses};
 pub use crate::inspect::lookup::{NeighbourEntry, neighbour, protocol_name};

@@ -18,6 +18,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::agent::core::recorder::NewEntry;
 use crate::agent::core::view::CoreView;
+use crate::api::machine::Machine;
 use crate::api::status::{ApiError, Applied, AppliedRequest, LogLevelRequest};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 use tortie_engine::routing::RoutingIntent;
@@ -188,6 +189,7 @@ impl<T: Thread> Asker<T> {
 /// The agent's threads, and what they share.
 pub(super) struct Handle {
     node: String,
+    machine: Machine,
     started: Instant,
     core: Asker<mpsc::Sender<CoreRequest>>,
     speaker: Asker<SpeakerHandle>,
@@ -205,6 +207,7 @@ impl Handle {
     /// `observe`: the agent only compares what other programs do, and has no speaker.
     pub(super) fn new(
         node: &str,
+        machine: Machine,
         started: Instant,
         requests: mpsc::Sender<CoreRequest>,
         observe: bool,
@@ -213,6 +216,7 @@ impl Handle {
         core.started(requests);
         Self {
             node: node.to_owned(),
+            machine,
             started,
             core,
             speaker: Asker::new(if observe { observes } else { speaker_absent }),
@@ -223,6 +227,11 @@ impl Handle {
             ready: AtomicBool::new(false),
             last_iteration: AtomicI64::new(0),
         }
+    }
+
+    /// The machine that this process runs on.
+    pub(super) fn machine(&self) -> &Machine {
+        &self.machine
     }
 
     /// This host's name.

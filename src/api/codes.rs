@@ -94,12 +94,30 @@ macro_rules! codes {
 codes! {
     /// What can be wrong, the gravest first.
     PROBLEMS Warning:
+    CALICO_3 "calico-3"
+        "The store is Calico 3's; this program works on Calico's v1 data model, so it writes, allocates and programs nothing there.",
+        "--kernel observe looks without writing; --datastore names a v1 store; docs/migrate.md";
+    DUPLICATE_NODE "duplicate-node"
+        "Another machine runs an agent under this host's name.",
+        "--node NAME on one of the two machines";
+    HOST_RENAMED "host-renamed"
+        "This host starts under another name than the one that its workloads, its routes or its cache are known by.",
+        "--node with the former name, or `tortie node delete` of it and tortie store accept";
+    UNKNOWN_WORKLOADS "unknown-workloads"
+        "Workloads are attached to this host, and the store knows no endpoint of it; nothing of them is removed.",
+        "tortie store accept, if they are nobody's";
+    STORE_REWOUND "store-rewound"
+        "The store was put back to an earlier state: what was written after that is lost, and what is in force stays.",
+        "tortie store accept, when what is missing was written again";
     FROZEN "frozen"
         "The store changed in a way that the agent does not follow (a loss, another cluster, `Ready` not true); forwarding stays as it was.",
         "tortie store accept, if the store is right as it is";
     STORE_AWAY "store-away"
         "The store does not answer; the last good state stays in force.",
         "tortie doctor";
+    MIXED_MODELS "mixed-models"
+        "The store has keys of Calico's v1 data model next to objects of Calico 3; the newer ones count.",
+        "tortie store ls /calico/resources/v3/";
     FROM_CACHE "from-cache"
         "The agent runs from its cache on disk, because the store has not answered since it started.",
         "tortie doctor";

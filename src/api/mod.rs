@@ -7,6 +7,7 @@ pub mod client;
 pub mod codes;
 pub mod explain;
 pub mod ipam;
+pub mod machine;
 pub mod nodes;
 pub mod observe;
 pub mod page;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tortie_config::key::{BgpItem, Key, Scope};
 
+use crate::api::machine::Machine;
 use crate::api::status::UpCount;
 use tortie_store::{KeyValue, Snapshot};
 
@@ -30,6 +31,9 @@ pub struct NodeStatus {
     pub time: String,
     /// The boot id of the host.
     pub boot: String,
+    /// The machine that its agent runs on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
     /// It serves.
     pub ready: bool,
     /// `ready`, `degraded`, `starting`, `frozen` or `not-ready`.
@@ -76,6 +80,17 @@ impl NodeStatus {
         let mut status: Self = serde_json::from_value(Value::Object(read)).unwrap_or_default();
         status.more.extend(odd);
         status
+    }
+
+    /// A sentence when this is the status of another machine than this one, under one name.
+    #[must_use]
+    pub fn twin_of(&self, own: &Machine) -> Option<String> {
+        let other = self.machine.as_ref().filter(|other| other.id != own.id)?;
+        Some(format!(
+            "the agent of machine {other} runs as {} already, and this is machine {own}: give one of them another name with --node \
+             (TORTIE_NODE), or stop the other agent; its name is free a minute after it ended",
+            self.node
+        ))
     }
 
     /// Only what tells of its version: thousands of them are kept.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::bgp::{BgpRoute, PeerRange};
+use super::machine::Machine;
 use super::policy::PolicyStatus;
 use super::problem::Problem;
 
@@ -368,6 +369,18 @@ pub struct Applied {
     pub reason: Option<String>,
     /// The revision that the agent has applied.
     pub revision: u64,
+}
+
+/// `GET /v1/identity`: whose agent this is, for plugins, before they write anything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentIdentity {
+    /// This host's name in the data model.
+    pub node: String,
+    /// The machine.
+    pub machine: Machine,
+    /// Why nothing is acted on, if so.
+    pub frozen: Option<String>,
 }
 
 /// `POST /v1/bgp/reset`.

@@ -35,6 +35,8 @@ pub(super) fn run(context: &Context, command: &AgentCommand) -> Result<(), Failu
         AgentError::Settings(text) => Failure::usage(text),
         AgentError::Store(error) => error.into(),
         AgentError::Taken(text) => Failure::new(Exit::Refused, "address-taken", text),
+        AgentError::Twin(text) => Failure::new(Exit::Refused, "duplicate-node", text),
+        AgentError::NamespaceTaken(text) => Failure::new(Exit::Refused, "namespace-taken", text),
         AgentError::Docker(error) => Failure::new(Exit::Refused, "docker", error.to_string()),
         AgentError::Serve(error) => Failure::new(Exit::Refused, "serve", error.to_string()),
         AgentError::System(..) => Failure::new(Exit::Permission, "system", error.to_string()),

@@ -37,6 +37,7 @@ const WITH_VALUE: &[&str] = &[
     "--etcd-key",
     "--etcd-user",
     "--etcd-password-file",
+    "--data-model",
     "--node",
     "--socket",
     "--output",

@@ -12,6 +12,7 @@ use super::client::{Client, escape};
 use super::failure::{Exit, Failure};
 use super::output::{self, Format};
 use crate::api::status::List;
+use tortie_store::DataModel;
 
 /// Flags of every command.
 #[derive(Debug, Clone, Args)]
@@ -47,6 +48,10 @@ pub struct Globals {
         requires = "etcd_user"
     )]
     pub etcd_password_file: Option<PathBuf>,
+    /// The data model of the store: v1, v3 (Calico 3's, which is read and never written), or auto: any key below
+    /// /calico/resources/v3/ means v3
+    #[arg(long, global = true, env = "TORTIE_DATA_MODEL", value_name = "auto|v1|v3", default_value = "auto")]
+    pub data_model: DataModel,
     /// This host's name in the data model [default: the host name]
     #[arg(long, global = true, env = "TORTIE_NODE", value_name = "NAME")]
     pub node: Option<String>,

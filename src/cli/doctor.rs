@@ -93,6 +93,7 @@ async fn store(globals: &Globals) -> Result<StoreState, Failure> {
         revision: snapshot.revision,
         pools: pools.len(),
         ready: snapshot.entries.iter().find(|e| e.key == "/calico/v1/Ready").map(|e| text(&e.value)),
+        calico_3: globals.data_model.is_calico_3(&*store).await?,
         ipip: pools.iter().any(|e| text(&e.value).contains("\"tunl")),
     })
 }

@@ -53,6 +53,13 @@ pub(super) fn settle(globals: &mut Globals, said: &ArgMatches, path: &Path) -> R
         *slot = slot.take().or_else(|| take(name).map(Into::into));
     }
     *etcd_user = etcd_user.take().or_else(|| take("TORTIE_ETCD_USER"));
+    if said.value_source("data_model") == Some(ValueSource::DefaultValue)
+        && let Some(value) = take("TORTIE_DATA_MODEL")
+    {
+        globals.data_model = value
+            .parse()
+            .map_err(|error| Failure::usage(format!("{}: TORTIE_DATA_MODEL: {error}", path.display())))?;
+    }
     globals.node = globals.node.take().or_else(|| take("TORTIE_NODE"));
     if said.value_source("socket") == Some(ValueSource::DefaultValue)
         && let Some(value) = take("TORTIE_SOCKET")
@@ -103,6 +110,17 @@ mod tests {
 
     const FILE: &str = "# the store\n\nTORTIE_DATASTORE=etcds://192.0.2.1:2379\nTORTIE_ETCD_CA=\"/etc/tortie/ca.pem\"\n\
                         ; more\nTORTIE_NODE='rack1-n03'\nTORTIE_CONFIG=/etc/tortie/tortie.toml\nTORTIE_SOCKET=\n";
+
+    #[test]
+    fn the_data_model_of_the_service_counts_and_is_checked() {
+        let file = "TORTIE_DATASTORE=etcd://192.0.2.1:2379\nTORTIE_DATA_MODEL=v1\n";
+        let globals = settled(&["tortie", "ipam", "pools"], file).unwrap();
+        assert_eq!(globals.data_model, tortie_store::DataModel::V1);
+        let globals = settled(&["tortie", "--data-model", "v3", "ipam", "pools"], file).unwrap();
+        assert_eq!(globals.data_model, tortie_store::DataModel::V3);
+        let error = settled(&["tortie", "ipam", "pools"], &file.replace("=v1", "=v2")).unwrap_err();
+        assert!(error.text.contains("TORTIE_DATA_MODEL") && error.text.contains("`v2`"), "{error}");
+    }
 
     #[test]
     fn a_shell_on_the_host_means_the_store_of_its_service() {

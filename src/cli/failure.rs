@@ -68,6 +68,7 @@ impl From<tortie_store::StoreError> for Failure {
             StoreError::Refused(_) => (Exit::Usage, "refused"),
             StoreError::LeaseEnded(_) => (Exit::No, "lease-ended"),
             StoreError::PermissionDenied(_) => (Exit::Permission, "denied"),
+            StoreError::Guarded(_) => (Exit::Refused, "calico-3"),
             StoreError::Unusable(_) => (Exit::Usage, "unusable"),
         };
         let next = match &error {

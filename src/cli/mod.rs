@@ -39,6 +39,8 @@ mod live;
 mod log;
 mod man;
 mod migrate;
+#[cfg(test)]
+mod model_guard_tests;
 mod monitor;
 mod mrt;
 #[cfg(test)]
@@ -246,8 +248,61 @@ fn misused(error: &clap::Error) -> ExitCode {
     if error.use_stderr() { Exit::Usage.into() } else { ExitCode::SUCCESS }
 }
 
+impl Command {
+    /// Whether it writes the data model: decided for each command by name, so that none is forgotten. `store put`, `rm` and
+    /// `import` write the keys that a person names, of whatever model.
+    fn writes_model(&self) -> bool {
+        match self {
+            Self::Ipam(command) => command.writes(),
+            Self::Node(command) => command.writes(),
+            Self::Purge(command) => command.writes_model(),
+            Self::Migrate(command) => command.writes_model(),
+            Self::Docker(_) => true,
+            // The agent says it in its status; plugins have forms of their own for a refusal.
+            Self::Agent(_) | Self::Kurma(_) => false,
+            Self::Status(_)
+            | Self::Bgp(_)
+            | Self::Route(_)
+            | Self::Endpoint(_)
+            | Self::Policy(_)
+            | Self::Why(_)
+            | Self::History(_)
+            | Self::Monitor(_)
+            | Self::Top
+            | Self::Diff(_)
+            | Self::Store(_)
+            | Self::Selector(_)
+            | Self::Cni(_)
+            | Self::Demo(_)
+            | Self::Doctor
+            | Self::Log(_)
+            | Self::Diags(_)
+            | Self::Replay(_)
+            | Self::Lab(_)
+            | Self::Completion(_)
+            | Self::Complete(_)
+            | Self::Schema(_)
+            | Self::Man(_)
+            | Self::Version => false,
+        }
+    }
+}
+
+/// Refuses before anything is read or printed where the store speaks another data model. What else is wrong with the store, the
+/// command itself says.
+async fn refuse_other_model(context: &Context) -> Result<(), Failure> {
+    let Ok(store) = store::open(&context.globals, false).await else { return Ok(()) };
+    match store.may_write().await {
+        Err(error @ tortie_store::StoreError::Guarded(_)) => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
 fn dispatch(cli: Cli) -> Result<(), Failure> {
     let context = Context { globals: cli.globals };
+    if cli.command.writes_model() {
+        runtime()?.block_on(refuse_other_model(&context))?;
+    }
     match &cli.command {
         Command::Agent(command) => agent::run(&context, command),
         Command::Status(command) => {

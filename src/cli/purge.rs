@@ -49,6 +49,13 @@ pub(super) struct PurgeCommand {
     state_dir: PathBuf,
 }
 
+impl PurgeCommand {
+    /// Whether it takes keys out of the store.
+    pub(super) fn writes_model(&self) -> bool {
+        self.keys && !self.dry_run
+    }
+}
+
 /// What went, or would.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]

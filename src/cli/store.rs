@@ -17,7 +17,7 @@ use super::dry_run::DryRunKind;
 use super::failure::{Exit, Failure};
 use super::output::{self, Format, table, write_out};
 use crate::api::status::ActionResult;
-use tortie_store::{Change, KeyValue, Op, Outcome, Store, StoreOptions, Txn, WatchEvent};
+use tortie_store::{Change, DataModel, KeyValue, Op, Outcome, Store, StoreOptions, Txn, WatchEvent};
 
 /// The root of the data model.
 const ROOT: &str = "/calico/";
@@ -91,6 +91,12 @@ pub(super) async fn open(globals: &Globals, create: bool) -> Result<Arc<dyn Stor
     Ok(tortie_store::open(&store_options(globals, create)).await?)
 }
 
+/// Opens the store of the flags for keys that a person names one by one: of whatever data model they are.
+async fn open_by_hand(globals: &Globals, create: bool) -> Result<Arc<dyn Store>, Failure> {
+    let options = StoreOptions { data_model: DataModel::V1, ..store_options(globals, create) };
+    Ok(tortie_store::open(&options).await?)
+}
+
 /// The flags as the store reads them.
 pub(super) fn store_options(globals: &Globals, create: bool) -> StoreOptions {
     StoreOptions {
@@ -101,6 +107,7 @@ pub(super) fn store_options(globals: &Globals, create: bool) -> StoreOptions {
         etcd_user: globals.etcd_user.clone(),
         etcd_password_file: globals.etcd_password_file.clone(),
         create,
+        data_model: globals.data_model,
     }
 }
 
@@ -158,14 +165,14 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
             }
             warn_unsupported(key);
             let txn = Txn { ops: vec![Op::Put { key: key.clone(), value, lease: None }], ..Txn::default() };
-            let revision = committed(open(globals, true).await?.commit(txn).await?)?;
+            let revision = committed(open_by_hand(globals, true).await?.commit(txn).await?)?;
             say(format, &format!("{key} written at revision {revision}"))
         }
         StoreCommand::Rm { key, dry_run: Some(kind), .. } => {
             super::dry_run::run(context, *kind, key, None).await
         }
         StoreCommand::Rm { key, prefix, dry_run: None } => {
-            let store = open(globals, false).await?;
+            let store = open_by_hand(globals, false).await?;
             let found = store.list(std::slice::from_ref(key)).await?.entries;
             let count = found.iter().filter(|e| *prefix || e.key == *key).count();
             if count == 0 {
@@ -352,7 +359,7 @@ async fn import(globals: &Globals, file: &Path, raw: bool) -> Result<(), Failure
         );
     }
     let count = ops.len();
-    let store = open(globals, true).await?;
+    let store = open_by_hand(globals, true).await?;
     let txns = tortie_store::split(ops)?;
     let (parts, mut revision, mut done) = (txns.len(), 0, 0);
     let show = std::io::stderr().is_terminal() && parts > 10;

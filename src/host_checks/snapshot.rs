@@ -91,6 +91,8 @@ pub struct StoreState {
     pub ready: Option<String>,
     /// A pool needs IPIP.
     pub ipip: bool,
+    /// It has objects of Calico 3.
+    pub calico_3: bool,
 }
 
 /// The state of Calico on this host, and of a migration.

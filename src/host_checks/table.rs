@@ -73,6 +73,7 @@ macro_rules! checks {
 use Place::{All, No, NotOk};
 
 checks! {
+    "data model of the store" [CALICO_3] All(0), No, NotOk(19) => store::data_model;
     "kernel features" [
         CHECK_KERNEL, CHECK_LINKS, CHECK_ROUTES, CHECK_NEXTHOP_OBJECTS, CHECK_IPIP, CHECK_NFT_TABLE, CHECK_NFT_SETS,
         CHECK_NFT_CONCATENATION, CHECK_NFT_VERDICT_MAP, CHECK_NFT_COUNTERS, CHECK_NFT_CONNTRACK, CHECK_NFT_FIB,
@@ -90,6 +91,7 @@ checks! {
     "pools" [NO_POOL] All(10), No, NotOk(25) => store::pools;
     "ready" [FROZEN] All(11), No, NotOk(26) => store::ready;
     "group" [CHECK_GROUP] All(12), No, NotOk(27) => agent::group;
+    "freeze" [UNKNOWN_WORKLOADS, HOST_RENAMED, DUPLICATE_NODE, STORE_REWOUND] All(21), No, No => store::frozen;
     "agent" [CHECK_AGENT] All(13), No, NotOk(28) => agent::verdict;
     "socket of the agent" [CHECK_SOCKET] All(14), No, NotOk(29) => agent::socket;
     "problems of the agent" [LISTEN, TUNNEL, FROM_CACHE, STALE_REVISION] All(15), No, NotOk(30) => agent::problems;

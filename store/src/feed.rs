@@ -10,6 +10,8 @@
 //! and only what it trusts reaches the cache on disk.
 
 mod cache_writer;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,10 +25,13 @@ use super::cache::{Cache, Cached};
 use super::{
     Delta, History, KeyValue, Revision, Snapshot, Store, StoreError, Watch, WatchEvent, disjoint_prefixes,
 };
+use crate::data_model::DataModel;
 use crate::feed::cache_writer::CacheWriter;
 
 /// Events that wait for the consumer; then the watch waits too.
 const CAPACITY: usize = 256;
+/// Between two looks whether keys of Calico 3 have come.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Pause before the store is tried again; doubled up to the second.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -36,6 +41,11 @@ pub enum FeedEvent {
     /// At the very start, when there is a cache: the last state that was trusted. To be compared with the first
     /// [`FeedEvent::Snapshot`], and to be run from when [`FeedEvent::Unreachable`] comes instead.
     Cached(Arc<Cached>),
+    /// Whether the store is Calico 3's by now; that it is not goes without saying at the start. Before the snapshot that it
+    /// concerns.
+    Calico3(bool),
+    /// The store was put back to an earlier state: the proof, in words. Before the snapshot that shows that state.
+    PutBack(String),
     /// Everything in the prefixes: first, and again when the history between was lost or the store is another one.
     Snapshot {
         /// The entries, with the identity of the store.
@@ -74,6 +84,8 @@ pub struct FeedOptions {
     pub prefixes: Vec<String>,
     /// File of the cache; none when absent.
     pub cache: Option<PathBuf>,
+    /// The data model of the store, or that it is to be found out.
+    pub data_model: DataModel,
 }
 
 /// A running feed. Dropping it ends it.
@@ -98,6 +110,10 @@ impl Feed {
             wanted,
             position: None,
             of: History::default(),
+            reported: 0,
+            data_model: options.data_model,
+            calico_3: false,
+            look_due: tokio::time::Instant::now(),
             floors: Vec::new(),
             outage: None,
             pause: BACK_OFF.0,
@@ -145,6 +161,13 @@ struct Task {
     position: Option<Revision>,
     /// The history that it is one of.
     of: History,
+    /// The newest revision that was told before the position was forgotten.
+    reported: Revision,
+    data_model: DataModel,
+    /// What was told of it.
+    calico_3: bool,
+    /// When it is looked at again.
+    look_due: tokio::time::Instant,
     /// Changes in this prefix up to this revision were told with the prefix.
     floors: Vec<(String, Revision)>,
     outage: Option<Outage>,
@@ -186,6 +209,12 @@ impl Task {
                 if let Some(torn) = &cached.truncated {
                     tracing::warn!(target: "tortie::store", "the cache of the store ends early: {torn}");
                 }
+                // The store may have been put back while no agent ran.
+                self.of.store_id.clone_from(&cached.snapshot.store_id);
+                self.reported = cached.snapshot.revision;
+                if let Some(copy) = &mut self.copy {
+                    copy.replace(&cached.snapshot, 0);
+                }
                 self.send(FeedEvent::Cached(cached.into())).await
             }
             Err(e) => {
@@ -211,7 +240,10 @@ impl Task {
         match self.store.watch(&self.prefixes, after, Some(&self.of)).await {
             Ok(watch) => {
                 self.back().await?;
-                self.follow(watch).await
+                match self.look().await? {
+                    Ok(()) => self.follow(watch).await,
+                    Err(e) => self.failed(e).await,
+                }
             }
             Err(e) => self.failed(e).await,
         }
@@ -219,15 +251,23 @@ impl Task {
 
     async fn list(&mut self) -> Result<Option<Revision>, FeedClosed> {
         let wanted = self.wanted.borrow_and_update().clone();
-        match self.store.list(&wanted).await {
+        let listed = match self.look().await? {
+            Ok(()) => self.store.list(&wanted).await,
+            Err(e) => Err(e),
+        };
+        match listed {
             Ok(snapshot) => {
                 self.back().await?;
+                if let Some(proof) = self.put_back(&snapshot) {
+                    self.send(FeedEvent::PutBack(proof)).await?;
+                }
                 let known = std::mem::replace(&mut self.prefixes, wanted);
                 let new =
                     if self.generation == 0 { Vec::new() } else { missing_prefixes(&self.prefixes, &known) };
                 let added = (!new.is_empty()).then(|| part(&snapshot, new));
                 let revision = snapshot.revision;
                 self.of = snapshot.history();
+                self.reported = 0;
                 self.generation += 1;
                 self.floors.clear();
                 self.position = Some(revision);
@@ -248,6 +288,40 @@ impl Task {
         }
     }
 
+    /// Looks whether Calico 3's objects are there, and tells it when that has changed.
+    async fn look(&mut self) -> Result<Result<(), StoreError>, FeedClosed> {
+        match self.data_model.is_calico_3(&*self.store).await {
+            Ok(found) => {
+                self.look_due = tokio::time::Instant::now() + LOOK_INTERVAL;
+                if std::mem::replace(&mut self.calico_3, found) != found {
+                    self.send(FeedEvent::Calico3(found)).await?;
+                }
+                Ok(Ok(()))
+            }
+            Err(e) => Ok(Err(e)),
+        }
+    }
+
+    fn forget_position(&mut self) {
+        self.reported = self.reported.max(self.position.take().unwrap_or(0));
+    }
+
+    /// The proof that a list of the same store is older than what was told: its revision, the term of its elections, or a key
+    /// whose last write there came before the one that was told.
+    fn put_back(&self, now: &Snapshot) -> Option<String> {
+        if self.of.store_id != now.store_id {
+            return None;
+        }
+        if now.revision < self.reported {
+            return Some(format!("its revision is {} and was {}", now.revision, self.reported));
+        }
+        if now.term < self.of.term {
+            return Some(format!("the term of its elections is {} and was {}", now.term, self.of.term));
+        }
+        let (key, [at, was]) = self.copy.as_ref()?.newer_entry(now)?;
+        Some(format!("{key} was written last at revision {at}, and was at {was}"))
+    }
+
     /// Takes over a changed set of prefixes; only what is new is read.
     async fn add(&mut self, after: Revision) -> Result<Result<(), StoreError>, FeedClosed> {
         let wanted = self.wanted.borrow_and_update().clone();
@@ -266,7 +340,7 @@ impl Task {
             };
             if !self.of.goes_on_in(&snapshot.history()) {
                 // Of another history than the rest: everything is listed anew.
-                self.position = None;
+                self.forget_position();
                 self.wanted.mark_changed();
                 return Ok(Ok(()));
             }
@@ -297,6 +371,12 @@ impl Task {
                     self.wanted.mark_changed();
                     return Ok(());
                 }
+                () = tokio::time::sleep_until(self.look_due) => {
+                    match self.look().await? {
+                        Ok(()) => continue,
+                        Err(e) => return self.failed(e).await,
+                    }
+                }
                 () = CacheWriter::sleep(due) => {
                     if let Some(copy) = &mut self.copy {
                         copy.save(self.position.unwrap_or(0));
@@ -326,7 +406,7 @@ impl Task {
                         oldest,
                         "the history of the store is gone, listing again"
                     );
-                    self.position = None;
+                    self.forget_position();
                     return Ok(());
                 }
                 Err(e) => return self.failed(e).await,

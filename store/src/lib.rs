@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 pub mod cache;
+mod data_model;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod feed;
@@ -27,6 +28,7 @@ mod writer_lock;
 use std::time::Duration;
 
 pub use cache::{Cache, Cached};
+pub use data_model::{DataModel, REFUSAL as CALICO_3_REFUSAL};
 pub use feed::{Feed, FeedEvent, FeedOptions};
 pub use metered::{Metered, Requests};
 pub use open_store::open;
@@ -223,6 +225,15 @@ pub trait Store: Send + Sync {
     async fn names(&self, prefixes: &[String]) -> Result<Vec<String>, StoreError> {
         Ok(self.list(prefixes).await?.entries.into_iter().map(|kv| kv.key).collect())
     }
+    /// Whether there is any key with this prefix. Reads one, however many there are.
+    async fn exists(&self, prefix: &str) -> Result<bool, StoreError> {
+        Ok(!self.names(&[prefix.to_owned()]).await?.is_empty())
+    }
+    /// Whether this program may write the data model here: [`StoreError::Guarded`] or [`StoreError::Unusable`] with the reason,
+    /// which every [`Store::commit`] would give. For those who decide before they write.
+    async fn may_write(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
     /// Reads keys and prefixes in one go: the keys in their order, then what a list gives. At one revision where both fit into
     /// one call of the store.
     async fn read(&self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {
@@ -308,6 +319,9 @@ pub enum StoreError {
     /// No right to do this.
     #[error("the store denies access: {0}")]
     PermissionDenied(String),
+    /// The store speaks a data model that this program reads at most: nothing may be written.
+    #[error("{0}")]
+    Guarded(String),
     /// The store itself is unusable (newer schema, damaged file, network file system).
     #[error("{0}")]
     Unusable(String),

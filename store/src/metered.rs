@@ -9,7 +9,7 @@ use super::{
 use tortie_metrics::Table;
 
 /// Times of requests by operation and result: `ok`, `conflict` (a transaction whose condition did not hold), `away`,
-/// `refused`, `denied`, `lease_ended`, `unusable`.
+/// `refused`, `denied`, `guarded`, `lease_ended`, `unusable`.
 pub type Requests = Table<(&'static str, &'static str)>;
 
 /// Counts what goes through it.
@@ -39,6 +39,7 @@ impl Metered {
             Err(StoreError::Refused(_)) => "refused",
             Err(StoreError::LeaseEnded(_)) => "lease_ended",
             Err(StoreError::PermissionDenied(_)) => "denied",
+            Err(StoreError::Guarded(_)) => "guarded",
             Err(StoreError::Unusable(_)) => "unusable",
         };
         self.requests.time((op, result), begin.elapsed());
@@ -66,6 +67,14 @@ impl Store for Metered {
 
     async fn names(&self, prefixes: &[String]) -> Result<Vec<String>, StoreError> {
         self.time("list", ok, self.store.names(prefixes)).await
+    }
+
+    async fn exists(&self, prefix: &str) -> Result<bool, StoreError> {
+        self.time("get", ok, self.store.exists(prefix)).await
+    }
+
+    async fn may_write(&self) -> Result<(), StoreError> {
+        self.store.may_write().await
     }
 
     async fn read(&self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {

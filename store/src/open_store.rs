@@ -1,4 +1,4 @@
-//! Opens the store that the options name: which of the two by its URL, behind the guard of the schema.
+//! Opens the store that the options name: which of the two by its URL, behind the guard of schema and data model.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{Store, StoreError, StoreOptions, StoreUrl, schema, sqlite};
 /// # Errors
 /// [`StoreError::Unusable`] for a URL that says nothing, options that do not fit together, a file that cannot be read,
 /// and for what [`sqlite::SqliteStore::open`] says. Writes to a store
-/// that needs a later schema are refused with the same error.
+/// that needs a later schema are refused with the same error, and those to a store of Calico 3 with [`StoreError::Guarded`].
 pub async fn open(options: &StoreOptions) -> Result<Arc<dyn Store>, StoreError> {
     match options.url.parse()? {
         StoreUrl::Sqlite(path) => {
@@ -27,14 +27,15 @@ pub async fn open(options: &StoreOptions) -> Result<Arc<dyn Store>, StoreError> 
                     options.url
                 )));
             }
-            Ok(guarded(Arc::new(sqlite::SqliteStore::open(&path, options.create).await?)))
+            let store = Arc::new(sqlite::SqliteStore::open(&path, options.create).await?);
+            Ok(guarded(store, options))
         }
         StoreUrl::Etcd { endpoints, tls } => open_etcd(options, endpoints, tls),
     }
 }
 
-fn guarded(store: Arc<dyn Store>) -> Arc<dyn Store> {
-    Arc::new(schema::Guarded::new(store))
+fn guarded(store: Arc<dyn Store>, options: &StoreOptions) -> Arc<dyn Store> {
+    Arc::new(schema::Guarded::new(store, options.data_model))
 }
 
 #[cfg(feature = "etcd")]
@@ -43,7 +44,7 @@ fn open_etcd(
     endpoints: Vec<String>,
     tls: bool,
 ) -> Result<Arc<dyn Store>, StoreError> {
-    Ok(guarded(Arc::new(crate::etcd::EtcdStore::new(options, endpoints, tls)?)))
+    Ok(guarded(Arc::new(crate::etcd::EtcdStore::new(options, endpoints, tls)?), options))
 }
 
 #[cfg(not(feature = "etcd"))]

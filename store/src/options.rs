@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::StoreError;
+use crate::data_model::DataModel;
 
 /// Where the store is when nothing is said.
 pub const DEFAULT_URL: &str = "sqlite:/var/lib/tortie/store.db";
@@ -25,6 +26,8 @@ pub struct StoreOptions {
     /// Whether a SQLite store that does not exist is made. A command that only reads says no, so that a misspelt path
     /// is an error and not an empty store.
     pub create: bool,
+    /// The data model of the store: `--data-model`.
+    pub data_model: DataModel,
 }
 
 impl Default for StoreOptions {
@@ -37,6 +40,7 @@ impl Default for StoreOptions {
             etcd_user: None,
             etcd_password_file: None,
             create: true,
+            data_model: DataModel::default(),
         }
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::OnceCell;
 use tortie_config::key::prefix;
 use tortie_config::resource::StoreSchema;
 
+use super::data_model::{self, DataModel, WriteGuard};
 use super::{
     History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Watch, WriterLock,
 };
@@ -39,23 +40,30 @@ pub fn check(needed: Option<u32>) -> Result<(), String> {
     }
 }
 
-/// Asks a store once for the schema that it needs, before the first write.
+/// Asks a store before a write whether it may be written: once for the schema that it needs, and again and again for its data
+/// model. Every transaction of this program passes here.
 pub(super) struct Guarded {
     store: Arc<dyn Store>,
     asked: OnceCell<()>,
+    model: WriteGuard,
 }
 
 impl Guarded {
     /// Around a store.
-    pub(super) fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, asked: OnceCell::new() }
+    pub(super) fn new(store: Arc<dyn Store>, model: DataModel) -> Self {
+        Self { store, asked: OnceCell::new(), model: WriteGuard::new(model) }
     }
 
-    async fn may_write(&self, txn: &Txn) -> Result<(), StoreError> {
+    async fn may_commit(&self, txn: &Txn) -> Result<(), StoreError> {
         // What is wrong must be mendable.
         if !txn.ops.is_empty() && txn.ops.iter().all(|op| op.key() == prefix::SCHEMA) {
             return Ok(());
         }
+        self.knows_schema().await?;
+        if data_model::is_exempt(txn) { Ok(()) } else { self.model.may_write(&*self.store).await }
+    }
+
+    async fn knows_schema(&self) -> Result<(), StoreError> {
         let ask = || async {
             let Some(found) = self.store.get(prefix::SCHEMA).await? else { return Ok(()) };
             let needed = StoreSchema::parse(&found.value).ok().map(|found| found.schema);
@@ -77,6 +85,15 @@ impl Store for Guarded {
 
     async fn names(&self, prefixes: &[String]) -> Result<Vec<String>, StoreError> {
         self.store.names(prefixes).await
+    }
+
+    async fn exists(&self, prefix: &str) -> Result<bool, StoreError> {
+        self.store.exists(prefix).await
+    }
+
+    async fn may_write(&self) -> Result<(), StoreError> {
+        self.knows_schema().await?;
+        self.model.may_write(&*self.store).await
     }
 
     async fn read(&self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {
@@ -101,7 +118,7 @@ impl Store for Guarded {
     }
 
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
-        self.may_write(&txn).await?;
+        self.may_commit(&txn).await?;
         self.store.commit(txn).await
     }
 
@@ -110,7 +127,7 @@ impl Store for Guarded {
         txn: Txn,
         writer_lock: &mut Option<WriterLock>,
     ) -> Result<Outcome, StoreError> {
-        self.may_write(&txn).await?;
+        self.may_commit(&txn).await?;
         self.store.commit_locked(txn, writer_lock).await
     }
 

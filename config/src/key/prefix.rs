@@ -32,6 +32,10 @@ pub const STATUS: &str = "/calico/tortie/v1/status/";
 pub const SCHEMA: &str = "/calico/tortie/v1/schema";
 /// What belongs to one host alone, of all hosts.
 pub const TORTIE_HOSTS: &str = "/calico/tortie/v1/host/";
+/// Everything that only this program writes.
+pub const TORTIE: &str = "/calico/tortie/v1/";
+/// Objects of Calico 3: a store that has any speaks another data model.
+pub const CALICO_3: &str = "/calico/resources/v3/";
 
 /// The affinities of one host.
 #[must_use]

@@ -391,6 +391,7 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         let usable = |addr: &IpAddr| {
             zone.contains(*addr)
                 && !ask.except.contains(addr)
+                && !self.request.attached.contains(addr)
                 && !self.config.reserved.iter().any(|reserved| reserved.contains(*addr))
         };
         let free = block.free().iter().filter_map(|ordinal| cidr.nth((*ordinal).into())).filter(usable);
@@ -416,6 +417,10 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
     }
 
     fn exact(&mut self, addr: IpAddr) -> Result<Allocation, PlanStop> {
+        if self.request.attached.contains(&addr) {
+            let holder = Some("an interface of this host".to_owned());
+            return Err(IpamError::AddressInUse { addr, holder }.into());
+        }
         let pool = self.pools.enabled_of(addr)?.clone();
         let host = self.request.host.clone();
         let (mut block, own) = match self.draft.block_containing(addr, Some(pool.block_len()))? {

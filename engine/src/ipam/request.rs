@@ -1,5 +1,6 @@
 //! What callers of IPAM say and hear.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde_json::{Map, Value};
@@ -20,6 +21,8 @@ pub struct AllocationRequest {
     pub handle_per_address: bool,
     /// Remembered with each address: `node`, `timestamp`, `pod`, `namespace`, ...
     pub attributes: Map<String, Value>,
+    /// Addresses that lead to interfaces of this host, whatever the store says: they are not given.
+    pub attached: BTreeSet<IpAddr>,
     /// Fewer addresses than asked for are no error (only for [`AddressRequest::Any`]).
     pub partial: bool,
 }

@@ -3,7 +3,12 @@
 //! The model always follows the store. While the guard says frozen, nothing is computed from it: sessions, kernel and
 //! rules stay as they are. That is so while
 //!
+//! - the store is Calico 3's (`calico-3`), which nobody can accept: the v1 model says nothing of its workloads;
+//! - another machine runs under this host's name (`duplicate-node`), or this host runs under another name than the one that
+//!   its workloads are known by (`host-renamed`);
 //! - the store needs a program of a later schema (`newer-schema`), which nobody can accept;
+//! - the store was put back to an earlier state (`store-rewound`);
+//! - workloads are attached that the store knows nothing of (`unknown-workloads`);
 //! - `Ready` has another value than `true` (`not-ready`), or is gone although this store had it (`ready-vanished`);
 //! - the store has another identity than the one that the state in force came from (`other-store`);
 //! - a relist lost every pool, every own block, or more than half of the hosts or of the endpoints (`lost-pools`,
@@ -38,11 +43,23 @@ pub struct Freeze {
     /// In words, and what ends it.
     pub text: String,
     /// The command that is the next step.
-    pub next: &'static str,
+    pub next: String,
+    /// Whether a start may run meanwhile from what the disk has. Not where that is another host's or another model's.
+    pub cache_counts: bool,
+}
+
+impl Freeze {
+    fn new(code: &'static str, text: String, next: &str) -> Self {
+        Self { code, text, next: next.to_owned(), cache_counts: true }
+    }
 }
 
 /// For what an operator may find right as it is.
 const ACCEPT: &str = "tortie store accept, if the store is right as it is";
+
+/// For a state that lacks what was written last: that is written again first.
+const ACCEPT_EARLIER: &str =
+    "tortie store accept, when what is missing was written again (tortie history shows the last changes)";
 
 /// Watches over relists and `Ready`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -55,6 +72,37 @@ pub struct Guard {
     other_store: Option<String>,
     /// What there was before a relist that lost too much.
     before_loss: Option<ObjectCounts>,
+    /// The store has objects of Calico 3.
+    #[serde(default)]
+    calico_3: bool,
+    /// The proof that the store was put back to an earlier state.
+    #[serde(default)]
+    put_back: Option<String>,
+    /// The other machine that runs under this host's name.
+    #[serde(default)]
+    twin: Option<String>,
+    /// What is attached to this host that the store does not explain.
+    #[serde(default)]
+    attached: Option<Unexplained>,
+}
+
+/// Workloads that are attached to this host and that the store does not know as its own.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Unexplained {
+    /// They are another host's by the store: this host's former name, and what says so.
+    Renamed {
+        /// The former name.
+        former: String,
+        /// What says so, in words.
+        evidence: String,
+    },
+    /// Nobody's: the first of them, in words, and how many there are.
+    Unknown {
+        /// Address and interface.
+        first: String,
+        /// How many.
+        count: usize,
+    },
 }
 
 impl Guard {
@@ -82,14 +130,79 @@ impl Guard {
         self.observe(model);
     }
 
+    /// The store has objects of Calico 3, or has none any more.
+    pub fn set_calico_3(&mut self, found: bool) {
+        self.calico_3 = found;
+    }
+
+    /// The store was put back to an earlier state, as this says.
+    pub fn set_put_back(&mut self, proof: String) {
+        self.put_back = Some(proof);
+    }
+
+    /// Another machine runs under this host's name; `None`: none any more.
+    pub fn set_twin(&mut self, machine: Option<String>) {
+        self.twin = machine;
+    }
+
+    /// What is attached to this host at its start, and that the store does not explain.
+    pub fn set_attached(&mut self, unexplained: Option<Unexplained>) {
+        self.attached = unexplained;
+    }
+
     /// Why nothing may be computed now; `None`: go on.
     #[must_use]
     pub fn frozen(&self, model: &Model) -> Option<Freeze> {
+        self.wrong_place(model).or_else(|| self.wrong_state(model))
+    }
+
+    /// The store is no place for this host under this name.
+    fn wrong_place(&self, model: &Model) -> Option<Freeze> {
+        let node = model.node();
+        if self.calico_3 {
+            let text = "the store is Calico 3's (it has keys below /calico/resources/v3/), and this tortie works on Calico's v1 data \
+                        model: nothing is written, allocated, announced or programmed, and what is in force stays as it is";
+            let next = "--kernel observe looks without writing; name a v1 store with --datastore; if those keys are leftovers, \
+                        delete them or give --data-model v1";
+            return Some(Freeze { cache_counts: false, ..Freeze::new("calico-3", text.to_owned(), next) });
+        }
+        if let Some(twin) = &self.twin {
+            let text = format!("{twin}: everything stays as it is until one of them has another name");
+            let next = "--node NAME (TORTIE_NODE) on one of the two machines, or stop the agent there";
+            return Some(Freeze { cache_counts: false, ..Freeze::new("duplicate-node", text, next) });
+        }
+        match &self.attached {
+            Some(Unexplained::Renamed { former, evidence }) => {
+                let text = format!(
+                    "this host was {former} until now and starts as {node}: {evidence}; nothing of {former} is taken away until an \
+                     operator decides"
+                );
+                let next = format!(
+                    "--node {former} (TORTIE_NODE) keeps the name; or drain the host, `tortie node delete {former}`, and \
+                     `tortie store accept`"
+                );
+                Some(Freeze { next, cache_counts: false, ..Freeze::new("host-renamed", text, "") })
+            }
+            Some(Unexplained::Unknown { first, count }) => {
+                let more = if *count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+                let text = format!(
+                    "{first}{more}: attached to this host, and the store knows no endpoint of {node}; nothing of that is removed \
+                     or dropped until an operator decides"
+                );
+                let next = "is --datastore right, and --node? If they are nobody's: tortie store accept";
+                Some(Freeze::new("unknown-workloads", text, next))
+            }
+            None => None,
+        }
+    }
+
+    /// The store is in a state that is not followed.
+    fn wrong_state(&self, model: &Model) -> Option<Freeze> {
         if let Err(text) = model.schema() {
             let text = format!("{text}; everything stays as it is");
             // Nobody can accept that: this program does not know what the values mean.
             let next = "tortie status --all-nodes, which shows the versions of the other hosts";
-            return Some(Freeze { code: "newer-schema", text, next });
+            return Some(Freeze::new("newer-schema", text, next));
         }
         if let Some(other) = &self.other_store {
             let text = format!(
@@ -97,7 +210,14 @@ impl Guard {
                  returns or `tortie store accept`",
                 self.store_id
             );
-            return Some(Freeze { code: "other-store", text, next: ACCEPT });
+            return Some(Freeze::new("other-store", text, ACCEPT));
+        }
+        if let Some(proof) = &self.put_back {
+            let text = format!(
+                "the store was put back to an earlier state ({proof}): what was written after that is lost, and everything stays \
+                 as it is until `tortie store accept`"
+            );
+            return Some(Freeze::new("store-rewound", text, ACCEPT_EARLIER));
         }
         if let Some((code, what)) =
             self.before_loss.as_ref().and_then(|before| loss_text(before, &model.object_counts()))
@@ -105,25 +225,21 @@ impl Guard {
             let text = format!(
                 "a relist lost {what}: everything stays as it is until they return or `tortie store accept`"
             );
-            return Some(Freeze { code, text, next: ACCEPT });
+            return Some(Freeze::new(code, text, ACCEPT));
         }
         match model.ready() {
             Ready::True => None,
             Ready::Absent if !self.was_ready => None,
-            Ready::Absent => Some(Freeze {
-                code: "ready-vanished",
-                text: "/calico/v1/Ready is gone: everything stays as it is until it is `true` again or \
-                       `tortie store accept`"
-                    .to_owned(),
-                next: ACCEPT,
-            }),
-            Ready::Other(value) => Some(Freeze {
-                code: "not-ready",
-                text: format!(
-                    "/calico/v1/Ready is `{value}`: everything stays as it is until it is `true` again"
-                ),
-                next: "tortie store put /calico/v1/Ready true, when the process that cleared it has finished",
-            }),
+            Ready::Absent => Some(Freeze::new(
+                "ready-vanished",
+                "/calico/v1/Ready is gone: everything stays as it is until it is `true` again or `tortie store accept`".to_owned(),
+                ACCEPT,
+            )),
+            Ready::Other(value) => Some(Freeze::new(
+                "not-ready",
+                format!("/calico/v1/Ready is `{value}`: everything stays as it is until it is `true` again"),
+                "tortie store put /calico/v1/Ready true, when the process that cleared it has finished",
+            )),
         }
     }
 
@@ -133,6 +249,8 @@ impl Guard {
             self.store_id = store_id;
         }
         self.before_loss = None;
+        self.put_back = None;
+        self.attached = None;
         self.was_ready = *model.ready() == Ready::True;
     }
 

@@ -20,6 +20,7 @@
 //! A model that saw deltas and one that saw a snapshot of the same revision are equal, but for last good values that a
 //! snapshot cannot know.
 
+mod attached;
 mod changes;
 mod effect;
 mod guard;
@@ -32,8 +33,9 @@ mod state;
 pub(crate) mod tests;
 mod value;
 
+pub use attached::{AttachedRoute, host_of_affinities, unexplained};
 pub use changes::{ChangedKey, ChangedPeers, ModelChanges};
-pub use guard::{Freeze, Guard, ObjectCounts};
+pub use guard::{Freeze, Guard, ObjectCounts, Unexplained};
 pub use host::Host;
 pub use read::{FilterValue, StoredValue};
 pub use scope::{WatchPart, watch_scope};

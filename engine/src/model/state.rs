@@ -143,6 +143,12 @@ impl Model {
         }
     }
 
+    /// Revisions of another history than the one so far say nothing: the next snapshot is read whole.
+    pub fn forget_revisions(&mut self) {
+        self.store_id.clear();
+        self.blocks_store_id.clear();
+    }
+
     /// Takes a snapshot in that holds every key of `part`, and says what differs from before: what is not in it is
     /// gone, what has the same revision is not even read again.
     pub fn replace(&mut self, part: WatchPart, snapshot: &Snapshot) -> ModelChanges {

@@ -146,7 +146,7 @@ pub fn address_uses() -> io::Result<AddressUses> {
 }
 
 /// The one address that a route leads to, and the interface that it leads to without a gateway.
-fn direct(route: &Route) -> Option<(IpAddr, u32)> {
+pub(super) fn direct(route: &Route) -> Option<(IpAddr, u32)> {
     match route.legs.as_slice() {
         [leg] if leg.gateway.is_none() && route.kind == RTN_UNICAST && route.prefix.is_host() => {
             Some((route.prefix.addr(), leg.ifindex))

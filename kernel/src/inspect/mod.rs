@@ -1,6 +1,7 @@
 //! One-shot reads of the host for questions: nothing is written and nothing is followed.
 
 pub(super) mod address_use;
+pub(super) mod attached;
 pub(super) mod capabilities;
 pub(super) mod default_address;
 pub(super) mod lookup;

@@ -23,7 +23,8 @@ pub(in crate::agent) async fn accept_store(server: &Server) -> Result<ActionResu
     let text = if request(server, CoreRequest::AcceptStore).await? {
         "the store is taken as it is; all goes on"
     } else {
-        "nothing was frozen by a loss, or /calico/v1/Ready is not `true`, or the store needs a later version: see `tortie status`"
+        "nothing was frozen by a loss, or /calico/v1/Ready is not `true`, or the store needs a later version or speaks another data \
+         model, or another machine has this host's name: see `tortie status`"
     };
     Ok(ActionResult { text: text.to_owned() })
 }

@@ -11,7 +11,8 @@ use crate::api::codes;
 use crate::api::policy::{PolicyStatus, TableStatus};
 use crate::api::problem::Problem;
 use crate::api::status::{
-    API_VERSION, BgpStatus, BlockStatus, DataplaneStatus, RouteStatus, Status, StoreStatus, UpCount,
+    API_VERSION, AgentIdentity, ApiError, BgpStatus, BlockStatus, DataplaneStatus, RouteStatus, Status,
+    StoreStatus, UpCount,
 };
 use tortie_engine::routing::{OriginKind, RoutingIntent};
 
@@ -34,6 +35,13 @@ pub(in crate::agent) async fn status(server: &Server) -> Status {
     let notes = hints.into_values().chain(notes::drained(handle).await).chain(notes::denied(handle));
     let notes = notes.chain(notes::drift_hold(handle).await);
     build(server, core, kernel, intent.as_deref(), comparison.as_deref(), notes)
+}
+
+/// Whose agent this is.
+pub(in crate::agent) async fn identity(server: &Server) -> Result<AgentIdentity, ApiError> {
+    let handle = server.handle();
+    let frozen = handle.core().ask(|core| core.frozen().map(|freeze| freeze.text.clone())).await?;
+    Ok(AgentIdentity { node: server.node().to_owned(), machine: handle.machine().clone(), frozen })
 }
 
 /// Puts the verdict together.

@@ -21,6 +21,7 @@ use tortie_store::Store;
 pub(super) use self::life_cycle::Context;
 use self::life_cycle::{Report, RunningController};
 use crate::agent::core::input::Input;
+use crate::api::machine::Machine;
 
 /// The controllers of an agent.
 pub(super) struct Controllers {
@@ -36,7 +37,7 @@ impl Controllers {
     pub(super) fn start(
         io: &tokio::runtime::Handle,
         store: &Arc<dyn Store>,
-        node: &str,
+        (node, machine): (&str, &Machine),
         writes: bool,
         report: impl Fn(Input) + Clone + Send + Sync + 'static,
     ) -> Self {
@@ -46,7 +47,7 @@ impl Controllers {
             node_status: RunningController::start(
                 io,
                 writes,
-                node_status::NodeStatusController::new(store(), node),
+                node_status::NodeStatusController::new(store(), node, machine, again()),
             ),
             felix_status: RunningController::start(
                 io,

@@ -1,19 +1,22 @@
 //! The host's status key: leased, small, written on change at most each 10 s, else each 5 minutes. Its absence tells
-//! others that no agent runs here; its presence guards the host's addresses.
+//! others that no agent runs here; its presence guards the host's name and addresses: it names the machine, and the key of
+//! another machine is not written over.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tortie_config::key::Key;
 
-use super::life_cycle::{Context, Controller, ControllerHandle, Wake};
+use super::life_cycle::{Context, Controller, ControllerHandle, Report, Wake};
+use crate::agent::core::input::Input;
 use crate::agent::core::snapshot::CoreSnapshot;
 use crate::agent::health::problems;
 use crate::agent::time::now_text;
+use crate::api::machine::Machine;
 use crate::api::nodes::{NodeStatus, SCHEMA};
 use crate::api::status::UpCount;
 use tortie_engine::routing::RoutingIntent;
-use tortie_store::{LeaseId, Op, Store, StoreError, Txn};
+use tortie_store::{Compare, LeaseId, Op, Outcome, Revision, Store, StoreError, Txn};
 
 /// The lease lives this long after the last renewal.
 const TTL: Duration = Duration::from_secs(60);
@@ -70,11 +73,69 @@ pub(in crate::agent) fn build_node_status(
 pub(in crate::agent) struct NodeStatusController {
     store: Arc<dyn Store>,
     key: String,
+    machine: Machine,
+    report: Report,
+}
+
+/// What was written of the key.
+#[derive(Default)]
+struct Written {
+    lease: Option<LeaseId>,
+    /// The revision of the last write; `None`: who wrote the key is not known.
+    revision: Option<Revision>,
+}
+
+/// Why the key is not written.
+enum NotWritten {
+    Store(StoreError),
+    /// Another machine has it, in words.
+    Twin(String),
+}
+
+impl From<StoreError> for NotWritten {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
 }
 
 impl NodeStatusController {
-    pub(super) fn new(store: Arc<dyn Store>, node: &str) -> Self {
-        Self { store, key: Key::TortieStatus { host: node.to_owned() }.to_string() }
+    pub(super) fn new(store: Arc<dyn Store>, node: &str, machine: &Machine, report: Report) -> Self {
+        let key = Key::TortieStatus { host: node.to_owned() }.to_string();
+        Self { store, key, machine: machine.clone(), report }
+    }
+
+    /// Writes the key, unless another machine did since.
+    async fn write(&self, status: &NodeStatus, written: &mut Written) -> Result<(), NotWritten> {
+        let id = match written.lease {
+            Some(id) => id,
+            None => self.store.grant(TTL).await?,
+        };
+        written.lease = Some(id);
+        let value = serde_json::to_vec(status).map_err(|error| StoreError::Refused(error.to_string()))?;
+        // A second try after one that somebody came between.
+        for _ in 0..2 {
+            let compare = match written.revision {
+                Some(revision) => Compare::ModRevision(self.key.clone(), revision),
+                None => match self.store.get(&self.key).await? {
+                    None => Compare::Absent(self.key.clone()),
+                    Some(found) => {
+                        match NodeStatus::read(&found).and_then(|status| status.twin_of(&self.machine)) {
+                            Some(twin) => return Err(NotWritten::Twin(twin)),
+                            None => Compare::ModRevision(self.key.clone(), found.mod_revision),
+                        }
+                    }
+                },
+            };
+            let op = Op::Put { key: self.key.clone(), value: value.clone(), lease: Some(id) };
+            match self.store.commit(Txn { compare: vec![compare], ops: vec![op] }).await? {
+                Outcome::Committed(revision) => {
+                    *written = Written { lease: Some(id), revision: Some(revision) };
+                    return Ok(());
+                }
+                Outcome::Conflict => written.revision = None,
+            }
+        }
+        Err(StoreError::Unreachable("others write the same key all the time".to_owned()).into())
     }
 }
 
@@ -92,7 +153,8 @@ impl Controller for NodeStatusController {
 
     async fn run(self, mut handle: ControllerHandle<NodeStatus>) {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let mut lease: Option<LeaseId> = None;
+        let mut own = Written::default();
+        let mut has_twin = false;
         let mut written: Option<Instant> = None;
         let mut renew = tokio::time::interval(LEASE_RENEWAL);
         renew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -100,14 +162,26 @@ impl Controller for NodeStatusController {
             let status = handle.desired();
             let mut pause = INTERVAL_IDLE;
             // Nothing is written before there is something to report.
-            if status.sessions.of > 0 || status.ready || written.is_some() {
-                let status = NodeStatus { time: now_text(), boot: boot.trim().to_owned(), ..status };
-                match write(&*self.store, &self.key, &status, &mut lease).await {
-                    Ok(()) => written = Some(Instant::now()),
-                    Err(error) => {
+            if status.sessions.of > 0 || status.ready || written.is_some() || has_twin {
+                let (time, boot) = (now_text(), boot.trim().to_owned());
+                let status = NodeStatus { time, boot, machine: Some(self.machine.clone()), ..status };
+                match self.write(&status, &mut own).await {
+                    Ok(()) => {
+                        written = Some(Instant::now());
+                        if std::mem::take(&mut has_twin) {
+                            (self.report)(Input::Twin(None));
+                        }
+                    }
+                    Err(NotWritten::Store(error)) => {
                         tracing::debug!(target: "tortie", "the status key is not written: {error}");
-                        lease = None;
+                        own = Written::default();
                         pause = RETRY;
+                    }
+                    Err(NotWritten::Twin(twin)) => {
+                        pause = RETRY;
+                        if !std::mem::replace(&mut has_twin, true) {
+                            (self.report)(Input::Twin(Some(twin)));
+                        }
                     }
                 }
             }
@@ -124,7 +198,7 @@ impl Controller for NodeStatusController {
                 };
                 match handle.wait(due).await {
                     Wake::Stopped => {
-                        if let Some(lease) = lease {
+                        if let Some(lease) = own.lease {
                             let _ = self.store.revoke(lease).await;
                         }
                         return;
@@ -138,10 +212,10 @@ impl Controller for NodeStatusController {
                     }
                     Wake::Due if write_due => break,
                     Wake::Due => {
-                        if let Some(id) = lease
+                        if let Some(id) = own.lease
                             && !matches!(self.store.keep_alive(id).await, Ok(true))
                         {
-                            lease = None;
+                            own = Written::default();
                             break;
                         }
                     }
@@ -151,23 +225,6 @@ impl Controller for NodeStatusController {
     }
 }
 
-async fn write(
-    store: &dyn Store,
-    key: &str,
-    status: &NodeStatus,
-    lease: &mut Option<LeaseId>,
-) -> Result<(), StoreError> {
-    let id = match *lease {
-        Some(id) => id,
-        None => store.grant(TTL).await?,
-    };
-    let value = serde_json::to_vec(status).map_err(|error| StoreError::Refused(error.to_string()))?;
-    let op = Op::Put { key: key.to_owned(), value, lease: Some(id) };
-    store.commit(Txn { ops: vec![op], ..Txn::default() }).await?;
-    *lease = Some(id);
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,7 +232,8 @@ mod tests {
     use tortie_store::sqlite::SqliteStore;
 
     fn running(store: &Arc<dyn Store>) -> RunningController<NodeStatusController> {
-        let controller = NodeStatusController::new(Arc::clone(store), "host1");
+        let machine = Machine { id: "a1".to_owned(), name: "here".to_owned() };
+        let controller = NodeStatusController::new(Arc::clone(store), "host1", &machine, Arc::new(drop));
         RunningController::start(&tokio::runtime::Handle::current(), true, controller)
     }
 

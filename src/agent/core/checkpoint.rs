@@ -101,6 +101,7 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         in_force,
         blackholes,
         refused_blackholes,
+        observes: _,
         kernel_writes: _,
         enforcement,
         frozen,

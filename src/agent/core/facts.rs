@@ -1,4 +1,4 @@
-//! How the core takes facts of the kernel thread and of the speaker.
+//! How the core takes facts of the kernel thread and of the speaker, and what freezes it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,10 +10,11 @@ use tortie_net::Cidr;
 
 use super::recorder::{Entry, Plane, SINGLE_ENTRIES_MAX};
 use crate::agent::core::effect::{Effect, LogLine, Severity, Subsystem};
-use crate::agent::core::observed_state::{GcPass, TunnelAddressReport};
+use crate::agent::core::observed_state::{GcPass, ObservedState, TunnelAddressReport};
 use crate::agent::core::peer_record::EndedSession;
 use crate::agent::core::{Core, Phase};
 use crate::speaker::SpeakerFact;
+use tortie_engine::model::{Freeze, Model, ModelChanges, Unexplained, unexplained};
 use tortie_engine::routing::ChangeId;
 use tortie_kernel::{BlackholeAck, BlackholeOutcome, KernelFact};
 
@@ -23,6 +24,46 @@ const STARTUP_MAX: Duration = Duration::from_secs(60);
 const SHOWN_FOR: Duration = Duration::from_secs(600);
 
 impl Core {
+    /// Compares what is attached to this host with what the store knows, until the store is followed for the first time.
+    pub(super) fn explain_attached(&mut self) {
+        let followed = self.link.trusted != (0, 0);
+        // An agent that only looks takes nothing away.
+        if followed || self.observes || !self.kernel_writes {
+            self.forget_attached();
+            return;
+        }
+        self.guard.set_attached(self.unexplained_in(&self.model));
+    }
+
+    pub(super) fn unexplained_in(&self, model: &Model) -> Option<Unexplained> {
+        let ObservedState { attached, cache_of, .. } = &self.observed;
+        unexplained(model, self.cached.as_ref(), cache_of.as_deref(), attached)
+    }
+
+    pub(super) fn forget_attached(&mut self) {
+        self.observed.attached.clear();
+        self.observed.cache_of = None;
+    }
+
+    /// Nothing is acted on from now on; said once for each reason.
+    pub(super) fn freeze(&mut self, freeze: Option<Freeze>) {
+        if let Some(freeze) = freeze.as_ref().filter(|freeze| self.frozen.as_ref() != Some(freeze)) {
+            self.log_and_record(ChangeId::default(), Plane::Agent, '!', "frozen", &freeze.text);
+        }
+        self.frozen = freeze;
+    }
+
+    /// An operator accepts the store as it is.
+    pub(super) fn accept_store(&mut self) {
+        if self.frozen.is_none() {
+            return;
+        }
+        self.forget_attached();
+        self.guard.accept(&self.model);
+        self.pending.merge(ModelChanges::everything());
+        self.act_on_pending();
+    }
+
     pub(super) fn on_kernel_fact(&mut self, fact: KernelFact) {
         match fact {
             KernelFact::Started { routes_v4, routes_v6, .. } => {

@@ -12,6 +12,7 @@ use crate::agent::core::observed_state::{GcPass, PoolUsages, TunnelAddressReport
 use crate::api::nodes::NodeStatus;
 use crate::api::problem::Problem;
 use crate::speaker::SpeakerFact;
+use tortie_engine::model::AttachedRoute;
 use tortie_kernel::KernelFact;
 use tortie_store::FeedEvent;
 
@@ -40,6 +41,10 @@ pub(in crate::agent) enum Input {
     FeedIdle,
     /// The store did not answer within the time that a start waits for it.
     StoreTimeout,
+    /// At the start: what is attached to this host.
+    Attached(Vec<AttachedRoute>),
+    /// Another machine runs under this host's name, in words; `None`: none any more.
+    Twin(Option<String>),
     /// An operator accepts the store as it is (`tortie store accept`).
     Accept,
     /// The kernel thread reports.

@@ -21,7 +21,7 @@ use crate::agent::core::recorder::{Plane, Recorder};
 use crate::agent::core::store_link::StoreLink;
 use crate::agent::core::store_link::change_revisions::ChangeRevisions;
 use crate::agent::core::store_link::watch_scope::WatchScope;
-use tortie_engine::model::{Freeze, Guard, Model, ModelChanges, WatchPart};
+use tortie_engine::model::{Freeze, Guard, Model, ModelChanges, Unexplained, WatchPart, host_of_affinities};
 use tortie_engine::routing::{ChangeId, ChangeIds, NodeOptions, Planner, RoutingIntent};
 use tortie_kernel::KernelIntent;
 use tortie_store::{Change, Delta, FeedEvent, Snapshot};
@@ -54,6 +54,7 @@ pub(super) struct Core {
     in_force: u64,
     blackholes: BTreeSet<Cidr>,
     refused_blackholes: BTreeMap<Cidr, String>,
+    observes: bool,
     kernel_writes: bool,
     enforcement: Enforcement,
     frozen: Option<Freeze>,
@@ -83,7 +84,7 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn new(options: &CoreOptions, now: Now) -> Self {
-        let CoreOptions { name, node, kernel_writes, policy } = options.clone();
+        let CoreOptions { name, node, observes, kernel_writes, policy } = options.clone();
         let model = Model::new(&name);
         Self {
             node,
@@ -99,6 +100,7 @@ impl Core {
             in_force: 0,
             blackholes: BTreeSet::new(),
             refused_blackholes: BTreeMap::new(),
+            observes,
             kernel_writes,
             enforcement: Enforcement::new(policy),
             frozen: None,
@@ -142,6 +144,11 @@ impl Core {
             Input::Feed(event) => self.on_feed_event(event),
             Input::FeedIdle => self.act_on_pending(),
             Input::StoreTimeout => self.use_cache(),
+            Input::Attached(routes) => self.observed.attached = routes,
+            Input::Twin(machine) => {
+                self.guard.set_twin(machine);
+                self.act_on_pending();
+            }
             Input::Accept => self.accept_store(),
             Input::Kernel(fact) => self.on_kernel_fact(fact),
             Input::Speaker(fact) => self.on_speaker_fact(fact),
@@ -172,15 +179,23 @@ impl Core {
         self.model.replace(WatchPart::All, snapshot);
         self.guard.after_replace(self.model.object_counts(), &self.model, &snapshot.store_id);
         self.cached = Some(self.model.clone());
+        self.observed.cache_of = host_of_affinities(snapshot.entries.iter().map(|kv| &*kv.key));
         self.link.revision = snapshot.revision;
     }
 
     /// The store did not answer in time: goes on with what the disk had, if anything.
     fn use_cache(&mut self) {
-        if self.loaded() {
+        if self.loaded() || self.frozen.as_ref().is_some_and(|freeze| !freeze.cache_counts) {
             return;
         }
         let Some(cached) = self.cached.take() else { return };
+        if let Some(renamed @ Unexplained::Renamed { .. }) = self.unexplained_in(&cached) {
+            // What the disk has is another host's.
+            self.guard.set_attached(Some(renamed));
+            self.cached = Some(cached);
+            self.freeze(self.guard.frozen(&self.model));
+            return;
+        }
         self.log_and_record(
             ChangeId::default(),
             Plane::Store,
@@ -200,6 +215,15 @@ impl Core {
         self.pending_since.get_or_insert(now);
         match event {
             FeedEvent::Cached(cached) => self.on_cache(&cached.snapshot),
+            FeedEvent::Calico3(found) => {
+                self.observed.calico_3 = found;
+                // Who only looks may look at anything.
+                self.guard.set_calico_3(found && !self.observes);
+            }
+            FeedEvent::PutBack(proof) => {
+                self.model.forget_revisions();
+                self.guard.set_put_back(proof);
+            }
             FeedEvent::Snapshot { snapshot, generation } => {
                 self.link.confirm_revision(snapshot.revision, now);
                 self.on_snapshot(&snapshot, generation);
@@ -299,17 +323,16 @@ impl Core {
             return;
         }
         let pending_since = self.pending_since.take();
-        if self.pending.is_clean() && self.frozen.is_none() && self.loaded() {
+        self.explain_attached();
+        let frozen = self.guard.frozen(&self.model);
+        if self.pending.is_clean() && self.frozen.is_none() && frozen.is_none() && self.loaded() {
             self.pending.keys.clear();
             self.trust_snapshot();
             return;
         }
-        match self.guard.frozen(&self.model) {
+        match frozen {
             Some(freeze) => {
-                if self.frozen.as_ref() != Some(&freeze) {
-                    self.log_and_record(ChangeId::default(), Plane::Agent, '!', "frozen", &freeze.text);
-                }
-                self.frozen = Some(freeze);
+                self.freeze(Some(freeze));
                 if !self.loaded() {
                     self.use_cache();
                 }
@@ -341,16 +364,6 @@ impl Core {
         if let Some((generation, revision)) = self.link.trust() {
             self.effects.push(Effect::Trust(generation, revision));
         }
-    }
-
-    /// An operator accepts the store as it is.
-    fn accept_store(&mut self) {
-        if self.frozen.is_none() {
-            return;
-        }
-        self.guard.accept(&self.model);
-        self.pending.merge(ModelChanges::everything());
-        self.act_on_pending();
     }
 
     fn apply_changes(&mut self, changes: &ModelChanges) {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use tortie_engine::model::AttachedRoute;
 use tortie_engine::routing::DynamicPeer;
 use tortie_net::{Cidr, ScopedAddr};
 
@@ -40,6 +41,15 @@ pub(super) struct ObservedState {
     pub(super) present_hosts: Option<Vec<String>>,
     /// The restart of BGP is over: the initial updates of all peers are in, or there was no session to wait for.
     pub(super) restart_done: bool,
+    /// What was attached to this host at the start, until it was compared with the store.
+    #[serde(default)]
+    pub(super) attached: Vec<AttachedRoute>,
+    /// The host that the cache on disk was of, until it was compared with the store.
+    #[serde(default)]
+    pub(super) cache_of: Option<String>,
+    /// The store has objects of Calico 3.
+    #[serde(default)]
+    pub(super) calico_3: bool,
     /// Routes that the kernel refused, with the error; at most 1,000.
     pub(super) failed_routes: BTreeMap<Cidr, String>,
 }

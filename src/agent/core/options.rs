@@ -13,6 +13,9 @@ pub(in crate::agent) struct CoreOptions {
     pub(in crate::agent) name: String,
     /// Addresses, AS and listeners of the flags.
     pub(in crate::agent) node: NodeOptions,
+    /// It compares what others do with what it would do, and writes nothing.
+    #[serde(default)]
+    pub(in crate::agent) observes: bool,
     /// The agent writes routes.
     pub(in crate::agent) kernel_writes: bool,
     /// What it does of rules and endpoints.

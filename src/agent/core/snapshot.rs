@@ -41,6 +41,10 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) store_unreachable: Option<String>,
     pub(in crate::agent) from_cache: bool,
     pub(in crate::agent) frozen: Option<Freeze>,
+    /// The store has objects of Calico 3.
+    pub(in crate::agent) calico_3: bool,
+    /// The store has hosts or pools of the v1 data model.
+    pub(in crate::agent) has_v1_keys: bool,
     pub(in crate::agent) lag: Duration,
     pub(in crate::agent) keys: usize,
     pub(in crate::agent) invalid: Vec<InvalidObject>,
@@ -181,6 +185,8 @@ impl Core {
             store_unreachable: self.link.unreachable_reason.clone(),
             from_cache: self.link.from_cache,
             frozen: self.frozen.clone(),
+            calico_3: self.observed.calico_3,
+            has_v1_keys: self.model.hosts().len() > 0 || self.model.pools().next().is_some(),
             lag: now.saturating_duration_since(self.link.fresh),
             keys: self.link.keys,
             invalid: self

@@ -21,6 +21,12 @@ pub enum AgentError {
     /// Another live host has our address.
     #[error("{0}")]
     Taken(String),
+    /// Another machine runs an agent under our name.
+    #[error("{0}")]
+    Twin(String),
+    /// Another agent programs our network namespace.
+    #[error("{0}")]
+    NamespaceTaken(String),
     /// The system refuses a thread, a socket or a signal handler.
     #[error("cannot {0}: {1}")]
     System(&'static str, std::io::Error),

@@ -48,8 +48,8 @@ const STORE_PATIENCE: Duration = Duration::from_secs(3);
 enum Fact {
     /// To the core.
     Core(Input),
-    /// Whether this host may start: no other running host has its address. It is registered by then.
-    StartAllowed(Result<(), String>),
+    /// Whether this host may start: no other running host has its name or its address. It is registered by then.
+    StartAllowed(Result<(), AgentError>),
 }
 
 /// Runs the agent until SIGTERM or SIGINT.
@@ -77,7 +77,7 @@ pub fn run(options: AgentOptions) -> Result<(), AgentError> {
         let mut agent = Agent::start(options, logs, io.handle().clone()).await?;
         agent.run_loop().await;
         agent.stop().await;
-        agent.start_refused.take().map_or(Ok(()), |text| Err(AgentError::Taken(text)))
+        agent.start_refused.take().map_or(Ok(()), Err)
     });
     io.shutdown_timeout(Duration::from_secs(2));
     result
@@ -114,7 +114,7 @@ struct Agent {
     applied_requests: AppliedRequests,
     controllers: Controllers,
     registered: bool,
-    start_refused: Option<String>,
+    start_refused: Option<AgentError>,
     notify: systemd::Notify,
     stopping: bool,
     timers: Timers,
@@ -172,7 +172,7 @@ impl Agent {
                     began = Instant::now();
                     waited = true;
                     self.input(Input::StoreTimeout);
-                    if !self.core.loaded() {
+                    if !self.core.loaded() && CoreView::of(&self.core).frozen().is_none() {
                         tracing::warn!(target: "tortie", "the store does not answer and there is no cache: waiting");
                     }
                 }
@@ -232,7 +232,7 @@ impl Agent {
                     }
                 }
                 Some(Fact::StartAllowed(Ok(()))) => self.start_kernel(),
-                Some(Fact::StartAllowed(Err(text))) => self.start_refused = Some(text),
+                Some(Fact::StartAllowed(Err(error))) => self.start_refused = Some(error),
                 None => break,
             }
             if taken == 256 {

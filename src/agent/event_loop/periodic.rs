@@ -100,7 +100,9 @@ impl Agent {
         let listens = core.has_tried_to_listen();
         let wanted = !self.options.settings.bgp_listen.is_empty()
             || core.intent().is_some_and(|i| !i.listen.is_empty());
-        core.running() && (listens || !wanted || self.options.observes())
+        // Who holds still without having begun is asked for the reason, not started again.
+        let holds_still = core.frozen().is_some() && !core.loaded();
+        holds_still || core.running() && (listens || !wanted || self.options.observes())
     }
 
     fn established_sessions(&self) -> usize {
@@ -121,6 +123,8 @@ impl Agent {
             Some(observer) => observer.last().is_some(),
             None => !wanted || self.established_sessions() > 0,
         };
-        core.running() && !self.stopping && store && works
+        // A host that is at the wrong place or under a wrong name serves nobody, whatever it still forwards.
+        let in_place = core.frozen().is_none_or(|freeze| freeze.cache_counts);
+        core.running() && !self.stopping && store && works && in_place
     }
 }

@@ -29,11 +29,12 @@ use crate::agent::http;
 use crate::agent::journal::Journal;
 use crate::agent::metrics;
 use crate::agent::observe::{self, Observer};
-use crate::agent::process::{host, systemd};
+use crate::agent::process::{host, namespace, systemd};
 use crate::agent::{logging, time};
+use crate::api::machine::Machine;
 use crate::plugins::docker;
 use crate::speaker::{self, SpeakerOptions};
-use tortie_engine::model::watch_scope;
+use tortie_engine::model::{AttachedRoute, watch_scope};
 use tortie_kernel::{Marks, Mode, ToKernel};
 use tortie_store::{Feed, FeedOptions, Outcome, Store};
 
@@ -47,6 +48,10 @@ impl Agent {
         io: tokio::runtime::Handle,
     ) -> Result<Self, AgentError> {
         let now = Instant::now();
+        if options.writes() {
+            namespace::claim(&io, &options.node).await.map_err(AgentError::NamespaceTaken)?;
+        }
+        let machine = Machine::of_agent(&options.settings.cache_path());
         let url = options.store.clone();
         let store = io.spawn(async move { tortie_store::open(&url).await }).await.map_err(task_error)??;
         let store_requests = Arc::new(tortie_store::Requests::default());
@@ -55,7 +60,7 @@ impl Agent {
         let protocol =
             options.settings.route_protocol.unwrap_or(tortie_kernel::Options::new(Mode::Off).marks.protocol);
         let observes = options.observes();
-        let handle = Arc::new(Handle::new(&options.node, now, requests_sender, observes));
+        let handle = Arc::new(Handle::new(&options.node, machine.clone(), now, requests_sender, observes));
         let observer = observes.then(|| {
             let sockets = &options.settings.bird_socket;
             Arc::new(Observer::new(Arc::clone(&handle), Arc::clone(&store), sockets, protocol))
@@ -72,6 +77,7 @@ impl Agent {
         let core_options = CoreOptions {
             name: options.node.clone(),
             node: host::node_options(&options.settings),
+            observes,
             kernel_writes: writes,
             policy: mode(options.settings.policy()),
         };
@@ -102,13 +108,16 @@ impl Agent {
             async move { status::status(&server).await }
         });
         tracing::info!(target: "tortie", "tortie {} starts as {} on {}", env!("CARGO_PKG_VERSION"), options.node, store.describe());
-        let what =
-            FeedOptions { prefixes: watch_scope(&options.node), cache: Some(options.settings.cache_path()) };
+        let what = FeedOptions {
+            prefixes: watch_scope(&options.node),
+            cache: Some(options.settings.cache_path()),
+            data_model: options.store.data_model,
+        };
         let feed = Feed::start(&io, Arc::clone(&store), what);
         let (facts_sender, facts) = mpsc::unbounded_channel();
         let reports = facts_sender.clone();
         let report = move |input| drop(reports.send(Fact::Core(input)));
-        let controllers = Controllers::start(&io, &store, &options.node, writes, report);
+        let controllers = Controllers::start(&io, &store, (&options.node, &machine), writes, report);
         let low_port = options.settings.bgp_listen.iter().any(probe::is_low);
         let found = facts_sender.clone();
         let report = move |problems| drop(found.send(Fact::Core(Input::HostChecks(problems))));
@@ -116,7 +125,8 @@ impl Agent {
         if let Some(observer) = &observer {
             observe::start(&io, Arc::clone(observer));
         }
-        Ok(Self {
+        let attached = attached(&io, writes).await;
+        let mut agent = Self {
             options,
             core,
             journal,
@@ -141,7 +151,9 @@ impl Agent {
             timers: Timers::default(),
             stations: crate::agent::bmp::BmpStations::default(),
             docker,
-        })
+        };
+        agent.input(Input::Attached(attached));
+        Ok(agent)
     }
 
     /// The first whole snapshot is there: the host is registered unless another one has its address; then the kernel thread
@@ -238,10 +250,13 @@ impl Agent {
         self.registered = true;
         let (node, settings) = (self.options.node.clone(), self.options.settings.clone());
         let address_conflicts = self.core.address_conflicts();
+        let machine = self.handle.machine().clone();
         let (store, facts) = (Arc::clone(&self.store), self.facts_sender.clone());
         self.io.spawn(async move {
-            let checked = match register_node::running_conflict(&*store, &address_conflicts).await {
-                Some(text) => Err(text),
+            let twin = register_node::twin(&*store, &node, &machine).await.map(AgentError::Twin);
+            let taken = register_node::running_conflict(&*store, &address_conflicts).await;
+            let checked = match twin.or(taken.map(AgentError::Taken)) {
+                Some(error) => Err(error),
                 None => {
                     match register_host(&*store, &node, &settings).await {
                         Ok(0) => {}
@@ -258,6 +273,18 @@ impl Agent {
             let _ = facts.send(Fact::StartAllowed(checked));
         });
     }
+}
+
+/// What is attached to this host, for an agent that could take it away.
+async fn attached(io: &tokio::runtime::Handle, writes: bool) -> Vec<AttachedRoute> {
+    if !writes {
+        return Vec::new();
+    }
+    let read = io.spawn_blocking(tortie_kernel::attached_routes).await;
+    read.map_err(std::io::Error::other).and_then(|read| read).unwrap_or_else(|error| {
+        tracing::warn!(target: "tortie", "what is attached to this host cannot be read: {error}");
+        Vec::new()
+    })
 }
 
 fn mode(extent: ModeChoice) -> Mode {

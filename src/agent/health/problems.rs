@@ -38,8 +38,17 @@ pub(in crate::agent) fn problems(facts: &CoreSnapshot, kernel: Option<&KernelSna
 
 fn store(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     if let Some(frozen) = &facts.frozen {
-        let problem = named(&codes::FROZEN, "store", frozen.text.clone());
-        out.push(Problem { next: frozen.next.to_owned(), ..problem });
+        let problem = freeze_code(frozen.code).problem("", "store", frozen.text.clone());
+        out.push(Problem { next: frozen.next.clone(), ..problem });
+    } else if facts.calico_3 {
+        let text = "the store is Calico 3's (it has keys below /calico/resources/v3/), and only keys of Calico's v1 data model are \
+                    compared here";
+        out.push(codes::CALICO_3.problem("", "store", text));
+    }
+    if facts.calico_3 && facts.has_v1_keys {
+        let text = "keys of the v1 data model stand next to objects of Calico 3: the objects count, and the v1 keys are leftovers of \
+                    before, or the other way round";
+        out.push(codes::MIXED_MODELS.problem("", "store", text));
     }
     if let Some(away) = &facts.store_unreachable {
         let text = format!("{away}; the last good state stays in force, and it is tried again by itself");
@@ -64,6 +73,18 @@ fn store(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
             named(&codes::INVALID_VALUE, object.key.clone(), text).about(Subject::Key(object.key.clone())),
         );
     }
+}
+
+/// The code of a problem for the reason of a freeze.
+fn freeze_code(reason: &str) -> &'static Code {
+    let own = [
+        &codes::CALICO_3,
+        &codes::DUPLICATE_NODE,
+        &codes::HOST_RENAMED,
+        &codes::UNKNOWN_WORKLOADS,
+        &codes::STORE_REWOUND,
+    ];
+    own.into_iter().find(|code| code.name == reason).unwrap_or(&codes::FROZEN)
 }
 
 fn sessions(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
@@ -318,8 +339,15 @@ pub(in crate::agent) fn verdict(
     ready: bool,
     problems: &[Problem],
 ) -> (&'static str, String) {
-    if facts.frozen.is_some() {
-        return ("frozen", "the store changed in a way that is not followed; forwarding goes on".to_owned());
+    if let Some(frozen) = &facts.frozen {
+        let text = match frozen.code {
+            "calico-3" => "the store is Calico 3's: nothing is written or programmed",
+            "duplicate-node" => "another machine runs under this host's name: nothing is changed",
+            "host-renamed" => "this host had another name until now: nothing is changed",
+            "unknown-workloads" => "workloads are attached that the store does not know: nothing is changed",
+            _ => "the store changed in a way that is not followed; forwarding goes on",
+        };
+        return ("frozen", text.to_owned());
     }
     if intent.is_none() {
         return ("starting", "waiting for the store".to_owned());

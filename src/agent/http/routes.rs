@@ -65,6 +65,7 @@ pub(super) fn writes() -> Router<Shared> {
     Router::new()
         .route("/v1/applied", post(applied))
         .route("/v1/told", post(plugin_call))
+        .route("/v1/identity", get(identity))
         .route("/v1/policy/dry-run", post(dry_run))
         .route("/v1/policy/live", post(policy_live))
         .route("/v1/bgp/reset", post(reset))
@@ -141,6 +142,11 @@ async fn journal(State(server): State<Shared>) -> Response {
         Some(octets) => ([(header::CONTENT_TYPE, "application/gzip")], octets).into_response(),
         None => answer::<()>(Err(stopping())),
     }
+}
+
+/// Whose agent this is.
+async fn identity(State(server): State<Shared>) -> Response {
+    answer(status::identity(&server).await)
 }
 
 async fn kernel_routes(State(server): State<Shared>, Query(query): Query<RouteQuery>) -> Response {

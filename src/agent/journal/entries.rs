@@ -75,7 +75,11 @@ impl StoreEntries {
                     }
                 }
             }
-            FeedEvent::Progress(_) | FeedEvent::Unreachable { .. } | FeedEvent::Reconnected => {}
+            FeedEvent::Calico3(_)
+            | FeedEvent::PutBack(_)
+            | FeedEvent::Progress(_)
+            | FeedEvent::Unreachable { .. }
+            | FeedEvent::Reconnected => {}
         }
     }
 

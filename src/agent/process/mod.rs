@@ -3,4 +3,5 @@
 pub(super) mod allocator;
 pub(super) mod capabilities;
 pub(super) mod host;
+pub(super) mod namespace;
 pub(super) mod systemd;

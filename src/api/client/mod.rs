@@ -77,6 +77,18 @@ impl Client {
         self.call(Method::GET, path, Bytes::new(), TIMEOUT).await
     }
 
+    /// The same with a limit of one's own for the whole call.
+    ///
+    /// # Errors
+    /// When the agent cannot be reached or answers with an error.
+    pub async fn get_within<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        limit: Duration,
+    ) -> Result<T, ClientError> {
+        self.call(Method::GET, path, Bytes::new(), limit).await
+    }
+
     /// Sends `body` as JSON to `path`.
     ///
     /// # Errors

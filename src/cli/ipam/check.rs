@@ -17,7 +17,7 @@ use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
 use tortie_engine::ipam::Keyspace;
 use tortie_engine::ipam::check::{Evidence, Finding, IpamState, Kind, Repair, RepairOutcome, findings};
-use tortie_store::Store;
+use tortie_store::{CALICO_3_REFUSAL, Store};
 
 /// How long a plugin may take between store and kernel.
 const RECHECK_DELAY: Duration = Duration::from_secs(1);
@@ -46,6 +46,9 @@ struct Report {
     endpoints: usize,
     /// What could not be looked at.
     blind: Vec<String>,
+    /// The store is of a data model that is not judged.
+    #[serde(skip)]
+    other_model: bool,
     findings: Vec<Finding>,
 }
 
@@ -71,6 +74,14 @@ async fn check_once(context: &Context, store: &dyn Store, kernel: bool) -> Resul
     };
     let ipam_state = IpamState::load(store, &Keyspace::Global).await?;
     let used = |block: &tortie_config::resource::Block| block.size() - block.free().len();
+    let mut blind = evidence.blind.clone();
+    let mut found = findings(&ipam_state, &evidence);
+    let other_model = context.globals.data_model.is_calico_3(store).await?;
+    if other_model {
+        // Who holds an address stands in objects that are not read: every one of them would be a leak.
+        found.clear();
+        blind.insert(0, format!("nothing is judged: {CALICO_3_REFUSAL}"));
+    }
     Ok(Report {
         api_version: API_VERSION.to_owned(),
         kind: "IpamCheck".to_owned(),
@@ -80,9 +91,10 @@ async fn check_once(context: &Context, store: &dyn Store, kernel: bool) -> Resul
         addresses: ipam_state.blocks.values().map(|block| used(&block.value)).sum(),
         handles: ipam_state.handles.len(),
         endpoints: ipam_state.endpoints.len(),
-        findings: findings(&ipam_state, &evidence),
+        other_model,
+        findings: found,
         node: evidence.host,
-        blind: evidence.blind,
+        blind,
     })
 }
 
@@ -93,6 +105,9 @@ pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<(), Failu
     // What was found is the answer; the exit code alone says no.
     if !report.findings.is_empty() {
         return Err(Failure::new(Exit::No, "findings", ""));
+    }
+    if report.other_model {
+        return Err(Failure::new(Exit::Partial, "calico-3", ""));
     }
     if !report.blind.is_empty() {
         return Err(Failure::new(
@@ -105,6 +120,12 @@ pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<(), Failu
 }
 
 fn print_report(out: &mut String, report: &Report, wide: bool) {
+    if report.other_model {
+        for text in &report.blind {
+            let _ = writeln!(out, "not looked at: {text}");
+        }
+        return;
+    }
     let kernel = report.node.as_ref().map_or_else(String::new, |node| format!(", and the kernel of {node}"));
     let _ = writeln!(
         out,

@@ -21,6 +21,7 @@ use self::open::open;
 use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, table};
+use crate::plugins::attach::allocate;
 use tortie_engine::ipam::check::RESERVED;
 use tortie_engine::ipam::{AddressRequest, AllocationRequest};
 
@@ -258,7 +259,7 @@ async fn assign(context: &Context, args: &AssignArgs) -> Result<(), Failure> {
         ..AllocationRequest::default()
     };
     let (_, ipam) = open(context).await?;
-    let given = ipam.assign(&request).await.map_err(failed)?;
+    let given = allocate(&ipam, request, None).await.map_err(failed)?;
     let given: Vec<AllocatedAddress> = given
         .into_iter()
         .map(|given| AllocatedAddress {

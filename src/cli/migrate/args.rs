@@ -22,6 +22,13 @@ pub(in crate::cli) enum MigrateCommand {
     Rollback(RollbackCommand),
 }
 
+impl MigrateCommand {
+    /// Whether it starts an agent that writes the data model. The way back is open on any store.
+    pub(in crate::cli) fn writes_model(&self) -> bool {
+        matches!(self, Self::Adopt(_))
+    }
+}
+
 /// Options of all of them.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct Common {

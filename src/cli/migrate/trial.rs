@@ -106,6 +106,7 @@ pub(super) async fn compare(
     if let Some(user) = &globals.etcd_user {
         command.arg("--etcd-user").arg(user);
     }
+    command.arg("--data-model").arg(globals.data_model.to_string());
     command.arg("--socket").arg(&socket);
     command.args(["agent", "--kernel", "observe", "--http", "none", "--cache"]).arg(dir.join("cache.json"));
     for socket in bird_sockets {

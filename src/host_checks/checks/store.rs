@@ -26,6 +26,29 @@ pub(in crate::host_checks) fn answers(host: &Host<'_>, results: &mut Results) {
     }
 }
 
+/// The data model of the store: said before everything else, as nothing else matters then.
+pub(in crate::host_checks) fn data_model(host: &Host<'_>, results: &mut Results) {
+    if state(host).is_some_and(|store| store.calico_3) {
+        let text = "the store is Calico 3's (it has keys below /calico/resources/v3/); tortie works on Calico's v1 data model and \
+                    writes nothing there";
+        let fix = "name a v1 store with --datastore; --kernel observe looks without writing; if those keys are leftovers, delete them \
+                   or give --data-model v1";
+        results.fail(&codes::CALICO_3, text, fix);
+    }
+}
+
+/// What is attached to this host, or its name, that the agent does not act on.
+pub(in crate::host_checks) fn frozen(host: &Host<'_>, results: &mut Results) {
+    let Some(Ok(agent)) = &host.now.agent else { return };
+    for code in
+        [&codes::UNKNOWN_WORKLOADS, &codes::HOST_RENAMED, &codes::DUPLICATE_NODE, &codes::STORE_REWOUND]
+    {
+        if let Some(problem) = agent.problems.iter().find(|problem| problem.code == code.name) {
+            results.fail(code, problem.text.clone(), problem.next.clone());
+        }
+    }
+}
+
 /// Calico's store, with all of its keys.
 fn of_calico(host: &Host<'_>, results: &mut Results) {
     match &host.now.migration.store {

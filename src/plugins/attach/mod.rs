@@ -12,10 +12,12 @@
 //! Callers release addresses after [`detach`], so that nobody gets one that still leads to another interface.
 
 mod agent;
+mod allocate;
 mod check;
 mod endpoint;
 mod error;
 mod links;
+mod preflight;
 mod request;
 
 use self::error::blocking;
@@ -23,12 +25,14 @@ use tortie_kernel::container;
 use tortie_store::Store;
 
 pub use self::agent::{AgentAbsent, AgentClient, applied, departed};
+pub use self::allocate::allocate;
 pub use self::check::{Difference, check};
 pub use self::endpoint::{
     EndpointSpec, KeptEndpoint, ProfileChoice, Removed, ready, remove_endpoint, write_endpoint,
 };
 pub use self::error::AttachError;
 pub use self::links::{alias, host_interface};
+pub use self::preflight::{Absent, preflight};
 pub use self::request::{AttachRequest, Attachment, DetachRequest, LinkSpec};
 
 /// Makes the interface, writes the endpoint, and waits until the agent has both in force.

@@ -77,11 +77,15 @@ impl Call {
     pub(super) async fn store(&self) -> Result<Arc<dyn Store>, CniError> {
         let options = datastore::options(self.config.datastore.as_ref(), |name| std::env::var_os(name));
         let url = &options.url;
-        tortie_store::open(&options).await.map_err(|error| {
+        let store = tortie_store::open(&options).await.map_err(|error| {
             let error = CniError::from(error);
             let msg = format!("the data model at {url} cannot be used: {error}; does the agent run, and is `datastore` right?");
             CniError { msg, ..error }
-        })
+        })?;
+        if self.env.command != Command::Check {
+            store.may_write().await?;
+        }
+        Ok(store)
     }
 
     /// Whether the store is a file that does not exist: then nothing of ours was ever given.

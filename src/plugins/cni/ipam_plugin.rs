@@ -12,6 +12,7 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
+use crate::plugins::attach::{self, Absent};
 use crate::plugins::cni::addresses::AddressAllocator;
 use crate::plugins::cni::call::{Call, NO_RESULT, collect};
 use crate::plugins::cni::protocol::env::Command;
@@ -50,6 +51,7 @@ pub(super) async fn answer(call: &Call, calico: bool) -> Result<Option<Value>, C
         AddressAllocator { ipam: &ipam, config: &call.config, node: &call.node, identity: &identity };
     match command {
         Command::Add => {
+            attach::preflight(&**ipam.store(), &call.agent(), &call.node, Absent::Passes).await?;
             let ips = holder.assign_framed(&call.args, calico).await?;
             let dns = call.config.wanted_dns().cloned().unwrap_or_default();
             let routes = call.config.ipam.frame.routes.clone();

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tortie_config::resource::{InterfaceName, MacAddr};
 use tortie_net::Cidr;
 
-use crate::plugins::attach::{self, AttachRequest, Attachment, DetachRequest, LinkSpec};
+use crate::plugins::attach::{self, Absent, AttachRequest, Attachment, DetachRequest, LinkSpec};
 use crate::plugins::cni::addresses::AddressAllocator;
 use crate::plugins::cni::addresses::names::Identity;
 use crate::plugins::cni::call::{Call, ExistingAttachment, NO_RESULT, collect, endpoint_at, endpoints_of};
@@ -97,12 +97,14 @@ async fn add(call: &Call) -> Answer {
         return Err(CniError::new(code::ENVIRONMENT, msg));
     }
     free_name(&link, &netns, &ifname(call)?)?;
+    // Nothing is written for another host, or under a freeze.
+    let store = call.store().await?;
+    attach::ready(&*store).await?;
+    attach::preflight(&*store, &call.agent(), &call.node, Absent::Waits).await?;
     let given = given(call);
     if given.is_empty() {
         let (store, result) = match call.delegate()? {
             Some(delegate) => {
-                let store = call.store().await?;
-                attach::ready(&*store).await?;
                 let given = delegate.add(&call.input, call.config.version).await?;
                 let addrs = given.ips.iter().map(|ip| ip.address.ip).collect();
                 let result = attach(call, &*store, &identity, link, addrs).await;
@@ -118,7 +120,6 @@ async fn add(call: &Call) -> Answer {
                 (store, result)
             }
             None => {
-                let store = call.store().await?;
                 let ipam = Ipam::new(store.clone());
                 let holder = AddressAllocator {
                     ipam: &ipam,
@@ -145,7 +146,6 @@ async fn add(call: &Call) -> Answer {
         let expected = "the earlier plugin of the chain gave other addresses; ask it for this one";
         return Err(CniError::value("runtimeConfig.ips", &other.to_string().into(), expected));
     }
-    let store = call.store().await?;
     let result = attach(call, &*store, &identity, link, given).await?;
     Ok(Some(result.to_json(call.config.version)))
 }

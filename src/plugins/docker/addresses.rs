@@ -14,6 +14,7 @@ use super::poolid::{PoolId, SpaceName, shorten};
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord, PoolRecord};
 use super::state::RecordKind;
 use super::wire;
+use crate::plugins::attach::allocate;
 use tortie_engine::ipam::{AddressRange, AddressRequest, AllocationRequest, Ipam, IpamError};
 
 /// The beginning of handles; the address follows.
@@ -149,7 +150,7 @@ impl Driver {
             handle: Some(HANDLE.to_owned()),
             handle_per_address: true,
             attributes,
-            partial: false,
+            ..AllocationRequest::default()
         }
     }
 
@@ -247,7 +248,7 @@ impl Driver {
                     };
                     AddressRequest::OneOf(vec![range])
                 };
-                let all = ipam.assign(&self.request(want)).await?;
+                let all = allocate(&ipam, self.request(want), None).await?;
                 *all.first().ok_or_else(|| Refusal::new("IPAM gave no address"))?
             }
         };

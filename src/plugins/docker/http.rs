@@ -19,6 +19,7 @@ use super::error::Refusal;
 use super::options::{LabelSource, Role};
 use super::poolid::{DEFAULT, GLOBAL, shorten};
 use super::wire;
+use crate::plugins::attach::{Absent, preflight};
 use crate::plugins::docker::sync;
 
 /// Longest body that is read as a request, in octets: `-p` of some thousand ports.
@@ -78,7 +79,10 @@ async fn answer(shared: &Arc<Driver>, driver: &str, role: Role, request: Request
     }
     let begin = std::time::Instant::now();
     let answered = match read(&method, body).await {
-        Ok(body) => call(shared, driver, role, &method, &body).await,
+        Ok(body) => match may_answer(shared, &method).await {
+            Ok(()) => call(shared, driver, role, &method, &body).await,
+            Err(error) => Err(error),
+        },
         Err(error) => Err(error),
     };
     let result = if answered.is_ok() { "ok" } else { "error" };
@@ -95,6 +99,19 @@ async fn answer(shared: &Arc<Driver>, driver: &str, role: Role, request: Request
             respond(StatusCode::INTERNAL_SERVER_ERROR, &refusal.body())
         }
     }
+}
+
+/// What concerns addresses and endpoints needs a store that may be written.
+async fn may_answer(shared: &Driver, method: &str) -> Result<(), Refusal> {
+    let of_store = ["NetworkDriver.", "IpamDriver."].iter().any(|family| method.starts_with(family));
+    if of_store && !method.ends_with(".GetCapabilities") && !method.ends_with(".GetDefaultAddressSpaces") {
+        shared.state.store.may_write().await?;
+    }
+    if ["IpamDriver.RequestAddress", "NetworkDriver.CreateEndpoint"].contains(&method) {
+        let Driver { options, state, .. } = shared;
+        preflight(&*state.store, &options.agent, &options.node, Absent::Passes).await?;
+    }
+    Ok(())
 }
 
 async fn read(method: &str, body: Body) -> Result<Vec<u8>, Refusal> {

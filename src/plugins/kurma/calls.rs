@@ -13,7 +13,8 @@ use super::deadline::{CLEANUP, LIMIT, within};
 use super::error::KurmaError;
 use super::host::{HostAccess, open_host};
 use crate::plugins::attach::{
-    AttachRequest, Attachment, DetachRequest, LinkSpec, ProfileChoice, attach, detach, host_interface, ready,
+    Absent, AttachRequest, Attachment, DetachRequest, LinkSpec, ProfileChoice, allocate, attach, detach,
+    host_interface, preflight, ready,
 };
 use crate::plugins::cni::{Address, CniResult, EnvArgs, Ip, NETWORK_LABEL, Route, Version, address_requests};
 use tortie_engine::ipam::{AllocationRequest, Ipam};
@@ -110,6 +111,7 @@ async fn give(
     mut wanted: AttachRequest,
 ) -> Result<(AttachRequest, Attachment), KurmaError> {
     ready(&*open_host.store).await?;
+    preflight(&*open_host.store, &open_host.agent, &settings.node, Absent::Waits).await?;
     let ipam = Ipam::new(open_host.store.clone());
     let handle = handle(settings, &container.uuid);
     // What a call that was killed may have left.
@@ -128,7 +130,11 @@ async fn give(
         attributes: attributes.as_object().cloned().unwrap_or_default(),
         ..AllocationRequest::default()
     };
-    wanted.addrs = ipam.assign(&request).await?.into_iter().map(|given| given.addr).collect();
+    wanted.addrs = allocate(&ipam, request, Some(&wanted.host_ifname))
+        .await?
+        .into_iter()
+        .map(|given| given.addr)
+        .collect();
     let attached = attach(&*open_host.store, &open_host.agent, &wanted).await?;
     Ok((wanted, attached))
 }

@@ -64,6 +64,7 @@ pub(super) async fn open_host(settings: &Settings, netns: Option<&Path>) -> Resu
     let store = tortie_store::open(&options)
         .await
         .map_err(|error| KurmaError(format!("the data model at {} cannot be used: {error}", options.url)))?;
+    store.may_write().await?;
     let socket = config.socket.clone().or_else(|| std::env::var_os("TORTIE_SOCKET").map(PathBuf::from));
     let mut socket = socket.unwrap_or_else(|| SOCKET.into());
     if !entered && !socket.exists() && other_root() {

@@ -185,6 +185,15 @@ impl Store for EtcdStore {
         Ok(self.list_as(prefixes, true).await?.entries.into_iter().map(|kv| kv.key).collect())
     }
 
+    async fn exists(&self, prefix: &str) -> Result<bool, StoreError> {
+        let one = GetOptions::new().with_limit(1).with_keys_only();
+        let one = match prefix_end(prefix) {
+            Some(end) => one.with_range(end),
+            None => one.with_from_key(),
+        };
+        Ok(!self.range(prefix, one).await?.kvs().is_empty())
+    }
+
     async fn watch(
         &self,
         prefixes: &[String],

@@ -83,6 +83,15 @@ impl CacheWriter {
         self.insert(snapshot);
     }
 
+    /// A key that was written later in what is kept than in this list: its revision there, and here. Empty while the entries are
+    /// lent.
+    pub(super) fn newer_entry<'a>(&self, list: &'a Snapshot) -> Option<(&'a str, [Revision; 2])> {
+        list.entries.iter().find_map(|kv| {
+            let known = self.entries.get(kv.key.as_str())?.mod_revision;
+            (kv.mod_revision < known).then_some((kv.key.as_str(), [kv.mod_revision, known]))
+        })
+    }
+
     pub(super) fn insert(&mut self, snapshot: &Snapshot) {
         let new: Vec<_> = snapshot.entries.iter().map(CachedValue::of).collect();
         self.touch(snapshot.entries.iter().map(|kv| kv.key.as_str()));

@@ -92,6 +92,11 @@ impl Store for SqliteStore {
         self.reader.run(move |reader, _| reader.names(&prefixes)).await
     }
 
+    async fn exists(&self, prefix: &str) -> Result<bool, StoreError> {
+        let prefix = prefix.to_owned();
+        self.reader.run(move |reader, _| reader.exists(&prefix)).await
+    }
+
     async fn read(&self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {
         let (keys, prefixes) = (keys.to_vec(), super::disjoint_prefixes(prefixes));
         self.reader.run(move |reader, _| reader.read(&keys, &prefixes)).await

@@ -133,6 +133,17 @@ impl Reader {
         })
     }
 
+    /// Whether there is a key with this prefix.
+    pub(super) fn exists(&mut self, prefix: &str) -> Result<bool, StoreError> {
+        self.within(|conn, boot, _| {
+            let sql = "SELECT EXISTS(SELECT 1 FROM keys k LEFT JOIN leases l ON l.id = k.lease
+                WHERE k.key >= ?1 AND (?2 IS NULL OR k.key < ?2)
+                AND (k.lease IS NULL OR (l.boot = ?3 AND l.expires > ?4)))";
+            let bounds = params![prefix, prefix_end(prefix), boot, boot_millis()];
+            conn.prepare_cached(sql)?.query_row(bounds, |row| row.get(0))
+        })
+    }
+
     /// The changes after `after` in these prefixes, as many as one look takes.
     pub(super) fn changes(&mut self, prefixes: &[String], after: Revision) -> Result<Changes, StoreError> {
         self.within(|conn, boot, store_id| {

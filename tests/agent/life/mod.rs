@@ -4,6 +4,7 @@
 mod fault_setups;
 mod faults;
 mod host_shutdown;
+mod identity;
 mod ipam;
 mod mask;
 mod metrics;

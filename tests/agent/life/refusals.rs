@@ -39,6 +39,7 @@ const UNSAID: &[(&str, &str)] = &[
     ("history below revision", "a compaction while it watches; tests/store"),
     ("standard input cannot be read", "a terminal that is gone"),
     ("the agent has ended the stream", "needs a terminal"),
+    ("{}: TORTIE_DATA_MODEL: {error}", "it reads /etc/tortie/tortie.env; the tests next to it"),
     ("{} line {line}: {what}", "it reads /etc/tortie/tortie.env; the tests beside it"),
     ("the kernel's routes: ", "a kernel that does not answer"),
     ("the kernel: ", "a kernel that does not answer"),

@@ -120,9 +120,10 @@ pub(crate) const ORDERS: &[Order] = &[
         rows: "
             mod |
             octets |
-            txn, schema, writer_lock, metered, fixtures, cache | mod
+            data_model | mod
+            txn, schema, writer_lock, metered, fixtures, cache | data_model
             feed | txn, cache
-            options | mod
+            options | data_model
             sqlite, etcd | txn, writer_lock, options
             open_store | sqlite, etcd, schema
         ",

@@ -12,6 +12,7 @@ use tortie_kernel::{KernelFact, Mode};
 use tortie_store::{Cached, KeyValue};
 
 mod enforcement;
+mod freeze;
 
 const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-26";
 const AFFINITY: &str = "/calico/ipam/v2/host/h1/ipv4/block/10.244.1.0-26";
@@ -64,6 +65,7 @@ fn core_options() -> CoreOptions {
     CoreOptions {
         name: "h1".to_owned(),
         node: NodeOptions::default(),
+        observes: false,
         kernel_writes: true,
         policy: Mode::Program,
     }

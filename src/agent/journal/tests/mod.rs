@@ -26,6 +26,7 @@ fn options() -> CoreOptions {
     CoreOptions {
         name: "h1".to_owned(),
         node: NodeOptions::default(),
+        observes: false,
         kernel_writes: true,
         policy: Mode::Program,
     }

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use serde_json::json;
 use tortie_net::Cidr;
 
+use crate::plugins::attach::allocate;
 use crate::plugins::cni::addresses::names::Identity;
 use crate::plugins::cni::addresses::requests::{CniAddressRequest, address_requests};
 use crate::plugins::cni::config::Config;
@@ -86,7 +87,7 @@ impl AddressAllocator<'_> {
         }
         let request =
             self.request(address_requests.iter().map(|request| request.want.clone()).collect(), handle);
-        match self.ipam.assign(&request).await {
+        match allocate(self.ipam, request, Some(&self.identity.host_ifname)).await {
             Ok(given) => Ok(address_requests.into_iter().zip(given).collect()),
             Err(error) => {
                 // An answer that was lost may have been a yes.

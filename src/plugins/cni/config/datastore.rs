@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::plugins::cni::protocol::error::{CniError, code};
 use crate::plugins::cni::protocol::json::Object;
-use tortie_store::{DEFAULT_URL, StoreOptions, StoreUrl};
+use tortie_store::{DEFAULT_URL, DataModel, StoreOptions, StoreUrl};
 
 /// What a configuration says of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,10 +22,12 @@ pub struct Datastore {
     pub user: Option<String>,
     /// File with the user's password.
     pub password_file: Option<PathBuf>,
+    /// The data model of the store.
+    pub data_model: DataModel,
 }
 
 /// The fields that [`parse`] reads.
-const FIELDS: [&str; 10] = [
+const FIELDS: [&str; 11] = [
     "datastore",
     "datastore_type",
     "etcd_authority",
@@ -36,6 +38,7 @@ const FIELDS: [&str; 10] = [
     "etcd_ca_cert_file",
     "etcd_user",
     "etcd_password_file",
+    "data_model",
 ];
 
 /// Whether a field says where the store is: of the configuration itself, or of its `ipam`.
@@ -71,6 +74,12 @@ pub(in crate::plugins::cni) fn parse(object: &Object<'_>) -> Result<Option<Datas
         key: path("etcd_key_file")?,
         user: object.text("etcd_user")?.map(str::to_owned),
         password_file: path("etcd_password_file")?,
+        data_model: match object.text("data_model")? {
+            Some(text) => text
+                .parse()
+                .map_err(|_| CniError::value("data_model", &text.into(), "write auto, v1 or v3"))?,
+            None => DataModel::default(),
+        },
     };
     // Calico's installers write the names of the files with plain HTTP, too.
     if matches!(parsed, StoreUrl::Etcd { tls: false, .. }) {
@@ -106,14 +115,16 @@ pub fn options(configured: Option<&Datastore>, env: impl Fn(&str) -> Option<OsSt
             etcd_user: given.user.clone(),
             etcd_password_file: given.password_file.clone(),
             create: false,
+            data_model: given.data_model,
         };
     }
     let text =
         |name: &str| env(name).and_then(|text| text.into_string().ok()).filter(|text| !text.is_empty());
     let path = |name: &str| text(name).map(PathBuf::from);
+    let data_model = text("TORTIE_DATA_MODEL").and_then(|text| text.parse().ok()).unwrap_or_default();
     let url = text("TORTIE_DATASTORE").unwrap_or_else(|| DEFAULT_URL.to_owned());
     if url.starts_with("sqlite:") {
-        return StoreOptions { url, create: false, ..StoreOptions::default() };
+        return StoreOptions { url, create: false, data_model, ..StoreOptions::default() };
     }
     StoreOptions {
         url,
@@ -123,5 +134,6 @@ pub fn options(configured: Option<&Datastore>, env: impl Fn(&str) -> Option<OsSt
         etcd_user: text("TORTIE_ETCD_USER"),
         etcd_password_file: path("TORTIE_ETCD_PASSWORD_FILE"),
         create: false,
+        data_model,
     }
 }

@@ -1,0 +1,174 @@
+//! What is attached to a host at the start of its agent, compared with what the store knows. A host that comes back under
+//! another name, or on the wrong store, would take its running workloads away for endpoints that nobody wants.
+
+use std::net::IpAddr;
+
+use tortie_config::key::{EndpointKey, Key};
+use tortie_config::resource::Resource;
+
+use super::guard::Unexplained;
+use super::state::Model;
+
+/// A route of the main table that leads one address straight to an interface that is up.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub struct AttachedRoute {
+    /// The address.
+    pub addr: IpAddr,
+    /// The interface.
+    pub interface: String,
+}
+
+/// The host that the affinities of a cache are of; `None`: there are none.
+#[must_use]
+pub fn host_of_affinities<'a>(keys: impl Iterator<Item = &'a str>) -> Option<String> {
+    keys.filter_map(|key| key.parse::<Key>().ok()).find_map(|key| match key {
+        Key::Affinity { host, .. } => Some(host),
+        _ => None,
+    })
+}
+
+/// What the store does not explain of what is attached. `cached` is the model of the cache on disk, `cache_of` the host that
+/// the cache is of.
+#[must_use]
+pub fn unexplained(
+    model: &Model,
+    cached: Option<&Model>,
+    cache_of: Option<&str>,
+    attached: &[AttachedRoute],
+) -> Option<Unexplained> {
+    let node = model.node();
+    if model.workloads(node).next().is_some() {
+        return None;
+    }
+    let prefixes = model.settings().interface_prefix;
+    let known = |route: &&AttachedRoute| {
+        cached.is_some_and(|cached| {
+            cached.workloads(node).any(|w| w.value.nets().any(|net| net.addr() == route.addr))
+        })
+    };
+    let strange: Vec<&AttachedRoute> = attached
+        .iter()
+        .filter(|route| prefixes.iter().any(|prefix| route.interface.starts_with(prefix.as_str())))
+        .filter(|route| !known(route))
+        .collect();
+    let holder = strange.iter().find_map(|route| Some((*route, holder(model, route)?)));
+    if let Some((route, former)) = holder {
+        let evidence =
+            format!("{} on {} is an endpoint of {former} in the store", route.addr, route.interface);
+        return Some(Unexplained::Renamed { former: former.to_owned(), evidence });
+    }
+    let former = cache_of.filter(|former| *former != node && model.host(former).is_some());
+    if let Some(former) = former
+        && model.affinities(node).next().is_none()
+    {
+        let evidence = format!("the cache on disk is of {former}, and the store knows that host");
+        return Some(Unexplained::Renamed { former: former.to_owned(), evidence });
+    }
+    let first = strange.first()?;
+    let first = format!("{} on {}", first.addr, first.interface);
+    Some(Unexplained::Unknown { first, count: strange.len() })
+}
+
+/// The host whose endpoint has this address on an interface of this name.
+fn holder<'a>(model: &'a Model, route: &AttachedRoute) -> Option<&'a str> {
+    model.endpoint_resources().find_map(|(key, resource)| match (key, &**resource) {
+        (EndpointKey::Workload { host, .. }, Resource::WorkloadEndpoint(endpoint))
+            if endpoint.name.as_str() == route.interface
+                && endpoint.nets().any(|net| net.addr() == route.addr) =>
+        {
+            Some(host.as_str())
+        }
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tortie_store::{KeyValue, Snapshot};
+
+    use super::super::scope::WatchPart;
+    use super::*;
+
+    /// A store with the host `h1`, whose endpoint `web1` is 10.244.1.1 on cali1.
+    fn of_h1() -> Vec<(&'static str, &'static str)> {
+        vec![
+            ("/calico/v1/host/h1/metadata", "{}"),
+            ("/calico/ipam/v2/host/h1/ipv4/block/10.244.1.0-26", "{}"),
+            (
+                "/calico/v1/host/h1/workload/lab/web1/endpoint/eth1",
+                r#"{"state":"active","name":"cali1","mac":null,"profile_ids":[],"ipv4_nets":["10.244.1.1/32"],"ipv6_nets":[]}"#,
+            ),
+        ]
+    }
+
+    fn model(node: &str, entries: &[(&str, &str)]) -> Model {
+        let entries = entries.iter().map(|(key, value)| KeyValue {
+            key: (*key).to_owned(),
+            value: value.as_bytes().to_vec(),
+            mod_revision: 1,
+            create_revision: 1,
+        });
+        let mut model = Model::new(node);
+        let snapshot = Snapshot {
+            revision: 1,
+            store_id: "a".to_owned(),
+            entries: entries.collect(),
+            ..Snapshot::default()
+        };
+        model.replace(WatchPart::All, &snapshot);
+        model
+    }
+
+    /// What is attached, the cache and the store, each as the other's or nobody's: only what nobody could take away passes.
+    #[test]
+    fn what_is_attached_belongs_to_this_host_to_its_former_name_or_to_nobody() {
+        let to = |addr: &str, interface: &str| {
+            vec![AttachedRoute { addr: addr.parse().unwrap(), interface: interface.to_owned() }]
+        };
+        let (h1, empty): (&[_], &[_]) = (&of_h1(), &[]);
+        let renamed = |of: &str| format!("renamed {of}");
+        let cases: &[(
+            &str,
+            &str,
+            &[(&str, &str)],
+            Option<&[(&str, &str)]>,
+            Vec<AttachedRoute>,
+            Option<String>,
+        )] = &[
+            ("nothing is attached", "h1", h1, None, vec![], None),
+            ("its own", "h1", h1, None, to("10.244.1.1", "cali1"), None),
+            ("an uplink", "h2", empty, None, to("10.244.1.1", "eth0"), None),
+            ("another name", "h2", h1, None, to("10.244.1.1", "cali1"), Some(renamed("h1"))),
+            (
+                "another interface of that address",
+                "h2",
+                h1,
+                None,
+                to("10.244.1.1", "cali2"),
+                Some("unknown 1".to_owned()),
+            ),
+            ("nobody's", "h1", empty, None, to("10.244.1.1", "cali1"), Some("unknown 1".to_owned())),
+            ("in the cache as its own", "h1", empty, Some(h1), to("10.244.1.1", "cali1"), None),
+            (
+                "the cache alone, and the store knows the name",
+                "h2",
+                h1,
+                Some(h1),
+                vec![],
+                Some(renamed("h1")),
+            ),
+            ("the cache alone, of a host that is gone", "h2", empty, Some(h1), vec![], None),
+            ("the cache of this host", "h1", h1, Some(h1), vec![], None),
+        ];
+        for (name, node, store, cache, attached, expected) in cases {
+            let cached = cache.map(|cache| model(node, cache));
+            let cache_of = cache.and_then(|cache| host_of_affinities(cache.iter().map(|(key, _)| *key)));
+            let found = unexplained(&model(node, store), cached.as_ref(), cache_of.as_deref(), attached);
+            let found = found.map(|found| match found {
+                Unexplained::Renamed { former, .. } => renamed(&former),
+                Unexplained::Unknown { count, .. } => format!("unknown {count}"),
+            });
+            assert_eq!(found, *expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The identity of this machine, by which two machines under one name are told apart.
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// Where the identity of a machine is kept (machine-id(5)).
+const FILE: &str = "/etc/machine-id";
+/// Octets of a file of an identity that count.
+const LENGTH_MAX: u64 = 128;
+
+/// A machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Machine {
+    /// A hash of its machine-id, which itself is nobody else's business (machine-id(5)); else random.
+    pub id: String,
+    /// Its host name, for people.
+    pub name: String,
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.id, self.name)
+    }
+}
+
+impl Machine {
+    /// This machine by its machine-id; `None`: it has none.
+    #[must_use]
+    pub fn by_machine_id() -> Option<Self> {
+        let text = read(Path::new(FILE))?;
+        let digest = Sha256::new().chain_update("tortie ").chain_update(text).finalize();
+        let id: String = digest.iter().take(8).map(|octet| format!("{octet:02x}")).collect();
+        Some(Self { id, name: name() })
+    }
+
+    /// This machine; without a machine-id by a random identity that is kept beside the cache of its agent.
+    #[must_use]
+    pub fn of_agent(cache: &Path) -> Self {
+        Self::by_machine_id().unwrap_or_else(|| Self { id: kept(cache), name: name() })
+    }
+}
+
+fn name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    name.chars().filter(|c| !c.is_control()).take(64).collect()
+}
+
+/// The text of a file; `None`: there is none that says anything.
+fn read(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    // A pipe in its place would wait for a writer.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    file.take(LENGTH_MAX).read_to_string(&mut text).ok()?;
+    let text = text.trim();
+    (text.len() >= 16 && text != "uninitialized").then(|| text.to_owned())
+}
+
+/// The identity beside the cache; made where there is none. A disk that takes no file gives another one at each start.
+fn kept(cache: &Path) -> String {
+    let path = PathBuf::from(format!("{}.machine", cache.display()));
+    if let Some(id) = read(&path) {
+        return id;
+    }
+    let id = format!("{:016x}", rand::random::<u64>());
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    if let Err(error) = file.and_then(|mut file| writeln!(file, "{id}")) {
+        tracing::warn!(target: "tortie", "the identity of this machine is not kept in {}: {error}", path.display());
+    }
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_machine_id_the_identity_stays_next_to_the_cache() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, other) = (dir.path().join("one.json"), dir.path().join("other.json"));
+        let first = kept(&one);
+        assert_eq!(kept(&one), first);
+        assert_ne!(kept(&other), first);
+        std::fs::write(dir.path().join("one.json.machine"), "short\n").unwrap();
+        assert_ne!(kept(&one), first, "a file that says nothing is none");
+    }
+}

@@ -1,0 +1,167 @@
+//! The table of all commands against a store of Calico 3: what writes the data model is refused, and no key changes.
+
+use clap::CommandFactory as _;
+use tortie_store::{KeyValue, Op, StoreOptions, Txn};
+
+use super::*;
+
+/// Commands that write Calico's data model, each as a person types it. Some exist only for what they do to another program's
+/// state, and are refused before that.
+const WRITES: &[&str] = &[
+    "docker --dir /nonexistent",
+    "ipam assign",
+    "ipam assign --num4 2 --handle x",
+    "ipam claim 10.244.2.0/26",
+    "ipam configure --strict-affinity true",
+    "ipam pool create 10.99.0.0/16",
+    "ipam pool delete 10.244.0.0/16",
+    "ipam pool disable 10.244.0.0/16",
+    "ipam pool enable 10.244.0.0/16",
+    "ipam release --from-check",
+    "ipam release --handle w1",
+    "ipam release --ip 10.244.1.1",
+    "ipam unclaim 10.244.1.0/26",
+    "migrate adopt",
+    "node delete h1",
+    "node delete h1 --force",
+    "purge --keys --force",
+];
+
+/// Commands that write the keys that a person names, of whatever model.
+const BY_HAND: &[&str] = &["store import", "store put", "store rm"];
+
+/// Those that write nothing of the model, or that say it in a form of their own: the agent in its status, plugins as their protocols
+/// want it.
+const OTHERS: &[&str] = &[
+    "__complete",
+    "agent",
+    "bgp drain",
+    "bgp mrt dump",
+    "bgp mrt replay",
+    "bgp mrt show",
+    "bgp mrt updates",
+    "bgp peer",
+    "bgp peers",
+    "bgp ranges",
+    "bgp reset",
+    "bgp routes",
+    "cni conflist",
+    "cni install",
+    "cni plugin",
+    "cni status",
+    "completion",
+    "demo sh",
+    "diags",
+    "diff",
+    "doctor",
+    "endpoint list",
+    "endpoint show",
+    "history change",
+    "history endpoint",
+    "history peer",
+    "history route",
+    "ipam blocks",
+    "ipam check",
+    "ipam pools",
+    "ipam show",
+    "kurma add",
+    "kurma del",
+    "kurma setup",
+    "kurma setup-wait",
+    "lab down",
+    "lab exec",
+    "lab up",
+    "log level",
+    "man",
+    "migrate check",
+    "migrate plan",
+    "migrate rollback",
+    "monitor",
+    "node list",
+    "node show",
+    "policy list",
+    "policy show",
+    "policy trace",
+    "replay",
+    "route get",
+    "route list",
+    "schema",
+    "selector eval",
+    "status",
+    "store accept",
+    "store export",
+    "store get",
+    "store ls",
+    "store validate",
+    "store watch",
+    "top",
+    "version",
+    "why drop",
+    "why ip",
+    "why packet",
+    "why peer",
+    "why route",
+];
+
+fn leaves(command: &clap::Command, path: &str, out: &mut Vec<String>) {
+    if !command.has_subcommands() {
+        out.push(path.to_owned());
+    }
+    for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+        leaves(sub, format!("{path} {}", sub.get_name()).trim(), out);
+    }
+}
+
+/// A store of Calico 3 with a block that an address is allocated in.
+async fn store(url: &str) -> Vec<KeyValue> {
+    let store =
+        tortie_store::open(&StoreOptions { url: url.to_owned(), ..StoreOptions::default() }).await.unwrap();
+    let nulls = vec!["null"; 62].join(",");
+    let block = format!(
+        r#"{{"cidr":"10.244.1.0/26","affinity":"host:h1","allocations":[null,0,{nulls}],"unallocated":[0],"attributes":[{{"handle_id":"w1","secondary":{{"node":"h1"}}}}]}}"#
+    );
+    let entries = [
+        ("/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-26", block.as_str()),
+        ("/calico/ipam/v2/host/h1/ipv4/block/10.244.1.0-26", r#"{"state":"confirmed"}"#),
+        ("/calico/ipam/v2/handle/w1", r#"{"id":"w1","block":{"10.244.1.0/26":1}}"#),
+        ("/calico/resources/v3/projectcalico.org/nodes/h1", r#"{"kind":"Node"}"#),
+    ];
+    let put = |(key, value): (&str, &str)| Op::Put { key: key.to_owned(), value: value.into(), lease: None };
+    store.commit(Txn { ops: entries.map(put).into(), ..Txn::default() }).await.unwrap();
+    store.list(&["/calico/".to_owned()]).await.unwrap().entries
+}
+
+#[test]
+fn on_a_store_of_calico_3_no_command_changes_a_key() {
+    let mut all = Vec::new();
+    leaves(&Cli::command(), "", &mut all);
+    let listed = |leaf: &str| {
+        let writes = WRITES.iter().any(|line| *line == leaf || line.starts_with(&format!("{leaf} ")));
+        [writes, BY_HAND.contains(&leaf), OTHERS.contains(&leaf)].iter().filter(|listed| **listed).count()
+    };
+    // `purge` writes with --keys, and `ipam configure` with an option.
+    let unlisted: Vec<&String> = all.iter().filter(|leaf| listed(leaf) != 1).collect();
+    assert!(unlisted.is_empty(), "does it write the data model? Put it into one of the lists: {unlisted:?}");
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", dir.path().join("store.db").display());
+    let before = runtime().unwrap().block_on(store(&url));
+    for line in WRITES {
+        let words = ["tortie", "--datastore", &url, "--node", "h1"].into_iter().chain(line.split(' '));
+        let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let failure = dispatch(cli).expect_err(line);
+        assert_eq!((failure.exit, failure.code.as_str()), (Exit::Refused, "calico-3"), "{line}: {failure}");
+        assert!(
+            failure.text.contains("Calico 3") && failure.text.contains("--datastore"),
+            "{line}: {failure}"
+        );
+    }
+    let after = runtime().unwrap().block_on(async {
+        let store = tortie_store::open(&StoreOptions { url, ..StoreOptions::default() }).await.unwrap();
+        // What goes past the commands is refused as well.
+        let op = Op::Put { key: "/calico/v1/Ready".to_owned(), value: "true".into(), lease: None };
+        let refused = store.commit(Txn { ops: vec![op], ..Txn::default() }).await;
+        assert!(matches!(refused, Err(tortie_store::StoreError::Guarded(_))), "{refused:?}");
+        store.list(&["/calico/".to_owned()]).await.unwrap().entries
+    });
+    assert_eq!(after, before);
+}

@@ -1,0 +1,96 @@
+//! Before a plugin writes anything: is this the host that the call is for, and does its agent act on the store?
+
+use std::time::{Duration, Instant};
+
+use tortie_config::key::Key;
+
+use super::agent::{AgentAbsent, AgentClient};
+use super::error::AttachError;
+use crate::api::client::{Client, ClientErrorKind};
+use crate::api::machine::Machine;
+use crate::api::nodes::NodeStatus;
+use crate::api::status::AgentIdentity;
+use tortie_store::Store;
+
+/// How often a socket that nobody listens at is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Who waits for an agent that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    /// This call, as `agentAbsent` says: it needs the agent at its end.
+    Waits,
+    /// Another call.
+    Passes,
+}
+
+/// Refuses a call for another host than this machine's agent is, one whose name another machine has, and one while the agent acts
+/// on nothing.
+///
+/// # Errors
+/// [`AttachError::Invalid`] for the wrong host, [`AttachError::NotReady`] while the agent is frozen, [`AttachError::AgentAbsent`]
+/// as [`applied`](super::applied).
+pub async fn preflight(
+    store: &dyn Store,
+    agent: &AgentClient,
+    node: &str,
+    absent: Absent,
+) -> Result<(), AttachError> {
+    let begin = Instant::now();
+    let give_up = match agent.absent {
+        _ if absent == Absent::Passes => Some(begin),
+        AgentAbsent::Continue => Some(begin),
+        AgentAbsent::Error => Some(begin + agent.missing),
+        AgentAbsent::Wait => agent.deadline,
+    };
+    let client = Client::new(&agent.socket);
+    loop {
+        match client.get_within::<AgentIdentity>("/v1/identity", agent.patience).await {
+            Ok(identity) => return judge(identity, node),
+            // An agent of another version.
+            Err(error) if error.kind == ClientErrorKind::NotFound || error.code == "version-skew" => {
+                return Ok(());
+            }
+            Err(error) if matches!(error.kind, ClientErrorKind::Absent | ClientErrorKind::Broken) => {
+                if give_up.is_some_and(|at| Instant::now() + RETRY_INTERVAL > at) {
+                    if absent == Absent::Passes || agent.absent == AgentAbsent::Continue {
+                        return refuse_twin(store, node).await;
+                    }
+                    let waited = begin.elapsed().as_secs();
+                    return Err(AttachError::AgentAbsent(format!("{error}; waited {waited} s for it")));
+                }
+                tokio::time::sleep(RETRY_INTERVAL).await;
+            }
+            Err(error) if error.kind == ClientErrorKind::TimedOut => {
+                return Err(AttachError::Timeout(error.text));
+            }
+            Err(_) if absent == Absent::Passes => return Ok(()),
+            Err(error) => return Err(AttachError::AgentAbsent(error.text)),
+        }
+    }
+}
+
+fn judge(identity: AgentIdentity, node: &str) -> Result<(), AttachError> {
+    if identity.node != node {
+        return Err(AttachError::Invalid(format!(
+            "this call is for the host {node}, and the agent of this machine is {}'s: nothing is written; set the same name for both \
+             (`node` of the configuration, TORTIE_NODE, --node)",
+            identity.node
+        )));
+    }
+    match identity.frozen {
+        Some(reason) => Err(AttachError::NotReady(reason)),
+        None => Ok(()),
+    }
+}
+
+/// Without an agent here, the status key of the host tells whether one runs elsewhere.
+async fn refuse_twin(store: &dyn Store, node: &str) -> Result<(), AttachError> {
+    let Some(own) = Machine::by_machine_id() else { return Ok(()) };
+    let key = Key::TortieStatus { host: node.to_owned() }.to_string();
+    let found = store.get(&key).await?.as_ref().and_then(NodeStatus::read);
+    match found.and_then(|status| status.twin_of(&own)) {
+        Some(twin) => Err(AttachError::Invalid(twin)),
+        None => Ok(()),
+    }
+}

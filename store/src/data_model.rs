@@ -1,0 +1,173 @@
+//! The data model that a store speaks. Calico 3 keeps objects below `/calico/resources/v3/` and shares the keys of IPAM with the v1
+//! model, so a program of the v1 model that writes there takes addresses away from workloads that it cannot see. Such a
+//! store is guarded: it is read, and nothing of the v1 model is written.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use tortie_config::key::prefix;
+
+use super::{Store, StoreError, Txn};
+
+/// A look at the store is good for this long: a burst of writes asks once, and an agent notices keys that come later.
+const LOOK_INTERVAL_MILLIS: u64 = 1_000;
+
+/// The refusal, in one sentence with the next step.
+pub const REFUSAL: &str = "the store is Calico 3's (it has keys below /calico/resources/v3/), and this tortie works on Calico's v1 \
+     data model, so it writes nothing there: name a v1 store with --datastore, or, if those keys are leftovers, delete them or \
+     give --data-model v1";
+
+/// The data model of a store: what it has, or what an operator says (`--data-model`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataModel {
+    /// Any key below `/calico/resources/v3/` means Calico 3.
+    #[default]
+    Auto,
+    /// Calico's v1 model, whatever other keys there are.
+    V1,
+    /// Calico 3's.
+    V3,
+}
+
+impl DataModel {
+    /// Whether the store is Calico 3's.
+    ///
+    /// # Errors
+    /// When the store cannot be asked; without the right to read these keys nobody can tell.
+    pub async fn is_calico_3(self, store: &dyn Store) -> Result<bool, StoreError> {
+        match self {
+            Self::V1 => Ok(false),
+            Self::V3 => Ok(true),
+            Self::Auto => store.exists(prefix::CALICO_3).await.map_err(|error| match error {
+                StoreError::PermissionDenied(text) => StoreError::PermissionDenied(format!(
+                    "{text}; whether the store is Calico 3's is seen at {}: let this user read it, or give --data-model v1",
+                    prefix::CALICO_3
+                )),
+                error => error,
+            }),
+        }
+    }
+}
+
+impl FromStr for DataModel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "v1" => Ok(Self::V1),
+            "v3" => Ok(Self::V3),
+            _ => Err(format!("`{text}` is none of auto, v1 and v3")),
+        }
+    }
+}
+
+impl fmt::Display for DataModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::V1 => "v1",
+            Self::V3 => "v3",
+        })
+    }
+}
+
+/// Whether a transaction concerns only what the v1 model has no part in: keys that are this program's own, and objects of
+/// Calico 3 that somebody names one by one.
+pub(super) fn is_exempt(txn: &Txn) -> bool {
+    let exempt = [prefix::TORTIE, prefix::CALICO_3];
+    txn.ops.iter().all(|op| exempt.iter().any(|prefix| op.key().starts_with(prefix)))
+}
+
+/// Looks whether a store may be written, at most once each second.
+pub(super) struct WriteGuard {
+    choice: DataModel,
+    started: Instant,
+    /// Milliseconds after the start until which the last look is good.
+    good_until: AtomicU64,
+}
+
+impl WriteGuard {
+    /// Nothing was looked at yet.
+    pub(super) fn new(choice: DataModel) -> Self {
+        Self { choice, started: Instant::now(), good_until: AtomicU64::new(0) }
+    }
+
+    /// [`StoreError::Guarded`] when the store is Calico 3's.
+    pub(super) async fn may_write(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if now < self.good_until.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if self.choice.is_calico_3(store).await? {
+            return Err(StoreError::Guarded(REFUSAL.to_owned()));
+        }
+        self.good_until.store(now.saturating_add(LOOK_INTERVAL_MILLIS), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Op, Outcome, StoreOptions, open};
+    use super::*;
+
+    /// Every kind of write against every choice of the data model: of the v1 model and of IPAM nothing, of this program's own keys
+    /// and of Calico 3's objects everything.
+    #[tokio::test]
+    async fn what_may_be_written_into_which_store() {
+        let put = |key: &str| Op::Put { key: key.to_owned(), value: "x".into(), lease: None };
+        let delete = |key: &str| Op::Delete { key: key.to_owned() };
+        let prefix = |prefix: &str| Op::DeletePrefix { prefix: prefix.to_owned() };
+        const V3: &str = "/calico/resources/v3/projectcalico.org/nodes/h1";
+        const OWN: &str = "/calico/tortie/v1/status/h1";
+        let cases = [
+            (vec![put("/calico/v1/Ready")], false),
+            (vec![put("/calico/ipam/v2/handle/a")], false),
+            (vec![delete("/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-26")], false),
+            (vec![prefix("/calico/")], false),
+            (vec![prefix("/calico/v1/host/h1/")], false),
+            (vec![put(OWN), put("/calico/felix/v1/host/h1/status")], false),
+            (vec![put(OWN)], true),
+            (vec![put("/calico/resources/v3/projectcalico.org/nodes/h2"), put(OWN)], true),
+            (vec![], true),
+        ];
+        for (choice, has_objects, guarded) in [
+            (DataModel::Auto, true, true),
+            (DataModel::Auto, false, false),
+            (DataModel::V3, false, true),
+            (DataModel::V1, true, false),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let url = format!("sqlite:{}", dir.path().join("store.db").display());
+            let of = |data_model| StoreOptions { url: url.clone(), data_model, ..StoreOptions::default() };
+            if has_objects {
+                let txn = Txn { ops: vec![put(V3)], ..Txn::default() };
+                open(&of(DataModel::V1)).await.unwrap().commit(txn).await.unwrap();
+            }
+            for (ops, allowed) in &cases {
+                // A program that just starts.
+                let store = open(&of(choice)).await.unwrap();
+                if guarded {
+                    assert!(matches!(store.may_write().await, Err(StoreError::Guarded(_))), "{choice}");
+                }
+                let before = store.list(&["/calico/".to_owned()]).await.unwrap().entries;
+                match store.commit(Txn { ops: ops.clone(), ..Txn::default() }).await {
+                    Ok(Outcome::Committed(_)) => assert!(!guarded || *allowed, "{choice}: {ops:?}"),
+                    Err(StoreError::Guarded(text)) => {
+                        assert!(guarded && !*allowed && text.contains("Calico 3"), "{choice}: {ops:?}");
+                        assert_eq!(store.list(&["/calico/".to_owned()]).await.unwrap().entries, before);
+                    }
+                    other => panic!("{choice}: {ops:?}: {other:?}"),
+                }
+                if has_objects && choice == DataModel::V1 {
+                    let txn = Txn { ops: vec![put(V3)], ..Txn::default() };
+                    store.commit(txn).await.unwrap();
+                }
+            }
+        }
+    }
+}

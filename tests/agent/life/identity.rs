@@ -1,0 +1,198 @@
+//! Whose store, whose name, whose network namespace: what an agent that starts in the wrong place leaves alone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::common::hosts::{Hosts, PATIENCE, Plan, block, block_keys, stderr, stdout, within};
+
+const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
+const STORE: &str = "sqlite:/store/store.db";
+
+/// An interface of a workload on host 1, with a route of its own.
+fn attach(hosts: &Hosts) {
+    for command in [
+        "link add cali1 type veth peer name web",
+        "link set web up",
+        "link set cali1 up",
+        "route add 10.244.1.1 dev cali1",
+    ] {
+        hosts.run("host1", &format!("ip {command}"));
+    }
+}
+
+fn attached(hosts: &Hosts) -> String {
+    hosts.run("host1", "ip route show 10.244.1.1")
+}
+
+/// The first problem of a host's status.
+fn first_problem(status: &serde_json::Value) -> String {
+    status["problems"][0]["code"].as_str().unwrap_or_default().to_owned()
+}
+
+/// A call of the CNI plugin on host 1, for this host.
+fn cni(hosts: &Hosts, command: &str, node: &str) -> (bool, String) {
+    let script = format!(
+        r#"ip netns add web 2>/dev/null; ln -sf {TORTIE} /run/tortie-cni; printf '{{"cniVersion":"1.1.0","name":"lab","type":"tortie-cni","datastore":"{STORE}","node":"{node}"}}' |
+           CNI_COMMAND={command} CNI_CONTAINERID=web CNI_NETNS=/run/netns/web CNI_IFNAME=eth0 CNI_PATH=/run /run/tortie-cni"#
+    );
+    let output = hosts.lab.exec("host1", &["sh", "-c", &script]).unwrap();
+    (output.status.success(), stdout(&output))
+}
+
+fn export(hosts: &Hosts) -> BTreeMap<String, String> {
+    serde_json::from_str(&stdout(&hosts.store(&["export"]))).unwrap()
+}
+
+/// The keys of IPAM are shared by both data models, and what says that their addresses are in use is not read.
+#[test]
+fn a_store_of_calico_3_is_left_as_it_is() {
+    let [affinity, assignment] = block_keys("10.244.1.0/26", "host1");
+    let mut data = BTreeMap::from([
+        (affinity, String::new()),
+        (assignment, block("10.244.1.0/26", "host1")),
+        ("/calico/resources/v3/projectcalico.org/nodes/host1".to_owned(), r#"{"kind":"Node"}"#.to_owned()),
+    ]);
+    let plan = Plan { hosts: 1, later: vec![1], data: Some(BTreeMap::new()), ..Plan::default() };
+    let Some(hosts) = Hosts::up(plan) else { return };
+    hosts.import(&data);
+    attach(&hosts);
+    hosts.start_agent(1);
+    let status = hosts.until(1, "holds still", |status| status["verdict"] == "frozen");
+    assert_eq!(first_problem(&status), "calico-3", "{status:#}");
+    assert_eq!(status["ready"], false);
+    assert!(hosts.log(1).contains("Calico 3"), "{}", hosts.log(1));
+    let doctor = stdout(&hosts.tortie(1, &["--datastore", STORE, "doctor"]));
+    assert!(doctor.starts_with("FAIL  the store is Calico 3's"), "{doctor}");
+    let check = hosts.tortie(1, &["--datastore", STORE, "ipam", "check"]);
+    assert!(stdout(&check).contains("Calico 3") && check.status.code() == Some(6), "{check:?}");
+    for command in ["ADD", "DEL", "STATUS"] {
+        let (done, said) = cni(&hosts, command, "host1");
+        assert!(!done && said.contains("Calico 3"), "{command}: {said}");
+    }
+    for words in [&["ipam", "release", "--from-check"][..], &["node", "delete", "host1"]] {
+        let refused = hosts.tortie(1, &[&["--datastore", STORE], words].concat());
+        assert!(refused.status.code() == Some(7) && stderr(&refused).contains("Calico 3"), "{refused:?}");
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(export(&hosts), data, "nobody wrote anything");
+    assert!(attached(&hosts).contains("cali1"));
+    // Without those keys it is a store as any other: the workload is nobody's then, which is a reason of its own.
+    hosts.rm("/calico/resources/v3/projectcalico.org/nodes/host1");
+    data.remove("/calico/resources/v3/projectcalico.org/nodes/host1");
+    let status = hosts.until(1, "sees it", |status| first_problem(status) == "unknown-workloads");
+    assert_eq!(status["ready"], false);
+    assert!(attached(&hosts).contains("cali1"));
+    assert!(stdout(&hosts.tortie(1, &["--datastore", STORE, "doctor"])).contains("unknown-workloads"));
+    assert!(hosts.tortie(1, &["store", "accept"]).status.success());
+    hosts.until(1, "goes on", |status| status["ready"] == true);
+}
+
+/// Two agents of one namespace would undo each other, and two machines of one name, too.
+#[test]
+fn one_agent_programs_a_namespace_and_one_machine_has_a_name() {
+    // Without their /etc these hosts are machines of their own.
+    let plan = Plan { hosts: 2, later: vec![2], tmpfs: &["/etc"], ..Plan::default() };
+    let Some(mut hosts) = Hosts::up(plan) else { return };
+    hosts.until_routes(1, &["10.244.1.0/26 blackhole"]);
+    let second = hosts.tortie(
+        1,
+        &["--datastore", STORE, "--socket", "/run/b.sock", "agent", "--http", "none", "--cache", "/run/b"],
+    );
+    assert_eq!(second.status.code(), Some(7), "{second:?}");
+    assert!(stderr(&second).contains("the agent of host1 (process"), "{second:?}");
+    // Its status key names its machine.
+    let key = "/calico/tortie/v1/status/host1";
+    within(PATIENCE, "the status key", || match stdout(&hosts.store(&["get", key])) {
+        value if value.contains("machine") => Ok(()),
+        value => Err(value),
+    });
+    let other = ["--datastore", STORE, "--node", "host1", "agent", "--http", "none", "--cache", "/run/cache"];
+    let other = hosts.tortie(2, &other);
+    assert_eq!(other.status.code(), Some(7), "{other:?}");
+    assert!(stderr(&other).contains("runs as host1 already, and this is machine"), "{other:?}");
+    hosts.until_routes(1, &["10.244.1.0/26 blackhole"]);
+    // The same machine takes its own name again at once.
+    hosts.kill("host1");
+    hosts.start("host1");
+    hosts.until(1, "is there again", |status| {
+        status["verdict"] != "starting" && status["store"]["frozen"].is_null()
+    });
+}
+
+/// A host that comes back under another name, and a container that is added under one.
+#[test]
+fn another_name_takes_nothing_away_and_leaves_nothing() {
+    let [affinity, assignment] = block_keys("10.244.1.0/26", "host1");
+    let endpoint = r#"{"state":"active","name":"cali1","mac":null,"profile_ids":[],"ipv4_nets":["10.244.1.1/32"],"ipv6_nets":[]}"#;
+    let data = BTreeMap::from([
+        ("/calico/v1/Ready".to_owned(), "true".to_owned()),
+        ("/calico/v1/ipam/v4/pool/10.244.0.0-16".to_owned(), r#"{"cidr":"10.244.0.0/16"}"#.to_owned()),
+        (affinity, String::new()),
+        (assignment, block("10.244.1.0/26", "host1")),
+        ("/calico/v1/host/host1/workload/lab/web/endpoint/eth1".to_owned(), endpoint.to_owned()),
+    ]);
+    let plan = Plan { hosts: 1, later: vec![1], data: Some(data), ..Plan::default() };
+    let Some(mut hosts) = Hosts::up(plan) else { return };
+    attach(&hosts);
+    hosts.start_agent(1);
+    within(PATIENCE, "the workload's route is ours", || match attached(&hosts) {
+        route if route.contains("proto 179") => Ok(()),
+        route => Err(route),
+    });
+    let before: Vec<String> = export(&hosts).into_keys().collect();
+    let (done, said) = cni(&hosts, "ADD", "host1.example.com");
+    assert!(!done && said.contains("host1.example.com") && said.contains("is host1's"), "{said}");
+    assert_eq!(export(&hosts).into_keys().collect::<Vec<_>>(), before, "a failed ADD leaves nothing");
+    hosts.kill("host1");
+    let script = format!(
+        "{TORTIE} --datastore {STORE} --node renamed --socket /run/r.sock agent --http none --cache /run/r >/run/r.log 2>&1 & agent=$!; sleep 5;
+         {TORTIE} --node renamed --socket /run/r.sock status -o json; kill $agent; wait"
+    );
+    let output = hosts.lab.exec("host1", &["sh", "-c", &script]).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(first_problem(&status), "host-renamed", "{status:#}");
+    let problem = &status["problems"][0];
+    assert!(problem["text"].as_str().unwrap().contains("host1"), "{problem}");
+    assert!(problem["next"].as_str().unwrap().contains("--node host1"), "{problem}");
+    assert_eq!(status["ready"], false);
+    assert!(attached(&hosts).contains("proto 179"), "the running workload keeps its route");
+    hosts.start("host1");
+    hosts.until(1, "is itself again", |status| {
+        status["store"]["frozen"].is_null() && status["verdict"] != "starting"
+    });
+    assert!(attached(&hosts).contains("proto 179"));
+}
+
+/// An older copy of the store is not followed, under a running agent and at its start, whatever share of it is lost.
+#[test]
+fn a_store_that_was_put_back_is_followed_only_when_accepted() {
+    let Some(mut hosts) = Hosts::up(Plan { hosts: 1, ..Plan::default() }) else { return };
+    hosts.until_routes(1, &["10.244.1.0/26 blackhole"]);
+    let copy = |from: &str, to: &str| {
+        let script = format!(
+            "for file in db db-wal db-shm; do rm -f {to}.$file; cp {from}.$file {to}.$file 2>/dev/null; done; true"
+        );
+        assert!(hosts.lab.exec("host1", &["sh", "-c", &script]).unwrap().status.success());
+    };
+    copy("/store/store", "/store/copy");
+    let [affinity, assignment] = block_keys("10.244.9.0/26", "host1");
+    hosts.import(&[(affinity, String::new()), (assignment, block("10.244.9.0/26", "host1"))].into());
+    hosts.until_routes(1, &["10.244.1.0/26 blackhole", "10.244.9.0/26 blackhole"]);
+    let cache = hosts.path(1, "/var/lib/tortie/cache.json");
+    within(PATIENCE, "the cache has it", || match std::fs::read_to_string(&cache) {
+        Ok(text) if text.contains("10.244.9.0-26") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    let rewound = |status: &serde_json::Value| first_problem(status) == "store-rewound";
+    copy("/store/copy", "/store/store");
+    hosts.until(1, "holds still", rewound);
+    hosts.until_routes(1, &["10.244.1.0/26 blackhole", "10.244.9.0/26 blackhole"]);
+    let (done, said) = cni(&hosts, "ADD", "host1");
+    assert!(!done && said.contains("try again later"), "{said}");
+    hosts.kill("host1");
+    hosts.start("host1");
+    hosts.until(1, "holds still at its start", rewound);
+    hosts.until_routes(1, &["10.244.1.0/26 blackhole", "10.244.9.0/26 blackhole"]);
+    assert!(hosts.tortie(1, &["store", "accept"]).status.success());
+    hosts.until_routes(1, &["10.244.1.0/26 blackhole"]);
+}
