@@ -66,11 +66,29 @@ mkdir -p "$DIR"
 exec 9>"$DIR/lock"; flock 9
 [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && exit 0
 rm -rf "$DIR/root" "$DIR/bin" "$DIR/deb"; mkdir -p "$DIR/root" "$DIR/bin" "$DIR/deb"
-# The package manager is asked as if none of the peers were installed: the list then also names the libraries that
-# this machine lacks, and the peers come from one place whatever the machine has.
-awk -v RS= -v ORS='\n\n' -v want=" $PACKAGES " \
-  '{ split($0, l, "\n"); n = l[1]; sub(/^Package: /, "", n); if (!index(want, " " n " ")) print }' \
-  /var/lib/dpkg/status > "$DIR/status"
+# The package manager is asked as if this machine had its essential packages and what those need, and nothing else. The list then names all
+# that the peers need: what the machine has besides, Go or a library, is in another place and another version elsewhere.
+awk -v RS= -v ORS='\n\n' '
+  { count = split($0, line, "\n"); name = ""; needs[NR] = ""; essential = 0
+    for (i = 1; i <= count; i++) {
+      if (line[i] ~ /^Package: /) name = substr(line[i], 10)
+      else if (line[i] ~ /^Essential: yes/) essential = 1
+      else if (line[i] ~ /^(Pre-)?Depends: /) { sub(/^[^:]*: /, "", line[i]); needs[NR] = needs[NR] "," line[i] }
+      else if (line[i] ~ /^Provides: /) { sub(/^[^:]*: /, "", line[i]); n = split(line[i], p, ","); for (j = 1; j <= n; j++) { gsub(/^ *| *\(.*| *$/, "", p[j]); by[p[j]] = by[p[j]] " " NR } }
+    }
+    text[NR] = $0; by[name] = by[name] " " NR; if (essential) todo[++last] = NR }
+  END {
+    for (at = 1; at <= last; at++) {
+      if (kept[todo[at]]++) continue
+      n = split(needs[todo[at]], dep, /[,|]/)
+      for (i = 1; i <= n; i++) {
+        gsub(/^ *| *\(.*|:.*| *$/, "", dep[i]); m = split(by[dep[i]], found, " ")
+        for (j = 1; j <= m; j++) if (!kept[found[j]]) todo[++last] = found[j]
+      }
+    }
+    for (i = 1; i <= NR; i++) if (kept[i]) print text[i]
+  }
+' /var/lib/dpkg/status > "$DIR/status"
 apt=(apt-get -q -y -o "Dir::State::status=$DIR/status" -o Debug::NoLocking=1 -o APT::Sandbox::User=
      -o APT::Get::Assume-Yes=1 --no-install-recommends)
 plan() { "${apt[@]}" -s install $PACKAGES 2>"$DIR/apt.log" | awk '$1 == "Inst" { v = $3; if (v ~ /^\[/) v = $4; sub(/^\(/, "", v); print $2 "=" v }'; }
@@ -164,7 +182,8 @@ for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6
   wrap "$name" usr/sbin/xtables-nft-multi "export XTABLES_LIBDIR=\$r/usr/lib/$lib/xtables" "$name "
 done
 ln -sfn ../root/usr/lib/cni "$DIR/bin/cni"
-go=$(ls -d "$DIR"/root/usr/lib/go-*/ | sort -V | tail -1)
+go=$(printf '%s\n' "$DIR"/root/usr/lib/go-*/ | sort -V | tail -1)
+[ -x "$go/bin/go" ] || fail "no Go was in the packages (usr/lib/go-*): apt-get -s install golang-go says which package has it"
 mkdir -p "$DIR/go"
 GOROOT=${go%/} GOPATH="$DIR/root/usr/share/gocode" GOCACHE="$DIR/go" GO111MODULE=off CGO_ENABLED=0 GOFLAGS=-trimpath \
   "$go/bin/go" build -o "$DIR/bin/cnirun" tests/tools/cnirun.go || fail "tests/tools/cnirun.go does not compile"

@@ -1,16 +1,21 @@
 //! Shell-like texts of a lab file: variables of the caller's environment, and commands split into words.
 
 /// Replaces `$NAME`, `${NAME}`, `${NAME:-default}` (also `-`, `:=`, `=`) as containerlab does before it reads a file;
-/// `$$` is a plain `$`.
+/// `$$` is a plain `$`. In a comment of YAML nothing is a variable.
 ///
 /// # Errors
 /// The name of a variable that is not set and has no default, or the text of a `${` that is not closed.
 pub(super) fn expand(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
+    let comments = comments(text);
     while let Some((before, after)) = rest.split_once('$') {
         out.push_str(before);
-        if let Some(tail) = after.strip_prefix('$') {
+        let at = text.len() - after.len() - 1;
+        if comments.iter().any(|comment| comment.contains(&at)) {
+            out.push('$');
+            rest = after;
+        } else if let Some(tail) = after.strip_prefix('$') {
             out.push('$');
             rest = tail;
         } else if let Some(braced) = after.strip_prefix('{') {
@@ -111,6 +116,55 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
+/// Where the comments of a YAML file stand: from a `#` that begins a line or follows a blank, outside of quotes and of block scalars
+/// (YAML 1.2 6.6, 8.1), to the end of the line.
+fn comments(text: &str) -> Vec<std::ops::Range<usize>> {
+    let mut found = Vec::new();
+    // The indentation of the line that a block scalar belongs to: lines that are indented more are its text.
+    let mut block: Option<usize> = None;
+    let mut quote: Option<char> = None;
+    let mut begin = 0;
+    for line in text.split_inclusive('\n') {
+        let (at, content) = (begin, line.trim_end());
+        begin += line.len();
+        let indent = content.len() - content.trim_start().len();
+        match block {
+            Some(parent) if content.is_empty() || indent > parent => continue,
+            _ => block = None,
+        }
+        let mut before = ' ';
+        let mut end = content.len();
+        let mut escaped = false;
+        for (column, c) in content.char_indices() {
+            match quote {
+                Some('"') if escaped => escaped = false,
+                Some('"') if c == '\\' => escaped = true,
+                Some(open) if c == open => quote = None,
+                Some(_) => {}
+                // Within a word a quote is a letter; a second one goes on with the text.
+                None if matches!(c, '"' | '\'') && (" \t[{,:".contains(before) || before == c) => {
+                    quote = Some(c)
+                }
+                None if c == '#' && before.is_whitespace() => {
+                    found.push(at + column..at + content.len());
+                    end = column;
+                    break;
+                }
+                None => {}
+            }
+            before = c;
+        }
+        let code = content.get(..end).unwrap_or_default().trim_end();
+        let header = code.rsplit(' ').next().unwrap_or_default();
+        let marks = header.strip_prefix(['|', '>']);
+        let is_header = marks.is_some_and(|marks| marks.chars().all(|c| matches!(c, '+' | '-' | '1'..='9')));
+        if quote.is_none() && is_header {
+            block = Some(indent);
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,6 +186,20 @@ mod tests {
             ("${EMPTY:-dev}${EMPTY-dev}", "dev"),
             ("${TAG:=dev}", "1.2"),
             ("echo $$HOME $1 $", "echo $HOME $1 $"),
+        ] {
+            assert_eq!(expand(text, &env).as_deref(), Ok(want), "{text}");
+        }
+        // In comments, and what only looks like one.
+        for (text, want) in [
+            ("# ${NONE} $TAG ${\na: $TAG", "# ${NONE} $TAG ${\na: 1.2"),
+            ("a: $TAG # $TAG $$ ${NONE\nb: ${TAG}", "a: 1.2 # $TAG $$ ${NONE\nb: 1.2"),
+            ("a: x#$TAG", "a: x#1.2"),
+            ("a: \"x # $TAG\" # $NONE", "a: \"x # 1.2\" # $NONE"),
+            ("a: 'it''s # $TAG' # '$NONE", "a: 'it''s # 1.2' # '$NONE"),
+            ("a: it's # $NONE", "a: it's # $NONE"),
+            ("a: \"\\\" # $TAG\"", "a: \"\\\" # 1.2\""),
+            ("a: |\n  # $TAG\n\n  b # $TAG\nc: 1 # $NONE", "a: |\n  # 1.2\n\n  b # 1.2\nc: 1 # $NONE"),
+            ("- >- # $NONE\n  # $TAG\n# $NONE", "- >- # $NONE\n  # 1.2\n# $NONE"),
         ] {
             assert_eq!(expand(text, &env).as_deref(), Ok(want), "{text}");
         }
