@@ -10,8 +10,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use tortie_bgp::{
-    Cidr, ConnId, Event, GlobalConfig, Input, NextHopState, Origination, PeerConfig, PeerId, PolicyHandle,
-    RouterId, Speaker, Transmit,
+    Cidr, ConnId, Event, GlobalConfig, HashKey, Input, NextHopState, Origination, PeerConfig, PeerId,
+    PolicyHandle, RouterId, Speaker, Transmit,
 };
 
 /// Longest sleep between two looks at the socket.
@@ -22,7 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [asn, id, peer_asn, peer, prefix] = arguments.as_slice() else {
         return Err("usage: speaker AS ROUTER-ID PEER-AS PEER-ADDRESS:PORT PREFIX".into());
     };
-    let global = GlobalConfig::new(asn.parse()?, RouterId(u32::from(id.parse::<Ipv4Addr>()?)));
+    let mut global = GlobalConfig::new(asn.parse()?, RouterId(u32::from(id.parse::<Ipv4Addr>()?)));
+    global.hash_key = HashKey::random();
     let mut config = PeerConfig::new(peer.parse()?, peer_asn.parse()?);
     config.ebgp_policy = true;
     let prefix: Cidr = prefix.parse()?;

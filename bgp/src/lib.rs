@@ -51,5 +51,5 @@ struct Readme;
 
 pub use api::*;
 pub use speaker::{Speaker, TapEvent, TapItem, TapSession, Tapped};
-pub use tortie_net::Cidr;
+pub use tortie_net::{Cidr, HashKey};
 pub use types::{Family, RouterId};

@@ -123,6 +123,9 @@ pub struct BgpStatus {
     /// Routes that import refused since the start, by reason.
     #[serde(default)]
     pub refused: BTreeMap<String, u64>,
+    /// Peers and ranges of other ASes without `max_prefixes`: how many prefixes they may announce is bounded by memory alone.
+    #[serde(default)]
+    pub without_prefix_limit: Vec<String>,
 }
 
 /// How many of how many.

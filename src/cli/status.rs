@@ -136,6 +136,13 @@ fn bgp(out: &mut String, s: &Status, wide: bool) {
             }
         }
         let _ = writeln!(out, "             listens on {}", b.listen.join(", "));
+        if !b.without_prefix_limit.is_empty() {
+            let _ = writeln!(
+                out,
+                "             without a prefix limit (max_prefixes): {}",
+                b.without_prefix_limit.join(", ")
+            );
+        }
     }
 }
 

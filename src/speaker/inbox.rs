@@ -1,9 +1,8 @@
 //! Inbox of the speaker thread: messages that replace each other are merged, so that no sender ever waits.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustc_hash::FxHashMap;
 use tortie_bgp::{Drain, Reset};
 use tortie_net::ScopedAddr;
 
@@ -32,7 +31,7 @@ pub(crate) enum Order {
 pub(crate) struct Messages {
     /// Taken before the orders: an order always sees an intent at least as new as when it was given.
     pub(crate) intent: Option<(Arc<RoutingIntent>, ChangeId)>,
-    pub(crate) next_hops: FxHashMap<ScopedAddr, Option<Resolved>>,
+    pub(crate) next_hops: BTreeMap<ScopedAddr, Option<Resolved>>,
     pub(crate) orders: VecDeque<Order>,
 }
 

@@ -77,6 +77,7 @@ pub(crate) fn global(intent: &RoutingIntent, options: &SpeakerOptions) -> Global
         restart_time: options.restart_time,
         restarting: options.restarting.clone(),
         multipath: Multipath { max: intent.multipath.max, relax: intent.multipath.relax },
+        hash_key: options.hash_key,
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tortie_bgp::Family;
+use tortie_bgp::{Family, HashKey};
 
 use crate::speaker::sockets::secret::SECRETS;
 
@@ -23,6 +23,8 @@ pub struct SpeakerOptions {
     pub restart_time: Duration,
     /// Where password files lie; [`SECRETS`] but for tests.
     pub secrets: PathBuf,
+    /// Key of the hash tables of what peers choose: random, but for tests.
+    pub hash_key: HashKey,
 }
 
 impl Default for SpeakerOptions {
@@ -33,6 +35,7 @@ impl Default for SpeakerOptions {
             restarting: None,
             restart_time: Duration::from_secs(120),
             secrets: PathBuf::from(SECRETS),
+            hash_key: HashKey::random(),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! `routing`'s decisions as the speaker's policy.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tortie_bgp::attr::{Attributes, Edit, EditNextHop, Edits, Masked};
 use tortie_bgp::{Export, ExportStep, Import, PeerView, Policy, RouteView};
@@ -53,12 +53,12 @@ pub(crate) struct ViewPolicy {
     held: Addresses,
     classes: Classes,
     /// Changes by the rules of the filters: by filter, and by the number of the rule, on import and on export.
-    edits: Arc<FxHashMap<String, [Vec<Edits>; 2]>>,
+    edits: Arc<BTreeMap<String, [Vec<Edits>; 2]>>,
 }
 
 impl ViewPolicy {
     pub(crate) fn new(view: Arc<RoutingView>, held: Addresses, classes: Classes) -> Self {
-        let mut edits: FxHashMap<String, [Vec<Edits>; 2]> = FxHashMap::default();
+        let mut edits: BTreeMap<String, [Vec<Edits>; 2]> = BTreeMap::new();
         for (at, direction) in [Direction::Import, Direction::Export].into_iter().enumerate() {
             for (name, rules) in view.filters.rules(direction) {
                 if let Some(place) = edits.entry(name.to_owned()).or_default().get_mut(at) {

@@ -1,11 +1,13 @@
 //! The attribute sets that a group announces, each once: one of a source with the changes of export policy.
 
-use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, HashMap};
+
 use smallvec::SmallVec;
+use tortie_net::HashKey;
 
 use crate::attr::Edits;
 use crate::rib::Shared;
-use crate::rib::index::{Index, mix};
+use crate::rib::index::Index;
 use crate::rib::pool::Pool;
 
 /// All that determines the attributes that are sent.
@@ -22,8 +24,9 @@ pub(crate) struct AttrSetKey {
 }
 
 impl AttrSetKey {
-    fn hash(self) -> u64 {
-        mix(mix(u64::from(self.attr) << 32 | u64::from(self.source)) ^ u64::from(self.extra))
+    /// Under the speaker's key: a peer chooses which of the numbers that it was given stay in use.
+    fn hash(self, key: &HashKey) -> u64 {
+        key.numbers([u64::from(self.attr) << 32 | u64::from(self.source), u64::from(self.extra)])
     }
 }
 
@@ -44,7 +47,7 @@ struct Out {
 }
 
 /// All attribute sets that a group announces, counted by the slots that have them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct AttrSets {
     pool: Pool<Out>,
     index: Index,
@@ -52,10 +55,25 @@ pub(crate) struct AttrSets {
     last: u32,
     /// The changes of policy, counted by the sets that have them.
     added: slab::Slab<(Added, u32)>,
-    added_numbers: FxHashMap<Added, u32>,
+    added_numbers: HashMap<Added, u32, HashKey>,
 }
 
 impl AttrSets {
+    /// None.
+    pub(crate) fn new(key: HashKey) -> Self {
+        Self {
+            pool: Pool::default(),
+            index: Index::default(),
+            last: 0,
+            added: slab::Slab::new(),
+            added_numbers: HashMap::with_hasher(key),
+        }
+    }
+
+    fn hash_of(&self, key: AttrSetKey) -> u64 {
+        key.hash(self.added_numbers.hasher())
+    }
+
     /// The number of these changes of policy. It lasts as long as a set has it.
     pub(crate) fn added_number(&mut self, added: Added) -> u32 {
         if added == Added::default() {
@@ -95,7 +113,7 @@ impl AttrSets {
             out.refs += 1;
             return self.last;
         }
-        let hash = key.hash();
+        let hash = self.hash_of(key);
         let found = self.index.find(hash, |id| self.pool.get(id).is_some_and(|o| o.refs > 0 && o.key == key));
         if let Some(id) = found {
             if let Some(out) = self.pool.get_mut(id) {
@@ -105,7 +123,8 @@ impl AttrSets {
             return id;
         }
         if self.index.is_full() {
-            let all = self.pool.iter().filter(|(_, o)| o.refs > 0).map(|(id, o)| (o.key.hash(), id));
+            let key = self.added_numbers.hasher();
+            let all = self.pool.iter().filter(|(_, o)| o.refs > 0).map(|(id, o)| (o.key.hash(key), id));
             self.index.rebuild(self.pool.len(), all);
         }
         let oversized = oversized(shared, self);
@@ -126,7 +145,8 @@ impl AttrSets {
         if out.refs == 0
             && let Some(out) = self.pool.remove(id)
         {
-            self.index.remove(out.key.hash(), id);
+            let hash = self.hash_of(out.key);
+            self.index.remove(hash, id);
             self.drop_added(out.key.extra);
             shared.attrs.release(out.key.attr, &mut shared.next_hops);
         }
@@ -137,7 +157,7 @@ impl AttrSets {
         for (_, out) in self.pool.iter().filter(|(_, o)| o.refs > 0) {
             shared.attrs.release(out.key.attr, &mut shared.next_hops);
         }
-        *self = Self::default();
+        *self = Self::new(*self.added_numbers.hasher());
     }
 
     pub(crate) fn key(&self, id: u32) -> Option<AttrSetKey> {
@@ -154,8 +174,8 @@ impl AttrSets {
     }
 
     /// How many slots have routes of each source.
-    pub(crate) fn by_source(&self) -> rustc_hash::FxHashMap<u32, u32> {
-        let mut all = rustc_hash::FxHashMap::default();
+    pub(crate) fn by_source(&self) -> BTreeMap<u32, u32> {
+        let mut all = BTreeMap::new();
         for (_, out) in self.pool.iter().filter(|(_, o)| o.refs > 0) {
             *all.entry(out.key.source).or_insert(0) += out.refs;
         }

@@ -67,7 +67,7 @@ impl Group {
             key,
             representative,
             advertised: Advertised::default(),
-            attr_sets: AttrSets::default(),
+            attr_sets: AttrSets::new(table.key),
             gates: Vec::new(),
             front,
             build: Build { next: 0, end: pages(table), since: None, only: None },

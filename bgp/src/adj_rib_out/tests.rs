@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use proptest::prelude::*;
 use smallvec::SmallVec;
-use tortie_net::Cidr;
+use tortie_net::{Cidr, HashKey};
 
 use super::export::{GroupKey, Representative};
 use super::member::Produced;
@@ -93,7 +93,7 @@ struct World {
 
 impl World {
     fn new(sources: u32) -> Self {
-        let mut shared = Shared::new(64512, 1, policy(Every(0)));
+        let mut shared = Shared::new(64512, 1, policy(Every(0)), HashKey::new([1, 2]));
         (shared.local_ready, shared.transit) = (true, true);
         for n in 0..sources {
             shared.sources.insert(Source {
@@ -116,7 +116,7 @@ impl World {
             });
         }
         let receivers = (0..sources).map(|_| Receiver::default()).collect();
-        let mut rib = FamilyRib::new();
+        let mut rib = FamilyRib::new(HashKey::new([1, 2]));
         rib.end_of_rib_after = Some(0);
         Self { rib, shared, receivers, policy: 0, woken: Vec::new(), waiting: BTreeSet::new() }
     }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tortie_net::Cidr;
+use tortie_net::{Cidr, HashKey};
 
 use crate::types::{Family, RouterId};
 use crate::wire::Role;
@@ -23,14 +23,25 @@ pub struct GlobalConfig {
     pub restarting: Option<Vec<Family>>,
     /// How many paths share the load of a prefix, and which.
     pub multipath: Multipath,
+    /// Key of the hash tables of what peers choose: prefixes, attributes, next hops. It counts when the speaker is made, and changes
+    /// nothing that the speaker says or does.
+    pub hash_key: HashKey,
 }
 
 impl GlobalConfig {
-    /// A first start with a restart time of 120 s, on which all paths share the load that may.
+    /// A first start with a restart time of 120 s, on which all paths share the load that may. The hash key is one that everybody knows:
+    /// who has peers of others puts a random one ([`HashKey::random`]) in its place, or a peer can make the tables slow.
     #[must_use]
     pub fn new(asn: u32, router_id: RouterId) -> Self {
         let restart_time = Duration::from_secs(120);
-        Self { asn, router_id, restart_time, restarting: None, multipath: Multipath::default() }
+        Self {
+            asn,
+            router_id,
+            restart_time,
+            restarting: None,
+            multipath: Multipath::default(),
+            hash_key: HashKey::new([0, 0]),
+        }
     }
 }
 

@@ -121,7 +121,7 @@ pub struct Bfd {
     /// By our discriminator.
     sessions: FxHashMap<u32, Entry>,
     ids: BTreeMap<Endpoint, u32>,
-    by_remote: FxHashMap<(IpAddr, Path), SmallVec<[u32; 1]>>,
+    by_remote: BTreeMap<(IpAddr, Path), SmallVec<[u32; 1]>>,
     timers: BTreeSet<(Instant, u32)>,
     /// Sessions that may have something to send.
     ready: VecDeque<u32>,
@@ -138,7 +138,7 @@ impl Bfd {
         Self {
             sessions: FxHashMap::default(),
             ids: BTreeMap::new(),
-            by_remote: FxHashMap::default(),
+            by_remote: BTreeMap::new(),
             timers: BTreeSet::new(),
             ready: VecDeque::new(),
             changes: VecDeque::new(),

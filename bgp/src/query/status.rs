@@ -1,5 +1,7 @@
 //! Peers, ranges and sums.
 
+use std::collections::BTreeMap;
+
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
@@ -14,7 +16,7 @@ use crate::session::peer::{Dialling, Peer, Restart};
 use crate::types::Family;
 
 /// Routes of each source that update groups announce, computed once for many peers.
-type OwnRoutes = FxHashMap<(Family, u32), FxHashMap<u32, u32>>;
+type OwnRoutes = FxHashMap<(Family, u32), BTreeMap<u32, u32>>;
 
 impl<'a> View<'a> {
     /// All peers, in the order of their ids.

@@ -1,11 +1,11 @@
 //! Attribute sets, each stored once however many routes have it.
 
-use std::hash::{BuildHasher, BuildHasherDefault};
+use std::hash::BuildHasher;
 
-use rustc_hash::FxHasher;
+use tortie_net::HashKey;
 
 use super::decision::Rank;
-use super::index::{Index, mix};
+use super::index::Index;
 use super::next_hops::{NO_HOP, NextHopTable};
 use super::pool::Pool;
 use crate::attr::{Attributes, community};
@@ -31,15 +31,21 @@ pub(crate) struct AttrSet {
 }
 
 /// All attribute sets in use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct AttrTable {
     pool: Pool<AttrSet>,
     index: Index,
     /// Octets of the variable parts of all sets.
     heap: usize,
+    key: HashKey,
 }
 
 impl AttrTable {
+    /// None.
+    pub(crate) fn new(key: HashKey) -> Self {
+        Self { pool: Pool::default(), index: Index::default(), heap: 0, key }
+    }
+
     /// The number of this set, with one more reference. `local`: its next hop is nothing to resolve.
     pub(crate) fn intern(&mut self, attributes: Attributes, local: bool, hops: &mut NextHopTable) -> u32 {
         self.insert(attributes, local, NO_ATTR, hops)
@@ -61,8 +67,7 @@ impl AttrTable {
     }
 
     fn insert(&mut self, attributes: Attributes, local: bool, received: u32, hops: &mut NextHopTable) -> u32 {
-        let hash = BuildHasherDefault::<FxHasher>::default().hash_one(&attributes);
-        let hash = mix(hash ^ u64::from(local) ^ u64::from(!received) << 1);
+        let hash = self.key.hash_one((&attributes, local, received));
         let found = self.index.find(hash, |id| {
             self.pool.get(id).is_some_and(|s| {
                 s.hash == hash

@@ -90,7 +90,7 @@ impl<A: Key> Table<A> {
                 if entry.flags & flag::DIRTY != 0 || self.changed_since(entry, passed) {
                     return false;
                 }
-                let hash = entry.address.hash(entry.len);
+                let hash = entry.address.hash(&self.key, entry.len);
                 self.index.remove(hash, slot);
                 self.entries.remove(slot);
                 freed(slot);

@@ -1,29 +1,28 @@
 //! Entries of a table: prefixes and their paths.
 
-use tortie_net::Cidr;
+use tortie_net::{Cidr, HashKey};
 
 use super::attr_table::NO_ATTR;
-use super::index::mix;
 use super::source::LOCAL;
 use crate::wire::Address;
 
 /// An address as a key.
 pub(crate) trait Key: Address + Default + std::hash::Hash {
-    fn hash(self, len: u8) -> u64;
+    /// Under the speaker's key: peers choose the prefixes.
+    fn hash(self, key: &HashKey, len: u8) -> u64;
 }
 
 impl Key for u32 {
     #[inline]
-    fn hash(self, len: u8) -> u64 {
-        mix(u64::from(self) << 8 | u64::from(len))
+    fn hash(self, key: &HashKey, len: u8) -> u64 {
+        key.short_prefix(self, len)
     }
 }
 
 impl Key for u128 {
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
-    fn hash(self, len: u8) -> u64 {
-        mix(mix((self >> 64) as u64) ^ self as u64 ^ u64::from(len).rotate_right(8))
+    fn hash(self, key: &HashKey, len: u8) -> u64 {
+        key.long_prefix(self, len)
     }
 }
 

@@ -9,19 +9,13 @@ const ID_MASK: u32 = (1 << ID_BITS) - 1;
 pub(crate) const MAX_ID: u32 = ID_MASK - 2;
 
 /// Open addressing over numbers below 2^26. The six bits above the number are taken from the hash, so that nearly all
-/// probes of other keys end without a look at the key itself.
+/// probes of other keys end without a look at the key itself. The top bits of a hash choose the slot, the low ones the tag; hashes are
+/// keyed ([`HashKey`](tortie_net::HashKey)), so that nobody who chooses what is hashed chooses where it stands.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     slots: Vec<u32>,
     len: usize,
     used: usize,
-}
-
-/// Spreads the bits of a key over a hash: the top bits choose the slot, the low ones the tag.
-#[inline]
-pub(crate) fn mix(key: u64) -> u64 {
-    let h = (key ^ key >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (h ^ h >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) ^ h >> 32
 }
 
 #[inline]
@@ -145,6 +139,7 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tortie_net::HashKey;
 
     use super::*;
 
@@ -155,7 +150,8 @@ mod tests {
             let mut index = Index::default();
             let mut model = std::collections::BTreeSet::new();
             // Half of the hashes collide in slot and tag.
-            let hash = |id: u32| if id.is_multiple_of(2) { mix(u64::from(id)) } else { 42 };
+            let key = HashKey::new([1, 2]);
+            let hash = |id: u32| if id.is_multiple_of(2) { key.short_prefix(id, 0) } else { 42 };
             for (add, id) in ops {
                 if add && model.insert(id) {
                     if index.is_full() {
@@ -169,6 +165,43 @@ mod tests {
             for id in 0..400 {
                 prop_assert_eq!(index.find(hash(id), |i| i == id).is_some(), model.contains(&id));
             }
+        }
+    }
+
+    /// The index of these prefixes, and the longest way from where a search begins to where it ends.
+    fn filled(key: HashKey, prefixes: &[u32]) -> usize {
+        let mut index = Index::default();
+        let hash = |at: u32| usize::try_from(at).map_or(0, |at| key.short_prefix(prefixes[at], 24));
+        for at in 0..u32::try_from(prefixes.len()).unwrap() {
+            if index.is_full() {
+                index.rebuild(at as usize, (0..at).map(|at| (hash(at), at)));
+            }
+            index.insert(hash(at), at);
+        }
+        let mask = index.slots.len() - 1;
+        let way = |(at, slot): (usize, &u32)| at.wrapping_sub(index.start(hash(slot & ID_MASK))) & mask;
+        index.slots.iter().enumerate().filter(|(_, slot)| **slot < GONE).map(way).max().unwrap()
+    }
+
+    #[test]
+    fn prefixes_chosen_to_collide_cost_what_random_ones_cost() {
+        let known = HashKey::new([0, 0]);
+        let random: Vec<u32> = (0..4096_u32).map(|n| n.wrapping_mul(0x9e37_79b1) & !255).collect();
+        // All of them begin in one of 256 parts of the table.
+        let chosen: Vec<u32> = (0..1 << 24)
+            .map(|n: u32| n << 8)
+            .filter(|prefix| known.short_prefix(*prefix, 24) >> 56 == 0)
+            .take(4096)
+            .collect();
+        assert_eq!(chosen.len(), 4096);
+        assert!(
+            filled(known, &chosen) > 1000,
+            "under the key that the prefixes were chosen for they make one long way"
+        );
+        for seed in 1..20 {
+            let secret = HashKey::new([seed, 0]);
+            let (random, chosen) = (filled(secret, &random), filled(secret, &chosen));
+            assert!(chosen < 64 + 2 * random, "{chosen} steps for chosen ones, {random} for random ones");
         }
     }
 }

@@ -28,6 +28,8 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
+use tortie_net::HashKey;
+
 use crate::api::{PolicyHandle, RouteChanges};
 use crate::types::Family;
 
@@ -56,10 +58,10 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// No routes, and nothing deferred.
-    pub(crate) fn new(asn: u32, router_id: u32, policy: PolicyHandle) -> Self {
+    pub(crate) fn new(asn: u32, router_id: u32, policy: PolicyHandle, key: HashKey) -> Self {
         Self {
-            attrs: attr_table::AttrTable::default(),
-            next_hops: next_hops::NextHopTable::default(),
+            attrs: attr_table::AttrTable::new(key),
+            next_hops: next_hops::NextHopTable::new(key),
             sources: source::Sources::default(),
             reasons: import::Reasons::default(),
             policy,

@@ -1,7 +1,8 @@
 //! Next hops of attribute sets, and their resolution by the embedder.
 
-use rustc_hash::FxHashMap;
-use tortie_net::ScopedAddr;
+use std::collections::HashMap;
+
+use tortie_net::{HashKey, ScopedAddr};
 
 use super::pool::Pool;
 use crate::api::NextHopState;
@@ -36,10 +37,10 @@ pub(crate) enum NextHopUpdate {
 }
 
 /// All next hops, counted by the attribute sets that have them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct NextHopTable {
     pool: Pool<NextHopEntry>,
-    by_address: FxHashMap<ScopedAddr, u32>,
+    by_address: HashMap<ScopedAddr, u32, HashKey>,
     /// New ones that the embedder has to resolve.
     pub(crate) track: Vec<ScopedAddr>,
     /// May have lost the last reference.
@@ -49,6 +50,18 @@ pub(crate) struct NextHopTable {
 }
 
 impl NextHopTable {
+    /// None.
+    pub(crate) fn new(key: HashKey) -> Self {
+        Self {
+            pool: Pool::default(),
+            by_address: HashMap::with_hasher(key),
+            track: Vec::new(),
+            idle: Vec::new(),
+            dirty: Vec::new(),
+            unanswered: 0,
+        }
+    }
+
     pub(crate) fn retain(&mut self, address: ScopedAddr) -> u32 {
         if let Some(id) = self.by_address.get(&address)
             && let Some(hop) = self.pool.get_mut(*id)

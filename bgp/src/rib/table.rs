@@ -1,10 +1,10 @@
 //! One table: prefix to paths.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tortie_net::Cidr;
+use tortie_net::{Cidr, HashKey};
 
 use super::Shared;
 use super::attr_table::NO_ATTR;
@@ -24,7 +24,8 @@ pub(crate) struct Table<A> {
     pub(super) index: Index,
     pub(super) paths: Pool<Packed>,
     pub(crate) log: Log,
-    pub(crate) locals: FxHashMap<(A, u8), LocalRoute>,
+    pub(crate) locals: HashMap<(A, u8), LocalRoute, HashKey>,
+    pub(crate) key: HashKey,
     /// Marks of inputs by slot, until the change is taken.
     pub(super) tags: FxHashMap<u32, Tag>,
     pub(super) dirty: VecDeque<u32>,
@@ -34,24 +35,6 @@ pub(crate) struct Table<A> {
     prefix_count: usize,
     /// Update groups that announce other than best paths: only for them such paths' changes are logged.
     pub(crate) planes: usize,
-}
-
-impl<A> Default for Table<A> {
-    fn default() -> Self {
-        Self {
-            entries: Pool::default(),
-            index: Index::default(),
-            paths: Pool::default(),
-            log: Log::default(),
-            locals: FxHashMap::default(),
-            tags: FxHashMap::default(),
-            dirty: VecDeque::new(),
-            vacant: VecDeque::new(),
-            path_count: 0,
-            prefix_count: 0,
-            planes: 0,
-        }
-    }
 }
 
 /// A source has no room for another path of the prefix.
@@ -76,6 +59,24 @@ pub(crate) const AHEAD: usize = 16;
 pub(crate) const PATHS_MAX: usize = 255;
 
 impl<A: Key> Table<A> {
+    /// No prefixes.
+    pub(crate) fn new(key: HashKey) -> Self {
+        Self {
+            entries: Pool::default(),
+            index: Index::default(),
+            paths: Pool::default(),
+            log: Log::default(),
+            locals: HashMap::with_hasher(key),
+            key,
+            tags: FxHashMap::default(),
+            dirty: VecDeque::new(),
+            vacant: VecDeque::new(),
+            path_count: 0,
+            prefix_count: 0,
+            planes: 0,
+        }
+    }
+
     #[inline]
     pub(crate) fn entry(&self, slot: u32) -> Option<&Entry<A>> {
         self.entries.get(slot)
@@ -87,7 +88,7 @@ impl<A: Key> Table<A> {
     }
 
     pub(crate) fn find(&self, (address, len): (A, u8)) -> Option<u32> {
-        self.index.find(address.hash(len), |slot| {
+        self.index.find(address.hash(&self.key, len), |slot| {
             self.entries.get(slot).is_some_and(|e| e.address == address && e.len == len)
         })
     }
@@ -99,7 +100,7 @@ impl<A: Key> Table<A> {
         if self.index.memory() > 256 * 1024 {
             let (mut hashes, mut places) = ([0; AHEAD], [0; AHEAD]);
             for (hash, (address, len)) in hashes.iter_mut().zip(prefixes) {
-                *hash = address.hash(len);
+                *hash = address.hash(&self.key, len);
             }
             // No branch may hang on what is read before all reads are under way.
             for (place, hash) in places.iter_mut().zip(hashes) {
@@ -125,13 +126,16 @@ impl<A: Key> Table<A> {
         let seq = short(self.log.base().wrapping_sub(1));
         let entry = Entry { address, seq, first: Packed::default(), len, flags: flag::LIVE, sources: 0 };
         let slot = self.entries.insert(entry);
-        self.index.insert(address.hash(len), slot);
+        self.index.insert(address.hash(&self.key, len), slot);
         Some(slot)
     }
 
     pub(super) fn rebuild(&mut self) {
-        let all =
-            self.entries.iter().filter(|(_, e)| e.is_live()).map(|(slot, e)| (e.address.hash(e.len), slot));
+        let all = self
+            .entries
+            .iter()
+            .filter(|(_, e)| e.is_live())
+            .map(|(slot, e)| (e.address.hash(&self.key, e.len), slot));
         self.index.rebuild(self.entries.len(), all);
     }
 

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use proptest::prelude::*;
 use smallvec::SmallVec;
-use tortie_net::ScopedAddr;
+use tortie_net::{HashKey, ScopedAddr};
 
 use super::Shared;
 use super::best_path::{self, candidate};
@@ -96,7 +96,7 @@ struct World {
 
 impl World {
     fn new(planes: usize) -> Self {
-        let mut shared = Shared::new(64512, 1, PolicyHandle::accept_all());
+        let mut shared = Shared::new(64512, 1, PolicyHandle::accept_all(), HashKey::new([1, 2]));
         (shared.local_ready, shared.transit) = (true, true);
         for n in 0..SOURCES {
             shared.sources.insert(source(n));
@@ -107,7 +107,7 @@ impl World {
         for n in 0..3 {
             shared.next_hops.set(hop(n), NextHopState::Reachable { metric: 0, on_link: true });
         }
-        let mut table = Table::default();
+        let mut table = Table::new(HashKey::new([1, 2]));
         table.planes = planes;
         Self { shared, table, kept }
     }

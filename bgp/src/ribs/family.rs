@@ -1,9 +1,9 @@
 //! A table and the update groups that follow it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
-use rustc_hash::FxHashMap;
 use slab::Slab;
+use tortie_net::HashKey;
 
 use crate::adj_rib_out::advertised::Advertised;
 use crate::adj_rib_out::export::{GroupKey, Representative};
@@ -35,7 +35,7 @@ const TRIM: u64 = 4096;
 pub(crate) struct FamilyRib<A> {
     pub(crate) table: Table<A>,
     groups: Slab<Group>,
-    by_key: FxHashMap<GroupKey, u32>,
+    by_key: HashMap<GroupKey, u32, HashKey>,
     pub(super) reevaluation: Reevaluation,
     /// Groups that have not followed the log to `queued_to` yet.
     queue: VecDeque<u32>,
@@ -50,11 +50,11 @@ pub(crate) struct FamilyRib<A> {
 pub(crate) type Previous = (Advertised, u64, EndOfRib);
 
 impl<A: Key> FamilyRib<A> {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(key: HashKey) -> Self {
         Self {
-            table: Table::default(),
+            table: Table::new(key),
             groups: Slab::new(),
-            by_key: FxHashMap::default(),
+            by_key: HashMap::with_hasher(key),
             reevaluation: Reevaluation::default(),
             queue: VecDeque::new(),
             queued_to: 0,

@@ -47,13 +47,14 @@ pub(crate) struct RibSet {
 impl RibSet {
     /// Tables without routes.
     pub(crate) fn new(global: &GlobalConfig, policy: PolicyHandle) -> Self {
-        let mut shared = Shared::new(global.asn, global.router_id.0, policy);
+        let key = global.hash_key;
+        let mut shared = Shared::new(global.asn, global.router_id.0, policy, key);
         shared.deferring = global.restarting.is_some();
         shared.multipath = global.multipath;
         Self {
             shared,
-            v4: FamilyRib::new(),
-            v6: FamilyRib::new(),
+            v4: FamilyRib::new(key),
+            v6: FamilyRib::new(key),
             woken: Vec::new(),
             transit_peers: 0,
             clusters: BTreeMap::new(),

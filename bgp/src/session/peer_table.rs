@@ -39,7 +39,7 @@ pub(crate) struct PeerTable {
     /// By source number.
     peers: FxHashMap<u32, Peer>,
     ids: BTreeMap<PeerId, u32>,
-    by_address: FxHashMap<ScopedAddr, SmallVec<[u32; 1]>>,
+    by_address: BTreeMap<ScopedAddr, SmallVec<[u32; 1]>>,
     ranges: Ranges,
     /// Dynamic peers of which nothing may be left.
     idle_dynamic: Vec<u32>,

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tortie_net::{Cidr, ScopedAddr};
 
@@ -28,7 +27,7 @@ pub(crate) struct Range {
 /// Addresses to which sessions were up since we started: our OPEN says that forwarding went on since then (RFC 4724 3).
 /// Two halves, the older of which goes when the other is full.
 #[derive(Debug, Default)]
-pub(crate) struct FormerPeers([FxHashSet<ScopedAddr>; 2]);
+pub(crate) struct FormerPeers([BTreeSet<ScopedAddr>; 2]);
 
 impl FormerPeers {
     /// `max`: how many each half holds.
@@ -50,7 +49,7 @@ impl FormerPeers {
 pub(crate) struct Ranges {
     by_id: BTreeMap<RangeId, Range>,
     /// Of several with one prefix the first counts.
-    by_prefix: FxHashMap<Cidr, SmallVec<[RangeId; 1]>>,
+    by_prefix: BTreeMap<Cidr, SmallVec<[RangeId; 1]>>,
     /// Lengths in use, the longest first, with how many prefixes have each; IPv4, then IPv6.
     lengths: [BTreeMap<std::cmp::Reverse<u8>, usize>; 2],
 }

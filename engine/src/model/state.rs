@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
 use tortie_config::Resource;
 use tortie_config::key::{BgpItem, EndpointKey, Key, Scope};
 
@@ -24,7 +23,7 @@ pub struct Model {
     pub(super) node: String,
     pub(super) hosts: BTreeMap<Arc<str>, Host>,
     /// Which hosts have an address, in the order of their names: almost always one.
-    pub(super) hosts_by_address: FxHashMap<IpAddr, Vec<Arc<str>>>,
+    pub(super) hosts_by_address: BTreeMap<IpAddr, Vec<Arc<str>>>,
     /// Everything that [`HostItem`] does not cover.
     pub(super) rest: BTreeMap<Key, Slot>,
     /// Addresses that several hosts have.
@@ -33,7 +32,7 @@ pub struct Model {
     pub(super) hosts_without_address: BTreeSet<Arc<str>>,
     /// Who has a peer at an address, in the order of names: a host, or every host (the empty name). One stands here
     /// once for each such key.
-    pub(super) hosts_by_peer: FxHashMap<IpAddr, Vec<Arc<str>>>,
+    pub(super) hosts_by_peer: BTreeMap<IpAddr, Vec<Arc<str>>>,
     pub(super) endpoints: usize,
     pub(super) invalid_keys: BTreeMap<String, InvalidKey>,
     pub(super) unknown: usize,
@@ -63,11 +62,11 @@ impl Model {
         Self {
             node: node.to_owned(),
             hosts: BTreeMap::new(),
-            hosts_by_address: FxHashMap::default(),
+            hosts_by_address: BTreeMap::new(),
             shared_addresses: BTreeSet::new(),
             hosts_without_address: BTreeSet::new(),
             rest: BTreeMap::new(),
-            hosts_by_peer: FxHashMap::default(),
+            hosts_by_peer: BTreeMap::new(),
             endpoints: 0,
             invalid_keys: BTreeMap::new(),
             unknown: 0,
@@ -136,7 +135,7 @@ impl Model {
             hosts_by_address: self.hosts_by_address.clone(),
             shared_addresses: self.shared_addresses.clone(),
             hosts_without_address: self.hosts_without_address.clone(),
-            hosts_by_peer: FxHashMap::default(),
+            hosts_by_peer: BTreeMap::new(),
             store_id: self.store_id.clone(),
             blocks_store_id: self.blocks_store_id.clone(),
             ..*self
@@ -387,7 +386,7 @@ pub(super) struct Effective {
 }
 
 /// Moves a host from one address to another.
-fn index(map: &mut FxHashMap<IpAddr, Vec<Arc<str>>>, host: &str, old: Option<IpAddr>, new: Option<IpAddr>) {
+fn index(map: &mut BTreeMap<IpAddr, Vec<Arc<str>>>, host: &str, old: Option<IpAddr>, new: Option<IpAddr>) {
     if old == new {
         return;
     }

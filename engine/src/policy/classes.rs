@@ -6,11 +6,9 @@
 //! Inheritance: own labels come first, then the profiles in the endpoint's order; in a profile labels beat tags, and a tag
 //! is a label with an empty value.
 
-use std::collections::BTreeMap;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use slab::Slab;
 use tortie_config::resource::Labels;
 use tortie_config::{Resource, Selector};
@@ -29,37 +27,33 @@ pub(super) struct Profile {
 struct LabelClass {
     /// One of them, or what one of them was: all have its labels and profiles.
     like: Arc<Resource>,
-    hash: u64,
-    endpoints: FxHashSet<usize>,
+    endpoints: BTreeSet<usize>,
 }
 
 /// The classes, and which of them have a label.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LabelClasses {
     classes: Slab<LabelClass>,
-    by_content: FxHashMap<u64, Vec<usize>>,
-    profiles: FxHashMap<String, Profile>,
-    by_profile: FxHashMap<String, FxHashSet<usize>>,
-    by_label: FxHashMap<Box<str>, FxHashMap<Box<str>, FxHashSet<usize>>>,
+    by_content: BTreeMap<ByFacets, usize>,
+    profiles: BTreeMap<String, Profile>,
+    by_profile: BTreeMap<String, BTreeSet<usize>>,
+    by_label: BTreeMap<Box<str>, BTreeMap<Box<str>, BTreeSet<usize>>>,
 }
 
 impl LabelClasses {
     /// Puts an endpoint into its class, and says which that is and whether it is new.
     pub(super) fn join(&mut self, endpoint: usize, resource: &Arc<Resource>) -> Option<(usize, bool)> {
-        let (labels, profiles) = facets(resource)?;
-        let hash = content_hash(labels, profiles);
-        let same = |at: &&usize| {
-            self.classes.get(**at).and_then(|class| facets(&class.like)) == Some((labels, profiles))
-        };
-        if let Some(at) = self.by_content.get(&hash).and_then(|ids| ids.iter().find(same)).copied() {
+        let (_, profiles) = facets(resource)?;
+        let content = ByFacets(Arc::clone(resource));
+        if let Some(at) = self.by_content.get(&content).copied() {
             if let Some(class) = self.classes.get_mut(at) {
                 class.endpoints.insert(endpoint);
             }
             return Some((at, false));
         }
-        let endpoints = FxHashSet::from_iter([endpoint]);
-        let at = self.classes.insert(LabelClass { like: Arc::clone(resource), hash, endpoints });
-        self.by_content.entry(hash).or_default().push(at);
+        let endpoints = BTreeSet::from_iter([endpoint]);
+        let at = self.classes.insert(LabelClass { like: Arc::clone(resource), endpoints });
+        self.by_content.insert(content, at);
         for profile in profiles {
             self.by_profile.entry(profile.clone()).or_default().insert(at);
         }
@@ -76,12 +70,7 @@ impl LabelClasses {
         }
         self.unindex(at);
         let class = self.classes.remove(at);
-        if let Some(ids) = self.by_content.get_mut(&class.hash) {
-            ids.retain(|id| *id != at);
-            if ids.is_empty() {
-                self.by_content.remove(&class.hash);
-            }
-        }
+        self.by_content.remove(&ByFacets(Arc::clone(&class.like)));
         for profile in facets(&class.like).map_or(&[][..], |(_, profiles)| profiles) {
             if let Some(of_profile) = self.by_profile.get_mut(profile) {
                 of_profile.remove(&at);
@@ -159,7 +148,7 @@ impl LabelClasses {
         match Needs::of(selector) {
             Needs::Nothing => self.classes.iter().map(|(at, _)| at).filter(matches).collect(),
             Needs::Label(label) => {
-                let values = self.by_label.get(label).into_iter().flat_map(FxHashMap::values);
+                let values = self.by_label.get(label).into_iter().flat_map(BTreeMap::values);
                 values.flatten().copied().filter(matches).collect()
             }
             Needs::Values(label, values) => {
@@ -210,9 +199,26 @@ fn facets(resource: &Resource) -> Option<(&Labels, &[String])> {
     }
 }
 
-fn content_hash(labels: &Labels, profiles: &[String]) -> u64 {
-    let mut hasher = FxBuildHasher.build_hasher();
-    labels.hash(&mut hasher);
-    profiles.hash(&mut hasher);
-    hasher.finish()
+/// An endpoint in the order of what selectors can see of it. Sorted and not hashed: whoever writes endpoints chooses their labels.
+#[derive(Debug, Clone)]
+struct ByFacets(Arc<Resource>);
+
+impl PartialEq for ByFacets {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for ByFacets {}
+
+impl PartialOrd for ByFacets {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByFacets {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        facets(&self.0).cmp(&facets(&other.0))
+    }
 }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
 use slab::Slab;
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
 use tortie_config::resource::{self, Order};
@@ -59,14 +58,14 @@ pub struct Engine {
     node: String,
     classes: LabelClasses,
     members: Slab<EndpointClass>,
-    by_key: FxHashMap<EndpointKey, usize>,
+    by_key: BTreeMap<EndpointKey, usize>,
     sets: AddressSets,
     policies: Slab<ActivePolicy>,
     by_name: BTreeMap<(Arc<str>, Arc<str>), usize>,
     selectors: Selectors<usize>,
     tiers: BTreeMap<Arc<str>, Order>,
     /// The classes that endpoints of this host are in.
-    here: FxHashMap<usize, LocalSource>,
+    here: BTreeMap<usize, LocalSource>,
     chains: BTreeMap<ChainId, ChainUse>,
     endpoints: BTreeMap<EndpointKey, Arc<EndpointPolicy>>,
     default_prefix: LogPrefix,
@@ -79,7 +78,7 @@ struct PendingWork {
     endpoints: BTreeSet<EndpointKey>,
     sources: BTreeSet<Source>,
     /// Classes whose policies have to be found anew.
-    classes: FxHashSet<usize>,
+    classes: BTreeSet<usize>,
     /// Every endpoint of this host.
     all: bool,
 }
@@ -98,13 +97,13 @@ impl Engine {
             node: host.to_owned(),
             classes: LabelClasses::default(),
             members: Slab::new(),
-            by_key: FxHashMap::default(),
+            by_key: BTreeMap::new(),
             sets: AddressSets::default(),
             policies: Slab::new(),
             by_name: BTreeMap::new(),
             selectors: Selectors::default(),
             tiers: BTreeMap::new(),
-            here: FxHashMap::default(),
+            here: BTreeMap::new(),
             chains: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             default_prefix: LogPrefix::new(&model.settings_of(host).log_prefix),

@@ -1,8 +1,7 @@
 //! Selectors by what a match needs: which of thousands can match a set of labels, without asking each.
 
-use std::hash::Hash;
+use std::collections::{BTreeMap, BTreeSet};
 
-use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_config::Selector;
 use tortie_config::selector::Expr;
 
@@ -65,24 +64,24 @@ impl<'a> Needs<'a> {
 /// Selectors under keys of their owner, found by the labels that they can match.
 #[derive(Debug, Clone)]
 pub(super) struct Selectors<K> {
-    selectors: FxHashMap<K, Selector>,
-    unbound: FxHashSet<K>,
-    by_label: FxHashMap<Box<str>, FxHashSet<K>>,
-    by_value: FxHashMap<Box<str>, FxHashMap<Box<str>, FxHashSet<K>>>,
+    selectors: BTreeMap<K, Selector>,
+    unbound: BTreeSet<K>,
+    by_label: BTreeMap<Box<str>, BTreeSet<K>>,
+    by_value: BTreeMap<Box<str>, BTreeMap<Box<str>, BTreeSet<K>>>,
 }
 
 impl<K> Default for Selectors<K> {
     fn default() -> Self {
         Self {
-            selectors: FxHashMap::default(),
-            unbound: FxHashSet::default(),
-            by_label: FxHashMap::default(),
-            by_value: FxHashMap::default(),
+            selectors: BTreeMap::new(),
+            unbound: BTreeSet::new(),
+            by_label: BTreeMap::new(),
+            by_value: BTreeMap::new(),
         }
     }
 }
 
-impl<K: Copy + Eq + Hash> Selectors<K> {
+impl<K: Copy + Ord> Selectors<K> {
     /// Puts a selector under a key that has none.
     pub(super) fn insert(&mut self, key: K, selector: Selector) {
         match Needs::of(&selector) {
@@ -144,7 +143,7 @@ impl<K: Copy + Eq + Hash> Selectors<K> {
     }
 }
 
-fn drop_from<K: Eq + Hash>(map: &mut FxHashMap<Box<str>, FxHashSet<K>>, name: &str, key: &K) {
+fn drop_from<K: Ord>(map: &mut BTreeMap<Box<str>, BTreeSet<K>>, name: &str, key: &K) {
     if let Some(keys) = map.get_mut(name) {
         keys.remove(key);
         if keys.is_empty() {

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rustc_hash::{FxHashMap, FxHashSet};
 use slab::Slab;
 use tortie_config::Selector;
 use tortie_net::Cidr;
@@ -18,9 +17,9 @@ struct AddressSet {
     /// Chains that use it.
     users: usize,
     /// How many endpoints have the address: it stays until the last is gone.
-    members: FxHashMap<Cidr, u32>,
+    members: BTreeMap<Cidr, u32>,
     /// Members that moved since the last delta, with whether they were in before.
-    changed_members: FxHashMap<Cidr, bool>,
+    changed_members: BTreeMap<Cidr, bool>,
     /// Nobody was told of it yet.
     new: bool,
 }
@@ -29,12 +28,12 @@ struct AddressSet {
 #[derive(Debug, Clone, Default)]
 pub(super) struct AddressSets {
     sets: Slab<AddressSet>,
-    by_id: FxHashMap<SetId, usize>,
+    by_id: BTreeMap<SetId, usize>,
     selectors: Selectors<usize>,
     /// By class: its sets, sorted.
-    of_class: FxHashMap<usize, Vec<usize>>,
+    of_class: BTreeMap<usize, Vec<usize>>,
     /// Sets to look at for the next delta.
-    changed: FxHashSet<usize>,
+    changed: BTreeSet<usize>,
 }
 
 impl AddressSets {
@@ -56,8 +55,8 @@ impl AddressSets {
             id: id.clone(),
             selector: selector.clone(),
             users: 1,
-            members: FxHashMap::default(),
-            changed_members: FxHashMap::default(),
+            members: BTreeMap::new(),
+            changed_members: BTreeMap::new(),
             new: true,
         };
         let selected = classes.selected(selector);

@@ -3,7 +3,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use rustc_hash::FxHashSet;
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
 use tortie_config::resource::Labels;
 use tortie_config::{Resource, Selector};
@@ -134,7 +133,7 @@ fn check_sets(model: &Model, ruleset: &Ruleset) {
     for (id, members) in &ruleset.sets {
         let selector: Selector = id.selector().parse().unwrap();
         let selected = all.iter().filter(|(_, labels, _)| selector.matches(labels));
-        let expected: FxHashSet<Cidr> = selected.flat_map(|(_, _, nets)| nets.iter().copied()).collect();
+        let expected: BTreeSet<Cidr> = selected.flat_map(|(_, _, nets)| nets.iter().copied()).collect();
         assert_eq!(*members, expected, "{}", id.selector());
     }
 }

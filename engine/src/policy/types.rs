@@ -5,7 +5,6 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use rustc_hash::FxHashSet;
 use tortie_config::Selector;
 use tortie_config::key::{EndpointKey, IpFamily};
 use tortie_config::resource::{Action, Icmp, InterfaceName, MacAddr, PortRange, Protocol};
@@ -243,7 +242,7 @@ impl EndpointPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ruleset {
     /// Sets that a chain uses. Addresses of both families; members wider than one address are networks.
-    pub sets: BTreeMap<SetId, FxHashSet<Cidr>>,
+    pub sets: BTreeMap<SetId, BTreeSet<Cidr>>,
     /// Chains that an endpoint uses.
     pub chains: BTreeMap<ChainId, Arc<Chain>>,
     /// The endpoints of this host.

@@ -10,7 +10,6 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tortie_config::key::{IpFamily, Scope};
 use tortie_config::resource::{
@@ -243,7 +242,7 @@ impl Compiled {
 #[derive(Debug, PartialEq, Eq)]
 struct PrefixIndex {
     /// Ranges of lengths by the prefix that they lie in.
-    ranges: FxHashMap<Cidr, SmallVec<[(u8, u8); 1]>>,
+    ranges: BTreeMap<Cidr, SmallVec<[(u8, u8); 1]>>,
     /// The lengths of these prefixes, ascending, of IPv4 and IPv6.
     lengths: [Vec<u8>; 2],
 }
@@ -253,7 +252,7 @@ impl PrefixIndex {
         if prefixes.len() < INDEXED {
             return None;
         }
-        let mut this = Self { ranges: FxHashMap::default(), lengths: [Vec::new(), Vec::new()] };
+        let mut this = Self { ranges: BTreeMap::new(), lengths: [Vec::new(), Vec::new()] };
         for range in prefixes {
             this.ranges.entry(range.cidr).or_default().push((range.ge, range.le));
             let [v4, v6] = &mut this.lengths;

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
 use tortie_config::key::{EndpointKey, Key};
 use tortie_config::resource::WorkloadEndpoint;
 use tortie_net::Cidr;
@@ -32,11 +31,11 @@ struct EndpointAddresses {
 /// What active workloads of this host have.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OwnAddresses {
-    of: FxHashMap<Arc<EndpointKey>, EndpointAddresses>,
+    of: BTreeMap<Arc<EndpointKey>, EndpointAddresses>,
     /// Of several endpoints with one prefix the first is who it is announced for.
-    claims: FxHashMap<Cidr, BTreeMap<Arc<EndpointKey>, AddressClaim>>,
+    claims: BTreeMap<Cidr, BTreeMap<Arc<EndpointKey>, AddressClaim>>,
     /// With how many endpoints have them.
-    addresses: FxHashMap<IpAddr, usize>,
+    addresses: BTreeMap<IpAddr, usize>,
 }
 
 /// What may be another than before.

@@ -4,14 +4,12 @@
 //! way to it, and what differs between two copies is found without a look at what they share. So one endpoint that comes
 //! costs the same whether ten or ten thousand are there.
 //!
-//! It is a treap whose priorities are hashes of the keys: equal contents have equal shapes, in whatever order they came.
+//! It is a weight-balanced tree (Adams 1992, with the parameters of Hirai and Yamamoto 2011): no choice of keys and no order in which
+//! they come makes it deeper than about two and a half times the logarithm of its size.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
-use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
-
-use rustc_hash::FxBuildHasher;
 
 /// A sorted map whose copies share what they have in common.
 pub struct Persistent<K, V> {
@@ -24,7 +22,8 @@ type Link<K, V> = Option<Arc<Node<K, V>>>;
 struct Node<K, V> {
     /// Shared too: values are large, and those on the way to a change stay as they are.
     entry: Arc<(K, V)>,
-    priority: u64,
+    /// How many entries there are from here on down.
+    size: usize,
     left: Link<K, V>,
     right: Link<K, V>,
 }
@@ -110,11 +109,10 @@ impl<K: Ord, V> Persistent<K, V> {
     }
 }
 
-impl<K: Ord + Hash, V> Persistent<K, V> {
+impl<K: Ord, V> Persistent<K, V> {
     /// Sets the value of a key.
     pub fn insert(&mut self, key: K, value: V) {
-        let priority = FxBuildHasher.hash_one(&key);
-        let known = put(&mut self.root, priority, Arc::new((key, value)));
+        let known = put(&mut self.root, Arc::new((key, value)));
         self.len += usize::from(!known);
     }
 }
@@ -170,7 +168,8 @@ impl<K: Ord, V: PartialEq> Persistent<K, V> {
                         new.0.pop();
                         continue;
                     }
-                    let order = a.rank().cmp(&b.rank());
+                    // What both share is as large in both, and the larger one is taken apart until it comes to light.
+                    let order = a.size.cmp(&b.size);
                     if order.is_ge() {
                         old.open();
                     }
@@ -209,87 +208,135 @@ impl<K: Ord, V: PartialEq> Persistent<K, V> {
     }
 }
 
-impl<K: Ord, V> Node<K, V> {
-    /// What decides who stands above: no two keys have the same.
-    fn rank(&self) -> (u64, &K) {
-        (self.priority, self.key())
-    }
-}
-
 impl<K, V> Node<K, V> {
     fn key(&self) -> &K {
         &self.entry.0
     }
+
+    fn count(&mut self) {
+        self.size = weight(&self.left) + weight(&self.right) - 1;
+    }
 }
+
+/// One more than the entries of a tree.
+fn weight<K, V>(link: &Link<K, V>) -> usize {
+    link.as_ref().map_or(1, |node| node.size + 1)
+}
+
+/// How many times heavier than the other one a tree of a node may be.
+const HEAVIER: usize = 3;
+/// From how many times the weight of its outer tree on the inner one of the heavier side is split between both.
+const INNER: usize = 2;
 
 /// Puts an entry in its place; whether its key was there.
-fn put<K: Ord, V>(link: &mut Link<K, V>, priority: u64, entry: Arc<(K, V)>) -> bool {
-    if let Some(node) = link {
-        match (priority, &entry.0).cmp(&node.rank()) {
-            Ordering::Equal => {
-                Arc::make_mut(node).entry = entry;
-                return true;
-            }
-            Ordering::Less => {
-                let left = entry.0 < *node.key();
-                let node = Arc::make_mut(node);
-                return put(if left { &mut node.left } else { &mut node.right }, priority, entry);
-            }
-            Ordering::Greater => {}
+fn put<K: Ord, V>(link: &mut Link<K, V>, entry: Arc<(K, V)>) -> bool {
+    let Some(node) = link else {
+        *link = Some(Arc::new(Node { entry, size: 1, left: None, right: None }));
+        return false;
+    };
+    let order = entry.0.cmp(node.key());
+    let node = Arc::make_mut(node);
+    let known = match order {
+        Ordering::Less => put(&mut node.left, entry),
+        Ordering::Greater => put(&mut node.right, entry),
+        Ordering::Equal => {
+            node.entry = entry;
+            true
         }
+    };
+    if !known {
+        balance(link);
     }
-    // The key would stand above everything here, so it is not here.
-    let (left, right) = split(link.take(), &entry.0);
-    *link = Some(Arc::new(Node { entry, priority, left, right }));
-    false
-}
-
-/// What stands before a key that is not there, and what behind it.
-fn split<K: Ord, V>(link: Link<K, V>, key: &K) -> (Link<K, V>, Link<K, V>) {
-    let Some(mut top) = link else { return (None, None) };
-    let node = Arc::make_mut(&mut top);
-    if node.key() < key {
-        let (left, right) = split(node.right.take(), key);
-        node.right = left;
-        (Some(top), right)
-    } else {
-        let (left, right) = split(node.left.take(), key);
-        node.left = right;
-        (left, Some(top))
-    }
+    known
 }
 
 fn take<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized>(link: &mut Link<K, V>, key: &Q) -> Option<Arc<(K, V)>> {
     let top = link.as_mut()?;
     let order = key.cmp(top.key().borrow());
     let node = Arc::make_mut(top);
-    match order {
+    let taken = match order {
         Ordering::Less => take(&mut node.left, key),
         Ordering::Greater => take(&mut node.right, key),
-        Ordering::Equal => {
-            let entry = Arc::clone(&node.entry);
-            let rest = join(node.left.take(), node.right.take());
-            // The node lets go of the entry before it is given away.
-            *link = rest;
-            Some(entry)
+        Ordering::Equal => match (node.left.take(), node.right.take()) {
+            (None, rest) | (rest, None) => {
+                let entry = Arc::clone(&node.entry);
+                // The node lets go of the entry before it is given away.
+                *link = rest;
+                return Some(entry);
+            }
+            (left, mut right) => {
+                let next = take_first(&mut right);
+                (node.left, node.right) = (left, right);
+                next.map(|next| std::mem::replace(&mut node.entry, next))
+            }
+        },
+    };
+    balance(link);
+    taken
+}
+
+fn take_first<K, V>(link: &mut Link<K, V>) -> Option<Arc<(K, V)>> {
+    let node = Arc::make_mut(link.as_mut()?);
+    if node.left.is_none() {
+        let entry = Arc::clone(&node.entry);
+        let rest = node.right.take();
+        *link = rest;
+        return Some(entry);
+    }
+    let taken = take_first(&mut node.left);
+    balance(link);
+    taken
+}
+
+/// Restores the balance of a node of which one side gained or lost an entry.
+fn balance<K, V>(link: &mut Link<K, V>) {
+    let Some(node) = link.as_mut().map(Arc::make_mut) else { return };
+    let (left, right) = (weight(&node.left), weight(&node.right));
+    if right > HEAVIER * left {
+        if node.right.as_ref().is_some_and(|side| weight(&side.left) >= INNER * weight(&side.right)) {
+            rotate_right(&mut node.right);
         }
+        rotate_left(link);
+    } else if left > HEAVIER * right {
+        if node.left.as_ref().is_some_and(|side| weight(&side.right) >= INNER * weight(&side.left)) {
+            rotate_left(&mut node.left);
+        }
+        rotate_right(link);
+    } else {
+        node.count();
     }
 }
 
-/// One tree of two, of which the left one stands before the right one.
-fn join<K: Ord, V>(left: Link<K, V>, right: Link<K, V>) -> Link<K, V> {
-    match (left, right) {
-        (None, one) | (one, None) => one,
-        (Some(mut left), Some(mut right)) => Some(if left.rank() > right.rank() {
-            let node = Arc::make_mut(&mut left);
-            node.right = join(node.right.take(), Some(right));
-            left
-        } else {
-            let node = Arc::make_mut(&mut right);
-            node.left = join(Some(left), node.left.take());
-            right
-        }),
-    }
+/// The right side of a node takes its place.
+fn rotate_left<K, V>(link: &mut Link<K, V>) {
+    let Some(mut top) = link.take() else { return };
+    let node = Arc::make_mut(&mut top);
+    let Some(mut risen) = node.right.take() else {
+        *link = Some(top);
+        return;
+    };
+    let above = Arc::make_mut(&mut risen);
+    node.right = above.left.take();
+    node.count();
+    above.left = Some(top);
+    above.count();
+    *link = Some(risen);
+}
+
+/// The left side of a node takes its place.
+fn rotate_right<K, V>(link: &mut Link<K, V>) {
+    let Some(mut top) = link.take() else { return };
+    let node = Arc::make_mut(&mut top);
+    let Some(mut risen) = node.left.take() else {
+        *link = Some(top);
+        return;
+    };
+    let above = Arc::make_mut(&mut risen);
+    node.left = above.right.take();
+    node.count();
+    above.right = Some(top);
+    above.count();
+    *link = Some(risen);
 }
 
 /// What a comparison has still to look at, the next last.
@@ -348,7 +395,7 @@ impl<'a, K, V> IntoIterator for &'a Persistent<K, V> {
     }
 }
 
-impl<K: Ord + Hash, V> FromIterator<(K, V)> for Persistent<K, V> {
+impl<K: Ord, V> FromIterator<(K, V)> for Persistent<K, V> {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         let mut map = Self::default();
         map.extend(entries);
@@ -356,7 +403,7 @@ impl<K: Ord + Hash, V> FromIterator<(K, V)> for Persistent<K, V> {
     }
 }
 
-impl<K: Ord + Hash, V> Extend<(K, V)> for Persistent<K, V> {
+impl<K: Ord, V> Extend<(K, V)> for Persistent<K, V> {
     fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, entries: I) {
         entries.into_iter().for_each(|(key, value)| self.insert(key, value));
     }
@@ -392,7 +439,7 @@ impl<K, V> Clone for Node<K, V> {
     fn clone(&self) -> Self {
         Self {
             entry: Arc::clone(&self.entry),
-            priority: self.priority,
+            size: self.size,
             left: self.left.clone(),
             right: self.right.clone(),
         }

@@ -1,10 +1,10 @@
 //! The actual state: links, their on-link routes and their permanent neighbours.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tortie_net::Cidr;
 
@@ -46,19 +46,19 @@ pub(super) struct Device {
     pub(super) name: Name,
     pub(super) up: bool,
     pub(super) last_event: Instant,
-    pub(super) routes: FxHashMap<(Cidr, u32), Onlink>,
+    pub(super) routes: BTreeMap<(Cidr, u32), Onlink>,
     /// Permanent ones: MAC address, and the protocol that they were written with.
-    pub(super) neighbours: FxHashMap<IpAddr, ([u8; 6], u8)>,
+    pub(super) neighbours: BTreeMap<IpAddr, ([u8; 6], u8)>,
     pub(super) sysctls: Sysctls,
 }
 
 /// The actual state of all interfaces.
 #[derive(Debug, Default)]
 pub(super) struct ActualState {
-    devices: FxHashMap<u32, Device>,
-    by_name: FxHashMap<Name, u32>,
+    devices: BTreeMap<u32, Device>,
+    by_name: BTreeMap<Name, u32>,
     /// The devices that have a route of this prefix and metric: a replacement is notified without what it replaces.
-    holders: FxHashMap<(Cidr, u32), SmallVec<[u32; 1]>>,
+    holders: BTreeMap<(Cidr, u32), SmallVec<[u32; 1]>>,
 }
 
 /// The interface of a route that this room looks at: on-link, over one device, in the main table.
@@ -102,8 +102,8 @@ impl ActualState {
                 name: Arc::clone(&name),
                 up: link.is_up(),
                 last_event: now,
-                routes: FxHashMap::default(),
-                neighbours: FxHashMap::default(),
+                routes: BTreeMap::new(),
+                neighbours: BTreeMap::new(),
                 sysctls: Sysctls::Unread,
             }
         });
@@ -186,7 +186,7 @@ impl ActualState {
 
     /// Takes over what a dump showed of the neighbours of all devices; gives the devices where that is news.
     pub(super) fn replace_neighbours(&mut self, list: &[Neighbour]) -> Vec<u32> {
-        let mut by_device: FxHashMap<u32, FxHashMap<IpAddr, ([u8; 6], u8)>> = FxHashMap::default();
+        let mut by_device: BTreeMap<u32, BTreeMap<IpAddr, ([u8; 6], u8)>> = BTreeMap::new();
         for n in list.iter().filter(|n| n.permanent) {
             by_device.entry(n.ifindex).or_default().insert(n.addr, (n.mac, n.protocol));
         }

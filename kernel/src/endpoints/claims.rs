@@ -1,14 +1,14 @@
 //! Who asks for which prefix. One endpoint is the rule, so that is what costs nothing.
 
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use tortie_config::key::EndpointKey;
 use tortie_net::Cidr;
 
 /// Endpoints by the prefixes that they ask for.
 #[derive(Debug, Default)]
 pub(super) struct PrefixClaims {
-    keys: FxHashMap<Cidr, SmallVec<[EndpointKey; 1]>>,
+    keys: BTreeMap<Cidr, SmallVec<[EndpointKey; 1]>>,
     v4_and_v6: [usize; 2],
 }
 

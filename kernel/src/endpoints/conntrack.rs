@@ -7,11 +7,11 @@
 //! By hand: netlink-packet-netfilter 0.4 knows neither the id nor the zone by which one entry is deleted, nor types and codes
 //! of ICMP, and builds a tree of values for each of a host's hundred thousands of entries, of which most are passed over.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
-use rustc_hash::FxHashSet;
 use tortie_net::Cidr;
 
 use crate::netlink::codec::{self, AF_INET, AF_INET6, Attrs, Message, NLM_F_DUMP, Writer, u8_at};
@@ -61,7 +61,7 @@ impl Conntrack {
             }
             // Many entries, many addresses: what it costs must not be their product.
             let (hosts, wide): (Vec<Cidr>, Vec<Cidr>) = of_family.iter().partition(|p| p.is_host());
-            let hosts: FxHashSet<IpAddr> = hosts.iter().map(Cidr::addr).collect();
+            let hosts: BTreeSet<IpAddr> = hosts.iter().map(Cidr::addr).collect();
             let concerned = |addr: IpAddr| hosts.contains(&addr) || wide.iter().any(|p| p.contains(addr));
             match read(socket, family, |m| found.extend(decode(m, &concerned)))? {
                 Ok(true) => {}

@@ -1,11 +1,10 @@
 //! What notifications and dumps say, taken over into the actual state.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_net::Cidr;
 
 use super::{EndpointRequest, Endpoints, GATEWAY, Name, Neighbour};
@@ -106,7 +105,7 @@ impl Endpoints {
 
     /// All links as a dump shows them.
     pub(crate) fn set_links<'a>(&mut self, links: impl Iterator<Item = &'a Link>, now: Instant) {
-        let mut there = FxHashSet::default();
+        let mut there = BTreeSet::new();
         for link in links {
             there.insert(link.index);
             self.set_link(link, now);
@@ -122,7 +121,7 @@ impl Endpoints {
     /// What a whole reading says. What is missing although no device moved is another process's doing.
     pub(crate) fn compare(&mut self, reading: &DumpData<'_>, foreign_changes: &mut ForeignChanges) {
         self.needs_resync = false;
-        let mut shown: FxHashMap<(u32, Cidr, u32), u8> = FxHashMap::default();
+        let mut shown: BTreeMap<(u32, Cidr, u32), u8> = BTreeMap::new();
         for route in reading.routes {
             if let Some(ifindex) = onlink(route) {
                 shown.insert((ifindex, route.prefix, route.metric), route.protocol);

@@ -47,7 +47,6 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::MacAddr;
 use tortie_net::Cidr;
@@ -164,7 +163,7 @@ pub(crate) struct Endpoints {
     intents: BTreeMap<EndpointKey, EndpointIntent>,
     claims: PrefixClaims,
     actual: ActualState,
-    interfaces: FxHashMap<Name, InterfaceState>,
+    interfaces: BTreeMap<Name, InterfaceState>,
     dirty: BTreeSet<Name>,
     /// Prefixes whose connections are to be deleted.
     vacated: BTreeSet<Cidr>,
@@ -195,7 +194,7 @@ impl Endpoints {
             intents: BTreeMap::new(),
             claims: PrefixClaims::default(),
             actual: ActualState::default(),
-            interfaces: FxHashMap::default(),
+            interfaces: BTreeMap::new(),
             dirty: BTreeSet::new(),
             vacated: BTreeSet::new(),
             needs_resync: false,

@@ -4,9 +4,9 @@
 //! they were found. What is newly wanted is written all the same, and so is what the kernel itself dropped with a link. A
 //! hold ends by itself.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
 use tortie_net::Cidr;
 
 /// Routes of which is remembered what became of them; more are repaired at once, hold or not.
@@ -33,7 +33,7 @@ pub(crate) struct ForeignChange {
 /// Deeds of others, and the hold.
 #[derive(Debug, Default)]
 pub(crate) struct DriftHold {
-    changes: FxHashMap<Cidr, ForeignChange>,
+    changes: BTreeMap<Cidr, ForeignChange>,
     until: Option<Instant>,
     /// Deeds whose process is still to be looked up.
     unattributed: Vec<Cidr>,

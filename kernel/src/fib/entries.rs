@@ -3,30 +3,31 @@
 //! Whoever works on many prefixes finds each once and then goes by slot: slots that were filled together lie together,
 //! while each look-up by prefix is another place in memory, and half a batch's work was waiting for those.
 
-use std::hash::BuildHasher;
-
 use hashbrown::HashTable;
-use rustc_hash::FxBuildHasher;
 use slab::Slab;
-use tortie_net::Cidr;
+use tortie_net::{Cidr, HashKey};
 
 /// The number of an entry's slot, for as long as the entry is there.
 pub(crate) type Slot = u32;
 
 /// Entries in slots, found by prefix.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Entries<E> {
     slots: Slab<(Cidr, E)>,
     /// Of each slot its number alone: the prefix stands in the slot, which is read next anyway.
     by_prefix: HashTable<Slot>,
+    /// Peers choose the prefixes.
+    key: HashKey,
+}
+
+impl<E> Default for Entries<E> {
+    fn default() -> Self {
+        Self { slots: Slab::new(), by_prefix: HashTable::new(), key: HashKey::random() }
+    }
 }
 
 fn place(slot: Slot) -> usize {
     usize::try_from(slot).unwrap_or(usize::MAX)
-}
-
-fn hash(prefix: &Cidr) -> u64 {
-    FxBuildHasher.hash_one(prefix)
 }
 
 /// Whether this prefix stands in this slot.
@@ -37,7 +38,7 @@ fn holds<E>(slots: &Slab<(Cidr, E)>, slot: Slot, prefix: &Cidr) -> bool {
 impl<E: Default> Entries<E> {
     /// The slot of a prefix.
     pub(crate) fn find(&self, prefix: &Cidr) -> Option<Slot> {
-        self.by_prefix.find(hash(prefix), |slot| holds(&self.slots, *slot, prefix)).copied()
+        self.by_prefix.find(self.key.prefix(prefix), |slot| holds(&self.slots, *slot, prefix)).copied()
     }
 
     /// The slot of a prefix, which gets a blank entry if it has none.
@@ -46,8 +47,9 @@ impl<E: Default> Entries<E> {
             return slot;
         }
         let slot = Slot::try_from(self.slots.insert((prefix, E::default()))).unwrap_or(Slot::MAX);
-        let hash_of = |slot: &Slot| self.slots.get(place(*slot)).map_or(0, |(prefix, _)| hash(prefix));
-        self.by_prefix.insert_unique(hash(&prefix), slot, hash_of);
+        let hash_of =
+            |slot: &Slot| self.slots.get(place(*slot)).map_or(0, |(prefix, _)| self.key.prefix(prefix));
+        self.by_prefix.insert_unique(self.key.prefix(&prefix), slot, hash_of);
         slot
     }
 
@@ -69,7 +71,7 @@ impl<E: Default> Entries<E> {
     /// Forgets what is in a slot; the next new entry may get it.
     pub(crate) fn remove(&mut self, slot: Slot) {
         if let Some((prefix, _)) = self.slots.try_remove(place(slot))
-            && let Ok(found) = self.by_prefix.find_entry(hash(&prefix), |known| *known == slot)
+            && let Ok(found) = self.by_prefix.find_entry(self.key.prefix(&prefix), |known| *known == slot)
         {
             found.remove();
         }

@@ -1,6 +1,7 @@
 //! Sets of BGP next hops, each there once however many prefixes were learned with it.
 
-use rustc_hash::FxHashMap;
+use std::collections::HashMap;
+
 use smallvec::SmallVec;
 use tortie_net::ScopedAddr;
 
@@ -20,7 +21,8 @@ struct HopSet {
 pub(super) struct HopSets {
     sets: Vec<Option<HopSet>>,
     free: Vec<SetId>,
-    by_hops: FxHashMap<SmallVec<[ScopedAddr; 2]>, SetId>,
+    /// Peers choose the next hops, and the standard library's maps are keyed.
+    by_hops: HashMap<SmallVec<[ScopedAddr; 2]>, SetId>,
 }
 
 impl HopSets {

@@ -4,6 +4,7 @@
 //! the objects of its single hops. Objects found at start are adopted by content, so that a restart writes nothing.
 //! Pure: no I/O.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -57,7 +58,7 @@ pub(crate) struct NexthopObjects {
     tunnel: u32,
     targets: Vec<Option<NexthopTarget>>,
     free: Vec<TargetId>,
-    by_hops: FxHashMap<Box<[Hop]>, TargetId>,
+    by_hops: HashMap<Box<[Hop]>, TargetId>,
     objects: FxHashMap<u32, NexthopObject>,
     /// Ids in our range that others use.
     reserved_ids: FxHashSet<u32>,
@@ -77,7 +78,7 @@ impl NexthopObjects {
             tunnel: 0,
             targets: Vec::new(),
             free: Vec::new(),
-            by_hops: FxHashMap::default(),
+            by_hops: HashMap::new(),
             objects: FxHashMap::default(),
             reserved_ids: FxHashSet::default(),
             dirty: Vec::new(),

@@ -3,9 +3,8 @@
 //! One entry a prefix, small, because there may be a million. Whatever changes on either side marks the entry dirty;
 //! `plan` turns dirty entries into requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tortie_net::{Cidr, ScopedAddr};
 
@@ -76,9 +75,9 @@ pub(crate) struct Table {
     pub(super) objects: NexthopObjects,
     pub(super) entries: Entries<RouteEntry>,
     counts: RouteCounts,
-    pub(super) failed: FxHashMap<Cidr, Box<str>>,
+    pub(super) failed: BTreeMap<Cidr, Box<str>>,
     /// Own protocol at another metric: of an earlier configuration, or another process's doing.
-    pub(super) stray_routes: FxHashMap<(Cidr, u32), ()>,
+    pub(super) stray_routes: HashMap<(Cidr, u32), ()>,
     pub(super) swept: bool,
     /// The kernel disagreed with the actual state as it was held here: compare everything.
     pub(super) needs_resync: bool,
@@ -97,8 +96,8 @@ impl Table {
             objects: NexthopObjects::new(nexthop_objects, marks.nexthop_base),
             entries: Entries::default(),
             counts: RouteCounts::default(),
-            failed: FxHashMap::default(),
-            stray_routes: FxHashMap::default(),
+            failed: BTreeMap::new(),
+            stray_routes: HashMap::new(),
             swept: false,
             needs_resync: false,
             drift_hold: DriftHold::default(),

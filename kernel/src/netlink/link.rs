@@ -45,7 +45,7 @@ impl Link {
 }
 
 /// An address of an interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Address {
     pub(crate) ifindex: u32,
     pub(crate) addr: IpAddr,

@@ -4,6 +4,7 @@
 //! What is dropped is logged at most ten times a second and rule, so what is counted here is a sample: who is denied what,
 //! when first and when last. It is kept as one entry for each source, destination, protocol, port and rule.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -13,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use netlink_sys::{Socket as Raw, SocketAddr};
-use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::netlink::codec::{self, Attrs, Messages, NLM_F_ACK, NLMSG_ERROR, Writer};
@@ -126,9 +126,9 @@ pub struct DropLog(Mutex<DropCounters>);
 
 #[derive(Debug, Default)]
 struct DropCounters {
-    kinds: FxHashMap<DropKind, Dropped>,
+    kinds: BTreeMap<DropKind, Dropped>,
     /// All that were logged, by prefix: there are as many as rules that drop.
-    logged: FxHashMap<String, u64>,
+    logged: BTreeMap<String, u64>,
     /// Times that the kernel had more than could be taken.
     overruns: u64,
     problem: Option<String>,

@@ -1,10 +1,10 @@
 //! The state of the kernel thread, and how each message and event changes it. No I/O: the event loop sends what
 //! becomes due.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashSet;
 use tortie_net::{Cidr, ScopedAddr};
 
 use super::metrics::KernelMetrics;
@@ -193,7 +193,7 @@ impl State {
         if changes.is_empty() {
             return Vec::new();
         }
-        let moved: FxHashSet<ScopedAddr> = changes.iter().map(|(a, ..)| *a).collect();
+        let moved: BTreeSet<ScopedAddr> = changes.iter().map(|(a, ..)| *a).collect();
         self.with_decide(|table, decide| {
             let concerned = |hops: &[ScopedAddr]| hops.iter().any(|h| moved.contains(h));
             table.decide_again(&concerned, ChangeId::default(), decide);
@@ -203,7 +203,7 @@ impl State {
 
     /// Next hops that nobody uses any more are followed no longer.
     pub(crate) fn forget_next_hops(&mut self) {
-        let used: FxHashSet<ScopedAddr> = self.table.next_hops().collect();
+        let used: BTreeSet<ScopedAddr> = self.table.next_hops().collect();
         self.network.forget_unused(&used);
     }
 

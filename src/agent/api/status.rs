@@ -14,7 +14,7 @@ use crate::api::status::{
     API_VERSION, AgentIdentity, ApiError, BgpStatus, BlockStatus, DataplaneStatus, RouteStatus, Status,
     StoreStatus, UpCount,
 };
-use tortie_engine::routing::{OriginKind, RoutingIntent};
+use tortie_engine::routing::{OriginKind, PeerIntent, RoutingIntent};
 
 /// The one-screen verdict.
 pub(in crate::agent) async fn status(server: &Server) -> Status {
@@ -104,6 +104,7 @@ fn build(
             .to_owned(),
             withheld: facts.route_exchange.withheld.clone(),
             refused: facts.route_exchange.refused.clone(),
+            without_prefix_limit: intent.map(without_prefix_limit).unwrap_or_default(),
         },
         routes: kernel.as_ref().map(route_status).unwrap_or_default(),
         blocks: intent.map(|i| blocks(i, &facts)).unwrap_or_default(),
@@ -125,6 +126,16 @@ fn build(
         problems,
         notes,
     }
+}
+
+/// Peers of other ASes that may announce any number of prefixes, then such ranges.
+fn without_prefix_limit(intent: &RoutingIntent) -> Vec<String> {
+    let unlimited =
+        |peer: &PeerIntent| peer.max_prefixes.is_none() && peer.asn != peer.local_asn.unwrap_or(intent.asn);
+    let peers = intent.peers.values().filter(|peer| unlimited(peer)).map(|peer| peer.name.clone());
+    let ranges =
+        intent.ranges.values().filter(|range| unlimited(&range.peer)).map(|range| range.prefix.to_string());
+    peers.chain(ranges).collect()
 }
 
 /// Rules and endpoints, with what the kernel thread counts of its table.

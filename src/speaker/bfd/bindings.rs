@@ -1,9 +1,9 @@
 //! Bindings between BFD sessions and peers, on the speaker's thread: which sessions are wanted, and the peers that lose
 //! one.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tortie_bgp::bfd::{Endpoint, Parameters, Path, Status};
 use tortie_bgp::{Input, PeerId};
@@ -23,14 +23,14 @@ use tortie_engine::routing::{PeerIntent, RoutingIntent};
 #[derive(Default)]
 pub(crate) struct Bindings {
     handle: Option<Handle>,
-    peers: FxHashMap<Endpoint, SmallVec<[PeerId; 1]>>,
-    by_peer: FxHashMap<PeerId, Endpoint>,
+    peers: BTreeMap<Endpoint, SmallVec<[PeerId; 1]>>,
+    by_peer: BTreeMap<PeerId, Endpoint>,
     /// The last order to the thread.
     ordered: Vec<(Endpoint, Parameters)>,
     /// Addresses of eBGP peers whose path is not configured: on-link or not, `None` until that is known.
-    on_link: FxHashMap<ScopedAddr, Option<bool>>,
+    on_link: BTreeMap<ScopedAddr, Option<bool>>,
     /// Their paths, which stay as they were decided until the next BGP session: a route that flaps moves nothing.
-    decided: FxHashMap<ScopedAddr, Path>,
+    decided: BTreeMap<ScopedAddr, Path>,
 }
 
 impl Bindings {
@@ -125,7 +125,7 @@ impl Bindings {
 
     /// The sessions of an intent, sorted, and their peers.
     fn wanted(&mut self, intent: &RoutingIntent, peers: &PeerTable) -> Vec<(Endpoint, Parameters)> {
-        let mut wanted: FxHashMap<Endpoint, Parameters> = FxHashMap::default();
+        let mut wanted: BTreeMap<Endpoint, Parameters> = BTreeMap::new();
         self.peers.clear();
         self.by_peer.clear();
         for (name, peer) in intent.peers.iter().filter(|(_, p)| p.bfd.is_some()) {
@@ -163,7 +163,7 @@ impl Bindings {
             let ebgp = p.is_external(asn);
             ebgp && p.bfd.as_ref().is_some_and(|b| b.multihop.is_none()) && !address(p).is_link_local()
         };
-        let needed: FxHashSet<ScopedAddr> = intent.peers.values().filter(open).map(address).collect();
+        let needed: BTreeSet<ScopedAddr> = intent.peers.values().filter(open).map(address).collect();
         let gone: Vec<ScopedAddr> =
             self.on_link.keys().filter(|addr| !needed.contains(*addr)).copied().collect();
         for addr in gone {

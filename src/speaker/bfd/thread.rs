@@ -1,5 +1,6 @@
 //! The event loop of the thread: read all packets that wait, then check the clock, then send.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -9,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use rand::Rng;
-use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::event::Timespec;
 use rustix::event::epoll;
 use socket2::Socket;
@@ -81,13 +81,13 @@ pub(super) struct BfdThread {
     reports: Sender<Report>,
     speaker: Arc<Wakeup>,
     view: Arc<ArcSwap<BfdView>>,
-    wanted: FxHashMap<Endpoint, Parameters>,
+    wanted: BTreeMap<Endpoint, Parameters>,
     listeners: Vec<Listener>,
     listen_again: Option<Instant>,
-    sending: FxHashMap<Endpoint, Sending>,
-    ports: FxHashSet<u16>,
+    sending: BTreeMap<Endpoint, Sending>,
+    ports: BTreeSet<u16>,
     /// Why a family and path could not be listened on.
-    listen_faults: FxHashMap<(bool, Path), String>,
+    listen_faults: BTreeMap<(bool, Path), String>,
     /// Faults changed.
     faults_changed: bool,
     unsent: u64,
@@ -116,12 +116,12 @@ impl BfdThread {
             reports,
             speaker,
             view,
-            wanted: FxHashMap::default(),
+            wanted: BTreeMap::new(),
             listeners: Vec::new(),
             listen_again: None,
-            sending: FxHashMap::default(),
-            ports: FxHashSet::default(),
-            listen_faults: FxHashMap::default(),
+            sending: BTreeMap::new(),
+            ports: BTreeSet::new(),
+            listen_faults: BTreeMap::new(),
             faults_changed: false,
             unsent: 0,
             late: 0,
@@ -165,7 +165,8 @@ impl BfdThread {
             self.publish(now);
             if self.core.is_empty() && self.wanted.is_empty() {
                 self.listeners.clear();
-                self.faults_changed |= self.sending.drain().any(|(_, sending)| sending.fault.is_some());
+                self.faults_changed |=
+                    std::mem::take(&mut self.sending).into_values().any(|sending| sending.fault.is_some());
                 self.ports.clear();
             }
             if self.stopping.is_some_and(|at| at <= now || self.core.is_empty()) {
@@ -211,7 +212,7 @@ impl BfdThread {
 
     fn follow(&mut self, wanted: Vec<(Endpoint, Parameters)>) {
         let now = Instant::now();
-        let wanted: FxHashMap<Endpoint, Parameters> = wanted.into_iter().collect();
+        let wanted: BTreeMap<Endpoint, Parameters> = wanted.into_iter().collect();
         for endpoint in self.wanted.keys().filter(|e| !wanted.contains_key(e)) {
             self.core.remove(endpoint, now);
         }
@@ -367,7 +368,7 @@ impl BfdThread {
 }
 
 /// A socket on a port that no other session has (RFC 5881 4), as long as there are any.
-fn open(endpoint: &Endpoint, taken: &FxHashSet<u16>) -> io::Result<(Socket, u16)> {
+fn open(endpoint: &Endpoint, taken: &BTreeSet<u16>) -> io::Result<(Socket, u16)> {
     let scarce = taken.len() >= SOURCE_PORTS.len() / 2;
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
     for _ in 0..256 {

@@ -1,11 +1,11 @@
 //! The peers of the intent: their ids, keys and configurations, and the steps from one intent to the next.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_bgp::{ConnId, PeerConfig, PeerId, Speaker, State};
 use tortie_net::ScopedAddr;
 
@@ -64,10 +64,10 @@ pub(crate) enum Change {
 /// All peers.
 #[derive(Default)]
 pub(crate) struct PeerTable {
-    ids: FxHashMap<Arc<str>, PeerId>,
-    peers: FxHashMap<PeerId, Peer>,
+    ids: BTreeMap<Arc<str>, PeerId>,
+    peers: BTreeMap<PeerId, Peer>,
     key_problems: KeyProblems,
-    addresses: FxHashSet<ScopedAddr>,
+    addresses: BTreeSet<ScopedAddr>,
     /// Addresses of those that are left out for want of a key.
     shut: Vec<ScopedAddr>,
     /// Keys of some of them stand in files.
@@ -164,17 +164,17 @@ impl PeerTable {
     }
 
     /// Key and least TTL by remote address, and contradictions in words.
-    pub(crate) fn guards(&self) -> (FxHashMap<ScopedAddr, Guard>, Vec<String>) {
-        let mut guards: FxHashMap<ScopedAddr, (PeerId, Guard)> = FxHashMap::default();
+    pub(crate) fn guards(&self) -> (BTreeMap<ScopedAddr, Guard>, Vec<String>) {
+        let mut guards: BTreeMap<ScopedAddr, (PeerId, Guard)> = BTreeMap::new();
         let mut clashes = Vec::new();
         // The guards of dynamic peers are those of their ranges.
         for (id, peer) in self.peers.iter().filter(|(id, peer)| !id.is_dynamic() && !peer.gone) {
             let addr = ScopedAddr::of(peer.config.remote);
             match guards.entry(addr) {
-                std::collections::hash_map::Entry::Vacant(slot) => {
+                std::collections::btree_map::Entry::Vacant(slot) => {
                     slot.insert((*id, peer.guard.clone()));
                 }
-                std::collections::hash_map::Entry::Occupied(mut slot) => {
+                std::collections::btree_map::Entry::Occupied(mut slot) => {
                     if slot.get().1 != peer.guard {
                         clashes.push(format!(
                             "two peers with address {addr} have different passwords or ttl_security; \
@@ -187,8 +187,7 @@ impl PeerTable {
                 }
             }
         }
-        let mut guards: FxHashMap<_, _> =
-            guards.into_iter().map(|(addr, (_, guard))| (addr, guard)).collect();
+        let mut guards: BTreeMap<_, _> = guards.into_iter().map(|(addr, (_, guard))| (addr, guard)).collect();
         // No range lets them in, either.
         for addr in &self.shut {
             guards.entry(*addr).or_insert_with(Guard::shut);
@@ -437,6 +436,6 @@ pub(super) mod tests {
         // The guard of listeners ends with the last peer of an address.
         world.wanted = Persistent::default();
         world.follow();
-        assert_eq!(world.peers.guards().0, FxHashMap::default());
+        assert_eq!(world.peers.guards().0, BTreeMap::new());
     }
 }

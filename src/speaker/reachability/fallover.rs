@@ -10,10 +10,9 @@
 //! on a link without carrier are unusable at once, for our kernel and for what we announce. A session that is made anew
 //! costs more than the flap did, since a peer that did not restart may say that it kept nothing (RFC 4724 4.2, F bit).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tortie_bgp::PeerId;
 use tortie_net::ScopedAddr;
@@ -50,7 +49,7 @@ pub(crate) type Link = (u32, SmallVec<[PeerId; 1]>);
 /// Addresses of eBGP peers.
 #[derive(Default)]
 pub(crate) struct Fallover {
-    watched: FxHashMap<ScopedAddr, Watched>,
+    watched: BTreeMap<ScopedAddr, Watched>,
     /// Addresses that were lost, oldest first; one that is back meanwhile is skipped.
     losing: VecDeque<(Instant, ScopedAddr)>,
 }
@@ -67,7 +66,7 @@ impl Fallover {
         if !tracker.has_kernel() {
             return;
         }
-        let mut wanted: FxHashMap<ScopedAddr, Watched> = FxHashMap::default();
+        let mut wanted: BTreeMap<ScopedAddr, Watched> = BTreeMap::new();
         for (name, peer) in &intent.peers {
             if peer.is_external(intent.asn)
                 && let Some(id) = peers.id(name)

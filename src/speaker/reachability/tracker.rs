@@ -1,6 +1,6 @@
 //! Addresses that the kernel thread follows for this thread, each for one purpose or several.
 
-use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use tortie_net::ScopedAddr;
 
 use crate::speaker::facts::SpeakerFact;
@@ -22,13 +22,13 @@ pub(crate) struct Tracker {
     /// There is a kernel thread.
     kernel: bool,
     /// Purposes of each address, as bits.
-    purposes: FxHashMap<ScopedAddr, u8>,
+    purposes: BTreeMap<ScopedAddr, u8>,
 }
 
 impl Tracker {
     /// `kernel`: there is a kernel thread; without one nothing is followed.
     pub(crate) fn new(kernel: bool) -> Self {
-        Self { kernel, purposes: FxHashMap::default() }
+        Self { kernel, purposes: BTreeMap::new() }
     }
 
     /// There is a kernel thread.

@@ -7,7 +7,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
 use slab::Slab;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tortie_net::{Cidr, ScopedAddr};
@@ -85,7 +84,7 @@ pub(crate) struct Listeners {
     open: Slab<Listener>,
     failed: BTreeMap<SocketAddr, Failure>,
     /// By remote address.
-    guards: FxHashMap<ScopedAddr, Guard>,
+    guards: BTreeMap<ScopedAddr, Guard>,
     /// By range of remote addresses.
     ranges: BTreeMap<Cidr, Guard>,
     /// Listeners that may have more to accept, and from when on.
@@ -283,7 +282,7 @@ impl Listeners {
     /// Replaces the guards of all peers and ranges.
     pub(crate) fn set_guards(
         &mut self,
-        guards: FxHashMap<ScopedAddr, Guard>,
+        guards: BTreeMap<ScopedAddr, Guard>,
         ranges: BTreeMap<Cidr, Guard>,
         now: Instant,
     ) {
@@ -406,7 +405,7 @@ mod tests {
         assert_eq!(listeners.key_problems().count(), 0);
         assert!(!connects(&dial(Some("right"))));
         assert!(connects(&dial(Some("other"))));
-        listeners.set_guards(FxHashMap::default(), BTreeMap::new(), Instant::now());
+        listeners.set_guards(BTreeMap::new(), BTreeMap::new(), Instant::now());
         assert!(connects(&dial(None)));
     }
 
@@ -417,7 +416,7 @@ mod tests {
             let inner = ("127.0.6.0/24".parse().unwrap(), guard(Some("inner"), 0));
             [("127.0.0.0/8".parse().unwrap(), guard(Some(key), 0)), inner].into_iter().collect()
         };
-        let peer: FxHashMap<ScopedAddr, Guard> =
+        let peer: BTreeMap<ScopedAddr, Guard> =
             [("127.0.5.9".parse().unwrap(), guard(Some("peer"), 0))].into_iter().collect();
         listeners.set_guards(peer.clone(), ranges("one"), Instant::now());
         assert_eq!(listeners.key_problems().count(), 0);
@@ -428,7 +427,7 @@ mod tests {
         assert!(listeners.guard(0, "127.0.7.7".parse().unwrap()).1);
         listeners.set_guards(peer.clone(), ranges("two"), Instant::now());
         assert!(dial("127.0.5.2", "two") && !dial("127.0.5.2", "one"));
-        listeners.set_guards(FxHashMap::default(), BTreeMap::new(), Instant::now());
+        listeners.set_guards(BTreeMap::new(), BTreeMap::new(), Instant::now());
         assert!(connects(&connect::start(at, "127.0.6.2".parse().ok(), &Guard::default()).unwrap()));
     }
 
@@ -475,7 +474,7 @@ mod tests {
             }
             let mut listeners = Listeners::default();
             let both = [1, 2].map(|link| (on("fe80::1", link), guard(Some("right"), 0)));
-            let mut guards: FxHashMap<ScopedAddr, Guard> = both.into_iter().collect();
+            let mut guards: BTreeMap<ScopedAddr, Guard> = both.into_iter().collect();
             listeners.set_guards(guards.clone(), BTreeMap::new(), Instant::now());
             let everywhere = "[::]:0".parse().unwrap();
             listeners.follow(&[everywhere], Instant::now(), |_, _| Ok(()));
@@ -497,7 +496,7 @@ mod tests {
     fn a_neighbour_on_a_link_has_the_guard_of_its_range() {
         let mut listeners = Listeners::default();
         let range = [("fe80::/64".parse().unwrap(), guard(None, 255))].into_iter().collect();
-        listeners.set_guards(FxHashMap::default(), range, Instant::now());
+        listeners.set_guards(BTreeMap::new(), range, Instant::now());
         assert_eq!(listeners.guard(0, on("fe80::1", 3)), (guard(None, 255), true));
     }
 
@@ -509,7 +508,7 @@ mod tests {
         let dial = |key| connects(&connect::start(at, "127.0.5.2".parse().ok(), &guard(key, 0)).unwrap());
         listeners.set_guards(peer("peer"), range("range"), Instant::now());
         assert!(dial(Some("peer")) && !dial(Some("range")) && !dial(None));
-        listeners.set_guards(FxHashMap::default(), range("range"), Instant::now());
+        listeners.set_guards(BTreeMap::new(), range("range"), Instant::now());
         assert!(dial(Some("range")) && !dial(Some("peer")) && !dial(None));
     }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 
-use rustc_hash::FxHashMap;
 use socket2::Socket;
 use tortie_net::{Cidr, ScopedAddr};
 
@@ -19,7 +18,7 @@ pub(crate) fn place_of(remote: ScopedAddr) -> Cidr {
 /// The keys that a listener at this address needs, by their place in the kernel, and contradictions in words.
 pub(crate) fn wanted<'a>(
     listens: SocketAddr,
-    guards: &'a FxHashMap<ScopedAddr, Guard>,
+    guards: &'a BTreeMap<ScopedAddr, Guard>,
     ranges: &'a BTreeMap<Cidr, Guard>,
 ) -> (BTreeMap<Cidr, &'a Key>, Vec<String>) {
     // One on a link gets no connection from another.
@@ -116,10 +115,10 @@ mod tests {
 
     #[test]
     fn neighbours_with_one_address_share_a_key_at_the_wildcard_address_and_nowhere_else() {
-        let of = |keys: [Option<&str>; 2]| -> FxHashMap<ScopedAddr, Guard> {
+        let of = |keys: [Option<&str>; 2]| -> BTreeMap<ScopedAddr, Guard> {
             keys.iter().zip([3, 4]).map(|(key, link)| (on("fe80::1", link), guard(*key))).collect()
         };
-        let keys = |listens: &str, guards: &FxHashMap<ScopedAddr, Guard>| {
+        let keys = |listens: &str, guards: &BTreeMap<ScopedAddr, Guard>| {
             let none = BTreeMap::new();
             let (wanted, clashes) = wanted(listens.parse().unwrap(), guards, &none);
             let keys: Vec<_> = wanted

@@ -186,3 +186,62 @@ fn the_speaker_library_asks_no_clock_and_opens_nothing() {
         }
     }
 }
+
+/// The key types of maps and sets without a secret key in a source, and other uses of their hash.
+fn unkeyed_hashes(text: &str) -> Vec<String> {
+    let code: String = text.lines().map(|line| line.split("//").next().unwrap().to_owned() + "\n").collect();
+    let mut found = Vec::new();
+    for (at, name) in code.match_indices("Fx") {
+        let rest = &code[at + name.len()..];
+        let Some(of) = ["HashMap<", "HashSet<"].iter().find_map(|kind| rest.strip_prefix(kind)) else {
+            let plain = [
+                "HashMap::",
+                "HashSet::",
+                "HashMap,",
+                "HashSet,",
+                "HashMap;",
+                "HashSet;",
+                "HashMap}",
+                "HashSet}",
+            ];
+            if rest.starts_with("Hash") && !plain.iter().any(|kind| rest.starts_with(kind))
+                || rest.starts_with("Build")
+            {
+                found.push(rest.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_owned());
+            }
+            continue;
+        };
+        let mut depth = 0;
+        let end = of.find(|c: char| {
+            depth += i32::from(matches!(c, '<' | '(')) - i32::from(matches!(c, '>' | ')'));
+            depth < 0 || depth == 0 && c == ','
+        });
+        found.push(of[..end.unwrap()].trim().to_owned());
+    }
+    found
+}
+
+/// A peer or the store chooses the octets of addresses, prefixes, names and attributes: a hash without a secret key lets it choose
+/// what collides. What is hashed without one are numbers that we give out ourselves.
+#[test]
+fn only_numbers_of_our_own_are_hashed_without_a_key() {
+    assert_eq!(
+        unkeyed_hashes(
+            "FxHashMap<Cidr, (u8, A<B>)>, &FxHashSet<(IpAddr, u32)>; FxHashMap::default() FxBuildHasher.x FxHasher"
+        ),
+        ["Cidr", "(IpAddr, u32)", "BuildHasher", "Hasher"]
+    );
+    let mut wrong = Vec::new();
+    for file in files::all(root()).iter().filter(|file| file.ends_with(".rs") && !file.starts_with("tests/"))
+    {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        let found = unkeyed_hashes(&text);
+        wrong.extend(
+            found
+                .into_iter()
+                .filter(|of| !rules::OWN_NUMBERS.contains(&&**of))
+                .map(|of| format!("{file}: {of}")),
+        );
+    }
+    assert!(wrong.is_empty(), "hashed without a key (see net/src/hash.rs): {}", wrong.join("\n"));
+}

@@ -31,6 +31,10 @@ pub(crate) const CRATE_ORDER: &str = "
     tortie | net, config, metrics, store, engine, kernel, bgp, topology
 ";
 
+/// Key types of hash tables without a secret key: numbers that we give out, and that count up.
+pub(crate) const OWN_NUMBERS: &[&str] =
+    &["u32", "u64", "Slot", "ConnId", "PeerId", "TargetId", "(u32, TargetId)", "(Family, u32)"];
+
 pub(crate) const ORDERS: &[Order] = &[
     // The root package: the command line on top, what several rooms exchange at the bottom.
     Order {

@@ -2,6 +2,7 @@
 //!
 //! Each was tried: the packet goes its way again, through the same evaluator, with rules that are changed so.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tortie_config::key::IpFamily;
@@ -205,7 +206,7 @@ fn end(
 fn prune(ruleset: &Ruleset, flow: &Flow, path: &Path) -> Ruleset {
     let addrs = [flow.packet.src, flow.packet.dst, path.packet.src, path.packet.dst];
     let of = |set: &SetId| {
-        let mut members = rustc_hash::FxHashSet::default();
+        let mut members = BTreeSet::new();
         members
             .extend(addrs.iter().filter(|addr| ruleset.is_member(set, **addr)).map(|addr| Cidr::host(*addr)));
         members

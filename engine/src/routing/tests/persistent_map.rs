@@ -56,7 +56,7 @@ thread_local! {
 }
 
 /// A key that counts how often it is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counted(Cidr);
 
 impl Ord for Counted {
@@ -91,4 +91,29 @@ fn most(count: u32) -> usize {
 fn one_more_costs_the_same_however_many_there_are() {
     let (few, many) = (most(1_000), most(100_000));
     assert!(few < 150 && many < 250, "{few} comparisons among 1,000, {many} among 100,000");
+}
+
+/// How deep a map is.
+fn depth<K, V>(link: &Link<K, V>) -> usize {
+    link.as_ref().map_or(0, |node| 1 + depth(&node.left).max(depth(&node.right)))
+}
+
+proptest! {
+    /// Whoever writes the store chooses keys and their order: rising, falling, from both ends to the middle, and any other.
+    #[test]
+    fn no_keys_and_no_order_make_it_deep(count in 1_u32..3_000, step in 1_u32..3_000, order in 0..4, gone in 0_u32..4) {
+        let key = |n: u32| match order {
+            0 => n,
+            1 => count - n,
+            2 if n % 2 == 0 => n,
+            2 => 2 * count - n,
+            _ => n.wrapping_mul(step.wrapping_mul(0x9e37_79b1) | 1),
+        };
+        let mut map: Persistent<u32, ()> = (0..count).map(|n| (key(n), ())).collect();
+        (0..count).filter(|n| gone > 0 && n % (gone + 1) > 0).for_each(|n| { map.remove(&key(n)); });
+        let (len, depth) = (f64::from(u32::try_from(map.len()).unwrap()), f64::from(u32::try_from(depth(&map.root)).unwrap()));
+        // The bound of trees of which no side is more than three times as heavy as the other: log(n + 1) to the base 4/3.
+        prop_assert!(depth <= (len + 1.0).ln() / (4.0_f64 / 3.0).ln(), "{depth} for {len}");
+        prop_assert_eq!(map.iter().count(), map.len());
+    }
 }

@@ -1,9 +1,9 @@
 //! Foreign routes of the main table, by prefix, and how many of them lead over each nexthop object.
 
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tortie_net::Cidr;
 
@@ -55,7 +55,7 @@ impl ForeignEntry {
 struct Counts {
     all: usize,
     /// By nexthop object.
-    over: FxHashMap<u32, usize>,
+    over: BTreeMap<u32, usize>,
 }
 
 impl Counts {

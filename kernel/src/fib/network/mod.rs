@@ -6,10 +6,9 @@
 mod foreign_routes;
 mod tries;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
-use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_net::{Cidr, ScopedAddr};
 
 use self::foreign_routes::{ForeignEntry, ForeignRoutes};
@@ -46,14 +45,14 @@ pub struct Covering {
 /// Links, addresses, foreign routes and the next hops that depend on them.
 #[derive(Debug, Default)]
 pub(crate) struct NetworkState {
-    links: FxHashMap<u32, Link>,
-    addresses: FxHashSet<Address>,
-    local: FxHashMap<IpAddr, u32>,
+    links: BTreeMap<u32, Link>,
+    addresses: BTreeSet<Address>,
+    local: HashMap<IpAddr, u32>,
     foreign: ForeignRoutes,
-    tracked_hops: FxHashMap<ScopedAddr, TrackedNextHop>,
+    tracked_hops: HashMap<ScopedAddr, TrackedNextHop>,
     /// Those that foreign routes lead to: all but the link-local ones.
     index: Tries<()>,
-    dirty_addresses: FxHashSet<ScopedAddr>,
+    dirty_addresses: BTreeSet<ScopedAddr>,
     all_dirty: bool,
 }
 
@@ -99,10 +98,10 @@ impl NetworkState {
     /// Replaces all links and addresses by what a dump showed; true when that changes what can be reached.
     pub(crate) fn replace_devices(&mut self, links: Vec<Link>, addresses: Vec<Address>) -> bool {
         let carries =
-            |links: &FxHashMap<u32, Link>, l: &Link| links.get(&l.index).is_some_and(Link::can_carry);
-        let new: FxHashMap<u32, Link> = links.into_iter().map(|l| (l.index, l)).collect();
+            |links: &BTreeMap<u32, Link>, l: &Link| links.get(&l.index).is_some_and(Link::can_carry);
+        let new: BTreeMap<u32, Link> = links.into_iter().map(|l| (l.index, l)).collect();
         let old = std::mem::replace(&mut self.links, new);
-        let held: FxHashSet<Address> = addresses.into_iter().collect();
+        let held: BTreeSet<Address> = addresses.into_iter().collect();
         let moved = held != self.addresses
             || old.values().any(|l| l.can_carry() != carries(&self.links, l))
             || self.links.values().any(|l| l.can_carry() != carries(&old, l));
@@ -225,7 +224,7 @@ impl NetworkState {
     }
 
     /// Forgets addresses that nobody tracks and no learned route uses.
-    pub(crate) fn forget_unused(&mut self, used: &FxHashSet<ScopedAddr>) {
+    pub(crate) fn forget_unused(&mut self, used: &BTreeSet<ScopedAddr>) {
         let unused: Vec<ScopedAddr> = self
             .tracked_hops
             .iter()
@@ -248,9 +247,11 @@ impl NetworkState {
     pub(crate) fn changes(&mut self) -> Vec<(ScopedAddr, Option<Resolved>, bool)> {
         let dirty: Vec<ScopedAddr> = if std::mem::take(&mut self.all_dirty) {
             self.dirty_addresses.clear();
-            self.tracked_hops.keys().copied().collect()
+            // Sorted, as the others: the map has no order.
+            let all: BTreeSet<ScopedAddr> = self.tracked_hops.keys().copied().collect();
+            all.into_iter().collect()
         } else {
-            self.dirty_addresses.drain().collect()
+            std::mem::take(&mut self.dirty_addresses).into_iter().collect()
         };
         let mut changed = Vec::new();
         for addr in dirty {

@@ -1,6 +1,7 @@
 //! What the network state says of next hops while foreign routes come and go.
 
 use smallvec::SmallVec;
+use std::collections::BTreeSet;
 
 use super::*;
 
@@ -95,7 +96,7 @@ fn a_link_local_next_hop_is_on_its_link_unless_it_is_ours_there() {
     network.remove_address(&own);
     assert_eq!(network.changes(), [(hop(1), on(1), true)]);
     network.untrack(hop(2));
-    network.forget_unused(&FxHashSet::default());
+    network.forget_unused(&BTreeSet::new());
     network.remove_link(2);
     assert_eq!(network.changes(), []);
 }

@@ -1,13 +1,12 @@
 //! Which chains are in the table: those with a hook, those that a map names, and whatever these go to. Chains with the
 //! same meaning are one chain, counted by who goes to it.
 
-use rustc_hash::{FxHashMap, FxHashSet};
-
 use super::names;
 use super::node::{Denied, Node, Usage};
 use super::sets::Sets;
 use crate::nft::ir::Name;
 use crate::nft::render::desired::DesiredTable;
+use std::collections::{BTreeMap, BTreeSet};
 use tortie_engine::policy::{ChainId, SetId};
 
 /// A chain of the table.
@@ -15,7 +14,7 @@ use tortie_engine::policy::{ChainId, SetId};
 pub(super) struct RenderedChain {
     pub(super) node: Node,
     /// Chains that go to it.
-    pub(super) callers: FxHashSet<Name>,
+    pub(super) callers: BTreeSet<Name>,
     /// Elements of maps that name it; 1 for chains with a hook.
     pub(super) holds: usize,
     pub(super) calls: Vec<Name>,
@@ -26,13 +25,13 @@ pub(super) struct RenderedChain {
 /// The chains of the table, and what has to be looked at before the edits are taken.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Chains {
-    pub(super) placed: FxHashMap<Name, RenderedChain>,
+    pub(super) placed: BTreeMap<Name, RenderedChain>,
     /// Chains that may have lost their last user, callees behind callers.
     pub(super) idle: Vec<Name>,
     /// Sets that may have.
     pub(super) idle_sets: Vec<(SetId, bool)>,
     /// What chains that drop say.
-    pub(super) explained: FxHashMap<Box<str>, Name>,
+    pub(super) explained: BTreeMap<Box<str>, Name>,
     /// Two nodes that have one name.
     pub(super) collision: Option<Box<str>>,
 }

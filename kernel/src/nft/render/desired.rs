@@ -7,8 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
-
 use crate::nft::edit_order;
 use crate::nft::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Statement, Table, ValueType};
 
@@ -26,7 +24,7 @@ pub(super) struct DesiredTable {
     /// Elements of sets that were there already, with what they gave before.
     elements: BTreeMap<Name, ChangedEndpoints>,
     /// Chains that were touched, as they were before.
-    chains: FxHashMap<Name, Option<Chain>>,
+    chains: BTreeMap<Name, Option<Chain>>,
 }
 
 impl DesiredTable {
@@ -171,7 +169,7 @@ impl DesiredTable {
             }
         }
         // As they were written: what they went to in between nobody knows.
-        let calls: FxHashMap<&Name, Vec<Name>> =
+        let calls: BTreeMap<&Name, Vec<Name>> =
             gone.iter().map(|name| (*name, written_calls(&touched, name))).collect();
         let gone = callees_first(gone.into_iter(), &|name| calls.get(name).map_or(&[], Vec::as_slice));
         edits.extend(gone.into_iter().rev().map(Edit::DeleteChain));
@@ -183,7 +181,7 @@ impl DesiredTable {
 }
 
 /// The chains that a chain went to when it was last written.
-fn written_calls(touched: &FxHashMap<Name, Option<Chain>>, name: &Name) -> Vec<Name> {
+fn written_calls(touched: &BTreeMap<Name, Option<Chain>>, name: &Name) -> Vec<Name> {
     let rules = touched.get(name).into_iter().flatten().flat_map(|chain| &chain.rules);
     rules
         .filter_map(|rule| match &rule.statement {
@@ -199,15 +197,15 @@ fn callees_first<'a, 'b>(
     callees: &impl Fn(&Name) -> &'a [Name],
 ) -> Vec<Name> {
     let names: Vec<&Name> = names.collect();
-    let wanted: FxHashSet<&Name> = names.iter().copied().collect();
-    let mut done = FxHashSet::default();
+    let wanted: BTreeSet<&Name> = names.iter().copied().collect();
+    let mut done = BTreeSet::new();
     let mut sorted = Vec::with_capacity(names.len());
     // Chains never go in circles and are nested a handful deep.
     fn visit<'a>(
         name: &Name,
-        wanted: &FxHashSet<&Name>,
+        wanted: &BTreeSet<&Name>,
         callees: &impl Fn(&Name) -> &'a [Name],
-        done: &mut FxHashSet<Name>,
+        done: &mut BTreeSet<Name>,
         sorted: &mut Vec<Name>,
     ) {
         if !done.insert(Arc::clone(name)) {

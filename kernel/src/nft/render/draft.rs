@@ -1,8 +1,7 @@
 //! The content of a chain as it is drafted, and what it is drafted from.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-
-use rustc_hash::FxHashSet;
 
 use super::names;
 use super::node::Node;
@@ -28,7 +27,7 @@ pub(super) struct Frame<'a> {
     pub(super) ruleset: &'a Ruleset,
     pub(super) sets: &'a Sets,
     /// Chains with a next-tier rule.
-    pub(super) passing: &'a FxHashSet<ChainId>,
+    pub(super) passing: &'a BTreeSet<ChainId>,
     /// Whether an endpoint may send from networks, by family (IPv4, IPv6).
     pub(super) wide: [bool; 2],
 }
@@ -63,8 +62,8 @@ pub(super) struct Draft {
     pub(super) sets: Vec<(SetId, bool)>,
     /// For chains of a policy or profile: which of its rules each rule was made of.
     pub(super) origins: Vec<usize>,
-    called: FxHashSet<Name>,
-    lookups: FxHashSet<(SetId, bool)>,
+    called: BTreeSet<Name>,
+    lookups: BTreeSet<(SetId, bool)>,
 }
 
 impl Draft {

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_net::Cidr;
 
 use super::names;
@@ -23,7 +22,7 @@ use tortie_engine::policy::{Ruleset, SetChange, SetId};
 struct Slot {
     /// `None`: it has no member, and the kernel has no such set.
     name: Option<Name>,
-    callers: FxHashSet<Name>,
+    callers: BTreeSet<Name>,
     /// Every member, in order; only of sets of networks.
     all: BTreeSet<Cidr>,
 }
@@ -49,10 +48,10 @@ impl Size {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sets {
     /// By family: IPv4, IPv6.
-    sizes: FxHashMap<SetId, [Size; 2]>,
-    slots: FxHashMap<(SetId, bool), Slot>,
+    sizes: BTreeMap<SetId, [Size; 2]>,
+    slots: BTreeMap<(SetId, bool), Slot>,
     /// Whose each name is.
-    owners: FxHashMap<Name, SetId>,
+    owners: BTreeMap<Name, SetId>,
     /// Two selectors whose sets have one name.
     collision: Option<Box<str>>,
 }

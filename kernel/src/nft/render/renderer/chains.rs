@@ -1,8 +1,7 @@
 //! Chains as they come and go: each is drafted, linked with what it names, and swept when nothing leads to it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-
-use rustc_hash::FxHashSet;
 
 use super::Renderer;
 use crate::nft::ir::Name;
@@ -94,7 +93,7 @@ impl Renderer {
         let draft = self.draft(&node, globals);
         let blank = RenderedChain {
             node,
-            callers: FxHashSet::default(),
+            callers: BTreeSet::new(),
             holds: 0,
             calls: Vec::new(),
             sets: Vec::new(),
@@ -128,8 +127,8 @@ impl Renderer {
         placed.origins = draft.origins;
         let old_calls = std::mem::replace(&mut placed.calls, calls);
         let old_sets = std::mem::replace(&mut placed.sets, draft.sets);
-        let calls: FxHashSet<&Name> = placed.calls.iter().collect();
-        let sets: FxHashSet<&(SetId, bool)> = placed.sets.iter().collect();
+        let calls: BTreeSet<&Name> = placed.calls.iter().collect();
+        let sets: BTreeSet<&(SetId, bool)> = placed.sets.iter().collect();
         let left: Vec<Name> = old_calls.into_iter().filter(|callee| !calls.contains(callee)).collect();
         let left_sets: Vec<(SetId, bool)> = old_sets.into_iter().filter(|set| !sets.contains(set)).collect();
         if self.desired.table().chains.get(name) != Some(&draft.chain) {

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use rustc_hash::FxHashSet;
 use tortie_config::resource::Action;
 use tortie_net::Cidr;
 
@@ -30,7 +29,7 @@ pub(crate) struct Renderer {
     globals: Option<Arc<Globals>>,
     ruleset: Ruleset,
     /// Chains with a next-tier rule.
-    passing: FxHashSet<ChainId>,
+    passing: BTreeSet<ChainId>,
     sets: sets::Sets,
     chains: Chains,
     endpoint_maps: EndpointMaps,
@@ -47,7 +46,7 @@ impl Renderer {
             options,
             globals: None,
             ruleset: Ruleset::default(),
-            passing: FxHashSet::default(),
+            passing: BTreeSet::new(),
             sets: sets::Sets::default(),
             chains: Chains::default(),
             endpoint_maps: EndpointMaps::default(),
@@ -156,7 +155,7 @@ impl Renderer {
     pub(crate) fn rerender(&self, hosts: &HostInterfaces) -> Self {
         let mut anew = Self::new(self.options);
         let Ruleset { sets, chains, endpoints } = &self.ruleset;
-        let set = |(id, members): (&SetId, &FxHashSet<Cidr>)| {
+        let set = |(id, members): (&SetId, &BTreeSet<Cidr>)| {
             (id.clone(), SetChange::New(members.iter().copied().collect()))
         };
         let delta = RulesetDelta {
