@@ -10,6 +10,7 @@ use tortie_net::Cidr;
 
 use crate::netlink::codec::{self, Attrs, Message, NLM_F_ACK, NLM_F_DUMP, Writer};
 use crate::netlink::socket::Refusal;
+use crate::nft::encode::RuleHash;
 use crate::nft::ir::{At, Hook, KeyType, Kind, Name, SetKey, SetType, SetValue, ValueType};
 use crate::nft::socket::{Socket, request};
 use crate::nft::uapi::*;
@@ -43,7 +44,7 @@ pub(crate) struct ChainDump {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct RuleDump {
     /// What [`crate::nft::encode::rule_hash`] said when we wrote it; `None`: it is of another process.
-    pub(crate) hash: Option<u64>,
+    pub(crate) hash: Option<RuleHash>,
     /// The kernel's own number of it.
     pub(crate) handle: u64,
     /// Packets and octets counted, when it counts.
@@ -301,11 +302,11 @@ fn rule(m: &Message<'_>) -> Option<(String, RuleDump)> {
 }
 
 /// Our hash in the userdata of a rule.
-fn hash(mut userdata: &[u8]) -> Option<u64> {
+fn hash(mut userdata: &[u8]) -> Option<RuleHash> {
     while let [kind, len, rest @ ..] = userdata {
         let (data, rest) = rest.split_at_checked(usize::from(*len))?;
         if *kind == UDATA_RULE_HASH {
-            return codec::be64(data);
+            return data.try_into().ok();
         }
         userdata = rest;
     }

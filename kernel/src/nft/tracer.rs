@@ -20,6 +20,7 @@ use tortie_net::Cidr;
 use crate::netlink::codec::{self, Attrs, Messages};
 use crate::netlink::socket::grow_recv_buffer;
 use crate::nft::dump::{self, RuleDump};
+use crate::nft::encode::RuleHash;
 use crate::nft::firewall::TABLE;
 use crate::nft::ir::{At, Chain, Hook, Kind, Match, Rule, Side, Statement, Table};
 use crate::nft::socket::{BatchError, Socket};
@@ -98,7 +99,7 @@ pub struct TracedStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RulePlace {
     pub(crate) at: usize,
-    pub(crate) hash: Option<u64>,
+    pub(crate) hash: Option<RuleHash>,
 }
 
 impl RulePlace {

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use self::batch::Batch;
 pub(in crate::nft) use self::batch::comment;
-pub(crate) use self::rule::rule_hash;
+pub(crate) use self::rule::{RuleHash, rule_hash};
 use crate::netlink::codec::{NLM_F_CREATE, NLM_F_EXCL};
 use crate::nft::ir::{Chain, Edit, Name, Set, Table};
 use crate::nft::uapi::*;

@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 
+use sha2::{Digest as _, Sha256};
 use tortie_config::resource::PortRange;
 use tortie_net::Cidr;
 
@@ -43,9 +44,13 @@ const LOG_NOTICE: u32 = 5;
 /// Octets of a packet that a log group is given: the headers, and where a tunnel's inner ones would be.
 pub(in crate::nft) const LOG_SNAPLEN: u32 = 128;
 
+/// What tells rules apart: the first 128 bits of SHA-256, so that nobody who writes policies finds a rule that is taken for another one
+/// and so stays in the kernel in its place.
+pub(crate) type RuleHash = [u8; 16];
+
 /// A hash of what a rule does and of its comment, the same in every process and build: it stands in the rule's userdata
 /// and tells after a restart which rules are there already.
-pub(crate) fn rule_hash(rule: &Rule) -> u64 {
+pub(crate) fn rule_hash(rule: &Rule) -> RuleHash {
     Encoded::of(rule).hash(rule)
 }
 
@@ -70,7 +75,7 @@ pub(super) fn append(batch: &mut Batch<'_>, edit: usize, chain: &str, rule: &Rul
             text.push(0);
             udata(&mut userdata, UDATA_RULE_COMMENT, &text);
         }
-        udata(&mut userdata, UDATA_RULE_HASH, &hash.to_be_bytes());
+        udata(&mut userdata, UDATA_RULE_HASH, &hash);
         w.attr(NFTA_RULE_USERDATA, &userdata);
     });
 }
@@ -129,15 +134,14 @@ impl Encoded {
         encoded
     }
 
-    /// FNV-1a of 64 bits.
-    fn hash(&self, rule: &Rule) -> u64 {
+    fn hash(&self, rule: &Rule) -> RuleHash {
         let mut sets = Vec::new();
         let mut w = Writer::bare(&mut sets);
         self.sets.iter().for_each(|set| set.bytes(&mut w));
         let text = comment_of(rule).unwrap_or_default();
-        let bytes = self.expressions.iter().chain(&sets).chain(text.as_bytes());
-        bytes
-            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+        let hash =
+            Sha256::new().chain_update(&self.expressions).chain_update(&sets).chain_update(text).finalize();
+        hash.first_chunk().copied().unwrap_or_default()
     }
 
     fn matching(&mut self, m: &Match, v4: bool) {

@@ -1,24 +1,30 @@
 //! Names of chains and sets: readable, the same in every process, and different for different things.
 
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
 use tortie_engine::policy::{ChainId, Direction, SetId, Source, Stages, Tier};
 
 use super::node::{Base, Denied, Fixed, Node, Ports, Usage};
 use crate::nft::ir::Name;
 
-/// FNV-1a with 64 bits. Names outlive a process, so that a restart finds its own chains again: the hash must be the same
-/// everywhere and for ever, which the standard library's is not.
-struct Fnv(u64);
+/// Octets of a hash that stand in a name: nobody who chooses names of policies and texts of selectors finds two of one hash, which
+/// takes 2^80 attempts.
+const OCTETS: usize = 20;
 
-impl Fnv {
+/// The first 160 bits of SHA-256. Names outlive a process, so that a restart finds its own chains again: the hash must be the same
+/// everywhere and for ever, which the standard library's is not.
+struct NameHash(Sha256);
+
+impl NameHash {
     fn new() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
+        Self(Sha256::new())
     }
 
     /// One text. It ends in an octet that is in no text, so that `ab`, `c` is not `a`, `bc`.
     fn text(mut self, text: &str) -> Self {
-        for octet in text.bytes().chain([0xff]) {
-            self.0 = (self.0 ^ u64::from(octet)).wrapping_mul(0x0100_0000_01b3);
-        }
+        self.0.update(text);
+        self.0.update([0xff]);
         self
     }
 
@@ -37,6 +43,13 @@ impl Fnv {
     fn tier(self, tier: &Tier) -> Self {
         tier.policies.iter().fold(self.texts(["tier", &tier.name]), Self::chain)
     }
+
+    fn hex(self) -> String {
+        self.0.finalize().iter().take(OCTETS).fold(String::with_capacity(2 * OCTETS), |mut hex, octet| {
+            let _ = write!(hex, "{octet:02x}");
+            hex
+        })
+    }
 }
 
 pub(super) fn direction(of: Direction) -> &'static str {
@@ -47,10 +60,10 @@ pub(super) fn direction(of: Direction) -> &'static str {
 }
 
 /// A name that begins with `prefix`, goes on with what is legible of `text`, and ends in a hash.
-fn named(prefix: &str, text: &str, hash: &Fnv) -> Name {
+fn named(prefix: &str, text: &str, hash: NameHash) -> Name {
     let legible = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     let text: String = text.chars().map(|c| if legible(c) { c } else { '_' }).take(40).collect();
-    format!("{prefix}-{text}-{:016x}", hash.0).into()
+    format!("{prefix}-{text}-{}", hash.hex()).into()
 }
 
 /// The chain of a node.
@@ -60,19 +73,19 @@ pub(super) fn chain(node: &Node) -> Name {
         Node::Tier { tier, direction: at } => named(
             &format!("{}-tier", direction(*at)),
             &tier.name,
-            &Fnv::new().text(direction(*at)).tier(tier),
+            NameHash::new().text(direction(*at)).tier(tier),
         ),
         Node::Tiers { tiers: of, direction: at } => tiers(of, *at),
         Node::Profiles { profiles, direction: at } => {
-            let hash = profiles.iter().fold(Fnv::new().text(direction(*at)), Fnv::chain);
-            format!("{}-profiles-{:016x}", direction(*at), hash.0).into()
+            let hash = profiles.iter().fold(NameHash::new().text(direction(*at)), NameHash::chain);
+            format!("{}-profiles-{}", direction(*at), hash.hex()).into()
         }
         Node::Host { of, direction: at } => host(of, *at),
         Node::Early { chains, usage, direction: at } => {
-            let hash = chains.iter().fold(Fnv::new(), Fnv::chain);
+            let hash = chains.iter().fold(NameHash::new(), NameHash::chain);
             match usage {
-                Usage::PreDnat => format!("pre-dnat-{:016x}", hash.0).into(),
-                _ => format!("untracked-{}-{:016x}", direction(*at), hash.0).into(),
+                Usage::PreDnat => format!("pre-dnat-{}", hash.hex()).into(),
+                _ => format!("untracked-{}-{}", direction(*at), hash.hex()).into(),
             }
         }
         Node::Denied(denied) => denied_chain(denied),
@@ -121,28 +134,30 @@ pub(super) fn rules(id: &ChainId, usage: Usage) -> Name {
         Source::Policy { tier, name } => format!("{tier}.{name}"),
         Source::Profile(name) => name.to_string(),
     };
-    named(&format!("{}-{kind}", direction(id.direction)), &text, &Fnv::new().chain(id))
+    named(&format!("{}-{kind}", direction(id.direction)), &text, NameHash::new().chain(id))
 }
 
 /// The chain of tiers: the same for all workloads that have the same ones.
 pub(super) fn tiers(tiers: &[Tier], at: Direction) -> Name {
-    let hash = tiers.iter().fold(Fnv::new().text(direction(at)), Fnv::tier);
-    format!("{}-tiers-{:016x}", direction(at), hash.0).into()
+    let hash = tiers.iter().fold(NameHash::new().text(direction(at)), NameHash::tier);
+    format!("{}-tiers-{}", direction(at), hash.hex()).into()
 }
 
 /// The chain of tiers and profiles of a host's interface.
 pub(super) fn host(stages: &Stages, at: Direction) -> Name {
-    let hash = Fnv::new().texts(["host", direction(at)]);
-    let hash = stages.tiers.iter().fold(hash, Fnv::tier).text("profiles");
-    let hash = stages.profiles.iter().fold(hash, Fnv::chain);
-    format!("st-{:016x}", hash.0).into()
+    let hash = NameHash::new().texts(["host", direction(at)]);
+    let hash = stages.tiers.iter().fold(hash, NameHash::tier).text("profiles");
+    let hash = stages.profiles.iter().fold(hash, NameHash::chain);
+    format!("st-{}", hash.hex()).into()
 }
 
 fn denied_chain(denied: &Denied) -> Name {
     let hash = match denied {
-        Denied::Rule(id, at) => Fnv::new().chain(id).text(&at.to_string()),
-        Denied::EndOfTier { tier, direction: at } => Fnv::new().texts(["end of tier", tier, direction(*at)]),
-        Denied::EndOfProfiles { direction: at } => Fnv::new().texts(["end of profiles", direction(*at)]),
+        Denied::Rule(id, at) => NameHash::new().chain(id).text(&at.to_string()),
+        Denied::EndOfTier { tier, direction: at } => {
+            NameHash::new().texts(["end of tier", tier, direction(*at)])
+        }
+        Denied::EndOfProfiles { direction: at } => NameHash::new().texts(["end of profiles", direction(*at)]),
         Denied::UnknownInterface => return "deny-unknown".into(),
         Denied::Spoofed => return "deny-spoofed".into(),
         Denied::Loopback => return "deny-loopback".into(),
@@ -151,7 +166,7 @@ fn denied_chain(denied: &Denied) -> Name {
         Denied::ToHost => return "deny-to-host".into(),
         Denied::NoIpv6 => return "deny-ipv6".into(),
     };
-    format!("deny-{:016x}", hash.0).into()
+    format!("deny-{}", hash.hex()).into()
 }
 
 /// What a packet that is dropped is logged with: at most 120 octets of printable ASCII, different for different places.
@@ -171,8 +186,8 @@ pub(super) fn prefix(denied: &Denied) -> Box<str> {
     let plain = |c: char| c == ' ' || (c.is_ascii_graphic() && c != '"' && c != '\\');
     let text = format!("tortie:{at} {what}");
     let hash = match denied {
-        Denied::Rule(id, at) => Fnv::new().chain(id).text(&at.to_string()),
-        _ => Fnv::new().text(&text),
+        Denied::Rule(id, at) => NameHash::new().chain(id).text(&at.to_string()),
+        _ => NameHash::new().text(&text),
     };
     // Policy `b` of tier `a` and policy `a/b` read the same.
     let doubtful = matches!(denied, Denied::Rule(ChainId { source: Source::Policy { tier, name }, .. }, _)
@@ -180,8 +195,8 @@ pub(super) fn prefix(denied: &Denied) -> Box<str> {
     if text.len() <= 120 && text.chars().all(plain) && !doubtful {
         return text.into();
     }
-    let legible: String = text.chars().map(|c| if plain(c) { c } else { '_' }).take(96).collect();
-    format!("{legible} {:016x}", hash.0).into()
+    let legible: String = text.chars().map(|c| if plain(c) { c } else { '_' }).take(78).collect();
+    format!("{legible} {}", hash.hex()).into()
 }
 
 /// The set of a selector's addresses of one family. Its kind is part of the name: a set cannot change its type while rules
@@ -189,7 +204,7 @@ pub(super) fn prefix(denied: &Denied) -> Box<str> {
 pub(super) fn set(id: &SetId, v4: bool, interval: bool) -> Name {
     let family = if v4 { "v4" } else { "v6" };
     let kind = if interval { "nets" } else { "addrs" };
-    format!("{family}-{kind}-{:016x}", Fnv::new().text(id.selector()).0).into()
+    format!("{family}-{kind}-{}", NameHash::new().text(id.selector()).hex()).into()
 }
 
 #[cfg(test)]
@@ -199,12 +214,12 @@ mod tests {
 
     #[test]
     fn names_are_for_ever() {
-        // FNV-1a of `a` (draft-eastlake-fnv): 0xaf63dc4c8601ec8c; ours has one more octet, 0xff.
-        let step = |hash: u64, octet: u64| (hash ^ octet).wrapping_mul(0x0100_0000_01b3);
-        assert_eq!(Fnv::new().text("a").0, step(0xaf63_dc4c_8601_ec8c, 0xff));
+        // `printf 'has(a)\377' | sha256sum`
         let selector: Selector = "has(a)".parse().unwrap();
-        let expected = Fnv::new().text("has(a)").0;
-        assert_eq!(&*set(&SetId::of(&selector), true, false), format!("v4-addrs-{expected:016x}"));
+        assert_eq!(
+            &*set(&SetId::of(&selector), true, false),
+            "v4-addrs-98880802bdd17c948ec2a0b79a4a33799b8dad44"
+        );
     }
 
     #[test]

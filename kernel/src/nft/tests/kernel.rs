@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, TestRunner};
 use serde_json::Value;
 
 use crate::nft::dump::{self, TableDump};
-use crate::nft::encode::rule_hash;
+use crate::nft::encode::{RuleHash, rule_hash};
 use crate::nft::ir::*;
 use crate::nft::socket::{BatchError, Socket};
 use crate::nft::tests::fixtures::{any_table, cidr, edits, everything, set_of};
@@ -88,7 +88,7 @@ fn listed(nft: &PathBuf, table: &str) -> Vec<String> {
 
 /// Chains with the hashes of their rules, and sets with their elements.
 pub(in crate::nft) type Contents =
-    (BTreeMap<Name, (Option<Hook>, Vec<u64>)>, BTreeMap<Name, (SetType, BTreeMap<SetKey, SetValue>)>);
+    (BTreeMap<Name, (Option<Hook>, Vec<RuleHash>)>, BTreeMap<Name, (SetType, BTreeMap<SetKey, SetValue>)>);
 
 /// What a dump shows of a table that is as it should be.
 pub(in crate::nft) fn desired(table: &Table) -> Contents {
@@ -453,11 +453,11 @@ fn what_others_did_to_the_table_is_seen_and_can_be_undone() {
 #[test]
 fn a_rule_keeps_its_hash_from_one_build_to_the_next() {
     let table = everything();
-    let hashes: Vec<u64> = table.chains.values().flat_map(|c| &c.rules).map(rule_hash).collect();
+    let hashes: Vec<RuleHash> = table.chains.values().flat_map(|c| &c.rules).map(rule_hash).collect();
     let distinct: std::collections::BTreeSet<_> = hashes.iter().collect();
     let rules: std::collections::HashSet<_> = table.chains.values().flat_map(|c| &c.rules).collect();
     assert_eq!(distinct.len(), rules.len());
     let rule = Rule { comment: Some("x".into()), ..rule(in_set("nets"), Statement::Accept) };
     // Another number here means that every agent writes all of its rules again after an upgrade.
-    assert_eq!(rule_hash(&rule), 16_712_503_406_771_122_235);
+    assert_eq!(u128::from_be_bytes(rule_hash(&rule)), 0xf825_f784_259f_4233_d053_e3ef_6399_8784);
 }
