@@ -20,6 +20,7 @@ mod metered;
 mod octets;
 mod open_store;
 mod options;
+mod read_file;
 pub mod schema;
 pub mod sqlite;
 mod txn;
@@ -33,6 +34,7 @@ pub use feed::{Feed, FeedEvent, FeedOptions};
 pub use metered::{Metered, Requests};
 pub use open_store::open;
 pub use options::{DEFAULT_URL, StoreOptions, StoreUrl};
+pub use read_file::read_file;
 pub use txn::{MAX_TXN_BYTES, disjoint_prefixes, prefix_end, split};
 
 /// A store revision: grows with every committed transaction, never 0 for a written key.

@@ -422,6 +422,123 @@ mod etcd {
         mirror.until(&mut feed, 2).await;
     }
 
+    /// What an agent keeps open goes on when its password becomes another one: calls, the lease and the watch, at once and also when the
+    /// connection is lost later.
+    #[tokio::test]
+    async fn a_renewed_password_is_read_again_by_calls_leases_and_watches() {
+        let Some(mut cluster) = Cluster::start(1, Security::Plain) else { return };
+        let file = cluster.dir.path().join("password");
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let root = |cluster: &Cluster, args: &str| {
+            let args = [words("--user root:rootpw"), words(args)].concat();
+            cluster.etcdctl(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        };
+        let give = |cluster: &Cluster, password: &str| {
+            root(cluster, &format!("user add tortie:{password}"));
+            root(cluster, "user grant-role tortie tortie");
+        };
+        for args in [
+            "user add root:rootpw",
+            "user grant-role root root",
+            "role add tortie",
+            "role grant-permission tortie --prefix=true readwrite /calico/",
+            "auth enable",
+        ] {
+            let args = words(args);
+            cluster.etcdctl(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+        give(&cluster, "first");
+        std::fs::write(&file, "first\n").unwrap();
+        let options = StoreOptions {
+            etcd_user: Some("tortie".into()),
+            etcd_password_file: Some(file.clone()),
+            ..cluster.options()
+        };
+        let store = tortie_store::open(&options).await.unwrap();
+        let lease = store.grant(Duration::from_secs(60)).await.unwrap();
+        let mut feed = start(&store, &BOTH, None);
+        let mut mirror = Mirror::default();
+        let mut n = 0;
+        for (password, restarts) in [("second", false), ("third", true), ("fourth", false)] {
+            insist(&store, n).await;
+            mirror.until(&mut feed, n).await;
+            root(&cluster, "user delete tortie");
+            give(&cluster, password);
+            std::fs::write(&file, format!("{password}\n")).unwrap();
+            if restarts {
+                cluster.members[0].kill();
+                cluster.restart();
+            }
+            // No call sees a refusal.
+            let until = Instant::now() + Duration::from_secs(20);
+            loop {
+                match store.get("/calico/v1/n").await {
+                    Err(StoreError::Unreachable(_)) if restarts && Instant::now() < until => {}
+                    other => break assert!(other.unwrap().is_some(), "{password}"),
+                }
+            }
+            assert!(store.keep_alive(lease).await.unwrap(), "{password}");
+            n += 1;
+        }
+        insist(&store, n).await;
+        mirror.until(&mut feed, n).await;
+    }
+
+    /// A way to a server on which each direction takes this long.
+    async fn slow_link(to: u16, each_way: Duration) -> u16 {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    // The handshake takes a way there and back, too.
+                    tokio::time::sleep(each_way * 2).await;
+                    let far = tokio::net::TcpStream::connect(("127.0.0.1", to)).await.unwrap();
+                    let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+                    for (mut from, mut to) in [(near_in, far_out), (far_in, near_out)] {
+                        let (arrives, mut arrived) =
+                            tokio::sync::mpsc::unbounded_channel::<(tokio::time::Instant, Vec<u8>)>();
+                        tokio::spawn(async move {
+                            let mut octets = vec![0; 1 << 16];
+                            while let Ok(read @ 1..) = from.read(&mut octets).await {
+                                let _ = arrives
+                                    .send((tokio::time::Instant::now() + each_way, octets[..read].to_vec()));
+                            }
+                        });
+                        tokio::spawn(async move {
+                            while let Some((at, octets)) = arrived.recv().await {
+                                tokio::time::sleep_until(at).await;
+                                if to.write_all(&octets).await.is_err() {
+                                    return;
+                                }
+                            }
+                        });
+                    }
+                });
+            }
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn a_link_of_six_hundred_milliseconds_and_a_silent_member_are_no_outage() {
+        let Some(cluster) = Cluster::start(1, Security::Tls) else { return };
+        let slow = slow_link(cluster.members[0].client, Duration::from_millis(300)).await;
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let silent = silent.local_addr().map(|address| (address.port(), silent)).unwrap();
+        // Whichever of them is tried first.
+        for url in
+            [format!("etcds://127.0.0.1:{slow}"), format!("etcds://127.0.0.1:{},127.0.0.1:{slow}", silent.0)]
+        {
+            let store = tortie_store::open(&StoreOptions { url, ..cluster.options() }).await.unwrap();
+            store.get("/calico/v1/n").await.unwrap();
+            let mut feed = start(&store, &BOTH, None);
+            insist(&store, 0).await;
+            Mirror::default().until(&mut feed, 0).await;
+        }
+    }
+
     #[tokio::test]
     async fn tls_with_user_and_password() {
         let Some(cluster) = Cluster::start(1, Security::Tls) else { return };

@@ -1,23 +1,28 @@
 //! The connection: one member at a time, in random order, each call with a deadline.
 
 use std::future::Future;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use rand::seq::SliceRandom;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::super::{StoreError, StoreOptions};
 use super::merge::reports_in_order;
 use crate::etcd::error::store_error;
+use crate::read_file::read_file;
 
 /// No call takes longer.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// One member gets this long for a call that may be tried again on the next one.
 const ATTEMPT: Duration = Duration::from_millis(2_000);
-/// One member gets this long to say that it is alive.
+/// When a member has not said within this time that it is alive, the next one is asked beside it. Over a slow link TCP, TLS, the
+/// password and the question take several round trips: whoever is asked has until the deadline.
 const PROBE: Duration = Duration::from_millis(1_000);
 /// Between two attempts; a failed member often fails at once.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -58,9 +63,12 @@ pub(super) struct Member {
     pub(super) reports_in_order: bool,
     /// Counts connections, so that a late failure of an old one does not end the new one.
     generation: u64,
+    /// [`Files::digest`] of the files that it was connected with.
+    credentials: u64,
 }
 
-/// Credentials are read at each connect: they may be renewed under a running agent.
+/// Credentials are read at each connect, and a refusal makes a new connection when they are others by now: they may be renewed under a
+/// running agent.
 struct Files {
     tls: bool,
     ca: Option<PathBuf>,
@@ -100,39 +108,56 @@ impl Pool {
         if let Some(member) = &slot.member {
             return Ok(member.clone());
         }
-        let mut silent = String::from("no member");
-        for _ in 0..self.urls.len() {
-            let Some(url) = self.urls.get(slot.index) else { break };
-            match timeout(PROBE, self.connect(url)).await {
-                Ok(Ok((client, reports_in_order))) => {
+        let first = slot.index;
+        let mut rest = (0..self.urls.len()).map(|nth| (first + nth) % self.urls.len());
+        let mut asked = FuturesUnordered::new();
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            if let Some((index, url)) = rest.next().and_then(|index| Some((index, self.urls.get(index)?))) {
+                asked.push(async move { (index, url, self.connect(url).await) });
+            }
+            let until = if rest.len() > 0 { Instant::now() + PROBE } else { deadline };
+            match timeout_at(until, asked.next()).await {
+                Ok(Some((index, _, Ok((client, reports_in_order, credentials))))) => {
+                    slot.index = index;
                     slot.generation += 1;
-                    let member = Member { client, reports_in_order, generation: slot.generation };
+                    let generation = slot.generation;
+                    let member = Member { client, reports_in_order, generation, credentials };
                     slot.member = Some(member.clone());
                     return Ok(member);
                 }
-                Ok(Err(StoreError::Unreachable(text))) => {
+                Ok(Some((_, url, Err(StoreError::Unreachable(text))))) => {
                     *said = Some(format!("{url}: {}", self.files.hint(text)));
                 }
-                Err(_) => silent = format!("{url}: no answer in {} ms", PROBE.as_millis()),
                 // Another member would say the same.
-                Ok(Err(e)) => return Err(describe(url, e)),
+                Ok(Some((_, url, Err(e)))) => return Err(describe(url, e)),
+                Ok(None) => break,
+                Err(_) if rest.len() > 0 => {}
+                Err(_) => {
+                    said.get_or_insert_with(|| format!("no member answers in {} s", DEADLINE.as_secs()));
+                    break;
+                }
             }
-            slot.index = (slot.index + 1) % self.urls.len();
         }
-        Err(StoreError::Unreachable(said.clone().unwrap_or(silent)))
+        slot.index = (first + 1) % self.urls.len().max(1);
+        Err(StoreError::Unreachable(said.clone().unwrap_or_else(|| "no member".to_owned())))
     }
 
-    /// Gives the connection and whether the member reports progress in order.
-    async fn connect(&self, url: &str) -> Result<(Client, bool), StoreError> {
+    /// Gives the connection, whether the member reports progress in order, and the digest of the credentials.
+    async fn connect(&self, url: &str) -> Result<(Client, bool, u64), StoreError> {
+        // Before they are used: what is renewed in between is found at the next refusal.
+        let credentials = self.files.digest();
         let options = self.files.options()?;
         let mut client = Client::connect([url], Some(options)).await.map_err(|e| store_error(&e))?;
         match client.status().await {
             Ok(status) if status.leader() == 0 => {
                 Err(StoreError::Unreachable("this member has no leader".into()))
             }
-            Ok(status) => Ok((client, reports_in_order(status.version()))),
+            Ok(status) => Ok((client, reports_in_order(status.version()), credentials)),
             // Newer servers may keep the status from users; this one is alive.
-            Err(Error::GRpcStatus(e)) if [7, 16].contains(&i32::from(e.code())) => Ok((client, true)),
+            Err(Error::GRpcStatus(e)) if [7, 16].contains(&i32::from(e.code())) => {
+                Ok((client, true, credentials))
+            }
             Err(e) => Err(store_error(&e)),
         }
     }
@@ -146,6 +171,14 @@ impl Pool {
         }
     }
 
+    /// Connects to the same member again, with what its credentials are now.
+    async fn forget_member(&self, generation: u64) {
+        let mut slot = self.slot.lock().await;
+        if slot.generation == generation {
+            slot.member = None;
+        }
+    }
+
     /// Runs one call, on other members too when it may be sent again.
     pub(super) async fn call<T, F>(
         &self,
@@ -156,7 +189,7 @@ impl Pool {
         F: Future<Output = Result<T, Error>>,
     {
         let deadline = Instant::now() + DEADLINE;
-        let mut said = None;
+        let (mut said, mut renewed) = (None, false);
         loop {
             // Connecting is no attempt of the call: nothing was sent.
             let connected = timeout_at(deadline, self.member(&mut said)).await;
@@ -177,6 +210,15 @@ impl Pool {
                         Ok(Err(e)) => store_error(&e),
                         Err(_) => deadline_error(&self.describe(), "no answer"),
                     };
+                    if matches!(failure, StoreError::PermissionDenied(_))
+                        && self.files.digest() != member.credentials
+                    {
+                        self.forget_member(member.generation).await;
+                        // What was refused was not done. Once: they may be renewed all the time.
+                        if !std::mem::replace(&mut renewed, true) {
+                            continue;
+                        }
+                    }
                     if !matches!(failure, StoreError::Unreachable(_)) {
                         return Err(failure);
                     }
@@ -239,9 +281,18 @@ impl Files {
         text
     }
 
+    /// Differs when one of the files does.
+    fn digest(&self) -> u64 {
+        let identity = self.identity.iter().flat_map(|(cert, key)| [cert, key]);
+        let files = self.ca.iter().chain(identity).chain(self.user.as_ref().map(|(_, file)| file));
+        let mut hasher = DefaultHasher::new();
+        files.for_each(|file| read_file(file).ok().hash(&mut hasher));
+        hasher.finish()
+    }
+
     fn options(&self) -> Result<ConnectOptions, StoreError> {
         let mut options = ConnectOptions::new()
-            .with_connect_timeout(PROBE)
+            .with_connect_timeout(DEADLINE)
             .with_keep_alive(PING.0, PING.1)
             .with_keep_alive_while_idle(false)
             .with_require_leader(true)
@@ -271,7 +322,7 @@ impl Files {
 }
 
 fn read(flag: &str, path: &Path) -> Result<Vec<u8>, StoreError> {
-    std::fs::read(path).map_err(|e| StoreError::Unusable(format!("{flag} {}: {e}", path.display())))
+    read_file(path).map_err(|e| StoreError::Unusable(format!("{flag} {}: {e}", path.display())))
 }
 
 #[cfg(test)]
