@@ -14,7 +14,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot};
 
 use crate::agent::core::recorder::NewEntry;
 use crate::agent::core::view::CoreView;
@@ -31,6 +31,9 @@ const LIVENESS_LIMIT: i64 = 30;
 
 /// Entries of the flight recorder that a follower may be behind.
 const FOLLOWER_BACKLOG: usize = 1_024;
+
+/// Long queries that are worked on at once. Each goes over all that the core has read, and competes with the core for processors.
+const LONG_QUERIES: usize = 2;
 
 /// Slots of a table that one query for routes looks at: a few milliseconds of its thread, while few match.
 pub(super) const SLOTS_PER_QUERY: u32 = 65_536;
@@ -201,6 +204,7 @@ pub(super) struct Handle {
     ready: AtomicBool,
     /// Seconds since `started` at which the core's loop last made progress.
     last_iteration: AtomicI64,
+    long_queries: Arc<Semaphore>,
 }
 
 impl Handle {
@@ -226,6 +230,19 @@ impl Handle {
             events: broadcast::channel(FOLLOWER_BACKLOG).0,
             ready: AtomicBool::new(false),
             last_iteration: AtomicI64::new(0),
+            long_queries: Arc::new(Semaphore::new(LONG_QUERIES)),
+        }
+    }
+
+    /// The permit of a query that goes over all that the core has read; others wait until it is dropped.
+    ///
+    /// # Errors
+    /// `busy` when it does not come within 10 s.
+    pub(super) async fn long_query_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let permit = tokio::time::timeout(ANSWER_TIMEOUT, Arc::clone(&self.long_queries).acquire_owned());
+        match permit.await {
+            Ok(permit) => permit.map_err(|_| stopping()),
+            Err(_) => Err(busy("too many long queries wait for their answers: try again later")),
         }
     }
 

@@ -230,7 +230,7 @@ fn comparison_intent(core: &CoreView<'_>, affinities: Option<&Affinities>) -> Op
     }
     let intent = Arc::clone(core.intent()?);
     let (ruleset, globals, rules) = match core.enforcement().policy() {
-        Some(policy) => (policy.ruleset.clone(), Arc::clone(&policy.globals), true),
+        Some(policy) => (Ruleset::clone(&policy.ruleset), Arc::clone(&policy.globals), true),
         None => (Ruleset::default(), Arc::new(Globals::of(core.model())), false),
     };
     Some(HostIntent { rules, ..HostIntent::of(core.model(), intent, ruleset, globals, affinities) })

@@ -73,7 +73,7 @@ pub(in crate::agent) async fn trace(
 /// The effect of a value if it were written; with connections where the kernel lists them.
 pub(in crate::agent) async fn dry_run(server: &Server, request: DryRunRequest) -> Result<DryRun, ApiError> {
     let copy = |core: &CoreView<'_>| {
-        core.loaded().then(|| (core.model().clone(), core.enforcement().policy().cloned()))
+        core.loaded().then(|| (core.shared_model(), core.enforcement().policy().cloned()))
     };
     let copied = server.handle().core().ask(copy).await?;
     let (model, policy) = copied.ok_or_else(|| busy("the store has not been read yet"))?;
@@ -81,7 +81,7 @@ pub(in crate::agent) async fn dry_run(server: &Server, request: DryRunRequest) -
         server.handle().kernel().ask(|view| (view.mode() != Mode::Off).then(|| view.interfaces())).await;
     let work = move || {
         let before = policy.unwrap_or_else(|| Enforced::of(&model));
-        let mut trial = trial::run(model, before, &request)?;
+        let mut trial = trial::run(Arc::unwrap_or_clone(model), before, &request)?;
         let tracked = match &interfaces {
             Ok(Some(interfaces)) => tortie_kernel::connections().map(|tracked| (interfaces, tracked)),
             _ => Err(std::io::Error::other("the kernel is left alone (--kernel off)")),

@@ -1,39 +1,28 @@
-//! Queries of the policy view: on the core's thread as long as policy is on, else over a copy of the model, beside it.
+//! Queries of the policy view: over a snapshot of the core's state, on another thread. They go through all endpoints or policies of a
+//! cluster, and the core has a kernel, sessions and a watchdog to serve meanwhile.
 
 use crate::agent::handle::{Handle, busy, stopping};
-use crate::agent::policy_view::{OfflinePolicyView, PolicyView};
+use crate::agent::policy_view::{PolicySnapshot, PolicyView};
 use crate::api::status::ApiError;
-use tortie_engine::model::Model;
-
-/// The core's reply to a query of the policy view.
-enum CoreReply<T, Q> {
-    Answer(T),
-    /// Policy is off: the query runs over a copy of the model.
-    UseCopy(Q, Box<Model>),
-    /// The store has not been read.
-    NotLoaded,
-}
 
 /// Asks for what stands in the model beside what is enforced.
 ///
 /// # Errors
-/// `busy` before the store was read, and as [`Asker::ask`](crate::agent::handle::Asker::ask).
+/// `busy` before the store was read and while too many such queries wait, and as
+/// [`Asker::ask`](crate::agent::handle::Asker::ask).
 pub(in crate::agent) async fn policy_view<T, Q>(handle: &Handle, query: Q) -> Result<T, ApiError>
 where
     T: Send + 'static,
     Q: FnOnce(&PolicyView<'_>) -> Result<T, ApiError> + Send + 'static,
 {
-    let reply = handle.core().ask(move |core| match PolicyView::of_core(core) {
-        Some(view) => CoreReply::Answer(query(&view)),
-        None if core.loaded() => CoreReply::UseCopy(query, Box::new(core.model().clone())),
-        None => CoreReply::NotLoaded,
-    });
-    match reply.await? {
-        CoreReply::Answer(answer) => answer,
-        CoreReply::UseCopy(query, model) => {
-            let work = move || query(&OfflinePolicyView::from_model(*model).view());
-            tokio::task::spawn_blocking(work).await.map_err(|_| stopping())?
-        }
-        CoreReply::NotLoaded => Err(busy("the store has not been read yet")),
-    }
+    // The permit comes first: a query that waits with a snapshot in hand would make the core copy what it changes.
+    let permit = handle.long_query_permit().await?;
+    let snapshot = handle.core().ask(|core| PolicySnapshot::of(core)).await?;
+    let snapshot = snapshot.ok_or_else(|| busy("the store has not been read yet"))?;
+    let work = move || {
+        let answer = snapshot.answer(query);
+        drop(permit);
+        answer
+    };
+    tokio::task::spawn_blocking(work).await.map_err(|_| stopping())?
 }

@@ -203,7 +203,7 @@ pub(in crate::agent) fn restore(
     core.intent = Some(Arc::new(planner.intent().clone()));
     core.planner = Some(planner);
     core.enforcement.restore(checkpoint.enforcement, &model, at);
-    core.model = model;
+    core.model = Arc::new(model);
     core.started = started;
     core.phase = if checkpoint.running { Phase::Running } else { Phase::Loaded };
     core.generation = checkpoint.generation;

@@ -78,7 +78,8 @@ pub(in crate::agent) struct Enforcement {
 #[derive(Debug, Clone)]
 pub(in crate::agent) struct Policy {
     pub(in crate::agent) engine: Engine,
-    pub(in crate::agent) ruleset: Ruleset,
+    /// Shared with readers: a change copies it while one of them has it.
+    pub(in crate::agent) ruleset: Arc<Ruleset>,
     pub(in crate::agent) globals: Arc<Globals>,
 }
 
@@ -88,7 +89,7 @@ impl Policy {
         let (engine, delta) = Engine::new(model);
         let mut ruleset = Ruleset::default();
         delta.apply(&mut ruleset);
-        Self { engine, ruleset, globals: Arc::new(Globals::of(model)) }
+        Self { engine, ruleset: Arc::new(ruleset), globals: Arc::new(Globals::of(model)) }
     }
 }
 
@@ -209,7 +210,7 @@ impl Enforcement {
         let Some(policy) = &mut self.policy else {
             let (engine, delta) = Engine::new(model);
             let globals = Arc::new(Globals::of(model));
-            let ruleset = Ruleset::default();
+            let ruleset = Arc::new(Ruleset::default());
             self.policy = Some(Policy { engine, ruleset, globals: Arc::clone(&globals) });
             return Some((delta, Some(globals)));
         };
@@ -242,7 +243,7 @@ impl Core {
         self.record_policy(&delta, globals.is_some() && !first, change, revision);
         let enforcement = &mut self.enforcement;
         if let Some(policy) = &mut enforcement.policy {
-            delta.apply(&mut policy.ruleset);
+            delta.apply(Arc::make_mut(&mut policy.ruleset));
         }
         enforcement.serial += 1;
         if enforcement.in_flight.len() == IN_FLIGHT_MAX {

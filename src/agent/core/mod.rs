@@ -39,7 +39,8 @@ pub(super) enum Phase {
 
 pub(super) struct Core {
     node: NodeOptions,
-    model: Model,
+    /// Readers on other threads may have it: a change copies it then.
+    model: Arc<Model>,
     started: Instant,
     phase: Phase,
     planner: Option<Planner>,
@@ -62,7 +63,7 @@ pub(super) struct Core {
     /// Changes that were read and not acted on yet.
     pending: ModelChanges,
     scope: WatchScope,
-    cached: Option<Model>,
+    cached: Option<Arc<Model>>,
     link: StoreLink,
     counters: CoreCounters,
     /// Object counts for metrics, and the revision that they were counted at.
@@ -85,7 +86,7 @@ pub(super) struct Core {
 impl Core {
     pub(super) fn new(options: &CoreOptions, now: Now) -> Self {
         let CoreOptions { name, node, observes, kernel_writes, policy } = options.clone();
-        let model = Model::new(&name);
+        let model = Arc::new(Model::new(&name));
         Self {
             node,
             model,
@@ -176,9 +177,9 @@ impl Core {
 
     /// Keeps what the disk had, for the case that the store is away or has lost what was there.
     fn on_cache(&mut self, snapshot: &Snapshot) {
-        self.model.replace(WatchPart::All, snapshot);
+        Arc::make_mut(&mut self.model).replace(WatchPart::All, snapshot);
         self.guard.after_replace(self.model.object_counts(), &self.model, &snapshot.store_id);
-        self.cached = Some(self.model.clone());
+        self.cached = Some(Arc::clone(&self.model));
         self.observed.cache_of = host_of_affinities(snapshot.entries.iter().map(|kv| &*kv.key));
         self.link.revision = snapshot.revision;
     }
@@ -221,7 +222,7 @@ impl Core {
                 self.guard.set_calico_3(found && !self.observes);
             }
             FeedEvent::PutBack(proof) => {
-                self.model.forget_revisions();
+                Arc::make_mut(&mut self.model).forget_revisions();
                 self.guard.set_put_back(proof);
             }
             FeedEvent::Snapshot { snapshot, generation } => {
@@ -260,10 +261,10 @@ impl Core {
             *self.counters.restarts.entry("compacted").or_default() += 1;
         }
         let before = self.model.object_counts();
-        let mut changes = self.model.replace(WatchPart::Main, snapshot);
+        let mut changes = Arc::make_mut(&mut self.model).replace(WatchPart::Main, snapshot);
         // The first list of a start is made before the own affinities are known, so it has no blocks.
         if self.scope.are_blocks_read() {
-            changes.merge(self.model.replace(WatchPart::Blocks, snapshot));
+            changes.merge(Arc::make_mut(&mut self.model).replace(WatchPart::Blocks, snapshot));
         }
         self.guard.after_replace(before, &self.model, &snapshot.store_id);
         self.link.on_snapshot(snapshot, generation);
@@ -295,7 +296,7 @@ impl Core {
     }
 
     fn on_delta(&mut self, delta: &Delta) {
-        let changes = self.model.apply(delta);
+        let changes = Arc::make_mut(&mut self.model).apply(delta);
         for change in &delta.changes {
             let of = match change {
                 _ if changes.is_clean() => "unchanged",

@@ -71,6 +71,11 @@ impl<'a> CoreView<'a> {
         &self.core.model
     }
 
+    /// The store's content, for a reader that takes its time. Whoever holds it makes the core's next change copy it.
+    pub(in crate::agent) fn shared_model(&self) -> Arc<Model> {
+        Arc::clone(&self.core.model)
+    }
+
     /// The newest routing intent; `None` before the first snapshot.
     pub(in crate::agent) fn intent(&self) -> Option<&'a Arc<RoutingIntent>> {
         self.core.intent.as_ref()

@@ -3,6 +3,7 @@
 mod applied_requests;
 mod error;
 mod kernel_thread;
+mod next_event;
 mod options;
 mod periodic;
 mod requests;
@@ -20,6 +21,7 @@ use tortie_config::resource::BmpPolicy;
 
 use self::applied_requests::AppliedRequests;
 use self::kernel_thread::KernelThread;
+use self::next_event::{NextEvent, next_event};
 use self::speaker_thread::SpeakerThread;
 use self::timers::Timers;
 use crate::agent::controllers::Controllers;
@@ -43,6 +45,15 @@ pub use self::options::AgentOptions;
 
 /// How long a start waits for the store before it goes on with what the disk has.
 const STORE_PATIENCE: Duration = Duration::from_secs(3);
+
+/// What goes before all other work of the loop: it comes seldom, and the process is judged by it.
+enum Signal {
+    Stop,
+    Hangup,
+    Tick,
+    /// The store had its time to answer.
+    Patience,
+}
 
 /// Reports of other threads and tasks.
 enum Fact {
@@ -136,46 +147,51 @@ impl Agent {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
-            let began;
-            tokio::select! {
-                biased;
-                () = received(&mut terminate) => return,
-                () = received(&mut interrupt) => return,
-                () = received(&mut hangup) => {
-                    began = Instant::now();
-                    tracing::info!(
-                        target: "tortie",
-                        "SIGHUP: nothing to reload; the store is followed as it is, flags and the settings file are read at \
-                         the start (systemctl restart tortie, which interrupts nothing)"
-                    );
-                }
-                event = self.feed.next() => {
-                    began = Instant::now();
-                    match event {
-                        Some(event) => self.on_feed_event(event),
-                        None => return,
+            let next = next_event(
+                async {
+                    tokio::select! {
+                        biased;
+                        () = received(&mut terminate) => Signal::Stop,
+                        () = received(&mut interrupt) => Signal::Stop,
+                        () = received(&mut hangup) => Signal::Hangup,
+                        _ = tick.tick() => Signal::Tick,
+                        () = &mut patience, if !waited => Signal::Patience,
                     }
-                }
-                fact = self.facts.recv() => {
-                    began = Instant::now();
-                    if let Some(fact) = fact { self.on_facts(fact) }
-                }
-                request = self.requests.recv() => {
-                    began = Instant::now();
-                    if let Some(request) = request { self.on_request(request) }
-                }
-                _ = tick.tick() => {
-                    began = Instant::now();
-                    self.tick();
-                }
-                () = &mut patience, if !waited => {
-                    began = Instant::now();
+                },
+                self.feed.next(),
+                self.facts.recv(),
+                self.requests.recv(),
+            );
+            let next = next.await;
+            let began = Instant::now();
+            match next {
+                NextEvent::First(Signal::Stop) | NextEvent::Feed(None) => return,
+                NextEvent::First(Signal::Hangup) => tracing::info!(
+                    target: "tortie",
+                    "SIGHUP: nothing to reload; the store is followed as it is, flags and the settings file are read at \
+                     the start (systemctl restart tortie, which interrupts nothing)"
+                ),
+                NextEvent::First(Signal::Tick) => self.tick(),
+                NextEvent::First(Signal::Patience) => {
                     waited = true;
                     self.input(Input::StoreTimeout);
                     if !self.core.loaded() && CoreView::of(&self.core).frozen().is_none() {
                         tracing::warn!(target: "tortie", "the store does not answer and there is no cache: waiting");
                     }
                 }
+                NextEvent::Feed(Some(event)) => {
+                    self.on_feed_event(event);
+                    // A store that changes all the time leaves time to the others.
+                    if let Ok(fact) = self.facts.try_recv() {
+                        self.on_facts(fact);
+                    }
+                    self.on_waiting_request();
+                }
+                NextEvent::Fact(fact) => {
+                    self.on_facts(fact);
+                    self.on_waiting_request();
+                }
+                NextEvent::Request(request) => self.on_request(request),
             }
             self.applied_requests.answer(&mut self.core, Instant::now());
             self.core.time(Timing::Iteration(began.elapsed()));

@@ -9,6 +9,13 @@ use crate::agent::core::view::CoreView;
 use crate::agent::handle::CoreRequest;
 
 impl Agent {
+    /// Answers one request, if one waits.
+    pub(super) fn on_waiting_request(&mut self) {
+        if let Ok(request) = self.requests.try_recv() {
+            self.on_request(request);
+        }
+    }
+
     pub(super) fn on_request(&mut self, request: CoreRequest) {
         match request {
             CoreRequest::Query(query) => self.view(query),

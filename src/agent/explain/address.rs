@@ -46,16 +46,11 @@ pub(in crate::agent) async fn route_get(server: &Server, addr: ScopedAddr) -> Re
 pub(in crate::agent) async fn why_ip(server: &Server, addr: IpAddr) -> Result<Why, ApiError> {
     let of_core = server.handle().core().ask(move |core| {
         let held = core.duplicate_addresses().into_iter().find(|(held, _)| *held == addr);
-        let owner = PolicyView::of_core(core).map(|view| address_owner(&view, addr));
-        (PrefixOrigin::of(core, Cidr::host(addr)), held.map(|(_, names)| names), owner)
+        (PrefixOrigin::of(core, Cidr::host(addr)), held.map(|(_, names)| names))
     });
-    let ((route, device), (origin, held, found)) =
-        tokio::try_join!(lookup_route(server, addr.into()), of_core)?;
-    let (endpoint, host) = match found {
-        Some(found) => found,
-        // Policy is off.
-        None => policy_view(server.handle(), move |view| Ok(address_owner(view, addr))).await?,
-    };
+    let owner = policy_view(server.handle(), move |view| Ok(address_owner(view, addr)));
+    let ((route, device), (origin, held), (endpoint, host)) =
+        tokio::try_join!(lookup_route(server, addr.into()), of_core, owner)?;
     let held = held.unwrap_or_default();
     let evidence =
         ip::AddressEvidence { address: addr.to_string(), origin, endpoint, held, host, route, device };

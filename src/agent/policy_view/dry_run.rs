@@ -66,7 +66,7 @@ pub(in crate::agent) fn run(
     }
     let mut after = before.clone();
     let delta = after.engine.update(&model, &changes.keys);
-    delta.apply(&mut after.ruleset);
+    delta.apply(Arc::make_mut(&mut after.ruleset));
     if Globals::may_differ(&changes) {
         after.globals = Globals::of(&model).into();
     }

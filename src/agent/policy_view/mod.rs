@@ -44,17 +44,51 @@ pub struct PolicyView<'a> {
     pub failed: Option<&'a BTreeMap<EndpointKey, String>>,
 }
 
-impl<'a> PolicyView<'a> {
-    /// Of the running agent; `None`: nothing was read yet, or policy is off.
-    pub(super) fn of_core(core: &CoreView<'a>) -> Option<Self> {
-        let policy = core.enforcement().policy()?;
-        Some(Self {
-            model: core.model(),
-            ruleset: &policy.ruleset,
-            globals: &policy.globals,
-            conditions: Some(core.enforcement().conditions()),
-            failed: Some(core.enforcement().failed()),
+/// What the running agent has of endpoints and policy at one moment, for a reader on another thread: the core's is not kept waiting.
+#[derive(Debug)]
+pub(super) struct PolicySnapshot {
+    model: Arc<Model>,
+    /// `None`: policy is off.
+    in_force: Option<(Arc<Ruleset>, Arc<Globals>)>,
+    conditions: BTreeMap<EndpointKey, EndpointCondition>,
+    failed: BTreeMap<EndpointKey, String>,
+}
+
+impl PolicySnapshot {
+    /// `None`: nothing was read yet.
+    pub(super) fn of(core: &CoreView<'_>) -> Option<Self> {
+        let enforcement = core.enforcement();
+        let in_force =
+            enforcement.policy().map(|policy| (Arc::clone(&policy.ruleset), Arc::clone(&policy.globals)));
+        (in_force.is_some() || core.loaded()).then(|| Self {
+            model: core.shared_model(),
+            in_force,
+            conditions: enforcement.conditions().clone(),
+            failed: enforcement.failed().clone(),
         })
+    }
+
+    /// What a query says about it.
+    pub(super) fn answer<T>(&self, query: impl FnOnce(&PolicyView<'_>) -> T) -> T {
+        match &self.in_force {
+            Some((ruleset, globals)) => query(&PolicyView {
+                model: &self.model,
+                ruleset,
+                globals,
+                conditions: Some(&self.conditions),
+                failed: Some(&self.failed),
+            }),
+            None => {
+                let Enforced { ruleset, globals, .. } = Enforced::of(&self.model);
+                query(&PolicyView {
+                    model: &self.model,
+                    ruleset: &ruleset,
+                    globals: &globals,
+                    conditions: None,
+                    failed: None,
+                })
+            }
+        }
     }
 }
 
@@ -62,7 +96,7 @@ impl<'a> PolicyView<'a> {
 #[derive(Debug)]
 pub struct OfflinePolicyView {
     model: Model,
-    ruleset: Ruleset,
+    ruleset: Arc<Ruleset>,
     globals: Arc<Globals>,
 }
 
@@ -75,7 +109,7 @@ impl OfflinePolicyView {
         Self::from_model(model)
     }
 
-    pub(super) fn from_model(model: Model) -> Self {
+    fn from_model(model: Model) -> Self {
         let Enforced { ruleset, globals, .. } = Enforced::of(&model);
         Self { model, ruleset, globals }
     }
