@@ -308,17 +308,15 @@ async fn serve_api(
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let unix = io.spawn(http::serve_unix(options.socket.clone(), Arc::clone(server)));
-    let names = options.settings.http_host.clone();
-    let shared = Arc::clone(server);
-    let tcp = options
-        .settings
-        .http()
-        .map(|addr: SocketAddr| io.spawn(async move { http::serve_tcp(addr, &names, shared).await }));
-    let pages = options
-        .settings
-        .metrics_compat
-        .iter()
-        .map(|compat| io.spawn(http::serve_metrics(compat.addr, compat.page.into(), Arc::clone(server))));
+    let tcp = options.settings.http().map(|addr: SocketAddr| {
+        let (names, shared) = (options.settings.http_host.clone(), Arc::clone(server));
+        io.spawn(async move { http::serve_tcp(addr, &names, shared).await })
+    });
+    let pages = options.settings.metrics_compat.iter().map(|compat| {
+        let (names, shared) = (options.settings.http_host.clone(), Arc::clone(server));
+        let (addr, page) = (compat.addr, compat.page.into());
+        io.spawn(async move { http::serve_metrics(addr, &names, page, shared).await })
+    });
     let pages: Vec<_> = pages.collect();
     // Whoever cannot listen says so at once; after that the tasks live as long as the process.
     for listening in [Some(unix), tcp].into_iter().flatten().chain(pages) {

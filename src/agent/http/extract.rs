@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::connect_info::Connected;
 use axum::extract::{FromRequestParts, Query as UrlQuery};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::Response;
-use axum::serve::IncomingStream;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixListener;
+use tokio::net::UnixStream;
 
 use crate::agent::api::server::Server;
 use crate::agent::http::respond::error_response;
@@ -24,9 +22,9 @@ pub(super) struct Caller {
     pub(super) may_write: bool,
 }
 
-impl Connected<IncomingStream<'_, UnixListener>> for Caller {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        let uid = stream.io().peer_cred().ok().map(|cred| cred.uid());
+impl Caller {
+    pub(super) fn of(stream: &UnixStream) -> Self {
+        let uid = stream.peer_cred().ok().map(|cred| cred.uid());
         // A rootless agent serves the user who started it.
         let own = rustix::process::geteuid().as_raw();
         Self { may_write: uid.is_some_and(|uid| uid == 0 || uid == own) }

@@ -1,10 +1,11 @@
 //! The API over axum: listens on a unix socket (reads and writes) and on TCP (reads).
 //!
 //! ```text
-//!  listener --> count --> guard (TCP) --> routes.rs, explain.rs, metrics.rs --> answers of api/ and explain/
+//!  listener --> connections.rs --> count --> guard (TCP) --> routes.rs, explain.rs, metrics.rs --> answers of api/ and explain/
 //!                                         extract.rs <--request  response--> respond.rs
 //! ```
 
+mod connections;
 mod explain;
 mod extract;
 mod guard;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{self, Next};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 
 use crate::agent::http::extract::{Caller, Shared};
 use crate::agent::http::guard::{Names, guard};
@@ -82,9 +83,11 @@ pub(in crate::agent) async fn serve_unix(path: PathBuf, server: Shared) -> Resul
         }
     }
     let app = with_request_count(reads().merge(writes()), &server);
-    let app = app.with_state(server).into_make_service_with_connect_info::<Caller>();
+    let app = app.with_state(server);
+    let caller = |stream: &UnixStream| Some(Caller::of(stream));
     Ok(Box::pin(async move {
-        axum::serve(listener, app).await.map_err(|error| ServeError::Io { what: "serve on", place, error })
+        let served = connections::serve(listener, app, connections::OF_SOCKET, caller).await;
+        served.map_err(|error| ServeError::Io { what: "serve on", place, error })
     }))
 }
 
@@ -99,12 +102,32 @@ pub(in crate::agent) async fn serve_tcp(
     server: Shared,
 ) -> Result<Serving, ServeError> {
     let io = move |what, error| ServeError::Io { what, place: addr.to_string(), error };
-    let listener = TcpListener::bind(addr).await.map_err(|e| io("listen on", e))?;
+    let listener = bind(addr).map_err(|e| io("listen on", e))?;
+    let app = with_request_count(guarded(reads(), addr, names), &server).with_state(server);
+    Ok(Box::pin(async move { serve_port(listener, app).await.map_err(|e| io("serve on", e)) }))
+}
+
+/// Routes that answer to the listener's own names only.
+fn guarded(routes: Router<Shared>, addr: SocketAddr, names: &[String]) -> Router<Shared> {
     let names = Names::new(addr.ip(), names);
-    let reads = reads()
-        .layer(middleware::from_fn(move |request: Request, next: Next| guard(names.clone(), request, next)));
-    let app = with_request_count(reads, &server).with_state(server);
-    Ok(Box::pin(async move { axum::serve(listener, app).await.map_err(|e| io("serve on", e)) }))
+    routes.layer(middleware::from_fn(move |request: Request, next: Next| guard(names.clone(), request, next)))
+}
+
+/// What the kernel holds of an answer that is not read; left alone it takes megabytes.
+const SEND_BUFFER: u32 = 64 << 10;
+const BACKLOG: u32 = 1_024;
+
+/// A listener whose connections have send buffers of that size: they inherit them.
+fn bind(addr: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
+}
+
+async fn serve_port(listener: TcpListener, app: Router) -> std::io::Result<()> {
+    connections::serve(listener, app, connections::OF_PORT, |_| None).await
 }
 
 /// Group id from `/etc/group`; name services are not asked, because a daemon must not hang on them.
@@ -120,17 +143,18 @@ fn with_request_count(routes: Router<Shared>, server: &Shared) -> Router<Shared>
     routes.layer(middleware::from_fn_with_state(Arc::clone(server), metrics::count))
 }
 
-/// Listens for scrapes of one page.
+/// Listens for scrapes of one page, under the same names as [`serve_tcp`].
 ///
 /// # Errors
 /// When the address cannot be bound.
 pub(in crate::agent) async fn serve_metrics(
     addr: SocketAddr,
+    names: &[String],
     page: MetricsPage,
     server: Shared,
 ) -> Result<Serving, ServeError> {
     let io = move |what, error| ServeError::Io { what, place: addr.to_string(), error };
-    let listener = TcpListener::bind(addr).await.map_err(|error| io("serve metrics on", error))?;
-    let app = metrics::page_routes(page).with_state(server);
-    Ok(Box::pin(async move { axum::serve(listener, app).await.map_err(|e| io("serve on", e)) }))
+    let listener = bind(addr).map_err(|error| io("serve metrics on", error))?;
+    let app = guarded(metrics::page_routes(page), addr, names).with_state(server);
+    Ok(Box::pin(async move { serve_port(listener, app).await.map_err(|e| io("serve on", e)) }))
 }
