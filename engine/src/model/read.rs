@@ -435,6 +435,30 @@ impl Model {
         settings
     }
 
+    /// The address in the tunnel that the settings name, if any. As an address of this host it would take the packets to whoever has it:
+    /// hosts and peers keep theirs.
+    ///
+    /// # Errors
+    /// Who has it.
+    pub fn tunnel_address(&self) -> Result<Option<Ipv4Addr>, String> {
+        let Some(addr) = self.settings().ip_in_ip_tunnel_addr else { return Ok(None) };
+        let is_special =
+            addr.is_unspecified() || addr.is_loopback() || addr.is_multicast() || addr.is_broadcast();
+        let holder = if is_special || addr.is_link_local() {
+            Some("no host may have it".to_owned())
+        } else if let Some((host, _)) = self.hosts_by_address(addr.into()).next() {
+            Some(format!("it is the address of host {host}"))
+        } else {
+            self.hosts_by_peer
+                .contains_key(&IpAddr::V4(addr))
+                .then(|| "it is the address of a peer".to_owned())
+        };
+        match holder {
+            Some(why) => Err(format!("IpInIpTunnelAddr {addr} is not used: {why}; correct or delete it")),
+            None => Ok(Some(addr)),
+        }
+    }
+
     /// IPAM's configuration; absent means the defaults.
     #[must_use]
     pub fn ipam_config(&self) -> IpamConfig {

@@ -272,6 +272,34 @@ fn settings_are_host_over_global_over_default() {
     assert_eq!(model.settings().ip_in_ip_mtu, Some(1300));
 }
 
+#[test]
+fn a_tunnel_address_of_somebody_else_is_not_used() {
+    let mut model = loaded();
+    let peer = r#"{"ip":"198.51.100.9","as_num":"65009"}"#;
+    model.apply(&put(11, "/calico/bgp/v1/host/h2/ip_addr_v4", "198.51.100.2"));
+    model.apply(&put(12, "/calico/bgp/v1/global/peer_v4/198.51.100.9", peer));
+    assert_eq!(model.tunnel_address(), Ok(None));
+    let table = [
+        ("198.51.100.2", false),
+        ("198.51.100.9", false),
+        ("0.0.0.0", false),
+        ("127.0.0.1", false),
+        ("169.254.1.1", false),
+        ("224.0.0.5", false),
+        ("255.255.255.255", false),
+        ("10.1.0.1", true),
+        ("198.51.100.3", true),
+    ];
+    for ((addr, good), revision) in table.into_iter().zip(13..) {
+        model.apply(&put(revision, "/calico/v1/config/IpInIpTunnelAddr", addr));
+        assert_eq!(model.tunnel_address().is_ok_and(|used| used.is_some()), good, "{addr}");
+    }
+    assert_eq!(model.tunnel_address(), Ok(Some([198, 51, 100, 3].into())));
+    // Whoever comes later takes it back.
+    model.apply(&put(30, "/calico/bgp/v1/host/h2/ip_addr_v4", "198.51.100.3"));
+    assert!(model.tunnel_address().unwrap_err().contains("address of host h2"));
+}
+
 mod guard {
     use super::*;
 

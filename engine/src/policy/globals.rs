@@ -62,7 +62,7 @@ impl Globals {
             failsafe_inbound: settings.failsafe_inbound,
             failsafe_outbound: settings.failsafe_outbound,
             ipip_hosts: settings.ip_in_ip_enabled.then(hosts),
-            tunnel_addr: settings.ip_in_ip_tunnel_addr.filter(|_| tunnel),
+            tunnel_addr: model.tunnel_address().unwrap_or_default().filter(|_| tunnel),
             pools: model.pools().map(|pool| *pool.key).collect(),
             masquerade: model.pools().filter(|pool| pool.value.masquerade).map(|pool| *pool.key).collect(),
             drop_invalid: !settings.disable_conntrack_invalid_check,
@@ -76,7 +76,7 @@ impl Globals {
     /// Whether [`Globals::of`] can say something else after these changes of the model.
     #[must_use]
     pub fn may_differ(changes: &ModelChanges) -> bool {
-        changes.settings || changes.pools || changes.hosts || changes.node
+        changes.settings || changes.pools || changes.hosts || changes.node || changes.peers.any()
     }
 
     /// Whether an interface belongs to a workload, or would if there were an endpoint for it: by its name alone.

@@ -73,6 +73,6 @@ fn pool_view(pool: &Pool) -> PoolView {
 pub(super) fn tunnel(model: &Model, view: &RoutingView) -> Option<TunnelIntent> {
     view.pools.iter().any(|pool| pool.ipip.is_some()).then(|| {
         let settings = model.settings();
-        TunnelIntent { addr: settings.ip_in_ip_tunnel_addr, mtu: settings.ip_in_ip_mtu }
+        TunnelIntent { addr: model.tunnel_address().unwrap_or_default(), mtu: settings.ip_in_ip_mtu }
     })
 }

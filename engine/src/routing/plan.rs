@@ -205,6 +205,10 @@ impl Planner {
         {
             self.all_routes(model, change);
         } else {
+            // Hosts and peers keep their addresses.
+            if changes.hosts || changes.peers.any() {
+                replace(&mut self.intent.tunnel, tunnel(model, &self.intent.view), &mut change.tunnel);
+            }
             self.own_routes(&moved, change);
         }
         moved.translations

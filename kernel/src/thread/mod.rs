@@ -23,3 +23,4 @@ mod state;
 #[cfg(test)]
 mod tests;
 pub(super) mod view;
+mod workload_prefixes;

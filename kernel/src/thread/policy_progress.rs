@@ -6,6 +6,7 @@ use std::time::Instant;
 use tortie_config::key::EndpointKey;
 
 use crate::facts::EndpointCondition;
+use crate::thread::workload_prefixes::WorkloadPrefixes;
 use tortie_engine::routing::ChangeId;
 
 /// The last change of policy that was taken, and what was reported of it.
@@ -17,6 +18,7 @@ pub(crate) struct PolicyProgress {
     pub(super) failed: BTreeMap<EndpointKey, String>,
     /// It was reported that this is in the kernel.
     pub(super) reported: bool,
+    pub(super) prefixes: WorkloadPrefixes,
     /// Host endpoints as they were reported last.
     pub(super) hosts: BTreeMap<EndpointKey, EndpointCondition>,
 }

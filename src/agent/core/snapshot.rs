@@ -212,7 +212,8 @@ impl Core {
             refused: self.refused_blackholes.clone(),
             failed_routes: self.observed.failed_routes.iter().map(|(p, e)| (*p, e.clone())).collect(),
             tunnel_problem: self.observed.tunnel_problem.clone(),
-            tunnel_address_problem: self.observed.tunnel_address_problem.clone(),
+            tunnel_address_problem: (self.model.tunnel_address().err())
+                .or_else(|| self.observed.tunnel_address_problem.clone()),
             collected: self.observed.gc.clone(),
             pools: blocks::pools(self),
             duplicates: blocks::duplicate_addresses(self),

@@ -115,7 +115,6 @@ struct Agent {
     store: Arc<dyn Store>,
     io: tokio::runtime::Handle,
     logs: logging::Logs,
-    log_problem: Option<String>,
     kernel: KernelThread,
     speaker: SpeakerThread,
     feed: Feed,
@@ -299,7 +298,7 @@ impl Agent {
                     // The file of the store's setting is Felix's.
                     wanted.file = None;
                 }
-                self.log_problem = self.logs.apply(&wanted);
+                self.logs.apply(&wanted);
                 self.update_bmp_stations();
             }
         }

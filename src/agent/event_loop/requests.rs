@@ -44,7 +44,7 @@ impl Agent {
     /// Adds to a snapshot of the core what the process knows.
     fn complete(&self, snapshot: &mut CoreSnapshot) {
         snapshot.store = self.store.describe();
-        snapshot.log_problem.clone_from(&self.log_problem);
+        snapshot.log_problem = self.logs.problem();
         snapshot.notes.extend(self.stations.notes());
         snapshot.notes.extend(self.logs.notes(Instant::now()));
         snapshot.stopping = self.stopping;

@@ -61,6 +61,7 @@ impl Agent {
         self.speaker.stop(!host_stops, if host_stops { "host goes down" } else { "agent stopping" }).await;
         let _ = std::fs::remove_file(&self.options.socket);
         tracing::info!(target: "tortie", "stopped");
+        self.logs.finish();
     }
 }
 

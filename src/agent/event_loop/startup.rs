@@ -135,7 +135,6 @@ impl Agent {
             store,
             io,
             logs,
-            log_problem: None,
             kernel: KernelThread::default(),
             speaker: SpeakerThread::default(),
             feed,

@@ -2,14 +2,12 @@
 //! socket (`tortie log level`) holds for a while.
 
 pub(super) mod counter;
+mod file;
 pub(super) mod filter;
 pub(super) mod format;
 pub(super) mod rate_limit;
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -17,6 +15,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
+use crate::agent::logging::file::LogFile;
 use crate::agent::logging::filter::{LevelOverride, LevelOverrides, Levels};
 use crate::agent::logging::format::{Lines, LogForm, Sink};
 use crate::api::codes;
@@ -77,34 +76,13 @@ pub(super) enum BgpLevel {
     Everything,
 }
 
-/// The file that log lines go to, replaced when the path changes.
-#[derive(Debug, Clone, Default)]
-struct SharedFile(Arc<Mutex<Option<File>>>);
-
-impl SharedFile {
-    fn set(&self, file: Option<File>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = file;
-    }
-}
-
-impl SharedFile {
-    fn write(&self, line: &[u8]) {
-        if let Some(file) = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            // A full disk is no reason to stop routing.
-            let _ = file.write_all(line);
-        }
-    }
-}
-
 /// Changes the logs while the agent runs.
 pub(super) struct Logs {
     set: Box<dyn Fn(Levels, Levels) + Send>,
     lines: [Lines; 2],
-    sink: SharedFile,
+    file: LogFile,
     current: LogSettings,
     overrides: LevelOverrides,
-    /// Why the file is not written.
-    file_problem: Option<String>,
 }
 
 impl std::fmt::Debug for Logs {
@@ -121,8 +99,8 @@ pub(super) fn start(form: LogForm) -> Logs {
         |severity| Levels { base: targets(severity, current.bgp), overrides: LevelOverrides::default() };
     let (screen_filter, screen) = reload::Layer::<Levels, Registry>::new(levels(current.screen));
     let (file_filter, file) = reload::Layer::new(levels(None));
-    let sink = SharedFile::default();
-    let to_file = sink.clone();
+    let file_of_lines = LogFile::default();
+    let to_file = file_of_lines.clone();
     let on_screen = Lines::new(Sink::standard(form));
     let in_file = Lines::new(Sink::File(Box::new(move |line| to_file.write(line))));
     // A second start in one process (tests) keeps the first subscriber; that is no reason to fail.
@@ -138,36 +116,33 @@ pub(super) fn start(form: LogForm) -> Logs {
     Logs {
         set: Box::new(set),
         lines: [on_screen, in_file],
-        sink,
+        file: file_of_lines,
         current,
         overrides: LevelOverrides::default(),
-        file_problem: None,
     }
 }
 
 impl Logs {
-    /// Takes new settings. Gives a sentence while the file cannot be opened; the screen goes on in any case.
-    pub(super) fn apply(&mut self, wanted: &LogSettings) -> Option<String> {
+    /// Takes new settings. The screen goes on whatever becomes of the file.
+    pub(super) fn apply(&mut self, wanted: &LogSettings) {
         if *wanted == self.current {
-            return self.file_problem.clone();
+            return;
         }
         if wanted.path != self.current.path {
-            let opened = wanted.path.as_deref().map(open).transpose();
-            match opened {
-                Ok(file) => {
-                    self.sink.set(file);
-                    self.file_problem = None;
-                }
-                Err(error) => {
-                    self.sink.set(None);
-                    let path = wanted.path.as_deref().unwrap_or(Path::new("")).display().to_string();
-                    self.file_problem = Some(format!("LogFilePath {path} cannot be opened: {error}"));
-                }
-            }
+            self.file.set(wanted.path.as_deref());
         }
         self.current = wanted.clone();
         self.reload();
-        self.file_problem.clone()
+    }
+
+    /// Why the file is not written, if so.
+    pub(super) fn problem(&self) -> Option<String> {
+        self.file.problem()
+    }
+
+    /// The last lines go to the file.
+    pub(super) fn finish(&self) {
+        self.file.finish();
     }
 
     /// Overrides a level for a while, or with an empty rule ends all overrides; returns the new state in words.
@@ -212,13 +187,6 @@ impl Logs {
         };
         (self.set)(levels(self.current.screen), levels(self.current.file));
     }
-}
-
-fn open(path: &Path) -> io::Result<File> {
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir)?;
-    }
-    OpenOptions::new().create(true).append(true).open(path)
 }
 
 fn targets(severity: Option<Severity>, bgp: BgpLevel) -> Targets {

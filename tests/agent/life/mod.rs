@@ -45,7 +45,7 @@ fn event(hosts: &Hosts, n: u32) -> String {
 #[test]
 fn logs_follow_the_store() {
     let Some(hosts) = up(Plan { hosts: 2, ..Plan::default() }) else { return };
-    let file = hosts.path(1, "/run/logs/agent.log");
+    let file = hosts.path(1, "/var/log/calico/agent.log");
     let logged = || std::fs::read_to_string(&file).unwrap_or_default();
     let holds = |what: &str, read: &dyn Fn() -> String, text: &str| {
         within(PATIENCE, what, || if read().contains(text) { Ok(()) } else { Err(read()) });
@@ -55,7 +55,7 @@ fn logs_follow_the_store() {
     let line = event(&hosts, 100);
     holds("the screen has it", &screen, &line);
     assert!(!file.exists());
-    hosts.put("/calico/v1/config/LogFilePath", "/run/logs/agent.log");
+    hosts.put("/calico/v1/config/LogFilePath", "/var/log/calico/agent.log");
     within(PATIENCE, "the file is made", || if file.exists() { Ok(()) } else { Err(hosts.log(1)) });
     let line = event(&hosts, 101);
     holds("the file has it", &logged, &line);
@@ -82,9 +82,9 @@ fn logs_follow_the_store() {
     hosts.put("/calico/v1/Ready", "true");
     hosts.put("/calico/v1/config/LogSeverityScreen", "INFO");
     // A file that cannot be opened is a problem for as long as it is so; the screen goes on.
-    hosts.put("/calico/v1/host/host1/config/LogFilePath", "/proc/nowhere/agent.log");
+    hosts.put("/calico/v1/host/host1/config/LogFilePath", "/etc/nowhere/agent.log");
     let status = hosts.until(1, "the file is a problem", |s| s["problems"].to_string().contains("log-file"));
-    assert!(status["problems"].to_string().contains("/proc/nowhere/agent.log"), "{status:#}");
+    assert!(status["problems"].to_string().contains("/etc/nowhere/agent.log"), "{status:#}");
     let line = event(&hosts, 105);
     holds("the screen has it", &screen, &line);
     hosts.rm("/calico/v1/host/host1/config/LogFilePath");

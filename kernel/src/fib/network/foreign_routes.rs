@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use smallvec::SmallVec;
 use tortie_net::Cidr;
@@ -87,6 +87,15 @@ pub(super) struct ForeignRoutes {
 }
 
 impl ForeignRoutes {
+    /// The links of default routes.
+    pub(super) fn default_links(&self) -> impl Iterator<Item = u32> {
+        [Cidr::v4(Ipv4Addr::UNSPECIFIED, 0), Cidr::v6(Ipv6Addr::UNSPECIFIED, 0)]
+            .into_iter()
+            .filter_map(|prefix| self.by_prefix.get(&prefix))
+            .flatten()
+            .flat_map(|entry| entry.legs.iter().map(|leg| leg.ifindex))
+    }
+
     /// A foreign route appeared; `replaces`: in place of the first one of its metric.
     pub(super) fn add(&mut self, route: Route, replaces: bool) {
         let (prefix, new) = ForeignEntry::of(route);

@@ -157,6 +157,17 @@ impl NetworkState {
         links.map(|link| (link.name.as_str(), by_index.remove(&link.index).unwrap_or_default())).collect()
     }
 
+    /// The links with a connected network, a default route or a next hop that is on them.
+    pub(crate) fn links_of_networks(&self) -> BTreeSet<u32> {
+        let is_network = |a: &&Address| match a.addr {
+            IpAddr::V4(v4) => a.len < 32 && !v4.is_link_local() && !v4.is_loopback(),
+            IpAddr::V6(v6) => a.len < 128 && !v6.is_unicast_link_local() && !v6.is_loopback(),
+        };
+        let connected = self.addresses.iter().filter(is_network).map(|a| a.ifindex);
+        let hops = self.tracked_hops.keys().map(|addr| addr.interface()).filter(|index| *index != 0);
+        connected.chain(self.foreign.default_links()).chain(hops).collect()
+    }
+
     /// Whether an interface of this host has the address.
     pub(crate) fn is_local(&self, addr: IpAddr) -> bool {
         self.local.contains_key(&addr)

@@ -1,7 +1,9 @@
 //! What the kernel thread does about endpoints and packet rules, and what it reports of them.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +18,8 @@ use crate::options::Mode;
 use crate::thread::burst::Burst;
 use crate::thread::state::State;
 use crate::thread::view::KernelView;
-use tortie_engine::policy::{EndpointPolicy, host_endpoints};
+use crate::thread::workload_prefixes::own_interfaces;
+use tortie_engine::policy::{EndpointPolicy, RulesetDelta, host_endpoints};
 
 /// The watch thread hands over a notification sooner than this, unless it gets no processor.
 const NOTIFIED_WITHIN: Duration = Duration::from_millis(100);
@@ -40,6 +43,7 @@ impl Thread {
     pub(super) fn enforce(&mut self, changes: &[Arc<PolicyChange>]) -> io::Result<()> {
         let Some(last) = changes.last() else { return Ok(()) };
         let begin = Instant::now();
+        let changes = &*self.bound(changes);
         let Self { firewall, state, inbox, .. } = self;
         firewall.accept(changes, &state.network, &mut |rules| inbox.answer_queries(&view(state, rules)))?;
         // May take in events, which are answered for the changes before.
@@ -53,6 +57,29 @@ impl Thread {
             self.report_host_endpoints();
         }
         self.conclude()
+    }
+
+    /// The changes with what may be in force of them.
+    fn bound<'a>(&mut self, changes: &'a [Arc<PolicyChange>]) -> Cow<'a, [Arc<PolicyChange>]> {
+        if changes.iter().all(|change| change.globals.is_none()) {
+            return Cow::Borrowed(changes);
+        }
+        let own = self.own_interfaces();
+        let mut bounded = changes.to_vec();
+        for change in &mut bounded {
+            let Some(globals) = &change.globals else { continue };
+            let (globals, text) = self.policy.prefixes.take(globals, &own);
+            (self.sink)(KernelFact::Problem { about: "InterfacePrefix".into(), text });
+            *change = Arc::new(PolicyChange { globals: Some(globals), ..PolicyChange::clone(change) });
+        }
+        Cow::Owned(bounded)
+    }
+
+    fn own_interfaces(&self) -> BTreeSet<String> {
+        // Of an interface that is made by software there is no device.
+        own_interfaces(&self.state.network, |name| {
+            Path::new("/sys/class/net").join(name).join("device").exists()
+        })
     }
 
     /// Routes, neighbours and sysctls of workloads. They come after the rules: nothing reaches an endpoint before its rules
@@ -123,6 +150,13 @@ impl Thread {
 
     /// Interfaces came, went, or have other addresses.
     pub(super) fn follow_interfaces(&mut self) -> io::Result<()> {
+        let own = self.own_interfaces();
+        if let Some(globals) = self.policy.prefixes.retry(&own)
+            && let Some((serial, change)) = self.policy.last
+        {
+            let delta = RulesetDelta::default();
+            self.enforce(&[Arc::new(PolicyChange { serial, change, delta, globals: Some(globals) })])?;
+        }
         let Self { firewall, state, inbox, .. } = self;
         firewall.interfaces(&state.network, &mut |rules| inbox.answer_queries(&view(state, rules)))?;
         self.report_rules();

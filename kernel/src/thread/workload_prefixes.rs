@@ -1,0 +1,115 @@
+//! What interfaces of workloads begin with (`InterfacePrefix`), as far as it may be in force: a prefix that fits the interfaces by which
+//! this host reaches its network, its store and its peers would have their packets dropped, and with them the way on which it could
+//! be corrected. Pure.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tortie_config::resource::Settings;
+use tortie_engine::policy::Globals;
+
+use crate::fib::network::NetworkState;
+
+/// The prefixes in force, and why they are not those of the store.
+#[derive(Debug, Default)]
+pub(super) struct WorkloadPrefixes {
+    /// The last ones that were accepted.
+    accepted: Vec<String>,
+    /// What the store says, while it is refused.
+    refused: Option<Arc<Globals>>,
+}
+
+/// What may be in force of globals, and why it is not all of them.
+pub(super) type Bounded = (Arc<Globals>, Option<String>);
+
+impl WorkloadPrefixes {
+    /// Takes what the store says now. What was accepted once stays, and so does the default, whatever becomes of interfaces: rules of
+    /// workloads do not go because an interface of another kind came.
+    pub(super) fn take(&mut self, globals: &Arc<Globals>, own: &BTreeSet<String>) -> Bounded {
+        let default = Settings::default().interface_prefix;
+        let known = globals.interface_prefixes == self.accepted || globals.interface_prefixes == default;
+        let Some(taken) = own.iter().find(|name| !known && globals.is_workload(name)) else {
+            self.accepted.clone_from(&globals.interface_prefixes);
+            self.refused = None;
+            return (Arc::clone(globals), None);
+        };
+        if self.accepted.is_empty() {
+            let free = |prefix: &String| !own.iter().any(|name| name.starts_with(prefix.as_str()));
+            self.accepted = default.into_iter().filter(free).collect();
+        }
+        let text = format!(
+            "InterfacePrefix {} fits {taken}, by which this host reaches its network: as an interface of a workload it would be cut \
+             off, so interfaces that begin with {} stay those of workloads; correct InterfacePrefix",
+            globals.interface_prefixes.join(","),
+            self.accepted.join(","),
+        );
+        self.refused = Some(Arc::clone(globals));
+        let bounded = Globals { interface_prefixes: self.accepted.clone(), ..Globals::clone(globals) };
+        (Arc::new(bounded), Some(text))
+    }
+
+    /// Interfaces are others now: what was refused and can be taken.
+    pub(super) fn retry(&mut self, own: &BTreeSet<String>) -> Option<Arc<Globals>> {
+        let refused = self.refused.as_ref()?;
+        (!own.iter().any(|name| refused.is_workload(name))).then(|| self.refused.take()).flatten()
+    }
+}
+
+/// The interfaces that the host itself needs: with a connected network, a default route, a neighbour that BGP uses, or a device of
+/// their own.
+pub(super) fn own_interfaces(network: &NetworkState, is_device: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    let used = network.links_of_networks();
+    let own = |index: u32, name: &str| name != "lo" && (used.contains(&index) || is_device(name));
+    network.links().filter(|link| own(link.index, &link.name)).map(|link| link.name.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_engine::model::Model;
+
+    fn globals(prefixes: &[&str]) -> Arc<Globals> {
+        let interface_prefixes = prefixes.iter().map(|prefix| (*prefix).to_owned()).collect();
+        Arc::new(Globals { interface_prefixes, ..Globals::of(&Model::new("h1")) })
+    }
+
+    #[test]
+    fn a_prefix_that_fits_an_interface_of_the_host_leaves_the_last_good_ones_in_force() {
+        let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<String>>();
+        let uplink = own(&["eth0", "tap-up"]);
+        // What was in force, what the store says, what is in force then.
+        let table: &[(&[&str], &[&str], &[&str])] = &[
+            (&["cali"], &["e"], &["cali"]),
+            (&["cali"], &["cali", "eth"], &["cali"]),
+            (&["cali"], &["eth0"], &["cali"]),
+            (&["cali"], &["eth0.1"], &["eth0.1"]),
+            (&["cali"], &["tap"], &["cali"]),
+            (&["veth"], &["t", "e"], &["veth"]),
+            (&["veth"], &["cali", "vnet"], &["cali", "vnet"]),
+            (&[], &["e"], &["cali"]),
+            (&[], &["vnet"], &["vnet"]),
+        ];
+        for (before, wanted, expected) in table {
+            let mut prefixes = WorkloadPrefixes::default();
+            if !before.is_empty() {
+                prefixes.take(&globals(before), &uplink);
+            }
+            let (bounded, problem) = prefixes.take(&globals(wanted), &uplink);
+            assert_eq!(bounded.interface_prefixes, *expected, "{before:?} {wanted:?}");
+            assert_eq!(problem.is_some(), wanted != expected, "{before:?} {wanted:?}");
+            // Nothing but the prefixes is held back.
+            assert_eq!(Globals { interface_prefixes: Vec::new(), ..Globals::clone(&bounded) }, *globals(&[]));
+        }
+        // When the interface is gone it is taken; what is in force stays when one comes.
+        let mut prefixes = WorkloadPrefixes::default();
+        assert!(prefixes.take(&globals(&["e"]), &uplink).1.is_some());
+        assert_eq!(prefixes.retry(&uplink), None);
+        let again = prefixes.retry(&own(&["up0"])).unwrap();
+        assert_eq!(prefixes.take(&again, &own(&["up0"])).0.interface_prefixes, ["e"]);
+        assert_eq!(prefixes.take(&again, &uplink), (again.clone(), None));
+        // Where even the default fits an uplink nothing is a workload's.
+        let mut prefixes = WorkloadPrefixes::default();
+        let (bounded, problem) = prefixes.take(&globals(&["ca"]), &own(&["cali-up"]));
+        assert!(bounded.interface_prefixes.is_empty() && problem.is_some());
+    }
+}
