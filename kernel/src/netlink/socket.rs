@@ -212,7 +212,7 @@ impl Socket {
         let base = self.seq;
         buffer.number(base);
         self.seq = base.wrapping_add(u32::try_from(buffer.count).unwrap_or(u32::MAX));
-        self.raw.send(&buffer.bytes, 0)?;
+        send(&self.raw, &buffer.bytes)?;
         let mut results: Vec<Option<Refusal>> = vec![None; buffer.count];
         let complete = self.answers(base, &mut results)?;
         for refusal in results {
@@ -284,7 +284,7 @@ impl Socket {
             let _ = sockopt::set_socket_send_buffer_size_force(&self.raw, buf.len());
             self.send_buffer = sockopt::socket_send_buffer_size(&self.raw)?;
         }
-        self.raw.send(&buf, 0)?;
+        send(&self.raw, &buf)?;
         let last = count.saturating_sub(2);
         let mut first: Option<(u32, Refusal)> = None;
         let mut overrun = false;
@@ -344,7 +344,7 @@ impl Socket {
         self.seq = self.seq.wrapping_add(1);
         let mut request = Vec::with_capacity(64);
         encode(&mut request, seq);
-        self.raw.send(&request, 0)?;
+        send(&self.raw, &request)?;
         let mut consistent = true;
         loop {
             self.recv.clear();
@@ -386,9 +386,38 @@ pub(crate) fn grow_recv_buffer(raw: &Raw, bytes: usize) -> io::Result<usize> {
     Ok(sockopt::socket_recv_buffer_size(raw)?)
 }
 
+/// First pause before a datagram is sent again for which the kernel had no memory; it doubles.
+const PAUSE: Duration = Duration::from_millis(2);
+/// How often it is sent: for four seconds.
+const ATTEMPTS: u32 = 12;
+
+/// Sends a datagram. A kernel without memory for it has taken nothing of it, and has some again when others gave theirs back.
+fn send(raw: &Raw, datagram: &[u8]) -> io::Result<()> {
+    send_again(|| raw.send(datagram, 0), std::thread::sleep)
+}
+
+fn send_again(mut send: impl FnMut() -> io::Result<usize>, pause: impl Fn(Duration)) -> io::Result<()> {
+    let mut next = PAUSE;
+    for _ in 1..ATTEMPTS {
+        match send() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if is_short_of_memory(&e) => {
+                pause(next);
+                next *= 2;
+            }
+            other => return other.map(drop),
+        }
+    }
+    send().map(drop)
+}
+
+fn is_short_of_memory(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::EAGAIN))
+}
+
 /// Whether a receive error means that answers were dropped or never came.
 fn lost(e: &io::Error) -> bool {
-    e.raw_os_error() == Some(libc::ENOBUFS)
+    matches!(e.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
         || matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
@@ -423,6 +452,32 @@ mod tests {
     use super::*;
 
     proptest! {
+        /// However often the kernel has no memory, a datagram is sent once or the error is given, after some seconds at most.
+        #[test]
+        fn a_kernel_without_memory_is_asked_again(
+            errors in proptest::collection::vec(prop::sample::select(vec![libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN, libc::EINTR]), 0..20),
+            fatal in prop::option::of(Just(libc::EPERM)),
+        ) {
+            let (mut sent, mut asked) = (0, 0);
+            let waited = std::cell::Cell::new(Duration::ZERO);
+            let result = send_again(
+                || {
+                    asked += 1;
+                    match errors.get(asked - 1).copied().or(fatal) {
+                        Some(error) => Err(io::Error::from_raw_os_error(error)),
+                        None => {
+                            sent += 1;
+                            Ok(1)
+                        }
+                    }
+                },
+                |time| waited.set(waited.get() + time),
+            );
+            let few = errors.len() < 12;
+            prop_assert_eq!((result.is_ok(), sent), (few && fatal.is_none(), usize::from(few && fatal.is_none())));
+            prop_assert!(asked <= 12 && waited.get() < Duration::from_secs(5));
+        }
+
         /// Whatever is written into a buffer is in it once and in order, numbered from the base on; only the last message
         /// asks for an answer.
         #[test]
