@@ -241,9 +241,11 @@ impl Settings {
     /// # Errors
     /// A sentence that names file, line and what is wrong.
     pub fn from_file(path: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(path).map_err(|e| {
+        let unreadable = |e: &dyn std::fmt::Display| {
             format!("the settings file {} cannot be read: {e}; name one with --config", path.display())
-        })?;
+        };
+        let text = tortie_store::read_file(path).map_err(|e| unreadable(&e))?;
+        let text = String::from_utf8(text).map_err(|e| unreadable(&e))?;
         let settings: Self = toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
         if settings.route_protocol.is_some_and(|p| p < 5) {
             return Err(format!(

@@ -22,8 +22,8 @@ pub(super) fn settle(globals: &mut Globals, said: &ArgMatches, path: &Path) -> R
     if said.value_source("datastore") != Some(ValueSource::DefaultValue) {
         return Ok(());
     }
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
+    let text = match tortie_store::read_file(path) {
+        Ok(text) => String::from_utf8_lossy(&text).into_owned(),
         // Who may not read it may not open the store of this host either; the agent can be asked all the same.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
             return Ok(());
