@@ -26,6 +26,8 @@ mount -t sysfs sysfs $R/sys
 mount -t cgroup2 cgroup2 $R/sys/fs/cgroup
 for at in run tmp dev etc/systemd/system; do mkdir -p $R/$at; mount -t tmpfs -o mode=755 tmpfs $R/$at; done
 chmod 1777 $R/tmp
+# What is below a folder that is covered now, or on another file system than the root, is shown at its place again.
+if [ -d "$4" ]; then mkdir -p "$R$4"; mount --bind "$4" "$R$4"; fi
 rm -rf $R/var/lib/tortie $R/etc/tortie $R/var/log/journal
 for n in null zero full random urandom tty; do touch $R/dev/$n; mount --bind /dev/$n $R/dev/$n; done
 mkdir $R/dev/pts $R/dev/shm $R/run/out
@@ -50,8 +52,15 @@ mkdir run/old
 pivot_root . run/old
 umount -l /run/old
 exec env -i container=tortie-test PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --log-target=journal --show-status=0 --unit=multi-user.target
-' boot "$1" "$3" "$4"
+' boot "$1" "$3" "$4" "$5"
 "#;
+
+/// The folder of unpacked peers, which programs of the machine may be from.
+fn peers() -> PathBuf {
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/bin");
+    let bin = std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from(own), PathBuf::from);
+    bin.parent().map(Path::to_owned).unwrap_or_default()
+}
 
 /// It runs.
 pub(crate) struct Machine {
@@ -92,7 +101,7 @@ impl Machine {
         let log = std::fs::File::create(dir.path().join("boot.log")).unwrap();
         let outer = Command::new("bash")
             .args(["-c", BOOT, "boot"])
-            .args([&root, &cgroup, files, &out])
+            .args([&root, &cgroup, files, &out, &peers()])
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
