@@ -37,7 +37,7 @@ impl Core {
 
     pub(super) fn unexplained_in(&self, model: &Model) -> Option<Unexplained> {
         let ObservedState { attached, cache_of, .. } = &self.observed;
-        unexplained(model, self.cached.as_ref(), cache_of.as_deref(), attached)
+        unexplained(model, self.cached.as_deref(), cache_of.as_deref(), attached)
     }
 
     pub(super) fn forget_attached(&mut self) {
