@@ -39,7 +39,7 @@ const WINDOW_OCTETS: usize = 32 << 10;
 /// Octets of a connection's buffers, each.
 const BUFFER: usize = 16 << 10;
 /// Room that an answer of unknown length is counted with: it is made piece by piece.
-const STREAM: usize = 64 << 10;
+const STREAM: usize = 16 << 10;
 
 /// How many a listener serves at once.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +52,7 @@ pub(super) struct Limits {
 }
 
 /// Of a TCP port.
-pub(super) const OF_PORT: Limits = Limits { connections: 128, requests: 8, octets: 8 << 20 };
+pub(super) const OF_PORT: Limits = Limits { connections: 128, requests: 4, octets: 4 << 20 };
 /// Of the unix socket: commands and plugins of this host, which may wait long for an endpoint to be in force.
 pub(super) const OF_SOCKET: Limits = Limits { connections: 1_024, requests: 1_024, octets: 64 << 20 };
 

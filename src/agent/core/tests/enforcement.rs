@@ -104,7 +104,7 @@ fn the_first_change_is_the_whole_with_its_frame_and_later_ones_are_what_differs(
     };
     assert_eq!((add.len(), remove.len()), (1, 1));
     assert_eq!(sum([first, second]), from_scratch(&core));
-    assert_eq!(core.enforcement.policy().unwrap().ruleset, from_scratch(&core));
+    assert_eq!(*core.enforcement.policy().unwrap().ruleset, from_scratch(&core));
 
     let pool = put("/calico/v1/ipam/v4/pool/10.9.0.0-16", r#"{"cidr":"10.9.0.0/16"}"#, 3);
     let effects = feed(&mut core, pool);
@@ -176,7 +176,7 @@ fn a_relist_sends_only_what_differs() {
     assert_eq!(changes.len(), 2, "{changes:#?}");
     assert!(changes[1].globals.is_none());
     assert_eq!(sum(&changes), from_scratch(&core));
-    assert_eq!(core.enforcement.policy().unwrap().ruleset, from_scratch(&core));
+    assert_eq!(*core.enforcement.policy().unwrap().ruleset, from_scratch(&core));
 }
 
 #[test]
