@@ -123,12 +123,12 @@ pub(crate) const ORDERS: &[Order] = &[
         folder: "store/src",
         rows: "
             mod |
-            octets |
+            octets, read_file |
             data_model | mod
             txn, schema, writer_lock, metered, fixtures, cache | data_model
             feed | txn, cache
             options | data_model
-            sqlite, etcd | txn, writer_lock, options
+            sqlite, etcd | txn, writer_lock, options, read_file
             open_store | sqlite, etcd, schema
         ",
     },
