@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tortie_net::ScopedAddr;
 
+use super::damping::RefreshPace;
 use super::fsm::Fsm;
 use crate::adj_rib_out::segment::Cursor;
 use crate::api::State;
@@ -62,6 +63,7 @@ pub(crate) struct Conn {
     pub(crate) confirmed: bool,
     /// Refreshes that we send, by family.
     pub(crate) refreshes: [RefreshOut; 2],
+    pub(crate) refresh_pace: RefreshPace,
 }
 
 /// The least part of the hold time that was left when a message came, in the last two and a half to five minutes.
@@ -148,6 +150,7 @@ impl Conn {
             collision_hold_until: None,
             confirmed: false,
             refreshes: [RefreshOut::No; 2],
+            refresh_pace: RefreshPace::default(),
         }
     }
 

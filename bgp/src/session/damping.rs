@@ -1,7 +1,8 @@
 //! Peers whose connections fail again and again (RFC 4271 8.1.1, DampPeerOscillations): after some of them in a row new ones
 //! are let in at a slow pace only, because each costs an OPEN, an event for the embedder, and perhaps a reevaluation of the tables.
 //!
-//! It concerns connections that the peer opens. How often we dial is a matter of the retry timer.
+//! It concerns connections that the peer opens. How often we dial is a matter of the retry timer. And peers that ask for all routes
+//! again and again, which are answered at a slow pace likewise.
 
 use std::time::{Duration, Instant};
 
@@ -29,5 +30,52 @@ impl Damping {
     /// A new connection is not let in now.
     pub(crate) fn refuses(&self, now: Instant) -> bool {
         self.clear_at.is_some_and(|at| at > now + PACE * AT_ONCE)
+    }
+}
+
+/// The pace at which requests are forgotten, and so the one of a peer that never stops.
+const REFRESH_PACE: Duration = Duration::from_secs(5);
+/// This many are answered at once.
+const REFRESHES_AT_ONCE: u32 = 10;
+
+/// The requests of a connection for all routes (RFC 2918) lately. A request is 23 octets and its answer the whole table: some are answered at
+/// once, then one in five seconds, with which those are answered that came before it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RefreshPace {
+    /// When all of them will be forgotten.
+    clear_at: Option<Instant>,
+    /// Families for which one waits.
+    waiting: [bool; 2],
+}
+
+/// When a request is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RefreshTime {
+    Now,
+    /// Then: there was none that waits.
+    At(Instant),
+    /// With one that waits.
+    WithAnother,
+}
+
+impl RefreshPace {
+    /// Takes a request for a family, by its index.
+    pub(crate) fn request(&mut self, family: usize, now: Instant) -> RefreshTime {
+        let from = self.clear_at.map_or(now, |at| at.max(now));
+        let first = from.checked_sub(REFRESH_PACE * (REFRESHES_AT_ONCE - 1)).filter(|first| *first > now);
+        let Some(first) = first else {
+            self.clear_at = Some(from + REFRESH_PACE);
+            return RefreshTime::Now;
+        };
+        let is_first = !self.waiting.contains(&true);
+        if let Some(waiting) = self.waiting.get_mut(family) {
+            *waiting = true;
+        }
+        if is_first { RefreshTime::At(first) } else { RefreshTime::WithAnother }
+    }
+
+    /// The families for which a request waited, in the order of their indexes; each is to be requested again.
+    pub(crate) fn take_waiting(&mut self) -> [bool; 2] {
+        std::mem::take(&mut self.waiting)
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::damping::Damping;
+use proptest::prelude::*;
+
+use super::damping::{Damping, RefreshPace, RefreshTime};
 
 #[test]
 fn a_few_failures_are_free_and_then_one_in_five_seconds() {
@@ -30,5 +32,48 @@ fn a_few_failures_are_free_and_then_one_in_five_seconds() {
         let now = start + pace * n;
         assert!(!rare.refuses(now));
         rare.note_failure(now);
+    }
+}
+
+proptest! {
+    /// However a peer asks, it is sent its routes ten times at most and then once in five seconds, and never left without an answer
+    /// to the last request.
+    #[test]
+    fn requests_are_answered_at_a_pace_and_none_is_lost(
+        pauses in proptest::collection::vec((0_u64..3_000, 0_usize..2), 1..400),
+    ) {
+        let begin = Instant::now();
+        let (mut pace, mut now, mut due) = (RefreshPace::default(), begin, None);
+        let (mut answers, mut open) = (Vec::new(), [false; 2]);
+        let mut give = |pace: &mut RefreshPace, family: usize, now, due: &mut Option<Instant>, open: &mut [bool; 2]| {
+            open[family] = true;
+            match pace.request(family, now) {
+                RefreshTime::Now => {
+                    answers.push(now);
+                    open[family] = false;
+                }
+                RefreshTime::At(at) => *due = Some(at),
+                RefreshTime::WithAnother => assert!(due.is_some()),
+            }
+        };
+        let end = Duration::from_secs(60);
+        for (pause, family) in pauses.into_iter().map(Some).chain([None]).map(|p| p.unwrap_or((60_000, 2))) {
+            let next = now + Duration::from_millis(pause);
+            while let Some(at) = due.filter(|at| *at <= next) {
+                due = None;
+                for (family, _) in pace.take_waiting().into_iter().enumerate().filter(|(_, waits)| *waits) {
+                    give(&mut pace, family, at, &mut due, &mut open);
+                }
+            }
+            now = next;
+            if family < 2 {
+                give(&mut pace, family, now, &mut due, &mut open);
+            }
+        }
+        prop_assert_eq!((open, due), ([false; 2], None));
+        for (at, first) in answers.iter().enumerate() {
+            let within = answers.iter().skip(at).filter(|answer| **answer < *first + end).count();
+            prop_assert!(within <= 10 + 12, "{within} answers in a minute");
+        }
     }
 }

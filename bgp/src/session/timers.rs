@@ -24,6 +24,8 @@ pub(crate) enum Timer {
     ConnectRetry(u32),
     /// Restart and stale timer (RFC 4724 4.2).
     Restart(u32),
+    /// A refresh that the peer asked for too soon after others.
+    RefreshOut(ConnId),
     /// The end of a refresh did not come (RFC 7313 4).
     Refresh(u32),
     /// End of the selection deferral (RFC 4724 4.1).

@@ -189,6 +189,7 @@ impl Speaker {
             Timer::Keepalive(conn) => self.keepalive_timer(conn),
             Timer::SendHold(conn) => self.send_hold_timer(conn),
             Timer::Collision(conn) => self.collision_timer(conn),
+            Timer::RefreshOut(conn) => self.refresh_out_timer(conn),
             Timer::ConnectRetry(number) => self.connect_retry_timer(number),
             Timer::Restart(number) => {
                 if let Some(mut stale) = self.stale_routes(number) {

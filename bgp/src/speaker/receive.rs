@@ -275,7 +275,7 @@ impl Speaker {
             return;
         }
         match (kind, self.stale_routes(number)) {
-            (RefreshKind::Request, _) => self.refresh_out(number, family),
+            (RefreshKind::Request, _) => self.refresh_requested(id, number, family),
             (RefreshKind::Begin, Some(mut stale)) => stale.refresh_begins(family),
             (RefreshKind::End, Some(mut stale)) => stale.refresh_ends(family),
             (RefreshKind::Begin | RefreshKind::End, None) => {}

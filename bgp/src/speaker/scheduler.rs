@@ -69,9 +69,11 @@ impl Scheduler {
     pub(super) fn prune(&mut self, connections: &Connections, peers: usize) {
         if self.timers.len() > TIMERS_PER_OWNER * (connections.len() + peers) + TIMERS_FREE {
             self.timers.retain(|timer| match timer {
-                Timer::Hold(id) | Timer::Keepalive(id) | Timer::SendHold(id) | Timer::Collision(id) => {
-                    connections.contains(id)
-                }
+                Timer::Hold(id)
+                | Timer::Keepalive(id)
+                | Timer::SendHold(id)
+                | Timer::Collision(id)
+                | Timer::RefreshOut(id) => connections.contains(id),
                 Timer::ConnectRetry(_) | Timer::Restart(_) | Timer::Refresh(_) | Timer::Deferral => true,
             });
         }

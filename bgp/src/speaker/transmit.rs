@@ -7,6 +7,7 @@ use super::route_refresh;
 use crate::adj_rib_out::member::{EndOfRib, Produced};
 use crate::adj_rib_out::segment::Cursor;
 use crate::api::{ConnId, Event, Transmit};
+use crate::session::damping::RefreshTime;
 use crate::session::fsm::{self, Action};
 use crate::session::peer::Peer;
 use crate::session::timers::Timer;
@@ -198,6 +199,26 @@ impl Speaker {
             self.resend(number, family);
         }
         self.want_write(id);
+    }
+
+    /// The peer asks for all routes of a family.
+    pub(super) fn refresh_requested(&mut self, id: ConnId, number: u32, family: Family) {
+        let now = self.scheduler.now();
+        let Some(conn) = self.connections.get_mut(id) else { return };
+        match conn.refresh_pace.request(family.index(), now) {
+            RefreshTime::Now => self.refresh_out(number, family),
+            RefreshTime::At(at) => self.scheduler.set(Timer::RefreshOut(id), at),
+            RefreshTime::WithAnother => {}
+        }
+    }
+
+    /// What the peer asked for too soon is sent now.
+    pub(super) fn refresh_out_timer(&mut self, id: ConnId) {
+        let Some(conn) = self.connections.get_mut(id) else { return };
+        let (number, waiting) = (conn.peer, conn.refresh_pace.take_waiting());
+        for (family, _) in Family::ALL.into_iter().zip(waiting).filter(|(_, waits)| *waits) {
+            self.refresh_requested(id, number, family);
+        }
     }
 
     /// Begins refreshes that were requested.

@@ -232,6 +232,28 @@ fn any_number_of_requests_without_an_answer_are_one() {
     assert_eq!(hand.sent_kinds(), "BUe");
 }
 
+/// One that reads, too: each request would cost a whole table.
+#[test]
+fn requests_without_end_are_answered_at_a_pace_and_the_last_one_is_answered() {
+    let mut hand = Hand::new().up_with(&enhanced());
+    hand.give(Input::Local(&[(cidr("10.9.1.0/24"), Some(route()))]));
+    hand.rest();
+    assert_eq!(hand.sent_kinds(), "UE");
+    let mut answers = 0;
+    for _ in 0..600 {
+        hand.says(&refresh(RefreshKind::Request));
+        answers += hand.sent_kinds().matches("BUe").count();
+        hand.wait(Duration::from_millis(100));
+    }
+    assert!((15..=22).contains(&answers), "{answers} in a minute");
+    hand.wait(Duration::from_secs(5));
+    assert_eq!(hand.sent_kinds(), "BUe");
+    hand.wait(Duration::from_secs(60));
+    assert_eq!(hand.sent_kinds(), "");
+    hand.says(&refresh(RefreshKind::Request));
+    assert_eq!(hand.sent_kinds(), "BUe");
+}
+
 /// Nor does one that begins again and again leave a deadline for each.
 #[test]
 fn any_number_of_beginnings_have_one_deadline() {
