@@ -92,7 +92,7 @@ impl Prefix {
 pub(crate) fn prefixes(count: usize, v6: bool, seed: u64) -> Vec<Prefix> {
     let mut random = Random::new(seed);
     let lengths: &[(u8, u64)] = if v6 { &LENGTHS_V6 } else { &LENGTHS_V4 };
-    let mut seen = HashSet::default();
+    let mut seen = HashSet::new();
     let mut out = Vec::with_capacity(count);
     while out.len() < count {
         let mut nth = random.below(100);

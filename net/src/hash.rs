@@ -87,7 +87,6 @@ impl HashKey {
 /// The upper half of a sum, which is what is universal of it, its bits spread by a bijection: tables take a few upper bits for the
 /// place and a few lower ones for a mark.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "64 bits are left")]
 fn spread(sum: u128) -> u64 {
     let sum = (sum >> 64) as u64;
     let sum = (sum ^ sum >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -17,7 +17,7 @@ where
 {
     // The permit comes first: a query that waits with a snapshot in hand would make the core copy what it changes.
     let permit = handle.long_query_permit().await?;
-    let snapshot = handle.core().ask(|core| PolicySnapshot::of(core)).await?;
+    let snapshot = handle.core().ask(PolicySnapshot::of).await?;
     let snapshot = snapshot.ok_or_else(|| busy("the store has not been read yet"))?;
     let work = move || {
         let answer = snapshot.answer(query);
