@@ -96,13 +96,13 @@ codes! {
     PROBLEMS Warning:
     CALICO_3 "calico-3"
         "The store is Calico 3's; this program works on Calico's v1 data model, so it writes, allocates and programs nothing there.",
-        "--kernel observe looks without writing; --datastore names a v1 store; docs/migrate.md";
+        "tortie agent --kernel observe, which looks without writing; or name a v1 store with --datastore";
     DUPLICATE_NODE "duplicate-node"
         "Another machine runs an agent under this host's name.",
-        "--node NAME on one of the two machines";
+        "tortie status --all-nodes, and another --node NAME on one of the two machines";
     HOST_RENAMED "host-renamed"
         "This host starts under another name than the one that its workloads, its routes or its cache are known by.",
-        "--node with the former name, or `tortie node delete` of it and tortie store accept";
+        "tortie node list, and --node with the former name; or tortie node delete of that name and tortie store accept";
     UNKNOWN_WORKLOADS "unknown-workloads"
         "Workloads are attached to this host, and the store knows no endpoint of it; nothing of them is removed.",
         "tortie store accept, if they are nobody's";

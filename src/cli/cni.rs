@@ -11,6 +11,7 @@ use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output;
 use crate::plugins::cni::{self, Done, InstallError, Installation, Network, Version};
+use tortie_store::DataModel;
 
 /// What to do with the CNI plugins.
 #[derive(Debug, Subcommand)]
@@ -132,7 +133,9 @@ fn network(context: &Context, args: &NetworkArgs) -> Result<Network, Failure> {
             more.insert(name.into(), path.display().to_string().into());
         }
     }
+    let data_model = (globals.data_model != DataModel::Auto).then(|| globals.data_model.to_string());
     let texts = [
+        ("data_model", &data_model),
         ("etcd_user", &globals.etcd_user),
         ("node", &globals.node),
         ("agentAbsent", &args.agent_absent),

@@ -16,6 +16,8 @@ use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::ipam::failed;
 use super::output;
+use crate::api::machine::Machine;
+use crate::api::nodes::NodeStatus;
 use tortie_engine::ipam::Ipam;
 use tortie_store::{Compare, Op, Outcome, Snapshot, Txn};
 
@@ -64,7 +66,7 @@ pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result
     let keys: Vec<&str> = snapshot.entries.iter().map(|kv| &*kv.key).filter(|key| of_host(key)).collect();
     let alive = signs.iter().find(|(_, sign)| keys.contains(&&**sign));
     if let (Some((who, sign)), false) = (alive, force) {
-        return Err(is_alive(name, who, sign));
+        return Err(is_alive(name, who, sign, &elsewhere(&snapshot)));
     }
     let ipam = Ipam::new(store.clone());
     let mut gone = ipam.remove_host(name).await.map_err(failed)?;
@@ -92,7 +94,7 @@ pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result
     };
     if store.commit(Txn { compare, ops }).await? == Outcome::Conflict {
         let (who, sign) = &signs[0];
-        return Err(is_alive(name, who, sign));
+        return Err(is_alive(name, who, sign, ""));
     }
     // A plugin that was under way may have taken one more.
     let late = ipam.remove_host(name).await.map_err(failed)?;
@@ -105,12 +107,23 @@ pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result
     Ok(removed)
 }
 
-fn is_alive(name: &str, who: &str, sign: &str) -> Failure {
+/// The machine that the agent of this host runs on, where it is another one than this.
+fn elsewhere(snapshot: &Snapshot) -> String {
+    let machine = snapshot.entries.iter().find_map(|kv| NodeStatus::read(kv)?.machine);
+    match (machine, Machine::by_machine_id()) {
+        (Some(other), Some(own)) if other.id != own.id => {
+            format!(" (on machine {other}, and this is machine {own})")
+        }
+        _ => String::new(),
+    }
+}
+
+fn is_alive(name: &str, who: &str, sign: &str, elsewhere: &str) -> Failure {
     Failure::new(
         Exit::Refused,
         "agent-lives",
         format!(
-            "{who} runs on {name}, or did so in the last 90 seconds ({sign}): stop it first (systemctl stop tortie), or give \
+            "{who} runs on {name}{elsewhere}, or did so in the last 90 seconds ({sign}): stop it first (systemctl stop tortie), or give \
              --force"
         ),
     )

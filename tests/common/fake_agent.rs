@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-/// Answers every call with this, and keeps what was asked.
+/// Answers every POST with this, and keeps what was asked.
 pub(crate) fn serve_fixed_answer(socket: &Path, answer: Value) -> Arc<Mutex<Vec<Value>>> {
     let listener = UnixListener::bind(socket).unwrap();
     let requests = Arc::new(Mutex::new(Vec::new()));
@@ -32,6 +32,11 @@ fn serve_one(mut stream: UnixStream, received: &Mutex<Vec<Value>>, answer: &Valu
             _ => return,
         }
         let head = text.windows(4).position(|w| w == b"\r\n\r\n");
+        if head.is_some() && text.starts_with(b"GET ") {
+            // As an agent of an earlier version says of what it does not know.
+            let _ = write!(stream, "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n");
+            return;
+        }
         let body = head.and_then(|at| serde_json::from_slice::<Value>(text.get(at + 4..)?).ok());
         if let Some(body) = body {
             break body;

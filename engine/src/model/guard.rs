@@ -162,7 +162,7 @@ impl Guard {
         if self.calico_3 {
             let text = "the store is Calico 3's (it has keys below /calico/resources/v3/), and this tortie works on Calico's v1 data \
                         model: nothing is written, allocated, announced or programmed, and what is in force stays as it is";
-            let next = "--kernel observe looks without writing; name a v1 store with --datastore; if those keys are leftovers, \
+            let next = "tortie agent --kernel observe looks without writing; name a v1 store with --datastore; if those keys are leftovers, \
                         delete them or give --data-model v1";
             return Some(Freeze { cache_counts: false, ..Freeze::new("calico-3", text.to_owned(), next) });
         }

@@ -66,6 +66,9 @@ fn build(
         if verdict == "ready" && !problems.is_empty() {
             verdict = "degraded";
         }
+        if facts.calico_3 {
+            summary = format!("the store is Calico 3's; {summary}");
+        }
     }
     let mut notes: Vec<Problem> = facts.notes.iter().cloned().chain(hints).collect();
     notes.extend(problems::route_exchange(&facts.route_exchange, intent));

@@ -345,6 +345,7 @@ pub(in crate::agent) fn verdict(
             "duplicate-node" => "another machine runs under this host's name: nothing is changed",
             "host-renamed" => "this host had another name until now: nothing is changed",
             "unknown-workloads" => "workloads are attached that the store does not know: nothing is changed",
+            "store-rewound" => "the store was put back to an earlier state: everything stays as it is",
             _ => "the store changed in a way that is not followed; forwarding goes on",
         };
         return ("frozen", text.to_owned());

@@ -58,3 +58,70 @@ async fn all_held(own: Option<&InterfaceName>) -> BTreeSet<IpAddr> {
     };
     tokio::task::spawn_blocking(look).await.unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::Arc;
+
+    use tortie_config::key::IpFamily;
+    use tortie_engine::ipam::AddressRequest;
+    use tortie_store::{Op, Store, Txn, sqlite::SqliteStore};
+
+    use super::*;
+
+    async fn rig(dir: &std::path::Path) -> Ipam {
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&dir.join("store.db"), true).await.unwrap());
+        let pool = Op::Put {
+            key: "/calico/v1/ipam/v4/pool/10.0.0.0-26".to_owned(),
+            value: br#"{"cidr":"10.0.0.0/26"}"#.to_vec(),
+            lease: None,
+        };
+        store.commit(Txn { ops: vec![pool], ..Txn::default() }).await.unwrap();
+        Ipam::new(store)
+    }
+
+    fn request(want: AddressRequest) -> AllocationRequest {
+        AllocationRequest {
+            host: "h1".to_owned(),
+            addresses: vec![want],
+            handle: Some("a".to_owned()),
+            ..AllocationRequest::default()
+        }
+    }
+
+    /// A store that forgot what runs: none of the addresses that interfaces of this host hold is given, asked for by name or
+    /// not, but for what the interface of the same container holds; and nothing stays allocated by a refusal.
+    #[test]
+    fn no_address_that_an_interface_of_this_host_holds_is_given() {
+        tortie_topology::netns::in_netns(|| {
+            let ip = |words: &str| {
+                assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+            };
+            ip("link add cali1 type veth peer name web");
+            ip("link set cali1 up");
+            ip("link set web up");
+            let held: BTreeSet<IpAddr> = (0..40).map(|n| IpAddr::from([10, 0, 0, n])).collect();
+            for addr in &held {
+                ip(&format!("route add {addr} dev cali1"));
+            }
+            let dir = tempfile::tempdir().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let ipam = rig(dir.path()).await;
+                let any = |count| AddressRequest::Any { family: IpFamily::V4, count, pools: Vec::new() };
+                let given = allocate(&ipam, request(any(24)), None).await.unwrap();
+                assert!(given.iter().all(|given| !held.contains(&given.addr)), "{given:?}");
+                let full = allocate(&ipam, request(any(1)), None).await.unwrap_err();
+                assert!(matches!(full, IpamError::Full { .. }), "{full}");
+                let exact = || request(AddressRequest::Exact("10.0.0.7".parse().unwrap()));
+                let taken = allocate(&ipam, exact(), None).await.unwrap_err();
+                assert!(taken.to_string().contains("an interface of this host"), "{taken}");
+                assert_eq!(ipam.allocated_to("a").await.unwrap().len(), 24, "nothing stays by a refusal");
+                let own = "cali1".parse().unwrap();
+                let given = allocate(&ipam, exact(), Some(&own)).await.unwrap();
+                assert_eq!(given.first().map(|given| given.addr.to_string()).as_deref(), Some("10.0.0.7"));
+            });
+        });
+    }
+}

@@ -44,6 +44,7 @@ pub async fn preflight(
         AgentAbsent::Wait => agent.deadline,
     };
     let client = Client::new(&agent.socket);
+    let mut is_first = true;
     loop {
         match client.get_within::<AgentIdentity>("/v1/identity", agent.patience).await {
             Ok(identity) => return judge(identity, node),
@@ -52,9 +53,12 @@ pub async fn preflight(
                 return Ok(());
             }
             Err(error) if matches!(error.kind, ClientErrorKind::Absent | ClientErrorKind::Broken) => {
+                if std::mem::take(&mut is_first) {
+                    refuse_twin(store, node).await?;
+                }
                 if give_up.is_some_and(|at| Instant::now() + RETRY_INTERVAL > at) {
                     if absent == Absent::Passes || agent.absent == AgentAbsent::Continue {
-                        return refuse_twin(store, node).await;
+                        return Ok(());
                     }
                     let waited = begin.elapsed().as_secs();
                     return Err(AttachError::AgentAbsent(format!("{error}; waited {waited} s for it")));

@@ -107,6 +107,22 @@ impl EtcdStore {
         Ok(Some((values, listed)))
     }
 
+    /// Whether this is another cluster than the one that `after` is a revision of, or one that was restored from a copy: only a list
+    /// can tell.
+    async fn other_history(
+        &self,
+        key: &str,
+        after: Revision,
+        of: Option<&History>,
+    ) -> Result<Option<Restart>, StoreError> {
+        let now = self.range(key, GetOptions::new().with_keys_only()).await?;
+        let header = now.header().ok_or_else(without_leader)?;
+        let current = revision_of(header.revision());
+        let here = History { store_id: identity(header.cluster_id()), term: header.raft_term() };
+        let other = current < after || of.is_some_and(|of| !of.goes_on_in(&here));
+        Ok(other.then_some(Restart { oldest: Some(current) }))
+    }
+
     /// All keys of the prefixes, or what stands in the way.
     async fn list_once(&self, prefixes: &[String], names_only: bool) -> Result<Snapshot, StoreError> {
         let mut snapshot = Snapshot::default();
@@ -205,17 +221,17 @@ impl Store for EtcdStore {
             return Err(StoreError::Refused("nothing to watch".into()));
         }
         // Says whether this is still the same history. It also renews an expired token: a watch would be refused.
-        let first = prefixes.first().map_or("/", String::as_str);
-        let now = self.range(first, GetOptions::new().with_keys_only()).await?;
-        let header = now.header().ok_or_else(without_leader)?;
-        let current = revision_of(header.revision());
-        let here = History { store_id: identity(header.cluster_id()), term: header.raft_term() };
-        if current < after || of.is_some_and(|of| !of.goes_on_in(&here)) {
-            // Another cluster, or one that was restored from a copy: only a list can tell.
-            return Ok(Box::new(Restart { oldest: Some(current) }));
+        let first = prefixes.first().map_or("/", String::as_str).to_owned();
+        if let Some(restart) = self.other_history(&first, after, of).await? {
+            return Ok(Box::new(restart));
         }
         let member = self.pool.member(&mut None).await?;
-        Ok(Box::new(watch::EtcdWatch::open(member, prefixes, after).await?))
+        let watch = watch::EtcdWatch::open(member, prefixes, after).await?;
+        // A cluster that was replaced between the two would keep silent until it has counted that far.
+        Ok(match self.other_history(&first, after, of).await? {
+            Some(restart) => Box::new(restart),
+            None => Box::new(watch),
+        })
     }
 
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
