@@ -62,9 +62,17 @@ fn read(path: &Path) -> Option<String> {
     (text.len() >= 16 && text != "uninitialized").then(|| text.to_owned())
 }
 
-/// The identity beside the cache; made where there is none. A disk that takes no file gives another one at each start.
+/// The file of an identity next to this cache.
+#[must_use]
+pub fn kept_at(cache: &Path) -> PathBuf {
+    let mut name = cache.as_os_str().to_owned();
+    name.push(".machine");
+    name.into()
+}
+
+/// The identity next to the cache; made where there is none. A disk that takes no file gives another one at each start.
 fn kept(cache: &Path) -> String {
-    let path = PathBuf::from(format!("{}.machine", cache.display()));
+    let path = kept_at(cache);
     if let Some(id) = read(&path) {
         return id;
     }

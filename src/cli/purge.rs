@@ -193,7 +193,9 @@ async fn tunnel_address(context: &Context, node: &str) -> Option<std::net::Ipv4A
 
 /// What the agent wrote on this host, there or not.
 fn files(context: &Context, settings: &Settings, store: Option<&Path>) -> Vec<PathBuf> {
-    let mut all = vec![settings.cache_path(), context.globals.socket.clone()];
+    let cache = settings.cache_path();
+    let machine = crate::api::machine::kept_at(&cache);
+    let mut all = vec![cache, machine, context.globals.socket.clone()];
     let plugins = settings.docker_dir.clone().unwrap_or_else(|| PathBuf::from(docker::PLUGINS));
     all.extend(["tortie.sock", "tortie-ipam.sock"].map(|name| plugins.join(name)));
     if let Some(database) = store {

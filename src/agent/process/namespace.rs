@@ -1,18 +1,23 @@
 //! One agent programs a network namespace: two would undo each other. The owner listens on an abstract unix socket, which
-//! belongs to the namespace and goes with the process, however that ends; who asks there is told who the owner is.
+//! belongs to the namespace and goes with the process, however that ends; who asks there is answered with the owner's name.
+//!
+//! Anybody may take such a name, so that only a socket of root or of this user keeps an agent from starting.
 
-use std::io::Read as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// The name of the socket (unix(7), abstract).
 const NAME: &str = "tortie-agent";
 /// An owner that was just killed may hold its socket for a moment longer.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long an owner may take to answer.
+const ANSWER: Duration = Duration::from_secs(1);
+/// Octets of an answer that are read.
+const ANSWER_MAX: u64 = 512;
 
 /// Makes this process the owner of its network namespace, for as long as it lives.
 ///
@@ -29,14 +34,22 @@ pub(in crate::agent) async fn claim(io: &tokio::runtime::Handle, node: &str) -> 
         }
         tokio::time::sleep(PAUSE).await;
     }
-    let owner = owner(&address).unwrap_or_else(|| "an agent that does not answer".to_owned());
-    Err(format!(
-        "{owner} programs this network namespace already, and two agents would undo each other: stop it first (systemctl stop \
-         tortie), or give this one a network namespace of its own or --kernel observe"
-    ))
+    match owner(address).await {
+        Some(owner) => Err(format!(
+            "{owner} programs this network namespace already, and two agents would undo each other: stop it first (systemctl \
+             stop tortie), or give this one a network namespace of its own or --kernel observe"
+        )),
+        None => {
+            tracing::warn!(
+                target: "tortie",
+                "the abstract socket @{NAME} is another program's, so that a second agent here would not be noticed (ss -xlp)"
+            );
+            Ok(())
+        }
+    }
 }
 
-/// Tells everybody who asks who the owner is.
+/// Answers everybody who asks with the owner's name.
 fn serve(io: &tokio::runtime::Handle, listener: UnixListener, node: &str) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("the network namespace cannot be claimed: {error}");
     listener.set_nonblocking(true).map_err(failed)?;
@@ -56,12 +69,22 @@ fn serve(io: &tokio::runtime::Handle, listener: UnixListener, node: &str) -> Res
     Ok(())
 }
 
-/// Who the owner is, by its own words.
-fn owner(address: &SocketAddr) -> Option<String> {
-    let stream = UnixStream::connect_addr(address).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+/// Who the owner is, by its own words; `None`: no agent of this machine, which would listen as root or as this user.
+async fn owner(address: SocketAddr) -> Option<String> {
+    let connect = tokio::task::spawn_blocking(move || UnixStream::connect_addr(&address));
+    let stream = tokio::time::timeout(ANSWER, connect).await.ok()?.ok()?.ok()?;
+    stream.set_nonblocking(true).ok()?;
+    let stream = tokio::net::UnixStream::from_std(stream).ok()?;
+    let peer = stream.peer_cred().ok()?;
+    if peer.uid() != 0 && peer.uid() != rustix::process::geteuid().as_raw() {
+        return None;
+    }
     let mut text = String::new();
-    stream.take(512).read_to_string(&mut text).ok()?;
+    let _ = tokio::time::timeout(ANSWER, stream.take(ANSWER_MAX).read_to_string(&mut text)).await;
     let text: String = text.chars().filter(|c| !c.is_control()).collect();
-    (!text.is_empty()).then_some(text)
+    let unnamed = || {
+        let process = peer.pid().map_or_else(|| "of another container".to_owned(), |pid| pid.to_string());
+        format!("an agent (process {process})")
+    };
+    Some(if text.is_empty() { unnamed() } else { text })
 }
