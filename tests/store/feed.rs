@@ -14,7 +14,11 @@ const PREFIX: &str = "/calico/v1/";
 
 fn start(store: &Shared, prefixes: &[&str], cache: Option<PathBuf>) -> Feed {
     let prefixes = prefixes.iter().map(|p| (*p).to_owned()).collect();
-    Feed::start(&Handle::current(), Arc::clone(store), FeedOptions { prefixes, cache })
+    Feed::start(
+        &Handle::current(),
+        Arc::clone(store),
+        FeedOptions { prefixes, cache, ..FeedOptions::default() },
+    )
 }
 
 /// The next event that is no progress.

@@ -36,12 +36,14 @@ pub(super) struct StoreEntries {
     keys: BTreeMap<String, Values>,
     /// The core reads blocks from snapshots only once it knows its own affinities.
     has_blocks: bool,
+    /// The store was put back: revisions of the next snapshot say nothing of those so far.
+    is_put_back: bool,
 }
 
 impl StoreEntries {
     /// Takes what a checkpoint had.
     pub(super) fn of(entries: Entries) -> Self {
-        let mut store = Self { keys: BTreeMap::new(), has_blocks: true };
+        let mut store = Self { has_blocks: true, ..Self::default() };
         for kv in entries.good.into_iter().chain(entries.unreadable) {
             store.keys.entry(kv.key.clone()).or_default().put(kv);
         }
@@ -57,6 +59,7 @@ impl StoreEntries {
                 if self.has_blocks {
                     self.replace(WatchPart::Blocks, &snapshot);
                 }
+                self.is_put_back = false;
             }
             FeedEvent::Added { prefixes, snapshot } => {
                 self.has_blocks = true;
@@ -75,8 +78,8 @@ impl StoreEntries {
                     }
                 }
             }
+            FeedEvent::PutBack(_) => self.is_put_back = true,
             FeedEvent::Calico3(_)
-            | FeedEvent::PutBack(_)
             | FeedEvent::Progress(_)
             | FeedEvent::Unreachable { .. }
             | FeedEvent::Reconnected => {}
@@ -95,7 +98,7 @@ impl StoreEntries {
         self.keys = before.extract_if(.., |key, _| !part.covers(key)).collect();
         for kv in snapshot.entries.iter().filter(|kv| part.covers(&kv.key)) {
             let mut values = before.remove(&kv.key).unwrap_or_default();
-            if values.revision() != Some(kv.mod_revision) {
+            if self.is_put_back || values.revision() != Some(kv.mod_revision) {
                 values.put(kv.clone());
             }
             self.keys.insert(kv.key.clone(), values);
