@@ -119,6 +119,11 @@ mod tests {
         model
     }
 
+    type Entries<'a> = &'a [(&'a str, &'a str)];
+
+    /// What stands where, the name of the host, the store, the cache, what is attached, and what is found.
+    type Case<'a> = (&'a str, &'a str, Entries<'a>, Option<Entries<'a>>, Vec<AttachedRoute>, Option<String>);
+
     /// What is attached, the cache and the store, each as the other's or nobody's: only what nobody could take away passes.
     #[test]
     fn what_is_attached_belongs_to_this_host_to_its_former_name_or_to_nobody() {
@@ -127,14 +132,7 @@ mod tests {
         };
         let (h1, empty): (&[_], &[_]) = (&of_h1(), &[]);
         let renamed = |of: &str| format!("renamed {of}");
-        let cases: &[(
-            &str,
-            &str,
-            &[(&str, &str)],
-            Option<&[(&str, &str)]>,
-            Vec<AttachedRoute>,
-            Option<String>,
-        )] = &[
+        let cases: &[Case<'_>] = &[
             ("nothing is attached", "h1", h1, None, vec![], None),
             ("its own", "h1", h1, None, to("10.244.1.1", "cali1"), None),
             ("an uplink", "h2", empty, None, to("10.244.1.1", "eth0"), None),
