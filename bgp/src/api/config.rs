@@ -95,7 +95,7 @@ pub struct PeerConfig {
     /// Address and port to dial; incoming connections are matched by address. A link-local address needs its scope id
     /// (RFC 4007): next hops on such a session are on that link.
     pub remote: SocketAddr,
-    /// Local address to dial from and to announce as next hop; `None`: the connection's own.
+    /// Local address to dial from; `None`: the kernel chooses one.
     pub local: Option<IpAddr>,
     /// The peer's AS, or [`ANY_EXTERNAL`].
     pub asn: u32,
@@ -114,7 +114,8 @@ pub struct PeerConfig {
     pub keepalive: Option<Duration>,
     /// Next hop rule.
     pub next_hop: NextHopMode,
-    /// Own next hop of the other family (dual stack over one session); `None`: see RFC 4760 and RFC 8950 rules.
+    /// Own next hop of IPv4 routes where the session's own address is of the other family (dual stack over one session), or of a
+    /// link; `None`: see RFC 4760 and RFC 8950 rules. The next hop of the session's family is the session's own address.
     pub local_v4: Option<IpAddr>,
     /// See `local_v4`.
     pub local_v6: Option<IpAddr>,

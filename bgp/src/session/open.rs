@@ -140,7 +140,9 @@ pub(crate) fn needs_reset(old: &PeerConfig, new: &PeerConfig) -> bool {
     key(old) != key(new)
 }
 
-/// Our next hop for routes of `family` on a session whose local address is `local`.
+/// Our next hop for routes of `family` on a session whose local address is `local` (RFC 4271 5.1.3, RFC 2545 3, RFC 8950 3): that
+/// address where it is of the family, because the peer reaches it; else the one of the configuration; else for IPv4, where both
+/// ends can, the IPv6 address of the session. An address of a link goes last: no router but the peer could use it.
 pub(crate) fn own_next_hop(
     peer: &PeerConfig,
     local: IpAddr,
@@ -148,11 +150,63 @@ pub(crate) fn own_next_hop(
     ext_nexthop: bool,
 ) -> Option<IpAddr> {
     let local = local.to_canonical();
-    let of_transport = peer.local.map_or(local, |l| l.to_canonical());
-    let v4 = || peer.local_v4.or(Some(of_transport)).filter(IpAddr::is_ipv4);
-    let v6 = || peer.local_v6.or(Some(of_transport)).filter(IpAddr::is_ipv6);
-    match family {
-        Family::Ipv4Unicast => v4().or_else(|| v6().filter(|_| ext_nexthop)),
-        Family::Ipv6Unicast => v6(),
+    let is_of_family = |address: &IpAddr| Family::of(*address) == family;
+    let of_link = matches!(local, IpAddr::V6(local) if local.is_unicast_link_local());
+    let of_session = Some(local).filter(is_of_family);
+    let configured = match family {
+        Family::Ipv4Unicast => peer.local_v4,
+        Family::Ipv6Unicast => peer.local_v6,
+    };
+    of_session
+        .filter(|_| !of_link)
+        .or(configured.filter(is_of_family))
+        .or(of_session)
+        .or_else(|| Some(local).filter(|_| ext_nexthop && family == Family::Ipv4Unicast))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Session's own address, family, RFC 8950 negotiated, the configured addresses of both families, the next hop.
+    type Row = (&'static str, Family, bool, Option<&'static str>, Option<&'static str>, Option<&'static str>);
+
+    #[test]
+    fn the_own_next_hop_is_an_address_that_the_peer_reaches() {
+        use Family::{Ipv4Unicast as V4, Ipv6Unicast as V6};
+        let (v4, v6) = (Some("192.0.2.1"), Some("2001:db8::1"));
+        let table: [Row; 16] = [
+            // The session runs from another address than the node's: a second uplink, a loopback, a range.
+            ("10.1.0.1", V4, false, v4, v6, Some("10.1.0.1")),
+            ("fd00::1", V6, true, v4, v6, Some("fd00::1")),
+            ("::ffff:10.1.0.1", V4, false, v4, v6, Some("10.1.0.1")),
+            ("192.0.2.1", V4, false, v4, v6, Some("192.0.2.1")),
+            ("10.1.0.1", V4, false, None, None, Some("10.1.0.1")),
+            // The other family of the session: the node's address, if it has one.
+            ("10.1.0.1", V6, false, v4, v6, Some("2001:db8::1")),
+            ("10.1.0.1", V6, false, v4, None, None),
+            ("fd00::1", V4, true, v4, v6, Some("192.0.2.1")),
+            ("fd00::1", V4, false, v4, v6, Some("192.0.2.1")),
+            ("fd00::1", V4, true, None, v6, Some("fd00::1")),
+            ("fd00::1", V4, false, None, v6, None),
+            // Unnumbered: nothing is configured, and the link's address is the next hop of both families.
+            ("fe80::1", V4, true, None, None, Some("fe80::1")),
+            ("fe80::1", V4, false, None, None, None),
+            ("fe80::1", V6, true, None, None, Some("fe80::1")),
+            ("fe80::1", V6, true, v4, v6, Some("2001:db8::1")),
+            // An address of the wrong family is none.
+            ("fd00::1", V4, false, v6, v6, None),
+        ];
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        for (local, family, ext, local_v4, local_v6, want) in table {
+            let mut peer = PeerConfig::new("192.0.2.9:179".parse().unwrap(), 64512);
+            (peer.local_v4, peer.local_v6) = (local_v4.map(ip), local_v6.map(ip));
+            // What is dialled from says nothing of a connection that came in.
+            for dialled_from in [None, local_v4.filter(|_| local.contains('.')).map(ip)] {
+                peer.local = dialled_from;
+                let own = own_next_hop(&peer, ip(local), family, ext);
+                assert_eq!(own, want.map(ip), "{local} {family:?} {ext} {local_v4:?} {local_v6:?}");
+            }
+        }
     }
 }

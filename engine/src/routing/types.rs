@@ -188,9 +188,9 @@ pub struct PeerIntent {
     pub interface: Option<String>,
     /// The range that a dynamic peer came from.
     pub range: Option<Cidr>,
-    /// Address to dial from and next hop of the transport family; `None`: the kernel chooses.
+    /// Address to dial from; `None`: the kernel chooses. The next hop of the transport family is the session's own address.
     pub local: Option<IpAddr>,
-    /// The node's own addresses, next hops of announced routes per family.
+    /// The node's own addresses: next hops of announced routes of the family that the session's own address is not of.
     pub local_v4: Option<IpAddr>,
     /// See `local_v4`.
     pub local_v6: Option<IpAddr>,

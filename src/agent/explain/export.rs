@@ -24,6 +24,8 @@ pub(super) struct ExportEvidence {
     pub(super) announced: bool,
     /// The attributes that are sent, in words.
     pub(super) sent: Option<String>,
+    /// The next hop that is sent, where it is another address than the session's own: the peer may have no route to it.
+    pub(super) other_next_hop: Option<String>,
     /// The Adj-RIB-Out has it.
     pub(super) present: bool,
 }
@@ -57,9 +59,17 @@ pub(super) fn answer(mut why: Why, e: &ExportEvidence) -> Why {
     };
     why.code = code.to_owned();
     why.conclusion = conclusion;
-    why.certainty = Certainty::Certain;
+    why.certainty = match (code, &e.other_next_hop) {
+        ("ok", Some(_)) => Certainty::Implied,
+        _ => Certainty::Certain,
+    };
     why.fix = fix(e, code, stop.map(|s| s.verdict.as_str()).unwrap_or_default());
     why.not_looked_at = vec!["what the peer makes of it (its import policy, its best path)".to_owned()];
+    if let Some(hop) = &e.other_next_hop {
+        why.not_looked_at.push(format!(
+            "if the peer has a route to the next hop {hop}, which is not the address that it has its session with"
+        ));
+    }
     why
 }
 

@@ -61,6 +61,7 @@ fn evidence(trace: Vec<ExportStep>) -> ExportEvidence {
         trace,
         announced,
         sent: announced.then(|| "next hop 192.0.2.13, empty AS path".to_owned()),
+        other_next_hop: None,
         present: announced,
     }
 }
@@ -134,6 +135,12 @@ fn what_is_announced_is_so_when_the_peer_has_it() {
     let why = ask(&e);
     assert!(why.good && why.code == "ok" && why.stop().is_none(), "{why}");
     assert!(why.answer.starts_with("ADVERTISED: "), "{why}");
+    assert_eq!(why.certainty, Certainty::Certain);
+    // Only the peer knows if it reaches another address than the one that it talks to.
+    e.other_next_hop = Some("2001:db8::13".to_owned());
+    let why = ask(&e);
+    assert_eq!((why.code.as_str(), why.certainty), ("ok", Certainty::Implied));
+    assert!(why.not_looked_at.iter().any(|text| text.contains("2001:db8::13")), "{why}");
     e.present = false;
     let why = ask(&e);
     assert!(!why.good && why.code == "pending", "{why}");

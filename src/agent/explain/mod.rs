@@ -327,8 +327,17 @@ async fn why_export(
         let way = if way.is_empty() { "empty AS path".to_owned() } else { format!("AS path {way}") };
         format!("next hop {}, {way}", a.next_hop)
     });
+    // What the peer reaches for sure is the address that it talks to.
+    let own = status.as_ref().and_then(|status| status.session.as_ref());
+    let own = own.map(|session| session.local.ip().to_canonical());
+    let other_next_hop = out
+        .first()
+        .and_then(|info| info.paths.first())
+        .map(|path| path.attributes.next_hop)
+        .filter(|hop| own.is_some_and(|own| own != hop.addr()));
     let evidence = export::ExportEvidence {
         prefix: prefix.to_string(),
+        other_next_hop: other_next_hop.map(|hop| hop.to_string()),
         peer,
         route: found.as_ref().map(|info| bgp::route(info, intent)),
         trace: steps,

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::interop::probe::{kernel, sessions};
 use crate::interop::rig::{Backend, Net, delete, put, within};
+use crate::interop::two_hosts::block;
 
 const LAB: &str = r#"
 #   [tor1] eth1 - eth1 [host1] eth2 - eth1 [tor2]
@@ -75,6 +76,8 @@ fn two_uplinks_share_the_load_and_follow_the_store_and_the_link() {
     data.insert("/calico/v1/Ready".into(), "true".into());
     data.insert("/calico/bgp/v1/global/as_num".into(), "64512".into());
     data.insert("/calico/bgp/v1/host/host1/ip_addr_v4".into(), "10.0.1.1".into());
+    data.insert("/calico/v1/ipam/v4/pool/10.244.0.0-16".into(), r#"{"cidr": "10.244.0.0/16"}"#.into());
+    data.extend(block("host1", "10.244.1.0/26").map(|(key, value)| (key, value.into())));
     data.extend([1, 2].map(|n| peer(n, "")).map(|(key, value)| (key, value.into())));
     let data = serde_json::to_string(&data).unwrap();
     std::fs::write(dir.path().join("store.json"), &data).unwrap();
@@ -86,6 +89,17 @@ fn two_uplinks_share_the_load_and_follow_the_store_and_the_link() {
         return;
     };
     goes_over(&net, net.started, &[1, 2]);
+    // Each router reaches the block by the address that it has its session with, not only the one whose network has the host's address.
+    for n in [1, 2] {
+        within(LIMIT, net.started, "the block at the router", || {
+            let routes = net.run(&format!("tor{n}"), &["birdc", "show", "route", "10.244.1.0/26", "all"])?;
+            let usable = routes.contains(&format!("via 10.0.{n}.1 on eth1"))
+                && routes.contains(&format!("BGP.next_hop: 10.0.{n}.1"));
+            if usable { Ok(()) } else { Err(routes) }
+        });
+    }
+    let why = net.run("host1", &["tortie", "why", "route", "10.244.1.0/26", "--to", "10.0.2.254"]).unwrap();
+    assert!(why.contains("next hop 10.0.2.1"), "{why}");
     let flaps =
         || sessions(&net, "host1").unwrap().into_values().map(|p| p["flaps"].clone()).collect::<Vec<_>>();
     let before = flaps();
