@@ -102,7 +102,8 @@ pub enum Reset {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Input<'a> {
-    /// Nothing but time has passed: timers and queued work run.
+    /// Nothing but time has passed: timers and queued work run. What the sockets have is handed over before, as [`Input::Data`]: after
+    /// a pause of the process the octets that came meanwhile wait there, and only this input lets hold and restart timers end anything.
     Tick,
     /// The global configuration; a changed AS or router id resets the sessions whose OPEN it changes.
     Global(GlobalConfig),

@@ -32,35 +32,69 @@ pub(crate) enum Timer {
     Deferral,
 }
 
+impl Timer {
+    /// Its expiry says that nothing came, or that nothing could be sent: what waits in the sockets has to be served before.
+    fn judges_silence(self) -> bool {
+        match self {
+            Self::Keepalive(_) | Self::ConnectRetry(_) => false,
+            Self::Hold(_)
+            | Self::SendHold(_)
+            | Self::Collision(_)
+            | Self::Restart(_)
+            | Self::Refresh(_)
+            | Self::Deferral => true,
+        }
+    }
+}
+
+type Heap = BinaryHeap<Reverse<(Instant, Timer)>>;
+
 /// All deadlines.
 #[derive(Debug, Default)]
-pub(crate) struct Timers(BinaryHeap<Reverse<(Instant, Timer)>>);
+pub(crate) struct Timers {
+    /// See [`Timer::judges_silence`].
+    of_silence: Heap,
+    others: Heap,
+}
+
+fn first(heap: &Heap) -> Option<Instant> {
+    heap.peek().map(|Reverse((at, _))| *at)
+}
 
 impl Timers {
     pub(crate) fn set(&mut self, timer: Timer, at: Instant) {
-        self.0.push(Reverse((at, timer)));
+        let heap = if timer.judges_silence() { &mut self.of_silence } else { &mut self.others };
+        heap.push(Reverse((at, timer)));
     }
 
     /// The earliest one.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.0.peek().map(|Reverse((at, _))| *at)
+        first(&self.of_silence).into_iter().chain(first(&self.others)).min()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.of_silence.len() + self.others.len()
     }
 
     /// Forgets those whose owner is gone. It costs a look at each: the caller waits until most of them are.
     pub(crate) fn retain(&mut self, mut is_owned: impl FnMut(Timer) -> bool) {
-        self.0.retain(|Reverse((_, timer))| is_owned(*timer));
-        self.0.shrink_to(self.0.len() * 2);
+        for heap in [&mut self.of_silence, &mut self.others] {
+            heap.retain(|Reverse((_, timer))| is_owned(*timer));
+            heap.shrink_to(heap.len() * 2);
+        }
     }
 
-    /// Takes the earliest one if it has come.
-    pub(crate) fn pop(&mut self, now: Instant) -> Option<Timer> {
-        if self.next()? > now {
+    /// Takes the earliest one if it has come. `served`: all that waited in the sockets was, so that silence can be judged.
+    pub(crate) fn pop(&mut self, now: Instant, served: bool) -> Option<Timer> {
+        let (silence, other) = (first(&self.of_silence).filter(|_| served), first(&self.others));
+        let heap = match (silence, other) {
+            (Some(silence), Some(other)) if silence > other => &mut self.others,
+            (Some(_), _) => &mut self.of_silence,
+            (None, _) => &mut self.others,
+        };
+        if first(heap)? > now {
             return None;
         }
-        self.0.pop().map(|Reverse((_, timer))| timer)
+        heap.pop().map(|Reverse((_, timer))| timer)
     }
 }

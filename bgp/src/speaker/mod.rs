@@ -156,7 +156,7 @@ impl Speaker {
     /// Work that is due or queued, in bounded slices; see [`RibSet::work`].
     fn work(&mut self, tick: bool) {
         for _ in 0..TIMERS {
-            let Some(timer) = self.scheduler.pop_due() else { break };
+            let Some(timer) = self.scheduler.pop_due(tick) else { break };
             self.expire(timer);
         }
         if self.connections.readable() > 0 {

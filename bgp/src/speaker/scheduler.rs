@@ -59,9 +59,9 @@ impl Scheduler {
         self.timers.next()
     }
 
-    /// Takes the earliest timer that is due.
-    pub(super) fn pop_due(&mut self) -> Option<Timer> {
-        self.timers.pop(self.now)
+    /// Takes the earliest timer that is due. `served`: as in [`Timers::pop`].
+    pub(super) fn pop_due(&mut self, served: bool) -> Option<Timer> {
+        self.timers.pop(self.now, served)
     }
 
     /// Deadlines of connections that are gone stay in the heap until their time. Where these are most of it, because

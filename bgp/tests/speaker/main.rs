@@ -30,3 +30,4 @@ mod roles;
 mod routes;
 mod scan;
 mod sessions;
+mod silence;

@@ -1,6 +1,6 @@
 //! The event loop of the thread: one epoll set, one turn after the other.
 //!
-//! A turn takes messages, runs what is due, works once through the queue of connections, accepts new ones, and offers
+//! A turn takes messages, works once through the queue of connections, accepts new ones, runs what is due, and offers
 //! changed best paths to the kernel thread. Nothing in a turn depends on the number of peers.
 //!
 //! Each part owns its state: this is the only place that has them all and passes inputs to the BGP core and its events on.
@@ -38,6 +38,9 @@ use tortie_metrics::Histogram;
 const LINGER_STOP: Duration = Duration::from_millis(500);
 /// How often password files are read again: one may be repaired, or have another key, which nothing reports.
 const KEY_FILES: Duration = Duration::from_secs(10);
+
+/// Events taken from epoll at a time.
+const EVENTS: usize = 512;
 
 pub(crate) struct EventLoop {
     options: SpeakerOptions,
@@ -105,22 +108,10 @@ impl EventLoop {
 
     /// Runs until a shutdown is done.
     pub(crate) fn run(mut self) {
-        let mut events = Events::with_capacity(512);
+        let mut events = Events::with_capacity(EVENTS);
         loop {
-            if let Err(e) = self.poller.wait(&mut events, self.deadline()) {
-                self.reporter.transient(format!("epoll: {e}"));
-            }
-            self.now = Instant::now();
+            let woken = self.wait(&mut events);
             self.woke = self.now;
-            let mut woken = false;
-            for (source, readiness) in events.iter() {
-                match source {
-                    Source::Wakeup => woken = true,
-                    Source::Advertisements => self.advertisements(),
-                    Source::Listener(index) => self.listeners.ready(index, self.now),
-                    Source::Connection(id) => self.connections.ready(id, readiness),
-                }
-            }
             if woken {
                 self.wakeup.clear();
                 self.feed.take_credits(self.now);
@@ -136,6 +127,33 @@ impl EventLoop {
                 return;
             }
         }
+    }
+
+    /// Waits for events and takes all that are there: timers that judge silence run only after what came was served. `true`: messages
+    /// wait.
+    fn wait(&mut self, events: &mut Events) -> bool {
+        let mut woken = false;
+        let mut deadline = self.deadline();
+        // Each connection has one event at most, unless more comes for it meanwhile.
+        for _ in 0..=self.connections.len() / EVENTS {
+            if let Err(e) = self.poller.wait(events, deadline) {
+                self.reporter.transient(format!("epoll: {e}"));
+            }
+            self.now = Instant::now();
+            for (source, readiness) in events.iter() {
+                match source {
+                    Source::Wakeup => woken = true,
+                    Source::Advertisements => self.advertisements(),
+                    Source::Listener(index) => self.listeners.ready(index, self.now),
+                    Source::Connection(id) => self.connections.ready(id, readiness),
+                }
+            }
+            if !events.is_full() {
+                break;
+            }
+            deadline = Some(self.now);
+        }
+        woken
     }
 
     /// When the next turn has to begin without an event; `None`: there is nothing to do until then.
@@ -233,10 +251,6 @@ impl EventLoop {
     }
 
     fn iterate(&mut self) {
-        self.deadlines();
-        if self.core.as_ref().and_then(Speaker::poll_timeout).is_some_and(|at| at <= self.now) {
-            self.give(Input::Tick);
-        }
         if let Some(core) = &self.core {
             self.connections.unstall(core);
         }
@@ -246,6 +260,11 @@ impl EventLoop {
         }
         // After the sessions that are there: they shall not wait for one that dials a thousand times a second.
         self.accept_all();
+        // Deadlines go last: after a pause of the process what came in time waits in the sockets, and is no silence.
+        self.deadlines();
+        if self.core.as_ref().and_then(Speaker::poll_timeout).is_some_and(|at| at <= self.now) {
+            self.give(Input::Tick);
+        }
         // A stop takes routes out of the table that stay in the kernel: they outlive the process.
         if self.stopping.is_none() {
             self.feed_kernel();

@@ -69,6 +69,11 @@ impl Events {
         Self(Vec::with_capacity(capacity))
     }
 
+    /// There may be more than these.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.len() == self.0.capacity()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Source, Readiness)> {
         use epoll::EventFlags as F;
         self.0.iter().map(|event| {
