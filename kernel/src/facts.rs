@@ -105,6 +105,9 @@ pub enum KernelFact {
     },
     /// A tracked next hop; `None`: unreachable.
     NextHop(ScopedAddr, Option<Resolved>),
+    /// How a tracked next hop is reached otherwise for routes to these prefixes, which [`KernelFact::NextHop`] rests on: a route does not
+    /// rest on itself (RFC 4271 9.1.2.1). It comes before that.
+    NextHopWithin(ScopedAddr, Vec<(Cidr, Option<Resolved>)>),
     /// Stale routes were swept: how many were deleted.
     Swept(usize),
     /// Another process changed or removed own objects; they were repaired (or, when observing, only counted).

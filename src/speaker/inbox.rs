@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tortie_bgp::{Drain, Reset};
-use tortie_net::ScopedAddr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use tortie_engine::routing::{ChangeId, Resolved, RoutingIntent};
 
@@ -32,6 +32,7 @@ pub(crate) struct Messages {
     /// Taken before the orders: an order always sees an intent at least as new as when it was given.
     pub(crate) intent: Option<(Arc<RoutingIntent>, ChangeId)>,
     pub(crate) next_hops: BTreeMap<ScopedAddr, Option<Resolved>>,
+    pub(crate) next_hops_within: BTreeMap<ScopedAddr, Vec<(Cidr, Option<Resolved>)>>,
     pub(crate) orders: VecDeque<Order>,
 }
 
@@ -67,6 +68,10 @@ impl Inbox {
             }
             ToSpeaker::NextHop(addr, state) => {
                 messages.next_hops.insert(addr, state);
+                None
+            }
+            ToSpeaker::NextHopWithin(addr, within) => {
+                messages.next_hops_within.insert(addr, within);
                 None
             }
             // These come once in a life and must not be lost.

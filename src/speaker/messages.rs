@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tortie_bgp::{Drain, Reset};
-use tortie_net::ScopedAddr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use crate::speaker::monitor::MonitorSender;
 use crate::speaker::view::SpeakerView;
@@ -17,6 +17,8 @@ pub enum ToSpeaker {
     LocalReady,
     /// A tracked next hop; `None`: unreachable. The latest of an address wins.
     NextHop(ScopedAddr, Option<Resolved>),
+    /// How a next hop is reached for routes to these prefixes, which the answer for all others rests on.
+    NextHopWithin(ScopedAddr, Vec<(Cidr, Option<Resolved>)>),
     /// Resets the peer of this name, or all.
     Reset(Option<String>, Reset),
     /// Maintenance of the peer of this name begins or ends, or of all (RFC 8326). A restart of the thread ends it.

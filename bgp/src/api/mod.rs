@@ -126,6 +126,10 @@ pub enum Input<'a> {
     LocalReady,
     /// A tracked next hop changed.
     NextHop(ScopedAddr, NextHopState),
+    /// The state of a tracked next hop for routes to these prefixes, replacing what was said of it before; for all others [`Input::NextHop`]
+    /// counts. A next hop may be reached by a learned route, on which a route to the same prefix must not rest (RFC 4271
+    /// 9.1.2.1): without its own prefix it is reached otherwise, or not at all.
+    NextHopWithin(ScopedAddr, Vec<(Cidr, NextHopState)>),
     /// The answer to [`Event::Dial`].
     Dialled {
         /// The peer that was dialled.

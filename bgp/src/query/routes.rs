@@ -154,11 +154,11 @@ impl<'a> View<'a> {
         view: &TableView<'_>,
     ) -> Vec<PathInfo> {
         let all: SmallVec<[Path; 4]> = rib.table.paths(entry).collect();
-        let steps = self.deciding_steps(A::FAMILY, &all);
+        let steps = self.deciding_steps(entry.cidr(), &all);
         let best = entry.best();
         let kind = || rib.table.locals.get(&entry.prefix()).map_or(0, |l| l.kind);
         let infos = all.iter().zip(steps).map(|(p, decided_by)| {
-            let info = self.path(A::FAMILY, p, kind(), decided_by);
+            let info = self.path(entry.cidr(), p, kind(), decided_by);
             (p, info.map(|i| PathInfo { best: best.is_some_and(|b| b.is_same(p)), ..i }))
         });
         match view {
@@ -203,8 +203,8 @@ impl<'a> View<'a> {
     }
 
     /// For each path the step that decided about it.
-    fn deciding_steps(self, family: Family, paths: &[Path]) -> Vec<Option<Step>> {
-        let candidates: Vec<_> = paths.iter().map(|p| candidate(self.ribs.shared(), family, p)).collect();
+    fn deciding_steps(self, prefix: Cidr, paths: &[Path]) -> Vec<Option<Step>> {
+        let candidates: Vec<_> = paths.iter().map(|p| candidate(self.ribs.shared(), prefix, p)).collect();
         let usable: SmallVec<[_; 4]> = candidates.iter().flatten().copied().collect();
         let lost = decision::decide(&usable);
         let last = lost.iter().flatten().max().copied();
@@ -212,13 +212,14 @@ impl<'a> View<'a> {
         candidates.iter().map(|c| if c.is_some() { steps.next().flatten() } else { None }).collect()
     }
 
-    fn path(self, family: Family, path: &Path, kind: u32, decided_by: Option<Step>) -> Option<PathInfo> {
+    fn path(self, prefix: Cidr, path: &Path, kind: u32, decided_by: Option<Step>) -> Option<PathInfo> {
+        let family = Family::of(prefix.addr());
         let set = self.ribs.shared().attrs.set(path.attr)?;
         let attributes = set.attributes()?.clone();
         let source = self.ribs.shared().sources.get(path.source);
         let unusable = if path.reason != ACCEPTED {
             Some(Unusable::Filtered(self.ribs.shared().reasons.text(path.reason).unwrap_or("filter")))
-        } else if self.ribs.shared().next_hops.metric(set.hop).is_none() {
+        } else if self.ribs.shared().next_hops.metric(set.hop, || prefix).is_none() {
             Some(Unusable::NextHop)
         } else {
             None

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use smallvec::SmallVec;
+use tortie_net::Cidr;
 
 use super::Shared;
 use super::attr_table::AttrSet;
@@ -14,6 +15,7 @@ use super::source::{LOCAL, Source};
 use super::table::Table;
 use crate::api::Multipath;
 use crate::api::Step;
+use crate::types::Family;
 
 /// A change of the paths of an entry.
 #[derive(Debug, Clone, Copy)]
@@ -52,10 +54,10 @@ impl<A: Key> Table<A> {
     /// rank of the best path says it, mostly.
     #[inline]
     pub(super) fn effect(&self, shared: &Shared, entry: &Entry<A>, path: &Path) -> Effect {
-        let Some(best) = entry.best().and_then(|best| rank(shared, A::FAMILY, &best)) else {
+        let Some(best) = entry.best().and_then(|best| rank(shared, entry.prefix(), &best)) else {
             return Effect::Decide(Scope::All);
         };
-        match rank(shared, A::FAMILY, path) {
+        match rank(shared, entry.prefix(), path) {
             Some(rank) if rank < best && !entry.has_ties() => Effect::Takes,
             Some(rank) if rank <= best => Effect::Decide(Scope::Tied),
             _ => Effect::None,
@@ -67,7 +69,7 @@ impl<A: Key> Table<A> {
     pub(super) fn join(&self, shared: &Shared, entry: &Entry<A>, path: &Path) -> Option<(Path, Path)> {
         let best = entry.first();
         if !entry.has_ties() {
-            return compare_pair(shared, A::FAMILY, &best, path);
+            return compare_pair(shared, entry.prefix(), &best, path);
         }
         if shared.multipath != Multipath::default() {
             return None;
@@ -80,7 +82,7 @@ impl<A: Key> Table<A> {
         for other in self.paths(entry).filter(|other| other.tied) {
             let set = shared.attrs.set(other.attr)?;
             if set.neighbour == new.neighbour {
-                if !is_usable(shared, A::FAMILY, &other) {
+                if !is_usable(shared, entry.prefix(), &other) {
                     return None;
                 }
                 match set.med().cmp(&new.med()) {
@@ -93,7 +95,7 @@ impl<A: Key> Table<A> {
         if beaten {
             return Some((best, Path { multipath: false, tied: true, ..*path }));
         }
-        let decided = compare_pair(shared, A::FAMILY, &best, path)?;
+        let decided = compare_pair(shared, entry.prefix(), &best, path)?;
         // One that is better than the best one, and not just its equal, is better than all that were used together with that.
         (decided.0.is_same(&best) || decided.1.multipath).then_some(decided)
     }
@@ -105,7 +107,7 @@ impl<A: Key> Table<A> {
         if entry.first.next() == NO_PATH {
             // Most prefixes have one path.
             let first = entry.first();
-            let usable = !entry.is_empty() && is_usable(shared, A::FAMILY, &first);
+            let usable = !entry.is_empty() && is_usable(shared, entry.prefix(), &first);
             used |= first.multipath != usable;
             if let Some(entry) = self.entries.get_mut(slot) {
                 entry.first = Path { multipath: usable, tied: usable, ..first }.into();
@@ -145,11 +147,12 @@ impl<A: Key> Table<A> {
         let Some(entry) = self.entries.get(slot) else { return false };
         let mut all: SmallVec<[Path; 16]> = SmallVec::new();
         all.extend(self.paths(entry));
+        let prefix = entry.prefix();
         // Most paths lose before their MED is looked at. They are not even looked at whole.
         let mut tied: SmallVec<[usize; 8]> = SmallVec::new();
         let mut least = Rank::default();
         for (at, path) in all.iter().enumerate().filter(|(_, p)| scope == Scope::All || p.tied) {
-            match rank(shared, A::FAMILY, path) {
+            match rank(shared, prefix, path) {
                 Some(rank) if rank < least || tied.is_empty() => {
                     least = rank;
                     tied.clear();
@@ -173,7 +176,7 @@ impl<A: Key> Table<A> {
             mark(only, true);
         } else {
             let candidates: SmallVec<[Candidate; 4]> =
-                tied.iter().filter_map(|at| candidate(shared, A::FAMILY, all.get(*at)?)).collect();
+                tied.iter().filter_map(|at| candidate(shared, prefix, all.get(*at)?)).collect();
             let lost = decision::decide(&candidates);
             best = tied.iter().zip(&lost).find(|(_, lost)| lost.is_none()).map(|(at, _)| *at);
             // A local best path is used alone: there is no next hop to share with.
@@ -223,14 +226,14 @@ pub(crate) fn nth<A: Key>(shared: &Shared, table: &Table<A>, entry: &Entry<A>, p
         return None;
     }
     let all: SmallVec<[(Path, Candidate); 4]> =
-        table.paths(entry).filter_map(|p| Some((p, candidate(shared, A::FAMILY, &p)?))).collect();
+        table.paths(entry).filter_map(|p| Some((p, candidate(shared, entry.prefix(), &p)?))).collect();
     let won = decision::nth(all.iter().map(|(_, c)| *c).collect(), place)?;
     all.iter().find(|(_, c)| *c == won).map(|(p, _)| *p)
 }
 
 /// Decides between the best path and one that came with the same rank, as if there were no others; the better one first.
-fn compare_pair(shared: &Shared, family: crate::Family, best: &Path, other: &Path) -> Option<(Path, Path)> {
-    let candidates = [candidate(shared, family, best)?, candidate(shared, family, other)?];
+fn compare_pair<P: Prefix>(shared: &Shared, prefix: P, best: &Path, other: &Path) -> Option<(Path, Path)> {
+    let candidates = [candidate(shared, prefix, best)?, candidate(shared, prefix, other)?];
     let lost = decision::decide(&candidates);
     let [mut first, mut second] = match lost.first()? {
         None => [*best, *other],
@@ -287,32 +290,59 @@ pub(super) fn count(shared: &mut Shared, family: crate::Family, path: Path, add:
     }
 }
 
+/// The prefix that a path is for.
+pub(crate) trait Prefix: Copy {
+    fn family(self) -> Family;
+    fn cidr(self) -> Cidr;
+}
+
+impl<A: Key> Prefix for (A, u8) {
+    #[inline]
+    fn family(self) -> Family {
+        A::FAMILY
+    }
+
+    fn cidr(self) -> Cidr {
+        self.0.cidr(self.1)
+    }
+}
+
+impl Prefix for Cidr {
+    fn family(self) -> Family {
+        Family::of(self.addr())
+    }
+
+    fn cidr(self) -> Cidr {
+        self
+    }
+}
+
 /// True if a path can be chosen.
 #[inline]
-pub(super) fn is_usable(shared: &Shared, family: crate::Family, path: &Path) -> bool {
-    usable(shared, family, path).is_some()
+pub(super) fn is_usable<P: Prefix>(shared: &Shared, prefix: P, path: &Path) -> bool {
+    usable(shared, prefix, path).is_some()
 }
 
 /// The attributes of a path that can be chosen.
 #[inline]
-fn usable<'s>(shared: &'s Shared, family: crate::Family, path: &Path) -> Option<&'s AttrSet> {
+fn usable<'s, P: Prefix>(shared: &'s Shared, prefix: P, path: &Path) -> Option<&'s AttrSet> {
     let set = shared.attrs.set(path.attr)?;
     let is = path.source == LOCAL
         || path.reason == ACCEPTED
-            && shared.sources.get(path.source)?.family(family).is_valid(path.generation)
-            && shared.next_hops.metric(set.hop).is_some();
+            && shared.sources.get(path.source)?.family(prefix.family()).is_valid(path.generation)
+            && shared.next_hops.metric(set.hop, || prefix.cidr()).is_some();
     is.then_some(set)
 }
 
 /// The rank of a path; `None` when it is unusable.
 #[inline]
-fn rank(shared: &Shared, family: crate::Family, path: &Path) -> Option<Rank> {
-    usable(shared, family, path).map(|set| set.rank)
+fn rank<P: Prefix>(shared: &Shared, prefix: P, path: &Path) -> Option<Rank> {
+    usable(shared, prefix, path).map(|set| set.rank)
 }
 
 /// A path as the decision process sees it; `None` when it is unusable.
-pub(crate) fn candidate(shared: &Shared, family: crate::Family, path: &Path) -> Option<Candidate> {
-    let set = usable(shared, family, path)?;
+pub(crate) fn candidate<P: Prefix>(shared: &Shared, prefix: P, path: &Path) -> Option<Candidate> {
+    let set = usable(shared, prefix, path)?;
     let attributes = set.attributes()?;
     let source = shared.sources.get(path.source);
     let router_id = attributes.originator_id().or(source.map(|s| s.router_id)).unwrap_or(shared.router_id);
@@ -325,12 +355,12 @@ pub(crate) fn candidate(shared: &Shared, family: crate::Family, path: &Path) -> 
         med: set.med(),
         neighbour: set.neighbour,
         ebgp: source.is_some_and(Source::ebgp),
-        metric: shared.next_hops.metric(set.hop)?,
+        metric: shared.next_hops.metric(set.hop, || prefix.cidr())?,
         router_id,
         clusters: u16::try_from(attributes.cluster_list().len()).unwrap_or(u16::MAX),
         address: source.map_or(std::net::Ipv4Addr::UNSPECIFIED.into(), |s| s.address),
         source: path.source,
-        earlier: source.map_or(0, |s| s.family(family).age_if_earlier(path.generation)),
+        earlier: source.map_or(0, |s| s.family(prefix.family()).age_if_earlier(path.generation)),
         path_id: path.path_id,
         attr: path.attr,
     })

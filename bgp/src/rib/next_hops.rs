@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tortie_net::{HashKey, ScopedAddr};
+use tortie_net::{Cidr, HashKey, ScopedAddr};
 
 use super::pool::Pool;
 use crate::api::NextHopState;
@@ -16,10 +16,19 @@ struct NextHopEntry {
     address: Option<ScopedAddr>,
     refs: u32,
     state: Option<NextHopState>,
+    /// Its state for routes to these prefixes, which `state` rests on.
+    within: Vec<(Cidr, NextHopState)>,
     /// Changed since the last full walk of the tables began.
     dirty: bool,
     /// Slots that came before it was resolved; `None`: too many, a reevaluation has to find them.
     waiting: Option<Vec<(Family, u32)>>,
+}
+
+impl NextHopEntry {
+    fn state_within(&self, prefix: Cidr) -> Option<NextHopState> {
+        let within = self.within.iter().find(|(within, _)| *within == prefix);
+        within.map(|(_, state)| *state).or(self.state)
+    }
 }
 
 /// Slots that a next hop remembers before its first answer.
@@ -73,6 +82,7 @@ impl NextHopTable {
             address: Some(address),
             refs: 1,
             state: None,
+            within: Vec::new(),
             dirty: false,
             waiting: Some(Vec::new()),
         };
@@ -128,6 +138,18 @@ impl NextHopTable {
         NextHopUpdate::All
     }
 
+    /// Takes its state for routes to some prefixes, for all others than those it is [`NextHopTable::set`]; gives the prefixes for which it
+    /// may be another now.
+    pub(crate) fn set_within(&mut self, address: ScopedAddr, within: Vec<(Cidr, NextHopState)>) -> Vec<Cidr> {
+        let id = self.by_address.get(&address);
+        let Some(hop) = id.and_then(|id| self.pool.get_mut(*id)) else { return Vec::new() };
+        if hop.within == within {
+            return Vec::new();
+        }
+        let old = std::mem::replace(&mut hop.within, within);
+        old.iter().chain(&hop.within).map(|(prefix, _)| *prefix).collect()
+    }
+
     /// Next hops that are not resolved yet.
     pub(crate) fn unanswered(&self) -> usize {
         self.unanswered
@@ -166,13 +188,15 @@ impl NextHopTable {
         self.pool.get(id)?.state
     }
 
-    /// The metric of a reachable next hop; 0 for local routes.
+    /// The metric of a next hop that is reachable for routes to this prefix; 0 for local routes.
     #[inline]
-    pub(crate) fn metric(&self, id: u32) -> Option<u32> {
+    pub(crate) fn metric(&self, id: u32, prefix: impl FnOnce() -> Cidr) -> Option<u32> {
         if id == NO_HOP {
             return Some(0);
         }
-        match self.pool.get(id)?.state? {
+        let hop = self.pool.get(id)?;
+        let state = if hop.within.is_empty() { hop.state? } else { hop.state_within(prefix())? };
+        match state {
             NextHopState::Reachable { metric, .. } => Some(metric),
             NextHopState::Unreachable => None,
         }

@@ -420,8 +420,10 @@ impl<A: Key> Table<A> {
         let change = Change { best: old_best, used, other: true };
         // What had lost before MED is missed by nobody.
         let missed = removed.iter().any(|p| p.tied);
-        let stays =
-            self.entries.get(slot).and_then(Entry::best).is_some_and(|p| is_usable(shared, A::FAMILY, &p));
+        let stays = self
+            .entries
+            .get(slot)
+            .is_some_and(|e| e.best().is_some_and(|p| is_usable(shared, e.prefix(), &p)));
         if missed || !stays {
             self.redecide(shared, slot, Scope::Tied, change);
         } else {

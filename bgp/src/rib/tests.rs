@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use proptest::prelude::*;
 use smallvec::SmallVec;
-use tortie_net::{HashKey, ScopedAddr};
+use tortie_net::{Cidr, HashKey, ScopedAddr};
 
 use super::Shared;
 use super::best_path::{self, candidate};
@@ -32,6 +32,8 @@ enum Op {
     Purge,
     /// A next hop and its metric, if there is a way to it.
     NextHopEntry(u32, Option<u32>),
+    /// The same for routes to the prefix alone.
+    NextHopWithin(u32, Option<u32>),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -47,7 +49,15 @@ fn op() -> impl Strategy<Value = Op> {
         1 => source.clone().prop_map(Op::EndOfRib),
         1 => Just(Op::Purge),
         1 => (0..3u32, prop::option::of(0..2u32)).prop_map(|(hop, metric)| Op::NextHopEntry(hop, metric)),
+        1 => (0..3u32, prop::option::of(0..2u32)).prop_map(|(hop, metric)| Op::NextHopWithin(hop, metric)),
     ]
+}
+
+fn state(metric: Option<u32>) -> NextHopState {
+    match metric {
+        Some(metric) => NextHopState::Reachable { metric, on_link: true },
+        None => NextHopState::Unreachable,
+    }
 }
 
 fn hop(n: u32) -> ScopedAddr {
@@ -174,11 +184,15 @@ impl World {
                 }
             }
             Op::Purge => self.purge(),
+            Op::NextHopWithin(n, metric) => {
+                let prefix = Cidr::v4(PREFIX.0.into(), PREFIX.1);
+                shared.next_hops.set_within(hop(n), vec![(prefix, state(metric))]);
+                if walked {
+                    self.review();
+                }
+            }
             Op::NextHopEntry(n, metric) => {
-                let state = match metric {
-                    Some(metric) => NextHopState::Reachable { metric, on_link: true },
-                    None => NextHopState::Unreachable,
-                };
+                let state = state(metric);
                 shared.next_hops.set(hop(n), state);
                 if walked {
                     self.review();
@@ -195,10 +209,8 @@ impl World {
         let mut keys: Vec<_> = paths.iter().map(key).collect();
         keys.sort_unstable();
         assert!(keys.windows(2).all(|two| two[0] != two[1]), "two paths are the same: {keys:?}");
-        let all: Vec<_> = paths
-            .iter()
-            .filter_map(|p| Some((*p, candidate(&self.shared, Family::Ipv4Unicast, p)?)))
-            .collect();
+        let all: Vec<_> =
+            paths.iter().filter_map(|p| Some((*p, candidate(&self.shared, PREFIX, p)?))).collect();
         let lost = decide(&all.iter().map(|(_, c)| *c).collect::<Vec<_>>());
         let decided = || all.iter().zip(&lost);
         let best = decided().find(|(_, lost)| lost.is_none()).map(|((p, _), _)| *p);

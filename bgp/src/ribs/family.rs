@@ -332,6 +332,15 @@ impl<A: Key> FamilyRib<A> {
         }
     }
 
+    /// Decides again about one prefix.
+    pub(crate) fn review_prefix(&mut self, shared: &mut Shared, prefix: (A, u8)) {
+        if let Some(slot) = self.table.find(prefix)
+            && self.table.entry(slot).is_some_and(|e| e.is_live() && !e.is_empty())
+        {
+            self.table.review(shared, slot);
+        }
+    }
+
     /// Evaluates policy again for one prefix; `false`: it is not in the table.
     pub(crate) fn evaluate_prefix(&mut self, shared: &mut Shared, prefix: (A, u8)) -> bool {
         let Some(slot) = self.table.find(prefix) else { return false };

@@ -158,6 +158,16 @@ impl RibSet {
         }
     }
 
+    pub(crate) fn set_next_hop_within(&mut self, address: ScopedAddr, within: Vec<(Cidr, NextHopState)>) {
+        for prefix in self.shared.next_hops.set_within(address, within) {
+            let len = prefix.len();
+            match prefix.addr() {
+                IpAddr::V4(addr) => self.v4.review_prefix(&mut self.shared, (addr.into(), len)),
+                IpAddr::V6(addr) => self.v6.review_prefix(&mut self.shared, (addr.into(), len)),
+            }
+        }
+    }
+
     /// Some next hop has not been resolved: a route through it would be taken for one that is gone.
     pub(crate) fn has_unresolved_next_hops(&self) -> bool {
         self.shared.next_hops.unanswered() > 0

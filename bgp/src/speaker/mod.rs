@@ -120,6 +120,10 @@ impl Speaker {
                 self.ribs.set_next_hop(address, state);
                 self.deferral.schedule_check(&mut self.scheduler);
             }
+            Input::NextHopWithin(address, within) => {
+                self.ribs.set_next_hop_within(address, within);
+                self.deferral.schedule_check(&mut self.scheduler);
+            }
             Input::Dialled { peer, conn, local, remote } => self.dialled(peer, conn, local, remote),
             Input::DialFailed { peer, error } => self.dial_failed(peer, error),
             Input::Accepted { conn, local, remote } => self.accepted(conn, local, remote),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tortie_bgp::attr::{Attributes, community};
 use tortie_bgp::{
-    Export, Family, Import, Input, NextHopMode, PathSource, PeerId, PeerView, Policy, Reset, RouteMatch,
-    RouteQuery, RouteTable, RouteView, Step, Tag, Unusable,
+    Export, Family, Import, Input, NextHopMode, NextHopState, PathSource, PeerId, PeerView, Policy, Reset,
+    RouteMatch, RouteQuery, RouteTable, RouteView, Step, Tag, Unusable,
 };
 use tortie_net::Cidr;
 
@@ -190,6 +190,38 @@ fn ipv4_routes_over_an_ipv6_session_take_an_ipv6_next_hop() {
     net.withdraw(a, &["10.1.0.0/24"]);
     net.secs(1);
     assert_eq!(net.best_prefixes(b), ["fd00:1::/64"]);
+}
+
+/// RFC 4271 9.1.2.1: a next hop that is reached by a learned route is none for another route to that prefix.
+#[test]
+fn a_next_hop_may_be_unreachable_for_routes_to_some_prefixes_alone() {
+    let mut net = star(9, 3, |_, _, _| ());
+    net.originate(1, &["10.1.0.0/24", "10.5.0.0/24"]);
+    net.originate(2, &["10.5.0.0/24"]);
+    net.secs(2);
+    let hop: tortie_net::ScopedAddr = ip("10.255.0.2").into();
+    let best = |net: &Net, prefix: &str| {
+        net.nodes[0]
+            .best
+            .get(&cidr(prefix))
+            .map(|best| best.next_hops.iter().map(|hop| hop.addr()).collect::<Vec<_>>())
+    };
+    let both = Some(vec![ip("10.255.0.2"), ip("10.255.0.3")]);
+    assert_eq!(best(&net, "10.5.0.0/24"), both);
+    let far = NextHopState::Reachable { metric: 9, on_link: false };
+    for (state, used) in [(NextHopState::Unreachable, vec![ip("10.255.0.3")]), (far, vec![ip("10.255.0.3")])]
+    {
+        net.give(0, Input::NextHopWithin(hop, vec![(cidr("10.5.0.0/24"), state)]));
+        net.secs(1);
+        assert_eq!(best(&net, "10.5.0.0/24"), Some(used));
+        assert_eq!(best(&net, "10.1.0.0/24"), Some(vec![ip("10.255.0.2")]), "others use it");
+    }
+    net.give(0, Input::NextHopWithin(hop, vec![(cidr("10.1.0.0/24"), NextHopState::Unreachable)]));
+    net.secs(1);
+    assert_eq!((best(&net, "10.5.0.0/24"), best(&net, "10.1.0.0/24")), (both, None));
+    net.give(0, Input::NextHopWithin(hop, Vec::new()));
+    net.secs(1);
+    assert_eq!(best(&net, "10.1.0.0/24"), Some(vec![ip("10.255.0.2")]));
 }
 
 #[test]

@@ -11,7 +11,7 @@
 //!                  originate.rs: its routes  v
 //!                  notes.rs          RoutingView --export_gate, import (gates.rs,
 //!                                        |            which ask filter.rs)--------> speaker
-//!                                                --kernel_route (forward.rs)------> kernel thread
+//!                                                --kernel_route (forward)---------> kernel thread
 //! ```
 
 mod explain;
@@ -36,7 +36,10 @@ pub use filter::{
     Decider, Direction, FilterChanges, FilterDecision, FilterInput, FilterRoute, FilterVerdict, Filters,
     RuleRef,
 };
-pub use forward::{explain_kernel_route, kernel_route};
+pub use forward::{
+    CoveringRoute, Legs, Resolution, RoutingTable, explain_kernel_route, kernel_route,
+    resolve as resolve_next_hop,
+};
 pub use gates::{
     EXPORT_GATES, FILTER, INSIDE_POOL, OWN_ENDPOINT, explain_export, explain_import, export_gate, import,
     imports_all_networks,

@@ -9,6 +9,7 @@ pub(super) mod foreign_changes;
 mod hop_sets;
 pub(super) mod ipip_tunnel;
 pub(super) mod network;
+pub(super) mod next_hops;
 pub(super) mod nexthop_objects;
 pub(super) mod plan;
 pub(super) mod request;

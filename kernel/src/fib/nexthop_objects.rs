@@ -224,6 +224,19 @@ impl NexthopObjects {
         self.target(id).is_some_and(|t| t.object.is_none() && t.error.is_none())
     }
 
+    /// Where an object leads, a group over its first member.
+    pub(crate) fn first_way(&self, id: u32) -> Option<(u32, IpAddr)> {
+        let content = |id: &u32| self.objects.get(id)?.content.as_ref();
+        let single = |content: &Content| match content {
+            Content::Single { ifindex, gateway, .. } => Some((*ifindex, *gateway)),
+            _ => None,
+        };
+        match content(&id)? {
+            Content::Group(members) => members.iter().filter_map(content).find_map(single),
+            other => single(other),
+        }
+    }
+
     /// Whether a route that names this object says what the target says.
     pub(crate) fn expresses(&self, object: u32, id: TargetId) -> bool {
         self.objects.get(&object).is_some_and(|o| o.target == Some(id) && o.content.is_some())

@@ -16,7 +16,7 @@ use crate::fib::nexthop_objects::NexthopObjects;
 use crate::fib::route_state::{Actual, Desired};
 use crate::netlink::route::{RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::options::Marks;
-use tortie_engine::routing::{ChangeId, KernelRoute};
+use tortie_engine::routing::{ChangeId, CoveringRoute, Hop, KernelRoute, Resolved};
 
 /// One prefix.
 #[derive(Debug, Clone, Copy)]
@@ -166,22 +166,26 @@ impl Table {
 
     // Desired.
 
-    /// Replaces the set of blackholes; those that go, go by `change`.
+    /// Replaces the set of blackholes; those that go, go by `change`. Gives those that came and went.
     pub(crate) fn set_blackholes(
         &mut self,
         wanted: &BTreeMap<Cidr, ChangeId>,
         change: ChangeId,
         decide: &mut Decide<'_>,
-    ) {
+    ) -> Vec<Cidr> {
+        let mut moved = Vec::new();
         let old = std::mem::replace(&mut self.blackholes, wanted.clone());
         for prefix in old.keys().filter(|p| !wanted.contains_key(p)) {
             let slot = self.with_entry(*prefix, |e| e.blackhole = false);
             self.decide(slot, change, decide);
+            moved.push(*prefix);
         }
         for (prefix, change) in wanted.iter().filter(|(p, _)| !old.contains_key(p)) {
             let slot = self.with_entry(*prefix, |e| (e.blackhole, e.stale) = (true, false));
             self.decide(slot, *change, decide);
+            moved.push(*prefix);
         }
+        moved
     }
 
     /// The wanted blackholes that are not in the kernel, with the reason.
@@ -198,14 +202,38 @@ impl Table {
         self.entries.get(prefix).is_some_and(|e| e.actual == Actual::Blackhole)
     }
 
-    /// What was learned for a prefix; no hops: nothing any more.
+    /// What an entry is for an address that its prefix covers; `None`: no route of ours is wanted there. One that was found at start
+    /// and waits to be learned again leads where it did, as packets do.
+    pub(crate) fn covering_route(&self, entry: &RouteEntry) -> Option<CoveringRoute<'_>> {
+        if entry.blackhole {
+            return Some(CoveringRoute::Foreign(None));
+        }
+        let learned = self.hop_sets.get(entry.learned).map(CoveringRoute::Learned);
+        learned.or_else(|| self.stale_way(entry).map(|way| CoveringRoute::Foreign(Some(way))))
+    }
+
+    /// Where a route leads that was found at start.
+    fn stale_way(&self, entry: &RouteEntry) -> Option<Resolved> {
+        let (ifindex, gateway) = match entry.actual {
+            _ if !entry.stale => return None,
+            Actual::Nexthop(id) => self.objects.first_way(id)?,
+            Actual::Plain(target) => self.objects.hops(target).iter().find_map(|hop| match hop {
+                Hop::Plain { gateway, ifindex } => Some((*ifindex, *gateway)),
+                Hop::Tunnel { .. } => None,
+            })?,
+            _ => return None,
+        };
+        Some(Resolved { ifindex, gateway: Some(gateway), metric: self.marks.metric })
+    }
+
+    /// What was learned for a prefix; no hops: nothing any more. `true`: it was something else before.
     pub(crate) fn learn(
         &mut self,
         prefix: Cidr,
         hops: &[ScopedAddr],
         change: ChangeId,
         decide: &mut Decide<'_>,
-    ) {
+    ) -> bool {
         let set = if hops.is_empty() { NO_SET } else { self.hop_sets.acquire(hops) };
         let mut old = NO_SET;
         let slot = self.with_entry(prefix, |e| {
@@ -214,6 +242,7 @@ impl Table {
         });
         self.hop_sets.release(old);
         self.decide(slot, change, decide);
+        old != set
     }
 
     /// Decides again about all learned prefixes that `concerns`, given their next hops. Without a `change` of the store

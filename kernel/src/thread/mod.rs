@@ -15,6 +15,7 @@ mod inbox;
 pub(super) mod messages;
 pub(super) mod metrics;
 mod monitor;
+mod next_hop_damping;
 mod off;
 mod policy_progress;
 mod resync_pass;

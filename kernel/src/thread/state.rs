@@ -12,7 +12,8 @@ use crate::counters::{self, Counters};
 use crate::endpoints::{self, Endpoints};
 use crate::fib::foreign_changes::ForeignChanges;
 use crate::fib::ipip_tunnel;
-use crate::fib::network::NetworkState;
+use crate::fib::network::{NetworkState, NextHopAnswer};
+use crate::fib::next_hops::MainTable;
 use crate::fib::plan;
 use crate::fib::request::{Outcome, Request};
 use crate::fib::table::Table;
@@ -25,7 +26,7 @@ use crate::options::Mode;
 use crate::options::Options;
 use tortie_engine::routing::LearnedChange;
 use tortie_engine::routing::{
-    ChangeId, KernelRoute, Resolved, RoutingView, Step, explain_kernel_route, kernel_route,
+    ChangeId, KernelRoute, RoutingView, Step, StepOutcome, explain_kernel_route, kernel_route,
 };
 
 /// Routes that were written and deleted.
@@ -62,6 +63,8 @@ pub(crate) struct State {
     pub(super) mode: Mode,
     pub(super) table: Table,
     pub(super) network: NetworkState,
+    /// Next hops that are reached otherwise than routes over them were decided by.
+    moved_hops: BTreeSet<ScopedAddr>,
     pub(super) endpoints: Endpoints,
     pub(super) intent: Option<Arc<KernelIntent>>,
     view: Arc<RoutingView>,
@@ -80,6 +83,7 @@ impl State {
             table,
             endpoints,
             network: NetworkState::default(),
+            moved_hops: BTreeSet::new(),
             intent: None,
             view: Arc::default(),
             tunnel_present: false,
@@ -110,15 +114,29 @@ impl State {
     }
 
     /// Runs `change` on the table with the decision function over the present network state.
-    fn with_decide(&mut self, change: impl FnOnce(&mut Table, &mut crate::fib::table::Decide<'_>)) {
+    fn with_decide<T>(
+        &mut self,
+        change: impl FnOnce(&mut Table, &mut crate::fib::table::Decide<'_>) -> T,
+    ) -> T {
         let (network, view, tunnel) = (&mut self.network, &self.view, self.tunnel_present);
         let mut decide = |prefix: Cidr, hops: &[ScopedAddr]| -> KernelRoute {
             for hop in hops {
                 network.track(*hop, false);
             }
-            kernel_route(view, prefix, hops, |hop| network.answer(hop), tunnel)
+            let legs = |hop| network.answer(hop).map(|answer| answer.within(&prefix).iter().copied());
+            kernel_route(view, prefix, hops, |hop| legs(hop).into_iter().flatten(), tunnel)
         };
-        change(&mut self.table, &mut decide);
+        change(&mut self.table, &mut decide)
+    }
+
+    /// The main table as it should be, as next hops are reached in it.
+    pub(super) fn main_table(&self) -> MainTable<'_> {
+        MainTable {
+            network: &self.network,
+            table: &self.table,
+            view: &self.view,
+            tunnel_present: self.tunnel_present,
+        }
     }
 
     /// A new intent: decisions are made again where they may differ.
@@ -127,23 +145,70 @@ impl State {
         let same = old.pools == self.view.pools
             && old.network_v4 == self.view.network_v4
             && (old.node_v4, old.node_v6) == (self.view.node_v4, self.view.node_v6);
-        self.with_decide(|table, decide| {
-            table.set_blackholes(&intent.blackholes, intent.change, decide);
+        let moved = self.with_decide(|table, decide| {
+            let moved = table.set_blackholes(&intent.blackholes, intent.change, decide);
             if !same {
                 table.decide_again(&|_| true, intent.change, decide);
             }
+            moved
         });
+        for prefix in moved {
+            self.network.mark_dirty_inside(&prefix);
+        }
+        if !same {
+            self.network.mark_all_dirty();
+        }
         self.intent = Some(intent);
         self.check_tunnel();
     }
 
-    /// A batch of learned routes.
+    /// A batch of learned routes. Next hops that they cover are looked at again; what follows from that waits for
+    /// [`State::follow_next_hops`].
     pub(crate) fn learn(&mut self, batch: &[LearnedChange]) {
-        self.with_decide(|table, decide| {
-            for change in batch {
-                table.learn(change.prefix, &change.next_hops, change.change, decide);
-            }
+        let moved: Vec<Cidr> = self.with_decide(|table, decide| {
+            let learn = |change: &&LearnedChange| {
+                table.learn(change.prefix, &change.next_hops, change.change, decide)
+            };
+            batch.iter().filter(learn).map(|change| change.prefix).collect()
         });
+        for prefix in &moved {
+            self.network.mark_dirty_inside(prefix);
+        }
+        self.resolve_next_hops();
+    }
+
+    /// Looks again at the next hops that may be reached otherwise now.
+    fn resolve_next_hops(&mut self) {
+        let dirty = self.network.take_dirty();
+        if dirty.is_empty() {
+            return;
+        }
+        let table = self.main_table();
+        let answers: Vec<(ScopedAddr, NextHopAnswer)> =
+            dirty.into_iter().map(|addr| (addr, table.answer(addr))).collect();
+        for (addr, answer) in answers {
+            if self.network.set_answer(addr, answer) {
+                self.moved_hops.insert(addr);
+            }
+        }
+    }
+
+    /// Routes that were found at start and not learned again go; gives how many.
+    pub(crate) fn sweep(&mut self) -> usize {
+        self.network.mark_all_dirty();
+        self.table.sweep()
+    }
+
+    /// Next hops are reached otherwise, and [`State::follow_next_hops`] was not called since.
+    pub(crate) fn has_moved_hops(&self) -> bool {
+        !self.moved_hops.is_empty()
+    }
+
+    /// Begins to tell of a next hop; gives how it is reached.
+    pub(crate) fn track(&mut self, addr: ScopedAddr) -> NextHopAnswer {
+        self.network.track(addr, true);
+        self.resolve_next_hops();
+        self.network.answer(addr).cloned().unwrap_or_default()
     }
 
     /// Takes the kernel's answers over into the actual state.
@@ -169,8 +234,32 @@ impl State {
     /// The decision about a learned prefix, with somebody listening; `None`: nothing was learned.
     pub(crate) fn explain(&self, prefix: &Cidr) -> Option<(KernelRoute, Vec<Step>)> {
         let hops = self.table.learned(self.table.entries().get(prefix)?)?;
-        let resolve = |hop| self.network.answer(hop);
-        Some(explain_kernel_route(&self.view, *prefix, hops, resolve, self.tunnel_present))
+        let answer = |hop| self.network.answer(hop).map(|answer| answer.within(prefix).iter().copied());
+        let resolve = |hop| answer(hop).into_iter().flatten();
+        let (route, mut steps) =
+            explain_kernel_route(&self.view, *prefix, hops, resolve, self.tunnel_present);
+        steps.splice(0..0, hops.iter().filter_map(|hop| self.explain_next_hop(*hop, prefix)));
+        Some((route, steps))
+    }
+
+    /// The learned routes that a next hop is reached by, or is not.
+    fn explain_next_hop(&self, hop: ScopedAddr, prefix: &Cidr) -> Option<Step> {
+        let resolution = self.main_table().resolution(hop, prefix);
+        let through: Vec<String> = resolution.through.iter().map(Cidr::to_string).collect();
+        let (outcome, text) = match (resolution.legs.is_empty(), resolution.looped) {
+            (false, _) if through.is_empty() => return None,
+            (false, _) => (
+                StepOutcome::Passed,
+                format!("{hop}: reached by the learned route {}", through.join(" over ")),
+            ),
+            (true, Some(looped)) => {
+                let text =
+                    format!("{hop}: only the learned route {looped} covers it, which would lead to itself");
+                (StepOutcome::No, text)
+            }
+            (true, None) => return None,
+        };
+        Some(Step { name: "recursion", outcome, text })
     }
 
     /// Whether the tunnel device is there and up; decisions are made again when that changed.
@@ -184,21 +273,23 @@ impl State {
             self.tunnel_present = present;
             let moved = ChangeId::default();
             self.with_decide(|table, decide| table.decide_again(&|_| true, moved, decide));
+            self.network.mark_all_dirty();
         }
     }
 
-    /// Follows next hops to where the network moved them; gives the changes that were asked for.
-    pub(crate) fn follow_next_hops(&mut self) -> Vec<(ScopedAddr, Option<Resolved>)> {
-        let changes = self.network.changes();
-        if changes.is_empty() {
+    /// Follows next hops to where the network, or a learned route, moved them; gives the changes that were asked for.
+    pub(crate) fn follow_next_hops(&mut self) -> Vec<(ScopedAddr, NextHopAnswer)> {
+        self.resolve_next_hops();
+        let moved = std::mem::take(&mut self.moved_hops);
+        if moved.is_empty() {
             return Vec::new();
         }
-        let moved: BTreeSet<ScopedAddr> = changes.iter().map(|(a, ..)| *a).collect();
         self.with_decide(|table, decide| {
             let concerned = |hops: &[ScopedAddr]| hops.iter().any(|h| moved.contains(h));
             table.decide_again(&concerned, ChangeId::default(), decide);
         });
-        changes.into_iter().filter(|(.., tracked)| *tracked).map(|(a, r, _)| (a, r)).collect()
+        let tracked = moved.into_iter().filter(|addr| self.network.is_tracked(*addr));
+        tracked.map(|addr| (addr, self.network.answer(addr).cloned().unwrap_or_default())).collect()
     }
 
     /// Next hops that nobody uses any more are followed no longer.
@@ -273,6 +364,7 @@ impl State {
                 let prefix = route.prefix;
                 if route.metric == self.table.marks().metric && route.tos == 0 {
                     let wanted = self.is_entry_in_sync(&prefix);
+                    self.network.mark_dirty_inside(&prefix);
                     if self.table.lose(prefix) && by != 0 && wanted {
                         self.table.drift_hold_mut().record(prefix, "deleted", by);
                         self.foreign_changes.note(1, || format!("route {prefix} was deleted by port {by}"));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tortie_net::ScopedAddr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use crate::agent::core::recorder::NewEntry;
 use tortie_engine::routing::{self, ChangeId, RoutingIntent};
@@ -27,6 +27,8 @@ pub(in crate::agent) enum Effect {
     Track(ScopedAddr, bool),
     /// A next hop for the speaker.
     NextHop(ScopedAddr, Option<routing::Resolved>),
+    /// The same for routes to some prefixes alone.
+    NextHopWithin(ScopedAddr, Vec<(Cidr, Option<routing::Resolved>)>),
     /// The kernel thread gets this change of endpoints and rules.
     Enforce(Arc<PolicyChange>),
     /// The own blocks: watch these keys too.

@@ -130,6 +130,9 @@ impl Core {
                 };
                 self.effects.push(Effect::NextHop(addr, state));
             }
+            KernelFact::NextHopWithin(addr, within) => {
+                self.effects.push(Effect::NextHopWithin(addr, within));
+            }
             KernelFact::Swept(count) => {
                 self.log_and_record(
                     ChangeId::default(),

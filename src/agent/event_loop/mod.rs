@@ -269,7 +269,9 @@ impl Agent {
             Effect::Routing(intent) => self.handle.publish_intent(intent),
             Effect::Kernel(intent) => self.kernel.send_intent(intent),
             Effect::Enforce(change) => self.kernel.send_policy(change),
-            Effect::Speaker(..) | Effect::LocalReady | Effect::NextHop(..) if !self.speaker.is_started() => {
+            Effect::Speaker(..) | Effect::LocalReady | Effect::NextHop(..) | Effect::NextHopWithin(..)
+                if !self.speaker.is_started() =>
+            {
                 if !self.options.observes() {
                     self.speaker.hold(effect);
                 }
@@ -280,6 +282,9 @@ impl Agent {
             }
             Effect::LocalReady => self.speaker.send(ToSpeaker::LocalReady),
             Effect::NextHop(addr, state) => self.speaker.send(ToSpeaker::NextHop(addr, state)),
+            Effect::NextHopWithin(addr, within) => {
+                self.speaker.send(ToSpeaker::NextHopWithin(addr, within));
+            }
             Effect::Sweep => self.kernel.sweep_later(),
             Effect::Track(addr, true) => self.kernel.send(ToKernel::Track(addr)),
             Effect::Track(addr, false) => self.kernel.send(ToKernel::Untrack(addr)),

@@ -111,6 +111,17 @@ impl Decisions {
                     format_args!("speaker: next hop {addr} {gateway} ifindex {ifindex} metric {metric}"),
                 );
             }
+            Effect::NextHopWithin(addr, within) => list(
+                out,
+                within.iter().map(|(prefix, way)| match way {
+                    None => format!("speaker: next hop {addr} is unreachable for routes to {prefix}"),
+                    Some(way) => {
+                        let gateway =
+                            way.gateway.map_or_else(|| "on-link".to_owned(), |via| format!("via {via}"));
+                        format!("speaker: next hop {addr} {gateway} for routes to {prefix}")
+                    }
+                }),
+            ),
             Effect::Scope(keys) => list(out, keys.iter().map(|key| format!("store: watch {key}"))),
             Effect::Trust(generation, revision) => {
                 line(

@@ -32,6 +32,7 @@ use crate::speaker::sockets::poller::{Events, Poller, Source};
 use crate::speaker::unnumbered::Unnumbered;
 use crate::speaker::view::SpeakerView;
 use crate::speaker::wakeup::Wakeup;
+use tortie_engine::routing::Resolved;
 use tortie_metrics::Histogram;
 
 /// How long connections may take to end when the whole process stops.
@@ -187,12 +188,12 @@ impl EventLoop {
         if let Some((intent, change)) = messages.intent.filter(|_| self.stopping.is_none()) {
             self.apply(intent, change);
         }
+        for (addr, within) in messages.next_hops_within {
+            let within = within.into_iter().map(|(prefix, resolved)| (prefix, next_hop_state(resolved)));
+            self.give(Input::NextHopWithin(addr, within.collect()));
+        }
         for (addr, resolved) in messages.next_hops {
-            let state = resolved.map_or(NextHopState::Unreachable, |r| NextHopState::Reachable {
-                metric: r.metric,
-                on_link: r.gateway.is_none(),
-            });
-            self.give(Input::NextHop(addr, state));
+            self.give(Input::NextHop(addr, next_hop_state(resolved)));
             self.address_resolved(addr, resolved);
         }
         for order in messages.orders {
@@ -319,4 +320,11 @@ impl EventLoop {
             self.key_files_due = Some(self.now + KEY_FILES);
         }
     }
+}
+
+fn next_hop_state(resolved: Option<Resolved>) -> NextHopState {
+    resolved.map_or(NextHopState::Unreachable, |r| NextHopState::Reachable {
+        metric: r.metric,
+        on_link: r.gateway.is_none(),
+    })
 }

@@ -17,7 +17,16 @@ const BIRD: &str = "router id 10.0.1.254;\nprotocol device { scan time 2; }\n\
     protocol bgp host1 from host { local 10.0.1.254 as 65000; neighbor 10.0.1.1; }\n\
     protocol bgp host2 from host { local 10.0.2.254 as 65000; neighbor 10.0.2.1; }\n";
 
-fn two_subnets(backend: Backend) {
+/// Where the hosts have the way to the other subnet from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DefaultRoute {
+    /// The kernel has it, whoever wrote it.
+    Static,
+    /// The router announces it: next hops of the mesh are reached by a route that the host itself learned.
+    Learned,
+}
+
+fn two_subnets(backend: Backend, default: DefaultRoute) {
     let dir = tempfile::tempdir().unwrap();
     let mut data = serde_json::Map::new();
     let mut add = |key: &str, value: String| data.insert(format!("/calico/{key}"), value.into());
@@ -42,7 +51,14 @@ fn two_subnets(backend: Backend) {
     let data = serde_json::to_string(&data).unwrap();
     let (store, bird) = (dir.path().join("store.json"), dir.path().join("bird.conf"));
     std::fs::write(&store, &data).unwrap();
-    std::fs::write(&bird, BIRD).unwrap();
+    let config = match default {
+        DefaultRoute::Static => BIRD.to_owned(),
+        DefaultRoute::Learned => {
+            let exports = BIRD.replace("export none", "export where net = 0.0.0.0/0");
+            format!("{exports}protocol static {{ ipv4; route 0.0.0.0/0 unreachable; }}\n")
+        }
+    };
+    std::fs::write(&bird, config).unwrap();
     let lab = TwoHosts {
         name: "subnets",
         store: store.to_str().unwrap(),
@@ -52,7 +68,10 @@ fn two_subnets(backend: Backend) {
             bird.display()
         ),
         stage: "create",
-        exec: "ip route add default via 10.0.N.254",
+        exec: match default {
+            DefaultRoute::Static => "ip route add default via 10.0.N.254",
+            DefaultRoute::Learned => "ip route show",
+        },
         link: "[10.0.N.1/24, 10.0.N.254/24]",
     };
     let text = lab.text();
@@ -68,16 +87,36 @@ fn two_subnets(backend: Backend) {
         println!("{backend:?}: {web} reaches {far} after {} ms", took.as_millis());
     }
     assert!(net.run("host1", &["ip", "link", "show", "tunl0"]).is_err(), "no tunnel was asked for");
+    if default == DefaultRoute::Learned {
+        let why = net.run("host1", &["tortie", "why", "route", "10.244.2.0/26"]).unwrap();
+        assert!(why.contains("10.0.2.1: reached by the learned route 0.0.0.0/0"), "{why}");
+        let status = net.run("host1", &["tortie", "status"]).unwrap_or_else(|text| text);
+        assert!(!status.contains("unresolved") && !status.contains("route-withheld"), "{status}");
+        // The default goes, and with it all that rests on it; it is back, and so is the rest.
+        net.run("tor", &["birdc", "disable", "static1"]).unwrap();
+        let routes = || kernel(&net, "host1");
+        within(Duration::from_secs(10), Instant::now(), "no route without the default", || {
+            let routes = routes()?;
+            if routes.contains_key("10.244.2.0/26") { Err(format!("{routes:?}")) } else { Ok(()) }
+        });
+        net.run("tor", &["birdc", "enable", "static1"]).unwrap();
+        within(Duration::from_secs(10), Instant::now(), "every block in every kernel", || full_kernels(&net));
+    }
 }
 
 #[test]
 fn two_subnets_sqlite() {
-    two_subnets(Backend::Sqlite);
+    two_subnets(Backend::Sqlite, DefaultRoute::Static);
+}
+
+#[test]
+fn two_subnets_with_a_default_route_that_is_learned() {
+    two_subnets(Backend::Sqlite, DefaultRoute::Learned);
 }
 
 #[test]
 fn two_subnets_etcd() {
-    two_subnets(Backend::Etcd);
+    two_subnets(Backend::Etcd, DefaultRoute::Static);
 }
 
 const FEED: usize = 10_000;

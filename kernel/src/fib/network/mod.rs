@@ -1,6 +1,7 @@
-//! The state of links, addresses and foreign routes of the main table, and what it says about next hops. Pure.
+//! The state of links, addresses and foreign routes of the main table, and the next hops that are followed, with the last answer about
+//! each. Pure.
 //!
-//! Own routes never resolve a next hop: that would let a learned route hold itself up. Followed next hops stand in a trie,
+//! How a next hop is reached, [`super::next_hops`] says, which looks at learned routes too. Followed next hops stand in a trie,
 //! so that a changed route touches exactly those it covers, once a batch, however many changes there were.
 
 mod foreign_routes;
@@ -9,6 +10,7 @@ mod tries;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
+use smallvec::SmallVec;
 use tortie_net::{Cidr, ScopedAddr};
 
 use self::foreign_routes::{ForeignEntry, ForeignRoutes};
@@ -16,7 +18,7 @@ use self::tries::Tries;
 use super::request::NetworkView;
 use crate::netlink::link::{Address, Link};
 use crate::netlink::route::{Leg, RTN_UNICAST, Route};
-use tortie_engine::routing::Resolved;
+use tortie_engine::routing::{Legs, Resolved};
 
 pub use self::foreign_routes::ForeignRoute;
 
@@ -26,17 +28,57 @@ const RTPROT_KERNEL: u8 = 2;
 /// A followed next hop.
 #[derive(Debug, Default)]
 struct TrackedNextHop {
-    answer: Option<Resolved>,
+    answer: NextHopAnswer,
     /// Somebody tracks it.
     tracked: bool,
+}
+
+/// How a next hop is reached.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NextHopAnswer {
+    /// For routes to any other prefix than those of `within`.
+    pub(crate) legs: Legs,
+    /// For routes to these prefixes, learned ones that `legs` rest on: a route does not rest on itself.
+    pub(crate) within: Vec<(Cidr, Legs)>,
+    /// Other addresses that were looked at: when one of them is reached otherwise, so may this one be.
+    pub(crate) over: SmallVec<[ScopedAddr; 2]>,
+}
+
+impl NextHopAnswer {
+    /// The answer for routes to this prefix.
+    pub(crate) fn within(&self, prefix: &Cidr) -> &Legs {
+        self.within.iter().find(|(within, _)| within == prefix).map_or(&self.legs, |(_, legs)| legs)
+    }
+
+    /// The first way.
+    pub(crate) fn first(&self) -> Option<Resolved> {
+        self.legs.first().copied()
+    }
+}
+
+impl From<Option<Resolved>> for NextHopAnswer {
+    fn from(way: Option<Resolved>) -> Self {
+        Self { legs: way.into_iter().collect(), ..Self::default() }
+    }
+}
+
+/// A foreign route that covers an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ForeignCovering {
+    pub(crate) prefix: Cidr,
+    /// Of the route, also where that leads on-link.
+    pub(crate) metric: u32,
+    pub(crate) protocol: u8,
+    /// `None`: it refuses packets.
+    pub(crate) way: Option<Resolved>,
 }
 
 /// Where an address leads, in words and numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Covering {
-    /// The covering foreign route.
+    /// The covering route.
     pub prefix: Cidr,
-    /// Its `rtm_protocol`.
+    /// Its `rtm_protocol`; our own: a learned route.
     pub protocol: u8,
     /// How it is reached.
     pub resolved: Resolved,
@@ -50,7 +92,9 @@ pub(crate) struct NetworkState {
     local: HashMap<IpAddr, u32>,
     foreign: ForeignRoutes,
     tracked_hops: HashMap<ScopedAddr, TrackedNextHop>,
-    /// Those that foreign routes lead to: all but the link-local ones.
+    /// Those whose answer looked at other addresses.
+    recursive: BTreeSet<ScopedAddr>,
+    /// Those that routes lead to: all but the link-local ones.
     index: Tries<()>,
     dirty_addresses: BTreeSet<ScopedAddr>,
     all_dirty: bool,
@@ -213,18 +257,19 @@ impl NetworkState {
 
     // Next hops.
 
-    /// Starts to follow an address; with `tracked` its changes are given by [`NetworkState::changes`].
-    pub(crate) fn track(&mut self, addr: ScopedAddr, tracked: bool) -> Option<Resolved> {
+    /// Starts to follow an address; with `tracked` its changes are given by [`NetworkState::take_dirty`]. Until it is looked at with learned
+    /// routes, foreign ones alone say how it is reached.
+    pub(crate) fn track(&mut self, addr: ScopedAddr, tracked: bool) {
         if let Some(f) = self.tracked_hops.get_mut(&addr) {
             f.tracked |= tracked;
-            return f.answer;
+            return;
         }
-        let answer = self.resolve(addr);
+        let answer = self.resolve(addr).into();
         self.tracked_hops.insert(addr, TrackedNextHop { answer, tracked });
         if !addr.is_link_local() {
             self.index.insert(&Cidr::host(addr.addr()), ());
+            self.dirty_addresses.insert(addr);
         }
-        answer
     }
 
     /// Tells no more about an address.
@@ -244,97 +289,111 @@ impl NetworkState {
             .collect();
         for addr in unused {
             self.tracked_hops.remove(&addr);
+            self.recursive.remove(&addr);
             self.index.remove(&Cidr::host(addr.addr()));
         }
     }
 
-    /// The last answer about a followed address, else a fresh one.
-    pub(crate) fn answer(&self, addr: ScopedAddr) -> Option<Resolved> {
-        self.tracked_hops.get(&addr).map_or_else(|| self.resolve(addr), |f| f.answer)
+    /// The last answer about a followed address.
+    pub(crate) fn answer(&self, addr: ScopedAddr) -> Option<&NextHopAnswer> {
+        self.tracked_hops.get(&addr).map(|f| &f.answer)
     }
 
-    /// Looks at what may have changed; gives the followed addresses whose answer is another now, and whether an owner
-    /// tracks it.
-    pub(crate) fn changes(&mut self) -> Vec<(ScopedAddr, Option<Resolved>, bool)> {
-        let dirty: Vec<ScopedAddr> = if std::mem::take(&mut self.all_dirty) {
+    /// Somebody wants to be told of it.
+    pub(crate) fn is_tracked(&self, addr: ScopedAddr) -> bool {
+        self.tracked_hops.get(&addr).is_some_and(|f| f.tracked)
+    }
+
+    /// The followed addresses that may be reached otherwise now.
+    pub(crate) fn take_dirty(&mut self) -> Vec<ScopedAddr> {
+        if std::mem::take(&mut self.all_dirty) {
             self.dirty_addresses.clear();
             // Sorted, as the others: the map has no order.
             let all: BTreeSet<ScopedAddr> = self.tracked_hops.keys().copied().collect();
-            all.into_iter().collect()
-        } else {
-            std::mem::take(&mut self.dirty_addresses).into_iter().collect()
-        };
-        let mut changed = Vec::new();
-        for addr in dirty {
-            let now = self.resolve(addr);
-            if let Some(f) = self.tracked_hops.get_mut(&addr)
-                && f.answer != now
-            {
-                f.answer = now;
-                changed.push((addr, now, f.tracked));
-            }
+            return all.into_iter().collect();
         }
+        if self.dirty_addresses.is_empty() {
+            return Vec::new();
+        }
+        let is_dirty = |addr: &ScopedAddr| self.dirty_addresses.contains(addr);
+        let over = |addr: &ScopedAddr| {
+            self.tracked_hops.get(addr).is_some_and(|f| f.answer.over.iter().any(is_dirty))
+        };
+        let dependent: Vec<ScopedAddr> = self.recursive.iter().filter(|addr| over(addr)).copied().collect();
+        self.dirty_addresses.extend(dependent);
+        std::mem::take(&mut self.dirty_addresses).into_iter().collect()
+    }
+
+    /// All have to be looked at again.
+    pub(crate) fn mark_all_dirty(&mut self) {
+        self.all_dirty = true;
+    }
+
+    /// Takes the answer about a followed address; `true`: it is another than before.
+    pub(crate) fn set_answer(&mut self, addr: ScopedAddr, answer: NextHopAnswer) -> bool {
+        let Some(f) = self.tracked_hops.get_mut(&addr) else { return false };
+        if answer.over.is_empty() {
+            self.recursive.remove(&addr);
+        } else {
+            self.recursive.insert(addr);
+        }
+        let changed = (&f.answer.legs, &f.answer.within) != (&answer.legs, &answer.within);
+        f.answer = answer;
         changed
     }
 
     /// How the kernel reaches an address without our routes; `None`: not at all, or it is an address of this host.
     pub(crate) fn resolve(&self, addr: ScopedAddr) -> Option<Resolved> {
-        self.covering(addr).map(|c| c.resolved)
+        self.covering(addr).next().and_then(|covering| covering.way)
     }
 
-    /// [`NetworkState::resolve`] with the covering route.
-    pub(crate) fn covering(&self, addr: ScopedAddr) -> Option<Covering> {
-        if addr.is_link_local() {
-            return self.onlink_covering(addr);
-        }
-        let addr = addr.addr();
-        // An IPv4 address in the form of IPv6, as GoBGP gives IPv6 routes over sessions of IPv4: it names an IPv4 node
-        // (RFC 4291 2.5.5.2), to which no IPv6 route leads. The default router would get its packets.
-        if matches!(addr, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some()) {
-            return None;
-        }
-        if self.local.contains_key(&addr) {
-            return None;
-        }
-        for (prefix, routes) in self.foreign.covering(addr) {
-            // `Some(None)`: it answers, but leads nowhere.
-            let usable = |f: &ForeignEntry| {
-                if f.kind != RTN_UNICAST {
-                    return Some(None);
-                }
-                let alive = |l: &&Leg| self.links.get(&l.ifindex).is_some_and(Link::can_carry);
-                f.legs.iter().find(alive).map(|leg| Some(*leg))
-            };
-            let best = routes
-                .iter()
-                .filter(|f| f.tos == 0)
-                .filter_map(|f| usable(f).map(|leg| (f.metric, leg, f.protocol)))
-                .min_by_key(|(metric, leg, _)| (*metric, *leg));
-            match best {
-                // Routes whose links are down do not count: the kernel goes on to the next shorter prefix.
-                None => {}
-                // A blackhole or an unreachable route answers for all that it covers.
-                Some((_, None, _)) => return None,
-                Some((metric, Some(leg), protocol)) => {
-                    let metric = if leg.gateway.is_some() { metric } else { 0 };
-                    let resolved = Resolved { ifindex: leg.ifindex, gateway: leg.gateway, metric };
-                    return Some(Covering { prefix, protocol, resolved });
-                }
+    /// The foreign routes that cover an address, the longest prefix first, without those whose links are down: the kernel goes on to the
+    /// next shorter prefix. None where the address is no neighbour.
+    pub(crate) fn covering(&self, addr: ScopedAddr) -> impl Iterator<Item = ForeignCovering> {
+        let is_foreign = !addr.is_link_local() && self.is_destination(addr.addr());
+        let on_link = if addr.is_link_local() { self.onlink_covering(addr) } else { None };
+        let routes = is_foreign.then(|| self.foreign.covering(addr.addr())).into_iter().flatten();
+        on_link.into_iter().chain(routes.filter_map(|(prefix, routes)| self.first(prefix, routes)))
+    }
+
+    /// Packets to it are routed: it is no address of this host, and no IPv4 address in the form of IPv6, as GoBGP gives IPv6 routes over
+    /// sessions of IPv4: that names an IPv4 node (RFC 4291 2.5.5.2), to which no IPv6 route leads. The default router would get its packets.
+    pub(crate) fn is_destination(&self, addr: IpAddr) -> bool {
+        !matches!(addr, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some()) && !self.local.contains_key(&addr)
+    }
+
+    /// The first of some routes of one prefix that counts.
+    fn first(&self, prefix: Cidr, routes: &[ForeignEntry]) -> Option<ForeignCovering> {
+        // `Some(None)`: it answers, but leads nowhere.
+        let usable = |f: &ForeignEntry| {
+            if f.kind != RTN_UNICAST {
+                return Some(None);
             }
-        }
-        None
+            let alive = |l: &&Leg| self.links.get(&l.ifindex).is_some_and(Link::can_carry);
+            f.legs.iter().find(alive).map(|leg| Some(*leg))
+        };
+        let (metric, leg, protocol) = routes
+            .iter()
+            .filter(|f| f.tos == 0)
+            .filter_map(|f| usable(f).map(|leg| (f.metric, leg, f.protocol)))
+            .min_by_key(|(metric, leg, _)| (*metric, *leg))?;
+        let way = leg.map(|leg| {
+            let metric = if leg.gateway.is_some() { metric } else { 0 };
+            Resolved { ifindex: leg.ifindex, gateway: leg.gateway, metric }
+        });
+        Some(ForeignCovering { prefix, metric, protocol, way })
     }
 
     /// Link-local addresses exist on each link: without an interface they name no neighbour.
-    fn onlink_covering(&self, addr: ScopedAddr) -> Option<Covering> {
+    fn onlink_covering(&self, addr: ScopedAddr) -> Option<ForeignCovering> {
         let ifindex = addr.interface();
         let own = || self.addresses.iter().any(|a| a.ifindex == ifindex && a.addr == addr.addr());
         if !self.links.get(&ifindex).is_some_and(Link::can_carry) || own() {
             return None;
         }
         let prefix = Cidr::v6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 64);
-        let resolved = Resolved { ifindex, gateway: None, metric: 0 };
-        Some(Covering { prefix, protocol: RTPROT_KERNEL, resolved })
+        let way = Some(Resolved { ifindex, gateway: None, metric: 0 });
+        Some(ForeignCovering { prefix, metric: 0, protocol: RTPROT_KERNEL, way })
     }
 
     fn mark_dirty_at(&mut self, addr: ScopedAddr) {
@@ -343,7 +402,8 @@ impl NetworkState {
         }
     }
 
-    fn mark_dirty_inside(&mut self, prefix: &Cidr) {
+    /// A route to this prefix came, went or changed.
+    pub(crate) fn mark_dirty_inside(&mut self, prefix: &Cidr) {
         if self.all_dirty {
             return;
         }

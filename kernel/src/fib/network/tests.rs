@@ -88,15 +88,47 @@ fn a_link_local_next_hop_is_on_its_link_unless_it_is_ours_there() {
     let addr: IpAddr = "fe80::a".parse().unwrap();
     let hop = |interface| ScopedAddr::new(addr, interface);
     let on = |ifindex| Some(Resolved { ifindex, gateway: None, metric: 0 });
-    assert_eq!((network.track(hop(1), true), network.track(hop(2), true)), (on(1), on(2)));
-    assert_eq!((network.track(addr.into(), true), network.changes()), (None, vec![]));
+    for hop in [hop(1), hop(2), addr.into()] {
+        network.track(hop, true);
+    }
+    let answers = [hop(1), hop(2), addr.into()].map(|hop| network.answer(hop).unwrap().first());
+    assert_eq!(answers, [on(1), on(2), None]);
+    network.take_dirty();
     let own = Address { ifindex: 1, addr, len: 64 };
     network.add_address(own);
-    assert_eq!(network.changes(), [(hop(1), None, true)]);
+    assert_eq!((network.take_dirty(), network.resolve(hop(1))), (vec![hop(1)], None));
+    assert!(network.set_answer(hop(1), None.into()));
     network.remove_address(&own);
-    assert_eq!(network.changes(), [(hop(1), on(1), true)]);
+    assert_eq!((network.take_dirty(), network.resolve(hop(1))), (vec![hop(1)], on(1)));
+    assert!(network.set_answer(hop(1), on(1).into()) && !network.set_answer(hop(1), on(1).into()));
     network.untrack(hop(2));
     network.forget_unused(&BTreeSet::new());
     network.remove_link(2);
-    assert_eq!(network.changes(), []);
+    assert!(!network.take_dirty().contains(&hop(2)), "nobody follows it");
+}
+
+/// What is looked at again: what a route covers, and what looked at that.
+#[test]
+fn a_next_hop_is_looked_at_again_with_those_that_it_is_reached_over() {
+    let mut network = network();
+    let [a, b, c] = ["10.1.0.1", "10.2.0.1", "10.3.0.1"].map(|addr| addr.parse::<ScopedAddr>().unwrap());
+    for addr in [a, b, c] {
+        network.track(addr, false);
+    }
+    network.take_dirty();
+    let over = |over: &[ScopedAddr]| NextHopAnswer { over: over.into(), ..NextHopAnswer::default() };
+    assert!(!network.set_answer(a, over(&[b])), "reached as before");
+    let mut dirty = |prefix: &str| {
+        network.mark_dirty_inside(&prefix.parse().unwrap());
+        let mut dirty = network.take_dirty();
+        dirty.sort_unstable();
+        dirty
+    };
+    assert_eq!(dirty("10.2.0.0/16"), [a, b]);
+    assert_eq!(dirty("10.1.0.0/16"), [a]);
+    assert_eq!(dirty("10.0.0.0/14"), [a, b, c]);
+    assert!(dirty("10.4.0.0/16").is_empty());
+    network.set_answer(a, over(&[]));
+    network.mark_dirty_inside(&"10.2.0.0/16".parse().unwrap());
+    assert_eq!(network.take_dirty(), [b]);
 }

@@ -5,19 +5,21 @@ mod policy;
 mod resync;
 mod route_pipeline;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use crate::endpoints;
 use crate::facts::{KernelFact, Sink};
 use crate::fib::acks::Acks;
 use crate::fib::drift_hold;
 use crate::fib::ipip_tunnel;
+use crate::fib::network::NextHopAnswer;
 use crate::fib::plan::{self, PlanRounds};
 use crate::fib::request::{Outcome, Request};
 use crate::intent::KernelIntent;
@@ -31,12 +33,13 @@ use crate::thread::burst::{PolicyWork, gather};
 use crate::thread::inbox::Inbox;
 use crate::thread::messages::ToKernel;
 use crate::thread::monitor::EventQueue;
+use crate::thread::next_hop_damping::NextHopDamping;
 use crate::thread::policy_progress::PolicyProgress;
 use crate::thread::resync_timer::{SOON, Timing};
 use crate::thread::state::{Pending, State, Written};
 use crate::thread::view::KernelView;
 use crate::worker::with_worker;
-use tortie_engine::routing::TunnelIntent;
+use tortie_engine::routing::{Legs, TunnelIntent};
 
 /// Checks of the tunnel device while one is wanted, besides events.
 const TUNNEL_EVERY: Duration = Duration::from_secs(1);
@@ -68,6 +71,9 @@ pub(super) struct Thread {
     firewall: Firewall,
     policy: PolicyProgress,
     applier: endpoints::Applier,
+    /// Next hops of which [`KernelFact::NextHopWithin`] said something.
+    reported_within: BTreeSet<ScopedAddr>,
+    damping: NextHopDamping,
 }
 
 impl Thread {
@@ -100,6 +106,8 @@ impl Thread {
             firewall,
             policy: PolicyProgress::default(),
             applier: endpoints::Applier::new(now),
+            reported_within: BTreeSet::new(),
+            damping: NextHopDamping::default(),
         }
     }
 
@@ -133,7 +141,8 @@ impl Thread {
         let endpoints =
             if self.firewall.has_no_table() { None } else { self.applier.due(&self.state.endpoints) };
         let held = self.state.table.drift_hold().until();
-        let due = [self.tunnel_due, self.retry_due, self.firewall.due(), endpoints, held];
+        let next_hops = self.damping.deadline();
+        let due = [self.tunnel_due, self.retry_due, self.firewall.due(), endpoints, held, next_hops];
         due.into_iter().flatten().fold(self.comparisons.due, Instant::min)
     }
 
@@ -148,16 +157,19 @@ impl Thread {
             ToKernel::Intent(intent) => self.intent(intent),
             ToKernel::Learned(batch) => self.learned(batch),
             ToKernel::Track(addr) => {
-                let answer = self.state.network.track(addr, true);
-                (self.sink)(KernelFact::NextHop(addr, answer));
+                let answer = self.state.track(addr);
+                self.report_next_hop(addr, answer);
                 Ok(())
             }
             ToKernel::Untrack(addr) => {
                 self.state.network.untrack(addr);
+                self.damping.forget(addr);
+                self.reported_within.remove(&addr);
                 Ok(())
             }
             ToKernel::SweepStale => {
-                let count = self.state.table.sweep();
+                let count = self.state.sweep();
+                self.follow_next_hops();
                 self.flush()?;
                 (self.sink)(KernelFact::Swept(count));
                 Ok(())
@@ -189,6 +201,7 @@ impl Thread {
         }
         self.state.accept_intent(intent);
         self.check_tunnel()?;
+        self.follow_next_hops();
         self.flush()?;
         let failed = self.failed_blackholes();
         self.applied_failed.clone_from(&failed);
@@ -252,6 +265,10 @@ impl Thread {
         if self.state.table.drift_hold().until().is_some_and(|until| until <= now) {
             self.hold(None)?;
         }
+        for addr in self.damping.released(now) {
+            let answer = self.state.network.answer(addr).cloned().unwrap_or_default();
+            self.report_next_hop(addr, answer);
+        }
         if self.tunnel_due.is_some_and(|due| due <= now) {
             self.check_tunnel()?;
             self.conclude()?;
@@ -275,9 +292,7 @@ impl Thread {
 
     /// Follows next hops, writes what became due, and says what was repaired.
     fn conclude(&mut self) -> io::Result<()> {
-        for (addr, answer) in self.state.follow_next_hops() {
-            (self.sink)(KernelFact::NextHop(addr, answer));
-        }
+        self.follow_next_hops();
         self.flush()?;
         let moved = self.write_endpoints()?;
         if self.state.endpoints.needs_resync() {
@@ -310,6 +325,31 @@ impl Thread {
             }
         }
         Ok(())
+    }
+
+    /// Decides again about routes whose next hops moved, and reports these.
+    fn follow_next_hops(&mut self) {
+        for (addr, answer) in self.state.follow_next_hops() {
+            self.report_next_hop(addr, answer);
+        }
+    }
+
+    /// Reports a next hop; as unreachable where its reachability by learned routes changes all the time.
+    fn report_next_hop(&mut self, addr: ScopedAddr, answer: NextHopAnswer) {
+        let recursive = !answer.over.is_empty() || self.reported_within.contains(&addr);
+        let admitted = !recursive || self.damping.admits(addr, !answer.legs.is_empty(), Instant::now());
+        let answer = if admitted { answer } else { NextHopAnswer::default() };
+        let first = |legs: &Legs| legs.first().copied();
+        let within: Vec<_> = answer.within.iter().map(|(prefix, legs)| (*prefix, first(legs))).collect();
+        let had = if within.is_empty() {
+            self.reported_within.remove(&addr)
+        } else {
+            !self.reported_within.insert(addr)
+        };
+        if had || !within.is_empty() {
+            (self.sink)(KernelFact::NextHopWithin(addr, within));
+        }
+        (self.sink)(KernelFact::NextHop(addr, answer.first()));
     }
 
     /// Brings the tunnel device right and says so when that changed.

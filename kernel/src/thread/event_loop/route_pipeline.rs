@@ -139,6 +139,7 @@ impl Thread {
     /// A batch of learned routes, and those behind it that can go ahead.
     pub(super) fn learned(&mut self, batch: LearnedBatch) -> io::Result<()> {
         let prepared = begin(&mut self.state, batch);
+        self.follow_next_hops();
         let mut requests = plan_requests(&mut self.state, &prepared);
         if requests.is_none() && is_many(&self.state, &prepared) {
             self.put_nexthops()?;
@@ -148,6 +149,8 @@ impl Thread {
             None => Some((prepared, Written::default())),
             Some(requests) => self.run_pipeline(BatchInFlight::new(prepared, requests))?,
         };
+        // Of batches that went ahead.
+        self.follow_next_hops();
         let flushed = self.flush()?;
         if let Some((prepared, mut done)) = last {
             done += flushed;
@@ -190,7 +193,10 @@ impl Thread {
                     }
                     Some(batch) => {
                         let prepared = begin(state, batch);
-                        if let Some(requests) = plan_requests(state, &prepared) {
+                        // Routes of batches that are with Linux may have to be decided again.
+                        let requests =
+                            if state.has_moved_hops() { None } else { plan_requests(state, &prepared) };
+                        if let Some(requests) = requests {
                             calls.submit(write(state, &requests, limits, std::mem::take(&mut spare)));
                             in_flight.push_back(BatchInFlight::new(prepared, requests));
                         } else {

@@ -1,2 +1,3 @@
 mod fake_kernel;
 mod plan;
+mod recursion;

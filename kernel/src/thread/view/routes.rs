@@ -94,10 +94,10 @@ impl KernelView<'_> {
         })
     }
 
-    /// The foreign route that a next hop at this address is resolved by.
+    /// The route that packets to this address take, as it should be: a foreign or a learned one.
     #[must_use]
     pub fn covering(&self, addr: impl Into<ScopedAddr>) -> Option<Covering> {
-        self.state.network.covering(addr.into())
+        self.state.main_table().first(addr.into())
     }
 
     /// The first learned routes that are withheld, by prefix, with the reason of `routing::kernel_route`.

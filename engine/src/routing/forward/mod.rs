@@ -8,11 +8,13 @@
 //! | IPIP pool, `cross-subnet` | inside `network_v4` | as resolved | `same-subnet` |
 //! | IPIP pool, `cross-subnet` | outside | `via <BGP next hop> dev tunl0 onlink` | `ipip-cross-subnet` |
 //!
-//! "As resolved" is the gateway of the kernel's own route to the next hop, or the next hop itself when that is on-link.
+//! "As resolved" is the gateway of the kernel's route to the next hop, or the next hop itself when that is on-link (see [`resolve`]).
 //! What is compared with `network_v4` is the BGP next hop, never the peer that sent the route: behind a reflector the
 //! two differ. A next hop that does not resolve is left out; with none left the route is withheld as `unresolved`. A
 //! pool that needs the tunnel while there is none (`no-tunnel`) or `network_v4` while it is unknown (`no-network`) is
 //! withheld as well: a route that is missing shows in `status`, packets that leave without their tunnel do not.
+
+mod next_hops;
 
 use std::net::IpAddr;
 
@@ -21,26 +23,29 @@ use tortie_net::{Cidr, ScopedAddr};
 use super::explain::{Recorder, Step, StepOutcome};
 use super::types::{Hop, IpipMode, KernelRoute, Resolved, RoutingView};
 
+pub use next_hops::{CoveringRoute, Legs, Resolution, RoutingTable, resolve};
+
 /// The route for a learned `prefix` with these BGP next hops (several: ECMP).
 ///
-/// `resolve` says how the kernel reaches a next hop, `tunnel_present` whether `tunl0` is there and up.
+/// `resolve` says how the kernel reaches a next hop (by several ways, where that is by a learned route over several), `tunnel_present`
+/// whether `tunl0` is there and up.
 #[must_use]
-pub fn kernel_route(
+pub fn kernel_route<R: IntoIterator<Item = Resolved>>(
     view: &RoutingView,
     prefix: Cidr,
     next_hops: &[ScopedAddr],
-    resolve: impl Fn(ScopedAddr) -> Option<Resolved>,
+    resolve: impl FnMut(ScopedAddr) -> R,
     tunnel_present: bool,
 ) -> KernelRoute {
     decide(view, prefix, next_hops, resolve, tunnel_present, &mut ())
 }
 
-/// [`kernel_route`] with the steps it took: `pool`, one `next-hop` each, `route`.
-pub fn explain_kernel_route(
+/// [`kernel_route`] with the steps it took: `pool`, one `next-hop` for each way, `route`.
+pub fn explain_kernel_route<R: IntoIterator<Item = Resolved>>(
     view: &RoutingView,
     prefix: Cidr,
     next_hops: &[ScopedAddr],
-    resolve: impl Fn(ScopedAddr) -> Option<Resolved>,
+    resolve: impl FnMut(ScopedAddr) -> R,
     tunnel_present: bool,
 ) -> (KernelRoute, Vec<Step>) {
     let mut steps = Vec::new();
@@ -48,11 +53,11 @@ pub fn explain_kernel_route(
     (route, steps)
 }
 
-fn decide(
+fn decide<R: IntoIterator<Item = Resolved>>(
     view: &RoutingView,
     prefix: Cidr,
     next_hops: &[ScopedAddr],
-    resolve: impl Fn(ScopedAddr) -> Option<Resolved>,
+    mut resolve: impl FnMut(ScopedAddr) -> R,
     tunnel_present: bool,
     rec: &mut impl Recorder,
 ) -> KernelRoute {
@@ -74,24 +79,24 @@ fn decide(
     let mut hops = Vec::with_capacity(next_hops.len());
     let mut tunnelled = false;
     for &next_hop in next_hops {
-        let Some(resolved) = resolve(next_hop) else {
+        let mut ways = resolve(next_hop).into_iter().peekable();
+        if ways.peek().is_none() {
             rec.step("next-hop", StepOutcome::No, || format!("{next_hop}: the kernel has no route to it"));
             continue;
-        };
-        match tunnel_end(view, mode, next_hop.addr()) {
-            Some(remote) => {
-                rec.step("next-hop", StepOutcome::Yes, || format!("{next_hop}: through the tunnel"));
-                tunnelled = true;
-                hops.push(Hop::Tunnel { remote });
-            }
-            None => {
-                let gateway = resolved.gateway.unwrap_or(next_hop.addr());
-                rec.step("next-hop", StepOutcome::Yes, || match resolved.gateway {
-                    None => format!("{}: on-link, interface {}", next_hop.addr(), resolved.ifindex),
-                    Some(gateway) => format!("{next_hop}: through {gateway}, interface {}", resolved.ifindex),
-                });
-                hops.push(Hop::Plain { gateway, ifindex: resolved.ifindex });
-            }
+        }
+        if let Some(remote) = tunnel_end(view, mode, next_hop.addr()) {
+            rec.step("next-hop", StepOutcome::Yes, || format!("{next_hop}: through the tunnel"));
+            tunnelled = true;
+            hops.push(Hop::Tunnel { remote });
+            continue;
+        }
+        for resolved in ways {
+            let gateway = resolved.gateway.unwrap_or(next_hop.addr());
+            rec.step("next-hop", StepOutcome::Yes, || match resolved.gateway {
+                None => format!("{}: on-link, interface {}", next_hop.addr(), resolved.ifindex),
+                Some(gateway) => format!("{next_hop}: through {gateway}, interface {}", resolved.ifindex),
+            });
+            hops.push(Hop::Plain { gateway, ifindex: resolved.ifindex });
         }
     }
     if hops.is_empty() {

@@ -1,0 +1,416 @@
+//! How a next hop is reached, through learned routes too (RFC 4271 9.1.2.1). Pure.
+//!
+//! A next hop is reached as the kernel reaches its address: by the longest route that covers it. Where that is a route of another process its
+//! gateway, or the neighbour itself, is the answer. Where it is one that we learned, the answer is how its own next hops are reached, all of
+//! them (ECMP), and so on.
+//!
+//! Two routes do not count, as that section has it: one that rests on the route in question, directly (a router announces the
+//! network that its own address lies in) or by way of others. The search passes them over and goes on with the next shorter prefix that covers
+//! the address. So no route holds itself up, whatever was learned, and the answer depends on the routes alone, not on
+//! the order in which they came.
+//!
+//! What is asked is asked for a prefix: a route to `10.2.0.0/16` over `10.2.0.1` does not rest on what else is known of `10.2.0.0/16`, while
+//! all others may. [`resolve`] therefore takes a prefix to leave out, and says which learned prefixes an answer rests on.
+
+use smallvec::SmallVec;
+use tortie_net::{Cidr, ScopedAddr};
+
+use crate::routing::types::Resolved;
+
+/// The ways to a next hop, sorted; several: those of a learned route over several next hops. Empty: it is not reached.
+pub type Legs = SmallVec<[Resolved; 1]>;
+
+/// Addresses and prefixes that one answer may look at. A real one takes a few; what a hostile peer announces must not
+/// cost more than that.
+const STEPS_MAX: u32 = 128;
+
+/// A route that covers an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CoveringRoute<'a> {
+    /// Of another process, over a link that carries; `None`: it refuses packets, or the address is this host's own.
+    Foreign(Option<Resolved>),
+    /// Learned, over these next hops.
+    Learned(&'a [ScopedAddr]),
+}
+
+/// The routes of the kernel as they should be.
+pub trait RoutingTable {
+    /// Gives the routes that cover an address, the longest prefix first and within a prefix in the order of the kernel, until `take`
+    /// says `false`.
+    fn covering(&self, addr: ScopedAddr, take: &mut dyn FnMut(Cidr, CoveringRoute<'_>) -> bool);
+
+    /// The ways of the route of a learned prefix, given those of its next hops; empty: it is withheld.
+    fn legs(&self, prefix: Cidr, hops: &[ScopedAddr], resolve: &mut dyn FnMut(ScopedAddr) -> Legs) -> Legs;
+}
+
+/// How a next hop is reached.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resolution {
+    /// The ways.
+    pub legs: Legs,
+    /// Learned prefixes that they rest on, the one that covers the next hop first.
+    pub through: SmallVec<[Cidr; 2]>,
+    /// A learned prefix that was passed over because it rests on itself.
+    pub looped: Option<Cidr>,
+    /// Addresses that were looked at: a route that covers none of them changes nothing.
+    pub visited: SmallVec<[ScopedAddr; 2]>,
+}
+
+/// How `addr` is reached, for routes to any other prefix than `without`.
+pub fn resolve(table: &impl RoutingTable, addr: ScopedAddr, without: Option<Cidr>) -> Resolution {
+    let mut search = Search {
+        table,
+        path: without.into_iter().collect(),
+        steps: STEPS_MAX,
+        skips: 0,
+        found: SmallVec::new(),
+        answer: Resolution::default(),
+    };
+    let legs = search.walk(addr);
+    let mut through = SmallVec::new();
+    for prefix in search.answer.through {
+        if !through.contains(&prefix) {
+            through.push(prefix);
+        }
+    }
+    Resolution { legs, through, ..search.answer }
+}
+
+/// An address with its ways, and the learned prefixes that they rest on.
+type Found = (ScopedAddr, Legs, SmallVec<[Cidr; 2]>);
+
+struct Search<'t, T> {
+    table: &'t T,
+    /// Learned prefixes that the answer is wanted for: they do not count.
+    path: SmallVec<[Cidr; 4]>,
+    steps: u32,
+    /// How often a prefix was passed over because it is in `path`, or the steps were at an end: what was found meanwhile holds here only.
+    skips: u32,
+    /// Addresses whose ways hold everywhere, with the prefixes that they rest on.
+    found: SmallVec<[Found; 2]>,
+    answer: Resolution,
+}
+
+impl<T: RoutingTable> Search<'_, T> {
+    fn walk(&mut self, addr: ScopedAddr) -> Legs {
+        if !self.answer.visited.contains(&addr) {
+            self.answer.visited.push(addr);
+        }
+        if let Some((_, legs, through)) = self.found.iter().find(|(found, ..)| *found == addr) {
+            self.answer.through.extend(through.iter().copied());
+            return legs.clone();
+        }
+        let (skips, rests_on) = (self.skips, self.answer.through.len());
+        let table = self.table;
+        let mut legs = Legs::new();
+        table.covering(addr, &mut |prefix, route| {
+            let Some(steps) = self.steps.checked_sub(1) else {
+                self.skips += 1;
+                return false;
+            };
+            self.steps = steps;
+            match route {
+                CoveringRoute::Foreign(way) => {
+                    legs.extend(way);
+                    false
+                }
+                CoveringRoute::Learned(_) if self.path.contains(&prefix) => {
+                    self.answer.looped.get_or_insert(prefix);
+                    self.skips += 1;
+                    true
+                }
+                CoveringRoute::Learned(hops) => {
+                    let before = self.answer.through.len();
+                    self.answer.through.push(prefix);
+                    self.path.push(prefix);
+                    legs = table.legs(prefix, hops, &mut |hop| self.walk(hop));
+                    self.path.pop();
+                    if legs.is_empty() {
+                        // It is not in the kernel, which goes on to the next shorter prefix.
+                        self.answer.through.truncate(before);
+                    }
+                    legs.is_empty()
+                }
+            }
+        });
+        legs.sort_unstable();
+        legs.dedup();
+        if self.skips == skips {
+            let through = self.answer.through.get(rests_on..).unwrap_or_default();
+            self.found.push((addr, legs.clone(), through.into()));
+        }
+        legs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Foreign routes and learned ones, by prefix; a foreign one goes first.
+    #[derive(Debug, Clone, Default)]
+    struct Routes {
+        foreign: BTreeMap<Cidr, Option<Resolved>>,
+        learned: BTreeMap<Cidr, Vec<ScopedAddr>>,
+    }
+
+    impl RoutingTable for Routes {
+        fn covering(&self, addr: ScopedAddr, take: &mut dyn FnMut(Cidr, CoveringRoute<'_>) -> bool) {
+            for len in (0..=32).rev() {
+                let prefix = Cidr::new(addr.addr(), len).unwrap();
+                let foreign = self.foreign.get(&prefix).map(|way| CoveringRoute::Foreign(*way));
+                let learned = self.learned.get(&prefix).map(|hops| CoveringRoute::Learned(hops));
+                for route in foreign.into_iter().chain(learned) {
+                    if !take(prefix, route) {
+                        return;
+                    }
+                }
+            }
+        }
+
+        fn legs(&self, _: Cidr, hops: &[ScopedAddr], resolve: &mut dyn FnMut(ScopedAddr) -> Legs) -> Legs {
+            let leg = |hop: ScopedAddr, way: Resolved| Resolved {
+                gateway: Some(way.gateway.unwrap_or(hop.addr())),
+                ..way
+            };
+            let mut legs = Legs::new();
+            for hop in hops {
+                legs.extend(resolve(*hop).into_iter().map(|way| leg(*hop, way)));
+            }
+            legs
+        }
+    }
+
+    fn on(ifindex: u32) -> Option<Resolved> {
+        Some(Resolved { ifindex, gateway: None, metric: 0 })
+    }
+
+    /// `10.0.1.0/24` is on-link on interface 1, `10.0.2.0/24` on 2; and these learned routes.
+    fn routes(learned: &[(&str, &[&str])]) -> Routes {
+        let hops = |hops: &[&str]| hops.iter().map(|hop| hop.parse().unwrap()).collect();
+        Routes {
+            foreign: [("10.0.1.0/24", on(1)), ("10.0.2.0/24", on(2))]
+                .map(|(p, w)| (p.parse().unwrap(), w))
+                .into(),
+            learned: learned.iter().map(|(p, h)| (p.parse().unwrap(), hops(h))).collect(),
+        }
+    }
+
+    /// The ways as text, and the prefixes that they rest on.
+    fn answer(routes: &Routes, addr: &str, without: Option<&str>) -> (String, String) {
+        let found = resolve(routes, addr.parse().unwrap(), without.map(|p| p.parse().unwrap()));
+        let leg = |leg: &Resolved| match leg.gateway {
+            Some(gateway) => format!("{gateway}%{}", leg.ifindex),
+            None => format!("on-link%{}", leg.ifindex),
+        };
+        let texts = |texts: Vec<String>| texts.join(" ");
+        let through = found.through.iter().map(Cidr::to_string).collect();
+        (texts(found.legs.iter().map(leg).collect()), texts(through))
+    }
+
+    #[test]
+    fn a_next_hop_is_reached_as_the_kernel_reaches_its_address() {
+        type Row =
+            (&'static [(&'static str, &'static [&'static str])], &'static str, &'static str, &'static str);
+        let table: [Row; 15] = [
+            (&[], "10.0.1.9", "on-link%1", ""),
+            (&[], "10.9.9.9", "", ""),
+            // A default route, or the network of another rack, learned from a router on the link.
+            (&[("0.0.0.0/0", &["10.0.1.254"])], "10.9.9.9", "10.0.1.254%1", "0.0.0.0/0"),
+            (&[("10.9.9.0/24", &["10.0.2.254"])], "10.9.9.9", "10.0.2.254%2", "10.9.9.0/24"),
+            // The longest prefix counts.
+            (
+                &[("0.0.0.0/0", &["10.0.1.254"]), ("10.9.9.0/24", &["10.0.2.254"])],
+                "10.9.9.9",
+                "10.0.2.254%2",
+                "10.9.9.0/24",
+            ),
+            // Loopback addresses over two uplinks, and a level more.
+            (
+                &[("10.9.0.1/32", &["10.0.1.254", "10.0.2.254"])],
+                "10.9.0.1",
+                "10.0.1.254%1 10.0.2.254%2",
+                "10.9.0.1/32",
+            ),
+            (
+                &[("10.9.0.1/32", &["10.0.1.254", "10.0.2.254"]), ("10.8.0.0/16", &["10.9.0.1"])],
+                "10.8.0.5",
+                "10.0.1.254%1 10.0.2.254%2",
+                "10.8.0.0/16 10.9.0.1/32",
+            ),
+            (
+                &[
+                    ("10.7.0.0/16", &["10.8.0.5"]),
+                    ("10.8.0.0/16", &["10.9.0.1"]),
+                    ("0.0.0.0/0", &["10.0.1.254"]),
+                ],
+                "10.7.0.1",
+                "10.0.1.254%1",
+                "10.7.0.0/16 10.8.0.0/16 0.0.0.0/0",
+            ),
+            // A router announces the network that its address lies in: it does not lead to itself, but a shorter prefix may.
+            (&[("10.9.0.0/16", &["10.9.0.1"])], "10.9.0.1", "", ""),
+            (
+                &[("10.9.0.0/16", &["10.9.0.1"]), ("0.0.0.0/0", &["10.0.1.254"])],
+                "10.9.0.1",
+                "10.0.1.254%1",
+                "10.9.0.0/16 0.0.0.0/0",
+            ),
+            (&[("0.0.0.0/0", &["10.9.9.9"])], "10.9.9.9", "", ""),
+            // Two routes that rest on each other.
+            (&[("10.8.0.0/16", &["10.9.0.1"]), ("10.9.0.0/16", &["10.8.0.1"])], "10.8.0.1", "", ""),
+            (
+                &[("10.8.0.0/16", &["10.9.0.1"]), ("10.9.0.0/16", &["10.8.0.1", "10.0.2.9"])],
+                "10.8.0.1",
+                "10.0.2.9%2",
+                "10.8.0.0/16 10.9.0.0/16",
+            ),
+            // One of its next hops is not reached: the others are used.
+            (&[("10.9.0.0/16", &["10.0.1.9", "10.6.0.1"])], "10.9.0.1", "10.0.1.9%1", "10.9.0.0/16"),
+            // What is withheld is not in the kernel: the next shorter prefix answers.
+            (
+                &[("10.9.0.0/16", &["10.6.0.1"]), ("10.0.0.0/8", &["10.0.2.254"])],
+                "10.9.0.1",
+                "10.0.2.254%2",
+                "10.9.0.0/16 10.0.0.0/8",
+            ),
+        ];
+        for (learned, addr, legs, through) in table {
+            let expected = (legs.to_owned(), through.to_owned());
+            assert_eq!(answer(&routes(learned), addr, None), expected, "{addr} by {learned:?}");
+        }
+    }
+
+    #[test]
+    fn a_route_does_not_rest_on_what_else_is_known_of_its_own_prefix() {
+        let rack = &[("10.9.0.0/16", &["10.0.1.254"][..])];
+        assert_eq!(answer(&routes(rack), "10.9.0.1", None).0, "10.0.1.254%1");
+        assert_eq!(answer(&routes(rack), "10.9.0.1", Some("10.9.0.0/16")).0, "");
+        let mut with_refusal = routes(rack);
+        with_refusal.foreign.insert("10.9.0.1/32".parse().unwrap(), None);
+        assert_eq!(answer(&with_refusal, "10.9.0.1", None).0, "", "a blackhole answers");
+    }
+
+    /// Prefixes and addresses of a small network, so that they cover each other all the time.
+    fn prefix() -> impl Strategy<Value = Cidr> {
+        (0u32..16, 28u8..=32).prop_map(|(n, len)| {
+            let len = if len == 28 { 0 } else { len };
+            Cidr::new(IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n)), len).unwrap()
+        })
+    }
+
+    fn address() -> impl Strategy<Value = ScopedAddr> {
+        (0u32..16).prop_map(|n| IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n)).into())
+    }
+
+    fn any_routes() -> impl Strategy<Value = Routes> {
+        let foreign = prop::collection::btree_map(prefix(), prop::option::weighted(0.9, 1u32..3), 0..4);
+        let learned = prop::collection::btree_map(prefix(), prop::collection::vec(address(), 1..4), 0..10);
+        (foreign, learned).prop_map(|(foreign, learned)| Routes {
+            foreign: foreign.into_iter().map(|(p, way)| (p, way.and_then(on))).collect(),
+            learned,
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// Whatever was learned: every way is one of a foreign route, no answer rests on the prefix that it is asked for, and what is reached
+        /// without a prefix is reached by others, too.
+        #[test]
+        fn no_route_holds_itself_up(routes in any_routes(), addr in address(), without in prop::option::of(prefix())) {
+            let found = resolve(&routes, addr, without);
+            let links: BTreeSet<u32> = routes.foreign.values().flatten().map(|way| way.ifindex).collect();
+            for leg in &found.legs {
+                prop_assert!(links.contains(&leg.ifindex));
+            }
+            prop_assert!(without.is_none_or(|without| !found.through.contains(&without)));
+            prop_assert_eq!(found.legs.is_empty() && !found.through.is_empty(), false, "{:?}", found);
+            // Without learned routes the answer is the kernel's own.
+            let alone = resolve(&Routes { learned: BTreeMap::new(), ..routes.clone() }, addr, None);
+            if found.through.is_empty() && found.looped.is_none() {
+                prop_assert_eq!(&found.legs, &alone.legs);
+            }
+        }
+
+        /// A learned route that covers nothing that was looked at changes nothing: so followers know what to look at again.
+        #[test]
+        fn what_was_not_looked_at_does_not_matter(
+            routes in any_routes(),
+            addr in address(),
+            other in prefix(),
+            hops in prop::option::of(prop::collection::vec(address(), 1..3)),
+        ) {
+            let before = resolve(&routes, addr, None);
+            if before.visited.iter().any(|seen| other.contains(seen.addr())) {
+                return Ok(());
+            }
+            let mut changed = routes;
+            match hops {
+                Some(hops) => drop(changed.learned.insert(other, hops)),
+                None => drop(changed.learned.remove(&other)),
+            }
+            prop_assert_eq!(resolve(&changed, addr, None), before);
+        }
+    }
+
+    /// A speaker that has several paths of each prefix and takes the first whose next hop is reached; a kernel that says how.
+    #[derive(Debug, Clone)]
+    struct Speaker {
+        candidates: BTreeMap<Cidr, Vec<ScopedAddr>>,
+        routes: Routes,
+    }
+
+    impl Speaker {
+        /// Decides about a prefix; `true`: it takes another path than before.
+        fn decide(&mut self, prefix: Cidr) -> bool {
+            let is_reached = |hop: &&ScopedAddr| !resolve(&self.routes, **hop, Some(prefix)).legs.is_empty();
+            let best = self.candidates.get(&prefix).and_then(|hops| hops.iter().find(is_reached)).copied();
+            let before = match best {
+                Some(hop) => self.routes.learned.insert(prefix, vec![hop]),
+                None => self.routes.learned.remove(&prefix),
+            };
+            before != best.map(|hop| vec![hop])
+        }
+
+        /// Decides about one prefix after the other until nothing changes any more; how many rounds that took.
+        fn settle(&mut self, order: &[Cidr]) -> Option<usize> {
+            (0..50).find(|_| {
+                order.iter().fold(0, |changed, prefix| changed + usize::from(self.decide(*prefix))) == 0
+            })
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        /// What is reached decides which paths are used, and these decide what is reached: that comes to rest, from any state.
+        #[test]
+        fn paths_and_next_hops_come_to_rest(
+            routes in any_routes(),
+            candidates in prop::collection::btree_map(prefix(), prop::collection::vec(address(), 1..4), 1..6),
+        ) {
+            let order: Vec<Cidr> = candidates.keys().copied().collect();
+            let mut speaker = Speaker { candidates, routes: routes.clone() };
+            speaker.routes.learned.retain(|prefix, _| speaker.candidates.contains_key(prefix));
+            prop_assert!(speaker.settle(&order).is_some(), "{:?}", speaker);
+        }
+    }
+
+    /// Prefixes inside each other, each over several next hops that the others cover.
+    #[test]
+    fn what_a_hostile_peer_announces_costs_a_bounded_number_of_steps() {
+        let hops: Vec<ScopedAddr> =
+            (0..8).map(|n| IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n)).into()).collect();
+        let learned =
+            (1..=28).map(|len| (Cidr::new("10.0.0.0".parse().unwrap(), len).unwrap(), hops.clone()));
+        let routes = Routes { foreign: BTreeMap::new(), learned: learned.collect() };
+        let found = resolve(&routes, hops[0], None);
+        assert!(found.legs.is_empty());
+    }
+}

@@ -1,0 +1,91 @@
+//! How next hops are reached in the main table as it should be: foreign routes as the kernel has them, and learned ones as they
+//! are desired. The rule is `tortie_engine::routing::resolve_next_hop`; here are the tables that it asks. Pure.
+
+use tortie_engine::routing::{
+    CoveringRoute, Hop, KernelRoute, Legs, Resolution, Resolved, RoutingTable, RoutingView, kernel_route,
+    resolve_next_hop,
+};
+use tortie_net::{Cidr, ScopedAddr};
+
+use crate::fib::ipip_tunnel;
+use crate::fib::network::{Covering, NetworkState, NextHopAnswer};
+use crate::fib::table::Table;
+
+/// The main table as it should be.
+pub(crate) struct MainTable<'a> {
+    pub(crate) network: &'a NetworkState,
+    pub(crate) table: &'a Table,
+    pub(crate) view: &'a RoutingView,
+    pub(crate) tunnel_present: bool,
+}
+
+impl MainTable<'_> {
+    /// How a next hop is reached.
+    pub(crate) fn answer(&self, addr: ScopedAddr) -> NextHopAnswer {
+        let Resolution { legs, through, visited, .. } = resolve_next_hop(self, addr, None);
+        let without = |prefix: Cidr| (prefix, resolve_next_hop(self, addr, Some(prefix)).legs);
+        let within = through.into_iter().map(without).filter(|(_, others)| *others != legs).collect();
+        NextHopAnswer { within, legs, over: visited.into_iter().filter(|seen| *seen != addr).collect() }
+    }
+
+    /// The same for routes to a prefix, with all that was looked at.
+    pub(crate) fn resolution(&self, addr: ScopedAddr, prefix: &Cidr) -> Resolution {
+        resolve_next_hop(self, addr, Some(*prefix))
+    }
+
+    /// The route that the kernel sends packets to an address by, as it should be; `None`: none leads there.
+    pub(crate) fn first(&self, addr: ScopedAddr) -> Option<Covering> {
+        let resolution = resolve_next_hop(self, addr, None);
+        let resolved = *resolution.legs.first()?;
+        if let Some(prefix) = resolution.through.first() {
+            return Some(Covering { prefix: *prefix, protocol: self.table.marks().protocol, resolved });
+        }
+        let foreign = self.network.covering(addr).find(|covering| covering.way == Some(resolved))?;
+        Some(Covering { prefix: foreign.prefix, protocol: foreign.protocol, resolved })
+    }
+}
+
+impl RoutingTable for MainTable<'_> {
+    fn covering(&self, addr: ScopedAddr, take: &mut dyn FnMut(Cidr, CoveringRoute<'_>) -> bool) {
+        let mut foreign = self.network.covering(addr).peekable();
+        if addr.is_link_local() || !self.network.is_destination(addr.addr()) {
+            if let Some(covering) = foreign.next() {
+                take(covering.prefix, CoveringRoute::Foreign(covering.way));
+            }
+            return;
+        }
+        let width = if addr.is_v4() { 32 } else { 128 };
+        for len in (0..=width).rev() {
+            let Ok(prefix) = Cidr::new(addr.addr(), len) else { return };
+            let other = foreign.next_if(|covering| covering.prefix.len() == len);
+            let own = self.table.entries().get(&prefix).and_then(|entry| self.table.covering_route(entry));
+            let own_first = other.as_ref().is_some_and(|other| other.metric > self.table.marks().metric);
+            let other = other.map(|covering| CoveringRoute::Foreign(covering.way));
+            let both = if own_first { [own, other] } else { [other, own] };
+            for route in both.into_iter().flatten() {
+                if !take(prefix, route) {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn legs(&self, prefix: Cidr, hops: &[ScopedAddr], resolve: &mut dyn FnMut(ScopedAddr) -> Legs) -> Legs {
+        let KernelRoute::Via { hops, .. } =
+            kernel_route(self.view, prefix, hops, resolve, self.tunnel_present)
+        else {
+            return Legs::new();
+        };
+        let metric = self.table.marks().metric;
+        let leg = |hop: &Hop| match hop {
+            Hop::Plain { gateway, ifindex } => {
+                Some(Resolved { ifindex: *ifindex, gateway: Some(*gateway), metric })
+            }
+            Hop::Tunnel { remote } => {
+                let ifindex = self.network.link_named(ipip_tunnel::DEVICE)?.index;
+                Some(Resolved { ifindex, gateway: Some((*remote).into()), metric })
+            }
+        };
+        hops.iter().filter_map(leg).collect()
+    }
+}
