@@ -176,8 +176,9 @@ pub enum Input<'a> {
         /// The peer's C bit.
         independent: bool,
     },
-    /// The link to this peer is gone: its connections end without NOTIFICATION, which nobody would get, and its routes
-    /// are kept or not as after any loss of TCP (RFC 4724 4.2).
+    /// The link to this peer is gone: its connections end without NOTIFICATION, which nobody would get, and none of its routes
+    /// is kept, whatever was agreed on graceful restart: nothing is forwarded over that link, and a router that is back with it
+    /// may have been without power.
     LinkDown {
         /// The peer.
         peer: PeerId,
@@ -187,6 +188,9 @@ pub enum Input<'a> {
     /// The link to this peer is there again after [`Input::LinkDown`]: what failed meanwhile says nothing, so that it is
     /// dialled at once, where it is dialled at all.
     LinkUp(PeerId),
+    /// There is evidence that this peer, which has no session, does not forward: routes that are kept because it restarts go
+    /// (RFC 4724 4.2 keeps them for a peer that goes on forwarding).
+    NotForwarding(PeerId),
     /// The process stops. `graceful`: close TCP without NOTIFICATION so that helpers keep our routes (RFC 4724);
     /// else Cease 2 with the text (RFC 9003).
     Shutdown {

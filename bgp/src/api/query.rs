@@ -345,6 +345,8 @@ pub enum Step {
     Ebgp,
     /// Lowest interior cost of the next hop (9.1.2.2 e).
     IgpMetric,
+    /// Routes kept from a session that ended (RFC 4724) share no load with those of a running one: their sender may be gone.
+    Stale,
     /// Lowest BGP identifier, or ORIGINATOR_ID (9.1.2.2 f, RFC 4456 9).
     RouterId,
     /// Shortest CLUSTER_LIST (RFC 4456 9).
@@ -368,6 +370,7 @@ impl Step {
             Self::Med => "MULTI_EXIT_DISC (RFC 4271 9.1.2.2 c)",
             Self::Ebgp => "eBGP over iBGP (RFC 4271 9.1.2.2 d)",
             Self::IgpMetric => "interior cost (RFC 4271 9.1.2.2 e)",
+            Self::Stale => "stale (RFC 4724)",
             Self::RouterId => "BGP identifier (RFC 4271 9.1.2.2 f)",
             Self::ClusterListLength => "CLUSTER_LIST length (RFC 4456 9)",
             Self::PeerAddress => "peer address (RFC 4271 9.1.2.2 g)",

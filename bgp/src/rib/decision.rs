@@ -30,7 +30,7 @@ pub(crate) struct Candidate {
     pub(crate) address: ScopedAddr,
     /// Two peers may share an address (several ports).
     pub(crate) source: u32,
-    /// Not 0: kept from an earlier session (RFC 4724), the older the higher.
+    /// Not 0: kept from an earlier session (RFC 4724), the older the higher. It never equals one of a running session.
     pub(crate) earlier: u8,
     /// Several paths of one session may differ by nothing else (RFC 7911), so this ends all ties.
     pub(crate) path_id: u32,
@@ -95,10 +95,11 @@ pub(crate) fn decide(candidates: &[Candidate]) -> Outcome {
     round.med();
     round.keep(Step::Ebgp, |c| !c.ebgp);
     round.keep(Step::IgpMetric, |c| c.metric);
+    round.keep(Step::Stale, |c| c.earlier > 0);
     round.keep(Step::RouterId, |c| c.router_id);
     round.keep(Step::ClusterListLength, |c| c.clusters);
     round.keep(Step::PeerAddress, |c| (c.address, c.source));
-    round.keep(Step::PathId, |c| (c.earlier > 0, c.path_id, c.earlier));
+    round.keep(Step::PathId, |c| (c.path_id, c.earlier));
     round.lost
 }
 
@@ -334,7 +335,9 @@ mod tests {
             let winner = best(&all);
             for (c, lost) in all.iter().zip(decide(&all)) {
                 if is_multipath(lost) {
-                    let key = |c: &Candidate| (c.local, c.local_pref, c.path_len, c.origin, c.ebgp, c.metric);
+                    let key = |c: &Candidate| {
+                        (c.local, c.local_pref, c.path_len, c.origin, c.ebgp, c.metric, c.earlier > 0)
+                    };
                     prop_assert_eq!(key(c), key(&winner));
                 }
             }
@@ -392,7 +395,7 @@ mod tests {
             (Candidate { router_id: 2, ..base }, Step::RouterId),
             (Candidate { clusters: 1, ..base }, Step::ClusterListLength),
             (Candidate { address: "127.0.0.2".parse().unwrap(), ..base }, Step::PeerAddress),
-            (Candidate { earlier: 1, ..base }, Step::PathId),
+            (Candidate { earlier: 1, router_id: 0, ..base }, Step::Stale),
             (Candidate { path_id: 1, ..base }, Step::PathId),
         ];
         for (other, step) in worse {

@@ -188,6 +188,8 @@ impl<A: Key> Table<A> {
             let (multipath, tied) = (before.multipath, before.tied);
             self.put(slot, at, Path { next: before.next, multipath, tied, ..path });
             let same = before.attr == attr && before.reason == reason;
+            let was_stale =
+                shared.sources.get(source).is_some_and(|s| s.family(A::FAMILY).is_earlier(before.generation));
             let was_valid = source == LOCAL
                 || shared
                     .sources
@@ -195,7 +197,8 @@ impl<A: Key> Table<A> {
                     .is_some_and(|s| s.family(A::FAMILY).is_valid(before.generation));
             count(shared, A::FAMILY, before, false);
             count(shared, A::FAMILY, path, true);
-            if same && was_valid && !renamed {
+            // What was stale shares the load again.
+            if same && was_valid && !renamed && !was_stale {
                 return Announced::Repeated;
             }
             if before.attr != attr {

@@ -160,6 +160,10 @@ impl RibSet {
         if ended {
             self.purge(peer, family);
         }
+        if ended && kept {
+            // Stale routes share no load with others.
+            self.request_family(family, Job::Decide);
+        }
         kept
     }
 

@@ -387,6 +387,15 @@ impl Speaker {
                 Down { code: DownCode::LinkDown, text: text.into(), notification: None, helper: false };
             self.stop(conn, fsm::Event::TcpConnectionFails, None, &down);
         }
+        self.drop_all_stale(number);
+    }
+
+    /// See [`Input::NotForwarding`](crate::Input::NotForwarding).
+    pub(super) fn not_forwarding(&mut self, id: PeerId) {
+        let Some(number) = self.peers.number(id) else { return };
+        if self.peers.get(number).is_some_and(|peer| peer.session.is_none()) {
+            self.drop_all_stale(number);
+        }
     }
 
     /// See [`Input::LinkUp`](crate::Input::LinkUp).

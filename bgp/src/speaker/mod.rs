@@ -133,6 +133,7 @@ impl Speaker {
             Input::Drain(peer, drain) => self.set_drain(peer, drain),
             Input::LinkUp(peer) => self.link_up(peer),
             Input::LinkDown { peer, text } => self.link_down(peer, &text),
+            Input::NotForwarding(peer) => self.not_forwarding(peer),
             Input::BfdDown { peer, text, independent } => self.bfd_down(peer, &text, independent),
             Input::Shutdown { graceful, text } => self.shutdown(graceful, &text),
         }

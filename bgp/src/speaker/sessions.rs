@@ -414,7 +414,7 @@ impl Speaker {
         let hard = notification.as_ref().is_some_and(|n| is_hard(n.code));
         let graceful = match &notification {
             Some(_) => both && !hard,
-            None => matches!(down.code, DownCode::TcpClosed | DownCode::LinkDown),
+            None => down.code == DownCode::TcpClosed,
         };
         // RFC 8538 3.1: only those understand it who said so.
         let notification = notification

@@ -8,7 +8,7 @@ use tortie_bgp::{ConnId, DownCode, Family, Input, PeerConfig, PeerId, Reset, Res
 
 use crate::net::Net;
 use crate::raw::{CONN, Hand, notification, open, update};
-use crate::support::{greeting, ip, peer};
+use crate::support::{cidr, greeting, ip, peer};
 
 const SECOND: ConnId = ConnId(2);
 
@@ -376,6 +376,60 @@ fn bfd_down_ends_a_restart_where_it_is_independent_of_the_control_plane() {
         hand.rest();
         assert_eq!(counts(&hand), (left, left), "C {independent}");
     }
+}
+
+/// What says that the peer does not forward ends its restart; what says nothing of it, and what is said of a peer that is up, does not.
+#[test]
+fn stale_routes_go_with_evidence_that_their_sender_does_not_forward() {
+    let link_down = || Input::LinkDown { peer: PeerId(1), text: "interface eth0 is down".into() };
+    let refused = || Input::DialFailed { peer: PeerId(1), error: "connection refused".into() };
+    let closed = || Input::Closed(CONN, "reset".into());
+    let table: [(Vec<Input<'_>>, u32); 6] = [
+        (vec![closed()], 2),
+        (vec![closed(), refused(), Input::LinkUp(PeerId(1))], 2),
+        (vec![closed(), Input::NotForwarding(PeerId(1))], 0),
+        (vec![closed(), link_down(), Input::LinkUp(PeerId(1))], 0),
+        (vec![link_down()], 0),
+        (vec![Input::NotForwarding(PeerId(1)), closed()], 2),
+    ];
+    for (inputs, left) in table {
+        let mut hand = session(Some(graceful(true, true)));
+        let shown = format!("{inputs:?}");
+        for input in inputs {
+            hand.give(input);
+        }
+        hand.rest();
+        assert_eq!(counts(&hand), (left, left), "{shown}");
+    }
+}
+
+/// RFC 4724 keeps the routes of a peer that restarts in use; they share no load with those of one that is up.
+#[test]
+fn a_stale_path_never_equals_a_fresh_one() {
+    let mut net = Net::new(3);
+    let a = net.node(64512);
+    let (b, c) = (net.node(64512), net.node(64512));
+    net.ready_all();
+    for peer in [b, c] {
+        net.join(a, peer, |_, _| ());
+        net.originate(peer, &["10.5.0.0/24"]);
+    }
+    net.originate(b, &["10.6.0.0/24"]);
+    net.secs(3);
+    let hops = |net: &Net, prefix: &str| {
+        net.nodes[a].best[&cidr(prefix)].next_hops.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(hops(&net, "10.5.0.0/24"), ["10.255.0.2", "10.255.0.3"]);
+    net.nodes[b].up = false;
+    net.cut(b);
+    net.secs(3);
+    assert_eq!(hops(&net, "10.5.0.0/24"), ["10.255.0.3"], "the better known one");
+    assert_eq!(hops(&net, "10.6.0.0/24"), ["10.255.0.2"], "there is no other");
+    let best = &net.nodes[a].best[&cidr("10.6.0.0/24")];
+    assert!(best.stale || net.status(a, b).families[0].stale == 2);
+    net.nodes[b].up = true;
+    net.secs(60);
+    assert_eq!(hops(&net, "10.5.0.0/24"), ["10.255.0.2", "10.255.0.3"], "it is back");
 }
 
 #[test]

@@ -356,7 +356,9 @@ fn any_other_path_is_better_than_a_long_lived_stale_one() {
     assert_eq!(better, PeerId(1));
     net.kill(1);
     net.secs(8);
-    assert_eq!(net.nodes[0].best[&cidr("10.1.0.0/24")].peer, PeerId(1));
+    assert_eq!(net.nodes[0].best[&cidr("10.1.0.0/24")].peer, PeerId(2), "of two equal ones the fresh one");
+    let paths = net.table(0, RouteTable::Loc, Family::Ipv4Unicast).remove(&cidr("10.1.0.0/24")).unwrap();
+    assert_eq!(paths.last().unwrap().decided_by, Some(Step::Stale));
     net.secs(5);
     assert_eq!(net.nodes[0].best[&cidr("10.1.0.0/24")].peer, PeerId(2));
     let paths = net.table(0, RouteTable::Loc, Family::Ipv4Unicast).remove(&cidr("10.1.0.0/24")).unwrap();

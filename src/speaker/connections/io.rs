@@ -81,10 +81,11 @@ impl Connections {
         &mut self,
         poller: &Poller,
         socket: Socket,
-        remote: SocketAddr,
+        (local, remote): (SocketAddr, SocketAddr),
     ) -> io::Result<ConnId> {
         let id = self.add(poller, socket, remote, Stage::Open)?;
         if let Some(conn) = self.table.get_mut(id) {
+            conn.local = Some(local);
             conn.writable = true;
         }
         Ok(id)
@@ -106,6 +107,18 @@ impl Connections {
 
     pub(crate) fn len(&self) -> usize {
         self.table.len()
+    }
+
+    /// Our addresses, of open connections.
+    pub(crate) fn own_addresses(&self) -> impl Iterator<Item = ScopedAddr> {
+        let open = self.table.iter().filter(|(_, conn)| conn.stage == Stage::Open);
+        open.filter_map(|(_, conn)| conn.local.map(ScopedAddr::of))
+    }
+
+    /// Open connections from this address of ours.
+    pub(crate) fn with_own_address(&self, own: ScopedAddr) -> Vec<ConnId> {
+        let open = self.table.iter().filter(|(_, conn)| conn.stage == Stage::Open);
+        open.filter(|(_, conn)| conn.local.map(ScopedAddr::of) == Some(own)).map(|(id, _)| id).collect()
     }
 
     /// Takes what epoll reported of a connection.
@@ -197,6 +210,7 @@ impl Connections {
         match local.map(|local| local.as_socket()) {
             Ok(Some(local)) => {
                 conn.stage = Stage::Open;
+                conn.local = Some(local);
                 Some(Ok((local, remote)))
             }
             Ok(None) => None,

@@ -29,6 +29,8 @@ pub(crate) enum Stage {
 pub(super) struct Conn {
     pub(super) socket: Socket,
     pub(super) remote: SocketAddr,
+    /// Our end, once it is known.
+    pub(super) local: Option<SocketAddr>,
     pub(super) stage: Stage,
     /// The socket may have something to read, as of the last epoll event.
     pub(super) readable: bool,
@@ -69,6 +71,7 @@ impl Table {
         let conn = Conn {
             socket,
             remote,
+            local: None,
             stage,
             readable: false,
             writable: false,

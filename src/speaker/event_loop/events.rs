@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use tortie_bgp::bfd;
 use tortie_bgp::{Event, Input, NextHopState, Speaker, State};
 use tortie_net::ScopedAddr;
 
@@ -9,6 +10,7 @@ use super::EventLoop;
 use crate::speaker::facts::SpeakerFact;
 use crate::speaker::reachability::Purpose;
 use crate::speaker::sockets::sockopt;
+use crate::speaker::unnumbered::{Unnumbered, UnnumberedStep};
 use tortie_engine::routing::Resolved;
 
 impl EventLoop {
@@ -53,8 +55,11 @@ impl EventLoop {
                 if let Some(name) = self.peers.name(peer) {
                     self.reporter.fact(SpeakerFact::Peer { name: name.clone(), from, to, down });
                 }
-                if to == State::Established && from != to && self.bfd.session_up(peer) {
-                    self.follow_bfd();
+                if to == State::Established && from != to {
+                    self.evidence.clear(peer);
+                    if self.bfd.session_up(peer) {
+                        self.follow_bfd();
+                    }
                 }
             }
             Event::TrackNextHop(addr) if self.tracker.has_kernel() => {
@@ -94,7 +99,19 @@ impl EventLoop {
     pub(super) fn bfd_reports(&mut self) {
         while let Some(inputs) = self.bfd.poll(&self.peers, &mut self.reporter) {
             for input in inputs {
+                if let Input::BfdDown { peer, .. } = &input {
+                    self.evidence.bfd_lost(*peer, self.now);
+                }
                 self.give(input);
+            }
+        }
+    }
+
+    /// Routes of peers that restart and that BFD does not find again are used no longer.
+    pub(super) fn end_lost_bfd(&mut self) {
+        for peer in self.evidence.due(self.now) {
+            if self.bfd.status(peer).is_some_and(|(_, status)| status.state != bfd::State::Up) {
+                self.give(Input::NotForwarding(peer));
             }
         }
     }
@@ -127,9 +144,18 @@ impl EventLoop {
 
     /// Router advertisements may have come.
     pub(super) fn advertisements(&mut self) {
+        self.follow_unnumbered(Unnumbered::receive);
+    }
+
+    /// Messages to neighbours are due, or it is time to believe another one.
+    pub(super) fn run_unnumbered(&mut self) {
+        self.follow_unnumbered(Unnumbered::run);
+    }
+
+    fn follow_unnumbered(&mut self, step: UnnumberedStep) {
         let (peers, core) = (&self.peers, &self.core);
         let settled = |remote: SocketAddr| core.as_ref().is_some_and(|core| peers.is_up(core, remote));
-        if let Some(intent) = self.unnumbered.receive(self.now, settled, &mut self.reporter) {
+        if let Some(intent) = step(&mut self.unnumbered, self.now, &settled, &mut self.reporter) {
             self.follow_addresses(intent);
         }
     }

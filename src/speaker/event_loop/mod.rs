@@ -14,7 +14,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustc_hash::FxHashMap;
 use tortie_bgp::{Input, NextHopState, PeerId, Speaker};
+use tortie_net::ScopedAddr;
 
 use crate::speaker::bfd::Bindings;
 use crate::speaker::connections::Connections;
@@ -26,7 +28,7 @@ use crate::speaker::intent::IntentInForce;
 use crate::speaker::monitor::Monitors;
 use crate::speaker::options::SpeakerOptions;
 use crate::speaker::peers::{PeerTable, Ranges};
-use crate::speaker::reachability::{Fallover, Tracker};
+use crate::speaker::reachability::{Evidence, Fallover, OwnAddresses, Tracker};
 use crate::speaker::sockets::listen::Listeners;
 use crate::speaker::sockets::poller::{Events, Poller, Source};
 use crate::speaker::unnumbered::Unnumbered;
@@ -58,6 +60,10 @@ pub(crate) struct EventLoop {
     connections: Connections,
     tracker: Tracker,
     fallover: Fallover,
+    evidence: Evidence,
+    own_addresses: OwnAddresses,
+    /// Peers whose connections are refused, until when that is not reported again.
+    damped: FxHashMap<ScopedAddr, Instant>,
     bfd: Bindings,
     unnumbered: Unnumbered,
     feed: Feed,
@@ -94,6 +100,9 @@ impl EventLoop {
             connections: Connections::new(),
             tracker: Tracker::new(options.kernel),
             fallover: Fallover::default(),
+            evidence: Evidence::default(),
+            own_addresses: OwnAddresses::default(),
+            damped: FxHashMap::default(),
             bfd: Bindings::default(),
             unnumbered: Unnumbered::default(),
             feed,
@@ -175,6 +184,8 @@ impl EventLoop {
             self.key_files_due,
             self.unnumbered.deadline(),
             self.fallover.deadline(),
+            self.evidence.deadline(),
+            self.own_addresses.deadline().filter(|_| self.connections.len() > 0 || self.unnumbered.is_on()),
             self.stopping,
         ]
         .into_iter()
@@ -304,12 +315,14 @@ impl EventLoop {
         if self.listeners.deadline().is_some_and(|at| at <= self.now) {
             self.listen();
         }
-        if self.unnumbered.deadline().is_some_and(|at| at <= self.now)
-            && let Some(intent) = self.unnumbered.run(self.now, &mut self.reporter)
-        {
-            self.follow_addresses(intent);
+        if self.unnumbered.deadline().is_some_and(|at| at <= self.now) {
+            self.run_unnumbered();
         }
         self.end_lost_links();
+        self.end_lost_bfd();
+        if self.own_addresses.deadline().is_none_or(|at| at <= self.now) {
+            self.look_for_own_addresses();
+        }
         if self.key_files_due.is_some_and(|at| at <= self.now) {
             self.key_files_due = None;
             if self.follow_peers() {

@@ -1,6 +1,7 @@
 //! The way of a connection: accepted or made, served while it is open, closed.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::{ConnId, Input, PeerId};
@@ -8,6 +9,7 @@ use tortie_net::ScopedAddr;
 
 use super::EventLoop;
 use crate::speaker::connections::{Stage, WRITES};
+use crate::speaker::reachability::{Dial, Here};
 use crate::speaker::sockets::connect;
 use crate::speaker::sockets::listen::{Admission, Incoming};
 
@@ -46,7 +48,7 @@ impl EventLoop {
             })?;
             match incoming {
                 Incoming::Accepted { socket, local, remote } => {
-                    let conn = self.connections.add_accepted(&self.poller, socket, remote)?;
+                    let conn = self.connections.add_accepted(&self.poller, socket, (local, remote))?;
                     self.give(Input::Accepted { conn, local, remote });
                 }
                 Incoming::Refused(problem) => {
@@ -76,6 +78,9 @@ impl EventLoop {
                 self.peers.attempt_failed(id, &e);
                 let error = connect::explain(remote, local, &e);
                 self.give_among_events(Input::DialFailed { peer: id, error });
+                if self.is_evidence(id, remote, &e) {
+                    self.give_among_events(Input::NotForwarding(id));
+                }
             }
         }
     }
@@ -87,6 +92,31 @@ impl EventLoop {
         self.peers.take_attempt(peer);
         self.peers.attempt_failed(peer, error);
         self.give(Input::DialFailed { peer, error: connect::explain(remote, local, error) });
+        if self.is_evidence(peer, remote, error) {
+            self.give(Input::NotForwarding(peer));
+        }
+    }
+
+    /// An attempt that failed says that the peer does not forward.
+    fn is_evidence(&mut self, peer: PeerId, remote: SocketAddr, error: &io::Error) -> bool {
+        let on_link = self.fallover.is_on_link(ScopedAddr::of(remote));
+        self.evidence.dial_failed(peer, Dial::of(error), on_link, self.now)
+    }
+
+    /// Looks for the own addresses of connections, and ends those that have none.
+    pub(super) fn look_for_own_addresses(&mut self) {
+        let own = self.connections.own_addresses().chain(self.unnumbered.own_addresses());
+        let mut here = Here::default();
+        let absent = self.own_addresses.look(own, |addr| here.has(addr), self.now);
+        for addr in absent.missing.iter().chain(&absent.lost) {
+            self.unnumbered.again(addr.interface(), self.now);
+        }
+        for addr in absent.lost {
+            for id in self.connections.with_own_address(addr) {
+                self.connections.remove(id);
+                self.give(Input::Closed(id, format!("our address {addr} is no longer on this host")));
+            }
+        }
     }
 
     /// Drops the attempt under way; `true`: there was one.
@@ -105,6 +135,7 @@ impl EventLoop {
     /// Forgets a removed peer and its attempt.
     pub(super) fn removed(&mut self, id: PeerId) {
         self.abandon(id);
+        self.evidence.clear(id);
         self.peers.forget(id);
     }
 

@@ -3,8 +3,8 @@
 //!
 //! The kernel thread follows the neighbours' addresses as it follows next hops: the watch thread reports links and
 //! addresses to it, and it no longer resolves an address on a link without carrier. Sessions over several hops and iBGP sessions
-//! can take another way and stay. With graceful restart the peer's routes are kept as after any other loss of the
-//! connection (RFC 4724 4.2).
+//! can take another way and stay. The peer's routes go with the link, also those that are kept because it restarts: a router that
+//! is back with its link may have been without power, and its table empty.
 //!
 //! A link that is back within [`GRACE`] costs no session (routers call it carrier delay). Nothing waits for that: next hops
 //! on a link without carrier are unusable at once, for our kernel and for what we announce. A session that is made anew
@@ -108,6 +108,11 @@ impl Fallover {
             }
             _ => None,
         }
+    }
+
+    /// A neighbour is on a connected network now.
+    pub(crate) fn is_on_link(&self, addr: ScopedAddr) -> bool {
+        self.watched.get(&addr).is_some_and(|watched| watched.interface.is_some())
     }
 
     /// When sessions end next.

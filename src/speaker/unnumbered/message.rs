@@ -8,9 +8,13 @@ use smallvec::SmallVec;
 pub(super) const SOLICITATION: u8 = 133;
 /// See [`SOLICITATION`].
 pub(super) const ADVERTISEMENT: u8 = 134;
+/// Neighbour solicitation (RFC 4861 4.3).
+const NEIGHBOUR_SOLICITATION: u8 = 135;
+/// Neighbour advertisement (RFC 4861 4.4).
+pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 
 /// A message to be sent.
-pub(super) type Octets = SmallVec<[u8; 24]>;
+pub(super) type Octets = SmallVec<[u8; 32]>;
 
 /// An advertisement that says nothing but that we are here, and our link-layer address: router lifetime 0, so that no host
 /// takes us for a default router, everything else unspecified. The kernel writes the checksum.
@@ -21,6 +25,19 @@ pub(super) fn advertisement(mac: Option<[u8; 6]>) -> Octets {
 /// Asks the routers of the link for their advertisements; only from an address, not from none.
 pub(super) fn solicitation(mac: Option<[u8; 6]>) -> Octets {
     with_source(&[SOLICITATION, 0, 0, 0, 0, 0, 0, 0], mac)
+}
+
+/// Asks a neighbour for its link-layer address: whoever has the address answers (RFC 4861 7.2.4).
+pub(super) fn neighbour_solicitation(target: Ipv6Addr, mac: Option<[u8; 6]>) -> Octets {
+    let mut message = Octets::from_slice(&[NEIGHBOUR_SOLICITATION, 0, 0, 0, 0, 0, 0, 0]);
+    message.extend_from_slice(&target.octets());
+    with_source(&message, mac)
+}
+
+/// The group that an address listens on (RFC 4291 2.7.1).
+pub(super) fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
+    const GROUP: u128 = 0xff02_0000_0000_0000_0000_0001_ff00_0000;
+    Ipv6Addr::from(GROUP | u128::from(addr) & 0xff_ffff)
 }
 
 /// Adds the option Source Link-layer Address (RFC 4861 4.6.1, RFC 2464 6 for Ethernet), from which the neighbour's kernel
@@ -41,9 +58,11 @@ fn with_source(message: &[u8], mac: Option<[u8; 6]>) -> Octets {
 pub(super) enum Message {
     Advertisement,
     Solicitation,
+    /// The neighbour with this address is there.
+    Neighbour(Ipv6Addr),
 }
 
-/// Judges a received message (RFC 4861 6.1.1 and 6.1.2); the kernel has checked the checksum.
+/// Judges a received message (RFC 4861 6.1.1, 6.1.2 and 7.1.2); the kernel has checked the checksum.
 pub(super) fn read(octets: &[u8], source: Ipv6Addr, hop_limit: Option<u8>) -> Option<Message> {
     // From further away than the link nobody can send with 255 left.
     if hop_limit != Some(255) {
@@ -52,6 +71,10 @@ pub(super) fn read(octets: &[u8], source: Ipv6Addr, hop_limit: Option<u8>) -> Op
     let (message, fixed) = match octets {
         [ADVERTISEMENT, 0, ..] if source.is_unicast_link_local() => (Message::Advertisement, 16),
         [SOLICITATION, 0, ..] => (Message::Solicitation, 8),
+        [NEIGHBOUR_ADVERTISEMENT, 0, ..] => {
+            let target: [u8; 16] = octets.get(8..24)?.try_into().ok()?;
+            (Message::Neighbour(target.into()), 24)
+        }
         _ => return None,
     };
     let mut options = octets.get(fixed..)?;
@@ -113,6 +136,19 @@ mod tests {
         let fixed = [133, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(solicitation(Some(MAC))[..], [&fixed[..], &option].concat());
         assert_eq!(solicitation(None)[..], fixed);
+    }
+
+    #[test]
+    fn a_neighbour_is_asked_for_and_its_answer_read() {
+        let message = neighbour_solicitation(ROUTER, Some(MAC));
+        let option = [1, 1, 0x02, 0x00, 0x5e, 0x10, 0x00, 0x01];
+        assert_eq!(message[..], [&[135, 0, 0, 0, 0, 0, 0, 0][..], &ROUTER.octets(), &option].concat());
+        assert_eq!(solicited_node("fe80::aabb:ccdd".parse().unwrap()).to_string(), "ff02::1:ffbb:ccdd");
+        let answer =
+            [&[136, 0, 0, 0, 0x60, 0, 0, 0][..], &ROUTER.octets(), &[2, 1, 2, 0, 0, 0, 0, 1]].concat();
+        assert_eq!(read(&answer, ROUTER, Some(255)), Some(Message::Neighbour(ROUTER)));
+        assert_eq!(read(&answer, ROUTER, Some(64)), None, "from another link");
+        assert_eq!(read(&answer[..23], ROUTER, Some(255)), None, "cut short");
     }
 
     #[test]

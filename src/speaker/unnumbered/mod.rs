@@ -27,6 +27,7 @@ use crate::speaker::sockets::poller::{Poller, Source};
 use crate::speaker::sockets::{datagram, sockopt};
 use message::{Message, Own};
 use tortie_engine::routing::{PeerIntent, RoutingIntent};
+use tortie_net::ScopedAddr;
 
 /// `ff02::1`, all nodes, and `ff02::2`, all routers.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -39,8 +40,13 @@ const FAST: Duration = Duration::from_secs(1);
 const FAST_COUNT: u32 = 5;
 /// Interval afterwards, as FRR.
 const SLOW: Duration = Duration::from_secs(10);
-/// A neighbour that was silent for so long gives way to another one on the link.
-const SILENT: Duration = Duration::from_secs(30);
+/// Interval at which the neighbour is asked for while another router advertises itself on the link, and how often (RFC 4861 10:
+/// MAX_UNICAST_SOLICIT, at a shorter interval: nobody but it has to answer).
+const PROBE: Duration = Duration::from_millis(500);
+const PROBES: u32 = 3;
+/// A neighbour without a session that does not advertise itself for so long, although it is asked to, gives way to another router
+/// on the link, also where its kernel still answers: a router delays its answer by at most three seconds (RFC 4861 6.2.6).
+const SILENT: Duration = Duration::from_secs(5);
 /// An interface that went down has no address, and gets the same again when it is back: so long that passes for a flap, and
 /// the peer stays. It is how long a peer's routes are kept without it unless that says otherwise (RFC 4724 4.2).
 const AWAY: Duration = Duration::from_secs(120);
@@ -49,6 +55,10 @@ const TAKE: usize = 64;
 
 /// Subject of its faults.
 const SUBJECT: &str = "router advertisements";
+
+/// [`Unnumbered::run`] or [`Unnumbered::receive`].
+pub(crate) type UnnumberedStep =
+    fn(&mut Unnumbered, Instant, &dyn Fn(SocketAddr) -> bool, &mut Reporter) -> Option<Arc<RoutingIntent>>;
 
 /// The interfaces of unnumbered peers.
 #[derive(Default)]
@@ -67,13 +77,73 @@ struct Link {
     own: Option<Own>,
     /// Since when the kernel does not show that address, or shows it as tentative.
     away: Option<Instant>,
-    /// The router of the last advertisement, and its time.
-    neighbour: Option<(Ipv6Addr, Instant)>,
+    /// The router that advertised itself.
+    neighbour: Option<Ipv6Addr>,
+    /// Another one that does.
+    challenger: Option<Challenger>,
     sent: u32,
     next: Option<Instant>,
 }
 
+/// A router that advertises itself on the link while another one is the neighbour: a replaced or renamed one, one that got another
+/// link-local address, or a second router.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Challenger {
+    addr: Ipv6Addr,
+    since: Instant,
+    /// How often the neighbour was asked for.
+    probes: u32,
+    /// The neighbour answered.
+    answered: bool,
+}
+
 impl Link {
+    /// A router advertised itself. `true`: it is the neighbour from now on.
+    fn advertised(&mut self, source: Ipv6Addr, now: Instant) -> bool {
+        match self.neighbour {
+            None => {
+                self.neighbour = Some(source);
+                true
+            }
+            Some(neighbour) if neighbour == source => {
+                self.challenger = None;
+                false
+            }
+            Some(_) => {
+                let new = Challenger { addr: source, since: now, probes: 0, answered: false };
+                self.challenger.get_or_insert(new);
+                false
+            }
+        }
+    }
+
+    /// Somebody has this address.
+    fn answered(&mut self, target: Ipv6Addr) {
+        if let Some(challenger) = self.challenger.as_mut().filter(|_| self.neighbour == Some(target)) {
+            challenger.answered = true;
+        }
+    }
+
+    /// Decides between the neighbour and the one that advertises itself as well. `settled`: the session with the neighbour is up. `true`:
+    /// the neighbour is another from now on.
+    fn decide(&mut self, settled: bool, now: Instant) -> bool {
+        let Some(challenger) = self.challenger else { return false };
+        let wins = match (challenger.answered, settled) {
+            (false, _) => now >= challenger.since + PROBE * PROBES,
+            (true, true) => {
+                self.challenger = None;
+                return false;
+            }
+            (true, false) => now >= challenger.since + SILENT,
+        };
+        if wins {
+            (self.neighbour, self.challenger) = (Some(challenger.addr), None);
+            // It has to receive our advertisement.
+            (self.sent, self.next) = (0, None);
+        }
+        wins
+    }
+
     /// Takes the addresses that the kernel shows of it; `true`: ours is another than before. `there`: the interface
     /// of an index still has the name.
     fn update(
@@ -127,7 +197,7 @@ impl Unnumbered {
             .ok_or("the interface is not there, is down, or has no link-local address")?;
         let addr = match configured.ip() {
             IpAddr::V6(addr) if addr.is_unicast_link_local() => addr,
-            _ => link.and_then(|l| l.neighbour).map(|(addr, _)| addr).ok_or(
+            _ => link.and_then(|l| l.neighbour).ok_or(
                 "no router advertisement was received yet: the neighbour has to send them on this link",
             )?,
         };
@@ -196,7 +266,7 @@ impl Unnumbered {
             if let (Some(own), Some(socket)) = (another, &self.socket) {
                 // A group that was joined before is no error that matters.
                 let _ = socket.join_multicast_v6(&ALL_ROUTERS, own.ifindex);
-                link.neighbour = None;
+                (link.neighbour, link.challenger) = (None, None);
             }
         }
         changed
@@ -214,8 +284,22 @@ impl Unnumbered {
     fn send(&mut self, now: Instant) {
         let Some(socket) = &self.socket else { return };
         for (name, link) in &mut self.links {
-            let Some(own) = link.own.filter(|_| link.next.is_none_or(|at| at <= now)) else { continue };
+            let Some(own) = link.own else { continue };
             let to = |group| SockAddr::from(SocketAddrV6::new(group, 0, 0, own.ifindex));
+            if let (Some(neighbour), Some(challenger)) = (link.neighbour, &mut link.challenger)
+                && challenger.probes < PROBES
+                && now >= challenger.since + PROBE * challenger.probes
+            {
+                let mac = sockopt::ethernet_address(socket, name);
+                let probe = message::neighbour_solicitation(neighbour, mac);
+                let _ = socket.send_to(&probe, &to(message::solicited_node(neighbour)));
+                // A router whose kernel answers may advertise itself no longer.
+                let _ = socket.send_to(&message::solicitation(mac), &to(ALL_ROUTERS));
+                challenger.probes += 1;
+            }
+            if link.next.is_some_and(|at| at > now) {
+                continue;
+            }
             // Looked up each time: it may be changed while the interface is up.
             let mac = sockopt::ethernet_address(socket, name);
             // An interface that just went down refuses; it is tried again soon.
@@ -229,9 +313,8 @@ impl Unnumbered {
         }
     }
 
-    /// Takes the messages that wait; `true`: a neighbour is another than before. `settled`: the session with that
-    /// neighbour is up, which no other router on the link can end.
-    fn take_messages(&mut self, now: Instant, settled: impl Fn(SocketAddr) -> bool) -> bool {
+    /// Takes the messages that wait; `true`: a neighbour is another than before.
+    fn take_messages(&mut self, now: Instant) -> bool {
         let Some(socket) = &self.socket else { return false };
         let mut buffer = [0; 1500];
         let mut changed = false;
@@ -248,27 +331,44 @@ impl Unnumbered {
                 link.own.is_some_and(|own| own.ifindex == datagram.interface && own.addr != source)
             };
             let Some(link) = self.links.values_mut().find(here) else { continue };
-            match (message, link.neighbour) {
-                (Message::Solicitation, _) => {
+            match message {
+                Message::Solicitation => {
                     // RFC 4861 6.2.6: answered for all, at most each second.
                     link.next = link.next.map(|at| at.min(now + FAST));
                 }
-                (Message::Advertisement, Some((old, _))) if old == source => {
-                    link.neighbour = Some((old, now));
-                }
-                (Message::Advertisement, old) => {
-                    let scope = datagram.interface;
-                    let keep = old.is_some_and(|(addr, at)| {
-                        now < at + SILENT || settled(SocketAddrV6::new(addr, 0, 0, scope).into())
-                    });
-                    if !keep {
-                        link.neighbour = Some((source, now));
-                        changed = true;
-                    }
-                }
+                Message::Advertisement => changed |= link.advertised(source, now),
+                Message::Neighbour(target) => link.answered(target),
             }
         }
         changed
+    }
+
+    /// Decides between neighbours and routers that advertise themselves as well; `true`: a neighbour is another than before.
+    fn decide(&mut self, now: Instant, settled: &dyn Fn(SocketAddr) -> bool) -> bool {
+        let before = self.is_challenged();
+        let mut changed = false;
+        for link in self.links.values_mut() {
+            let (Some(own), Some(neighbour)) = (link.own, link.neighbour) else { continue };
+            let settled = || settled(SocketAddrV6::new(neighbour, 0, 0, own.ifindex).into());
+            changed |= link.challenger.is_some() && link.decide(settled(), now);
+        }
+        if before && !self.is_challenged() {
+            self.listen_for_neighbours();
+        }
+        changed
+    }
+
+    fn is_challenged(&self) -> bool {
+        self.links.values().any(|link| link.challenger.is_some())
+    }
+
+    /// Neighbour advertisements, which come all the time on a host with many links, are taken only while one is waited for.
+    fn listen_for_neighbours(&self) {
+        let Some(socket) = &self.socket else { return };
+        let kinds = [message::SOLICITATION, message::ADVERTISEMENT, message::NEIGHBOUR_ADVERTISEMENT];
+        let count = if self.is_challenged() { kinds.len() } else { kinds.len() - 1 };
+        // Without them the neighbour gives way although it is there, as one that does not answer.
+        let _ = sockopt::set_icmp6_filter(socket, kinds.get(..count).unwrap_or_default());
     }
 
     /// Sets the next deadline: soon while something is missing.
@@ -276,7 +376,9 @@ impl Unnumbered {
         let is_missing = |l: &Link| l.own.is_none() || l.away.is_some() || l.neighbour.is_none();
         let missing = self.links.values().any(is_missing);
         let next = self.links.values().filter_map(|l| l.next).min();
-        let at = if missing { Some(now + FAST) } else { None }.into_iter().chain(next).min();
+        let challenged = self.is_challenged().then_some(now + PROBE);
+        let at =
+            if missing { Some(now + FAST) } else { None }.into_iter().chain(next).chain(challenged).min();
         self.due = at.filter(|_| !self.links.is_empty()).map(|at| at.max(now));
     }
 
@@ -307,22 +409,46 @@ impl Unnumbered {
         self.current(reporter).unwrap_or(given)
     }
 
-    /// Its deadline has come; an intent when it changed.
-    pub(crate) fn run(&mut self, now: Instant, reporter: &mut Reporter) -> Option<Arc<RoutingIntent>> {
-        if self.step(now) { self.current(reporter) } else { None }
+    /// Its deadline has come; an intent when it changed. `settled`: the session with that neighbour is up.
+    pub(crate) fn run(
+        &mut self,
+        now: Instant,
+        settled: &dyn Fn(SocketAddr) -> bool,
+        reporter: &mut Reporter,
+    ) -> Option<Arc<RoutingIntent>> {
+        let changed = self.decide(now, settled);
+        if self.step(now) || changed { self.current(reporter) } else { None }
     }
 
-    /// Its socket is readable; an intent when it changed. `settled`: as in [`Self::take_messages`].
+    /// Its socket is readable; an intent when it changed. `settled`: the session with that neighbour is up.
     pub(crate) fn receive(
         &mut self,
         now: Instant,
-        settled: impl Fn(SocketAddr) -> bool,
+        settled: &dyn Fn(SocketAddr) -> bool,
         reporter: &mut Reporter,
     ) -> Option<Arc<RoutingIntent>> {
-        let changed = self.take_messages(now, settled);
+        let challenged = self.is_challenged();
+        let changed = self.take_messages(now) | self.decide(now, settled);
+        if self.is_challenged() && !challenged {
+            self.listen_for_neighbours();
+            self.send(now);
+        }
         let intent = if changed { self.current(reporter) } else { None };
         self.plan(now);
         intent
+    }
+
+    /// Some peers are unnumbered.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.links.is_empty()
+    }
+
+    /// Our addresses on the links of unnumbered peers.
+    pub(crate) fn own_addresses(&self) -> impl Iterator<Item = ScopedAddr> {
+        self.links
+            .values()
+            .filter_map(|link| link.own)
+            .map(|own| ScopedAddr::new(own.addr.into(), own.ifindex))
     }
 
     /// Reads the interfaces and sends what is due; `true`: an interface changed.
@@ -407,5 +533,49 @@ mod tests {
         assert!(third.update(message::own("", "eth0"), |_| false, start), "the interface is gone");
         assert_eq!(third.own, None);
         assert!(!update(&mut third, TENTATIVE, start), "never used before");
+    }
+
+    /// What the neighbour of a link is after another router advertised itself, by what the neighbour does meanwhile.
+    #[test]
+    fn another_router_takes_the_place_of_a_neighbour_that_does_not_answer_and_of_no_other() {
+        let (old, new): (Ipv6Addr, Ipv6Addr) = ("fe80::1".parse().unwrap(), "fe80::2".parse().unwrap());
+        let start = Instant::now();
+        // The neighbour's session is up, it answers to a probe, it advertises itself; when the other one takes its place.
+        let table: [(bool, bool, bool, Option<Duration>); 8] = [
+            (true, false, false, Some(PROBE * PROBES)),
+            (false, false, false, Some(PROBE * PROBES)),
+            (true, true, false, None),
+            (true, true, true, None),
+            (true, false, true, None),
+            (false, true, true, None),
+            (false, false, true, None),
+            (false, true, false, Some(SILENT)),
+        ];
+        for (settled, answers, advertises, takes) in table {
+            let mut link = link(start);
+            assert!(link.advertised(old, start) && !link.advertised(old, start));
+            assert!(!link.advertised(new, start));
+            if answers {
+                link.answered(new);
+                assert_eq!(link.challenger.map(|c| c.answered), Some(false), "that was another one");
+                link.answered(old);
+            }
+            if advertises {
+                assert!(!link.advertised(old, start + PROBE));
+            }
+            let mut at = Duration::ZERO;
+            let taken = loop {
+                if link.decide(settled, start + at) {
+                    break Some(at);
+                }
+                at += PROBE;
+                if at > SILENT * 2 {
+                    break None;
+                }
+            };
+            assert_eq!(taken, takes, "{settled} {answers} {advertises}");
+            assert_eq!(link.neighbour, Some(if takes.is_some() { new } else { old }));
+            assert_eq!(link.challenger, None);
+        }
     }
 }

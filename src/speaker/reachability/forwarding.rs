@@ -1,0 +1,126 @@
+//! Evidence that a peer whose routes are kept over its restart (RFC 4724) does not forward: then they are used for nothing.
+//!
+//! A link that is down ends them where its session ends ([`super::Fallover`]). Here is what dials and BFD say. A neighbour on a connected
+//! network that does not even answer ARP or neighbour discovery is not there. One whose kernel refuses the connection may be
+//! restarting its BGP process alone, which takes seconds; after [`REFUSED`] it rather is a router that starts up with an empty table. BFD
+//! that does not come back says that the way is broken.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+use tortie_bgp::PeerId;
+
+/// How long a neighbour may refuse connections and count as forwarding.
+const REFUSED: Duration = Duration::from_secs(10);
+/// How long BFD may be away from a neighbour that restarts.
+const BFD_AWAY: Duration = Duration::from_secs(10);
+
+/// Outcome of an attempt to connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dial {
+    /// RST.
+    Refused,
+    /// No neighbour answers for the address.
+    NoNeighbour,
+    /// Anything else.
+    Other,
+}
+
+impl Dial {
+    pub(crate) fn of(error: &std::io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ECONNREFUSED) => Self::Refused,
+            Some(libc::EHOSTUNREACH) => Self::NoNeighbour,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// What was seen since each peer's session ended.
+#[derive(Default)]
+pub(crate) struct Evidence {
+    /// Since when a peer refuses.
+    refused: FxHashMap<PeerId, Instant>,
+    /// BFD sessions that were lost, oldest first.
+    bfd: VecDeque<(Instant, PeerId)>,
+}
+
+impl Evidence {
+    /// An attempt to connect failed; `on_link`: to a neighbour on a connected network. `true`: it does not forward.
+    #[must_use]
+    pub(crate) fn dial_failed(&mut self, peer: PeerId, dial: Dial, on_link: bool, now: Instant) -> bool {
+        match dial {
+            _ if !on_link => false,
+            Dial::NoNeighbour => true,
+            Dial::Refused => now >= *self.refused.entry(peer).or_insert(now) + REFUSED,
+            Dial::Other => false,
+        }
+    }
+
+    /// Its session is up, or it is no longer configured.
+    pub(crate) fn clear(&mut self, peer: PeerId) {
+        self.refused.remove(&peer);
+    }
+
+    /// BFD lost the peer.
+    pub(crate) fn bfd_lost(&mut self, peer: PeerId, now: Instant) {
+        self.bfd.push_back((now + BFD_AWAY, peer));
+    }
+
+    /// When [`Self::due`] has something.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.bfd.front().map(|(at, _)| *at)
+    }
+
+    /// Peers that BFD has lost for so long; if it is still so, they do not forward.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<PeerId> {
+        let mut due = Vec::new();
+        while let Some((_, peer)) = self.bfd.pop_front_if(|(at, _)| *at <= now) {
+            due.push(peer);
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_says_that_nothing_is_forwarded_is_evidence() {
+        let errno = std::io::Error::from_raw_os_error;
+        let refused = || Dial::of(&errno(libc::ECONNREFUSED));
+        let second = Duration::from_secs(1);
+        // The error, on-link, the time of each attempt in seconds, whether the last one is evidence.
+        let table: [(i32, bool, &[u32], bool); 9] = [
+            (libc::EHOSTUNREACH, true, &[3], true),
+            (libc::EHOSTUNREACH, false, &[3, 30, 60], false),
+            (libc::ECONNREFUSED, true, &[1], false),
+            (libc::ECONNREFUSED, true, &[1, 3, 7], false),
+            (libc::ECONNREFUSED, true, &[1, 3, 7, 11], true),
+            (libc::ECONNREFUSED, false, &[1, 3, 7, 15, 31], false),
+            (libc::ETIMEDOUT, true, &[10, 30, 60], false),
+            (libc::EADDRNOTAVAIL, true, &[1, 30], false),
+            (libc::ENETUNREACH, true, &[1, 30], false),
+        ];
+        let start = Instant::now();
+        for (error, on_link, times, expected) in table {
+            let mut evidence = Evidence::default();
+            let seen = times.iter().map(|at| {
+                evidence.dial_failed(PeerId(1), Dial::of(&errno(error)), on_link, start + second * *at)
+            });
+            let seen: Vec<bool> = seen.collect();
+            assert_eq!(seen.last(), Some(&expected), "{error} {on_link} {times:?}");
+            assert!(seen.iter().rev().skip(1).all(|seen| !seen), "{error} {on_link} {times:?}: {seen:?}");
+        }
+        let mut evidence = Evidence::default();
+        assert!(!evidence.dial_failed(PeerId(1), refused(), true, start));
+        evidence.clear(PeerId(1));
+        assert!(!evidence.dial_failed(PeerId(1), refused(), true, start + REFUSED), "it was up meanwhile");
+        evidence.bfd_lost(PeerId(2), start);
+        assert_eq!((evidence.deadline(), evidence.due(start)), (Some(start + BFD_AWAY), vec![]));
+        assert_eq!(evidence.due(start + BFD_AWAY), [PeerId(2)]);
+        assert_eq!((evidence.deadline(), evidence.due(start + BFD_AWAY)), (None, vec![]));
+    }
+}
