@@ -21,7 +21,7 @@ use crate::agent::core::view::CoreView;
 use crate::api::machine::Machine;
 use crate::api::status::{ApiError, Applied, AppliedRequest, LogLevelRequest};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
-use tortie_engine::routing::RoutingIntent;
+use tortie_engine::routing::{PeerIntent, RoutingIntent};
 use tortie_kernel::{DropLog, KernelView, ToKernel};
 
 /// Longest wait for a thread's answer.
@@ -309,12 +309,28 @@ impl Handle {
         self.newest_intent().ok_or_else(|| busy("the store has not been read yet"))
     }
 
-    /// The newest intent with the dynamic peers that there are.
+    /// The newest intent with the dynamic peers that there are, and with the addresses of unnumbered ones.
     ///
     /// # Errors
-    /// `busy` before the store was read; where there are ranges, as [`Asker::ask`] of the speaker.
+    /// `busy` before the store was read; where there are ranges or unnumbered peers, as [`Asker::ask`] of the speaker.
     pub(super) async fn sessions(&self) -> Result<Arc<RoutingIntent>, ApiError> {
-        let intent = self.intent()?;
+        let mut intent = self.intent()?;
+        let unnumbered = intent.peers.iter().filter(|(_, peer)| peer.interface.is_some());
+        let unnumbered: Vec<String> = unnumbered.map(|(session, _)| session.clone()).collect();
+        if !unnumbered.is_empty() {
+            let remotes = move |view: &SpeakerView<'_>| {
+                let remote = |session: String| Some((view.peer(&session)?.remote, session));
+                unnumbered.into_iter().filter_map(remote).collect::<Vec<_>>()
+            };
+            // Only the speaker knows where they are.
+            let known = self.speaker.ask(remotes).await?;
+            let whole = Arc::make_mut(&mut intent);
+            for (remote, session) in known {
+                if let Some(peer) = whole.peers.get(&session) {
+                    whole.peers.insert(session, PeerIntent { remote, ..peer.clone() });
+                }
+            }
+        }
         if intent.ranges.is_empty() {
             return Ok(intent);
         }

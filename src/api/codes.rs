@@ -295,6 +295,7 @@ codes! {
     CAUSE_HOST_UNREACHABLE "host-unreachable" "A router on the path reports that the other host is unreachable.", "tortie why peer {}";
     CAUSE_NO_ROUTE "no-route" "This host has no route to the peer.", "tortie why peer {}";
     CAUSE_LINK_DOWN "link-down" "The interface to the peer is down or has no carrier.", "tortie why peer {}";
+    CAUSE_DAMPED "damped" "Connections of the peer are refused for a while: too many failed in a row.", "tortie why peer {}";
     CAUSE_OWN_ADDRESS "own-address" "The peer's address is one of this host's own.", "tortie why peer {}";
     CAUSE_NO_LOCAL_ADDRESS "no-local-address" "The address to dial from is not on this host.", "tortie why peer {}";
     CAUSE_CONNECT_FAILED "connect-failed" "The connection failed for another reason, which the text gives.", "tortie why peer {}";

@@ -21,9 +21,33 @@ pub(super) enum Route {
     },
     /// What happens to a packet for an address
     Get {
-        /// The address
+        /// The address; a link-local one with its interface, `fe80::1%eth1` or `fe80::1%3`
+        #[arg(value_parser = scoped_addr)]
         address: ScopedAddr,
     },
+}
+
+/// Reads an address whose interface may be named or numbered (RFC 4007 11.2).
+fn scoped_addr(text: &str) -> Result<ScopedAddr, String> {
+    let wrong =
+        |error: &dyn std::fmt::Display| format!("{error}: write 192.0.2.1, 2001:db8::1 or fe80::1%eth1");
+    match text.split_once('%') {
+        Some((addr, zone)) if !zone.bytes().all(|digit| digit.is_ascii_digit()) => {
+            let addr: std::net::IpAddr = addr.parse().map_err(|error| wrong(&error))?;
+            let index =
+                interface_index(zone).ok_or_else(|| format!("this host has no interface `{zone}`"))?;
+            Ok(ScopedAddr::new(addr, index))
+        }
+        _ => text.parse().map_err(|error| wrong(&error)),
+    }
+}
+
+/// The index of an interface by its name.
+fn interface_index(name: &str) -> Option<u32> {
+    if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        return None;
+    }
+    std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).ok()?.trim().parse().ok()
 }
 
 pub(super) async fn run(context: &Context, command: &Route) -> Result<(), Failure> {

@@ -197,6 +197,8 @@ pub struct PeerStatus {
     pub last_error: Option<LastError>,
     /// Time until the next attempt to dial, when one is planned.
     pub next_attempt: Option<Duration>,
+    /// Time for which its connections are refused, because too many failed in a row or an error needs people.
+    pub refused: Option<Duration>,
     /// Graceful restart of the peer.
     pub restart: RestartPhase,
     /// What is announced to it before maintenance (RFC 8326).

@@ -108,6 +108,7 @@ impl<'a> View<'a> {
                 Dialling::At(at) => Some(until(at)),
                 Dialling::No | Dialling::Connecting => None,
             },
+            refused: peer.refused_for(now),
             restart: match peer.restart {
                 Restart::No => RestartPhase::Idle,
                 Restart::Waiting(at) => RestartPhase::Waiting(until(at)),

@@ -29,7 +29,13 @@ impl Damping {
 
     /// A new connection is not let in now.
     pub(crate) fn refuses(&self, now: Instant) -> bool {
-        self.clear_at.is_some_and(|at| at > now + PACE * AT_ONCE)
+        self.left(now).is_some()
+    }
+
+    /// For how long none is let in.
+    pub(crate) fn left(&self, now: Instant) -> Option<Duration> {
+        let left = self.clear_at?.checked_duration_since(now + PACE * AT_ONCE)?;
+        Some(left).filter(|left| !left.is_zero())
     }
 }
 

@@ -196,6 +196,12 @@ impl Peer {
         self.idle_hold_until.is_some_and(|until| until > now) || self.damping.refuses(now)
     }
 
+    /// For how long they are.
+    pub(crate) fn refused_for(&self, now: Instant) -> Option<Duration> {
+        let held = self.idle_hold_until.and_then(|until| until.checked_duration_since(now));
+        held.filter(|left| !left.is_zero()).max(self.damping.left(now))
+    }
+
     pub(crate) fn new(id: PeerId, config: PeerConfig, now: Instant) -> Self {
         Self {
             id,

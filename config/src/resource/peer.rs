@@ -139,6 +139,11 @@ impl Peer {
     pub fn parse(key_ip: IpAddr, key_port: Option<u16>, bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         same_address(&mut fields, key_ip)?;
+        if matches!(key_ip, IpAddr::V6(addr) if addr.is_unicast_link_local()) {
+            let expected = "write peer_interface/IFACE, with this `ip` where the neighbour sends no router advertisements: the \
+                            address alone does not say on which link it is";
+            return Err(ValueError::new("ip", format_args!("`{key_ip}`"), expected));
+        }
         Self::read(&mut fields, key_ip, key_port)
     }
 

@@ -15,7 +15,7 @@ use crate::api::RouteQuery;
 use crate::api::bgp::{BgpPath, BgpRoute, MessageError, Peer, PeerBfd, PeerError, PeerFamily, PeerRange};
 use crate::api::status::{API_VERSION, ApiError, List};
 use crate::speaker::{RangeView, SpeakerView};
-use tortie_engine::routing::{LearnedPath, OriginKind, RangeIntent, RoutingIntent};
+use tortie_engine::routing::{LearnedPath, OriginKind, PeerIntent, RangeIntent, RoutingIntent};
 
 /// How many prefixes of a router inside one pool are looked at for hints: a look must not hold the speaker up.
 const HINTED_ROUTES_MAX: usize = 4096;
@@ -233,20 +233,37 @@ pub(in crate::agent) fn session_named<'a>(
     intent: &'a RoutingIntent,
     wanted: &str,
 ) -> Result<&'a String, ApiError> {
-    let address = wanted.parse::<std::net::IpAddr>().ok();
-    let mut found = intent
+    // A link-local address may have its interface with it, by name or index (RFC 4007 11).
+    let (address, zone) =
+        wanted.split_once('%').map_or((wanted, None), |(address, zone)| (address, Some(zone)));
+    let address = address.parse::<std::net::IpAddr>().ok();
+    let is_on = |peer: &PeerIntent| {
+        let scope = match peer.remote {
+            std::net::SocketAddr::V6(v6) => v6.scope_id(),
+            std::net::SocketAddr::V4(_) => 0,
+        };
+        zone.is_none_or(|zone| peer.interface.as_deref() == Some(zone) || zone.parse() == Ok(scope))
+    };
+    let is_named = |session: &str, peer: &PeerIntent| {
+        session == wanted || peer.name == wanted || (address == Some(peer.remote.ip()) && is_on(peer))
+    };
+    let found: Vec<&String> = intent
         .peers
         .iter()
-        .filter(|(session, p)| *session == wanted || p.name == wanted || address == Some(p.remote.ip()));
-    match (found.next(), found.next()) {
-        (Some((session, _)), None) => Ok(session),
-        (Some((first, _)), Some((second, _))) => Err(ApiError {
+        .filter(|(session, peer)| is_named(session, peer))
+        .map(|(session, _)| session)
+        .collect();
+    match found.as_slice() {
+        [session] => Ok(session),
+        [_, _, ..] => Err(ApiError {
             code: "invalid".to_owned(),
             text: format!(
-                "`{wanted}` means several sessions, such as {first} and {second}: name one of them"
+                "`{wanted}` means {} sessions: name one of them: {}",
+                found.len(),
+                found.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ")
             ),
         }),
-        _ => Err(ApiError {
+        [] => Err(ApiError {
             code: "not-found".to_owned(),
             text: format!("no peer `{wanted}` is wanted here: `tortie bgp peers` lists them"),
         }),

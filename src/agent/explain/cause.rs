@@ -1,8 +1,10 @@
 //! The cause of a session that is down, concluded from the evidence. Pure.
 
 use super::peer::{Path, PeerEvidence, RemoteStatus};
+use crate::api::bgp::PeerError;
 use crate::api::codes;
 use crate::api::explain::Certainty;
+use crate::api::span;
 use crate::speaker::connect_failure;
 
 /// A cause with its code, certainty and fix.
@@ -49,7 +51,7 @@ pub(super) fn cause(e: &PeerEvidence) -> Cause {
         Path::Own => {
             return Cause::certain("own-address", "the peer's address is one of this host's interfaces");
         }
-        Path::None => {
+        Path::None if !was_reached(e) => {
             return Cause::certain("no-route", format!("this host has no route to {}", p.address))
                 .with(format!("ip route get {}", p.address));
         }
@@ -65,7 +67,40 @@ pub(super) fn cause(e: &PeerEvidence) -> Cause {
     {
         return cause;
     }
+    if let Some(left) = e.attempts.refused {
+        let failed =
+            p.last_error.as_ref().map_or_else(String::new, |error| format!("; the last: {}", error.text));
+        return Cause::certain(
+            "damped",
+            format!(
+                "connections of the peer are refused for {} more, because too many failed in a row{failed}",
+                span(left.as_secs())
+            ),
+        )
+        .with("tortie bgp reset takes them at once again; remove what ends them first");
+    }
     let Some(error) = &p.last_error else { return not_tried(e) };
+    let cause = of_last_end(e, error);
+    // Since that attempt its route went, or it is one that was not found here: either way not all of this is seen.
+    if matches!(e.path, Path::None) { Cause { certainty: Certainty::Implied, ..cause } } else { cause }
+}
+
+/// The peer answered the last attempt: then a route leads there, whatever was found of it.
+fn was_reached(e: &PeerEvidence) -> bool {
+    let Some(error) = &e.peer.last_error else { return false };
+    match error.code.as_str() {
+        "connect_failed" => {
+            let (code, _) = connect_failure(&error.text);
+            code == "connection-refused"
+        }
+        "notification_sent" | "notification_received" | "tcp_closed" | "collision" => e.attempts.failed > 0,
+        _ => false,
+    }
+}
+
+/// The cause by the end of the last session or attempt.
+fn of_last_end(e: &PeerEvidence, error: &PeerError) -> Cause {
+    let p = &e.peer;
     if let Some((code, sub)) = e.notification {
         return from_notification(e, code, sub, error.code == "notification_received", &error.text);
     }

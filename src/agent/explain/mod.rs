@@ -121,6 +121,7 @@ pub(in crate::agent) async fn why_peer(server: &Server, name: String) -> Result<
             next: status.as_ref().and_then(|s| s.next_attempt),
             connects: wanted.dial_after.is_some() && wanted.shutdown.is_none(),
             from: wanted.local,
+            refused: status.as_ref().and_then(|s| s.refused),
         },
         notification: down.and_then(|(down, _)| down.notification),
         down: side.last_session.as_ref().and_then(|last| seconds_since(&last.time)),

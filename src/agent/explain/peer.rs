@@ -58,6 +58,8 @@ pub(super) struct Attempts {
     pub(super) connects: bool,
     /// From here.
     pub(super) from: Option<IpAddr>,
+    /// For so long connections of the peer are refused: too many failed.
+    pub(super) refused: Option<Duration>,
 }
 
 /// Protection of the TCP connection.
@@ -196,12 +198,19 @@ fn steps(e: &PeerEvidence, cause: &Cause) -> Vec<Step> {
         let verdict = if e.problem.is_some() || p.shutdown.is_some() { Verdict::Skipped } else { verdict };
         add(verdict, "attempts", attempts(e));
     }
+    if let Some(left) = e.attempts.refused {
+        let text = format!("too many failed in a row: they are refused for {} more", span(left.as_secs()));
+        add(verdict_for(&["damped"]), "its attempts", text);
+    }
     let blocked = verdict_for(&["own-address", "no-route", "link-down", "no-neighbour", "host-unreachable"]);
     let verdict = if blocked == Verdict::Stop || up { blocked } else { Verdict::Ok };
     match &e.path {
         Path::NotChecked(_) => {}
         Path::Own => add(Verdict::Stop, "path", format!("{} is an address of this host", p.address)),
-        Path::None => add(verdict, "path", format!("no route of the main table leads to {}", p.address)),
+        Path::None => {
+            let verdict = if verdict == Verdict::Ok { Verdict::Note } else { verdict };
+            add(verdict, "path", format!("no route of the main table leads to {}", p.address));
+        }
         Path::Via { .. } => add(verdict, "path", path(&e.path)),
     }
     let key =

@@ -70,6 +70,7 @@ fn down(code: &str, text: &str) -> PeerEvidence {
             next: Some(Duration::from_secs(2)),
             connects: true,
             from: "192.0.2.13".parse().ok(),
+            refused: None,
         },
         notification: None,
         last_session: None,
@@ -240,6 +241,39 @@ fn each_end_of_a_session_has_its_code() {
     ] {
         assert_eq!(concluded(&down(code, "text")).0, name);
     }
+}
+
+/// What the kernel shows of the way, next to what the last attempt met: the conclusion fits both.
+#[test]
+fn a_way_that_was_not_found_is_no_conclusion_where_the_last_attempt_met_the_peer() {
+    let connect = |text| ("connect_failed", text);
+    let table = [
+        (connect("connection refused by 192.0.2.15:179"), "connection-refused", Certainty::Implied),
+        (connect("no answer from 192.0.2.15:179"), "no-route", Certainty::Certain),
+        (connect("192.0.2.15:179 is unreachable"), "no-route", Certainty::Certain),
+        (("tcp_closed", "the peer closed the connection"), "tcp-closed", Certainty::Implied),
+        (connect("no route to 192.0.2.15:179"), "no-route", Certainty::Certain),
+        (("hold_timer", "hold timer expired"), "no-route", Certainty::Certain),
+        (("link_down", "interface eth0 is down"), "no-route", Certainty::Certain),
+    ];
+    for ((code, text), name, certainty) in table {
+        let mut e = down(code, text);
+        e.path = Path::None;
+        let (found, said, _) = concluded(&e);
+        assert_eq!((found.as_str(), said), (name, certainty), "{text}");
+        let stops = ask(&e).steps.iter().any(|step| step.name == "path" && step.verdict == Verdict::Stop);
+        assert_eq!(stops, name == "no-route", "{text}");
+    }
+}
+
+#[test]
+fn a_peer_whose_connections_are_refused_for_now_is_reported_as_such() {
+    let mut e = down("notification_sent", "sent NOTIFICATION 3/1");
+    e.attempts.connects = false;
+    e.attempts.refused = Some(Duration::from_secs(42));
+    let (code, certainty, text) = concluded(&e);
+    assert_eq!((code.as_str(), certainty), ("damped", Certainty::Certain));
+    assert!(text.contains("42s") && text.contains("NOTIFICATION 3/1"), "{text}");
 }
 
 #[test]

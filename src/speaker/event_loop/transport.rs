@@ -15,6 +15,8 @@ use crate::speaker::sockets::listen::{Admission, Incoming};
 
 /// Connections accepted from a listener in a turn, about a millisecond of them: sessions that are there go before.
 const ACCEPT: usize = 32;
+/// How long a peer whose connections are refused is not reported again.
+const DAMPED: Duration = Duration::from_secs(60);
 /// After running out of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
@@ -37,15 +39,20 @@ impl EventLoop {
     fn accept(&mut self, index: usize) -> io::Result<bool> {
         for _ in 0..ACCEPT {
             let (core, peers, now) = (&self.core, &self.peers, self.now);
+            let mut damped = None;
             let incoming = self.listeners.accept(index, |remote| {
                 if core.as_ref().is_some_and(|core| core.admits(remote, now)) {
                     Admission::Admitted
                 } else if peers.has_address(ScopedAddr::of(remote)) {
+                    damped = Some(remote);
                     Admission::Damped
                 } else {
                     Admission::UnknownAddress
                 }
             })?;
+            if let Some(remote) = damped {
+                self.report_damped(remote);
+            }
             match incoming {
                 Incoming::Accepted { socket, local, remote } => {
                     let conn = self.connections.add_accepted(&self.poller, socket, (local, remote))?;
@@ -60,6 +67,18 @@ impl EventLoop {
             }
         }
         Ok(true)
+    }
+
+    /// Reports that connections of a peer are refused, once for as long as that lasts.
+    fn report_damped(&mut self, remote: SocketAddr) {
+        let addr = ScopedAddr::of(remote);
+        self.damped.retain(|_, until| *until > self.now);
+        if self.damped.contains_key(&addr) {
+            return;
+        }
+        self.damped.insert(addr, self.now + DAMPED);
+        let text = format!("connections of peer {addr} are refused for now: too many failed in a row");
+        self.reporter.transient(text);
     }
 
     /// Begins to connect to a peer.

@@ -385,6 +385,11 @@ fn a_range_has_the_options_of_a_peer_but_for_what_one_peer_has() {
     ] {
         assert!(refused(RANGE, bad).contains(says), "{bad}: {}", refused(RANGE, bad));
     }
+    for scope in ["global", "host/h1"] {
+        let key = format!("/calico/bgp/v1/{scope}/peer_v6/fe80::1");
+        let text = refused(&key, r#"{"ip": "fe80::1", "as_num": 64513}"#);
+        assert!(text.contains("peer_interface/IFACE"), "{text}");
+    }
     let link = refused("/calico/bgp/v1/global/peer_range/fe80::-10", r#"{"as_num": 1}"#);
     assert!(link.contains("peer_interface"), "{link}");
 }
