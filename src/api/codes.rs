@@ -145,6 +145,12 @@ codes! {
     PEER_DOWN "peer-down"
         "A configured BGP session is not established.",
         "tortie why peer {}";
+    FILTER_MISSING "filter-missing"
+        "A peer names a filter that does not exist: only the blocks of this host pass.",
+        "tortie store get {}";
+    ALL_ROUTES_REFUSED "all-routes-refused"
+        "Import refuses every route that a peer announces.",
+        "tortie bgp routes --from {}";
     PREFIX_LIMIT "prefix-limit"
         "A peer announces more prefixes than its `max_prefixes` allows, or nearly so.",
         "tortie why peer {}";
@@ -234,9 +240,6 @@ codes! {
     HOST_WITHOUT_ADDRESS "host-without-address"
         "A host of the store has no BGP address, so it has no session.",
         "tortie node list";
-    FILTER_MISSING "filter-missing"
-        "A peer names a filter that does not exist: only the blocks of this host pass.",
-        "tortie store get {}";
     FILTER_UNREADABLE "filter-unreadable"
         "A peer names a filter that cannot be read and never could: only the blocks of this host pass.",
         "tortie store validate";

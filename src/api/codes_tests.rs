@@ -47,7 +47,7 @@ fn reasons_are_those_of_the_deciding_functions() {
         assert!(!found.is_empty(), "{before} is not how a reason is given any more");
         found
     };
-    for name in quoted(include_str!("../../engine/src/routing/forward.rs"), "withhold(rec, ") {
+    for name in quoted(include_str!("../../engine/src/routing/forward/mod.rs"), "withhold(rec, ") {
         assert!(find(Kind::Kernel, &name).is_some(), "{name}");
     }
     for name in quoted(include_str!("../../bgp/src/rib/import.rs"), "return Some(") {
@@ -60,7 +60,7 @@ fn reasons_are_those_of_the_deciding_functions() {
         assert!(find(Kind::Export, &name).is_some(), "{name}");
     }
     for name in quoted(include_str!("../../engine/src/routing/notes.rs"), "code: ") {
-        assert!(find(Kind::Note, &name).is_some(), "{name}");
+        assert!(find(Kind::Note, &name).or(find(Kind::Problem, &name)).is_some(), "{name}");
     }
     // Names have no blanks: without them it does not matter how the lines are broken.
     let peer: String = include_str!("../agent/explain/cause.rs").split_whitespace().collect();
@@ -71,7 +71,7 @@ fn reasons_are_those_of_the_deciding_functions() {
             assert!(known.is_some(), "{name}");
         }
     }
-    for name in ["filter-missing", "filter-unreadable"] {
-        assert!(find(Kind::Note, name).is_some(), "{name}");
+    for (kind, name) in [(Kind::Problem, "filter-missing"), (Kind::Note, "filter-unreadable")] {
+        assert!(find(kind, name).is_some(), "{name}");
     }
 }

@@ -311,13 +311,13 @@ fn ask(agent: &Agent, scene: &Scene) -> Result<(), String> {
     let status: Value =
         serde_json::from_slice(&output.stdout).map_err(|e| format!("{e}: {}", stderr(&output)))?;
     let code = if scene.import { "routes-refused" } else { "routes-held-back" };
-    let notes = status["notes"].as_array().unwrap();
+    let listed = ["notes", "problems"].map(|list| status[list].as_array().unwrap().iter());
     let found = |note: &&Value| {
         note["code"] == MALFORMED && scene.reason == MALFORMED
-            || note["code"] == code
+            || [code, "all-routes-refused"].contains(&note["code"].as_str().unwrap_or_default())
                 && note["text"].as_str().unwrap().split([' ', ',']).any(|word| word == scene.reason)
     };
-    let command = match notes.iter().find(found) {
+    let command = match listed.into_iter().flatten().find(found) {
         Some(note) => note["next"].as_str().unwrap().to_owned(),
         // What no gate announces is meant so: no note, but a number.
         None if status["bgp"]["withheld"][scene.reason].as_u64() > Some(0)

@@ -181,7 +181,6 @@ impl<'a> Collected<'a> {
                 // Its prefixes are needed for the withdrawal, and a reset is stronger.
                 code::MP_REACH => self.mp_reach(value, session).and(Err(fault)),
                 code::MP_UNREACH => self.mp_unreach(value, session).and(Err(fault)),
-                code::AS4_PATH | code::AS4_AGGREGATOR => Err(Discard("wrong attribute flags")),
                 _ => Err(fault),
             };
         }

@@ -56,6 +56,14 @@ fn build(
     let ready = server.handle().is_ready();
     let facts = facts.unwrap_or_default();
     let mut problems = problems::problems(&facts, kernel.as_ref());
+    let notes = facts.notes.iter().cloned().chain(hints);
+    let notes = notes.chain(problems::route_exchange(&facts.route_exchange, intent));
+    let (grave, mut notes): (Vec<Problem>, Vec<Problem>) =
+        notes.partition(|note| codes::find(codes::Kind::Problem, &note.code).is_some());
+    if !grave.is_empty() {
+        problems.extend(grave);
+        problems.sort_by_key(|problem| codes::weight(&problem.code));
+    }
     let (mut verdict, mut summary) = problems::verdict(&facts, intent, ready, &problems);
     if let Some(judged) = judged {
         problems.extend(problems::sessions_differ(&judged.session_drift()));
@@ -70,8 +78,6 @@ fn build(
             summary = format!("the store is Calico 3's; {summary}");
         }
     }
-    let mut notes: Vec<Problem> = facts.notes.iter().cloned().chain(hints).collect();
-    notes.extend(problems::route_exchange(&facts.route_exchange, intent));
     notes.sort_by_key(|note| codes::weight(&note.code));
     let of = |is: fn(&str) -> bool| {
         let mut sum = UpCount::default();

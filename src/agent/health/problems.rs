@@ -271,21 +271,24 @@ pub fn is_skewed(own: &str, other: &str) -> bool {
     }
 }
 
-/// Notes on routes that policy keeps from peers, or those of peers from use.
+/// Problems and notes about routes that policy keeps from peers, or those of peers from use.
 pub(in crate::agent) fn route_exchange(
     route_exchange: &RouteExchange,
     intent: Option<&RoutingIntent>,
 ) -> Vec<Problem> {
     let mut notes = Vec::new();
     for (session, refused, received, reasons) in &route_exchange.refusing {
+        let looked: usize = reasons.values().sum();
         let name = intent.and_then(|i| i.peers.get(session)).map_or(session.as_str(), |p| p.name.as_str());
         let reasons: Vec<String> = reasons.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
-        let text = format!("{refused} of its {received} routes are not used: {}", reasons.join(", "));
-        notes.push(
-            codes::ROUTES_REFUSED
-                .problem(session, format!("peer {name}"), text)
-                .about(Subject::Peer(session.clone())),
-        );
+        // The reasons of some are as good as those of all, but their numbers are not.
+        let part = match usize::try_from(*refused) {
+            Ok(refused) if looked < refused => format!(" (of the first {looked})"),
+            _ => String::new(),
+        };
+        let text = format!("{refused} of its {received} routes are not used: {}{part}", reasons.join(", "));
+        let code = if refused == received { codes::ALL_ROUTES_REFUSED } else { codes::ROUTES_REFUSED };
+        notes.push(code.problem(session, format!("peer {name}"), text).about(Subject::Peer(session.clone())));
     }
     for (session, wrong, ago) in &route_exchange.malformed {
         let name = intent.and_then(|i| i.peers.get(session)).map_or(session.as_str(), |p| p.name.as_str());

@@ -20,9 +20,12 @@ use tortie_engine::policy::{
     Chain, ChainId, EndpointPolicy, Globals, HostInterfaces, Packet, Ruleset, RulesetDelta, SetChange, SetId,
     Verdict, host_interfaces,
 };
+use tortie_engine::routing::{IntentChange, NodeOptions, Planner, RoutingIntent};
 use tortie_kernel::Connection;
 use tortie_store::{Change, Delta, KeyValue};
 
+/// More sessions than these are only counted.
+const NAMES_MAX: usize = 5;
 /// More members of a set than this are only counted.
 const MEMBERS_MAX: usize = 20;
 
@@ -58,6 +61,8 @@ pub(in crate::agent) fn run(
         }),
         None => Change::Delete { key: request.key.clone() },
     };
+    let mut planner = Planner::new(&model, NodeOptions::default());
+    let routing = planner.intent().clone();
     let changes = model.apply(&Delta { revision, changes: vec![change] });
     if request.value.is_some()
         && let Some(problem) = model.invalid_keys().find(|problem| problem.key == request.key)
@@ -70,6 +75,7 @@ pub(in crate::agent) fn run(
     if Globals::may_differ(&changes) {
         after.globals = Globals::of(&model).into();
     }
+    let changed = planner.update(&model, &changes);
     let answer = DryRun {
         key: request.key.clone(),
         revision: stored_revision,
@@ -88,9 +94,46 @@ pub(in crate::agent) fn run(
             .collect(),
         frame: after.globals != before.globals,
         connections: None,
-        not_looked_at: vec!["other hosts: ask there, each sees its own endpoints only".to_owned()],
+        not_looked_at: std::iter::once("other hosts: ask there, each sees its own endpoints only".to_owned())
+            .chain(bgp(&routing, planner.intent(), &changed))
+            .collect(),
     };
     Ok(DryRunOutcome { model, before, after, answer })
+}
+
+/// That BGP is not judged, where the write concerns it, and what of it is plain: which sessions and own routes.
+fn bgp(before: &RoutingIntent, after: &RoutingIntent, change: &IntentChange) -> Option<String> {
+    let mut parts = Vec::new();
+    let named = |title: &str, names: Vec<&str>| match names.len() {
+        0 => None,
+        n if n > NAMES_MAX => Some(format!("{title} {n} sessions")),
+        _ => Some(format!("{title} {}", names.join(", "))),
+    };
+    let names =
+        |is: &dyn Fn(&str) -> bool| change.peers.iter().map(String::as_str).filter(|name| is(name)).collect();
+    let (old, new) =
+        (|name: &str| before.peers.contains_key(name), |name: &str| after.peers.contains_key(name));
+    parts.extend(named("come", names(&|name| !old(name) && new(name))));
+    parts.extend(named("go", names(&|name| old(name) && !new(name))));
+    parts.extend(named("change, or are reset", names(&|name| old(name) == new(name))));
+    if change.node {
+        parts.push("AS, router id or listening addresses change, which resets all sessions".to_owned());
+    }
+    if change.originated {
+        let differences = after.originated.differences(&before.originated);
+        let is_own = |intent: &RoutingIntent, prefix: &Cidr| intent.originated.get(prefix).is_some();
+        let gained = differences.iter().filter(|(prefix, ..)| !is_own(before, prefix)).count();
+        let lost = differences.iter().filter(|(prefix, ..)| !is_own(after, prefix)).count();
+        parts.push(format!("{gained} own routes are gained, {lost} lost"));
+    }
+    if change.view || change.addresses {
+        parts.push("filters, pools or networks that decide about routes differ".to_owned());
+    }
+    if change.tunnel || change.blackholes {
+        parts.push("the tunnel or blackholes of own blocks differ".to_owned());
+    }
+    let parts = Some(parts.join("; ")).filter(|parts| !parts.is_empty())?;
+    Some(format!("BGP ({parts}): the routes that peers gain, lose or get otherwise are not judged"))
 }
 
 /// Which connections of now are allowed and would be refused, were they opened after the write. `interfaces`: those of this

@@ -50,6 +50,27 @@ fn dry(key: &str, value: Option<&str>) -> Result<DryRunOutcome, ApiError> {
     run(model, before, &DryRunRequest { key: key.to_owned(), value: value.map(str::to_owned) })
 }
 
+/// BGP is not judged: where a write concerns it, the answer says so, and which sessions and own routes it concerns.
+#[test]
+fn what_bgp_would_do_is_not_judged_and_the_answer_says_so() {
+    let value = r#"{"ip": "192.0.2.9", "as_num": "64513", "filters": ["f"]}"#;
+    let bgp = |key: &str, value: Option<&str>| {
+        let looked = dry(key, value).unwrap().answer.not_looked_at;
+        looked.into_iter().find(|text| text.starts_with("BGP"))
+    };
+    let peer = "/calico/bgp/v1/global/peer_v4/192.0.2.9";
+    let text = bgp(peer, Some(value)).unwrap();
+    assert!(text.contains("come Global_192_0_2_9") && text.ends_with("are not judged"), "{text}");
+    for (key, value, says) in [
+        ("/calico/bgp/v1/global/as_num", "64999", "AS, router id or listening addresses change"),
+        ("/calico/v1/ipam/v4/pool/10.65.0.0-16", r#"{"cidr": "10.65.0.0/16"}"#, "filters, pools or networks"),
+    ] {
+        let text = bgp(key, Some(value)).unwrap_or_default();
+        assert!(text.contains(says), "{key}: {text}");
+    }
+    assert_eq!(bgp(POLICY, None), None, "a policy does not concern it");
+}
+
 #[test]
 fn rules_sets_and_connections_that_a_policy_would_touch_are_named() {
     let narrower = r#"{"selector":"role == 'db'","types":["ingress"],"outbound_rules":[],"inbound_rules":[

@@ -1,5 +1,6 @@
 //! What a file says, as the messages of one session: pure.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use tortie_bgp::Family;
@@ -49,12 +50,21 @@ pub(super) struct Player {
     /// Routes of a table with the same attributes, not yet written.
     run: Option<(Attributes, Vec<Cidr>)>,
     table: bool,
+    /// Prefixes of TABLE_DUMP that had their path.
+    dumped: HashSet<Cidr>,
     pub(super) played: Played,
 }
 
 impl Player {
     pub(super) fn new(plan: Plan) -> Self {
-        Self { plan, peers: Vec::new(), run: None, table: false, played: Played::default() }
+        Self {
+            plan,
+            peers: Vec::new(),
+            run: None,
+            table: false,
+            dumped: HashSet::new(),
+            played: Played::default(),
+        }
     }
 
     /// Appends what this record makes of messages; what a table says may come with a later call.
@@ -71,7 +81,10 @@ impl Player {
                     self.route(rib.prefix, entry.attributes.decode(rib.prefix).ok(), out);
                 }
             }
-            Body::TableDump(dump) if self.plan.only.is_none_or(|only| only == dump.peer) => {
+            // A record has one path (RFC 6396 4.2): others of the prefix follow, and would replace it.
+            Body::TableDump(dump)
+                if self.plan.only.is_none_or(|only| only == dump.peer) && self.dumped.insert(dump.prefix) =>
+            {
                 self.route(dump.prefix, dump.attributes.decode(dump.prefix).ok(), out);
             }
             Body::Message(message) if !message.sent && self.plan.only.is_none_or(|p| p == message.peer) => {
@@ -207,4 +220,74 @@ fn v6_entry(prefix: &Cidr) -> Option<Entry<u128>> {
 
 fn entry<A: Address>(address: A, len: u8) -> Entry<A> {
     Entry { prefix: (address, len), path_id: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use tortie_bgp::mrt::Reader;
+    use tortie_bgp::wire::Families;
+
+    use super::*;
+
+    /// A record of TABLE_DUMP (RFC 6396 4.2): 10.0.`n`.0/24 from 192.0.2.`peer` in AS 65000 + `peer`.
+    fn record(n: u8, peer: u8) -> Vec<u8> {
+        let mut octets =
+            vec![0, 0, 0, 1, 0, 12, 0, 1, 0, 0, 0, 40, 0, 0, 0, n, 10, 0, n, 0, 24, 1, 0, 0, 0, 1];
+        octets.extend([192, 0, 2, peer, 0xfd, 0xe8 + peer, 0, 18]);
+        octets.extend([0x40, 1, 1, 0, 0x40, 2, 4, 2, 1, 0xfd, 0xe8 + peer, 0x40, 3, 4, 192, 0, 2, peer]);
+        octets
+    }
+
+    fn plan(only: Option<u8>) -> Plan {
+        let families = Families::NONE.with(Family::Ipv4Unicast);
+        Plan {
+            session: Negotiated {
+                families,
+                ebgp: false,
+                as4: true,
+                extended: false,
+                ext_nexthop: false,
+                add_path_receive: Families::NONE,
+                add_path_send: Families::NONE,
+                reject_as_sets: false,
+            },
+            asn: 64512,
+            next_hops: [Some([192, 0, 2, 99].into()), None],
+            keep_next_hop: true,
+            only: only.map(|peer| [192, 0, 2, peer].into()),
+        }
+    }
+
+    /// What was announced: each prefix with its next hop, in the order of the messages.
+    fn played(records: &[(u8, u8)], only: Option<u8>) -> (Played, Vec<(String, String)>) {
+        let file: Vec<u8> = records.iter().flat_map(|(n, peer)| record(*n, *peer)).collect();
+        let plan = plan(only);
+        let (mut player, mut out) = (Player::new(plan.clone()), Vec::new());
+        for record in Reader::new(&file) {
+            player.record(&record.unwrap(), &mut out);
+        }
+        player.finish(&mut out);
+        let (mut rest, mut announced) = (&out[..], Vec::new());
+        while let Some(frame) = Frame::next(rest, false).unwrap() {
+            for reach in Update::decode(frame.body, &plan.session).unwrap().reach {
+                let hop = reach.attributes.next_hop.to_string();
+                announced.extend(reach.nlri.cidrs().map(|cidr| (cidr.to_string(), hop.clone())));
+            }
+            rest = &rest[frame.len..];
+        }
+        (player.played, announced)
+    }
+
+    #[test]
+    fn a_table_of_the_old_format_gives_the_first_path_of_each_prefix() {
+        let records = [(1, 1), (1, 2), (2, 2), (2, 1), (1, 3)];
+        let of = |list: &[(&str, &str)]| {
+            list.iter().map(|(prefix, hop)| ((*prefix).to_owned(), (*hop).to_owned())).collect::<Vec<_>>()
+        };
+        let (counted, announced) = played(&records, None);
+        assert_eq!(announced, of(&[("10.0.1.0/24", "192.0.2.1"), ("10.0.2.0/24", "192.0.2.2")]));
+        assert_eq!((counted.records, counted.announced, counted.skipped), (5, 2, 0));
+        let (_, announced) = played(&records, Some(1));
+        assert_eq!(announced, of(&[("10.0.1.0/24", "192.0.2.1"), ("10.0.2.0/24", "192.0.2.1")]));
+    }
 }

@@ -14,6 +14,8 @@ use super::file::MrtFile;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, Format};
 
+/// RFC 6396 4.3.
+const TABLE_DUMP_V2: u16 = 13;
 /// Printed at a time.
 const CHUNK: usize = 64 * 1024;
 
@@ -86,6 +88,8 @@ impl Show {
             Body::TableDump(_) => "tableDump",
             Body::Message(_) => "message",
             Body::StateChange(_) => "stateChange",
+            // Multicast and other families, which nothing here reads (RFC 6396 4.3, RFC 8050 4).
+            Body::Other { kind: TABLE_DUMP_V2, subtype: 3 | 5 | 6 | 9 | 11 | 12, .. } => "otherFamily",
             _ => "other",
         };
         *self.summary.records.entry(kind).or_default() += 1;

@@ -59,7 +59,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         name: "a filter rejects",
         at: At::Host(1),
-        code: "routes-refused",
+        code: "all-routes-refused",
         of: "filter 1",
         says: &["0.0.0.0/0", "refused: filter"],
     },

@@ -28,9 +28,10 @@ const INTERNAL: fn(From) -> [Act; 3] = |from| match from {
     From::Ibgp => [Keep, Withdraw(4), Withdraw(5)],
     _ => [Discard; 3],
 };
-/// RFC 6793 4.1 and 6: only from those that know two octets, and discarded when malformed.
+/// RFC 6793 4.1 and 6: only from those that know two octets, and discarded when malformed; that section does not speak of flags, so
+/// that RFC 7606 3 c counts for them.
 const TWO_OCTETS: fn(From) -> [Act; 3] = |from| match from {
-    From::TwoOctets => [Keep, Discard, Discard],
+    From::TwoOctets => [Keep, Withdraw(4), Discard],
     _ => [Discard; 3],
 };
 
