@@ -92,6 +92,7 @@ fn strict(resource: &Resource, value: &[u8]) -> Result<(), ValueError> {
                 Some(name) => Err(ValueError::new(name, "a field of workload endpoints", "leave it out")),
             }
         }
+        Resource::Policy(_) | Resource::ProfileRules(_) => strict_rules(value),
         Resource::Filter(filter) if filter.import.is_none() && filter.export.is_none() => {
             Err(ValueError::new("", "neither import nor export", "write a list of rules for one of them"))
         }
@@ -101,6 +102,49 @@ fn strict(resource: &Resource, value: &[u8]) -> Result<(), ValueError> {
         }
         _ => Ok(()),
     }
+}
+
+/// What the data model does not have in rules and Calico's later agents do: one of the model's agents beside this one takes
+/// such a policy for absent.
+fn strict_rules(value: &[u8]) -> Result<(), ValueError> {
+    let stored: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
+    for list in ["inbound_rules", "outbound_rules"] {
+        let rules = stored.get(list).and_then(serde_json::Value::as_array);
+        for (at, rule) in rules.into_iter().flatten().enumerate() {
+            let text = |name: &str| rule.get(name).and_then(serde_json::Value::as_str).unwrap_or_default();
+            let place = |name: &str| format!("{list}[{at}].{name}");
+            for name in ["protocol", "!protocol"] {
+                let lower = text(name).to_ascii_lowercase();
+                if text(name) != lower {
+                    let expected =
+                        format!("write `{lower}`: the data model has names of protocols in small letters");
+                    return Err(ValueError::new(place(name), format_args!("`{}`", text(name)), expected));
+                }
+            }
+            if text("action") == "pass" {
+                let expected = "write \"next-tier\", the data model's word for it";
+                return Err(ValueError::new(place("action"), "`pass`", expected));
+            }
+            let with_ports =
+                ["src_ports", "dst_ports", "!src_ports", "!dst_ports"].into_iter().find(|name| {
+                    rule.get(name)
+                        .and_then(serde_json::Value::as_array)
+                        .is_some_and(|ports| !ports.is_empty())
+                });
+            let number = rule.get("protocol").and_then(serde_json::Value::as_u64);
+            if let Some(ports) = with_ports
+                && (matches!(text("protocol"), "sctp" | "udplite") || matches!(number, Some(132 | 136)))
+            {
+                let expected = "leave the ports out: the data model has them for tcp and udp";
+                return Err(ValueError::new(
+                    place(ports),
+                    format_args!("ports with `{}`", text("protocol")),
+                    expected,
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -148,6 +192,21 @@ mod tests {
                 "/calico/v1/host/h1/workload/k8s/w/endpoint/e",
                 r#"{"name": "cali1", "state": "active", "ipv4_nat": [{"int_ip": "10.0.0.2", "ext_ip": "192.0.2.2"}]}"#,
                 "found `10.0.0.2`; name one of the endpoint's own addresses",
+            ),
+            (
+                "/calico/v1/policy/profile/p/rules",
+                r#"{"inbound_rules": [{}, {"protocol": "TCP"}], "outbound_rules": []}"#,
+                "`inbound_rules[1].protocol`: found `TCP`; write `tcp`",
+            ),
+            (
+                "/calico/v1/policy/tier/default/policy/p",
+                r#"{"selector": "all()", "inbound_rules": [], "outbound_rules": [{"action": "pass"}]}"#,
+                "`outbound_rules[0].action`: found `pass`",
+            ),
+            (
+                "/calico/v1/policy/tier/default/policy/p",
+                r#"{"selector": "all()", "inbound_rules": [{"protocol": "sctp", "dst_ports": [1]}], "outbound_rules": []}"#,
+                "`inbound_rules[0].dst_ports`: found ports with `sctp`",
             ),
             ("/calico/ipam/v2/config", "{}", "nothing could be allocated"),
             ("/calico/bgp/v1/global/filters/f", r#"{"exprot": []}"#, "neither import nor export"),

@@ -6,11 +6,14 @@
 
 mod check;
 pub mod key;
+mod nearest;
 pub mod resource;
 pub mod secrets;
 pub mod selector;
+mod unknown;
 
 pub use check::{CheckError, check, unsupported};
 pub use key::Key;
 pub use resource::{Resource, ValueError};
 pub use selector::{Selector, SelectorError};
+pub use unknown::{unknown, unread};

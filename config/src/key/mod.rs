@@ -12,7 +12,7 @@ mod escape;
 mod parse;
 pub mod prefix;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
 
 use std::net::IpAddr;

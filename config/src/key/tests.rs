@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// Every row of the data model's tree, canonical.
-const CANONICAL: &[&str] = &[
+pub(crate) const CANONICAL: &[&str] = &[
     "/calico/v1/Ready",
     "/calico/v1/config/LogFilePath",
     "/calico/v1/config/InterfacePrefix",

@@ -1,6 +1,7 @@
 //! Reading JSON objects field by field, with the place in every error, and writing them again with the fields that
 //! nobody named.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::str::FromStr;
 
@@ -44,11 +45,61 @@ pub(crate) fn value(bytes: &[u8]) -> Result<Value, ValueError> {
     })
 }
 
+thread_local! {
+    /// What [`recorded`] collects; `None` outside of it.
+    static UNREAD: RefCell<Option<Vec<UnreadMember>>> = const { RefCell::new(None) };
+}
+
+/// A member of an object that its reader did not ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UnreadMember {
+    /// Its name.
+    pub(crate) name: String,
+    /// The names that the reader of the object asked for.
+    pub(crate) known: Vec<String>,
+    /// All members of the object that the reader did not ask for: what is found by them is this object.
+    pub(crate) siblings: Vec<String>,
+}
+
+/// Runs a reader, and gives the members of all objects on its way that nobody asked for. So the names that a reader knows
+/// are those that it asks for, and there is no list of them that could lack one.
+pub(crate) fn recorded<T>(read: impl FnOnce() -> T) -> (T, Vec<UnreadMember>) {
+    let before = UNREAD.replace(Some(Vec::new()));
+    let result = read();
+    (result, UNREAD.replace(before).unwrap_or_default())
+}
+
 #[derive(Default)]
 /// An object whose fields are taken one by one; what remains is its [`Extra`]. A field that is `null` is absent.
-pub(crate) struct Fields(Map<String, Value>);
+pub(crate) struct Fields {
+    map: Map<String, Value>,
+    /// The names that were asked for, while [`recorded`] runs.
+    known: Option<RefCell<Vec<String>>>,
+}
+
+impl Drop for Fields {
+    fn drop(&mut self) {
+        let Some(known) = self.known.take() else { return };
+        let known = known.into_inner();
+        let siblings: Vec<String> = self.map.keys().filter(|name| !known.contains(name)).cloned().collect();
+        UNREAD.with_borrow_mut(|unread| {
+            let Some(unread) = unread else { return };
+            unread.extend(siblings.iter().map(|name| UnreadMember {
+                name: name.clone(),
+                known: known.clone(),
+                siblings: siblings.clone(),
+            }));
+        });
+    }
+}
 
 impl Fields {
+    fn note(&self, name: &str) {
+        if let Some(known) = &self.known {
+            known.borrow_mut().push(name.to_owned());
+        }
+    }
+
     /// Reads bytes as a JSON object.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         Self::of(value(bytes)?)
@@ -56,17 +107,22 @@ impl Fields {
 
     pub(crate) fn of(value: Value) -> Result<Self, ValueError> {
         match value {
-            Value::Object(map) => Ok(Self(map)),
+            Value::Object(map) => {
+                let records = UNREAD.with_borrow(Option::is_some);
+                Ok(Self { map, known: records.then(RefCell::default) })
+            }
             other => Err(ValueError::new("", kind(&other), "write a JSON object: {...}")),
         }
     }
 
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
-        self.0.shift_remove(name).filter(|value| !value.is_null())
+        self.note(name);
+        self.map.shift_remove(name).filter(|value| !value.is_null())
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.0.get(name).is_some_and(|value| !value.is_null())
+        self.note(name);
+        self.map.get(name).is_some_and(|value| !value.is_null())
     }
 
     /// A text, possibly empty.
@@ -147,13 +203,15 @@ impl Fields {
     }
 
     /// What was not taken: most often nothing, and then without the room that everything needed.
-    pub(crate) fn rest(self) -> Extra {
-        Extra(self.0.into_iter().collect())
+    pub(crate) fn rest(mut self) -> Extra {
+        // A recording looks at what is left when this goes.
+        let rest = if self.known.is_some() { self.map.clone() } else { std::mem::take(&mut self.map) };
+        Extra(rest.into_iter().collect())
     }
 
     /// Refuses what was not taken: for objects where an unread field would change the meaning.
     pub(crate) fn deny_unknown(self, expected: &str) -> Result<(), ValueError> {
-        match self.0.iter().find(|(_, value)| !value.is_null()) {
+        match self.map.iter().find(|(_, value)| !value.is_null()) {
             None => Ok(()),
             Some((name, found)) => Err(ValueError::json(name.clone(), found, expected)),
         }

@@ -65,6 +65,7 @@ pub use handle::Handle;
 pub use host::OrchestratorRef;
 pub use ipam_config::IpamConfig;
 pub use json::Extra;
+pub(crate) use json::{UnreadMember, recorded};
 pub use mesh::NodeMesh;
 pub use multipath::Multipath;
 pub use names::{InterfaceName, Labels, MacAddr};
@@ -226,6 +227,28 @@ impl Resource {
             BgpItem::Network(family) => Self::Network(text::network(bytes, *family)?),
             BgpItem::RrClusterId => Self::RrClusterId(text::cluster_id(bytes)?),
         })
+    }
+
+    /// The members that its reader did not name; `None`: a value without members, or one whose members are anybody's.
+    #[must_use]
+    pub fn extra(&self) -> Option<&Extra> {
+        match self {
+            Self::WorkloadEndpoint(value) => Some(&value.extra),
+            Self::HostEndpoint(value) => Some(&value.extra),
+            Self::ProfileRules(value) => Some(&value.extra),
+            Self::TierMetadata(value) => Some(&value.extra),
+            Self::Policy(value) => Some(&value.extra),
+            Self::Pool(value) => Some(&value.extra),
+            Self::IpamConfig(value) => Some(&value.extra),
+            Self::Block(value) => Some(value.extra()),
+            Self::Handle(value) => Some(&value.extra),
+            Self::Affinity(value) => Some(&value.extra),
+            Self::NodeMesh(value) => Some(&value.extra),
+            Self::Multipath(value) => Some(&value.extra),
+            Self::Peer(value) => Some(&value.extra),
+            Self::Filter(value) => Some(&value.extra),
+            _ => None,
+        }
     }
 
     /// The value in its newest form, with the fields that nobody named. May hold a secret: never log it.

@@ -45,6 +45,12 @@ macro_rules! settings {
         }
 
         impl Settings {
+            /// Every parameter with the value that is in force, in the order of the table.
+            #[must_use]
+            pub fn all(&self) -> Vec<Setting> {
+                vec![$(Setting::$name(self.$field.clone()),)+]
+            }
+
             /// Puts one parameter in force; a stronger source is applied after a weaker one.
             pub fn apply(&mut self, setting: &Setting) {
                 match setting {
