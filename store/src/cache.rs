@@ -17,10 +17,13 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::{Deserialize, Serialize};
 
 pub use self::log::Log;
-use super::{Change, KeyValue, Revision, Snapshot, StoreError};
+use super::{KeyValue, Revision, Snapshot, StoreError};
 
 /// Least time between two writes.
 pub const CACHE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Least time between two writes, when the first of them lacks a value that only the file can keep.
+const URGENT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Files of the first version have no stretches.
 const VERSIONS: std::ops::RangeInclusive<u32> = 1..=2;
@@ -34,8 +37,11 @@ pub struct Cache {
 /// What was read from a cache file.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Cached {
-    /// The last good state.
+    /// The last good state: under each key the last value that could be read, where there was one.
     pub snapshot: Snapshot,
+    /// What stood under keys whose value could not be read, where `snapshot` has an earlier one.
+    #[serde(default)]
+    pub unreadable: Vec<KeyValue>,
     /// When it was written.
     pub saved: SystemTime,
     /// Where and why the file ends early, as after a loss of power; what stands before that is what `snapshot` is.
@@ -71,6 +77,8 @@ pub struct Entry<'a> {
     pub mod_revision: Revision,
     /// Revision of the write that created this key.
     pub create_revision: Revision,
+    /// The last value that could be read, with its revisions, where `value` cannot be.
+    pub last_good: Option<(&'a [u8], Revision, Revision)>,
 }
 
 /// A line of a stretch.
@@ -92,6 +100,18 @@ struct Line<'a> {
     /// A value that is no text.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     bytes: Option<Cow<'a, [u8]>>,
+    /// The last value that could be read, where this one cannot be.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    good: Option<Box<Line<'a>>>,
+}
+
+/// An entry that was read, and the last value that could be used, where its own cannot be.
+type Stored = (KeyValue, Option<Box<KeyValue>>);
+
+/// A line of a stretch, as it was read.
+enum StoredChange {
+    Put(Stored),
+    Delete(String),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -102,23 +122,30 @@ struct End {
 impl Line<'_> {
     fn of(entry: Entry<'_>) -> Line<'_> {
         let value = std::str::from_utf8(entry.value);
+        let good = entry.last_good.map(|(value, mod_revision, create_revision)| {
+            let good = Entry { key: entry.key, value, mod_revision, create_revision, last_good: None };
+            Box::new(Line::of(good))
+        });
         Line {
             key: entry.key.into(),
             modified: entry.mod_revision,
             created: entry.create_revision,
             bytes: value.is_err().then_some(entry.value.into()),
             value: value.ok().map(Cow::from),
+            good,
         }
     }
 
-    fn into_entry(self) -> Result<KeyValue, String> {
+    fn into_entry(self) -> Result<Stored, String> {
+        let good = self.good.map(|good| good.into_entry().map(|(good, _)| Box::new(good))).transpose()?;
         let text = self.value.map(|text| text.into_owned().into_bytes());
-        Ok(KeyValue {
+        let now = KeyValue {
             key: self.key.into_owned(),
             value: text.or(self.bytes.map(Cow::into_owned)).ok_or("neither value nor bytes")?,
             mod_revision: self.modified,
             create_revision: self.created,
-        })
+        };
+        Ok((now, good))
     }
 }
 
@@ -141,20 +168,23 @@ impl Cache {
             Err(e) => return Err(self.unusable(&e.to_string())),
         };
         let mut lines = Reader { lines: BufReader::new(file).split(b'\n'), at: 0, sum: Checksum::default() };
-        let mut cached = lines.whole().map_err(|why| self.unusable(&format!("line {}: {why}", lines.at)))?;
+        let (mut cached, mut whole) =
+            lines.whole().map_err(|why| self.unusable(&format!("line {}: {why}", lines.at)))?;
         let mut entries = None;
         loop {
             match lines.stretch() {
                 Ok(None) => break,
                 Ok(Some((stretch, changes))) => {
                     let entries = entries.get_or_insert_with(|| {
-                        let all = std::mem::take(&mut cached.snapshot.entries);
-                        all.into_iter().map(|kv| (kv.key.clone(), kv)).collect::<BTreeMap<_, _>>()
+                        let all = std::mem::take(&mut whole);
+                        all.into_iter()
+                            .map(|stored| (stored.0.key.clone(), stored))
+                            .collect::<BTreeMap<_, _>>()
                     });
                     for change in changes {
                         match change {
-                            Change::Put(kv) => entries.insert(kv.key.clone(), kv),
-                            Change::Delete { key } => entries.remove(&key),
+                            StoredChange::Put(stored) => entries.insert(stored.0.key.clone(), stored),
+                            StoredChange::Delete(key) => entries.remove(&key),
                         };
                     }
                     cached.snapshot.revision = stretch.revision;
@@ -169,7 +199,16 @@ impl Cache {
             }
         }
         if let Some(entries) = entries {
-            cached.snapshot.entries = entries.into_values().collect();
+            whole = entries.into_values().collect();
+        }
+        for (now, good) in whole {
+            match good {
+                Some(good) => {
+                    cached.snapshot.entries.push(*good);
+                    cached.unreadable.push(now);
+                }
+                None => cached.snapshot.entries.push(now),
+            }
         }
         Ok(Some(cached))
     }
@@ -205,7 +244,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Up to the first checksum.
-    fn whole(&mut self) -> Result<Cached, String> {
+    fn whole(&mut self) -> Result<(Cached, Vec<Stored>), String> {
         let header: Header = parse(&self.part()?)?;
         if !VERSIONS.contains(&header.tortie_cache) {
             return Err(format!("version {} is unknown", header.tortie_cache));
@@ -216,20 +255,21 @@ impl<R: BufRead> Reader<R> {
         }
         self.end()?;
         let Header { store_id, revision, saved_unix, .. } = header;
-        let snapshot = Snapshot { revision, store_id, entries, ..Snapshot::default() };
-        Ok(Cached { snapshot, saved: since_epoch(saved_unix), truncated: None })
+        let snapshot = Snapshot { revision, store_id, ..Snapshot::default() };
+        let saved = since_epoch(saved_unix);
+        Ok((Cached { snapshot, unreadable: Vec::new(), saved, truncated: None }, entries))
     }
 
     /// The next one with what changed, `None` at the end of the file.
-    fn stretch(&mut self) -> Result<Option<(LogSection, Vec<Change>)>, String> {
+    fn stretch(&mut self) -> Result<Option<(LogSection, Vec<StoredChange>)>, String> {
         let Some(line) = self.line()? else { return Ok(None) };
         let stretch: LogSection = parse(&line)?;
         self.sum.add(&line);
         let mut changes = Vec::new();
         for _ in 0..stretch.changes {
             changes.push(match parse(&self.part()?)? {
-                Changed::Put(line) => Change::Put(line.into_entry()?),
-                Changed::Deleted { gone } => Change::Delete { key: gone.into_owned() },
+                Changed::Put(line) => StoredChange::Put(line.into_entry()?),
+                Changed::Deleted { gone } => StoredChange::Delete(gone.into_owned()),
             });
         }
         self.end()?;
@@ -277,6 +317,7 @@ impl Checksum {
 pub struct Debounce {
     interval: Duration,
     changed: bool,
+    urgent: bool,
     written: Option<Instant>,
 }
 
@@ -284,7 +325,13 @@ impl Debounce {
     /// Nothing changed, nothing written.
     #[must_use]
     pub fn new(interval: Duration) -> Self {
-        Self { interval, changed: false, written: None }
+        Self { interval, changed: false, urgent: false, written: None }
+    }
+
+    /// What changed shall not wait for the whole interval.
+    pub fn urgent(&mut self) {
+        self.changed = true;
+        self.urgent = true;
     }
 
     /// Something changed.
@@ -298,12 +345,14 @@ impl Debounce {
         if !self.changed {
             return None;
         }
-        Some(self.written.map_or(now, |written| written + self.interval))
+        let interval = if self.urgent { self.interval.min(URGENT_INTERVAL) } else { self.interval };
+        Some(self.written.map_or(now, |written| written + interval))
     }
 
     /// A write begins; changes from now on need another one. A failed write counts too: its cause seldom goes at once.
     pub fn writing(&mut self, now: Instant) {
         self.changed = false;
+        self.urgent = false;
         self.written = Some(now);
     }
 }
@@ -319,7 +368,8 @@ mod tests {
 
     fn lent(kv: &KeyValue) -> Entry<'_> {
         let KeyValue { key, value, mod_revision, create_revision } = kv;
-        Entry { key, value, mod_revision: *mod_revision, create_revision: *create_revision }
+        let (mod_revision, create_revision) = (*mod_revision, *create_revision);
+        Entry { key, value, mod_revision, create_revision, last_good: None }
     }
 
     fn entries() -> Vec<KeyValue> {

@@ -10,6 +10,7 @@
 //! and only what it trusts reaches the cache on disk.
 
 mod cache_writer;
+mod cached_entries;
 #[cfg(test)]
 mod tests;
 
@@ -212,10 +213,11 @@ impl Task {
                 // The store may have been put back while no agent ran.
                 self.of.store_id.clone_from(&cached.snapshot.store_id);
                 self.reported = cached.snapshot.revision;
+                let cached = Arc::new(cached);
                 if let Some(copy) = &mut self.copy {
-                    copy.replace(&cached.snapshot, 0);
+                    copy.restore(Arc::clone(&cached));
                 }
-                self.send(FeedEvent::Cached(cached.into())).await
+                self.send(FeedEvent::Cached(cached)).await
             }
             Err(e) => {
                 tracing::error!(target: "tortie::store", error = %e, "the cache of the store is damaged");

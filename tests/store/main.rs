@@ -13,4 +13,5 @@ mod cases;
 mod common;
 mod conformance;
 mod feed;
+mod last_good;
 mod processes;

@@ -496,6 +496,18 @@ impl Model {
         })
     }
 
+    /// Settings and members of values that nobody reads, by key: of all but endpoints and blocks, which are many.
+    #[must_use]
+    pub fn unread_names(&self) -> Vec<(String, Vec<String>)> {
+        let few = |key: &Key| !matches!(key, Key::Endpoint(_) | Key::Block(_) | Key::Affinity { .. });
+        let values = self.rest.iter().filter(|(key, _)| few(key));
+        let found = values.filter_map(|(key, slot)| {
+            let names = tortie_config::unread(key, slot.value()?.resource()?);
+            (!names.is_empty()).then(|| (key.to_string(), names))
+        });
+        found.collect()
+    }
+
     /// Whether what stands under a key now cannot be read, though an earlier value may still be in force.
     #[must_use]
     pub fn is_unreadable(&self, key: &Key) -> bool {

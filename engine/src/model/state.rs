@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tortie_config::Resource;
 use tortie_config::key::{BgpItem, EndpointKey, Key, Scope};
+use tortie_config::{Resource, Selector};
 
-use tortie_store::{Change, Delta, KeyValue, Revision, Snapshot};
+use tortie_store::{Cached, Change, Delta, KeyValue, Revision, Snapshot};
 
 use super::changes::{ChangedKey, ModelChanges};
 use super::host::Host;
@@ -53,6 +53,23 @@ pub struct InvalidKey {
     pub revision: Revision,
     /// An earlier value of this key is still in force.
     pub last_good: bool,
+    /// Of a policy: its selector, where that much of the value can be read.
+    pub selector: Option<Selector>,
+}
+
+impl InvalidKey {
+    /// What the key means, under today's path; `None`: it is no key of the data model.
+    #[must_use]
+    pub fn parsed(&self) -> Option<Key> {
+        Key::parse(&self.key).ok().map(|key| key.canonical().clone())
+    }
+}
+
+/// The selector of a policy whose value cannot be read as a whole.
+fn selector_of(key: &Key, value: &[u8]) -> Option<Selector> {
+    let Key::Policy { .. } = key else { return None };
+    let value: serde_json::Value = serde_json::from_slice(value).ok()?;
+    value.get("selector")?.as_str()?.parse().ok()
 }
 
 impl Model {
@@ -74,6 +91,14 @@ impl Model {
             store_id: String::new(),
             blocks_store_id: String::new(),
         }
+    }
+
+    /// Takes in what an agent kept on disk: values that cannot be read come over the last good ones that they leave in force.
+    pub fn restore(&mut self, cached: &Cached) {
+        let snapshot = &cached.snapshot;
+        self.replace(WatchPart::All, snapshot);
+        let changes = cached.unreadable.iter().cloned().map(Change::Put).collect();
+        self.apply(&Delta { revision: snapshot.revision, changes });
     }
 
     /// Takes one transaction of the store in. A change that is not newer than what is known of its key is ignored, so
@@ -221,8 +246,10 @@ impl Model {
                 slot.put(spelling.clone(), kv, read);
                 let last_good = slot.under(spelling).is_some_and(|entry| entry.value.is_some());
                 let revision = kv.mod_revision;
-                let problem =
-                    error.map(|error| InvalidKey { key: text.to_owned(), error, revision, last_good });
+                let problem = error.map(|error| {
+                    let selector = selector_of(&key, &kv.value);
+                    InvalidKey { key: text.to_owned(), error, revision, last_good, selector }
+                });
                 self.set_invalid(text, problem, changes);
             }
             None => {
@@ -265,7 +292,8 @@ impl Model {
             return;
         }
         changes.keys.push(ChangedKey { key: None, text: text.to_owned(), revision, deleted: put.is_none() });
-        let problem = put.map(|_| InvalidKey { key: text.to_owned(), error, revision, last_good: false });
+        let key = text.to_owned();
+        let problem = put.map(|_| InvalidKey { key, error, revision, last_good: false, selector: None });
         self.set_invalid(text, problem, changes);
     }
 

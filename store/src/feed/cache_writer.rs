@@ -1,20 +1,21 @@
 //! What a feed told, kept for the cache on disk. Writing it takes as long as the disk likes, and the feed goes on meanwhile.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 
 use super::FeedClosed;
-use crate::cache::{CACHE_INTERVAL, Cache, Debounce, Entry, Log};
-use crate::{Change, Delta, KeyValue, Revision, Snapshot};
+use super::cached_entries::{CachedEntries as Entries, CachedValue, is_readable};
+use crate::cache::{CACHE_INTERVAL, Cache, Cached, Debounce, Log};
+use crate::{Change, Delta, Revision, Snapshot};
 
 /// Keys that are remembered as touched, however few there are in all.
 const LIMIT: usize = 100_000;
 
-type Entries = BTreeMap<Box<str>, CachedValue>;
 type Later = Box<dyn FnOnce(&mut Entries) + Send + Sync>;
 
 /// The state that was told.
@@ -38,31 +39,12 @@ pub(super) struct CacheWriter {
     debounce: Debounce,
 }
 
-/// What is kept of an entry, without what its key says: the copy is as large as the store.
-struct CachedValue {
-    value: Box<[u8]>,
-    mod_revision: Revision,
-    create_revision: Revision,
-}
-
-impl CachedValue {
-    fn of(kv: &KeyValue) -> (Box<str>, Self) {
-        let (mod_revision, create_revision) = (kv.mod_revision, kv.create_revision);
-        (kv.key.as_str().into(), Self { value: kv.value.as_slice().into(), mod_revision, create_revision })
-    }
-
-    fn entry<'a>(&'a self, key: &'a str) -> Entry<'a> {
-        let Self { value, mod_revision, create_revision } = self;
-        Entry { key, value, mod_revision: *mod_revision, create_revision: *create_revision }
-    }
-}
-
 impl CacheWriter {
     pub(super) fn new(cache: Cache, trust: watch::Receiver<(u64, Revision)>) -> Self {
         Self {
             cache,
             store_id: String::new(),
-            entries: BTreeMap::new(),
+            entries: Entries::default(),
             writing: None,
             deferred: Vec::new(),
             log: None,
@@ -74,20 +56,28 @@ impl CacheWriter {
         }
     }
 
+    /// What the file has: the last good values of what the store holds by now are among it.
+    pub(super) fn restore(&mut self, cached: Arc<Cached>) {
+        self.store_id.clone_from(&cached.snapshot.store_id);
+        self.change(|entries| entries.restore(cached));
+    }
+
     pub(super) fn replace(&mut self, snapshot: &Snapshot, generation: u64) {
+        let goes_on = self.store_id == snapshot.store_id;
         self.generation = generation;
         self.store_id.clone_from(&snapshot.store_id);
-        self.newest = 0;
+        self.newest = snapshot.revision;
         self.touched = None;
-        self.change(Entries::clear);
-        self.insert(snapshot);
+        let new: Vec<_> = snapshot.entries.iter().map(CachedValue::of).collect();
+        self.change(move |entries| entries.replace(new, goes_on));
+        self.debounce.changed();
     }
 
     /// A key that was written later in what is kept than in this list: its revision there, and here. Empty while the entries are
     /// lent.
     pub(super) fn newer_entry<'a>(&self, list: &'a Snapshot) -> Option<(&'a str, [Revision; 2])> {
         list.entries.iter().find_map(|kv| {
-            let known = self.entries.get(kv.key.as_str())?.mod_revision;
+            let known = self.entries.revision_of(&kv.key)?;
             (kv.mod_revision < known).then_some((kv.key.as_str(), [kv.mod_revision, known]))
         })
     }
@@ -95,7 +85,7 @@ impl CacheWriter {
     pub(super) fn insert(&mut self, snapshot: &Snapshot) {
         let new: Vec<_> = snapshot.entries.iter().map(CachedValue::of).collect();
         self.touch(snapshot.entries.iter().map(|kv| kv.key.as_str()));
-        self.change(|entries| entries.extend(new));
+        self.change(|entries| new.into_iter().for_each(|(key, value)| entries.put(key, value)));
         self.newest = self.newest.max(snapshot.revision);
         self.debounce.changed();
     }
@@ -109,25 +99,34 @@ impl CacheWriter {
                 Change::Delete { key } => (Some(Box::<str>::from(key.as_str())), None),
             })
             .collect();
+        // A value that nobody can read comes over one that is not in the file yet: only this copy has the last good one.
+        let in_file = |key: &str| self.touched.as_ref().is_some_and(|touched| !touched.contains(key));
+        let urgent = delta.changes.iter().any(|change| match change {
+            Change::Put(kv) => !in_file(&kv.key) && !is_readable(&kv.key, &kv.value),
+            Change::Delete { .. } => false,
+        });
         self.touch(delta.changes.iter().map(Change::key));
         self.change(|entries| {
             for (gone, new) in changes {
                 if let Some(key) = gone {
                     entries.remove(&key);
                 }
-                entries.extend(new);
+                if let Some((key, value)) = new {
+                    entries.put(key, value);
+                }
             }
         });
         self.newest = self.newest.max(delta.revision);
         self.debounce.changed();
+        if urgent {
+            self.debounce.urgent();
+        }
     }
 
     pub(super) fn keep_only(&mut self, prefixes: &[String]) {
         let prefixes = prefixes.to_vec();
         self.touched = None;
-        self.change(move |entries| {
-            entries.retain(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix.as_str())));
-        });
+        self.change(move |entries| entries.keep_only(&prefixes));
     }
 
     fn touch<'a>(&mut self, keys: impl Iterator<Item = &'a str>) {
@@ -197,10 +196,9 @@ impl CacheWriter {
         self.writing = Some(tokio::task::spawn_blocking(move || {
             let saved = match log.filter(|(log, touched)| log.takes(touched.len())) {
                 Some((log, touched)) => {
-                    let now = |key| entries.get(key).map(|held: &CachedValue| held.entry(key));
-                    log.append(revision, touched.iter().map(|key| (&**key, now(key))))
+                    log.append(revision, touched.iter().map(|key| (&**key, entries.get(key))))
                 }
-                None => cache.create(&store_id, revision, entries.iter().map(|(key, held)| held.entry(key))),
+                None => cache.create(&store_id, revision, entries.iter()),
             };
             (entries, saved)
         }));
@@ -231,7 +229,10 @@ impl CacheWriter {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::KeyValue;
 
     fn entry(key: &str, revision: Revision) -> KeyValue {
         let (mod_revision, create_revision) = (revision, revision);
