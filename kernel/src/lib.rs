@@ -59,6 +59,7 @@ pub use crate::fib::network::{Covering, ForeignRoute};
 pub use crate::inspect::address_use::{AddressUse, AddressUses, UsePlace, address_uses};
 pub use crate::inspect::attached::{attached_at, attached_routes};
 pub use crate::inspect::capabilities::{KernelCapability, ProbeOutcome, probe_kernel};
+pub use crate::inspect::connected::connected_networks;
 pub use crate::inspect::default_address::{HostAddress, default_addresses};
 pub use crate::inspect::lookup::{NeighbourEntry, neighbour, protocol_name};
 pub use crate::inspect::snapshot::{MainHop, MainRoute, NetworkSnapshot, RouteKind};

@@ -13,7 +13,7 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use tortie_config::key::prefix;
+use tortie_config::key::{Key, prefix};
 
 use super::client::Client;
 use super::context::{Context, Globals};
@@ -21,6 +21,8 @@ use super::failure::{Exit, Failure};
 use super::output;
 use crate::api::status::Status;
 use crate::host_checks::{self, CheckResult, Command, Host, HostSnapshot, StoreState, Unreadable, Verdict};
+use tortie_engine::ipam::{HostNetwork, pool_overlap};
+use tortie_net::Cidr;
 
 /// What `tortie doctor` answers.
 #[derive(Debug, Serialize)]
@@ -68,7 +70,7 @@ pub(super) fn check(command: Command, now: &HostSnapshot) -> Report {
 /// Reads the host, the store and the agent.
 pub(super) async fn read(context: &Context) -> HostSnapshot {
     let globals = &context.globals;
-    let agent: Result<Status, Failure> = Client::new(&globals.socket).get("/v1/status").await;
+    let agent: Result<Status, Failure> = Client::of(globals).get("/v1/status").await;
     let store = store(globals).await.map_err(unreadable);
     HostSnapshot {
         store: Some(store),
@@ -84,11 +86,23 @@ fn unreadable(failure: Failure) -> Unreadable {
 /// Reads the store.
 async fn store(globals: &Globals) -> Result<StoreState, Failure> {
     let store = crate::cli::store::open(globals, false).await?;
-    let wanted = [prefix::POOLS.to_owned(), "/calico/v1/Ready".to_owned()];
+    let wanted = [prefix::POOLS.to_owned(), prefix::BGP_HOSTS.to_owned(), "/calico/v1/Ready".to_owned()];
     let snapshot = store.list(&wanted).await?;
     let text = |value: &[u8]| String::from_utf8_lossy(value).trim().to_owned();
     let pools: Vec<_> = snapshot.entries.iter().filter(|e| e.key.contains("/pool/")).collect();
+    let hosts: Vec<HostNetwork> =
+        snapshot.entries.iter().filter_map(|e| HostNetwork::of_entry(&e.key, &e.value)).collect();
+    let prefixes: Vec<Cidr> = snapshot
+        .entries
+        .iter()
+        .filter_map(|e| match Key::parse(&e.key) {
+            Ok(Key::Pool(cidr)) => Some(cidr),
+            _ => None,
+        })
+        .collect();
     Ok(StoreState {
+        overlaps: prefixes.iter().filter_map(|pool| Some((*pool, pool_overlap(pool, &hosts)?))).collect(),
+        prefixes,
         describe: store.describe(),
         revision: snapshot.revision,
         pools: pools.len(),

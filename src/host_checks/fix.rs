@@ -29,6 +29,9 @@ pub(super) fn fix_for(problem: &Problem) -> String {
         "stale-revision" => "look at etcd's load and at what lies between: a firewall that forgets connections, a proxy that holds \
                              back what etcd sends; the agent asks anew by itself"
             .to_owned(),
+        "pool-over-network" => {
+            format!("tortie ipam pool create a prefix that overlaps no network, then tortie ipam pool disable {subject}")
+        }
         "store-away" | "from-cache" => {
             "see to the store, or name another with --datastore; the agent goes on by itself".to_owned()
         }

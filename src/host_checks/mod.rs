@@ -22,6 +22,7 @@ mod result;
 mod snapshot;
 mod table;
 
+pub use checks::store::pool_overlap_text;
 pub use host::{Command, Host};
 pub use owners::Owner;
 pub use proc::TcpDropped;

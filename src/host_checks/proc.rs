@@ -33,6 +33,7 @@ impl HostSnapshot {
             links: links.into_iter().map(link).collect(),
             rp_filtered: read("/proc/net/netstat").as_deref().and_then(|t| tcp_ext(t, RP_FILTERED)),
             clock: Some(Clock::now()),
+            networks: tortie_kernel::connected_networks().unwrap_or_default(),
             ..Self::default()
         }
     }

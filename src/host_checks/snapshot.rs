@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tortie_kernel::KernelCapability;
+use tortie_net::Cidr;
 use tortie_store::KeyValue;
 
 use super::owners::Owner;
@@ -13,7 +14,7 @@ use crate::speaker::SocketAbility;
 
 /// The state of the host as read; `None` and absent: it could not be read.
 ///
-/// The health probe reads the fields from `forwarding` to `clock` ([`HostSnapshot::read`]); `doctor` and `migrate check` read
+/// The health probe reads the fields from `forwarding` to `networks` ([`HostSnapshot::read`]); `doctor` and `migrate check` read
 /// those from `kernel` to `agent`, too, and `migrate check` the last one.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct HostSnapshot {
@@ -29,6 +30,8 @@ pub struct HostSnapshot {
     pub rp_filtered: Option<u64>,
     /// The clocks.
     pub clock: Option<Clock>,
+    /// The networks that this host is connected to, each with the interface.
+    pub networks: Vec<(String, Cidr)>,
     /// The release of the kernel.
     pub kernel: String,
     /// The features of the kernel, each tried.
@@ -93,6 +96,10 @@ pub struct StoreState {
     pub ipip: bool,
     /// It has objects of Calico 3.
     pub calico_3: bool,
+    /// The prefixes of the pools.
+    pub prefixes: Vec<Cidr>,
+    /// Pools that overlap an address or a network of a host, with that in words.
+    pub overlaps: Vec<(Cidr, String)>,
 }
 
 /// The state of Calico on this host, and of a migration.
@@ -249,6 +256,10 @@ pub struct Role {
     pub tunnel: Option<String>,
     /// Workloads: endpoint and interface.
     pub workloads: Vec<(String, String)>,
+    /// The prefixes of the pools.
+    pub pools: Vec<Cidr>,
+    /// Pools that overlap an address or a network that the store names, with that in words. The agent finds them itself.
+    pub overlaps: Vec<(Cidr, String)>,
 }
 
 impl HostSnapshot {

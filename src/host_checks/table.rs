@@ -89,6 +89,7 @@ checks! {
     "store" [CHECK_STORE, STORE_AWAY] All(8), No, All(2) => store::answers;
     "file of the store" [CHECK_STORE_ABSENT] All(9), No, NotOk(24) => store::file;
     "pools" [NO_POOL] All(10), No, NotOk(25) => store::pools;
+    "pools and networks" [POOL_OVER_NETWORK] All(21), All(7), No => store::pool_networks;
     "ready" [FROZEN] All(11), No, NotOk(26) => store::ready;
     "group" [CHECK_GROUP] All(12), No, NotOk(27) => agent::group;
     "freeze" [UNKNOWN_WORKLOADS, HOST_RENAMED, DUPLICATE_NODE, STORE_REWOUND] All(21), No, No => store::frozen;

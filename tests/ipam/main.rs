@@ -13,6 +13,7 @@ mod command;
 mod common;
 mod faults;
 mod half_done;
+mod holders;
 mod lost;
 mod model;
 mod processes;

@@ -12,6 +12,7 @@ use super::{AddressRequest, Allocation, AllocationRequest, IpamError};
 use crate::ipam::block_order::BlockOrder;
 use crate::ipam::draft;
 use crate::ipam::draft::Draft;
+use crate::ipam::holders::excluded::Excluded;
 use crate::ipam::keyspace::Keyspace;
 use crate::ipam::reads::{PlanStep, PlanStop, ReadState};
 
@@ -88,6 +89,7 @@ struct Allocator<'d, 's, 'r> {
     request: &'r AllocationRequest,
     config: IpamConfig,
     pools: PoolSelection,
+    excluded: Excluded,
 }
 
 impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
@@ -113,14 +115,16 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         let keys = [Key::Ready.to_string(), keyspace.config()];
         let handle_keys = handle.map(|id| keyspace.handle(id)).into_iter();
         let old_keys = handle.and_then(|id| keyspace.legacy_handle(id));
+        let (tunnel, hosts) = Excluded::reads(keyspace, &request.host);
         draft.state.request_key(
-            keys.into_iter().chain(handle_keys).chain(old_keys),
-            [keyspace.pools(), keyspace.affinities(&request.host)],
+            keys.into_iter().chain(handle_keys).chain(old_keys).chain(tunnel),
+            [keyspace.pools(), keyspace.affinities(&request.host)].into_iter().chain(hosts),
         )?;
         draft.ready()?;
         let config = draft.config()?;
         let pools = PoolSelection::new(draft.pools()?);
-        Ok(Self { draft, request, config, pools })
+        let excluded = Excluded::of(draft, request, |cidr| pools.overlap(cidr))?;
+        Ok(Self { draft, request, config, pools, excluded })
     }
 
     fn take(mut self) -> Result<Vec<Allocation>, PlanStop> {
@@ -145,6 +149,8 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         let leftover = if pools.is_empty() { self.pools.disabled(family) } else { Vec::new() };
         let none = zones.is_empty();
         let place = zones.iter().map(|zone| zone.pool.cidr.to_string()).collect::<Vec<_>>().join(", ");
+        let place = place + &self.excluded.note(&zones);
+        let [zones, leftover] = [zones, leftover].map(|ranges| self.excluded.without_networks(ranges));
         let taken = self.serve(&FamilyRequest { family, count, zones, leftover, except: &[] })?;
         let free = u32::try_from(taken.addresses.len()).unwrap_or(u32::MAX);
         if free == count || (self.request.partial && !none) {
@@ -167,6 +173,7 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
                 continue;
             }
             inside = true;
+            let zones = self.excluded.without_networks(zones);
             let family = IpFamily::of_cidr(&range.subnet);
             let ask = FamilyRequest { family, count: 1, zones, leftover: Vec::new(), except: &range.except };
             let taken = self.serve(&ask)?;
@@ -388,8 +395,12 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         taken: &mut PlannedAddresses,
     ) -> Result<(), PlanStop> {
         let cidr = block.cidr();
+        // What a network takes out of a pool may leave two parts of it in one block.
+        let wanted = ask.zones.iter().chain(&ask.leftover).filter(|range| range.pool.cidr == zone.pool.cidr);
+        let wanted: Vec<&PoolRange> = wanted.collect();
         let usable = |addr: &IpAddr| {
-            zone.contains(*addr)
+            wanted.iter().any(|range| range.contains(*addr))
+                && self.excluded.allows(*addr)
                 && !ask.except.contains(addr)
                 && !self.request.attached.contains(addr)
                 && !self.config.reserved.iter().any(|reserved| reserved.contains(*addr))
@@ -422,6 +433,9 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
             return Err(IpamError::AddressInUse { addr, holder }.into());
         }
         let pool = self.pools.enabled_of(addr)?.clone();
+        if let Some(holder) = self.excluded.holder(addr) {
+            return Err(IpamError::Excluded { addr, holder }.into());
+        }
         let host = self.request.host.clone();
         let (mut block, own) = match self.draft.block_containing(addr, Some(pool.block_len()))? {
             None => (self.block_for(addr, pool.block_len())?, true),

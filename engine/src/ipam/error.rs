@@ -55,6 +55,16 @@ pub enum IpamError {
         /// The handle that holds it.
         holder: Option<String>,
     },
+    /// The address is a host's, or of a network that a host is connected to.
+    #[error(
+        "{addr} is {holder}: no workload gets it; choose another address, and a pool that overlaps no host's network"
+    )]
+    Excluded {
+        /// The address.
+        addr: IpAddr,
+        /// Who has it, in words.
+        holder: String,
+    },
     /// The address lies in another host's block, and hosts keep to their own.
     #[error(
         "{addr} lies in block {block} of host {owner}, and affinity is strict; choose an address of a block of this host"
@@ -116,6 +126,7 @@ impl IpamError {
             Self::Disabled(_) => "pool-disabled",
             Self::Full { .. } => "full",
             Self::AddressInUse { .. } => "taken",
+            Self::Excluded { .. } => "host-address",
             Self::StrictOwner { .. } => "strict-owner",
             Self::BlockLimit { .. } => "block-limit",
             Self::NotReady => "not-ready",

@@ -22,6 +22,7 @@ pub mod check;
 mod configure;
 mod draft;
 mod error;
+mod holders;
 mod host;
 mod keyspace;
 pub mod metrics;
@@ -42,6 +43,8 @@ use check::IpamState;
 use tortie_store::{Compare, Op, Store, StoreError, Txn};
 
 pub use error::IpamError;
+pub use holders::host_networks::{HostNetwork, pool_overlap};
+pub use holders::in_use::{UsedAddress, UsedAddresses};
 pub use keyspace::Keyspace;
 pub use request::{
     AddressRange, AddressRequest, AllocatedAddress, Allocation, AllocationRequest, ClaimResult,
@@ -182,6 +185,14 @@ impl Ipam {
             all.refused.extend(done.refused);
         }
         Ok(all)
+    }
+
+    /// The blocks that a host has an affinity to.
+    ///
+    /// # Errors
+    /// [`IpamError::Store`], [`IpamError::Unreadable`].
+    pub async fn blocks_of(&self, host: &str) -> Result<Vec<Cidr>, IpamError> {
+        self.run(false, |state, _| host::affinities(&self.keyspace, state, host)).await
     }
 
     /// Takes the host's blocks in a prefix away from it: empty ones are deleted, others are left without an owner.

@@ -43,6 +43,11 @@ impl PoolSelection {
         self.0.iter().map(|pool| pool.cidr).filter(|cidr| IpFamily::of_cidr(cidr) == family).collect()
     }
 
+    /// Whether some pool shares an address with a prefix.
+    pub(super) fn overlap(&self, cidr: &Cidr) -> bool {
+        self.0.iter().any(|pool| pool.cidr.overlaps(cidr))
+    }
+
     /// The pool of a block or address: the most specific one, for pools may lie in each other.
     pub(super) fn of(&self, cidr: &Cidr) -> Option<&Pool> {
         self.0.iter().filter(|pool| pool.cidr.covers(cidr)).max_by_key(|pool| pool.cidr.len())

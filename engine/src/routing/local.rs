@@ -19,6 +19,12 @@ pub struct NodeOptions {
     pub asn: Option<u32>,
     /// `--bgp-listen`; empty: the node's addresses and port.
     pub listen: Vec<SocketAddr>,
+    /// The store's addresses, as far as the flags name them: no blackhole may cover them.
+    #[serde(default)]
+    pub store: Vec<IpAddr>,
+    /// The networks that this host is connected to, as its kernel had them when the agent started: likewise.
+    #[serde(default)]
+    pub connected: Vec<Cidr>,
 }
 
 /// A flag about an address of this host.
@@ -42,6 +48,7 @@ pub(super) struct Local {
     /// Both as texts, by which hosts agree on who dials.
     texts: [String; 2],
     pub(super) network_v4: Option<Cidr>,
+    pub(super) network_v6: Option<Cidr>,
     pub(super) cluster_id: Option<Ipv4Addr>,
     pub(super) port: u16,
     pub(super) mesh: NodeMesh,
@@ -62,6 +69,10 @@ impl Local {
             AddressOption::Given(_, Some(network)) => Some(network),
             _ => host.and_then(|host| host.network(IpFamily::V4)),
         };
+        let network_v6 = match options.ip6 {
+            AddressOption::Given(_, Some(network)) => Some(network),
+            _ => host.and_then(|host| host.network(IpFamily::V6)),
+        };
         let at_us = [v4, v6].into_iter().flatten().flat_map(|addr| model.peers_at(&Scope::Global, addr));
         Self {
             asn: options.asn.unwrap_or_else(|| model.as_num(host).get()),
@@ -69,6 +80,7 @@ impl Local {
             v6,
             texts: [v4, v6].map(|addr| addr.map_or_else(String::new, |addr| addr.to_string())),
             network_v4,
+            network_v6,
             cluster_id: host.and_then(|host| host.cluster_id()),
             port: model.listen_port(host),
             mesh: model.node_mesh().0,

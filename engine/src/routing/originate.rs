@@ -4,16 +4,16 @@
 //! workloads **outside** of them: borrowed ones from other hosts' blocks, and the outside addresses of 1:1 NAT. Those
 //! have to lie in a pool or in `prefix_advertisements`, else no gate would let them out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::Pool;
 use tortie_net::{Cidr, cover};
 
 use super::filter::Filters;
-use super::local::Local;
+use super::local::{Local, NodeOptions};
 use super::own::OwnAddresses;
-use super::types::{OriginKind, Originated, PoolView, RoutingView, TunnelIntent};
+use super::types::{OriginKind, Originated, PeerIntent, PoolView, RoutingView, TunnelIntent};
 use crate::model::Model;
 use crate::routing::persistent_map::Persistent;
 
@@ -25,6 +25,7 @@ pub(super) fn originated(
 ) -> Persistent<Cidr, Originated> {
     let mut routes: Persistent<Cidr, Originated> = model
         .own_blocks()
+        .filter(|(block, _)| view.own_blocks.contains(block))
         .map(|(block, revision)| {
             let key = Key::Block(block).to_string().into();
             (block, Originated { kind: OriginKind::OwnBlock, key, revision })
@@ -46,15 +47,54 @@ pub(super) fn blackholes(view: &RoutingView) -> BTreeSet<Cidr> {
     view.own_blocks.iter().filter(|block| !block.is_host()).copied().collect()
 }
 
-/// What decisions about single routes read, with these filters.
-pub(super) fn view(model: &Model, local: &Local, filters: &Filters) -> RoutingView {
+/// Own blocks whose blackhole would take packets of this host's own: to itself, its network, its BGP neighbours, the store.
+pub(super) fn withheld_blocks(
+    model: &Model,
+    local: &Local,
+    options: &NodeOptions,
+    peers: &Persistent<String, PeerIntent>,
+) -> BTreeMap<Cidr, String> {
+    let reason = |block: &Cidr| {
+        let own = [local.v4, local.v6].into_iter().flatten().find(|addr| block.contains(*addr));
+        if let Some(addr) = own {
+            return Some(format!("it covers {addr}, the address of this host"));
+        }
+        let network =
+            [local.network_v4, local.network_v6].into_iter().flatten().find(|net| net.overlaps(block));
+        if let Some(network) = network {
+            return Some(format!("it overlaps {network}, the network of this host"));
+        }
+        if let Some(network) = options.connected.iter().find(|network| network.overlaps(block)) {
+            return Some(format!("it overlaps {network}, a network that this host is connected to"));
+        }
+        if let Some(addr) = options.store.iter().find(|addr| block.contains(**addr)) {
+            return Some(format!("it covers {addr}, an address of the store"));
+        }
+        let (name, peer) = peers.iter().find(|(_, peer)| block.contains(peer.remote.ip()))?;
+        Some(format!("it covers {}, the BGP neighbour {name}", peer.remote.ip()))
+    };
+    let blocks = model.own_blocks().map(|(block, _)| block).filter(|block| !block.is_host());
+    blocks.filter_map(|block| Some((block, reason(&block)?))).collect()
+}
+
+/// What decisions about single routes read, with these filters. A block that is withheld is as if it were not own: the
+/// addresses in it are announced for themselves.
+pub(super) fn view(
+    model: &Model,
+    local: &Local,
+    filters: &Filters,
+    withheld: &BTreeMap<Cidr, String>,
+) -> RoutingView {
     RoutingView {
         node: model.node().to_owned(),
         node_v4: local.v4,
         node_v6: local.v6,
         network_v4: local.network_v4,
         pools: model.pools().map(|pool| pool_view(pool.value)).collect(),
-        own_blocks: model.own_blocks().map(|(block, _)| block).collect(),
+        own_blocks: {
+            let blocks = model.own_blocks().map(|(block, _)| block);
+            blocks.filter(|block| !withheld.contains_key(block)).collect()
+        },
         advertisements: [IpFamily::V4, IpFamily::V6]
             .into_iter()
             .flat_map(|family| model.advertisements(family))

@@ -13,7 +13,7 @@ use tortie_config::key::{EndpointKey, Key};
 use super::filter::Filters;
 use super::local::{Local, NodeOptions, candidates};
 use super::notes::notes;
-use super::originate::{blackholes, of_workload, originated, tunnel, view};
+use super::originate::{blackholes, of_workload, originated, tunnel, view, withheld_blocks};
 use super::own::{AddressChanges, OwnAddresses};
 use super::peers::{interface_peers, name, peers_at};
 use super::ranges::ranges;
@@ -79,6 +79,7 @@ impl Planner {
             ranges: Persistent::default(),
             originated: Persistent::default(),
             blackholes: Arc::default(),
+            withheld_blocks: Arc::default(),
             tunnel: None,
             view: Arc::default(),
             addresses: Persistent::default(),
@@ -196,7 +197,8 @@ impl Planner {
                 }
             }
         }
-        if all
+        if self.update_withheld(model, changes)
+            || all
             || changes.originated
             || changes.pools
             || changes.advertisements
@@ -214,9 +216,20 @@ impl Planner {
         moved.translations
     }
 
+    /// Whether other blocks than before are withheld.
+    fn update_withheld(&mut self, model: &Model, changes: &ModelChanges) -> bool {
+        if !(changes.peers.any() || changes.node || changes.originated || changes.hosts) {
+            return false;
+        }
+        let withheld = withheld_blocks(model, &self.local, &self.options, &self.intent.peers);
+        let mut changed = false;
+        replace(&mut self.intent.withheld_blocks, Arc::new(withheld), &mut changed);
+        changed
+    }
+
     fn all_routes(&mut self, model: &Model, change: &mut IntentChange) {
         replace(&mut self.intent.multipath, model.multipath(), &mut change.node);
-        let view = view(model, &self.local, &self.intent.view.filters);
+        let view = view(model, &self.local, &self.intent.view.filters, &self.intent.withheld_blocks);
         replace(&mut self.intent.tunnel, tunnel(model, &view), &mut change.tunnel);
         replace(&mut self.intent.originated, originated(model, &view, &self.own), &mut change.originated);
         replace(&mut self.intent.blackholes, Arc::new(blackholes(&view)), &mut change.blackholes);

@@ -1,6 +1,6 @@
 //! What routing concludes from the model: the contract with the speaker, the kernel room and the agent.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,6 +80,8 @@ pub struct RoutingIntent {
     pub originated: Persistent<Cidr, Originated>,
     /// Own blocks that need a blackhole (every own block but /32 and /128), in the kernel before they are announced.
     pub blackholes: Arc<BTreeSet<Cidr>>,
+    /// Own blocks that are neither announced nor have a blackhole, each with the reason: it would cut this host off.
+    pub withheld_blocks: Arc<BTreeMap<Cidr, String>>,
     /// The tunnel, when an IPv4 pool has IPIP.
     pub tunnel: Option<TunnelIntent>,
     /// What decisions about single routes read.

@@ -35,6 +35,7 @@ use crate::api::machine::Machine;
 use crate::plugins::docker;
 use crate::speaker::{self, SpeakerOptions};
 use tortie_engine::model::{AttachedRoute, watch_scope};
+use tortie_engine::routing::NodeOptions;
 use tortie_kernel::{Marks, Mode, ToKernel};
 use tortie_store::{Feed, FeedOptions, Outcome, Store};
 
@@ -76,7 +77,11 @@ impl Agent {
         let writes = options.writes();
         let core_options = CoreOptions {
             name: options.node.clone(),
-            node: host::node_options(&options.settings),
+            node: NodeOptions {
+                store: host::store_addresses(&options.store.url),
+                connected: host::connected(writes),
+                ..host::node_options(&options.settings)
+            },
             observes,
             kernel_writes: writes,
             policy: mode(options.settings.policy()),

@@ -132,6 +132,8 @@ fn role(intent: &RoutingIntent, interfaces: &KernelInterfaces, low_port: bool) -
         uplinks: interfaces.uplinks.clone(),
         tunnel: intent.tunnel.as_ref().map(|_| "tunl0".to_owned()),
         workloads: interfaces.workloads.clone(),
+        pools: intent.view.pools.iter().map(|pool| pool.cidr).collect(),
+        overlaps: Vec::new(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Reads of the own host, and the settings that concern the process itself.
 
+use std::net::{IpAddr, SocketAddr};
+
 use tortie_config::resource::{BgpLogLevel, Severity as StoreSeverity};
 use tortie_net::Cidr;
 
@@ -8,6 +10,7 @@ use crate::agent::controllers::register_node::{Detected, NodeAddress};
 use crate::agent::logging::{BgpLevel, LogSettings, Severity};
 use tortie_engine::model::Model;
 use tortie_engine::routing::{AddressOption, NodeOptions};
+use tortie_store::StoreUrl;
 
 /// This host's BGP options from the flags.
 pub(in crate::agent) fn node_options(settings: &Settings) -> NodeOptions {
@@ -21,7 +24,27 @@ pub(in crate::agent) fn node_options(settings: &Settings) -> NodeOptions {
         ip6: option(settings.ip6),
         asn: settings.asn,
         listen: settings.bgp_listen.clone(),
+        ..NodeOptions::default()
     }
+}
+
+/// The networks that this host is connected to, where blackholes would be written.
+pub(in crate::agent) fn connected(writes: bool) -> Vec<Cidr> {
+    let networks = if writes { tortie_kernel::connected_networks() } else { Ok(Vec::new()) };
+    match networks {
+        Ok(networks) => networks.into_iter().map(|(_, network)| network).collect(),
+        Err(error) => {
+            tracing::warn!(target: "tortie", "the networks of this host cannot be read: {error}");
+            Vec::new()
+        }
+    }
+}
+
+/// The addresses of the store that its URL names as such.
+pub(in crate::agent) fn store_addresses(url: &str) -> Vec<IpAddr> {
+    let Ok(StoreUrl::Etcd { endpoints, .. }) = url.parse() else { return Vec::new() };
+    let addr = |endpoint: &String| Some(endpoint.parse::<SocketAddr>().ok()?.ip());
+    endpoints.iter().filter_map(addr).collect()
 }
 
 /// The addresses that `auto` would take.

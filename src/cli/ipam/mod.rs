@@ -3,6 +3,7 @@
 //! What it does: asks [`tortie_engine::ipam`] and prints what it says. What it does not: decide anything about addresses.
 
 mod check;
+pub(super) mod in_use;
 mod open;
 mod pools;
 mod show;
@@ -53,7 +54,7 @@ pub(super) enum IpamCommand {
     },
     /// Allocate addresses to the host of --node and print them, one a line
     Assign(AssignArgs),
-    /// Release addresses
+    /// Release addresses; refused while endpoints have them
     Release(ReleaseArgs),
     /// Make a block the own one of the host of --node
     Claim {
@@ -61,11 +62,14 @@ pub(super) enum IpamCommand {
         #[arg(value_name = "CIDR")]
         block: Cidr,
     },
-    /// Take a block from the host of --node; an empty one is deleted
+    /// Take a block from the host of --node; an empty one is deleted. Refused while endpoints have addresses of it
     Unclaim {
         /// The block, or a prefix that holds whole blocks
         #[arg(value_name = "CIDR")]
         block: Cidr,
+        /// Also while endpoints have addresses of it
+        #[arg(long)]
+        force: bool,
     },
     /// Print or change how addresses are given out
     Configure(ConfigureArgs),
@@ -113,6 +117,9 @@ pub(super) struct ReleaseArgs {
     /// What `tortie ipam check -o json` found, as far as it is still so; without a file the check is made now
     #[arg(long, value_name = "FILE|-")]
     from_check: Option<Option<PathBuf>>,
+    /// Also while endpoints have them: the next container may get the same address
+    #[arg(long, conflicts_with = "from_check")]
+    force: bool,
 }
 
 /// What to change; nothing: print.
@@ -166,7 +173,7 @@ pub(super) async fn run(context: &Context, command: &IpamCommand) -> Result<(), 
             None => release(context, args).await,
         },
         IpamCommand::Claim { block } => claim(context, *block).await,
-        IpamCommand::Unclaim { block } => unclaim(context, *block).await,
+        IpamCommand::Unclaim { block, force } => unclaim(context, *block, *force).await,
         IpamCommand::Configure(args) => configure(context, args).await,
         IpamCommand::Check(args) => check::run(context, args).await,
     }
@@ -259,7 +266,13 @@ async fn assign(context: &Context, args: &AssignArgs) -> Result<(), Failure> {
         ..AllocationRequest::default()
     };
     let (_, ipam) = open(context).await?;
+    let has_handle = request.handle.is_some();
     let given = allocate(&ipam, request, None).await.map_err(failed)?;
+    if !has_handle {
+        eprintln!(
+            "note: no handle was given, so only `tortie ipam release --ip` finds these addresses again; ask with --handle NAME"
+        );
+    }
     let given: Vec<AllocatedAddress> = given
         .into_iter()
         .map(|given| AllocatedAddress {
@@ -284,7 +297,13 @@ struct ReleasedAddresses {
 }
 
 async fn release(context: &Context, args: &ReleaseArgs) -> Result<(), Failure> {
-    let (_, ipam) = open(context).await?;
+    let (store, ipam) = open(context).await?;
+    if !args.force {
+        let used = in_use::read(&*store).await?;
+        let found =
+            args.handle.as_deref().map_or_else(|| used.among(&args.ip), |handle| used.of_handle(handle));
+        in_use::refuse(&found, "nothing was released")?;
+    }
     let mut free = ReleasedAddresses { released: Vec::new(), not_allocated: Vec::new() };
     if let Some(handle) = &args.handle {
         free.released = ipam.release_handle(handle).await.map_err(failed)?;
@@ -355,9 +374,15 @@ async fn claim(context: &Context, block: Cidr) -> Result<(), Failure> {
     }
 }
 
-async fn unclaim(context: &Context, block: Cidr) -> Result<(), Failure> {
+async fn unclaim(context: &Context, block: Cidr, force: bool) -> Result<(), Failure> {
     let host = context.globals.node_name()?;
-    let (_, ipam) = open(context).await?;
+    let (store, ipam) = open(context).await?;
+    if !force {
+        let own = ipam.blocks_of(&host).await.map_err(failed)?;
+        let used = in_use::read(&*store).await?;
+        let found = own.iter().filter(|own| block.covers(own)).flat_map(|own| used.in_blocks(own));
+        in_use::refuse(&found.collect::<Vec<_>>(), "nothing was changed")?;
+    }
     let gone = ipam.unclaim(&host, block).await.map_err(failed)?;
     if gone.deleted.is_empty() && gone.kept.is_empty() {
         return Err(Failure::new(

@@ -21,7 +21,7 @@ pub(in crate::cli) fn failed(error: IpamError) -> Failure {
         IpamError::OutsidePools { .. } | IpamError::UnknownPool { .. } | IpamError::BadRequest(_) => {
             Exit::Usage
         }
-        IpamError::Refused(_) => Exit::Refused,
+        IpamError::Refused(_) | IpamError::Excluded { .. } => Exit::Refused,
         IpamError::Busy { .. } => Exit::TimedOut,
         _ => Exit::No,
     };

@@ -6,13 +6,15 @@ use tortie_config::resource::{Ipip, IpipMode, Pool};
 use tortie_net::Cidr;
 
 use super::open::{failed, open};
+use crate::api::escape;
 use crate::api::ipam::{self as words, PoolRow};
 use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
 use crate::cli::store;
-use tortie_engine::ipam::Keyspace;
+use crate::host_checks::pool_overlap_text;
 use tortie_engine::ipam::check::IpamState;
+use tortie_engine::ipam::{HostNetwork, Keyspace, pool_overlap};
 use tortie_store::{Compare, Op, Outcome, Store, Txn};
 
 /// What can be done to a pool.
@@ -76,6 +78,9 @@ pub(super) async fn list(context: &Context) -> Result<(), Failure> {
         out.push_str(&pool_table(&rows, wide));
         if rows.is_empty() {
             out.push_str("There is no pool: tortie ipam pool create 10.65.0.0/16   [no-pool]\n");
+        }
+        for (key, why) in ipam_state.unreadable.iter().filter(|(key, _)| key.starts_with(prefix::POOLS)) {
+            out.push_str(&format!("{} cannot be read: {why}   [invalid-value]\n", escape::line(key)));
         }
         let lost = words::in_no_pool(&ipam_state);
         if lost > 0 {
@@ -207,7 +212,21 @@ async fn create(context: &Context, pool: &Pool) -> Result<(), Failure> {
         text.push_str(", and IpInIpEnabled is true");
     }
     commit(&*store, txn, cidr).await?;
-    store::say(context.globals.output, &text)
+    store::say(context.globals.output, &text)?;
+    let hosts = store.list(&[prefix::BGP_HOSTS.to_owned()]).await?.entries;
+    let hosts: Vec<HostNetwork> =
+        hosts.iter().filter_map(|e| HostNetwork::of_entry(&e.key, &e.value)).collect();
+    let connected = || {
+        let networks = tortie_kernel::connected_networks().unwrap_or_default();
+        let found = networks.into_iter().find(|(_, network)| network.overlaps(&cidr));
+        found.map(|(interface, network)| {
+            format!("{network}, which this machine is connected to by {interface}")
+        })
+    };
+    if let Some(what) = pool_overlap(&cidr, &hosts).or_else(connected) {
+        eprintln!("warning: {}   [pool-over-network]", pool_overlap_text(&cidr, &what));
+    }
+    Ok(())
 }
 
 fn put(key: &str, value: Vec<u8>) -> Op {

@@ -123,7 +123,7 @@ async fn look(context: &Context, addr: IpAddr, live: bool) -> Result<(), Failure
         }
         Err(error) => view.blind.push(format!("the kernel of this host cannot be read: {error}")),
     }
-    let client = Client::new(&context.globals.socket);
+    let client = Client::of(&context.globals);
     match client.get::<RouteGet>(&format!("/v1/routes/get/{addr}")).await {
         Ok(route) => view.route = Some(route),
         Err(failure) => view.blind.push(format!("routes: {failure}")),

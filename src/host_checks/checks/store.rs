@@ -1,5 +1,7 @@
 //! The store.
 
+use tortie_net::Cidr;
+
 use crate::api::codes;
 use crate::host_checks::host::{Command, Host};
 use crate::host_checks::result::Results;
@@ -84,6 +86,40 @@ pub(in crate::host_checks) fn pools(host: &Host<'_>, results: &mut Results) {
         let fix = "tortie ipam configure, or tortie store put a pool: see `tortie ipam pools --help`";
         results.warn(&codes::NO_POOL, "the store has no pool: no workload gets an address", fix);
     }
+}
+
+/// Addresses of hosts and of networks that hosts are connected to are never given out, and a block of such a pool is not
+/// announced where it would cut a host off.
+pub(in crate::host_checks) fn pool_networks(host: &Host<'_>, results: &mut Results) {
+    let Host { now, role, .. } = *host;
+    let mut report = |pool: &Cidr, what: String| {
+        let text = pool_overlap_text(pool, &what);
+        host.report(
+            codes::POOL_OVER_NETWORK.problem(&pool.to_string(), format!("pool {pool}"), text),
+            results,
+        );
+    };
+    for (pool, what) in &role.overlaps {
+        report(pool, what.clone());
+    }
+    for pool in role.pools.iter().filter(|pool| role.overlaps.iter().all(|(other, _)| other != *pool)) {
+        let on = now.networks.iter().find(|(interface, network)| {
+            // The networks of hosts are in the store, and found there.
+            network.overlaps(pool) && !role.uplinks.contains(interface)
+        });
+        if let Some((interface, network)) = on {
+            report(pool, format!("{network}, which this host is connected to by {interface}"));
+        }
+    }
+}
+
+/// What an overlap of a pool means, for people.
+#[must_use]
+pub fn pool_overlap_text(pool: &Cidr, what: &str) -> String {
+    format!(
+        "{pool} overlaps {what}: machines that no key names may have its addresses, so that none of that part is given out, and a \
+         block there is announced only where it cuts no host off; make a pool that overlaps no network"
+    )
 }
 
 pub(in crate::host_checks) fn ready(host: &Host<'_>, results: &mut Results) {

@@ -192,3 +192,50 @@ fn why_ip_reports_what_ipam_show_reports() {
     let outside = fails(&store, &["why", "ip", "192.0.2.1"], 1, &[]);
     assert!(String::from_utf8_lossy(&outside.stdout).contains("in no pool"), "{outside:?}");
 }
+
+/// Whatever frees an address that an endpoint has, or forgets that it is allocated: the next container would get it, too.
+#[test]
+fn what_endpoints_have_is_freed_with_force_only() {
+    let new = || {
+        let store = store(&["10.65.0.0/16"]);
+        let addr = assign(&store, &["--node", "h1", "--handle", "net.c1"]).remove(0);
+        put(&store, &endpoint("h1", "c1", &addr));
+        let block =
+            json(&store.run(&["ipam", "blocks", "-o", "json"]))[0]["block"].as_str().unwrap().to_owned();
+        (store, addr, block)
+    };
+    let commands = |addr: &str, block: &str| -> Vec<Vec<String>> {
+        let key = block.replace('/', "-");
+        let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        vec![
+            own(&["ipam", "release", "--ip", addr]),
+            own(&["ipam", "release", "--handle", "net.c1"]),
+            own(&["ipam", "unclaim", block, "--node", "h1"]),
+            own(&["ipam", "unclaim", "10.65.0.0/16", "--node", "h1"]),
+            own(&["store", "rm", &format!("/calico/ipam/v2/assignment/ipv4/block/{key}")]),
+            own(&["store", "rm", &format!("/calico/ipam/v2/host/h1/ipv4/block/{key}")]),
+            own(&["store", "rm", "/calico/ipam/v2/handle/net.c1"]),
+            own(&["store", "rm", "/calico/v1/ipam/v4/pool/10.65.0.0-16"]),
+            own(&["store", "rm", "--prefix", "/calico/ipam/v2/"]),
+        ]
+    };
+    let (store, addr, block) = new();
+    let before = store.export();
+    for words in commands(&addr, &block) {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        fails(&store, &words, 7, &[&addr, "cni/c1/eth0", "--force"]);
+        assert_eq!(store.export(), before, "{words:?}");
+    }
+    for at in 0..commands(&addr, &block).len() {
+        let (store, addr, block) = new();
+        let words = commands(&addr, &block).remove(at);
+        let words: Vec<&str> = words.iter().map(String::as_str).chain(["--force"]).collect();
+        done(&store.run(&words));
+        assert_ne!(store.export(), before);
+    }
+    // An endpoint that goes first, or together with its address, is in nobody's way.
+    done(&store.run(&["store", "rm", "/calico/v1/host/h1/workload/cni/c1/endpoint/eth0"]));
+    done(&store.run(&["ipam", "release", "--handle", "net.c1"]));
+    let (store, _, _) = new();
+    done(&store.run(&["store", "rm", "--prefix", "/calico/"]));
+}

@@ -64,6 +64,7 @@ fn flags_win_over_the_store() {
         ip6: AddressOption::Off,
         asn: Some(65077),
         listen: vec!["127.0.0.1:1179".parse().unwrap()],
+        ..NodeOptions::default()
     };
     let keys = with(
         MESH,
@@ -146,6 +147,64 @@ fn own_blocks_and_addresses_outside_of_them_are_originated() {
         held,
         ["10.0.1.2", "10.0.1.3", "10.0.4.1", "10.9.0.9", "172.16.0.1", "203.0.113.1", "fd00::5"]
     );
+}
+
+/// The host is `b`, its block 10.0.1.0/30: whatever of its own would go into the blackhole withholds it, and the addresses of its
+/// workloads there are announced for themselves.
+#[test]
+fn a_block_that_would_cut_the_host_off_has_no_blackhole_and_is_not_announced() {
+    let block: tortie_net::Cidr = "10.0.1.0/30".parse().unwrap();
+    let options = |store: &str| NodeOptions { store: vec![store.parse().unwrap()], ..NodeOptions::default() };
+    for (more, options, reason) in [
+        (("bgp/v1/host/b/ip_addr_v4", "10.0.1.1"), NodeOptions::default(), Some("address of this host")),
+        (("bgp/v1/host/b/network_v4", "10.0.0.0/16"), NodeOptions::default(), Some("network of this host")),
+        (("bgp/v1/host/b/network_v4", "10.0.1.2/31"), NodeOptions::default(), Some("network of this host")),
+        (
+            ("bgp/v1/host/c/ip_addr_v4", "10.0.1.1"),
+            NodeOptions::default(),
+            Some("BGP neighbour Mesh_10_0_1_1"),
+        ),
+        (
+            ("bgp/v1/global/peer_v4/10.0.1.3", r#"{"ip":"10.0.1.3","as_num":"65001"}"#),
+            NodeOptions::default(),
+            Some("BGP neighbour Global_10_0_1_3"),
+        ),
+        (("v1/Ready", "true"), options("10.0.1.0"), Some("address of the store")),
+        (
+            ("v1/Ready", "true"),
+            NodeOptions { connected: vec!["10.0.0.0/23".parse().unwrap()], ..NodeOptions::default() },
+            Some("a network that this host is connected to"),
+        ),
+        (("v1/Ready", "true"), options("10.0.1.4"), None),
+        (("bgp/v1/host/c/ip_addr_v4", "10.0.1.4"), NodeOptions::default(), None),
+        (("bgp/v1/host/b/network_v4", "10.0.2.0/24"), NodeOptions::default(), None),
+    ] {
+        let keys = with(ROUTES, &[more]);
+        let intent = intent(&model(&keys), &options);
+        let withheld = intent.withheld_blocks.get(&block).cloned();
+        match reason {
+            Some(reason) => {
+                let text = withheld.unwrap_or_else(|| panic!("{more:?}"));
+                assert!(text.contains(reason), "{more:?}: {text}");
+                assert!(
+                    !intent.blackholes.contains(&block) && !intent.originated.contains_key(&block),
+                    "{more:?}"
+                );
+                assert!(
+                    intent.originated.keys().any(|prefix| block.covers(prefix)),
+                    "{more:?}: {:?}",
+                    intent.originated
+                );
+            }
+            None => {
+                assert_eq!(withheld, None, "{more:?}");
+                assert!(
+                    intent.blackholes.contains(&block) && intent.originated.contains_key(&block),
+                    "{more:?}"
+                );
+            }
+        }
+    }
 }
 
 #[test]

@@ -32,7 +32,9 @@ impl From<IpamError> for CniError {
             | IpamError::Disabled(_)
             | IpamError::BadRequest(_) => code::CONFIG,
             IpamError::Full { .. } | IpamError::BlockLimit { .. } => code::NO_ADDRESS,
-            IpamError::AddressInUse { .. } | IpamError::StrictOwner { .. } => code::ADDRESS,
+            IpamError::AddressInUse { .. } | IpamError::Excluded { .. } | IpamError::StrictOwner { .. } => {
+                code::ADDRESS
+            }
             IpamError::Store(_) => code::IO,
             _ => code::STORE,
         };

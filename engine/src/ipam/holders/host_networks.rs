@@ -1,0 +1,86 @@
+//! Addresses and networks of hosts, as the store names them, beside pools.
+
+use std::collections::BTreeMap;
+
+use tortie_config::Resource;
+use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
+use tortie_net::Cidr;
+
+use crate::model::Model;
+
+/// The last elements of the keys that matter, of the thousands below the BGP values of hosts.
+const ITEMS: [&str; 4] = ["/ip_addr_v4", "/ip_addr_v6", "/network_v4", "/network_v6"];
+
+/// The address of a host, as a prefix of one address, or a network that it is connected to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostNetwork {
+    /// The address or network.
+    pub cidr: Cidr,
+    /// The host.
+    pub host: String,
+}
+
+impl HostNetwork {
+    /// What a key and its value say; `None`: another key, or it cannot be read.
+    #[must_use]
+    pub fn of_entry(text: &str, value: &[u8]) -> Option<Self> {
+        if !ITEMS.iter().any(|item| text.ends_with(item)) {
+            return None;
+        }
+        let key = Key::parse(text).ok()?;
+        let Key::Bgp(Scope::Host(host), BgpItem::Address(_) | BgpItem::Network(_)) = &key else {
+            return None;
+        };
+        let cidr = match Resource::parse(&key, value).ok()? {
+            Resource::Address(addr) => Cidr::host(addr?),
+            Resource::Network(network) => network?,
+            _ => return None,
+        };
+        Some(Self { cidr, host: host.clone() })
+    }
+
+    /// All that a model knows.
+    #[must_use]
+    pub fn all(model: &Model) -> Vec<Self> {
+        let of_host = |(name, host): (&str, &crate::model::Host)| {
+            let addresses = host.addrs().map(Cidr::host);
+            let networks = [IpFamily::V4, IpFamily::V6].into_iter().filter_map(|family| host.network(family));
+            let all: Vec<Self> =
+                addresses.chain(networks).map(|cidr| Self { cidr, host: name.to_owned() }).collect();
+            all
+        };
+        model.hosts().flat_map(of_host).collect()
+    }
+
+    /// In words: `192.0.2.7, the address of host h1`.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let Self { cidr, host } = self;
+        if cidr.is_host() {
+            format!("{}, the address of host {host}", cidr.addr())
+        } else {
+            format!("{cidr}, the network of host {host}")
+        }
+    }
+}
+
+/// What of hosts a pool overlaps, in words; `None`: nothing. Networks come first.
+#[must_use]
+pub fn pool_overlap(pool: &Cidr, hosts: &[HostNetwork]) -> Option<String> {
+    let mut found: BTreeMap<(bool, Cidr), Vec<&HostNetwork>> = BTreeMap::new();
+    for network in hosts.iter().filter(|network| network.cidr.overlaps(pool)) {
+        found.entry((network.cidr.is_host(), network.cidr)).or_default().push(network);
+    }
+    let ((_, cidr), first) = found.first_key_value()?;
+    let also = match first.len() - 1 {
+        0 => String::new(),
+        1 => " and of 1 host more".to_owned(),
+        more => format!(" and of {more} hosts more"),
+    };
+    let covered = found.keys().filter(|(_, other)| cidr.covers(other)).count();
+    let others = match found.len() - covered {
+        0 => String::new(),
+        more => format!(", and {more} others"),
+    };
+    Some(format!("{}{also}{others}", first.first()?.describe()))
+}
