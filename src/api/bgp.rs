@@ -36,6 +36,9 @@ pub struct Peer {
     pub address: String,
     /// Port dialled.
     pub port: u16,
+    /// Which end dials, in words.
+    #[serde(default)]
+    pub dials: String,
     /// The node's name, or the address.
     pub name: String,
     /// `mesh`, `global`, `node` or `dynamic`.

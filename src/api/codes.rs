@@ -184,6 +184,12 @@ codes! {
     TUNNEL_ADDRESS "tunnel-address"
         "This host gets no address in the tunnel.",
         "tortie ipam pools";
+    POOL_OVER_NETWORK "pool-over-network"
+        "A pool overlaps an address or a network of a host: those addresses are never given out.",
+        "tortie doctor";
+    BLOCK_WITHHELD "block-withheld"
+        "A block of this host would cut it off: it has no blackhole and is not announced; its addresses in use are, one by one.",
+        "tortie why route {}";
     INVALID_VALUE "invalid-value"
         "A value in the store cannot be read; that object keeps its last good value, or denies.",
         "tortie store validate";
@@ -240,6 +246,9 @@ codes! {
     HOST_WITHOUT_ADDRESS "host-without-address"
         "A host of the store has no BGP address, so it has no session.",
         "tortie node list";
+    UNREAD "unread"
+        "A member of a value, a setting or a key that nobody reads: perhaps it is misspelt.",
+        "tortie store validate";
     FILTER_UNREADABLE "filter-unreadable"
         "A peer names a filter that cannot be read and never could: only the blocks of this host pass.",
         "tortie store validate";

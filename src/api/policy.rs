@@ -52,6 +52,37 @@ pub struct EndpointDetail {
     pub nats: Vec<(String, String)>,
     /// What packets pass, in order; empty for another host's.
     pub stages: Vec<Stage>,
+    /// Policies that may be for it, no value of which could ever be read: they act on nothing.
+    #[serde(default)]
+    pub unreadable_policies: Vec<String>,
+    /// The labels that selectors see, tags among them, by name.
+    #[serde(default)]
+    pub effective_labels: Vec<EffectiveLabel>,
+}
+
+/// A label that selectors see on an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EffectiveLabel {
+    /// Its name.
+    pub name: String,
+    /// Its value; a tag has the empty one.
+    pub value: String,
+    /// `endpoint`, `profile NAME` or `tag of profile NAME`: the first place that has it counts.
+    pub from: String,
+}
+
+/// What a selector selects.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SelectorMatch {
+    /// The selector in its canonical text.
+    pub selector: String,
+    /// The endpoints of all hosts that it selects.
+    pub endpoints: Vec<Endpoint>,
+    /// What the address set of this selector holds on this host; none: no rule here uses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set: Option<Vec<String>>,
 }
 
 /// A part of the way through an endpoint's rules.
@@ -226,6 +257,9 @@ pub struct TraceQuery {
     /// ICMP type, and code after a slash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub icmp: Option<String>,
+    /// A later packet of a connection that connection tracking knows.
+    #[serde(default)]
+    pub established: bool,
 }
 
 /// What becomes of a packet.
@@ -240,6 +274,9 @@ pub struct Trace {
     pub to: TraceEnd,
     /// Protocol with port or type: `tcp/5432`.
     pub what: String,
+    /// It belongs to a known connection; else it is the first of a new one.
+    #[serde(default)]
+    pub established: bool,
     /// Who decided, in words.
     pub by: String,
     /// Its way through each host that was looked at, in order.
@@ -250,6 +287,9 @@ pub struct Trace {
     pub closest_changes: Vec<String>,
     /// What this answer does not know.
     pub not_looked_at: Vec<String>,
+    /// Keys that may decide about the packet, no value of which could ever be read: the answer is partial.
+    #[serde(default)]
+    pub unreadable: Vec<String>,
 }
 
 /// One end of a packet's way.

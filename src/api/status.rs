@@ -230,6 +230,12 @@ pub struct InvalidObject {
     pub error: String,
     /// The revision of the bad write.
     pub revision: u64,
+    /// An earlier value is in force; else none could ever be read.
+    #[serde(default)]
+    pub last_good: bool,
+    /// Of a policy that acts on nothing: the endpoints of this host that it may have been meant for.
+    #[serde(default)]
+    pub may_act_on: Vec<String>,
 }
 
 /// The kernel in `status`.

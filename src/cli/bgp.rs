@@ -66,7 +66,7 @@ pub(super) enum Bgp {
 }
 
 pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure> {
-    let client = Client::new(&context.globals.socket);
+    let client = Client::of(&context.globals);
     let format = context.globals.output;
     match command {
         Bgp::Peers { all_nodes: true } => nodes::run(context, nodes::View::Sessions).await,
@@ -205,6 +205,9 @@ fn one(out: &mut String, p: &Peer) {
         let _ = writeln!(out, "  came from     {range}");
     }
     let _ = writeln!(out, "  port          {}", p.port);
+    if !p.dials.is_empty() {
+        let _ = writeln!(out, "  dials         {}", p.dials);
+    }
     if let Some(id) = &p.router_id {
         let _ = writeln!(out, "  router id     {id}");
         let _ = writeln!(out, "  timers        hold {}s, keepalive {}s", p.hold_seconds, p.keepalive_seconds);

@@ -116,8 +116,19 @@ fn show(out: &mut String, detail: &EndpointDetail) {
     for (name, text) in lines.iter().filter(|(_, text)| !text.is_empty()) {
         let _ = writeln!(out, "  {name:<10} {text}");
     }
+    let effective = detail.effective_labels.iter().map(|label| {
+        let value = if label.value.is_empty() { String::new() } else { format!("={}", label.value) };
+        format!("{}{value} ({})", label.name, label.from)
+    });
+    let effective: Vec<String> = effective.collect();
+    if !effective.is_empty() {
+        let _ = writeln!(out, "  {:<10} {}", "effective", effective.join(", "));
+    }
     for (inside, outside) in &detail.nats {
         let _ = writeln!(out, "  {:<10} {outside} <-> {inside}", "nat");
+    }
+    for policy in &detail.unreadable_policies {
+        let _ = writeln!(out, "  {:<10} {policy} cannot be read, may be for it, and acts on nothing", "!");
     }
     if e.policies.is_none() {
         let _ = writeln!(out, "  Its rules are made on {}: ask there.", e.host);

@@ -1,4 +1,4 @@
-//! `tortie node list|show|delete`: the hosts of the store, straight on it, without an agent.
+//! `tortie node list|show|settings|delete`: the hosts of the store, straight on it, without an agent.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,6 +24,14 @@ pub(super) enum NodeCommand {
     Show {
         /// The host's name in the data model
         name: String,
+    },
+    /// The settings that are in force on a host, each with where it comes from
+    Settings {
+        /// The host's name in the data model [default: this host]
+        name: Option<String>,
+        /// Only those that are not as they are by default
+        #[arg(long)]
+        changed: bool,
     },
     /// Remove a host whole: endpoints, addresses, blocks, BGP, settings, status
     Delete {
@@ -97,6 +105,10 @@ pub(super) async fn run(context: &Context, command: &NodeCommand) -> Result<(), 
             let snapshot = read(context, Some(name)).await?;
             let node = nodes(&snapshot).remove(name).ok_or_else(|| unknown(name))?;
             output::print(format, &node, |out, _| show(out, &node))
+        }
+        NodeCommand::Settings { name, changed } => {
+            let name = name.clone().map_or_else(|| context.globals.node_name(), Ok)?;
+            super::node_settings::run(context, &name, *changed).await
         }
         NodeCommand::Delete { name, force } => super::node_delete::run(context, name, *force).await,
     }

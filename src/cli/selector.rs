@@ -1,4 +1,4 @@
-//! `tortie selector eval`: does a selector match these labels?
+//! `tortie selector eval|match`: does a selector match these labels, and which endpoints does it select?
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,9 +6,12 @@ use std::fmt::Write as _;
 use clap::Subcommand;
 use tortie_config::Selector;
 
-use super::context::Context;
+use super::client::escape;
+use super::context::{Context, runtime};
 use super::failure::{Exit, Failure};
-use super::output;
+use super::offline::Source;
+use super::output::{self, table};
+use crate::api::policy::SelectorMatch;
 
 /// The selector family of commands.
 #[derive(Debug, Subcommand)]
@@ -22,10 +25,23 @@ pub(super) enum SelectorCommand {
         #[arg(value_name = "EXPR", allow_hyphen_values = true)]
         expression: String,
     },
+    /// The endpoints of all hosts that the expression selects, and what its address set holds here; exit 1: none
+    Match {
+        /// The selector expression; `has(TAG)` for a tag
+        #[arg(value_name = "EXPR", allow_hyphen_values = true)]
+        expression: String,
+        #[command(flatten)]
+        source: Source,
+    },
 }
 
 pub(super) fn run(context: &Context, command: &SelectorCommand) -> Result<(), Failure> {
-    let SelectorCommand::Eval { labels, expression } = command;
+    let (labels, expression) = match command {
+        SelectorCommand::Eval { labels, expression } => (labels, expression),
+        SelectorCommand::Match { expression, source } => {
+            return runtime()?.block_on(selected(context, expression, *source));
+        }
+    };
     let labels: BTreeMap<String, String> = serde_json::from_str(labels).map_err(|e| {
         Failure::usage(format!("--labels: {e}. Write a JSON object of texts such as {{\"role\":\"db\"}}"))
     })?;
@@ -43,4 +59,26 @@ pub(super) fn run(context: &Context, command: &SelectorCommand) -> Result<(), Fa
     } else {
         Err(Failure { exit: Exit::No, code: "no-match".to_owned(), text: String::new() })
     }
+}
+
+async fn selected(context: &Context, expression: &str, source: Source) -> Result<(), Failure> {
+    let path = format!("/v1/selector?name={}", escape(expression));
+    let found: SelectorMatch = source.ask(context, &path, |store| store.view().selected(expression)).await?;
+    output::print(context.globals.output, &found, |out, _| {
+        let _ = writeln!(out, "{}\n", found.selector);
+        let rows = found.endpoints.iter().map(|endpoint| {
+            vec![
+                endpoint.host.clone(),
+                endpoint.name.clone(),
+                endpoint.state.clone(),
+                endpoint.addresses.join(","),
+            ]
+        });
+        out.push_str(&table(&["HOST", "NAME", "STATE", "ADDRESSES"], rows.collect()));
+        let _ = match &found.set {
+            Some(set) => writeln!(out, "\nset on this host: {} ({})", set.join(", "), set.len()),
+            None => writeln!(out, "\nNo rule of this host uses the set of this selector."),
+        };
+    })?;
+    if found.endpoints.is_empty() { Err(Failure::new(Exit::No, "no-match", "")) } else { Ok(()) }
 }

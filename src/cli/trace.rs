@@ -28,6 +28,9 @@ pub(super) struct PacketArgs {
     /// Its ICMP type, and code [default: an echo request]
     #[arg(long, value_name = "TYPE[/CODE]")]
     icmp: Option<String>,
+    /// A later packet of a connection that is known, not the first of a new one
+    #[arg(long)]
+    established: bool,
 }
 
 impl PacketArgs {
@@ -39,6 +42,7 @@ impl PacketArgs {
             dport: self.dport,
             sport: self.sport,
             icmp: self.icmp.clone(),
+            established: self.established,
         }
     }
 }
@@ -59,23 +63,36 @@ pub(super) fn path(page: &str, query: &TraceQuery) -> String {
     if let Some(icmp) = &query.icmp {
         let _ = write!(out, "&icmp={}", escape(icmp));
     }
+    if query.established {
+        out.push_str("&established=true");
+    }
     out
 }
 
-/// Prints the way; a denied packet is exit 1.
+/// Prints the way. A denied packet is exit 1; one that a value may decide about that nobody can read is exit 6.
 pub(super) fn print(format: Format, trace: &Trace) -> Result<(), Failure> {
     output::print(format, trace, |out, _| render(out, trace))?;
-    if trace.verdict == "deny" { Err(Failure::new(Exit::No, "denied", "")) } else { Ok(()) }
+    match trace.unreadable.as_slice() {
+        _ if trace.verdict == "deny" => Err(Failure::new(Exit::No, "denied", "")),
+        [] => Ok(()),
+        [key, ..] => Err(Failure::new(
+            Exit::Partial,
+            "unreadable",
+            format!("{key} cannot be read, and may decide about this packet: see `tortie store validate`"),
+        )),
+    }
 }
 
 fn render(out: &mut String, trace: &Trace) {
     let _ = writeln!(
         out,
-        "{}   {} -> {}   {}, new connection\n  by {}",
+        "{}{}   {} -> {}   {}, {} connection\n  by {}",
         trace.verdict.to_uppercase(),
+        if trace.unreadable.is_empty() { "" } else { " (partial: some values cannot be read)" },
         end(&trace.from),
         end(&trace.to),
         trace.what,
+        if trace.established { "known" } else { "new" },
         trace.by
     );
     for host in &trace.hosts {

@@ -10,16 +10,45 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use slab::Slab;
+use tortie_config::key::{EndpointKey, Key, ProfilePart};
 use tortie_config::resource::Labels;
 use tortie_config::{Resource, Selector};
 
 use super::select::Needs;
+use crate::model::Model;
 
 /// What endpoints inherit from a profile.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Profile {
-    pub(super) labels: Labels,
-    pub(super) tags: Vec<String>,
+    labels: Labels,
+    tags: Vec<String>,
+}
+
+impl Profile {
+    /// What a profile of the store gives.
+    pub(super) fn of(model: &Model, name: &str) -> Self {
+        let part = |part| model.resource(&Key::Profile { name: name.to_owned(), part }).map(|r| &**r);
+        let labels = match part(ProfilePart::Labels) {
+            Some(Resource::ProfileLabels(labels)) => labels.clone(),
+            _ => Labels::new(),
+        };
+        let tags = match part(ProfilePart::Tags) {
+            Some(Resource::ProfileTags(tags)) => tags.clone(),
+            _ => Vec::new(),
+        };
+        Self { labels, tags }
+    }
+}
+
+/// Where a label of an endpoint comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LabelOrigin<'a> {
+    /// The endpoint's own value.
+    Endpoint,
+    /// The labels of this profile.
+    Profile(&'a str),
+    /// The tags of this profile.
+    Tag(&'a str),
 }
 
 /// Endpoints that no selector can tell apart.
@@ -110,13 +139,26 @@ impl LabelClasses {
 
     /// The value of a label for a class.
     pub(super) fn label(&self, at: usize, name: &str) -> Option<&str> {
+        self.label_with_origin(at, name).map(|(value, _)| value)
+    }
+
+    /// The value of a label for a class, and where it comes from.
+    pub(super) fn label_with_origin(&self, at: usize, name: &str) -> Option<(&str, LabelOrigin<'_>)> {
         let (own, profiles) = facets(&self.classes.get(at)?.like)?;
-        own.get(name).map(String::as_str).or_else(|| {
-            profiles.iter().filter_map(|profile| self.profiles.get(profile)).find_map(|profile| {
-                let tagged = || profile.tags.iter().any(|tag| tag == name).then_some("");
-                profile.labels.get(name).map(String::as_str).or_else(tagged)
-            })
-        })
+        if let Some(value) = own.get(name) {
+            return Some((value, LabelOrigin::Endpoint));
+        }
+        profiles.iter().filter_map(|profile| Some((profile, self.profiles.get(profile)?))).find_map(
+            |(id, profile)| {
+                let tagged =
+                    || profile.tags.iter().any(|tag| tag == name).then_some(("", LabelOrigin::Tag(id)));
+                profile
+                    .labels
+                    .get(name)
+                    .map(|value| (value.as_str(), LabelOrigin::Profile(id)))
+                    .or_else(tagged)
+            },
+        )
     }
 
     /// All labels of a class, each once.
@@ -187,6 +229,75 @@ impl LabelClasses {
                 self.by_label.remove(&*name);
             }
         }
+    }
+}
+
+/// Endpoints and their labels.
+#[derive(Debug)]
+pub struct EndpointLabels<'a> {
+    classes: LabelClasses,
+    /// With the class of each.
+    endpoints: Vec<(&'a EndpointKey, &'a Arc<Resource>, usize)>,
+}
+
+/// A label that selectors see on an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EffectiveLabel<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its value; a tag has the empty one.
+    pub value: &'a str,
+    /// Where it comes from. The first place that has a label of the name counts.
+    pub origin: LabelOrigin<'a>,
+}
+
+impl<'a> EndpointLabels<'a> {
+    /// Of the endpoints that are wanted.
+    pub fn of(model: &'a Model, wanted: impl Fn(&EndpointKey) -> bool) -> Self {
+        let mut classes = LabelClasses::default();
+        for (key, _) in model.policy_resources() {
+            if let Key::Profile { name, .. } = key {
+                classes.set_profile(name, Profile::of(model, name));
+            }
+        }
+        let mut endpoints = Vec::new();
+        for (key, resource) in model.endpoint_resources().filter(|(key, _)| wanted(key)) {
+            if let Some((class, _)) = classes.join(endpoints.len(), resource) {
+                endpoints.push((key, resource, class));
+            }
+        }
+        Self { classes, endpoints }
+    }
+
+    /// The endpoints, in the order of their keys.
+    pub fn keys(&self) -> impl Iterator<Item = &'a EndpointKey> {
+        self.endpoints.iter().map(|(key, _, _)| *key)
+    }
+
+    /// The endpoints that a selector selects, in the order of their keys.
+    pub fn selected(
+        &self,
+        selector: &Selector,
+    ) -> impl Iterator<Item = (&'a EndpointKey, &'a Arc<Resource>)> {
+        let selected = self.classes.selected(selector);
+        self.endpoints
+            .iter()
+            .filter(move |(_, _, class)| selected.contains(class))
+            .map(|(key, resource, _)| (*key, *resource))
+    }
+
+    /// The labels of an endpoint by name, tags among them.
+    #[must_use]
+    pub fn labels(&self, endpoint: &EndpointKey) -> Vec<EffectiveLabel<'_>> {
+        let found = self.endpoints.iter().find(|(key, _, _)| *key == endpoint);
+        let Some((_, _, class)) = found else { return Vec::new() };
+        let labels = self.classes.labels(*class).into_iter();
+        labels
+            .filter_map(|(name, _)| {
+                let (value, origin) = self.classes.label_with_origin(*class, name)?;
+                Some(EffectiveLabel { name, value, origin })
+            })
+            .collect()
     }
 }
 

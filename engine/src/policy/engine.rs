@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
-use tortie_config::resource::{self, Order};
+use tortie_config::resource::Order;
 use tortie_config::{Resource, Selector};
 use tortie_net::Cidr;
 
@@ -209,16 +209,7 @@ impl Engine {
     }
 
     fn profile(&mut self, model: &Model, name: &str) {
-        let part = |part| model.resource(&Key::Profile { name: name.to_owned(), part }).map(|r| &**r);
-        let labels = match part(ProfilePart::Labels) {
-            Some(Resource::ProfileLabels(labels)) => labels.clone(),
-            _ => resource::Labels::new(),
-        };
-        let tags = match part(ProfilePart::Tags) {
-            Some(Resource::ProfileTags(tags)) => tags.clone(),
-            _ => Vec::new(),
-        };
-        for class in self.classes.set_profile(name, Profile { labels, tags }) {
+        for class in self.classes.set_profile(name, Profile::of(model, name)) {
             let members = self.classes.endpoints(class).filter_map(|at| self.members.get(at));
             let nets: Vec<Cidr> = members.flat_map(|member| member.nets.iter().copied()).collect();
             self.sets.sort_class(class, &self.classes, &nets);

@@ -39,6 +39,7 @@ mod tests;
 mod types;
 mod verdict;
 
+pub use classes::{EffectiveLabel, EndpointLabels, LabelOrigin};
 pub use engine::Engine;
 pub use globals::Globals;
 pub use hosts::host_endpoints;

@@ -15,7 +15,7 @@ use crate::api::RouteQuery;
 use crate::api::bgp::{BgpPath, BgpRoute, MessageError, Peer, PeerBfd, PeerError, PeerFamily, PeerRange};
 use crate::api::status::{API_VERSION, ApiError, List};
 use crate::speaker::{RangeView, SpeakerView};
-use tortie_engine::routing::{LearnedPath, OriginKind, PeerIntent, RangeIntent, RoutingIntent};
+use tortie_engine::routing::{LearnedPath, OriginKind, PeerIntent, PeerKind, RangeIntent, RoutingIntent};
 
 /// How many prefixes of a router inside one pool are looked at for hints: a look must not hold the speaker up.
 const HINTED_ROUTES_MAX: usize = 4096;
@@ -53,6 +53,24 @@ fn drain_name(drain: Drain) -> &'static str {
     }
 }
 
+/// Which end dials.
+fn dials(peer: &PeerIntent) -> String {
+    match (peer.dial_after, peer.kind) {
+        (None, _) => "only the other end".to_owned(),
+        (Some(delay), PeerKind::Mesh) if delay.is_zero() => {
+            "this host at once, the other after some seconds: the greater address as text".to_owned()
+        }
+        (Some(delay), PeerKind::Mesh) => {
+            format!(
+                "the other host at once, this one after {}s: the greater address as text",
+                delay.as_secs()
+            )
+        }
+        (Some(delay), _) if delay.is_zero() => "this host at once".to_owned(),
+        (Some(delay), _) => format!("this host after {}s", delay.as_secs()),
+    }
+}
+
 /// One peer of the API; a wanted peer that the speaker does not know yet is Idle.
 pub(in crate::agent) fn peer(
     session: &str,
@@ -84,6 +102,7 @@ pub(in crate::agent) fn peer(
         // Of an unnumbered peer only the speaker knows where it is.
         address: status.map_or(wanted.remote, |s| s.remote).ip().to_string(),
         port: wanted.remote.port(),
+        dials: dials(wanted),
         name: wanted.name.clone(),
         kind: wanted.kind.as_str().to_owned(),
         range: wanted.range.map(|range| range.to_string()),

@@ -19,7 +19,7 @@ use crate::agent::policy_view::packet::{self, PacketQuery};
 use crate::api::codes;
 use crate::api::policy::{
     Counted, Diff, DiffLine, DiffRequest, DiffSection, DropRow, DryRun, DryRunRequest, Endpoint,
-    EndpointDetail, Policy, PolicyCounted, PolicyDetail, Trace, TraceQuery,
+    EndpointDetail, Policy, PolicyCounted, PolicyDetail, SelectorMatch, Trace, TraceQuery,
 };
 use crate::api::status::{ActionResult, ApiError, List};
 use tortie_engine::policy::path::{self, HostPath};
@@ -242,6 +242,10 @@ pub(in crate::agent) async fn list(server: &Server, all: bool) -> Result<List<En
 
 pub(in crate::agent) async fn show(server: &Server, name: String) -> Result<EndpointDetail, ApiError> {
     policy_view(server.handle(), move |view| view.endpoint(&name)).await
+}
+
+pub(in crate::agent) async fn selected(server: &Server, selector: String) -> Result<SelectorMatch, ApiError> {
+    policy_view(server.handle(), move |view| view.selected(&selector)).await
 }
 
 pub(in crate::agent) async fn list_policies(server: &Server, all: bool) -> Result<List<Policy>, ApiError> {

@@ -24,7 +24,7 @@ use crate::agent::core::store_link::watch_scope::WatchScope;
 use tortie_engine::model::{Freeze, Guard, Model, ModelChanges, Unexplained, WatchPart, host_of_affinities};
 use tortie_engine::routing::{ChangeId, ChangeIds, NodeOptions, Planner, RoutingIntent};
 use tortie_kernel::KernelIntent;
-use tortie_store::{Change, Delta, FeedEvent, Snapshot};
+use tortie_store::{Cached, Change, Delta, FeedEvent, Snapshot};
 
 /// The phase of the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,8 +176,9 @@ impl Core {
     }
 
     /// Keeps what the disk had, for the case that the store is away or has lost what was there.
-    fn on_cache(&mut self, snapshot: &Snapshot) {
-        Arc::make_mut(&mut self.model).replace(WatchPart::All, snapshot);
+    fn on_cache(&mut self, cached: &Cached) {
+        let snapshot = &cached.snapshot;
+        Arc::make_mut(&mut self.model).restore(cached);
         self.guard.after_replace(self.model.object_counts(), &self.model, &snapshot.store_id);
         self.cached = Some(Arc::clone(&self.model));
         self.observed.cache_of = host_of_affinities(snapshot.entries.iter().map(|kv| &*kv.key));
@@ -215,7 +216,7 @@ impl Core {
         let now = self.now.mono;
         self.pending_since.get_or_insert(now);
         match event {
-            FeedEvent::Cached(cached) => self.on_cache(&cached.snapshot),
+            FeedEvent::Cached(cached) => self.on_cache(&cached),
             FeedEvent::Calico3(found) => {
                 self.observed.calico_3 = found;
                 // Who only looks may look at anything.
@@ -369,10 +370,12 @@ impl Core {
 
     fn apply_changes(&mut self, changes: &ModelChanges) {
         let revision = self.link.revision;
-        if self.phase == Phase::Loading {
+        let first = self.phase == Phase::Loading;
+        if first {
             self.phase = Phase::Loaded;
             self.effects.push(Effect::Loaded);
         }
+        self.report_unreadable(changes, first);
         let routed = self.recompute(changes, revision);
         self.update_policy(changes, routed, revision);
         self.in_force = revision;

@@ -4,6 +4,7 @@
 //! evicts nothing that people ask for. New entries are handed on by [`Recorder::take_new`].
 
 mod describe;
+pub(in crate::agent) mod unreadable;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

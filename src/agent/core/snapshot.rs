@@ -14,6 +14,7 @@ use tortie_net::{Cidr, ScopedAddr};
 use crate::agent::core::Core;
 use crate::agent::core::observed_state::GcTotals;
 use crate::agent::core::peer_record::PeerRecord;
+use crate::agent::core::recorder::unreadable;
 use crate::api::bgp::PeerRange;
 use crate::api::codes::{self, Kind, Severity};
 use crate::api::nodes::NodeStatus;
@@ -22,13 +23,16 @@ use crate::api::policy::endpoint_name;
 use crate::api::problem::{Problem, Subject};
 use crate::api::span;
 use crate::api::status::{InvalidObject, PoolStatus};
-use tortie_engine::model::Freeze;
+use tortie_engine::ipam::{HostNetwork, pool_overlap};
+use tortie_engine::model::{Freeze, Model};
 use tortie_engine::policy::{EndpointPolicy, Source};
 use tortie_engine::routing::{self, AddressOption, LearnedPath, Note, PeerIntent, PeerKind, RoutingIntent};
 use tortie_kernel::Mode;
 
 /// How long other agents of a SQLite store may take to start.
 const STARTUP_GRACE: Duration = Duration::from_secs(90);
+/// Values with names that nobody reads that are listed.
+const UNREAD_MAX: usize = 20;
 /// How long a change by another process is shown.
 const SHOWN_FOR: Duration = Duration::from_secs(600);
 
@@ -85,6 +89,10 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) transient: Option<(Duration, String)>,
     pub(in crate::agent) notes: Vec<Problem>,
     pub(in crate::agent) policy: PolicyStatus,
+    /// Pools that overlap an address or a network of a host, with that in words.
+    pub(in crate::agent) pool_overlaps: Vec<(Cidr, String)>,
+    /// Own blocks that would cut this host off, with the reason.
+    pub(in crate::agent) withheld_blocks: Vec<(Cidr, String)>,
     /// Endpoints that are not in force, by name.
     pub(in crate::agent) failed_endpoints: Vec<(String, String)>,
 }
@@ -189,11 +197,7 @@ impl Core {
             has_v1_keys: self.model.hosts().len() > 0 || self.model.pools().next().is_some(),
             lag: now.saturating_duration_since(self.link.fresh),
             keys: self.link.keys,
-            invalid: self
-                .model
-                .invalid_keys()
-                .map(|p| InvalidObject { key: p.key.clone(), error: p.error.clone(), revision: p.revision })
-                .collect(),
+            invalid: unreadable::invalid_objects(&self.model),
             running: self.running(),
             settled: self.settled(),
             stopping: false,
@@ -233,6 +237,10 @@ impl Core {
             transient: self.recent_transient(now).map(|(ago, text)| (ago, text.clone())),
             notes: self.notes(now),
             policy: policy_status(self),
+            pool_overlaps: pool_overlaps(&self.model),
+            withheld_blocks: intent
+                .map(|i| i.withheld_blocks.iter().map(|(block, why)| (*block, why.clone())).collect())
+                .unwrap_or_default(),
             failed_endpoints: self
                 .enforcement
                 .failed()
@@ -254,6 +262,17 @@ impl Core {
         if self.loaded() && self.model.pools().next().is_none() {
             let text = "no workload can get an address: tortie ipam pool create CIDR makes one";
             notes.push(codes::NO_POOL.problem("", "addresses", text));
+        }
+        notes.extend(self.model.unread_names().into_iter().take(UNREAD_MAX).map(|(key, names)| {
+            let text = format!("nobody reads {}: perhaps it is misspelt", names.join(", "));
+            codes::UNREAD.problem(&key, key.clone(), text).about(Subject::Key(key.clone()))
+        }));
+        if self.model.unknown_keys() > 0 {
+            let text = format!(
+                "{} keys are no path of the data model: `tortie store validate` lists them",
+                self.model.unknown_keys()
+            );
+            notes.push(codes::UNREAD.problem("", "keys", text));
         }
         if let Some((at, objects, first)) = &self.last_repair
             && now.saturating_duration_since(*at) < SHOWN_FOR
@@ -299,6 +318,13 @@ impl Core {
         let dynamic = dynamic.map(|(peer, wanted)| one(&peer.name, &wanted));
         intent.peers.iter().map(|(session, wanted)| one(session, wanted)).chain(dynamic).collect()
     }
+}
+
+/// Pools that overlap an address or a network of a host.
+fn pool_overlaps(model: &Model) -> Vec<(Cidr, String)> {
+    let pools: Vec<Cidr> = model.pools().map(|pool| *pool.key).collect();
+    let hosts = if pools.is_empty() { Vec::new() } else { HostNetwork::all(model) };
+    pools.into_iter().filter_map(|pool| Some((pool, pool_overlap(&pool, &hosts)?))).collect()
 }
 
 /// Rules and endpoints for `status`. Reads every endpoint of this host and every chain.

@@ -8,6 +8,7 @@ fn peer(state: &str, error: Option<(&str, &str)>) -> Peer {
     Peer {
         session: "Mesh_192_0_2_15".to_owned(),
         address: "192.0.2.15".to_owned(),
+        dials: String::new(),
         port: 179,
         name: "rack1-n05".to_owned(),
         kind: "mesh".to_owned(),

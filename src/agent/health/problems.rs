@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use tortie_config::key::{Key, ProfilePart};
+use tortie_config::key::Key;
 
+use crate::agent::core::recorder::unreadable::consequence;
 use crate::agent::core::snapshot::{CoreSnapshot, PeerSnapshot, RouteExchange};
 use crate::agent::health::kernel_snapshot::KernelSnapshot;
 use crate::api::codes::{self, Code, Kind};
 use crate::api::problem::{Problem, Subject};
 use crate::api::span;
+use crate::host_checks::pool_overlap_text;
 use tortie_engine::routing::RoutingIntent;
 use tortie_kernel::Drift;
 
@@ -68,7 +70,20 @@ fn store(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
         out.push(named(&codes::STALE_REVISION, "store", text));
     }
     for object in facts.invalid.iter().take(50) {
-        let text = format!("{}; {}", object.error, instead(&object.key));
+        let key = object.key.parse::<Key>().ok();
+        let meant_for = match object.may_act_on.as_slice() {
+            [] => String::new(),
+            some => {
+                let (shown, more) = some.split_at(some.len().min(5));
+                let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+                format!("; it may have been meant for {}{more}", shown.join(", "))
+            }
+        };
+        let text = format!(
+            "{}; {}{meant_for}",
+            object.error,
+            consequence(key.as_ref().map(Key::canonical), object.last_good)
+        );
         out.push(
             named(&codes::INVALID_VALUE, object.key.clone(), text).about(Subject::Key(object.key.clone())),
         );
@@ -129,6 +144,16 @@ fn sessions(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
 }
 
 fn dataplane(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>, out: &mut Vec<Problem>) {
+    for (pool, what) in &facts.pool_overlaps {
+        let text = pool_overlap_text(pool, what);
+        out.push(codes::POOL_OVER_NETWORK.problem(&pool.to_string(), format!("pool {pool}"), text));
+    }
+    for (block, why) in &facts.withheld_blocks {
+        let text = format!(
+            "neither blackhole nor announcement: {why}; its addresses in use are announced one by one"
+        );
+        out.push(named(&codes::BLOCK_WITHHELD, block.to_string(), text).about(Subject::Prefix(*block)));
+    }
     for (block, why) in &facts.refused {
         out.push(
             named(&codes::BLACKHOLE, block.to_string(), format!("not announced: {why}"))
@@ -315,17 +340,6 @@ pub(in crate::agent) fn route_exchange(
         notes.push(codes::ROUTES_HELD_BACK.problem("", "routes", text));
     }
     notes
-}
-
-/// The behaviour in force in place of a value that cannot be parsed.
-fn instead(key: &str) -> &'static str {
-    match key.parse::<Key>() {
-        Ok(Key::Profile { part: ProfilePart::Rules, .. }) => {
-            "everything is denied where no policy decides before it"
-        }
-        Ok(Key::Policy { .. }) => "its last good form stays in force; one that never had any acts on nothing",
-        _ => "the last good value stays in force",
-    }
 }
 
 impl PeerSnapshot {

@@ -44,6 +44,7 @@ pub(super) fn reads() -> Router<Shared> {
         .route("/v1/routes/get/{address}", get(route_get))
         .route("/v1/endpoints", get(list_endpoints))
         .route("/v1/endpoint", get(endpoint))
+        .route("/v1/selector", get(selector))
         .route("/v1/policies", get(policies))
         .route("/v1/policy", get(policy))
         .route("/v1/policy/trace", get(policy_trace))
@@ -178,6 +179,10 @@ struct AllQuery {
 
 async fn list_endpoints(State(server): State<Shared>, Query(query): Query<AllQuery>) -> Response {
     answer(endpoints::list(&server, query.all).await)
+}
+
+async fn selector(State(server): State<Shared>, Query(query): Query<NameQuery>) -> Response {
+    answer(endpoints::selected(&server, query.name).await)
 }
 
 async fn endpoint(State(server): State<Shared>, Query(query): Query<NameQuery>) -> Response {

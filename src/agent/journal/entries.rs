@@ -53,7 +53,10 @@ impl StoreEntries {
     /// Follows one event.
     pub(super) fn follow(&mut self, event: FeedEvent) {
         match event {
-            FeedEvent::Cached(cached) => self.replace(WatchPart::All, &cached.snapshot),
+            FeedEvent::Cached(cached) => {
+                self.replace(WatchPart::All, &cached.snapshot);
+                cached.unreadable.iter().cloned().for_each(|kv| self.put(kv));
+            }
             FeedEvent::Snapshot { snapshot, .. } => {
                 self.replace(WatchPart::Main, &snapshot);
                 if self.has_blocks {

@@ -44,8 +44,11 @@ impl Redactor {
             }
             FeedEvent::Cached(mut cached) => {
                 let secrets = self.secrets_of(&cached.snapshot.entries);
-                if !secrets.is_empty() {
-                    replace(&mut Arc::make_mut(&mut cached).snapshot.entries, secrets);
+                let unreadable = self.secrets_of(&cached.unreadable);
+                if !secrets.is_empty() || !unreadable.is_empty() {
+                    let cached = Arc::make_mut(&mut cached);
+                    replace(&mut cached.snapshot.entries, secrets);
+                    replace(&mut cached.unreadable, unreadable);
                 }
                 FeedEvent::Cached(cached)
             }

@@ -9,20 +9,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tortie_config::Resource;
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
 use tortie_config::resource::{self, PolicyTypes};
+use tortie_config::{Resource, Selector};
 
 use crate::agent::core::enforcement::Policy as Enforced;
 use crate::agent::core::view::CoreView;
 use crate::agent::policy_view::packet::PacketQuery;
 use crate::api::policy::{
-    ChainRules, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail, Stage, Trace,
-    TraceQuery, endpoint_name,
+    self as api, ChainRules, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail,
+    SelectorMatch, Stage, Trace, TraceQuery, endpoint_name,
 };
 use crate::api::status::ApiError;
-use tortie_engine::model::{Model, WatchPart};
-use tortie_engine::policy::{Chain, ChainId, Direction, EndpointPolicy, Globals, Ruleset, Source, Stages};
+use tortie_engine::model::{InvalidKey, Model, WatchPart};
+use tortie_engine::policy::{
+    Chain, ChainId, Direction, EffectiveLabel, EndpointLabels, EndpointPolicy, Globals, LabelOrigin, Ruleset,
+    SetId, Source, Stages,
+};
 use tortie_kernel::EndpointCondition;
 use tortie_store::Snapshot;
 
@@ -149,20 +152,41 @@ impl OfflinePolicyView {
     }
 }
 
-impl PolicyView<'_> {
-    /// Endpoints by key: of this host, or of all.
+impl<'a> PolicyView<'a> {
+    /// Endpoints by key: of this host, or of all. Those whose value could never be read come last.
     #[must_use]
     pub fn endpoints(&self, all: bool) -> Vec<Endpoint> {
-        if all {
-            return self
-                .model
-                .endpoint_resources()
-                .map(|(key, value)| self.endpoint_row(key, value))
-                .collect();
-        }
-        let own = self.ruleset.endpoints.keys();
-        own.filter_map(|key| Some(self.endpoint_row(key, self.model.resource(&Key::Endpoint(key.clone()))?)))
+        let mut rows: Vec<Endpoint> = if all {
+            self.model.endpoint_resources().map(|(key, value)| self.endpoint_row(key, value)).collect()
+        } else {
+            let own = self.ruleset.endpoints.keys();
+            own.filter_map(|key| {
+                Some(self.endpoint_row(key, self.model.resource(&Key::Endpoint(key.clone()))?))
+            })
             .collect()
+        };
+        let unreadable = self.unreadable_endpoints();
+        let shown = unreadable.iter().filter(|(key, _)| all || key.host() == self.model.node());
+        rows.extend(shown.map(|(key, problem)| unreadable_endpoint(key, problem)));
+        rows
+    }
+
+    /// Endpoints that no value could ever be read of.
+    fn unreadable_endpoints(&self) -> Vec<(EndpointKey, &InvalidKey)> {
+        let endpoint = |problem: &'a InvalidKey| match problem.parsed() {
+            Some(Key::Endpoint(key)) if !problem.last_good => Some((key, problem)),
+            _ => None,
+        };
+        self.model.invalid_keys().filter_map(endpoint).collect()
+    }
+
+    /// Policies that no value could ever be read of.
+    fn unreadable_policies(&self) -> Vec<(Key, &InvalidKey)> {
+        let policy = |problem: &'a InvalidKey| match problem.parsed() {
+            Some(key @ Key::Policy { .. }) if !problem.last_good => Some((key, problem)),
+            _ => None,
+        };
+        self.model.invalid_keys().filter_map(policy).collect()
     }
 
     /// One endpoint with all that its packets pass.
@@ -170,7 +194,26 @@ impl PolicyView<'_> {
     /// # Errors
     /// When there is none of this name, or several.
     pub fn endpoint(&self, name: &str) -> Result<EndpointDetail, ApiError> {
-        let key = self.find_endpoint(name)?;
+        let key = match self.find_endpoint(name) {
+            Ok(key) => key,
+            Err(error) => {
+                // One that nobody can read has no other names than those of its key.
+                let unreadable = self.unreadable_endpoints();
+                let called = |key: &EndpointKey| {
+                    Key::Endpoint(key.clone()).to_string() == name
+                        || is_exact_match(key, name)
+                        || is_partial_match(key, name)
+                };
+                let found = unreadable.iter().find(|(key, _)| called(key)).ok_or(error)?;
+                return Ok(EndpointDetail {
+                    endpoint: unreadable_endpoint(&found.0, found.1),
+                    nats: Vec::new(),
+                    stages: Vec::new(),
+                    unreadable_policies: Vec::new(),
+                    effective_labels: Vec::new(),
+                });
+            }
+        };
         let value = self.model.resource(&Key::Endpoint(key.clone())).ok_or_else(|| no_endpoint(name))?;
         let nats = match &**value {
             Resource::WorkloadEndpoint(workload) => {
@@ -179,7 +222,35 @@ impl PolicyView<'_> {
             _ => Vec::new(),
         };
         let stages = self.ruleset.endpoints.get(&key).map(|policy| self.stages(policy)).unwrap_or_default();
-        Ok(EndpointDetail { endpoint: self.endpoint_row(&key, value), nats, stages })
+        let labels = EndpointLabels::of(self.model, |other| *other == key);
+        let unreadable_policies = self.unreadable_policies();
+        let may_act = |problem: &InvalidKey| {
+            problem.selector.as_ref().is_none_or(|selector| labels.selected(selector).next().is_some())
+        };
+        let unreadable_policies = unreadable_policies.iter().filter(|(_, problem)| may_act(problem));
+        let unreadable_policies = unreadable_policies.map(|(key, _)| key.to_string()).collect();
+        let effective_labels = labels.labels(&key).into_iter().map(effective_label).collect();
+        let endpoint = self.endpoint_row(&key, value);
+        Ok(EndpointDetail { endpoint, nats, stages, unreadable_policies, effective_labels })
+    }
+
+    /// The endpoints that a selector selects, and what the set of it holds here.
+    ///
+    /// # Errors
+    /// When it is no selector.
+    pub fn selected(&self, selector: &str) -> Result<SelectorMatch, ApiError> {
+        let selector: Selector = selector.parse().map_err(|error: tortie_config::SelectorError| {
+            ApiError { code: "invalid".to_owned(), text: error.to_string() }
+        })?;
+        let labels = EndpointLabels::of(self.model, |_| true);
+        let endpoints =
+            labels.selected(&selector).map(|(key, value)| self.endpoint_row(key, value)).collect();
+        let set = self.ruleset.sets.get(&SetId::of(&selector)).map(|members| {
+            let mut members: Vec<_> = members.iter().copied().collect();
+            members.sort_unstable();
+            members.iter().map(format_address).collect()
+        });
+        Ok(SelectorMatch { selector: selector.to_string(), endpoints, set })
     }
 
     /// An endpoint by its full key, its name, its last element, its interface on this host or one of its addresses.
@@ -241,7 +312,7 @@ impl PolicyView<'_> {
     }
 
     /// Policies in the order in which they act, then profiles by name: those that act on an endpoint of this host, or
-    /// all.
+    /// all. Policies whose value could never be read come first: whom they are for is not known.
     #[must_use]
     pub fn policies(&self, all: bool) -> Vec<Policy> {
         let users = self.users();
@@ -273,9 +344,11 @@ impl PolicyView<'_> {
             _ => (true, None, String::new(), true, None, String::new()),
         };
         policies.sort_by_cached_key(|(key, policy)| place(key, policy));
+        let unreadable = self.unreadable_policies().into_iter();
+        let unreadable = unreadable.filter_map(|(key, _)| self.policy_row(&key, &users));
         let policies = policies.into_iter().filter_map(|(key, _)| self.policy_row(key, &users));
         let profiles = profiles.into_iter().map(|name| self.profile_row(name, &users));
-        policies.chain(profiles).filter(|row| all || row.endpoints > 0).collect()
+        unreadable.chain(policies.chain(profiles).filter(|row| all || row.endpoints > 0)).collect()
     }
 
     /// One policy or profile with its rules.
@@ -329,7 +402,9 @@ impl PolicyView<'_> {
             _ => {}
         }
         let mut found: BTreeSet<Source> = BTreeSet::new();
-        for (key, _) in self.model.policy_resources() {
+        let unreadable = self.unreadable_policies();
+        let all = self.model.policy_resources().map(|(key, _)| key);
+        for key in all.chain(unreadable.iter().map(|(key, _)| key)) {
             let source = match key {
                 Key::Policy { tier, name } => {
                     Source::Policy { tier: tier.as_str().into(), name: name.as_str().into() }
@@ -373,7 +448,21 @@ impl PolicyView<'_> {
     fn policy_row(&self, key: &Key, users: &BTreeMap<Source, BTreeSet<&EndpointKey>>) -> Option<Policy> {
         let Key::Policy { tier, name } = key else { return None };
         let Some(Resource::Policy(policy)) = self.model.resource(key).map(|value| &**value) else {
-            return None;
+            let problem = self.problem(key);
+            return (!problem.is_empty()).then(|| Policy {
+                key: key.to_string(),
+                kind: "policy".to_owned(),
+                name: name.clone(),
+                tier: Some(tier.clone()),
+                order: None,
+                selector: None,
+                types: Vec::new(),
+                inbound: 0,
+                outbound: 0,
+                endpoints: 0,
+                problem: format!("it cannot be read and acts on nothing: {problem}"),
+                revision: self.model.revision_of(key).unwrap_or_default(),
+            });
         };
         let source = Source::Policy { tier: tier.as_str().into(), name: name.as_str().into() };
         let governs = match policy.types {
@@ -541,6 +630,37 @@ fn is_partial_match(key: &EndpointKey, name: &str) -> bool {
     match key {
         EndpointKey::Workload { workload, endpoint, .. } => workload == name || endpoint == name,
         EndpointKey::Host { endpoint, .. } => endpoint == name,
+    }
+}
+
+fn effective_label(label: EffectiveLabel<'_>) -> api::EffectiveLabel {
+    api::EffectiveLabel {
+        name: label.name.to_owned(),
+        value: label.value.to_owned(),
+        from: match label.origin {
+            LabelOrigin::Endpoint => "endpoint".to_owned(),
+            LabelOrigin::Profile(name) => format!("profile {name}"),
+            LabelOrigin::Tag(name) => format!("tag of profile {name}"),
+        },
+    }
+}
+
+/// An endpoint of which only the key is known.
+fn unreadable_endpoint(key: &EndpointKey, problem: &InvalidKey) -> Endpoint {
+    Endpoint {
+        key: problem.key.clone(),
+        name: endpoint_name(key),
+        kind: if matches!(key, EndpointKey::Host { .. }) { "host" } else { "workload" }.to_owned(),
+        host: key.host().to_owned(),
+        interface: None,
+        state: "unreadable".to_owned(),
+        reason: problem.error.clone(),
+        addresses: Vec::new(),
+        mac: None,
+        profiles: Vec::new(),
+        labels: BTreeMap::new(),
+        policies: None,
+        revision: problem.revision,
     }
 }
 

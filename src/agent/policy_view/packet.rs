@@ -30,6 +30,7 @@ pub(in crate::agent) struct PacketQuery {
     probe: ProbePacket,
     ends: [TraceEnd; 2],
     what: String,
+    established: bool,
 }
 
 /// The way through one host, in words and as it is, and what is closest to letting it pass.
@@ -76,7 +77,8 @@ impl PacketQuery {
             (None, None) => protocol.to_string(),
         };
         let probe = ProbePacket { protocol: protocol.number(), ports, icmp };
-        Ok(Self { from, to, probe, ends: [from_end, to_end], what })
+        let established = query.established;
+        Ok(Self { from, to, probe, ends: [from_end, to_end], what, established })
     }
 
     /// The part of the model that the path needs.
@@ -92,7 +94,11 @@ impl PacketQuery {
     /// # Errors
     /// When the two have no addresses in common, or neither is known.
     pub(in crate::agent) fn follow(&self, excerpt: &Excerpt) -> Result<path::Trace, ApiError> {
-        excerpt.trace(&self.from, &self.to, self.probe).map_err(invalid)
+        let state = match self.established {
+            true => path::State::Established { reply: false },
+            false => path::State::New,
+        };
+        excerpt.trace_in(&self.from, &self.to, self.probe, state).map_err(invalid)
     }
 
     /// Its ends, by address and name, and what it is.
@@ -117,6 +123,10 @@ impl PacketQuery {
             format!("{} on {}", trace::decided_by(path), host.host)
         });
         let verdict = if denied.is_some() { "deny" } else { "allow" };
+        let unreadable = found.not_evaluated.iter().filter_map(|what| match what {
+            path::NotEvaluated::Unreadable(key) => Some(key.clone()),
+            _ => None,
+        });
         let mut not_looked_at: Vec<String> = found.not_evaluated.iter().map(ToString::to_string).collect();
         if live && let Some(first) = not_looked_at.first_mut() {
             "other hosts' kernels; connections that are there already, rules of other programs, sockets"
@@ -142,9 +152,11 @@ impl PacketQuery {
             from,
             to,
             what,
+            established: self.established,
             by,
             hosts: walked.into_iter().map(|(host, _, _)| host).collect(),
             not_looked_at,
+            unreadable: unreadable.collect(),
         }
     }
 }

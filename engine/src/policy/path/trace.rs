@@ -6,18 +6,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use tortie_config::Resource;
-use tortie_config::key::{EndpointKey, Key};
+use tortie_config::key::{EndpointKey, Key, ProfilePart};
 use tortie_config::resource::IpipMode;
 use tortie_net::Cidr;
 
 use super::closest::{Change, closest};
 use super::eval::Node;
 use super::types::{Flow, Path, Place, Reason, Routes, State};
-use crate::model::Model;
+use crate::model::{InvalidKey, Model};
 use crate::policy::hosts::{HostInterfaces, host_endpoints};
 use crate::policy::types::Ruleset;
 use crate::policy::verdict::{Packet, Verdict};
-use crate::policy::{Engine, Globals};
+use crate::policy::{EndpointLabels, Engine, Globals};
 
 /// The name that stands for whatever interface leads from a host to all others. No interface can have it.
 pub const OUTSIDE: &str = "/outside";
@@ -135,6 +135,10 @@ pub enum NotEvaluated {
     Tunnel(Cidr),
     /// What lies outside of the cluster.
     Outside(IpAddr),
+    /// The present value of a key, which cannot be read: an earlier one was taken, as it is in force.
+    LastGood(String),
+    /// A key that may decide about the packet, and no value of which could ever be read.
+    Unreadable(String),
 }
 
 impl fmt::Display for NotEvaluated {
@@ -159,6 +163,15 @@ impl fmt::Display for NotEvaluated {
                 )
             }
             Self::Outside(addr) => write!(f, "what becomes of the packet outside of the cluster, at {addr}"),
+            Self::LastGood(key) => {
+                write!(f, "the present value of {key}, which cannot be read: its last good one is in force")
+            }
+            Self::Unreadable(key) => {
+                write!(
+                    f,
+                    "{key}, which cannot be read and never could: it may have been meant to decide about this packet"
+                )
+            }
         }
     }
 }
@@ -244,7 +257,21 @@ impl Excerpt {
     /// # Errors
     /// As there.
     pub fn trace(&self, from: &Party, to: &Party, probe: ProbePacket) -> Result<Trace, String> {
-        follow(&self.0, from, to, probe)
+        follow(&self.0, from, to, probe, State::New)
+    }
+
+    /// The same of a packet in this state of its connection.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn trace_in(
+        &self,
+        from: &Party,
+        to: &Party,
+        probe: ProbePacket,
+        state: State,
+    ) -> Result<Trace, String> {
+        follow(&self.0, from, to, probe, state)
     }
 }
 
@@ -268,7 +295,13 @@ pub fn trace(model: &Model, from: &Party, to: &Party, probe: ProbePacket) -> Res
 }
 
 /// The same with all that a model holds.
-pub(super) fn follow(model: &Model, from: &Party, to: &Party, probe: ProbePacket) -> Result<Trace, String> {
+pub(super) fn follow(
+    model: &Model,
+    from: &Party,
+    to: &Party,
+    probe: ProbePacket,
+    state: State,
+) -> Result<Trace, String> {
     let (sources, targets) = (addresses(model, from)?, addresses(model, to)?);
     let pair = sources.iter().find_map(|src| {
         let dst = targets.iter().find(|dst| dst.is_ipv4() == src.is_ipv4())?;
@@ -287,18 +320,21 @@ pub(super) fn follow(model: &Model, from: &Party, to: &Party, probe: ProbePacket
     match (&from.host, &to.host) {
         (None, None) => return Err(format!("neither {src} nor {dst} is known to the store")),
         (Some(host), Some(same)) if host == same => {
-            host_paths.push(HostState::of(model, host, &mut not_evaluated).half(packet, entry(&from), false));
+            let here = HostState::of(model, host, &mut not_evaluated);
+            host_paths.push(here.half(packet, entry(&from), false, state));
         }
         (Some(sender), None) => host_paths.push(HostState::of(model, sender, &mut not_evaluated).half(
             packet,
             entry(&from),
             false,
+            state,
         )),
         (None, Some(receiver)) => {
             host_paths.push(HostState::of(model, receiver, &mut not_evaluated).half(
                 packet,
                 outside(),
                 false,
+                state,
             ));
         }
         (Some(sender), Some(receiver)) => {
@@ -306,7 +342,7 @@ pub(super) fn follow(model: &Model, from: &Party, to: &Party, probe: ProbePacket
                 HostState::of(model, sender, &mut not_evaluated),
                 HostState::of(model, receiver, &mut not_evaluated),
             );
-            let half = sender.half(packet, entry(&from), false);
+            let half = sender.half(packet, entry(&from), false, state);
             let mut arrives = half.path.packet;
             if half.path.steps.iter().any(|step| step.reason == Reason::Masquerade) {
                 arrives.src = sender.addr(src).unwrap_or(src);
@@ -318,17 +354,43 @@ pub(super) fn follow(model: &Model, from: &Party, to: &Party, probe: ProbePacket
                 None
             };
             if let Some(outer) = outer {
-                host_paths.push(sender.half(outer, Place::Host, true));
-                host_paths.push(receiver.half(outer, outside(), true));
-                host_paths.push(receiver.half(arrives, Place::Interface(TUNNEL.into()), false));
+                host_paths.push(sender.half(outer, Place::Host, true, State::New));
+                host_paths.push(receiver.half(outer, outside(), true, State::New));
+                host_paths.push(receiver.half(arrives, Place::Interface(TUNNEL.into()), false, state));
             } else {
-                host_paths.push(receiver.half(arrives, outside(), false));
+                host_paths.push(receiver.half(arrives, outside(), false, state));
             }
         }
     }
     let denied = host_paths.iter().any(|half| half.path.verdict == Verdict::Deny);
     let verdict = if denied { Verdict::Deny } else { Verdict::Allow };
+    not_evaluated.extend(unreadable(model, &host_paths, from.host.is_none() || to.host.is_none()));
     Ok(Trace { packet, host_paths, verdict, not_evaluated: not_evaluated.into_iter().collect() })
+}
+
+/// The values that may decide about a packet and cannot be read. `unknown_end`: an end of it has no endpoint and no host.
+fn unreadable(model: &Model, host_paths: &[HostPath], unknown_end: bool) -> Vec<NotEvaluated> {
+    let steps = host_paths.iter().flat_map(|half| &half.path.steps);
+    let met: BTreeSet<&EndpointKey> = steps.filter_map(|step| step.endpoint.as_ref()).collect();
+    let labels = EndpointLabels::of(model, |key| met.contains(key));
+    let counts = |problem: &&InvalidKey| match problem.parsed() {
+        Some(Key::Policy { .. }) => match &problem.selector {
+            Some(selector) if !problem.last_good => labels.selected(selector).next().is_some(),
+            _ => !met.is_empty(),
+        },
+        // Rules of profiles deny where they are referenced, and stand in the steps.
+        Some(Key::Profile { part, .. }) => part != ProfilePart::Rules && !met.is_empty(),
+        Some(Key::TierMetadata { .. }) => !met.is_empty(),
+        Some(Key::Endpoint(_)) => unknown_end || problem.last_good,
+        Some(Key::Setting(..)) => true,
+        _ => false,
+    };
+    let found = model.invalid_keys().filter(counts);
+    let entry = |problem: &InvalidKey| match problem.last_good {
+        true => NotEvaluated::LastGood(problem.key.clone()),
+        false => NotEvaluated::Unreadable(problem.key.clone()),
+    };
+    found.map(entry).collect()
 }
 
 fn outside() -> Place {
@@ -456,10 +518,10 @@ impl HostState {
         self.addrs.iter().copied().find(|addr| addr.is_ipv4() == like.is_ipv4())
     }
 
-    fn half(&self, packet: Packet, from: Place, outer: bool) -> HostPath {
+    fn half(&self, packet: Packet, from: Place, outer: bool, state: State) -> HostPath {
         let Self { ruleset, globals, hosts, routes, .. } = self;
         let node = Node { ruleset, globals, hosts, routes };
-        let flow = Flow { packet, from, state: State::New };
+        let flow = Flow { packet, from, state };
         let path = node.path(&flow);
         let closest = closest(&node, &flow, &path);
         HostPath { closest, host: self.host.clone(), outer, flow, path, ruleset: Arc::clone(ruleset) }

@@ -42,7 +42,7 @@ fn web_to(model: &Model, to: &str, port: u16) -> Trace {
     let (from, to) = (party(model, "default.web"), party(model, to));
     let found = trace(model, &from, &to, probe).unwrap();
     // What is left out of the model has no part in it.
-    let whole = follow(model, &from, &to, probe).unwrap();
+    let whole = follow(model, &from, &to, probe, State::New).unwrap();
     assert_eq!(
         (found.packet, found.verdict, &found.not_evaluated),
         (whole.packet, whole.verdict, &whole.not_evaluated)

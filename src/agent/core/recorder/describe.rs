@@ -1,12 +1,15 @@
 //! Describes a change for the flight recorder and the log: the keys that it comes from, and the routing intent that follows.
 
+use std::collections::BTreeMap;
+
 use tortie_config::Key;
 use tortie_net::Cidr;
 
+use super::unreadable::consequence;
 use super::{Entry, Plane, SINGLE_ENTRIES_MAX};
 use crate::agent::core::Core;
 use crate::agent::core::effect::{Effect, LogLine, Severity, Subsystem};
-use tortie_engine::model::ModelChanges;
+use tortie_engine::model::{InvalidKey, ModelChanges};
 use tortie_engine::routing::{ChangeId, RoutingIntent};
 
 impl Core {
@@ -26,6 +29,31 @@ impl Core {
         for key in &changes.keys {
             let (mark, text) = if key.deleted { ('-', "deleted") } else { ('+', "written") };
             record(mark, key.text.clone(), key.key.as_ref(), text, key.revision);
+        }
+    }
+
+    /// Logs and records values that cannot be read, once each: those of a first state, else those among the changes.
+    pub(in crate::agent) fn report_unreadable(&mut self, changes: &ModelChanges, first: bool) {
+        let mut written: BTreeMap<&str, u64> = BTreeMap::new();
+        if !first && self.model.invalid_keys().next().is_some() {
+            written.extend(changes.keys.iter().map(|key| (key.text.as_str(), key.revision)));
+        }
+        let is_new = |problem: &&InvalidKey| {
+            first || written.get(problem.key.as_str()).is_some_and(|revision| *revision >= problem.revision)
+        };
+        let found: Vec<InvalidKey> = self.model.invalid_keys().filter(is_new).cloned().collect();
+        let more = found.len().saturating_sub(SINGLE_ENTRIES_MAX);
+        for problem in found.iter().take(SINGLE_ENTRIES_MAX) {
+            let text = format!(
+                "cannot be read: {}; {}",
+                problem.error,
+                consequence(problem.parsed().as_ref(), problem.last_good)
+            );
+            self.log_and_record(ChangeId::default(), Plane::Store, '!', &problem.key, &text);
+        }
+        if more > 0 {
+            let text = format!("{more} more cannot be read: `tortie store validate` lists them");
+            self.log_and_record(ChangeId::default(), Plane::Store, '!', "values", &text);
         }
     }
 

@@ -190,6 +190,7 @@ fn a_restart_on_a_wiped_store_runs_from_the_cache_and_trusts_nothing_new() {
     entries.push(kv(BLOCK, &block(), 1));
     let cached = Cached {
         snapshot: snapshot("a", 1, entries),
+        unreadable: Vec::new(),
         saved: std::time::SystemTime::UNIX_EPOCH,
         truncated: None,
     };
@@ -208,6 +209,7 @@ fn a_start_while_the_store_is_away_runs_from_the_cache_and_follows_the_store_lat
     entries.push(kv(BLOCK, &block(), 1));
     let cached = Cached {
         snapshot: snapshot("a", 1, entries.clone()),
+        unreadable: Vec::new(),
         saved: std::time::SystemTime::UNIX_EPOCH,
         truncated: None,
     };

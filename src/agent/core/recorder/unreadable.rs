@@ -1,0 +1,46 @@
+//! What is in force in place of values that cannot be read. Pure.
+
+use tortie_config::key::{Key, ProfilePart};
+
+use crate::api::policy::endpoint_name;
+use crate::api::status::InvalidObject;
+use tortie_engine::model::{InvalidKey, Model};
+use tortie_engine::policy::EndpointLabels;
+
+/// The behaviour in force in place of a value that cannot be read.
+pub(in crate::agent) fn consequence(key: Option<&Key>, last_good: bool) -> &'static str {
+    match (key, last_good) {
+        (Some(Key::Profile { part: ProfilePart::Rules, .. }), _) => {
+            "everything is denied where no policy decides before it"
+        }
+        (_, true) => "its last good value stays in force",
+        (Some(Key::Policy { .. }), false) => {
+            "no value of it could ever be read, so it acts on nothing: what it was to deny is not denied by it"
+        }
+        (_, false) => "no value of it could ever be read, so it counts as absent",
+    }
+}
+
+/// The values that cannot be read, for `status`.
+pub(in crate::agent::core) fn invalid_objects(model: &Model) -> Vec<InvalidObject> {
+    let object = |problem: &InvalidKey| InvalidObject {
+        key: problem.key.clone(),
+        error: problem.error.clone(),
+        revision: problem.revision,
+        last_good: problem.last_good,
+        may_act_on: match problem.parsed() {
+            Some(Key::Policy { .. }) if !problem.last_good => may_act_on(model, problem),
+            _ => Vec::new(),
+        },
+    };
+    model.invalid_keys().map(object).collect()
+}
+
+/// The endpoints of this host that a policy may have been meant for: all, where not even its selector can be read.
+fn may_act_on(model: &Model, policy: &InvalidKey) -> Vec<String> {
+    let labels = EndpointLabels::of(model, |key| key.host() == model.node());
+    match &policy.selector {
+        Some(selector) => labels.selected(selector).map(|(key, _)| endpoint_name(key)).collect(),
+        None => labels.keys().map(endpoint_name).collect(),
+    }
+}
