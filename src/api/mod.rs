@@ -5,6 +5,7 @@
 pub mod bgp;
 pub mod client;
 pub mod codes;
+pub mod escape;
 pub mod explain;
 pub mod ipam;
 pub mod machine;

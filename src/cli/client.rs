@@ -7,7 +7,9 @@ use hyper::body::Incoming;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::context::Globals;
 use super::failure::{Exit, Failure};
+use super::output;
 use crate::api::client::{self, ClientError, ClientErrorKind};
 
 pub use crate::api::client::escape;
@@ -23,12 +25,32 @@ impl Client {
         Self(client::Client::new(socket))
     }
 
+    /// A client of the agent at the socket of the flags, which has to be the one of the host that they name.
+    #[must_use]
+    pub fn of(globals: &Globals) -> Self {
+        Self(client::Client::new(&globals.socket).of_node(globals.node.as_deref()))
+    }
+
     /// Asks for `path`.
     ///
     /// # Errors
     /// When the agent cannot be reached or answers with an error.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        Ok(self.0.get(path).await?)
+        if !output::for_people() {
+            return Ok(self.0.get(path).await?);
+        }
+        // Texts of others, which stay in their line.
+        let mut answer: serde_json::Value = self.0.get(path).await?;
+        one_line_each(&mut answer);
+        serde_json::from_value(answer).map_err(|error| {
+            Failure::new(
+                Exit::Unreachable,
+                "version-skew",
+                format!(
+                    "the agent's answer cannot be read ({error}): is it another version? see `tortie version`"
+                ),
+            )
+        })
     }
 
     /// Sends `body` as JSON to `path`.
@@ -58,6 +80,19 @@ impl Client {
     /// When the agent cannot be reached or answers with an error.
     pub async fn stream(&self, path: &str, header: &str) -> Result<(Option<String>, Incoming), Failure> {
         Ok(self.0.stream(path, header).await?)
+    }
+}
+
+fn one_line_each(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::String(text) => {
+            if let std::borrow::Cow::Owned(shown) = crate::api::escape::line(text) {
+                *text = shown;
+            }
+        }
+        serde_json::Value::Array(list) => list.iter_mut().for_each(one_line_each),
+        serde_json::Value::Object(map) => map.values_mut().for_each(one_line_each),
+        _ => {}
     }
 }
 

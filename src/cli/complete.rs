@@ -275,7 +275,7 @@ fn names(path: &[&str], id: &str) -> Option<Names> {
 
 /// Names as they are now; none where nobody answers.
 async fn live(context: &Context, names: Names, partial: &str) -> Vec<Candidate> {
-    let client = Client::new(&context.globals.socket);
+    let client = Client::of(&context.globals);
     let ask = async |path: &str| -> Vec<Value> {
         let list: Value = client.get(path).await.unwrap_or_default();
         list["items"].as_array().cloned().unwrap_or_default()

@@ -27,6 +27,9 @@ pub struct Globals {
         default_value = "sqlite:/var/lib/tortie/store.db"
     )]
     pub datastore: String,
+    /// `--datastore` itself says so.
+    #[arg(skip)]
+    pub datastore_given: bool,
     /// CA certificate of etcd (PEM)
     #[arg(long, global = true, env = "TORTIE_ETCD_CA", value_name = "FILE")]
     pub etcd_ca: Option<PathBuf>,
@@ -171,9 +174,9 @@ pub(super) fn report(format: Format, failure: &Failure) {
     }
     if format == Format::Json {
         let error = serde_json::json!({ "error": { "code": failure.code, "text": failure.text } });
-        eprintln!("{error}");
+        output::diagnose(&error.to_string());
     } else {
-        eprintln!("tortie: {}", failure.text);
+        output::diagnose(&format!("tortie: {}", failure.text));
     }
 }
 

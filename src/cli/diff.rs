@@ -43,7 +43,7 @@ enum What {
 
 /// Exit 1 when anything differs; 6 when nothing does that could be judged, and not everything could.
 pub(super) async fn run(context: &Context, command: &DiffCommand) -> Result<(), Failure> {
-    let client = Client::new(&context.globals.socket);
+    let client = Client::of(&context.globals);
     if command.repair || command.hold.is_some() {
         let request = DiffRequest { hold_seconds: command.hold };
         let done: ActionResult = client.post("/v1/diff", &request).await?;

@@ -32,7 +32,7 @@ pub(super) async fn run(
     let request = DryRunRequest { key: key.to_owned(), value: value.transpose()? };
     let globals = &context.globals;
     let answer: DryRun = match kind {
-        DryRunKind::Dataplane => Client::new(&globals.socket).post("/v1/policy/dry-run", &request).await?,
+        DryRunKind::Dataplane => Client::of(globals).post("/v1/policy/dry-run", &request).await?,
         DryRunKind::Store => {
             let node = globals.node_name()?;
             let snapshot = super::store::open(globals, false).await?.list(&watch_scope(&node)).await?;

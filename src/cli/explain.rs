@@ -64,7 +64,7 @@ pub(super) fn seconds(text: &str) -> Result<u64, String> {
 }
 
 pub(super) async fn run(context: &Context, command: &Why) -> Result<(), Failure> {
-    let client = Client::new(&context.globals.socket);
+    let client = Client::of(&context.globals);
     match command {
         Why::Peer { name } => {
             print_answer(context, client.get(&format!("/v1/why/peer?name={}", escape(name))).await?)

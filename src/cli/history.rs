@@ -51,7 +51,7 @@ enum Of {
 }
 
 pub(super) async fn run(context: &Context, command: &History) -> Result<(), Failure> {
-    let client = Client::new(&context.globals.socket);
+    let client = Client::of(&context.globals);
     let mut url = format!("/v1/history?max={}", command.max);
     let of = match &command.of {
         None => None,

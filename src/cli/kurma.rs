@@ -2,8 +2,10 @@
 
 use clap::{Args, Subcommand};
 
+use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::write_out;
+use super::store::store_options;
 use crate::plugins::kurma::{self, Verb};
 
 /// What Kurma's daemon asks a network plugin for.
@@ -31,7 +33,9 @@ pub(super) struct Container {
     interface: String,
 }
 
-pub(super) fn run(command: &KurmaCommand) -> Result<(), Failure> {
+pub(super) fn run(context: &Context, command: &KurmaCommand) -> Result<(), Failure> {
+    // The flag comes before the configuration; the environment, as for Kurma's daemon, after it.
+    let store = context.globals.datastore_given.then(|| store_options(&context.globals, false));
     let words = |c: &Container| vec![c.netns.clone(), c.uuid.clone(), c.interface.clone()];
     let (verb, args) = match command {
         KurmaCommand::Setup => (Verb::Setup, Vec::new()),
@@ -39,7 +43,7 @@ pub(super) fn run(command: &KurmaCommand) -> Result<(), Failure> {
         KurmaCommand::Add(container) => (Verb::Add, words(container)),
         KurmaCommand::Del(container) => (Verb::Del, words(container)),
     };
-    match kurma::on_stdin(verb, &args) {
+    match kurma::on_stdin(verb, &args, store) {
         Ok(Some(answer)) => write_out(&format!("{answer}\n")),
         Ok(None) => Ok(()),
         Err(error) => Err(Failure::new(Exit::No, "kurma", error.to_string())),

@@ -11,7 +11,7 @@ use super::trace::end;
 use crate::api::policy::{LivePacket, LiveStep, LiveTrace, LiveTraceRequest, TraceQuery};
 
 pub(super) async fn run(context: &Context, packet: TraceQuery, seconds: u64) -> Result<(), Failure> {
-    let client = Client::new(&context.globals.socket);
+    let client = Client::of(&context.globals);
     let request = LiveTraceRequest { packet, seconds };
     let takes = Duration::from_secs(seconds);
     let found: LiveTrace = client.post_and_wait("/v1/policy/live", &request, takes).await?;

@@ -35,7 +35,7 @@ pub(super) struct LevelCommand {
 pub(super) async fn run(context: &Context, command: &LogCommand) -> Result<(), Failure> {
     let LogCommand::Level(command) = command;
     let request = LogLevelRequest { rule: command.rule.clone().unwrap_or_default(), seconds: command.lasts };
-    let client = Client::new(&context.globals.socket);
+    let client = Client::of(&context.globals);
     let done: ActionResult = client.post("/v1/log/level", &request).await?;
     output::print(context.globals.output, &done, |out, _| {
         let _ = writeln!(out, "{}", done.text);

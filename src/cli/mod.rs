@@ -47,6 +47,7 @@ mod mrt;
 mod next_tests;
 mod node;
 mod node_delete;
+mod node_settings;
 mod nodes;
 mod offline;
 pub mod output;
@@ -186,7 +187,9 @@ pub fn run() -> ExitCode {
         Err(error) => return misused(&error.format(&mut Cli::command())),
     };
     let format = cli.globals.output;
-    output::style(cli.globals.no_headers, cli.globals.color, cli.globals.watch);
+    output::style(cli.globals.no_headers, cli.globals.color, cli.globals.watch, format);
+    cli.globals.datastore_given =
+        said.value_source("datastore") == Some(clap::parser::ValueSource::CommandLine);
     let settled =
         environment_file::settle(&mut cli.globals, &said, std::path::Path::new(environment_file::FILE));
     match settled.and_then(|()| dispatch(cli)) {
@@ -342,7 +345,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Migrate(command) => runtime()?.block_on(migrate::run(&context, command)),
         Command::Purge(command) => runtime()?.block_on(purge::run(&context, command)),
         Command::Lab(command) => lab::run(&context, command),
-        Command::Kurma(command) => kurma::run(command),
+        Command::Kurma(command) => kurma::run(&context, command),
         Command::Completion(command) => complete::script(&context, command),
         Command::Complete(command) => runtime()?.block_on(complete::run(&context, command)),
         Command::Schema(command) => schema::run(command),

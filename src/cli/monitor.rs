@@ -108,7 +108,7 @@ impl EventFollower {
 }
 
 pub(super) async fn run(context: &Context, command: &Monitor) -> Result<(), Failure> {
-    let client = Client::new(&context.globals.socket);
+    let client = Client::of(&context.globals);
     let mut query = command.kind.map_or_else(String::new, |kind| format!("kinds={}", kind.as_str()));
     command.about.query(&mut query);
     let mut stream = EventFollower::begin(&client, &query).await?;

@@ -26,7 +26,7 @@ impl Source {
         make: impl FnOnce(&OfflinePolicyView) -> Result<T, ApiError>,
     ) -> Result<T, Failure> {
         if !self.offline {
-            let client = Client::new(&context.globals.socket);
+            let client = Client::of(&context.globals);
             return client.get(path).await.map_err(|mut failure| {
                 if failure.exit == Exit::Unreachable {
                     failure.text.push_str("; --offline answers from the store alone");

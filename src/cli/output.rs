@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use serde::Serialize;
 
 use super::failure::{Exit, Failure};
+use crate::api::escape;
 pub use crate::api::span;
 
 /// The form of the answer.
@@ -52,6 +53,8 @@ struct Style {
     color: bool,
     /// JSON in one line, one answer after the other.
     lines: bool,
+    /// Answers are text.
+    people: bool,
 }
 
 static STYLE: OnceLock<Style> = OnceLock::new();
@@ -61,7 +64,7 @@ static BEFORE: AtomicU8 = AtomicU8::new(0);
 const BETWEEN: [&str; 4] = ["", "\n", "\x1b[H\x1b[J", "---\n"];
 
 /// Sets how tables look, before anything is printed. `lines`: JSON goes into one line each.
-pub(super) fn style(no_headers: bool, color: Color, lines: bool) {
+pub(super) fn style(no_headers: bool, color: Color, lines: bool, format: Format) {
     // An empty NO_COLOR counts as absent (no-color.org).
     let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -70,7 +73,12 @@ pub(super) fn style(no_headers: bool, color: Color, lines: bool) {
         Color::Never => false,
         Color::Auto => !unwanted && io::stdout().is_terminal(),
     };
-    let _ = STYLE.set(Style { headers: !no_headers, color, lines });
+    let _ = STYLE.set(Style { headers: !no_headers, color, lines, people: format.is_text() });
+}
+
+/// Whether answers are printed as text.
+pub(super) fn for_people() -> bool {
+    styled().people
 }
 
 /// The next answer is one of several: on a terminal it takes the place of the one before.
@@ -87,7 +95,7 @@ pub(super) fn again(format: Format) {
 }
 
 fn styled() -> Style {
-    STYLE.get().copied().unwrap_or(Style { headers: true, color: false, lines: false })
+    STYLE.get().copied().unwrap_or(Style { headers: true, color: false, lines: false, people: false })
 }
 
 /// Words of state in their colours. The word carries the meaning; colour only helps to find it.
@@ -143,10 +151,9 @@ pub fn print<T: Serialize>(
         }
         Format::Yaml => out = serde_yaml_ng::to_string(value).map_err(|e| internal(&e))?,
     }
-    if format.is_text() && styled().color {
-        out = paint(&out);
-    }
-    write_out(&out)
+    // What others wrote is shown before our own colours come in.
+    let out = escape::lines(&out);
+    if format.is_text() && styled().color { send(&paint(&out)) } else { send(&out) }
 }
 
 /// Prints a text that is no table; for machines as the field `text` of an object.
@@ -157,11 +164,21 @@ pub fn text(format: Format, text: &str) -> Result<(), Failure> {
     print(format, &serde_json::json!({ "text": text }), |out, _| out.push_str(text))
 }
 
-/// Writes to stdout.
+/// Writes to stdout, control characters escaped.
 ///
 /// # Errors
 /// When the output cannot be written; a closed pipe is no error.
 pub fn write_out(text: &str) -> Result<(), Failure> {
+    send(&escape::lines(text))
+}
+
+/// A diagnostic, for standard error: control characters are escaped.
+pub fn diagnose(text: &str) {
+    eprintln!("{}", escape::lines(text));
+}
+
+/// Writes to stdout as it is: what moves the cursor, and texts that were escaped.
+pub(super) fn send(text: &str) -> Result<(), Failure> {
     let before = BETWEEN.get(usize::from(BEFORE.swap(0, Ordering::Relaxed))).copied().unwrap_or_default();
     let mut stdout = io::stdout().lock();
     let wrote = stdout.write_all(before.as_bytes()).and_then(|()| stdout.write_all(text.as_bytes()));
@@ -190,7 +207,8 @@ pub fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
         table.set_header(head.to_vec());
     }
     for row in rows {
-        table.add_row(row);
+        // A cell has one line, whatever its text holds.
+        table.add_row(row.iter().map(|cell| escape::line(cell).into_owned()).collect::<Vec<_>>());
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));

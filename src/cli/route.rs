@@ -51,7 +51,7 @@ fn interface_index(name: &str) -> Option<u32> {
 }
 
 pub(super) async fn run(context: &Context, command: &Route) -> Result<(), Failure> {
-    let client = Client::new(&context.globals.socket);
+    let client = Client::of(&context.globals);
     let format = context.globals.output;
     match command {
         Route::List { filter } => {

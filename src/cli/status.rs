@@ -24,7 +24,7 @@ pub(super) async fn run(context: &Context, command: &StatusCommand) -> Result<()
     if command.all_nodes {
         return nodes::run(context, nodes::View::Status).await;
     }
-    let status: Status = Client::new(&context.globals.socket).get("/v1/status").await?;
+    let status: Status = Client::of(&context.globals).get("/v1/status").await?;
     output::print(context.globals.output, &status, |out, wide| render(out, &status, wide))?;
     if status.ready {
         return Ok(());

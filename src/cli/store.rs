@@ -15,7 +15,9 @@ use super::context::{Context, Globals};
 use super::diags::redact;
 use super::dry_run::DryRunKind;
 use super::failure::{Exit, Failure};
+use super::ipam::in_use;
 use super::output::{self, Format, table, write_out};
+use crate::api::escape;
 use crate::api::status::ActionResult;
 use tortie_store::{Change, DataModel, KeyValue, Op, Outcome, Store, StoreOptions, Txn, WatchEvent};
 
@@ -45,6 +47,9 @@ pub(super) enum StoreCommand {
         /// Write the bytes as they are, unchecked
         #[arg(long)]
         raw: bool,
+        /// Write members, keys and settings that nobody reads here, too
+        #[arg(long)]
+        allow_unknown: bool,
         /// Write nothing: say which endpoints, rules and connections of this host it would touch
         #[arg(long, value_name = "WHO", value_enum, conflicts_with = "raw")]
         dry_run: Option<DryRunKind>,
@@ -56,6 +61,9 @@ pub(super) enum StoreCommand {
         /// Delete every key that begins so
         #[arg(long)]
         prefix: bool,
+        /// Also blocks, affinities, handles and pools with addresses that endpoints have
+        #[arg(long)]
+        force: bool,
         /// Delete nothing: say which endpoints, rules and connections of this host it would touch
         #[arg(long, value_name = "WHO", value_enum, conflicts_with = "prefix")]
         dry_run: Option<DryRunKind>,
@@ -66,15 +74,20 @@ pub(super) enum StoreCommand {
         #[arg(default_value = ROOT)]
         prefix: String,
     },
-    /// Write what a file holds: one JSON object {"<full key>": "<value as text>"}
+    /// Write what a file holds: one JSON object {"<full key>": "<value as text>"}; {"raw": "<value>"} and {"base64": "<octets>"},
+    /// as export prints values that cannot be read, are written as they are
     Import {
         /// The file, or - for standard input
         file: PathBuf,
         /// Write the values as they are, unchecked
         #[arg(long)]
         raw: bool,
+        /// Write members, keys and settings that nobody reads here, too
+        #[arg(long)]
+        allow_unknown: bool,
     },
-    /// Print everything, as it is at one revision, as one JSON object {"<full key>": "<value as text>"}
+    /// Print everything, as it is at one revision, as one JSON object {"<full key>": "<value as text>"}; a value that import
+    /// would refuse is {"raw": "<value>"}, one that is no text {"base64": "<octets>"}
     Export {
         /// Write *** in the place of passwords, tokens and keys
         #[arg(long)]
@@ -155,10 +168,11 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
                 let _ = writeln!(out, "{}", text(&found.value));
             })
         }
-        StoreCommand::Put { key, value, raw, dry_run } => {
+        StoreCommand::Put { key, value, raw, allow_unknown, dry_run } => {
             let value = if value == "-" { read(Path::new("-"))? } else { value.clone().into_bytes() };
             if !raw {
                 check(key, &value)?;
+                refuse_unknown(tortie_config::unknown(key, &value), *allow_unknown)?;
             }
             if let Some(kind) = dry_run {
                 return super::dry_run::run(context, *kind, key, Some(value)).await;
@@ -171,7 +185,7 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
         StoreCommand::Rm { key, dry_run: Some(kind), .. } => {
             super::dry_run::run(context, *kind, key, None).await
         }
-        StoreCommand::Rm { key, prefix, dry_run: None } => {
+        StoreCommand::Rm { key, prefix, force, dry_run: None } => {
             let store = open_by_hand(globals, false).await?;
             let found = store.list(std::slice::from_ref(key)).await?.entries;
             let count = found.iter().filter(|e| *prefix || e.key == *key).count();
@@ -182,6 +196,13 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
                     format!("{key} is not in the store: nothing deleted"),
                 ));
             }
+            let gone = found.iter().filter(|e| *prefix || e.key == *key);
+            if !force {
+                in_use::refuse(
+                    &in_use::freed_with(&*store, gone.map(|e| e.key.as_str())).await?,
+                    "nothing was deleted",
+                )?;
+            }
             let op = if *prefix {
                 Op::DeletePrefix { prefix: key.clone() }
             } else {
@@ -191,14 +212,16 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
             say(format, &format!("{count} keys deleted at revision {revision}"))
         }
         StoreCommand::Watch { prefix } => watch(&*open(globals, false).await?, prefix, format).await,
-        StoreCommand::Import { file, raw } => import(globals, file, *raw).await,
+        StoreCommand::Import { file, raw, allow_unknown } => {
+            import(globals, file, *raw, *allow_unknown).await
+        }
         StoreCommand::Export { redact } => {
             let store = open(globals, false).await?;
             let snapshot = store.list(&[ROOT.to_owned()]).await?;
-            let all: BTreeMap<&str, String> = snapshot
+            let all: BTreeMap<&str, serde_json::Value> = snapshot
                 .entries
                 .iter()
-                .map(|e| (e.key.as_str(), if *redact { redact::value(&e.value) } else { text(&e.value) }))
+                .map(|e| (e.key.as_str(), exported(&e.key, &e.value, *redact)))
                 .collect();
             let json = serde_json::to_string_pretty(&all).map_err(|e| Failure::usage(e.to_string()))?;
             write_out(&format!("{json}\n"))?;
@@ -209,7 +232,7 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
         StoreCommand::Validate => validate(globals).await,
         StoreCommand::Accept => {
             let done: ActionResult =
-                Client::new(&globals.socket).post("/v1/store/accept", &serde_json::json!({})).await?;
+                Client::of(globals).post("/v1/store/accept", &serde_json::json!({})).await?;
             say(format, &done.text)
         }
     }
@@ -273,7 +296,7 @@ fn list(out: &mut String, rows: &[Row<'_>], wide: bool) {
         return;
     }
     for row in rows {
-        let _ = writeln!(out, "{}", row.key);
+        let _ = writeln!(out, "{}", escape::line(row.key));
     }
 }
 
@@ -305,7 +328,7 @@ impl<'de> serde::Deserialize<'de> for Entries {
     }
 }
 
-async fn import(globals: &Globals, file: &Path, raw: bool) -> Result<(), Failure> {
+async fn import(globals: &Globals, file: &Path, raw: bool, allow_unknown: bool) -> Result<(), Failure> {
     let name = if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() };
     let bytes = read(file)?;
     let Entries(map) = serde_json::from_slice(&bytes).map_err(|error| {
@@ -314,17 +337,28 @@ async fn import(globals: &Globals, file: &Path, raw: bool) -> Result<(), Failure
         ))
     })?;
     let mut ops = Vec::with_capacity(map.len());
-    let (mut wrong, mut passed) = (Vec::new(), Vec::new());
+    let (mut wrong, mut passed, mut strange) = (Vec::new(), Vec::new(), Vec::new());
     for (key, value) in map {
         if !key.starts_with('/') {
             wrong.push(format!("{key}: a full key begins with /"));
             continue;
         }
-        let serde_json::Value::String(value) = value else {
-            wrong
-                .push(format!("{key}: the value is no text; write JSON values as text, with escaped quotes"));
-            continue;
+        let value = match value {
+            serde_json::Value::String(value) => value,
+            other => {
+                match as_it_was(&other) {
+                    Some(value) if !is_of_the_moment(&key) => ops.push(Op::Put { key, value, lease: None }),
+                    Some(_) => passed.push(key),
+                    None => wrong.push(format!(
+                        "{key}: the value is no text; write JSON values as text, with escaped quotes"
+                    )),
+                }
+                continue;
+            }
         };
+        if !raw && !allow_unknown {
+            strange.extend(tortie_config::unknown(&key, value.as_bytes()));
+        }
         if !raw && let Err(error) = tortie_config::check(&key, value.as_bytes()) {
             wrong.push(error.to_string());
         }
@@ -352,6 +386,7 @@ async fn import(globals: &Globals, file: &Path, raw: bool) -> Result<(), Failure
         }
         return Err(Failure::usage(text));
     }
+    refuse_unknown(strange, allow_unknown)?;
     if let Some(first) = passed.first() {
         eprintln!(
             "warning: {} keys that agents write while they run are not written ({first})",
@@ -386,9 +421,83 @@ async fn import(globals: &Globals, file: &Path, raw: bool) -> Result<(), Failure
     )
 }
 
+/// Refuses what nobody reads here: it may be misspelt, and would be without effect.
+fn refuse_unknown(found: Vec<String>, allowed: bool) -> Result<(), Failure> {
+    if allowed || found.is_empty() {
+        return Ok(());
+    }
+    let (shown, more) = found.split_at(found.len().min(20));
+    let more = if more.is_empty() { String::new() } else { format!("\n  and {} more", more.len()) };
+    Err(Failure::new(
+        Exit::Usage,
+        "unknown",
+        format!(
+            "{}{more}. Nothing was written (--allow-unknown writes it, for others that may read it)",
+            shown.join("\n  ")
+        ),
+    ))
+}
+
+/// A value as `export` prints it: text, where `import` takes it as such.
+fn exported(key: &str, value: &[u8], redact: bool) -> serde_json::Value {
+    let Ok(plain) = std::str::from_utf8(value) else {
+        return match redact {
+            // Where a secret in it ends is not known.
+            true => redact::value(value).into(),
+            false => serde_json::json!({ "base64": base64(value) }),
+        };
+    };
+    let text = if redact { redact::value(value) } else { plain.to_owned() };
+    let taken = tortie_config::check(key, value).is_ok() && tortie_config::unknown(key, value).is_empty();
+    if taken || redact { text.into() } else { serde_json::json!({ "raw": text }) }
+}
+
+/// A value that `export` had to print in another form.
+fn as_it_was(value: &serde_json::Value) -> Option<Vec<u8>> {
+    let object = value.as_object().filter(|object| object.len() == 1)?;
+    match object.iter().next()? {
+        (form, serde_json::Value::String(text)) if form == "raw" => Some(text.clone().into_bytes()),
+        (form, serde_json::Value::String(text)) if form == "base64" => octets(text),
+        _ => None,
+    }
+}
+
+const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// RFC 4648 4.
+fn base64(value: &[u8]) -> String {
+    let mut out = String::with_capacity(value.len().div_ceil(3) * 4);
+    for chunk in value.chunks(3) {
+        let bits = (0..3).fold(0u32, |bits, at| bits << 8 | u32::from(chunk.get(at).copied().unwrap_or(0)));
+        for (at, shift) in [18, 12, 6, 0].into_iter().enumerate() {
+            let digit = usize::try_from(bits >> shift & 63).ok().and_then(|at| BASE64.get(at));
+            out.push(if at <= chunk.len() { digit.copied().map_or('=', char::from) } else { '=' });
+        }
+    }
+    out
+}
+
+fn octets(text: &str) -> Option<Vec<u8>> {
+    let text = text.trim_end_matches('=').as_bytes();
+    let mut out = Vec::with_capacity(text.len() / 4 * 3);
+    for chunk in text.chunks(4) {
+        let mut bits = 0u32;
+        for at in 0..4 {
+            let value = match chunk.get(at) {
+                Some(digit) => BASE64.iter().position(|known| known == digit)?,
+                None => 0,
+            };
+            bits = bits << 6 | u32::try_from(value).ok()?;
+        }
+        let [_, a, b, c] = bits.to_be_bytes();
+        out.extend([a, b, c].into_iter().take(chunk.len().checked_sub(1).filter(|octets| *octets > 0)?));
+    }
+    Some(out)
+}
+
 fn warn_unsupported(key: &str) {
     if let Some(why) = tortie_config::unsupported(key) {
-        eprintln!("warning: {key}: {why}");
+        output::diagnose(&format!("warning: {key}: {why}"));
     }
 }
 
@@ -400,13 +509,15 @@ async fn validate(globals: &Globals) -> Result<(), Failure> {
         .filter_map(|e| {
             let unsupported = || tortie_config::unsupported(&e.key);
             let error = tortie_config::check(&e.key, &e.value).err().map(|error| error.to_string());
-            Some(Finding { key: e.key.clone(), error: error.or_else(unsupported)? })
+            let unknown = || tortie_config::unknown(&e.key, &e.value).into_iter().next();
+            Some(Finding { key: e.key.clone(), error: error.or_else(unsupported).or_else(unknown)? })
         })
         .collect();
     let count = snapshot.entries.len();
     output::print(globals.output, &findings, |out, _| {
         for finding in &findings {
-            let _ = writeln!(out, "{}\n    {}   [invalid-value]", finding.key, finding.error);
+            let (key, error) = (escape::line(&finding.key), escape::line(&finding.error));
+            let _ = writeln!(out, "{key}\n    {error}   [invalid-value]");
         }
         let _ = writeln!(
             out,
@@ -456,8 +567,56 @@ fn line(revision: u64, change: &Change, format: Format) -> String {
         Change::Delete { key } => ("-", key, None),
     };
     if format.is_text() {
-        return format!("{revision}  {mark}  {key}  {}\n", value.unwrap_or_default());
+        let value = value.unwrap_or_default();
+        return format!("{revision}  {mark}  {}  {}\n", escape::line(key), escape::line(&value));
     }
     let json = serde_json::json!({ "revision": revision, "mark": mark, "key": key, "value": value });
     format!("{json}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        for (plain, coded) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+        ] {
+            assert_eq!(base64(plain.as_bytes()), coded);
+            assert_eq!(octets(coded).as_deref(), Some(plain.as_bytes()));
+        }
+        assert_eq!(octets("Z"), None);
+        assert_eq!(octets("Zg!="), None);
+    }
+
+    proptest! {
+        /// Whatever stands under a key, readable or not, text or not: what is printed is what is read.
+        #[test]
+        fn what_export_prints_is_what_import_reads(value in prop::collection::vec(any::<u8>(), 0..40), at in 0..4_usize) {
+            let keys = [
+                "/calico/v1/policy/tier/default/policy/p",
+                "/calico/v1/Ready",
+                "/calico/no/such/path",
+                "/calico/v1/config/LogPrefix",
+            ];
+            let key = keys[at];
+            let read = match exported(key, &value, false) {
+                serde_json::Value::String(text) => {
+                    prop_assert!(tortie_config::check(key, text.as_bytes()).is_ok());
+                    prop_assert!(tortie_config::unknown(key, text.as_bytes()).is_empty());
+                    text.into_bytes()
+                }
+                other => as_it_was(&other).unwrap(),
+            };
+            prop_assert_eq!(read, value);
+        }
+    }
 }

@@ -10,8 +10,8 @@ use super::failure::{Exit, Failure};
 use super::monitor::{EventFollower, line};
 use super::output;
 use crate::api::bgp::Peer;
-use crate::api::span;
 use crate::api::status::{Event, List, Status};
+use crate::api::{escape, span};
 
 /// Times and counters move without events.
 const BEAT: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ struct Screen;
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        let _ = output::write_out(LEAVE);
+        let _ = output::send(LEAVE);
     }
 }
 
@@ -40,11 +40,11 @@ pub(super) async fn run(context: &Context) -> Result<(), Failure> {
             "top draws on a terminal: use `tortie status`, or `tortie monitor -o json`",
         ));
     }
-    let client = Client::new(&context.globals.socket);
+    let client = Client::of(&context.globals);
     let list: List<Event> = client.get("/v1/history?max=50").await?;
     let mut events: VecDeque<Event> = list.items.into();
     let mut stream = EventFollower::begin(&client, "").await?;
-    output::write_out(ENTER)?;
+    output::send(ENTER)?;
     let _screen = Screen;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
         .map_err(|e| Failure::new(Exit::Partial, "signal", e.to_string()))?;
@@ -53,7 +53,8 @@ pub(super) async fn run(context: &Context) -> Result<(), Failure> {
         let peers: List<Peer> = client.get("/v1/bgp/peers").await?;
         let (lines, columns) = size();
         let shown = screen(&status, &peers.items, events.make_contiguous(), lines, columns);
-        output::write_out(&format!("\x1b[H{}\x1b[J", shown.replace('\n', "\x1b[K\r\n")))?;
+        let shown = escape::lines(&shown).replace('\n', "\x1b[K\r\n");
+        output::send(&format!("\x1b[H{shown}\x1b[J"))?;
         let beat = tokio::time::sleep(BEAT);
         tokio::pin!(beat);
         tokio::select! {

@@ -83,7 +83,7 @@ impl ChangeSource {
     async fn begin(context: &Context, from: From) -> Result<Self, Failure> {
         match from {
             From::Agent => {
-                let client = Client::new(&context.globals.socket);
+                let client = Client::of(&context.globals);
                 Ok(Self::Agent(Box::new(EventFollower::begin(&client, "").await?)))
             }
             From::Store => {

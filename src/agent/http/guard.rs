@@ -10,6 +10,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 use crate::agent::http::respond::error_response;
+use crate::api::client::{NODE_HEADER, escape};
 
 /// The names under which the listener answers.
 #[derive(Debug, Clone)]
@@ -75,6 +76,21 @@ pub(super) async fn guard(names: Names, request: Request, next: Next) -> Respons
         response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
     }
     response
+}
+
+/// Refuses a question that is for another host's agent.
+pub(super) async fn of_node(node: String, request: Request, next: Next) -> Response {
+    let asked = request.headers().get(NODE_HEADER).and_then(|value| value.to_str().ok());
+    match asked {
+        Some(asked) if asked != escape(&node) => error_response(
+            StatusCode::BAD_REQUEST,
+            "other-node",
+            &format!(
+                "the agent that answers here is host {node}'s, and the question is for host {asked}: ask there, or leave --node out"
+            ),
+        ),
+        _ => next.run(request).await,
+    }
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use axum::middleware::{self, Next};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 
 use crate::agent::http::extract::{Caller, Shared};
-use crate::agent::http::guard::{Names, guard};
+use crate::agent::http::guard::{Names, guard, of_node};
 use crate::agent::http::routes::{reads, writes};
 use crate::api::MetricsPage;
 
@@ -82,7 +82,11 @@ pub(in crate::agent) async fn serve_unix(path: PathBuf, server: Shared) -> Resul
             tracing::warn!(%error, "the group tortie does not get the socket");
         }
     }
-    let app = with_request_count(reads().merge(writes()), &server);
+    let node = server.node().to_owned();
+    let routes = reads()
+        .merge(writes())
+        .layer(middleware::from_fn(move |request: Request, next: Next| of_node(node.clone(), request, next)));
+    let app = with_request_count(routes, &server);
     let app = app.with_state(server);
     let caller = |stream: &UnixStream| Some(Caller::of(stream));
     Ok(Box::pin(async move {

@@ -23,6 +23,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 use crate::agent::logging::rate_limit::RepeatFilter;
+use crate::api::escape;
 
 /// journald's socket (systemd.io/JOURNAL_NATIVE_PROTOCOL).
 const JOURNAL: &str = "/run/systemd/journal/socket";
@@ -86,13 +87,18 @@ impl Record {
             (true, Level::INFO) => ("\x1b[32m", "\x1b[0m"),
             (true, _) => ("\x1b[34m", "\x1b[0m"),
         };
-        let mut out = format!("{} {on}{:>5}{off} {}", self.time, self.level, self.message);
+        // One line each, whatever a peer sent or the store holds.
+        let message = escape::line(&self.message);
+        let mut out = format!("{} {on}{:>5}{off} {message}", self.time, self.level);
         for (name, value) in &self.fields {
             let plain = !value.is_empty() && !value.contains([' ', '"', '=']);
-            let _ = if plain { write!(out, " {name}={value}") } else { write!(out, " {name}={value:?}") };
+            let value = if plain {
+                escape::line(value).into_owned()
+            } else {
+                escape::line(&quoted(value)).into_owned()
+            };
+            let _ = write!(out, " {name}={value}");
         }
-        // One line each, whatever a peer sent.
-        let mut out = out.replace('\n', "\\n");
         out.push('\n');
         out
     }
@@ -110,7 +116,7 @@ impl Record {
         for (name, value) in &self.fields {
             map.insert((*name).to_owned(), value.as_str().into());
         }
-        format!("{}\n", serde_json::Value::Object(map))
+        format!("{}\n", escape::line(&serde_json::Value::Object(map).to_string()))
     }
 
     /// A datagram for journald: `NAME=value`, or for values of several lines the name, its length, and the value.
@@ -123,6 +129,8 @@ impl Record {
         };
         let mut out = Vec::new();
         let mut put = |name: &str, value: &str| {
+            // Of several lines as they are: the journal keeps them apart from other entries.
+            let value = escape::lines(value);
             let value = value.as_bytes().get(..value.len().min(MOST)).unwrap_or_default();
             out.extend_from_slice(name.as_bytes());
             if value.contains(&b'\n') {
@@ -147,6 +155,11 @@ impl Record {
         }
         out
     }
+}
+
+/// In double quotes, with those of the text escaped.
+fn quoted(text: &str) -> String {
+    format!("{text:?}")
 }
 
 impl Visit for Record {

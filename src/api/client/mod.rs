@@ -16,6 +16,8 @@ use serde::de::DeserializeOwned;
 
 use crate::api::status::ApiError;
 
+/// The header with the host whose agent a question is for, escaped as in a path ([`escape`]).
+pub const NODE_HEADER: &str = "x-tortie-node";
 /// Longest wait for an answer of the agent.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -60,13 +62,21 @@ impl ClientError {
 #[derive(Debug, Clone)]
 pub struct Client {
     socket: PathBuf,
+    /// The host whose agent is asked; `None`: whichever listens there.
+    node: Option<String>,
 }
 
 impl Client {
     /// A client of the agent that listens at `socket`.
     #[must_use]
     pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.to_owned() }
+        Self { socket: socket.to_owned(), node: None }
+    }
+
+    /// The same, of this host's agent alone: that of another one refuses the question.
+    #[must_use]
+    pub fn of_node(self, node: Option<&str>) -> Self {
+        Self { node: node.map(escape), ..self }
     }
 
     /// Asks for `path`.
@@ -199,8 +209,12 @@ impl Client {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.broken(&e))?;
         let driver = tokio::spawn(connection);
-        let request =
-            Request::builder().method(method).uri(path).header("host", "localhost").body(Full::new(body));
+        let request = Request::builder().method(method).uri(path).header("host", "localhost");
+        let request = match &self.node {
+            Some(node) => request.header(NODE_HEADER, node),
+            None => request,
+        };
+        let request = request.body(Full::new(body));
         let request = request.map_err(|e| {
             let text = format!("`{path}` cannot be requested: {e}");
             ClientError::new(ClientErrorKind::Invalid, "invalid", text)

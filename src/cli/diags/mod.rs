@@ -173,7 +173,7 @@ fn secrets(context: &Context) -> Redactor {
 }
 
 async fn from_agent(context: &Context, max: u32) -> Vec<Part> {
-    let client = Client::new(&context.globals.socket);
+    let client = Client::of(&context.globals);
     let mut parts = Vec::new();
     for (name, about, path) in ASKED {
         let path = format!("/v1/{}", path.replace("{}", &max.to_string()));
@@ -199,7 +199,7 @@ async fn from_agent(context: &Context, max: u32) -> Vec<Part> {
 async fn journal(context: &Context, redactor: &Redactor) -> (Part, Option<Vec<u8>>) {
     let about = "the last inputs of the core, for `tortie replay`";
     let octets = async {
-        let client = Client::new(&context.globals.socket);
+        let client = Client::of(&context.globals);
         let (_, body) = client.stream("/v1/journal", "content-type").await.map_err(|failure| failure.text)?;
         let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
         let mut text = String::new();

@@ -74,7 +74,7 @@ pub(super) async fn compare(
     bird_sockets: &[PathBuf],
     wait: Duration,
 ) -> Result<Compared, Failure> {
-    let client = Client::new(&globals.socket);
+    let client = Client::of(globals);
     if let Ok(status) = client.get::<Status>("/v1/status").await {
         if status.dataplane.mode == "program" {
             let text =

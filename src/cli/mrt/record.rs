@@ -129,7 +129,7 @@ async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
 
 /// The whole table.
 pub(super) async fn dump(context: &Context, file: &Path) -> Result<(), Failure> {
-    let client = Client::new(&context.globals.socket);
+    let client = Client::of(&context.globals);
     let (about, mut body) = client.stream("/v1/bgp/mrt/table", "x-tortie-prefixes").await?;
     let about = about.unwrap_or_default();
     let mut sink = Sink::create(file, true)?;
@@ -157,7 +157,7 @@ pub(super) async fn updates(
     peer: Option<&str>,
     seconds: Option<u64>,
 ) -> Result<(), Failure> {
-    let client = Client::new(&context.globals.socket);
+    let client = Client::of(&context.globals);
     let query = peer.map(|p| format!("?peer={}", escape(p))).unwrap_or_default();
     let (_, mut body) = client.stream(&format!("/v1/bgp/mrt/updates{query}"), "").await?;
     let mut sink = Sink::create(file, false)?;

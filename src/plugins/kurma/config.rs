@@ -7,6 +7,7 @@ use super::verb::Verb;
 use crate::plugins::attach::host_interface;
 use crate::plugins::cni::{Config, LogTarget, Strictness};
 use tortie_kernel::container;
+use tortie_store::StoreOptions;
 
 /// Names of this plugin in `type`, which the daemon does not read.
 const TYPES: [&str; 5] = ["", "tortie", "tortie-kurma", "tortie-cni", "calico"];
@@ -22,6 +23,8 @@ pub(super) struct Settings {
     pub(super) ports_prefix: String,
     /// A folder that holds `store.db`.
     pub(super) volume: Option<std::path::PathBuf>,
+    /// The store that the caller names, before the configuration.
+    pub(super) store: Option<StoreOptions>,
 }
 
 /// Reads a configuration. `None`: a `del` of a network that was never ours.
@@ -82,5 +85,5 @@ pub(super) fn read(input: &[u8], verb: Verb) -> Result<Option<Settings>, KurmaEr
     if node.is_empty() || node == "(none)" {
         return refuse("node", "this host has no name: set it");
     }
-    Ok(Some(Settings { config, node, ports_prefix, volume }))
+    Ok(Some(Settings { config, node, ports_prefix, volume, store: None }))
 }

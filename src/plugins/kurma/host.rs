@@ -37,7 +37,8 @@ pub(super) async fn open_host(settings: &Settings, netns: Option<&Path>) -> Resu
     // A namespace that is gone is said by whoever needs it.
     let open = netns.and_then(|path| File::open(path).ok());
     let config = &settings.config;
-    let mut options = store_options(config.datastore.as_ref(), |name| std::env::var_os(name));
+    let configured = || store_options(config.datastore.as_ref(), |name| std::env::var_os(name));
+    let mut options = settings.store.clone().unwrap_or_else(configured);
     let mut entered = false;
     if let StoreUrl::Sqlite(path) = options.url.parse()? {
         let on_host = below_host(&path).filter(|_| other_root());

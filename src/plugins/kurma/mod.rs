@@ -27,6 +27,7 @@ use std::time::Instant;
 
 use self::container::container;
 use self::deadline::{LIMIT, within};
+use tortie_store::StoreOptions;
 
 pub use self::error::KurmaError;
 pub use self::verb::Verb;
@@ -37,7 +38,7 @@ const INPUT_MAX: u64 = 1 << 20;
 /// Runs the verb as the daemon calls it: configuration on stdin, the answer on stdout.
 #[must_use]
 pub fn run(verb: Verb, args: &[String]) -> ExitCode {
-    let written = match on_stdin(verb, args) {
+    let written = match on_stdin(verb, args, None) {
         Ok(Some(answer)) => {
             let mut stdout = std::io::stdout().lock();
             writeln!(stdout, "{answer}").and_then(|()| stdout.flush()).map_err(|e| e.to_string())
@@ -58,8 +59,12 @@ pub fn run(verb: Verb, args: &[String]) -> ExitCode {
 ///
 /// # Errors
 /// Why not. Whatever was begun is taken back.
-pub fn on_stdin(verb: Verb, args: &[String]) -> Result<Option<String>, KurmaError> {
-    call(verb, args, &input()?)
+pub fn on_stdin(
+    verb: Verb,
+    args: &[String],
+    store: Option<StoreOptions>,
+) -> Result<Option<String>, KurmaError> {
+    call_on(store, verb, args, &input()?)
 }
 
 /// One call: what `add` answers.
@@ -67,11 +72,22 @@ pub fn on_stdin(verb: Verb, args: &[String]) -> Result<Option<String>, KurmaErro
 /// # Errors
 /// Why not. Whatever was begun is taken back.
 pub fn call(verb: Verb, args: &[String], input: &[u8]) -> Result<Option<String>, KurmaError> {
+    call_on(None, verb, args, input)
+}
+
+/// The same on a store that the caller names; `None`: the configuration does.
+fn call_on(
+    store: Option<StoreOptions>,
+    verb: Verb,
+    args: &[String],
+    input: &[u8],
+) -> Result<Option<String>, KurmaError> {
     let container = match verb {
         Verb::Setup | Verb::SetupWait => None,
         Verb::Add | Verb::Del => Some(container(args)?),
     };
-    let Some(settings) = config::read(input, verb)? else { return Ok(None) };
+    let Some(mut settings) = config::read(input, verb)? else { return Ok(None) };
+    settings.store = store;
     let began = Instant::now();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

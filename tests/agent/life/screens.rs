@@ -119,6 +119,8 @@ const RUNS: &[Run] = &[
     json_of("store export", &["--redact"], 0),
     both("selector eval", &["--labels", "{\"app\":\"db\"}", "app == 'db'"]),
     no("selector eval", &["app == 'db'"]),
+    both("selector match", &["app == 'web1'"]),
+    no("selector match", &["app == 'nothing'"]),
     json_of("doctor", &[], ANY),
     json_of("diags", &["/run/diags.tar.gz"], 0),
     json_of("diags", &["/run/diags.tar.gz", AWAY], 6),
@@ -160,10 +162,10 @@ const RUNS: &[Run] = &[
     json_of("ipam unclaim", &["10.8.0.0/26"], 0),
     text("ipam pool delete", &["10.7.0.0/24"]),
     json_of("ipam pool delete", &["10.8.0.0/24"], 0),
-    text("store put", &["/calico/v1/config/Golden", "yes"]),
-    json_of("store put", &["/calico/v1/config/Golden", "no"], 0),
+    text("store put", &["/calico/v1/config/LogPrefix", "yes"]),
+    json_of("store put", &["/calico/v1/config/LogPrefix", "no"], 0),
     both("store put", &["/calico/v1/policy/profile/lab/rules", "{}", "--dry-run", "dataplane"]),
-    text("store rm", &["/calico/v1/config/Golden"]),
+    text("store rm", &["/calico/v1/config/LogPrefix"]),
     json_of("store rm", &["/calico/v1/policy/profile/lab/rules", "--dry-run", "dataplane"], 0),
     text("store import", &["/run/import.json"]),
     json_of("store import", &["/run/import.json"], 0),
@@ -171,6 +173,7 @@ const RUNS: &[Run] = &[
     both("node list", &[]),
     text("node list", &["-o", "wide"]),
     both("node show", &["host1"]),
+    both("node settings", &["host1", "--changed"]),
     text("node delete", &["host8"]),
     json_of("node delete", &["host9", "--force"], 0),
     both("cni install", &["--bin-dir", "/run/cni", "--conf-dir", "/run/net.d"]),
@@ -230,6 +233,10 @@ const RUNS: &[Run] = &[
     error(2, "ipam assign", &["--ip", "10.244.1.9", "--pool", "10.9.0.0/16"]),
     error(2, "ipam assign", &["--num4", "1", "--pool", "fd00::/64"]),
     error(1, "ipam release", &["--handle", "nobody"]),
+    error(7, "ipam release", &["--ip", "10.244.1.1"]),
+    error(7, "ipam unclaim", &["10.244.1.0/26"]),
+    error(7, "store rm", &["/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-26"]),
+    error(2, "status", &["--node", "host2"]),
     error(2, "ipam release", &["--from-check", "/run/import.json"]),
     error(2, "ipam claim", &["192.0.2.0/26"]),
     error(1, "ipam claim", &["10.244.2.0/26"]),
@@ -246,10 +253,12 @@ const RUNS: &[Run] = &[
     error(7, "ipam pool delete", &["10.244.0.0/16"]),
     error(2, "node list", &[STORELESS]),
     error(1, "node show", &["nobody"]),
+    error(2, "node settings", &[STORELESS]),
     error(7, "node delete", &["host2"]),
     error(2, "store ls", &["--datastore=mysql://x"]),
     error(1, "store get", &["/calico/none"]),
     error(2, "store put", &["/calico/bgp/v1/global/as_num", "x"]),
+    error(2, "store put", &["/calico/v1/config/LogPrefx", "x"]),
     error(1, "store rm", &["/calico/none"]),
     error(2, "store watch", &[STORELESS]),
     error(2, "store import", &["/run/none.json"]),
@@ -258,6 +267,7 @@ const RUNS: &[Run] = &[
     error(2, "store validate", &[STORELESS]),
     error(3, "store accept", &[AWAY]),
     error(2, "selector eval", &["role == 'db"]),
+    error(2, "selector match", &["role == 'db"]),
     error(2, "selector eval", &["--labels", "{", "all()"]),
     error(2, "agent", &["--as", "0"]),
     error(2, "cni install", &["--file", "x"]),
@@ -365,7 +375,7 @@ fn up() -> Option<Hosts> {
     let hosts = Hosts::up(plan)?;
     hosts.put("/calico/v1/ipam/v4/pool/10.9.0.0-16", "{");
     let script = "ip link add cali1 type veth peer name w1; ip link set cali1 up; ip link set w1 up
-        echo '{\"/calico/v1/config/Imported\": \"yes\"}' > /run/import.json
+        echo '{\"/calico/v1/config/LogPrefix\": \"yes\"}' > /run/import.json
         echo '{\"/calico/bgp/v1/global/as_num\": \"x\", \"no\": \"slash\", \"/calico/v1/x\": 1}' > /run/bad.json
         printf '\\037\\213x' > /run/table.gz; printf '%064d' 0 > /run/bad.mrt";
     let prepared = hosts.lab.exec("host1", &["sh", "-ec", script]).unwrap();
