@@ -17,6 +17,7 @@ mod demo;
 mod diags;
 mod documents;
 mod help;
+mod hostile_text;
 mod lab;
 mod packaging;
 mod page;

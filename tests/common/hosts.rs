@@ -249,7 +249,7 @@ impl Hosts {
     }
 
     pub(crate) fn rm(&self, key: &str) {
-        let output = self.store(&["rm", key]);
+        let output = self.store(&["rm", "--force", key]);
         assert!(output.status.success(), "{output:?}");
     }
 

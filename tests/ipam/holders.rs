@@ -30,7 +30,8 @@ impl Scene {
         let host_len = base.max_len();
         let mut pools: Vec<Cidr> = Vec::new();
         for _ in 0..rng.random_range(1..4) {
-            let pool = part(rng, host_len - rng.random_range(6..9));
+            let len = host_len - rng.random_range(6..9);
+            let pool = part(rng, len);
             if pools.iter().all(|other| !other.overlaps(&pool)) {
                 rig.pool(&pool.to_string(), "{}").await;
                 pools.push(pool);
@@ -77,11 +78,8 @@ async fn no_address_of_a_host_a_tunnel_or_a_host_s_network_is_given_and_no_other
         let family = IpFamily::of_cidr(&cidr(base));
         let mut free = scene.free();
         // What others have is refused by address, and named.
-        for _ in 0..20 {
-            let addr = cidr(base).nth(rng.random_range(0..1024)).unwrap();
-            if !scene.is_taken(addr) || !scene.pools.iter().any(|pool| pool.contains(addr)) {
-                continue;
-            }
+        let in_pools = scene.pools.iter().flat_map(|pool| (0..1024).map_while(|n| pool.nth(n)));
+        for addr in in_pools.filter(|addr| scene.is_taken(*addr)).step_by(3) {
             let error = scene.rig.ipam.assign(&exact("h0", &addr.to_string())).await.unwrap_err();
             assert!(matches!(&error, IpamError::Excluded { addr: a, .. } if *a == addr), "{seed}: {error}");
             refused += 1;

@@ -60,12 +60,12 @@ const KINDS: &[(&str, [&str; 2])] = &[
         "ipam/v2/config",
         [r#"{"strict_affinity":false,"auto_allocate_blocks":true}"#, r#"{"strict_affinity":true}"#],
     ),
-    ("ipam/v2/host/h1/ipv4/block/10.0.1.0-26", [r#"{"state":"confirmed"}"#, r#"{"state":"pending"}"#]),
+    ("ipam/v2/host/h1/ipv4/block/10.0.1.0-32", [r#"{"state":"confirmed"}"#, r#"{"state":"pending"}"#]),
     (
-        "ipam/v2/assignment/ipv4/block/10.0.1.0-26",
+        "ipam/v2/assignment/ipv4/block/10.0.1.0-32",
         [
-            r#"{"cidr":"10.0.1.0/26","affinity":"host:h1","strictAffinity":false,"allocations":[null],"unallocated":[0],"attributes":[]}"#,
-            r#"{"cidr":"10.0.1.0/26","affinity":"host:h2","strictAffinity":false,"allocations":[null],"unallocated":[0],"attributes":[]}"#,
+            r#"{"cidr":"10.0.1.0/32","affinity":"host:h1","strictAffinity":false,"allocations":[null],"unallocated":[0],"attributes":[]}"#,
+            r#"{"cidr":"10.0.1.0/32","affinity":"host:h2","strictAffinity":false,"allocations":[null],"unallocated":[0],"attributes":[]}"#,
         ],
     ),
     ("bgp/v1/global/as_num", ["64512", "64513"]),
@@ -94,9 +94,20 @@ fn full(key: &str) -> String {
 
 /// What cannot be read under this key.
 fn garbage(key: &str, salt: usize) -> &'static str {
+    find_garbage(key, salt).unwrap()
+}
+
+fn find_garbage(key: &str, salt: usize) -> Option<&'static str> {
     let parsed = Key::parse(&full(key)).unwrap();
     let unreadable = |value: &&&str| Resource::parse(&parsed, value.as_bytes()).is_err();
-    GARBAGE.iter().cycle().skip(salt).take(GARBAGE.len()).find(unreadable).unwrap_or_else(|| panic!("{key}"))
+    GARBAGE.iter().cycle().skip(salt).take(GARBAGE.len()).find(unreadable).copied()
+}
+
+/// The kinds that have values that cannot be read; of some every text is one.
+fn kinds() -> Vec<(&'static str, [&'static str; 2])> {
+    let kinds: Vec<_> = KINDS.iter().filter(|(key, _)| find_garbage(key, 0).is_some()).copied().collect();
+    assert!(KINDS.len() - kinds.len() <= 3, "of {} kinds {} have garbage", KINDS.len(), kinds.len());
+    kinds
 }
 
 /// An agent's part that follows the store: the feed with its cache, and the model.
@@ -173,7 +184,7 @@ async fn a_restart_changes_no_verdict_whatever_cannot_be_read() {
         let cache = dir.path().join("cache");
         let store: Shared = Arc::new(SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap());
         let all = |value: &dyn Fn(&str, &[&'static str; 2]) -> &'static str| {
-            KINDS.iter().map(|(key, values)| put(&full(key), value(key, values))).collect::<Vec<_>>()
+            kinds().iter().map(|(key, values)| put(&full(key), value(key, values))).collect::<Vec<_>>()
         };
         write(&store, vec![put("/calico/v1/Ready", "true")]).await;
         // The first state is in the file before anything else comes: what follows waits for its turn.
@@ -209,7 +220,7 @@ async fn a_restart_changes_no_verdict_whatever_cannot_be_read() {
             assert_eq!(ruleset.chains, expected.chains, "round {round}, restart {restart}");
             assert_eq!(ruleset.endpoints, expected.endpoints, "round {round}, restart {restart}");
             let all: Vec<String> = {
-                let mut all: Vec<_> = KINDS.iter().map(|(key, _)| format!("{} true", full(key))).collect();
+                let mut all: Vec<_> = kinds().iter().map(|(key, _)| format!("{} true", full(key))).collect();
                 all.sort();
                 all
             };
@@ -219,11 +230,11 @@ async fn a_restart_changes_no_verdict_whatever_cannot_be_read() {
             write(&store, all_garbage(round + restart)).await;
         }
     }
-    println!("{kept} last good values of {} kinds were in force after a restart", KINDS.len());
+    println!("{kept} last good values of {} kinds were in force after a restart", kinds().len());
 }
 
 fn all_garbage(salt: usize) -> Vec<tortie_store::Op> {
-    KINDS.iter().map(|(key, _)| put(&full(key), garbage(key, salt))).collect()
+    kinds().iter().map(|(key, _)| put(&full(key), garbage(key, salt))).collect()
 }
 
 /// What was deleted does not come back under a value that cannot be read, nor what was readable again.

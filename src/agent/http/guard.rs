@@ -86,7 +86,7 @@ pub(super) async fn of_node(node: String, request: Request, next: Next) -> Respo
             StatusCode::BAD_REQUEST,
             "other-node",
             &format!(
-                "the agent that answers here is host {node}'s, and the question is for host {asked}: ask there, or leave --node out"
+                "the agent that answers here is that of {node}, and the question is for {asked}: ask there, or leave --node out"
             ),
         ),
         _ => next.run(request).await,

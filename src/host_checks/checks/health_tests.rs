@@ -26,6 +26,7 @@ fn role(uplinks: &[&str]) -> Role {
         uplinks: uplinks.iter().map(|name| (*name).to_owned()).collect(),
         tunnel: Some("tunl0".to_owned()),
         workloads: vec![("cni/web/eth0".to_owned(), "cali1".to_owned())],
+        ..Role::default()
     }
 }
 

@@ -158,9 +158,10 @@ fn blocks_are_claimed_shown_and_given_up() {
     fails(&store, &["ipam", "show", "10.65.9.0/26"], 1, &["tortie ipam blocks"]);
     // In use: it loses its owner and stays; empty: it goes.
     fails(&store, &["ipam", "unclaim", "10.65.0.64/26", "--node", "h2"], 1, &["h2"]);
-    let kept = json(&store.run(&["ipam", "unclaim", "10.65.0.64/26", "--node", "h1", "-o", "json"]));
+    let kept =
+        json(&store.run(&["ipam", "unclaim", "10.65.0.64/26", "--node", "h1", "--force", "-o", "json"]));
     assert!(kept[0]["result"].as_str().unwrap().contains("in use"), "{kept}");
-    done(&store.run(&["ipam", "release", "--handle", "many"]));
+    done(&store.run(&["ipam", "release", "--handle", "many", "--force"]));
     assert!(store.export().keys().all(|key| !key.contains("10.65.0.64")), "nobody's and empty: gone");
 }
 
