@@ -85,6 +85,17 @@ pub fn host_side(spec: &HostSpec<'_>) -> Result<HostSide, ContainerNetError> {
     Ok(HostSide { index: device.index, mac, mtu, link_local: router })
 }
 
+/// Gives the host's end one more link-local address, for a container that sends to another one by another interface.
+///
+/// # Errors
+/// When the interface is not there; what the kernel says.
+pub fn add_router(name: &InterfaceName, router: std::net::Ipv6Addr) -> Result<(), ContainerNetError> {
+    let mut net = Net::open()?;
+    let device = existing(&mut net, name.as_str())?;
+    net.add_address(device.index, router.into(), 64)?;
+    net.until_answering(device.index, router.into())
+}
+
 /// Writes `<address> dev <interface> scope link` for each address, as `ip route` would.
 ///
 /// # Errors
@@ -126,6 +137,14 @@ pub fn remove_link(name: &InterfaceName) -> Result<bool, ContainerNetError> {
 /// What the kernel says.
 pub fn alias_of(name: &InterfaceName) -> Result<Option<String>, ContainerNetError> {
     Ok(Net::open()?.device(name.as_str())?.map(|device| device.alias))
+}
+
+/// Whether an interface is there and its other end in another namespace: something holds it.
+///
+/// # Errors
+/// What the kernel says.
+pub fn is_attached(name: &InterfaceName) -> Result<bool, ContainerNetError> {
+    Ok(Net::open()?.device(name.as_str())?.is_some_and(|device| device.peer_elsewhere))
 }
 
 /// The interfaces of this host whose text begins so, with it: by name, text.

@@ -7,7 +7,7 @@ use tortie_net::Cidr;
 
 use super::host::{conf6, rename};
 use super::link::{Change, Net, RTPROT_BOOT, metric};
-use super::{ContainerNetError, GATEWAY, InsideSpec, Namespace};
+use super::{ContainerNetError, GATEWAY, InsideSpec, Namespace, source_routing};
 use crate::endpoints::put_neighbour;
 use crate::sysctl;
 
@@ -26,6 +26,7 @@ pub struct Stripped {
     mtu: Option<u32>,
     addrs: Vec<IpAddr>,
     routes: Vec<(Cidr, u32)>,
+    gateways: Vec<IpAddr>,
 }
 
 /// Configures the interface in the namespace, sets it up, and waits until it answers for its IPv6 addresses. Gives its
@@ -52,6 +53,7 @@ pub fn configure_container(
             mtu: None,
             addrs: Vec::new(),
             routes: Vec::new(),
+            gateways: Vec::new(),
         };
         match configure(&mut net, spec, &mut stripped) {
             Ok(mac) => Ok((mac, stripped)),
@@ -117,6 +119,9 @@ fn configure(
         }
         done.routes.push((*prefix, cost));
     }
+    let gateways = has_v4.then_some(IpAddr::V4(GATEWAY)).into_iter();
+    done.gateways = gateways.chain(spec.link_local.map(IpAddr::V6)).collect();
+    source_routing::write(net, device.index, spec.addrs, &[], &done.gateways)?;
     for addr in spec.addrs.iter().filter(|addr| addr.is_ipv6()) {
         net.until_answering(device.index, *addr)?;
     }
@@ -139,6 +144,7 @@ impl Stripped {
         if self.index == 0 {
             return Ok(());
         }
+        source_routing::remove(net, self.index, &self.gateways)?;
         for (prefix, metric) in self.routes.iter().rev() {
             net.remove_route(prefix, *metric, self.index)?;
         }

@@ -6,7 +6,7 @@ use tortie_config::resource::{InterfaceName, MacAddr};
 use tortie_net::Cidr;
 
 use super::link::{Net, link_local};
-use super::{ContainerNetError, Namespace};
+use super::{ContainerNetError, Namespace, source_routing};
 use crate::endpoints;
 
 /// An interface in a container.
@@ -22,6 +22,10 @@ pub struct ContainerState {
     pub addrs: Vec<(IpAddr, u8)>,
     /// Routes over it, with their gateways.
     pub routes: Vec<(Cidr, Option<IpAddr>)>,
+    /// Addresses whose packets leave by it because of a rule by source.
+    pub source_rules: Vec<IpAddr>,
+    /// No other interface is there but the loopback.
+    pub alone: bool,
 }
 
 /// The host's side.
@@ -62,7 +66,12 @@ pub fn inspect_container(
             legs.into_iter().map(move |leg| (route.prefix, leg.gateway))
         });
         let routes = routes.collect();
-        Ok(Some(ContainerState { up: device.up, mac: device.mac, mtu: device.mtu, addrs, routes }))
+        let rules = source_routing::rules(&mut net)?.into_iter();
+        let source_rules =
+            rules.filter(|rule| rule.leads_to(device.index)).filter_map(|rule| rule.source()).collect();
+        let (up, mac, mtu) = (device.up, device.mac, device.mtu);
+        let alone = net.devices()?.iter().all(|other| other.index == device.index || other.name == "lo");
+        Ok(Some(ContainerState { up, mac, mtu, addrs, routes, source_rules, alone }))
     })?
 }
 

@@ -37,6 +37,8 @@ pub(super) struct Device {
     pub(super) kind: String,
     /// The bridge that it is a port of, or the like; 0: none.
     pub(super) master: u32,
+    /// Its other end is in another namespace.
+    pub(super) peer_elsewhere: bool,
     pub(super) alias: String,
 }
 
@@ -72,7 +74,7 @@ impl Net {
     }
 
     /// The same with a message; `flags` says how new things are made.
-    fn send(
+    pub(super) fn send(
         &mut self,
         doing: &str,
         flags: u16,
@@ -381,6 +383,7 @@ fn decode(message: &Message<'_>) -> Option<Device> {
             LinkAttribute::Address(octets) => device.mac = <[u8; 6]>::try_from(octets).ok().map(MacAddr),
             LinkAttribute::Mtu(mtu) => device.mtu = mtu,
             LinkAttribute::Controller(master) => device.master = master,
+            LinkAttribute::LinkNetNsId(_) => device.peer_elsewhere = true,
             LinkAttribute::IfAlias(alias) => device.alias = alias,
             LinkAttribute::LinkInfo(infos) => {
                 let kind = infos.into_iter().find_map(|info| match info {

@@ -10,7 +10,7 @@
 //!   caliXXXXXXXXXXX (ee:ee:ee:ee:ee:ee) <--- veth ---> eth0  A/32, 169.254.1.1 dev eth0, default via 169.254.1.1
 //!    | A/32 dev cali..., sysctls, fe80::...:eeee       |      B/128, default via the host side's fe80::...
 //!    | tbf: what goes to the container                 |
-//!    | ifb: what comes from it                         |
+//!    | ifb: what comes from it                         |  from A or B: default by this interface (source_routing.rs)
 //!   table inet tortie-ports-...: one for each container with port mappings
 //! ```
 
@@ -21,6 +21,7 @@ mod inspect;
 mod link;
 mod namespace;
 mod ports;
+mod source_routing;
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -31,12 +32,13 @@ use tortie_net::Cidr;
 
 pub use self::bandwidth::{limit, shaped, unlimit};
 pub use self::host::{
-    Adopted, alias_of, create_veth, host_routes, host_side, orphans, remove_link, restore_link, take_link,
-    unmark,
+    Adopted, add_router, alias_of, create_veth, host_routes, host_side, is_attached, orphans, remove_link,
+    restore_link, take_link, unmark,
 };
 pub use self::inside::{Stripped, configure_container};
 pub use self::namespace::Namespace;
 pub use self::ports::{PORTS_PREFIX, map_ports, mapped_tables, ports_table, unmap_ports};
+pub use self::source_routing::{MoveState, MovedInterface, complete_moved, gateways, sweep_source_rules};
 pub use crate::container::inspect::{ContainerState, HostSideState, inspect_container, inspect_host_side};
 
 /// What every workload sends to instead of a router.

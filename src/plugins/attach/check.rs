@@ -157,6 +157,10 @@ fn links(wanted: &AttachRequest) -> Result<Vec<Difference>, ContainerNetError> {
             all.compare(&within(&format!("route to {prefix}")), via, None);
         }
     }
+    // Alone it needs none: one that an older version made has none.
+    for addr in wanted.addrs.iter().filter(|addr| !inside.alone && !inside.source_rules.contains(addr)) {
+        all.compare(&within(&format!("rule for packets from {addr}")), "there", None);
+    }
     let (to, from) = container::shaped(host)?;
     let octets = |rate: Option<container::Rate>| rate.map(|rate| (rate.bits / 8).to_string());
     for (what, wanted, found) in

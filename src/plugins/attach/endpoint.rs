@@ -53,6 +53,8 @@ pub struct EndpointSpec<'a> {
     pub gateways: &'a [IpAddr],
     /// Its profile.
     pub profile: &'a ProfileChoice,
+    /// Profiles behind it, which others write.
+    pub more_profiles: &'a [String],
     /// Its labels.
     pub labels: &'a Labels,
     /// Container id.
@@ -177,7 +179,8 @@ fn value(spec: &EndpointSpec<'_>, old: Option<&KeyValue>) -> Vec<u8> {
         endpoint.extra = old.extra;
     }
     endpoint.mac = spec.mac;
-    endpoint.profile_ids = spec.profile.name().map(str::to_owned).into_iter().collect();
+    let profiles = spec.profile.name().map(str::to_owned).into_iter();
+    endpoint.profile_ids = profiles.chain(spec.more_profiles.iter().cloned()).collect();
     let nets = |v4: bool| spec.addrs.iter().filter(|a| a.is_ipv4() == v4).map(|a| Cidr::host(*a)).collect();
     endpoint.ipv4_nets = nets(true);
     endpoint.ipv6_nets = nets(false);

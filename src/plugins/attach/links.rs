@@ -228,9 +228,11 @@ pub(super) fn clear(leaving: &DetachRequest) -> Result<(), ContainerNetError> {
         },
     };
     let first = container::unlimit(host);
-    match was {
+    let removed = match was {
         Some(was) => first.and(container::unmark(host, was)),
         None if leaving.own_link => first.and(container::remove_link(host).map(drop)),
         None => first,
-    }
+    };
+    // Behind the interface, whose going makes its rules those of nothing.
+    removed.and(leaving.netns.as_deref().map_or(Ok(()), container::sweep_source_rules))
 }

@@ -57,6 +57,7 @@ pub async fn attach(
         addrs: &wanted.addrs,
         gateways: &made.gateways,
         profile: &wanted.profile,
+        more_profiles: &[],
         labels: &wanted.labels,
         instance: wanted.instance.as_deref(),
     };

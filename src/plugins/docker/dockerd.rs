@@ -47,6 +47,8 @@ pub(super) struct Subnet {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Attachment {
+    /// The container's.
+    name: String,
     #[serde(rename = "EndpointID")]
     pub(super) endpoint_id: String,
     #[serde(rename = "IPv4Address")]
@@ -61,6 +63,15 @@ impl Attachment {
     }
 }
 
+impl Network {
+    /// The id and the name of the container of an endpoint, once dockerd lists it.
+    pub(super) fn container_of(&self, endpoint: &str) -> Option<(String, String)> {
+        let mut all = self.containers.iter().flatten();
+        all.find(|(_, attachment)| attachment.endpoint_id == endpoint)
+            .map(|(id, attachment)| (id.clone(), attachment.name.clone()))
+    }
+}
+
 /// An address with or without a length.
 fn address(text: &str) -> Option<IpAddr> {
     text.split('/').next()?.parse().ok()
@@ -68,8 +79,27 @@ fn address(text: &str) -> Option<IpAddr> {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Container {
+pub(super) struct Container {
     config: ContainerConfig,
+    state: ContainerState,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct ContainerState {
+    pid: u32,
+}
+
+impl Container {
+    /// Its labels.
+    pub(super) fn labels(self) -> BTreeMap<String, String> {
+        self.config.labels.unwrap_or_default()
+    }
+
+    /// Its first process; `None`: it does not run.
+    pub(super) fn pid(&self) -> Option<u32> {
+        (self.state.pid > 0).then_some(self.state.pid)
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -102,9 +132,8 @@ impl Dockerd {
         self.get(&format!("/networks/{}", escape(id))).await
     }
 
-    pub(super) async fn labels(&self, container: &str) -> Option<BTreeMap<String, String>> {
-        let container: Container = self.get(&format!("/containers/{}/json", escape(container))).await?;
-        Some(container.config.labels.unwrap_or_default())
+    pub(super) async fn container(&self, id: &str) -> Option<Container> {
+        self.get(&format!("/containers/{}/json", escape(id))).await
     }
 
     /// What the networks of these IPAM and network drivers hold, or `None` when dockerd does not tell everything.
@@ -162,9 +191,12 @@ mod tests {
             serde_json::from_str(r#"{"Id":"1","IPAM":{"Driver":"default","Config":null}}"#).unwrap();
         assert!(listed.ipam.config.is_none() && listed.containers.is_none());
         let container: Container = serde_json::from_str(
-            r#"{"Id":"abc","Config":{"Labels":{"org.projectcalico.label.role":"web"}}}"#,
+            r#"{"Id":"abc","State":{"Pid":77},"Config":{"Labels":{"org.projectcalico.label.role":"web"}}}"#,
         )
         .unwrap();
-        assert_eq!(container.config.labels.unwrap()["org.projectcalico.label.role"], "web");
+        assert_eq!(container.pid(), Some(77));
+        assert_eq!(container.labels()["org.projectcalico.label.role"], "web");
+        assert_eq!(network.container_of("c0ffee"), Some(("abc".to_owned(), "c1".to_owned())));
+        assert_eq!(network.container_of("c0ff"), None);
     }
 }

@@ -18,10 +18,12 @@ pub(super) struct Driver {
     pub(super) pools: Mutex<()>,
     /// Held between IPAM's answer and the record: shared by requests for any address, alone by those for one.
     pub(super) allocation_lock: RwLock<()>,
-    /// Host ports are chosen one after the other.
-    pub(super) ports: Mutex<()>,
+    /// Host ports, and gateways of one container, are chosen one after the other.
+    pub(super) choices: Mutex<()>,
     /// Tells what this process gave out from what an earlier one did.
     pub(super) process: u64,
+    /// When this process began to serve.
+    pub(super) started_at: std::time::Instant,
 }
 
 /// Seconds since 1970.

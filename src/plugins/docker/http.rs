@@ -20,7 +20,7 @@ use super::options::{LabelSource, Role};
 use super::poolid::{DEFAULT, GLOBAL, shorten};
 use super::wire;
 use crate::plugins::attach::{Absent, preflight};
-use crate::plugins::docker::sync;
+use crate::plugins::docker::{sandbox, sync};
 
 /// Longest body that is read as a request, in octets: `-p` of some thousand ports.
 const BODY_MAX: usize = 512 * 1024;
@@ -179,7 +179,12 @@ async fn call(
             let _: wire::Named = wire::read(method, body)?;
             json!({ "Value": {} })
         }
-        "NetworkDriver.Join" => shared.join(&wire::read(method, body)?).await?,
+        "NetworkDriver.Join" => {
+            let request: wire::Named = wire::read(method, body)?;
+            let answer = shared.join(&request).await?;
+            tokio::spawn(sandbox::complete(shared.clone(), request.endpoint_id));
+            answer
+        }
         "NetworkDriver.Leave" => shared.leave(&wire::read(method, body)?).await?,
         "NetworkDriver.ProgramExternalConnectivity" => {
             shared.program_external(&wire::read(method, body)?).await?

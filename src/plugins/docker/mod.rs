@@ -7,6 +7,7 @@
 //! ```text
 //!  dockerd --/run/docker/plugins/tortie-ipam.sock--> http.rs --> pools.rs, addresses.rs --> ipam   (blocks, handles)
 //!          --/run/docker/plugins/tortie.sock-------> http.rs --> network.rs, ports.rs ----> attach (endpoint, Applied)
+//!                                                  sandbox.rs: what dockerd leaves out in the container's namespace
 //!          <--/run/docker.sock (its own API)-------- dockerd.rs <-- sync.rs: labels, names, what dockerd forgot
 //!                                 state.rs: records (records.rs, pure) below tortie/v1/host/<h>/docker/
 //! ```
@@ -22,6 +23,7 @@ mod poolid;
 mod pools;
 mod ports;
 mod records;
+mod sandbox;
 mod state;
 mod sync;
 mod wire;
@@ -83,8 +85,9 @@ pub fn serve(store: Arc<dyn Store>, options: Options) -> Result<Running, DockerE
         options,
         pools: Mutex::default(),
         allocation_lock: RwLock::default(),
-        ports: Mutex::default(),
+        choices: Mutex::default(),
         process: rand::random(),
+        started_at: std::time::Instant::now(),
     });
     let mut running = Running { tasks: Vec::new(), sockets: Vec::new() };
     for (name, role, path, listener) in listeners {

@@ -199,6 +199,7 @@ impl Driver {
             network: request.network_id.clone(),
             addresses,
             mac: mac.to_string(),
+            process: self.process,
             since: now(),
             ..EndpointRecord::default()
         };
@@ -237,8 +238,15 @@ impl Driver {
             attach::departed(&self.options.agent, &key, removed.revision).await;
         }
         let item = DockerItem::Endpoint(endpoint.to_owned());
-        self.state.change(&item, |_: Option<EndpointRecord>| Ok(None)).await?;
-        Ok(())
+        self.sweep_sandbox(endpoint).await;
+        let mut sandbox = String::new();
+        self.state
+            .change(&item, |old: Option<EndpointRecord>| {
+                sandbox = old.map(|old| old.sandbox).unwrap_or_default();
+                Ok(None)
+            })
+            .await?;
+        self.share_profiles(&sandbox).await
     }
 
     pub(super) fn table(endpoint: &str) -> String {
@@ -273,9 +281,9 @@ impl Driver {
         }
         // One that a call left that broke.
         self.unplug(endpoint).await?;
-        let plugged = self.plug(endpoint, &network, &record).await;
-        let joined = match plugged {
-            Ok(gateways) => self.announce(endpoint, &network, record, gateways).await,
+        let record = self.choose_place(endpoint, &request.sandbox_key, &network, record).await?;
+        let joined = match self.plug(endpoint, &network, &record).await {
+            Ok(()) => self.announce(endpoint, &network, record).await,
             Err(error) => Err(error),
         };
         match joined {
@@ -295,7 +303,7 @@ impl Driver {
         endpoint: &str,
         network: &NetworkRecord,
         record: &EndpointRecord,
-    ) -> Result<Vec<IpAddr>, Refusal> {
+    ) -> Result<(), Refusal> {
         let (host, peer) = (host_interface(endpoint)?, peer_interface(endpoint)?);
         let mac: MacAddr = record
             .mac
@@ -303,6 +311,10 @@ impl Driver {
             .map_err(|_| Refusal::new(format!("endpoint {endpoint}: `{}` is no MAC address", record.mac)))?;
         let alias = attach::alias(&self.endpoint_key(endpoint));
         let (mtu, addrs) = (network.mtu, record.addresses.clone());
+        let router = record.gateways.iter().find_map(|gateway| match gateway {
+            IpAddr::V6(v6) => Some(*v6),
+            IpAddr::V4(_) => None,
+        });
         blocking(move || {
             let spec = VethSpec {
                 host: &host,
@@ -315,9 +327,10 @@ impl Driver {
             };
             container::create_veth(&spec)?;
             let side = container::host_side(&HostSpec { name: &host, addrs: &addrs, mtu })?;
-            container::host_routes(&host, &addrs)?;
-            let v4 = addrs.iter().any(IpAddr::is_ipv4).then_some(IpAddr::V4(container::GATEWAY));
-            Ok(v4.into_iter().chain(side.link_local.map(IpAddr::V6)).collect())
+            if let Some(router) = router.filter(|router| side.link_local != Some(*router)) {
+                container::add_router(&host, router)?;
+            }
+            Ok(container::host_routes(&host, &addrs)?)
         })
         .await
     }
@@ -328,27 +341,22 @@ impl Driver {
         endpoint: &str,
         network: &NetworkRecord,
         record: EndpointRecord,
-        gateways: Vec<IpAddr>,
     ) -> Result<Value, Refusal> {
         let started_at = std::time::Instant::now();
         let peer = peer_interface(endpoint)?;
         let mut answer = json!({ "InterfaceName": { "SrcName": peer.as_str(), "DstPrefix": "eth" } });
-        for gateway in &gateways {
-            match gateway {
-                IpAddr::V4(v4) => {
-                    answer["Gateway"] = json!(v4);
-                    answer["StaticRoutes"] =
-                        json!([{ "Destination": format!("{v4}/32"), "RouteType": ON_LINK, "NextHop": "" }]);
-                }
-                IpAddr::V6(v6) => answer["GatewayIPv6"] = json!(v6),
-            }
+        let mut routes = Vec::new();
+        for gateway in &record.gateways {
+            let field = if gateway.is_ipv4() { "Gateway" } else { "GatewayIPv6" };
+            answer[field] = json!(gateway);
+            let to = Cidr::host(*gateway);
+            routes.push(json!({ "Destination": to, "RouteType": ON_LINK, "NextHop": "" }));
         }
+        answer["StaticRoutes"] = json!(routes);
         // An address of one family only: no second interface for the other.
-        answer["DisableGatewayService"] = json!(!gateways.iter().any(IpAddr::is_ipv4));
-        let item = DockerItem::Endpoint(endpoint.to_owned());
-        let record = EndpointRecord { gateways, ..record };
-        self.state.put(&item, &record).await?;
+        answer["DisableGatewayService"] = json!(!record.gateways.iter().any(IpAddr::is_ipv4));
         let revision = self.write_endpoint(endpoint, network, &record, &Labels::new()).await?;
+        self.share_profiles(&record.sandbox).await?;
         let agent = attach::AgentClient { started_at: Some(started_at), ..self.options.agent.clone() };
         let note = attach::applied(&agent, &self.endpoint_key(endpoint), revision).await?;
         if let Some(note) = note {
@@ -365,7 +373,9 @@ impl Driver {
         record: &EndpointRecord,
         labels: &Labels,
     ) -> Result<u64, Refusal> {
-        let profile = ProfileChoice::Create(network.name.clone().unwrap_or_else(|| record.network.clone()));
+        let name = network.name.clone().unwrap_or_else(|| record.network.clone());
+        let more = self.further_networks(endpoint, &record.sandbox, &name).await?;
+        let profile = ProfileChoice::Create(name);
         let spec = EndpointSpec {
             key: &self.endpoint_key(endpoint),
             host_ifname: &host_interface(endpoint)?,
@@ -373,6 +383,7 @@ impl Driver {
             addrs: &record.addresses,
             gateways: &record.gateways,
             profile: &profile,
+            more_profiles: &more,
             labels,
             instance: None,
         };
@@ -381,7 +392,9 @@ impl Driver {
 
     /// dockerd has taken the interface out of the container; the endpoint goes with `DeleteEndpoint`.
     pub(super) async fn leave(&self, request: &wire::Named) -> Result<Value, Refusal> {
-        self.unplug(id("EndpointID", &request.endpoint_id)?).await?;
+        let endpoint = id("EndpointID", &request.endpoint_id)?;
+        self.unplug(endpoint).await?;
+        self.sweep_sandbox(endpoint).await;
         Ok(json!({}))
     }
 }

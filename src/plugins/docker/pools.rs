@@ -51,6 +51,11 @@ impl Configured {
         self.enabled.contains(pool)
     }
 
+    /// Those that give out addresses.
+    pub(super) fn enabled(&self) -> impl Iterator<Item = Cidr> {
+        self.enabled.iter().copied()
+    }
+
     /// The pools as a part of a sentence.
     pub(super) fn text(&self, family: IpFamily) -> String {
         let list: Vec<String> =

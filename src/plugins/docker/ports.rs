@@ -84,7 +84,7 @@ impl Driver {
             return Ok(json!({}));
         }
         // Two containers that start at once must not choose the same port.
-        let _lock = self.ports.lock().await;
+        let _lock = self.choices.lock().await;
         let mut taken = BTreeSet::new();
         for (item, other, _) in self.state.list::<EndpointRecord>(RecordKind::Endpoints).await? {
             if item != DockerItem::Endpoint(endpoint.to_owned()) {

@@ -134,6 +134,18 @@ pub(super) struct EndpointRecord {
     /// Ports of the host that lead to it.
     #[serde(default)]
     pub(super) ports: Vec<Published>,
+    /// The path of the container's namespace, once it has an interface.
+    #[serde(default)]
+    pub(super) sandbox: String,
+    /// Prefixes that the container reaches by this interface.
+    #[serde(default)]
+    pub(super) routes: Vec<Cidr>,
+    /// The process that made it; a random number.
+    #[serde(default)]
+    pub(super) process: u64,
+    /// The id of the container, once dockerd lists it.
+    #[serde(default)]
+    pub(super) container: Option<String>,
     /// When it was made, in seconds since 1970.
     pub(super) since: i64,
 }

@@ -15,6 +15,7 @@ use super::network::host_interface;
 use super::options::LabelSource;
 use super::poolid::PoolId;
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord, PoolRecord};
+use super::sandbox;
 use super::state::RecordKind;
 use tortie_kernel::container;
 
@@ -91,6 +92,7 @@ impl Driver {
             let network = NetworkRecord { name: Some(name), ..NetworkRecord::default() };
             self.write_endpoint(endpoint, &network, &record, &labels).await?;
         }
+        self.share_profiles(&record.sandbox).await?;
         let mut gone = false;
         self.state
             .change(&item, |old: Option<EndpointRecord>| {
@@ -217,10 +219,11 @@ impl Driver {
 pub(super) async fn run(shared: Arc<Driver>) {
     if let Ok(all) = shared.state.list::<EndpointRecord>(RecordKind::Endpoints).await {
         for (item, record, _) in all {
-            if let DockerItem::Endpoint(id) = item
-                && !record.labelled
-                && shared.options.labels != LabelSource::Off
-            {
+            let DockerItem::Endpoint(id) = item else { continue };
+            if !record.gateways.is_empty() {
+                tokio::spawn(sandbox::complete(shared.clone(), id.clone()));
+            }
+            if !record.labelled && shared.options.labels != LabelSource::Off {
                 tokio::spawn(label(shared.clone(), id));
             }
         }

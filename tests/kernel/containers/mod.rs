@@ -2,6 +2,7 @@
 //! of them as containers.
 
 mod sctp;
+mod several;
 mod store;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};

@@ -245,6 +245,147 @@ fn docker_live_restore() {
     site.nothing_held();
 }
 
+/// The addresses of a container in its networks, by network: of both families.
+fn networks(site: &Site, docker: &Docker, host: usize, name: &str) -> Vec<(String, String)> {
+    let found: Value = serde_json::from_str(&docker.docker(site, host, &format!("inspect {name}"))).unwrap();
+    let networks = found[0]["NetworkSettings"]["Networks"].as_object().unwrap();
+    let mut all = Vec::new();
+    for (network, of) in networks {
+        for field in ["IPAddress", "GlobalIPv6Address"] {
+            let addr = of[field].as_str().unwrap();
+            if !addr.is_empty() {
+                all.push((network.clone(), addr.to_owned()));
+            }
+        }
+    }
+    all
+}
+
+/// dockerd as it comes: with its bridge and its rules, and `FORWARD` dropping, as it is where dockerd enables forwarding itself.
+#[test]
+fn docker_as_it_comes_with_containers_in_several_networks() {
+    let Some(site) = Site::dual(&["dockerd", "docker", "containerd", "runc", "etcd"], "--docker") else {
+        return;
+    };
+    let mut docker = Docker::up(&site, &[]);
+    for host in HOSTS {
+        site.sh(host, "nft 'chain ip filter FORWARD { policy drop; }'");
+        for name in ["front", "back"] {
+            let words = format!("network create -d tortie --ipam-driver tortie-ipam --ipv6 {name}");
+            docker.docker(&site, host, &words);
+        }
+        docker.docker(&site, host, "network create aaa-bridge");
+    }
+    docker.network = "back".to_owned();
+    let back = docker.start(&site, 2, "member");
+    docker.network = "front".to_owned();
+    let peers = [docker.start(&site, 1, "peer1"), docker.start(&site, 2, "peer2")];
+    site.wait_until_reachable(&peers[0], &peers[1]);
+    let answers = |docker: &Docker, name: &str, expected: usize| {
+        let all = networks(&site, docker, 1, name);
+        let ours: Vec<_> = all.iter().filter(|(network, _)| network != "aaa-bridge").collect();
+        assert_eq!(ours.len(), expected, "{all:?}");
+        for (network, addr) in ours {
+            for peer in &peers {
+                within(PATIENCE, &format!("{name} answers host{} at {addr} in {network}", peer.host), || {
+                    site.pings(peer, addr).map_err(|error| {
+                        let inside = docker.workload(&site, 1, name);
+                        let rules =
+                            site.within(&inside, &["sh", "-c", "ip rule; ip route; ip -6 rule; ip -6 route"]);
+                        format!("{error} {rules:?}{}", site.evidence())
+                    })
+                });
+            }
+        }
+    };
+    // Connected while it runs; the network of the bridge's name sorts first and takes the default route.
+    docker.start(&site, 1, "running");
+    docker.docker(&site, 1, "network connect back running");
+    answers(&docker, "running", 4);
+    docker.docker(&site, 1, "network connect aaa-bridge running");
+    answers(&docker, "running", 4);
+    // Before it starts, as compose does.
+    docker.docker(&site, 1, &format!("create --name composed --network aaa-bridge {IMAGE}"));
+    for network in ["front", "back"] {
+        docker.docker(&site, 1, &format!("network connect {network} composed"));
+    }
+    docker.docker(&site, 1, "start composed");
+    answers(&docker, "composed", 4);
+    // It reaches what its network has, with an address of that network, whatever has its default route.
+    let composed = docker.workload(&site, 1, "composed");
+    for member in [&peers[1], &back] {
+        within(PATIENCE, "a container reaches the members of each of its networks", || {
+            site.pings(&composed, &member.addr)
+        });
+    }
+    // One network less: nothing of it stays in the namespace, and the other answers.
+    let gone =
+        networks(&site, &docker, 1, "running").into_iter().find(|(network, _)| network == "back").unwrap().1;
+    docker.docker(&site, 1, "network disconnect back running");
+    let running = docker.workload(&site, 1, "running");
+    within(PATIENCE, "rules of the network that was left are gone", || {
+        let rules = site.within(&running, &["ip", "rule"])?;
+        if rules.contains(&gone) { Err(rules) } else { Ok(()) }
+    });
+    answers(&docker, "running", 2);
+    docker.docker(&site, 1, "restart -t 0 composed");
+    answers(&docker, "composed", 4);
+    // The names that people have.
+    for name in ["running", "composed"] {
+        let said = site.try_run(1, &[crate::common::hosts::TORTIE, "endpoint", "list"]).unwrap();
+        assert!(said.contains(&format!("libnetwork/{name}/front")), "{said}");
+    }
+    for name in ["running", "composed", "peer1"] {
+        docker.remove(&site, 1, name);
+    }
+    for name in ["peer2", "member"] {
+        docker.remove(&site, 2, name);
+    }
+    site.nothing_held();
+    for host in HOSTS {
+        within(PATIENCE, "nothing of ours is in Docker's chain", || {
+            let rules = site.sh(host, "nft list chain ip filter DOCKER-USER");
+            if rules.contains("tortie") { Err(rules) } else { Ok(()) }
+        });
+    }
+}
+
+/// Removed while the driver is away: dockerd gives its errors up, keeps nothing of the container, and leaves the container's end
+/// on the host.
+#[test]
+#[ignore = "long: dockerd gives up after 15 s, call by call"]
+fn long_what_was_removed_while_the_driver_was_away_is_given_back() {
+    let Some(mut site) = Site::up(&["dockerd", "docker", "containerd", "runc"], "--docker") else { return };
+    let mut docker = Docker::up(&site, FLAGS);
+    docker.docker(
+        &site,
+        1,
+        &format!("network create -d tortie --ipam-driver tortie-ipam --subnet {POOL} lab"),
+    );
+    docker.network = "lab".to_owned();
+    site.networks_hold_this();
+    let before = site.remains(1);
+    docker.docker(&site, 1, &format!("run -d --name gone --network lab -p 8080:80 {IMAGE}"));
+    let stays = docker.start(&site, 1, "stays");
+    assert_eq!(held(&site), (2, 2));
+    site.hosts.kill("host1");
+    docker.docker(&site, 1, "rm -f gone");
+    site.hosts.start("host1");
+    let returned = std::time::Duration::from_secs(120);
+    within(returned, "what the container had is given back", || match held(&site) {
+        (1, 1) => Ok(()),
+        other => Err(format!("{other:?} {:?}", site.keys_with("/docker/"))),
+    });
+    // What is there stays, and the port is free.
+    docker.docker(&site, 1, &format!("run -d --name next --network lab -p 8080:80 {IMAGE}"));
+    site.wait_until_reachable(&stays, &docker.workload(&site, 1, "next"));
+    for name in ["stays", "next"] {
+        docker.remove(&site, 1, name);
+    }
+    site.nothing_held();
+    site.as_before(&[before], "after all containers went");
+}
+
 /// Docker's bridge with addresses of ours: of this host alone, so that nothing of it reaches the model.
 #[test]
 fn dockers_bridge_with_our_addresses() {

@@ -1,0 +1,166 @@
+//! A container's namespace, which may have interfaces of several networks: the place of each of ours among them, and what
+//! dockerd does not configure there.
+//!
+//! dockerd knows one gateway for all interfaces of a container, and moves an interface after the driver has answered: who answers
+//! first cannot write routes. So `Join` chooses gateways and prefixes (dockerd writes those), and a task follows the
+//! interface and writes rules by source address ([`container::complete_moved`]).
+
+mod place;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tortie_config::key::{DockerItem, Key};
+use tortie_config::resource::WorkloadEndpoint;
+use tortie_net::Cidr;
+
+use crate::plugins::docker::driver::Driver;
+use crate::plugins::docker::error::Refusal;
+use crate::plugins::docker::network::{blocking, host_interface};
+use crate::plugins::docker::pools::Configured;
+use crate::plugins::docker::records::{EndpointRecord, NetworkRecord};
+use crate::plugins::docker::state::RecordKind;
+use tortie_kernel::container::{self, MoveState, MovedInterface};
+use tortie_store::{Compare, Op, Txn};
+
+/// The first pause; the next ones are longer and longer.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+/// The longest one.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// How long dockerd may take to start a container.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// From then on the namespace is looked for by the container's process, too: the driver may run where dockerd's files are not.
+const BY_PROCESS: Duration = Duration::from_secs(2);
+
+impl Driver {
+    /// Chooses gateways that no other interface of the container has, and the prefixes that it reaches by this one, and
+    /// writes them down.
+    pub(super) async fn choose_place(
+        &self,
+        endpoint: &str,
+        sandbox: &str,
+        network: &NetworkRecord,
+        record: EndpointRecord,
+    ) -> Result<EndpointRecord, Refusal> {
+        let mut pools: Vec<Cidr> = network.pools.iter().filter(|pool| pool.len() > 0).copied().collect();
+        if pools.len() < network.pools.len() {
+            let all = Configured::read(&*self.state.store).await?;
+            let any = |pool: &Cidr| network.pools.iter().any(|p| p.len() == 0 && p.is_v4() == pool.is_v4());
+            pools.extend(all.enabled().filter(any));
+        }
+        let _lock = self.choices.lock().await;
+        let item = DockerItem::Endpoint(endpoint.to_owned());
+        let mut others = self.state.list::<EndpointRecord>(RecordKind::Endpoints).await?;
+        others.retain(|(other, record, _)| *other != item && record.sandbox == sandbox);
+        let others: Vec<EndpointRecord> = others.into_iter().map(|(_, record, _)| record).collect();
+        let record = EndpointRecord { sandbox: sandbox.to_owned(), ..record };
+        let record = place::place(record, &pools, if sandbox.is_empty() { &[] } else { &others })?;
+        self.state.put(&item, &record).await?;
+        Ok(record)
+    }
+
+    /// The networks of a container's other interfaces, by name. Each endpoint of a container has the profiles of all its networks:
+    /// members of a network know the container by whichever address it comes with.
+    pub(super) async fn further_networks(
+        &self,
+        endpoint: &str,
+        sandbox: &str,
+        own: &str,
+    ) -> Result<Vec<String>, Refusal> {
+        if sandbox.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut names = BTreeSet::new();
+        for (item, record, _) in self.state.list::<EndpointRecord>(RecordKind::Endpoints).await? {
+            // One without gateways has not joined.
+            if record.sandbox == sandbox
+                && !record.gateways.is_empty()
+                && item != DockerItem::Endpoint(endpoint.to_owned())
+            {
+                let network = DockerItem::Network(record.network.clone());
+                let found = self.state.get::<NetworkRecord>(&network).await?;
+                names.insert(found.and_then(|(network, _)| network.name).unwrap_or(record.network));
+            }
+        }
+        names.remove(own);
+        Ok(names.into_iter().collect())
+    }
+
+    /// Gives the endpoints of a container the profiles that they have now.
+    pub(super) async fn share_profiles(&self, sandbox: &str) -> Result<(), Refusal> {
+        if sandbox.is_empty() {
+            return Ok(());
+        }
+        for (item, record, _) in self.state.list::<EndpointRecord>(RecordKind::Endpoints).await? {
+            let DockerItem::Endpoint(endpoint) = &item else { continue };
+            if record.sandbox != sandbox {
+                continue;
+            }
+            let key = Key::Endpoint(self.endpoint_key(endpoint)).to_string();
+            let Some(found) = self.state.store.get(&key).await? else { continue };
+            let Ok(mut value) = WorkloadEndpoint::parse(&found.value) else { continue };
+            let Some(own) = value.profile_ids.first().cloned() else { continue };
+            let mut profiles = self.further_networks(endpoint, sandbox, &own).await?;
+            profiles.insert(0, own);
+            if value.profile_ids != profiles {
+                value.profile_ids = profiles;
+                let put = Op::Put { key: key.clone(), value: value.to_value(), lease: None };
+                let compare = vec![Compare::ModRevision(key, found.mod_revision)];
+                // Written by another call meanwhile: that one shares them, too.
+                self.state.store.commit(Txn { compare, ops: vec![put] }).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes from the container's namespace what belonged to interfaces that are gone.
+    pub(super) async fn sweep_sandbox(&self, endpoint: &str) {
+        let item = DockerItem::Endpoint(endpoint.to_owned());
+        let Ok(Some((record, _))) = self.state.get::<EndpointRecord>(&item).await else { return };
+        if record.sandbox.is_empty() {
+            return;
+        }
+        let swept =
+            blocking(move || Ok(container::sweep_source_rules(&PathBuf::from(&record.sandbox))?)).await;
+        if let Err(error) = swept {
+            tracing::debug!(target: "tortie::docker", "endpoint {endpoint}: {error}");
+        }
+    }
+
+    /// The namespace of a container by its process, as dockerd reports it.
+    async fn namespace_by_process(&self, endpoint: &str, network: &str) -> Option<PathBuf> {
+        let (id, _) = self.dockerd.network(network).await?.container_of(endpoint)?;
+        let pid = self.dockerd.container(&id).await?.pid()?;
+        Some(PathBuf::from(format!("/proc/{pid}/ns/net")))
+    }
+}
+
+/// Follows the interface of an endpoint into the container, and writes what dockerd does not.
+pub(super) async fn complete(shared: Arc<Driver>, endpoint: String) {
+    let begin = tokio::time::Instant::now();
+    let mut pause = FIRST_PAUSE;
+    let item = DockerItem::Endpoint(endpoint.clone());
+    let mut reason = "its interface is not configured".to_owned();
+    while begin.elapsed() < PATIENCE {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 3 / 2).min(LONGEST_PAUSE);
+        let Ok(Some((record, _))) = shared.state.get::<EndpointRecord>(&item).await else { return };
+        let (Ok(host), Ok(mac)) = (host_interface(&endpoint), record.mac.parse()) else { return };
+        let mut path = PathBuf::from(&record.sandbox);
+        if begin.elapsed() > BY_PROCESS
+            && let Some(found) = shared.namespace_by_process(&endpoint, &record.network).await
+        {
+            path = found;
+        }
+        let EndpointRecord { addresses: addrs, gateways, routes: prefixes, .. } = record;
+        let moved = MovedInterface { host, mac, addrs, gateways, prefixes };
+        match blocking(move || Ok(container::complete_moved(&moved, &path)?)).await {
+            Ok(MoveState::Complete) => return,
+            Ok(MoveState::NotMoved | MoveState::NotConfigured) => {}
+            Err(error) => reason = error.to_string(),
+        }
+    }
+    tracing::warn!(target: "tortie::docker", "endpoint {endpoint}: a container of several networks will not answer at the addresses of each: {reason}");
+}
