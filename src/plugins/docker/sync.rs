@@ -29,6 +29,17 @@ const LOOKING: Duration = Duration::from_secs(60);
 const ROUND: Duration = Duration::from_secs(90);
 /// What is younger may still be on its way into dockerd's lists, in seconds.
 const YOUNG: i64 = 60;
+/// What an earlier process gave out is on its way no more once this one serves for so long: dockerd repeats a call that broke
+/// for 15 s.
+const REPEATS: Duration = Duration::from_secs(20);
+/// Between the first two looks of a process.
+const SECOND_LOOK: Duration = Duration::from_secs(5);
+
+/// Whether dockerd has forgotten what it does not list: `age` in seconds, and how long the process serves that did not give it
+/// out.
+fn is_forgotten(listed: bool, age: i64, others_for: Option<Duration>) -> bool {
+    !listed && (age > YOUNG || others_for.is_some_and(|served| served >= REPEATS))
+}
 
 /// The labels of an endpoint.
 fn labels_of(source: &LabelSource, network: Option<&str>, container: &BTreeMap<String, String>) -> Labels {
@@ -109,7 +120,10 @@ impl Driver {
 
     /// What dockerd does not know of any more. Pure but for the kernel's word that an interface is gone.
     async fn forgotten(&self, holdings: &DockerState) -> Result<BTreeSet<DockerItem>, Refusal> {
-        let old = |since: i64| now() > since.saturating_add(YOUNG);
+        let forgotten = |listed: bool, since: i64, process: u64| {
+            let served = (process != self.process).then(|| self.started_at.elapsed());
+            is_forgotten(listed, now().saturating_sub(since), served)
+        };
         let mut all = BTreeSet::new();
         for (item, record, _) in self.state.list::<AddressRecord>(RecordKind::Addresses).await? {
             let DockerItem::Address { addr, .. } = item else { continue };
@@ -119,19 +133,19 @@ impl Driver {
             } else {
                 holdings.addresses.contains(&addr)
             };
-            if !known && old(record.since) {
+            if forgotten(known, record.since, record.process) {
                 all.insert(item);
             }
         }
         for (item, record, _) in self.state.list::<EndpointRecord>(RecordKind::Endpoints).await? {
             let DockerItem::Endpoint(id) = &item else { continue };
-            if !holdings.endpoints.contains(id) && old(record.since) {
+            if forgotten(holdings.endpoints.contains(id), record.since, record.process) {
                 all.insert(item);
             }
         }
         for (item, record, _) in self.state.list::<NetworkRecord>(RecordKind::Networks).await? {
             let DockerItem::Network(id) = &item else { continue };
-            if !holdings.networks.contains(id) && old(record.since) {
+            if forgotten(holdings.networks.contains(id), record.since, self.process) {
                 all.insert(item);
             }
         }
@@ -188,8 +202,9 @@ impl Driver {
         for (item, record, _) in self.state.list::<EndpointRecord>(RecordKind::Endpoints).await? {
             let DockerItem::Endpoint(id) = &item else { continue };
             let host = host_interface(id)?;
-            // A container that lives holds the other end: without it there is no interface.
-            if super::network::blocking(move || Ok(container::alias_of(&host)?.is_some())).await? {
+            // A container that lives holds the other end. dockerd puts it back into the host when it removes a container, and one
+            // that goes takes it along.
+            if super::network::blocking(move || Ok(container::is_attached(&host)?)).await? {
                 living.extend(record.addresses);
                 continue;
             }
@@ -229,8 +244,10 @@ pub(super) async fn run(shared: Arc<Driver>) {
         }
     }
     let mut before = BTreeSet::new();
+    // What was removed while no driver answered is given back soon.
+    let mut pauses = [REPEATS, SECOND_LOOK].into_iter();
     loop {
-        tokio::time::sleep(ROUND).await;
+        tokio::time::sleep(pauses.next().unwrap_or(ROUND)).await;
         if let Err(error) = shared.collect(&mut before).await {
             tracing::debug!(target: "tortie::docker", "no look at what dockerd forgot: {error}");
         }
@@ -240,6 +257,26 @@ pub(super) async fn run(shared: Arc<Driver>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_listed_is_forgotten_when_it_cannot_be_on_its_way() {
+        let served = |secs| Some(Duration::from_secs(secs));
+        for (listed, age, others_for, forgotten) in [
+            (true, 1_000_000, served(1_000_000), false),
+            (false, 0, None, false),
+            (false, YOUNG, None, false),
+            (false, YOUNG + 1, None, true),
+            // Given out before the driver went away, however shortly.
+            (false, 0, served(0), false),
+            (false, 0, served(19), false),
+            (false, 0, served(20), true),
+            // A clock that was set back.
+            (false, -100, None, false),
+            (false, -100, served(20), true),
+        ] {
+            assert_eq!(is_forgotten(listed, age, others_for), forgotten, "{listed} {age} {others_for:?}");
+        }
+    }
 
     #[test]
     fn labels_with_the_prefix_become_the_endpoints() {
