@@ -25,7 +25,7 @@ pub(super) enum EndpointCommand {
     },
     /// One endpoint with all that its packets pass
     Show {
-        /// ORCHESTRATOR/WORKLOAD/ENDPOINT, the workload, the endpoint's id, its interface, an address or the full key
+        /// ORCHESTRATOR/WORKLOAD/ENDPOINT, the name of the container or pod, an id, the interface, an address or the full key
         name: String,
         #[command(flatten)]
         source: Source,

@@ -18,7 +18,7 @@ use crate::agent::core::view::CoreView;
 use crate::agent::policy_view::packet::PacketQuery;
 use crate::api::policy::{
     self as api, ChainRules, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail,
-    SelectorMatch, Stage, Trace, TraceQuery, endpoint_name,
+    SelectorMatch, Stage, Trace, TraceQuery, display_name, endpoint_name, is_called, is_short_id,
 };
 use crate::api::status::ApiError;
 use tortie_engine::model::{InvalidKey, Model, WatchPart};
@@ -253,7 +253,8 @@ impl<'a> PolicyView<'a> {
         Ok(SelectorMatch { selector: selector.to_string(), endpoints, set })
     }
 
-    /// An endpoint by its full key, its name, its last element, its interface on this host or one of its addresses.
+    /// An endpoint by its full key, its name, its last element, its container's or its pod's name, the beginning of an id, its
+    /// interface on this host or one of its addresses.
     ///
     /// # Errors
     /// When there is none of this name, or several.
@@ -263,16 +264,23 @@ impl<'a> PolicyView<'a> {
             return if there { Ok(key) } else { Err(no_endpoint(name)) };
         }
         // The narrowest meaning that fits anything counts.
-        let mut found: [Vec<&EndpointKey>; 4] = Default::default();
-        let [whole, parts, interfaces, addresses] = &mut found;
+        let mut found: [Vec<&EndpointKey>; 6] = Default::default();
+        let [whole, parts, names, ids, interfaces, addresses] = &mut found;
         let addr = name.parse().ok();
         for (key, value) in self.model.endpoint_resources() {
             let own = key.host() == self.model.node();
-            if is_exact_match(key, name) {
+            let (labels, instance) = naming(value);
+            if is_exact_match(key, name) || display_name(key, labels) == name || endpoint_name(key) == name {
                 whole.push(key);
             }
             if is_partial_match(key, name) {
                 parts.push(key);
+            }
+            if is_called(key, labels, name) {
+                names.push(key);
+            }
+            if is_short_id(key, instance, name) {
+                ids.push(key);
             }
             if own && interface(value) == Some(name) {
                 interfaces.push(key);
@@ -305,7 +313,7 @@ impl<'a> PolicyView<'a> {
             for net in addresses_of(value) {
                 // A network has many of them; an address one.
                 let range = addrs.range(net.addr()..=net.last());
-                names.extend(range.map(|addr| (*addr, endpoint_name(key))));
+                names.extend(range.map(|addr| (*addr, display_name(key, naming(value).0))));
             }
         }
         names
@@ -548,7 +556,7 @@ impl<'a> PolicyView<'a> {
         });
         let key_text = Key::Endpoint(key.clone());
         Endpoint {
-            name: endpoint_name(key),
+            name: display_name(key, labels),
             kind: kind.to_owned(),
             host: key.host().to_owned(),
             interface: interface(value).map(str::to_owned),
@@ -661,6 +669,15 @@ fn unreadable_endpoint(key: &EndpointKey, problem: &InvalidKey) -> Endpoint {
         labels: BTreeMap::new(),
         policies: None,
         revision: problem.revision,
+    }
+}
+
+/// What an endpoint's value says of the names of its container: labels, and the container's id.
+pub(super) fn naming(value: &Resource) -> (&resource::Labels, Option<&str>) {
+    match value {
+        Resource::WorkloadEndpoint(workload) => (&workload.labels, workload.active_instance_id.as_deref()),
+        Resource::HostEndpoint(host) => (&host.labels, None),
+        _ => (const { &resource::Labels::new() }, None),
     }
 }
 

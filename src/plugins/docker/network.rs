@@ -385,7 +385,7 @@ impl Driver {
             profile: &profile,
             more_profiles: &more,
             labels,
-            instance: None,
+            instance: record.container.as_deref(),
         };
         Ok(attach::write_endpoint(&*self.state.store, &spec).await?)
     }

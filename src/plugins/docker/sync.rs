@@ -17,6 +17,7 @@ use super::poolid::PoolId;
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord, PoolRecord};
 use super::sandbox;
 use super::state::RecordKind;
+use crate::api::policy::NAME_LABEL;
 use tortie_kernel::container;
 
 /// The label that says the network's name.
@@ -81,24 +82,26 @@ impl Driver {
         let item = DockerItem::Endpoint(endpoint.to_owned());
         let Some((record, _)) = self.state.get::<EndpointRecord>(&item).await? else { return Ok(true) };
         let Some(found) = self.dockerd.network(&record.network).await else { return Ok(false) };
-        let container = found
-            .containers
-            .iter()
-            .flatten()
-            .find(|(_, attachment)| attachment.endpoint_id == endpoint)
-            .map(|(container, _)| container.clone());
-        let Some(container) = container else { return Ok(false) };
-        let Some(labels) = self.dockerd.labels(&container).await else { return Ok(false) };
+        let Some((id, container_name)) = found.container_of(endpoint) else { return Ok(false) };
+        let Some(container) = self.dockerd.container(&id).await else { return Ok(false) };
+        let labels = container.labels();
+        let record = EndpointRecord { container: Some(id.clone()), ..record };
         let name = match self.learn_name(&record.network).await {
             Some(name) => name,
             None => found.name,
         };
-        let labels = labels_of(&self.options.labels, Some(&name), &labels);
+        let mut labels = labels_of(&self.options.labels, Some(&name), &labels);
+        if !container_name.is_empty() {
+            labels.entry(NAME_LABEL.to_owned()).or_insert(container_name);
+        }
         let key = Key::Endpoint(self.endpoint_key(endpoint)).to_string();
         // Gone, or not there yet: Join writes it.
         let Some(written) = self.state.store.get(&key).await? else { return Ok(false) };
         let old = WorkloadEndpoint::parse(&written.value).ok();
-        let same = old.is_some_and(|old| old.labels == labels && old.profile_ids == [name.clone()]);
+        let same = old.is_some_and(|old| {
+            let instance = old.active_instance_id.as_deref();
+            old.labels == labels && old.profile_ids.first() == Some(&name) && instance == Some(id.as_str())
+        });
         if !same {
             let network = NetworkRecord { name: Some(name), ..NetworkRecord::default() };
             self.write_endpoint(endpoint, &network, &record, &labels).await?;
@@ -108,7 +111,7 @@ impl Driver {
         self.state
             .change(&item, |old: Option<EndpointRecord>| {
                 gone = old.is_none();
-                Ok(old.map(|old| EndpointRecord { labelled: true, ..old }))
+                Ok(old.map(|old| EndpointRecord { labelled: true, container: Some(id.clone()), ..old }))
             })
             .await?;
         if gone {

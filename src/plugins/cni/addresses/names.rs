@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::{InterfaceName, Labels};
 
+use crate::api::policy::NAME_LABEL;
 use crate::plugins::attach::{ProfileChoice, host_interface};
 use crate::plugins::cni::config::Config;
 use crate::plugins::cni::config::args::EnvArgs;
@@ -74,6 +75,10 @@ impl Identity {
             Some(_) => ProfileChoice::CreateOpen(config.name.clone()),
             None => ProfileChoice::Create(config.name.clone()),
         };
+        if let (None, Some(name)) = (&pod, &env.pod) {
+            // podman's name of the container.
+            labels.entry(NAME_LABEL.into()).or_insert_with(|| name.clone());
+        }
         if let Some((namespace, _)) = &pod {
             labels.insert(NAMESPACE_LABEL.into(), namespace.clone());
         }
