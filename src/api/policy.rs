@@ -52,6 +52,9 @@ pub struct EndpointDetail {
     pub nats: Vec<(String, String)>,
     /// What packets pass, in order; empty for another host's.
     pub stages: Vec<Stage>,
+    /// Ports of this host that lead to it: `*:8080 -> 80/tcp`; of the running agent's host only.
+    #[serde(default)]
+    pub ports: Vec<String>,
     /// Policies that may be for it, no value of which could ever be read: they act on nothing.
     #[serde(default)]
     pub unreadable_policies: Vec<String>,

@@ -112,6 +112,7 @@ fn show(out: &mut String, detail: &EndpointDetail) {
         ("mac", e.mac.clone().unwrap_or_default()),
         ("labels", labels(e)),
         ("profiles", e.profiles.join(", ")),
+        ("ports", detail.ports.join(", ")),
     ];
     for (name, text) in lines.iter().filter(|(_, text)| !text.is_empty()) {
         let _ = writeln!(out, "  {name:<10} {text}");

@@ -19,6 +19,7 @@ mod host;
 mod inside;
 mod inspect;
 mod link;
+mod mapped;
 mod namespace;
 mod ports;
 mod source_routing;
@@ -36,6 +37,7 @@ pub use self::host::{
     restore_link, take_link, unmark,
 };
 pub use self::inside::{Stripped, configure_container};
+pub use self::mapped::{MappedPorts, mapped_ports, restore_ports};
 pub use self::namespace::Namespace;
 pub use self::ports::{PORTS_PREFIX, map_ports, mapped_tables, ports_table, unmap_ports};
 pub use self::source_routing::{MoveState, MovedInterface, complete_moved, gateways, sweep_source_rules};
@@ -115,7 +117,8 @@ pub struct InsideSpec<'a> {
 }
 
 /// The transport protocols that ports can be mapped of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// TCP.
     Tcp,
@@ -162,7 +165,7 @@ impl std::str::FromStr for Transport {
 }
 
 /// A port of this host that leads to a port of the container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct PortMapping {
     /// The address of the host; `None`: all of them, of both families. An unspecified one is all of its family.
     pub host_ip: Option<IpAddr>,
@@ -172,6 +175,19 @@ pub struct PortMapping {
     pub container_port: u16,
     /// Of both ports.
     pub protocol: Transport,
+}
+
+impl std::fmt::Display for PortMapping {
+    /// `192.0.2.1:8080 -> 80/tcp`; `*`: every address of the host.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { host_ip, host_port, container_port, protocol } = self;
+        match host_ip {
+            Some(IpAddr::V6(v6)) => write!(f, "[{v6}]")?,
+            Some(v4) => write!(f, "{v4}")?,
+            None => f.write_str("*")?,
+        }
+        write!(f, ":{host_port} -> {container_port}/{}", protocol.as_str())
+    }
 }
 
 /// How much may pass in one direction.

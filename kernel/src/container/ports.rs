@@ -13,7 +13,7 @@
 //! one only: what such entries say of a port is forgotten when the port is mapped. (What led to a container is forgotten
 //! by the agent when the container's endpoint goes.)
 //!
-//! The agent does not look at these tables; policy meets the packets behind them, with the container's address and port.
+//! The tables are written down ([`mapped`]): the agent makes anew what another process flushed. Policy meets the packets behind them, with the container's address and port.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,6 +23,7 @@ use tortie_config::resource::PortRange;
 use tortie_net::Cidr;
 
 use super::link::Net;
+use super::mapped::{self, MappedPorts};
 use super::{ContainerNetError, PortMapping, Transport, hash};
 use crate::endpoints::conntrack::Conntrack;
 use crate::nft::dump;
@@ -36,6 +37,7 @@ const DSTNAT: i32 = -105;
 const SRCNAT: i32 = 95;
 /// The index of `lo` in every network namespace: where routes to a host's own addresses lead.
 const LOOPBACK: u32 = 1;
+const LOOPBACK_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 /// Longest name of a table that every kernel takes.
 const NAME_MAX: usize = 31;
 
@@ -53,6 +55,32 @@ pub fn ports_table(prefix: &str, id: &str) -> String {
 /// # Errors
 /// A port 0; an address of the host whose family the container has not; what the kernel says.
 pub fn map_ports(table: &str, addrs: &[IpAddr], mappings: &[PortMapping]) -> Result<(), ContainerNetError> {
+    let mut net = Net::open()?;
+    for host in mappings.iter().filter_map(|mapping| mapping.host_ip).filter(|ip| !ip.is_unspecified()) {
+        if !matches!(net.way_to(host), Ok(Some(LOOPBACK))) {
+            return Err(ContainerNetError::Invalid(format!(
+                "{host} is no address of this host, so no port of it can be mapped: leave the address out, or give one that \
+                 `ip address` shows"
+            )));
+        }
+    }
+    // Where nothing can be written down ports are mapped all the same; nobody makes them anew then.
+    let lock = mapped::lock().ok();
+    write_table(table, addrs, mappings)?;
+    let (addrs, mappings) = (addrs.to_vec(), mappings.to_vec());
+    let mapped = MappedPorts { table: table.to_owned(), addrs, mappings };
+    if let Some(Err(error)) = lock.map(|lock| mapped::remember(&lock, &mapped)) {
+        tracing::warn!(target: "tortie", %error, "a port mapping is not written down");
+    }
+    Ok(())
+}
+
+/// Writes the rules.
+pub(super) fn write_table(
+    table: &str,
+    addrs: &[IpAddr],
+    mappings: &[PortMapping],
+) -> Result<(), ContainerNetError> {
     let doing = "ports cannot be mapped";
     let edits = edits(addrs, mappings)?;
     let mut socket = Socket::open().map_err(|error| ContainerNetError::io(doing, error))?;
@@ -93,6 +121,10 @@ fn forget_datagrams(mappings: &[PortMapping]) -> Result<(), ContainerNetError> {
 /// What the kernel says.
 pub fn unmap_ports(table: &str) -> Result<(), ContainerNetError> {
     let doing = "port mappings cannot be removed";
+    let lock = mapped::lock().ok();
+    if let Some(lock) = &lock {
+        mapped::forget(lock, table)?;
+    }
     match Socket::open() {
         // Without packet rules there are no mappings.
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => Ok(()),
@@ -175,6 +207,11 @@ fn rules_of(addrs: &[IpAddr], mapping: &PortMapping) -> Result<Vec<Rule>, Contai
             protocol.as_str()
         ));
     }
+    if host_ip == Some(LOOPBACK_V6) {
+        return invalid(format!(
+            "port {host_port} of ::1 cannot lead to a container: Linux does not route packets from ::1; map it at 127.0.0.1"
+        ));
+    }
     let of_family = |addr: &&IpAddr| host_ip.is_none_or(|host| host.is_ipv4() == addr.is_ipv4());
     let mut rules = Vec::new();
     // One address a family: the first.
@@ -183,6 +220,9 @@ fn rules_of(addrs: &[IpAddr], mapping: &PortMapping) -> Result<Vec<Rule>, Contai
         let mut matches = vec![Match::Family { v4 }];
         if let Some(host) = host_ip.filter(|host| !host.is_unspecified()) {
             matches.push(Match::InNet { side: Side::Dst, not: false, net: Cidr::host(host) });
+        } else if !v4 {
+            // Linux has no route_localnet for IPv6: what comes from ::1 leads nowhere. A port that nobody maps refuses at once.
+            matches.push(Match::InNet { side: Side::Dst, not: true, net: Cidr::host(LOOPBACK_V6) });
         }
         matches.push(Match::Protocol { not: false, number: protocol.number() });
         let ranges = PortRange::new(host_port, host_port).into_iter().collect();
@@ -201,7 +241,7 @@ fn rules_of(addrs: &[IpAddr], mapping: &PortMapping) -> Result<Vec<Rule>, Contai
 fn hairpins(addr: IpAddr) -> [Rule; 2] {
     let loopback = match addr {
         IpAddr::V4(_) => Cidr::v4(Ipv4Addr::new(127, 0, 0, 0), 8),
-        IpAddr::V6(_) => Cidr::v6(Ipv6Addr::LOCALHOST, 128),
+        IpAddr::V6(_) => Cidr::host(LOOPBACK_V6),
     };
     [Cidr::host(addr), loopback].map(|from| Rule {
         matches: vec![
@@ -241,7 +281,7 @@ mod tests {
             rendered(&both, &[mapping(None, 8080, 80, Transport::Tcp)]),
             [
                 "meta nfproto ipv4 meta l4proto 6 th dport 8080 counter dnat ip to 10.65.0.2:80",
-                "meta nfproto ipv6 meta l4proto 6 th dport 8080 counter dnat ip6 to [2001:db8::2]:80",
+                "meta nfproto ipv6 ip6 daddr != ::1 meta l4proto 6 th dport 8080 counter dnat ip6 to [2001:db8::2]:80",
             ]
         );
         assert_eq!(rendered(&both[..1], &[mapping(Some("0.0.0.0"), 53, 5353, Transport::Udp)]).len(), 1);
@@ -255,6 +295,7 @@ mod tests {
         let addrs = ["10.65.0.2".parse().unwrap()];
         for (bad, word) in [
             (mapping(Some("2001:db8::1"), 80, 80, Transport::Tcp), "2001:db8::1"),
+            (mapping(Some("::1"), 80, 80, Transport::Tcp), "map it at 127.0.0.1"),
             (mapping(None, 0, 80, Transport::Tcp), "1 to 65535"),
             (mapping(None, 80, 0, Transport::Udp), "80 to 0/udp"),
         ] {

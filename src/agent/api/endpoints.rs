@@ -241,7 +241,16 @@ pub(in crate::agent) async fn list(server: &Server, all: bool) -> Result<List<En
 }
 
 pub(in crate::agent) async fn show(server: &Server, name: String) -> Result<EndpointDetail, ApiError> {
-    policy_view(server.handle(), move |view| view.endpoint(&name)).await
+    let mut detail = policy_view(server.handle(), move |view| view.endpoint(&name)).await?;
+    let mapped = tokio::task::spawn_blocking(tortie_kernel::container::mapped_ports).await;
+    let addresses: BTreeSet<IpAddr> =
+        detail.endpoint.addresses.iter().filter_map(|text| text.split('/').next()?.parse().ok()).collect();
+    for mapped in mapped.unwrap_or_default() {
+        if mapped.addrs.iter().any(|addr| addresses.contains(addr)) {
+            detail.ports.extend(mapped.mappings.iter().map(ToString::to_string));
+        }
+    }
+    Ok(detail)
 }
 
 pub(in crate::agent) async fn selected(server: &Server, selector: String) -> Result<SelectorMatch, ApiError> {

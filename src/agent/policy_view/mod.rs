@@ -231,7 +231,7 @@ impl<'a> PolicyView<'a> {
         let unreadable_policies = unreadable_policies.map(|(key, _)| key.to_string()).collect();
         let effective_labels = labels.labels(&key).into_iter().map(effective_label).collect();
         let endpoint = self.endpoint_row(&key, value);
-        Ok(EndpointDetail { endpoint, nats, stages, unreadable_policies, effective_labels })
+        Ok(EndpointDetail { endpoint, nats, stages, ports: Vec::new(), unreadable_policies, effective_labels })
     }
 
     /// The endpoints that a selector selects, and what the set of it holds here.

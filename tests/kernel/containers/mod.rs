@@ -1,6 +1,7 @@
 //! The plumbing of containers against the real kernel, each test in a network namespace of its own as the host, and more
 //! of them as containers.
 
+mod mapped;
 mod sctp;
 mod several;
 mod store;
