@@ -67,6 +67,7 @@ pub use crate::intent::{KernelIntent, PolicyChange};
 pub use crate::maintenance::purge::{Purge, Purged, links_named, purge};
 pub use crate::netlink::conntrack::{Connection, connections};
 pub use crate::nft::metrics::{RuleDrift, RuleMetrics};
+pub use crate::nft::{ForwardDrop, forward_drops, withdraw};
 pub use crate::options::{Marks, Mode, Options};
 pub use crate::thread::handle::{KernelHandle, spawn};
 pub use crate::thread::messages::{EventsReady, ToKernel};

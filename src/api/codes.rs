@@ -133,6 +133,9 @@ codes! {
     FORWARDING_OFF "forwarding-off"
         "The kernel does not forward packets of a family that is routed here.",
         "tortie doctor";
+    FORWARD_DROPPED "forward-dropped"
+        "Packet rules of another program drop forwarded packets of workloads that their policies allow.",
+        "tortie doctor";
     RULES "rules"
         "Packet rules cannot be enforced.",
         "tortie diff rules";

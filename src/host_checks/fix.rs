@@ -16,6 +16,7 @@ pub(super) fn fix_for(problem: &Problem) -> String {
             "sysctl -w net.ipv6.conf.all.forwarding=1".to_owned()
         }
         "forwarding-off" => "sysctl -w net.ipv4.ip_forward=1".to_owned(),
+        "forward-dropped" => forward_fix(subject.strip_prefix("chain ").unwrap_or(subject)),
         "rp-filter" => format!("sysctl -w net.ipv4.conf.{subject}.rp_filter=2"),
         "missing-capability" => format!("AmbientCapabilities={subject} in the unit of the service"),
         "conntrack-full" => {
@@ -37,4 +38,19 @@ pub(super) fn fix_for(problem: &Problem) -> String {
         }
         _ => "tortie status".to_owned(),
     }
+}
+
+/// `place` is family, table and chain.
+fn forward_fix(place: &str) -> String {
+    let mut names = place.split(' ').map(str::to_owned);
+    let mut name = || names.next().unwrap_or_default();
+    let drop = tortie_kernel::ForwardDrop {
+        family: name(),
+        table: name(),
+        chain: name(),
+        by_policy: false,
+        names_workloads: false,
+        has_docker_user: false,
+    };
+    drop.fix(super::proc::PREFIX)
 }

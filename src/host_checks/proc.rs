@@ -12,6 +12,9 @@ use super::snapshot::{Clock, Conntrack, HostSnapshot, Link};
 /// The counter of packets that reverse path filters dropped.
 const RP_FILTERED: &str = "IPReversePathFilter";
 
+/// How names of workloads' interfaces begin, unless the store says otherwise.
+pub(super) const PREFIX: &str = "cali";
+
 impl HostSnapshot {
     /// Reads `/proc`; `links` are the interfaces with MTU and administrative state, their `rp_filter` is read here.
     #[must_use]
@@ -34,6 +37,8 @@ impl HostSnapshot {
             rp_filtered: read("/proc/net/netstat").as_deref().and_then(|t| tcp_ext(t, RP_FILTERED)),
             clock: Some(Clock::now()),
             networks: tortie_kernel::connected_networks().unwrap_or_default(),
+            // What cannot be read is not wrong.
+            forward_drops: tortie_kernel::forward_drops(&[PREFIX.to_owned()]).unwrap_or_default(),
             ..Self::default()
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tortie_kernel::KernelCapability;
+use tortie_kernel::{ForwardDrop, KernelCapability};
 use tortie_net::Cidr;
 use tortie_store::KeyValue;
 
@@ -14,7 +14,7 @@ use crate::speaker::SocketAbility;
 
 /// The state of the host as read; `None` and absent: it could not be read.
 ///
-/// The health probe reads the fields from `forwarding` to `networks` ([`HostSnapshot::read`]); `doctor` and `migrate check` read
+/// The health probe reads the fields from `forwarding` to `forward_drops` ([`HostSnapshot::read`]); `doctor` and `migrate check` read
 /// those from `kernel` to `agent`, too, and `migrate check` the last one.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct HostSnapshot {
@@ -32,6 +32,8 @@ pub struct HostSnapshot {
     pub clock: Option<Clock>,
     /// The networks that this host is connected to, each with the interface.
     pub networks: Vec<(String, Cidr)>,
+    /// Chains of other programs that drop forwarded packets.
+    pub forward_drops: Vec<ForwardDrop>,
     /// The release of the kernel.
     pub kernel: String,
     /// The features of the kernel, each tried.

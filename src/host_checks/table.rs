@@ -101,6 +101,7 @@ checks! {
     "MTU" [TUNNEL_MTU, WORKLOAD_MTU] All(18), All(4), NotOk(33) => health::mtu;
     "conntrack" [CONNTRACK_FULL] All(19), All(5), NotOk(34) => health::conntrack;
     "clock" [CLOCK_JUMP] All(20), All(6), NotOk(35) => health::clock;
+    "rules of others" [FORWARD_DROPPED] All(21), All(7), NotOk(36) => health::forwarded;
     "earlier migration" [CHECK_MIGRATION_STATE] No, No, All(1) => migration::state;
     "data model" [CHECK_DATA_MODEL] No, No, All(3) => data_model::data_model;
     "node name" [CHECK_NODE_UNKNOWN] No, No, All(4) => data_model::node_name;

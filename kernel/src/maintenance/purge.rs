@@ -29,6 +29,8 @@ pub struct Purged {
     pub neighbours: usize,
     /// Tables of family `inet`.
     pub tables: Vec<String>,
+    /// Rules in Docker's chain for rules of others.
+    pub docker_rules: usize,
     /// The address that the tunnel device lost.
     pub tunnel: Option<Ipv4Addr>,
 }
@@ -51,6 +53,7 @@ pub struct Purge {
 pub fn purge(what: &Purge) -> io::Result<Purged> {
     let mut socket = Socket::open()?;
     let mut done = Purged { tables: tables(what.dry_run)?, ..Purged::default() };
+    done.docker_rules = nft::withdraw(what.dry_run)?;
     let mut first = true;
     for round in 0.. {
         let (own, _) = dump::routes_of(&mut socket, what.marks.protocol, |_, route| Some(route))?;

@@ -249,11 +249,11 @@ fn refused(refusal: &Refusal) -> io::Error {
     io::Error::other(format!("the kernel refuses to show its packet rules: {refusal}"))
 }
 
-fn attr<'a>(m: &Message<'a>, kind: u16) -> Option<&'a [u8]> {
+pub(super) fn attr<'a>(m: &Message<'a>, kind: u16) -> Option<&'a [u8]> {
     find(codec::Attrs::after(m.body, GENMSG).0, kind)
 }
 
-fn find(data: &[u8], kind: u16) -> Option<&[u8]> {
+pub(super) fn find(data: &[u8], kind: u16) -> Option<&[u8]> {
     Attrs(data).find(|(k, _)| *k == kind).map(|(_, data)| data)
 }
 
@@ -302,7 +302,7 @@ fn rule(m: &Message<'_>) -> Option<(String, RuleDump)> {
 }
 
 /// Our hash in the userdata of a rule.
-fn hash(mut userdata: &[u8]) -> Option<RuleHash> {
+pub(super) fn hash(mut userdata: &[u8]) -> Option<RuleHash> {
     while let [kind, len, rest @ ..] = userdata {
         let (data, rest) = rest.split_at_checked(usize::from(*len))?;
         if *kind == UDATA_RULE_HASH {

@@ -3,7 +3,7 @@
 //!
 //! What it does: turns what policy asks for into tables, chains and sets ([`ir`]), keeps the kernel equal to that, and says what the
 //! table looks like in nft's own words. What it does not: it decides no verdict (`policy` does), never runs `nft`, and
-//! never touches a table of another process.
+//! never touches a table of another process, but for Docker's chain for rules of others ([`forward`]).
 //!
 //! ```text
 //!  RulesetDelta, Globals, links --render--> Edits on the desired Table --diff, order--> batches --encode--> kernel
@@ -18,6 +18,7 @@ mod edit_order;
 mod encode;
 mod fail_closed;
 mod firewall;
+mod forward;
 pub(crate) mod ir;
 mod maps;
 pub(crate) mod metrics;
@@ -35,6 +36,8 @@ pub(crate) use self::drop_log::Listener;
 pub use self::drop_log::{Denial, DropKind, DropLog, Dropped};
 pub(crate) use self::firewall::{Firewall, RuleReport};
 pub use self::firewall::{RuleCounts, RuleHits};
+pub(crate) use self::forward::Admission;
+pub use self::forward::{ForwardDrop, forward_drops, withdraw};
 pub(crate) use self::render::Options;
 pub use self::render::{Meaning, RuleView};
 #[cfg(feature = "test-hooks")]

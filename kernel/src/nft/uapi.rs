@@ -120,6 +120,7 @@ pub(super) const TRACE_RULE: u32 = 3;
 
 pub(super) const NFTA_EXPR_NAME: u16 = 1;
 pub(super) const NFTA_EXPR_DATA: u16 = 2;
+pub(super) const NFTA_IMMEDIATE_DATA: u16 = 2;
 
 /// One field of a set's key: nft's number of the data type, and its length in octets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

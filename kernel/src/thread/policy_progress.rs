@@ -21,4 +21,6 @@ pub(crate) struct PolicyProgress {
     pub(super) prefixes: WorkloadPrefixes,
     /// Host endpoints as they were reported last.
     pub(super) hosts: BTreeMap<EndpointKey, EndpointCondition>,
+    /// What was reported of Docker's chain for rules of others.
+    pub(super) admission_problem: Option<String>,
 }

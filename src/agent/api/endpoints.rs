@@ -54,6 +54,9 @@ pub(in crate::agent) async fn trace(
         return Ok(packet_query.answer(&found, results, false));
     }
     let node = server.node().to_owned();
+    let prefixes = globals.interface_prefixes.clone();
+    let drops = tokio::task::spawn_blocking(move || tortie_kernel::forward_drops(&prefixes));
+    let drops = drops.await.map_err(|_| stopping())?.unwrap_or_default();
     server
         .handle()
         .kernel()
@@ -65,7 +68,20 @@ pub(in crate::agent) async fn trace(
                 false => packet::stored(&node, half),
             };
             let results = found.host_paths.iter().map(trace_half).collect();
-            packet_query.answer(&found, results, has_conditions)
+            let answer = packet_query.answer(&found, results, has_conditions);
+            let forwarded = |half: &&HostPath| {
+                has_conditions && half.host == node && !half.outer && packet::is_forwarded(view, half)
+            };
+            let other = found.host_paths.iter().find(forwarded).and_then(|half| {
+                let family = if half.path.packet.dst.is_ipv4() { "ip" } else { "ip6" };
+                drops
+                    .iter()
+                    .find(|drop| !drop.names_workloads && (drop.family == family || drop.family == "inet"))
+            });
+            match other {
+                Some(drop) if answer.verdict == "allow" => packet::dropped_by_other(answer, &node, drop),
+                _ => answer,
+            }
         })
         .await
 }

@@ -9,15 +9,15 @@ use tortie_config::resource::Protocol;
 use tortie_net::Cidr;
 
 use super::trace;
-use crate::agent::policy_view::{PolicyView, addresses_of};
-use crate::api::policy::{Trace, TraceEnd, TraceHost, TraceQuery, endpoint_name};
+use crate::agent::policy_view::{PolicyView, addresses_of, naming};
+use crate::api::policy::{Trace, TraceEnd, TraceHost, TraceQuery, TraceStep, display_name, endpoint_name};
 use crate::api::status::ApiError;
 use tortie_engine::model::Model;
 use tortie_engine::policy::path::{
     self, Change, Excerpt, HostPath, Node, OUTSIDE, Party, Place, ProbePacket, Routes,
 };
 use tortie_engine::policy::{Globals, Verdict, host_interfaces};
-use tortie_kernel::KernelView;
+use tortie_kernel::{ForwardDrop, KernelView};
 
 /// The default source port of a connection.
 const EPHEMERAL: u16 = 49_152;
@@ -31,6 +31,8 @@ pub(in crate::agent) struct PacketQuery {
     ends: [TraceEnd; 2],
     what: String,
     established: bool,
+    /// The ends' names by their keys, and by their containers.
+    names: Vec<(String, String)>,
 }
 
 /// The way through one host, in words and as it is, and what is closest to letting it pass.
@@ -78,7 +80,13 @@ impl PacketQuery {
         };
         let probe = ProbePacket { protocol: protocol.number(), ports, icmp };
         let established = query.established;
-        Ok(Self { from, to, probe, ends: [from_end, to_end], what, established })
+        let by_key = |name: &String, end: &TraceEnd| {
+            let key = view.find_endpoint(name).ok()?;
+            Some((endpoint_name(&key), end.endpoint.clone()?))
+        };
+        let names = [by_key(&query.from, &from_end), by_key(&query.to, &to_end)];
+        let names = names.into_iter().flatten().filter(|(by_key, shown)| by_key != shown).collect();
+        Ok(Self { from, to, probe, ends: [from_end, to_end], what, established, names })
     }
 
     /// The part of the model that the path needs.
@@ -133,6 +141,7 @@ impl PacketQuery {
                 .clone_into(first);
         }
         let ([from, to], what) = self.named(found);
+        let by = self.with_names(by);
         let closest_changes = match denied {
             Some((host, path, changes)) => {
                 let whole = walked.iter().filter(|(_, path, _)| path.verdict == Verdict::Deny).count() == 1;
@@ -154,10 +163,24 @@ impl PacketQuery {
             what,
             established: self.established,
             by,
-            hosts: walked.into_iter().map(|(host, _, _)| host).collect(),
+            hosts: walked.into_iter().map(|(host, _, _)| self.host_with_names(host)).collect(),
             not_looked_at,
             unreadable: unreadable.collect(),
         }
+    }
+}
+
+impl PacketQuery {
+    /// A text with the names of containers in the place of ids.
+    fn with_names(&self, text: String) -> String {
+        self.names.iter().fold(text, |text, (by_key, shown)| text.replace(by_key.as_str(), shown))
+    }
+
+    fn host_with_names(&self, mut host: TraceHost) -> TraceHost {
+        for step in &mut host.steps {
+            step.endpoint = step.endpoint.take().map(|name| self.with_names(name));
+        }
+        host
     }
 }
 
@@ -208,6 +231,35 @@ pub(in crate::agent) fn live(
     (trace::host(node, true, half.outer, &path, ruleset), path, closest)
 }
 
+/// Whether this host forwards the packet: it is neither from nor to the host itself.
+pub(in crate::agent) fn is_forwarded(view: &KernelView<'_>, half: &HostPath) -> bool {
+    let local: std::collections::BTreeSet<IpAddr> = view.interfaces().into_values().flatten().collect();
+    half.flow.from != Place::Host
+        && !local.contains(&half.flow.packet.src)
+        && !local.contains(&half.path.packet.dst)
+}
+
+/// The answer for a packet that our rules let pass and a chain of another program drops, on this host.
+pub(in crate::agent) fn dropped_by_other(mut answer: Trace, node: &str, drop: &ForwardDrop) -> Trace {
+    let by = format!("{} of another program", drop.describe());
+    for host in answer.hosts.iter_mut().filter(|host| host.here && !host.outer) {
+        "deny".clone_into(&mut host.verdict);
+        host.steps.iter_mut().for_each(|step| step.decisive = false);
+        host.steps.push(TraceStep {
+            stage: "forward".to_owned(),
+            endpoint: None,
+            verdict: Some("deny".to_owned()),
+            text: format!("{by}; no rule of its table names interfaces of workloads"),
+            rules: Vec::new(),
+            decisive: true,
+        });
+    }
+    "deny".clone_into(&mut answer.verdict);
+    answer.by = format!("{by}, on {node}");
+    answer.closest_changes = vec![drop.fix("cali")];
+    answer
+}
+
 /// Protocol with port or ICMP type.
 pub(in crate::agent) fn what(protocol: u8, port: Option<u16>) -> String {
     let name = Protocol::new(protocol).map_or_else(|| protocol.to_string(), |name| name.to_string());
@@ -222,7 +274,10 @@ pub(in crate::agent) fn what(protocol: u8, port: Option<u16>) -> String {
 fn party(view: &PolicyView<'_>, name: &str, family: Option<IpFamily>) -> Result<(Party, TraceEnd), ApiError> {
     let end = |key: Option<&EndpointKey>, host: Option<&str>| TraceEnd {
         address: String::new(),
-        endpoint: key.map(endpoint_name),
+        endpoint: key.map(|key| {
+            let value = view.model.resource(&Key::Endpoint(key.clone()));
+            value.map_or_else(|| endpoint_name(key), |value| display_name(key, naming(value).0))
+        }),
         host: host.map(str::to_owned),
     };
     let host_of = |addr: IpAddr| view.model.hosts_by_address(addr).next().map(|(host, _)| host);

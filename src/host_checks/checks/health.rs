@@ -1,5 +1,5 @@
 //! Checks of the health probe, which `doctor` and `migrate check` run, too: forwarding, reverse path filters, MTU, conntrack,
-//! the clock.
+//! rules of others, the clock.
 
 use std::time::Duration;
 
@@ -103,6 +103,24 @@ pub(in crate::host_checks) fn conntrack(host: &Host<'_>, results: &mut Results) 
             table.count, table.max
         );
         host.report(codes::CONNTRACK_FULL.problem("", "connection tracking", text), results);
+    }
+}
+
+/// One drop is enough, whoever's it is: our rules let a packet pass their own chains only.
+pub(in crate::host_checks) fn forwarded(host: &Host<'_>, results: &mut Results) {
+    let Host { now, role, .. } = *host;
+    if !role.programs || role.workloads.is_empty() {
+        return;
+    }
+    for drop in now.forward_drops.iter().filter(|drop| !drop.names_workloads) {
+        let place = format!("{} {} {}", drop.family, drop.table, drop.chain);
+        let text = format!(
+            "{} drops forwarded packets that nothing there accepts: those of {} workloads do not pass although their \
+             policies allow them",
+            drop.describe(),
+            role.workloads.len()
+        );
+        host.report(codes::FORWARD_DROPPED.problem(&place, format!("chain {place}"), text), results);
     }
 }
 

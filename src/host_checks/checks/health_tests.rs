@@ -100,3 +100,47 @@ fn a_clock_that_is_set_jumps_and_one_that_sleeps_does_not() {
     let back = problems(&at(996_410, 60), Some(&start), &role);
     assert!(back[0].text.contains("set back by 3600.0s"), "{back:?}");
 }
+
+#[test]
+fn a_chain_of_others_that_drops_what_workloads_send_is_a_problem_with_its_fix() {
+    let drop = |family: &str, table: &str, chain: &str, names_workloads| tortie_kernel::ForwardDrop {
+        family: family.to_owned(),
+        table: table.to_owned(),
+        chain: chain.to_owned(),
+        by_policy: true,
+        names_workloads,
+        has_docker_user: false,
+    };
+    for (family, table, chain, fix) in [
+        (
+            "ip",
+            "filter",
+            "FORWARD",
+            "iptables -I FORWARD -i cali+ -j ACCEPT; iptables -I FORWARD -o cali+ -j ACCEPT",
+        ),
+        (
+            "ip6",
+            "filter",
+            "FORWARD",
+            "ip6tables -I FORWARD -i cali+ -j ACCEPT; ip6tables -I FORWARD -o cali+ -j ACCEPT",
+        ),
+        (
+            "inet",
+            "mine",
+            "fwd",
+            "nft insert rule inet mine fwd iifname \"cali*\" accept; nft insert rule inet mine fwd oifname \"cali*\" accept",
+        ),
+    ] {
+        let mut now = host(&[]);
+        now.forward_drops = vec![drop(family, table, chain, false)];
+        let place = format!("chain {family} {table} {chain}");
+        assert_eq!(found(&now, None, &role(&[])), one("forward-dropped", &place));
+        let problem = &problems(&now, None, &role(&[]))[0];
+        assert_eq!((problem.next.as_str(), fix_for(problem).as_str()), ("tortie doctor", fix));
+        // Nobody is concerned, or somebody has seen to it.
+        assert!(found(&now, None, &Role { workloads: Vec::new(), ..role(&[]) }).is_empty());
+        assert!(found(&now, None, &Role { programs: false, ..role(&[]) }).is_empty());
+        now.forward_drops = vec![drop(family, table, chain, true)];
+        assert!(found(&now, None, &role(&[])).is_empty());
+    }
+}

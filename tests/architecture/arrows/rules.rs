@@ -91,7 +91,8 @@ pub(crate) const ORDERS: &[Order] = &[
             fib | netlink, options, intent, facts
             endpoints | fib, counters, sysctl
             nft | fib, worker
-            container, thread, inspect, maintenance | endpoints, nft
+            container | endpoints, nft
+            thread, inspect, maintenance | container
         ",
     },
     Order {

@@ -9,6 +9,7 @@ pub(super) struct Batch<'a> {
     buf: &'a mut Vec<u8>,
     base: u32,
     owners: Vec<Option<usize>>,
+    family: u8,
     table: &'a str,
     set_ids: u32,
     /// Where the last message begins.
@@ -18,7 +19,12 @@ pub(super) struct Batch<'a> {
 impl<'a> Batch<'a> {
     /// A transaction about a table, its messages numbered from `base` on.
     pub(super) fn new(buf: &'a mut Vec<u8>, base: u32, table: &'a str) -> Self {
-        Self { buf, base, owners: Vec::new(), table, set_ids: 0, last: 0 }
+        Self::of_family(buf, base, NFPROTO_INET, table)
+    }
+
+    /// The same about a table of another family.
+    pub(super) fn of_family(buf: &'a mut Vec<u8>, base: u32, family: u8, table: &'a str) -> Self {
+        Self { buf, base, owners: Vec::new(), family, table, set_ids: 0, last: 0 }
     }
 
     /// For each message which edit it is of.
@@ -37,7 +43,7 @@ impl<'a> Batch<'a> {
         self.last = self.buf.len();
         let seq = self.next_seq();
         let mut w = Writer::begin(self.buf, (SUBSYSTEM << 8) | message, flags, seq);
-        w.raw(&[NFPROTO_INET, 0, 0, 0]).attr_text(NFTA_TABLE, self.table);
+        w.raw(&[self.family, 0, 0, 0]).attr_text(NFTA_TABLE, self.table);
         fill(&mut w);
         w.end();
         self.owners.push(edit);
@@ -111,6 +117,9 @@ impl<'a> Batch<'a> {
         }
     }
 }
+
+/// Flags of a rule that goes before those of its chain.
+pub(in crate::nft) const INSERT: u16 = NLM_F_CREATE;
 
 /// Flags of a rule that goes behind those of its chain.
 pub(in crate::nft) const APPEND: u16 = NLM_F_CREATE | NLM_F_APPEND;

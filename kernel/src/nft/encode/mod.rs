@@ -19,7 +19,7 @@ use self::batch::Batch;
 pub(in crate::nft) use self::batch::comment;
 pub(crate) use self::rule::{RuleHash, rule_hash};
 use crate::netlink::codec::{NLM_F_CREATE, NLM_F_EXCL};
-use crate::nft::ir::{Chain, Edit, Name, Set, Table};
+use crate::nft::ir::{Chain, Edit, Name, Rule, Set, Table};
 use crate::nft::uapi::*;
 
 /// Writes the transaction. Gives for each message which edit it is of: `None` for the frame around them.
@@ -56,6 +56,29 @@ pub(in crate::nft) fn encode_new(buf: &mut Vec<u8>, base: u32, name: &str, flags
         batch.new_chain(0, name, chain);
         chain.rules.iter().for_each(|rule| rule::append(&mut batch, 0, name, rule));
     }
+    batch.acknowledge();
+    batch.frame(NFNL_MSG_BATCH_END);
+    batch.count()
+}
+
+/// Writes the transaction that takes rules of a chain away, by their handles, and puts others at its beginning, in a table of
+/// another family.
+pub(in crate::nft) fn encode_in_chain(
+    buf: &mut Vec<u8>,
+    base: u32,
+    (family, table, chain): (u8, &str, &str),
+    gone: &[u64],
+    new: &[Rule],
+) -> u32 {
+    let mut batch = Batch::of_family(buf, base, family, table);
+    batch.frame(NFNL_MSG_BATCH_BEGIN);
+    for handle in gone {
+        batch.message(NFT_MSG_DELRULE, 0, None, |w| {
+            w.attr_text(NFTA_RULE_CHAIN, chain).attr_be64(NFTA_RULE_HANDLE, *handle);
+        });
+    }
+    // Each goes before the one that was written before it.
+    new.iter().rev().for_each(|new| rule::insert(&mut batch, chain, new));
     batch.acknowledge();
     batch.frame(NFNL_MSG_BATCH_END);
     batch.count()

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use tortie_config::resource::PortRange;
 use tortie_net::Cidr;
 
-use super::batch::{APPEND, Batch, comment};
+use super::batch::{APPEND, Batch, INSERT, comment};
 use super::set::{ANONYMOUS, Anonymous, Key, Span, interface, udata, verdict};
 use crate::netlink::codec::Writer;
 use crate::nft::ir::{Field, Log, Match, Rule, Side, Statement};
@@ -56,6 +56,15 @@ pub(crate) fn rule_hash(rule: &Rule) -> RuleHash {
 
 /// Writes a rule behind those of its chain, and its anonymous sets.
 pub(super) fn append(batch: &mut Batch<'_>, edit: usize, chain: &str, rule: &Rule) {
+    write(batch, edit, chain, rule, APPEND);
+}
+
+/// Writes a rule before those of its chain.
+pub(super) fn insert(batch: &mut Batch<'_>, chain: &str, rule: &Rule) {
+    write(batch, 0, chain, rule, INSERT);
+}
+
+fn write(batch: &mut Batch<'_>, edit: usize, chain: &str, rule: &Rule, flags: u16) {
     let mut encoded = Encoded::of(rule);
     let hash = encoded.hash(rule);
     for (set, hole) in encoded.sets.iter().zip(&encoded.holes) {
@@ -64,7 +73,7 @@ pub(super) fn append(batch: &mut Batch<'_>, edit: usize, chain: &str, rule: &Rul
             field.copy_from_slice(&id.to_be_bytes());
         }
     }
-    batch.message(NFT_MSG_NEWRULE, APPEND, Some(edit), |w| {
+    batch.message(NFT_MSG_NEWRULE, flags, Some(edit), |w| {
         w.attr_text(NFTA_RULE_CHAIN, chain);
         w.nest(NFTA_RULE_EXPRESSIONS, |w| {
             w.raw(&encoded.expressions);

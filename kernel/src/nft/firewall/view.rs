@@ -60,6 +60,11 @@ impl Firewall {
         self.renderer.ruleset()
     }
 
+    /// How names of workloads' interfaces begin.
+    pub(crate) fn interface_prefixes(&self) -> Vec<String> {
+        self.globals.as_ref().map(|globals| globals.interface_prefixes.clone()).unwrap_or_default()
+    }
+
     /// Which host endpoint governs which interface.
     pub(crate) fn hosts(&self) -> &HostInterfaces {
         &self.hosts

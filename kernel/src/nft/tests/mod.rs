@@ -2,5 +2,6 @@
 
 mod firewall;
 pub(in crate::nft) mod fixtures;
+mod forward;
 pub(in crate::nft) mod kernel;
 mod passing;

@@ -26,7 +26,7 @@ use crate::intent::KernelIntent;
 use crate::netlink::dump;
 use crate::netlink::link::LinkChange;
 use crate::netlink::socket::Socket;
-use crate::nft::Firewall;
+use crate::nft::{Admission, Firewall};
 use crate::options::Mode;
 use crate::sysctl;
 use crate::thread::burst::{PolicyWork, gather};
@@ -69,6 +69,7 @@ pub(super) struct Thread {
     acks: Acks,
     forwards_v6: bool,
     firewall: Firewall,
+    admission: Admission,
     policy: PolicyProgress,
     applier: endpoints::Applier,
     /// Next hops of which [`KernelFact::NextHopWithin`] said something.
@@ -104,6 +105,7 @@ impl Thread {
             acks: Acks::default(),
             forwards_v6: false,
             firewall,
+            admission: Admission::default(),
             policy: PolicyProgress::default(),
             applier: endpoints::Applier::new(now),
             reported_within: BTreeSet::new(),
@@ -142,7 +144,8 @@ impl Thread {
             if self.firewall.has_no_table() { None } else { self.applier.due(&self.state.endpoints) };
         let held = self.state.table.drift_hold().until();
         let next_hops = self.damping.deadline();
-        let due = [self.tunnel_due, self.retry_due, self.firewall.due(), endpoints, held, next_hops];
+        let (firewall, admission) = (self.firewall.due(), self.admission.due());
+        let due = [self.tunnel_due, self.retry_due, firewall, admission, endpoints, held, next_hops];
         due.into_iter().flatten().fold(self.comparisons.due, Instant::min)
     }
 

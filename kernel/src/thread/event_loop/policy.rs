@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tortie_config::key::EndpointKey;
 
 use super::{Thread, micros_since};
+use crate::container;
 use crate::facts::{EndpointCondition, KernelFact};
 use crate::intent::PolicyChange;
 use crate::netlink::dump;
@@ -48,6 +49,7 @@ impl Thread {
         firewall.accept(changes, &state.network, &mut |rules| inbox.answer_queries(&view(state, rules)))?;
         // May take in events, which are answered for the changes before.
         self.accept_endpoints(changes)?;
+        self.admit_workloads();
         self.policy.last = Some((last.serial, last.change));
         self.policy.reported = false;
         // First what keeps rules from being in force: a caller that waits for the answer gets it, too.
@@ -143,9 +145,52 @@ impl Thread {
         if bare && !self.firewall.has_no_table() {
             self.write_endpoints()?;
         }
+        self.admit_workloads();
         self.report_rules();
         self.report_enforced(0);
         Ok(())
+    }
+
+    /// Docker's chain for rules of others lets packets of workloads pass, while there are any.
+    fn admit_workloads(&mut self) {
+        if self.firewall.mode() != Mode::Program || self.firewall.has_no_table() {
+            return;
+        }
+        let workload = |key: &EndpointKey| matches!(key, EndpointKey::Workload { .. });
+        let needed = self.firewall.ruleset().endpoints.keys().any(workload);
+        let prefixes = self.firewall.interface_prefixes();
+        let text = match self.admission.check(Instant::now(), needed, &prefixes) {
+            Ok(moved) => {
+                if moved {
+                    self.restore_ports();
+                }
+                None
+            }
+            Err(error) => Some(format!(
+                "DOCKER-USER cannot be read or written ({error}): Docker's rules may drop packets of workloads"
+            )),
+        };
+        if text != self.policy.admission_problem {
+            self.policy.admission_problem.clone_from(&text);
+            (self.sink)(KernelFact::Problem { about: "chain DOCKER-USER".into(), text });
+        }
+    }
+
+    /// Port mappings of containers that another process flushed.
+    fn restore_ports(&mut self) {
+        match container::restore_ports() {
+            Ok(restored) => {
+                let Some(first) = restored.first() else { return };
+                let (objects, first) =
+                    (restored.len(), format!("table inet {first} (port mappings) was missing"));
+                self.state.counters.external_changes += objects as u64;
+                self.state.counters.rule_repairs += objects as u64;
+                (self.sink)(KernelFact::Repaired { objects, first, held: false });
+            }
+            Err(error) => {
+                (self.sink)(KernelFact::Transient(format!("port mappings cannot be restored: {error}")));
+            }
+        }
     }
 
     /// Interfaces came, went, or have other addresses.
