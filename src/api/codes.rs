@@ -118,6 +118,9 @@ codes! {
     MIXED_MODELS "mixed-models"
         "The store has keys of Calico's v1 data model next to objects of Calico 3; the newer ones count.",
         "tortie store ls /calico/resources/v3/";
+    STORE_READ_ONLY "store-read-only"
+        "The store answers and takes no writes (its disk or its quota is full, or the user has no right to write), so no workload can be added.",
+        "tortie doctor";
     FROM_CACHE "from-cache"
         "The agent runs from its cache on disk, because the store has not answered since it started.",
         "tortie doctor";
@@ -211,6 +214,9 @@ codes! {
     CLOCK_JUMP "clock-jump"
         "The clock was set by more than a few seconds: times in logs, histories and leases are inconsistent.",
         "tortie doctor";
+    NO_ADDRESSES "no-addresses"
+        "No address is left for a workload of this host.",
+        "tortie ipam pools";
     LEAKED_ADDRESSES "leaked-addresses"
         "Addresses are allocated without a holder.",
         "tortie ipam check";

@@ -14,6 +14,9 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use tortie_config::key::{Key, prefix};
+use tortie_engine::ipam::{HostNetwork, IpamError, pool_overlap};
+use tortie_net::Cidr;
+use tortie_store::StoreError;
 
 use super::client::Client;
 use super::context::{Context, Globals};
@@ -21,8 +24,7 @@ use super::failure::{Exit, Failure};
 use super::output;
 use crate::api::status::Status;
 use crate::host_checks::{self, CheckResult, Command, Host, HostSnapshot, StoreState, Unreadable, Verdict};
-use tortie_engine::ipam::{HostNetwork, pool_overlap};
-use tortie_net::Cidr;
+use crate::plugins::attach::{allocation_problem, rehearse_workload};
 
 /// What `tortie doctor` answers.
 #[derive(Debug, Serialize)]
@@ -100,7 +102,16 @@ async fn store(globals: &Globals) -> Result<StoreState, Failure> {
             _ => None,
         })
         .collect();
+    let rehearsed = match globals.node_name() {
+        Ok(node) if !pools.is_empty() => {
+            let found = rehearse_workload(&store, &node);
+            tokio::time::timeout(std::time::Duration::from_secs(5), found).await.ok()
+        }
+        _ => None,
+    };
+    let problem = rehearsed.as_ref().filter(|found| !is_denied(found)).and_then(allocation_problem);
     Ok(StoreState {
+        no_workload: problem.map(|problem| (problem.code, problem.text)),
         overlaps: prefixes.iter().filter_map(|pool| Some((*pool, pool_overlap(pool, &hosts)?))).collect(),
         prefixes,
         describe: store.describe(),
@@ -110,6 +121,12 @@ async fn store(globals: &Globals) -> Result<StoreState, Failure> {
         calico_3: globals.data_model.is_calico_3(&*store).await?,
         ipip: pools.iter().any(|e| text(&e.value).contains("\"tunl")),
     })
+}
+
+/// Somebody else than the agent may lack its rights.
+fn is_denied(found: &Result<(), IpamError>) -> bool {
+    let denied = matches!(found, Err(IpamError::Store(StoreError::PermissionDenied(_))));
+    denied && !rustix::process::geteuid().is_root()
 }
 
 /// One line a finding; the fix stands below its problem.

@@ -67,6 +67,7 @@ impl From<tortie_store::StoreError> for Failure {
             StoreError::Unreachable(_) => (Exit::Unreachable, "store-away"),
             StoreError::Refused(_) => (Exit::Usage, "refused"),
             StoreError::LeaseEnded(_) => (Exit::No, "lease-ended"),
+            StoreError::Unwritable(_) => (Exit::No, "unwritable"),
             StoreError::PermissionDenied(_) => (Exit::Permission, "denied"),
             StoreError::Guarded(_) => (Exit::Refused, "calico-3"),
             StoreError::Unusable(_) => (Exit::Usage, "unusable"),

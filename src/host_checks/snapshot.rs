@@ -102,6 +102,8 @@ pub struct StoreState {
     pub prefixes: Vec<Cidr>,
     /// Pools that overlap an address or a network of a host, with that in words.
     pub overlaps: Vec<(Cidr, String)>,
+    /// Why no workload of this host can be added: the code of the problem, and the reason.
+    pub no_workload: Option<(String, String)>,
 }
 
 /// The state of Calico on this host, and of a migration.

@@ -86,10 +86,11 @@ checks! {
     "other daemons" [CHECK_OTHER_DAEMON] All(5), No, No => other_daemons::running;
     "rules of Felix" [CHECK_FELIX_RULES] All(6), No, No => other_daemons::felix_rules;
     "NetworkManager" [CHECK_NETWORK_MANAGER] All(7), No, NotOk(23) => other_daemons::network_manager;
-    "store" [CHECK_STORE, STORE_AWAY] All(8), No, All(2) => store::answers;
+    "store" [CHECK_STORE, STORE_AWAY, STORE_READ_ONLY] All(8), No, All(2) => store::answers;
     "file of the store" [CHECK_STORE_ABSENT] All(9), No, NotOk(24) => store::file;
     "pools" [NO_POOL] All(10), No, NotOk(25) => store::pools;
-    "pools and networks" [POOL_OVER_NETWORK] All(21), All(7), No => store::pool_networks;
+    "pools and networks" [POOL_OVER_NETWORK] All(23), All(7), No => store::pool_networks;
+    "addresses" [NO_ADDRESSES] All(22), No, NotOk(37) => store::addresses;
     "ready" [FROZEN] All(11), No, NotOk(26) => store::ready;
     "group" [CHECK_GROUP] All(12), No, NotOk(27) => agent::group;
     "freeze" [UNKNOWN_WORKLOADS, HOST_RENAMED, DUPLICATE_NODE, STORE_REWOUND] All(21), No, No => store::frozen;

@@ -214,6 +214,14 @@ pub trait Watch: Send {
     async fn next(&mut self) -> Result<WatchEvent, StoreError>;
 }
 
+/// The transaction with a condition that never holds: a store looks at rights and room before it looks at that.
+fn rehearsal(txn: &Txn) -> Txn {
+    let mut rehearsed = txn.clone();
+    let key = txn.ops.first().map(|op| op.key().to_owned());
+    rehearsed.compare.extend(key.map(|key| Compare::ModRevision(key, i64::MAX.unsigned_abs())));
+    rehearsed
+}
+
 /// A store. Cheap to clone behind an `Arc`; all methods may run at once.
 #[async_trait::async_trait]
 pub trait Store: Send + Sync {
@@ -262,6 +270,11 @@ pub trait Store: Send + Sync {
     ) -> Result<Box<dyn Watch>, StoreError>;
     /// Runs one transaction. When it is answered it is durable.
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError>;
+    /// Whether the store would take these writes now: none of them is carried out. Where it is full, or the user has no right to
+    /// write, it says so.
+    async fn rehearse(&self, txn: &Txn) -> Result<(), StoreError> {
+        self.commit(rehearsal(txn)).await.map(drop)
+    }
     /// The same for who has a turn: it ends as soon as the next in line can read what was written, which may be before it is
     /// durable. A turn that is still there afterwards goes on: after a conflict, and where the store has no such moment.
     async fn commit_locked(
@@ -318,6 +331,9 @@ pub enum StoreError {
     /// The lease of a written key has ended; make a new one.
     #[error("lease {:x} has ended", .0.0)]
     LeaseEnded(LeaseId),
+    /// It answers, and takes no writes until somebody sees to it (its disk or its quota is full).
+    #[error("the store answers and takes no writes: {0}")]
+    Unwritable(String),
     /// No right to do this.
     #[error("the store denies access: {0}")]
     PermissionDenied(String),

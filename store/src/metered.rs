@@ -9,7 +9,7 @@ use super::{
 use tortie_metrics::Table;
 
 /// Times of requests by operation and result: `ok`, `conflict` (a transaction whose condition did not hold), `away`,
-/// `refused`, `denied`, `guarded`, `lease_ended`, `unusable`.
+/// `refused`, `denied`, `guarded`, `unwritable`, `lease_ended`, `unusable`.
 pub type Requests = Table<(&'static str, &'static str)>;
 
 /// Counts what goes through it.
@@ -40,6 +40,7 @@ impl Metered {
             Err(StoreError::LeaseEnded(_)) => "lease_ended",
             Err(StoreError::PermissionDenied(_)) => "denied",
             Err(StoreError::Guarded(_)) => "guarded",
+            Err(StoreError::Unwritable(_)) => "unwritable",
             Err(StoreError::Unusable(_)) => "unusable",
         };
         self.requests.time((op, result), begin.elapsed());
@@ -100,6 +101,10 @@ impl Store for Metered {
 
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
         self.time("commit", committed, self.store.commit(txn)).await
+    }
+
+    async fn rehearse(&self, txn: &Txn) -> Result<(), StoreError> {
+        self.time("rehearse", ok, self.store.rehearse(txn)).await
     }
 
     async fn commit_locked(

@@ -122,6 +122,11 @@ impl Store for Guarded {
         self.store.commit(txn).await
     }
 
+    async fn rehearse(&self, txn: &Txn) -> Result<(), StoreError> {
+        self.may_write(txn).await?;
+        self.store.rehearse(txn).await
+    }
+
     async fn commit_locked(
         &self,
         txn: Txn,

@@ -17,5 +17,6 @@ mod holders;
 mod lost;
 mod model;
 mod processes;
+mod rehearsal;
 mod rig;
 mod scenes;

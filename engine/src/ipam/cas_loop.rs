@@ -81,6 +81,23 @@ impl Ipam {
         }
     }
 
+    /// Whether a plan can be made, and whether the store would take it. Nothing is written.
+    pub(super) async fn rehearse_plan<A>(
+        &self,
+        plan: impl Fn(&ReadState) -> PlanStep<A>,
+    ) -> Result<(), IpamError> {
+        let mut state = ReadState::default();
+        for _ in 0..ROUNDS {
+            match plan(&state) {
+                PlanStep::Need(needs) => self.read(&mut state, needs).await?,
+                PlanStep::Err(error) => return Err(error),
+                PlanStep::Txn(txn, _) if txn.ops.is_empty() => return Ok(()),
+                PlanStep::Txn(txn, _) => return Ok(self.store.rehearse(&txn).await?),
+            }
+        }
+        Err(IpamError::Busy { attempts: ROUNDS })
+    }
+
     async fn read(&self, state: &mut ReadState, needs: ReadRequest) -> Result<(), IpamError> {
         if !needs.names.is_empty() {
             let prefixes: Vec<String> = needs.names.iter().cloned().collect();

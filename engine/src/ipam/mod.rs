@@ -96,6 +96,15 @@ impl Ipam {
         with_metrics("assign", self.give(request)).await
     }
 
+    /// Whether [`Ipam::assign`] would give these addresses now. Nothing is written: the plan is made, and the store is asked whether
+    /// it would take it.
+    ///
+    /// # Errors
+    /// Every [`IpamError`].
+    pub async fn rehearse(&self, request: &AllocationRequest) -> Result<(), IpamError> {
+        self.rehearse_plan(|state| assign::plan(&self.keyspace, state, request, &[])).await
+    }
+
     async fn give(&self, request: &AllocationRequest) -> Result<Vec<Allocation>, IpamError> {
         self.run(true, |state, tried| match &request.handle {
             // Without a handle nobody can tell whose an address is.

@@ -18,7 +18,9 @@ use crate::agent::policy_view::addresses_of;
 use crate::api::ipam::{self as dto, BlockRow, BlockView, Holder, PoolRow};
 use crate::api::nodes::{self, ClusterNode};
 use crate::api::policy::endpoint_name;
+use crate::api::problem::Problem;
 use crate::api::status::{ApiError, List};
+use crate::plugins::attach::{allocation_problem, rehearse_workload};
 use tortie_engine::ipam::Keyspace;
 use tortie_engine::ipam::check::IpamState;
 use tortie_engine::model::Model;
@@ -26,6 +28,8 @@ use tortie_store::{Snapshot, Store};
 
 /// For how long a read is given out.
 const CACHE_TTL: Duration = Duration::from_secs(10);
+/// For how long it is known whether a workload could be added.
+const REHEARSAL_TTL: Duration = Duration::from_secs(3);
 /// Longest wait for the store.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -92,11 +96,27 @@ pub(in crate::agent) struct ClusterCache {
     store: Arc<dyn Store>,
     ipam: CacheSlot<IpamState>,
     nodes: CacheSlot<Vec<ClusterNode>>,
+    rehearsed: Mutex<Option<(Instant, Option<Problem>)>>,
 }
 
 impl ClusterCache {
     pub(in crate::agent) fn new(node: &str, store: Arc<dyn Store>) -> Self {
-        Self { node: node.to_owned(), store, ipam: CacheSlot::new(), nodes: CacheSlot::new() }
+        let (ipam, nodes) = (CacheSlot::new(), CacheSlot::new());
+        Self { node: node.to_owned(), store, ipam, nodes, rehearsed: Mutex::default() }
+    }
+
+    /// What keeps a workload of this host from being added now.
+    pub(in crate::agent) async fn allocation_problem(&self) -> Option<Problem> {
+        let mut last = self.rehearsed.lock().await;
+        if let Some((_, problem)) = last.as_ref().filter(|(at, _)| at.elapsed() < REHEARSAL_TTL) {
+            return problem.clone();
+        }
+        let rehearsal = rehearse_workload(&self.store, &self.node);
+        // A store that does not answer is reported as such.
+        let found = tokio::time::timeout(STORE_TIMEOUT, rehearsal).await.ok();
+        let problem = found.as_ref().and_then(allocation_problem);
+        *last = Some((Instant::now(), problem.clone()));
+        problem
     }
 
     async fn read_ipam(&self) -> Result<Arc<CachedRead<IpamState>>, ApiError> {

@@ -15,6 +15,7 @@ use crate::api::status::{
     StoreStatus, UpCount,
 };
 use tortie_engine::routing::{OriginKind, PeerIntent, RoutingIntent};
+use tortie_kernel::Mode;
 
 /// The one-screen verdict.
 pub(in crate::agent) async fn status(server: &Server) -> Status {
@@ -34,7 +35,10 @@ pub(in crate::agent) async fn status(server: &Server) -> Status {
     let intent = handle.newest_intent();
     let notes = hints.into_values().chain(notes::drained(handle).await).chain(notes::denied(handle));
     let notes = notes.chain(notes::drift_hold(handle).await);
-    build(server, core, kernel, intent.as_deref(), comparison.as_deref(), notes)
+    let adds = kernel.as_ref().is_some_and(|kernel| kernel.mode == Mode::Program)
+        && core.as_ref().is_some_and(|core| core.connected && core.frozen.is_none());
+    let allocation = if adds { server.cluster().allocation_problem().await } else { None };
+    build(server, core, kernel, intent.as_deref(), comparison.as_deref(), allocation, notes)
 }
 
 /// Whose agent this is.
@@ -51,19 +55,19 @@ fn build(
     kernel: Option<KernelSnapshot>,
     intent: Option<&RoutingIntent>,
     judged: Option<&ComparisonReport>,
+    allocation: Option<Problem>,
     hints: impl Iterator<Item = Problem>,
 ) -> Status {
     let ready = server.handle().is_ready();
     let facts = facts.unwrap_or_default();
     let mut problems = problems::problems(&facts, kernel.as_ref());
+    problems.extend(allocation);
     let notes = facts.notes.iter().cloned().chain(hints);
     let notes = notes.chain(problems::route_exchange(&facts.route_exchange, intent));
     let (grave, mut notes): (Vec<Problem>, Vec<Problem>) =
         notes.partition(|note| codes::find(codes::Kind::Problem, &note.code).is_some());
-    if !grave.is_empty() {
-        problems.extend(grave);
-        problems.sort_by_key(|problem| codes::weight(&problem.code));
-    }
+    problems.extend(grave);
+    problems.sort_by_key(|problem| codes::weight(&problem.code));
     let (mut verdict, mut summary) = problems::verdict(&facts, intent, ready, &problems);
     if let Some(judged) = judged {
         problems.extend(problems::sessions_differ(&judged.session_drift()));

@@ -63,7 +63,11 @@ pub(in crate::host_checks) fn socket(host: &Host<'_>, results: &mut Results) {
 pub(in crate::host_checks) fn problems(host: &Host<'_>, results: &mut Results) {
     for problem in host.reported() {
         // The check of the store reports it.
-        if host.command != Command::MigrateCheck || problem.code != codes::STORE_AWAY.name {
+        let store = host.now.store.as_ref().and_then(|store| store.as_ref().ok());
+        let read_only = store.and_then(|store| store.no_workload.as_ref());
+        let by_store = (host.command == Command::MigrateCheck && problem.code == codes::STORE_AWAY.name)
+            || read_only.is_some_and(|(code, _)| *code == problem.code);
+        if !by_store {
             results.problem(fix::with_fix(problem.clone()));
         }
     }

@@ -12,6 +12,12 @@ pub(in crate::host_checks) fn answers(host: &Host<'_>, results: &mut Results) {
         of_calico(host, results);
     }
     match &host.now.store {
+        Some(Ok(StoreState { no_workload: Some((code, text)), .. }))
+            if *code == codes::STORE_READ_ONLY.name =>
+        {
+            let fix = "see to what the store says; agents go on with what they have";
+            results.fail(&codes::STORE_READ_ONLY, text.clone(), fix);
+        }
         Some(Ok(store)) if host.command == Command::Doctor => {
             let text = format!("store {} answers, revision {}", store.describe, store.revision);
             results.ok(&codes::CHECK_STORE, text);
@@ -120,6 +126,18 @@ pub fn pool_overlap_text(pool: &Cidr, what: &str) -> String {
         "{pool} overlaps {what}: machines that no key names may have its addresses, so that none of that part is given out, and a \
          block there is announced only where it cuts no host off; make a pool that overlaps no network"
     )
+}
+
+/// Whether an address is left.
+pub(in crate::host_checks) fn addresses(host: &Host<'_>, results: &mut Results) {
+    let no_workload = state(host).and_then(|store| store.no_workload.as_ref());
+    if let Some((_, text)) = no_workload.filter(|(code, _)| *code == codes::NO_ADDRESSES.name) {
+        results.fail(
+            &codes::NO_ADDRESSES,
+            text.clone(),
+            "tortie ipam pool create ADDRESS/LENGTH, or tortie ipam check",
+        );
+    }
 }
 
 pub(in crate::host_checks) fn ready(host: &Host<'_>, results: &mut Results) {

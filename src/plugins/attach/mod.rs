@@ -18,6 +18,7 @@ mod endpoint;
 mod error;
 mod links;
 mod preflight;
+mod rehearsal;
 mod request;
 
 use self::error::blocking;
@@ -33,6 +34,7 @@ pub use self::endpoint::{
 pub use self::error::AttachError;
 pub use self::links::{alias, host_interface};
 pub use self::preflight::{Absent, preflight};
+pub use self::rehearsal::{allocation_problem, rehearse_addresses, rehearse_endpoint, rehearse_workload};
 pub use self::request::{AttachRequest, Attachment, DetachRequest, LinkSpec};
 
 /// Makes the interface, writes the endpoint, and waits until the agent has both in force.

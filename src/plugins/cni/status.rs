@@ -1,10 +1,12 @@
-//! `STATUS`: whether an `ADD` could work now.
+//! `STATUS`: whether an `ADD` could work now. What one would write is planned, and the store is asked whether it would take it.
 
 use serde_json::Value;
-use tortie_config::key::{Key, prefix};
+use tortie_config::key::{IpFamily, Key, prefix};
 use tortie_config::resource::Resource;
+use tortie_engine::ipam::IpamError;
 
 use crate::plugins::attach::{self, AgentAbsent};
+use crate::plugins::cni::addresses::requests::address_requests;
 use crate::plugins::cni::call::{Call, NO_RESULT};
 use crate::plugins::cni::protocol::env::Command;
 use crate::plugins::cni::protocol::error::{CniError, code};
@@ -15,6 +17,7 @@ pub(super) async fn answer(call: &Call, links: bool) -> Result<Option<Value>, Cn
     let store = call.store().await.map_err(not_available)?;
     attach::ready(&*store).await.map_err(|error| not_available(error.into()))?;
     if call.config.ipam.foreign.is_none() {
+        // Left-over addresses of a pool that was disabled are no reason to send containers here.
         let pools =
             store.list(&[prefix::POOLS.to_owned()]).await.map_err(|error| not_available(error.into()))?;
         let enabled = |v4: bool| {
@@ -27,16 +30,19 @@ pub(super) async fn answer(call: &Call, links: bool) -> Result<Option<Value>, Cn
             })
         };
         let ipam = &call.config.ipam;
-        for (wanted, v4, family) in [(ipam.ipv4, true, "IPv4"), (ipam.ipv6, false, "IPv6")] {
+        for (wanted, v4, name) in [(ipam.ipv4, true, "IPv4"), (ipam.ipv6, false, "IPv6")] {
             if wanted && !enabled(v4) {
-                let error = tortie_engine::ipam::IpamError::NoPools(if v4 {
-                    tortie_config::key::IpFamily::V4
-                } else {
-                    tortie_config::key::IpFamily::V6
-                });
-                return Err(CniError::new(code::NOT_AVAILABLE, format!("no {family} addresses: {error}")));
+                let error = IpamError::NoPools(if v4 { IpFamily::V4 } else { IpFamily::V6 });
+                return Err(CniError::new(code::NOT_AVAILABLE, format!("no {name} addresses: {error}")));
             }
         }
+        let wanted = address_requests(&call.config, &call.args)?.into_iter().map(|request| request.want);
+        let planned = attach::rehearse_addresses(&store, &call.node, wanted.collect()).await;
+        planned.map_err(|error| not_available(error.into()))?;
+    }
+    if links {
+        let written = attach::rehearse_endpoint(&*store, &call.node).await;
+        written.map_err(|error| not_available(error.into()))?;
     }
     if links && call.config.agent_absent != AgentAbsent::Continue {
         let agent = call.agent();

@@ -10,6 +10,7 @@ use super::super::{LeaseId, StoreError};
 const INVALID_ARGUMENT: i32 = 3;
 const NOT_FOUND: i32 = 5;
 const PERMISSION_DENIED: i32 = 7;
+const RESOURCE_EXHAUSTED: i32 = 8;
 const FAILED_PRECONDITION: i32 = 9;
 const OUT_OF_RANGE: i32 = 11;
 const UNIMPLEMENTED: i32 = 12;
@@ -48,6 +49,10 @@ fn sorted(code: i32, text: String) -> StoreError {
         PERMISSION_DENIED => {
             StoreError::PermissionDenied(format!("{text}; the user lacks a role for these keys"))
         }
+        // The alarm NOSPACE: it answers reads, and deletes.
+        RESOURCE_EXHAUSTED if text.contains("space exceeded") => StoreError::Unwritable(format!(
+            "{text}; etcdctl compact, etcdctl defrag, then etcdctl alarm disarm (or raise --quota-backend-bytes)"
+        )),
         UNAUTHENTICATED => StoreError::PermissionDenied(text),
         INVALID_ARGUMENT | NOT_FOUND | OUT_OF_RANGE | FAILED_PRECONDITION => StoreError::Refused(text),
         UNIMPLEMENTED => StoreError::Unusable(format!("{text}; the server is no etcd 3.4 or newer")),
@@ -105,12 +110,14 @@ mod tests {
         for (code, text) in [
             (14, "etcdserver: no leader"),
             (14, "tcp connect error"),
-            (8, "etcdserver: mvcc: database space exceeded"),
+            (8, "etcdserver: too many requests"),
             (4, "context deadline exceeded"),
             (2, "h2 protocol error"),
         ] {
             assert!(matches!(sorted(code, text.into()), StoreError::Unreachable(_)), "{text}");
         }
+        let full = sorted(8, "etcdserver: mvcc: database space exceeded".into());
+        assert!(matches!(full, StoreError::Unwritable(_)), "a store that answers is not away: {full}");
         let lease = LeaseId(7);
         let gone = sorted(5, "etcdserver: requested lease not found".into());
         assert!(matches!(ended_lease(gone, Some(lease)), StoreError::LeaseEnded(l) if l == lease));

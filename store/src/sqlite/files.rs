@@ -9,6 +9,9 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::super::StoreError;
 
+/// What the log may grow by with one workload, and some more, in octets.
+const ROOM: u64 = 256 << 10;
+
 /// Where the files are.
 pub(super) struct Files {
     pub(super) database: PathBuf,
@@ -48,6 +51,19 @@ impl Files {
         let mut name = self.database.clone().into_os_string();
         name.push("-shm");
         name.into()
+    }
+
+    /// Whether the disk has room for a few writes.
+    pub(super) fn check_room(&self) -> Result<(), StoreError> {
+        let folder = self.database.parent().unwrap_or(Path::new("/"));
+        let disk = rustix::fs::statvfs(folder).map_err(|e| failed(folder, &e.into()))?;
+        let room = disk.f_bfree.saturating_mul(disk.f_frsize);
+        if room < ROOM {
+            let text =
+                format!("{}: {room} octets are left on its disk; free some space", self.database.display());
+            return Err(StoreError::Unwritable(text));
+        }
+        Ok(())
     }
 
     pub(super) fn identity(&self) -> Result<Identity, StoreError> {
@@ -144,6 +160,9 @@ pub(super) fn failed(path: &Path, error: &io::Error) -> StoreError {
         io::ErrorKind::ReadOnlyFilesystem => StoreError::PermissionDenied(text),
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
             StoreError::Unusable(text)
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            StoreError::Unwritable(format!("{text}; free some space"))
         }
         _ => StoreError::Unreachable(text),
     }

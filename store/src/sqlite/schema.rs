@@ -119,7 +119,8 @@ pub(super) fn failed(files: &Files, error: &rusqlite::Error) -> StoreError {
             StoreError::PermissionDenied(format!("{text}; run it with sudo, or as the owner of the store"))
         }
         Some(ErrorCode::TooBig) => StoreError::Refused(text),
-        // Busy, full disk, I/O error: may pass.
+        Some(ErrorCode::DiskFull) => StoreError::Unwritable(format!("{text}; free space on its disk")),
+        // Busy, I/O error: may pass.
         _ => StoreError::Unreachable(text),
     }
 }

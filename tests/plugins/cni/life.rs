@@ -236,6 +236,35 @@ fn what_is_not_listed_is_collected_and_status_reports() {
 }
 
 #[test]
+fn status_says_no_while_no_address_is_left() {
+    Host::without_agent(|host| {
+        host.pool("10.99.0.0/30", json!({"cidr": "10.99.0.0/30", "blockSize": 30}));
+        let ipam = json!({"type": "tortie-ipam", "ipv4_pools": ["10.99.0.0/30"]});
+        let config = host.config(json!({ "cniVersion": "1.1.0", "ipam": ipam }));
+        let status = || host.call("tortie-cni", &[("CNI_COMMAND", "STATUS")], config.to_string().as_bytes());
+        let containers = [(); 4].map(|()| Container::new());
+        for container in &containers {
+            status().done();
+            host.add(container, &config);
+        }
+        let keys = host.keys();
+        let answer = status();
+        let (code, text) = answer.refused();
+        assert!(code == 50 && text.contains("0 free in 10.99.0.0/30"), "{code} {text}");
+        assert_eq!(host.keys(), keys, "nothing is written");
+        host.del(&containers[2], &config);
+        status().done();
+        // The network is renamed while containers run: what they hold goes with them.
+        let mut renamed = config.clone();
+        renamed["name"] = json!("renamed");
+        for container in &containers {
+            host.del(container, &renamed);
+        }
+        assert_eq!(host.traces(), Vec::<String>::new());
+    });
+}
+
+#[test]
 fn ranges_ports_and_asked_addresses() {
     Host::with_agent(|host| {
         let container = Container::new();

@@ -1,0 +1,110 @@
+//! Whether a workload could be added now: what that would write is planned, and the store is asked whether it would take it.
+//! Nothing is written.
+
+use std::sync::Arc;
+
+use tortie_config::key::{EndpointKey, IpFamily, Key};
+use tortie_config::resource::WorkloadEndpoint;
+use tortie_engine::ipam::{AddressRequest, AllocationRequest, Ipam, IpamError};
+use tortie_store::{Op, Store, StoreError, Txn};
+
+use crate::api::codes;
+use crate::api::problem::Problem;
+
+/// What a rehearsed workload is called; no workload of this name ever is.
+const NAME: &str = "rehearsal";
+
+/// Plans these addresses for a workload of the host.
+///
+/// # Errors
+/// What a true request would get.
+pub async fn rehearse_addresses(
+    store: &Arc<dyn Store>,
+    node: &str,
+    addresses: Vec<AddressRequest>,
+) -> Result<(), IpamError> {
+    let request = AllocationRequest {
+        host: node.to_owned(),
+        addresses,
+        handle: Some(format!("{NAME}.{node}")),
+        ..AllocationRequest::default()
+    };
+    Ipam::new(Arc::clone(store)).rehearse(&request).await
+}
+
+/// The endpoint of a workload of the host.
+///
+/// # Errors
+/// What a true one would get.
+pub async fn rehearse_endpoint(store: &dyn Store, node: &str) -> Result<(), StoreError> {
+    let key = Key::Endpoint(EndpointKey::Workload {
+        host: node.to_owned(),
+        orchestrator: "cni".to_owned(),
+        workload: NAME.to_owned(),
+        endpoint: "eth0".to_owned(),
+    });
+    let name = "cali0".parse().map_err(|_| StoreError::Refused("no interface name".to_owned()))?;
+    let value = WorkloadEndpoint::new(name).to_value();
+    let op = Op::Put { key: key.to_string(), value, lease: None };
+    store.rehearse(&Txn { ops: vec![op], ..Txn::default() }).await
+}
+
+/// One workload with an address of each family that has pools; a family without any is none's fault here.
+///
+/// # Errors
+/// What a true one would get.
+pub async fn rehearse_workload(store: &Arc<dyn Store>, node: &str) -> Result<(), IpamError> {
+    for family in [IpFamily::V4, IpFamily::V6] {
+        let any = AddressRequest::Any { family, count: 1, pools: Vec::new() };
+        match rehearse_addresses(store, node, vec![any]).await {
+            Err(IpamError::NoPools(_)) | Ok(()) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(rehearse_endpoint(&**store, node).await?)
+}
+
+/// The problem of a workload that could not be added; `None`: it could, or another problem says why not (the store is away or
+/// frozen, there is no pool, a value cannot be read).
+#[must_use]
+pub fn allocation_problem(rehearsed: &Result<(), IpamError>) -> Option<Problem> {
+    let error = rehearsed.as_ref().err()?;
+    match error {
+        IpamError::Full { .. } | IpamError::BlockLimit { .. } => {
+            Some(codes::NO_ADDRESSES.problem("", "addresses", format!("no workload can be added: {error}")))
+        }
+        IpamError::Store(
+            StoreError::Unwritable(_) | StoreError::PermissionDenied(_) | StoreError::Unusable(_),
+        ) => Some(codes::STORE_READ_ONLY.problem("", "store", format!("no workload can be added: {error}"))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_keeps_workloads_away_is_one_problem_and_what_others_report_is_none() {
+        let full = IpamError::Full { requested: 1, free: 0, place: "10.0.0.0/30".to_owned() };
+        let limit = IpamError::BlockLimit { host: "h1".to_owned(), limit: 2 };
+        let store = |error: StoreError| IpamError::Store(error);
+        for (error, code) in [
+            (full, Some("no-addresses")),
+            (limit, Some("no-addresses")),
+            (store(StoreError::Unwritable("full".to_owned())), Some("store-read-only")),
+            (store(StoreError::PermissionDenied("no role".to_owned())), Some("store-read-only")),
+            (store(StoreError::Unusable("damaged".to_owned())), Some("store-read-only")),
+            (store(StoreError::Unreachable("away".to_owned())), None),
+            (IpamError::NotReady, None),
+            (IpamError::NoPools(IpFamily::V4), None),
+            (IpamError::Busy { attempts: 3 }, None),
+        ] {
+            let text = error.to_string();
+            let found = allocation_problem(&Err(error));
+            assert_eq!(found.as_ref().map(|p| p.code.as_str()), code, "{text}");
+            assert!(found.is_none_or(|p| p.text.contains(&text)));
+        }
+        assert_eq!(allocation_problem(&Ok(())), None);
+    }
+}
