@@ -233,6 +233,9 @@ fn areas_that_we_cannot_act_on() {
     assert!(error.msg.contains("runtimeConfig.aliases") && error.msg.contains("db"), "{error}");
     // Nothing to act on, and what one runtime has for itself.
     assert!(runtime("aliases", Value::Null).is_ok());
+    // podman's own alias of each container.
+    assert!(runtime("aliases", json!({"net": ["0123456789ab"], "other": []})).is_ok());
+    assert!(runtime("aliases", json!({"net": ["0123456789ab", "db"]})).is_err());
     assert!(runtime("io.kubernetes.cri.pod-annotations", json!({"a": "b"})).is_ok());
     // An address that nobody can give because an earlier range does not hold it.
     let error =

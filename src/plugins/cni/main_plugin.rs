@@ -12,7 +12,7 @@ use tortie_net::Cidr;
 
 use crate::plugins::attach::{self, Absent, AttachRequest, Attachment, DetachRequest, LinkSpec};
 use crate::plugins::cni::addresses::AddressAllocator;
-use crate::plugins::cni::addresses::names::Identity;
+use crate::plugins::cni::addresses::names::{Identity, handle};
 use crate::plugins::cni::call::{Call, ExistingAttachment, NO_RESULT, collect, endpoint_at, endpoints_of};
 use crate::plugins::cni::protocol::address::Address;
 use crate::plugins::cni::protocol::env::Command;
@@ -313,10 +313,26 @@ async fn del(call: &Call) -> Answer {
             let holder =
                 AddressAllocator { ipam: &ipam, config: &call.config, node: &call.node, identity: &identity };
             let ours = found.as_ref().filter(|found| found.attachment.container_id == call.env.container_id);
-            holder.release(&ours.map(ExistingAttachment::addrs).unwrap_or_default()).await
+            let released = holder.release(&ours.map(ExistingAttachment::addrs).unwrap_or_default()).await;
+            released.and(release_former_network(call, &ipam, ours).await)
         }
     };
     removed.and(released).and(foreign).map(|()| NO_RESULT)
+}
+
+/// The network was renamed since the `ADD`: the addresses are held under its former name, which the endpoint knows.
+async fn release_former_network(
+    call: &Call,
+    ipam: &Ipam,
+    found: Option<&ExistingAttachment>,
+) -> Result<(), CniError> {
+    let Some(former) = found.filter(|found| found.network().is_some_and(|name| name != call.config.name))
+    else {
+        return Ok(());
+    };
+    let network = former.network().unwrap_or_default();
+    let held = handle(network, &former.attachment.container_id, &former.attachment.ifname);
+    Ok(ipam.release(&former.addrs(), Some(&held)).await.map(drop)?)
 }
 
 /// Removes an endpoint with its interface, if it is this container's. Addresses are released after it: nobody gets one that

@@ -64,11 +64,29 @@ fn lengths_gateways_and_routes_are_what_the_configuration_says() {
     Host::without_agent(|host| {
         let container = Container::new();
         let ask = |plugin: &str, ipam: Value| {
-            let config = bridge(host, ipam);
+            // A main plugin that makes no route to its network on this host.
+            let mut config = bridge(host, ipam);
+            config["type"] = json!("macvlan");
             let result = host.command(plugin, "ADD", &container, &config, "").done();
             host.command(plugin, "DEL", &container, &config, "").done();
             result
         };
+        // The bridge's route to a network wider than a block loses against the block's blackhole.
+        for ipam in [
+            json!({"subnet": "10.65.5.0/24"}),
+            json!({"ranges": [[{"subnet": "10.65.0.0/16"}]]}),
+            json!({"ranges": [[{"subnet": "10.65.6.0/25"}]]}),
+            json!({"prefix_length": 16, "gateway": "10.65.0.1"}),
+        ] {
+            let answer = host.command("tortie-ipam", "ADD", &container, &bridge(host, ipam.clone()), "");
+            let (code, text) = answer.refused();
+            assert!(code == 7 && text.contains("blackhole"), "{ipam}: {code} {text}");
+        }
+        for ipam in [json!({"ranges": [[{"subnet": "10.65.6.0/27"}]]}), json!({})] {
+            let config = bridge(host, ipam);
+            host.command("tortie-ipam", "ADD", &container, &config, "").done();
+            host.command("tortie-ipam", "DEL", &container, &config, "").done();
+        }
         let ip = |result: &Value| {
             let ip = &result["ips"][0];
             (ip["address"].as_str().unwrap().to_owned(), ip["gateway"].as_str().map(str::to_owned))

@@ -175,6 +175,16 @@ impl AddressAllocator<'_> {
         for (request, mut given) in given {
             let mut unusable = Vec::new();
             let mut frame = self.frame_of(&request, &given, calico).await?;
+            if self.config.kind == "bridge" && frame.net.len() < given.block.len() {
+                // Routes to the block are narrower than the bridge's to its network.
+                let msg = format!(
+                    "the bridge's network {} is wider than {}, the block that this host announces: packets to its \
+                     containers would end in the block's blackhole; leave `ranges`, `subnet` and `prefix_length` out, or give \
+                     a network of a block or less",
+                    frame.net, given.block
+                );
+                return Err(CniError::new(code::CONFIG, msg));
+            }
             while frame.own().contains(&given.addr) {
                 if matches!(request.want, AddressRequest::Exact(_)) || unusable.len() >= TRIES {
                     let msg =

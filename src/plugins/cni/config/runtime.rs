@@ -93,6 +93,10 @@ fn known_areas(object: &Object<'_>, notes: &mut Vec<String>) -> Result<(), CniEr
             notes.push(format!("runtimeConfig.{area} is not used"));
             continue;
         }
+        if area == "aliases" && only_short_ids(value) {
+            notes.push("runtimeConfig.aliases has container ids only, which are not used".to_owned());
+            continue;
+        }
         let msg = format!(
             "`runtimeConfig.{area}` is {}, and we cannot act on it: take `{area}` out of the configuration's capabilities",
             shown(value)
@@ -100,6 +104,16 @@ fn known_areas(object: &Object<'_>, notes: &mut Vec<String>) -> Result<(), CniEr
         return Err(CniError::new(code::FIELD, msg));
     }
     Ok(())
+}
+
+/// Whether all aliases are short ids of containers: podman adds one to each network, and nobody asked for that name.
+fn only_short_ids(value: &Value) -> bool {
+    let short = |name: &Value| {
+        name.as_str().is_some_and(|name| name.len() == 12 && name.bytes().all(|b| b.is_ascii_hexdigit()))
+    };
+    value.as_object().is_some_and(|networks| {
+        networks.values().all(|names| names.as_array().is_some_and(|names| names.iter().all(short)))
+    })
 }
 
 /// A MAC address that an interface can have.
