@@ -89,7 +89,7 @@ checks! {
     "store" [CHECK_STORE, STORE_AWAY, STORE_READ_ONLY] All(8), No, All(2) => store::answers;
     "file of the store" [CHECK_STORE_ABSENT] All(9), No, NotOk(24) => store::file;
     "pools" [NO_POOL] All(10), No, NotOk(25) => store::pools;
-    "pools and networks" [POOL_OVER_NETWORK] All(23), All(7), No => store::pool_networks;
+    "pools and networks" [POOL_OVER_NETWORK] All(23), All(8), No => store::pool_networks;
     "addresses" [NO_ADDRESSES] All(22), No, NotOk(37) => store::addresses;
     "ready" [FROZEN] All(11), No, NotOk(26) => store::ready;
     "group" [CHECK_GROUP] All(12), No, NotOk(27) => agent::group;
@@ -102,7 +102,7 @@ checks! {
     "MTU" [TUNNEL_MTU, WORKLOAD_MTU] All(18), All(4), NotOk(33) => health::mtu;
     "conntrack" [CONNTRACK_FULL] All(19), All(5), NotOk(34) => health::conntrack;
     "clock" [CLOCK_JUMP] All(20), All(6), NotOk(35) => health::clock;
-    "rules of others" [FORWARD_DROPPED] All(21), All(7), NotOk(36) => health::forwarded;
+    "rules of others" [FORWARD_DROPPED] All(24), All(7), NotOk(36) => health::forwarded;
     "earlier migration" [CHECK_MIGRATION_STATE] No, No, All(1) => migration::state;
     "data model" [CHECK_DATA_MODEL] No, No, All(3) => data_model::data_model;
     "node name" [CHECK_NODE_UNKNOWN] No, No, All(4) => data_model::node_name;
