@@ -126,6 +126,25 @@ fn each_thing_that_is_wrong_is_said_once_with_its_weight() {
                     store(StoreState { ready: Some("false".to_owned()), pools: 1, ..StoreState::default() });
             }),
         ),
+        (
+            "pool-over-network",
+            Warn,
+            Box::new(move |s| {
+                let pool = "192.0.2.0/24".parse().unwrap();
+                let overlaps = vec![(pool, "192.0.2.7, the address of host h2".to_owned())];
+                s.store =
+                    store(StoreState { pools: 1, prefixes: vec![pool], overlaps, ..StoreState::default() });
+            }),
+        ),
+        (
+            "pool-over-network",
+            Warn,
+            Box::new(move |s| {
+                let prefixes = vec!["172.16.0.0/12".parse().unwrap()];
+                s.networks = vec![("docker0".to_owned(), "172.17.0.0/16".parse().unwrap())];
+                s.store = store(StoreState { pools: 1, prefixes, ..StoreState::default() });
+            }),
+        ),
         ("store-away", Fail, Box::new(move |s| s.store = away(false, "etcd: refused"))),
         ("store-absent", Warn, Box::new(move |s| s.store = away(false, "there is no store at /x/store.db"))),
         ("store", NotTried, Box::new(move |s| s.store = away(true, "not allowed"))),

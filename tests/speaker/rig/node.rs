@@ -58,6 +58,7 @@ pub(crate) fn intent(at: &str, asn: u32, blocks: &[&str]) -> RoutingIntent {
             .map(|c| (*c, Originated { kind: OriginKind::OwnBlock, key: c.to_string().into(), revision: 1 }))
             .collect(),
         blackholes: Arc::new(own.iter().copied().collect()),
+        withheld_blocks: Default::default(),
         tunnel: None,
         view: Arc::new(RoutingView {
             node: at.into(),
