@@ -123,7 +123,7 @@ impl Store for Guarded {
     }
 
     async fn rehearse(&self, txn: &Txn) -> Result<(), StoreError> {
-        self.may_write(txn).await?;
+        self.may_commit(txn).await?;
         self.store.rehearse(txn).await
     }
 

@@ -36,7 +36,7 @@ impl Timer {
     /// Its expiry says that nothing came, or that nothing could be sent: what waits in the sockets has to be served before.
     fn judges_silence(self) -> bool {
         match self {
-            Self::Keepalive(_) | Self::ConnectRetry(_) => false,
+            Self::Keepalive(_) | Self::ConnectRetry(_) | Self::RefreshOut(_) => false,
             Self::Hold(_)
             | Self::SendHold(_)
             | Self::Collision(_)

@@ -209,6 +209,7 @@ impl<'a> PolicyView<'a> {
                     endpoint: unreadable_endpoint(&found.0, found.1),
                     nats: Vec::new(),
                     stages: Vec::new(),
+                    ports: Vec::new(),
                     unreadable_policies: Vec::new(),
                     effective_labels: Vec::new(),
                 });
@@ -231,7 +232,14 @@ impl<'a> PolicyView<'a> {
         let unreadable_policies = unreadable_policies.map(|(key, _)| key.to_string()).collect();
         let effective_labels = labels.labels(&key).into_iter().map(effective_label).collect();
         let endpoint = self.endpoint_row(&key, value);
-        Ok(EndpointDetail { endpoint, nats, stages, ports: Vec::new(), unreadable_policies, effective_labels })
+        Ok(EndpointDetail {
+            endpoint,
+            nats,
+            stages,
+            ports: Vec::new(),
+            unreadable_policies,
+            effective_labels,
+        })
     }
 
     /// The endpoints that a selector selects, and what the set of it holds here.

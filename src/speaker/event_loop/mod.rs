@@ -10,11 +10,11 @@ mod apply;
 mod events;
 mod transport;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
 use tortie_bgp::{Input, NextHopState, PeerId, Speaker};
 use tortie_net::ScopedAddr;
 
@@ -63,7 +63,7 @@ pub(crate) struct EventLoop {
     evidence: Evidence,
     own_addresses: OwnAddresses,
     /// Peers whose connections are refused, until when that is not reported again.
-    damped: FxHashMap<ScopedAddr, Instant>,
+    damped: BTreeMap<ScopedAddr, Instant>,
     bfd: Bindings,
     unnumbered: Unnumbered,
     feed: Feed,
@@ -102,7 +102,7 @@ impl EventLoop {
             fallover: Fallover::default(),
             evidence: Evidence::default(),
             own_addresses: OwnAddresses::default(),
-            damped: FxHashMap::default(),
+            damped: BTreeMap::new(),
             bfd: Bindings::default(),
             unnumbered: Unnumbered::default(),
             feed,

@@ -5,10 +5,10 @@
 //! restarting its BGP process alone, which takes seconds; after [`REFUSED`] it rather is a router that starts up with an empty table. BFD
 //! that does not come back says that the way is broken.
 
+use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
 use tortie_bgp::PeerId;
 
 /// How long a neighbour may refuse connections and count as forwarding.
@@ -41,7 +41,7 @@ impl Dial {
 #[derive(Default)]
 pub(crate) struct Evidence {
     /// Since when a peer refuses.
-    refused: FxHashMap<PeerId, Instant>,
+    refused: BTreeMap<PeerId, Instant>,
     /// BFD sessions that were lost, oldest first.
     bfd: VecDeque<(Instant, PeerId)>,
 }

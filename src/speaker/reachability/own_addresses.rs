@@ -1,10 +1,10 @@
 //! Own ends of connections: one whose own address has left this host carries nothing any more (RFC 4271 8.1.4, event 18),
 //! although TCP would only find out when its retransmissions end.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use rustc_hash::{FxHashMap, FxHashSet};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tortie_net::ScopedAddr;
 
@@ -18,7 +18,7 @@ const GRACE: Duration = Duration::from_millis(500);
 pub(crate) struct OwnAddresses {
     next: Option<Instant>,
     /// Since when an address is gone.
-    missing: FxHashMap<ScopedAddr, Instant>,
+    missing: BTreeMap<ScopedAddr, Instant>,
 }
 
 /// Addresses that are not on this host.
@@ -43,7 +43,7 @@ impl OwnAddresses {
         mut is_here: impl FnMut(ScopedAddr) -> bool,
         now: Instant,
     ) -> Absent {
-        let own: FxHashSet<ScopedAddr> = own.collect();
+        let own: BTreeSet<ScopedAddr> = own.collect();
         let mut absent = Absent::default();
         self.missing.retain(|addr, _| own.contains(addr));
         for addr in own {
@@ -67,7 +67,7 @@ impl OwnAddresses {
 /// The addresses of this host, for one look.
 #[derive(Default)]
 pub(crate) struct Here {
-    v6: Option<FxHashSet<ScopedAddr>>,
+    v6: Option<BTreeSet<ScopedAddr>>,
 }
 
 impl Here {
@@ -97,7 +97,7 @@ fn can_bind(addr: Ipv4Addr) -> bool {
 
 /// The kernel's list of IPv6 addresses (`/proc/net/if_inet6`: address, index, prefix length, scope and flags in hexadecimal,
 /// name) without those that another node has.
-fn addresses_v6(list: &str) -> FxHashSet<ScopedAddr> {
+fn addresses_v6(list: &str) -> BTreeSet<ScopedAddr> {
     const DAD_FAILED: u32 = 0x08;
     let address = |line: &str| {
         let mut fields = line.split_ascii_whitespace();
