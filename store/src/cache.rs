@@ -102,7 +102,7 @@ struct Line<'a> {
     bytes: Option<Cow<'a, [u8]>>,
     /// The last value that could be read, where this one cannot be.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    good: Option<Box<Line<'a>>>,
+    good: Option<Box<Self>>,
 }
 
 /// An entry that was read, and the last value that could be used, where its own cannot be.

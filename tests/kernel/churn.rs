@@ -90,12 +90,16 @@ fn each_change_of_a_tracked_next_hop_is_reported() {
         ip("route add default via 2001:db8::77 metric 9");
         let via = rig.next_hop("2001:db8:9::1".parse().unwrap()).expect("resolved");
         assert_eq!((via.gateway, via.metric), (Some("2001:db8::77".parse().unwrap()), 9));
-        // A learned route never resolves a next hop, not even a better one.
+        // A learned route resolves a next hop as well (RFC 4271 9.1.2.1).
         rig.learn("203.0.113.0/26", &["192.0.2.9"]);
+        let learned = rig.track("203.0.113.5").expect("by the learned route");
+        assert_eq!((learned.gateway, learned.metric), (Some("192.0.2.9".parse().unwrap()), 1790));
         ip("route add blackhole 203.0.113.4/30");
         assert_eq!(rig.next_hop("203.0.113.5".parse().unwrap()), None);
         ip("route del blackhole 203.0.113.4/30");
-        assert_eq!(rig.next_hop("203.0.113.5".parse().unwrap()).expect("again").metric, 50);
+        assert_eq!(rig.next_hop("203.0.113.5".parse().unwrap()), Some(learned));
+        rig.learn("203.0.113.0/26", &[]);
+        assert_eq!(rig.track("203.0.113.5").expect("again").metric, 50);
         ip("link set peer0 down");
         assert_eq!(rig.next_hop("192.0.2.9".parse().unwrap()), None);
         ip("link set peer0 up");

@@ -120,7 +120,11 @@ struct Follower {
 impl Follower {
     /// Starts as an agent does: the cache first, then the store.
     async fn start(store: &Shared, cache: &Path) -> Self {
-        let options = FeedOptions { prefixes: vec!["/calico/".to_owned()], cache: Some(cache.to_owned()) };
+        let options = FeedOptions {
+            prefixes: vec!["/calico/".to_owned()],
+            cache: Some(cache.to_owned()),
+            ..FeedOptions::default()
+        };
         let feed = Feed::start(&Handle::current(), Arc::clone(store), options);
         let mut follower = Self { feed, model: Model::new("h1"), generation: 0 };
         while follower.generation == 0 {

@@ -27,7 +27,7 @@ pub const FILE: &str = "journal.jsonl.gz";
 #[serde(rename_all = "camelCase")]
 pub(in crate::agent) enum Line {
     /// The first one.
-    Journal(Header),
+    Journal(Box<Header>),
     /// The state that the first input meets; absent where that is the start of the agent.
     Checkpoint(Box<Base>),
     /// An input with the decisions on it.
@@ -158,7 +158,7 @@ impl<'a> Lines<'a> {
     pub(in crate::agent) fn header(&mut self) -> Result<Header, JournalError> {
         match self.next()? {
             Some(Line::Journal(header)) if header.format > FORMAT => Err(JournalError::Format(header.format)),
-            Some(Line::Journal(header)) => Ok(header),
+            Some(Line::Journal(header)) => Ok(*header),
             _ => Err(JournalError::Line(1, "a journal begins with a line {\"journal\": ...}".to_owned())),
         }
     }

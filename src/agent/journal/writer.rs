@@ -175,7 +175,7 @@ impl Writer {
     pub(super) fn export(&mut self) -> Vec<u8> {
         self.newer.close();
         let mut text = Vec::new();
-        write_line(&mut text, &Line::Journal(self.header.clone()));
+        write_line(&mut text, &Line::Journal(Box::new(self.header.clone())));
         let mut out = compressed(&text);
         match &self.older {
             Some(older) => out.extend([&*older.base, &*older.inputs].concat()),

@@ -113,13 +113,15 @@ fn addresses_v6(list: &str) -> BTreeSet<ScopedAddr> {
 mod tests {
     use super::*;
 
+    /// Milliseconds, the addresses that are here, those that have just gone, those that are lost, and when to look again.
+    type Row<'a> = (u64, &'a [ScopedAddr], &'a [ScopedAddr], &'a [ScopedAddr], u64);
+
     #[test]
     fn an_address_that_stays_away_is_lost_and_one_that_is_back_is_not() {
         let (a, b): (ScopedAddr, ScopedAddr) = ("192.0.2.1".parse().unwrap(), "fe80::1%3".parse().unwrap());
         let start = Instant::now();
         let mut own = OwnAddresses::default();
-        // Milliseconds, the addresses that are here, those that have just gone, those that are lost, and when to look again.
-        let table: [(u64, &[ScopedAddr], &[ScopedAddr], &[ScopedAddr], u64); 7] = [
+        let table: [Row<'_>; 7] = [
             (0, &[a, b], &[], &[], 1000),
             (1000, &[b], &[a], &[], 1500),
             (1200, &[a, b], &[], &[], 2200),

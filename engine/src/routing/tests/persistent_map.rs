@@ -105,7 +105,7 @@ proptest! {
         let key = |n: u32| match order {
             0 => n,
             1 => count - n,
-            2 if n % 2 == 0 => n,
+            2 if n.is_multiple_of(2) => n,
             2 => 2 * count - n,
             _ => n.wrapping_mul(step.wrapping_mul(0x9e37_79b1) | 1),
         };

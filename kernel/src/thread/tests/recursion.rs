@@ -129,7 +129,7 @@ impl Origin {
     }
 
     /// A state that was told all of it at once.
-    fn from_scratch(&self) -> State {
+    fn recomputed(&self) -> State {
         let mut state = fresh();
         for index in &self.down {
             state.network.set_link(link(*index, false));
@@ -193,7 +193,7 @@ proptest! {
             origin.apply(&mut state, op);
             state.follow_next_hops();
         }
-        let mut whole = origin.from_scratch();
+        let mut whole = origin.recomputed();
         prop_assert_eq!(origin.observed(&mut state), origin.observed(&mut whole), "{:?}", ops);
         for prefix in origin.learned.keys() {
             let desired = |state: &State| {

@@ -30,7 +30,13 @@ fn on_a_store_of_calico_3_nothing_is_done() {
     let cached = || {
         let snapshot = snapshot("a", 1, main_entries());
         FeedEvent::Cached(
-            Cached { snapshot, saved: std::time::SystemTime::UNIX_EPOCH, truncated: None }.into(),
+            Cached {
+                snapshot,
+                unreadable: Vec::new(),
+                saved: std::time::SystemTime::UNIX_EPOCH,
+                truncated: None,
+            }
+            .into(),
         )
     };
     for has_cache in [false, true] {
@@ -122,7 +128,13 @@ fn a_host_under_another_name_holds_still() {
     feed(
         &mut core,
         FeedEvent::Cached(
-            Cached { snapshot, saved: std::time::SystemTime::UNIX_EPOCH, truncated: None }.into(),
+            Cached {
+                snapshot,
+                unreadable: Vec::new(),
+                saved: std::time::SystemTime::UNIX_EPOCH,
+                truncated: None,
+            }
+            .into(),
         ),
     );
     assert!(!acts(&give(&mut core, Input::StoreTimeout)));
