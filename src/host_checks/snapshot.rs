@@ -260,10 +260,8 @@ pub struct Role {
     pub tunnel: Option<String>,
     /// Workloads: endpoint and interface.
     pub workloads: Vec<(String, String)>,
-    /// The prefixes of the pools.
+    /// The prefixes of the pools that the agent knows.
     pub pools: Vec<Cidr>,
-    /// Pools that overlap an address or a network that the store names, with that in words. The agent finds them itself.
-    pub overlaps: Vec<(Cidr, String)>,
 }
 
 impl HostSnapshot {

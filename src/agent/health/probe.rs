@@ -133,7 +133,6 @@ fn role(intent: &RoutingIntent, interfaces: &KernelInterfaces, low_port: bool) -
         tunnel: intent.tunnel.as_ref().map(|_| "tunl0".to_owned()),
         workloads: interfaces.workloads.clone(),
         pools: intent.view.pools.iter().map(|pool| pool.cidr).collect(),
-        overlaps: Vec::new(),
     }
 }
 

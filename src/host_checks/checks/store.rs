@@ -105,10 +105,13 @@ pub(in crate::host_checks) fn pool_networks(host: &Host<'_>, results: &mut Resul
             results,
         );
     };
-    for (pool, what) in &role.overlaps {
+    let store = state(host);
+    let overlaps = store.map_or(&[][..], |store| &store.overlaps);
+    for (pool, what) in overlaps {
         report(pool, what.clone());
     }
-    for pool in role.pools.iter().filter(|pool| role.overlaps.iter().all(|(other, _)| other != *pool)) {
+    let pools = role.pools.iter().chain(store.into_iter().flat_map(|store| &store.prefixes));
+    for pool in pools.filter(|pool| overlaps.iter().all(|(other, _)| other != *pool)) {
         let on = now.networks.iter().find(|(interface, network)| {
             // The networks of hosts are in the store, and found there.
             network.overlaps(pool) && !role.uplinks.contains(interface)
