@@ -25,7 +25,6 @@ pub const FILE: &str = "journal.jsonl.gz";
 /// One line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(clippy::large_enum_variant, reason = "a journal has one header")]
 pub(in crate::agent) enum Line {
     /// The first one.
     Journal(Box<Header>),
