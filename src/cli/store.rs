@@ -1,6 +1,6 @@
 //! `tortie store ls|get|put|rm|watch|import|export|validate|accept`: straight on the store, without an agent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -74,8 +74,8 @@ pub(super) enum StoreCommand {
         #[arg(default_value = ROOT)]
         prefix: String,
     },
-    /// Write what a file holds: one JSON object {"<full key>": "<value as text>"}; {"raw": "<value>"} and {"base64": "<octets>"},
-    /// as export prints values that cannot be read, are written as they are
+    /// Write what a file holds: one JSON object {"<full key>": "<value as text>"}; {"base64": "<octets>"} and the values of the keys that
+    /// the member "unchecked" of an export lists are written as they are
     Import {
         /// The file, or - for standard input
         file: PathBuf,
@@ -86,8 +86,8 @@ pub(super) enum StoreCommand {
         #[arg(long)]
         allow_unknown: bool,
     },
-    /// Print everything, as it is at one revision, as one JSON object {"<full key>": "<value as text>"}; a value that import
-    /// would refuse is {"raw": "<value>"}, one that is no text {"base64": "<octets>"}
+    /// Print everything, as it is at one revision, as one JSON object {"<full key>": "<value as text>"}; a value that is no text is
+    /// {"base64": "<octets>"}, and the member "unchecked" lists the keys whose values import would refuse
     Export {
         /// Write *** in the place of passwords, tokens and keys
         #[arg(long)]
@@ -218,15 +218,22 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
         StoreCommand::Export { redact } => {
             let store = open(globals, false).await?;
             let snapshot = store.list(&[ROOT.to_owned()]).await?;
-            let all: BTreeMap<&str, serde_json::Value> = snapshot
+            let mut all: BTreeMap<&str, serde_json::Value> =
+                snapshot.entries.iter().map(|e| (e.key.as_str(), exported(&e.value, *redact))).collect();
+            let count = all.len();
+            let unchecked: Vec<&str> = snapshot
                 .entries
                 .iter()
-                .map(|e| (e.key.as_str(), exported(&e.key, &e.value, *redact)))
+                .filter(|e| !*redact && !is_taken(&e.key, &e.value))
+                .map(|e| e.key.as_str())
                 .collect();
+            if !unchecked.is_empty() {
+                all.insert(UNCHECKED, serde_json::json!(unchecked).to_string().into());
+            }
             let json = serde_json::to_string_pretty(&all).map_err(|e| Failure::usage(e.to_string()))?;
             write_out(&format!("{json}\n"))?;
             // Which moment a backup is of; the data itself stays what `import` reads.
-            eprintln!("{} keys of {} at revision {}", all.len(), store.describe(), snapshot.revision);
+            eprintln!("{count} keys of {} at revision {}", store.describe(), snapshot.revision);
             Ok(())
         }
         StoreCommand::Validate => validate(globals).await,
@@ -331,10 +338,13 @@ impl<'de> serde::Deserialize<'de> for Entries {
 async fn import(globals: &Globals, file: &Path, raw: bool, allow_unknown: bool) -> Result<(), Failure> {
     let name = if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() };
     let bytes = read(file)?;
-    let Entries(map) = serde_json::from_slice(&bytes).map_err(|error| {
+    let Entries(mut map) = serde_json::from_slice(&bytes).map_err(|error| {
         Failure::usage(format!(
             "{name}: {error}. An import is one JSON object {{\"<full key>\": \"<value as text>\"}}"
         ))
+    })?;
+    let unchecked = unchecked(map.remove(UNCHECKED)).ok_or_else(|| {
+        Failure::usage(format!("{name}: `{UNCHECKED}` is no list of keys, written as text"))
     })?;
     let mut ops = Vec::with_capacity(map.len());
     let (mut wrong, mut passed, mut strange) = (Vec::new(), Vec::new(), Vec::new());
@@ -346,7 +356,7 @@ async fn import(globals: &Globals, file: &Path, raw: bool, allow_unknown: bool) 
         let value = match value {
             serde_json::Value::String(value) => value,
             other => {
-                match as_it_was(&other) {
+                match binary(&other) {
                     Some(value) if !is_of_the_moment(&key) => ops.push(Op::Put { key, value, lease: None }),
                     Some(_) => passed.push(key),
                     None => wrong.push(format!(
@@ -356,10 +366,11 @@ async fn import(globals: &Globals, file: &Path, raw: bool, allow_unknown: bool) 
                 continue;
             }
         };
-        if !raw && !allow_unknown {
+        let checked = !raw && !unchecked.contains(&key);
+        if checked && !allow_unknown {
             strange.extend(tortie_config::unknown(&key, value.as_bytes()));
         }
-        if !raw && let Err(error) = tortie_config::check(&key, value.as_bytes()) {
+        if checked && let Err(error) = tortie_config::check(&key, value.as_bytes()) {
             wrong.push(error.to_string());
         }
         if !raw && redact::is_redacted(value.as_bytes()) {
@@ -438,28 +449,38 @@ fn refuse_unknown(found: Vec<String>, allowed: bool) -> Result<(), Failure> {
     ))
 }
 
-/// A value as `export` prints it: text, where `import` takes it as such.
-fn exported(key: &str, value: &[u8], redact: bool) -> serde_json::Value {
-    let Ok(plain) = std::str::from_utf8(value) else {
-        return match redact {
-            // Where a secret in it ends is not known.
-            true => redact::value(value).into(),
-            false => serde_json::json!({ "base64": base64(value) }),
-        };
-    };
-    let text = if redact { redact::value(value) } else { plain.to_owned() };
-    let taken = tortie_config::check(key, value).is_ok() && tortie_config::unknown(key, value).is_empty();
-    if taken || redact { text.into() } else { serde_json::json!({ "raw": text }) }
+/// The member of an export that names the keys whose values `import` takes unchecked: a list in JSON, as text like all other
+/// members.
+const UNCHECKED: &str = "unchecked";
+
+/// A value as `export` prints it: text, but for octets that are none.
+fn exported(value: &[u8], redact: bool) -> serde_json::Value {
+    match std::str::from_utf8(value) {
+        // Where a secret in octets ends is not known.
+        _ if redact => redact::value(value).into(),
+        Ok(plain) => plain.into(),
+        Err(_) => serde_json::json!({ "base64": base64(value) }),
+    }
 }
 
-/// A value that `export` had to print in another form.
-fn as_it_was(value: &serde_json::Value) -> Option<Vec<u8>> {
-    let object = value.as_object().filter(|object| object.len() == 1)?;
-    match object.iter().next()? {
-        (form, serde_json::Value::String(text)) if form == "raw" => Some(text.clone().into_bytes()),
-        (form, serde_json::Value::String(text)) if form == "base64" => octets(text),
-        _ => None,
+/// Whether `import` would take a value without being told to; octets that are no text have a form of their own.
+fn is_taken(key: &str, value: &[u8]) -> bool {
+    std::str::from_utf8(value).is_err()
+        || (tortie_config::check(key, value).is_ok() && tortie_config::unknown(key, value).is_empty())
+}
+
+/// The keys whose values are taken unchecked; `None`: that is no list of them.
+fn unchecked(member: Option<serde_json::Value>) -> Option<BTreeSet<String>> {
+    match member {
+        None => Some(BTreeSet::new()),
+        Some(list) => serde_json::from_str(list.as_str()?).ok(),
     }
+}
+
+/// Octets that `export` could not print as text.
+fn binary(value: &serde_json::Value) -> Option<Vec<u8>> {
+    let object = value.as_object().filter(|object| object.len() == 1)?;
+    octets(object.get("base64")?.as_str()?)
 }
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -600,21 +621,10 @@ mod tests {
     proptest! {
         /// Whatever stands under a key, readable or not, text or not: what is printed is what is read.
         #[test]
-        fn what_export_prints_is_what_import_reads(value in prop::collection::vec(any::<u8>(), 0..40), at in 0..4_usize) {
-            let keys = [
-                "/calico/v1/policy/tier/default/policy/p",
-                "/calico/v1/Ready",
-                "/calico/no/such/path",
-                "/calico/v1/config/LogPrefix",
-            ];
-            let key = keys[at];
-            let read = match exported(key, &value, false) {
-                serde_json::Value::String(text) => {
-                    prop_assert!(tortie_config::check(key, text.as_bytes()).is_ok());
-                    prop_assert!(tortie_config::unknown(key, text.as_bytes()).is_empty());
-                    text.into_bytes()
-                }
-                other => as_it_was(&other).unwrap(),
+        fn what_export_prints_is_what_import_reads(value in prop::collection::vec(any::<u8>(), 0..40)) {
+            let read = match exported(&value, false) {
+                serde_json::Value::String(text) => text.into_bytes(),
+                other => binary(&other).unwrap(),
             };
             prop_assert_eq!(read, value);
         }

@@ -20,3 +20,4 @@ pub(crate) mod netns;
 pub(crate) mod policy_store;
 pub(crate) mod route_churn;
 pub(crate) mod schema;
+pub(crate) mod tools;

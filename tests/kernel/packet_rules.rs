@@ -10,22 +10,10 @@ use std::time::Duration;
 use crate::common::kernel_thread::{Rig, eventually};
 use crate::common::netns::in_netns;
 use crate::common::policy_store::Policy;
+use crate::common::tools::tool;
 use serde_json::Value;
 use tortie_engine::policy::{Chain, Direction, End, Rule, RulesetDelta, SetId, Source};
 use tortie_kernel::{KernelFact, Mode, Options};
-
-/// A program as tests/tools/peers.sh unpacks it.
-fn tool(name: &str) -> Option<PathBuf> {
-    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/bin");
-    let dir = std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from(own), PathBuf::from);
-    let path = dir.join(name);
-    if path.is_file() {
-        return Some(path);
-    }
-    assert!(std::env::var_os("CI").is_none(), "{name} is missing in CI; tests/tools/peers.sh brings it");
-    eprintln!("skipped: {name} is missing; tests/tools/peers.sh brings it");
-    None
-}
 
 fn run(program: &PathBuf, words: &str) -> String {
     let out = Command::new(program).args(words.split_whitespace()).output().unwrap();

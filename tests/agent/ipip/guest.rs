@@ -355,7 +355,7 @@ impl Guest {
             g.repaired(&Expected { address: &address, ..cross() })
         });
         self.case("pool-removed", |g| {
-            g.rig.run("host2", &format!("tortie --datastore sqlite:/store/store.db store rm {POOL}"));
+            g.rig.run("host2", &format!("tortie --datastore sqlite:/store/store.db store rm --force {POOL}"));
             let millis = within(REPAIRED, "plain routes", || {
                 let routes = g.rig.routes("host1");
                 let right = routes == [OWN, HOST2_PLAIN, HOST3_PLAIN];

@@ -1,0 +1,16 @@
+//! Programs that `make peers` unpacks.
+
+use std::path::PathBuf;
+
+/// A program as tests/tools/peers.sh unpacks it.
+pub(crate) fn tool(name: &str) -> Option<PathBuf> {
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/bin");
+    let dir = std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from(own), PathBuf::from);
+    let path = dir.join(name);
+    if path.is_file() {
+        return Some(path);
+    }
+    assert!(std::env::var_os("CI").is_none(), "{name} is missing in CI; tests/tools/peers.sh brings it");
+    eprintln!("skipped: {name} is missing; tests/tools/peers.sh brings it");
+    None
+}
