@@ -1,6 +1,7 @@
 //! How next hops are reached in the main table as it should be: foreign routes as the kernel has them, and learned ones as they
 //! are desired. The rule is `tortie_engine::routing::resolve_next_hop`; here are the tables that it asks. Pure.
 
+use smallvec::SmallVec;
 use tortie_engine::routing::{
     CoveringRoute, Hop, KernelRoute, Legs, Resolution, Resolved, RoutingTable, RoutingView, kernel_route,
     resolve_next_hop,
@@ -20,12 +21,21 @@ pub(crate) struct MainTable<'a> {
 }
 
 impl MainTable<'_> {
-    /// How a next hop is reached.
+    /// How a next hop is reached, and which addresses any part of that looked at.
     pub(crate) fn answer(&self, addr: ScopedAddr) -> NextHopAnswer {
-        let Resolution { legs, through, visited, .. } = resolve_next_hop(self, addr, None);
-        let without = |prefix: Cidr| (prefix, resolve_next_hop(self, addr, Some(prefix)).legs);
-        let within = through.into_iter().map(without).filter(|(_, others)| *others != legs).collect();
-        NextHopAnswer { within, legs, over: visited.into_iter().filter(|seen| *seen != addr).collect() }
+        let Resolution { legs, through, mut visited, .. } = resolve_next_hop(self, addr, None);
+        let mut within = SmallVec::new();
+        for prefix in through {
+            let others = resolve_next_hop(self, addr, Some(prefix));
+            visited.extend(others.visited);
+            if others.legs != legs {
+                within.push((prefix, others.legs));
+            }
+        }
+        visited.retain(|seen| *seen != addr);
+        visited.sort_unstable();
+        visited.dedup();
+        NextHopAnswer { within, legs, over: visited }
     }
 
     /// The same for routes to a prefix, with all that was looked at.
