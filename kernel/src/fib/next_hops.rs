@@ -1,7 +1,6 @@
 //! How next hops are reached in the main table as it should be: foreign routes as the kernel has them, and learned ones as they
 //! are desired. The rule is `tortie_engine::routing::resolve_next_hop`; here are the tables that it asks. Pure.
 
-use smallvec::SmallVec;
 use tortie_engine::routing::{
     CoveringRoute, Hop, KernelRoute, Legs, Resolution, Resolved, RoutingTable, RoutingView, kernel_route,
     resolve_next_hop,
@@ -24,7 +23,7 @@ impl MainTable<'_> {
     /// How a next hop is reached, and which addresses any part of that looked at.
     pub(crate) fn answer(&self, addr: ScopedAddr) -> NextHopAnswer {
         let Resolution { legs, through, mut visited, .. } = resolve_next_hop(self, addr, None);
-        let mut within = SmallVec::new();
+        let mut within = Vec::new();
         for prefix in through {
             let others = resolve_next_hop(self, addr, Some(prefix));
             visited.extend(others.visited);

@@ -181,6 +181,19 @@ fn a_route_that_was_found_at_start_leads_until_it_is_swept() {
     }
 }
 
+/// The ways inside a learned prefix look at addresses that the answer itself does not.
+#[test]
+fn what_the_ways_inside_a_prefix_rest_on_is_followed_too() {
+    let ops = [Op::Learn(15, 175), Op::Learn(72, 64), Op::Learn(13, 0), Op::Learn(18, 0), Op::Track(88)];
+    let (mut state, mut origin) = (fresh(), Origin::default());
+    for op in &ops {
+        origin.apply(&mut state, op);
+        state.follow_next_hops();
+    }
+    let mut recomputed = origin.recomputed();
+    assert_eq!(origin.observed(&mut state), origin.observed(&mut recomputed));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
