@@ -102,6 +102,8 @@ check-release: peers
 release-tests: peers
 	$(CARGO) test --release --workspace --no-run --config 'profile.release.lto="off"' --config profile.release.codegen-units=16
 
-# The libraries that others can use are packed, and built from the packages alone.
+# The libraries that others can use are packed, and built from the packages alone. cargo keeps the sources of a dependency that it packed
+# by name and version: those of an earlier run here go first.
 publish-check:
+	rm -rf "$${CARGO_HOME:-$$HOME/.cargo}"/registry/src/-*/tortie-*
 	$(CARGO) publish --dry-run --allow-dirty -p tortie-net -p tortie-bgp
