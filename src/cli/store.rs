@@ -343,9 +343,11 @@ async fn import(globals: &Globals, file: &Path, raw: bool, allow_unknown: bool) 
             "{name}: {error}. An import is one JSON object {{\"<full key>\": \"<value as text>\"}}"
         ))
     })?;
-    let unchecked = unchecked(map.remove(UNCHECKED)).ok_or_else(|| {
-        Failure::usage(format!("{name}: `{UNCHECKED}` is no list of keys, written as text"))
-    })?;
+    // What is no such list is refused below, as a key that is none.
+    let unchecked = map.get(UNCHECKED).and_then(listed_keys).unwrap_or_default();
+    if !unchecked.is_empty() {
+        map.remove(UNCHECKED);
+    }
     let mut ops = Vec::with_capacity(map.len());
     let (mut wrong, mut passed, mut strange) = (Vec::new(), Vec::new(), Vec::new());
     for (key, value) in map {
@@ -463,18 +465,15 @@ fn exported(value: &[u8], redact: bool) -> serde_json::Value {
     }
 }
 
-/// Whether `import` would take a value without being told to; octets that are no text have a form of their own.
+/// Whether `import` takes a value that it checks; octets that are no text have a form of their own.
 fn is_taken(key: &str, value: &[u8]) -> bool {
     std::str::from_utf8(value).is_err()
         || (tortie_config::check(key, value).is_ok() && tortie_config::unknown(key, value).is_empty())
 }
 
-/// The keys whose values are taken unchecked; `None`: that is no list of them.
-fn unchecked(member: Option<serde_json::Value>) -> Option<BTreeSet<String>> {
-    match member {
-        None => Some(BTreeSet::new()),
-        Some(list) => serde_json::from_str(list.as_str()?).ok(),
-    }
+/// The keys that an export lists; `None`: that is no list of them.
+fn listed_keys(member: &serde_json::Value) -> Option<BTreeSet<String>> {
+    serde_json::from_str(member.as_str()?).ok()
 }
 
 /// Octets that `export` could not print as text.
