@@ -59,11 +59,7 @@ mod tests {
             rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::from(0o600), 0).unwrap();
             path
         };
-        let writer = |path: &Path| {
-            let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-            std::thread::sleep(Duration::from_millis(1));
-            file
-        };
+        let writer = |path: &Path| std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
         let begin = Instant::now();
         let failure = |path: &Path| read_file(path).unwrap_err().to_string();
         assert!(failure(&pipe("idle")).contains("no program writes"));
@@ -71,17 +67,15 @@ mod tests {
         let _held = writer(&silent);
         assert!(failure(&silent).contains("does not end"));
         let spoken = pipe("spoken");
-        let thread = std::thread::spawn({
-            let path = spoken.clone();
-            move || std::fs::OpenOptions::new().write(true).open(path).unwrap().write_all(b"word").unwrap()
-        });
-        // The writer waits for a reader; one that comes before it finds no program at the pipe.
-        let word = loop {
-            if let Ok(word) = read_file(&spoken) {
-                break word;
-            }
-        };
-        thread.join().unwrap();
+        let mut writer = writer(&spoken);
+        writer.write_all(b"word").unwrap();
+        let reader = std::thread::spawn(move || read_file(&spoken));
+        // The end comes after the reader has taken the word.
+        while poll(&mut [PollFd::new(&writer, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0 {
+            std::thread::yield_now();
+        }
+        drop(writer);
+        let word = reader.join().unwrap().unwrap();
         assert_eq!(word, b"word");
         std::fs::write(dir.path().join("file"), "text").unwrap();
         assert_eq!(read_file(&dir.path().join("file")).unwrap(), b"text");
