@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
 use std::path::Path;
 
 use tortie_net::Cidr;
@@ -39,15 +38,8 @@ fn networks(links: &[Link], addresses: &[Address], is_bridge: impl Fn(&str) -> b
             !NEVER.iter().any(|prefix| name.starts_with(prefix)) && (is_of_docker(name) || !is_bridge(name));
         counts.then(|| name.clone())
     };
-    let routed = |addr: IpAddr| match addr {
-        IpAddr::V4(addr) => !addr.is_loopback() && !addr.is_link_local(),
-        IpAddr::V6(addr) => !addr.is_loopback() && !addr.is_unicast_link_local(),
-    };
-    let network = |address: &Address| {
-        let network = Cidr::new(address.addr, address.len).ok().filter(|network| !network.is_host())?;
-        Some((name(address.ifindex)?, network))
-    };
-    let found: BTreeSet<_> = addresses.iter().filter(|a| routed(a.addr)).filter_map(network).collect();
+    let network = |address: &Address| Some((name(address.ifindex)?, address.network()?));
+    let found: BTreeSet<_> = addresses.iter().filter_map(network).collect();
     found.into_iter().collect()
 }
 

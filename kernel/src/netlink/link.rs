@@ -11,6 +11,8 @@ use netlink_packet_route::link::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
+use tortie_net::Cidr;
+
 use crate::netlink::codec::Message;
 use crate::netlink::message;
 
@@ -50,6 +52,17 @@ pub(crate) struct Address {
     pub(crate) ifindex: u32,
     pub(crate) addr: IpAddr,
     pub(crate) len: u8,
+}
+
+impl Address {
+    /// The network that the interface is connected to by it; `None`: it is a single address, one of a link or of the loopback.
+    pub(crate) fn network(&self) -> Option<Cidr> {
+        let is_routed = match self.addr {
+            IpAddr::V4(addr) => !addr.is_loopback() && !addr.is_link_local(),
+            IpAddr::V6(addr) => !addr.is_loopback() && !addr.is_unicast_link_local(),
+        };
+        Cidr::new(self.addr, self.len).ok().filter(|network| is_routed && !network.is_host())
+    }
 }
 
 /// Reads RTM_NEWLINK or RTM_DELLINK; `None` for messages of a bridge or another family about the same link.

@@ -143,8 +143,7 @@ fn build(
 
 /// Peers of other ASes that may announce any number of prefixes, then such ranges.
 fn without_prefix_limit(intent: &RoutingIntent) -> Vec<String> {
-    let unlimited =
-        |peer: &PeerIntent| peer.max_prefixes.is_none() && peer.asn != peer.local_asn.unwrap_or(intent.asn);
+    let unlimited = |peer: &PeerIntent| peer.max_prefixes.is_none() && peer.is_external(intent.asn);
     let peers = intent.peers.values().filter(|peer| unlimited(peer)).map(|peer| peer.name.clone());
     let ranges =
         intent.ranges.values().filter(|range| unlimited(&range.peer)).map(|range| range.prefix.to_string());

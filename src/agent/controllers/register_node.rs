@@ -7,8 +7,6 @@ use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
 use tortie_net::Cidr;
 
 use crate::agent::config::{AddressChoice, Settings};
-use crate::api::machine::Machine;
-use crate::api::nodes::NodeStatus;
 use tortie_store::{Compare, Op, Store, Txn};
 
 /// An address of this host with the length of its network.
@@ -44,13 +42,6 @@ pub(in crate::agent) async fn running_conflict(
         }
     }
     None
-}
-
-/// A sentence when the agent of another machine runs under this host's name: its status key is leased.
-pub(in crate::agent) async fn twin(store: &dyn Store, node: &str, own: &Machine) -> Option<String> {
-    let key = Key::TortieStatus { host: node.to_owned() }.to_string();
-    let found = store.get(&key).await.ok().flatten()?;
-    NodeStatus::read(&found)?.twin_of(own)
 }
 
 /// The keys that [`plan`] asks for, as prefixes.

@@ -323,7 +323,7 @@ impl Core {
 /// Pools that overlap an address or a network of a host.
 fn pool_overlaps(model: &Model) -> Vec<(Cidr, String)> {
     let pools: Vec<Cidr> = model.pools().map(|pool| *pool.key).collect();
-    let hosts = if pools.is_empty() { Vec::new() } else { HostNetwork::all(model) };
+    let hosts = HostNetwork::within(model, &pools);
     pools.into_iter().filter_map(|pool| Some((pool, pool_overlap(&pool, &hosts)?))).collect()
 }
 

@@ -32,7 +32,7 @@ use crate::agent::observe::{self, Observer};
 use crate::agent::process::{host, namespace, systemd};
 use crate::agent::{logging, time};
 use crate::api::machine::Machine;
-use crate::plugins::docker;
+use crate::plugins::{attach, docker};
 use crate::speaker::{self, SpeakerOptions};
 use tortie_engine::model::{AttachedRoute, watch_scope};
 use tortie_engine::routing::NodeOptions;
@@ -257,7 +257,7 @@ impl Agent {
         let machine = self.handle.machine().clone();
         let (store, facts) = (Arc::clone(&self.store), self.facts_sender.clone());
         self.io.spawn(async move {
-            let twin = register_node::twin(&*store, &node, &machine).await.map(AgentError::Twin);
+            let twin = attach::twin(&*store, &node, &machine).await.ok().flatten().map(AgentError::Twin);
             let taken = register_node::running_conflict(&*store, &address_conflicts).await;
             let checked = match twin.or(taken.map(AgentError::Taken)) {
                 Some(error) => Err(error),

@@ -10,7 +10,7 @@ use crate::api::client::{Client, ClientErrorKind};
 use crate::api::machine::Machine;
 use crate::api::nodes::NodeStatus;
 use crate::api::status::AgentIdentity;
-use tortie_store::Store;
+use tortie_store::{Store, StoreError};
 
 /// How often a socket that nobody listens at is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
@@ -91,10 +91,15 @@ fn judge(identity: AgentIdentity, node: &str) -> Result<(), AttachError> {
 /// Without an agent here, the status key of the host tells whether one runs elsewhere.
 async fn refuse_twin(store: &dyn Store, node: &str) -> Result<(), AttachError> {
     let Some(own) = Machine::by_machine_id() else { return Ok(()) };
+    twin(store, node, &own).await?.map_or(Ok(()), |twin| Err(AttachError::Invalid(twin)))
+}
+
+/// A sentence when the agent of another machine runs under this host's name: its status key is leased.
+///
+/// # Errors
+/// When the store cannot be asked.
+pub async fn twin(store: &dyn Store, node: &str, own: &Machine) -> Result<Option<String>, StoreError> {
     let key = Key::TortieStatus { host: node.to_owned() }.to_string();
-    let found = store.get(&key).await?.as_ref().and_then(NodeStatus::read);
-    match found.and_then(|status| status.twin_of(&own)) {
-        Some(twin) => Err(AttachError::Invalid(twin)),
-        None => Ok(()),
-    }
+    let found = store.get(&key).await?;
+    Ok(found.as_ref().and_then(NodeStatus::read).and_then(|status| status.twin_of(own)))
 }

@@ -12,6 +12,10 @@ use tortie_kernel::container::{self, *};
 fn mapped_ports_come_back_after_a_flush_and_only_those_of_containers_that_are_there() {
     let Some(nft) = tool("nft") else { return };
     in_netns(move || {
+        // A namespace of the same number, which is gone, may have left some: the kernel gives numbers again.
+        for left in container::mapped_ports() {
+            container::unmap_ports(&left.table).unwrap();
+        }
         enable_forwarding();
         let (a, b) = (Pod::new(), Pod::new());
         attach_container(&a, "calia", &["10.65.0.2"]);

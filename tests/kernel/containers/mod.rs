@@ -28,22 +28,33 @@ fn addrs(list: &[&str]) -> Vec<IpAddr> {
 
 /// A container as the plugins make it.
 fn attach_container(pod: &Pod, host: &str, list: &[&str]) -> (HostSide, MacAddr) {
-    let (host, eth0, addrs) = (name(host), name("eth0"), addrs(list));
+    attach_interface(pod, host, "eth0", Some(1440), list)
+}
+
+/// The same with one more interface.
+fn attach_interface(
+    pod: &Pod,
+    host: &str,
+    inside: &str,
+    mtu: Option<u32>,
+    list: &[&str],
+) -> (HostSide, MacAddr) {
+    let (host, inside, addrs) = (name(host), name(inside), addrs(list));
     let namespace = pod.open();
     let spec = VethSpec {
         host: &host,
         host_mac: Some(HOST_MAC),
-        peer: &eth0,
+        peer: &inside,
         peer_mac: None,
         namespace: Some(&namespace),
-        mtu: Some(1440),
+        mtu,
         alias: "tortie test",
     };
     container::create_veth(&spec).unwrap();
     let side = container::host_side(&HostSpec { name: &host, addrs: &addrs, mtu: None }).unwrap();
     let spec = InsideSpec {
-        existing: &eth0,
-        name: &eth0,
+        existing: &inside,
+        name: &inside,
         mac: None,
         mtu: None,
         addrs: &addrs,

@@ -3,41 +3,12 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::{addrs, attach_container, enable_forwarding, name};
+use super::{addrs, attach_container, attach_interface, enable_forwarding, name};
 use crate::common::containers::*;
 use crate::common::netns::{in_netns, ip};
 use crate::common::tools::tool;
 use tortie_config::resource::MacAddr;
 use tortie_kernel::container::{self, *};
-
-/// One more interface of a container: ours, or one that another plugin made with a default route of its own.
-fn attach_second(pod: &Pod, host: &str, inside: &str, list: &[&str]) {
-    let (host, inside, addrs) = (name(host), name(inside), addrs(list));
-    let namespace = pod.open();
-    let spec = VethSpec {
-        host: &host,
-        host_mac: Some(HOST_MAC),
-        peer: &inside,
-        peer_mac: None,
-        namespace: Some(&namespace),
-        mtu: None,
-        alias: "",
-    };
-    container::create_veth(&spec).unwrap();
-    let side = container::host_side(&HostSpec { name: &host, addrs: &addrs, mtu: None }).unwrap();
-    let spec = InsideSpec {
-        existing: &inside,
-        name: &inside,
-        mac: None,
-        mtu: None,
-        addrs: &addrs,
-        host_mac: side.mac,
-        link_local: side.link_local,
-        routes: None,
-    };
-    container::configure_container(&namespace, &spec).unwrap();
-    container::host_routes(&host, &addrs).unwrap();
-}
 
 /// The host drops what comes from a workload with an address that is not of its interface, as the agent's rules do.
 fn drop_spoofed(nft: &Path, interfaces: &[(&str, &[&str])]) {
@@ -68,7 +39,7 @@ fn every_address_of_a_container_answers_whichever_interface_has_its_default_rout
         let first: &[&str] = &["10.65.0.2", "2001:db8:65::2"];
         let second: &[&str] = &["10.65.0.3", "2001:db8:65::3"];
         attach_container(&pod, "calia", first);
-        attach_second(&pod, "calib", "eth1", second);
+        attach_interface(&pod, "calib", "eth1", None, second);
         attach_container(&far, "calic", &["10.65.0.9", "2001:db8:65::9"]);
         drop_spoofed(&nft, &[("calia", first), ("calib", second)]);
         pod.serve_source_address(7000);
@@ -105,7 +76,7 @@ fn every_address_of_a_container_answers_whichever_interface_has_its_default_rout
         container::sweep_source_rules(&pod.path()).unwrap();
         assert!(!pod.ip("rule").contains("10.65.0.3") && !pod.ip("-6 rule").contains("2001:db8:65::3"));
         answers(first);
-        attach_second(&pod, "calib", "eth1", second);
+        attach_interface(&pod, "calib", "eth1", None, second);
         answers(second);
     });
 }

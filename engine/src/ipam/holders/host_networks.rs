@@ -39,15 +39,14 @@ impl HostNetwork {
         Some(Self { cidr, host: host.clone() })
     }
 
-    /// All that a model knows.
+    /// Those of a model that share an address with one of these pools: of thousands of hosts mostly none.
     #[must_use]
-    pub fn all(model: &Model) -> Vec<Self> {
+    pub fn within(model: &Model, pools: &[Cidr]) -> Vec<Self> {
         let of_host = |(name, host): (&str, &crate::model::Host)| {
             let addresses = host.addrs().map(Cidr::host);
             let networks = [IpFamily::V4, IpFamily::V6].into_iter().filter_map(|family| host.network(family));
-            let all: Vec<Self> =
-                addresses.chain(networks).map(|cidr| Self { cidr, host: name.to_owned() }).collect();
-            all
+            let found = addresses.chain(networks).filter(|cidr| pools.iter().any(|pool| pool.overlaps(cidr)));
+            found.map(|cidr| Self { cidr, host: name.to_owned() }).collect::<Vec<_>>()
         };
         model.hosts().flat_map(of_host).collect()
     }

@@ -203,11 +203,7 @@ impl NetworkState {
 
     /// The links with a connected network, a default route or a next hop that is on them.
     pub(crate) fn links_of_networks(&self) -> BTreeSet<u32> {
-        let is_network = |a: &&Address| match a.addr {
-            IpAddr::V4(v4) => a.len < 32 && !v4.is_link_local() && !v4.is_loopback(),
-            IpAddr::V6(v6) => a.len < 128 && !v6.is_unicast_link_local() && !v6.is_loopback(),
-        };
-        let connected = self.addresses.iter().filter(is_network).map(|a| a.ifindex);
+        let connected = self.addresses.iter().filter(|a| a.network().is_some()).map(|a| a.ifindex);
         let hops = self.tracked_hops.keys().map(|addr| addr.interface()).filter(|index| *index != 0);
         connected.chain(self.foreign.default_links()).chain(hops).collect()
     }

@@ -184,9 +184,7 @@ fn a_start_from_the_cache_goes_on_to_what_the_store_says() {
     let mut core = core();
     let mut all = entries();
     all.push(kv(BLOCK, &block(), 1));
-    let (saved, truncated) = (std::time::SystemTime::UNIX_EPOCH, None);
-    let cached = Cached { snapshot: snapshot("a", 1, all), unreadable: Vec::new(), saved, truncated };
-    feed(&mut core, FeedEvent::Cached(cached.into()));
+    feed(&mut core, cached(snapshot("a", 1, all)));
     let mut changes = policy_changes(&give(&mut core, Input::StoreTimeout));
     assert_eq!(changes.len(), 1);
     let mut now = entries();

@@ -27,23 +27,15 @@ fn problem_codes(core: &Core) -> Vec<String> {
 /// written, and the first problem says so.
 #[test]
 fn on_a_store_of_calico_3_nothing_is_done() {
-    let cached = || {
-        let snapshot = snapshot("a", 1, main_entries());
-        FeedEvent::Cached(
-            Cached {
-                snapshot,
-                unreadable: Vec::new(),
-                saved: std::time::SystemTime::UNIX_EPOCH,
-                truncated: None,
-            }
-            .into(),
-        )
-    };
     for has_cache in [false, true] {
         for entries in [Vec::new(), main_entries()] {
             let mut core = core();
             let mixed = !entries.is_empty();
-            let mut effects = if has_cache { feed(&mut core, cached()) } else { Vec::new() };
+            let mut effects = if has_cache {
+                feed(&mut core, cached(snapshot("a", 1, main_entries())))
+            } else {
+                Vec::new()
+            };
             effects.extend(feed(&mut core, FeedEvent::Calico3(true)));
             effects.extend(feed(&mut core, list(2, entries)));
             let block = snapshot("a", 2, vec![kv(BLOCK, &block(), 1)]);
@@ -124,19 +116,7 @@ fn a_host_under_another_name_holds_still() {
     let old = "/calico/ipam/v2/host/h0/ipv4/block/10.244.1.0-26";
     let mut former = entries(WEB);
     former.push(kv(old, "{}", 1));
-    let snapshot = snapshot("a", 1, former);
-    feed(
-        &mut core,
-        FeedEvent::Cached(
-            Cached {
-                snapshot,
-                unreadable: Vec::new(),
-                saved: std::time::SystemTime::UNIX_EPOCH,
-                truncated: None,
-            }
-            .into(),
-        ),
-    );
+    feed(&mut core, cached(snapshot("a", 1, former)));
     assert!(!acts(&give(&mut core, Input::StoreTimeout)));
     assert_eq!(code(&core), Some("host-renamed"));
     // Nobody's: held until the store knows an endpoint of this host, or somebody accepts.

@@ -50,6 +50,12 @@ fn snapshot(store_id: &str, revision: u64, entries: Vec<KeyValue>) -> Snapshot {
     Snapshot { revision, store_id: store_id.to_owned(), entries, ..Snapshot::default() }
 }
 
+/// What the disk had.
+fn cached(snapshot: Snapshot) -> FeedEvent {
+    let (saved, truncated) = (std::time::SystemTime::UNIX_EPOCH, None);
+    FeedEvent::Cached(Cached { snapshot, unreadable: Vec::new(), saved, truncated }.into())
+}
+
 fn now() -> Now {
     Now { mono: Instant::now(), wall: jiff::Timestamp::UNIX_EPOCH }
 }
@@ -188,13 +194,8 @@ fn a_restart_on_a_wiped_store_runs_from_the_cache_and_trusts_nothing_new() {
     let mut core = core();
     let mut entries = main_entries();
     entries.push(kv(BLOCK, &block(), 1));
-    let cached = Cached {
-        snapshot: snapshot("a", 1, entries),
-        unreadable: Vec::new(),
-        saved: std::time::SystemTime::UNIX_EPOCH,
-        truncated: None,
-    };
-    assert!(feed(&mut core, FeedEvent::Cached(cached.into())).is_empty(), "the store may answer in a moment");
+    let cached = cached(snapshot("a", 1, entries));
+    assert!(feed(&mut core, cached).is_empty(), "the store may answer in a moment");
     let wiped = FeedEvent::Snapshot { snapshot: snapshot("b", 1, Vec::new()).into(), generation: 1 };
     let effects = feed(&mut core, wiped);
     assert!(core.frozen.is_some());
@@ -207,13 +208,7 @@ fn a_start_while_the_store_is_away_runs_from_the_cache_and_follows_the_store_lat
     let mut core = core();
     let mut entries = main_entries();
     entries.push(kv(BLOCK, &block(), 1));
-    let cached = Cached {
-        snapshot: snapshot("a", 1, entries.clone()),
-        unreadable: Vec::new(),
-        saved: std::time::SystemTime::UNIX_EPOCH,
-        truncated: None,
-    };
-    feed(&mut core, FeedEvent::Cached(cached.into()));
+    feed(&mut core, cached(snapshot("a", 1, entries.clone())));
     let effects = give(&mut core, Input::StoreTimeout);
     assert_eq!(kernel_intents(&effects).len(), 1);
     assert!(core.link.from_cache);
