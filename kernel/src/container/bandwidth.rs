@@ -69,15 +69,7 @@ pub fn unlimit(host: &InterfaceName) -> Result<(), ContainerNetError> {
             let doing = format!("the limit of {host} cannot be removed");
             let present = qdiscs(&mut net, device.index)?;
             if present.iter().any(|qdisc| qdisc.kind == "tbf") {
-                let answer = net.ask(&doing, |(), buf, flags, seq| {
-                    tc::encode_remove(buf, flags, seq, device.index, true);
-                })?;
-                // It has another handle: that of the reference bandwidth plugin, which leaves it behind.
-                if let Err(refusal) = answer
-                    && refusal.code != libc::EINVAL
-                {
-                    return Err(ContainerNetError::refused(doing, &refusal));
-                }
+                remove_qdisc(&mut net, &doing, device.index, true)?;
             }
             drop_redirect(&mut net, &device)
         }
@@ -187,17 +179,33 @@ fn drop_redirect(net: &mut Net, device: &Device) -> Result<(), ContainerNetError
     }
     let doing = format!("the limit of {} cannot be removed", device.name);
     if qdiscs(net, device.index)?.iter().any(|qdisc| qdisc.kind == "ingress") {
-        net.must(&doing, |(), buf, flags, seq| tc::encode_remove(buf, flags, seq, device.index, false))?;
+        remove_qdisc(net, &doing, device.index, false)?;
     }
     net.remove(&name).map(drop)
 }
 
+/// Removes the qdisc at the root, or that of what comes in.
+fn remove_qdisc(net: &mut Net, doing: &str, index: u32, root: bool) -> Result<(), ContainerNetError> {
+    let answer = net.ask(doing, |(), buf, flags, seq| tc::encode_remove(buf, flags, seq, index, root))?;
+    match answer {
+        // EINVAL: it has another handle, that of the reference bandwidth plugin, which leaves it behind. Else it went meanwhile,
+        // alone or with its interface.
+        Err(refusal) if !matches!(refusal.code, libc::EINVAL | libc::ENOENT | libc::ENODEV) => {
+            Err(ContainerNetError::refused(doing, &refusal))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The qdiscs of an interface; none of one that went.
 fn qdiscs(net: &mut Net, index: u32) -> Result<Vec<Qdisc>, ContainerNetError> {
-    net.read(
-        "limits cannot be read",
-        |buf, seq| tc::encode_dump(buf, seq, index),
-        |message| tc::decode(message, index),
-    )
+    let doing = "limits cannot be read";
+    let mut all = Vec::new();
+    let dump = |buf: &mut Vec<u8>, seq| tc::encode_dump(buf, seq, index);
+    match net.dump(doing, dump, |message| all.extend(tc::decode(message, index)))? {
+        Err(refusal) if refusal.code != libc::ENODEV => Err(ContainerNetError::refused(doing, &refusal)),
+        _ => Ok(all),
+    }
 }
 
 #[cfg(test)]

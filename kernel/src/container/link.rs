@@ -115,11 +115,20 @@ impl Net {
         read: impl Fn(&Message<'_>) -> Option<T>,
     ) -> Result<Vec<T>, ContainerNetError> {
         let mut all = Vec::new();
-        let answer = self.0.dump(encode, |message| all.extend(read(message)));
-        match answer.map_err(|error| ContainerNetError::io(doing, error))? {
-            Ok(_) => Ok(all),
-            Err(refusal) => Err(ContainerNetError::refused(doing, &refusal)),
-        }
+        let answer = self.dump(doing, encode, |message| all.extend(read(message)))?;
+        answer.map_err(|refusal| ContainerNetError::refused(doing, &refusal))?;
+        Ok(all)
+    }
+
+    /// Gives each message of a dump to `each`.
+    pub(super) fn dump(
+        &mut self,
+        doing: &str,
+        encode: impl FnOnce(&mut Vec<u8>, u32),
+        each: impl FnMut(&Message<'_>),
+    ) -> Result<Result<(), Refusal>, ContainerNetError> {
+        let answer = self.0.dump(encode, each).map_err(|error| ContainerNetError::io(doing, error))?;
+        Ok(answer.map(drop))
     }
 
     /// All interfaces.

@@ -23,7 +23,7 @@ use tortie_config::resource::PortRange;
 use tortie_net::Cidr;
 
 use super::link::Net;
-use super::mapped::{self, MappedPorts};
+use super::mapped::{self, Interface, MappedPorts};
 use super::{ContainerNetError, PortMapping, Transport, hash};
 use crate::endpoints::conntrack::Conntrack;
 use crate::nft::dump;
@@ -68,7 +68,8 @@ pub fn map_ports(table: &str, addrs: &[IpAddr], mappings: &[PortMapping]) -> Res
     let lock = mapped::lock().ok();
     write_table(table, addrs, mappings)?;
     let (addrs, mappings) = (addrs.to_vec(), mappings.to_vec());
-    let mapped = MappedPorts { table: table.to_owned(), addrs, mappings };
+    let interface = Interface::towards(&mut net, &addrs)?;
+    let mapped = MappedPorts { table: table.to_owned(), addrs, mappings, interface };
     if let Some(Err(error)) = lock.map(|lock| mapped::remember(&lock, &mapped)) {
         tracing::warn!(target: "tortie", %error, "a port mapping is not written down");
     }

@@ -261,7 +261,7 @@ pub(in crate::agent) async fn show(server: &Server, name: String) -> Result<Endp
     let mapped = tokio::task::spawn_blocking(tortie_kernel::container::mapped_ports).await;
     let addresses: BTreeSet<IpAddr> =
         detail.endpoint.addresses.iter().filter_map(|text| text.split('/').next()?.parse().ok()).collect();
-    for mapped in mapped.unwrap_or_default() {
+    for mapped in mapped.map(Result::unwrap_or_default).unwrap_or_default() {
         if mapped.addrs.iter().any(|addr| addresses.contains(addr)) {
             detail.ports.extend(mapped.mappings.iter().map(ToString::to_string));
         }
