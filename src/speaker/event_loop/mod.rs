@@ -139,29 +139,45 @@ impl EventLoop {
         }
     }
 
-    /// Waits for events and takes all that are there: timers that judge silence run only after what came was served. `true`: messages
-    /// wait.
+    /// Waits for events and takes all that are there. `true`: messages wait.
+    ///
+    /// A pause of the process (SIGSTOP, a frozen cgroup) ends the wait without events, although octets may be there. The time by
+    /// which timers judge silence is therefore read before the last look at the sockets, never behind it.
     fn wait(&mut self, events: &mut Events) -> bool {
-        let mut woken = false;
-        let mut deadline = self.deadline();
+        self.poll(events, self.deadline());
+        self.now = Instant::now();
+        let mut woken = self.take(events);
+        let is_due = self.core.as_ref().and_then(Speaker::poll_timeout).is_some_and(|at| at <= self.now);
+        let mut again = events.is_full() || is_due;
         // Each connection has one event at most, unless more comes for it meanwhile.
         for _ in 0..=self.connections.len() / EVENTS {
-            if let Err(e) = self.poller.wait(events, deadline) {
-                self.reporter.transient(format!("epoll: {e}"));
-            }
-            self.now = Instant::now();
-            for (source, readiness) in events.iter() {
-                match source {
-                    Source::Wakeup => woken = true,
-                    Source::Advertisements => self.advertisements(),
-                    Source::Listener(index) => self.listeners.ready(index, self.now),
-                    Source::Connection(id) => self.connections.ready(id, readiness),
-                }
-            }
-            if !events.is_full() {
+            if !again {
                 break;
             }
-            deadline = Some(self.now);
+            self.poll(events, Some(self.now));
+            woken |= self.take(events);
+            again = events.is_full();
+        }
+        woken
+    }
+
+    /// Waits until the deadline for as many events as there is room for.
+    fn poll(&mut self, events: &mut Events, deadline: Option<Instant>) {
+        if let Err(e) = self.poller.wait(events, deadline) {
+            self.reporter.transient(format!("epoll: {e}"));
+        }
+    }
+
+    /// `true`: messages wait.
+    fn take(&mut self, events: &Events) -> bool {
+        let mut woken = false;
+        for (source, readiness) in events.iter() {
+            match source {
+                Source::Wakeup => woken = true,
+                Source::Advertisements => self.advertisements(),
+                Source::Listener(index) => self.listeners.ready(index, self.now),
+                Source::Connection(id) => self.connections.ready(id, readiness),
+            }
         }
         woken
     }

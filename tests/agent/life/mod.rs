@@ -10,6 +10,7 @@ mod mask;
 mod metrics;
 mod mixed_versions;
 mod observe_mode;
+mod paused;
 mod refusals;
 mod screens;
 mod stop_and_purge;
