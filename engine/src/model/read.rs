@@ -110,6 +110,30 @@ impl Model {
         names.iter().filter_map(|name| self.hosts.get_key_value(name)).map(|(name, host)| (&**name, host))
     }
 
+    /// The addresses of hosts (as prefixes of one address) and their networks that share an address with a prefix, each with its host.
+    /// It looks at no others.
+    pub fn hosts_within<'a>(&'a self, prefix: &Cidr) -> impl Iterator<Item = (Cidr, &'a str)> + use<'a> {
+        let prefix = *prefix;
+        let addresses = self.hosts_by_address.range(prefix.addr()..=prefix.last());
+        let addresses = addresses.map(|(addr, hosts)| (Cidr::host(*addr), hosts));
+        // In the order of prefixes what lies inside of one follows it.
+        let inside =
+            self.hosts_by_network.range(prefix..).take_while(move |(network, _)| prefix.covers(network));
+        let around = (0..prefix.len()).filter_map(move |len| {
+            let network = Cidr::new(prefix.addr(), len).ok()?;
+            self.hosts_by_network.get_key_value(&network)
+        });
+        let networks = around.chain(inside).map(|(network, hosts)| (*network, hosts));
+        addresses.chain(networks).flat_map(|(cidr, hosts)| hosts.iter().map(move |host| (cidr, &**host)))
+    }
+
+    /// The addresses in a prefix at which a session of this host may have its other end: those of hosts and of numbered peers.
+    pub fn neighbour_addresses_within(&self, prefix: &Cidr) -> impl Iterator<Item = IpAddr> {
+        let range = prefix.addr()..=prefix.last();
+        let hosts = self.hosts_by_address.range(range.clone()).map(|(addr, _)| *addr);
+        hosts.chain(self.hosts_by_peer.range(range).map(|(addr, _)| *addr))
+    }
+
     /// Addresses that several hosts claim, sorted.
     pub fn shared_addrs(&self) -> impl Iterator<Item = IpAddr> {
         self.shared_addresses.iter().copied()
@@ -496,16 +520,9 @@ impl Model {
         })
     }
 
-    /// Settings and members of values that nobody reads, by key: of all but endpoints and blocks, which are many.
-    #[must_use]
-    pub fn unread_names(&self) -> Vec<(String, Vec<String>)> {
-        let few = |key: &Key| !matches!(key, Key::Endpoint(_) | Key::Block(_) | Key::Affinity { .. });
-        let values = self.rest.iter().filter(|(key, _)| few(key));
-        let found = values.filter_map(|(key, slot)| {
-            let names = tortie_config::unread(key, slot.value()?.resource()?);
-            (!names.is_empty()).then(|| (key.to_string(), names))
-        });
-        found.collect()
+    /// Settings and members of values that nothing reads, by key: of all but endpoints and blocks, which are many.
+    pub fn unread_names(&self) -> impl ExactSizeIterator<Item = (&Key, &[String])> {
+        self.unread_names.iter().map(|(key, names)| (key, names.as_slice()))
     }
 
     /// Whether what stands under a key now cannot be read, though an earlier value may still be in force.

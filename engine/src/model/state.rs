@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tortie_config::key::{BgpItem, EndpointKey, Key, Scope};
 use tortie_config::{Resource, Selector};
+use tortie_net::Cidr;
 
 use tortie_store::{Cached, Change, Delta, KeyValue, Revision, Snapshot};
 
@@ -24,6 +25,8 @@ pub struct Model {
     pub(super) hosts: BTreeMap<Arc<str>, Host>,
     /// Which hosts have an address, in the order of their names: almost always one.
     pub(super) hosts_by_address: BTreeMap<IpAddr, Vec<Arc<str>>>,
+    /// Which hosts have a network, likewise: those of a rack have one.
+    pub(super) hosts_by_network: BTreeMap<Cidr, Vec<Arc<str>>>,
     /// Everything that [`HostItem`] does not cover.
     pub(super) rest: BTreeMap<Key, Slot>,
     /// Addresses that several hosts have.
@@ -35,6 +38,8 @@ pub struct Model {
     pub(super) hosts_by_peer: BTreeMap<IpAddr, Vec<Arc<str>>>,
     pub(super) endpoints: usize,
     pub(super) invalid_keys: BTreeMap<String, InvalidKey>,
+    /// Names that nothing reads, in the values in force: of all but endpoints and blocks, which are many.
+    pub(super) unread_names: BTreeMap<Key, Vec<String>>,
     pub(super) unknown: usize,
     pub(super) revision: Revision,
     pub(super) store_id: String,
@@ -80,12 +85,14 @@ impl Model {
             node: node.to_owned(),
             hosts: BTreeMap::new(),
             hosts_by_address: BTreeMap::new(),
+            hosts_by_network: BTreeMap::new(),
             shared_addresses: BTreeSet::new(),
             hosts_without_address: BTreeSet::new(),
             rest: BTreeMap::new(),
             hosts_by_peer: BTreeMap::new(),
             endpoints: 0,
             invalid_keys: BTreeMap::new(),
+            unread_names: BTreeMap::new(),
             unknown: 0,
             revision: 0,
             store_id: String::new(),
@@ -155,9 +162,11 @@ impl Model {
         Self {
             rest: kept.map(|(key, slot)| (key.clone(), slot.clone())).collect(),
             invalid_keys: self.invalid_keys.clone(),
+            unread_names: self.unread_names.clone(),
             node: self.node.clone(),
             hosts: self.hosts.clone(),
             hosts_by_address: self.hosts_by_address.clone(),
+            hosts_by_network: self.hosts_by_network.clone(),
             shared_addresses: self.shared_addresses.clone(),
             hosts_without_address: self.hosts_without_address.clone(),
             hosts_by_peer: BTreeMap::new(),
@@ -376,6 +385,7 @@ impl Model {
 
     /// Keeps the indexes in step with one thing.
     fn reindex(&mut self, key: &Key, before: Option<&Effective>, after: Option<&Effective>) {
+        self.note_unread_names(key, after);
         let address = |effective: Option<&Effective>| match effective.and_then(|e| e.value.as_ref()) {
             Some(Value::Address(addr)) => *addr,
             _ => None,
@@ -392,6 +402,13 @@ impl Model {
                     }
                 }
             }
+            Key::Bgp(Scope::Host(host), BgpItem::Network(_)) => {
+                let network = |effective: Option<&Effective>| match effective?.value.as_ref()? {
+                    Value::Network(network) => *network,
+                    _ => None,
+                };
+                index(&mut self.hosts_by_network, host, network(before), network(after));
+            }
             Key::Bgp(scope, BgpItem::Peer { addr, .. }) => {
                 let at = |effective: Option<&Effective>| effective?.value.as_ref().map(|_| *addr);
                 index(&mut self.hosts_by_peer, scope.host().unwrap_or_default(), at(before), at(after));
@@ -405,6 +422,20 @@ impl Model {
     }
 }
 
+impl Model {
+    /// Keeps the list of names that nothing reads in step with one key.
+    fn note_unread_names(&mut self, key: &Key, after: Option<&Effective>) {
+        if matches!(key, Key::Endpoint(_) | Key::Block(_) | Key::Affinity { .. }) {
+            return;
+        }
+        let resource = after.and_then(|effective| effective.value.as_ref()?.resource());
+        match resource.map(|resource| tortie_config::unread(key, resource)) {
+            Some(names) if !names.is_empty() => drop(self.unread_names.insert(key.clone(), names)),
+            _ => drop(self.unread_names.remove(key)),
+        }
+    }
+}
+
 /// What a key says at one moment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Effective {
@@ -413,8 +444,8 @@ pub(super) struct Effective {
     pub(super) created: Revision,
 }
 
-/// Moves a host from one address to another.
-fn index(map: &mut BTreeMap<IpAddr, Vec<Arc<str>>>, host: &str, old: Option<IpAddr>, new: Option<IpAddr>) {
+/// Moves a host from one address or network to another.
+fn index<T: Ord + Copy>(map: &mut BTreeMap<T, Vec<Arc<str>>>, host: &str, old: Option<T>, new: Option<T>) {
     if old == new {
         return;
     }

@@ -7,6 +7,7 @@ use tortie_config::key::IpFamily;
 use tortie_store::fixtures::{delete, kv, put, snapshot};
 
 use tortie_config::key::{Key, Scope};
+use tortie_net::Cidr;
 use tortie_store::{Change, Delta, KeyValue, Revision, Snapshot};
 
 use super::*;
@@ -399,7 +400,7 @@ mod guard {
 /// Keys of every kind that routing reads, each with good values and a bad one.
 pub(crate) const KEYS: &[(&str, &[&str])] = &[
     ("/calico/v1/Ready", &["true", "false"]),
-    ("/calico/v1/ipam/v4/pool/10.0.0.0-16", &["{}", r#"{"ipip":"tunl0"}"#, "!"]),
+    ("/calico/v1/ipam/v4/pool/10.0.0.0-16", &["{}", r#"{"ipip":"tunl0"}"#, r#"{"ipipp":"tunl0"}"#, "!"]),
     ("/calico/v1/ipam/v6/pool/fd00::-48", &["{}", r#"{"disabled":true}"#, "!"]),
     ("/calico/bgp/v1/global/as_num", &["64512", "65000", "!"]),
     ("/calico/bgp/v1/global/node_mesh", &[r#"{"enabled":false}"#, r#"{"enabled":true,"password":"x"}"#, "!"]),
@@ -410,6 +411,9 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
         "/calico/bgp/v1/global/peer_v4/192.0.2.9",
         &[r#"{"as_num":"65001"}"#, r#"{"as_num":1,"own_only":true}"#, "!"],
     ),
+    // Inside of an own block.
+    ("/calico/bgp/v1/global/peer_v4/10.0.1.1", &[r#"{"as_num":"65001"}"#, "!"]),
+    ("/calico/bgp/v1/host/h1/peer_v4/10.0.1.3", &[r#"{"as_num":"65001"}"#, "!"]),
     ("/calico/bgp/v1/global/peer_v6/2001:db8::9", &[r#"{"as_num":"65001"}"#, "!"]),
     ("/calico/bgp/v1/host/h1/ip_addr_v4", &["192.0.2.1", "192.0.2.7", "", "!"]),
     ("/calico/bgp/v1/host/h1/ip_addr_v6", &["2001:db8::1", "", "!"]),
@@ -420,8 +424,9 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
     ("/calico/bgp/v1/host/h1/peer_v4/192.0.2.9-1790", &[r#"{"as_num":"65002"}"#, "!"]),
     ("/calico/v1/host/h1/bgp_peer_v4/192.0.2.9", &[r#"{"as_num":"65003"}"#, "!"]),
     ("/calico/bgp/v1/host/h1/peer_v4/192.0.2.2", &[r#"{"as_num":"64512"}"#, "!"]),
-    ("/calico/bgp/v1/host/h2/ip_addr_v4", &["192.0.2.2", "192.0.2.3", "192.0.2.1", "!"]),
+    ("/calico/bgp/v1/host/h2/ip_addr_v4", &["192.0.2.2", "192.0.2.3", "192.0.2.1", "10.0.1.1", "!"]),
     ("/calico/bgp/v1/host/h2/ip_addr_v6", &["2001:db8::2", "", "!"]),
+    ("/calico/bgp/v1/host/h2/network_v4", &["192.0.2.0/24", "10.0.1.2/31", "10.0.0.0/15", "!"]),
     ("/calico/bgp/v1/host/h2/as_num", &["65020", "!"]),
     ("/calico/bgp/v1/host/h2/rr_cluster_id", &["244.0.0.1", "244.0.0.2", "!"]),
     ("/calico/bgp/v1/host/h2/listen_port", &["1791", "!"]),
@@ -441,6 +446,7 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
     ("/calico/bgp/v1/host/h1/bmp_stations", &["[]", r#"["192.0.2.51:1"]"#, "!"]),
     ("/calico/bgp/v1/global/custom_filters/v4/f", &["reject;"]),
     ("/calico/v1/config/IpInIpMtu", &["1400", "!"]),
+    ("/calico/v1/config/IpInIpMto", &["1400"]),
     ("/calico/v1/host/h1/config/IpInIpTunnelAddr", &["10.0.0.7", "!"]),
     ("/calico/v1/host/h1/bird_ip", &["192.0.2.1", "!"]),
     ("/calico/v1/host/h4/metadata", &["{}"]),
@@ -553,6 +559,39 @@ proptest! {
             let mut fresh = Model::new("h1");
             fresh.replace(WatchPart::All, &store.list());
             prop_assert_eq!(&model, &fresh);
+        }
+    }
+
+    /// What is kept at each change, against a look at everything.
+    #[test]
+    fn what_is_kept_of_hosts_and_of_unread_names_is_what_a_walk_over_all_keys_finds(history in history(true)) {
+        let mut store = FakeStore::default();
+        let mut model = Model::new("h1");
+        for transaction in &history {
+            model.apply(&store.commit(transaction));
+            let unread = |(key, slot): (&Key, &super::slot::Slot)| {
+                let names = tortie_config::unread(key, slot.value()?.resource()?);
+                let few = !matches!(key, Key::Endpoint(_) | Key::Block(_) | Key::Affinity { .. });
+                (few && !names.is_empty()).then(|| (key.clone(), names))
+            };
+            let walked: Vec<_> = model.rest.iter().filter_map(unread).collect();
+            let kept: Vec<_> = model.unread_names().map(|(key, names)| (key.clone(), names.to_vec())).collect();
+            prop_assert_eq!(kept, walked);
+            for prefix in ["0.0.0.0/0", "10.0.0.0/16", "10.0.1.0/30", "192.0.2.0/28", "192.0.2.2/32", "2001:db8::/64"] {
+                let prefix: Cidr = prefix.parse().unwrap();
+                let of_host = |(name, host): (&str, &Host)| {
+                    let networks = [IpFamily::V4, IpFamily::V6].into_iter().filter_map(|family| host.network(family));
+                    let all = host.addrs().map(Cidr::host).chain(networks);
+                    let found = all.filter(|cidr| cidr.overlaps(&prefix));
+                    found.map(|cidr| (cidr, name.to_owned())).collect::<Vec<_>>()
+                };
+                let mut walked: Vec<_> = model.hosts().flat_map(of_host).collect();
+                let mut kept: Vec<_> =
+                    model.hosts_within(&prefix).map(|(cidr, host)| (cidr, host.to_owned())).collect();
+                walked.sort();
+                kept.sort();
+                prop_assert_eq!(kept, walked, "{}", prefix);
+            }
         }
     }
 

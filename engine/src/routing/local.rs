@@ -22,7 +22,7 @@ pub struct NodeOptions {
     /// The store's addresses, as far as the flags name them: no blackhole may cover them.
     #[serde(default)]
     pub store: Vec<IpAddr>,
-    /// The networks that this host is connected to, as its kernel had them when the agent started: likewise.
+    /// The networks that this host is connected to, as its kernel has them: likewise. [`super::Planner::connect`] follows them.
     #[serde(default)]
     pub connected: Vec<Cidr>,
 }

@@ -13,6 +13,7 @@ use tortie_net::{Cidr, cover};
 use super::filter::Filters;
 use super::local::{Local, NodeOptions};
 use super::own::OwnAddresses;
+use super::peers::named_at;
 use super::types::{OriginKind, Originated, PeerIntent, PoolView, RoutingView, TunnelIntent};
 use crate::model::Model;
 use crate::routing::persistent_map::Persistent;
@@ -70,7 +71,8 @@ pub(super) fn withheld_blocks(
         if let Some(addr) = options.store.iter().find(|addr| block.contains(**addr)) {
             return Some(format!("it covers {addr}, an address of the store"));
         }
-        let (name, peer) = peers.iter().find(|(_, peer)| block.contains(peer.remote.ip()))?;
+        let neighbours = model.neighbour_addresses_within(block).flat_map(|addr| named_at(peers, addr));
+        let (name, peer) = neighbours.min_by_key(|(name, _)| *name)?;
         Some(format!("it covers {}, the BGP neighbour {name}", peer.remote.ip()))
     };
     let blocks = model.own_blocks().map(|(block, _)| block).filter(|block| !block.is_host());

@@ -37,6 +37,7 @@ use super::explain::{Recorder, Step, StepOutcome};
 use super::local::{Local, NodeOptions};
 use super::types::{HOLD_TIME, PeerIntent, PeerKind, PeerPolicy, PeerSource, RESTART_TIME};
 use crate::model::{Host, Model};
+use crate::routing::persistent_map::Persistent;
 
 /// How long the end with the lesser address waits before it dials as well.
 pub const PASSIVE_SIDE_DELAY: Duration = Duration::from_secs(5);
@@ -357,6 +358,19 @@ fn port_of(item: &BgpItem) -> Option<u16> {
         BgpItem::Peer { port, .. } => *port,
         _ => None,
     }
+}
+
+/// The numbered peers at an address, by name: that begins with their kind and the address.
+pub(super) fn named_at(
+    peers: &Persistent<String, PeerIntent>,
+    addr: IpAddr,
+) -> impl Iterator<Item = (&String, &PeerIntent)> {
+    let text = addr.to_string();
+    [PeerKind::Global, PeerKind::Mesh, PeerKind::Node].into_iter().flat_map(move |kind| {
+        let first = name(kind, &text, None);
+        let here = peers.range_from(&first).take_while(move |(name, _)| name.starts_with(&first));
+        here.filter(move |(_, peer)| peer.remote.ip() == addr)
+    })
 }
 
 /// Calico's name of a session's protocol instance, from the address as text.

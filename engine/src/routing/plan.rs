@@ -9,15 +9,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tortie_config::key::{EndpointKey, Key};
+use tortie_net::Cidr;
 
 use super::filter::Filters;
 use super::local::{Local, NodeOptions, candidates};
 use super::notes::notes;
 use super::originate::{blackholes, of_workload, originated, tunnel, view, withheld_blocks};
 use super::own::{AddressChanges, OwnAddresses};
-use super::peers::{interface_peers, name, peers_at};
+use super::peers::{interface_peers, named_at, peers_at};
 use super::ranges::ranges;
-use super::types::{PeerKind, RoutingIntent};
+use super::types::RoutingIntent;
 use crate::model::{Model, ModelChanges};
 use crate::routing::persistent_map::Persistent;
 
@@ -96,6 +97,15 @@ impl Planner {
         &self.intent
     }
 
+    /// The host is connected to these networks now. `true`: to others than before, so that [`Planner::update`] has to be called with
+    /// [`ModelChanges::originated`].
+    #[must_use]
+    pub fn connect(&mut self, networks: Vec<Cidr>) -> bool {
+        let mut changed = false;
+        replace(&mut self.options.connected, networks, &mut changed);
+        changed
+    }
+
     /// Follows the model; `changes` is everything that it reported since the last call.
     pub fn update(&mut self, model: &Model, changes: &ModelChanges) -> IntentChange {
         let mut change = IntentChange::default();
@@ -143,7 +153,8 @@ impl Planner {
     }
 
     fn update_address(&mut self, model: &Model, addr: IpAddr, change: &mut IntentChange) {
-        let mut before = self.peer_names_at(addr);
+        let before = named_at(&self.intent.peers, addr);
+        let mut before: Vec<String> = before.map(|(name, _)| name.clone()).collect();
         for (name, peer) in peers_at(model, &self.local, addr, &mut ()) {
             before.retain(|other| *other != name);
             if self.intent.peers.get(&name) != Some(&peer) {
@@ -155,18 +166,6 @@ impl Planner {
             self.intent.peers.remove(&name);
             change.peers.insert(name);
         }
-    }
-
-    /// The names of the peers at an address: they begin with their kind and the address.
-    fn peer_names_at(&self, addr: IpAddr) -> Vec<String> {
-        let mut names = Vec::new();
-        let text = addr.to_string();
-        for kind in [PeerKind::Mesh, PeerKind::Global, PeerKind::Node] {
-            let first = name(kind, &text, None);
-            let here = self.intent.peers.range_from(&first).take_while(|(name, _)| name.starts_with(&first));
-            names.extend(here.filter(|(_, peer)| peer.remote.ip() == addr).map(|(name, _)| name.clone()));
-        }
-        names
     }
 
     fn update_filters(&mut self, model: &Model, changes: &ModelChanges, change: &mut IntentChange) {

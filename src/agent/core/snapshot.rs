@@ -263,7 +263,8 @@ impl Core {
             let text = "no workload can get an address: tortie ipam pool create CIDR makes one";
             notes.push(codes::NO_POOL.problem("", "addresses", text));
         }
-        notes.extend(self.model.unread_names().into_iter().take(UNREAD_MAX).map(|(key, names)| {
+        notes.extend(self.model.unread_names().take(UNREAD_MAX).map(|(key, names)| {
+            let key = key.to_string();
             let text = format!("nobody reads {}: perhaps it is misspelt", names.join(", "));
             codes::UNREAD.problem(&key, key.clone(), text).about(Subject::Key(key.clone()))
         }));

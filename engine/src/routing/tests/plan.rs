@@ -44,6 +44,7 @@ proptest! {
     fn the_kept_intent_is_the_one_from_scratch(
         history in history(true),
         relists in prop::collection::vec(any::<bool>(), 40),
+        connected in prop::collection::vec(0..3_usize, 40),
         flags in 0..3_usize,
     ) {
         let options = [
@@ -54,17 +55,33 @@ proptest! {
                 ..NodeOptions::default()
             },
         ];
-        let options = &options[flags];
+        let mut options = options[flags].clone();
         let mut store = FakeStore::default();
         let mut model = Model::new("h1");
         let mut planner = Planner::new(&model, options.clone());
-        for (transaction, relist) in history.iter().zip(&relists) {
+        for ((transaction, relist), connected) in history.iter().zip(&relists).zip(&connected) {
             let before = planner.intent().clone();
             let delta = store.commit(transaction);
-            let changes = if *relist { model.replace(WatchPart::All, &store.list()) } else { model.apply(&delta) };
+            let mut changes =
+                if *relist { model.replace(WatchPart::All, &store.list()) } else { model.apply(&delta) };
+            options.connected = ["172.17.0.0/16", "10.0.0.0/15"].iter().take(*connected).map(|n| n.parse().unwrap()).collect();
+            changes.originated |= planner.connect(options.connected.clone());
             let change = planner.update(&model, &changes);
-            let scratch = intent(&model, options);
+            let scratch = intent(&model, &options);
             prop_assert_eq!(planner.intent(), &scratch);
+            // What keeps a block from being announced is the first of its neighbours, as a walk over all of them finds it.
+            for (block, _) in model.own_blocks() {
+                let walked = scratch.peers.iter().find(|(_, peer)| block.contains(peer.remote.ip()));
+                let reason = scratch.withheld_blocks.get(&block);
+                match (walked, reason) {
+                    (Some((name, _)), Some(reason)) if reason.contains("neighbour") => {
+                        prop_assert!(reason.ends_with(&format!("neighbour {name}")), "{} {}", reason, name);
+                    }
+                    (Some((name, _)), None) => prop_assert!(false, "{} is in {}", name, block),
+                    (None, Some(reason)) => prop_assert!(!reason.contains("neighbour"), "{}", reason),
+                    _ => {}
+                }
+            }
             let differs = |name: &String| before.peers.get(name) != scratch.peers.get(name);
             let moved: std::collections::BTreeSet<String> =
                 before.peers.keys().chain(scratch.peers.keys()).filter(|n| differs(n)).cloned().collect();
