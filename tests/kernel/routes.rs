@@ -307,3 +307,31 @@ fn batches_on_each_others_heels_end_as_one_after_the_other_would() {
         rig.stop();
     });
 }
+
+/// A next hop behind a multipath route of another daemon, whose legs it has all, as many as carry.
+#[test]
+fn routes_behind_a_multipath_route_of_another_process_have_all_of_its_legs() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24", "2001:db8::1/64"]);
+        veth("eth1", "peer1", &["198.51.100.1/24", "2001:db8:51::1/64"]);
+        ip("route add 203.0.113.0/24 proto static nexthop via 192.0.2.254 nexthop via 198.51.100.254");
+        ip("-6 route add 2001:db8:9::/48 proto static nexthop via 2001:db8::fe nexthop via 2001:db8:51::fe");
+        let rig = Rig::program();
+        rig.learn("10.65.1.0/26", &["203.0.113.9"]);
+        rig.learn("fd00:65::/122", &["2001:db8:9::9"]);
+        let legs = || {
+            let [v4, v6] = ["route show 10.65.1.0/26", "-6 route show fd00:65::/122"].map(ip);
+            [v4.matches(" via ").count(), v6.matches(" via ").count()]
+        };
+        eventually("both legs of both families", Duration::from_secs(2), || legs() == [2, 2]);
+        ip("link set peer1 down");
+        eventually("the leg that carries", Duration::from_secs(3), || legs() == [1, 1]);
+        ip("link set peer1 up");
+        ip("route replace 203.0.113.0/24 proto static nexthop via 192.0.2.254 nexthop via 198.51.100.254");
+        ip(
+            "-6 route replace 2001:db8:9::/48 proto static nexthop via 2001:db8::fe nexthop via 2001:db8:51::fe",
+        );
+        eventually("both again", Duration::from_secs(3), || legs() == [2, 2]);
+        rig.stop();
+    });
+}

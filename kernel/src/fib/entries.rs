@@ -3,6 +3,8 @@
 //! Whoever works on many prefixes finds each once and then goes by slot: slots that were filled together lie together,
 //! while each look-up by prefix is another place in memory, and half a batch's work was waiting for those.
 
+use std::net::IpAddr;
+
 use hashbrown::HashTable;
 use slab::Slab;
 use tortie_net::{Cidr, HashKey};
@@ -18,12 +20,19 @@ pub(crate) struct Entries<E> {
     by_prefix: HashTable<Slot>,
     /// Peers choose the prefixes.
     key: HashKey,
+    /// How many prefixes of each length there are, by family: mostly a few lengths of all that there could be.
+    lengths: [Vec<u32>; 2],
 }
 
 impl<E> Default for Entries<E> {
     fn default() -> Self {
-        Self { slots: Slab::new(), by_prefix: HashTable::new(), key: HashKey::random() }
+        let lengths = [vec![0; 33], vec![0; 129]];
+        Self { slots: Slab::new(), by_prefix: HashTable::new(), key: HashKey::random(), lengths }
     }
+}
+
+fn family(is_v4: bool) -> usize {
+    usize::from(!is_v4)
 }
 
 fn place(slot: Slot) -> usize {
@@ -50,7 +59,24 @@ impl<E: Default> Entries<E> {
         let hash_of =
             |slot: &Slot| self.slots.get(place(*slot)).map_or(0, |(prefix, _)| self.key.prefix(prefix));
         self.by_prefix.insert_unique(self.key.prefix(&prefix), slot, hash_of);
+        if let Some(count) = self.count_of(&prefix) {
+            *count += 1;
+        }
         slot
+    }
+
+    fn count_of(&mut self, prefix: &Cidr) -> Option<&mut u32> {
+        self.lengths.get_mut(family(prefix.is_v4()))?.get_mut(usize::from(prefix.len()))
+    }
+
+    /// The entries whose prefixes cover an address, the longest first. Only the lengths that there are get a look-up.
+    pub(crate) fn covering(&self, addr: IpAddr) -> impl Iterator<Item = (Cidr, &E)> {
+        let counts = self.lengths.get(family(addr.is_ipv4())).map_or(&[][..], Vec::as_slice);
+        let lengths = counts.iter().enumerate().rev().filter(|(_, count)| **count > 0);
+        lengths.filter_map(move |(len, _)| {
+            let prefix = Cidr::new(addr, u8::try_from(len).ok()?).ok()?;
+            Some((prefix, self.get(&prefix)?))
+        })
     }
 
     /// The prefix and the entry in a slot.
@@ -74,6 +100,9 @@ impl<E: Default> Entries<E> {
             && let Ok(found) = self.by_prefix.find_entry(self.key.prefix(&prefix), |known| *known == slot)
         {
             found.remove();
+            if let Some(count) = self.count_of(&prefix) {
+                *count = count.saturating_sub(1);
+            }
         }
         if self.slots.is_empty() {
             *self = Self::default();
@@ -124,7 +153,36 @@ mod tests {
         Cidr::host([192, 0, 2, n].into())
     }
 
+    /// Prefixes of both families that cover each other.
+    fn nested() -> impl Strategy<Value = Cidr> {
+        let v4 = (any::<u32>(), 0..=32_u8)
+            .prop_map(|(bits, len)| Cidr::v4((0x0a00_0000 | bits & 0xff).into(), len));
+        let v6 = (any::<u128>(), 0..=128_u8).prop_map(|(bits, len)| Cidr::v6((bits & 0xff).into(), len));
+        prop_oneof![v4, v6]
+    }
+
     proptest! {
+        #[test]
+        fn what_covers_an_address_is_what_a_look_up_of_every_length_finds(
+            changes in vec((nested(), any::<bool>()), 0..100), asked in nested(),
+        ) {
+            let mut entries = Entries::<u8>::default();
+            let addr = asked.addr();
+            for (prefix, there) in changes {
+                match (there, entries.find(&prefix)) {
+                    (true, _) => _ = entries.find_or_add(prefix),
+                    (false, Some(slot)) => entries.remove(slot),
+                    (false, None) => {}
+                }
+                let every = (0..=asked.max_len()).rev().map(|len| Cidr::new(addr, len).unwrap());
+                let walked: Vec<Cidr> = every.filter(|prefix| entries.get(prefix).is_some()).collect();
+                let found: Vec<Cidr> = entries.covering(addr).map(|(prefix, _)| prefix).collect();
+                prop_assert_eq!(found, walked);
+                let used = entries.lengths.iter().flatten().sum::<u32>();
+                prop_assert_eq!(used as usize, entries.iter().count());
+            }
+        }
+
         #[test]
         fn pages_one_after_the_other_are_the_whole_list(
             changes in vec((any::<u8>(), any::<bool>()), 0..200), slots in 1_u32..40, max in 1_usize..40,

@@ -49,7 +49,7 @@ impl MainTable<'_> {
         if let Some(prefix) = resolution.through.first() {
             return Some(Covering { prefix: *prefix, protocol: self.table.marks().protocol, resolved });
         }
-        let foreign = self.network.covering(addr).find(|covering| covering.way == Some(resolved))?;
+        let foreign = self.network.covering(addr).find(|covering| covering.legs.contains(&resolved))?;
         Some(Covering { prefix: foreign.prefix, protocol: foreign.protocol, resolved })
     }
 }
@@ -59,17 +59,20 @@ impl RoutingTable for MainTable<'_> {
         let mut foreign = self.network.covering(addr).peekable();
         if addr.is_link_local() || !self.network.is_destination(addr.addr()) {
             if let Some(covering) = foreign.next() {
-                take(covering.prefix, CoveringRoute::Foreign(covering.way));
+                take(covering.prefix, CoveringRoute::Foreign(covering.legs));
             }
             return;
         }
-        let width = if addr.is_v4() { 32 } else { 128 };
-        for len in (0..=width).rev() {
+        let mut own = self.table.entries().covering(addr.addr()).peekable();
+        while let Some(len) =
+            own.peek().map(|(prefix, _)| prefix.len()).max(foreign.peek().map(|f| f.prefix.len()))
+        {
             let Ok(prefix) = Cidr::new(addr.addr(), len) else { return };
             let other = foreign.next_if(|covering| covering.prefix.len() == len);
-            let own = self.table.entries().get(&prefix).and_then(|entry| self.table.covering_route(entry));
+            let own = own.next_if(|(prefix, _)| prefix.len() == len);
+            let own = own.and_then(|(_, entry)| self.table.covering_route(entry));
             let own_first = other.as_ref().is_some_and(|other| other.metric > self.table.marks().metric);
-            let other = other.map(|covering| CoveringRoute::Foreign(covering.way));
+            let other = other.map(|covering| CoveringRoute::Foreign(covering.legs));
             let both = if own_first { [own, other] } else { [other, own] };
             for route in both.into_iter().flatten() {
                 if !take(prefix, route) {

@@ -16,7 +16,7 @@ use crate::fib::nexthop_objects::NexthopObjects;
 use crate::fib::route_state::{Actual, Desired};
 use crate::netlink::route::{RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::options::Marks;
-use tortie_engine::routing::{ChangeId, CoveringRoute, Hop, KernelRoute, Resolved};
+use tortie_engine::routing::{ChangeId, CoveringRoute, Hop, KernelRoute, Legs, Resolved};
 
 /// One prefix.
 #[derive(Debug, Clone, Copy)]
@@ -206,10 +206,10 @@ impl Table {
     /// and waits to be learned again leads where it did, as packets do.
     pub(crate) fn covering_route(&self, entry: &RouteEntry) -> Option<CoveringRoute<'_>> {
         if entry.blackhole {
-            return Some(CoveringRoute::Foreign(None));
+            return Some(CoveringRoute::Foreign(Legs::new()));
         }
         let learned = self.hop_sets.get(entry.learned).map(CoveringRoute::Learned);
-        learned.or_else(|| self.stale_way(entry).map(|way| CoveringRoute::Foreign(Some(way))))
+        learned.or_else(|| self.stale_way(entry).map(|way| CoveringRoute::Foreign(Legs::from_elem(way, 1))))
     }
 
     /// Where a route leads that was found at start.

@@ -1,7 +1,7 @@
 //! How a next hop is reached, through learned routes too (RFC 4271 9.1.2.1). Pure.
 //!
 //! A next hop is reached as the kernel reaches its address: by the longest route that covers it. Where that is a route of another process its
-//! gateway, or the neighbour itself, is the answer. Where it is one that we learned, the answer is how its own next hops are reached, all of
+//! gateway, or the neighbour itself, is the answer, of a multipath route all of them. Where it is one that we learned, the answer is how its own next hops are reached, all of
 //! them (ECMP), and so on.
 //!
 //! Two routes do not count, as that section has it: one that rests on the route in question, directly (a router announces the
@@ -25,10 +25,11 @@ pub type Legs = SmallVec<[Resolved; 1]>;
 const STEPS_MAX: u32 = 128;
 
 /// A route that covers an address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CoveringRoute<'a> {
-    /// Of another process, over a link that carries; `None`: it refuses packets, or the address is this host's own.
-    Foreign(Option<Resolved>),
+    /// Of another process, by these ways over links that carry, several of a multipath route; none: it refuses packets, or the
+    /// address is this host's own.
+    Foreign(Legs),
     /// Learned, over these next hops.
     Learned(&'a [ScopedAddr]),
 }
@@ -110,8 +111,8 @@ impl<T: RoutingTable> Search<'_, T> {
             };
             self.steps = steps;
             match route {
-                CoveringRoute::Foreign(way) => {
-                    legs.extend(way);
+                CoveringRoute::Foreign(ways) => {
+                    legs = ways;
                     false
                 }
                 CoveringRoute::Learned(_) if self.path.contains(&prefix) => {
@@ -155,7 +156,7 @@ mod tests {
     /// Foreign routes and learned ones, by prefix; a foreign one goes first.
     #[derive(Debug, Clone, Default)]
     struct Routes {
-        foreign: BTreeMap<Cidr, Option<Resolved>>,
+        foreign: BTreeMap<Cidr, Legs>,
         learned: BTreeMap<Cidr, Vec<ScopedAddr>>,
     }
 
@@ -163,7 +164,7 @@ mod tests {
         fn covering(&self, addr: ScopedAddr, take: &mut dyn FnMut(Cidr, CoveringRoute<'_>) -> bool) {
             for len in (0..=32).rev() {
                 let prefix = Cidr::new(addr.addr(), len).unwrap();
-                let foreign = self.foreign.get(&prefix).map(|way| CoveringRoute::Foreign(*way));
+                let foreign = self.foreign.get(&prefix).map(|ways| CoveringRoute::Foreign(ways.clone()));
                 let learned = self.learned.get(&prefix).map(|hops| CoveringRoute::Learned(hops));
                 for route in foreign.into_iter().chain(learned) {
                     if !take(prefix, route) {
@@ -186,8 +187,15 @@ mod tests {
         }
     }
 
-    fn on(ifindex: u32) -> Option<Resolved> {
-        Some(Resolved { ifindex, gateway: None, metric: 0 })
+    fn on(ifindex: u32) -> Legs {
+        Legs::from_elem(Resolved { ifindex, gateway: None, metric: 0 }, 1)
+    }
+
+    /// Over routers on both links, as a routing daemon's multipath route leads.
+    fn multipath() -> Legs {
+        let leg =
+            |(ifindex, gateway): (u32, &str)| Resolved { ifindex, gateway: gateway.parse().ok(), metric: 20 };
+        [(1, "10.0.1.254"), (2, "10.0.2.254")].map(leg).into_iter().collect()
     }
 
     /// `10.0.1.0/24` is on-link on interface 1, `10.0.2.0/24` on 2; and these learned routes.
@@ -292,8 +300,20 @@ mod tests {
         assert_eq!(answer(&routes(rack), "10.9.0.1", None).0, "10.0.1.254%1");
         assert_eq!(answer(&routes(rack), "10.9.0.1", Some("10.9.0.0/16")).0, "");
         let mut with_refusal = routes(rack);
-        with_refusal.foreign.insert("10.9.0.1/32".parse().unwrap(), None);
+        with_refusal.foreign.insert("10.9.0.1/32".parse().unwrap(), Legs::new());
         assert_eq!(answer(&with_refusal, "10.9.0.1", None).0, "", "a blackhole answers");
+    }
+
+    #[test]
+    fn all_legs_of_a_multipath_route_of_another_process_are_inherited() {
+        let mut uplinks =
+            routes(&[("10.9.0.0/16", &["10.6.0.1"]), ("10.8.0.0/16", &["10.9.0.1", "10.0.2.9"])]);
+        uplinks.foreign.insert("0.0.0.0/0".parse().unwrap(), multipath());
+        let both = "10.0.1.254%1 10.0.2.254%2";
+        assert_eq!(answer(&uplinks, "10.7.7.7", None), (both.to_owned(), String::new()));
+        assert_eq!(answer(&uplinks, "10.9.0.1", None), (both.to_owned(), "10.9.0.0/16".to_owned()));
+        // With what other next hops lead to, each once.
+        assert_eq!(answer(&uplinks, "10.8.0.1", None).0, "10.0.1.254%1 10.0.2.9%2 10.0.2.254%2");
     }
 
     /// Prefixes and addresses of a small network, so that they cover each other all the time.
@@ -309,10 +329,14 @@ mod tests {
     }
 
     fn any_routes() -> impl Strategy<Value = Routes> {
-        let foreign = prop::collection::btree_map(prefix(), prop::option::weighted(0.9, 1u32..3), 0..4);
+        let foreign =
+            prop::collection::btree_map(prefix(), prop::sample::subsequence(vec![1u32, 2], 0..=2), 0..4);
         let learned = prop::collection::btree_map(prefix(), prop::collection::vec(address(), 1..4), 0..10);
         (foreign, learned).prop_map(|(foreign, learned)| Routes {
-            foreign: foreign.into_iter().map(|(p, way)| (p, way.and_then(on))).collect(),
+            foreign: foreign
+                .into_iter()
+                .map(|(p, way)| (p, way.into_iter().flat_map(on).collect()))
+                .collect(),
             learned,
         })
     }

@@ -45,8 +45,8 @@ impl ForeignEntry {
     }
 
     /// Whether both are of the set of legs that the kernel makes of one metric.
-    fn is_sibling(&self, other: &Self) -> bool {
-        self.nexthop == 0 && self.metric == other.metric && self.tos == other.tos
+    pub(super) fn is_sibling(&self, other: &Self) -> bool {
+        self.nexthop == 0 && other.nexthop == 0 && self.metric == other.metric && self.tos == other.tos
     }
 }
 

@@ -56,9 +56,9 @@ impl NextHopAnswer {
     }
 }
 
-impl From<Option<Resolved>> for NextHopAnswer {
-    fn from(way: Option<Resolved>) -> Self {
-        Self { legs: way.into_iter().collect(), ..Self::default() }
+impl From<Legs> for NextHopAnswer {
+    fn from(legs: Legs) -> Self {
+        Self { legs, ..Self::default() }
     }
 }
 
@@ -69,8 +69,8 @@ pub(crate) struct ForeignCovering {
     /// Of the route, also where that leads on-link.
     pub(crate) metric: u32,
     pub(crate) protocol: u8,
-    /// `None`: it refuses packets.
-    pub(crate) way: Option<Resolved>,
+    /// Its ways that carry, sorted: several of a multipath route. None: it refuses packets.
+    pub(crate) legs: Legs,
 }
 
 /// Where an address leads, in words and numbers.
@@ -260,7 +260,7 @@ impl NetworkState {
             f.tracked |= tracked;
             return;
         }
-        let answer = self.resolve(addr).into();
+        let answer = self.legs(addr).into();
         self.tracked_hops.insert(addr, TrackedNextHop { answer, tracked });
         if !addr.is_link_local() {
             self.index.insert(&Cidr::host(addr.addr()), ());
@@ -338,9 +338,15 @@ impl NetworkState {
         changed
     }
 
-    /// How the kernel reaches an address without our routes; `None`: not at all, or it is an address of this host.
+    /// How the kernel reaches an address without our routes, by the first way of several; `None`: not at all, or it is an address of
+    /// this host.
     pub(crate) fn resolve(&self, addr: ScopedAddr) -> Option<Resolved> {
-        self.covering(addr).next().and_then(|covering| covering.way)
+        self.legs(addr).first().copied()
+    }
+
+    /// All ways by which the kernel reaches an address without our routes.
+    fn legs(&self, addr: ScopedAddr) -> Legs {
+        self.covering(addr).next().map(|covering| covering.legs).unwrap_or_default()
     }
 
     /// The foreign routes that cover an address, the longest prefix first, without those whose links are down: the kernel goes on to the
@@ -360,24 +366,28 @@ impl NetworkState {
 
     /// The first of some routes of one prefix that counts.
     fn first(&self, prefix: Cidr, routes: &[ForeignEntry]) -> Option<ForeignCovering> {
-        // `Some(None)`: it answers, but leads nowhere.
-        let usable = |f: &ForeignEntry| {
-            if f.kind != RTN_UNICAST {
-                return Some(None);
-            }
-            let alive = |l: &&Leg| self.links.get(&l.ifindex).is_some_and(Link::can_carry);
-            f.legs.iter().find(alive).map(|leg| Some(*leg))
+        let carries = |leg: &&Leg| self.links.get(&leg.ifindex).is_some_and(Link::can_carry);
+        let alive = |f: &ForeignEntry| f.legs.iter().filter(carries).copied().collect::<SmallVec<[Leg; 1]>>();
+        // One that refuses packets answers, but leads nowhere.
+        let usable = |f: &&ForeignEntry| f.kind != RTN_UNICAST || f.legs.iter().any(|leg| carries(&leg));
+        let order = |f: &&ForeignEntry| match f.kind {
+            RTN_UNICAST => (f.metric, alive(f).into_iter().min()),
+            _ => (f.metric, None),
         };
-        let (metric, leg, protocol) = routes
-            .iter()
-            .filter(|f| f.tos == 0)
-            .filter_map(|f| usable(f).map(|leg| (f.metric, leg, f.protocol)))
-            .min_by_key(|(metric, leg, _)| (*metric, *leg))?;
-        let way = leg.map(|leg| {
-            let metric = if leg.gateway.is_some() { metric } else { 0 };
-            Resolved { ifindex: leg.ifindex, gateway: leg.gateway, metric }
-        });
-        Some(ForeignCovering { prefix, metric, protocol, way })
+        let first = routes.iter().filter(|f| f.tos == 0).filter(usable).min_by_key(order)?;
+        let mut legs = Legs::new();
+        if first.kind == RTN_UNICAST {
+            // The kernel makes one set of the legs of IPv6 that have one metric.
+            let siblings = routes.iter().filter(|f| !prefix.is_v4() && first.is_sibling(f));
+            let all = std::iter::once(first).chain(siblings.filter(|f| f.kind == RTN_UNICAST));
+            legs.extend(all.flat_map(alive).map(|leg| {
+                let metric = if leg.gateway.is_some() { first.metric } else { 0 };
+                Resolved { ifindex: leg.ifindex, gateway: leg.gateway, metric }
+            }));
+            legs.sort_unstable();
+            legs.dedup();
+        }
+        Some(ForeignCovering { prefix, metric: first.metric, protocol: first.protocol, legs })
     }
 
     /// Link-local addresses exist on each link: without an interface they name no neighbour.
@@ -388,8 +398,8 @@ impl NetworkState {
             return None;
         }
         let prefix = Cidr::v6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 64);
-        let way = Some(Resolved { ifindex, gateway: None, metric: 0 });
-        Some(ForeignCovering { prefix, metric: 0, protocol: RTPROT_KERNEL, way })
+        let legs = Legs::from_elem(Resolved { ifindex, gateway: None, metric: 0 }, 1);
+        Some(ForeignCovering { prefix, metric: 0, protocol: RTPROT_KERNEL, legs })
     }
 
     fn mark_dirty_at(&mut self, addr: ScopedAddr) {
@@ -417,7 +427,7 @@ impl NetworkView for NetworkState {
         if gateway.is_link_local() {
             return false;
         }
-        self.resolve(gateway).is_none_or(|r| r.gateway.is_some() || r.ifindex != ifindex)
+        !self.legs(gateway).iter().any(|leg| leg.gateway.is_none() && leg.ifindex == ifindex)
     }
 
     fn conflicting_route(&self, prefix: &Cidr, metric: u32) -> Option<String> {

@@ -59,6 +59,31 @@ fn legs_of_ipv6_come_and_go_one_by_one() {
     assert_eq!((leads(&network), network.foreign_count()), (None, 0));
 }
 
+/// A multipath route of another daemon: all of its legs that carry are ways, in both families.
+#[test]
+fn all_legs_of_a_foreign_multipath_route_that_carry_are_ways() {
+    let all = |network: &NetworkState, addr: &str| {
+        let covering = network.covering(addr.parse().unwrap()).next();
+        let ways = covering.map(|covering| covering.legs).unwrap_or_default();
+        ways.iter().map(|way| format!("{}%{}", way.gateway.unwrap(), way.ifindex)).collect::<Vec<_>>()
+    };
+    let mut network = network();
+    network.add_route(route("0.0.0.0/0", STATIC, 20, &[(1, "192.0.2.7"), (2, "192.0.3.7")]), false);
+    network.add_route(route("0.0.0.0/0", BOOT, 30, &[(2, "192.0.3.9")]), false);
+    network.add_route(route("::/0", BOOT, 1024, &[(1, "fe80::a"), (2, "fe80::b")]), false);
+    // A leg of the same metric is of the same set, although it came alone.
+    network.add_route(route("::/0", STATIC, 1024, &[(2, "fe80::c")]), false);
+    network.add_route(route("::/0", STATIC, 2048, &[(2, "fe80::d")]), false);
+    let (v4, v6) = ("203.0.113.5", "2001:db8:9::1");
+    assert_eq!(all(&network, v4), ["192.0.2.7%1", "192.0.3.7%2"]);
+    assert_eq!(all(&network, v6), ["fe80::a%1", "fe80::b%2", "fe80::c%2"]);
+    network.set_link(Link { index: 1, name: "eth1".to_owned(), flags: 1, mtu: 1500 });
+    assert_eq!(all(&network, v4), ["192.0.3.7%2"]);
+    assert_eq!(all(&network, v6), ["fe80::b%2", "fe80::c%2"]);
+    network.set_link(Link { index: 2, name: "eth2".to_owned(), flags: 1, mtu: 1500 });
+    assert!(all(&network, v4).is_empty() && all(&network, v6).is_empty());
+}
+
 #[test]
 fn an_ipv4_address_in_the_form_of_ipv6_is_not_reached_over_ipv6() {
     let mut network = network();
@@ -97,10 +122,11 @@ fn a_link_local_next_hop_is_on_its_link_unless_it_is_ours_there() {
     let own = Address { ifindex: 1, addr, len: 64 };
     network.add_address(own);
     assert_eq!((network.take_dirty(), network.resolve(hop(1))), (vec![hop(1)], None));
-    assert!(network.set_answer(hop(1), None.into()));
+    assert!(network.set_answer(hop(1), NextHopAnswer::default()));
     network.remove_address(&own);
     assert_eq!((network.take_dirty(), network.resolve(hop(1))), (vec![hop(1)], on(1)));
-    assert!(network.set_answer(hop(1), on(1).into()) && !network.set_answer(hop(1), on(1).into()));
+    let answer = || NextHopAnswer { legs: on(1).into_iter().collect(), ..NextHopAnswer::default() };
+    assert!(network.set_answer(hop(1), answer()) && !network.set_answer(hop(1), answer()));
     network.untrack(hop(2));
     network.forget_unused(&BTreeSet::new());
     network.remove_link(2);
