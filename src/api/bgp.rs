@@ -27,7 +27,7 @@ pub struct PeerRange {
 }
 
 /// One BGP peer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Peer {
     /// The stable name of the session: `Mesh_192_0_2_15`.
@@ -51,7 +51,7 @@ pub struct Peer {
     pub reason: String,
     /// The peer's AS.
     pub remote_as: u32,
-    /// RFC 4271 state name.
+    /// RFC 4271 state name; `Unreadable`: there is no session, because the value of its key could never be read.
     pub state: String,
     /// When the state was entered.
     pub state_since: String,

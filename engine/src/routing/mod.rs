@@ -30,6 +30,7 @@ mod ranges;
 #[cfg(test)]
 pub(crate) mod tests;
 mod types;
+mod unreadable;
 
 pub use explain::{Step, StepOutcome};
 pub use filter::{
@@ -52,3 +53,4 @@ pub use persistent_map::{Difference, Persistent};
 pub use plan::{IntentChange, Planner, intent};
 pub use ranges::{DYNAMIC, DynamicPeer, MAX_SESSIONS, RangeIntent};
 pub use types::*;
+pub use unreadable::{UnreadablePeer, unreadable_peers};

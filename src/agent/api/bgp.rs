@@ -9,13 +9,19 @@ use tortie_bgp::{
     Drain, Family, NextHopState, PathInfo, PathSource, PeerStatus, RestartPhase, RouteInfo, RouteMatch,
     RouteQuery as TableQuery, RouteTable, State, Unusable,
 };
+use tortie_config::key::BGP_PORT;
 use tortie_net::Cidr;
 
 use crate::api::RouteQuery;
 use crate::api::bgp::{BgpPath, BgpRoute, MessageError, Peer, PeerBfd, PeerError, PeerFamily, PeerRange};
+use crate::api::codes;
+use crate::api::problem::Subject;
 use crate::api::status::{API_VERSION, ApiError, List};
 use crate::speaker::{RangeView, SpeakerView};
-use tortie_engine::routing::{LearnedPath, OriginKind, PeerIntent, PeerKind, RangeIntent, RoutingIntent};
+use tortie_engine::model::InvalidKey;
+use tortie_engine::routing::{
+    LearnedPath, OriginKind, PeerIntent, PeerKind, RangeIntent, RoutingIntent, UnreadablePeer,
+};
 
 /// How many prefixes of a router inside one pool are looked at for hints: a look must not hold the speaker up.
 const HINTED_ROUTES_MAX: usize = 4096;
@@ -159,6 +165,32 @@ pub(in crate::agent) fn peer(
         notes: Vec::new(),
         bfd: wanted.bfd.is_some().then(|| peer_bfd(watched)),
     })
+}
+
+/// The peer of a key whose value could never be read.
+pub(in crate::agent) fn unreadable_peer(peer: UnreadablePeer<'_>) -> Peer {
+    let InvalidKey { key, error, .. } = peer.problem;
+    let text = format!("{key} cannot be read: {error}; no value of it ever could, so there is no session");
+    let now = ago(Duration::ZERO);
+    Peer {
+        session: peer.name,
+        address: peer.place.clone(),
+        port: peer.port.unwrap_or(BGP_PORT),
+        name: peer.place,
+        kind: peer.kind.as_str().to_owned(),
+        reason: key.clone(),
+        state: "Unreadable".to_owned(),
+        state_since: now.clone(),
+        last_error: Some(PeerError {
+            code: codes::INVALID_VALUE.name.to_owned(),
+            text: text.clone(),
+            time: now,
+        }),
+        graceful_restart: "idle".to_owned(),
+        drain: drain_name(Drain::Off).to_owned(),
+        notes: vec![codes::INVALID_VALUE.problem(key, key.clone(), text).about(Subject::Key(key.clone()))],
+        ..Peer::default()
+    }
 }
 
 /// The ranges of the API; one that the speaker does not know yet has no sessions.

@@ -7,14 +7,15 @@ use tortie_bgp::{Drain, Reset};
 
 use crate::agent::api::bgp;
 use crate::agent::api::server::Server;
+use crate::agent::core::view::CoreView;
 use crate::agent::handle::{Handle, busy};
 use crate::api::bgp::{Peer, PeerRange};
 use crate::api::problem::Problem;
 use crate::api::status::{ActionResult, ApiError, DrainRequest, List, ResetRequest};
 use crate::speaker::ToSpeaker;
-use tortie_engine::routing::PeerIntent;
+use tortie_engine::routing::{PeerIntent, unreadable_peers};
 
-/// All configured peers, and those that came from ranges.
+/// All configured peers, those that came from ranges, and those whose values could never be read.
 pub(in crate::agent) async fn list(server: &Server) -> Result<List<Peer>, ApiError> {
     let intent = server.handle().sessions().await?;
     let (statuses, watched, drained) = server
@@ -28,7 +29,10 @@ pub(in crate::agent) async fn list(server: &Server) -> Result<List<Peer>, ApiErr
         })
         .await?;
     let mut hints = route_hints(server.handle()).await;
-    let items = intent
+    let unreadable =
+        |core: &CoreView<'_>| unreadable_peers(core.model()).map(bgp::unreadable_peer).collect::<Vec<_>>();
+    let unreadable = server.handle().core().ask(unreadable).await?;
+    let mut items: Vec<Peer> = intent
         .peers
         .keys()
         .filter_map(|session| {
@@ -40,6 +44,7 @@ pub(in crate::agent) async fn list(server: &Server) -> Result<List<Peer>, ApiErr
             Some(peer)
         })
         .collect();
+    items.extend(unreadable.into_iter().filter(|peer| !intent.peers.contains_key(&peer.session)));
     Ok(server.list("BGPPeerList", items).await)
 }
 
