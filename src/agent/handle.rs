@@ -33,7 +33,7 @@ const LIVENESS_LIMIT: i64 = 30;
 const FOLLOWER_BACKLOG: usize = 1_024;
 
 /// Long queries that are worked on at once. Each goes over all that the core has read, and competes with the core for processors.
-const LONG_QUERIES: usize = 2;
+pub(super) const LONG_QUERIES: usize = 2;
 
 /// Slots of a table that one query for routes looks at: a few milliseconds of its thread, while few match.
 pub(super) const SLOTS_PER_QUERY: u32 = 65_536;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::agent::api::policy_query::policy_view;
+use crate::agent::api::policy_query::{off_core, policy_view};
 use crate::agent::api::server::Server;
 use crate::agent::core::enforcement::Policy as Enforced;
 use crate::agent::core::snapshot::mode_name;
@@ -22,6 +22,7 @@ use crate::api::policy::{
     EndpointDetail, Policy, PolicyCounted, PolicyDetail, SelectorMatch, Trace, TraceQuery,
 };
 use crate::api::status::{ActionResult, ApiError, List};
+use tortie_engine::model::Model;
 use tortie_engine::policy::path::{self, HostPath};
 use tortie_engine::policy::{Globals, Source};
 use tortie_kernel::{DropKind, Dropped, Mode, RuleHits, ToKernel};
@@ -88,16 +89,14 @@ pub(in crate::agent) async fn trace(
 
 /// The effect of a value if it were written; with connections where the kernel lists them.
 pub(in crate::agent) async fn dry_run(server: &Server, request: DryRunRequest) -> Result<DryRun, ApiError> {
-    let copy = |core: &CoreView<'_>| {
-        core.loaded().then(|| (core.shared_model(), core.enforcement().policy().cloned()))
-    };
-    let copied = server.handle().core().ask(copy).await?;
-    let (model, policy) = copied.ok_or_else(|| busy("the store has not been read yet"))?;
     let interfaces =
         server.handle().kernel().ask(|view| (view.mode() != Mode::Off).then(|| view.interfaces())).await;
-    let work = move || {
-        let before = policy.unwrap_or_else(|| Enforced::of(&model));
-        let mut trial = trial::run(Arc::unwrap_or_clone(model), before, &request)?;
+    let share = |core: &CoreView<'_>| core.loaded().then(|| core.shared_model());
+    let work = move |model: Arc<Model>| {
+        // A copy at once: while this thread has the core's, the core would copy it with its next change.
+        let model = Arc::unwrap_or_clone(model);
+        let before = Enforced::of(&model);
+        let mut trial = trial::run(model, before, &request)?;
         let tracked = match &interfaces {
             Ok(Some(interfaces)) => tortie_kernel::connections().map(|tracked| (interfaces, tracked)),
             _ => Err(std::io::Error::other("the kernel is left alone (--kernel off)")),
@@ -110,7 +109,7 @@ pub(in crate::agent) async fn dry_run(server: &Server, request: DryRunRequest) -
         }
         Ok(trial.answer)
     };
-    tokio::task::spawn_blocking(work).await.map_err(|_| stopping())?
+    off_core(server.handle(), share, work).await
 }
 
 /// Packets that rules dropped within this time, the most frequent first.
