@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use tortie_config::key::EndpointKey;
 use tortie_net::{Cidr, ScopedAddr};
@@ -43,6 +44,31 @@ pub enum EndpointCondition {
     Down(String),
     /// What stays wrong although its interface is up, or why nothing is written at all.
     Failed(String),
+}
+
+/// A network that this host is connected to, or a single address of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub struct ConnectedNetwork {
+    /// The interface.
+    pub interface: String,
+    /// The network; of a single address that address alone.
+    pub network: Cidr,
+    /// This host's address in it, the first of several.
+    pub addr: IpAddr,
+}
+
+impl ConnectedNetwork {
+    /// Whether the interface is a bridge of Docker's.
+    #[must_use]
+    pub fn is_of_docker(&self) -> bool {
+        is_of_docker(&self.interface)
+    }
+}
+
+/// `docker0`, or `br-` and twelve hexadecimal digits.
+pub(crate) fn is_of_docker(name: &str) -> bool {
+    let id = name.strip_prefix("br-");
+    name == "docker0" || id.is_some_and(|id| id.len() == 12 && id.bytes().all(|c| c.is_ascii_hexdigit()))
 }
 
 /// From the kernel thread.
@@ -108,6 +134,8 @@ pub enum KernelFact {
     /// How a tracked next hop is reached otherwise for routes to these prefixes, which [`KernelFact::NextHop`] rests on: a route does not
     /// rest on itself (RFC 4271 9.1.2.1). It comes before that.
     NextHopWithin(ScopedAddr, Vec<(Cidr, Option<Resolved>)>),
+    /// The networks that this host is connected to and its addresses: all of them, at the start and when they change.
+    Connected(Vec<ConnectedNetwork>),
     /// Stale routes were swept: how many were deleted.
     Swept(usize),
     /// Another process changed or removed own objects; they were repaired (or, when observing, only counted).

@@ -53,13 +53,15 @@ pub use self::nft::{
 };
 pub use crate::counters::{Counters, OPS, RESULTS};
 pub use crate::endpoints::EndpointView;
-pub use crate::facts::{BlackholeAck, BlackholeOutcome, EndpointCondition, KernelFact, Sink};
+pub use crate::facts::{
+    BlackholeAck, BlackholeOutcome, ConnectedNetwork, EndpointCondition, KernelFact, Sink,
+};
 pub use crate::fib::drift_hold::{HOLD_MAX, RouteDifference};
 pub use crate::fib::network::{Covering, ForeignRoute};
 pub use crate::inspect::address_use::{AddressUse, AddressUses, UsePlace, address_uses};
 pub use crate::inspect::attached::{attached_at, attached_routes};
 pub use crate::inspect::capabilities::{KernelCapability, ProbeOutcome, probe_kernel};
-pub use crate::inspect::connected::connected_networks;
+pub use crate::inspect::connected::{connected_networks, host_networks};
 pub use crate::inspect::default_address::{HostAddress, default_addresses};
 pub use crate::inspect::lookup::{NeighbourEntry, neighbour, protocol_name};
 pub use crate::inspect::snapshot::{MainHop, MainRoute, NetworkSnapshot, RouteKind};

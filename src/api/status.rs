@@ -9,6 +9,7 @@ use super::bgp::{BgpRoute, PeerRange};
 use super::machine::Machine;
 use super::policy::PolicyStatus;
 use super::problem::Problem;
+use tortie_engine::ipam::Exclusions;
 
 /// The version that stands in every answer.
 pub const API_VERSION: &str = "tortie/v1";
@@ -390,6 +391,9 @@ pub struct AgentIdentity {
     pub machine: Machine,
     /// Why nothing is acted on, if so.
     pub frozen: Option<String>,
+    /// Addresses that no pool gives on this host. An agent of an older version says nothing of them.
+    #[serde(default)]
+    pub excluded: Exclusions,
 }
 
 /// `POST /v1/bgp/reset`.

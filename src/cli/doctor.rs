@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use tortie_config::key::{Key, prefix};
-use tortie_engine::ipam::{HostNetwork, IpamError, pool_overlap};
+use tortie_engine::ipam::{ExcludedPrefix, Exclusions, HostNetwork, IpamError, pool_overlap};
 use tortie_net::Cidr;
 use tortie_store::StoreError;
 
@@ -104,7 +104,9 @@ async fn store(globals: &Globals) -> Result<StoreState, Failure> {
         .collect();
     let rehearsed = match globals.node_name() {
         Ok(node) if !pools.is_empty() => {
-            let found = rehearse_workload(&store, &node);
+            // The hosts were listed above.
+            let prefixes = hosts.iter().cloned().map(ExcludedPrefix::from).collect();
+            let found = rehearse_workload(&store, &node, Exclusions { prefixes, complete: true });
             tokio::time::timeout(std::time::Duration::from_secs(5), found).await.ok()
         }
         _ => None,

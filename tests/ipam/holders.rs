@@ -6,7 +6,10 @@ use std::net::IpAddr;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tortie_config::key::IpFamily;
-use tortie_engine::ipam::{AddressRange, AddressRequest, IpamError};
+use tortie_engine::ipam::{
+    AddressRange, AddressRequest, ExcludedPrefix, Exclusions, HostNetwork, Ipam, IpamError,
+};
+use tortie_engine::model::{Model, WatchPart};
 use tortie_net::Cidr;
 
 use crate::rig::*;
@@ -57,6 +60,29 @@ impl Scene {
         Self { rig, pools, taken }
     }
 
+    /// IPAM as the host's plugins have it: without an agent; with one that has read all hosts; and with one that has read none of them and
+    /// knows what its kernel is connected to.
+    async fn ipam(&mut self, rng: &mut StdRng, base: &str) -> Ipam {
+        let ipam = self.rig.ipam.clone();
+        let known = match rng.random_range(0..3) {
+            0 => return ipam,
+            1 => {
+                let mut model = Model::new("h0");
+                model.replace(WatchPart::All, &self.rig.store.list(&["/calico/".to_owned()]).await.unwrap());
+                let hosts = HostNetwork::within(&model, &self.pools);
+                Exclusions { prefixes: hosts.into_iter().map(ExcludedPrefix::from).collect(), complete: true }
+            }
+            _ => Exclusions::default(),
+        };
+        let base = cidr(base);
+        let addr = base.nth(rng.random_range(0..1024u128)).unwrap();
+        let own = Cidr::new(addr, base.max_len() - rng.random_range(0..7)).unwrap();
+        self.taken.push(own);
+        let own = ExcludedPrefix { cidr: own, holder: "a network of docker0".to_owned() };
+        let prefixes = known.prefixes.into_iter().chain([own]).collect();
+        ipam.excluding(Exclusions { prefixes, ..known })
+    }
+
     fn is_taken(&self, addr: IpAddr) -> bool {
         self.taken.iter().any(|network| network.contains(addr))
     }
@@ -67,20 +93,21 @@ impl Scene {
     }
 }
 
-/// All that may be given is given, and nothing else: by number, by address, and from ranges.
+/// All that may be given is given, and nothing else: by number, by address, and from ranges, with an agent's answer and without.
 #[tokio::test]
 async fn no_address_of_a_host_a_tunnel_or_a_host_s_network_is_given_and_no_other_is_lost() {
     let (mut given, mut refused) = (0, 0);
     for seed in 0..40 {
         let rng = &mut StdRng::seed_from_u64(seed);
         let base = if seed % 4 == 3 { "fd00::/118" } else { "10.0.0.0/22" };
-        let scene = Scene::new(rng, base).await;
+        let mut scene = Scene::new(rng, base).await;
+        let ipam = scene.ipam(rng, base).await;
         let family = IpFamily::of_cidr(&cidr(base));
         let mut free = scene.free();
         // What others have is refused by address, and named.
         let in_pools = scene.pools.iter().flat_map(|pool| (0..1024).map_while(|n| pool.nth(n)));
         for addr in in_pools.filter(|addr| scene.is_taken(*addr)).step_by(3) {
-            let error = scene.rig.ipam.assign(&exact("h0", &addr.to_string())).await.unwrap_err();
+            let error = ipam.assign(&exact("h0", &addr.to_string())).await.unwrap_err();
             assert!(matches!(&error, IpamError::Excluded { addr: a, .. } if *a == addr), "{seed}: {error}");
             refused += 1;
         }
@@ -96,7 +123,7 @@ async fn no_address_of_a_host_a_tunnel_or_a_host_s_network_is_given_and_no_other
             };
             let mut request = request("h0", wanted);
             request.partial = true;
-            match scene.rig.ipam.assign(&request).await {
+            match ipam.assign(&request).await {
                 Ok(answer) => {
                     for allocation in &answer {
                         assert!(!scene.is_taken(allocation.addr), "{seed}: {}", allocation.addr);

@@ -116,3 +116,34 @@ fn ten_thousand_routes_are_back_within_half_a_second_of_carrier() {
         rig.stop();
     });
 }
+
+/// What the host is connected to, from its start on and as it comes and goes: blocks are withheld and addresses excluded by it.
+#[test]
+fn networks_that_the_host_is_connected_to_are_reported_as_they_come_and_go() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24", "2001:db8::1/64"]);
+        let rig = Rig::program();
+        let reported = |rig: &Rig, expected: &[&str]| {
+            rig.wait(&format!("Connected {expected:?}"), |fact| {
+                let KernelFact::Connected(found) = fact else { return None };
+                let texts: Vec<String> =
+                    found.iter().map(|n| format!("{} {} {}", n.interface, n.network, n.addr)).collect();
+                (texts == expected).then_some(())
+            });
+        };
+        let own = ["eth0 192.0.2.0/24 192.0.2.1", "eth0 2001:db8::/64 2001:db8::1"];
+        reported(&rig, &own);
+        ip("link add docker0 type bridge");
+        ip("address add 172.17.0.1/16 dev docker0");
+        reported(&rig, &[&["docker0 172.17.0.0/16 172.17.0.1"][..], &own].concat());
+        // Interfaces of workloads and the tunnel are none, whatever they have.
+        ip("link add cali1 type dummy");
+        ip("address add 10.65.0.1/24 dev cali1");
+        ip("address add 203.0.113.7/32 dev lo");
+        let all = ["docker0 172.17.0.0/16 172.17.0.1", own[0], own[1], "lo 203.0.113.7/32 203.0.113.7"];
+        reported(&rig, &all);
+        ip("link del docker0");
+        reported(&rig, &all[1..]);
+        rig.stop();
+    });
+}

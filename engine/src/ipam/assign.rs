@@ -8,7 +8,7 @@ use tortie_config::resource::{AffinityState, Attribute, Block, BlockAffinity, Ha
 use tortie_net::Cidr;
 
 use super::pools::{PoolRange, PoolSelection, names};
-use super::{AddressRequest, Allocation, AllocationRequest, IpamError};
+use super::{AddressRequest, Allocation, AllocationRequest, Exclusions, IpamError};
 use crate::ipam::block_order::BlockOrder;
 use crate::ipam::draft;
 use crate::ipam::draft::Draft;
@@ -24,6 +24,7 @@ pub(super) fn plan(
     keyspace: &Keyspace,
     state: &ReadState,
     request: &AllocationRequest,
+    exclusions: &Exclusions,
     tried: &[Vec<Allocation>],
 ) -> PlanStep<Vec<Allocation>> {
     draft::run(keyspace, state, |draft| {
@@ -32,7 +33,7 @@ pub(super) fn plan(
                 return Ok(answer.clone());
             }
         }
-        Allocator::new(draft, request)?.take()
+        Allocator::new(draft, request, exclusions)?.take()
     })
 }
 
@@ -93,7 +94,11 @@ struct Allocator<'d, 's, 'r> {
 }
 
 impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
-    fn new(draft: &'d mut Draft<'s>, request: &'r AllocationRequest) -> Result<Self, PlanStop> {
+    fn new(
+        draft: &'d mut Draft<'s>,
+        request: &'r AllocationRequest,
+        exclusions: &Exclusions,
+    ) -> Result<Self, PlanStop> {
         let bad = |text: &str| Err(IpamError::BadRequest(text.to_owned()).into());
         if request.host.is_empty() {
             return bad("the request names no host; give the name of the node");
@@ -115,7 +120,7 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         let keys = [Key::Ready.to_string(), keyspace.config()];
         let handle_keys = handle.map(|id| keyspace.handle(id)).into_iter();
         let old_keys = handle.and_then(|id| keyspace.legacy_handle(id));
-        let (tunnel, hosts) = Excluded::reads(keyspace, &request.host);
+        let (tunnel, hosts) = Excluded::reads(keyspace, &request.host, exclusions);
         draft.state.request_key(
             keys.into_iter().chain(handle_keys).chain(old_keys).chain(tunnel),
             [keyspace.pools(), keyspace.affinities(&request.host)].into_iter().chain(hosts),
@@ -123,7 +128,7 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         draft.ready()?;
         let config = draft.config()?;
         let pools = PoolSelection::new(draft.pools()?);
-        let excluded = Excluded::of(draft, request, |cidr| pools.overlap(cidr))?;
+        let excluded = Excluded::of(draft, request, exclusions, |cidr| pools.overlap(cidr))?;
         Ok(Self { draft, request, config, pools, excluded })
     }
 

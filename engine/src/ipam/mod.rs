@@ -43,6 +43,7 @@ use check::IpamState;
 use tortie_store::{Compare, Op, Store, StoreError, Txn};
 
 pub use error::IpamError;
+pub use holders::excluded::{ExcludedPrefix, Exclusions};
 pub use holders::host_networks::{HostNetwork, pool_overlap};
 pub use holders::in_use::{UsedAddress, UsedAddresses};
 pub use keyspace::Keyspace;
@@ -56,6 +57,7 @@ pub use request::{
 pub struct Ipam {
     store: Arc<dyn Store>,
     keyspace: Arc<Keyspace>,
+    exclusions: Arc<Exclusions>,
 }
 
 impl Ipam {
@@ -68,7 +70,13 @@ impl Ipam {
     /// On the pools of a space.
     #[must_use]
     pub fn in_keyspace(store: Arc<dyn Store>, keyspace: Keyspace) -> Self {
-        Self { store, keyspace: Arc::new(keyspace) }
+        Self { store, keyspace: Arc::new(keyspace), exclusions: Arc::default() }
+    }
+
+    /// The same, with what the agent of this host knows of addresses that others have: the store is not asked for that again.
+    #[must_use]
+    pub fn excluding(self, exclusions: Exclusions) -> Self {
+        Self { exclusions: Arc::new(exclusions), ..self }
     }
 
     /// The space.
@@ -102,7 +110,7 @@ impl Ipam {
     /// # Errors
     /// Every [`IpamError`].
     pub async fn rehearse(&self, request: &AllocationRequest) -> Result<(), IpamError> {
-        self.rehearse_plan(|state| assign::plan(&self.keyspace, state, request, &[])).await
+        self.rehearse_plan(|state| assign::plan(&self.keyspace, state, request, &self.exclusions, &[])).await
     }
 
     async fn give(&self, request: &AllocationRequest) -> Result<Vec<Allocation>, IpamError> {
@@ -111,7 +119,7 @@ impl Ipam {
             None if !tried.is_empty() => reads::PlanStep::Err(IpamError::Store(StoreError::Unreachable(
                 "it is not known whether addresses were given; see `tortie ipam check`".to_owned(),
             ))),
-            _ => assign::plan(&self.keyspace, state, request, tried),
+            _ => assign::plan(&self.keyspace, state, request, &self.exclusions, tried),
         })
         .await
     }

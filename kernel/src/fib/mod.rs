@@ -2,6 +2,7 @@
 //! Pure: no I/O and no clock. `thread` sends the requests and brings the answers.
 
 pub(super) mod acks;
+pub(super) mod connected;
 pub(super) mod counts;
 pub(super) mod drift_hold;
 pub(super) mod entries;

@@ -57,11 +57,16 @@ pub(crate) struct Address {
 impl Address {
     /// The network that the interface is connected to by it; `None`: it is a single address, one of a link or of the loopback.
     pub(crate) fn network(&self) -> Option<Cidr> {
+        self.network_or_host().filter(|network| !network.is_host())
+    }
+
+    /// The same, and of a single address that alone; `None`: it is one of a link or of the loopback.
+    pub(crate) fn network_or_host(&self) -> Option<Cidr> {
         let is_routed = match self.addr {
             IpAddr::V4(addr) => !addr.is_loopback() && !addr.is_link_local(),
             IpAddr::V6(addr) => !addr.is_loopback() && !addr.is_unicast_link_local(),
         };
-        Cidr::new(self.addr, self.len).ok().filter(|network| is_routed && !network.is_host())
+        Cidr::new(self.addr, self.len).ok().filter(|_| is_routed)
     }
 }
 

@@ -21,8 +21,8 @@ use crate::api::policy::endpoint_name;
 use crate::api::problem::Problem;
 use crate::api::status::{ApiError, List};
 use crate::plugins::attach::{allocation_problem, rehearse_workload};
-use tortie_engine::ipam::Keyspace;
 use tortie_engine::ipam::check::IpamState;
+use tortie_engine::ipam::{Exclusions, Keyspace};
 use tortie_engine::model::Model;
 use tortie_store::{Snapshot, Store};
 
@@ -106,12 +106,12 @@ impl ClusterCache {
     }
 
     /// What keeps a workload of this host from being added now.
-    pub(in crate::agent) async fn allocation_problem(&self) -> Option<Problem> {
+    pub(in crate::agent) async fn allocation_problem(&self, excluded: Exclusions) -> Option<Problem> {
         let mut last = self.rehearsed.lock().await;
         if let Some((_, problem)) = last.as_ref().filter(|(at, _)| at.elapsed() < REHEARSAL_TTL) {
             return problem.clone();
         }
-        let rehearsal = rehearse_workload(&self.store, &self.node);
+        let rehearsal = rehearse_workload(&self.store, &self.node, excluded);
         // A store that does not answer is reported as such.
         let found = tokio::time::timeout(STORE_TIMEOUT, rehearsal).await.ok();
         let problem = found.as_ref().and_then(allocation_problem);

@@ -1,8 +1,11 @@
 //! `status`: the snapshots of the threads, put together to one verdict.
 
+use std::time::Instant;
+
 use crate::agent::api::peers;
 use crate::agent::api::server::Server;
 use crate::agent::core::snapshot::{CoreSnapshot, mode_name};
+use crate::agent::core::view::CoreView;
 use crate::agent::health::kernel_snapshot::{KernelSnapshot, kernel_snapshot};
 use crate::agent::health::{notes, problems};
 use crate::agent::observe::{ComparisonReport, Observer};
@@ -37,15 +40,24 @@ pub(in crate::agent) async fn status(server: &Server) -> Status {
     let notes = notes.chain(notes::drift_hold(handle).await);
     let adds = kernel.as_ref().is_some_and(|kernel| kernel.mode == Mode::Program)
         && core.as_ref().is_some_and(|core| core.connected && core.frozen.is_none());
-    let allocation = if adds { server.cluster().allocation_problem().await } else { None };
+    let allocation = if adds {
+        let excluded = handle.core().ask(|core| core.exclusions(Instant::now())).await.unwrap_or_default();
+        server.cluster().allocation_problem(excluded).await
+    } else {
+        None
+    };
     build(server, core, kernel, intent.as_deref(), comparison.as_deref(), allocation, notes)
 }
 
 /// Whose agent this is.
 pub(in crate::agent) async fn identity(server: &Server) -> Result<AgentIdentity, ApiError> {
     let handle = server.handle();
-    let frozen = handle.core().ask(|core| core.frozen().map(|freeze| freeze.text.clone())).await?;
-    Ok(AgentIdentity { node: server.node().to_owned(), machine: handle.machine().clone(), frozen })
+    let question = |core: &CoreView<'_>| {
+        let frozen = core.frozen().map(|freeze| freeze.text.clone());
+        (frozen, core.exclusions(Instant::now()))
+    };
+    let (frozen, excluded) = handle.core().ask(question).await?;
+    Ok(AgentIdentity { node: server.node().to_owned(), machine: handle.machine().clone(), frozen, excluded })
 }
 
 /// Puts the verdict together.

@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use tortie_config::key::{IpFamily, Key, Scope};
@@ -16,7 +16,7 @@ use tortie_net::Cidr;
 use super::life_cycle::{Context, Controller, ControllerHandle, Report, Wake};
 use crate::agent::core::input::Input;
 use crate::agent::core::observed_state::TunnelAddressReport;
-use tortie_engine::ipam::{AddressRequest, AllocationRequest, Ipam, IpamError};
+use tortie_engine::ipam::{AddressRequest, AllocationRequest, Exclusions, Ipam, IpamError};
 use tortie_store::{Compare, Op, Outcome, Store, Txn};
 
 /// The first retry after a failure; each further one waits twice as long.
@@ -33,6 +33,8 @@ pub(in crate::agent) struct TunnelAddressIntent {
     pub(in crate::agent) pools: Vec<(Cidr, bool)>,
     /// The value of the key, where it is an address.
     pub(in crate::agent) stored: Option<Ipv4Addr>,
+    /// Addresses that no pool gives on this host.
+    pub(in crate::agent) excluded: Exclusions,
 }
 
 /// The holder of the stored address in IPAM.
@@ -116,7 +118,15 @@ impl Controller for TunnelAddressController {
         Some(Some(TunnelAddressIntent {
             pools: pools.map(|pool| (pool.cidr, !pool.disabled)).collect(),
             stored: core.model().settings().ip_in_ip_tunnel_addr,
+            excluded: core.exclusions(Instant::now()),
         }))
+    }
+
+    /// Of what is excluded the next allocation reads the newest.
+    fn is_significant(old: &Self::Desired, new: &Self::Desired) -> bool {
+        let decisive =
+            |intent: &Self::Desired| intent.as_ref().map(|intent| (intent.pools.clone(), intent.stored));
+        decisive(old) != decisive(new)
     }
 
     async fn run(self, mut handle: ControllerHandle<Self::Desired>) {
@@ -183,7 +193,7 @@ impl TunnelAddressController {
                 Ok(None)
             }
             TunnelAddressAction::Claim(addr) => {
-                match self.assign(AddressRequest::Exact(IpAddr::V4(addr))).await {
+                match self.assign(wanted, AddressRequest::Exact(IpAddr::V4(addr))).await {
                     Ok(_) => {
                         Ok(Some(format!("{addr} is allocated to the tunnel now: it stood in the store only")))
                     }
@@ -195,7 +205,7 @@ impl TunnelAddressController {
             TunnelAddressAction::Write(addr) => self.write(wanted, addr, &held, old).await,
             TunnelAddressAction::Allocate(pools) => {
                 let want = AddressRequest::Any { family: IpFamily::V4, count: 1, pools };
-                let addr = self.assign(want).await?;
+                let addr = self.assign(wanted, want).await?;
                 self.write(wanted, addr, &held, old).await
             }
             TunnelAddressAction::Release => {
@@ -231,7 +241,11 @@ impl TunnelAddressController {
         })
     }
 
-    async fn assign(&self, want: AddressRequest) -> Result<Ipv4Addr, IpamError> {
+    async fn assign(
+        &self,
+        wanted: &TunnelAddressIntent,
+        want: AddressRequest,
+    ) -> Result<Ipv4Addr, IpamError> {
         let attributes: Map<String, Value> = [("node", &*self.node), ("type", "ipipTunnelAddress")]
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.into()))
@@ -243,7 +257,8 @@ impl TunnelAddressController {
             attributes,
             ..AllocationRequest::default()
         };
-        let given = self.ipam.assign(&request).await?;
+        let ipam = self.ipam.clone().excluding(wanted.excluded.clone());
+        let given = ipam.assign(&request).await?;
         match given.first().map(|given| given.addr) {
             Some(IpAddr::V4(addr)) => Ok(addr),
             _ => Err(IpamError::BadRequest("an IPv4 address was asked for and none was given".to_owned())),
@@ -314,6 +329,7 @@ mod tests {
         TunnelAddressIntent {
             pools: pools.iter().map(|(pool, on)| (pool.parse().unwrap(), *on)).collect(),
             stored: stored.map(|addr| addr.parse().unwrap()),
+            excluded: Exclusions::default(),
         }
     }
 

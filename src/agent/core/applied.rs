@@ -3,7 +3,10 @@
 //! What others do never delays an answer: it waits for the kernel to acknowledge the intent that the key's revision was
 //! in, not for those that followed; and so with the change of endpoints and rules. What else fails does not fail it.
 
-use tortie_config::key::{Key, ProfilePart};
+use std::net::IpAddr;
+
+use tortie_config::key::{EndpointKey, Key, ProfilePart};
+use tortie_net::Cidr;
 
 use crate::agent::core::Core;
 use crate::api::status::AppliedRequest;
@@ -70,6 +73,13 @@ pub(in crate::agent) fn verdict(
     {
         return failed(why.to_owned());
     }
+    if let Key::Endpoint(endpoint) = &key
+        && let Some((addr, host)) = address_of_host(core, endpoint)
+    {
+        return failed(format!(
+            "{addr} is the address of host {host}, which was registered meanwhile: no workload has it; try again for another one"
+        ));
+    }
     let source = match &key {
         Key::Policy { tier, name } => {
             Some(Source::Policy { tier: tier.as_str().into(), name: name.as_str().into() })
@@ -86,4 +96,12 @@ pub(in crate::agent) fn verdict(
         return failed(format!("not in force for {}: {why}", Key::Endpoint(endpoint.clone())));
     }
     Some(("applied", None))
+}
+
+/// The address of an endpoint that is a host's. IPAM excludes those of all hosts that were known when it gave addresses; one that was
+/// registered since is known here, at the revision of the endpoint.
+fn address_of_host<'a>(core: &'a Core, endpoint: &EndpointKey) -> Option<(IpAddr, &'a str)> {
+    let workload = core.model.workload(endpoint)?;
+    let mut addrs = workload.value.nets().filter(|net| net.is_host()).map(Cidr::addr);
+    addrs.find_map(|addr| Some((addr, core.model.hosts_by_address(addr).next()?.0)))
 }

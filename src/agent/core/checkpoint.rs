@@ -199,7 +199,8 @@ pub(in crate::agent) fn restore(
     let mut core = Core::new(options, now);
     let at = |after: Duration| started + after;
     let model = model(&options.name, &checkpoint, entries);
-    let planner = Planner::new(&model, options.node.clone());
+    let node = checkpoint.observed.node_options(&options.node, options.kernel_writes);
+    let planner = Planner::new(&model, node);
     core.intent = Some(Arc::new(planner.intent().clone()));
     core.planner = Some(planner);
     core.enforcement.restore(checkpoint.enforcement, &model, at);

@@ -10,13 +10,13 @@ use tortie_net::Cidr;
 
 use super::recorder::{Entry, Plane, SINGLE_ENTRIES_MAX};
 use crate::agent::core::effect::{Effect, LogLine, Severity, Subsystem};
-use crate::agent::core::observed_state::{GcPass, ObservedState, TunnelAddressReport};
+use crate::agent::core::observed_state::{GcPass, ObservedState, TunnelAddressReport, networks_of};
 use crate::agent::core::peer_record::EndedSession;
 use crate::agent::core::{Core, Phase};
 use crate::speaker::SpeakerFact;
 use tortie_engine::model::{Freeze, Model, ModelChanges, Unexplained, unexplained};
 use tortie_engine::routing::ChangeId;
-use tortie_kernel::{BlackholeAck, BlackholeOutcome, KernelFact};
+use tortie_kernel::{BlackholeAck, BlackholeOutcome, ConnectedNetwork, KernelFact};
 
 /// A session that takes longer than this to come up counts as missed.
 const STARTUP_MAX: Duration = Duration::from_secs(60);
@@ -133,6 +133,7 @@ impl Core {
             KernelFact::NextHopWithin(addr, within) => {
                 self.effects.push(Effect::NextHopWithin(addr, within));
             }
+            KernelFact::Connected(connected) => self.on_connected(connected),
             KernelFact::Swept(count) => {
                 self.log_and_record(
                     ChangeId::default(),
@@ -185,6 +186,16 @@ impl Core {
                 self.record_thread_problems(Plane::Kernel, about, text.into_iter().collect());
             }
             KernelFact::Transient(text) => self.record_transient(Plane::Kernel, "kernel", text),
+        }
+    }
+
+    /// A block that overlaps a network of this host is withheld, as soon as the host is connected to it.
+    fn on_connected(&mut self, connected: Vec<ConnectedNetwork>) {
+        let networks = networks_of(&connected);
+        self.observed.connected = Some(connected);
+        if self.kernel_writes && self.planner.as_mut().is_some_and(|planner| planner.connect(networks)) {
+            self.pending.originated = true;
+            self.act_on_pending();
         }
     }
 

@@ -400,7 +400,10 @@ impl Core {
                 }
                 (planner, changed.blackholes || changed.tunnel || changed.view)
             }
-            none => (none.insert(Planner::new(&self.model, self.node.clone())), true),
+            none => {
+                let node = self.observed.node_options(&self.node, self.kernel_writes);
+                (none.insert(Planner::new(&self.model, node)), true)
+            }
         };
         let intent = Arc::new(planner.intent().clone());
         let change = self.begin_change(changes, revision);

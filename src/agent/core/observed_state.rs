@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use tortie_engine::model::AttachedRoute;
-use tortie_engine::routing::DynamicPeer;
+use tortie_engine::routing::{DynamicPeer, NodeOptions};
+use tortie_kernel::ConnectedNetwork;
 use tortie_net::{Cidr, ScopedAddr};
 
 use crate::api::nodes::NodeStatus;
@@ -50,8 +51,25 @@ pub(super) struct ObservedState {
     /// The store has objects of Calico 3.
     #[serde(default)]
     pub(super) calico_3: bool,
+    /// The networks that the host is connected to, and its addresses; `None`: the kernel thread has not reported any.
+    #[serde(default)]
+    pub(super) connected: Option<Vec<ConnectedNetwork>>,
     /// Routes that the kernel refused, with the error; at most 1,000.
     pub(super) failed_routes: BTreeMap<Cidr, String>,
+}
+
+impl ObservedState {
+    /// This host's options with the networks that the kernel thread reported, where blackholes are written.
+    pub(super) fn node_options(&self, node: &NodeOptions, writes: bool) -> NodeOptions {
+        let connected = self.connected.as_deref().filter(|_| writes).map(networks_of);
+        NodeOptions { connected: connected.unwrap_or_else(|| node.connected.clone()), ..node.clone() }
+    }
+}
+
+/// The networks among these: single addresses are in none.
+pub(super) fn networks_of(connected: &[ConnectedNetwork]) -> Vec<Cidr> {
+    let networks = connected.iter().map(|found| found.network).filter(|network| !network.is_host());
+    networks.collect()
 }
 
 /// Usage of one pool by all hosts. Numbers of addresses are not exact beyond 2^53.

@@ -1,6 +1,7 @@
 //! Copies of the core's state, made for a query.
 
 pub(super) mod blocks;
+pub(super) mod exclusions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -19,9 +19,11 @@ use crate::agent::core::observed_state::PoolUsages;
 use crate::agent::core::peer_record::PeerRecord;
 use crate::agent::core::recorder::Recorder;
 use crate::agent::core::snapshot::blocks;
+use crate::agent::core::snapshot::exclusions;
 use crate::agent::core::snapshot::{self, CoreSnapshot};
 use crate::api::policy::PolicyStatus;
 use crate::api::problem::Problem;
+use tortie_engine::ipam::Exclusions;
 use tortie_engine::model::{Freeze, Model};
 use tortie_engine::routing::{DynamicPeer, LearnedPath, NodeOptions, RoutingIntent};
 
@@ -213,6 +215,11 @@ impl<'a> CoreView<'a> {
     /// Rules and endpoints for `status`. Looks at every endpoint of this host and every chain.
     pub(in crate::agent) fn policy_status(&self) -> PolicyStatus {
         snapshot::policy_status(self.core)
+    }
+
+    /// Addresses that no pool gives on this host.
+    pub(in crate::agent) fn exclusions(&self, now: Instant) -> Exclusions {
+        exclusions::exclusions(self.core, now)
     }
 
     /// Addresses of workloads of this host that several endpoints of this host have, with those endpoints.

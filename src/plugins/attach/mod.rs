@@ -33,7 +33,7 @@ pub use self::endpoint::{
 };
 pub use self::error::AttachError;
 pub use self::links::{alias, host_interface};
-pub use self::preflight::{Absent, preflight, twin};
+pub use self::preflight::{Absent, excluded, exclusions, preflight, twin};
 pub use self::rehearsal::{allocation_problem, rehearse_addresses, rehearse_endpoint, rehearse_workload};
 pub use self::request::{AttachRequest, Attachment, DetachRequest, LinkSpec};
 

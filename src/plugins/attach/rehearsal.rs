@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tortie_config::key::{EndpointKey, IpFamily, Key};
 use tortie_config::resource::WorkloadEndpoint;
-use tortie_engine::ipam::{AddressRequest, AllocationRequest, Ipam, IpamError};
+use tortie_engine::ipam::{AddressRequest, AllocationRequest, Exclusions, Ipam, IpamError};
 use tortie_store::{Op, Store, StoreError, Txn};
 
 use crate::api::codes;
@@ -14,7 +14,7 @@ use crate::api::problem::Problem;
 /// What a rehearsed workload is called; no workload of this name ever is.
 const NAME: &str = "rehearsal";
 
-/// Plans these addresses for a workload of the host.
+/// Plans these addresses for a workload of the host. `excluded`: as its agent knows it.
 ///
 /// # Errors
 /// What a true request would get.
@@ -22,6 +22,7 @@ pub async fn rehearse_addresses(
     store: &Arc<dyn Store>,
     node: &str,
     addresses: Vec<AddressRequest>,
+    excluded: Exclusions,
 ) -> Result<(), IpamError> {
     let request = AllocationRequest {
         host: node.to_owned(),
@@ -29,7 +30,7 @@ pub async fn rehearse_addresses(
         handle: Some(format!("{NAME}.{node}")),
         ..AllocationRequest::default()
     };
-    Ipam::new(Arc::clone(store)).rehearse(&request).await
+    Ipam::new(Arc::clone(store)).excluding(excluded).rehearse(&request).await
 }
 
 /// The endpoint of a workload of the host.
@@ -53,10 +54,14 @@ pub async fn rehearse_endpoint(store: &dyn Store, node: &str) -> Result<(), Stor
 ///
 /// # Errors
 /// What a true one would get.
-pub async fn rehearse_workload(store: &Arc<dyn Store>, node: &str) -> Result<(), IpamError> {
+pub async fn rehearse_workload(
+    store: &Arc<dyn Store>,
+    node: &str,
+    excluded: Exclusions,
+) -> Result<(), IpamError> {
     for family in [IpFamily::V4, IpFamily::V6] {
         let any = AddressRequest::Any { family, count: 1, pools: Vec::new() };
-        match rehearse_addresses(store, node, vec![any]).await {
+        match rehearse_addresses(store, node, vec![any], excluded.clone()).await {
             Err(IpamError::NoPools(_)) | Ok(()) => {}
             Err(error) => return Err(error),
         }

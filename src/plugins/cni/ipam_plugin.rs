@@ -51,7 +51,10 @@ pub(super) async fn answer(call: &Call, calico: bool) -> Result<Option<Value>, C
         AddressAllocator { ipam: &ipam, config: &call.config, node: &call.node, identity: &identity };
     match command {
         Command::Add => {
-            attach::preflight(&**ipam.store(), &call.agent(), &call.node, Absent::Passes).await?;
+            let store = ipam.store();
+            let excluded = attach::preflight(&**store, &call.agent(), &call.node, Absent::Passes).await?;
+            let ipam = ipam.clone().excluding(excluded);
+            let holder = AddressAllocator { ipam: &ipam, ..holder };
             let ips = holder.assign_framed(&call.args, calico).await?;
             let dns = call.config.wanted_dns().cloned().unwrap_or_default();
             let routes = call.config.ipam.frame.routes.clone();

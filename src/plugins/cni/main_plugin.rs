@@ -100,7 +100,7 @@ async fn add(call: &Call) -> Answer {
     // Nothing is written for another host, or under a freeze.
     let store = call.store().await?;
     attach::ready(&*store).await?;
-    attach::preflight(&*store, &call.agent(), &call.node, Absent::Waits).await?;
+    let excluded = attach::preflight(&*store, &call.agent(), &call.node, Absent::Waits).await?;
     let given = given(call);
     if given.is_empty() {
         let (store, result) = match call.delegate()? {
@@ -120,7 +120,7 @@ async fn add(call: &Call) -> Answer {
                 (store, result)
             }
             None => {
-                let ipam = Ipam::new(store.clone());
+                let ipam = Ipam::new(store.clone()).excluding(excluded);
                 let holder = AddressAllocator {
                     ipam: &ipam,
                     config: &call.config,

@@ -37,7 +37,8 @@ pub(super) async fn answer(call: &Call, links: bool) -> Result<Option<Value>, Cn
             }
         }
         let wanted = address_requests(&call.config, &call.args)?.into_iter().map(|request| request.want);
-        let planned = attach::rehearse_addresses(&store, &call.node, wanted.collect()).await;
+        let excluded = attach::exclusions(&call.agent(), &call.node).await;
+        let planned = attach::rehearse_addresses(&store, &call.node, wanted.collect(), excluded).await;
         planned.map_err(|error| not_available(error.into()))?;
     }
     if links {

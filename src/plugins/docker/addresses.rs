@@ -15,7 +15,7 @@ use super::records::{AddressRecord, EndpointRecord, NetworkRecord, PoolRecord};
 use super::state::RecordKind;
 use super::wire;
 use crate::plugins::attach::allocate;
-use tortie_engine::ipam::{AddressRange, AddressRequest, AllocationRequest, Ipam, IpamError};
+use tortie_engine::ipam::{AddressRange, AddressRequest, AllocationRequest, Exclusions, Ipam, IpamError};
 
 /// The beginning of handles; the address follows.
 pub(super) const HANDLE: &str = "libnetwork.";
@@ -34,6 +34,7 @@ impl Driver {
         &self,
         driver: &str,
         request: &wire::RequestAddress,
+        excluded: Exclusions,
     ) -> Result<Value, Refusal> {
         let id: PoolId = request.pool_id.parse()?;
         let gateway = request.options.get(TYPE_OPTION).is_some_and(|kind| kind == GATEWAY_TYPE);
@@ -58,9 +59,10 @@ impl Driver {
                 return Err(Refusal::new(format!("{addr} is no address of pool {}", id.pool)));
             }
         }
+        let ipam = self.ipam(&id.space).excluding(excluded);
         let addr = match asked {
-            Some(addr) => self.allocate_exact(driver, &id, addr, gateway).await?,
-            None => self.allocate_any(driver, &id, gateway).await?,
+            Some(addr) => self.allocate_exact(&ipam, driver, &id, addr, gateway).await?,
+            None => self.allocate_any(&ipam, driver, &id, gateway).await?,
         };
         let alone = !gateway && self.is_unreplayed(&id).await?;
         let len = match addr {
@@ -176,6 +178,7 @@ impl Driver {
     /// The address that was asked for, if it is free, or is asked for again in a replay.
     async fn allocate_exact(
         &self,
+        ipam: &Ipam,
         driver: &str,
         id: &PoolId,
         addr: IpAddr,
@@ -185,9 +188,8 @@ impl Driver {
         // killed left, and the one who asks is the one who asked then.
         let _alone = self.allocation_lock.write().await;
         let item = DockerItem::Address { space: id.space.as_str().to_owned(), addr };
-        let ipam = self.ipam(&id.space);
         if let Some((record, _)) = self.state.get::<AddressRecord>(&item).await?
-            && self.ours(&ipam, addr).await?
+            && self.ours(ipam, addr).await?
         {
             let epoch = self.epoch(driver).await?;
             if !record.replayed(driver, epoch, now()) && !self.is_unanswered(&record, addr).await {
@@ -202,7 +204,7 @@ impl Driver {
         }
         match ipam.assign(&self.request(AddressRequest::Exact(addr))).await {
             Ok(_) => {}
-            Err(IpamError::AddressInUse { .. }) if self.ours(&ipam, addr).await? => {}
+            Err(IpamError::AddressInUse { .. }) if self.ours(ipam, addr).await? => {}
             Err(error) => return Err(error.into()),
         }
         self.record(driver, id, addr, gateway).await?;
@@ -220,9 +222,14 @@ impl Driver {
     }
 
     /// Any address of the pool; for a gateway of a subnet the first one, as people expect.
-    async fn allocate_any(&self, driver: &str, id: &PoolId, gateway: bool) -> Result<IpAddr, Refusal> {
+    async fn allocate_any(
+        &self,
+        ipam: &Ipam,
+        driver: &str,
+        id: &PoolId,
+        gateway: bool,
+    ) -> Result<IpAddr, Refusal> {
         let _between = self.allocation_lock.read().await;
-        let ipam = self.ipam(&id.space);
         let (part, first, last) = id.room();
         let mut given = None;
         if gateway && id.space != SpaceName::Global {
@@ -248,7 +255,7 @@ impl Driver {
                     };
                     AddressRequest::OneOf(vec![range])
                 };
-                let all = allocate(&ipam, self.request(want), None).await?;
+                let all = allocate(ipam, self.request(want), None).await?;
                 *all.first().ok_or_else(|| Refusal::new("IPAM gave no address"))?
             }
         };

@@ -21,6 +21,7 @@ use super::poolid::{DEFAULT, GLOBAL, shorten};
 use super::wire;
 use crate::plugins::attach::{Absent, preflight};
 use crate::plugins::docker::{sandbox, sync};
+use tortie_engine::ipam::Exclusions;
 
 /// Longest body that is read as a request, in octets: `-p` of some thousand ports.
 const BODY_MAX: usize = 512 * 1024;
@@ -80,7 +81,7 @@ async fn answer(shared: &Arc<Driver>, driver: &str, role: Role, request: Request
     let begin = std::time::Instant::now();
     let answered = match read(&method, body).await {
         Ok(body) => match may_answer(shared, &method).await {
-            Ok(()) => call(shared, driver, role, &method, &body).await,
+            Ok(excluded) => call(shared, driver, role, (method.as_str(), body.as_slice()), excluded).await,
             Err(error) => Err(error),
         },
         Err(error) => Err(error),
@@ -101,17 +102,18 @@ async fn answer(shared: &Arc<Driver>, driver: &str, role: Role, request: Request
     }
 }
 
-/// What concerns addresses and endpoints needs a store that may be written.
-async fn may_answer(shared: &Driver, method: &str) -> Result<(), Refusal> {
+/// What concerns addresses and endpoints needs a store that may be written. Gives the addresses that no pool gives on this host, where
+/// some are asked for.
+async fn may_answer(shared: &Driver, method: &str) -> Result<Exclusions, Refusal> {
     let of_store = ["NetworkDriver.", "IpamDriver."].iter().any(|family| method.starts_with(family));
     if of_store && !method.ends_with(".GetCapabilities") && !method.ends_with(".GetDefaultAddressSpaces") {
         shared.state.store.may_write().await?;
     }
     if ["IpamDriver.RequestAddress", "NetworkDriver.CreateEndpoint"].contains(&method) {
         let Driver { options, state, .. } = shared;
-        preflight(&*state.store, &options.agent, &options.node, Absent::Passes).await?;
+        return Ok(preflight(&*state.store, &options.agent, &options.node, Absent::Passes).await?);
     }
-    Ok(())
+    Ok(Exclusions::default())
 }
 
 async fn read(method: &str, body: Body) -> Result<Vec<u8>, Refusal> {
@@ -142,8 +144,8 @@ async fn call(
     shared: &Arc<Driver>,
     driver: &str,
     role: Role,
-    method: &str,
-    body: &[u8],
+    (method, body): (&str, &[u8]),
+    excluded: Exclusions,
 ) -> Result<Option<Value>, Refusal> {
     Ok(Some(match method {
         "Plugin.Activate" => {
@@ -161,7 +163,9 @@ async fn call(
             let request: wire::ReleasePool = wire::read(method, body)?;
             shared.release_pool(driver, &request.pool_id).await?
         }
-        "IpamDriver.RequestAddress" => shared.request_address(driver, &wire::read(method, body)?).await?,
+        "IpamDriver.RequestAddress" => {
+            shared.request_address(driver, &wire::read(method, body)?, excluded).await?
+        }
         "IpamDriver.ReleaseAddress" => shared.release_address(driver, &wire::read(method, body)?).await?,
         "NetworkDriver.GetCapabilities" => json!({ "Scope": "local", "ConnectivityScope": "global" }),
         "NetworkDriver.CreateNetwork" => shared.create_network(&wire::read(method, body)?).await?,

@@ -111,8 +111,8 @@ async fn give(
     mut wanted: AttachRequest,
 ) -> Result<(AttachRequest, Attachment), KurmaError> {
     ready(&*open_host.store).await?;
-    preflight(&*open_host.store, &open_host.agent, &settings.node, Absent::Waits).await?;
-    let ipam = Ipam::new(open_host.store.clone());
+    let excluded = preflight(&*open_host.store, &open_host.agent, &settings.node, Absent::Waits).await?;
+    let ipam = Ipam::new(open_host.store.clone()).excluding(excluded);
     let handle = handle(settings, &container.uuid);
     // What a call that was killed may have left.
     ipam.release_handle(&handle).await?;

@@ -164,3 +164,34 @@ fn the_collector_takes_back_what_nobody_has_for_the_grace_time() {
         if half.iter().all(|addr| free(addr)) { Ok(()) } else { Err(hosts.log(1)) }
     });
 }
+
+/// What plugins ask before they allocate: the addresses of hosts in pools, and those that this host's kernel alone knows.
+#[test]
+fn the_agent_knows_which_addresses_of_pools_others_have() {
+    let Some(hosts) = Hosts::up(Plan { hosts: 1, ..Plan::default() }) else { return };
+    hosts.until(1, "it runs", |status| status["ready"] == true);
+    let (pool_key, value) = pool("10.250.0.0/24", "", false);
+    hosts.put(&pool_key, &value);
+    hosts.put("/calico/bgp/v1/host/host7/ip_addr_v4", "10.250.0.200");
+    hosts.run("host1", "ip link add docker0 type bridge");
+    hosts.run("host1", "ip address add 10.250.0.1/25 dev docker0");
+    let asked = |what: &str, expected: &[(&str, &str)]| {
+        within(PATIENCE, what, || {
+            let socket = hosts.get(1, "/v1/identity").map_err(|error| error.to_string())?;
+            let found = &socket["excluded"];
+            let prefixes: Vec<(&str, &str)> = found["prefixes"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|prefix| Some((prefix["cidr"].as_str()?, prefix["holder"].as_str()?)))
+                .collect();
+            let right = found["complete"] == true && prefixes == expected;
+            if right { Ok(()) } else { Err(format!("{socket:#}")) }
+        });
+    };
+    let host = ("10.250.0.200/32", "the address of host host7");
+    let docker = ("10.250.0.0/25", "a network that host host1 is connected to by docker0");
+    asked("docker0 is known", &[docker, host]);
+    hosts.run("host1", "ip link del docker0");
+    asked("docker0 is gone", &[host]);
+}

@@ -1,11 +1,12 @@
 //! Addresses and networks of hosts, as the store names them, beside pools.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tortie_config::Resource;
-use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
+use tortie_config::key::{BgpItem, Key, Scope};
 use tortie_net::Cidr;
 
+use crate::ipam::holders::excluded::ExcludedPrefix;
 use crate::model::Model;
 
 /// The last elements of the keys that matter, of the thousands below the BGP values of hosts.
@@ -42,24 +43,33 @@ impl HostNetwork {
     /// Those of a model that share an address with one of these pools: of thousands of hosts mostly none.
     #[must_use]
     pub fn within(model: &Model, pools: &[Cidr]) -> Vec<Self> {
-        let of_host = |(name, host): (&str, &crate::model::Host)| {
-            let addresses = host.addrs().map(Cidr::host);
-            let networks = [IpFamily::V4, IpFamily::V6].into_iter().filter_map(|family| host.network(family));
-            let found = addresses.chain(networks).filter(|cidr| pools.iter().any(|pool| pool.overlaps(cidr)));
-            found.map(|cidr| Self { cidr, host: name.to_owned() }).collect::<Vec<_>>()
-        };
-        model.hosts().flat_map(of_host).collect()
+        let in_pool = |pool: &Cidr| model.hosts_within(pool).map(|(cidr, host)| (cidr, host.to_owned()));
+        // Pools may lie in each other.
+        let found: BTreeSet<(Cidr, String)> = pools.iter().flat_map(in_pool).collect();
+        found.into_iter().map(|(cidr, host)| Self { cidr, host }).collect()
+    }
+
+    /// Whose it is.
+    fn holder(&self) -> String {
+        let kind = if self.cidr.is_host() { "address" } else { "network" };
+        format!("the {kind} of host {}", self.host)
     }
 
     /// In words: `192.0.2.7, the address of host h1`.
     #[must_use]
     pub fn describe(&self) -> String {
-        let Self { cidr, host } = self;
+        let Self { cidr, .. } = self;
         if cidr.is_host() {
-            format!("{}, the address of host {host}", cidr.addr())
+            format!("{}, {}", cidr.addr(), self.holder())
         } else {
-            format!("{cidr}, the network of host {host}")
+            format!("{cidr}, {}", self.holder())
         }
+    }
+}
+
+impl From<HostNetwork> for ExcludedPrefix {
+    fn from(network: HostNetwork) -> Self {
+        Self { holder: network.holder(), cidr: network.cidr }
     }
 }
 

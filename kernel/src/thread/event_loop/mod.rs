@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tortie_net::{Cidr, ScopedAddr};
 
 use crate::endpoints;
-use crate::facts::{KernelFact, Sink};
+use crate::facts::{ConnectedNetwork, KernelFact, Sink};
 use crate::fib::acks::Acks;
 use crate::fib::drift_hold;
 use crate::fib::ipip_tunnel;
@@ -75,6 +75,8 @@ pub(super) struct Thread {
     /// Next hops of which [`KernelFact::NextHopWithin`] said something.
     reported_within: BTreeSet<ScopedAddr>,
     damping: NextHopDamping,
+    /// As they were reported last.
+    connected: Option<Vec<ConnectedNetwork>>,
 }
 
 impl Thread {
@@ -110,6 +112,7 @@ impl Thread {
             applier: endpoints::Applier::new(now),
             reported_within: BTreeSet::new(),
             damping: NextHopDamping::default(),
+            connected: None,
         }
     }
 
@@ -121,6 +124,7 @@ impl Thread {
             (self.sink)(KernelFact::Problem { about: "forwarding of IPv4".into(), text: Some(text) });
         }
         self.start()?;
+        self.report_connected();
         loop {
             let message = self.inbox.next(self.deadline().saturating_duration_since(Instant::now()));
             let work = message.map(|message| gather(message, &mut self.inbox, self.policy.not_before));

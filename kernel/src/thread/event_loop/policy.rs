@@ -12,6 +12,7 @@ use tortie_config::key::EndpointKey;
 use super::{Thread, micros_since};
 use crate::container;
 use crate::facts::{EndpointCondition, KernelFact};
+use crate::fib::connected;
 use crate::intent::PolicyChange;
 use crate::netlink::dump;
 use crate::nft::{Firewall, RuleReport};
@@ -195,6 +196,7 @@ impl Thread {
 
     /// Interfaces came, went, or have other addresses.
     pub(super) fn follow_interfaces(&mut self) -> io::Result<()> {
+        self.report_connected();
         let own = self.own_interfaces();
         if let Some(globals) = self.policy.prefixes.retry(&own)
             && let Some((serial, change)) = self.policy.last
@@ -208,6 +210,17 @@ impl Thread {
         self.report_enforced(0);
         self.report_host_endpoints();
         Ok(())
+    }
+
+    /// Reports the networks that this host is connected to, where they changed.
+    pub(super) fn report_connected(&mut self) {
+        let network = &self.state.network;
+        let name = |index| network.link(index).map(|link| link.name.as_str());
+        let connected = connected::networks(name, network.addresses(), dump::is_bridge);
+        if self.connected.as_ref() != Some(&connected) {
+            self.connected = Some(connected.clone());
+            (self.sink)(KernelFact::Connected(connected));
+        }
     }
 
     /// Says how host endpoints are, where that changed: by the interfaces that they govern.

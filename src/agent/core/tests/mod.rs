@@ -12,6 +12,7 @@ use tortie_kernel::{KernelFact, Mode};
 use tortie_store::{Cached, KeyValue};
 
 mod enforcement;
+mod exclusions;
 mod freeze;
 
 const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-26";

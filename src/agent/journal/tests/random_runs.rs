@@ -23,7 +23,7 @@ use crate::api::codes;
 use crate::api::nodes::NodeStatus;
 use crate::speaker::SpeakerFact;
 use tortie_engine::routing::{ChangeId, DynamicPeer, Resolved};
-use tortie_kernel::{BlackholeAck, BlackholeOutcome, EndpointCondition, KernelFact};
+use tortie_kernel::{BlackholeAck, BlackholeOutcome, ConnectedNetwork, EndpointCondition, KernelFact};
 use tortie_store::{FeedEvent, StoreError};
 
 fn endpoint(host: &str, name: &str) -> String {
@@ -106,7 +106,7 @@ fn kernel_fact(recorded: &Recorded, rng: &mut StdRng) -> KernelFact {
         workload: "w1".to_owned(),
         endpoint: "eth0".to_owned(),
     };
-    match rng.random_range(0..11) {
+    match rng.random_range(0..12) {
         0 => KernelFact::Started { routes_v4: 3, routes_v6: 0, blackholes: [1, 0] },
         1..=3 => KernelFact::Applied {
             generation: rng.random_range(1..=intents + 3),
@@ -150,6 +150,14 @@ fn kernel_fact(recorded: &Recorded, rng: &mut StdRng) -> KernelFact {
         8 => KernelFact::Repaired { objects: 2, first: "a route".to_owned(), held: rng.random_bool(0.3) },
         9 => {
             KernelFact::Problem { about: "forwarding of IPv4".into(), text: rng.random_bool(0.5).then(text) }
+        }
+        10 => {
+            let network = ConnectedNetwork {
+                interface: "docker0".to_owned(),
+                network: if rng.random_bool(0.5) { block } else { "172.17.0.0/16".parse().unwrap() },
+                addr: block.addr(),
+            };
+            KernelFact::Connected(vec![network])
         }
         _ => KernelFact::Transient(text()),
     }

@@ -1,0 +1,79 @@
+//! The networks that this host is connected to. Pure.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use tortie_net::Cidr;
+
+use crate::facts::{ConnectedNetwork, is_of_docker};
+use crate::netlink::link::Address;
+
+/// Interfaces whose networks are no networks of machines: workloads, the tunnel, the host itself.
+const NEVER: [&str; 3] = ["lo", "tunl", "cali"];
+const LOOPBACK: &str = "lo";
+
+/// The networks of these addresses. `name` gives the name of an interface by its number.
+pub(crate) fn networks<'a>(
+    name: impl Fn(u32) -> Option<&'a str>,
+    addresses: impl IntoIterator<Item = &'a Address>,
+    is_bridge: impl Fn(&str) -> bool,
+) -> Vec<ConnectedNetwork> {
+    let mut found = BTreeMap::new();
+    for address in addresses {
+        let Some((name, network)) = name(address.ifindex).zip(address.network_or_host()) else { continue };
+        // An address of the loopback interface is this host's, and a network there is none of machines.
+        let never = NEVER.iter().any(|prefix| name.starts_with(prefix));
+        let counts = if name == LOOPBACK { network.is_host() } else { !never };
+        if counts && (is_of_docker(name) || !is_bridge(name)) {
+            found.entry((name, network)).or_insert(address.addr);
+        }
+    }
+    let network = |((interface, network), addr): ((&str, Cidr), IpAddr)| ConnectedNetwork {
+        interface: interface.to_owned(),
+        network,
+        addr,
+    };
+    found.into_iter().map(network).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_of_machines_are_listed_and_no_others() {
+        let names = ["lo", "eth0", "docker0", "cali123", "tunl0", "cni0", "br-0123456789ab"];
+        let name = |index: u32| names.get(usize::try_from(index).unwrap() - 1).copied();
+        let at = |ifindex, addr: &str, len| Address { ifindex, addr: addr.parse().unwrap(), len };
+        let addresses = [
+            at(1, "127.0.0.1", 8),
+            at(2, "192.0.2.13", 24),
+            at(2, "192.0.2.14", 24),
+            at(2, "2001:db8::1", 64),
+            at(2, "fe80::1", 64),
+            at(2, "203.0.113.1", 32),
+            at(3, "172.17.0.1", 16),
+            at(4, "10.65.0.1", 24),
+            at(5, "10.65.0.9", 24),
+            at(6, "10.88.0.1", 16),
+            at(7, "172.18.0.1", 16),
+            at(1, "203.0.113.2", 32),
+            at(1, "203.0.113.128", 25),
+        ];
+        let found: Vec<String> = networks(name, &addresses, |name| name != "eth0" && name != "lo")
+            .iter()
+            .map(|found| format!("{} {} {}", found.interface, found.network, found.addr))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "br-0123456789ab 172.18.0.0/16 172.18.0.1",
+                "docker0 172.17.0.0/16 172.17.0.1",
+                "eth0 192.0.2.0/24 192.0.2.13",
+                "eth0 203.0.113.1/32 203.0.113.1",
+                "eth0 2001:db8::/64 2001:db8::1",
+                "lo 203.0.113.2/32 203.0.113.2",
+            ]
+        );
+    }
+}

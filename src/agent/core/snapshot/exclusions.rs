@@ -1,0 +1,67 @@
+//! Addresses that no pool gives on this host: those of hosts, and of the networks that its own kernel is connected to.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use tortie_config::resource::Settings;
+use tortie_net::Cidr;
+
+use crate::agent::core::Core;
+use crate::plugins::attach::excluded;
+use tortie_engine::ipam::{ExcludedPrefix, Exclusions, HostNetwork};
+use tortie_engine::model::Model;
+use tortie_kernel::ConnectedNetwork;
+
+/// Without a word of the store for longer than this, hosts may have come that are not known here.
+const STALE: Duration = Duration::from_secs(20);
+
+/// What lies in pools.
+pub(in crate::agent::core) fn exclusions(core: &Core, now: Instant) -> Exclusions {
+    let pools: Vec<Cidr> = core.model.pools().map(|pool| *pool.key).collect();
+    let settings = core.model.settings();
+    let node = core.model.node();
+    let connected = core.observed.connected.iter().flatten();
+    let connected = connected
+        .filter(|found| pools.iter().any(|pool| pool.overlaps(&found.network)))
+        .filter(|found| !is_of_workloads(&core.model, &settings, found))
+        .map(|found| excluded(found, node));
+    let hosts = HostNetwork::within(&core.model, &pools).into_iter().map(ExcludedPrefix::from);
+    let (mut addresses, mut all): (Vec<_>, Vec<_>) =
+        hosts.chain(connected).partition(|prefix: &ExcludedPrefix| prefix.cidr.is_host());
+    // A network says it for all of its addresses: a rack of hosts is one entry.
+    all.sort_by_key(|network| (network.cidr.len(), network.cidr));
+    let mut prefixes: Vec<ExcludedPrefix> = Vec::new();
+    let is_covered = |by: &[ExcludedPrefix], cidr: &Cidr| by.iter().any(|network| network.cidr.covers(cidr));
+    for network in all {
+        if !is_covered(&prefixes, &network.cidr) {
+            prefixes.push(network);
+        }
+    }
+    addresses.retain(|address| !is_covered(&prefixes, &address.cidr));
+    addresses.sort_by_key(|address| address.cidr);
+    addresses.dedup_by_key(|address| address.cidr);
+    prefixes.extend(addresses);
+    let link = &core.link;
+    let complete = core.loaded()
+        && link.connected
+        && !link.from_cache
+        && link.unreachable_reason.is_none()
+        && now.saturating_duration_since(link.fresh) <= STALE;
+    Exclusions { prefixes, complete }
+}
+
+/// An interface of a workload; or a bridge of Docker's whose own address IPAM gave: its network has our addresses on purpose.
+fn is_of_workloads(model: &Model, settings: &Settings, found: &ConnectedNetwork) -> bool {
+    let is_interface = |prefix: &String| found.interface.starts_with(prefix.as_str());
+    settings.interface_prefix.iter().any(is_interface)
+        || (found.is_of_docker() && is_allocated(model, found.addr))
+}
+
+/// Whether an own block gave this address.
+fn is_allocated(model: &Model, addr: IpAddr) -> bool {
+    model.own_blocks().filter(|(block, _)| block.contains(addr)).any(|(cidr, _)| {
+        let ordinal = cidr.ordinal(addr).and_then(|ordinal| u32::try_from(ordinal).ok());
+        let block = model.block(cidr);
+        block.zip(ordinal).is_some_and(|(block, ordinal)| block.value.allocation(ordinal).is_some())
+    })
+}
