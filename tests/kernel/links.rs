@@ -137,7 +137,7 @@ fn networks_that_the_host_is_connected_to_are_reported_as_they_come_and_go() {
         ip("address add 172.17.0.1/16 dev docker0");
         reported(&rig, &[&["docker0 172.17.0.0/16 172.17.0.1"][..], &own].concat());
         // Interfaces of workloads and the tunnel are none, whatever they have.
-        ip("link add cali1 type dummy");
+        ip("link add cali1 type veth peer name web0");
         ip("address add 10.65.0.1/24 dev cali1");
         ip("address add 203.0.113.7/32 dev lo");
         let all = ["docker0 172.17.0.0/16 172.17.0.1", own[0], own[1], "lo 203.0.113.7/32 203.0.113.7"];

@@ -51,6 +51,12 @@ impl Model {
         &self.store_id
     }
 
+    /// The identity of the store that the last list of blocks came from; empty: they were read one by one.
+    #[must_use]
+    pub fn blocks_store_id(&self) -> &str {
+        &self.blocks_store_id
+    }
+
     /// Keys that cannot be used as they are, in the order of their texts.
     pub fn invalid_keys(&self) -> impl ExactSizeIterator<Item = &InvalidKey> {
         self.invalid_keys.values()

@@ -55,6 +55,9 @@ pub(in crate::agent) struct Checkpoint {
     trusted: (u64, u64),
     keys: usize,
     store_id: String,
+    /// Where the blocks were listed from; `None`: a checkpoint of an older version.
+    #[serde(default)]
+    blocks_store_id: Option<String>,
     link: LinkCheckpoint,
     next_change: ChangeIds,
     next_entry: u64,
@@ -171,6 +174,7 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         trusted: *trusted,
         keys: *keys,
         store_id: model.store_id().to_owned(),
+        blocks_store_id: Some(model.blocks_store_id().to_owned()),
         link: LinkCheckpoint {
             connected: *connected,
             away: unreachable_reason.clone(),
@@ -263,7 +267,14 @@ fn model(name: &str, checkpoint: &Checkpoint, entries: Entries) -> Model {
         entries: entries.good,
         ..Snapshot::default()
     };
-    model.replace(WatchPart::All, &whole);
+    match &checkpoint.blocks_store_id {
+        // A list from where they came reads them again, or not.
+        Some(blocks) => {
+            model.replace(WatchPart::Main, &whole);
+            model.replace(WatchPart::Blocks, &Snapshot { store_id: blocks.clone(), ..whole });
+        }
+        None => drop(model.replace(WatchPart::All, &whole)),
+    }
     let changes = entries.unreadable.into_iter().map(Change::Put).collect();
     model.apply(&Delta { revision, changes });
     model
