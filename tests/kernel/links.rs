@@ -136,7 +136,9 @@ fn networks_that_the_host_is_connected_to_are_reported_as_they_come_and_go() {
         ip("link add docker0 type bridge");
         ip("address add 172.17.0.1/16 dev docker0");
         reported(&rig, &[&["docker0 172.17.0.0/16 172.17.0.1"][..], &own].concat());
-        // Interfaces of workloads and the tunnel are none, whatever they have.
+        // Interfaces of workloads and bridges of CNI plugins are none, whatever they have.
+        ip("link add cni0 type bridge");
+        ip("address add 10.65.1.1/24 dev cni0");
         ip("link add cali1 type veth peer name web0");
         ip("address add 10.65.0.1/24 dev cali1");
         ip("address add 203.0.113.7/32 dev lo");

@@ -271,7 +271,13 @@ impl Fixture {
                     self.fake.made += 1;
                     self.fake.made
                 });
-                let link = Link { index, name: NAMES[*name].to_owned(), flags: u32::from(*up), mtu: 1500 };
+                let link = Link {
+                    index,
+                    name: NAMES[*name].to_owned(),
+                    flags: u32::from(*up),
+                    mtu: 1500,
+                    is_bridge: false,
+                };
                 self.fake.links.insert(index, link.clone());
                 if !up {
                     self.fake.clear(index);
@@ -434,7 +440,7 @@ proptest! {
 fn nothing_is_touched_before_policy_has_spoken_and_routes_of_plugins_wait_for_the_grace() {
     let now = Instant::now();
     let mut endpoints = Endpoints::new(OURS, 1790, GRACE);
-    let link = Link { index: 5, name: "cali1".to_owned(), flags: 1, mtu: 1500 };
+    let link = Link { index: 5, name: "cali1".to_owned(), flags: 1, mtu: 1500, is_bridge: false };
     endpoints.set_links(std::iter::once(&link), now);
     let mut foreign_changes = ForeignChanges::default();
     let fake = Fake::default();

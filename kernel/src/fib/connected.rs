@@ -6,30 +6,30 @@ use std::net::IpAddr;
 use tortie_net::Cidr;
 
 use crate::facts::{ConnectedNetwork, is_of_docker};
-use crate::netlink::link::Address;
+use crate::netlink::link::{Address, Link};
 
 /// Interfaces whose networks are no networks of machines: workloads, the tunnel, the host itself.
 const NEVER: [&str; 3] = ["lo", "tunl", "cali"];
 const LOOPBACK: &str = "lo";
 
-/// The networks of these addresses. `name` gives the name of an interface by its number.
+/// The networks of these addresses. `link` gives an interface by its number.
 pub(crate) fn networks<'a>(
-    name: impl Fn(u32) -> Option<&'a str>,
+    link: impl Fn(u32) -> Option<&'a Link>,
     addresses: impl IntoIterator<Item = &'a Address>,
-    is_bridge: impl Fn(&str) -> bool,
 ) -> Vec<ConnectedNetwork> {
     let mut found = BTreeMap::new();
     for address in addresses {
-        let Some((name, network)) = name(address.ifindex).zip(address.network_or_host()) else { continue };
+        let Some(network) = address.network_or_host() else { continue };
+        let Some(Link { name, is_bridge, .. }) = link(address.ifindex) else { continue };
         // An address of the loopback interface is this host's, and a network there is none of machines.
         let never = NEVER.iter().any(|prefix| name.starts_with(prefix));
         let counts = if name == LOOPBACK { network.is_host() } else { !never };
-        if counts && (is_of_docker(name) || !is_bridge(name)) {
+        if counts && (is_of_docker(name) || !is_bridge) {
             found.entry((name, network)).or_insert(address.addr);
         }
     }
-    let network = |((interface, network), addr): ((&str, Cidr), IpAddr)| ConnectedNetwork {
-        interface: interface.to_owned(),
+    let network = |((interface, network), addr): ((&String, Cidr), IpAddr)| ConnectedNetwork {
+        interface: interface.clone(),
         network,
         addr,
     };
@@ -42,8 +42,24 @@ mod tests {
 
     #[test]
     fn networks_of_machines_are_listed_and_no_others() {
-        let names = ["lo", "eth0", "docker0", "cali123", "tunl0", "cni0", "br-0123456789ab"];
-        let name = |index: u32| names.get(usize::try_from(index).unwrap() - 1).copied();
+        let link = |(index, name, is_bridge): (u32, &str, bool)| Link {
+            index,
+            name: name.to_owned(),
+            flags: 1,
+            mtu: 1500,
+            is_bridge,
+        };
+        let links = [
+            (1, "lo", false),
+            (2, "eth0", false),
+            (3, "docker0", true),
+            (4, "cali123", false),
+            (5, "tunl0", false),
+            (6, "cni0", true),
+            (7, "br-0123456789ab", true),
+        ]
+        .map(link);
+        let link = |index: u32| links.iter().find(|link| link.index == index);
         let at = |ifindex, addr: &str, len| Address { ifindex, addr: addr.parse().unwrap(), len };
         let addresses = [
             at(1, "127.0.0.1", 8),
@@ -60,7 +76,7 @@ mod tests {
             at(1, "203.0.113.2", 32),
             at(1, "203.0.113.128", 25),
         ];
-        let found: Vec<String> = networks(name, &addresses, |name| name != "eth0" && name != "lo")
+        let found: Vec<String> = networks(link, &addresses)
             .iter()
             .map(|found| format!("{} {} {}", found.interface, found.network, found.addr))
             .collect();

@@ -102,9 +102,9 @@ mod tests {
 
     fn network(link_mtu: u32) -> NetworkState {
         let mut p = NetworkState::default();
-        p.set_link(Link { index: 2, name: "eth0".into(), flags: 0x1_0041, mtu: link_mtu });
+        p.set_link(Link { index: 2, name: "eth0".into(), flags: 0x1_0041, mtu: link_mtu, is_bridge: false });
         p.add_address(Address { ifindex: 2, addr: NODE, len: 24 });
-        p.set_link(Link { index: 5, name: DEVICE.into(), flags: 0, mtu: 1480 });
+        p.set_link(Link { index: 5, name: DEVICE.into(), flags: 0, mtu: 1480, is_bridge: false });
         p
     }
 
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn other_addresses_are_removed_and_a_right_device_is_left_alone() {
         let mut p = network(1500);
-        p.set_link(Link { index: 5, name: DEVICE.into(), flags: 0x1_0081, mtu: 1440 });
+        p.set_link(Link { index: 5, name: DEVICE.into(), flags: 0x1_0081, mtu: 1440, is_bridge: false });
         p.add_address(Address { ifindex: 5, addr: TUNNEL.into(), len: 32 });
         assert_eq!(plan(&intent(None), &p, Some(NODE)), vec![]);
         let old = Ipv4Addr::new(10, 65, 0, 9);

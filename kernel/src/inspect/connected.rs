@@ -25,6 +25,6 @@ pub fn connected_networks() -> io::Result<Vec<(String, Cidr)>> {
 /// When the kernel cannot be read.
 pub fn host_networks() -> io::Result<Vec<ConnectedNetwork>> {
     let (links, addresses) = dump::devices(&mut Socket::open()?)?;
-    let name = |index: u32| links.iter().find(|link| link.index == index).map(|link| link.name.as_str());
-    Ok(networks(name, &addresses, dump::is_bridge))
+    let link = |index: u32| links.iter().find(|link| link.index == index);
+    Ok(networks(link, &addresses))
 }

@@ -74,7 +74,8 @@ mod tests {
 
     #[test]
     fn bridges_and_tunnels_are_never_taken() {
-        let link = |index, name: &str| Link { index, name: name.to_owned(), flags: 1, mtu: 1500 };
+        let link =
+            |index, name: &str| Link { index, name: name.to_owned(), flags: 1, mtu: 1500, is_bridge: false };
         let links = [link(1, "docker0"), link(2, "eth0")];
         let at = |ifindex, addr: &str| Address { ifindex, addr: addr.parse().unwrap(), len: 24 };
         let addresses = [at(1, "172.17.0.1"), at(2, "169.254.3.3"), at(2, "192.0.2.13")];

@@ -99,6 +99,7 @@ impl NetworkSnapshot {
             name: (*name).to_owned(),
             flags: CARRIES,
             mtu: 1500,
+            is_bridge: false,
         };
         let address =
             |(addr, len, ifindex): &(IpAddr, u8, u32)| Address { ifindex: *ifindex, addr: *addr, len: *len };

@@ -1,7 +1,6 @@
 //! Reading the kernel whole: links, addresses, nexthop objects, routes of the main table.
 
 use std::io;
-use std::path::Path;
 
 use super::link::{self, Address, Link};
 use super::nexthop::{self, NexthopList};
@@ -11,11 +10,6 @@ use crate::netlink::socket::Socket;
 
 /// A dump that the kernel calls inconsistent is read again this often; then what it showed has to do.
 const TRIES: usize = 3;
-
-/// Whether an interface is a bridge.
-pub(crate) fn is_bridge(name: &str) -> bool {
-    Path::new("/sys/class/net").join(name).join("bridge").exists()
-}
 
 /// All links and addresses.
 pub(crate) fn devices(socket: &mut Socket) -> io::Result<(Vec<Link>, Vec<Address>)> {

@@ -18,6 +18,9 @@ use crate::netlink::message;
 
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const BRIDGE: &[u8] = b"bridge\0";
 /// `struct ifinfomsg`.
 const IFINFOMSG: usize = 16;
 /// `struct ifaddrmsg`.
@@ -32,6 +35,8 @@ pub(crate) struct Link {
     pub(crate) name: String,
     pub(crate) flags: u32,
     pub(crate) mtu: u32,
+    /// It joins others on one network.
+    pub(crate) is_bridge: bool,
 }
 
 impl Link {
@@ -73,7 +78,8 @@ impl Address {
 /// Reads RTM_NEWLINK or RTM_DELLINK; `None` for messages of a bridge or another family about the same link.
 pub(crate) fn decode_link(message: &Message<'_>) -> Option<Link> {
     let header = LinkHeader::parse(message.body).ok()?;
-    let mut link = Link { index: header.index, name: String::new(), flags: header.flags.bits(), mtu: 0 };
+    let flags = header.flags.bits();
+    let mut link = Link { index: header.index, name: String::new(), flags, mtu: 0, is_bridge: false };
     // Each message has some sixty attributes, statistics among them, and the kernel thread reads those of every link.
     let wanted = |kind| matches!(kind, IFLA_IFNAME | IFLA_MTU);
     for attribute in link_attributes(message, wanted)? {
@@ -83,7 +89,18 @@ pub(crate) fn decode_link(message: &Message<'_>) -> Option<Link> {
             _ => {}
         }
     }
+    link.is_bridge = is_of_kind(message, BRIDGE);
     Some(link)
+}
+
+/// Whether a link is of this kind (with the zero at its end). What else is said of links of that kind is not read.
+fn is_of_kind(message: &Message<'_>, kind: &[u8]) -> bool {
+    let info =
+        message::attributes(message.body, IFINFOMSG).find(|attribute| attribute.kind() == IFLA_LINKINFO);
+    info.is_some_and(|info| {
+        let mut inside = message::attributes(info.value(), 0);
+        inside.any(|attribute| attribute.kind() == IFLA_INFO_KIND && attribute.value() == kind)
+    })
 }
 
 /// The attributes of RTM_NEWLINK or RTM_DELLINK whose numbers are `wanted`; `None` as [`decode_link`] has it.

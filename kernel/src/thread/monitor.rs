@@ -211,7 +211,7 @@ mod tests {
     use crate::netlink::link::Link;
 
     fn event() -> Event {
-        Event::LinkGone(Link { index: 1, name: "lo".into(), flags: 0, mtu: 65_536 })
+        Event::LinkGone(Link { index: 1, name: "lo".into(), flags: 0, mtu: 65_536, is_bridge: false })
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::hosts::{Hosts, PATIENCE, Plan, stdout, within};
+use crate::common::hosts::{Hosts, PATIENCE, Plan, TORTIE, stdout, within};
 
 fn tortie(hosts: &Hosts, host: usize, words: &[&str]) -> Output {
     let node = format!("host{host}");
@@ -192,6 +192,20 @@ fn the_agent_knows_which_addresses_of_pools_others_have() {
     let host = ("10.250.0.200/32", "the address of host host7");
     let docker = ("10.250.0.0/25", "a network that host host1 is connected to by docker0");
     asked("docker0 is known", &[docker, host]);
+    // What the plugin gives then is of the other half.
+    let config = r#"{"cniVersion":"1.1.0","name":"lab","type":"tortie-cni","datastore":"sqlite:/store/store.db","node":"host1",
+        "ipam":{"type":"tortie-ipam","ipv4_pools":["10.250.0.0/24"]}}"#;
+    for name in ["a", "b", "c"] {
+        let script = format!(
+            "ip netns add {name}; ln -sf {TORTIE} /run/tortie-cni; echo '{config}' | CNI_COMMAND=ADD CNI_CONTAINERID={name} \
+             CNI_NETNS=/run/netns/{name} CNI_IFNAME=eth0 CNI_PATH=/run /run/tortie-cni"
+        );
+        let output = hosts.lab.exec("host1", &["sh", "-c", &script]).unwrap();
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        let addr = result["ips"][0]["address"].as_str().unwrap_or_else(|| panic!("{result:#}"));
+        let last: u8 = addr.trim_start_matches("10.250.0.").trim_end_matches("/32").parse().unwrap();
+        assert!(last >= 128 && last != 200, "{addr}");
+    }
     hosts.run("host1", "ip link del docker0");
     asked("docker0 is gone", &[host]);
 }

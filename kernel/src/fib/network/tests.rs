@@ -12,7 +12,8 @@ const BOOT: u8 = 3;
 fn network() -> NetworkState {
     let mut network = NetworkState::default();
     for index in [1, 2] {
-        network.set_link(Link { index, name: format!("eth{index}"), flags: 0x1_0001, mtu: 1500 });
+        let name = format!("eth{index}");
+        network.set_link(Link { index, name, flags: 0x1_0001, mtu: 1500, is_bridge: false });
     }
     network
 }
@@ -77,10 +78,10 @@ fn all_legs_of_a_foreign_multipath_route_that_carry_are_ways() {
     let (v4, v6) = ("203.0.113.5", "2001:db8:9::1");
     assert_eq!(all(&network, v4), ["192.0.2.7%1", "192.0.3.7%2"]);
     assert_eq!(all(&network, v6), ["fe80::a%1", "fe80::b%2", "fe80::c%2"]);
-    network.set_link(Link { index: 1, name: "eth1".to_owned(), flags: 1, mtu: 1500 });
+    network.set_link(Link { index: 1, name: "eth1".to_owned(), flags: 1, mtu: 1500, is_bridge: false });
     assert_eq!(all(&network, v4), ["192.0.3.7%2"]);
     assert_eq!(all(&network, v6), ["fe80::b%2", "fe80::c%2"]);
-    network.set_link(Link { index: 2, name: "eth2".to_owned(), flags: 1, mtu: 1500 });
+    network.set_link(Link { index: 2, name: "eth2".to_owned(), flags: 1, mtu: 1500, is_bridge: false });
     assert!(all(&network, v4).is_empty() && all(&network, v6).is_empty());
 }
 

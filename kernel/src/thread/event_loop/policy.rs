@@ -215,8 +215,7 @@ impl Thread {
     /// Reports the networks that this host is connected to, where they changed.
     pub(super) fn report_connected(&mut self) {
         let network = &self.state.network;
-        let name = |index| network.link(index).map(|link| link.name.as_str());
-        let connected = connected::networks(name, network.addresses(), dump::is_bridge);
+        let connected = connected::networks(|index| network.link(index), network.addresses());
         if self.connected.as_ref() != Some(&connected) {
             self.connected = Some(connected.clone());
             (self.sink)(KernelFact::Connected(connected));

@@ -184,7 +184,8 @@ pub(super) fn own_route(prefix: Cidr, kind: u8, nexthop: u32, legs: SmallVec<[Le
 }
 
 pub(super) fn link(index: u32, up: bool) -> Link {
-    Link { index, name: format!("eth{index}"), flags: if up { 0x1_0041 } else { 1 }, mtu: 1500 }
+    let flags = if up { 0x1_0041 } else { 1 };
+    Link { index, name: format!("eth{index}"), flags, mtu: 1500, is_bridge: false }
 }
 
 pub(super) fn connected(ifindex: u32) -> Route {
