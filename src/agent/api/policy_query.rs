@@ -60,7 +60,7 @@ mod tests {
     /// However many long questions there are and however long each takes: the core shares something with as many as are worked on,
     /// and hears nothing of those that wait.
     #[tokio::test]
-    async fn long_questions_without_end_ask_the_core_for_no_more_than_is_worked_on() {
+    async fn questions_without_end_ask_the_core_for_no_more_than_is_worked_on() {
         const QUESTIONS: usize = 40;
         let (requests, mut inbox) = tokio::sync::mpsc::channel(1_024);
         let handle = Arc::new(Handle::new("h1", Machine::default(), Instant::now(), requests, false));
