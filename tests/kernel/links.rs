@@ -1,10 +1,14 @@
 //! Nexthop objects and their routes vanish without a word when links flap; these tests make that happen in each way.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::kernel_thread::{Rig, blocks, blocks_v6, eventually, options};
 use crate::common::netns::{in_netns, ip, veth};
-use tortie_kernel::{KernelFact, Mode, Options};
+use tortie_engine::model::Model;
+use tortie_engine::policy::{Globals, RulesetDelta};
+use tortie_engine::routing::ChangeId;
+use tortie_kernel::{KernelFact, Mode, Options, PolicyChange, ToKernel};
 
 const ROUTES: u32 = 2000;
 
@@ -146,6 +150,17 @@ fn networks_that_the_host_is_connected_to_are_reported_as_they_come_and_go() {
         reported(&rig, &all);
         ip("link del docker0");
         reported(&rig, &all[1..]);
+        // By the prefix in force, whatever it is.
+        let globals =
+            Globals { interface_prefixes: vec!["tap".to_owned()], ..Globals::of(&Model::new("h1")) };
+        let (delta, change) = (RulesetDelta::default(), ChangeId(1));
+        let change = PolicyChange { serial: 1, change, delta, globals: Some(Arc::new(globals)) };
+        rig.send(ToKernel::Policy(Arc::new(change)));
+        rig.wait("Enforced", |fact| matches!(fact, KernelFact::Enforced { .. }).then_some(()));
+        ip("link add tap1 type veth peer name web1");
+        ip("address add 10.65.2.1/24 dev tap1");
+        ip("address add 192.0.2.9/32 dev eth0");
+        reported(&rig, &[own[0], "eth0 192.0.2.9/32 192.0.2.9", own[1], all[3]]);
         rig.stop();
     });
 }

@@ -48,6 +48,11 @@ impl WorkloadPrefixes {
         (Arc::new(bounded), Some(text))
     }
 
+    /// Whether an interface of this name is a workload's, by the prefixes in force.
+    pub(super) fn is_workload(&self, name: &str) -> bool {
+        self.accepted.iter().any(|prefix| name.starts_with(prefix.as_str()))
+    }
+
     /// Interfaces are others now: what was refused and can be taken.
     pub(super) fn retry(&mut self, own: &BTreeSet<String>) -> Option<Arc<Globals>> {
         let refused = self.refused.as_ref()?;

@@ -51,6 +51,9 @@ impl Thread {
         // May take in events, which are answered for the changes before.
         self.accept_endpoints(changes)?;
         self.admit_workloads();
+        if changes.iter().any(|change| change.globals.is_some()) {
+            self.report_connected();
+        }
         self.policy.last = Some((last.serial, last.change));
         self.policy.reported = false;
         // First what keeps rules from being in force: a caller that waits for the answer gets it, too.
@@ -215,7 +218,9 @@ impl Thread {
     /// Reports the networks that this host is connected to, where they changed.
     pub(super) fn report_connected(&mut self) {
         let network = &self.state.network;
-        let connected = connected::networks(|index| network.link(index), network.addresses());
+        let prefixes = &self.policy.prefixes;
+        let link = |index| network.link(index).filter(|link| !prefixes.is_workload(&link.name));
+        let connected = connected::networks(link, network.addresses());
         if self.connected.as_ref() != Some(&connected) {
             self.connected = Some(connected.clone());
             (self.sink)(KernelFact::Connected(connected));

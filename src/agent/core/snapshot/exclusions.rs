@@ -3,14 +3,12 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use tortie_config::resource::Settings;
 use tortie_net::Cidr;
 
 use crate::agent::core::Core;
 use crate::plugins::attach::excluded;
 use tortie_engine::ipam::{ExcludedPrefix, Exclusions, HostNetwork};
 use tortie_engine::model::Model;
-use tortie_kernel::ConnectedNetwork;
 
 /// Without a word of the store for longer than this, hosts may have come that are not known here.
 const STALE: Duration = Duration::from_secs(20);
@@ -18,12 +16,11 @@ const STALE: Duration = Duration::from_secs(20);
 /// What lies in pools.
 pub(in crate::agent::core) fn exclusions(core: &Core, now: Instant) -> Exclusions {
     let pools: Vec<Cidr> = core.model.pools().map(|pool| *pool.key).collect();
-    let settings = core.model.settings();
     let node = core.model.node();
     let connected = core.observed.connected.iter().flatten();
     let connected = connected
         .filter(|found| pools.iter().any(|pool| pool.overlaps(&found.network)))
-        .filter(|found| !is_of_workloads(&core.model, &settings, found))
+        .filter(|found| !(found.is_of_docker() && is_allocated(&core.model, found.addr)))
         .map(|found| excluded(found, node));
     let hosts = HostNetwork::within(&core.model, &pools).into_iter().map(ExcludedPrefix::from);
     let (mut addresses, mut all): (Vec<_>, Vec<_>) =
@@ -50,14 +47,7 @@ pub(in crate::agent::core) fn exclusions(core: &Core, now: Instant) -> Exclusion
     Exclusions { prefixes, complete }
 }
 
-/// An interface of a workload; or a bridge of Docker's whose own address IPAM gave: its network has our addresses on purpose.
-fn is_of_workloads(model: &Model, settings: &Settings, found: &ConnectedNetwork) -> bool {
-    let is_interface = |prefix: &String| found.interface.starts_with(prefix.as_str());
-    settings.interface_prefix.iter().any(is_interface)
-        || (found.is_of_docker() && is_allocated(model, found.addr))
-}
-
-/// Whether an own block gave this address.
+/// Whether an own block gave this address. A bridge of Docker's that has it has our addresses in its network on purpose.
 fn is_allocated(model: &Model, addr: IpAddr) -> bool {
     model.own_blocks().filter(|(block, _)| block.contains(addr)).any(|(cidr, _)| {
         let ordinal = cidr.ordinal(addr).and_then(|ordinal| u32::try_from(ordinal).ok());

@@ -49,11 +49,10 @@ fn no_pool_gives_addresses_of_hosts_and_of_networks_that_the_kernel_is_connected
     }
     let of_hosts = ["10.244.64.0/24: the network of host h4", "10.244.9.9/32: the address of host h3"];
     assert_eq!(excluded(&core), of_hosts);
-    // What only the kernel knows, as it comes and goes; networks of workloads are none of machines.
+    // What only the kernel knows, as it comes and goes.
     give(
         &mut core,
         connected(&[
-            ("cali1", "10.244.7.0/24", "10.244.7.1"),
             ("docker0", "10.244.128.0/20", "10.244.128.1"),
             ("eth1", "203.0.113.0/24", "203.0.113.7"),
             ("lo", "10.244.5.5/32", "10.244.5.5"),
@@ -64,9 +63,6 @@ fn no_pool_gives_addresses_of_hosts_and_of_networks_that_the_kernel_is_connected
     all.extend(["10.244.5.5/32: an address of lo on host h1"]);
     all.extend(of_hosts.iter().skip(1));
     assert_eq!(excluded(&core), all);
-    feed(&mut core, put("/calico/v1/config/InterfacePrefix", "docker", 6));
-    assert!(!excluded(&core).iter().any(|text| text.contains("docker0")));
-    feed(&mut core, put("/calico/v1/config/InterfacePrefix", "cali", 7));
     give(&mut core, connected(&[]));
     assert_eq!(excluded(&core), of_hosts);
 }
