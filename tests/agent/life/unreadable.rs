@@ -9,8 +9,8 @@ fn a_peer_whose_value_never_could_be_read_is_listed_with_its_key() {
     hosts.until(1, "it runs", |status| status["ready"] == true);
     let listed = |address: &str| {
         let list = hosts.get(1, "/v1/bgp/peers")?;
-        let peers = list["items"].as_array().into_iter().flatten();
-        peers.cloned().find(|peer| peer["address"] == address).ok_or_else(|| format!("{list:#}"))
+        let mut peers = list["items"].as_array().into_iter().flatten();
+        peers.find(|peer| peer["address"] == address).cloned().ok_or_else(|| format!("{list:#}"))
     };
     for (key, address) in [
         ("/calico/bgp/v1/global/peer_v4/192.0.2.77", "192.0.2.77"),
