@@ -1,28 +1,165 @@
-//! The few sysctls that routing needs, and how sysctls are set. `fib_multipath_hash_policy` is the administrator's and left alone.
+//! The few sysctls of the host that routing needs, and how sysctls are set. `fib_multipath_hash_policy` is the administrator's and
+//! left alone.
+//!
+//! What was set once is looked at again and again: there is no notification for most of them, and a forwarding that another process
+//! (`sysctl --system`, a VPN, a hardening script) switched off drops every packet of every workload.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 pub(super) const NET: &str = "/proc/sys/net";
+/// Between two looks.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Forwards IPv4; gives the reason when that cannot be switched on.
-pub(super) fn forward_v4() -> Result<(), String> {
-    set(&Path::new(NET).join("ipv4/ip_forward"), "1")
+/// What the agent sets on its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HostSysctl {
+    /// Forwards IPv4.
+    ForwardV4,
+    /// Forwards IPv6. A forwarding host ignores router advertisements unless `accept_ra` is 2, so interfaces that listened to them (1)
+    /// keep listening: the host must not lose its own default route.
+    ForwardV6,
+    /// Interfaces to come filter by reverse path.
+    FilterByDefault,
 }
 
-/// Forwards IPv6. A forwarding host ignores router advertisements unless `accept_ra` is 2, so interfaces that listened to
-/// them (1) keep listening: the host must not lose its own default route.
-pub(super) fn forward_v6() -> Result<(), String> {
-    let conf = Path::new(NET).join("ipv6/conf");
-    if read(&conf.join("all/forwarding")).as_deref() == Some("1") {
-        return Ok(());
-    }
-    for interface in interfaces(&conf) {
-        let accept = interface.join("accept_ra");
-        if read(&accept).as_deref() == Some("1") {
-            set(&accept, "2")?;
+impl HostSysctl {
+    /// Of what it is, for people.
+    pub(super) fn about(self) -> &'static str {
+        match self {
+            Self::ForwardV4 => "forwarding of IPv4",
+            Self::ForwardV6 => "forwarding of IPv6",
+            Self::FilterByDefault => "reverse path filter of new interfaces",
         }
     }
-    set(&conf.join("all/forwarding"), "1")
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::ForwardV4 => "ipv4/ip_forward",
+            Self::ForwardV6 => "ipv6/conf/all/forwarding",
+            Self::FilterByDefault => "ipv4/conf/default/rp_filter",
+        }
+    }
+}
+
+/// A sysctl that is kept.
+#[derive(Debug)]
+struct Kept {
+    what: HostSysctl,
+    /// It has been found different, and was counted.
+    differs: bool,
+    /// Why it stays so.
+    problem: Option<String>,
+}
+
+/// What reading them found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Changes {
+    /// What another process changed since the last look, in words.
+    pub(super) changes: Vec<String>,
+    /// What stays wrong, or is right again.
+    pub(super) problems: Vec<(HostSysctl, Option<String>)>,
+}
+
+/// The sysctls of the host that are kept as the agent set them.
+#[derive(Debug)]
+pub(super) struct HostSysctls {
+    net: PathBuf,
+    kept: Vec<Kept>,
+    /// Interfaces that listen to router advertisements because this program set that.
+    listening: Vec<PathBuf>,
+    due: Option<Instant>,
+}
+
+impl HostSysctls {
+    pub(super) fn new(net: &Path) -> Self {
+        Self { net: net.to_owned(), kept: Vec::new(), listening: Vec::new(), due: None }
+    }
+
+    /// Sets it, and keeps it from now on; gives the reason when it cannot be set.
+    pub(super) fn keep(&mut self, what: HostSysctl, now: Instant) -> Option<String> {
+        if self.kept.iter().any(|kept| kept.what == what) {
+            return None;
+        }
+        let problem = self.set(what).err();
+        let differs = problem.is_some();
+        self.kept.push(Kept { what, differs, problem: problem.clone() });
+        self.due.get_or_insert(now + LOOK_INTERVAL);
+        problem
+    }
+
+    /// When [`HostSysctls::look`] has something to do.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Reads all of them; `repairs`: what differs is set again.
+    pub(super) fn look(&mut self, repairs: bool, now: Instant) -> Changes {
+        self.due = Some(now + LOOK_INTERVAL);
+        let mut look = Changes::default();
+        let mut kept = std::mem::take(&mut self.kept);
+        for one in &mut kept {
+            let path = self.net.join(one.what.path());
+            match read(&path) {
+                Some(value) if value != "1" => {
+                    if !std::mem::replace(&mut one.differs, true) {
+                        look.changes.push(format!("{} was set to {value}", name(one.what.path())));
+                    }
+                    if repairs {
+                        let problem = self.set(one.what).err();
+                        one.differs = problem.is_some();
+                        if problem != one.problem {
+                            one.problem.clone_from(&problem);
+                            look.problems.push((one.what, problem));
+                        }
+                    }
+                }
+                // What cannot be read cannot be judged.
+                _ => {
+                    one.differs = false;
+                    if one.problem.take().is_some() {
+                        look.problems.push((one.what, None));
+                    }
+                }
+            }
+        }
+        self.kept = kept;
+        self.listen_again(repairs, &mut look);
+        look
+    }
+
+    /// Interfaces whose `accept_ra` went back to 1, where this host forwards, have gone deaf. Any other value is somebody's choice.
+    fn listen_again(&mut self, repairs: bool, look: &mut Changes) {
+        self.listening.retain(|path| match read(path).as_deref() {
+            Some("2") => true,
+            Some("1") if repairs => {
+                let shown = path.strip_prefix(&self.net).unwrap_or(path).display().to_string();
+                look.changes.push(format!("{} was set to 1", name(&shown)));
+                set(path, "2").is_ok()
+            }
+            Some("1") => true,
+            _ => false,
+        });
+    }
+
+    fn set(&mut self, what: HostSysctl) -> Result<(), String> {
+        let path = self.net.join(what.path());
+        if what == HostSysctl::ForwardV6 && read(&path).as_deref() != Some("1") {
+            for interface in interfaces(&self.net.join("ipv6/conf")) {
+                let accept = interface.join("accept_ra");
+                if read(&accept).as_deref() == Some("1") {
+                    set(&accept, "2")?;
+                    self.listening.push(accept);
+                }
+            }
+        }
+        set(&path, "1")
+    }
+}
+
+/// As sysctl(8) has it.
+fn name(path: &str) -> String {
+    format!("net.{}", path.replace('.', "\u{0}").replace('/', ".").replace('\u{0}', "/"))
 }
 
 fn interfaces(conf: &Path) -> Vec<PathBuf> {
@@ -41,4 +178,107 @@ pub(super) fn set(path: &Path, value: &str) -> Result<(), String> {
     std::fs::write(path, value).map_err(|e| {
         format!("{} cannot be set to {value}: {e}; set it before the agent starts", path.display())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [HostSysctl; 3] = [HostSysctl::ForwardV4, HostSysctl::ForwardV6, HostSysctl::FilterByDefault];
+
+    fn host() -> (tempfile::TempDir, HostSysctls) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |path: &str, value: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, value).unwrap();
+        };
+        for what in ALL {
+            file(what.path(), "0\n");
+        }
+        for (interface, accepts) in [("all", "1"), ("eth0", "1"), ("eth1.7", "0"), ("eth2", "2")] {
+            file(&format!("ipv6/conf/{interface}/accept_ra"), accepts);
+        }
+        let sysctls = HostSysctls::new(dir.path());
+        (dir, sysctls)
+    }
+
+    /// Each of them, whatever another process writes, and however often.
+    #[test]
+    fn what_the_agent_sets_stays_set_and_each_change_counts_once() {
+        let (dir, mut sysctls) = host();
+        let now = Instant::now();
+        assert_eq!(
+            (sysctls.due(), sysctls.look(true, now)),
+            (None, Changes::default()),
+            "nothing is kept unasked"
+        );
+        for what in ALL {
+            assert_eq!((sysctls.keep(what, now), sysctls.keep(what, now)), (None, None));
+        }
+        let value = |path: &str| read(&dir.path().join(path)).unwrap();
+        for what in ALL {
+            for value_of_others in ["0", "2"] {
+                std::fs::write(dir.path().join(what.path()), value_of_others).unwrap();
+                // Held: said once, left alone.
+                let held = sysctls.look(false, now);
+                assert_eq!(
+                    (held.changes.len(), sysctls.look(false, now)),
+                    (1, Changes::default()),
+                    "{what:?}"
+                );
+                assert!(held.changes[0].ends_with(&format!("was set to {value_of_others}")), "{held:?}");
+                assert_eq!(
+                    (sysctls.look(true, now), value(what.path())),
+                    (Changes::default(), "1".to_owned())
+                );
+                std::fs::write(dir.path().join(what.path()), value_of_others).unwrap();
+                let look = sysctls.look(true, now);
+                assert_eq!(
+                    (look.changes.len(), look.problems, value(what.path())),
+                    (1, vec![], "1".to_owned())
+                );
+            }
+        }
+        assert_eq!(name("ipv4/ip_forward"), "net.ipv4.ip_forward");
+    }
+
+    #[test]
+    fn interfaces_that_listen_to_routers_keep_listening_and_others_do_not_begin() {
+        let (dir, mut sysctls) = host();
+        let now = Instant::now();
+        sysctls.keep(HostSysctl::ForwardV6, now);
+        let value =
+            |interface: &str| read(&dir.path().join(format!("ipv6/conf/{interface}/accept_ra"))).unwrap();
+        let all = || ["all", "eth0", "eth1.7", "eth2"].map(value);
+        assert_eq!(all(), ["1", "2", "0", "2"]);
+        let write = |interface: &str, text: &str| {
+            std::fs::write(dir.path().join(format!("ipv6/conf/{interface}/accept_ra")), text).unwrap();
+        };
+        write("eth0", "1");
+        write("eth2", "1");
+        let look = sysctls.look(true, now);
+        assert_eq!(look.changes, ["net.ipv6.conf.eth0.accept_ra was set to 1"]);
+        assert_eq!(all(), ["1", "2", "0", "1"], "what was not ours stays another's");
+        // Switched off on purpose.
+        write("eth0", "0");
+        assert_eq!((sysctls.look(true, now), value("eth0")), (Changes::default(), "0".to_owned()));
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_said_once_and_when_it_is_over() {
+        let (dir, mut sysctls) = host();
+        let now = Instant::now();
+        let what = HostSysctl::ForwardV4;
+        let path = dir.path().join(what.path());
+        sysctls.keep(what, now);
+        // A folder in its place: neither read nor written.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert_eq!(sysctls.look(true, now), Changes::default());
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::write(&path, "0").unwrap();
+        assert_eq!(sysctls.look(true, now).changes, ["net.ipv4.ip_forward was set to 0"]);
+        assert_eq!(read(&path).as_deref(), Some("1"));
+    }
 }

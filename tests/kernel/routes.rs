@@ -335,3 +335,45 @@ fn routes_behind_a_multipath_route_of_another_process_have_all_of_its_legs() {
         rig.stop();
     });
 }
+
+/// Forwarding as the agent needs it, whoever switches it off; and other sysctls that it sets on its own.
+#[test]
+fn forwarding_that_another_process_switches_off_is_on_again_and_reported() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24", "2001:db8::1/64"]);
+        let net = |path: &str| format!("/proc/sys/net/{path}");
+        let read = |path: &str| std::fs::read_to_string(net(path)).unwrap().trim().to_owned();
+        let write = |path: &str, value: &str| std::fs::write(net(path), value).unwrap();
+        let mut rig = Rig::program();
+        rig.blackholes(&["10.65.0.0/26", "fd00:65::/122"]);
+        let accepts = "ipv6/conf/eth0/accept_ra";
+        assert_eq!(read(accepts), "2", "the host still listens to its routers");
+        for (path, name, value) in [
+            ("ipv4/ip_forward", "net.ipv4.ip_forward was set to 0", "1"),
+            ("ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding was set to 0", "1"),
+            (accepts, "net.ipv6.conf.eth0.accept_ra was set to 1", "2"),
+        ] {
+            assert_eq!(read(path), value);
+            let before = rig.ask(|view| view.counters().external_changes);
+            write(path, if path == accepts { "1" } else { "0" });
+            eventually(name, Duration::from_secs(5), || read(path) == value);
+            let (first, held) = rig.wait("Repaired", |fact| match fact {
+                KernelFact::Repaired { first, held, .. } => Some((first.clone(), *held)),
+                _ => None,
+            });
+            assert_eq!((first.as_str(), held), (name, false));
+            assert_eq!(rig.ask(|view| view.counters().external_changes), before + 1);
+        }
+        // While drift is held it is reported and left alone.
+        rig.send(ToKernel::HoldDrift(Some(Duration::from_secs(60)), Box::new(|| ())));
+        write("ipv4/ip_forward", "0");
+        let held = rig.wait("Repaired", |fact| match fact {
+            KernelFact::Repaired { held, .. } => Some(*held),
+            _ => None,
+        });
+        assert_eq!((held, read("ipv4/ip_forward").as_str()), (true, "0"));
+        rig.send(ToKernel::HoldDrift(None, Box::new(|| ())));
+        eventually("forwarding is on again", Duration::from_secs(5), || read("ipv4/ip_forward") == "1");
+        rig.stop();
+    });
+}

@@ -52,8 +52,6 @@ pub(crate) struct Applier {
     retry_due: Option<Instant>,
     retry_pause: Duration,
     sysctls_due: Instant,
-    /// Reverse path filtering of interfaces to come was set.
-    rp_filter_default: bool,
     /// What was said about loose reverse path filtering.
     rp_filter_loose: Option<String>,
     rp_filter_read: bool,
@@ -69,7 +67,6 @@ impl Applier {
             retry_due: None,
             retry_pause: RETRY_FIRST,
             sysctls_due: now + SYSCTLS_EVERY,
-            rp_filter_default: false,
             rp_filter_loose: None,
             rp_filter_read: false,
             ignore_loose_rp_filter: false,
@@ -111,7 +108,7 @@ impl Applier {
     ) -> io::Result<bool> {
         let program = state.program;
         let mut names: BTreeSet<Name> = BTreeSet::new();
-        self.host_sysctls(state.endpoints, program, sink);
+        self.look_at_rp_filter(state.endpoints, sink);
         for _ in 0..ROUNDS {
             let unreachable = state.network.resolve(GATEWAY.into()).is_none();
             let batch = state.endpoints.take_requests(Instant::now(), unreachable);
@@ -172,19 +169,10 @@ impl Applier {
         Ok(())
     }
 
-    /// Sysctls of the host, once policy has spoken.
-    fn host_sysctls(&mut self, endpoints: &Endpoints, program: bool, sink: &mut Sink) {
+    /// The reverse path filter of the host, once policy has spoken.
+    fn look_at_rp_filter(&mut self, endpoints: &Endpoints, sink: &mut Sink) {
         if !endpoints.policy_received {
             return;
-        }
-        if program
-            && !std::mem::replace(&mut self.rp_filter_default, true)
-            && let Err(text) = sysctl::filter_by_default()
-        {
-            sink(KernelFact::Problem {
-                about: "reverse path filter of new interfaces".into(),
-                text: Some(text),
-            });
         }
         let looked = self.rp_filter_read && self.ignore_loose_rp_filter == endpoints.ignore_loose;
         if looked {

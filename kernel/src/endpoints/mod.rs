@@ -207,6 +207,11 @@ impl Endpoints {
         }
     }
 
+    /// Policy has spoken.
+    pub(crate) fn follows_policy(&self) -> bool {
+        self.policy_received
+    }
+
     /// The frame: which interfaces are workloads', and whether there is IPv6.
     pub(crate) fn set_globals(&mut self, globals: &Globals) {
         let first = !std::mem::replace(&mut self.policy_received, true);

@@ -44,11 +44,6 @@ pub(super) fn apply(name: &str, ipv6: bool) -> Result<(), String> {
     desired_sysctls(name, ipv6).iter().try_for_each(put)
 }
 
-/// Interfaces to come filter by reverse path.
-pub(super) fn filter_by_default() -> Result<(), String> {
-    set(&Path::new(NET).join("ipv4/conf/default/rp_filter"), "1")
-}
-
 /// What is wrong with the host's reverse path filter: the greater of `all` and the interface's own value counts.
 pub(super) fn loose() -> Option<String> {
     let path = Path::new(NET).join("ipv4/conf/all/rp_filter");

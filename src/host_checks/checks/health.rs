@@ -26,7 +26,7 @@ pub(in crate::host_checks) fn forwarding(host: &Host<'_>, results: &mut Results)
         if role.programs && routed && forwards == Some(false) {
             let text = format!(
                 "{family} is routed here and {sysctl} is 0: the kernel drops every packet that is not for this host \
-                 itself; another process switched it off after the agent had switched it on"
+                 itself; another process switched it off, and the agent cannot switch it on"
             );
             host.report(codes::FORWARDING_OFF.problem(sysctl, format!("{family} forwarding"), text), results);
         }

@@ -148,7 +148,7 @@ const FAULTS: &[Fault] = &[
         says: &["[workload-mtu]", "cali1", "1400"],
     },
     Fault {
-        name: "forwarding was switched off",
+        name: "forwarding was switched off, and cannot be switched on",
         at: At::Host(2),
         code: "forwarding-off",
         of: "net.ipv4.ip_forward",
@@ -416,7 +416,11 @@ fn status_reports_each_fault_and_names_the_command_that_explains_it() {
         "for i in $(seq 100); do nft list table inet tortie | grep -q '\"cali1\"' && break; sleep 0.1; done; \
          ip netns exec web ping -c 5 -i 0.2 -W 1 10.244.1.1 || true",
     );
-    run("host2", "echo 0 > /proc/sys/net/ipv4/ip_forward");
+    run(
+        "host2",
+        "echo 0 > /run/forward; mount --bind /run/forward /proc/sys/net/ipv4/ip_forward; \
+         mount -o remount,bind,ro /proc/sys/net/ipv4/ip_forward",
+    );
     run("host3", DELETE_ELEMENT);
     let _guards = with_wrong_passwords(&hosts);
     let clock = with_clock_ahead(&hosts);

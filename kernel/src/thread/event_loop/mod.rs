@@ -8,6 +8,7 @@ mod route_pipeline;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ use crate::netlink::link::LinkChange;
 use crate::netlink::socket::Socket;
 use crate::nft::{Admission, Firewall};
 use crate::options::Mode;
-use crate::sysctl;
+use crate::sysctl::{self, Changes, HostSysctl, HostSysctls};
 use crate::thread::burst::{PolicyWork, gather};
 use crate::thread::inbox::Inbox;
 use crate::thread::messages::ToKernel;
@@ -67,7 +68,7 @@ pub(super) struct Thread {
     comparisons: Timing,
     applied_failed: Vec<(Cidr, String)>,
     acks: Acks,
-    forwards_v6: bool,
+    sysctls: HostSysctls,
     firewall: Firewall,
     admission: Admission,
     policy: PolicyProgress,
@@ -105,7 +106,7 @@ impl Thread {
             comparisons: Timing::new(now),
             applied_failed: Vec::new(),
             acks: Acks::default(),
-            forwards_v6: false,
+            sysctls: HostSysctls::new(Path::new(sysctl::NET)),
             firewall,
             admission: Admission::default(),
             policy: PolicyProgress::default(),
@@ -118,11 +119,7 @@ impl Thread {
 
     /// Runs until a message stops it or until nobody sends any more.
     pub(super) fn run(mut self) -> io::Result<()> {
-        if self.state.mode == Mode::Program
-            && let Err(text) = sysctl::forward_v4()
-        {
-            (self.sink)(KernelFact::Problem { about: "forwarding of IPv4".into(), text: Some(text) });
-        }
+        self.keep_sysctl(HostSysctl::ForwardV4);
         self.start()?;
         self.report_connected();
         loop {
@@ -149,7 +146,8 @@ impl Thread {
         let held = self.state.table.drift_hold().until();
         let next_hops = self.damping.deadline();
         let (firewall, admission) = (self.firewall.due(), self.admission.due());
-        let due = [self.tunnel_due, self.retry_due, firewall, admission, endpoints, held, next_hops];
+        let sysctls = self.sysctls.due();
+        let due = [self.tunnel_due, self.retry_due, firewall, admission, endpoints, held, next_hops, sysctls];
         due.into_iter().flatten().fold(self.comparisons.due, Instant::min)
     }
 
@@ -201,7 +199,7 @@ impl Thread {
         let change = intent.change;
         let has_v6 = intent.view.node_v6.is_some() || intent.blackholes.keys().any(|p| !p.is_v4());
         if has_v6 {
-            self.forward_v6();
+            self.keep_sysctl(HostSysctl::ForwardV6);
         }
         if self.state.mode == Mode::Program {
             self.acks.expect(self.state.intent.as_deref(), &intent, &self.state.table);
@@ -218,14 +216,31 @@ impl Thread {
         Ok(())
     }
 
-    /// Forwards IPv6 from now on.
-    fn forward_v6(&mut self) {
+    /// Sets a sysctl of the host, and keeps it so.
+    fn keep_sysctl(&mut self, what: HostSysctl) {
         if self.state.mode == Mode::Program
-            && !std::mem::replace(&mut self.forwards_v6, true)
-            && let Err(text) = sysctl::forward_v6()
+            && let Some(text) = self.sysctls.keep(what, Instant::now())
         {
-            (self.sink)(KernelFact::Problem { about: "forwarding of IPv6".into(), text: Some(text) });
+            (self.sink)(KernelFact::Problem { about: what.about().into(), text: Some(text) });
         }
+    }
+
+    /// Puts back what another process changed of the host's sysctls, unless drift is held.
+    fn check_sysctls(&mut self, now: Instant) -> io::Result<()> {
+        let held = self.state.table.drift_hold().until().is_some();
+        let Changes { changes, problems } = self.sysctls.look(!held, now);
+        for (what, text) in problems {
+            (self.sink)(KernelFact::Problem { about: what.about().into(), text });
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        for change in changes {
+            self.state.foreign_changes.note(1, || change);
+        }
+        // Those of the host overwrite those of interfaces.
+        self.state.endpoints.mark_sysctls_unverified();
+        self.conclude()
     }
 
     fn failed_blackholes(&self) -> Vec<(Cidr, String)> {
@@ -279,6 +294,9 @@ impl Thread {
         if self.tunnel_due.is_some_and(|due| due <= now) {
             self.check_tunnel()?;
             self.conclude()?;
+        }
+        if self.sysctls.due().is_some_and(|due| due <= now) {
+            self.check_sysctls(now)?;
         }
         if self.retry_due.is_some_and(|due| due <= now) {
             self.retry_due = None;

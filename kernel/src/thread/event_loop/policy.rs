@@ -17,6 +17,7 @@ use crate::intent::PolicyChange;
 use crate::netlink::dump;
 use crate::nft::{Firewall, RuleReport};
 use crate::options::Mode;
+use crate::sysctl::HostSysctl;
 use crate::thread::burst::Burst;
 use crate::thread::state::State;
 use crate::thread::view::KernelView;
@@ -100,7 +101,7 @@ impl Thread {
             }
         }
         if self.state.endpoints.has_v6() {
-            self.forward_v6();
+            self.keep_sysctl(HostSysctl::ForwardV6);
         }
         self.await_interfaces(changes)?;
         self.write_endpoints()?;
@@ -112,6 +113,9 @@ impl Thread {
     pub(super) fn write_endpoints(&mut self) -> io::Result<bool> {
         if self.firewall.has_no_table() {
             return Ok(false);
+        }
+        if self.state.endpoints.follows_policy() {
+            self.keep_sysctl(HostSysctl::FilterByDefault);
         }
         self.applier.write(&mut self.state.endpoint_context(), &mut self.writer, &mut self.sink)
     }
