@@ -9,7 +9,7 @@ use netlink_packet_route::link::InfoKind;
 use tortie_config::resource::InterfaceName;
 
 use super::link::{Change, Device, Net};
-use super::{Bandwidth, ContainerNetError, Namespace, Rate, hash};
+use super::{Bandwidth, ContainerNetError, Namespace, Rate, hash, host};
 use crate::netlink::tc::{self, Bucket, Qdisc};
 
 /// What a burst is when nobody says, in octets.
@@ -64,7 +64,7 @@ fn limit_inside(name: &InterfaceName, bucket: Bucket) -> Result<(), ContainerNet
 pub fn unlimit(host: &InterfaceName) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
     match net.device(host.as_str())? {
-        None => net.remove(&shaper(host.as_str())).map(drop),
+        None => remove_shaper(&mut net, host.as_str()),
         Some(device) => {
             let doing = format!("the limit of {host} cannot be removed");
             let present = qdiscs(&mut net, device.index)?;
@@ -131,7 +131,7 @@ fn fill(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), ContainerN
 /// What comes in by the interface takes the way over an ifb.
 fn redirect(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), ContainerNetError> {
     let name = shaper(&device.name);
-    let text = format!("tortie limit of {}", device.name);
+    let text = limit_of(&device.name);
     match net.add(InfoKind::Ifb, &name, device.mtu)? {
         Ok(()) => {}
         // Left over.
@@ -146,6 +146,7 @@ fn redirect(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), Contai
     }
     let missing = || ContainerNetError::Missing { name: name.clone(), place: "on this host" };
     let ifb = net.device(&name)?.ok_or_else(missing)?;
+    host::taken(Some(&ifb), &text)?;
     let mark = Change { alias: Some(&text), ..Change::default() };
     net.change(ifb.index, &format!("{name} cannot be marked"), &mark)?;
     fill(net, &ifb, bucket)?;
@@ -174,7 +175,7 @@ fn redirect(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), Contai
 
 fn drop_redirect(net: &mut Net, device: &Device) -> Result<(), ContainerNetError> {
     let name = shaper(&device.name);
-    if net.device(&name)?.is_none() {
+    if net.device(&name)?.is_none_or(|ifb| host::taken(Some(&ifb), &limit_of(&device.name)).is_err()) {
         return Ok(());
     }
     let doing = format!("the limit of {} cannot be removed", device.name);
@@ -195,6 +196,20 @@ fn remove_qdisc(net: &mut Net, doing: &str, index: u32, root: bool) -> Result<()
         }
         _ => Ok(()),
     }
+}
+
+/// Removes the ifb of an interface that is gone. What another interface's ifb of that name is stays.
+fn remove_shaper(net: &mut Net, host: &str) -> Result<(), ContainerNetError> {
+    let name = shaper(host);
+    match net.device(&name)? {
+        Some(ifb) if host::taken(Some(&ifb), &limit_of(host)).is_ok() => net.remove(&name).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// The text at the ifb of a host interface.
+fn limit_of(host: &str) -> String {
+    format!("tortie limit of {host}")
 }
 
 /// The qdiscs of an interface; none of one that went.

@@ -11,6 +11,8 @@ use super::{ContainerNetError, HostSide, HostSpec, MIN_MTU_V6, VethSpec};
 use crate::{endpoints, sysctl};
 
 const HERE: &str = "on this host";
+/// How the texts begin that say whose an interface is.
+const OURS: &str = "tortie ";
 
 /// Makes a pair, both ends down.
 ///
@@ -28,7 +30,9 @@ pub fn create_veth(spec: &VethSpec<'_>) -> Result<(), ContainerNetError> {
     };
     match refusal.code {
         libc::EEXIST => {
-            let here = net.device(spec.host.as_str())?.is_some();
+            let found = net.device(spec.host.as_str())?;
+            taken(found.as_ref(), spec.alias)?;
+            let here = found.is_some();
             let (name, place) = match (here, spec.namespace) {
                 (true, _) => (spec.host, HERE),
                 (false, None) => (spec.peer, HERE),
@@ -41,6 +45,19 @@ pub fn create_veth(spec: &VethSpec<'_>) -> Result<(), ContainerNetError> {
             let doing = format!("the pair {} and {} cannot be made", spec.host, spec.peer);
             Err(ContainerNetError::refused(doing, &refusal))
         }
+    }
+}
+
+/// Refuses an interface that is another's by the text at it.
+pub(super) fn taken(found: Option<&Device>, alias: &str) -> Result<(), ContainerNetError> {
+    match found {
+        Some(device)
+            if [&device.alias, alias].iter().all(|text| text.starts_with(OURS)) && device.alias != alias =>
+        {
+            let (name, holder, wanted) = (device.name.clone(), device.alias.clone(), alias.to_owned());
+            Err(ContainerNetError::Taken { name, holder, wanted })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -174,7 +191,10 @@ pub fn take_link(
 ) -> Result<Adopted, ContainerNetError> {
     let mut net = Net::open()?;
     let was = existing(&mut net, found.as_str())?;
-    if found != name && net.device(name.as_str())?.is_some() {
+    if found != name
+        && let Some(other) = net.device(name.as_str())?
+    {
+        taken(Some(&other), alias)?;
         return Err(ContainerNetError::Exists { name: name.to_string(), place: HERE });
     }
     let doing = format!("interface {found} cannot become {name}");

@@ -28,6 +28,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
+use sha2::{Digest as _, Sha256};
 use tortie_config::resource::{InterfaceName, MacAddr};
 use tortie_net::Cidr;
 
@@ -39,7 +40,7 @@ pub use self::host::{
 pub use self::inside::{Stripped, configure_container};
 pub use self::mapped::{MappedPorts, mapped_ports, restore_ports};
 pub use self::namespace::Namespace;
-pub use self::ports::{PORTS_PREFIX, map_ports, mapped_tables, ports_table, unmap_ports};
+pub use self::ports::{PORTS_PREFIX, former_ports_table, map_ports, mapped_tables, ports_table, unmap_ports};
 pub use self::source_routing::{MoveState, MovedInterface, complete_moved, gateways, sweep_source_rules};
 pub use crate::container::inspect::{ContainerState, HostSideState, inspect_container, inspect_host_side};
 
@@ -237,6 +238,19 @@ pub enum ContainerNetError {
         /// `in the container` or `on this host`.
         place: &'static str,
     },
+    /// Two things would have one interface: names have 44 bits of an id.
+    #[error(
+        "interface {name} on this host is {holder}'s, and {wanted} would have the same name: {wanted} is refused, and {holder} stays as it \
+         is; give {wanted} another id (start it anew), or remove {holder}"
+    )]
+    Taken {
+        /// Its name.
+        name: String,
+        /// The text at the interface: whose it is.
+        holder: String,
+        /// Who would have it, too.
+        wanted: String,
+    },
     /// An interface is not there.
     #[error("interface {name} does not exist {place}")]
     Missing {
@@ -299,7 +313,15 @@ impl ContainerNetError {
     }
 }
 
-/// A hash of a text (FNV-1a, 64 bits), the same in every process and build: names of interfaces and tables are made of it.
+/// 160 bits of SHA-256 of a text in hexadecimal digits, the same in every process and build: names of tables are made of it.
+#[must_use]
+pub fn name_hash(text: &str) -> String {
+    let digest = Sha256::digest(text);
+    digest.iter().take(20).map(|octet| format!("{octet:02x}")).collect()
+}
+
+/// A hash of a text (FNV-1a, 64 bits), the same in every process and build: names of interfaces, which have 15 octets, are made of it.
+/// Whose an interface is says the text at it, not its name.
 #[must_use]
 pub fn hash(text: &str) -> u64 {
     text.bytes()

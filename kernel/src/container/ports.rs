@@ -24,7 +24,7 @@ use tortie_net::Cidr;
 
 use super::link::Net;
 use super::mapped::{self, Interface, MappedPorts};
-use super::{ContainerNetError, PortMapping, Transport, hash};
+use super::{ContainerNetError, PortMapping, Transport, hash, name_hash};
 use crate::endpoints::conntrack::Conntrack;
 use crate::nft::dump;
 use crate::nft::ir::{At, Chain, Edit, Hook, Kind, Match, Name, Rule, Side, Statement};
@@ -38,14 +38,24 @@ const SRCNAT: i32 = 95;
 /// The index of `lo` in every network namespace: where routes to a host's own addresses lead.
 const LOOPBACK: u32 = 1;
 const LOOPBACK_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
-/// Longest name of a table that every kernel takes.
-const NAME_MAX: usize = 31;
+/// Longest beginning of a name. Kernels that translate addresses in tables of family inet (Linux 5.2) take names of 255 octets.
+const PREFIX_MAX: usize = 100;
+/// Longest name of a table in earlier versions.
+const FORMER_NAME_MAX: usize = 31;
 
-/// The name of the table of one interface of one container: `id` is what distinguishes it from all others of this host.
+/// The name of the table of one interface of one container: `id` is what distinguishes it from all others of this host. It ends in 160
+/// bits of SHA-256, so that no two containers share a table.
 #[must_use]
 pub fn ports_table(prefix: &str, id: &str) -> String {
+    let prefix = prefix.get(..prefix.floor_char_boundary(PREFIX_MAX)).unwrap_or_default();
+    format!("{prefix}-{}", name_hash(id))
+}
+
+/// The name that earlier versions gave that table, which ends in 48 bits: a container that was attached by one has it until it goes.
+#[must_use]
+pub fn former_ports_table(prefix: &str, id: &str) -> String {
     let digits = format!("{:016x}", hash(id));
-    let room = NAME_MAX.saturating_sub(13);
+    let room = FORMER_NAME_MAX.saturating_sub(13);
     let prefix = prefix.get(..prefix.floor_char_boundary(room)).unwrap_or_default();
     format!("{prefix}-{}", digits.get(..12).unwrap_or_default())
 }
@@ -307,8 +317,11 @@ mod tests {
 
     #[test]
     fn names_of_tables_fit_every_kernel_and_differ_by_container() {
-        let long = "a-very-long-prefix-of-a-network-of-somebody";
-        assert_eq!(ports_table(long, "x").len(), 31);
+        let long = "a-very-long-prefix-of-a-network-of-somebody".repeat(9);
+        assert_eq!((ports_table(&long, "x").len(), former_ports_table(&long, "x").len()), (141, 31));
+        // `printf 'a eth0' | sha256sum`, `printf 'a eth0' | fnv1a64`
+        assert_eq!(ports_table("p", "a eth0"), "p-6f483a98af25b8c78bdb0cfd38dd414d241f6336");
+        assert_eq!(former_ports_table("p", "a eth0"), "p-1daf9b5277c4");
         assert_ne!(ports_table(PORTS_PREFIX, "a eth0"), ports_table(PORTS_PREFIX, "a eth1"));
         assert!(ports_table(PORTS_PREFIX, "x").starts_with("tortie-ports-"));
     }

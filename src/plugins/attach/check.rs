@@ -173,8 +173,9 @@ fn links(wanted: &AttachRequest) -> Result<Vec<Difference>, ContainerNetError> {
             all.compare(&on_host(what), wanted, None);
         }
     }
+    let tables = if wanted.ports.is_empty() { Vec::new() } else { container::mapped_tables("")? };
     if !wanted.ports.is_empty()
-        && !container::mapped_tables(&wanted.ports_table)?.contains(&wanted.ports_table)
+        && !tables.iter().any(|table| *table == wanted.ports_table || *table == wanted.former_ports_table)
     {
         all.compare(&format!("table inet {}", wanted.ports_table), "the port mappings", None);
     }

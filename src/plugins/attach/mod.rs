@@ -105,10 +105,11 @@ pub async fn detach(
     let others = endpoint::is_of_another(store, &leaving.key, leaving.instance.as_deref()).await;
     // The kernel takes tens of milliseconds to let go of an interface, as much for packet rules while the agent changes its
     // own, and a disk may be as slow: none of them waits for another.
-    let (asked, table) = (leaving.clone(), leaving.ports_table.clone());
+    let asked = leaving.clone();
+    let tables = [leaving.ports_table.clone(), leaving.former_ports_table.clone()];
     let (removed, unmapped, cleared) = tokio::join!(
         remove_endpoint(store, &leaving.key, leaving.instance.as_deref()),
-        blocking(move || container::unmap_ports(&table)),
+        blocking(move || tables.iter().try_for_each(|table| container::unmap_ports(table))),
         blocking(move || if others { Ok(()) } else { links::clear(&asked) }),
     );
     if let Ok(Ok(Some(removed))) = &removed {

@@ -58,6 +58,8 @@ pub struct AttachRequest {
     pub ports: Vec<PortMapping>,
     /// The table that holds them; see [`tortie_kernel::container::ports_table`].
     pub ports_table: String,
+    /// The name that earlier versions gave it.
+    pub former_ports_table: String,
     /// How much may pass.
     pub bandwidth: Bandwidth,
 }
@@ -98,4 +100,6 @@ pub struct DetachRequest {
     pub ifname: InterfaceName,
     /// The table of port mappings.
     pub ports_table: String,
+    /// The name that earlier versions gave it.
+    pub former_ports_table: String,
 }

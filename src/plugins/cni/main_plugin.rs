@@ -45,8 +45,10 @@ fn ifname(call: &Call) -> Result<InterfaceName, CniError> {
     call.env.ifname.parse().map_err(|error| CniError::new(code::ENVIRONMENT, format!("CNI_IFNAME: {error}")))
 }
 
-fn ports_table(container_id: &str, ifname: &str) -> String {
-    container::ports_table(PORTS_PREFIX, &format!("{container_id} {ifname}"))
+/// The name of the table of port mappings, and that of earlier versions.
+fn ports_tables(container_id: &str, ifname: &str) -> [String; 2] {
+    let id = format!("{container_id} {ifname}");
+    [container::ports_table(PORTS_PREFIX, &id), container::former_ports_table(PORTS_PREFIX, &id)]
 }
 
 /// Addresses that the earlier plugins gave.
@@ -68,6 +70,7 @@ fn wanted(
         .iter()
         .filter_map(|route| Cidr::new(route.dst.ip, route.dst.len).ok())
         .collect();
+    let [ports_table, former_ports_table] = ports_tables(&call.env.container_id, &call.env.ifname);
     Ok(AttachRequest {
         key: identity.key.clone(),
         netns: netns(call)?,
@@ -82,7 +85,8 @@ fn wanted(
         labels: identity.labels.clone(),
         instance: Some(call.env.container_id.clone()),
         ports: config.runtime.ports.clone(),
-        ports_table: ports_table(&call.env.container_id, &call.env.ifname),
+        ports_table,
+        former_ports_table,
         bandwidth: config.runtime.bandwidth,
     })
 }
@@ -346,6 +350,7 @@ async fn remove(
 ) -> Result<(), CniError> {
     let host_ifname = found.map_or(&identity.host_ifname, |found| &found.endpoint.name).clone();
     let ifname = found.map_or(&call.env.ifname, |found| &found.attachment.ifname);
+    let [ports_table, former_ports_table] = ports_tables(&container_id, ifname);
     let leaving = DetachRequest {
         key: found.map_or(&identity.key, |found| &found.key).clone(),
         own_link: own_link(&host_ifname),
@@ -354,7 +359,8 @@ async fn remove(
         ifname: ifname
             .parse()
             .map_err(|_| CniError::new(code::STORE, format!("endpoint {ifname} is no interface name")))?,
-        ports_table: ports_table(&container_id, ifname),
+        ports_table,
+        former_ports_table,
         instance: Some(container_id),
     };
     Ok(attach::detach(store, &call.agent(), &leaving).await?)

@@ -253,12 +253,19 @@ impl Driver {
         container::ports_table(container::PORTS_PREFIX, &format!("docker {endpoint}"))
     }
 
+    /// Removes the port mappings of an endpoint, also those that an earlier version made.
+    pub(super) fn unmap_ports(endpoint: &str) -> Result<(), Refusal> {
+        container::unmap_ports(&Self::table(endpoint))?;
+        let former = container::former_ports_table(container::PORTS_PREFIX, &format!("docker {endpoint}"));
+        Ok(container::unmap_ports(&former)?)
+    }
+
     /// Removes interface and port mappings.
     async fn unplug(&self, endpoint: &str) -> Result<(), Refusal> {
         let host = host_interface(endpoint)?;
-        let table = Self::table(endpoint);
+        let id = endpoint.to_owned();
         let alias = attach::alias(&self.endpoint_key(endpoint));
-        let unmapped = blocking(move || Ok(container::unmap_ports(&table)?));
+        let unmapped = blocking(move || Self::unmap_ports(&id));
         let removed = blocking(move || {
             // Eleven characters of an id may be another one's, too.
             // One without a mark is a pair whose making broke.

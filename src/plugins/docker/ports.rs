@@ -120,8 +120,8 @@ impl Driver {
         if request.endpoint_id.is_empty() {
             return Err(Refusal::new("EndpointID is missing"));
         }
-        let table = Self::table(&request.endpoint_id);
-        blocking(move || Ok(container::unmap_ports(&table)?)).await?;
+        let endpoint = request.endpoint_id.clone();
+        blocking(move || Self::unmap_ports(&endpoint)).await?;
         let item = DockerItem::Endpoint(request.endpoint_id.clone());
         self.state
             .change(&item, |old: Option<EndpointRecord>| {

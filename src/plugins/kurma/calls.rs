@@ -39,9 +39,13 @@ pub(super) fn key(settings: &Settings, uuid: &str, ifname: &str) -> EndpointKey 
     }
 }
 
-/// The table of port mappings of one interface.
-pub(super) fn table(settings: &Settings, uuid: &str, ifname: &str) -> String {
-    container::ports_table(&settings.ports_prefix, &format!("{} {uuid} {ifname}", settings.config.name))
+/// The table of port mappings of one interface, and its name in earlier versions.
+pub(super) fn tables(settings: &Settings, uuid: &str, ifname: &str) -> [String; 2] {
+    let id = format!("{} {uuid} {ifname}", settings.config.name);
+    [
+        container::ports_table(&settings.ports_prefix, &id),
+        container::former_ports_table(&settings.former_ports_prefix, &id),
+    ]
 }
 
 fn interface(settings: &Settings, uuid: &str, ifname: &str) -> Result<InterfaceName, KurmaError> {
@@ -150,6 +154,7 @@ fn wanted(
     labels.insert(NETWORK_LABEL.to_owned(), config.name.clone());
     let routes = config.ipam.frame.routes.iter();
     let routes: Vec<Cidr> = routes.filter_map(|r| Cidr::new(r.dst.ip, r.dst.len).ok()).collect();
+    let [ports_table, former_ports_table] = tables(settings, uuid, ifname);
     Ok(AttachRequest {
         key: key(settings, uuid, ifname),
         netns,
@@ -164,7 +169,8 @@ fn wanted(
         labels,
         instance: Some(uuid.clone()),
         ports: config.runtime.ports.clone(),
-        ports_table: table(settings, uuid, ifname),
+        ports_table,
+        former_ports_table,
         bandwidth: config.runtime.bandwidth,
     })
 }
@@ -199,6 +205,7 @@ async fn remove(open_host: &HostAccess, wanted: &AttachRequest) -> Result<(), Ku
         netns: None,
         ifname: wanted.ifname.clone(),
         ports_table: wanted.ports_table.clone(),
+        former_ports_table: wanted.former_ports_table.clone(),
     };
     Ok(detach(&*open_host.store, &open_host.agent, &leaving).await?)
 }
@@ -228,6 +235,7 @@ pub(super) async fn clear(
     }
     for name in ours {
         let Ok(ifname) = name.parse() else { continue };
+        let [ports_table, former_ports_table] = tables(settings, uuid, &name);
         let leaving = DetachRequest {
             key: key(settings, uuid, &name),
             instance: Some(uuid.to_owned()),
@@ -235,7 +243,8 @@ pub(super) async fn clear(
             own_link: true,
             netns: None,
             ifname,
-            ports_table: table(settings, uuid, &name),
+            ports_table,
+            former_ports_table,
         };
         let gone = detach(&*open_host.store, &open_host.agent, &leaving).await;
         first = first.and(gone.map_err(KurmaError::from));

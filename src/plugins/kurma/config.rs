@@ -21,6 +21,8 @@ pub(super) struct Settings {
     pub(super) node: String,
     /// Beginning of the names of tables of port mappings, of this network alone.
     pub(super) ports_prefix: String,
+    /// The one that earlier versions took.
+    pub(super) former_ports_prefix: String,
     /// A folder that holds `store.db`.
     pub(super) volume: Option<std::path::PathBuf>,
     /// The store that the caller names, before the configuration.
@@ -63,7 +65,7 @@ pub(super) fn read(input: &[u8], verb: Verb) -> Result<Option<Settings>, KurmaEr
         Some(Value::String(text)) if !text.is_empty() => Ok(Some(text.clone())),
         Some(_) => Err(KurmaError(format!("`{field}`: write a text"))),
     };
-    let ports_prefix = match text("ports_table")? {
+    let [ports_prefix, former_ports_prefix] = match text("ports_table")? {
         Some(prefix) => {
             let plain = prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
             if !plain || prefix.len() > 18 || prefix == "tortie" {
@@ -72,11 +74,14 @@ pub(super) fn read(input: &[u8], verb: Verb) -> Result<Option<Settings>, KurmaEr
                     "write up to 18 letters, digits, `-`, `_` or `.`, not `tortie`",
                 );
             }
-            prefix
+            [prefix.clone(), prefix]
         }
         None => {
-            let digits = format!("{:016x}", container::hash(&config.name));
-            format!("tortie-k{}", digits.get(..9).unwrap_or_default())
+            let former = format!("{:016x}", container::hash(&config.name));
+            [
+                format!("tortie-k{}", container::name_hash(&config.name)),
+                format!("tortie-k{}", former.get(..9).unwrap_or_default()),
+            ]
         }
     };
     let volume = text("store_volume")?.map(Into::into);
@@ -85,5 +90,5 @@ pub(super) fn read(input: &[u8], verb: Verb) -> Result<Option<Settings>, KurmaEr
     if node.is_empty() || node == "(none)" {
         return refuse("node", "this host has no name: set it");
     }
-    Ok(Some(Settings { config, node, ports_prefix, volume, store: None }))
+    Ok(Some(Settings { config, node, ports_prefix, former_ports_prefix, volume, store: None }))
 }

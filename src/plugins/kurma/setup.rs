@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use tortie_config::key::{EndpointKey, Key, Scope, prefix};
 use tortie_config::resource::{Resource, WorkloadEndpoint};
 
-use super::calls::{self, LEFTOVER_GRACE, ORCHESTRATOR, handle, table};
+use super::calls::{self, LEFTOVER_GRACE, ORCHESTRATOR, handle, tables};
 use super::config::Settings;
 use super::error::KurmaError;
 use super::host::{HostAccess, open_host};
@@ -117,7 +117,9 @@ enum Leftover {
 async fn stray(settings: &Settings, store: &dyn Store) -> Result<BTreeSet<Leftover>, KurmaError> {
     let prefix = format!("tortie {ORCHESTRATOR}/");
     let interfaces = container::orphans(&prefix)?;
-    let tables = container::mapped_tables(&settings.ports_prefix)?;
+    let mut mapped: BTreeSet<String> =
+        container::mapped_tables(&settings.ports_prefix)?.into_iter().collect();
+    mapped.extend(container::mapped_tables(&settings.former_ports_prefix)?);
     let handles = handles(settings, store).await?;
     // Read last: what has come since is there.
     let all = all_endpoints(settings, store).await?;
@@ -128,8 +130,9 @@ async fn stray(settings: &Settings, store: &dyn Store) -> Result<BTreeSet<Leftov
             stray.insert(Leftover::Interface(name));
         }
     }
-    let known: BTreeSet<String> = all.iter().map(|(uuid, ifname, _)| table(settings, uuid, ifname)).collect();
-    stray.extend(tables.into_iter().filter(|table| !known.contains(table)).map(Leftover::Ports));
+    let known: BTreeSet<String> =
+        all.iter().flat_map(|(uuid, ifname, _)| tables(settings, uuid, ifname)).collect();
+    stray.extend(mapped.into_iter().filter(|table| !known.contains(table)).map(Leftover::Ports));
     let known: BTreeSet<String> = all.iter().map(|(uuid, ..)| handle(settings, uuid)).collect();
     stray.extend(handles.into_iter().filter(|handle| !known.contains(handle)).map(Leftover::Addresses));
     Ok(stray)

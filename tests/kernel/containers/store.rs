@@ -95,6 +95,7 @@ fn wanted(pod: &Pod, id: &str, list: &[&str]) -> AttachRequest {
         instance: Some(id.to_owned()),
         ports: Vec::new(),
         ports_table: container::ports_table("tortie-ports", id),
+        former_ports_table: container::former_ports_table("tortie-ports", id),
         bandwidth: Bandwidth::default(),
     }
 }
@@ -108,6 +109,7 @@ fn leaving(wanted: &AttachRequest) -> DetachRequest {
         netns: Some(wanted.netns.clone()),
         ifname: wanted.ifname.clone(),
         ports_table: wanted.ports_table.clone(),
+        former_ports_table: wanted.former_ports_table.clone(),
     }
 }
 
@@ -282,6 +284,65 @@ fn a_late_removal_leaves_the_next_instance_alone_and_a_killed_try_is_taken_over(
         assert!(error.contains("exists already on this host"), "{error}");
         host.detach(&leaving(&second)).unwrap();
         assert!(try_ip(&format!("link show {taken}")).0);
+    });
+}
+
+/// Names of interfaces have 44 bits of an id. What has the name already stays whole, whatever is done for the other.
+#[test]
+fn of_two_containers_whose_names_clash_the_younger_is_refused_and_the_elder_stays() {
+    in_netns(|| {
+        let host = Host::new(AgentAbsent::Continue);
+        let (first, second) = (Pod::new(), Pod::new());
+        let port = |host_port| PortMapping {
+            host_ip: None,
+            host_port,
+            container_port: 80,
+            protocol: Transport::Udp,
+        };
+        let ids = ["0123456789abcdef0123456789abcdef", "0123456789affffffffffffffffffff0"];
+        let mut elder = wanted(&first, ids[0], &["10.65.0.2"]);
+        elder.ports = vec![port(8080)];
+        elder.bandwidth.egress = Some(Rate { bits: 8_000_000, burst: None });
+        let mut younger = wanted(&second, ids[1], &["10.65.0.3"]);
+        (younger.ports, younger.bandwidth) = (vec![port(8081)], elder.bandwidth);
+        assert_eq!(elder.host_ifname, younger.host_ifname);
+        assert_ne!(elder.ports_table, younger.ports_table);
+        host.attach(&elder).unwrap();
+        let before = traces();
+        let refused = host.attach(&younger).unwrap_err().to_string();
+        for name in [elder.host_ifname.as_str(), ids[0], ids[1], "is refused"] {
+            assert!(refused.contains(name), "{name}: {refused}");
+        }
+        // What a runtime does after a failed ADD.
+        host.detach(&leaving(&younger)).unwrap();
+        assert_eq!(host.differences(&elder), Vec::<String>::new());
+        assert_eq!(traces(), before);
+        host.detach(&leaving(&elder)).unwrap();
+        host.attach(&younger).unwrap();
+        host.detach(&leaving(&younger)).unwrap();
+        assert_eq!(traces(), Vec::<String>::new());
+    });
+}
+
+/// A container that an earlier version attached has its table under the name of that version.
+#[test]
+fn port_mappings_of_an_earlier_version_are_known_and_go_with_their_container() {
+    in_netns(|| {
+        let (host, pod) = (Host::new(AgentAbsent::Continue), Pod::new());
+        let mut one = wanted(&pod, ID, &["10.65.0.2"]);
+        one.ports = vec![PortMapping {
+            host_ip: None,
+            host_port: 8080,
+            container_port: 80,
+            protocol: Transport::Tcp,
+        }];
+        host.attach(&one).unwrap();
+        container::unmap_ports(&one.ports_table).unwrap();
+        assert_eq!(host.differences(&one).len(), 1);
+        container::map_ports(&one.former_ports_table, &one.addrs, &one.ports).unwrap();
+        assert_eq!(host.differences(&one), Vec::<String>::new());
+        host.detach(&leaving(&one)).unwrap();
+        assert_eq!(traces(), Vec::<String>::new());
     });
 }
 
