@@ -199,6 +199,9 @@ codes! {
     INVALID_VALUE "invalid-value"
         "A value in the store cannot be read; that object keeps its last good value, or denies.",
         "tortie store validate";
+    SETTING_REFUSED "setting-refused"
+        "A setting would cut this host off, or fits nothing here: the last good value stays in force.",
+        "tortie node settings";
     CONNTRACK_FULL "conntrack-full"
         "The table of connections is nearly full, or full: new connections are dropped.",
         "tortie doctor";

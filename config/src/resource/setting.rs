@@ -90,7 +90,7 @@ macro_rules! settings {
                     return Ok(Self::Unset(name.to_owned()));
                 }
                 match name {
-                    $(stringify!($name) => read(text).map(Self::$name),)+
+                    $(stringify!($name) => read(text).map(Self::$name).and_then(bounded),)+
                     _ => Ok(Self::Other { name: name.to_owned(), text: text.to_owned() }),
                 }
             }
@@ -119,6 +119,24 @@ macro_rules! settings {
 
 fn read<T: SettingValue>(text: &str) -> Result<T, ValueError> {
     T::from_text(text).ok_or_else(|| ValueError::new("", format_args!("`{text}`"), T::EXPECTED))
+}
+
+/// Refuses values of the type that this parameter cannot have.
+fn bounded(setting: Setting) -> Result<Setting, ValueError> {
+    let is_special = |addr: &Ipv4Addr| {
+        addr.is_unspecified()
+            || addr.is_loopback()
+            || addr.is_multicast()
+            || addr.is_broadcast()
+            || addr.is_link_local()
+    };
+    match &setting {
+        Setting::IpInIpTunnelAddr(Some(addr)) if is_special(addr) => {
+            let expected = "write an address that a host may have: none of 0.0.0.0, loopback, link-local, multicast, broadcast";
+            Err(ValueError::new("", format_args!("`{addr}`"), expected))
+        }
+        _ => Ok(setting),
+    }
 }
 
 const fn secs(seconds: u64) -> Duration {

@@ -6,6 +6,15 @@ use std::time::Duration;
 
 use super::duration;
 
+/// A year.
+const DURATION_MAX: Duration = Duration::from_secs(31_536_000);
+/// Octets of a path (Linux, `PATH_MAX` with its end).
+const PATH_MAX: usize = 4_095;
+/// Prefixes of interfaces: each is in rules that packets pass.
+const PREFIXES_MAX: usize = 32;
+/// Ports that stay open, of one direction.
+const FAILSAFES_MAX: usize = 1_000;
+
 /// A type that a parameter can have.
 pub(super) trait SettingValue: Sized {
     const EXPECTED: &'static str;
@@ -31,10 +40,11 @@ impl SettingValue for bool {
 }
 
 impl SettingValue for Duration {
-    const EXPECTED: &'static str = "write seconds, such as 30 or 0.5";
+    const EXPECTED: &'static str = "write seconds up to 31536000 (a year), such as 30 or 0.5";
 
+    /// What is added to a time must not lead out of all times.
     fn from_text(text: &str) -> Option<Self> {
-        duration::parse(text)
+        duration::parse(text).filter(|time| *time <= DURATION_MAX)
     }
 
     fn to_text(&self) -> String {
@@ -140,13 +150,13 @@ impl SettingValue for Option<Ipv4Addr> {
 }
 
 impl SettingValue for Option<PathBuf> {
-    const EXPECTED: &'static str = "write an absolute path, or none";
+    const EXPECTED: &'static str = "write an absolute path of at most 4095 octets, or none";
 
     fn from_text(text: &str) -> Option<Self> {
         if is_none(text) {
             return Some(None);
         }
-        (text.starts_with('/') && !text.contains('\0')).then(|| Some(text.into()))
+        (text.starts_with('/') && !text.contains('\0') && text.len() <= PATH_MAX).then(|| Some(text.into()))
     }
 
     fn to_text(&self) -> String {
@@ -167,16 +177,17 @@ impl SettingValue for String {
 }
 
 impl SettingValue for Vec<String> {
-    const EXPECTED: &'static str = "write prefixes of interface names with commas between, such as cali,tap";
+    const EXPECTED: &'static str =
+        "write up to 32 prefixes of interface names with commas between, such as cali,tap";
 
     fn from_text(text: &str) -> Option<Self> {
         let prefix = |part: &str| {
             let part = part.trim();
-            let fits =
-                (1..=15).contains(&part.len()) && !part.contains(|c: char| c == '/' || c.is_whitespace());
+            let fits = (1..=15).contains(&part.len())
+                && !part.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control());
             fits.then(|| part.to_owned())
         };
-        text.split(',').map(prefix).collect()
+        text.split(',').map(prefix).collect::<Option<Self>>().filter(|all| all.len() <= PREFIXES_MAX)
     }
 
     fn to_text(&self) -> String {
@@ -291,7 +302,8 @@ pub(super) fn default_outbound() -> Vec<Failsafe> {
 }
 
 impl SettingValue for Vec<Failsafe> {
-    const EXPECTED: &'static str = "write ports with commas between, such as tcp:22,udp:68, or none";
+    const EXPECTED: &'static str =
+        "write up to 1000 ports with commas between, such as tcp:22,udp:68, or none";
 
     fn from_text(text: &str) -> Option<Self> {
         if is_none(text) {
@@ -306,7 +318,7 @@ impl SettingValue for Vec<Failsafe> {
                 _ => None,
             }
         };
-        text.split(',').map(port).collect()
+        text.split(',').map(port).collect::<Option<Self>>().filter(|all| all.len() <= FAILSAFES_MAX)
     }
 
     fn to_text(&self) -> String {

@@ -27,6 +27,8 @@ mod guard;
 mod host;
 mod read;
 mod scope;
+#[cfg(test)]
+mod settings_tests;
 mod slot;
 mod state;
 #[cfg(test)]

@@ -472,11 +472,7 @@ impl Model {
     /// Who has it.
     pub fn tunnel_address(&self) -> Result<Option<Ipv4Addr>, String> {
         let Some(addr) = self.settings().ip_in_ip_tunnel_addr else { return Ok(None) };
-        let is_special =
-            addr.is_unspecified() || addr.is_loopback() || addr.is_multicast() || addr.is_broadcast();
-        let holder = if is_special || addr.is_link_local() {
-            Some("no host may have it".to_owned())
-        } else if let Some((host, _)) = self.hosts_by_address(addr.into()).next() {
+        let holder = if let Some((host, _)) = self.hosts_by_address(addr.into()).next() {
             Some(format!("it is the address of host {host}"))
         } else {
             self.hosts_by_peer

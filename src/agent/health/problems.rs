@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tortie_config::key::Key;
+use tortie_config::key::{Key, Scope};
+use tortie_config::resource::Setting;
 
 use crate::agent::core::recorder::unreadable::consequence;
 use crate::agent::core::snapshot::{CoreSnapshot, PeerSnapshot, RouteExchange};
@@ -272,7 +273,13 @@ fn agent(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     for (about, texts) in &facts.thread_problems {
         if let Some((first, others)) = texts.split_first() {
             let more = if others.is_empty() { String::new() } else { format!("; and {} more", others.len()) };
-            out.push(named(&codes::UNCODED, about, format!("{first}{more}")));
+            let text = format!("{first}{more}");
+            out.push(if Setting::NAMES.contains(&about.as_str()) {
+                let key = Key::Setting(Scope::Global, about.clone()).to_string();
+                named(&codes::SETTING_REFUSED, about, text).about(Subject::Key(key))
+            } else {
+                named(&codes::UNCODED, about, text)
+            });
         }
     }
     if let Some((ago, text)) = &facts.transient {
@@ -422,6 +429,24 @@ mod tests {
         let problem = problems(&late, None).into_iter().find(|p| p.code == stale).map(|p| (p.text, p.next));
         let (text, next) = problem.unwrap_or_default();
         assert!(text.contains("since 21s") && text.contains("revision 7"), "{text}");
+    /// What the kernel thread refuses of a setting has a code of its own; other problems of threads have none.
+    #[test]
+    fn a_setting_that_is_refused_is_named_by_its_key() {
+        let said = |about: &str| (about.to_owned(), vec!["fits eth0".to_owned()]);
+        for setting in Setting::NAMES {
+            let facts = CoreSnapshot {
+                thread_problems: vec![said(setting), said("UDP port")],
+                ..CoreSnapshot::default()
+            };
+            let found = problems(&facts, None);
+            let of = |code: &Code| found.iter().find(|problem| problem.code == code.name).unwrap();
+            let key = format!("/calico/v1/config/{setting}");
+            assert_eq!(of(&codes::SETTING_REFUSED).about, Subject::Key(key));
+            assert_eq!((of(&codes::SETTING_REFUSED).subject.as_str(), found.len()), (*setting, 2));
+            assert_eq!(of(&codes::UNCODED).subject, "UDP port");
+        }
+    }
+
         assert!(next.starts_with("tortie "), "{next}");
         let away = CoreSnapshot { store_unreachable: Some("no answer".to_owned()), ..late };
         assert!(!codes_of(&away).contains(&stale));
