@@ -31,25 +31,40 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// One authority and one certificate for 127.0.0.1 and localhost, fit for both ends.
+    /// One authority and one certificate for 127.0.0.1 and localhost, fit for both ends. A second time the authority is another.
     pub(crate) fn make(dir: &Path) -> Self {
+        let (ca, ca_key) = (dir.join("ca.pem"), dir.join("ca.key"));
+        openssl(&format!(
+            "req -x509 {CURVE} -keyout {} -out {} -days 2 -subj /CN=test-ca",
+            ca_key.display(),
+            ca.display()
+        ));
+        let tls = Self { ca, cert: dir.join("cert.pem"), key: dir.join("key.pem") };
+        tls.certify("tortie", [&tls.cert, &tls.key]);
+        tls
+    }
+
+    /// A certificate of this authority, and its key.
+    pub(crate) fn certify(&self, name: &str, [cert, key]: [&Path; 2]) {
+        let dir = self.ca.parent().expect("it lies in a folder");
         let file = |name: &str| dir.join(name).display().to_string();
-        let openssl = |args: &str| {
-            let done = Command::new("openssl").args(args.split(' ')).output().expect("openssl runs");
-            assert!(done.status.success(), "openssl {args}: {}", String::from_utf8_lossy(&done.stderr));
-        };
-        let (ca, ca_key, cert, key) = (file("ca.pem"), file("ca.key"), file("cert.pem"), file("key.pem"));
-        let (request, extensions) = (file("request.pem"), file("extensions"));
-        let curve = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
-        openssl(&format!("req -x509 {curve} -keyout {ca_key} -out {ca} -days 2 -subj /CN=test-ca"));
-        openssl(&format!("req -new {curve} -keyout {key} -out {request} -subj /CN=tortie"));
+        let (request, extensions, ca_key) = (file("request.pem"), file("extensions"), file("ca.key"));
+        openssl(&format!("req -new {CURVE} -keyout {} -out {request} -subj /CN={name}", key.display()));
         let text = "subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\n";
         std::fs::write(&extensions, text).unwrap();
         openssl(&format!(
-            "x509 -req -in {request} -CA {ca} -CAkey {ca_key} -CAcreateserial -out {cert} -days 2 -extfile {extensions}"
+            "x509 -req -in {request} -CA {} -CAkey {ca_key} -CAcreateserial -out {} -days 2 -extfile {extensions}",
+            self.ca.display(),
+            cert.display()
         ));
-        Self { ca: ca.into(), cert: cert.into(), key: key.into() }
     }
+}
+
+const CURVE: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+
+fn openssl(args: &str) {
+    let done = Command::new("openssl").args(args.split(' ')).output().expect("openssl runs");
+    assert!(done.status.success(), "openssl {args}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// Where an etcd keeps its data: in memory where that has room, because an etcd that waits for a busy disk neither answers nor

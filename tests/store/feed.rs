@@ -261,7 +261,7 @@ impl Mirror {
 #[cfg(feature = "etcd")]
 mod etcd {
     use super::*;
-    use crate::common::etcd::{Cluster, Security};
+    use crate::common::etcd::{Cluster, Security, Tls};
     use tortie_store::{Compare, Op, Outcome, StoreError, StoreOptions, Txn};
 
     const BOTH: [&str; 2] = ["/calico/v1/", "/calico/bgp/v1/"];
@@ -486,6 +486,89 @@ mod etcd {
         }
         insist(&store, n).await;
         mirror.until(&mut feed, n).await;
+    }
+
+    /// The same for a certificate of the client and for the authority of both ends: a renewed certificate is used at once, as the
+    /// server knows the former one no more, and another authority with the restart of the server that it comes with, whichever end has
+    /// it first.
+    #[tokio::test]
+    async fn a_renewed_certificate_and_authority_are_read_again_by_calls_leases_and_watches() {
+        let Some(mut cluster) = Cluster::start(1, Security::Mutual) else { return };
+        let dir = cluster.dir.path().to_owned();
+        let etcdctl = |cluster: &Cluster, args: &str| {
+            cluster.etcdctl(&args.split(' ').collect::<Vec<_>>());
+        };
+        let root = |cluster: &Cluster, args: &str| etcdctl(cluster, &format!("--user root:rootpw {args}"));
+        for args in [
+            "user add root:rootpw",
+            "user grant-role root root",
+            "role add tortie",
+            "role grant-permission tortie --prefix=true readwrite /calico/",
+            "auth enable",
+        ] {
+            etcdctl(&cluster, args);
+        }
+        // Who the client is says the name in its certificate.
+        let know = |cluster: &Cluster, name: &str| {
+            root(cluster, &format!("user add {name}:unused"));
+            root(cluster, &format!("user grant-role {name} tortie"));
+        };
+        let [ca, cert, key] = ["own-ca.pem", "own-cert.pem", "own-key.pem"].map(|name| dir.join(name));
+        let renew = |cluster: &Cluster, name: &str| {
+            let tls = cluster.tls.as_ref().unwrap();
+            tls.certify(name, [&cert, &key]);
+            std::fs::copy(&tls.ca, &ca).unwrap();
+        };
+        let restart = |cluster: &mut Cluster| {
+            cluster.members[0].kill();
+            cluster.restart();
+            cluster.wait_healthy();
+        };
+        know(&cluster, "n0");
+        renew(&cluster, "n0");
+        let options = StoreOptions {
+            etcd_ca: Some(ca.clone()),
+            etcd_cert: Some(cert.clone()),
+            etcd_key: Some(key.clone()),
+            ..cluster.options()
+        };
+        let store = tortie_store::open(&options).await.unwrap();
+        let lease = store.grant(Duration::from_secs(60)).await.unwrap();
+        let mut feed = start(&store, &BOTH, None);
+        let mut mirror = Mirror::default();
+        for (n, authority) in (0..4).zip([None, Some("client first"), Some("server first"), None]) {
+            insist(&store, n).await;
+            mirror.until(&mut feed, n).await;
+            let (former, name) = (format!("n{n}"), format!("n{}", n + 1));
+            know(&cluster, &name);
+            match authority {
+                None => renew(&cluster, &name),
+                Some(order) => {
+                    // The certificate of the server, too.
+                    Tls::make(&dir);
+                    if order == "client first" {
+                        renew(&cluster, &name);
+                        restart(&mut cluster);
+                    } else {
+                        restart(&mut cluster);
+                        let refused = store.get("/calico/v1/n").await;
+                        assert!(matches!(refused, Err(StoreError::Unreachable(_))), "{refused:?}");
+                        renew(&cluster, &name);
+                    }
+                }
+            }
+            root(&cluster, &format!("user delete {former}"));
+            let until = Instant::now() + Duration::from_secs(20);
+            loop {
+                match store.get("/calico/v1/n").await {
+                    Err(StoreError::Unreachable(_)) if authority.is_some() && Instant::now() < until => {}
+                    other => break assert!(other.unwrap().is_some(), "{name}"),
+                }
+            }
+            assert!(store.keep_alive(lease).await.unwrap(), "{name}");
+        }
+        insist(&store, 4).await;
+        mirror.until(&mut feed, 4).await;
     }
 
     /// A way to a server on which each direction takes this long.
