@@ -229,11 +229,14 @@ impl<'de> Deserialize<'de> for HttpChoice {
     }
 }
 
+/// Where the last good state of the store is kept, unless a flag says another path.
+pub const CACHE_PATH: &str = "/var/lib/tortie/cache.json";
+
 impl Settings {
     /// Where the last good state of the store is kept.
     #[must_use]
     pub fn cache_path(&self) -> PathBuf {
-        self.cache.clone().unwrap_or_else(|| PathBuf::from("/var/lib/tortie/cache.json"))
+        self.cache.clone().unwrap_or_else(|| PathBuf::from(CACHE_PATH))
     }
 
     /// Reads the settings file (TOML, the flags' names without dashes in front).

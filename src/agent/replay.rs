@@ -234,6 +234,8 @@ fn subject(input: &Input) -> String {
         }
         Input::Feed(FeedEvent::Unreachable { reason, .. }) => format!("store: {reason}"),
         Input::Feed(FeedEvent::Reconnected) => "store: answers again".to_owned(),
+        Input::Feed(FeedEvent::CacheProblem(Some(why))) => format!("the cache is not written: {why}"),
+        Input::Feed(FeedEvent::CacheProblem(None)) => "the cache is written again".to_owned(),
         Input::Feed(FeedEvent::Calico3(true)) => "store: it has objects of Calico 3".to_owned(),
         Input::Feed(FeedEvent::Calico3(false)) => "store: it has no objects of Calico 3 any more".to_owned(),
         Input::Feed(FeedEvent::PutBack(proof)) => format!("store: put back to an earlier state, {proof}"),

@@ -106,6 +106,9 @@ codes! {
     UNKNOWN_WORKLOADS "unknown-workloads"
         "Workloads are attached to this host, and the store knows no endpoint of it; nothing of them is removed.",
         "tortie store accept, if they are nobody's";
+    STORE_DAMAGED "store-damaged"
+        "The SQLite file of the store is damaged: nobody writes into it, and the last good state stays in force.",
+        "tortie store export --cache, and the other steps of \"A damaged SQLite store\" in docs/upgrade.md";
     STORE_REWOUND "store-rewound"
         "The store was put back to an earlier state: what was written after that is lost, and what is in force stays.",
         "tortie store accept, when what is missing was written again";
@@ -196,12 +199,12 @@ codes! {
     BLOCK_WITHHELD "block-withheld"
         "A block of this host would cut it off: it has no blackhole and is not announced; its addresses in use are, one by one.",
         "tortie why route {}";
-    INVALID_VALUE "invalid-value"
-        "A value in the store cannot be read; that object keeps its last good value, or denies.",
-        "tortie store validate";
     SETTING_REFUSED "setting-refused"
         "A setting would cut this host off, or fits nothing here: the last good value stays in force.",
         "tortie node settings";
+    INVALID_VALUE "invalid-value"
+        "A value in the store cannot be read; that object keeps its last good value, or denies.",
+        "tortie store validate";
     CONNTRACK_FULL "conntrack-full"
         "The table of connections is nearly full, or full: new connections are dropped.",
         "tortie doctor";
@@ -229,6 +232,12 @@ codes! {
     VERSION_SKEW "version-skew"
         "Hosts run versions of the agent that differ by more than one minor number, or write another store format.",
         "tortie status --all-nodes";
+    DISK_FULL "disk-full"
+        "The file system of the store, the cache or the log is full, or nearly so.",
+        "tortie doctor";
+    CACHE_FILE "cache-file"
+        "The cache on disk cannot be written: after a restart without the store the agent would run from an older state.",
+        "journalctl -u tortie";
     LOG_FILE "log-file"
         "The log file cannot be written; the log goes to the screen only.",
         "tortie store ls /calico/v1/config/LogFilePath";

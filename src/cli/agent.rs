@@ -8,6 +8,7 @@ use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::store::store_options;
 use crate::agent::{self, AgentError, AgentOptions, Settings};
+use tortie_store::StoreOptions;
 
 /// Flags of the agent.
 #[derive(Debug, Args)]
@@ -28,7 +29,7 @@ pub(super) fn run(context: &Context, command: &AgentCommand) -> Result<(), Failu
     let options = AgentOptions {
         node: context.globals.node_name()?,
         settings,
-        store: store_options(&context.globals, true),
+        store: StoreOptions { checked: true, ..store_options(&context.globals, true) },
         socket: context.globals.socket.clone(),
     };
     agent::run(options).map_err(|error| match error {

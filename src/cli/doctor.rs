@@ -11,19 +11,24 @@
 //! ```
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use serde::Serialize;
 use tortie_config::key::{Key, prefix};
 use tortie_engine::ipam::{ExcludedPrefix, Exclusions, HostNetwork, IpamError, pool_overlap};
 use tortie_net::Cidr;
-use tortie_store::StoreError;
+use tortie_store::{StoreError, StoreUrl};
 
 use super::client::Client;
 use super::context::{Context, Globals};
 use super::failure::{Exit, Failure};
 use super::output;
+use crate::agent::CACHE_PATH;
+use crate::api::codes;
 use crate::api::status::Status;
-use crate::host_checks::{self, CheckResult, Command, Host, HostSnapshot, StoreState, Unreadable, Verdict};
+use crate::host_checks::{
+    self, CheckResult, Command, Disk, Host, HostSnapshot, StoreState, Unreadable, Verdict,
+};
 use crate::plugins::attach::{allocation_problem, rehearse_workload};
 
 /// What `tortie doctor` answers.
@@ -74,7 +79,13 @@ pub(super) async fn read(context: &Context) -> HostSnapshot {
     let globals = &context.globals;
     let agent: Result<Status, Failure> = Client::of(globals).get("/v1/status").await;
     let store = store(globals).await.map_err(unreadable);
+    let file = match globals.datastore.parse() {
+        Ok(StoreUrl::Sqlite(path)) => Some(("the store", path)),
+        _ => None,
+    };
+    let files = file.into_iter().chain([("the cache", PathBuf::from(CACHE_PATH))]);
     HostSnapshot {
+        disks: files.filter_map(|(what, path)| Disk::read(what, &path)).collect(),
         store: Some(store),
         agent: Some(agent.map_err(unreadable)),
         ..host_checks::read(&globals.socket)
@@ -82,7 +93,8 @@ pub(super) async fn read(context: &Context) -> HostSnapshot {
 }
 
 fn unreadable(failure: Failure) -> Unreadable {
-    Unreadable { denied: failure.exit == Exit::Permission, text: failure.text }
+    let damaged = failure.code == codes::STORE_DAMAGED.name;
+    Unreadable { denied: failure.exit == Exit::Permission, damaged, text: failure.text }
 }
 
 /// Reads the store.

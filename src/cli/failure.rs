@@ -71,6 +71,8 @@ impl From<tortie_store::StoreError> for Failure {
             StoreError::PermissionDenied(_) => (Exit::Permission, "denied"),
             StoreError::Guarded(_) => (Exit::Refused, "calico-3"),
             StoreError::Unusable(_) => (Exit::Usage, "unusable"),
+            // Not the exit of wrong settings, after which systemd starts no agent again.
+            StoreError::Damaged(_) => (Exit::Unreachable, "store-damaged"),
         };
         let next = match &error {
             StoreError::Unreachable(_) => "; is --datastore right, and does the store run?",

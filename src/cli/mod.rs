@@ -59,6 +59,7 @@ mod schema;
 mod selector;
 mod status;
 mod store;
+mod store_export;
 mod top;
 mod trace;
 mod watch;

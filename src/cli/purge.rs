@@ -165,11 +165,14 @@ fn refuse_while_alive(context: &Context) -> Result<(), Failure> {
 /// answer now may belong to another process.
 async fn nobody_else_lives(context: &Context, node: &str, path: &Path) -> Result<(), Failure> {
     let store = match tortie_store::open(&super::store::store_options(&context.globals, false)).await {
-        Err(StoreError::Unusable(_)) => return Ok(()),
+        Err(StoreError::Unusable(_) | StoreError::Damaged(_)) => return Ok(()),
         Err(_) if !path.exists() => return Ok(()),
         opened => opened?,
     };
-    let found = store.list(&[prefix::STATUS.to_owned()]).await?.entries;
+    let found = match store.list(&[prefix::STATUS.to_owned()]).await {
+        Err(StoreError::Damaged(_)) => return Ok(()),
+        found => found?.entries,
+    };
     let own = Key::TortieStatus { host: node.to_owned() }.to_string();
     match found.into_iter().find(|kv| kv.key != own) {
         None => Ok(()),

@@ -1,6 +1,6 @@
 //! `tortie store ls|get|put|rm|watch|import|export|validate|accept`: straight on the store, without an agent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,8 @@ use super::dry_run::DryRunKind;
 use super::failure::{Exit, Failure};
 use super::ipam::in_use;
 use super::output::{self, Format, table, write_out};
+use super::store_export::{self, UNCHECKED, binary, listed_keys};
+use crate::agent::CACHE_PATH;
 use crate::api::escape;
 use crate::api::status::ActionResult;
 use tortie_store::{Change, DataModel, KeyValue, Op, Outcome, Store, StoreOptions, Txn, WatchEvent};
@@ -92,6 +94,10 @@ pub(super) enum StoreCommand {
         /// Write *** in the place of passwords, tokens and keys
         #[arg(long)]
         redact: bool,
+        /// Print what the agent keeps of the store on its disk, for a store that is lost or damaged: what this host follows, and the
+        /// handles of its addresses
+        #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = CACHE_PATH)]
+        cache: Option<PathBuf>,
     },
     /// Check every value; exit 1 when one cannot be read or is not supported
     Validate,
@@ -120,6 +126,7 @@ pub(super) fn store_options(globals: &Globals, create: bool) -> StoreOptions {
         etcd_user: globals.etcd_user.clone(),
         etcd_password_file: globals.etcd_password_file.clone(),
         create,
+        checked: false,
         data_model: globals.data_model,
     }
 }
@@ -215,23 +222,16 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
         StoreCommand::Import { file, raw, allow_unknown } => {
             import(globals, file, *raw, *allow_unknown).await
         }
-        StoreCommand::Export { redact } => {
+        StoreCommand::Export { redact, cache: Some(path) } => {
+            let (entries, of) = store_export::of_cache(path)?;
+            let count = store_export::print(&entries, *redact)?;
+            eprintln!("{count} keys of {of}");
+            Ok(())
+        }
+        StoreCommand::Export { redact, cache: None } => {
             let store = open(globals, false).await?;
             let snapshot = store.list(&[ROOT.to_owned()]).await?;
-            let mut all: BTreeMap<&str, serde_json::Value> =
-                snapshot.entries.iter().map(|e| (e.key.as_str(), exported(&e.value, *redact))).collect();
-            let count = all.len();
-            let unchecked: Vec<&str> = snapshot
-                .entries
-                .iter()
-                .filter(|e| !*redact && !is_taken(&e.key, &e.value))
-                .map(|e| e.key.as_str())
-                .collect();
-            if !unchecked.is_empty() {
-                all.insert(UNCHECKED, serde_json::json!(unchecked).to_string().into());
-            }
-            let json = serde_json::to_string_pretty(&all).map_err(|e| Failure::usage(e.to_string()))?;
-            write_out(&format!("{json}\n"))?;
+            let count = store_export::print(&snapshot.entries, *redact)?;
             // Which moment a backup is of; the data itself stays what `import` reads.
             eprintln!("{count} keys of {} at revision {}", store.describe(), snapshot.revision);
             Ok(())
@@ -451,70 +451,6 @@ fn refuse_unknown(found: Vec<String>, allowed: bool) -> Result<(), Failure> {
     ))
 }
 
-/// The member of an export that names the keys whose values `import` takes unchecked: a list in JSON, as text like all other
-/// members.
-const UNCHECKED: &str = "unchecked";
-
-/// A value as `export` prints it: text, but for octets that are none.
-fn exported(value: &[u8], redact: bool) -> serde_json::Value {
-    match std::str::from_utf8(value) {
-        // Where a secret in octets ends is not known.
-        _ if redact => redact::value(value).into(),
-        Ok(plain) => plain.into(),
-        Err(_) => serde_json::json!({ "base64": base64(value) }),
-    }
-}
-
-/// Whether `import` takes a value that it checks; octets that are no text have a form of their own.
-fn is_taken(key: &str, value: &[u8]) -> bool {
-    std::str::from_utf8(value).is_err()
-        || (tortie_config::check(key, value).is_ok() && tortie_config::unknown(key, value).is_empty())
-}
-
-/// The keys that an export lists; `None`: that is no list of them.
-fn listed_keys(member: &serde_json::Value) -> Option<BTreeSet<String>> {
-    serde_json::from_str(member.as_str()?).ok()
-}
-
-/// Octets that `export` could not print as text.
-fn binary(value: &serde_json::Value) -> Option<Vec<u8>> {
-    let object = value.as_object().filter(|object| object.len() == 1)?;
-    octets(object.get("base64")?.as_str()?)
-}
-
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// RFC 4648 4.
-fn base64(value: &[u8]) -> String {
-    let mut out = String::with_capacity(value.len().div_ceil(3) * 4);
-    for chunk in value.chunks(3) {
-        let bits = (0..3).fold(0u32, |bits, at| bits << 8 | u32::from(chunk.get(at).copied().unwrap_or(0)));
-        for (at, shift) in [18, 12, 6, 0].into_iter().enumerate() {
-            let digit = usize::try_from(bits >> shift & 63).ok().and_then(|at| BASE64.get(at));
-            out.push(if at <= chunk.len() { digit.copied().map_or('=', char::from) } else { '=' });
-        }
-    }
-    out
-}
-
-fn octets(text: &str) -> Option<Vec<u8>> {
-    let text = text.trim_end_matches('=').as_bytes();
-    let mut out = Vec::with_capacity(text.len() / 4 * 3);
-    for chunk in text.chunks(4) {
-        let mut bits = 0u32;
-        for at in 0..4 {
-            let value = match chunk.get(at) {
-                Some(digit) => BASE64.iter().position(|known| known == digit)?,
-                None => 0,
-            };
-            bits = bits << 6 | u32::try_from(value).ok()?;
-        }
-        let [_, a, b, c] = bits.to_be_bytes();
-        out.extend([a, b, c].into_iter().take(chunk.len().checked_sub(1).filter(|octets| *octets > 0)?));
-    }
-    Some(out)
-}
-
 fn warn_unsupported(key: &str) {
     if let Some(why) = tortie_config::unsupported(key) {
         output::diagnose(&format!("warning: {key}: {why}"));
@@ -592,40 +528,4 @@ fn line(revision: u64, change: &Change, format: Format) -> String {
     }
     let json = serde_json::json!({ "revision": revision, "mark": mark, "key": key, "value": value });
     format!("{json}\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn base64_is_that_of_the_rfc() {
-        for (plain, coded) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg=="),
-            ("fooba", "Zm9vYmE="),
-        ] {
-            assert_eq!(base64(plain.as_bytes()), coded);
-            assert_eq!(octets(coded).as_deref(), Some(plain.as_bytes()));
-        }
-        assert_eq!(octets("Z"), None);
-        assert_eq!(octets("Zg!="), None);
-    }
-
-    proptest! {
-        /// Whatever stands under a key, readable or not, text or not: what is printed is what is read.
-        #[test]
-        fn what_export_prints_is_what_import_reads(value in prop::collection::vec(any::<u8>(), 0..40)) {
-            let read = match exported(&value, false) {
-                serde_json::Value::String(text) => text.into_bytes(),
-                other => binary(&other).unwrap(),
-            };
-            prop_assert_eq!(read, value);
-        }
-    }
 }

@@ -25,6 +25,7 @@ pub(super) fn fix_for(problem: &Problem) -> String {
         "clock-jump" => "timedatectl: let NTP slew the clock, which steps it only at boot".to_owned(),
         "tunnel-mtu" => "tortie store put /calico/v1/config/IpInIpMtu MTU, or take that key out".to_owned(),
         "workload-mtu" => "give the interface, and its other end, the MTU of the way out".to_owned(),
+        "disk-full" => "free space there, or move the file to another file system: --datastore, --cache, LogFilePath".to_owned(),
         "listen" => "stop who listens there, or --bgp-listen ADDR:PORT".to_owned(),
         "tunnel" => "modprobe ipip, or take `ipip` out of the pools".to_owned(),
         "stale-revision" => "look at etcd's load and at what lies between: a firewall that forgets connections, a proxy that holds \

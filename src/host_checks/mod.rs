@@ -29,7 +29,7 @@ pub use proc::TcpDropped;
 pub use reader::{read, role};
 pub use result::{CheckResult, Verdict};
 pub use snapshot::{
-    CalicoDaemon, CalicoKernel, Clock, Conntrack, FELIX_FILE, HostSnapshot, Link, Migration, MigrationPhase,
-    PORTS, Restarts, Role, SocketFile, StoreContent, StoreState, Unreadable,
+    CalicoDaemon, CalicoKernel, Clock, Conntrack, Disk, FELIX_FILE, HostSnapshot, Link, Migration,
+    MigrationPhase, PORTS, Restarts, Role, SocketFile, StoreContent, StoreState, Unreadable,
 };
 pub use table::{CHECKS, Check, Place, problems, run};

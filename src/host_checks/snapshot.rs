@@ -1,6 +1,7 @@
 //! The state of a host as the checks see it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,8 @@ pub struct HostSnapshot {
     pub networks: Vec<(String, Cidr)>,
     /// Chains of other programs that drop forwarded packets.
     pub forward_drops: Vec<ForwardDrop>,
+    /// The file systems that the agent writes to.
+    pub disks: Vec<Disk>,
     /// The release of the kernel.
     pub kernel: String,
     /// The features of the kernel, each tried.
@@ -68,6 +71,8 @@ pub const PORTS: [u16; 2] = [179, 9099];
 pub struct Unreadable {
     /// This process has no permission.
     pub denied: bool,
+    /// It is damaged.
+    pub damaged: bool,
     /// The reason, for people.
     pub text: String,
 }
@@ -236,6 +241,19 @@ pub struct Link {
     pub rp_filter: Option<u8>,
 }
 
+/// The file system of a file that the agent writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disk {
+    /// The file, with what it is.
+    pub of: String,
+    /// Octets that are left.
+    pub free: u64,
+    /// Octets in all.
+    pub size: u64,
+    /// Files that can still be made; `None`: it does not count them.
+    pub files: Option<u64>,
+}
+
 /// Two clocks, read at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clock {
@@ -262,6 +280,20 @@ pub struct Role {
     pub workloads: Vec<(String, String)>,
     /// The prefixes of the pools that the agent knows.
     pub pools: Vec<Cidr>,
+}
+
+impl Disk {
+    /// Reads the file system of a file, which need not be there yet; `None`: it has none.
+    #[must_use]
+    pub fn read(what: &str, path: &Path) -> Option<Self> {
+        let stat = path.ancestors().find_map(|at| rustix::fs::statvfs(at).ok())?;
+        Some(Self {
+            of: format!("{what} ({})", path.display()),
+            free: stat.f_bavail.saturating_mul(stat.f_frsize),
+            size: stat.f_blocks.saturating_mul(stat.f_frsize),
+            files: (stat.f_files > 0).then_some(stat.f_favail),
+        })
+    }
 }
 
 impl HostSnapshot {

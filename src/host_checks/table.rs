@@ -86,7 +86,7 @@ checks! {
     "other daemons" [CHECK_OTHER_DAEMON] All(5), No, No => other_daemons::running;
     "rules of Felix" [CHECK_FELIX_RULES] All(6), No, No => other_daemons::felix_rules;
     "NetworkManager" [CHECK_NETWORK_MANAGER] All(7), No, NotOk(23) => other_daemons::network_manager;
-    "store" [CHECK_STORE, STORE_AWAY, STORE_READ_ONLY] All(8), No, All(2) => store::answers;
+    "store" [CHECK_STORE, STORE_AWAY, STORE_READ_ONLY, STORE_DAMAGED] All(8), No, All(2) => store::answers;
     "file of the store" [CHECK_STORE_ABSENT] All(9), No, NotOk(24) => store::file;
     "pools" [NO_POOL] All(10), No, NotOk(25) => store::pools;
     "pools and networks" [POOL_OVER_NETWORK] All(23), All(8), No => store::pool_networks;
@@ -103,6 +103,7 @@ checks! {
     "conntrack" [CONNTRACK_FULL] All(19), All(5), NotOk(34) => health::conntrack;
     "clock" [CLOCK_JUMP] All(20), All(6), NotOk(35) => health::clock;
     "rules of others" [FORWARD_DROPPED] All(24), All(7), NotOk(36) => health::forwarded;
+    "disks" [DISK_FULL] All(25), All(9), No => health::disks;
     "earlier migration" [CHECK_MIGRATION_STATE] No, No, All(1) => migration::state;
     "data model" [CHECK_DATA_MODEL] No, No, All(3) => data_model::data_model;
     "node name" [CHECK_NODE_UNKNOWN] No, No, All(4) => data_model::node_name;

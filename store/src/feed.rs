@@ -76,6 +76,8 @@ pub enum FeedEvent {
     },
     /// It answers again; what was told before Away goes on, nothing was missed.
     Reconnected,
+    /// Why the cache cannot be written; `None`: it is again.
+    CacheProblem(Option<String>),
 }
 
 /// What a feed reads and where it keeps a copy.
@@ -120,6 +122,7 @@ impl Feed {
             pause: BACK_OFF.0,
             generation: 0,
             copy: options.cache.map(|path| CacheWriter::new(Cache::new(&path), confirm)),
+            cache_problem: None,
         };
         Self { events, prefixes, confirmed, task: runtime.spawn(task.run()) }
     }
@@ -175,13 +178,15 @@ struct Task {
     pause: Duration,
     generation: u64,
     copy: Option<CacheWriter>,
+    /// What was told of the cache.
+    cache_problem: Option<String>,
 }
 
 /// How long the store has been away.
 struct Outage {
     since: SystemTime,
-    /// The consumer knows.
-    reported: bool,
+    /// The consumer knows; and whether as damage, which needs a person.
+    reported: Option<bool>,
 }
 
 /// The consumer is gone.
@@ -387,6 +392,7 @@ impl Task {
                 }
                 changed = CacheWriter::changed(&mut self.copy) => {
                     changed?;
+                    self.report_cache().await?;
                     continue;
                 }
             };
@@ -439,9 +445,10 @@ impl Task {
     /// One failure after a time of health is tried again at once and told only when that fails too.
     async fn failed(&mut self, reason: StoreError) -> Result<(), FeedClosed> {
         let first = self.outage.is_none() && self.position.is_some();
-        let outage = self.outage.get_or_insert_with(|| Outage { since: SystemTime::now(), reported: false });
-        if !first && !outage.reported {
-            outage.reported = true;
+        let outage = self.outage.get_or_insert_with(|| Outage { since: SystemTime::now(), reported: None });
+        let damaged = matches!(reason, StoreError::Damaged(_));
+        if !first && outage.reported != Some(damaged) && (damaged || outage.reported.is_none()) {
+            outage.reported = Some(damaged);
             let since = outage.since;
             tracing::warn!(target: "tortie::store", error = %reason, "the store is away");
             self.send(FeedEvent::Unreachable { since, reason }).await?;
@@ -460,9 +467,25 @@ impl Task {
         }
     }
 
+    /// Tells it when the cache cannot be written, and when it is again.
+    async fn report_cache(&mut self) -> Result<(), FeedClosed> {
+        let problem = self.copy.as_ref().and_then(|copy| copy.problem.clone());
+        if problem == self.cache_problem {
+            return Ok(());
+        }
+        match &problem {
+            Some(why) => {
+                tracing::error!(target: "tortie::store", error = why, "the cache of the store was not written")
+            }
+            None => tracing::info!(target: "tortie::store", "the cache of the store is written again"),
+        }
+        self.cache_problem.clone_from(&problem);
+        self.send(FeedEvent::CacheProblem(problem)).await
+    }
+
     async fn back(&mut self) -> Result<(), FeedClosed> {
         match self.outage.take() {
-            Some(outage) if outage.reported => {
+            Some(outage) if outage.reported.is_some() => {
                 tracing::info!(target: "tortie::store", "the store is back");
                 self.send(FeedEvent::Reconnected).await
             }

@@ -298,6 +298,13 @@ pub trait Store: Send + Sync {
     async fn maintain(&self) -> Result<(), StoreError> {
         Ok(())
     }
+    /// Reads all of the store and looks for damage, in bounded time: SQLite's file; etcd looks after its own.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] with what is wrong.
+    async fn verify(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
     /// For people: `sqlite:/path` or `etcd 3 members`; never a secret.
     fn describe(&self) -> String;
 }
@@ -340,7 +347,10 @@ pub enum StoreError {
     /// The store speaks a data model that this program reads at most: nothing may be written.
     #[error("{0}")]
     Guarded(String),
-    /// The store itself is unusable (newer schema, damaged file, network file system).
+    /// The store itself is unusable (newer schema, no store at all, network file system).
     #[error("{0}")]
     Unusable(String),
+    /// The file of the store is damaged: nothing is written into it until another is in its place.
+    #[error("{0}")]
+    Damaged(String),
 }

@@ -9,7 +9,7 @@ use super::{
 use tortie_metrics::Table;
 
 /// Times of requests by operation and result: `ok`, `conflict` (a transaction whose condition did not hold), `away`,
-/// `refused`, `denied`, `guarded`, `unwritable`, `lease_ended`, `unusable`.
+/// `refused`, `denied`, `guarded`, `unwritable`, `lease_ended`, `unusable`, `damaged`.
 pub type Requests = Table<(&'static str, &'static str)>;
 
 /// Counts what goes through it.
@@ -42,6 +42,7 @@ impl Metered {
             Err(StoreError::Guarded(_)) => "guarded",
             Err(StoreError::Unwritable(_)) => "unwritable",
             Err(StoreError::Unusable(_)) => "unusable",
+            Err(StoreError::Damaged(_)) => "damaged",
         };
         self.requests.time((op, result), begin.elapsed());
         answer
@@ -133,6 +134,10 @@ impl Store for Metered {
 
     async fn maintain(&self) -> Result<(), StoreError> {
         self.time("maintain", ok, self.store.maintain()).await
+    }
+
+    async fn verify(&self) -> Result<(), StoreError> {
+        self.time("verify", ok, self.store.verify()).await
     }
 
     fn describe(&self) -> String {

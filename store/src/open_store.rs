@@ -27,7 +27,10 @@ pub async fn open(options: &StoreOptions) -> Result<Arc<dyn Store>, StoreError> 
                     options.url
                 )));
             }
-            let store = Arc::new(sqlite::SqliteStore::open(&path, options.create).await?);
+            let store = Arc::new(match options.checked {
+                true => sqlite::SqliteStore::open_checked(&path, options.create).await?,
+                false => sqlite::SqliteStore::open(&path, options.create).await?,
+            });
             Ok(guarded(store, options))
         }
         StoreUrl::Etcd { endpoints, tls } => open_etcd(options, endpoints, tls),

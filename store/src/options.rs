@@ -26,6 +26,9 @@ pub struct StoreOptions {
     /// Whether a SQLite store that does not exist is made. A command that only reads says no, so that a misspelt path
     /// is an error and not an empty store.
     pub create: bool,
+    /// An agent follows this store: a SQLite file is read whole before its first answer, and damage is no error of
+    /// opening it but the answer of each call, until another file is in its place.
+    pub checked: bool,
     /// The data model of the store: `--data-model`.
     pub data_model: DataModel,
 }
@@ -40,6 +43,7 @@ impl Default for StoreOptions {
             etcd_user: None,
             etcd_password_file: None,
             create: true,
+            checked: false,
             data_model: DataModel::default(),
         }
     }

@@ -156,6 +156,10 @@ impl Store for Guarded {
         self.store.maintain().await
     }
 
+    async fn verify(&self) -> Result<(), StoreError> {
+        self.store.verify().await
+    }
+
     fn describe(&self) -> String {
         self.store.describe()
     }

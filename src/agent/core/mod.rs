@@ -24,7 +24,7 @@ use crate::agent::core::store_link::watch_scope::WatchScope;
 use tortie_engine::model::{Freeze, Guard, Model, ModelChanges, Unexplained, WatchPart, host_of_affinities};
 use tortie_engine::routing::{ChangeId, ChangeIds, NodeOptions, Planner, RoutingIntent};
 use tortie_kernel::KernelIntent;
-use tortie_store::{Cached, Change, Delta, FeedEvent, Snapshot};
+use tortie_store::{Cached, Change, Delta, FeedEvent, Snapshot, StoreError};
 
 /// The phase of the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -240,14 +240,18 @@ impl Core {
             }
             FeedEvent::Progress(revision) => self.link.confirm_revision(revision, now),
             FeedEvent::Unreachable { reason, .. } => {
-                if self.link.unreachable_reason.is_none() {
+                let damaged = matches!(reason, StoreError::Damaged(_));
+                let found = damaged && !std::mem::replace(&mut self.observed.store_damaged, damaged);
+                if found || self.link.unreachable_reason.is_none() {
                     self.log_and_record(ChangeId::default(), Plane::Store, '!', "store", &reason.to_string());
                 }
                 if self.link.on_unreachable(reason.to_string()) {
                     *self.counters.restarts.entry("disconnected").or_default() += 1;
                 }
             }
+            FeedEvent::CacheProblem(problem) => self.observed.cache_problem = problem,
             FeedEvent::Reconnected => {
+                self.observed.store_damaged = false;
                 if self.link.unreachable_reason.take().is_some() {
                     self.log_and_record(ChangeId::default(), Plane::Store, '~', "store", "answers again");
                 }

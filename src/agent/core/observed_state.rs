@@ -54,6 +54,12 @@ pub(super) struct ObservedState {
     /// The networks that the host is connected to, and its addresses; `None`: the kernel thread has not reported any.
     #[serde(default)]
     pub(super) connected: Option<Vec<ConnectedNetwork>>,
+    /// The store is away because its file is damaged.
+    #[serde(default)]
+    pub(super) store_damaged: bool,
+    /// Why the cache on disk cannot be written.
+    #[serde(default)]
+    pub(super) cache_problem: Option<String>,
     /// Routes that the kernel refused, with the error; at most 1,000.
     pub(super) failed_routes: BTreeMap<Cidr, String>,
 }

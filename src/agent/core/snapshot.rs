@@ -44,6 +44,8 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) store: String,
     pub(in crate::agent) connected: bool,
     pub(in crate::agent) store_unreachable: Option<String>,
+    /// That is because its file is damaged.
+    pub(in crate::agent) store_damaged: bool,
     pub(in crate::agent) from_cache: bool,
     pub(in crate::agent) frozen: Option<Freeze>,
     /// The store has objects of Calico 3.
@@ -84,6 +86,7 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) route_exchange: RouteExchange,
     pub(in crate::agent) rules_problem: Option<String>,
     pub(in crate::agent) log_problem: Option<String>,
+    pub(in crate::agent) cache_problem: Option<String>,
     /// Problems of threads that have no code of their own, by subject.
     pub(in crate::agent) thread_problems: Vec<(String, Vec<String>)>,
     /// The last transient problem: its age and its text.
@@ -192,6 +195,7 @@ impl Core {
             store: String::new(),
             connected: self.link.connected,
             store_unreachable: self.link.unreachable_reason.clone(),
+            store_damaged: self.observed.store_damaged,
             from_cache: self.link.from_cache,
             frozen: self.frozen.clone(),
             calico_3: self.observed.calico_3,
@@ -229,6 +233,7 @@ impl Core {
             route_exchange: RouteExchange::default(),
             rules_problem: self.enforcement.rules_problem.clone(),
             log_problem: None,
+            cache_problem: self.observed.cache_problem.clone(),
             thread_problems: self
                 .observed
                 .thread_problems

@@ -30,11 +30,16 @@ impl Agent {
         }
         // An agent that observes writes nothing, not even that.
         let folds = maintains && !self.options.observes();
+        let checks = folds && self.timers.check_due(now);
         let hosts_to = reads_hosts.then(|| self.facts_sender.clone());
         let store = Arc::clone(&self.store);
         self.io.spawn(async move {
             if folds && let Err(error) = store.maintain().await {
                 tracing::debug!(target: "tortie", "the store is not maintained: {error}");
+            }
+            // The feed meets what it finds.
+            if checks && let Err(error) = store.verify().await {
+                tracing::error!(target: "tortie", "{error}");
             }
             if let Some(facts) = hosts_to
                 && let Ok(found) = store.list(&[prefix::STATUS.to_owned()]).await

@@ -126,7 +126,7 @@ impl Agent {
         let low_port = options.settings.bgp_listen.iter().any(probe::is_low);
         let found = facts_sender.clone();
         let report = move |problems| drop(found.send(Fact::Core(Input::HostChecks(problems))));
-        probe::start(&io, Arc::clone(&handle), report, low_port);
+        probe::start(&io, Arc::clone(&handle), report, low_port, options.files());
         if let Some(observer) = &observer {
             observe::start(&io, Arc::clone(observer));
         }

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 /// Between two calls of [`Store::maintain`](tortie_store::Store::maintain).
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
+/// Between two calls of [`Store::verify`](tortie_store::Store::verify); the first is part of the start.
+const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 /// Between two reads of the status keys of all hosts.
 const HOSTS_READ_INTERVAL: Duration = Duration::from_secs(300);
 /// Between two full builds of the status key without a change of sessions.
@@ -13,6 +15,7 @@ const NODE_STATUS_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     maintained_at: Option<Instant>,
+    checked_at: Option<Instant>,
     /// When the status keys of others were read.
     hosts_read_at: Option<Instant>,
     /// When the status key was built, and with which readiness and count of sessions.
@@ -28,6 +31,16 @@ impl Timers {
         let due = is_over(self.maintained_at, MAINTENANCE_INTERVAL, now);
         if due {
             self.maintained_at = Some(now);
+        }
+        due
+    }
+
+    /// The store's file is to be looked through for damage.
+    pub(super) fn check_due(&mut self, now: Instant) -> bool {
+        let last = *self.checked_at.get_or_insert(now);
+        let due = is_over(Some(last), CHECK_INTERVAL, now);
+        if due {
+            self.checked_at = Some(now);
         }
         due
     }
@@ -78,6 +91,8 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let due: Vec<u64> = (0..=125).filter(|s| timers.maintenance_due(at(*s))).collect();
         assert_eq!(due, [0, 60, 120]);
+        let due: Vec<u64> = (0..=7_300).filter(|s| timers.check_due(at(*s))).collect();
+        assert_eq!(due, [3_600, 7_200]);
         let due: Vec<u64> = (0..=650).filter(|s| timers.hosts_read_due(at(*s), *s == 100, *s > 5)).collect();
         assert_eq!(due, [6, 100, 400]);
         let due: Vec<u64> =

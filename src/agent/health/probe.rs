@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crate::agent::handle::Handle;
 use crate::api::policy::endpoint_name;
 use crate::api::problem::{Problem, Subject};
 use crate::api::{codes, span};
-use crate::host_checks::{self, HostSnapshot, Role};
+use crate::host_checks::{self, Disk, HostSnapshot, Role};
 use crate::speaker::SpeakerView;
 use tortie_engine::routing::RoutingIntent;
 use tortie_kernel::{KernelView, Mode};
@@ -40,9 +41,10 @@ pub(in crate::agent) fn start(
     handle: Arc<Handle>,
     report: impl Fn(Vec<Problem>) + Send + 'static,
     low_port: bool,
+    files: Vec<(&'static str, PathBuf)>,
 ) {
     io.spawn(async move {
-        let mut probe = HealthProbe::default();
+        let mut probe = HealthProbe { files, ..HealthProbe::default() };
         let mut reported = Vec::new();
         tokio::time::sleep(START_DELAY).await;
         loop {
@@ -62,6 +64,8 @@ struct HealthProbe {
     /// Events that are over, by code, and until when they are shown.
     recent: BTreeMap<String, (Problem, Instant)>,
     queues: PeerQueues,
+    /// Files that the agent writes, besides the log.
+    files: Vec<(&'static str, PathBuf)>,
 }
 
 /// Interfaces as the kernel thread knows them.
@@ -80,9 +84,14 @@ impl HealthProbe {
         let interfaces =
             handle.kernel().ask(move |view| read_interfaces(view, &peers)).await.unwrap_or_default();
         let role = role(&intent, &interfaces, low_port);
-        let now = tokio::task::spawn_blocking(move || HostSnapshot::read(interfaces.links))
-            .await
-            .unwrap_or_default();
+        let mut files = self.files.clone();
+        let log = handle.core().ask(|core| core.model().settings().log_file_path.clone()).await;
+        files.extend(log.ok().flatten().map(|path| ("the log", path)));
+        let read = move || HostSnapshot {
+            disks: files.iter().filter_map(|(what, path)| Disk::read(what, path)).collect(),
+            ..HostSnapshot::read(interfaces.links)
+        };
+        let now = tokio::task::spawn_blocking(read).await.unwrap_or_default();
         let mut found = host_checks::problems(&now, self.before.as_ref(), &role);
         self.before = Some(now);
         if let Ok(peers) = handle.speaker().ask(peer_queues).await {

@@ -54,8 +54,13 @@ fn store(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
         out.push(codes::MIXED_MODELS.problem("", "store", text));
     }
     if let Some(away) = &facts.store_unreachable {
-        let text = format!("{away}; the last good state stays in force, and it is tried again by itself");
-        out.push(named(&codes::STORE_AWAY, "store", text));
+        let (code, text) = if facts.store_damaged {
+            (&codes::STORE_DAMAGED, format!("{away}. The last good state stays in force meanwhile"))
+        } else {
+            let next = "the last good state stays in force, and it is tried again by itself";
+            (&codes::STORE_AWAY, format!("{away}; {next}"))
+        };
+        out.push(named(code, "store", text));
     }
     if facts.from_cache && facts.store_unreachable.is_none() && facts.frozen.is_none() {
         let text =
@@ -270,6 +275,11 @@ fn agent(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
         let text = format!("{text}: correct LogFilePath; the screen goes on");
         out.push(named(&codes::LOG_FILE, "log file", text));
     }
+    if let Some(text) = &facts.cache_problem {
+        let text =
+            format!("{text}: an agent that starts while the store is away would run from an older state");
+        out.push(named(&codes::CACHE_FILE, "cache", text));
+    }
     for (about, texts) in &facts.thread_problems {
         if let Some((first, others)) = texts.split_first() {
             let more = if others.is_empty() { String::new() } else { format!("; and {} more", others.len()) };
@@ -384,8 +394,9 @@ pub(in crate::agent) fn verdict(
     let all = facts.peers.values().filter(|p| p.up).count() + down;
     let up = all - down;
     if !ready && (facts.store_unreachable.is_some() || facts.from_cache) {
+        let how = if facts.store_damaged { "damaged" } else { "away" };
         let text =
-            format!("the store is away, the last good state stays in force; {up} of {all} BGP sessions up");
+            format!("the store is {how}, the last good state stays in force; {up} of {all} BGP sessions up");
         return ("not-ready", text);
     }
     if !ready {
@@ -418,17 +429,6 @@ mod tests {
         problems(facts, None).into_iter().map(|problem| problem.code).collect()
     }
 
-    /// Watches of both stores prove each second that nothing newer is there; one that hangs without ending does not.
-    #[test]
-    fn a_revision_that_nothing_confirms_is_a_problem_and_a_store_that_is_away_says_it_itself() {
-        let stale = codes::STALE_REVISION.name.to_owned();
-        let fresh = CoreSnapshot { connected: true, revision: 7, ..CoreSnapshot::default() };
-        let late = CoreSnapshot { lag: STALE + Duration::from_secs(1), ..fresh.clone() };
-        assert!(!codes_of(&fresh).contains(&stale));
-        assert!(codes_of(&late).contains(&stale));
-        let problem = problems(&late, None).into_iter().find(|p| p.code == stale).map(|p| (p.text, p.next));
-        let (text, next) = problem.unwrap_or_default();
-        assert!(text.contains("since 21s") && text.contains("revision 7"), "{text}");
     /// What the kernel thread refuses of a setting has a code of its own; other problems of threads have none.
     #[test]
     fn a_setting_that_is_refused_is_named_by_its_key() {
@@ -447,6 +447,17 @@ mod tests {
         }
     }
 
+    /// Watches of both stores prove each second that nothing newer is there; one that hangs without ending does not.
+    #[test]
+    fn a_revision_that_nothing_confirms_is_a_problem_and_a_store_that_is_away_says_it_itself() {
+        let stale = codes::STALE_REVISION.name.to_owned();
+        let fresh = CoreSnapshot { connected: true, revision: 7, ..CoreSnapshot::default() };
+        let late = CoreSnapshot { lag: STALE + Duration::from_secs(1), ..fresh.clone() };
+        assert!(!codes_of(&fresh).contains(&stale));
+        assert!(codes_of(&late).contains(&stale));
+        let problem = problems(&late, None).into_iter().find(|p| p.code == stale).map(|p| (p.text, p.next));
+        let (text, next) = problem.unwrap_or_default();
+        assert!(text.contains("since 21s") && text.contains("revision 7"), "{text}");
         assert!(next.starts_with("tortie "), "{next}");
         let away = CoreSnapshot { store_unreachable: Some("no answer".to_owned()), ..late };
         assert!(!codes_of(&away).contains(&stale));

@@ -85,7 +85,8 @@ impl StoreEntries {
             FeedEvent::Calico3(_)
             | FeedEvent::Progress(_)
             | FeedEvent::Unreachable { .. }
-            | FeedEvent::Reconnected => {}
+            | FeedEvent::Reconnected
+            | FeedEvent::CacheProblem(_) => {}
         }
     }
 

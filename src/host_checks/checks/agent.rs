@@ -28,7 +28,7 @@ pub(in crate::host_checks) fn verdict(host: &Host<'_>, results: &mut Results) {
                 results.warn(&codes::CHECK_AGENT, text, "tortie status");
             }
         }
-        Some(Err(Unreadable { denied: true, text })) => {
+        Some(Err(Unreadable { denied: true, text, .. })) => {
             results.warn(&codes::CHECK_AGENT, text.clone(), "usermod -aG tortie USER, then log in again");
         }
         _ => results.ok(&codes::CHECK_AGENT, "no agent runs yet"),

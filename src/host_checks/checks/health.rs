@@ -106,6 +106,29 @@ pub(in crate::host_checks) fn conntrack(host: &Host<'_>, results: &mut Results) 
     }
 }
 
+/// Below this a file system counts as full: the agent writes its cache whole beside the old one.
+const ROOM_MIN: u64 = 16 << 20;
+/// Of a small one, this part of it.
+const ROOM_PART: u64 = 100;
+
+/// What is full for the store is full for the cache in the same place: each is named.
+pub(in crate::host_checks) fn disks(host: &Host<'_>, results: &mut Results) {
+    for disk in &host.now.disks {
+        let bound = ROOM_MIN.min(disk.size / ROOM_PART);
+        let what = if disk.size > 0 && disk.free <= bound {
+            format!("{} KiB of {} MiB are left", disk.free >> 10, disk.size >> 20)
+        } else if disk.files == Some(0) {
+            "it takes no more files".to_owned()
+        } else {
+            continue;
+        };
+        let text = format!(
+            "{what} on its file system: what is written there is lost, and no workload can be added if it is the store's"
+        );
+        host.report(codes::DISK_FULL.problem(&disk.of, disk.of.clone(), text), results);
+    }
+}
+
 /// One drop is enough, whoever's it is: our rules let a packet pass their own chains only.
 pub(in crate::host_checks) fn forwarded(host: &Host<'_>, results: &mut Results) {
     let Host { now, role, .. } = *host;

@@ -11,6 +11,11 @@ pub(in crate::host_checks) fn answers(host: &Host<'_>, results: &mut Results) {
     if host.command == Command::MigrateCheck {
         of_calico(host, results);
     }
+    if let Some(text) = damage(host) {
+        let fix = "save what can be read and import it into a new file: \"A damaged SQLite store\" in docs/upgrade.md";
+        results.fail(&codes::STORE_DAMAGED, text, fix);
+        return;
+    }
     match &host.now.store {
         Some(Ok(StoreState { no_workload: Some((code, text)), .. }))
             if *code == codes::STORE_READ_ONLY.name =>
@@ -23,7 +28,7 @@ pub(in crate::host_checks) fn answers(host: &Host<'_>, results: &mut Results) {
             results.ok(&codes::CHECK_STORE, text);
         }
         Some(Err(error)) if is_absent(error) => {}
-        Some(Err(Unreadable { denied: true, text })) => {
+        Some(Err(Unreadable { denied: true, text, .. })) => {
             results.not_tried(&codes::CHECK_STORE, text.clone(), None);
         }
         Some(Err(Unreadable { text, .. })) if host.command == Command::Doctor => {
@@ -31,6 +36,19 @@ pub(in crate::host_checks) fn answers(host: &Host<'_>, results: &mut Results) {
             results.fail(&codes::STORE_AWAY, text.clone(), fix);
         }
         _ => {}
+    }
+}
+
+/// The damage of the store's file, as this process or the agent met it.
+fn damage(host: &Host<'_>) -> Option<String> {
+    let code = codes::STORE_DAMAGED.name;
+    match host.now.store.as_ref()? {
+        Err(Unreadable { damaged: true, text, .. }) => Some(text.clone()),
+        Ok(StoreState { no_workload: Some((found, text)), .. }) if found == code => Some(text.clone()),
+        _ => {
+            let agent = host.now.agent.as_ref()?.as_ref().ok()?;
+            agent.problems.iter().find(|problem| problem.code == code).map(|problem| problem.text.clone())
+        }
     }
 }
 

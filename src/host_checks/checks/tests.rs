@@ -5,7 +5,7 @@ use tortie_kernel::{KernelCapability, ProbeOutcome};
 use crate::host_checks::host::{Command, Host};
 use crate::host_checks::owners::Owner;
 use crate::host_checks::result::{CheckResult, Verdict};
-use crate::host_checks::snapshot::{HostSnapshot, Role, SocketFile, StoreState, Unreadable};
+use crate::host_checks::snapshot::{Disk, HostSnapshot, Role, SocketFile, StoreState, Unreadable};
 use crate::host_checks::table::{CHECKS, run};
 
 fn ability(name: &'static str, optional: bool, outcome: ProbeOutcome) -> KernelCapability {
@@ -13,7 +13,7 @@ fn ability(name: &'static str, optional: bool, outcome: ProbeOutcome) -> KernelC
 }
 
 fn unreadable(denied: bool, text: &str) -> Unreadable {
-    Unreadable { denied, text: text.to_owned() }
+    Unreadable { denied, damaged: text.contains("damaged"), text: text.to_owned() }
 }
 
 fn check(now: &HostSnapshot) -> Vec<CheckResult> {
@@ -32,6 +32,12 @@ fn good() -> HostSnapshot {
         felix_rules: [Some(0), Some(0)],
         group: true,
         store: Some(Ok(StoreState { describe: "sqlite:x".to_owned(), pools: 1, ..StoreState::default() })),
+        disks: vec![Disk {
+            of: "the cache (/x/cache.json)".to_owned(),
+            free: 17 << 20,
+            size: 1 << 40,
+            files: Some(1),
+        }],
         agent: Some(Err(unreadable(false, "no agent"))),
         ..HostSnapshot::default()
     }
@@ -79,6 +85,7 @@ fn each_thing_that_is_wrong_is_said_once_with_its_weight() {
     let refused = || ProbeOutcome::Refused("Operation not supported".to_owned());
     let store = |store: StoreState| Some(Ok(StoreState { describe: "etcd".to_owned(), ..store }));
     let away = |denied, text: &str| Some(Err(unreadable(denied, text)));
+    let disk = |size, free, files| Disk { of: "the store (/x/store.db)".to_owned(), free, size, files };
     let file = |is_socket, mode| Some(SocketFile { is_socket, mode, of_group: true });
     type Change = Box<dyn Fn(&mut HostSnapshot)>;
     let cases: Vec<(&str, Verdict, Change)> = vec![
@@ -146,6 +153,18 @@ fn each_thing_that_is_wrong_is_said_once_with_its_weight() {
             }),
         ),
         ("store-away", Fail, Box::new(move |s| s.store = away(false, "etcd: refused"))),
+        ("store-damaged", Fail, Box::new(move |s| s.store = away(false, "/x/store.db is damaged"))),
+        (
+            "store-damaged",
+            Fail,
+            Box::new(move |s| {
+                let no_workload = Some(("store-damaged".to_owned(), "/x/store.db is damaged".to_owned()));
+                s.store = store(StoreState { pools: 1, no_workload, ..StoreState::default() });
+            }),
+        ),
+        ("disk-full", Warn, Box::new(move |s| s.disks = vec![disk(1 << 40, 16 << 20, Some(9))])),
+        ("disk-full", Warn, Box::new(move |s| s.disks = vec![disk(8 << 20, 80 << 10, None)])),
+        ("disk-full", Warn, Box::new(move |s| s.disks = vec![disk(1 << 40, 1 << 39, Some(0))])),
         ("store-absent", Warn, Box::new(move |s| s.store = away(false, "there is no store at /x/store.db"))),
         ("store", NotTried, Box::new(move |s| s.store = away(true, "not allowed"))),
         ("agent", Warn, Box::new(|s| s.agent = Some(Err(unreadable(true, "not in group"))))),

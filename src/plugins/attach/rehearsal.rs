@@ -81,6 +81,9 @@ pub fn allocation_problem(rehearsed: &Result<(), IpamError>) -> Option<Problem> 
         IpamError::Store(
             StoreError::Unwritable(_) | StoreError::PermissionDenied(_) | StoreError::Unusable(_),
         ) => Some(codes::STORE_READ_ONLY.problem("", "store", format!("no workload can be added: {error}"))),
+        IpamError::Store(StoreError::Damaged(_)) => {
+            Some(codes::STORE_DAMAGED.problem("", "store", format!("no workload can be added: {error}")))
+        }
         _ => None,
     }
 }
@@ -99,7 +102,8 @@ mod tests {
             (limit, Some("no-addresses")),
             (store(StoreError::Unwritable("full".to_owned())), Some("store-read-only")),
             (store(StoreError::PermissionDenied("no role".to_owned())), Some("store-read-only")),
-            (store(StoreError::Unusable("damaged".to_owned())), Some("store-read-only")),
+            (store(StoreError::Unusable("no store".to_owned())), Some("store-read-only")),
+            (store(StoreError::Damaged("damaged".to_owned())), Some("store-damaged")),
             (store(StoreError::Unreachable("away".to_owned())), None),
             (IpamError::NotReady, None),
             (IpamError::NoPools(IpFamily::V4), None),

@@ -37,6 +37,8 @@ pub(super) struct CacheWriter {
     newest: Revision,
     trust: watch::Receiver<(u64, Revision)>,
     debounce: Debounce,
+    /// Why the file was not written the last time.
+    pub(super) problem: Option<String>,
 }
 
 impl CacheWriter {
@@ -53,6 +55,7 @@ impl CacheWriter {
             newest: 0,
             trust,
             debounce: Debounce::new(CACHE_INTERVAL),
+            problem: None,
         }
     }
 
@@ -210,9 +213,11 @@ impl CacheWriter {
             Ok((entries, saved)) => {
                 self.entries = entries;
                 match saved {
-                    Ok(log) => self.log = Some(log),
+                    Ok(log) => (self.log, self.problem) = (Some(log), None),
                     Err(e) => {
-                        tracing::error!(target: "tortie::store", error = %e, "the cache of the store was not written")
+                        self.problem = Some(e.to_string());
+                        // Tried again although nothing changes.
+                        self.debounce.changed();
                     }
                 }
             }

@@ -114,3 +114,59 @@ async fn a_store_that_was_put_back_is_said_with_its_proof() {
     let (said, ..) = until_snapshot(&mut feed(&store, Some(path("cache")), DataModel::Auto)).await;
     assert_eq!(said, ["cached", "put back: /calico/v1/a was written last at revision 1, and was at 6"]);
 }
+
+/// Follows a store until its cache is that of this revision.
+async fn keep(store: &Arc<dyn Store>, cache: &Path, revision: Revision) {
+    let mut follower = feed(store, Some(cache.to_owned()), DataModel::Auto);
+    let (_, generation, _) = until_snapshot(&mut follower).await;
+    let is_kept =
+        || Cache::new(cache).load().ok().flatten().is_some_and(|cached| cached.snapshot.revision >= revision);
+    while !is_kept() {
+        follower.confirm(generation, revision);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Without its log, or with a part of it, a store is as it was when the log was written back the last time.
+#[tokio::test]
+async fn a_log_of_the_store_that_was_lost_is_said_with_its_proof() {
+    type Loss = fn(&Path, &[u8]);
+    let losses: &[(&str, Loss)] = &[
+        ("removed", |wal, _| std::fs::remove_file(wal).unwrap()),
+        ("empty", |wal, _| std::fs::write(wal, "").unwrap()),
+        ("cut", |wal, whole| std::fs::write(wal, &whole[..whole.len() / 3]).unwrap()),
+        ("its beginning is noise", |wal, whole| {
+            let noise = |(at, octet): (usize, &u8)| if at < 64 { 0x55 } else { *octet };
+            std::fs::write(wal, whole.iter().enumerate().map(noise).collect::<Vec<u8>>()).unwrap();
+        }),
+    ];
+    for (name, lose) in losses {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let store = open(&path("store.db")).await;
+        put(&*store, "/calico/v1/a", "1").await;
+        put(&*store, "/calico/v1/b", "1").await;
+        store.maintain().await.unwrap();
+        for n in 0..6 {
+            put(&*store, "/calico/v1/a", &n.to_string()).await;
+        }
+        keep(&store, &path("cache"), 8).await;
+        drop(store);
+        // The threads of the store close its files.
+        let wal = path("store.db-wal");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let whole = std::fs::read(&wal).unwrap();
+        lose(&wal, &whole);
+        let _ = std::fs::remove_file(path("store.db-shm"));
+        let store: Arc<dyn Store> =
+            Arc::new(SqliteStore::open_checked(&path("store.db"), false).await.unwrap());
+        let (said, _, revision) =
+            until_snapshot(&mut feed(&store, Some(path("cache")), DataModel::Auto)).await;
+        assert!((2..8).contains(&revision), "{name}: {revision}");
+        assert_eq!(
+            said,
+            ["cached".to_owned(), format!("put back: its revision is {revision} and was 8")],
+            "{name}"
+        );
+    }
+}

@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -18,6 +20,31 @@ pub(super) struct Files {
     pub(super) lock: PathBuf,
     pub(super) wake: PathBuf,
     pub(super) writer_lock: PathBuf,
+    /// The mark of a damaged database.
+    pub(super) mark: PathBuf,
+    /// Connections of this handle that are open. SQLite shares the index of the log among those of a process: the log that took the
+    /// place of another one is opened when none is left that knows the former.
+    connections: AtomicUsize,
+    /// The inode of the log that they know.
+    log: AtomicU64,
+}
+
+/// A connection that is open.
+pub(super) struct OpenConnection(Arc<Files>);
+
+impl OpenConnection {
+    /// Of a connection that knows this log.
+    pub(super) fn count(files: &Arc<Files>, log: Option<Identity>) -> Self {
+        files.log.store(log.map_or(0, |(_, inode)| inode), Ordering::SeqCst);
+        files.connections.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(files))
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Which file a path named when it was opened; another value means that it was replaced.
@@ -25,19 +52,28 @@ pub(super) type Identity = (u64, u64);
 
 impl Files {
     pub(super) fn new(database: &Path) -> Result<Self, StoreError> {
-        let taken =
-            ["lock", "wake", "turn"].iter().any(|e| database.extension().is_some_and(|own| own == *e));
+        let taken = ["lock", "wake", "turn", "damaged"]
+            .iter()
+            .any(|e| database.extension().is_some_and(|own| own == *e));
         if taken || database.file_name().is_none() {
             return Err(StoreError::Unusable(format!(
-                "{}: not a name for a database, its .lock, .turn and .wake files are named like that; take store.db",
+                "{}: not a name for a database, its .lock, .turn, .wake and .damaged files are named like that; take store.db",
                 database.display()
             )));
         }
         // The folder may change under a process that was started with a relative path.
         let database = std::path::absolute(database).map_err(|e| failed(database, &e))?;
         let (lock, wake) = (database.with_extension("lock"), database.with_extension("wake"));
-        let writer_lock = database.with_extension("turn");
-        Ok(Self { database, lock, wake, writer_lock })
+        let (writer_lock, mark) = (database.with_extension("turn"), database.with_extension("damaged"));
+        Ok(Self {
+            database,
+            lock,
+            wake,
+            writer_lock,
+            mark,
+            connections: AtomicUsize::new(0),
+            log: AtomicU64::new(0),
+        })
     }
 
     /// SQLite's own side file.
@@ -64,6 +100,24 @@ impl Files {
             return Err(StoreError::Unwritable(text));
         }
         Ok(())
+    }
+
+    /// Which file the log is; `None`: there is none.
+    pub(super) fn log_identity(&self) -> Option<Identity> {
+        std::fs::metadata(self.wal()).ok().map(|meta| (meta.dev(), meta.ino()))
+    }
+
+    /// Waits until no connection knows a former log any more.
+    pub(super) fn check_closed(&self) -> Result<(), StoreError> {
+        let now = self.log_identity().map_or(0, |(_, inode)| inode);
+        if self.connections.load(Ordering::SeqCst) == 0 || self.log.load(Ordering::SeqCst) == now {
+            return Ok(());
+        }
+        let wal = self.wal();
+        Err(StoreError::Unreachable(format!(
+            "{} was removed or replaced while it was in use: what was in it is lost, and the store is read again as it is now",
+            wal.display()
+        )))
     }
 
     pub(super) fn identity(&self) -> Result<Identity, StoreError> {

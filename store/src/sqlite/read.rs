@@ -5,7 +5,8 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
 use super::super::{Change, Delta, KeyValue, Read, Revision, Snapshot, StoreError, prefix_end};
-use super::files::{Files, Identity};
+use super::damage;
+use super::files::{Files, Identity, OpenConnection};
 use super::schema::{boot_id, boot_millis, connect, failed, meta};
 
 /// Rows read at once for a watcher; a transaction is never cut.
@@ -18,10 +19,15 @@ const CHANGES: &str =
 /// The reading connection of a handle.
 pub(super) struct Reader {
     files: Arc<Files>,
-    conn: Connection,
+    /// Closed when the database is damaged: whatever takes its place is opened anew.
+    conn: Option<(Connection, OpenConnection)>,
     identity: Identity,
+    /// The log that the connection knows.
+    log: Option<Identity>,
     store_id: String,
     boot: String,
+    /// Nothing is read from a database that is marked as damaged.
+    checked: bool,
 }
 
 /// What a watcher gets from one look.
@@ -40,19 +46,28 @@ pub(super) struct Changes {
 }
 
 impl Reader {
-    pub(super) fn open(files: Arc<Files>, create: bool) -> Result<Self, StoreError> {
+    pub(super) fn open(files: Arc<Files>, create: bool, checked: bool) -> Result<Self, StoreError> {
         files.prepare(create)?;
         let identity = files.identity()?;
         let conn = connect(&files)?;
         conn.pragma_update(None, "query_only", true).map_err(|e| failed(&files, &e))?;
         let store_id = meta(&conn, "store_id").map_err(|e| failed(&files, &e))?;
-        Ok(Self { boot: boot_id()?, identity, conn, store_id, files })
+        let log = files.log_identity();
+        let open = OpenConnection::count(&files, log);
+        Ok(Self { boot: boot_id()?, identity, log, conn: Some((conn, open)), store_id, files, checked })
     }
 
     /// Follows the path: a store that was moved away and made anew is another store, not the old one for ever.
     fn follow(&mut self) -> Result<(), StoreError> {
-        if self.files.identity()? != self.identity {
-            *self = Self::open(Arc::clone(&self.files), false)?;
+        let is_other = self.files.identity()? != self.identity;
+        if !is_other && self.files.log_identity() != self.log {
+            self.conn = None;
+        }
+        if self.conn.is_none() && !is_other {
+            self.files.check_closed()?;
+        }
+        if self.conn.is_none() || is_other {
+            *self = Self::open(Arc::clone(&self.files), false, self.checked)?;
         }
         Ok(())
     }
@@ -61,9 +76,25 @@ impl Reader {
         &mut self,
         read: impl FnOnce(&Connection, &str, &str) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
+        let result = self.try_within(read);
+        if matches!(result, Err(StoreError::Damaged(_))) {
+            self.conn = None;
+        }
+        damage::mark_if(&self.files, result)
+    }
+
+    fn try_within<T>(
+        &mut self,
+        read: impl FnOnce(&Connection, &str, &str) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        if self.checked {
+            damage::refuse(&self.files)?;
+        }
         self.follow()?;
-        let result = self
-            .conn
+        let Some((conn, _)) = &mut self.conn else {
+            return Err(StoreError::Unreachable("the database is closed".into()));
+        };
+        let result = conn
             .transaction_with_behavior(TransactionBehavior::Deferred)
             .and_then(|tx| read(&tx, &self.boot, &self.store_id));
         result.map_err(|e| failed(&self.files, &e))

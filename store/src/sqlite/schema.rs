@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
+use rusqlite::ffi::SQLITE_IOERR_SHORT_READ;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
 use super::super::StoreError;
+use super::damage;
 use super::files::{Files, Lock};
 
 /// "Trti"
@@ -111,15 +113,35 @@ pub(super) fn meta<T: rusqlite::types::FromSql>(conn: &Connection, name: &str) -
 /// What a SQLite error means to the caller.
 pub(super) fn failed(files: &Files, error: &rusqlite::Error) -> StoreError {
     let text = format!("{}: {error}", files.database.display());
+    // A file, or its log, that ends before a page that should be in it.
+    let short = error.sqlite_error().is_some_and(|e| e.extended_code == SQLITE_IOERR_SHORT_READ);
     match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::Unusable(format!(
-            "{text}; the file is damaged: move it away with its -wal and -shm files and import an export of it"
+        Some(_) if short => damage::error(files, "it is shorter than it should be"),
+        // What never had a lock is no store, but another file that a path leads to.
+        Some(ErrorCode::NotADatabase) if !files.lock.exists() => StoreError::Unusable(format!(
+            "{text}; the file is damaged, or no store: name another one with --datastore, or move it away with its -wal and -shm files and \
+             import an export of it"
         )),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            damage::error(files, &error.to_string())
+        }
         Some(ErrorCode::PermissionDenied | ErrorCode::ReadOnly | ErrorCode::CannotOpen) => {
             StoreError::PermissionDenied(format!("{text}; run it with sudo, or as the owner of the store"))
         }
         Some(ErrorCode::TooBig) => StoreError::Refused(text),
         Some(ErrorCode::DiskFull) => StoreError::Unwritable(format!("{text}; free space on its disk")),
+        // A row that this program cannot have written, or one that is always there and is not.
+        None if matches!(
+            error,
+            rusqlite::Error::InvalidColumnType(..)
+                | rusqlite::Error::FromSqlConversionFailure(..)
+                | rusqlite::Error::IntegralValueOutOfRange(..)
+                | rusqlite::Error::Utf8Error(..)
+                | rusqlite::Error::QueryReturnedNoRows
+        ) =>
+        {
+            damage::error(files, &error.to_string())
+        }
         // Busy, I/O error: may pass.
         _ => StoreError::Unreachable(text),
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::super::{Compare, LeaseId, Op, Outcome, Revision, StoreError, Txn, WriterLock, prefix_end};
-use super::files::{Files, Identity, Lock};
+use super::damage;
+use super::files::{Files, Identity, Lock, OpenConnection};
 use super::schema::{boot_id, boot_millis, connect, failed, meta, recheck_version};
 
 /// The agent writes the log back (`maintain`). Where none runs, a writer does at this size, so that it stays bounded.
@@ -19,8 +20,11 @@ const WAL_KEPT: u64 = 4 << 20;
 /// The writing connection of a handle.
 pub(super) struct Writer {
     files: Arc<Files>,
-    conn: Connection,
+    /// Closed when the database is damaged: whatever takes its place is opened anew.
+    conn: Option<(Connection, OpenConnection)>,
     identity: Identity,
+    /// The log that the connection knows.
+    log: Option<Identity>,
     lock: File,
     wake: File,
     boot: String,
@@ -32,9 +36,14 @@ impl Writer {
         let conn = connect(&files)?;
         // COMMIT leaves the log to `sync`; the order of log and database is kept for a power failure at any moment.
         conn.pragma_update(None, "synchronous", "NORMAL").map_err(|e| failed(&files, &e))?;
+        // The log is there once something was read.
+        meta::<Revision>(&conn, "revision").map_err(|e| failed(&files, &e))?;
+        let log = files.log_identity();
+        let open = OpenConnection::count(&files, log);
         Ok(Self {
-            conn,
+            conn: Some((conn, open)),
             identity,
+            log,
             lock: files.open_lock()?,
             wake: files.open_wake()?,
             boot: boot_id()?,
@@ -58,10 +67,25 @@ impl Writer {
         work: impl FnOnce(&mut Edit<'_>) -> Result<T, Failure>,
         seen: impl FnOnce(&T),
     ) -> Result<T, StoreError> {
-        if self.files.identity()? != self.identity {
+        if let Err(damaged) = damage::refuse(&self.files) {
+            self.conn = None;
+            return Err(damaged);
+        }
+        let is_other = self.files.identity()? != self.identity;
+        if !is_other && self.files.log_identity() != self.log {
+            self.conn = None;
+        }
+        if self.conn.is_none() && !is_other {
+            self.files.check_closed()?;
+        }
+        if self.conn.is_none() || is_other {
             *self = Self::open(Arc::clone(&self.files))?;
         }
-        let (result, moved) = self.locked(given_up, work)?;
+        let result = self.locked(given_up, work);
+        if matches!(result, Err(StoreError::Damaged(_))) {
+            self.conn = None;
+        }
+        let (result, moved) = damage::mark_if(&self.files, result)?;
         seen(&result);
         // What moves no revision is about leases, which no boot outlives.
         if moved && self.sync()? > WAL_WITHOUT_AGENT {
@@ -97,10 +121,13 @@ impl Writer {
     ) -> Result<(T, bool), StoreError> {
         let fail = |e: rusqlite::Error| failed(&self.files, &e);
         let _held = Lock::take(&self.lock, &self.files.lock)?;
+        damage::refuse(&self.files)?;
         if given_up() {
             return Err(StoreError::Unreachable("the caller has given up".into()));
         }
-        let tx = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
+        let closed = || StoreError::Unreachable("the database is closed".into());
+        let (conn, _) = self.conn.as_mut().ok_or_else(closed)?;
+        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
         recheck_version(&tx, &self.files)?;
         let before: Revision = meta(&tx, "revision").map_err(fail)?;
         let mut edit = Edit { tx, boot: &self.boot, now: boot_millis(), revision: before };
@@ -218,15 +245,16 @@ impl Writer {
 
     /// Busy readers only postpone it: the next one does the rest.
     fn checkpoint(&mut self, mode: &str) {
+        let Some((conn, _)) = &self.conn else { return };
         let run = || {
-            self.conn.busy_timeout(Duration::from_millis(100))?;
-            self.conn.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()))
+            conn.busy_timeout(Duration::from_millis(100))?;
+            conn.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()))
         };
         if let Err(e) = run() {
             tracing::debug!(target: "tortie::store", error = %e, "the log of the store was not written back");
         }
         // Only fails for a closed connection.
-        let _ = self.conn.busy_timeout(Duration::from_secs(5));
+        let _ = conn.busy_timeout(Duration::from_secs(5));
     }
 }
 

@@ -14,6 +14,7 @@ mod paused;
 mod refusals;
 mod screens;
 mod stop_and_purge;
+mod store_file;
 mod unreadable;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -115,6 +115,7 @@ pub fn options(configured: Option<&Datastore>, env: impl Fn(&str) -> Option<OsSt
             etcd_user: given.user.clone(),
             etcd_password_file: given.password_file.clone(),
             create: false,
+            checked: false,
             data_model: given.data_model,
         };
     }
@@ -134,6 +135,7 @@ pub fn options(configured: Option<&Datastore>, env: impl Fn(&str) -> Option<OsSt
         etcd_user: text("TORTIE_ETCD_USER"),
         etcd_password_file: path("TORTIE_ETCD_PASSWORD_FILE"),
         create: false,
+        checked: false,
         data_model,
     }
 }

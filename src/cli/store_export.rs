@@ -1,0 +1,190 @@
+//! The form of `tortie store export`, which `import` reads, and what is exported where the store itself cannot be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use tortie_config::key::Key;
+use tortie_config::resource::{Block, Handle};
+
+use super::diags::redact;
+use super::failure::{Exit, Failure};
+use super::output::write_out;
+use tortie_store::{Cache, KeyValue};
+
+/// Prints these entries as one JSON object, and gives their number.
+pub(super) fn print(entries: &[KeyValue], redact: bool) -> Result<usize, Failure> {
+    let mut all: BTreeMap<&str, serde_json::Value> =
+        entries.iter().map(|e| (e.key.as_str(), exported(&e.value, redact))).collect();
+    let count = all.len();
+    let unchecked: Vec<&str> =
+        entries.iter().filter(|e| !redact && !is_taken(&e.key, &e.value)).map(|e| e.key.as_str()).collect();
+    if !unchecked.is_empty() {
+        all.insert(UNCHECKED, serde_json::json!(unchecked).to_string().into());
+    }
+    let json = serde_json::to_string_pretty(&all).map_err(|e| Failure::usage(e.to_string()))?;
+    write_out(&format!("{json}\n"))?;
+    Ok(count)
+}
+
+/// The entries that an agent keeps on its disk, the last good value of each, and of what they are, for people.
+pub(super) fn of_cache(path: &Path) -> Result<(Vec<KeyValue>, String), Failure> {
+    let shown = path.display();
+    let found =
+        Cache::new(path).load().map_err(|error| Failure::new(Exit::No, "cache", error.to_string()))?;
+    let cached = found.ok_or_else(|| {
+        let text =
+            format!("there is no cache at {shown}: name the file of the agent's --cache with --cache FILE");
+        Failure::new(Exit::No, "not-found", text)
+    })?;
+    let saved = jiff::Timestamp::try_from(cached.saved).map(|at| format!("{at:.0}")).unwrap_or_default();
+    let of = format!(
+        "the cache {shown} at revision {}, saved {saved}: what this host follows, not the blocks of other hosts{}",
+        cached.snapshot.revision,
+        cached.truncated.map(|torn| format!("; {torn}")).unwrap_or_default()
+    );
+    let mut entries = cached.snapshot.entries;
+    entries.extend(handles(&entries));
+    Ok((entries, of))
+}
+
+/// The handles that the addresses in these blocks have: an agent reads none of them.
+fn handles(entries: &[KeyValue]) -> Vec<KeyValue> {
+    let mut all: BTreeMap<String, Handle> = BTreeMap::new();
+    for entry in entries {
+        let Ok(Key::Block(cidr)) = Key::parse(&entry.key) else { continue };
+        let Ok(block) = Block::parse(cidr, &entry.value) else { continue };
+        for id in block.allocated().filter_map(|(_, attribute)| attribute.handle.as_ref()) {
+            let handle = all.entry(id.clone()).or_insert_with(|| Handle::new(id));
+            let count = handle.blocks.entry(cidr).or_default();
+            *count = count.saturating_add(1);
+        }
+    }
+    let entry = |(id, handle): (String, Handle)| KeyValue {
+        key: Key::Handle(id).to_string(),
+        value: handle.to_value(),
+        mod_revision: 0,
+        create_revision: 0,
+    };
+    all.into_iter().map(entry).collect()
+}
+
+/// The member of an export that names the keys whose values `import` takes unchecked: a list in JSON, as text like all other
+/// members.
+pub(super) const UNCHECKED: &str = "unchecked";
+
+/// A value as `export` prints it: text, but for octets that are none.
+fn exported(value: &[u8], redact: bool) -> serde_json::Value {
+    match std::str::from_utf8(value) {
+        // Where a secret in octets ends is not known.
+        _ if redact => redact::value(value).into(),
+        Ok(plain) => plain.into(),
+        Err(_) => serde_json::json!({ "base64": base64(value) }),
+    }
+}
+
+/// Whether `import` takes a value that it checks; octets that are no text have a form of their own.
+fn is_taken(key: &str, value: &[u8]) -> bool {
+    std::str::from_utf8(value).is_err()
+        || (tortie_config::check(key, value).is_ok() && tortie_config::unknown(key, value).is_empty())
+}
+
+/// The keys that an export lists; `None`: that is no list of them.
+pub(super) fn listed_keys(member: &serde_json::Value) -> Option<BTreeSet<String>> {
+    serde_json::from_str(member.as_str()?).ok()
+}
+
+/// Octets that `export` could not print as text.
+pub(super) fn binary(value: &serde_json::Value) -> Option<Vec<u8>> {
+    let object = value.as_object().filter(|object| object.len() == 1)?;
+    octets(object.get("base64")?.as_str()?)
+}
+
+const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// RFC 4648 4.
+fn base64(value: &[u8]) -> String {
+    let mut out = String::with_capacity(value.len().div_ceil(3) * 4);
+    for chunk in value.chunks(3) {
+        let bits = (0..3).fold(0u32, |bits, at| bits << 8 | u32::from(chunk.get(at).copied().unwrap_or(0)));
+        for (at, shift) in [18, 12, 6, 0].into_iter().enumerate() {
+            let digit = usize::try_from(bits >> shift & 63).ok().and_then(|at| BASE64.get(at));
+            out.push(if at <= chunk.len() { digit.copied().map_or('=', char::from) } else { '=' });
+        }
+    }
+    out
+}
+
+fn octets(text: &str) -> Option<Vec<u8>> {
+    let text = text.trim_end_matches('=').as_bytes();
+    let mut out = Vec::with_capacity(text.len() / 4 * 3);
+    for chunk in text.chunks(4) {
+        let mut bits = 0u32;
+        for at in 0..4 {
+            let value = match chunk.get(at) {
+                Some(digit) => BASE64.iter().position(|known| known == digit)?,
+                None => 0,
+            };
+            bits = bits << 6 | u32::try_from(value).ok()?;
+        }
+        let [_, a, b, c] = bits.to_be_bytes();
+        out.extend([a, b, c].into_iter().take(chunk.len().checked_sub(1).filter(|octets| *octets > 0)?));
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        for (plain, coded) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+        ] {
+            assert_eq!(base64(plain.as_bytes()), coded);
+            assert_eq!(octets(coded).as_deref(), Some(plain.as_bytes()));
+        }
+        assert_eq!(octets("Z"), None);
+        assert_eq!(octets("Zg!="), None);
+    }
+
+    /// The handles of an export from the cache are those that the store had.
+    #[test]
+    fn handles_are_those_of_the_addresses() {
+        let block = r#"{"cidr": "10.65.0.0/30", "affinity": "host:a", "strictAffinity": false, "allocations": [0, null, 1, 0],
+            "unallocated": [1], "attributes": [{"handle_id": "net.c1", "secondary": {}}, {"handle_id": null, "secondary": {}}]}"#;
+        let key = Key::Block("10.65.0.0/30".parse().unwrap()).to_string();
+        let entries = [("/calico/v1/Ready".to_owned(), "true"), (key, block)].map(|(key, value)| KeyValue {
+            key,
+            value: value.into(),
+            mod_revision: 1,
+            create_revision: 1,
+        });
+        let found: Vec<_> =
+            handles(&entries).into_iter().map(|kv| (kv.key, String::from_utf8(kv.value).unwrap())).collect();
+        let value = r#"{"block":{"10.65.0.0/30":2},"id":"net.c1"}"#;
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].0, "/calico/ipam/v2/handle/net.c1");
+        let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(read(&found[0].1), read(value));
+    }
+
+    proptest! {
+        /// Whatever stands under a key, readable or not, text or not: what is printed is what is read.
+        #[test]
+        fn what_export_prints_is_what_import_reads(value in prop::collection::vec(any::<u8>(), 0..40)) {
+            let read = match exported(&value, false) {
+                serde_json::Value::String(text) => text.into_bytes(),
+                other => binary(&other).unwrap(),
+            };
+            prop_assert_eq!(read, value);
+        }
+    }
+}

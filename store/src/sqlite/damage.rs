@@ -1,0 +1,154 @@
+//! A damaged database: how it is found, and the mark beside it that keeps everybody from writing into it.
+//!
+//! ```text
+//!  agent, at start and each hour: PRAGMA quick_check --+
+//!  any process: a read or a write that SQLite refuses -+--> store.damaged: inode, length and time of the database
+//!                                                              |
+//!  every transaction of every process, under the lock: --------+--> is it that of the database? refused : passed over
+//! ```
+//!
+//! A file that takes the place of the damaged one, or is written over it, is another by its inode, length or time: the mark is
+//! passed over then, and removed by the next check. Nothing changes these of a damaged file, as nobody writes its log back.
+
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{ErrorCode, InterruptHandle};
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use super::super::StoreError;
+use super::files::{Files, Lock};
+use super::schema::{connect, failed};
+
+/// How long a check that was interrupted may take to end.
+const END: Duration = Duration::from_secs(10);
+
+/// The way out.
+const NEXT: &str = "nothing is written into it; restore it as \"A damaged SQLite store\" in docs/upgrade.md says: save what can be read \
+                    (tortie store export, or tortie store export --cache), move the file away with its -wal and -shm files, \
+                    import what was saved, tortie store accept";
+
+/// What is wrong with a database, for people.
+pub(super) fn error(files: &Files, what: &str) -> StoreError {
+    StoreError::Damaged(format!("{} is damaged ({what}): {NEXT}", files.database.display()))
+}
+
+/// The database that a mark speaks of, and what is wrong with it.
+#[derive(Serialize, Deserialize)]
+struct Mark {
+    file: State,
+    damage: String,
+}
+
+/// What differs between two files in one place, and between a file and what was written over it.
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+struct State {
+    device: u64,
+    inode: u64,
+    length: u64,
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+fn state(files: &Files) -> Option<State> {
+    let found = std::fs::metadata(&files.database).ok()?;
+    let (device, inode, length) = (found.dev(), found.ino(), found.len());
+    Some(State { device, inode, length, seconds: found.mtime(), nanoseconds: found.mtime_nsec() })
+}
+
+/// Refuses a database that is marked.
+pub(super) fn refuse(files: &Files) -> Result<(), StoreError> {
+    // Mostly there is none.
+    let Ok(text) = std::fs::read(&files.mark) else { return Ok(()) };
+    match serde_json::from_slice::<Mark>(&text) {
+        Ok(mark) if Some(&mark.file) == state(files).as_ref() => Err(StoreError::Damaged(mark.damage)),
+        _ => Ok(()),
+    }
+}
+
+/// Marks the database if that is what a call found. Not under the lock, which this takes.
+pub(super) fn mark_if<T>(files: &Files, result: Result<T, StoreError>) -> Result<T, StoreError> {
+    if let Err(StoreError::Damaged(damage)) = &result
+        && refuse(files).is_ok()
+        && let Err(error) = mark(files, damage)
+    {
+        tracing::warn!(target: "tortie::store", file = %files.mark.display(), %error, "the damaged store is not marked: others may write into it");
+    }
+    result
+}
+
+fn mark(files: &Files, damage: &str) -> Result<(), StoreError> {
+    // What never had a lock is no store, but another file that a path leads to.
+    if !files.lock.exists() {
+        return Ok(());
+    }
+    let lock = files.open_lock()?;
+    // No transaction is under way, and the next one sees it.
+    let _held = Lock::take(&lock, &files.lock)?;
+    let Some(file) = state(files) else { return Ok(()) };
+    let text = serde_json::to_vec(&Mark { file, damage: damage.to_owned() });
+    let text = text.map_err(|e| StoreError::Refused(e.to_string()))?;
+    let write = || {
+        use std::io::Write as _;
+        let options =
+            std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&files.mark);
+        options?.write_all(&text)
+    };
+    write().map_err(|e| super::files::failed(&files.mark, &e))
+}
+
+/// Reads the whole database, on a thread and a connection of its own: readers and writers go on meanwhile. What is too large to be
+/// read within the limit counts as whole.
+pub(super) async fn look_for(files: Arc<Files>, limit: Duration) -> Result<(), StoreError> {
+    let (started, interrupt) = oneshot::channel();
+    let (answer, mut answered) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("store-check".to_owned())
+        .spawn(move || drop(answer.send(check(&files, started))))
+        .map_err(|e| StoreError::Unreachable(format!("cannot start a thread: {e}")))?;
+    let ended = |result: Result<_, _>| {
+        result.unwrap_or_else(|_| Err(StoreError::Unreachable("the check of the store ended".into())))
+    };
+    if let Ok(result) = tokio::time::timeout(limit, &mut answered).await {
+        return ended(result);
+    }
+    let mut interrupt: oneshot::Receiver<InterruptHandle> = interrupt;
+    if let Ok(handle) = interrupt.try_recv() {
+        handle.interrupt();
+    }
+    match tokio::time::timeout(END, answered).await {
+        Ok(result) => ended(result),
+        Err(_) => Err(StoreError::Unreachable("the file of the store cannot be read: its disk hangs".into())),
+    }
+}
+
+fn check(files: &Files, started: oneshot::Sender<InterruptHandle>) -> Result<(), StoreError> {
+    refuse(files)?;
+    let found = quick_check(files, started);
+    if found.is_ok() && refuse(files).is_ok() {
+        // Of a file that is no longer there.
+        let _ = std::fs::remove_file(&files.mark);
+    }
+    mark_if(files, found)
+}
+
+fn quick_check(files: &Files, started: oneshot::Sender<InterruptHandle>) -> Result<(), StoreError> {
+    let conn = connect(files)?;
+    // Nobody waits for it when the caller has gone.
+    let _ = started.send(conn.get_interrupt_handle());
+    match conn.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0)) {
+        Ok(answer) if answer == "ok" => Ok(()),
+        Ok(answer) => Err(error(files, &answer.split_whitespace().collect::<Vec<_>>().join(" "))),
+        Err(e) if e.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
+            tracing::info!(target: "tortie::store", file = %files.database.display(), "the store is too large to be checked whole in time");
+            Ok(())
+        }
+        Err(e) => Err(failed(files, &e)),
+    }
+}
+
+#[cfg(test)]
+#[path = "damage_tests.rs"]
+mod tests;
