@@ -1,6 +1,7 @@
 //! The periodic work of the agent, each second.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use tortie_config::key::prefix;
@@ -32,14 +33,20 @@ impl Agent {
         let folds = maintains && !self.options.observes();
         let checks = folds && self.timers.check_due(now);
         let hosts_to = reads_hosts.then(|| self.facts_sender.clone());
-        let store = Arc::clone(&self.store);
+        let (store, check_took) = (Arc::clone(&self.store), self.timers.check_took());
         self.io.spawn(async move {
+            if checks {
+                let began = Instant::now();
+                // The feed meets what it finds, and that is what is reported.
+                if let Err(error) = store.verify().await {
+                    tracing::debug!(target: "tortie", "the store was checked: {error}");
+                }
+                let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+                check_took.store(micros, Ordering::Relaxed);
+            }
+            // After it: nothing is folded into a file that is damaged.
             if folds && let Err(error) = store.maintain().await {
                 tracing::debug!(target: "tortie", "the store is not maintained: {error}");
-            }
-            // The feed meets what it finds.
-            if checks && let Err(error) = store.verify().await {
-                tracing::error!(target: "tortie", "{error}");
             }
             if let Some(facts) = hosts_to
                 && let Ok(found) = store.list(&[prefix::STATUS.to_owned()]).await

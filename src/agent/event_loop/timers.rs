@@ -1,11 +1,15 @@
 //! Timers of the periodic work: each says whether its work is due, and counts it as done then. No clock is read here.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Between two calls of [`Store::maintain`](tortie_store::Store::maintain).
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
-/// Between two calls of [`Store::verify`](tortie_store::Store::verify); the first is part of the start.
-const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
+/// Between two calls of [`Store::verify`](tortie_store::Store::verify), the first of which is part of the start: a thousandth of the
+/// time, and within these bounds.
+const CHECK_INTERVALS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(3600)];
+const CHECK_PART: u32 = 1_000;
 /// Between two reads of the status keys of all hosts.
 const HOSTS_READ_INTERVAL: Duration = Duration::from_secs(300);
 /// Between two full builds of the status key without a change of sessions.
@@ -16,6 +20,8 @@ const NODE_STATUS_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) struct Timers {
     maintained_at: Option<Instant>,
     checked_at: Option<Instant>,
+    /// How long the last call took, in microseconds; the task that made it writes it.
+    check_took: Arc<AtomicU64>,
     /// When the status keys of others were read.
     hosts_read_at: Option<Instant>,
     /// When the status key was built, and with which readiness and count of sessions.
@@ -38,11 +44,18 @@ impl Timers {
     /// The store's file is to be looked through for damage.
     pub(super) fn check_due(&mut self, now: Instant) -> bool {
         let last = *self.checked_at.get_or_insert(now);
-        let due = is_over(Some(last), CHECK_INTERVAL, now);
+        let took = Duration::from_micros(self.check_took.load(Ordering::Relaxed));
+        let [least, most] = CHECK_INTERVALS;
+        let due = is_over(Some(last), took.saturating_mul(CHECK_PART).clamp(least, most), now);
         if due {
             self.checked_at = Some(now);
         }
         due
+    }
+
+    /// Where the time that the check took is written.
+    pub(super) fn check_took(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.check_took)
     }
 
     /// The status keys of all hosts are to be read: `always`, or each five minutes where `allowed`.
@@ -91,8 +104,13 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let due: Vec<u64> = (0..=125).filter(|s| timers.maintenance_due(at(*s))).collect();
         assert_eq!(due, [0, 60, 120]);
-        let due: Vec<u64> = (0..=7_300).filter(|s| timers.check_due(at(*s))).collect();
-        assert_eq!(due, [3_600, 7_200]);
+        let mut checks = |from: u64, to: u64, millis: u64| -> Vec<u64> {
+            timers.check_took().store(millis * 1_000, Ordering::Relaxed);
+            (from..to).filter(|s| timers.check_due(at(*s))).collect()
+        };
+        assert_eq!(checks(0, 130, 5), [60, 120], "a small file");
+        assert_eq!(checks(130, 400, 100), [220, 320]);
+        assert_eq!(checks(400, 8_000, 20_000), [3_920, 7_520], "a large one");
         let due: Vec<u64> = (0..=650).filter(|s| timers.hosts_read_due(at(*s), *s == 100, *s > 5)).collect();
         assert_eq!(due, [6, 100, 400]);
         let due: Vec<u64> =

@@ -1,7 +1,7 @@
 //! A damaged database: how it is found, and the mark beside it that keeps everybody from writing into it.
 //!
 //! ```text
-//!  agent, at start and each hour: PRAGMA quick_check --+
+//!  agent, at start and each minute: PRAGMA quick_check +
 //!  any process: a read or a write that SQLite refuses -+--> store.damaged: inode, length and time of the database
 //!                                                              |
 //!  every transaction of every process, under the lock: --------+--> is it that of the database? refused : passed over

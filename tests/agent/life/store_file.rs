@@ -1,6 +1,7 @@
 //! The files of an agent on a disk that fails: a damaged store, a lost log, no room.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::common::hosts::{Hosts, PATIENCE, Plan, block, block_keys, stderr, stdout, within};
 
@@ -96,6 +97,42 @@ fn a_damaged_store_is_left_alone_and_the_agent_goes_on_from_its_cache() {
     hosts.until_routes(1, OWN);
     let released = hosts.tortie(1, &["--datastore", STORE, "ipam", "release", "--handle", "lab.one"]);
     assert!(released.status.success(), "the handle of the address is there: {released:?}");
+}
+
+/// By a read of a page, else by maintenance, which looks through the file each minute.
+#[test]
+fn damage_under_a_running_agent_is_found_and_nobody_writes_from_then_on() {
+    let Some(mut hosts) = Hosts::up(Plan { hosts: 1, ..Plan::default() }) else { return };
+    hosts.until_routes(1, OWN);
+    cached(&hosts, "/var/lib/tortie/cache.json", "10.244.1.0");
+    let damage = "cd /store; pages=$(($(stat -c %s store.db) / 4096)); for page in $(seq 1 $((pages - 1))); do \
+                  head -c 4096 /dev/urandom | dd of=store.db bs=4096 seek=$page conv=notrunc 2>/dev/null; done";
+    // Pages that are in the log, too, are not read from the file, and what is written all the time is soon whole again.
+    let many =
+        |n: usize| (format!("/calico/v1/policy/profile/p{n}/tags"), format!("[\"{}\"]", "t".repeat(200)));
+    hosts.import(&(0..300).map(many).collect());
+    // An agent that starts writes the log back, and the next write begins it anew.
+    hosts.kill("host1");
+    hosts.start("host1");
+    hosts.until_routes(1, OWN);
+    std::thread::sleep(Duration::from_secs(15));
+    let done = hosts.lab.exec("host1", &["sh", "-ec", damage]).unwrap();
+    assert!(done.status.success(), "{done:?}");
+    within(Duration::from_secs(150), "the damage is found", || {
+        let status = hosts.status(1);
+        if has("store-damaged")(&status) { Ok(()) } else { Err(status["problems"].to_string()) }
+    });
+    let damaged = sum(&hosts);
+    hosts.until_routes(1, OWN);
+    let refused = hosts.tortie(1, &["--datastore", STORE, "ipam", "assign", "--handle", "lab.two"]);
+    assert!(refused.status.code() == Some(3) && stderr(&refused).contains("damaged"), "{refused:?}");
+    hosts.kill("host1");
+    hosts.start("host1");
+    hosts.until(1, "runs from its cache", |status| {
+        has("store-damaged")(status) && status["store"]["fromCache"] == true
+    });
+    hosts.until_routes(1, OWN);
+    assert_eq!(sum(&hosts), damaged, "nobody wrote into it");
 }
 
 /// What was written since the log was written back is lost with it; the cache proves it.
