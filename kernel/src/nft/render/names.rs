@@ -201,10 +201,15 @@ pub(super) fn prefix(denied: &Denied) -> Box<str> {
 
 /// The set of a selector's addresses of one family. Its kind is part of the name: a set cannot change its type while rules
 /// use it.
-pub(super) fn set(id: &SetId, v4: bool, interval: bool) -> Name {
+pub(super) fn set(hash: &str, v4: bool, interval: bool) -> Name {
     let family = if v4 { "v4" } else { "v6" };
     let kind = if interval { "nets" } else { "addrs" };
-    format!("{family}-{kind}-{}", NameHash::new().text(id.selector()).hex()).into()
+    format!("{family}-{kind}-{hash}").into()
+}
+
+/// What the names of a selector's sets end in.
+pub(super) fn set_hash(id: &SetId) -> String {
+    NameHash::new().text(id.selector()).hex()
 }
 
 #[cfg(test)]
@@ -217,7 +222,7 @@ mod tests {
         // `printf 'has(a)\377' | sha256sum`
         let selector: Selector = "has(a)".parse().unwrap();
         assert_eq!(
-            &*set(&SetId::of(&selector), true, false),
+            &*set(&set_hash(&SetId::of(&selector)), true, false),
             "v4-addrs-98880802bdd17c948ec2a0b79a4a33799b8dad44"
         );
     }

@@ -52,8 +52,22 @@ pub(super) struct Sets {
     slots: BTreeMap<(SetId, bool), Slot>,
     /// Whose each name is.
     owners: BTreeMap<Name, SetId>,
+    /// By hash: the selectors of that hash, in the order in which they came. The first has the name, each later one the name with its
+    /// place, so that none is the other's.
+    of_hash: BTreeMap<Box<str>, Vec<SetId>>,
+    hash: SetHash,
     /// Two selectors whose sets have one name.
     collision: Option<Box<str>>,
+}
+
+/// What the names of a selector's sets end in; a test has another one.
+#[derive(Debug, Clone, Copy)]
+struct SetHash(fn(&SetId) -> String);
+
+impl Default for SetHash {
+    fn default() -> Self {
+        Self(names::set_hash)
+    }
 }
 
 const FAMILIES: [bool; 2] = [true, false];
@@ -61,7 +75,31 @@ const FAMILIES: [bool; 2] = [true, false];
 impl Sets {
     /// The name of a set of one family; `None`: nothing is in it. It changes with the kind of the set.
     pub(super) fn name(&self, id: &SetId, v4: bool) -> Option<Name> {
-        self.is_there(id, v4).then(|| names::set(id, v4, self.is_interval(id, v4)))
+        self.is_there(id, v4).then(|| {
+            let hash = (self.hash.0)(id);
+            let twins = self.of_hash.get(hash.as_str());
+            let name = names::set(&hash, v4, self.is_interval(id, v4));
+            match twins.and_then(|twins| twins.iter().position(|twin| twin == id)) {
+                None | Some(0) => name,
+                Some(place) => format!("{name}-{}", place + 1).into(),
+            }
+        })
+    }
+
+    /// A selector comes: what has its hash already keeps its name.
+    fn come(&mut self, id: &SetId) {
+        let twins = self.of_hash.entry((self.hash.0)(id).into()).or_default();
+        if !twins.contains(id) {
+            twins.push(id.clone());
+        }
+    }
+
+    /// A selector goes. Twins that stay keep their places.
+    fn go(&mut self, id: &SetId) {
+        let hash = (self.hash.0)(id);
+        if self.of_hash.get(hash.as_str()).is_some_and(|twins| twins.as_slice() == [id.clone()]) {
+            self.of_hash.remove(hash.as_str());
+        }
     }
 
     pub(super) fn name_collision(&self) -> Option<&str> {
@@ -133,6 +171,7 @@ impl Sets {
         let (mut add, mut remove) = (Vec::new(), Vec::new());
         match change {
             SetChange::New(members) => {
+                self.come(id);
                 ruleset.sets.insert(id.clone(), members.iter().copied().collect());
                 let mut sizes = [Size::default(); 2];
                 members.iter().for_each(|net| of(&mut sizes, net).count(net, true));
@@ -151,6 +190,7 @@ impl Sets {
                 }
             }
             SetChange::Gone => {
+                self.go(id);
                 ruleset.sets.remove(id);
                 self.sizes.remove(id);
             }
@@ -284,6 +324,40 @@ fn network(key: &SetKey) -> Option<Cidr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whatever comes first, and whatever goes: each has a set of its own, with its own members, and nothing is refused.
+    #[test]
+    fn selectors_of_one_hash_have_sets_of_their_own() {
+        let id = |text: &str| SetId::of(&text.parse().unwrap());
+        let net = |n: u8| Cidr::host(std::net::IpAddr::from([10, 0, 0, n]));
+        let ids = ["has(a)", "has(b)", "has(c)"].map(id);
+        let mut sets = Sets { hash: SetHash(|_| "00".to_owned()), ..Sets::default() };
+        let (mut wanted, mut ruleset) = (DesiredTable::default(), Ruleset::default());
+        for (id, n) in ids.iter().zip(1..) {
+            sets.change(id, &SetChange::New([net(n)].into()), &mut ruleset, &mut wanted);
+            sets.acquire(id, true, &"c".into(), &ruleset, &mut wanted);
+        }
+        let name = |sets: &Sets, id: &SetId| sets.name(id, true).unwrap().to_string();
+        assert_eq!(
+            ids.each_ref().map(|id| name(&sets, id)),
+            ["v4-addrs-00", "v4-addrs-00-2", "v4-addrs-00-3"]
+        );
+        let members = |wanted: &DesiredTable, name: &str| -> Vec<SetKey> {
+            wanted.elements(name).unwrap().keys().cloned().collect()
+        };
+        for (id, n) in ids.iter().zip(1..) {
+            assert_eq!(members(&wanted, &name(&sets, id)), [SetKey::Addr(net(n))]);
+        }
+        // The elder goes; the others keep what they have, and so does who comes again.
+        let [elder, younger, _] = &ids;
+        sets.release(elder, true, &"c".into());
+        sets.change(elder, &SetChange::Gone, &mut ruleset, &mut wanted);
+        sets.sweep(elder, true, &mut wanted);
+        let change = SetChange::Members { add: [net(9)].into(), remove: [].into() };
+        assert_eq!(sets.change(younger, &change, &mut ruleset, &mut wanted), Vec::<Name>::new());
+        assert_eq!(members(&wanted, "v4-addrs-00-2"), [SetKey::Addr(net(2)), SetKey::Addr(net(9))]);
+        assert_eq!(sets.name_collision(), None);
+    }
 
     #[test]
     fn two_selectors_with_one_name_are_noted() {

@@ -75,7 +75,8 @@ fn rendered(rule: &str) -> Vec<String> {
 }
 
 fn set_of(selector: &str, v4: bool) -> String {
-    names::set(&tortie_engine::policy::SetId::of(&selector.parse().unwrap()), v4, false).to_string()
+    let id = tortie_engine::policy::SetId::of(&selector.parse().unwrap());
+    names::set(&names::set_hash(&id), v4, false).to_string()
 }
 
 #[test]
