@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use serde_json::{Value, json};
 use tortie_topology::Lab;
 
 /// A file with two nodes, and the rest of the topology.
@@ -258,4 +259,139 @@ fn addresses() {
     );
     // A /31 has no network and no broadcast address (RFC 3021).
     assert!(Lab::from_text(&v4("10.0.0.0/31, 10.0.0.1/31"), Path::new("t")).is_ok());
+}
+
+/// Keys of a node that have an effect here: their values are checked by what they do.
+const WITH_EFFECT: &[&str] = &[
+    "kind",
+    "group",
+    "image",
+    "entrypoint",
+    "cmd",
+    "exec",
+    "binds",
+    "volumes",
+    "tmpfs",
+    "env",
+    "env-files",
+    "sysctls",
+    "hostname",
+    "user",
+    "network-mode",
+    "pid-mode",
+    "startup-delay",
+    "stages",
+    "healthcheck",
+];
+
+/// Values of every kind, and some that keys of the schema take or nearly take.
+fn values() -> Vec<Value> {
+    let text = r#"[
+        null, true, 5, 0, -1, 1.5, 70000, "", "x", "5", "always", "no", "unless-stopped", "docker", "host", "private", "live",
+        "10.0.0.1", "10.0.0.0/24", "10.0.0.256", "auto", "fd00::1", "fd00::/64", "64MB", "1.5 gib", "64 parsec", "vepa",
+        [], [5], [null], ["a"], ["a", "b"], ["a", "a"], ["80"], ["80:80"], ["127.0.0.1:53:53/udp"], ["80-90:80/tcp"], ["80-90:80-90/tcp"], ["80:x"],
+        ["99999:80"], ["80:80/icmp"], [{}], [{"slot": 1}], [{"slot": 0}], [{"slot": "Z"}], [{"x": 1}], [{"slot": 1, "mda": 5}],
+        [{"slot": 1, "mda": [{"slot": 1}]}], [{"slot": 1, "env": {"A": "b", "C": 1, "D": true}}], [{"slot": 1, "env": {"A": []}}],
+        {}, {"a": "b"}, {"a": 5}, {"a": true}, {"a": -5}, {"a": ""}, {"a": null}, {"a": []},
+        {"username": "u"}, {"username": 5}, {"vars": {"a": [1]}}, {"vars": 5}, {"issue": true}, {"issue": 5}, {"network": "n"}, {"network": 5}, {"mtu": 1400}, {"mtu": 0}, {"sans": ["a"]}, {"sans": "a"},
+        {"sans": ["a", "a"]}, {"key-size": 2048}, {"key-size": "2048"}, {"validity-duration": "1h"}, {"validity-duration": 1},
+        {"servers": ["9.9.9.9"]}, {"servers": "9.9.9.9"}, {"search": []}, {"options": [1]}, {"nameservers": []},
+        {"ceos-copy-to-flash": ["f"]}, {"ceos-copy-to-flash": []}, {"ceos-copy-to-flash": "f"}, {"cert": "c", "key": "k"}, {"cert": "c"},
+        {"cert": "c", "key": "k", "key-size": 5}, {"certificate-authority": {"cert": "c", "key": "k"}},
+        {"certificate-authority": {"cert": 5, "key": "k"}}, {"certificate-authority": {}}, {"certificate-authority": {"key-size": 5}}
+    ]"#;
+    serde_json::from_str(text).unwrap()
+}
+
+/// Whatever stands at a key that has no effect here, a file is refused when containerlab's own schema refuses it, and only then.
+#[test]
+fn values_without_effect_are_those_of_containerlabs_schema() {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("schema/clab.schema.json"))
+        .unwrap();
+    let schema: Value = serde_json::from_str(&text).unwrap();
+    let referee = jsonschema::validator_for(&schema).unwrap();
+    let keys = |of: &Value| -> Vec<String> { of.as_object().unwrap().keys().cloned().collect() };
+    let node = keys(&schema["definitions"]["node-config"]["properties"]);
+    let mgmt = keys(&schema["properties"]["mgmt"]["properties"]);
+    let mut files: Vec<(String, Box<dyn Fn(&Value) -> Value>)> = Vec::new();
+    let base =
+        || json!({"name": "t", "topology": {"nodes": {"a": {"kind": "linux"}, "b": {"kind": "linux"}}}});
+    for key in node.into_iter().filter(|key| !WITH_EFFECT.contains(&key.as_str())) {
+        for level in ["nodes/a", "defaults", "kinds/linux", "groups/g"] {
+            let at = key.clone();
+            let make = move |value: &Value| {
+                let mut file = base();
+                let place = level.split('/').fold(&mut file["topology"], |place, part| &mut place[part]);
+                place[at.as_str()] = value.clone();
+                file
+            };
+            files.push((format!("topology.{level}.{key}"), Box::new(make)));
+        }
+    }
+    for key in mgmt {
+        let at = key.clone();
+        let make = move |value: &Value| {
+            let mut file = base();
+            file["mgmt"][at.as_str()] = value.clone();
+            file
+        };
+        files.push((format!("mgmt.{key}"), Box::new(make)));
+    }
+    for key in ["mgmt", "settings", "debug"] {
+        let make = move |value: &Value| {
+            let mut file = base();
+            file[key] = value.clone();
+            file
+        };
+        files.push((key.to_owned(), Box::new(make)));
+    }
+    let link = move |extra: Value| {
+        let mut link = json!({"type": "veth", "endpoints": [{"node": "a", "interface": "e1"}, {"node": "b", "interface": "e1"}]});
+        link.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let mut file = base();
+        file["topology"]["links"] = json!([link]);
+        file
+    };
+    files.push(("link.vars".to_owned(), Box::new(move |value| link(json!({"vars": value})))));
+    files.push(("link.labels".to_owned(), Box::new(move |value| link(json!({"labels": value})))));
+    let end = move |value: &Value| {
+        let first = json!({"node": "a", "interface": "e1", "vars": value});
+        link(json!({"endpoints": [first, {"node": "b", "interface": "e1"}]}))
+    };
+    files.push(("link.endpoints.vars".to_owned(), Box::new(end)));
+    let (values, mut wrong, mut refused) = (values(), Vec::new(), 0);
+    for (place, make) in &files {
+        let mut taken = 0;
+        for value in &values {
+            // The schema has an address where containerlab's documents and its own example have a network.
+            if place == "mgmt.ipv6-range" && value == "fd00::/64" {
+                continue;
+            }
+            let file = make(value);
+            let by_schema = referee.is_valid(&file);
+            let ours = Lab::from_text(&file.to_string(), Path::new("/lab/t.clab.yml"));
+            taken += usize::from(by_schema);
+            refused += usize::from(!by_schema);
+            match ours {
+                Ok(_) if !by_schema => wrong.push(format!("{place}: {value} is taken")),
+                Err(error) if by_schema => wrong.push(format!("{place}: {value} is refused: {error}")),
+                _ => {}
+            }
+        }
+        assert!(taken > 0, "no value of the test is one for {place}");
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), files.len() * values.len(), wrong.join("\n"));
+    println!("{} values at {} places, {refused} refused, as the schema has them", values.len(), files.len());
+}
+
+#[test]
+fn wrong_values_without_effect_are_named_with_their_place() {
+    refused(
+        &node("      ports: 80\n"),
+        ":6: topology.nodes.a.ports: invalid type: integer `80`, expected a list; see https://containerlab.dev/manual/topo-def-file/",
+    );
+    refused(
+        &node("      restart-policy: sometimes\n"),
+        ":6: topology.nodes.a.restart-policy: `sometimes` is not no, on-failure, always or unless-stopped; see https://containerlab.dev/manual/topo-def-file/",
+    );
 }

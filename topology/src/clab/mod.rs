@@ -9,6 +9,7 @@
 
 mod context;
 mod expand;
+mod ignored;
 mod links;
 mod nodes;
 mod raw;

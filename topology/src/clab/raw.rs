@@ -6,18 +6,24 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer};
 
+use super::ignored::{
+    Address, Amount, Any, ApplyMode, Certificate, CgroupNamespace, Component, Config, Credentials, Dns,
+    Extras, Ipv4, Ipv6, Label, MacvlanMode, Mgmt, PortMapping, PullPolicy, RestartPolicy, Runtime, Settings,
+    ShmSize, Text, Texts, Whole, some,
+};
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawFile {
     pub(super) name: String,
     pub(super) prefix: Option<String>,
     pub(super) topology: RawTopology,
-    #[serde(rename = "mgmt")]
-    pub(super) _mgmt: Option<IgnoredAny>,
-    #[serde(rename = "settings")]
-    pub(super) _settings: Option<IgnoredAny>,
+    #[serde(rename = "mgmt", default, deserialize_with = "some")]
+    pub(super) _mgmt: Option<Mgmt>,
+    #[serde(rename = "settings", default, deserialize_with = "some")]
+    pub(super) _settings: Option<Settings>,
     #[serde(rename = "debug")]
-    pub(super) _debug: Option<IgnoredAny>,
+    pub(super) _debug: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -58,47 +64,70 @@ pub(super) struct NodeConfig {
     pub(super) stages: Option<RawStages>,
     pub(super) healthcheck: Option<RawHealthcheck>,
     // Keys below change nothing for a node made of namespaces. Those about images, restarts and container rights
-    // (with `_`) pass silently, as no one could notice a difference; the others are reported as notes.
-    #[serde(rename = "image-pull-policy")]
-    pub(super) _image_pull_policy: Option<IgnoredAny>,
-    #[serde(rename = "restart-policy")]
-    pub(super) _restart_policy: Option<IgnoredAny>,
-    pub(super) license: Option<IgnoredAny>,
-    pub(super) r#type: Option<IgnoredAny>,
-    pub(super) startup_config: Option<IgnoredAny>,
-    pub(super) enforce_startup_config: Option<IgnoredAny>,
-    pub(super) suppress_startup_config: Option<IgnoredAny>,
-    #[serde(rename = "auto-remove")]
-    pub(super) _auto_remove: Option<IgnoredAny>,
-    pub(super) ports: Option<IgnoredAny>,
-    pub(super) credentials: Option<IgnoredAny>,
-    #[serde(rename = "labels")]
-    pub(super) _labels: Option<IgnoredAny>,
-    #[serde(rename = "runtime")]
-    pub(super) _runtime: Option<IgnoredAny>,
-    pub(super) mgmt_ipv4: Option<IgnoredAny>,
-    pub(super) mgmt_ipv6: Option<IgnoredAny>,
-    pub(super) link_apply_mode: Option<IgnoredAny>,
-    pub(super) cpu: Option<IgnoredAny>,
-    pub(super) memory: Option<IgnoredAny>,
-    pub(super) cpu_set: Option<IgnoredAny>,
-    pub(super) extras: Option<IgnoredAny>,
-    pub(super) config: Option<IgnoredAny>,
-    pub(super) dns: Option<IgnoredAny>,
-    pub(super) certificate: Option<IgnoredAny>,
-    pub(super) components: Option<IgnoredAny>,
-    pub(super) aliases: Option<IgnoredAny>,
-    pub(super) shm_size: Option<IgnoredAny>,
-    #[serde(rename = "cap-add")]
-    pub(super) _cap_add: Option<IgnoredAny>,
-    #[serde(rename = "privileged")]
-    pub(super) _privileged: Option<IgnoredAny>,
-    #[serde(rename = "cgroupns-mode")]
-    pub(super) _cgroupns_mode: Option<IgnoredAny>,
-    pub(super) cgroup_parent: Option<IgnoredAny>,
-    #[serde(rename = "security-opts")]
-    pub(super) _security_opts: Option<IgnoredAny>,
-    pub(super) devices: Option<IgnoredAny>,
+    // (with `_`) pass silently, as no one could notice a difference; the others are reported as notes. Their values are
+    // checked as the schema has them.
+    #[serde(rename = "image-pull-policy", default, deserialize_with = "some")]
+    pub(super) _image_pull_policy: Option<Text<PullPolicy>>,
+    #[serde(rename = "restart-policy", default, deserialize_with = "some")]
+    pub(super) _restart_policy: Option<Text<RestartPolicy>>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) license: Option<Text<Any>>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) r#type: Option<Text<Any>>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) startup_config: Option<Text<Any>>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) enforce_startup_config: Option<bool>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) suppress_startup_config: Option<bool>,
+    #[serde(rename = "auto-remove", default, deserialize_with = "some")]
+    pub(super) _auto_remove: Option<bool>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) ports: Option<Texts<PortMapping>>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) credentials: Option<Credentials>,
+    #[serde(rename = "labels", default, deserialize_with = "some")]
+    pub(super) _labels: Option<Ordered<Label>>,
+    #[serde(rename = "runtime", default, deserialize_with = "some")]
+    pub(super) _runtime: Option<Text<Runtime>>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) mgmt_ipv4: Option<Text<Ipv4>>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) mgmt_ipv6: Option<Text<Ipv6>>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) link_apply_mode: Option<Text<ApplyMode>>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) cpu: Option<Amount>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) memory: Option<Text<Any>>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) cpu_set: Option<Text<Any>>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) extras: Option<Extras>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) config: Option<Config>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) dns: Option<Dns>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) certificate: Option<Certificate>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) components: Option<Vec<Component>>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) aliases: Option<Texts>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) shm_size: Option<Text<ShmSize>>,
+    #[serde(rename = "cap-add", default, deserialize_with = "some")]
+    pub(super) _cap_add: Option<Texts>,
+    #[serde(rename = "privileged", default, deserialize_with = "some")]
+    pub(super) _privileged: Option<bool>,
+    #[serde(rename = "cgroupns-mode", default, deserialize_with = "some")]
+    pub(super) _cgroupns_mode: Option<Text<CgroupNamespace>>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) cgroup_parent: Option<Text<Any>>,
+    #[serde(rename = "security-opts", default, deserialize_with = "some")]
+    pub(super) _security_opts: Option<Texts>,
+    #[serde(default, deserialize_with = "some")]
+    pub(super) devices: Option<Texts>,
 }
 
 impl NodeConfig {
@@ -203,20 +232,20 @@ pub(super) struct RawLink {
     pub(super) mtu: Option<u32>,
     pub(super) ipv4: Option<Vec<String>>,
     pub(super) ipv6: Option<Vec<String>>,
-    #[serde(rename = "vars")]
-    pub(super) _vars: Option<IgnoredAny>,
-    #[serde(rename = "labels")]
-    pub(super) _labels: Option<IgnoredAny>,
-    #[serde(rename = "mode")]
-    pub(super) _mode: Option<IgnoredAny>,
-    #[serde(rename = "remote")]
-    pub(super) _remote: Option<IgnoredAny>,
-    #[serde(rename = "vni")]
-    pub(super) _vni: Option<IgnoredAny>,
-    #[serde(rename = "dst-port")]
-    pub(super) _dst_port: Option<IgnoredAny>,
-    #[serde(rename = "src-port")]
-    pub(super) _src_port: Option<IgnoredAny>,
+    #[serde(rename = "vars", default, deserialize_with = "some")]
+    pub(super) _vars: Option<Ordered<IgnoredAny>>,
+    #[serde(rename = "labels", default, deserialize_with = "some")]
+    pub(super) _labels: Option<Ordered<Label>>,
+    #[serde(rename = "mode", default, deserialize_with = "some")]
+    pub(super) _mode: Option<Text<MacvlanMode>>,
+    #[serde(rename = "remote", default, deserialize_with = "some")]
+    pub(super) _remote: Option<Text<Address>>,
+    #[serde(rename = "vni", default, deserialize_with = "some")]
+    pub(super) _vni: Option<Whole<1, 16_777_215>>,
+    #[serde(rename = "dst-port", default, deserialize_with = "some")]
+    pub(super) _dst_port: Option<Whole<1, 65_535>>,
+    #[serde(rename = "src-port", default, deserialize_with = "some")]
+    pub(super) _src_port: Option<Whole<1, 65_535>>,
 }
 
 /// `NODE:INTERFACE`, or the same spelled out.
@@ -234,8 +263,8 @@ pub(super) struct RawFullEnd {
     pub(super) mac: Option<String>,
     pub(super) ipv4: Option<String>,
     pub(super) ipv6: Option<String>,
-    #[serde(rename = "vars")]
-    pub(super) _vars: Option<IgnoredAny>,
+    #[serde(rename = "vars", default, deserialize_with = "some")]
+    pub(super) _vars: Option<Ordered<IgnoredAny>>,
 }
 
 impl<'de> Deserialize<'de> for RawEnd {
