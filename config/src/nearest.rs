@@ -13,26 +13,8 @@ pub(crate) fn nearest<'a>(found: &str, names: impl IntoIterator<Item = &'a str>)
 
 /// How many characters are to be inserted, left out, replaced, or exchanged with their neighbour; case does not count.
 pub(crate) fn distance(a: &str, b: &str) -> usize {
-    let characters =
-        |text: &str| -> Vec<char> { text.chars().flat_map(char::to_lowercase).take(64).collect() };
-    let (a, b) = (characters(a), characters(b));
-    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
-    for (i, x) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, y) in b.iter().enumerate() {
-            let at = |row: &Vec<usize>, j: usize| row.get(j).copied().unwrap_or(usize::MAX / 2);
-            let above = rows.last().map_or(usize::MAX / 2, |last| at(last, j + 1));
-            let diagonal = rows.last().map_or(usize::MAX / 2, |last| at(last, j));
-            let mut least = (above + 1).min(at(&row, j) + 1).min(diagonal + usize::from(x != y));
-            let exchanged = i > 0 && j > 0 && a.get(i - 1) == Some(y) && b.get(j - 1) == Some(x);
-            if exchanged && let Some(before) = rows.len().checked_sub(2).and_then(|at| rows.get(at)) {
-                least = least.min(at(before, j - 1) + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows.last().and_then(|row| row.last()).copied().unwrap_or_default()
+    let lower = |text: &str| -> String { text.chars().flat_map(char::to_lowercase).take(64).collect() };
+    strsim::osa_distance(&lower(a), &lower(b))
 }
 
 #[cfg(test)]

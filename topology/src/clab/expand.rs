@@ -99,21 +99,11 @@ pub(super) fn split(text: &str) -> Result<Vec<String>, &'static str> {
 
 /// The candidate nearest to a misspelt `word`, when it is near enough to be meant.
 pub(super) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    candidates.map(|c| (distance(word, c), c)).filter(|(d, c)| *d <= 1 + c.len() / 4).min().map(|(_, c)| c)
-}
-
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut left = i + 1;
-        let mut above_left = std::mem::replace(&mut row[0], left);
-        for (cell, cb) in row.iter_mut().skip(1).zip(&b) {
-            left = (above_left + usize::from(ca != *cb)).min(*cell + 1).min(left + 1);
-            above_left = std::mem::replace(cell, left);
-        }
-    }
-    row[b.len()]
+    candidates
+        .map(|c| (strsim::levenshtein(word, c), c))
+        .filter(|(d, c)| *d <= 1 + c.len() / 4)
+        .min()
+        .map(|(_, c)| c)
 }
 
 /// Where the comments of a YAML file stand: from a `#` that begins a line or follows a blank, outside of quotes and of block scalars
