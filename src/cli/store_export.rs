@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use tortie_config::key::Key;
 use tortie_config::resource::{Block, Handle};
 
@@ -78,7 +80,7 @@ fn exported(value: &[u8], redact: bool) -> serde_json::Value {
         // Where a secret in octets ends is not known.
         _ if redact => redact::value(value).into(),
         Ok(plain) => plain.into(),
-        Err(_) => serde_json::json!({ "base64": base64(value) }),
+        Err(_) => serde_json::json!({ "base64": BASE64_STANDARD.encode(value) }),
     }
 }
 
@@ -96,40 +98,7 @@ pub(super) fn listed_keys(member: &serde_json::Value) -> Option<BTreeSet<String>
 /// Octets that `export` could not print as text.
 pub(super) fn binary(value: &serde_json::Value) -> Option<Vec<u8>> {
     let object = value.as_object().filter(|object| object.len() == 1)?;
-    octets(object.get("base64")?.as_str()?)
-}
-
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// RFC 4648 4.
-fn base64(value: &[u8]) -> String {
-    let mut out = String::with_capacity(value.len().div_ceil(3) * 4);
-    for chunk in value.chunks(3) {
-        let bits = (0..3).fold(0u32, |bits, at| bits << 8 | u32::from(chunk.get(at).copied().unwrap_or(0)));
-        for (at, shift) in [18, 12, 6, 0].into_iter().enumerate() {
-            let digit = usize::try_from(bits >> shift & 63).ok().and_then(|at| BASE64.get(at));
-            out.push(if at <= chunk.len() { digit.copied().map_or('=', char::from) } else { '=' });
-        }
-    }
-    out
-}
-
-fn octets(text: &str) -> Option<Vec<u8>> {
-    let text = text.trim_end_matches('=').as_bytes();
-    let mut out = Vec::with_capacity(text.len() / 4 * 3);
-    for chunk in text.chunks(4) {
-        let mut bits = 0u32;
-        for at in 0..4 {
-            let value = match chunk.get(at) {
-                Some(digit) => BASE64.iter().position(|known| known == digit)?,
-                None => 0,
-            };
-            bits = bits << 6 | u32::try_from(value).ok()?;
-        }
-        let [_, a, b, c] = bits.to_be_bytes();
-        out.extend([a, b, c].into_iter().take(chunk.len().checked_sub(1).filter(|octets| *octets > 0)?));
-    }
-    Some(out)
+    BASE64_STANDARD.decode(object.get("base64")?.as_str()?).ok()
 }
 
 #[cfg(test)]
@@ -137,44 +106,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn base64_is_that_of_the_rfc() {
-        for (plain, coded) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg=="),
-            ("fooba", "Zm9vYmE="),
-        ] {
-            assert_eq!(base64(plain.as_bytes()), coded);
-            assert_eq!(octets(coded).as_deref(), Some(plain.as_bytes()));
-        }
-        assert_eq!(octets("Z"), None);
-        assert_eq!(octets("Zg!="), None);
-    }
-
-    /// The handles of an export from the cache are those that the store had.
-    #[test]
-    fn handles_are_those_of_the_addresses() {
-        let block = r#"{"cidr": "10.65.0.0/30", "affinity": "host:a", "strictAffinity": false, "allocations": [0, null, 1, 0],
-            "unallocated": [1], "attributes": [{"handle_id": "net.c1", "secondary": {}}, {"handle_id": null, "secondary": {}}]}"#;
-        let key = Key::Block("10.65.0.0/30".parse().unwrap()).to_string();
-        let entries = [("/calico/v1/Ready".to_owned(), "true"), (key, block)].map(|(key, value)| KeyValue {
-            key,
-            value: value.into(),
-            mod_revision: 1,
-            create_revision: 1,
-        });
-        let found: Vec<_> =
-            handles(&entries).into_iter().map(|kv| (kv.key, String::from_utf8(kv.value).unwrap())).collect();
-        let value = r#"{"block":{"10.65.0.0/30":2},"id":"net.c1"}"#;
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!(found[0].0, "/calico/ipam/v2/handle/net.c1");
-        let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
-        assert_eq!(read(&found[0].1), read(value));
-    }
 
     proptest! {
         /// Whatever stands under a key, readable or not, text or not: what is printed is what is read.
