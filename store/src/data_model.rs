@@ -14,10 +14,18 @@ use super::{Store, StoreError, Txn};
 /// A look at the store is good for this long: a burst of writes asks once, and an agent notices keys that come later.
 const LOOK_INTERVAL_MILLIS: u64 = 1_000;
 
-/// The refusal, in one sentence with the next step.
-pub const REFUSAL: &str = "the store is Calico 3's (it has keys below /calico/resources/v3/), and this tortie works on Calico's v1 \
-     data model, so it writes nothing there: name a v1 store with --datastore, or, if those keys are leftovers, delete them or \
-     give --data-model v1";
+/// What is the matter with a store of Calico 3, wherever it is said.
+pub const CALICO_3: &str = "the store is Calico 3's (it has keys below /calico/resources/v3/), and this tortie works on Calico's v1 \
+     data model";
+/// The next step with such a store.
+pub const CALICO_3_NEXT: &str =
+    "name a v1 store with --datastore, or, if those keys are leftovers, delete them or give --data-model v1";
+
+/// The refusal to write, in one sentence with the next step.
+#[must_use]
+pub fn calico_3_refusal() -> String {
+    format!("{CALICO_3}, so it writes nothing there: {CALICO_3_NEXT}")
+}
 
 /// The data model of a store: what it has, or what an operator says (`--data-model`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -103,7 +111,7 @@ impl WriteGuard {
             return Ok(());
         }
         if self.choice.is_calico_3(store).await? {
-            return Err(StoreError::Guarded(REFUSAL.to_owned()));
+            return Err(StoreError::Guarded(calico_3_refusal()));
         }
         self.good_until.store(now.saturating_add(LOOK_INTERVAL_MILLIS), Ordering::Relaxed);
         Ok(())

@@ -29,7 +29,7 @@ mod writer_lock;
 use std::time::Duration;
 
 pub use cache::{Cache, Cached};
-pub use data_model::{DataModel, REFUSAL as CALICO_3_REFUSAL};
+pub use data_model::{CALICO_3, CALICO_3_NEXT, DataModel, calico_3_refusal};
 pub use feed::{Feed, FeedEvent, FeedOptions};
 pub use metered::{Metered, Requests};
 pub use open_store::open;

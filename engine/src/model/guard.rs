@@ -21,6 +21,7 @@
 
 use super::state::Model;
 use super::value::Ready;
+use tortie_store::{CALICO_3, CALICO_3_NEXT};
 
 /// How much there is of what must not vanish unnoticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -160,11 +161,11 @@ impl Guard {
     fn wrong_place(&self, model: &Model) -> Option<Freeze> {
         let node = model.node();
         if self.calico_3 {
-            let text = "the store is Calico 3's (it has keys below /calico/resources/v3/), and this tortie works on Calico's v1 data \
-                        model: nothing is written, allocated, announced or programmed, and what is in force stays as it is";
-            let next = "tortie agent --kernel observe looks without writing; name a v1 store with --datastore; if those keys are leftovers, \
-                        delete them or give --data-model v1";
-            return Some(Freeze { cache_counts: false, ..Freeze::new("calico-3", text.to_owned(), next) });
+            let text = format!(
+                "{CALICO_3}: nothing is written, allocated, announced or programmed, and what is in force stays as it is"
+            );
+            let next = format!("tortie agent --kernel observe looks without writing; {CALICO_3_NEXT}");
+            return Some(Freeze { cache_counts: false, ..Freeze::new("calico-3", text, &next) });
         }
         if let Some(twin) = &self.twin {
             let text = format!("{twin}: everything stays as it is until one of them has another name");

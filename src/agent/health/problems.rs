@@ -14,6 +14,7 @@ use crate::api::span;
 use crate::host_checks::pool_overlap_text;
 use tortie_engine::routing::RoutingIntent;
 use tortie_kernel::Drift;
+use tortie_store::CALICO_3;
 
 /// More problems of one code than this are summed up in one.
 const LISTED: usize = 20;
@@ -44,8 +45,7 @@ fn store(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
         let problem = freeze_code(frozen.code).problem("", "store", frozen.text.clone());
         out.push(Problem { next: frozen.next.clone(), ..problem });
     } else if facts.calico_3 {
-        let text = "the store is Calico 3's (it has keys below /calico/resources/v3/), and only keys of Calico's v1 data model are \
-                    compared here";
+        let text = format!("{CALICO_3}: only keys of that are compared here");
         out.push(codes::CALICO_3.problem("", "store", text));
     }
     if facts.calico_3 && facts.has_v1_keys {

@@ -17,7 +17,7 @@ use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
 use tortie_engine::ipam::Keyspace;
 use tortie_engine::ipam::check::{Evidence, Finding, IpamState, Kind, Repair, RepairOutcome, findings};
-use tortie_store::{CALICO_3_REFUSAL, Store};
+use tortie_store::{Store, calico_3_refusal};
 
 /// How long a plugin may take between store and kernel.
 const RECHECK_DELAY: Duration = Duration::from_secs(1);
@@ -80,7 +80,7 @@ async fn check_once(context: &Context, store: &dyn Store, kernel: bool) -> Resul
     if other_model {
         // Who holds an address stands in objects that are not read: every one of them would be a leak.
         found.clear();
-        blind.insert(0, format!("nothing is judged: {CALICO_3_REFUSAL}"));
+        blind.insert(0, format!("nothing is judged: {}", calico_3_refusal()));
     }
     Ok(Report {
         api_version: API_VERSION.to_owned(),

@@ -6,6 +6,7 @@ use crate::api::codes;
 use crate::host_checks::host::{Command, Host};
 use crate::host_checks::result::Results;
 use crate::host_checks::snapshot::{StoreState, Unreadable};
+use tortie_store::{CALICO_3, CALICO_3_NEXT};
 
 pub(in crate::host_checks) fn answers(host: &Host<'_>, results: &mut Results) {
     if host.command == Command::MigrateCheck {
@@ -55,10 +56,8 @@ fn damage(host: &Host<'_>) -> Option<String> {
 /// The data model of the store: said before everything else, as nothing else matters then.
 pub(in crate::host_checks) fn data_model(host: &Host<'_>, results: &mut Results) {
     if state(host).is_some_and(|store| store.calico_3) {
-        let text = "the store is Calico 3's (it has keys below /calico/resources/v3/); tortie works on Calico's v1 data model and \
-                    writes nothing there";
-        let fix = "name a v1 store with --datastore; --kernel observe looks without writing; if those keys are leftovers, delete them \
-                   or give --data-model v1";
+        let text = format!("{CALICO_3}: nothing is written there");
+        let fix = format!("tortie agent --kernel observe looks without writing; {CALICO_3_NEXT}");
         results.fail(&codes::CALICO_3, text, fix);
     }
 }
