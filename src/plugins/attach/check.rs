@@ -76,8 +76,9 @@ async fn endpoint(store: &dyn Store, wanted: &AttachRequest) -> Result<Vec<Diffe
         all.compare(&of("active_instance_id"), instance, endpoint.active_instance_id.clone());
     }
     // Others may have added profiles.
-    if let Some(profile) = wanted.profile.name()
-        && !endpoint.profile_ids.iter().any(|id| id == profile)
+    // An earlier version gave pods one profile.
+    if let Some(profile) = wanted.profile.names().first()
+        && !endpoint.profile_ids.contains(profile)
     {
         all.compare(&of("profile_ids"), profile, Some(endpoint.profile_ids.join(", ")));
     }

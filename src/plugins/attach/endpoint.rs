@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
 use tortie_config::resource::{InterfaceName, Labels, MacAddr, Resource, WorkloadEndpoint};
 use tortie_net::Cidr;
@@ -20,22 +20,29 @@ pub enum ProfileChoice {
     None,
     /// This one, which others write.
     Use(String),
-    /// This one; if it does not exist it is made: everything out, in from endpoints that have it. One that exists is
+    /// That of a network; if it does not exist it is made: everything out, in from endpoints that have it. One that exists is
     /// never changed.
     Create(String),
-    /// The same, but everything may come in (what Calico does under Kubernetes).
+    /// The same and, behind it, the one that lets everything into the pods of the network (what Calico does under Kubernetes). They
+    /// are two, so that neither depends on whether a pod or another container came first.
     CreateOpen(String),
 }
 
 impl ProfileChoice {
-    /// Its name.
+    /// Their names, in the order in which they decide.
     #[must_use]
-    pub fn name(&self) -> Option<&str> {
+    pub fn names(&self) -> Vec<String> {
         match self {
-            Self::None => None,
-            Self::Use(name) | Self::Create(name) | Self::CreateOpen(name) => Some(name),
+            Self::None => Vec::new(),
+            Self::Use(name) | Self::Create(name) => vec![name.clone()],
+            Self::CreateOpen(name) => vec![name.clone(), of_pods(name)],
         }
     }
+}
+
+/// The profile that lets everything into the pods of a network. Names of networks begin with a letter or a digit: none is this one.
+fn of_pods(network: &str) -> String {
+    format!("_pods.{network}")
 }
 
 /// What the endpoint says.
@@ -97,7 +104,7 @@ pub async fn write_endpoint(store: &dyn Store, spec: &EndpointSpec<'_>) -> Resul
         let old = store.get(&key).await?;
         let mut txn = Txn { compare: vec![unchanged(&key, old.as_ref())], ops: Vec::new() };
         txn.ops.push(Op::Put { key: key.clone(), value: value(spec, old.as_ref()), lease: None });
-        profile(store, spec.profile, &mut txn).await?;
+        profiles(store, spec.profile, &mut txn).await?;
         if let Outcome::Committed(revision) = store.commit(txn).await? {
             return Ok(revision);
         }
@@ -179,7 +186,7 @@ fn value(spec: &EndpointSpec<'_>, old: Option<&KeyValue>) -> Vec<u8> {
         endpoint.extra = old.extra;
     }
     endpoint.mac = spec.mac;
-    let profiles = spec.profile.name().map(str::to_owned).into_iter();
+    let profiles = spec.profile.names().into_iter();
     endpoint.profile_ids = profiles.chain(spec.more_profiles.iter().cloned()).collect();
     let nets = |v4: bool| spec.addrs.iter().filter(|a| a.is_ipv4() == v4).map(|a| Cidr::host(*a)).collect();
     endpoint.ipv4_nets = nets(true);
@@ -195,14 +202,30 @@ fn value(spec: &EndpointSpec<'_>, old: Option<&KeyValue>) -> Vec<u8> {
     endpoint.to_value()
 }
 
-/// Adds to the transaction what it takes that the profile exists.
-async fn profile(store: &dyn Store, spec: &ProfileChoice, txn: &mut Txn) -> Result<(), AttachError> {
-    let (name, open) = match spec {
+/// Adds to the transaction what it takes that the profiles exist.
+async fn profiles(store: &dyn Store, spec: &ProfileChoice, txn: &mut Txn) -> Result<(), AttachError> {
+    let (network, pods) = match spec {
         ProfileChoice::None | ProfileChoice::Use(_) => return Ok(()),
-        ProfileChoice::Create(name) => (name, false),
-        ProfileChoice::CreateOpen(name) => (name, true),
+        ProfileChoice::Create(network) => (network, false),
+        ProfileChoice::CreateOpen(network) => (network, true),
     };
-    let of = |part| Key::Profile { name: name.clone(), part };
+    let members = json!({"action": "allow", "src_tag": network});
+    create_profile(store, network, &members, Some(network), txn).await?;
+    if pods {
+        create_profile(store, &of_pods(network), &json!({"action": "allow"}), None, txn).await?;
+    }
+    Ok(())
+}
+
+/// A profile with this rule for what comes in, and with a tag, unless it is there.
+async fn create_profile(
+    store: &dyn Store,
+    name: &str,
+    inbound: &Value,
+    tag: Option<&str>,
+    txn: &mut Txn,
+) -> Result<(), AttachError> {
+    let of = |part| Key::Profile { name: name.to_owned(), part };
     let (rules, tags) = (of(ProfilePart::Rules), of(ProfilePart::Tags));
     // Whichever part is there: somebody has made it.
     for key in [&rules, &tags, &of(ProfilePart::Labels)] {
@@ -210,12 +233,10 @@ async fn profile(store: &dyn Store, spec: &ProfileChoice, txn: &mut Txn) -> Resu
             return Ok(());
         }
     }
-    let inbound = if open { json!({"action": "allow"}) } else { json!({"action": "allow", "src_tag": name}) };
-    let values = [
-        (rules, json!({"inbound_rules": [inbound], "outbound_rules": [{"action": "allow"}]})),
-        (tags, json!([name])),
-    ];
-    for (key, value) in values {
+    let rules_value = json!({"inbound_rules": [inbound], "outbound_rules": [{"action": "allow"}]});
+    let tags_value = tag.map(|tag| json!([tag]));
+    for (key, value) in [(rules, Some(rules_value)), (tags, tags_value)] {
+        let Some(value) = value else { continue };
         let resource = Resource::parse(&key, value.to_string().as_bytes()).map_err(|error| {
             AttachError::Invalid(format!("the network's name `{name}` cannot be a profile's: {error}"))
         })?;
@@ -224,4 +245,93 @@ async fn profile(store: &dyn Store, spec: &ProfileChoice, txn: &mut Txn) -> Resu
         txn.ops.push(Op::Put { key, value: resource.to_value(), lease: None });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+    use tortie_store::sqlite::SqliteStore;
+
+    /// What a network's first, second and further endpoints may be.
+    fn arrivals() -> Vec<(&'static str, ProfileChoice)> {
+        let network = || "net".to_owned();
+        vec![
+            ("pod", ProfileChoice::CreateOpen(network())),
+            ("container", ProfileChoice::Create(network())),
+            ("policy", ProfileChoice::Use("k8s_ns.prod".to_owned())),
+            ("pod-2", ProfileChoice::CreateOpen(network())),
+        ]
+    }
+
+    async fn arrive(store: &dyn Store, name: &str, profile: &ProfileChoice) {
+        let key = EndpointKey::Workload {
+            host: "h1".to_owned(),
+            orchestrator: "cni".to_owned(),
+            workload: name.to_owned(),
+            endpoint: "eth0".to_owned(),
+        };
+        let spec = EndpointSpec {
+            key: &key,
+            host_ifname: &"cali1".parse().unwrap(),
+            mac: None,
+            addrs: &[],
+            gateways: &[],
+            profile,
+            more_profiles: &[],
+            labels: &Labels::new(),
+            instance: None,
+        };
+        write_endpoint(store, &spec).await.unwrap();
+    }
+
+    /// All orders of these.
+    fn orders<T: Clone>(of: &[T]) -> Vec<Vec<T>> {
+        if of.is_empty() {
+            return vec![Vec::new()];
+        }
+        let first = |at: usize| {
+            let mut rest = of.to_vec();
+            let first = rest.remove(at);
+            orders(&rest).into_iter().map(move |mut order| {
+                order.insert(0, first.clone());
+                order
+            })
+        };
+        (0..of.len()).flat_map(first).collect()
+    }
+
+    #[tokio::test]
+    async fn the_profiles_of_a_network_do_not_depend_on_who_came_first() {
+        let mut ends: BTreeSet<BTreeMap<String, String>> = BTreeSet::new();
+        let all = orders(&arrivals());
+        for order in &all {
+            let dir = tempfile::tempdir().unwrap();
+            let store = SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap();
+            for (name, profile) in order {
+                arrive(&store, name, profile).await;
+            }
+            let entries = store.list(&["/calico/".to_owned()]).await.unwrap().entries;
+            let text = |kv: KeyValue| (kv.key, String::from_utf8(kv.value).unwrap());
+            ends.insert(entries.into_iter().map(text).collect());
+        }
+        assert_eq!(ends.len(), 1, "{ends:#?}");
+        let end = ends.pop_first().unwrap();
+        let value = |key: &str| -> Value { serde_json::from_str(&end[key]).unwrap() };
+        assert_eq!(
+            value("/calico/v1/policy/profile/net/rules")["inbound_rules"],
+            json!([{"action": "allow", "src_tag": "net"}])
+        );
+        assert_eq!(
+            value("/calico/v1/policy/profile/_pods.net/rules")["inbound_rules"],
+            json!([{"action": "allow"}])
+        );
+        let profiles = |workload: &str| {
+            value(&format!("/calico/v1/host/h1/workload/cni/{workload}/endpoint/eth0"))["profile_ids"].clone()
+        };
+        assert_eq!(profiles("pod"), json!(["net", "_pods.net"]));
+        assert_eq!(profiles("container"), json!(["net"]));
+        println!("{} orders of {} endpoints, one end", all.len(), arrivals().len());
+    }
 }
