@@ -188,7 +188,8 @@ pub fn run() -> ExitCode {
         Err(error) => return misused(&error.format(&mut Cli::command())),
     };
     let format = cli.globals.output;
-    output::style(cli.globals.no_headers, cli.globals.color, cli.globals.watch, format);
+    let keys = cli.command.prints_exactly();
+    output::style(cli.globals.no_headers, cli.globals.color, cli.globals.watch, keys, format);
     cli.globals.datastore_given =
         said.value_source("datastore") == Some(clap::parser::ValueSource::CommandLine);
     let settled =
@@ -253,6 +254,20 @@ fn misused(error: &clap::Error) -> ExitCode {
 }
 
 impl Command {
+    /// Whether its text is keys of the store, or of a form that others define.
+    fn prints_exactly(&self) -> bool {
+        matches!(
+            self,
+            Self::Store(_)
+                | Self::Cni(_)
+                | Self::Kurma(_)
+                | Self::Completion(_)
+                | Self::Complete(_)
+                | Self::Schema(_)
+                | Self::Man(_)
+        )
+    }
+
     /// Whether it writes the data model: decided for each command by name, so that none is forgotten. `store put`, `rm` and
     /// `import` write the keys that a person names, of whatever model.
     fn writes_model(&self) -> bool {

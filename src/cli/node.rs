@@ -13,6 +13,7 @@ use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, table};
 use crate::api::status::{API_VERSION, List};
+use tortie_engine::model::endpoint_name::name_of_stored;
 use tortie_store::{KeyValue, Snapshot};
 
 /// The node family of commands.
@@ -180,7 +181,7 @@ fn note(node: &mut Node, key: &Key, kv: &KeyValue) {
             node.agent = "felix".to_owned();
         }
         Key::Setting(_, name) if name == "IpInIpTunnelAddr" => node.tunnel_addr = text(kv),
-        Key::Endpoint(endpoint) => node.endpoints.push(crate::api::policy::endpoint_name(endpoint)),
+        Key::Endpoint(endpoint) => node.endpoints.push(name_of_stored(endpoint, &kv.value)),
         Key::Affinity { block, .. } => {
             let state = match tortie_config::resource::Affinity::parse(&kv.value) {
                 Ok(affinity) => affinity.state.map_or("confirmed", |state| state.as_str()),

@@ -19,7 +19,8 @@ use super::output;
 use crate::api::machine::Machine;
 use crate::api::nodes::NodeStatus;
 use tortie_engine::ipam::Ipam;
-use tortie_store::{Compare, Op, Outcome, Snapshot, Txn};
+use tortie_engine::model::endpoint_name::name_of_stored;
+use tortie_store::{Compare, KeyValue, Op, Outcome, Snapshot, Txn};
 
 /// What was taken away.
 #[derive(Debug, Default, Serialize)]
@@ -63,7 +64,8 @@ pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result
         prefix::all_of_host(name).iter().any(|prefix| key.starts_with(prefix.as_str()))
             || signs.iter().any(|(_, sign)| sign == key)
     };
-    let keys: Vec<&str> = snapshot.entries.iter().map(|kv| &*kv.key).filter(|key| of_host(key)).collect();
+    let own = || snapshot.entries.iter().filter(|kv| of_host(&kv.key));
+    let keys: Vec<&str> = own().map(|kv| &*kv.key).collect();
     let alive = signs.iter().find(|(_, sign)| keys.contains(&&**sign));
     if let (Some((who, sign)), false) = (alive, force) {
         return Err(is_alive(name, who, sign, &elsewhere(&snapshot)));
@@ -72,7 +74,7 @@ pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result
     let mut gone = ipam.remove_host(name).await.map_err(failed)?;
     let mut removed = Removed {
         node: name.to_owned(),
-        endpoints: endpoints(&keys),
+        endpoints: own().filter_map(endpoint).collect(),
         keys: keys.len(),
         still_named: peers_elsewhere(&snapshot, name),
         ..Removed::default()
@@ -133,12 +135,12 @@ fn sorted<T: Ord>(list: Vec<T>) -> Vec<T> {
     list.into_iter().collect::<BTreeSet<T>>().into_iter().collect()
 }
 
-fn endpoints(keys: &[&str]) -> Vec<String> {
-    let endpoint = |key: &&str| match Key::parse(key).ok()? {
-        Key::Endpoint(endpoint) => Some(crate::api::policy::endpoint_name(&endpoint)),
+/// The name of the endpoint that a key is of.
+fn endpoint(kv: &KeyValue) -> Option<String> {
+    match Key::parse(&kv.key).ok()? {
+        Key::Endpoint(endpoint) => Some(name_of_stored(&endpoint, &kv.value)),
         _ => None,
-    };
-    keys.iter().filter_map(endpoint).collect()
+    }
 }
 
 /// Peers of all hosts and of others at an address of this one.

@@ -1,5 +1,6 @@
 //! Tables without boxes, JSON and YAML; data to stdout, everything else to stderr.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,6 +10,7 @@ use serde::Serialize;
 use super::failure::{Exit, Failure};
 use crate::api::escape;
 pub use crate::api::span;
+use crate::api::escape;
 
 /// The form of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -43,6 +45,9 @@ pub enum Color {
     Never,
 }
 
+/// Digits of the id of a container, and of its short form.
+const LONG_ID: usize = 64;
+const SHORT_ID: usize = 12;
 /// The code of a failure that is none: the reader of several answers has gone.
 pub(super) const CLOSED: &str = "closed";
 
@@ -55,6 +60,8 @@ struct Style {
     lines: bool,
     /// Answers are text.
     people: bool,
+    /// Ids of containers are shortened.
+    short_ids: bool,
 }
 
 static STYLE: OnceLock<Style> = OnceLock::new();
@@ -73,7 +80,8 @@ pub(super) fn style(no_headers: bool, color: Color, lines: bool, format: Format)
         Color::Never => false,
         Color::Auto => !unwanted && io::stdout().is_terminal(),
     };
-    let _ = STYLE.set(Style { headers: !no_headers, color, lines, people: format.is_text() });
+    let short_ids = format == Format::Table && !keys;
+    let _ = STYLE.set(Style { headers: !no_headers, color, lines, people: format.is_text(), short_ids });
 }
 
 /// Whether answers are printed as text.
@@ -95,7 +103,8 @@ pub(super) fn again(format: Format) {
 }
 
 fn styled() -> Style {
-    STYLE.get().copied().unwrap_or(Style { headers: true, color: false, lines: false, people: false })
+    let unset = Style { headers: true, color: false, lines: false, people: false, short_ids: false };
+    STYLE.get().copied().unwrap_or(unset)
 }
 
 /// Words of state in their colours. The word carries the meaning; colour only helps to find it.
@@ -152,7 +161,7 @@ pub fn print<T: Serialize>(
         Format::Yaml => out = serde_yaml_ng::to_string(value).map_err(|e| internal(&e))?,
     }
     // What others wrote is shown before our own colours come in.
-    let out = escape::lines(&out);
+    let out = shown(&out);
     if format.is_text() && styled().color { send(&paint(&out)) } else { send(&out) }
 }
 
@@ -169,7 +178,36 @@ pub fn text(format: Format, text: &str) -> Result<(), Failure> {
 /// # Errors
 /// When the output cannot be written; a closed pipe is no error.
 pub fn write_out(text: &str) -> Result<(), Failure> {
-    send(&escape::lines(text))
+    send(&shown(text))
+}
+
+/// A text as it is printed: what would act on a terminal is escaped, and ids of containers are as their engines print them.
+fn shown(text: &str) -> Cow<'_, str> {
+    let text = escape::lines(text);
+    if styled().short_ids { Cow::Owned(with_short_ids(&text)) } else { text }
+}
+
+/// A text in which an id of 64 hexadecimal digits has the twelve that `docker ps` shows. A command to be copied stays as it is.
+fn with_short_ids(text: &str) -> String {
+    let short = |line: &str| {
+        let (before, command) = line.split_at(line.find("tortie store ").unwrap_or(line.len()));
+        let mut out = String::with_capacity(line.len());
+        let mut rest = before;
+        while let Some(start) = rest.find(|c: char| c.is_ascii_hexdigit()) {
+            let (between, from) = rest.split_at(start);
+            let end = from.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(from.len());
+            let (digits, after) = from.split_at(end);
+            out.push_str(between);
+            match digits.get(..SHORT_ID).filter(|_| digits.len() == LONG_ID) {
+                Some(first) => out.extend([first, "..."]),
+                None => out.push_str(digits),
+            }
+            rest = after;
+        }
+        out.extend([rest, command]);
+        out
+    };
+    text.split_inclusive('\n').map(short).collect()
 }
 
 /// A diagnostic, for standard error: control characters are escaped.
@@ -237,6 +275,15 @@ mod tests {
         assert_eq!(paint("100 failed"), "100 \x1b[31mfailed\x1b[0m");
         let plain = painted.replace("\x1b[0m", "").replace("\x1b[32m", "").replace("\x1b[33m", "");
         assert_eq!(plain, text);
+    }
+
+    #[test]
+    fn ids_of_containers_are_shortened_but_in_commands_to_be_copied() {
+        let (id, longer) = ("0123456789abcdef".repeat(4), "0".repeat(65));
+        assert_eq!(
+            with_short_ids(&format!("of net.{id}.eth1\n/x/{id}/y: tortie store get /x/{id}\n{longer}")),
+            format!("of net.0123456789ab....eth1\n/x/0123456789ab.../y: tortie store get /x/{id}\n{longer}")
+        );
     }
 
     #[test]

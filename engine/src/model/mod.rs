@@ -23,6 +23,7 @@
 mod attached;
 mod changes;
 mod effect;
+pub mod endpoint_name;
 mod guard;
 mod host;
 mod read;

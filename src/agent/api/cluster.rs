@@ -17,13 +17,13 @@ use crate::agent::handle::{Handle, stopping};
 use crate::agent::policy_view::addresses_of;
 use crate::api::ipam::{self as dto, BlockRow, BlockView, Holder, PoolRow};
 use crate::api::nodes::{self, ClusterNode};
-use crate::api::policy::endpoint_name;
 use crate::api::problem::Problem;
 use crate::api::status::{ApiError, List};
 use crate::plugins::attach::{allocation_problem, rehearse_workload};
 use tortie_engine::ipam::check::IpamState;
 use tortie_engine::ipam::{Exclusions, Keyspace};
 use tortie_engine::model::Model;
+use tortie_engine::model::endpoint_name::{display_name, naming};
 use tortie_store::{Snapshot, Store};
 
 /// For how long a read is given out.
@@ -189,7 +189,7 @@ fn holders(model: &Model, addrs: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, Vec<Hold
         }
         for net in addresses_of(value).filter(|net| net.is_host() && addrs.contains(&net.addr())) {
             found.entry(net.addr()).or_default().push(Holder {
-                name: endpoint_name(key),
+                name: display_name(key, naming(value).0),
                 host: key.host().to_owned(),
                 key: Key::Endpoint(key.clone()).to_string(),
             });

@@ -20,7 +20,6 @@ use crate::api::bgp::PeerRange;
 use crate::api::codes::{self, Kind, Severity};
 use crate::api::nodes::NodeStatus;
 use crate::api::policy::PolicyStatus;
-use crate::api::policy::endpoint_name;
 use crate::api::problem::{Problem, Subject};
 use crate::api::span;
 use crate::api::status::{InvalidObject, PoolStatus};
@@ -251,7 +250,7 @@ impl Core {
                 .enforcement
                 .failed()
                 .iter()
-                .map(|(key, why)| (endpoint_name(key), why.clone()))
+                .map(|(key, why)| (self.model.name_of_endpoint(key), why.clone()))
                 .collect(),
         }
     }

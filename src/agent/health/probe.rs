@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::PeerStatus;
+use tortie_config::key::EndpointKey;
 
 use crate::agent::handle::Handle;
-use crate::api::policy::endpoint_name;
 use crate::api::problem::{Problem, Subject};
 use crate::api::{codes, span};
 use crate::host_checks::{self, Disk, HostSnapshot, Role};
@@ -73,7 +73,7 @@ struct HealthProbe {
 struct KernelInterfaces {
     links: Vec<(String, u32, bool)>,
     uplinks: BTreeSet<String>,
-    workloads: Vec<(String, String)>,
+    workloads: Vec<(EndpointKey, String)>,
     programs: bool,
 }
 
@@ -83,7 +83,13 @@ impl HealthProbe {
         let peers: Vec<_> = intent.peers.values().map(|peer| peer.remote.ip()).take(PEERS_MAX).collect();
         let interfaces =
             handle.kernel().ask(move |view| read_interfaces(view, &peers)).await.unwrap_or_default();
-        let role = role(&intent, &interfaces, low_port);
+        let keys = interfaces.workloads.clone();
+        let named = handle.core().ask(move |core| {
+            let name =
+                |(key, interface): (EndpointKey, String)| (core.model().name_of_endpoint(&key), interface);
+            keys.into_iter().map(name).collect()
+        });
+        let role = role(&intent, &interfaces, named.await.unwrap_or_default(), low_port);
         let mut files = self.files.clone();
         let log = handle.core().ask(|core| core.model().settings().log_file_path.clone()).await;
         files.extend(log.ok().flatten().map(|path| ("the log", path)));
@@ -127,12 +133,17 @@ fn read_interfaces(view: &KernelView<'_>, peers: &[std::net::IpAddr]) -> KernelI
     KernelInterfaces {
         links: view.links(),
         uplinks: peers.iter().filter_map(uplink).filter(|name| *name != "lo").map(str::to_owned).collect(),
-        workloads: view.endpoints().map(|e| (endpoint_name(&e.key), e.interface)).collect(),
+        workloads: view.endpoints().map(|e| (e.key, e.interface)).collect(),
         programs: view.mode() == Mode::Program,
     }
 }
 
-fn role(intent: &RoutingIntent, interfaces: &KernelInterfaces, low_port: bool) -> Role {
+fn role(
+    intent: &RoutingIntent,
+    interfaces: &KernelInterfaces,
+    workloads: Vec<(String, String)>,
+    low_port: bool,
+) -> Role {
     let routed = |v4: bool| intent.originated.keys().any(|prefix| prefix.is_v4() == v4);
     Role {
         programs: interfaces.programs,
@@ -140,7 +151,7 @@ fn role(intent: &RoutingIntent, interfaces: &KernelInterfaces, low_port: bool) -
         routes: [routed(true), routed(false)],
         uplinks: interfaces.uplinks.clone(),
         tunnel: intent.tunnel.as_ref().map(|_| "tunl0".to_owned()),
-        workloads: interfaces.workloads.clone(),
+        workloads,
         pools: intent.view.pools.iter().map(|pool| pool.cidr).collect(),
     }
 }

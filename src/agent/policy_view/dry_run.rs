@@ -11,7 +11,6 @@ use tortie_net::Cidr;
 
 use super::trace;
 use crate::agent::core::enforcement::Policy as Enforced;
-use crate::api::policy::endpoint_name;
 use crate::api::policy::{ChainChange, Connections, DryRun, DryRunRequest, MemberChange};
 use crate::api::status::ApiError;
 use tortie_engine::model::Model;
@@ -80,13 +79,13 @@ pub(in crate::agent) fn run(
         key: request.key.clone(),
         revision: stored_revision,
         delete: request.value.is_none(),
-        endpoints: affected_endpoints(&before.ruleset, &after.ruleset, &delta),
+        endpoints: affected_endpoints(&model, &before.ruleset, &after.ruleset, &delta),
         chains: delta
             .chains
             .keys()
             .filter_map(|id| chain_change(&before.ruleset, &after.ruleset, id))
             .collect(),
-        orders: orders(&before.ruleset, &after.ruleset, &delta),
+        orders: orders(&model, &before.ruleset, &after.ruleset, &delta),
         sets: delta
             .sets
             .iter()
@@ -198,14 +197,14 @@ impl<'a> PolicyState<'a> {
 }
 
 /// The endpoints that have another list of chains, or use one that has other rules.
-fn affected_endpoints(before: &Ruleset, after: &Ruleset, delta: &RulesetDelta) -> Vec<String> {
+fn affected_endpoints(model: &Model, before: &Ruleset, after: &Ruleset, delta: &RulesetDelta) -> Vec<String> {
     let changed: BTreeSet<&ChainId> = delta.chains.keys().collect();
     let uses = |policy: &EndpointPolicy| policy.chains().any(|id| changed.contains(id));
     let all: BTreeSet<&EndpointKey> = before.endpoints.keys().chain(after.endpoints.keys()).collect();
     let is_affected = |key: &&&EndpointKey| {
         delta.endpoints.contains_key(**key) || after.endpoints.get(**key).is_some_and(|policy| uses(policy))
     };
-    all.iter().filter(is_affected).map(|key| endpoint_name(key)).collect()
+    all.iter().filter(is_affected).map(|key| model.name_of_endpoint(key)).collect()
 }
 
 fn texts(chain: Option<&Arc<Chain>>) -> Vec<String> {
@@ -249,7 +248,7 @@ fn difference(old: &[String], new: &[String]) -> Vec<String> {
 }
 
 /// Changed lists of chains of endpoints, and how many endpoints have each change.
-fn orders(before: &Ruleset, after: &Ruleset, delta: &RulesetDelta) -> Vec<ChainChange> {
+fn orders(model: &Model, before: &Ruleset, after: &Ruleset, delta: &RulesetDelta) -> Vec<ChainChange> {
     let list = |policy: Option<&Arc<EndpointPolicy>>| -> Vec<String> {
         policy.map(|policy| policy.chains().map(ToString::to_string).collect()).unwrap_or_default()
     };
@@ -257,7 +256,7 @@ fn orders(before: &Ruleset, after: &Ruleset, delta: &RulesetDelta) -> Vec<ChainC
     for key in delta.endpoints.keys() {
         let (old, new) = (list(before.endpoints.get(key)), list(after.endpoints.get(key)));
         if old != new {
-            found.entry(difference(&old, &new)).or_default().push(endpoint_name(key));
+            found.entry(difference(&old, &new)).or_default().push(model.name_of_endpoint(key));
         }
     }
     let change = |(lines, names): (Vec<String>, Vec<String>)| ChainChange {

@@ -18,9 +18,10 @@ use crate::agent::core::view::CoreView;
 use crate::agent::policy_view::packet::PacketQuery;
 use crate::api::policy::{
     self as api, ChainRules, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail,
-    SelectorMatch, Stage, Trace, TraceQuery, display_name, endpoint_name, is_called, is_short_id,
+    SelectorMatch, Stage, Trace, TraceQuery,
 };
 use crate::api::status::ApiError;
+use tortie_engine::model::endpoint_name::{display_name, endpoint_name, is_called, is_short_id, naming};
 use tortie_engine::model::{InvalidKey, Model, WatchPart};
 use tortie_engine::policy::{
     Chain, ChainId, Direction, EffectiveLabel, EndpointLabels, EndpointPolicy, Globals, LabelOrigin, Ruleset,
@@ -305,8 +306,17 @@ impl<'a> PolicyView<'a> {
             ([one], _) => Ok((*one).clone()),
             // Interface names and ids are unique on a host only.
             (_, [one]) => Ok(one.clone()),
-            _ => Err(ambiguous(name, fits.iter().map(|key| Key::Endpoint((*key).clone()).to_string()))),
+            _ => Err(ambiguous(name, self.distinct_names(fits).into_iter())),
         }
+    }
+
+    /// Names by which these endpoints differ: of people, where no two have the same, else their keys.
+    fn distinct_names(&self, keys: &[&EndpointKey]) -> Vec<String> {
+        let names: Vec<String> = keys.iter().map(|key| self.model.name_of_endpoint(key)).collect();
+        if names.iter().collect::<BTreeSet<_>>().len() == names.len() {
+            return names;
+        }
+        keys.iter().map(|key| Key::Endpoint((*key).clone()).to_string()).collect()
     }
 
     /// The endpoints that have these addresses, and the hosts.
@@ -378,7 +388,8 @@ impl<'a> PolicyView<'a> {
         let rule_texts = |rules: &[resource::Rule]| -> Vec<String> {
             Chain::of(rules, &prefix).rules.iter().map(ToString::to_string).collect()
         };
-        let acts_on = users.get(&source).into_iter().flatten().map(|key| endpoint_name(key)).collect();
+        let acts_on =
+            users.get(&source).into_iter().flatten().map(|key| self.model.name_of_endpoint(key)).collect();
         let (mut labels, mut tags, mut rules) =
             (resource::Labels::new(), Vec::new(), (Vec::new(), Vec::new()));
         let policy = match &source {
@@ -677,15 +688,6 @@ fn unreadable_endpoint(key: &EndpointKey, problem: &InvalidKey) -> Endpoint {
         labels: BTreeMap::new(),
         policies: None,
         revision: problem.revision,
-    }
-}
-
-/// What an endpoint's value says of the names of its container: labels, and the container's id.
-pub(super) fn naming(value: &Resource) -> (&resource::Labels, Option<&str>) {
-    match value {
-        Resource::WorkloadEndpoint(workload) => (&workload.labels, workload.active_instance_id.as_deref()),
-        Resource::HostEndpoint(host) => (&host.labels, None),
-        _ => (const { &resource::Labels::new() }, None),
     }
 }
 

@@ -9,10 +9,11 @@ use tortie_config::resource::Protocol;
 use tortie_net::Cidr;
 
 use super::trace;
-use crate::agent::policy_view::{PolicyView, addresses_of, naming};
-use crate::api::policy::{Trace, TraceEnd, TraceHost, TraceQuery, TraceStep, display_name, endpoint_name};
+use crate::agent::policy_view::{PolicyView, addresses_of};
+use crate::api::policy::{Trace, TraceEnd, TraceHost, TraceQuery, TraceStep};
 use crate::api::status::ApiError;
 use tortie_engine::model::Model;
+use tortie_engine::model::endpoint_name::endpoint_name;
 use tortie_engine::policy::path::{
     self, Change, Excerpt, HostPath, Node, OUTSIDE, Party, Place, ProbePacket, Routes,
 };
@@ -274,10 +275,7 @@ pub(in crate::agent) fn what(protocol: u8, port: Option<u16>) -> String {
 fn party(view: &PolicyView<'_>, name: &str, family: Option<IpFamily>) -> Result<(Party, TraceEnd), ApiError> {
     let end = |key: Option<&EndpointKey>, host: Option<&str>| TraceEnd {
         address: String::new(),
-        endpoint: key.map(|key| {
-            let value = view.model.resource(&Key::Endpoint(key.clone()));
-            value.map_or_else(|| endpoint_name(key), |value| display_name(key, naming(value).0))
-        }),
+        endpoint: key.map(|key| view.model.name_of_endpoint(key)),
         host: host.map(str::to_owned),
     };
     let host_of = |addr: IpAddr| view.model.hosts_by_address(addr).next().map(|(host, _)| host);

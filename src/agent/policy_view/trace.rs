@@ -8,8 +8,8 @@ use tortie_config::key::EndpointKey;
 use tortie_config::resource::{HostAction, Protocol};
 use tortie_config::selector::Expr;
 
-use crate::api::policy::endpoint_name;
 use crate::api::policy::{TraceEnd, TraceHost, TraceRule, TraceStep};
+use tortie_engine::model::endpoint_name::endpoint_name;
 use tortie_engine::policy::path::{Change, Fix, OUTSIDE, Path, Place, Reason, Side, Stage, Step};
 use tortie_engine::policy::{
     ChainId, Decider, Decision, EndpointPolicy, Packet, Ruleset, SetId, Stages, Verdict,

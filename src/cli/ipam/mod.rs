@@ -311,7 +311,10 @@ async fn release(context: &Context, args: &ReleaseArgs) -> Result<(), Failure> {
             return Err(Failure::new(
                 Exit::No,
                 "not-found",
-                format!("nothing is allocated to the handle {handle}: nothing was released"),
+                format!(
+                    "nothing is allocated to the handle {handle}: nothing was released; `tortie ipam show ADDRESS -o wide` has handles \
+                     in full length"
+                ),
             ));
         }
     } else {

@@ -19,6 +19,7 @@ use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
 use tortie_engine::ipam::Keyspace;
 use tortie_engine::ipam::check::IpamState;
+use tortie_engine::model::endpoint_name::name_of_stored;
 use tortie_store::Snapshot;
 
 #[derive(Debug, Serialize)]
@@ -64,19 +65,25 @@ fn tunnels(snapshot: &Snapshot, within: Cidr) -> BTreeMap<IpAddr, Vec<String>> {
 }
 
 /// The endpoints that have an address of a prefix, by address.
-fn holders(ipam_state: &IpamState, within: Cidr) -> BTreeMap<IpAddr, Vec<Holder>> {
+fn holders(snapshot: &Snapshot, ipam_state: &IpamState, within: Cidr) -> BTreeMap<IpAddr, Vec<Holder>> {
     let mut found: BTreeMap<IpAddr, Vec<Holder>> = BTreeMap::new();
     for endpoint in &ipam_state.endpoints {
         for net in endpoint.nets.iter().filter(|net| net.is_host() && within.covers(net)) {
-            let name = match Key::parse(&endpoint.key) {
-                Ok(Key::Endpoint(key)) => crate::api::policy::endpoint_name(&key),
-                _ => endpoint.key.clone(),
-            };
+            let name = name_of(snapshot, &endpoint.key);
             let holder = Holder { name, host: endpoint.host.clone(), key: endpoint.key.clone() };
             found.entry(net.addr()).or_default().push(holder);
         }
     }
     found
+}
+
+/// The name of the endpoint with this key.
+fn name_of(snapshot: &Snapshot, key: &str) -> String {
+    let stored = snapshot.entries.iter().find(|kv| kv.key == key);
+    match (Key::parse(key), stored) {
+        (Ok(Key::Endpoint(endpoint)), Some(kv)) => name_of_stored(&endpoint, &kv.value),
+        _ => key.to_owned(),
+    }
 }
 
 fn ordinal(block: Cidr, addr: IpAddr) -> Option<u32> {
@@ -109,7 +116,7 @@ async fn look(context: &Context, addr: IpAddr, live: bool) -> Result<(), Failure
         state: block.map(|b| state(&ipam_state, &b.value)),
         handle: held.and_then(|held| held.handle.clone()),
         attributes: held.and_then(|held| held.secondary.clone()).unwrap_or_default(),
-        endpoints: holders(&ipam_state, Cidr::host(addr)).remove(&addr).unwrap_or_default(),
+        endpoints: holders(&snapshot, &ipam_state, Cidr::host(addr)).remove(&addr).unwrap_or_default(),
         tunnel_of: tunnels(&snapshot, Cidr::host(addr)).remove(&addr).unwrap_or_default(),
         here: Vec::new(),
         blind: Vec::new(),
@@ -204,7 +211,7 @@ pub(super) async fn block(context: &Context, cidr: Cidr) -> Result<(), Failure> 
     prefixes.retain(|prefix| !prefix.starts_with(prefix::BGP));
     let snapshot = store.list(&prefixes).await?;
     let ipam_state = IpamState::of(&Keyspace::Global, &snapshot);
-    let Some(view) = words::block(&ipam_state, cidr, holders(&ipam_state, cidr)) else {
+    let Some(view) = words::block(&ipam_state, cidr, holders(&snapshot, &ipam_state, cidr)) else {
         let key = Keyspace::Global.blocks(IpFamily::of_cidr(&cidr));
         return Err(Failure::new(
             Exit::No,

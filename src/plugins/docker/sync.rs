@@ -17,7 +17,7 @@ use super::poolid::PoolId;
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord, PoolRecord};
 use super::sandbox;
 use super::state::RecordKind;
-use crate::api::policy::NAME_LABEL;
+use tortie_engine::model::endpoint_name::NAME_LABEL;
 use tortie_kernel::container;
 
 /// The label that says the network's name.

@@ -281,7 +281,12 @@ impl Scene {
     }
 
     fn endpoint(&self, i: usize) -> Endpoint {
-        read(json!({ "key": format!("/calico/v1/host/{}/workload/k8s/shop.web-{i}/endpoint/eth0", host(3)),
+        // One is of a container, whose id its key has.
+        let workload = match i {
+            2 => format!("cni/{}", "0123456789abcdef".repeat(4)),
+            _ => format!("k8s/shop.web-{i}"),
+        };
+        read(json!({ "key": format!("/calico/v1/host/{}/workload/{workload}/endpoint/eth0", host(3)),
             "name": format!("k8s/shop.web-{i}/eth0"), "kind": "workload", "host": host(3), "interface": format!("cali{i:011}"),
             "state": "up", "addresses": [format!("10.244.0.{}", 192 + i % 64)], "profiles": ["shop"],
             "labels": { "app": "web", "ns": "shop" }, "policies": 2, "revision": 17 }))

@@ -162,6 +162,13 @@ fn what_is_asked_is_answered_by_mouse_keys_and_address() {
         "tortie policy trace --from 10.0.7.9 --to web-1 --proto tcp --dport 5432"
     );
     browser.shoot("trace");
+    // A container by its name alone, and its id as engines print it.
+    browser.press("/");
+    browser.eval("document.getElementById('q').value = ''");
+    browser.write("web-2");
+    browser.press("Enter");
+    browser.sees("k8s/shop.web-2/eth0 on");
+    browser.sees("/workload/cni/0123456789ab.../endpoint/eth0");
     // One change, and only what it touched.
     browser.go("#/timeline/c-4");
     browser.sees("Only what change c-4 touched");

@@ -2,11 +2,12 @@
 //! real agent.
 //!
 //! ```text
-//!   rig: a host (a namespace) with store and agent; containers (namespaces) ── life, wrong, chain, ipam
+//!   rig: a host (a namespace) with store and agent; containers (namespaces) ── life, names, wrong, chain, ipam
 //! ```
 
 mod chain;
 mod ipam;
 mod life;
+mod names;
 mod rig;
 mod wrong;

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 
 use tortie_config::Resource;
 use tortie_config::key::{EndpointKey, Key, prefix};
-use tortie_config::resource::Block;
+use tortie_config::resource::{Block, Labels};
 use tortie_net::Cidr;
 
 use crate::ipam::keyspace::{Keyspace, Place};
+use crate::model::endpoint_name::display_name;
 use tortie_store::{KeyValue, Snapshot};
 
 /// The endpoints of the store with their addresses, and what IPAM has allocated.
@@ -68,7 +69,7 @@ impl UsedAddresses {
         let Ok(key) = Key::parse(&entry.key) else { return };
         match (&key, Resource::parse(&key, &entry.value)) {
             (Key::Endpoint(endpoint), Ok(Resource::WorkloadEndpoint(workload))) => {
-                let holder = holder(endpoint);
+                let holder = holder(endpoint, &workload.labels);
                 let addrs = workload.nets().filter(|net| net.is_host()).map(Cidr::addr);
                 self.holders.extend(addrs.map(|addr| (addr, holder.clone())));
             }
@@ -121,11 +122,9 @@ impl UsedAddresses {
     }
 }
 
-fn holder(key: &EndpointKey) -> String {
+fn holder(key: &EndpointKey, labels: &Labels) -> String {
     match key {
-        EndpointKey::Workload { host, orchestrator, workload, endpoint } => {
-            format!("{orchestrator}/{workload}/{endpoint} on {host}")
-        }
+        EndpointKey::Workload { host, .. } => format!("{} on {host}", display_name(key, labels)),
         EndpointKey::Host { host, endpoint } => format!("host endpoint {endpoint} of {host}"),
     }
 }

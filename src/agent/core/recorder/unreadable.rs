@@ -2,7 +2,6 @@
 
 use tortie_config::key::{Key, ProfilePart};
 
-use crate::api::policy::endpoint_name;
 use crate::api::status::InvalidObject;
 use tortie_engine::model::{InvalidKey, Model};
 use tortie_engine::policy::EndpointLabels;
@@ -40,7 +39,7 @@ pub(in crate::agent::core) fn invalid_objects(model: &Model) -> Vec<InvalidObjec
 fn may_act_on(model: &Model, policy: &InvalidKey) -> Vec<String> {
     let labels = EndpointLabels::of(model, |key| key.host() == model.node());
     match &policy.selector {
-        Some(selector) => labels.selected(selector).map(|(key, _)| endpoint_name(key)).collect(),
-        None => labels.keys().map(endpoint_name).collect(),
+        Some(selector) => labels.selected(selector).map(|(key, _)| model.name_of_endpoint(key)).collect(),
+        None => labels.keys().map(|key| model.name_of_endpoint(key)).collect(),
     }
 }

@@ -8,7 +8,6 @@ use tortie_config::resource::WorkloadEndpoint;
 use tortie_net::Cidr;
 
 use crate::agent::core::Core;
-use crate::api::policy::endpoint_name;
 use crate::api::status::PoolStatus;
 
 /// The pools, with what this host has of each. Looks at every address of the own blocks.
@@ -48,7 +47,8 @@ pub(in crate::agent::core) fn duplicate_addresses(core: &Core) -> Vec<(IpAddr, V
         }
     }
     holders.retain(|_, keys| keys.len() > 1);
-    holders.into_iter().map(|(addr, keys)| (addr, keys.into_iter().map(endpoint_name).collect())).collect()
+    let name = |key: &EndpointKey| core.model.name_of_endpoint(key);
+    holders.into_iter().map(|(addr, keys)| (addr, keys.into_iter().map(name).collect())).collect()
 }
 
 /// The longest pool that has it.

@@ -4,11 +4,11 @@ use serde_json::{Map, Value, json};
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::{InterfaceName, Labels};
 
-use crate::api::policy::NAME_LABEL;
 use crate::plugins::attach::{ProfileChoice, host_interface};
 use crate::plugins::cni::config::Config;
 use crate::plugins::cni::config::args::EnvArgs;
 use crate::plugins::cni::protocol::error::{CniError, code};
+use tortie_engine::model::endpoint_name::NAME_LABEL;
 
 /// The label that names the network of an endpoint. `GC` finds a network's endpoints by it, and selectors may use it.
 pub const NETWORK_LABEL: &str = "tortie/network";

@@ -1,0 +1,98 @@
+//! Names of endpoints for people: of the container or pod where it is known, with short ids otherwise.
+
+use tortie_config::Resource;
+use tortie_config::key::{EndpointKey, Key};
+use tortie_config::resource::Labels;
+
+use super::Model;
+
+/// `orchestrator/workload/endpoint`, or the id of a host endpoint.
+#[must_use]
+pub fn endpoint_name(key: &EndpointKey) -> String {
+    match key {
+        EndpointKey::Workload { orchestrator, workload, endpoint, .. } => {
+            format!("{orchestrator}/{}/{}", short_id(workload), short_id(endpoint))
+        }
+        EndpointKey::Host { endpoint, .. } => endpoint.clone(),
+    }
+}
+
+/// The label with the name that people gave a container.
+pub const NAME_LABEL: &str = "tortie/name";
+/// Labels with the name of the network: of CNI, and of Docker.
+const NETWORK_LABELS: [&str; 2] = ["docker.network", "tortie/network"];
+/// Digits of a short id, as Docker and podman print it.
+const SHORT: usize = 12;
+
+/// An id of 64 hexadecimal digits as engines print it, and every other name as it is.
+fn short_id(id: &str) -> &str {
+    let whole = id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit());
+    id.get(..SHORT).filter(|_| whole).unwrap_or(id)
+}
+
+/// The name of an endpoint with these labels: with the name of its container where it is known (`cni/web/eth0`,
+/// `libnetwork/web/NETWORK`), else as [`endpoint_name`] has it.
+#[must_use]
+pub fn display_name(key: &EndpointKey, labels: &Labels) -> String {
+    match (key, labels.get(NAME_LABEL)) {
+        (EndpointKey::Workload { orchestrator, endpoint, .. }, Some(name)) => {
+            let network = NETWORK_LABELS.iter().find_map(|label| labels.get(*label));
+            let part =
+                network.filter(|_| short_id(endpoint) != endpoint).map_or(short_id(endpoint), String::as_str);
+            format!("{orchestrator}/{name}/{part}")
+        }
+        _ => endpoint_name(key),
+    }
+}
+
+/// Whether a word is a name that people have for an endpoint with these labels: its container's, its pod's, or `NAMESPACE/POD`.
+#[must_use]
+pub fn is_called(key: &EndpointKey, labels: &Labels, word: &str) -> bool {
+    let pod = match key {
+        EndpointKey::Workload { orchestrator, workload, .. } if orchestrator == "k8s" => {
+            workload.split_once('.')
+        }
+        _ => None,
+    };
+    pod.is_some_and(|(namespace, pod)| word == pod || word.split_once('/') == Some((namespace, pod)))
+        || labels.get(NAME_LABEL).is_some_and(|name| name == word)
+}
+
+/// Whether a word is the beginning of an id of an endpoint: of its container, or what its key has.
+#[must_use]
+pub fn is_short_id(key: &EndpointKey, instance: Option<&str>, word: &str) -> bool {
+    let EndpointKey::Workload { workload, endpoint, .. } = key else { return false };
+    let hex = word.len() >= SHORT && word.bytes().all(|b| b.is_ascii_hexdigit());
+    let ids = [Some(workload.as_str()), Some(endpoint.as_str()), instance];
+    hex && ids.into_iter().flatten().any(|id| short_id(id) != id && id.starts_with(word))
+}
+
+/// What an endpoint's value says of the names of its container: labels, and the container's id.
+#[must_use]
+pub fn naming(value: &Resource) -> (&Labels, Option<&str>) {
+    match value {
+        Resource::WorkloadEndpoint(workload) => (&workload.labels, workload.active_instance_id.as_deref()),
+        Resource::HostEndpoint(host) => (&host.labels, None),
+        _ => (const { &Labels::new() }, None),
+    }
+}
+
+/// The name of an endpoint for people, by its value in the store.
+#[must_use]
+pub fn name_of_stored(key: &EndpointKey, value: &[u8]) -> String {
+    match Resource::parse(&Key::Endpoint(key.clone()), value) {
+        Ok(value) => display_name(key, naming(&value).0),
+        Err(_) => endpoint_name(key),
+    }
+}
+
+impl Model {
+    /// The name of an endpoint for people: [`display_name`] by the labels that it has now.
+    #[must_use]
+    pub fn name_of_endpoint(&self, key: &EndpointKey) -> String {
+        match self.resource(&Key::Endpoint(key.clone())) {
+            Some(value) => display_name(key, naming(value).0),
+            None => endpoint_name(key),
+        }
+    }
+}
