@@ -399,8 +399,55 @@ pub struct DryRun {
     /// Connections of now; none: nobody could ask the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<Connections>,
+    /// Sessions and routes of BGP; none: it does not concern them, or they could not be judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bgp: Option<BgpDryRun>,
     /// What this answer does not know.
     pub not_looked_at: Vec<String>,
+}
+
+/// Sessions and routes of BGP that would be others.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BgpDryRun {
+    /// Sessions that would be configured and are not.
+    pub come: Vec<String>,
+    /// Sessions that would end and not come back.
+    pub end: Vec<String>,
+    /// Sessions that are up and would be reset.
+    pub reset: Vec<String>,
+    /// What peers are sent and what is used of theirs, where it would be another.
+    pub peers: Vec<PeerDryRun>,
+}
+
+/// Routes to and from one peer that would be others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerDryRun {
+    /// The session.
+    pub session: String,
+    /// What it is sent.
+    pub announced: RouteDifference,
+    /// What is used of what it sent.
+    pub used: RouteDifference,
+}
+
+/// How many prefixes would be gained, lost, and have other attributes, with the first of each.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RouteDifference {
+    /// How many come.
+    pub gained: usize,
+    /// How many go.
+    pub lost: usize,
+    /// How many have other attributes or another path.
+    pub changed: usize,
+    /// The first of those that come.
+    pub gain: Vec<String>,
+    /// The first of those that go.
+    pub lose: Vec<String>,
+    /// The first of those that change.
+    pub change: Vec<String>,
 }
 
 /// What would become of a list of lines.

@@ -7,15 +7,15 @@ use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output;
 use crate::agent::OfflinePolicyView;
-use crate::api::policy::{ChainChange, DryRun, DryRunRequest};
+use crate::api::policy::{BgpDryRun, ChainChange, DryRun, DryRunRequest, RouteDifference};
 use tortie_engine::model::watch_scope;
 
 /// Who is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum DryRunKind {
-    /// The agent: rules, and the connections of now that would be refused
+    /// The agent: rules, sessions and routes of BGP, and the connections of now that would be refused
     Dataplane,
-    /// The store alone: rules only
+    /// The store alone: rules, and BGP without what peers announce
     Store,
 }
 
@@ -81,6 +81,9 @@ fn render(out: &mut String, answer: &DryRun) {
     if answer.endpoints.is_empty() && answer.chains.is_empty() && answer.sets.is_empty() && !answer.frame {
         let _ = writeln!(out, "  rules        the same as now");
     }
+    if let Some(bgp) = &answer.bgp {
+        render_bgp(out, bgp);
+    }
     if let Some(connections) = &answer.connections {
         let _ = writeln!(
             out,
@@ -95,6 +98,32 @@ fn render(out: &mut String, answer: &DryRun) {
         let _ = writeln!(out, "  not looked at: {what}");
     }
     let _ = writeln!(out, "Nothing was written.");
+}
+
+fn render_bgp(out: &mut String, bgp: &BgpDryRun) {
+    for (what, sessions) in [("come", &bgp.come), ("end", &bgp.end), ("are reset", &bgp.reset)] {
+        if !sessions.is_empty() {
+            let _ = writeln!(out, "  BGP          sessions that {what}: {}", sessions.join(", "));
+        }
+    }
+    for peer in &bgp.peers {
+        for (what, routes) in [("sent to", &peer.announced), ("used from", &peer.used)] {
+            let RouteDifference { gained, lost, changed, gain, lose, change } = routes;
+            if gained + lost + changed == 0 {
+                continue;
+            }
+            let _ = writeln!(out, "  routes       {what} {}: +{gained} -{lost} ~{changed}", peer.session);
+            for (mark, list, count) in [('+', gain, gained), ('-', lose, lost), ('~', change, changed)] {
+                let more = if *count > list.len() { " ..." } else { "" };
+                if !list.is_empty() {
+                    let _ = writeln!(out, "                 {mark} {}{more}", list.join(", "));
+                }
+            }
+        }
+    }
+    if *bgp == BgpDryRun::default() {
+        let _ = writeln!(out, "  BGP          the same sessions and routes as now");
+    }
 }
 
 fn lines(out: &mut String, title: &str, change: &ChainChange) {

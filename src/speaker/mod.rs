@@ -23,10 +23,12 @@
 //! 4. `reachability`
 //! 5. `bfd`, `unnumbered`
 //! 6. `monitor`, `feed`, `abilities`
-//! 7. `intent`, `view`
-//! 8. `messages`
-//! 9. `inbox`
-//! 10. `event_loop`, which alone has all parts and the BGP core.
+//! 7. `intent`
+//! 8. `rehearsal`
+//! 9. `view`
+//! 10. `messages`
+//! 11. `inbox`
+//! 12. `event_loop`, which alone has all parts and the BGP core.
 
 mod abilities;
 mod bfd;
@@ -43,6 +45,7 @@ mod options;
 mod peers;
 mod policy;
 mod reachability;
+mod rehearsal;
 mod sockets;
 mod unnumbered;
 mod view;
@@ -61,6 +64,7 @@ pub use monitor::{Identity, MonitorEvent, MonitorReceiver, MonitorSender, RouteO
 pub use options::SpeakerOptions;
 pub use peers::RangeView;
 pub use policy::origin_kind;
+pub use rehearsal::{BgpChanges, PeerRoutes, Rehearsal, RouteChanges};
 pub use sockets::connect::connect_failure;
 pub use sockets::secret::SECRETS;
 pub use view::{Counters, SpeakerMetrics, SpeakerView};

@@ -24,6 +24,11 @@ use tortie_engine::routing::{
 pub(crate) struct Classes(Arc<ArcSwap<Vec<Arc<PeerPolicy>>>>);
 
 impl Classes {
+    /// The same values, with the same numbers; what is added to one of both is not in the other.
+    pub(crate) fn separate(&self) -> Self {
+        Self(Arc::new(ArcSwap::new(self.0.load_full())))
+    }
+
     /// The number of this value.
     pub(crate) fn of(&self, policy: &PeerPolicy) -> u64 {
         let classes = self.0.load();

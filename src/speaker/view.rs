@@ -15,7 +15,10 @@ use tortie_engine::routing::DynamicPeer;
 use crate::speaker::bfd::{BfdView, Bindings};
 use crate::speaker::connections::Connections;
 use crate::speaker::feed::Feed;
+use crate::speaker::intent::IntentInForce;
+use crate::speaker::options::SpeakerOptions;
 use crate::speaker::peers::{PeerTable, RangeView, Ranges};
+use crate::speaker::rehearsal::Rehearsal;
 use crate::speaker::sockets::connect::Failures;
 use crate::speaker::sockets::listen::Listeners;
 use tortie_metrics::Histogram;
@@ -61,6 +64,8 @@ pub struct SpeakerView<'a> {
     pub(in crate::speaker) connections: &'a Connections,
     pub(in crate::speaker) bfd: &'a Bindings,
     pub(in crate::speaker) feed: &'a Feed,
+    pub(in crate::speaker) intent: &'a IntentInForce,
+    pub(in crate::speaker) options: &'a SpeakerOptions,
     pub(in crate::speaker) iterations: &'a Histogram,
     pub(in crate::speaker) now: Instant,
 }
@@ -214,6 +219,15 @@ impl SpeakerView<'_> {
             bytes_in,
             bytes_out,
         }
+    }
+
+    /// A copy in which another intent can be tried, on another thread; `None`: there is no intent yet, or there are too many routes
+    /// to copy while sessions wait.
+    #[must_use]
+    pub fn rehearsal(&self) -> Option<Rehearsal> {
+        let (core, given) = (self.core?, self.intent.given()?);
+        let classes = self.intent.classes();
+        Rehearsal::of_running(core, self.peers, self.ranges, given, classes, self.options, self.now)
     }
 
     /// TCP connections, those included that are being made or closed.

@@ -38,7 +38,7 @@ pub(crate) struct Added {
     pub(crate) large: SmallVec<[[u32; 3]; 1]>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Out {
     key: AttrSetKey,
     refs: u32,
@@ -47,7 +47,7 @@ struct Out {
 }
 
 /// All attribute sets that a group announces, counted by the slots that have them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct AttrSets {
     pool: Pool<Out>,
     index: Index,

@@ -20,7 +20,7 @@ pub(super) const SLICE: u64 = if crate::types::TINY { 8 } else { 2048 };
 pub(super) const RING_BYTES: usize = if crate::types::TINY { 300 } else { 512 * 1024 };
 
 /// Peers that are sent the same.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Group {
     pub(crate) key: GroupKey,
     pub(super) representative: Representative,

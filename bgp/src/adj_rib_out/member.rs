@@ -50,7 +50,7 @@ pub(crate) struct Member {
 }
 
 /// The next thing of [`Group::produce`](super::group::Group::produce) for a member.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Produced {
     /// Messages.
     Segment(Arc<Segment>),

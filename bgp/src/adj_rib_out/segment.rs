@@ -11,7 +11,7 @@ use crate::rib::table::Table;
 use crate::wire::{self, UpdateTemplate};
 
 /// Whole messages, encoded once.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Segment {
     bytes: Vec<u8>,
     messages: Vec<Message>,
@@ -96,7 +96,7 @@ impl Cursor {
 }
 
 /// Differences that a segment carries.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Changes {
     /// Source that does not have to be sent it ([`LOCAL`]: none) and slot.
     pub(crate) withdrawn: Vec<(u32, u32)>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tortie_net::{Cidr, HashKey};
 
 use crate::types::{Family, RouterId};
-use crate::wire::Role;
+use crate::wire::{Families, Role};
 
 /// Configuration of the speaker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,6 +191,49 @@ impl PeerConfig {
             role_strict: false,
             ebgp_policy: false,
             name: remote.ip().to_string().into(),
+        }
+    }
+
+    /// Whether a session ends when `new` takes the place of this configuration: OPEN or transport would be others.
+    #[must_use]
+    pub fn needs_reset(&self, new: &Self) -> bool {
+        let key = |c: &Self| {
+            let families: Families = c.families.iter().copied().collect();
+            (
+                c.remote,
+                c.local,
+                c.asn,
+                c.local_asn,
+                families,
+                c.hold_time.as_secs(),
+                (c.restart_time, c.long_lived_restart_time),
+                c.extended_messages,
+                c.role,
+                c.role_strict,
+                (c.add_path_receive, c.add_path_send > 0),
+            )
+        };
+        key(self) != key(new)
+    }
+
+    /// This configuration with OPEN and transport of another one, in whose place it ends no session.
+    #[must_use]
+    pub fn with_session_of(self, other: &Self) -> Self {
+        Self {
+            remote: other.remote,
+            local: other.local,
+            asn: other.asn,
+            local_asn: other.local_asn,
+            families: other.families.clone(),
+            hold_time: other.hold_time,
+            restart_time: other.restart_time,
+            long_lived_restart_time: other.long_lived_restart_time,
+            extended_messages: other.extended_messages,
+            role: other.role,
+            role_strict: other.role_strict,
+            add_path_receive: other.add_path_receive,
+            add_path_send: other.add_path_send,
+            ..self
         }
     }
 }

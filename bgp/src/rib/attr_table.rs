@@ -14,7 +14,7 @@ use crate::attr::{Attributes, community};
 pub(crate) const NO_ATTR: u32 = (1 << 26) - 1;
 
 /// An attribute set with what the decision process reads of it, so that comparing touches one place.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct AttrSet {
     attributes: Option<Attributes>,
     hash: u64,
@@ -31,7 +31,7 @@ pub(crate) struct AttrSet {
 }
 
 /// All attribute sets in use.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct AttrTable {
     pool: Pool<AttrSet>,
     index: Index,

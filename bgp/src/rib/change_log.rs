@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 pub(crate) const LOG_MAX: usize = if crate::types::TINY { 64 } else { 65_536 };
 
 /// Changes by position. Positions only rise.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Log {
     base: u64,
     items: VecDeque<u32>,

@@ -46,7 +46,7 @@ fn may_be_martian<A: Address>(address: A) -> bool {
 }
 
 /// Reasons by number.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Reasons {
     all: Vec<(&'static str, u64)>,
 }
@@ -260,7 +260,7 @@ impl Received {
 
 /// Judges routes of one source that share a received attribute set. It keeps the last set that policy made, because the
 /// prefixes of an UPDATE mostly share that too; so [`ImportEvaluator::finish`] has to follow.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ImportEvaluator {
     received: Received,
     /// Changes and what came of them; holds a reference to the set that came.

@@ -11,7 +11,7 @@ pub(crate) const MAX_ID: u32 = ID_MASK - 2;
 /// Open addressing over numbers below 2^26. The six bits above the number are taken from the hash, so that nearly all
 /// probes of other keys end without a look at the key itself. The top bits of a hash choose the slot, the low ones the tag; hashes are
 /// keyed ([`HashKey`](tortie_net::HashKey)), so that nobody who chooses what is hashed chooses where it stands.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Index {
     slots: Vec<u32>,
     len: usize,

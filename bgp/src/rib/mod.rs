@@ -34,7 +34,7 @@ use crate::api::{PolicyHandle, RouteChanges};
 use crate::types::Family;
 
 /// State that the tables and update groups of both families share.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Shared {
     pub(crate) attrs: attr_table::AttrTable,
     pub(crate) next_hops: next_hops::NextHopTable,

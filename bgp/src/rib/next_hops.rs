@@ -11,7 +11,7 @@ use crate::types::Family;
 /// No next hop: a local route.
 pub(crate) const NO_HOP: u32 = u32::MAX;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct NextHopEntry {
     address: Option<ScopedAddr>,
     refs: u32,
@@ -46,7 +46,7 @@ pub(crate) enum NextHopUpdate {
 }
 
 /// All next hops, counted by the attribute sets that have them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct NextHopTable {
     pool: Pool<NextHopEntry>,
     by_address: HashMap<ScopedAddr, u32, HashKey>,

@@ -5,7 +5,7 @@ const CHUNK_BITS: u32 = 14;
 const CHUNK: usize = 1 << CHUNK_BITS;
 
 /// Values by number. A `Vec` would copy itself while it grows and never shrink; a million routes come and go in here.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Pool<T> {
     chunks: Vec<Chunk<T>>,
     /// Chunks with room, each once; the last one is filled first.
@@ -15,7 +15,7 @@ pub(crate) struct Pool<T> {
     limit: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Chunk<T> {
     items: Vec<T>,
     free: Vec<u16>,

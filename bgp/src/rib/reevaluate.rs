@@ -41,7 +41,7 @@ impl Round {
 }
 
 /// How far the pass is, and for which jobs it still has to visit slots.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Reevaluation {
     at: u32,
     rounds: Vec<Round>,

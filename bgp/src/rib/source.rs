@@ -20,7 +20,7 @@ const REFRESHES: u8 = 40;
 const SPAN: u8 = 200;
 
 /// A peer, session apart.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub(crate) id: PeerId,
     pub(crate) name: Arc<str>,
@@ -243,7 +243,7 @@ impl Source {
 }
 
 /// All peers by number.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Sources(Slab<Source>);
 
 impl Sources {

@@ -18,7 +18,7 @@ use super::source::LOCAL;
 use crate::api::Tag;
 
 /// The prefixes of one family.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Table<A> {
     pub(super) entries: Pool<Entry<A>>,
     pub(super) index: Index,

@@ -31,7 +31,7 @@ const RECLAIM_MAX: usize = 8192;
 const TRIM: u64 = 4096;
 
 /// One family: its table and its groups.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct FamilyRib<A> {
     pub(crate) table: Table<A>,
     groups: Slab<Group>,

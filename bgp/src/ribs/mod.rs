@@ -27,7 +27,7 @@ use family::{FamilyRib, Previous};
 pub(crate) use learn::Learned;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RibSet {
     shared: Shared,
     v4: FamilyRib<u32>,

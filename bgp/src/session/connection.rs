@@ -24,7 +24,7 @@ pub(crate) enum Direction {
 }
 
 /// A connection.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Conn {
     /// The source number of its peer.
     pub(crate) peer: u32,
@@ -186,7 +186,7 @@ impl Conn {
 }
 
 /// Received octets that have not been read as messages.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Input {
     octets: Vec<u8>,
     at: usize,

@@ -13,7 +13,7 @@ use crate::api::ConnId;
 const CLOSING: Duration = Duration::from_secs(10);
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Connections {
     open: FxHashMap<ConnId, Conn>,
     /// Last messages of connections that are no more.

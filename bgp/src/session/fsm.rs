@@ -143,7 +143,7 @@ pub(crate) fn transition(state: State, event: Event) -> (State, Action) {
 }
 
 /// The state machine of one connection.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Fsm {
     state: State,
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// A small generator for jitter: the crate has no source of randomness, and needs none that is unpredictable.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Jitter(u64);
 
 impl Jitter {

@@ -119,27 +119,6 @@ pub(crate) fn negotiate(ours: &Open, theirs: &Open, peer: &PeerConfig) -> Result
     Ok(Agreed { negotiated, hold, keepalive })
 }
 
-/// True if a change of the configuration changes OPEN or transport.
-pub(crate) fn needs_reset(old: &PeerConfig, new: &PeerConfig) -> bool {
-    let key = |c: &PeerConfig| {
-        let families: Families = c.families.iter().copied().collect();
-        (
-            c.remote,
-            c.local,
-            c.asn,
-            c.local_asn,
-            families,
-            c.hold_time.as_secs(),
-            (c.restart_time, c.long_lived_restart_time),
-            c.extended_messages,
-            c.role,
-            c.role_strict,
-            (c.add_path_receive, c.add_path_send > 0),
-        )
-    };
-    key(old) != key(new)
-}
-
 /// Our next hop for routes of `family` on a session whose local address is `local` (RFC 4271 5.1.3, RFC 2545 3, RFC 8950 3): that
 /// address where it is of the family, because the peer reaches it; else the one of the configuration; else for IPv4, where both
 /// ends can, the IPv6 address of the session. An address of a link goes last: no router but the peer could use it.

@@ -45,7 +45,7 @@ pub(crate) struct LongLived {
 }
 
 /// A configured peer, or one that came from a range.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) id: PeerId,
     /// The range that it came from: it is forgotten when nothing is left of it.

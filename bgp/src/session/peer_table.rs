@@ -23,7 +23,7 @@ use crate::wire::{ErrorCode, Notification};
 const UNSWEPT: usize = 1024;
 
 /// Admission of a connection from an address without a configured peer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Admission {
     /// No range has the address.
     NoRange,
@@ -34,7 +34,7 @@ pub(crate) enum Admission {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct PeerTable {
     /// By source number.
     peers: FxHashMap<u32, Peer>,

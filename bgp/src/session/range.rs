@@ -11,7 +11,7 @@ use tortie_net::{Cidr, ScopedAddr};
 use crate::api::{Dial, Down, PeerConfig, RangeConfig, RangeId};
 
 /// A configured range.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Range {
     pub(crate) config: RangeConfig,
     /// The source numbers of its peers.
@@ -26,7 +26,7 @@ pub(crate) struct Range {
 
 /// Addresses to which sessions were up since we started: our OPEN says that forwarding went on since then (RFC 4724 3).
 /// Two halves, the older of which goes when the other is full.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct FormerPeers([BTreeSet<ScopedAddr>; 2]);
 
 impl FormerPeers {
@@ -45,7 +45,7 @@ impl FormerPeers {
 }
 
 /// All ranges, found by address.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Ranges {
     by_id: BTreeMap<RangeId, Range>,
     /// Of several with one prefix the first counts.

@@ -50,7 +50,7 @@ impl Timer {
 type Heap = BinaryHeap<Reverse<(Instant, Timer)>>;
 
 /// All deadlines.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Timers {
     /// See [`Timer::judges_silence`].
     of_silence: Heap,

@@ -80,7 +80,7 @@ impl Speaker {
         let (old_address, address) = (ScopedAddr::of(old.remote), ScopedAddr::of(config.remote));
         let (old_asn, local_asn) =
             (open::local_asn(&self.global, &old), open::local_asn(&self.global, &config));
-        let reset = open::needs_reset(&old, &config);
+        let reset = old.needs_reset(&config);
         if reset {
             if old_address != address {
                 self.remove_dynamic_at(address);
@@ -248,7 +248,7 @@ impl Speaker {
             let number = self.peers.number(peer_id);
             let Some((number, peer)) = number.and_then(|n| Some((n, self.peers.get(n)?))) else { continue };
             let config = peer_of(&new, peer.config.remote);
-            if open::needs_reset(&peer.config, &config) {
+            if peer.config.needs_reset(&config) {
                 self.remove_peer(peer_id);
             } else {
                 self.change_peer(number, config);

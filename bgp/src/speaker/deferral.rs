@@ -21,7 +21,7 @@ const SETTLE: Duration = Duration::from_secs(12);
 const CHECK_DELAY: Duration = Duration::from_millis(20);
 
 /// The deferral, from the start of the speaker on.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Deferral {
     first_up: Option<Instant>,
     /// The next check is scheduled.

@@ -60,8 +60,9 @@ use crate::types::Family;
 /// Timers that one call serves.
 const TIMERS: usize = 512;
 
-/// A BGP-4 speaker. See the crate's documentation for how it is driven.
-#[derive(Debug)]
+/// A BGP-4 speaker. See the crate's documentation for how it is driven. A clone has the same sessions and tables: what an input
+/// would do can be tried on it.
+#[derive(Debug, Clone)]
 pub struct Speaker {
     global: GlobalConfig,
     peers: PeerTable,

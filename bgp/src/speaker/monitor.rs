@@ -108,7 +108,7 @@ pub struct TapSession {
 }
 
 /// The recorder.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Tap {
     on: bool,
     tapped: Tapped,

@@ -11,7 +11,7 @@ const TIMERS_PER_OWNER: usize = 6;
 const TIMERS_FREE: usize = 1024;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Scheduler {
     now: Instant,
     started: Instant,

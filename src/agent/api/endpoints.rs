@@ -89,14 +89,20 @@ pub(in crate::agent) async fn trace(
 
 /// The effect of a value if it were written; with connections where the kernel lists them.
 pub(in crate::agent) async fn dry_run(server: &Server, request: DryRunRequest) -> Result<DryRun, ApiError> {
+    // The permit comes first: a query that waits with a model in hand would make the core copy what it changes.
+    let permit = server.handle().long_query_permit().await?;
     let interfaces =
         server.handle().kernel().ask(|view| (view.mode() != Mode::Off).then(|| view.interfaces())).await;
-    let share = |core: &CoreView<'_>| core.loaded().then(|| core.shared_model());
-    let work = move |model: Arc<Model>| {
+    let share = |core: &CoreView<'_>| {
+        core.loaded().then(|| (core.shared_model(), core.node_options().clone()))
+    };
+    let shared = server.handle().core().ask(share).await?;
+    let (model, options) = shared.ok_or_else(|| busy("the store has not been read yet"))?;
+    let work = move || {
         // A copy at once: while this thread has the core's, the core would copy it with its next change.
         let model = Arc::unwrap_or_clone(model);
         let before = Enforced::of(&model);
-        let mut trial = trial::run(model, before, &request)?;
+        let mut trial = trial::run(model, before, options, &request)?;
         let tracked = match &interfaces {
             Ok(Some(interfaces)) => tortie_kernel::connections().map(|tracked| (interfaces, tracked)),
             _ => Err(std::io::Error::other("the kernel is left alone (--kernel off)")),
@@ -107,9 +113,27 @@ pub(in crate::agent) async fn dry_run(server: &Server, request: DryRunRequest) -
             }
             Err(error) => trial.answer.not_looked_at.push(format!("connections: {error}")),
         }
-        Ok(trial.answer)
+        Ok::<_, ApiError>(trial)
     };
-    off_core(server.handle(), share, work).await
+    let mut trial = tokio::task::spawn_blocking(work).await.map_err(|_| stopping())??;
+    if !trial.concerns_bgp() {
+        return Ok(trial.answer);
+    }
+    let rehearsal = server.handle().speaker().ask(|view| view.rehearsal()).await;
+    let why = match rehearsal {
+        Ok(Some(rehearsal)) => {
+            let work = move || {
+                trial::judge_bgp(rehearsal, &mut trial);
+                drop(permit);
+                trial.answer
+            };
+            return tokio::task::spawn_blocking(work).await.map_err(|_| stopping());
+        }
+        Ok(None) => "it has too many routes to be copied while its sessions wait".to_owned(),
+        Err(error) => error.text,
+    };
+    trial.answer.not_looked_at.push(format!("BGP, sessions and routes by peer: {why}"));
+    Ok(trial.answer)
 }
 
 /// Packets that rules dropped within this time, the most frequent first.

@@ -11,8 +11,11 @@ use tortie_net::Cidr;
 
 use super::trace;
 use crate::agent::core::enforcement::Policy as Enforced;
-use crate::api::policy::{ChainChange, Connections, DryRun, DryRunRequest, MemberChange};
+use crate::api::policy::{
+    BgpDryRun, ChainChange, Connections, DryRun, DryRunRequest, MemberChange, PeerDryRun, RouteDifference,
+};
 use crate::api::status::ApiError;
+use crate::speaker::{BgpChanges, PeerRoutes, Rehearsal, RouteChanges};
 use tortie_engine::model::Model;
 use tortie_engine::policy::path::{Flow, Node, OUTSIDE, Path, Place, Routes, State};
 use tortie_engine::policy::{
@@ -23,8 +26,6 @@ use tortie_engine::routing::{IntentChange, NodeOptions, Planner, RoutingIntent};
 use tortie_kernel::Connection;
 use tortie_store::{Change, Delta, KeyValue};
 
-/// More sessions than these are only counted.
-const NAMES_MAX: usize = 5;
 /// More members of a set than this are only counted.
 const MEMBERS_MAX: usize = 20;
 
@@ -32,9 +33,23 @@ const MEMBERS_MAX: usize = 20;
 #[derive(Debug)]
 pub(in crate::agent) struct DryRunOutcome {
     model: Model,
+    /// The routing intent before and after, where it would be another for BGP.
+    routing: Option<(RoutingIntent, RoutingIntent)>,
     pub(in crate::agent) before: Enforced,
     pub(in crate::agent) after: Enforced,
     pub(in crate::agent) answer: DryRun,
+}
+
+impl DryRunOutcome {
+    /// Whether sessions or routes of BGP may be others.
+    pub(in crate::agent) fn concerns_bgp(&self) -> bool {
+        self.routing.is_some()
+    }
+
+    /// The routing intent that is in force, where another one may be.
+    pub(in crate::agent) fn routing_before(&self) -> Option<&RoutingIntent> {
+        self.routing.as_ref().map(|(before, _)| before)
+    }
 }
 
 /// Tries a write, or the deletion of a key.
@@ -44,6 +59,7 @@ pub(in crate::agent) struct DryRunOutcome {
 pub(in crate::agent) fn run(
     mut model: Model,
     before: Enforced,
+    options: NodeOptions,
     request: &DryRunRequest,
 ) -> Result<DryRunOutcome, ApiError> {
     let invalid = |text: String| ApiError { code: "invalid".to_owned(), text };
@@ -60,7 +76,7 @@ pub(in crate::agent) fn run(
         }),
         None => Change::Delete { key: request.key.clone() },
     };
-    let mut planner = Planner::new(&model, NodeOptions::default());
+    let mut planner = Planner::new(&model, options);
     let routing = planner.intent().clone();
     let changes = model.apply(&Delta { revision, changes: vec![change] });
     if request.value.is_some()
@@ -93,46 +109,53 @@ pub(in crate::agent) fn run(
             .collect(),
         frame: after.globals != before.globals,
         connections: None,
+        bgp: None,
         not_looked_at: std::iter::once("other hosts: ask there, each sees its own endpoints only".to_owned())
-            .chain(bgp(&routing, planner.intent(), &changed))
+            .chain((changed.tunnel || changed.blackholes).then(|| {
+                "routes of the kernel: the tunnel or blackholes of own blocks would be others".to_owned()
+            }))
             .collect(),
     };
-    Ok(DryRunOutcome { model, before, after, answer })
+    let routing = concerns_bgp(&changed).then(|| (routing, planner.intent().clone()));
+    Ok(DryRunOutcome { model, routing, before, after, answer })
 }
 
-/// That BGP is not judged, where the write concerns it, and what of it is plain: which sessions and own routes.
-fn bgp(before: &RoutingIntent, after: &RoutingIntent, change: &IntentChange) -> Option<String> {
-    let mut parts = Vec::new();
-    let named = |title: &str, names: Vec<&str>| match names.len() {
-        0 => None,
-        n if n > NAMES_MAX => Some(format!("{title} {n} sessions")),
-        _ => Some(format!("{title} {}", names.join(", "))),
+/// What the write would change in BGP, tried in a copy of the speaker: of the running one, or of one without learned routes.
+pub(in crate::agent) fn judge_bgp(rehearsal: Rehearsal, trial: &mut DryRunOutcome) {
+    let Some((before, after)) = trial.routing.take() else { return };
+    let changes = rehearsal.compare(&before, &after);
+    trial.answer.not_looked_at.extend(changes.not_judged.iter().map(|text| format!("BGP: {text}")));
+    trial.answer.bgp = Some(bgp_answer(changes));
+}
+
+fn bgp_answer(changes: BgpChanges) -> BgpDryRun {
+    let difference = |of: RouteChanges| {
+        let few = |list: &[Cidr]| list.iter().take(MEMBERS_MAX).map(ToString::to_string).collect();
+        RouteDifference {
+            gained: of.gained.len(),
+            lost: of.lost.len(),
+            changed: of.changed.len(),
+            gain: few(&of.gained),
+            lose: few(&of.lost),
+            change: few(&of.changed),
+        }
     };
-    let names =
-        |is: &dyn Fn(&str) -> bool| change.peers.iter().map(String::as_str).filter(|name| is(name)).collect();
-    let (old, new) =
-        (|name: &str| before.peers.contains_key(name), |name: &str| after.peers.contains_key(name));
-    parts.extend(named("come", names(&|name| !old(name) && new(name))));
-    parts.extend(named("go", names(&|name| old(name) && !new(name))));
-    parts.extend(named("change, or are reset", names(&|name| old(name) == new(name))));
-    if change.node {
-        parts.push("AS, router id or listening addresses change, which resets all sessions".to_owned());
+    let peer = |(session, routes): (String, PeerRoutes)| PeerDryRun {
+        session,
+        announced: difference(routes.announced),
+        used: difference(routes.used),
+    };
+    BgpDryRun {
+        come: changes.come.into_iter().collect(),
+        end: changes.end.into_iter().collect(),
+        reset: changes.reset.into_iter().collect(),
+        peers: changes.routes.into_iter().map(peer).collect(),
     }
-    if change.originated {
-        let differences = after.originated.differences(&before.originated);
-        let is_own = |intent: &RoutingIntent, prefix: &Cidr| intent.originated.get(prefix).is_some();
-        let gained = differences.iter().filter(|(prefix, ..)| !is_own(before, prefix)).count();
-        let lost = differences.iter().filter(|(prefix, ..)| !is_own(after, prefix)).count();
-        parts.push(format!("{gained} own routes are gained, {lost} lost"));
-    }
-    if change.view || change.addresses {
-        parts.push("filters, pools or networks that decide about routes differ".to_owned());
-    }
-    if change.tunnel || change.blackholes {
-        parts.push("the tunnel or blackholes of own blocks differ".to_owned());
-    }
-    let parts = Some(parts.join("; ")).filter(|parts| !parts.is_empty())?;
-    Some(format!("BGP ({parts}): the routes that peers gain, lose or get otherwise are not judged"))
+}
+
+/// Whether an intent for sessions or their routes would be another.
+fn concerns_bgp(change: &IntentChange) -> bool {
+    !change.peers.is_empty() || change.node || change.originated || change.view || change.addresses
 }
 
 /// Which connections of now are allowed and would be refused, were they opened after the write. `interfaces`: those of this

@@ -47,28 +47,36 @@ fn model() -> Model {
 fn dry(key: &str, value: Option<&str>) -> Result<DryRunOutcome, ApiError> {
     let model = model();
     let before = Enforced::of(&model);
-    run(model, before, &DryRunRequest { key: key.to_owned(), value: value.map(str::to_owned) })
+    run(
+        model,
+        before,
+        NodeOptions::default(),
+        &DryRunRequest { key: key.to_owned(), value: value.map(str::to_owned) },
+    )
 }
 
-/// BGP is not judged: where a write concerns it, the answer says so, and which sessions and own routes it concerns.
-#[test]
-fn what_bgp_would_do_is_not_judged_and_the_answer_says_so() {
-    let value = r#"{"ip": "192.0.2.9", "as_num": "64513", "filters": ["f"]}"#;
-    let bgp = |key: &str, value: Option<&str>| {
-        let looked = dry(key, value).unwrap().answer.not_looked_at;
-        looked.into_iter().find(|text| text.starts_with("BGP"))
-    };
-    let peer = "/calico/bgp/v1/global/peer_v4/192.0.2.9";
-    let text = bgp(peer, Some(value)).unwrap();
-    assert!(text.contains("come Global_192_0_2_9") && text.ends_with("are not judged"), "{text}");
-    for (key, value, says) in [
-        ("/calico/bgp/v1/global/as_num", "64999", "AS, router id or listening addresses change"),
-        ("/calico/v1/ipam/v4/pool/10.65.0.0-16", r#"{"cidr": "10.65.0.0/16"}"#, "filters, pools or networks"),
-    ] {
-        let text = bgp(key, Some(value)).unwrap_or_default();
-        assert!(text.contains(says), "{key}: {text}");
+/// The answer about a write with what it would do to sessions and own routes, as the store alone has it.
+fn offline(key: &str, value: Option<&str>) -> DryRun {
+    let mut trial = dry(key, value).unwrap();
+    if let Some(before) = trial.routing_before() {
+        let rehearsal = Rehearsal::of_intent(before);
+        judge_bgp(rehearsal, &mut trial);
     }
-    assert_eq!(bgp(POLICY, None), None, "a policy does not concern it");
+    trial.answer
+}
+
+/// Without an agent there are no routes of peers; sessions and own routes are judged all the same.
+#[test]
+fn sessions_and_own_routes_are_judged_from_the_store_alone() {
+    let peer = "/calico/bgp/v1/global/peer_v4/192.0.2.9";
+    let value = r#"{"ip": "192.0.2.9", "as_num": "64513"}"#;
+    let bgp = offline(peer, Some(value)).bgp.unwrap();
+    assert_eq!((bgp.come.as_slice(), bgp.end.len()), (&["Global_192_0_2_9".to_owned()][..], 0));
+    let answer = offline("/calico/bgp/v1/global/as_num", Some("64999"));
+    assert!(answer.not_looked_at.iter().any(|text| text.starts_with("BGP: with another AS")), "{answer:#?}");
+    assert_eq!(offline(POLICY, None).bgp, None, "a policy does not concern it");
+    let pool = offline("/calico/v1/ipam/v4/pool/10.65.0.0-16", Some(r#"{"cidr": "10.65.0.0/16"}"#));
+    assert_eq!(pool.bgp, Some(BgpDryRun::default()), "no session and no route differs");
 }
 
 #[test]

@@ -21,12 +21,14 @@ use crate::api::policy::{
     SelectorMatch, Stage, Trace, TraceQuery,
 };
 use crate::api::status::ApiError;
+use crate::speaker::Rehearsal;
 use tortie_engine::model::endpoint_name::{display_name, endpoint_name, is_called, is_short_id, naming};
 use tortie_engine::model::{InvalidKey, Model, WatchPart};
 use tortie_engine::policy::{
     Chain, ChainId, Direction, EffectiveLabel, EndpointLabels, EndpointPolicy, Globals, LabelOrigin, Ruleset,
     SetId, Source, Stages,
 };
+use tortie_engine::routing::NodeOptions;
 use tortie_kernel::EndpointCondition;
 use tortie_store::Snapshot;
 
@@ -135,7 +137,14 @@ impl OfflinePolicyView {
     /// When the key is not of the data model, or the value could not be in force.
     pub fn try_write(&self, request: &DryRunRequest) -> Result<DryRun, ApiError> {
         let before = Enforced::of(&self.model);
-        let mut answer = dry_run::run(self.model.clone(), before, request)?.answer;
+        let mut trial = dry_run::run(self.model.clone(), before, NodeOptions::default(), request)?;
+        if let Some(before) = trial.routing_before() {
+            let rehearsal = Rehearsal::of_intent(before);
+            dry_run::judge_bgp(rehearsal, &mut trial);
+            let text = "BGP: routes that peers announce, and which sessions are up: the agent knows them (--dry-run=dataplane)";
+            trial.answer.not_looked_at.push(text.to_owned());
+        }
+        let mut answer = trial.answer;
         answer.not_looked_at.push("connections: the agent knows them (--dry-run=dataplane)".to_owned());
         Ok(answer)
     }

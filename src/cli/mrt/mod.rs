@@ -8,6 +8,7 @@
 //! ```
 
 mod file;
+mod other_families;
 mod player;
 mod record;
 mod replay;

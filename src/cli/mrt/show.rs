@@ -11,6 +11,7 @@ use tortie_bgp::wire::{Frame, MessageKind, Notification, Update};
 use tortie_net::Cidr;
 
 use super::file::MrtFile;
+use super::other_families::OtherRoutes;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, Format};
 
@@ -28,6 +29,7 @@ struct Summary {
     announced: u64,
     withdrawn: u64,
     malformed: u64,
+    others: OtherRoutes,
     unread: u64,
     first: Option<u32>,
     last: u32,
@@ -178,7 +180,10 @@ impl Show {
             });
         };
         match frame.kind {
-            MessageKind::Update => self.update(stamp, message, frame.body, &head, &base),
+            MessageKind::Update => {
+                self.others(stamp, message, frame.body, &head, &base);
+                self.update(stamp, message, frame.body, &head, &base);
+            }
             MessageKind::Notification => {
                 let text = Notification::decode(frame.body).to_string();
                 self.line(stamp, "notification", || {
@@ -194,6 +199,25 @@ impl Show {
                 self.line(stamp, name, || (format!("{head} {way}"), base));
             }
         }
+    }
+
+    /// Routes of families that are not read any further.
+    fn others(&mut self, stamp: Stamp, message: &Message<'_>, body: &[u8], head: &str, base: &Value) {
+        let found = OtherRoutes::of(body, message.add_path);
+        if found.is_none() {
+            return;
+        }
+        self.summary.others.add(found);
+        let OtherRoutes { announced, withdrawn, uncounted } = found;
+        let way = if message.sent { "sent" } else { "received" };
+        self.line(stamp, "other", || {
+            let more = if uncounted > 0 { ", and some that cannot be counted" } else { "" };
+            let text = format!(
+                "{head} {way} routes of other families: {announced} announced, {withdrawn} withdrawn{more}"
+            );
+            let count = json!({ "announced": announced, "withdrawn": withdrawn, "uncounted": uncounted });
+            (text, with(base.clone(), "otherFamilies", count))
+        });
     }
 
     fn update(&mut self, stamp: Stamp, message: &Message<'_>, body: &[u8], head: &str, base: &Value) {
@@ -269,6 +293,7 @@ impl Show {
             let value = json!({
                 "first": first, "last": last, "records": s.records, "prefixes": s.prefixes, "paths": s.paths,
                 "announced": s.announced, "withdrawn": s.withdrawn, "malformed": s.malformed, "unread": s.unread,
+                "otherAnnounced": s.others.announced, "otherWithdrawn": s.others.withdrawn, "otherUncounted": s.others.uncounted,
             });
             let _ = writeln!(self.out, "{value}");
             return;
@@ -279,6 +304,18 @@ impl Show {
         }
         let _ = writeln!(self.out, "table      {} prefixes, {} paths", s.prefixes, s.paths);
         let _ = writeln!(self.out, "updates    {} announced, {} withdrawn", s.announced, s.withdrawn);
+        if !s.others.is_none() {
+            let OtherRoutes { announced, withdrawn, uncounted } = s.others;
+            let more = if uncounted > 0 {
+                format!(", {uncounted} attributes that cannot be counted")
+            } else {
+                String::new()
+            };
+            let _ = writeln!(
+                self.out,
+                "others     {announced} announced, {withdrawn} withdrawn of other families{more}"
+            );
+        }
         let _ =
             writeln!(self.out, "malformed  {} routes or messages, {} records unread", s.malformed, s.unread);
     }

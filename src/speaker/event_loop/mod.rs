@@ -259,6 +259,8 @@ impl EventLoop {
                 connections: &self.connections,
                 bfd: &self.bfd,
                 feed: &self.feed,
+                intent: &self.intent,
+                options: &self.options,
                 iterations: &self.iteration_seconds,
                 now: self.now,
             }),

@@ -11,7 +11,7 @@ use crate::speaker::sockets::guard::Guard;
 use crate::speaker::sockets::secret::Key;
 
 /// Problems with keys, by the name of the peer or range, as they were reported last.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct KeyProblems(BTreeMap<Arc<str>, String>);
 
 impl KeyProblems {

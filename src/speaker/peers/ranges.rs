@@ -21,6 +21,7 @@ use crate::speaker::policy::Classes;
 use crate::speaker::sockets::guard::Guard;
 
 /// A range in the BGP core.
+#[derive(Clone)]
 struct Range {
     id: RangeId,
     config: RangeConfig,
@@ -38,7 +39,7 @@ pub(crate) enum RangeChange {
 }
 
 /// All ranges, and the peers that came from them.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Ranges {
     ranges: BTreeMap<Arc<str>, Range>,
     key_problems: KeyProblems,
@@ -61,6 +62,11 @@ impl Ranges {
     /// The name of a range.
     pub(crate) fn name(&self, id: RangeId) -> Option<&Arc<str>> {
         self.ranges.iter().find(|(_, range)| range.id == id).map(|(name, _)| name)
+    }
+
+    /// The configurations of all ranges.
+    pub(crate) fn configs(&self) -> impl Iterator<Item = (RangeId, &RangeConfig)> {
+        self.ranges.values().map(|range| (range.id, &range.config))
     }
 
     /// Addresses of the peers that came from a range.

@@ -19,6 +19,7 @@ use crate::speaker::sockets::connect::Failures;
 use crate::speaker::sockets::guard::Guard;
 
 /// A peer in the BGP core.
+#[derive(Clone)]
 struct Peer {
     name: Arc<str>,
     config: PeerConfig,
@@ -62,7 +63,7 @@ pub(crate) enum Change {
 }
 
 /// All peers.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct PeerTable {
     ids: BTreeMap<Arc<str>, PeerId>,
     peers: BTreeMap<PeerId, Peer>,
@@ -112,6 +113,11 @@ impl PeerTable {
 
     pub(crate) fn id(&self, name: &str) -> Option<PeerId> {
         self.ids.get(name).copied()
+    }
+
+    /// The configurations of all peers.
+    pub(crate) fn configs(&self) -> impl Iterator<Item = (PeerId, &PeerConfig)> {
+        self.peers.iter().map(|(id, peer)| (*id, &peer.config))
     }
 
     /// All peers, also those that came from ranges.

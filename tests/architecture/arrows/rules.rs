@@ -76,8 +76,10 @@ pub(crate) const ORDERS: &[Order] = &[
             reachability | peers
             bfd, unnumbered | reachability
             monitor, feed, abilities | bfd, unnumbered
-            intent, view | monitor, feed, abilities
-            messages | intent, view
+            intent | monitor, feed, abilities
+            rehearsal | intent
+            view | rehearsal
+            messages | view
             inbox | messages
             event_loop | inbox
         ",

@@ -3,6 +3,7 @@
 mod add_path;
 mod bird_tests;
 mod communities;
+mod dry_run;
 mod exchange;
 mod features;
 mod filters;
