@@ -16,6 +16,7 @@ pub mod policy;
 pub mod problem;
 pub mod replay;
 pub mod status;
+pub mod terminal;
 
 use serde::Deserialize;
 

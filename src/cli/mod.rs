@@ -179,13 +179,16 @@ pub fn run() -> ExitCode {
     if words.len() <= 1 {
         return short();
     }
-    let said = match Cli::command().try_get_matches_from(aliases::rewrite(words)) {
+    // By itself clap colours on a dumb terminal, too, where `CI` is set.
+    let color =
+        if crate::api::terminal::is_dumb() { clap::ColorChoice::Never } else { clap::ColorChoice::Auto };
+    let said = match Cli::command().color(color).try_get_matches_from(aliases::rewrite(words)) {
         Ok(said) => said,
         Err(error) => return misused(&error),
     };
     let mut cli = match Cli::from_arg_matches(&said) {
         Ok(cli) => cli,
-        Err(error) => return misused(&error.format(&mut Cli::command())),
+        Err(error) => return misused(&error.format(&mut Cli::command().color(color))),
     };
     let format = cli.globals.output;
     let keys = cli.command.prints_exactly();

@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use serde::Serialize;
 
 use super::failure::{Exit, Failure};
-use crate::api::escape;
 pub use crate::api::span;
-use crate::api::escape;
+use crate::api::{escape, terminal};
 
 /// The form of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -70,15 +69,13 @@ static BEFORE: AtomicU8 = AtomicU8::new(0);
 /// Nothing; an empty line; a clean screen; a new document of YAML.
 const BETWEEN: [&str; 4] = ["", "\n", "\x1b[H\x1b[J", "---\n"];
 
-/// Sets how tables look, before anything is printed. `lines`: JSON goes into one line each.
-pub(super) fn style(no_headers: bool, color: Color, lines: bool, format: Format) {
-    // An empty NO_COLOR counts as absent (no-color.org).
-    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
-        || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+/// Sets how tables look, before anything is printed. `lines`: JSON goes into one line each; `keys`: the answer is about keys of
+/// the store, which stand as they are.
+pub(super) fn style(no_headers: bool, color: Color, lines: bool, keys: bool, format: Format) {
     let color = match color {
         Color::Always => true,
         Color::Never => false,
-        Color::Auto => !unwanted && io::stdout().is_terminal(),
+        Color::Auto => terminal::takes_colors(&io::stdout()),
     };
     let short_ids = format == Format::Table && !keys;
     let _ = STYLE.set(Style { headers: !no_headers, color, lines, people: format.is_text(), short_ids });
@@ -96,7 +93,7 @@ pub(super) fn again(format: Format) {
     let before = match format {
         Format::Json => 0,
         Format::Yaml => 3,
-        _ if io::stdout().is_terminal() => 2,
+        _ if io::stdout().is_terminal() && !terminal::is_dumb() => 2,
         _ => u8::from(!first),
     };
     BEFORE.store(before, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use super::monitor::{EventFollower, line};
 use super::output;
 use crate::api::bgp::Peer;
 use crate::api::status::{Event, List, Status};
-use crate::api::{escape, span};
+use crate::api::{escape, span, terminal};
 
 /// Times and counters move without events.
 const BEAT: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ impl Drop for Screen {
 }
 
 pub(super) async fn run(context: &Context) -> Result<(), Failure> {
-    if !std::io::stdout().is_terminal() {
+    if !std::io::stdout().is_terminal() || terminal::is_dumb() {
         return Err(Failure::new(
             Exit::Usage,
             "no-terminal",

@@ -141,6 +141,11 @@ impl Agent {
         tortie(&[&["--socket", &self.socket], words].concat())
     }
 
+    /// The flags that lead to it.
+    pub(crate) fn flags(&self) -> [&str; 6] {
+        ["--socket", &self.socket, "--datastore", &self.store.url, "--node", "h1"]
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.running.0.id()
     }

@@ -23,7 +23,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 use crate::agent::logging::rate_limit::RepeatFilter;
-use crate::api::escape;
+use crate::api::{escape, terminal};
 
 /// journald's socket (systemd.io/JOURNAL_NATIVE_PROTOCOL).
 const JOURNAL: &str = "/run/systemd/journal/socket";
@@ -196,7 +196,7 @@ pub(in crate::agent) enum Sink {
 impl Sink {
     /// Standard error in this form. A journal that does not answer is no reason to say nothing.
     pub(in crate::agent) fn standard(form: LogForm) -> Self {
-        let colour = std::env::var_os("NO_COLOR").is_none() && io::IsTerminal::is_terminal(&io::stderr());
+        let colour = terminal::takes_colors(&io::stderr());
         let journal = || {
             let socket = UnixDatagram::unbound().ok()?;
             socket.connect(JOURNAL).ok()?;

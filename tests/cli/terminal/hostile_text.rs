@@ -13,6 +13,57 @@ fn acts(c: char) -> bool {
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// Commands that read the store or ask the agent about it, with this name, and the endpoint of this name.
+pub(crate) fn commands<'a>(h: &'a str, long: &'a str) -> Vec<Vec<&'a str>> {
+    vec![
+        vec!["status"],
+        vec!["status", "--all-nodes"],
+        vec!["bgp", "peers"],
+        vec!["bgp", "peer", "127.0.0.2"],
+        vec!["bgp", "peer", h],
+        vec!["bgp", "peers", "--all-nodes"],
+        vec!["bgp", "routes"],
+        vec!["bgp", "ranges"],
+        vec!["route", "list"],
+        vec!["endpoint", "list"],
+        vec!["endpoint", "list", "--all", "--offline"],
+        vec!["endpoint", "show", "w1"],
+        vec!["endpoint", "show", long],
+        vec!["endpoint", "show", h, "--offline"],
+        vec!["policy", "list", "--all"],
+        vec!["policy", "list", "--all", "--offline"],
+        vec!["policy", "show", h],
+        vec!["policy", "show", "good", "--offline"],
+        vec!["policy", "trace", "--from", "10.244.0.1", "--to", "10.244.0.9", "--proto", "icmp"],
+        vec!["policy", "trace", "--from", h, "--to", "10.244.0.9", "--proto", "icmp", "--offline"],
+        vec!["selector", "match", "has(role)"],
+        vec!["selector", "match", "has(web)", "--offline"],
+        vec!["selector", "eval", h],
+        vec!["why", "peer", "127.0.0.2"],
+        vec!["why", "peer", "127.0.0.9"],
+        vec!["why", "ip", "10.244.0.1"],
+        vec!["why", "route", "10.244.0.0/26"],
+        vec!["history"],
+        vec!["diff"],
+        vec!["ipam", "pools"],
+        vec!["ipam", "blocks"],
+        vec!["ipam", "show", "10.244.0.1"],
+        vec!["ipam", "check", "--store-only"],
+        vec!["node", "list"],
+        vec!["node", "show", h],
+        vec!["node", "show", "h1"],
+        vec!["node", "settings", "h1"],
+        vec!["store", "ls"],
+        vec!["store", "get", "/calico/v1/config/LogPrefix"],
+        vec!["store", "get", h],
+        vec!["store", "export"],
+        vec!["store", "export", "--redact"],
+        vec!["store", "validate"],
+        vec!["store", "put", "/calico/v1/Ready", h],
+        vec!["store", "rm", h],
+    ]
+}
+
 /// Every command that reads the store or asks the agent about it, in every form.
 #[test]
 fn nothing_that_acts_on_a_terminal_comes_out_of_any_command() {
@@ -49,53 +100,7 @@ fn nothing_that_acts_on_a_terminal_comes_out_of_any_command() {
         entries.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let agent = Agent::start(&borrowed);
     let long = format!("cni/{h}/eth1");
-    let commands: Vec<Vec<&str>> = vec![
-        vec!["status"],
-        vec!["status", "--all-nodes"],
-        vec!["bgp", "peers"],
-        vec!["bgp", "peer", "127.0.0.2"],
-        vec!["bgp", "peer", h],
-        vec!["bgp", "peers", "--all-nodes"],
-        vec!["bgp", "routes"],
-        vec!["bgp", "ranges"],
-        vec!["route", "list"],
-        vec!["endpoint", "list"],
-        vec!["endpoint", "list", "--all", "--offline"],
-        vec!["endpoint", "show", "w1"],
-        vec!["endpoint", "show", &long],
-        vec!["endpoint", "show", h, "--offline"],
-        vec!["policy", "list", "--all"],
-        vec!["policy", "list", "--all", "--offline"],
-        vec!["policy", "show", h],
-        vec!["policy", "show", "good", "--offline"],
-        vec!["policy", "trace", "--from", "10.244.0.1", "--to", "10.244.0.9", "--proto", "icmp"],
-        vec!["policy", "trace", "--from", h, "--to", "10.244.0.9", "--proto", "icmp", "--offline"],
-        vec!["selector", "match", "has(role)"],
-        vec!["selector", "match", "has(web)", "--offline"],
-        vec!["selector", "eval", h],
-        vec!["why", "peer", "127.0.0.2"],
-        vec!["why", "peer", "127.0.0.9"],
-        vec!["why", "ip", "10.244.0.1"],
-        vec!["why", "route", "10.244.0.0/26"],
-        vec!["history"],
-        vec!["diff"],
-        vec!["ipam", "pools"],
-        vec!["ipam", "blocks"],
-        vec!["ipam", "show", "10.244.0.1"],
-        vec!["ipam", "check", "--store-only"],
-        vec!["node", "list"],
-        vec!["node", "show", h],
-        vec!["node", "show", "h1"],
-        vec!["node", "settings", "h1"],
-        vec!["store", "ls"],
-        vec!["store", "get", "/calico/v1/config/LogPrefix"],
-        vec!["store", "get", h],
-        vec!["store", "export"],
-        vec!["store", "export", "--redact"],
-        vec!["store", "validate"],
-        vec!["store", "put", "/calico/v1/Ready", h],
-        vec!["store", "rm", h],
-    ];
+    let commands = commands(h, &long);
     let mut tried = 0;
     for words in &commands {
         for form in ["table", "wide", "json", "yaml"] {

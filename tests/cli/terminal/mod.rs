@@ -1,0 +1,4 @@
+//! What is sent to a terminal.
+
+mod colors;
+mod hostile_text;
