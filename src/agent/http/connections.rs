@@ -28,6 +28,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::agent::http::extract::Caller;
 use crate::agent::http::respond::error_response;
+use crate::agent::process::allocator::release_memory;
 
 /// Longest wait for the whole head of a request, also of the next one on a connection.
 const HEAD: Duration = Duration::from_secs(10);
@@ -41,6 +42,12 @@ const BUFFER: usize = 16 << 10;
 /// Room that an answer of unknown length is counted with: it is made piece by piece.
 const STREAM: usize = 16 << 10;
 
+/// An answer of this size leaves the allocator with memory that was needed to make it.
+const LARGE: usize = 256 << 10;
+/// Between a large answer and the return of that memory, and at least until the next return.
+const RETURN_AFTER: Duration = Duration::from_secs(2);
+const RETURN_PAUSE: Duration = Duration::from_secs(10);
+
 /// How many a listener serves at once.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
@@ -52,7 +59,7 @@ pub(super) struct Limits {
 }
 
 /// Of a TCP port.
-pub(super) const OF_PORT: Limits = Limits { connections: 128, requests: 4, octets: 4 << 20 };
+pub(super) const OF_PORT: Limits = Limits { connections: 128, requests: 3, octets: 4 << 20 };
 /// Of the unix socket: commands and plugins of this host, which may wait long for an endpoint to be in force.
 pub(super) const OF_SOCKET: Limits = Limits { connections: 1_024, requests: 1_024, octets: 64 << 20 };
 
@@ -64,6 +71,8 @@ struct Places {
     /// One for each KiB.
     room: Arc<Semaphore>,
     most: u32,
+    /// For who gives memory back to the system.
+    memory: Arc<Semaphore>,
 }
 
 impl Places {
@@ -74,7 +83,19 @@ impl Places {
             requests: Arc::new(Semaphore::new(limits.requests)),
             room: Arc::new(Semaphore::new(usize::try_from(most).unwrap_or(usize::MAX))),
             most,
+            memory: Arc::new(Semaphore::new(1)),
         }
+    }
+
+    /// Has what it took to make a large answer given back to the system, some time after it and after others like it.
+    fn return_memory(&self) {
+        let Ok(permit) = Arc::clone(&self.memory).try_acquire_owned() else { return };
+        tokio::spawn(async move {
+            tokio::time::sleep(RETURN_AFTER).await;
+            let _ = tokio::task::spawn_blocking(release_memory).await;
+            tokio::time::sleep(RETURN_PAUSE).await;
+            drop(permit);
+        });
     }
 
     /// How many of the places for room an answer takes: what is larger than all of it takes all of it.
@@ -129,6 +150,9 @@ async fn within_limits(State(places): State<Places>, request: Request, next: Nex
         return too_many("answers wait to be read");
     };
     drop(permit);
+    if HttpBody::size_hint(&body).lower() >= LARGE as u64 {
+        places.return_memory();
+    }
     let counted = Counted { body, rest: Bytes::new(), _room: room };
     Response::from_parts(head, Body::new(counted))
 }

@@ -13,7 +13,11 @@ pub(super) fn error_response(status: StatusCode, code: &str, text: &str) -> Resp
 
 pub(super) fn json<T: Serialize>(status: StatusCode, value: &T) -> Response {
     match serde_json::to_vec(value) {
-        Ok(body) => (status, [(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Ok(mut body) => {
+            // Whoever reads slowly keeps what there is, not what it grew in.
+            body.shrink_to_fit();
+            (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+        }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }

@@ -62,8 +62,9 @@ pub(crate) const ORDERS: &[Order] = &[
             metrics | observe
             api | metrics, policy_view, time, journal
             explain | api
-            http, replay | explain
             process | controllers
+            replay | explain
+            http | explain, process
             event_loop | bmp, http, process, journal
         ",
     },
