@@ -26,7 +26,7 @@ use crate::speaker::policy::{Classes, ViewPolicy};
 use tortie_engine::routing::{ChangeId, Password, PeerIntent, RoutingIntent};
 
 /// More paths than this are not copied: the speaker would be kept from its sessions.
-const PATHS_MAX: u64 = 400_000;
+const PATHS_MAX: u64 = 200_000;
 /// More routes of all peers than this are not compared.
 const COMPARED_MAX: u64 = 4_000_000;
 /// Places of a table that are read in one piece.

@@ -168,6 +168,16 @@ const RUNS: &[Run] = &[
     both("store put", &["/calico/v1/policy/profile/lab/rules", "{}", "--dry-run", "dataplane"]),
     text("store rm", &["/calico/v1/config/LogPrefix"]),
     json_of("store rm", &["/calico/v1/policy/profile/lab/rules", "--dry-run", "dataplane"], 0),
+    json_of(
+        "store put",
+        &[
+            "/calico/bgp/v1/host/host1/peer_v4/10.99.0.77",
+            r#"{"ip":"10.99.0.77","as_num":"65077"}"#,
+            "--dry-run",
+            "dataplane",
+        ],
+        0,
+    ),
     text("store import", &["/run/import.json"]),
     json_of("store import", &["/run/import.json"], 0),
     both("store accept", &[]),
