@@ -319,10 +319,11 @@ impl<'a> PolicyView<'a> {
         }
     }
 
-    /// Names by which these endpoints differ: of people, where no two have the same, else their keys.
+    /// Texts by which these endpoints differ: their keys; where ids of containers make them long, names, if no two have the same.
     fn distinct_names(&self, keys: &[&EndpointKey]) -> Vec<String> {
         let names: Vec<String> = keys.iter().map(|key| self.model.name_of_endpoint(key)).collect();
-        if names.iter().collect::<BTreeSet<_>>().len() == names.len() {
+        let is_long = keys.iter().any(|key| !is_exact_match(key, &endpoint_name(key)));
+        if is_long && names.iter().collect::<BTreeSet<_>>().len() == names.len() {
             return names;
         }
         keys.iter().map(|key| Key::Endpoint((*key).clone()).to_string()).collect()
