@@ -33,7 +33,7 @@ const LIVENESS_LIMIT: i64 = 30;
 const FOLLOWER_BACKLOG: usize = 1_024;
 
 /// Long queries that are worked on at once. Each goes over all that the core has read, and competes with the core for processors.
-pub(super) const LONG_QUERIES: usize = 2;
+pub(super) const LONG_QUERIES: u32 = 2;
 
 /// Slots of a table that one query for routes looks at: a few milliseconds of its thread, while few match.
 pub(super) const SLOTS_PER_QUERY: u32 = 65_536;
@@ -230,16 +230,19 @@ impl Handle {
             events: broadcast::channel(FOLLOWER_BACKLOG).0,
             ready: AtomicBool::new(false),
             last_iteration: AtomicI64::new(0),
-            long_queries: Arc::new(Semaphore::new(LONG_QUERIES)),
+            long_queries: Arc::new(Semaphore::new(LONG_QUERIES as usize)),
         }
     }
 
-    /// The permit of a query that goes over all that the core has read; others wait until it is dropped.
+    /// The permit of a query that goes over all that the core has read; others wait until it is dropped. `alone`: no other one is
+    /// worked on beside it, because it takes much memory.
     ///
     /// # Errors
     /// `busy` when it does not come within 10 s.
-    pub(super) async fn long_query_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        let permit = tokio::time::timeout(ANSWER_TIMEOUT, Arc::clone(&self.long_queries).acquire_owned());
+    pub(super) async fn long_query_permit(&self, alone: bool) -> Result<OwnedSemaphorePermit, ApiError> {
+        let permits = if alone { LONG_QUERIES } else { 1 };
+        let permit = Arc::clone(&self.long_queries).acquire_many_owned(permits);
+        let permit = tokio::time::timeout(ANSWER_TIMEOUT, permit);
         match permit.await {
             Ok(permit) => permit.map_err(|_| stopping()),
             Err(_) => Err(busy("too many long queries wait for their answers: try again later")),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::agent::api::policy_query::{off_core, policy_view};
+use crate::agent::api::policy_query::policy_view;
 use crate::agent::api::server::Server;
 use crate::agent::core::enforcement::Policy as Enforced;
 use crate::agent::core::snapshot::mode_name;
@@ -90,12 +90,12 @@ pub(in crate::agent) async fn trace(
 /// The effect of a value if it were written; with connections where the kernel lists them.
 pub(in crate::agent) async fn dry_run(server: &Server, request: DryRunRequest) -> Result<DryRun, ApiError> {
     // The permit comes first: a query that waits with a model in hand would make the core copy what it changes.
-    let permit = server.handle().long_query_permit().await?;
+    // It copies the model and compiles the policy twice: no other such query beside it.
+    let permit = server.handle().long_query_permit(true).await?;
     let interfaces =
         server.handle().kernel().ask(|view| (view.mode() != Mode::Off).then(|| view.interfaces())).await;
-    let share = |core: &CoreView<'_>| {
-        core.loaded().then(|| (core.shared_model(), core.node_options().clone()))
-    };
+    let share =
+        |core: &CoreView<'_>| core.loaded().then(|| (core.shared_model(), core.node_options().clone()));
     let shared = server.handle().core().ask(share).await?;
     let (model, options) = shared.ok_or_else(|| busy("the store has not been read yet"))?;
     let work = move || {
