@@ -22,7 +22,6 @@ use crate::api::policy::{
     EndpointDetail, Policy, PolicyCounted, PolicyDetail, SelectorMatch, Trace, TraceQuery,
 };
 use crate::api::status::{ActionResult, ApiError, List};
-use tortie_engine::model::Model;
 use tortie_engine::policy::path::{self, HostPath};
 use tortie_engine::policy::{Globals, Source};
 use tortie_kernel::{DropKind, Dropped, Mode, RuleHits, ToKernel};
