@@ -20,7 +20,7 @@
 //!   options, intent, facts, counters, sysctl, worker     values and helpers that use none of the others
 //!         ^
 //!   netlink <- fib <- endpoints, nft <- thread
-//!                                    <- container, inspect, maintenance
+//!                                    <- container, inspect, maintenance <- namespaces
 //! ```
 //!
 //! Whatever may have changed first becomes the *actual* state (answers to our requests, notifications, dumps);
@@ -37,6 +37,7 @@ mod fib;
 mod inspect;
 mod intent;
 pub mod maintenance;
+pub mod namespaces;
 mod netlink;
 mod nft;
 mod options;
@@ -67,6 +68,7 @@ pub use crate::inspect::lookup::{NeighbourEntry, neighbour, protocol_name};
 pub use crate::inspect::snapshot::{MainHop, MainRoute, NetworkSnapshot, RouteKind};
 pub use crate::intent::{KernelIntent, PolicyChange};
 pub use crate::maintenance::purge::{Purge, Purged, links_named, purge};
+pub use crate::namespaces::Namespaces;
 pub use crate::netlink::conntrack::{Connection, connections};
 pub use crate::nft::metrics::{RuleDrift, RuleMetrics};
 pub use crate::nft::{ForwardDrop, forward_drops, withdraw};

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use crate::agent::logging::format::LogForm;
 use crate::api::MetricsPage;
 use crate::plugins::{attach, docker};
+use tortie_kernel::Namespaces;
 
 /// How much of the kernel the agent manages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize)]
@@ -192,6 +193,9 @@ pub struct Settings {
     /// Labels of containers that begin so become labels of endpoints; `none` for no labels [default: org.projectcalico.label.]
     #[arg(long, value_name = "PREFIX", env = "TORTIE_DOCKER_LABELS")]
     pub docker_labels: Option<String>,
+    /// May open every file of its user, and be dumped: without Landlock and with core files
+    #[arg(long, value_name = "BOOL", env = "TORTIE_NO_SANDBOX", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub no_sandbox: Option<bool>,
     /// Form of log lines on standard error [default: auto]
     #[arg(long, value_enum, value_name = "FORM", env = "TORTIE_LOG_FORMAT")]
     pub log_format: Option<LogForm>,
@@ -289,6 +293,7 @@ impl Settings {
             docker_dir: self.docker_dir.or(weaker.docker_dir),
             docker_api: self.docker_api.or(weaker.docker_api),
             docker_labels: self.docker_labels.or(weaker.docker_labels),
+            no_sandbox: self.no_sandbox.or(weaker.no_sandbox),
             log_format: self.log_format.or(weaker.log_format),
             asn: self.asn.or(weaker.asn),
         }
@@ -322,7 +327,14 @@ impl Settings {
             compat,
             api: path(&self.docker_api, docker::API),
             labels,
+            namespaces: Namespaces::default(),
         })
+    }
+
+    /// Whether it keeps access to all files.
+    #[must_use]
+    pub fn no_sandbox(&self) -> bool {
+        self.no_sandbox.unwrap_or(false)
     }
 
     /// What to do to the kernel.

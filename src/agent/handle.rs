@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot};
 use crate::agent::core::recorder::NewEntry;
 use crate::agent::core::view::CoreView;
 use crate::api::machine::Machine;
-use crate::api::status::{ApiError, Applied, AppliedRequest, LogLevelRequest};
+use crate::api::status::{ApiError, Applied, AppliedRequest, LogLevelRequest, ProtectionStatus};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 use tortie_engine::routing::{PeerIntent, RoutingIntent};
 use tortie_kernel::{DropLog, KernelView, ToKernel};
@@ -193,6 +193,7 @@ impl<T: Thread> Asker<T> {
 pub(super) struct Handle {
     node: String,
     machine: Machine,
+    protections: ProtectionStatus,
     started: Instant,
     core: Asker<mpsc::Sender<CoreRequest>>,
     speaker: Asker<SpeakerHandle>,
@@ -212,6 +213,7 @@ impl Handle {
     pub(super) fn new(
         node: &str,
         machine: Machine,
+        protections: ProtectionStatus,
         started: Instant,
         requests: mpsc::Sender<CoreRequest>,
         observe: bool,
@@ -221,6 +223,7 @@ impl Handle {
         Self {
             node: node.to_owned(),
             machine,
+            protections,
             started,
             core,
             speaker: Asker::new(if observe { observes } else { speaker_absent }),
@@ -247,6 +250,11 @@ impl Handle {
             Ok(permit) => permit.map_err(|_| stopping()),
             Err(_) => Err(busy("too many long queries wait for their answers: try again later")),
         }
+    }
+
+    /// What this process has given up.
+    pub(super) fn protections(&self) -> &ProtectionStatus {
+        &self.protections
     }
 
     /// The machine that this process runs on.

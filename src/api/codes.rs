@@ -424,6 +424,7 @@ codes! {
     CHECK_TTL_SECURITY "ttl-security" "The kernel has no least TTL for TCP sockets (RFC 5082).", "tortie doctor";
     CHECK_REAL_TIME "real-time" "BFD gets no real-time priority.", "tortie doctor";
     CHECK_CAPABILITIES "capabilities" "The Linux capabilities of the process; a missing one is `missing-capability`.", "tortie doctor";
+    CHECK_PROTECTIONS "protections" "The process of the agent: capabilities, no_new_privs, core files, and which files it may open.", "tortie doctor";
     CHECK_PORT "port" "A TCP port of the agent is free, or the agent's own.", "tortie doctor";
     CHECK_PORT_TAKEN "port-taken" "Another process listens on a TCP port of the agent.", "tortie doctor";
     CHECK_OTHER_DAEMON "rival" "Another daemon writes the same routes and rules.", "tortie doctor";

@@ -89,10 +89,79 @@ pub struct Status {
     /// What BIRD and Felix have, of an agent that observes.
     #[serde(default, rename = "beside", skip_serializing_if = "Option::is_none")]
     pub observed: Option<crate::api::observe::ObserveStatus>,
+    /// What the agent's process has given up.
+    #[serde(default)]
+    pub protections: ProtectionStatus,
     /// What is wrong, with the next command.
     pub problems: Vec<Problem>,
     /// What is right but surprising.
     pub notes: Vec<Problem>,
+}
+
+/// What the agent's process has given up, so that who takes it over gets little with it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProtectionStatus {
+    /// The Linux capabilities that it kept.
+    pub capabilities: Vec<String>,
+    /// No program that it runs has more rights than itself (prctl(2), no_new_privs).
+    pub no_new_privs: bool,
+    /// Processes of its user may read its memory, and a crash may leave a core file.
+    pub dumpable: bool,
+    /// Which files it may open.
+    pub landlock: Landlock,
+    /// The version of Landlock's interface in this kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub landlock_abi: Option<u32>,
+    /// A helper enters network namespaces, so that this process need not be able to.
+    pub helper: bool,
+}
+
+impl ProtectionStatus {
+    /// In one line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let helper = if self.helper { "helper for network namespaces" } else { "no helper" };
+        let privs = if self.no_new_privs { "no_new_privs" } else { "new privileges possible" };
+        let dump = if self.dumpable { "dumpable" } else { "not dumpable" };
+        let kept = if self.capabilities.is_empty() {
+            "no capabilities".to_owned()
+        } else {
+            self.capabilities.join(" ")
+        };
+        format!("{kept}   {privs}, {dump}, {}, {helper}", self.landlock.as_str())
+    }
+}
+
+/// Whether landlock(7) restricts which files the agent opens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Landlock {
+    /// Those that it uses.
+    Enforced,
+    /// Those that it uses; this kernel lacks some of the rights.
+    Partial,
+    /// The kernel has no Landlock.
+    Unsupported,
+    /// The kernel refused.
+    Failed,
+    /// `--no-sandbox`, or an agent that does not know of it.
+    #[default]
+    Off,
+}
+
+impl Landlock {
+    /// In words.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Enforced => "files by Landlock",
+            Self::Partial => "files by an early Landlock",
+            Self::Unsupported => "all files (this kernel has no Landlock)",
+            Self::Failed => "all files (Landlock failed)",
+            Self::Off => "all files (--no-sandbox)",
+        }
+    }
 }
 
 /// BGP in `status`.

@@ -10,6 +10,7 @@ use super::failure::{Exit, Failure};
 use super::store::store_options;
 use crate::plugins::attach::{AgentAbsent, AgentClient};
 use crate::plugins::docker::{self, LabelSource, Options};
+use tortie_kernel::Namespaces;
 
 /// Flags of the drivers; as those of the agent that begin with `--docker`.
 #[derive(Debug, Args)]
@@ -39,6 +40,7 @@ pub(super) fn run(context: &Context, command: &DockerCommand) -> Result<(), Fail
         compat: command.compat,
         api: command.api.clone(),
         labels: command.labels.clone(),
+        namespaces: Namespaces::Direct,
     };
     let logs = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO);
     // Only a second subscriber in one process could fail.

@@ -164,6 +164,9 @@ enum Command {
     /// What the scripts of `completion` ask
     #[command(name = "__complete", hide = true)]
     Complete(complete::CompleteCommand),
+    /// The agent's helper, which enters network namespaces: its requests come on stdin
+    #[command(name = crate::agent::NAMESPACE_HELPER, hide = true)]
+    Namespaces,
     /// What machines may rely on in an answer, as JSON Schema
     Schema(schema::SchemaCommand),
     /// Manual pages
@@ -303,6 +306,7 @@ impl Command {
             | Self::Lab(_)
             | Self::Completion(_)
             | Self::Complete(_)
+            | Self::Namespaces
             | Self::Schema(_)
             | Self::Man(_)
             | Self::Version => false,
@@ -367,6 +371,10 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Kurma(command) => kurma::run(&context, command),
         Command::Completion(command) => complete::script(&context, command),
         Command::Complete(command) => runtime()?.block_on(complete::run(&context, command)),
+        Command::Namespaces => {
+            crate::agent::enter_namespaces();
+            Ok(())
+        }
         Command::Schema(command) => schema::run(command),
         Command::Man(command) => man::run(&context, command),
         Command::Version => {

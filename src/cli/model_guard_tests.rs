@@ -34,6 +34,7 @@ const BY_HAND: &[&str] = &["store import", "store put", "store rm"];
 /// want it.
 const OTHERS: &[&str] = &[
     "__complete",
+    "__namespaces",
     "agent",
     "bgp drain",
     "bgp mrt dump",

@@ -86,6 +86,9 @@ fn render(out: &mut String, s: &Status, wide: bool) {
     if let Some(observed) = &s.observed {
         self::observed(out, observed);
     }
+    if wide {
+        let _ = writeln!(out, "  Process    {}", s.protections.text());
+    }
     findings(out, s);
 }
 

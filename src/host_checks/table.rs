@@ -97,6 +97,7 @@ checks! {
     "agent" [CHECK_AGENT] All(13), No, NotOk(28) => agent::verdict;
     "socket of the agent" [CHECK_SOCKET] All(14), No, NotOk(29) => agent::socket;
     "problems of the agent" [LISTEN, TUNNEL, FROM_CACHE, STALE_REVISION] All(15), No, NotOk(30) => agent::problems;
+    "protections of the agent" [CHECK_PROTECTIONS] All(25), No, NotOk(38) => agent::protections;
     "forwarding" [FORWARDING_OFF] All(16), All(2), NotOk(31) => health::forwarding;
     "reverse path filters" [RP_FILTER] All(17), All(3), NotOk(32) => health::reverse_path_filters;
     "MTU" [TUNNEL_MTU, WORKLOAD_MTU] All(18), All(4), NotOk(33) => health::mtu;

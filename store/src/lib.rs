@@ -33,7 +33,7 @@ pub use data_model::{CALICO_3, CALICO_3_NEXT, DataModel, calico_3_refusal};
 pub use feed::{Feed, FeedEvent, FeedOptions};
 pub use metered::{Metered, Requests};
 pub use open_store::open;
-pub use options::{DEFAULT_URL, StoreOptions, StoreUrl};
+pub use options::{DEFAULT_URL, StoreFiles, StoreOptions, StoreUrl};
 pub use read_file::read_file;
 pub use txn::{MAX_TXN_BYTES, disjoint_prefixes, prefix_end, split};
 

@@ -49,6 +49,48 @@ impl Default for StoreOptions {
     }
 }
 
+/// Where the system keeps the authorities that it trusts (Debian, Red Hat).
+pub(crate) const SYSTEM_CA: [&str; 2] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
+
+/// What an open store uses of this machine's files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoreFiles {
+    /// The folders in which SQLite makes, changes and removes files: of the path, and of the file where that is a link.
+    pub folders: Vec<PathBuf>,
+    /// Files that are read, and read again when they were renewed.
+    pub read: Vec<PathBuf>,
+    /// The store is named by names, which the resolver looks up.
+    pub resolves_names: bool,
+}
+
+impl StoreOptions {
+    /// The files that a store of these options uses; none when the URL names none.
+    #[must_use]
+    pub fn files(&self) -> StoreFiles {
+        match self.url.parse() {
+            Ok(StoreUrl::Sqlite(path)) => {
+                let path = std::path::absolute(&path).unwrap_or(path);
+                let real = path.canonicalize().ok();
+                let folders = [path.parent(), real.as_deref().and_then(Path::parent)];
+                let mut folders: Vec<PathBuf> = folders.into_iter().flatten().map(Path::to_owned).collect();
+                folders.dedup();
+                StoreFiles { folders, ..StoreFiles::default() }
+            }
+            Ok(StoreUrl::Etcd { endpoints, tls }) => {
+                let given = [&self.etcd_ca, &self.etcd_cert, &self.etcd_key, &self.etcd_password_file];
+                let mut read: Vec<PathBuf> = given.into_iter().flatten().cloned().collect();
+                if tls && self.etcd_ca.is_none() {
+                    read.extend(SYSTEM_CA.map(PathBuf::from));
+                }
+                let is_name = |endpoint: &String| endpoint.parse::<std::net::SocketAddr>().is_err();
+                StoreFiles { folders: Vec::new(), read, resolves_names: endpoints.iter().any(is_name) }
+            }
+            Err(_) => StoreFiles::default(),
+        }
+    }
+}
+
 /// A store URL, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreUrl {
@@ -118,6 +160,21 @@ impl std::str::FromStr for StoreUrl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_files_of_a_store_are_those_that_it_reads_and_writes() {
+        let of = |url: &str| StoreOptions { url: url.into(), ..StoreOptions::default() };
+        let sqlite = of("sqlite:/var/lib/x/store.db").files();
+        assert_eq!(sqlite, StoreFiles { folders: vec!["/var/lib/x".into()], ..StoreFiles::default() });
+        assert_eq!(of("etcd://192.0.2.1:2379,[2001:db8::1]:2379").files(), StoreFiles::default());
+        assert!(of("etcd://192.0.2.1:2379,etcd.example:2379").files().resolves_names);
+        assert_eq!(of("etcds://192.0.2.1:2379").files().read, SYSTEM_CA.map(PathBuf::from));
+        let mut given = of("etcds://192.0.2.1:2379");
+        given.etcd_ca = Some("/a/ca.pem".into());
+        given.etcd_password_file = Some("/b/password".into());
+        assert_eq!(given.files().read, [PathBuf::from("/a/ca.pem"), "/b/password".into()]);
+        assert_eq!(of("redis://a:1").files(), StoreFiles::default());
+    }
 
     #[test]
     fn urls_that_mean_something() {

@@ -153,6 +153,8 @@ impl Hosts {
         let lab = Lab::from_text(&text, &dir.path().join("hosts.clab.yml")).unwrap_or_else(|e| panic!("{e}"));
         let lab = lab.up(&options, &mut |_| ()).unwrap_or_else(|e| panic!("{e}\n{text}"));
         let this = Self { lab, plan, dir, _group: group };
+        // Programs of PATH can be run when their folder is there at the agent's start.
+        std::fs::create_dir_all(this.shared().join("bin")).unwrap();
         if this.plan.etcd > 0 {
             this.etcd_answers();
         }
@@ -174,7 +176,6 @@ impl Hosts {
     /// A program that agents find before the system's one of this name.
     pub(crate) fn tool(&self, name: &str, script: &str) {
         let dir = self.shared().join("bin");
-        std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join(name), format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(dir.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
     }

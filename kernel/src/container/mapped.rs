@@ -19,7 +19,8 @@ use serde::{Deserialize, Serialize};
 use super::link::{Device, Net};
 use super::{ContainerNetError, PortMapping, ports};
 
-const FOLDER: &str = "/run/tortie/ports";
+/// Where they are written down.
+pub const FOLDER: &str = "/run/tortie/ports";
 /// The network namespace of this thread.
 const OWN: &str = "/proc/thread-self/ns/net";
 

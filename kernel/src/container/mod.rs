@@ -38,7 +38,7 @@ pub use self::host::{
     restore_link, take_link, unmark,
 };
 pub use self::inside::{Stripped, configure_container};
-pub use self::mapped::{MappedPorts, mapped_ports, restore_ports};
+pub use self::mapped::{FOLDER as PORTS_FOLDER, MappedPorts, mapped_ports, restore_ports};
 pub use self::namespace::Namespace;
 pub use self::ports::{PORTS_PREFIX, former_ports_table, map_ports, mapped_tables, ports_table, unmap_ports};
 pub use self::source_routing::{MoveState, MovedInterface, complete_moved, gateways, sweep_source_rules};

@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::thread::LinkNameSpaceType;
 
 use super::ContainerNetError;
@@ -30,18 +32,19 @@ impl Namespace {
     /// host's own network get no interface, and a path may lead anywhere by the time that it is used.
     pub fn open(path: &Path) -> Result<Self, ContainerNetError> {
         let not = |why: String| ContainerNetError::NotNamespace { path: path.to_owned(), why };
-        let file = File::open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-                ContainerNetError::NoNamespace(path.to_owned())
-            }
-            // A process that ends while its files are looked at.
-            _ if error.raw_os_error() == Some(libc::ESRCH) => ContainerNetError::NoNamespace(path.to_owned()),
-            _ => not(error.to_string()),
+        // To open a pipe waits, and to open a device may do something: what it is comes first.
+        let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let found = found.map_err(|error| match error {
+            // The second: a process that ends while its files are looked at.
+            Errno::NOENT | Errno::NOTDIR | Errno::SRCH => ContainerNetError::NoNamespace(path.to_owned()),
+            error => not(io::Error::from(error).to_string()),
         })?;
-        let stat = rustix::fs::fstatfs(&file).map_err(|error| not(error.to_string()))?;
+        let stat = rustix::fs::fstatfs(&found).map_err(|error| not(error.to_string()))?;
         if u64::try_from(stat.f_type).ok() != Some(NSFS) {
             return Err(not("it is an ordinary file or folder".to_owned()));
         }
+        let file = File::open(format!("/proc/thread-self/fd/{}", found.as_raw_fd()))
+            .map_err(|error| not(error.to_string()))?;
         let meta = file.metadata().map_err(|error| not(error.to_string()))?;
         if let Ok(own) = std::fs::metadata(OWN)
             && (own.dev(), own.ino()) == (meta.dev(), meta.ino())

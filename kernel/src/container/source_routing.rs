@@ -20,6 +20,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use serde::{Deserialize, Serialize};
 
 use super::link::{Net, RTPROT_BOOT, link_local};
 use super::{ContainerNetError, GATEWAY, HOST_MAC, Namespace};
@@ -255,7 +256,7 @@ pub fn sweep_source_rules(path: &std::path::Path) -> Result<(), ContainerNetErro
 }
 
 /// An interface that another program moves into a container and configures there, as dockerd does.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MovedInterface {
     /// The host's end of the pair.
     pub host: tortie_config::resource::InterfaceName,
@@ -270,7 +271,7 @@ pub struct MovedInterface {
 }
 
 /// Whether something has been done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MoveState {
     /// The other end is still on this host.
     NotMoved,

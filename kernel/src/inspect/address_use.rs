@@ -20,6 +20,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::LinkAttribute;
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use rustix::thread::LinkNameSpaceType;
+use serde::{Deserialize, Serialize};
 
 use crate::endpoints;
 use crate::netlink::codec::NLM_F_ACK;
@@ -38,7 +39,7 @@ const RTGENMSG: usize = 4;
 const MOUNTED: [&str; 3] = ["/run/netns", "/run/docker/netns", "/var/run/docker/netns"];
 
 /// One place where an address is in use on this host.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AddressUse {
     /// The address.
     pub addr: IpAddr,
@@ -47,7 +48,7 @@ pub struct AddressUse {
 }
 
 /// Where an address is seen.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum UsePlace {
     /// On an interface of the host itself.
     Host {
@@ -89,7 +90,7 @@ impl std::fmt::Display for UsePlace {
 }
 
 /// What this host's kernel shows of addresses.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressUses {
     /// Every place of every address, sorted; loopback, link-local and multicast ones left out.
     pub found: Vec<AddressUse>,

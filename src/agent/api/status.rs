@@ -148,6 +148,7 @@ fn build(
         },
         dataplane: DataplaneStatus { protocol: server.protocol(), ..dataplane(kernel.as_ref(), intent) },
         observed: judged.map(ComparisonReport::status),
+        protections: server.handle().protections().clone(),
         problems,
         notes,
     }

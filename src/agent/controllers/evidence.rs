@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use tortie_engine::ipam::check::{AddressInUse, Evidence};
-use tortie_kernel::{AddressUses, UsePlace};
+use tortie_kernel::{AddressUses, Namespaces, UsePlace};
 
 /// Looks at the interfaces, routes, neighbours and network namespaces of this host. Blocks while the kernel is read. What
 /// cannot be looked at is said in the evidence.
 #[must_use]
-pub fn evidence(host: &str) -> Evidence {
+pub fn evidence(host: &str, namespaces: &Namespaces) -> Evidence {
     let host = Some(host.to_owned());
-    match tortie_kernel::address_uses() {
+    match namespaces.address_uses() {
         Ok(uses) => Evidence { host, ..evidence_of(uses) },
         Err(error) => Evidence {
             host,

@@ -20,6 +20,7 @@ use crate::agent::core::input::Input;
 use crate::agent::core::observed_state::GcPass;
 use tortie_engine::ipam::check::{Finding, IpamState, Kind, Repair, RepairOutcome, findings};
 use tortie_engine::ipam::{Ipam, IpamError, Keyspace};
+use tortie_kernel::Namespaces;
 use tortie_store::Store;
 
 /// The shortest time between two looks.
@@ -46,12 +47,13 @@ pub(in crate::agent) enum GcMode {
 pub(in crate::agent) struct IpamGc {
     store: Arc<dyn Store>,
     node: String,
+    namespaces: Namespaces,
     report: Report,
 }
 
 impl IpamGc {
-    pub(super) fn new(store: Arc<dyn Store>, node: &str, report: Report) -> Self {
-        Self { store, node: node.to_owned(), report }
+    pub(super) fn new(store: Arc<dyn Store>, node: &str, namespaces: Namespaces, report: Report) -> Self {
+        Self { store, node: node.to_owned(), namespaces, report }
     }
 }
 
@@ -96,7 +98,8 @@ impl Controller for IpamGc {
                 Wake::Due => {}
             }
             last = Some(Instant::now());
-            let pass = match run_pass(&*self.store, &ipam, &self.node, &mut candidates, grace).await {
+            let host = (&*self.node, &self.namespaces);
+            let pass = match run_pass(&*self.store, &ipam, host, &mut candidates, grace).await {
                 Ok(pass) => pass,
                 Err(error) => {
                     let leak_candidates = candidates.0.keys().copied().collect();
@@ -118,13 +121,13 @@ async fn pause(time: Duration) {
 async fn run_pass(
     store: &dyn Store,
     ipam: &Ipam,
-    node: &str,
+    host: (&str, &Namespaces),
     candidates: &mut LeakCandidates,
     grace: Option<Duration>,
 ) -> Result<GcPass, IpamError> {
-    let (leaked, whole) = find_leaks(store, ipam, node).await?;
+    let Leaks { leaked, whole, unread } = find_leaks(store, ipam, host).await?;
     let due = candidates.update(leaked, &whole, Instant::now(), grace.unwrap_or(Duration::MAX));
-    let mut pass = GcPass::default();
+    let mut pass = GcPass { error: unread, ..GcPass::default() };
     if !due.is_empty() {
         let outcomes = ipam.release_from_check(&due).await?;
         for (finding, outcome) in due.iter().zip(outcomes) {
@@ -148,15 +151,26 @@ async fn run_pass(
     Ok(pass)
 }
 
-/// Leaked addresses of this host, and for each handle among them every address that it has.
+/// What one look found.
+struct Leaks {
+    /// Leaked addresses of this host.
+    leaked: Vec<Finding>,
+    /// For each handle among them every address that it has.
+    whole: BTreeMap<String, Vec<IpAddr>>,
+    /// Why the kernel could not be read, so that nothing counts as leaked.
+    unread: Option<String>,
+}
+
 async fn find_leaks(
     store: &dyn Store,
     ipam: &Ipam,
-    node: &str,
-) -> Result<(Vec<Finding>, BTreeMap<String, Vec<IpAddr>>), IpamError> {
-    let host = node.to_owned();
-    let evidence = tokio::task::spawn_blocking(move || evidence(&host)).await.unwrap_or_else(|error| {
-        tortie_engine::ipam::check::Evidence { blind: vec![error.to_string()], ..Default::default() }
+    (node, namespaces): (&str, &Namespaces),
+) -> Result<Leaks, IpamError> {
+    let (host, namespaces) = (node.to_owned(), namespaces.clone());
+    let evidence = tokio::task::spawn_blocking(move || evidence(&host, &namespaces)).await;
+    let evidence = evidence.unwrap_or_else(|error| tortie_engine::ipam::check::Evidence {
+        blind: vec![error.to_string()],
+        ..Default::default()
     });
     let affinities = store.list(&[prefix::affinities_of(node)]).await?;
     let keys = IpamState::prefixes_of(node);
@@ -195,7 +209,8 @@ async fn find_leaks(
         blocks.sort_unstable();
         blocks.dedup();
         if blocks.len() == before {
-            return Ok((leaked, whole));
+            let unread = evidence.interfaces.is_none().then(|| evidence.blind.join("; "));
+            return Ok(Leaks { leaked, whole, unread: unread.filter(|why| !why.is_empty()) });
         }
     }
 }

@@ -16,6 +16,7 @@ pub(super) mod tunnel_address;
 
 use std::sync::Arc;
 
+use tortie_kernel::Namespaces;
 use tortie_store::Store;
 
 pub(super) use self::life_cycle::Context;
@@ -39,6 +40,7 @@ impl Controllers {
         store: &Arc<dyn Store>,
         (node, machine): (&str, &Machine),
         writes: bool,
+        namespaces: Namespaces,
         report: impl Fn(Input) + Clone + Send + Sync + 'static,
     ) -> Self {
         let report: Report = Arc::new(report);
@@ -59,7 +61,11 @@ impl Controllers {
                 writes,
                 tunnel_address::TunnelAddressController::new(store(), node, again()),
             ),
-            ipam_gc: RunningController::start(io, writes, ipam_gc::IpamGc::new(store(), node, again())),
+            ipam_gc: RunningController::start(
+                io,
+                writes,
+                ipam_gc::IpamGc::new(store(), node, namespaces, again()),
+            ),
             pool_usage: RunningController::start(
                 io,
                 writes,

@@ -32,7 +32,7 @@ use crate::agent::core::view::CoreView;
 use crate::agent::handle::{CoreRequest, Handle};
 use crate::agent::journal::Journal;
 use crate::agent::observe::Observer;
-use crate::agent::process::{capabilities, host, systemd};
+use crate::agent::process::{host, sandbox, systemd};
 use crate::agent::{log, logging, time};
 use crate::plugins::docker;
 use crate::speaker::ToSpeaker;
@@ -71,8 +71,14 @@ pub fn run(options: AgentOptions) -> Result<(), AgentError> {
     crate::agent::process::allocator::prepare();
     options.settings.check().map_err(AgentError::Settings)?;
     let logs = logging::start(options.settings.log_format.unwrap_or_default());
-    // Before there is a second thread: capabilities belong to threads.
-    capabilities::drop_unneeded();
+    // Before there is a second thread: all of it belongs to threads.
+    let (namespaces, protections) = sandbox::enter(&sandbox::AgentFiles {
+        settings: &options.settings,
+        store: &options.store,
+        socket: &options.socket,
+        writes: options.writes(),
+        observes: options.observes(),
+    });
     let io = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("io")
@@ -85,7 +91,7 @@ pub fn run(options: AgentOptions) -> Result<(), AgentError> {
         .map_err(|e| AgentError::System("start the core", e))?;
     exit_on_panic();
     let result = main.block_on(async {
-        let mut agent = Agent::start(options, logs, io.handle().clone()).await?;
+        let mut agent = Agent::start(options, logs, io.handle().clone(), (namespaces, protections)).await?;
         agent.run_loop().await;
         agent.stop().await;
         agent.start_refused.take().map_or(Ok(()), Err)

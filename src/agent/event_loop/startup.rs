@@ -32,11 +32,12 @@ use crate::agent::observe::{self, Observer};
 use crate::agent::process::{host, namespace, systemd};
 use crate::agent::{logging, time};
 use crate::api::machine::Machine;
+use crate::api::status::ProtectionStatus;
 use crate::plugins::{attach, docker};
 use crate::speaker::{self, SpeakerOptions};
 use tortie_engine::model::{AttachedRoute, watch_scope};
 use tortie_engine::routing::NodeOptions;
-use tortie_kernel::{Marks, Mode, ToKernel};
+use tortie_kernel::{Marks, Mode, Namespaces, ToKernel};
 use tortie_store::{Feed, FeedOptions, Outcome, Store};
 
 /// Restart time in the Graceful Restart capability (RFC 4724).
@@ -47,6 +48,7 @@ impl Agent {
         options: AgentOptions,
         logs: logging::Logs,
         io: tokio::runtime::Handle,
+        (namespaces, protections): (Namespaces, ProtectionStatus),
     ) -> Result<Self, AgentError> {
         let now = Instant::now();
         if options.writes() {
@@ -61,7 +63,8 @@ impl Agent {
         let protocol =
             options.settings.route_protocol.unwrap_or(tortie_kernel::Options::new(Mode::Off).marks.protocol);
         let observes = options.observes();
-        let handle = Arc::new(Handle::new(&options.node, machine.clone(), now, requests_sender, observes));
+        let handle = Handle::new(&options.node, machine.clone(), protections, now, requests_sender, observes);
+        let handle = Arc::new(handle);
         let observer = observes.then(|| {
             let sockets = &options.settings.bird_socket;
             Arc::new(Observer::new(Arc::clone(&handle), Arc::clone(&store), sockets, protocol))
@@ -101,9 +104,10 @@ impl Agent {
         let server = Arc::new(server);
         serve_api(&options, &server, &io).await?;
         let docker = match options.settings.docker(&options.node, &options.socket) {
-            Some(wanted) => {
+            Some(drivers) => {
                 let _io = io.enter();
-                Some(docker::serve(Arc::clone(&store), wanted)?)
+                let drivers = docker::Options { namespaces: namespaces.clone(), ..drivers };
+                Some(docker::serve(Arc::clone(&store), drivers)?)
             }
             None => None,
         };
@@ -122,7 +126,8 @@ impl Agent {
         let (facts_sender, facts) = mpsc::unbounded_channel();
         let reports = facts_sender.clone();
         let report = move |input| drop(reports.send(Fact::Core(input)));
-        let controllers = Controllers::start(&io, &store, (&options.node, &machine), writes, report);
+        let controllers =
+            Controllers::start(&io, &store, (&options.node, &machine), writes, namespaces.clone(), report);
         let low_port = options.settings.bgp_listen.iter().any(probe::is_low);
         let found = facts_sender.clone();
         let report = move |problems| drop(found.send(Fact::Core(Input::HostChecks(problems))));

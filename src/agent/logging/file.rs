@@ -13,8 +13,12 @@ use arc_swap::ArcSwapOption;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+/// An agent with Landlock opens what was there at its start, and what is made below it.
+const CLOSED: &str =
+    "permission denied; where it was replaced or mounted after the agent's start, restart the agent";
+
 /// Where log files may be.
-pub(super) const FOLDER: &str = "/var/log";
+pub(in crate::agent) const FOLDER: &str = "/var/log";
 /// Lines that wait for the disk; what comes beyond them is left out.
 const WAITING: usize = 4_096;
 /// How long the end of the agent waits for lines to be written.
@@ -107,6 +111,7 @@ fn open(folder: &Path, path: &Path) -> Result<File, String> {
     let wrong = |at: &Path, error: Errno| match error {
         Errno::LOOP | Errno::NOTDIR => format!("{} is a link, or no folder", at.display()),
         Errno::NXIO => format!("{} is a pipe, or a socket", at.display()),
+        Errno::ACCESS => format!("{}: {CLOSED}", at.display()),
         error => format!("{}: {error}", at.display()),
     };
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

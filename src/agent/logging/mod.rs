@@ -15,6 +15,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
+pub(in crate::agent) use crate::agent::logging::file::FOLDER;
 use crate::agent::logging::file::LogFile;
 use crate::agent::logging::filter::{LevelOverride, LevelOverrides, Levels};
 use crate::agent::logging::format::{Lines, LogForm, Sink};

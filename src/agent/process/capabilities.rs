@@ -5,26 +5,41 @@
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// The capabilities that stay, and what each one is for.
-pub(in crate::agent) const NEEDED: [(CapabilitySet, &str); 7] = [
-    (CapabilitySet::NET_ADMIN, "routes, links, rules, conntrack, TCP MD5, socket buffers, /proc/sys/net"),
-    (CapabilitySet::NET_RAW, "router advertisements to unnumbered peers, sockets bound to a device"),
-    (CapabilitySet::NET_BIND_SERVICE, "TCP port 179"),
-    (CapabilitySet::SYS_ADMIN, "the leak check enters the network namespaces of this host"),
-    // Container processes have capabilities that we have not; without this their /proc/PID/ns is closed to us, and
-    // addresses in namespaces that no file names would look unused.
-    (CapabilitySet::SYS_PTRACE, "the leak check opens the network namespaces of processes"),
-    (CapabilitySet::SYS_NICE, "real-time priority of BFD"),
-    (CapabilitySet::CHOWN, "the API's socket goes to the group tortie"),
+pub(super) const NEEDED: [(CapabilitySet, &str, &str); 5] = [
+    (
+        CapabilitySet::NET_ADMIN,
+        "NET_ADMIN",
+        "routes, links, rules, conntrack, TCP MD5, socket buffers, /proc/sys/net",
+    ),
+    (
+        CapabilitySet::NET_RAW,
+        "NET_RAW",
+        "router advertisements to unnumbered peers, sockets bound to a device",
+    ),
+    (CapabilitySet::NET_BIND_SERVICE, "NET_BIND_SERVICE", "TCP port 179"),
+    (CapabilitySet::SYS_NICE, "SYS_NICE", "real-time priority of BFD"),
+    (CapabilitySet::CHOWN, "CHOWN", "the API's socket goes to the group tortie"),
 ];
 
-/// The set of [`NEEDED`].
-fn needed_set() -> CapabilitySet {
-    NEEDED.iter().fold(CapabilitySet::empty(), |all, (one, _)| all | *one)
+/// Those of the helper that enters network namespaces.
+pub(super) const OF_HELPER: [(CapabilitySet, &str, &str); 3] = [
+    (CapabilitySet::NET_ADMIN, "NET_ADMIN", "routing by source in a container's namespace"),
+    (CapabilitySet::SYS_ADMIN, "SYS_ADMIN", "entering the network namespaces of this host"),
+    // Container processes have capabilities that we have not; without this their /proc/PID/ns is closed to us, and
+    // addresses in namespaces that no file names would look unused.
+    (CapabilitySet::SYS_PTRACE, "SYS_PTRACE", "opening the network namespaces of processes"),
+];
+
+/// The names of those of [`NEEDED`] that this thread has.
+pub(super) fn held() -> Vec<String> {
+    let Ok(now) = rustix::thread::capabilities(None) else { return Vec::new() };
+    let held = NEEDED.iter().filter(|(one, ..)| now.effective.contains(*one));
+    held.map(|(_, name, _)| (*name).to_owned()).collect()
 }
 
 /// Gives up all other capabilities of the calling thread and of what it starts. Whoever has fewer keeps those.
-pub(in crate::agent) fn drop_unneeded() {
-    let needed_set = needed_set();
+pub(super) fn keep(needed: &[(CapabilitySet, &str, &str)]) {
+    let needed_set = needed.iter().fold(CapabilitySet::empty(), |all, (one, ..)| all | *one);
     // A program that is executed by root gets back what the bounding set leaves.
     for bit in 0..64 {
         let one = CapabilitySet::from_bits_retain(1 << bit);
@@ -59,7 +74,7 @@ mod tests {
         // Capabilities belong to threads: the other tests keep theirs.
         let (before, after) = std::thread::spawn(|| {
             let before = rustix::thread::capabilities(None).unwrap();
-            drop_unneeded();
+            keep(&NEEDED);
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             (before, status)
         })
@@ -69,9 +84,8 @@ mod tests {
             let line = after.lines().find_map(|l| l.strip_prefix(name)).unwrap();
             u64::from_str_radix(line.trim(), 16).unwrap()
         };
-        // From capability.h: CHOWN 0, NET_BIND_SERVICE 10, NET_ADMIN 12, NET_RAW 13, SYS_PTRACE 19, SYS_ADMIN 21,
-        // SYS_NICE 23.
-        let wanted: u64 = [0, 10, 12, 13, 19, 21, 23].iter().map(|bit| 1u64 << bit).sum();
+        // From capability.h: CHOWN 0, NET_BIND_SERVICE 10, NET_ADMIN 12, NET_RAW 13, SYS_NICE 23.
+        let wanted: u64 = [0, 10, 12, 13, 23].iter().map(|bit| 1u64 << bit).sum();
         assert_eq!(set("CapPrm:"), before.permitted.bits() & wanted);
         assert_eq!(set("CapEff:"), before.effective.bits() & wanted);
         assert_eq!((set("CapInh:"), set("CapAmb:")), (0, 0));

@@ -17,6 +17,7 @@ use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
 use tortie_engine::ipam::Keyspace;
 use tortie_engine::ipam::check::{Evidence, Finding, IpamState, Kind, Repair, RepairOutcome, findings};
+use tortie_kernel::Namespaces;
 use tortie_store::{Store, calico_3_refusal};
 
 /// How long a plugin may take between store and kernel.
@@ -68,7 +69,7 @@ async fn look(context: &Context, store: &dyn Store, kernel: bool) -> Result<Repo
 async fn check_once(context: &Context, store: &dyn Store, kernel: bool) -> Result<Report, Failure> {
     let evidence = if kernel {
         let node = context.globals.node_name()?;
-        agent::evidence(&node)
+        agent::evidence(&node, &Namespaces::Direct)
     } else {
         Evidence::default()
     };

@@ -1,6 +1,7 @@
 //! The agent, its socket, and the problems that it reports.
 
 use crate::api::codes;
+use crate::api::status::Landlock;
 use crate::host_checks::fix;
 use crate::host_checks::host::{Command, Host};
 use crate::host_checks::result::Results;
@@ -57,6 +58,22 @@ pub(in crate::host_checks) fn socket(host: &Host<'_>, results: &mut Results) {
         }
         _ => {}
     }
+}
+
+/// What the agent's process gave up. An agent of an earlier version gives up less and does not say so.
+pub(in crate::host_checks) fn protections(host: &Host<'_>, results: &mut Results) {
+    let Some(Ok(status)) = &host.now.agent else { return };
+    let protections = &status.protections;
+    let text = format!("process of the agent: {}", protections.text());
+    let fix = match protections.landlock {
+        Landlock::Enforced | Landlock::Partial => return results.ok(&codes::CHECK_PROTECTIONS, text),
+        Landlock::Unsupported => {
+            "a kernel from 5.13 on with Landlock (CONFIG_SECURITY_LANDLOCK, and landlock in lsm=)"
+        }
+        Landlock::Failed => "journalctl -u tortie has the reason",
+        Landlock::Off => "start it without --no-sandbox",
+    };
+    results.warn(&codes::CHECK_PROTECTIONS, text, fix);
 }
 
 /// The agent knows its uplinks and its own capabilities: its problems that it leaves to `doctor` are repeated with their fix.

@@ -2,6 +2,7 @@
 
 use tortie_kernel::{KernelCapability, ProbeOutcome};
 
+use crate::api::status::{DataplaneStatus, Landlock, ProtectionStatus, RouteStatus, Status};
 use crate::host_checks::host::{Command, Host};
 use crate::host_checks::owners::Owner;
 use crate::host_checks::result::{CheckResult, Verdict};
@@ -14,6 +15,23 @@ fn ability(name: &'static str, optional: bool, outcome: ProbeOutcome) -> KernelC
 
 fn unreadable(denied: bool, text: &str) -> Unreadable {
     Unreadable { denied, damaged: text.contains("damaged"), text: text.to_owned() }
+}
+
+/// An agent that is well, with this of Landlock.
+fn agent(landlock: Landlock) -> Status {
+    let status = serde_json::json!({
+        "apiVersion": "tortie/v1", "kind": "Status", "node": "host1", "version": "0.1.0", "time": "",
+        "uptimeSeconds": 90, "ready": true, "verdict": "ready", "summary": "1 of 1 BGP sessions up",
+        "bgp": {"as": 64512, "routerId": "", "listen": [], "mesh": {"up": 0, "of": 0},
+                "peers": {"up": 1, "of": 1}, "gracefulRestart": "idle"},
+        "routes": RouteStatus::default(), "blocks": [],
+        "store": {"store": "", "connected": true, "revision": 7, "lagSeconds": 0.0, "away": null,
+                  "fromCache": false, "frozen": null, "invalid": [], "keys": 0},
+        "dataplane": DataplaneStatus::default(), "problems": [], "notes": []
+    });
+    let status: Status = serde_json::from_value(status).unwrap();
+    assert_eq!(status.protections, ProtectionStatus::default(), "an agent of an earlier version");
+    Status { protections: ProtectionStatus { landlock, ..ProtectionStatus::default() }, ..status }
 }
 
 fn check(now: &HostSnapshot) -> Vec<CheckResult> {
@@ -74,6 +92,9 @@ fn only_codes_of_the_table(now: &HostSnapshot) {
 #[test]
 fn a_host_that_is_well() {
     assert_eq!(wrong(&good()), []);
+    for landlock in [Landlock::Enforced, Landlock::Partial] {
+        assert_eq!(wrong(&HostSnapshot { agent: Some(Ok(agent(landlock))), ..good() }), []);
+    }
     let first = check(&good()).remove(0);
     assert_eq!(first.text(), "kernel 6.1.0: routes (in 4.1 ms), nft-sets (tried in a throw-away namespace)");
 }
@@ -168,6 +189,9 @@ fn each_thing_that_is_wrong_is_said_once_with_its_weight() {
         ("store-absent", Warn, Box::new(move |s| s.store = away(false, "there is no store at /x/store.db"))),
         ("store", NotTried, Box::new(move |s| s.store = away(true, "not allowed"))),
         ("agent", Warn, Box::new(|s| s.agent = Some(Err(unreadable(true, "not in group"))))),
+        ("protections", Warn, Box::new(|s| s.agent = Some(Ok(agent(Landlock::Off))))),
+        ("protections", Warn, Box::new(|s| s.agent = Some(Ok(agent(Landlock::Unsupported))))),
+        ("protections", Warn, Box::new(|s| s.agent = Some(Ok(agent(Landlock::Failed))))),
         ("socket", Fail, Box::new(move |s| s.socket = file(false, 0o644))),
         ("socket", Warn, Box::new(move |s| s.socket = file(true, 0o666))),
     ];

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use crate::plugins::attach::AgentClient;
+use tortie_kernel::Namespaces;
 
 /// Where dockerd looks for sockets of plugins.
 pub const PLUGINS: &str = "/run/docker/plugins";
@@ -61,6 +62,8 @@ pub struct Options {
     pub api: PathBuf,
     /// Labels of endpoints.
     pub labels: LabelSource,
+    /// Who enters the network namespaces of containers.
+    pub namespaces: Namespaces,
 }
 
 impl Options {

@@ -1,11 +1,14 @@
 //! Keys of TCP MD5 and TCP-AO: from the intent or from a file that only its owner can read.
 
 use std::fs::OpenOptions;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use tortie_engine::routing::{AoAlgorithm, Password, TcpAo};
+
+/// An agent with Landlock opens what was there, and what is renewed in a folder that was.
+const CLOSED: &str = "permission denied; where its folder was made, replaced or mounted after the agent's start, restart the agent";
 
 /// Where password files must lie.
 pub const SECRETS: &str = "/etc/tortie/secrets";
@@ -82,11 +85,13 @@ impl Key {
             return Err(place(format!("it must lie below {}", secrets.display())));
         }
         // A pipe would keep the thread of all sessions until somebody writes to it.
-        let mut file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(&real)
-            .map_err(|e| place(e.to_string()))?;
+        let mut file =
+            OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&real).map_err(|e| match e
+                .kind()
+            {
+                ErrorKind::PermissionDenied => place(CLOSED.to_owned()),
+                _ => place(e.to_string()),
+            })?;
         let meta = file.metadata().map_err(|e| place(e.to_string()))?;
         if !meta.is_file() {
             return Err(place("it is not a regular file".into()));

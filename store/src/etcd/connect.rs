@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::super::{StoreError, StoreOptions};
 use super::merge::reports_in_order;
 use crate::etcd::error::store_error;
+use crate::options::SYSTEM_CA;
 use crate::read_file::read_file;
 
 /// No call takes longer.
@@ -28,9 +29,6 @@ const PROBE: Duration = Duration::from_millis(1_000);
 const PAUSE: Duration = Duration::from_millis(50);
 /// etcd ends connections that are pinged more often than each 5 s (its `--grpc-keepalive-min-time`).
 const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
-
-/// Where the system keeps the authorities that it trusts (Debian, Red Hat).
-const SYSTEM_CA: [&str; 2] = ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
 
 /// How often a call may be sent.
 #[derive(Clone, Copy, PartialEq, Eq)]

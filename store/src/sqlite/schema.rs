@@ -54,6 +54,8 @@ pub(super) fn connect(files: &Files) -> Result<Connection, StoreError> {
             tx.commit().map_err(fail)?;
         }
     }
+    // No files outside of the folder of the store.
+    conn.pragma_update(None, "temp_store", "MEMORY").map_err(fail)?;
     conn.pragma_update(None, "synchronous", "FULL").map_err(fail)?;
     conn.pragma_update(None, "wal_autocheckpoint", 0).map_err(fail)?;
     Ok(conn)

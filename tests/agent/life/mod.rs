@@ -11,6 +11,7 @@ mod metrics;
 mod mixed_versions;
 mod observe_mode;
 mod paused;
+mod protections;
 mod refusals;
 mod screens;
 mod stop_and_purge;

@@ -96,6 +96,7 @@ pub(crate) const ORDERS: &[Order] = &[
             nft | fib, worker
             container | endpoints, nft
             thread, inspect, maintenance | container
+            namespaces | container, inspect
         ",
     },
     Order {

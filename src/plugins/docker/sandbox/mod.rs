@@ -3,12 +3,12 @@
 //!
 //! dockerd knows one gateway for all interfaces of a container, and moves an interface after the driver has answered: who answers
 //! first cannot write routes. So `Join` chooses gateways and prefixes (dockerd writes those), and a task follows the
-//! interface and writes rules by source address ([`container::complete_moved`]).
+//! interface and writes rules by source address ([`tortie_kernel::container::complete_moved`]).
 
 mod place;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::plugins::docker::network::{blocking, host_interface};
 use crate::plugins::docker::pools::Configured;
 use crate::plugins::docker::records::{EndpointRecord, NetworkRecord};
 use crate::plugins::docker::state::RecordKind;
-use tortie_kernel::container::{self, MoveState, MovedInterface};
+use tortie_kernel::container::{MoveState, MovedInterface};
 use tortie_store::{Compare, Op, Txn};
 
 /// The first pause; the next ones are longer and longer.
@@ -122,8 +122,8 @@ impl Driver {
         if record.sandbox.is_empty() {
             return;
         }
-        let swept =
-            blocking(move || Ok(container::sweep_source_rules(&PathBuf::from(&record.sandbox))?)).await;
+        let namespaces = self.options.namespaces.clone();
+        let swept = blocking(move || Ok(namespaces.sweep_source_rules(Path::new(&record.sandbox))?)).await;
         if let Err(error) = swept {
             tracing::debug!(target: "tortie::docker", "endpoint {endpoint}: {error}");
         }
@@ -156,7 +156,8 @@ pub(super) async fn complete(shared: Arc<Driver>, endpoint: String) {
         }
         let EndpointRecord { addresses: addrs, gateways, routes: prefixes, .. } = record;
         let moved = MovedInterface { host, mac, addrs, gateways, prefixes };
-        match blocking(move || Ok(container::complete_moved(&moved, &path)?)).await {
+        let namespaces = shared.options.namespaces.clone();
+        match blocking(move || Ok(namespaces.complete_moved(&moved, &path)?)).await {
             Ok(MoveState::Complete) => return,
             Ok(MoveState::NotMoved | MoveState::NotConfigured) => {}
             Err(error) => reason = error.to_string(),
