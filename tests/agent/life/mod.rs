@@ -12,6 +12,7 @@ mod mixed_versions;
 mod observe_mode;
 mod paused;
 mod protections;
+mod rbac;
 mod refusals;
 mod screens;
 mod stop_and_purge;
