@@ -190,6 +190,27 @@ fn each_host_works_with_its_own_user_of_etcd_and_changes_nothing_of_others() {
     let freed = tortie(&hosts, "tortie-host1", &["ipam", "release", "--handle", "by-hand"]);
     assert!(freed.status.success(), "{freed:?}");
 
+    // A password is renewed: in etcd, and in a new file under the old name. The agent, which opens little else, reads it.
+    let revision = || {
+        let key = "/calico/felix/v1/host/host1/last_reported_status";
+        let found = tortie(&hosts, "alice", &["store", "get", key, "-o", "json"]);
+        let found: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap_or_default();
+        found["revision"].as_u64().unwrap_or_default()
+    };
+    std::fs::write(folder.join("renewed"), "another-secret").unwrap();
+    let words = "etcdctl --user=root:secret-of-root user passwd tortie-host1 --interactive=false < renewed";
+    run(&hosts, words);
+    std::fs::rename(folder.join("renewed"), folder.join("host1.password")).unwrap();
+    let before = revision();
+    assert!(before > 0);
+    let soon = tortie(&hosts, "alice", &["store", "put", "/calico/v1/config/ReportingIntervalSecs", "2"]);
+    assert!(soon.status.success(), "{soon:?}");
+    within(PATIENCE, "the agent writes with the new password", || {
+        let now = revision();
+        if now > before { Ok(()) } else { Err(format!("revision {now}\n{}", hosts.log(1))) }
+    });
+    hosts.until(1, "the store is there", |status| status["store"]["away"].is_null());
+
     // Operators.
     for (words, exit) in [
         (&["ipam", "pools"][..], 0),
