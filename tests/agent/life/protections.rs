@@ -1,6 +1,7 @@
 //! What the process of an agent has given up, as others see it, and that its work goes on without.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use serde_json::json;
@@ -174,4 +175,43 @@ fn an_agent_whose_helper_is_gone_says_so() {
     let problem = status["problems"].to_string();
     assert!(problem.contains("collector") && problem.contains("restart the agent"), "{problem}");
     assert_eq!(status["ready"], true);
+}
+
+/// A folder that comes later is closed to an agent that runs, whoever may open it; that is a problem with the next step, and the
+/// agent goes on.
+#[test]
+fn what_is_mounted_later_is_refused_with_the_next_step() {
+    let Some(hosts) = Hosts::up(Plan { hosts: 1, later: vec![1], ..Plan::default() }) else { return };
+    let secret = |text: &str| {
+        let path = hosts.holder_path("host1", "/etc/tortie/secrets/peer");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    secret("first\n");
+    hosts.start_agent(1);
+    hosts.until(1, "ready", |status| status["ready"] == true);
+    let peer = |name: &str| {
+        let value = json!({"ip": name, "as_num": "65001", "password_file": "/etc/tortie/secrets/peer"});
+        hosts.put(&format!("/calico/bgp/v1/global/peer_v4/{name}"), &value.to_string());
+    };
+    let reported =
+        |name: &str| hosts.status(1)["problems"].to_string().contains(&format!("{name}: password file"));
+    peer("172.30.0.71");
+    hosts.until(1, "the peer is there", |status| status["bgp"]["peers"]["of"] == 1);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert!(!reported("172.30.0.71") && !hosts.log(1).contains("password file"), "{}", hosts.log(1));
+
+    hosts.run("host1", "mount -t tmpfs tmpfs /etc/tortie");
+    secret("second\n");
+    peer("172.30.0.72");
+    if hosts.status(1)["protections"]["landlock"] == "unsupported" {
+        eprintln!("this kernel has no Landlock");
+        return;
+    }
+    let status =
+        hosts.until(1, "the problem", |status| status["problems"].to_string().contains("password file"));
+    let problem = status["problems"].to_string();
+    assert!(problem.contains("permission denied") && problem.contains("restart the agent"), "{problem}");
+    assert_eq!(status["bgp"]["peers"]["of"], 2);
 }
