@@ -22,6 +22,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -92,6 +93,15 @@ impl Namespaces {
             .process_group(0)
             .spawn()?;
         Ok(Self::Helper(Arc::new(own)))
+    }
+
+    /// Whether a helper is there: its end of the socket is open for as long as it lives.
+    #[must_use]
+    pub fn has_helper(&self) -> bool {
+        let Self::Helper(socket) = self else { return false };
+        let mut ends = [PollFd::new(&**socket, PollFlags::empty())];
+        let closed = |end: &PollFd<'_>| end.revents().intersects(PollFlags::HUP | PollFlags::ERR);
+        poll(&mut ends, Some(&Timespec::default())).is_ok() && !ends.iter().any(closed)
     }
 
     /// As [`address_uses`].
@@ -313,6 +323,7 @@ mod tests {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         drop(theirs);
         let gone = Namespaces::Helper(Arc::new(own));
+        assert!(helper.has_helper() && !gone.has_helper() && !Namespaces::Direct.has_helper());
         let said = gone.address_uses().unwrap_err().to_string();
         assert!(said.contains("does not answer") && said.contains("restart the agent"), "{said}");
         assert!(gone.sweep_source_rules(Path::new("/")).is_err());

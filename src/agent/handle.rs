@@ -22,7 +22,7 @@ use crate::api::machine::Machine;
 use crate::api::status::{ApiError, Applied, AppliedRequest, LogLevelRequest, ProtectionStatus};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 use tortie_engine::routing::{PeerIntent, RoutingIntent};
-use tortie_kernel::{DropLog, KernelView, ToKernel};
+use tortie_kernel::{DropLog, KernelView, Namespaces, ToKernel};
 
 /// Longest wait for a thread's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -194,6 +194,7 @@ pub(super) struct Handle {
     node: String,
     machine: Machine,
     protections: ProtectionStatus,
+    namespaces: Namespaces,
     started: Instant,
     core: Asker<mpsc::Sender<CoreRequest>>,
     speaker: Asker<SpeakerHandle>,
@@ -213,7 +214,7 @@ impl Handle {
     pub(super) fn new(
         node: &str,
         machine: Machine,
-        protections: ProtectionStatus,
+        (protections, namespaces): (ProtectionStatus, Namespaces),
         started: Instant,
         requests: mpsc::Sender<CoreRequest>,
         observe: bool,
@@ -224,6 +225,7 @@ impl Handle {
             node: node.to_owned(),
             machine,
             protections,
+            namespaces,
             started,
             core,
             speaker: Asker::new(if observe { observes } else { speaker_absent }),
@@ -253,8 +255,8 @@ impl Handle {
     }
 
     /// What this process has given up.
-    pub(super) fn protections(&self) -> &ProtectionStatus {
-        &self.protections
+    pub(super) fn protections(&self) -> ProtectionStatus {
+        ProtectionStatus { helper: self.namespaces.has_helper(), ..self.protections.clone() }
     }
 
     /// The machine that this process runs on.

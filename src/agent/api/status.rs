@@ -148,7 +148,7 @@ fn build(
         },
         dataplane: DataplaneStatus { protocol: server.protocol(), ..dataplane(kernel.as_ref(), intent) },
         observed: judged.map(ComparisonReport::status),
-        protections: server.handle().protections().clone(),
+        protections: server.handle().protections(),
         problems,
         notes,
     }

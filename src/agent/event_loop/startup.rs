@@ -63,7 +63,8 @@ impl Agent {
         let protocol =
             options.settings.route_protocol.unwrap_or(tortie_kernel::Options::new(Mode::Off).marks.protocol);
         let observes = options.observes();
-        let handle = Handle::new(&options.node, machine.clone(), protections, now, requests_sender, observes);
+        let process = (protections, namespaces.clone());
+        let handle = Handle::new(&options.node, machine.clone(), process, now, requests_sender, observes);
         let handle = Arc::new(handle);
         let observer = observes.then(|| {
             let sockets = &options.settings.bird_socket;

@@ -58,11 +58,7 @@ pub(in crate::agent) fn enter(agent: &AgentFiles<'_>) -> (Namespaces, Protection
     let namespaces = if agent.writes || serves_docker { start_helper() } else { Namespaces::Direct };
     capabilities::keep(&capabilities::NEEDED);
     let no_new_privs = no_new_privs();
-    let mut status = ProtectionStatus {
-        no_new_privs,
-        helper: matches!(namespaces, Namespaces::Helper(_)),
-        ..ProtectionStatus::default()
-    };
+    let mut status = ProtectionStatus { no_new_privs, ..ProtectionStatus::default() };
     if agent.settings.no_sandbox() {
         status.landlock = Landlock::Off;
     } else {

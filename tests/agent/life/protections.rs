@@ -170,6 +170,7 @@ fn an_agent_whose_helper_is_gone_says_so() {
     hosts.until(1, "ready", |status| status["ready"] == true);
     let pid = helper(hosts.pid(1)).to_string();
     assert!(Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
+    hosts.until(1, "none there", |status| status["protections"]["helper"] == false);
     hosts.put("/calico/v1/config/IpamLeakGracePeriodSecs", "1");
     let status = hosts.until(1, "the problem", |status| status["problems"].to_string().contains("helper"));
     let problem = status["problems"].to_string();
