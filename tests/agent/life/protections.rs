@@ -52,6 +52,11 @@ fn environment_is_open(pid: i32) -> bool {
     read.status.success() && !read.stdout.is_empty()
 }
 
+/// Gives a host a folder `/etc` of its own: what is written there stays there.
+fn own_etc(hosts: &Hosts, host: &str) {
+    hosts.run(host, "mount -t tmpfs tmpfs /etc");
+}
+
 /// What a program that the agent runs can do: it stands for one that has taken the agent over.
 const TRIES: &str = r#"
 read -r node < /proc/sys/kernel/hostname
@@ -84,6 +89,7 @@ fn the_agent_has_little_and_its_helper_has_what_namespaces_take() {
     let Some(mut hosts) = Hosts::up(plan) else { return };
     hosts.tool("systemctl", TRIES);
     for host in ["host1", "host2"] {
+        own_etc(&hosts, host);
         let write = |path: &str, text: &str| {
             let path = hosts.holder_path(host, path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -189,6 +195,7 @@ fn what_is_mounted_later_is_refused_with_the_next_step() {
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     };
+    own_etc(&hosts, "host1");
     secret("first\n");
     hosts.start_agent(1);
     hosts.until(1, "ready", |status| status["ready"] == true);
