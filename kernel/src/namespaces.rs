@@ -250,6 +250,8 @@ fn encode<T: Serialize>(answer: Result<T, String>) -> serde_json::Result<Vec<u8>
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{FileType, Mode};
+
     use super::*;
 
     /// A helper in a thread of this process.
@@ -276,9 +278,12 @@ mod tests {
         let direct = Namespaces::Direct;
         let text = |all: io::Result<AddressUses>| all.map(|all| all.interfaces).map_err(|e| e.to_string());
         assert_eq!(text(helper.address_uses()), text(direct.address_uses()));
-        for path in ["/proc/thread-self/ns/net", "/nowhere", "/etc/passwd", "/dev/null", "/proc/self/ns/uts"]
-        {
-            let path = Path::new(path);
+        // To open it would wait for a writer.
+        let pipe = std::env::temp_dir().join(format!("tortie-namespaces-{}", std::process::id()));
+        let _ = std::fs::remove_file(&pipe);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::from(0o600), 0).unwrap();
+        let all = ["/proc/thread-self/ns/net", "/nowhere", "/etc/passwd", "/dev/null", "/proc/self/ns/uts"];
+        for path in all.into_iter().map(Path::new).chain([&*pipe]) {
             let text = |done: Result<MoveState, ContainerNetError>| done.map_err(|e| e.to_string());
             assert_eq!(
                 text(helper.complete_moved(&moved(), path)),
@@ -287,6 +292,7 @@ mod tests {
             let text = |done: Result<(), ContainerNetError>| done.map_err(|e| e.to_string());
             assert_eq!(text(helper.sweep_source_rules(path)), text(direct.sweep_source_rules(path)));
         }
+        std::fs::remove_file(&pipe).unwrap();
         drop(helper);
         thread.join().unwrap();
     }
