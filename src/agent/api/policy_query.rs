@@ -68,7 +68,14 @@ mod tests {
         const QUESTIONS: usize = 40;
         const AT_ONCE: usize = LONG_QUERIES as usize;
         let (requests, mut inbox) = tokio::sync::mpsc::channel(1_024);
-        let handle = Arc::new(Handle::new("h1", Machine::default(), Instant::now(), requests, false));
+        let handle = Arc::new(Handle::new(
+            "h1",
+            Machine::default(),
+            Default::default(),
+            Instant::now(),
+            requests,
+            false,
+        ));
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);
         let core = tokio::spawn(async move {

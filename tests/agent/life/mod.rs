@@ -3,19 +3,16 @@
 
 mod fault_setups;
 mod faults;
-mod host_shutdown;
 mod identity;
 mod ipam;
 mod mask;
 mod metrics;
 mod mixed_versions;
 mod observe_mode;
-mod paused;
-mod protections;
+mod process;
 mod rbac;
 mod refusals;
 mod screens;
-mod stop_and_purge;
 mod store_file;
 mod unreadable;
 

@@ -320,7 +320,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("lab up", "tests/cli/lab.rs"),
     ("lab down", "tests/cli/lab.rs, its text"),
     ("lab exec", "tests/cli/lab.rs"),
-    ("purge", "tests/agent/life/stop_and_purge.rs: it is refused while an agent runs"),
+    ("purge", "tests/agent/life/process/stop_and_purge.rs: it is refused while an agent runs"),
     ("migrate adopt", "tests of the move: it needs Calico's daemons"),
     ("migrate rollback", "tests of the move: it needs Calico's daemons"),
     ("cni status", "tests/plugins/engines: it needs a runtime's network"),

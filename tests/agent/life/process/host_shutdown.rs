@@ -5,8 +5,8 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tortie_topology::Signal;
 
-use super::up;
 use crate::common::hosts::{Hosts, PATIENCE, Plan, stderr, stdout, within};
+use crate::life::up;
 
 const BLOCK: &str = "10.244.1.0/26";
 
