@@ -1,5 +1,7 @@
 //! What is wrong with a lab file is said with file, line, place and next step.
 
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -284,6 +286,9 @@ const WITH_EFFECT: &[&str] = &[
     "healthcheck",
 ];
 
+/// A file with a value at one place.
+type FileWith = Box<dyn Fn(&Value) -> Value>;
+
 /// Values of every kind, and some that keys of the schema take or nearly take.
 fn values() -> Vec<Value> {
     let text = r#"[
@@ -313,7 +318,7 @@ fn values_without_effect_are_those_of_containerlabs_schema() {
     let keys = |of: &Value| -> Vec<String> { of.as_object().unwrap().keys().cloned().collect() };
     let node = keys(&schema["definitions"]["node-config"]["properties"]);
     let mgmt = keys(&schema["properties"]["mgmt"]["properties"]);
-    let mut files: Vec<(String, Box<dyn Fn(&Value) -> Value>)> = Vec::new();
+    let mut files: Vec<(String, FileWith)> = Vec::new();
     let base =
         || json!({"name": "t", "topology": {"nodes": {"a": {"kind": "linux"}, "b": {"kind": "linux"}}}});
     for key in node.into_iter().filter(|key| !WITH_EFFECT.contains(&key.as_str())) {
