@@ -204,7 +204,7 @@ async fn journal(context: &Context, redactor: &Redactor) -> (Part, Option<Vec<u8
         let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
         let mut text = String::new();
         MultiGzDecoder::new(&*body).read_to_string(&mut text).map_err(|error| error.to_string())?;
-        gzip(redactor.hide(text).as_bytes()).map_err(|error| error.to_string())
+        gzip(redactor.hide_in_journal(&text).as_bytes()).map_err(|error| error.to_string())
     };
     match octets.await {
         Ok(octets) => {

@@ -112,6 +112,33 @@ impl Redactor {
     }
 }
 
+impl Redactor {
+    /// The same for a journal, a JSON document a line: in texts alone. A secret may be a word that is the name of a member, and
+    /// without that nothing reads the line.
+    pub(super) fn hide_in_journal(&self, text: &str) -> String {
+        text.split_inclusive('\n')
+            .map(|line| match serde_json::from_str::<serde_json::Value>(line) {
+                Ok(mut entry) if self.known.iter().any(|secret| line.contains(secret.as_str())) => {
+                    self.hide_in_texts(&mut entry);
+                    format!("{entry}\n")
+                }
+                Ok(_) => line.to_owned(),
+                Err(_) => self.hide(line.to_owned()),
+            })
+            .collect()
+    }
+
+    fn hide_in_texts(&self, value: &mut serde_json::Value) {
+        use serde_json::Value;
+        match value {
+            Value::String(text) => *text = self.hide(std::mem::take(text)),
+            Value::Array(list) => list.iter_mut().for_each(|item| self.hide_in_texts(item)),
+            Value::Object(map) => map.values_mut().for_each(|member| self.hide_in_texts(member)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+}
+
 /// `name=value` and `name: value`, where the name is a secret's, as logs, environments and settings have them.
 fn assignments(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
@@ -226,5 +253,15 @@ mod tests {
         // Too short to look for: it would blank half of the archive.
         redactor.learn("a");
         assert_eq!(redactor.clean("x cor\"vid y cor\\\"vid lanterns-two lantern a"), "x *** y *** *** *** a");
+    }
+
+    #[test]
+    fn a_secret_that_is_the_name_of_a_member_leaves_a_journal_readable() {
+        let mut redactor = Redactor::default();
+        redactor.learn("first");
+        redactor.learn("sec\"ret");
+        let journal = "{\"first\":\"the first of sec\\\"ret\",\"list\":[\"first\",1]}\n{\"other\":1}\n";
+        let hidden = redactor.hide_in_journal(journal);
+        assert_eq!(hidden, "{\"first\":\"the *** of ***\",\"list\":[\"***\",1]}\n{\"other\":1}\n");
     }
 }
