@@ -104,7 +104,7 @@ checks! {
     "conntrack" [CONNTRACK_FULL] All(19), All(5), NotOk(34) => health::conntrack;
     "clock" [CLOCK_JUMP] All(20), All(6), NotOk(35) => health::clock;
     "rules of others" [FORWARD_DROPPED] All(24), All(7), NotOk(36) => health::forwarded;
-    "disks" [DISK_FULL] All(25), All(9), No => health::disks;
+    "disks" [DISK_FULL] All(26), All(9), No => health::disks;
     "earlier migration" [CHECK_MIGRATION_STATE] No, No, All(1) => migration::state;
     "data model" [CHECK_DATA_MODEL] No, No, All(3) => data_model::data_model;
     "node name" [CHECK_NODE_UNKNOWN] No, No, All(4) => data_model::node_name;
