@@ -22,8 +22,8 @@ mod writer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -38,6 +38,10 @@ const INBOX: usize = 4_096;
 
 /// The priority of the thread, as nice(2) has it.
 const NICE: i32 = 10;
+
+/// How long the thread leaves its inbox alone when that was empty: woken for each input it would take the processor from the
+/// threads that inputs come from, a thousand times while a thousand sessions come up.
+const REST: Duration = Duration::from_millis(5);
 
 /// For the journal's thread.
 enum Message {
@@ -80,7 +84,7 @@ impl Journal {
         std::thread::Builder::new().name("journal".to_owned()).spawn(move || {
             // Inputs can wait, and the threads that they come from should not. Lower priority is never denied.
             let _ = rustix::process::setpriority_process(None, NICE);
-            for message in messages {
+            while let Some(message) = next(&messages) {
                 of_thread.waiting.fetch_sub(1, Ordering::Relaxed);
                 let lost = of_thread.lost.swap(0, Ordering::Relaxed);
                 writer.lose(lost);
@@ -129,6 +133,14 @@ impl Journal {
         self.send(Message::Export(answer));
         wait.await.ok()
     }
+}
+
+/// The next message, after a rest when there was none; `None`: no core sends any more.
+fn next(messages: &Receiver<Message>) -> Option<Message> {
+    messages.try_recv().ok().or_else(|| {
+        std::thread::sleep(REST);
+        messages.recv().ok()
+    })
 }
 
 /// Nanoseconds from one moment to a later one.
