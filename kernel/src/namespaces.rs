@@ -8,7 +8,7 @@
 //!         <--------------- answer on the other end of that pair -----------------------------------
 //! ```
 //!
-//! The helper carries out the requests of [`Request`] and no others, one after the other; it ends with the agent. What a request
+//! The helper carries out the requests of `Request` and no others, one after the other; it ends with the agent. What a request
 //! names is a namespace of the network, or nothing is done.
 
 use std::io::{self, IoSlice, IoSliceMut, Read};
