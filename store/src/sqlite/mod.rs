@@ -15,7 +15,7 @@
 //! log, and their answer waits for all of it. So an answer never rests on what a power failure takes back.
 //!
 //! Who finds the database damaged leaves a mark beside it (`store.damaged`), and nobody writes into it from then on
-//! ([`damage`]).
+//! (`damage`).
 //!
 //! SQLite's own waiting for the write lock is unfair (8 writers: p99 80 ms against 11 ms behind `flock`), and an event on
 //! the write-ahead log comes before the commit can be read: hence the two side files. Blocking calls run on threads of
