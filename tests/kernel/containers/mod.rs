@@ -306,7 +306,9 @@ fn a_veth_of_a_bridge_and_a_tap_are_taken_and_given_back() {
             } else {
                 ip("addr add 2001:db8:ffff::1/128 dev lo nodad");
             }
-            pod.source_seen_by(Kind::Tcp, to).unwrap();
+            // The bridge's end of the pair may hold the first neighbour solicitations of IPv6 back on a loaded machine.
+            let tries = std::iter::repeat_with(|| pod.source_seen_by(Kind::Tcp, to)).take(3);
+            assert!(tries.into_iter().any(|seen| seen.is_ok()), "{to} does not answer");
         }
         assert!(!ip("-o link show calix").contains("master"));
         stripped.undo().unwrap();
