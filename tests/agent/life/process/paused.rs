@@ -9,7 +9,7 @@ use serde_json::json;
 use socket2::{Domain, Socket, Type};
 use tortie_topology::Signal;
 
-use crate::common::hosts::{Hosts, Plan};
+use crate::common::hosts::{Hosts, PATIENCE, Plan, poll_until};
 
 const PEER: &str = "172.30.0.253";
 /// The least hold time that there is but none (RFC 4271 4.2).
@@ -34,10 +34,16 @@ impl Neighbour {
             let file = std::fs::File::open(netns).unwrap();
             let kind = rustix::thread::LinkNameSpaceType::Network;
             rustix::thread::move_into_link_name_space(file.as_fd(), Some(kind)).unwrap();
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-            socket.bind(&SocketAddr::new(PEER.parse::<IpAddr>().unwrap(), 0).into()).unwrap();
-            socket.connect(&SocketAddr::new("172.30.0.1".parse::<IpAddr>().unwrap(), 179).into()).unwrap();
-            TcpStream::from(socket)
+            let [own, host] = [(PEER, 0), ("172.30.0.1", 179)]
+                .map(|(addr, port)| SocketAddr::new(addr.parse::<IpAddr>().unwrap(), port));
+            let dial = || {
+                let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+                socket.bind(&own.into())?;
+                socket.connect(&host.into())?;
+                Ok::<_, std::io::Error>(TcpStream::from(socket))
+            };
+            // The agent knows its peers before it listens.
+            poll_until(PATIENCE, "the agent listens", || dial().map_err(|error| error.to_string())).unwrap()
         });
         let mut neighbour = Self(stream.join().unwrap());
         let open = [&[4][..], &65_001_u16.to_be_bytes(), &HOLD.to_be_bytes(), &[172, 30, 0, 253], &[0]];
