@@ -17,7 +17,7 @@ use serde::Serialize;
 use tortie_config::key::{Key, prefix};
 use tortie_engine::ipam::{ExcludedPrefix, Exclusions, HostNetwork, IpamError, pool_overlap};
 use tortie_net::Cidr;
-use tortie_store::{StoreError, StoreUrl};
+use tortie_store::StoreError;
 
 use super::client::Client;
 use super::context::{Context, Globals};
@@ -79,11 +79,7 @@ pub(super) async fn read(context: &Context) -> HostSnapshot {
     let globals = &context.globals;
     let agent: Result<Status, Failure> = Client::of(globals).get("/v1/status").await;
     let store = store(globals).await.map_err(unreadable);
-    let file = match globals.datastore.parse() {
-        Ok(StoreUrl::Sqlite(path)) => Some(("the store", path)),
-        _ => None,
-    };
-    let files = file.into_iter().chain([("the cache", PathBuf::from(CACHE_PATH))]);
+    let files = Disk::files(&globals.datastore, PathBuf::from(CACHE_PATH)).into_iter();
     HostSnapshot {
         disks: files.filter_map(|(what, path)| Disk::read(what, &path)).collect(),
         store: Some(store),

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::failure::{Exit, Failure};
 pub use crate::api::span;
 use crate::api::{escape, terminal};
+use tortie_engine::model::endpoint_name::short_id;
 
 /// The form of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -44,9 +45,6 @@ pub enum Color {
     Never,
 }
 
-/// Digits of the id of a container, and of its short form.
-const LONG_ID: usize = 64;
-const SHORT_ID: usize = 12;
 /// The code of a failure that is none: the reader of several answers has gone.
 pub(super) const CLOSED: &str = "closed";
 
@@ -195,9 +193,10 @@ fn with_short_ids(text: &str) -> String {
             let end = from.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(from.len());
             let (digits, after) = from.split_at(end);
             out.push_str(between);
-            match digits.get(..SHORT_ID).filter(|_| digits.len() == LONG_ID) {
-                Some(first) => out.extend([first, "..."]),
-                None => out.push_str(digits),
+            let id = short_id(digits);
+            out.push_str(id);
+            if id.len() < digits.len() {
+                out.push_str("...");
             }
             rest = after;
         }

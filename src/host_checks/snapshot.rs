@@ -1,13 +1,13 @@
 //! The state of a host as the checks see it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tortie_kernel::{ForwardDrop, KernelCapability};
 use tortie_net::Cidr;
-use tortie_store::KeyValue;
+use tortie_store::{KeyValue, StoreUrl};
 
 use super::owners::Owner;
 use crate::api::status::Status;
@@ -283,6 +283,16 @@ pub struct Role {
 }
 
 impl Disk {
+    /// The files that an agent writes besides its log, with what they are: the store, where that is a file, and the cache.
+    #[must_use]
+    pub fn files(datastore: &str, cache: PathBuf) -> Vec<(&'static str, PathBuf)> {
+        let store = match datastore.parse() {
+            Ok(StoreUrl::Sqlite(path)) => Some(("the store", path)),
+            _ => None,
+        };
+        store.into_iter().chain([("the cache", cache)]).collect()
+    }
+
     /// Reads the file system of a file, which need not be there yet; `None`: it has none.
     #[must_use]
     pub fn read(what: &str, path: &Path) -> Option<Self> {

@@ -41,6 +41,7 @@ const FIRST_CONN: u64 = 1 << 62;
 const SOME_AS: u32 = 65_550;
 
 /// A copy of the speaker.
+#[derive(Clone)]
 pub struct Rehearsal {
     core: Speaker,
     peers: PeerTable,
@@ -228,18 +229,9 @@ impl Rehearsal {
         changes
     }
 
+    /// A copy that goes on alone.
     fn copy(&self) -> Self {
-        Self {
-            core: self.core.clone(),
-            peers: self.peers.clone(),
-            ranges: self.ranges.clone(),
-            given: Arc::clone(&self.given),
-            classes: self.classes.separate(),
-            options: self.options.clone(),
-            now: self.now,
-            connections: self.connections,
-            offline: self.offline,
-        }
+        Self { classes: self.classes.separate(), ..self.clone() }
     }
 
     /// The sessions that are up, with the families that are configured.
@@ -249,8 +241,7 @@ impl Rehearsal {
     }
 
     fn families(&self, id: PeerId) -> Vec<Family> {
-        let config = self.peers.configs().find(|(of, _)| *of == id);
-        config.map(|(_, config)| config.families.clone()).unwrap_or_default()
+        self.peers.config(id).map(|config| config.families.clone()).unwrap_or_default()
     }
 
     /// An intent whose unnumbered peers are at the addresses that are known; those without one have no session. Without a running

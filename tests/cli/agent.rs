@@ -88,6 +88,29 @@ pub(crate) struct Agent {
     pub(crate) listen: std::net::SocketAddr,
 }
 
+/// The command of an agent that leaves the kernel alone.
+pub(crate) fn words<'a>(store: &'a str, socket: &'a str, cache: &'a str, listen: &'a str) -> [&'a str; 17] {
+    [
+        "--datastore",
+        store,
+        "--socket",
+        socket,
+        "--node",
+        "h1",
+        "agent",
+        "--kernel",
+        "off",
+        "--http",
+        "none",
+        "--cache",
+        cache,
+        "--ip4",
+        "127.0.0.1/8",
+        "--bgp-listen",
+        listen,
+    ]
+}
+
 impl Agent {
     pub(crate) fn start(entries: &[(&str, &str)]) -> Self {
         Self::start_as(entries, |_| ())
@@ -101,26 +124,7 @@ impl Agent {
         let log = std::fs::File::create(store.dir.path().join("log")).unwrap();
         let at = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let listen = at.to_string();
-        let words = [
-            "--datastore",
-            &store.url,
-            "--socket",
-            &socket,
-            "--node",
-            "h1",
-            "agent",
-            "--kernel",
-            "off",
-            "--http",
-            "none",
-            "--cache",
-            &cache,
-            "--ip4",
-            "127.0.0.1/8",
-            "--bgp-listen",
-            &listen,
-        ];
-        let mut command = command(&words);
+        let mut command = command(&words(&store.url, &socket, &cache, &listen));
         command.stdout(Stdio::null()).stderr(log);
         more(&mut command);
         let child = command.spawn().unwrap();

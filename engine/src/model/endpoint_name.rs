@@ -25,7 +25,8 @@ const NETWORK_LABELS: [&str; 2] = ["docker.network", "tortie/network"];
 const SHORT: usize = 12;
 
 /// An id of 64 hexadecimal digits as engines print it, and every other name as it is.
-fn short_id(id: &str) -> &str {
+#[must_use]
+pub fn short_id(id: &str) -> &str {
     let whole = id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit());
     id.get(..SHORT).filter(|_| whole).unwrap_or(id)
 }

@@ -124,9 +124,9 @@ impl Controller for TunnelAddressController {
 
     /// Of what is excluded the next allocation reads the newest.
     fn is_significant(old: &Self::Desired, new: &Self::Desired) -> bool {
-        let decisive =
-            |intent: &Self::Desired| intent.as_ref().map(|intent| (intent.pools.clone(), intent.stored));
-        decisive(old) != decisive(new)
+        let [old, new] =
+            [old, new].map(|intent| intent.as_ref().map(|intent| (&intent.pools, intent.stored)));
+        old != new
     }
 
     async fn run(self, mut handle: ControllerHandle<Self::Desired>) {

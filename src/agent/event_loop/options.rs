@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::agent::config::{ModeChoice, Settings};
-use tortie_store::{StoreOptions, StoreUrl};
+use tortie_store::StoreOptions;
 
 /// Options of an agent.
 #[derive(Debug, Clone)]
@@ -27,15 +27,6 @@ impl AgentOptions {
     /// It compares what others do with what it would do, and touches nothing.
     pub(super) fn observes(&self) -> bool {
         self.settings.kernel() == ModeChoice::Observe
-    }
-
-    /// The files that it writes, with what they are.
-    pub(super) fn files(&self) -> Vec<(&'static str, PathBuf)> {
-        let store = match self.store.url.parse() {
-            Ok(StoreUrl::Sqlite(path)) => Some(("the store", path)),
-            _ => None,
-        };
-        store.into_iter().chain([("the cache", self.settings.cache_path())]).collect()
     }
 
     /// The store is a file, which serves one machine.

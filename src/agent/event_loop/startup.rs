@@ -33,6 +33,7 @@ use crate::agent::process::{host, namespace, systemd};
 use crate::agent::{logging, time};
 use crate::api::machine::Machine;
 use crate::api::status::ProtectionStatus;
+use crate::host_checks::Disk;
 use crate::plugins::{attach, docker};
 use crate::speaker::{self, SpeakerOptions};
 use tortie_engine::model::{AttachedRoute, watch_scope};
@@ -132,7 +133,8 @@ impl Agent {
         let low_port = options.settings.bgp_listen.iter().any(probe::is_low);
         let found = facts_sender.clone();
         let report = move |problems| drop(found.send(Fact::Core(Input::HostChecks(problems))));
-        probe::start(&io, Arc::clone(&handle), report, low_port, options.files());
+        let files = Disk::files(&options.store.url, options.settings.cache_path());
+        probe::start(&io, Arc::clone(&handle), report, low_port, files);
         if let Some(observer) = &observer {
             observe::start(&io, Arc::clone(observer));
         }

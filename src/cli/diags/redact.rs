@@ -110,9 +110,7 @@ impl Redactor {
     pub(super) fn hide(&self, text: String) -> String {
         self.known.iter().fold(text, |text, secret| text.replace(secret.as_str(), HIDDEN))
     }
-}
 
-impl Redactor {
     /// The same for a journal, a JSON document a line: in texts alone. A secret may be a word that is the name of a member, and
     /// without that nothing reads the line.
     pub(super) fn hide_in_journal(&self, text: &str) -> String {

@@ -79,7 +79,8 @@ fn holders(snapshot: &Snapshot, ipam_state: &IpamState, within: Cidr) -> BTreeMa
 
 /// The name of the endpoint with this key.
 fn name_of(snapshot: &Snapshot, key: &str) -> String {
-    let stored = snapshot.entries.iter().find(|kv| kv.key == key);
+    let stored = snapshot.entries.binary_search_by(|kv| kv.key.as_str().cmp(key));
+    let stored = stored.ok().and_then(|at| snapshot.entries.get(at));
     match (Key::parse(key), stored) {
         (Ok(Key::Endpoint(endpoint)), Some(kv)) => name_of_stored(&endpoint, &kv.value),
         _ => key.to_owned(),

@@ -115,6 +115,11 @@ impl PeerTable {
         self.ids.get(name).copied()
     }
 
+    /// The configuration of a peer.
+    pub(crate) fn config(&self, id: PeerId) -> Option<&PeerConfig> {
+        self.peers.get(&id).map(|peer| &peer.config)
+    }
+
     /// The configurations of all peers.
     pub(crate) fn configs(&self) -> impl Iterator<Item = (PeerId, &PeerConfig)> {
         self.peers.iter().map(|(id, peer)| (*id, &peer.config))

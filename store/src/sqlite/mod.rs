@@ -21,6 +21,7 @@
 //! the write-ahead log comes before the commit can be read: hence the two side files. Blocking calls run on threads of
 //! the handle, one for reading and one for writing, never on the caller's runtime.
 
+mod connection;
 mod damage;
 mod files;
 mod read;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
 use super::super::{Change, Delta, KeyValue, Read, Revision, Snapshot, StoreError, prefix_end};
+use super::connection::FollowedConnection;
 use super::damage;
-use super::files::{Files, Identity, OpenConnection};
+use super::files::Files;
 use super::schema::{boot_id, boot_millis, connect, failed, meta};
 
 /// Rows read at once for a watcher; a transaction is never cut.
@@ -19,11 +20,7 @@ const CHANGES: &str =
 /// The reading connection of a handle.
 pub(super) struct Reader {
     files: Arc<Files>,
-    /// Closed when the database is damaged: whatever takes its place is opened anew.
-    conn: Option<(Connection, OpenConnection)>,
-    identity: Identity,
-    /// The log that the connection knows.
-    log: Option<Identity>,
+    conn: FollowedConnection,
     store_id: String,
     boot: String,
     /// Nothing is read from a database that is marked as damaged.
@@ -52,24 +49,8 @@ impl Reader {
         let conn = connect(&files)?;
         conn.pragma_update(None, "query_only", true).map_err(|e| failed(&files, &e))?;
         let store_id = meta(&conn, "store_id").map_err(|e| failed(&files, &e))?;
-        let log = files.log_identity();
-        let open = OpenConnection::count(&files, log);
-        Ok(Self { boot: boot_id()?, identity, log, conn: Some((conn, open)), store_id, files, checked })
-    }
-
-    /// Follows the path: a store that was moved away and made anew is another store, not the old one for ever.
-    fn follow(&mut self) -> Result<(), StoreError> {
-        let is_other = self.files.identity()? != self.identity;
-        if !is_other && self.files.log_identity() != self.log {
-            self.conn = None;
-        }
-        if self.conn.is_none() && !is_other {
-            self.files.check_closed()?;
-        }
-        if self.conn.is_none() || is_other {
-            *self = Self::open(Arc::clone(&self.files), false, self.checked)?;
-        }
-        Ok(())
+        let conn = FollowedConnection::new(&files, identity, conn);
+        Ok(Self { boot: boot_id()?, conn, store_id, files, checked })
     }
 
     fn within<T>(
@@ -77,10 +58,7 @@ impl Reader {
         read: impl FnOnce(&Connection, &str, &str) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
         let result = self.try_within(read);
-        if matches!(result, Err(StoreError::Damaged(_))) {
-            self.conn = None;
-        }
-        damage::mark_if(&self.files, result)
+        self.conn.conclude(&self.files, result)
     }
 
     fn try_within<T>(
@@ -90,11 +68,12 @@ impl Reader {
         if self.checked {
             damage::refuse(&self.files)?;
         }
-        self.follow()?;
-        let Some((conn, _)) = &mut self.conn else {
-            return Err(StoreError::Unreachable("the database is closed".into()));
-        };
-        let result = conn
+        if !self.conn.is_current(&self.files)? {
+            *self = Self::open(Arc::clone(&self.files), false, self.checked)?;
+        }
+        let result = self
+            .conn
+            .get_mut()?
             .transaction_with_behavior(TransactionBehavior::Deferred)
             .and_then(|tx| read(&tx, &self.boot, &self.store_id));
         result.map_err(|e| failed(&self.files, &e))

@@ -5,11 +5,12 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::super::{Compare, LeaseId, Op, Outcome, Revision, StoreError, Txn, WriterLock, prefix_end};
+use super::connection::FollowedConnection;
 use super::damage;
-use super::files::{Files, Identity, Lock, OpenConnection};
+use super::files::{Files, Lock};
 use super::schema::{boot_id, boot_millis, connect, failed, meta, recheck_version};
 
 /// The agent writes the log back (`maintain`). Where none runs, a writer does at this size, so that it stays bounded.
@@ -20,11 +21,7 @@ const WAL_KEPT: u64 = 4 << 20;
 /// The writing connection of a handle.
 pub(super) struct Writer {
     files: Arc<Files>,
-    /// Closed when the database is damaged: whatever takes its place is opened anew.
-    conn: Option<(Connection, OpenConnection)>,
-    identity: Identity,
-    /// The log that the connection knows.
-    log: Option<Identity>,
+    conn: FollowedConnection,
     lock: File,
     wake: File,
     boot: String,
@@ -38,12 +35,8 @@ impl Writer {
         conn.pragma_update(None, "synchronous", "NORMAL").map_err(|e| failed(&files, &e))?;
         // The log is there once something was read.
         meta::<Revision>(&conn, "revision").map_err(|e| failed(&files, &e))?;
-        let log = files.log_identity();
-        let open = OpenConnection::count(&files, log);
         Ok(Self {
-            conn: Some((conn, open)),
-            identity,
-            log,
+            conn: FollowedConnection::new(&files, identity, conn),
             lock: files.open_lock()?,
             wake: files.open_wake()?,
             boot: boot_id()?,
@@ -68,24 +61,14 @@ impl Writer {
         seen: impl FnOnce(&T),
     ) -> Result<T, StoreError> {
         if let Err(damaged) = damage::refuse(&self.files) {
-            self.conn = None;
+            self.conn.close();
             return Err(damaged);
         }
-        let is_other = self.files.identity()? != self.identity;
-        if !is_other && self.files.log_identity() != self.log {
-            self.conn = None;
-        }
-        if self.conn.is_none() && !is_other {
-            self.files.check_closed()?;
-        }
-        if self.conn.is_none() || is_other {
+        if !self.conn.is_current(&self.files)? {
             *self = Self::open(Arc::clone(&self.files))?;
         }
         let result = self.locked(given_up, work);
-        if matches!(result, Err(StoreError::Damaged(_))) {
-            self.conn = None;
-        }
-        let (result, moved) = damage::mark_if(&self.files, result)?;
+        let (result, moved) = self.conn.conclude(&self.files, result)?;
         seen(&result);
         // What moves no revision is about leases, which no boot outlives.
         if moved && self.sync()? > WAL_WITHOUT_AGENT {
@@ -125,9 +108,8 @@ impl Writer {
         if given_up() {
             return Err(StoreError::Unreachable("the caller has given up".into()));
         }
-        let closed = || StoreError::Unreachable("the database is closed".into());
-        let (conn, _) = self.conn.as_mut().ok_or_else(closed)?;
-        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
+        let tx =
+            self.conn.get_mut()?.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
         recheck_version(&tx, &self.files)?;
         let before: Revision = meta(&tx, "revision").map_err(fail)?;
         let mut edit = Edit { tx, boot: &self.boot, now: boot_millis(), revision: before };
@@ -245,7 +227,7 @@ impl Writer {
 
     /// Busy readers only postpone it: the next one does the rest.
     fn checkpoint(&mut self, mode: &str) {
-        let Some((conn, _)) = &self.conn else { return };
+        let Ok(conn) = self.conn.get() else { return };
         let run = || {
             conn.busy_timeout(Duration::from_millis(100))?;
             conn.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()))

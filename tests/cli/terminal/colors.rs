@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use clap::CommandFactory as _;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::agent::Agent;
+use crate::agent::{Agent, words};
 use crate::common::command::{Store, command};
 use crate::terminal::hostile_text::commands;
 
@@ -164,27 +164,8 @@ fn logs_and_repeated_answers_send_a_dumb_terminal_text_only() {
     let cache = store.dir.path().join("cache").display().to_string();
     let socket = store.dir.path().join("tortie.sock").display().to_string();
     let log = |dumb| {
-        let words = [
-            "--datastore",
-            &store.url,
-            "--socket",
-            &socket,
-            "--node",
-            "h1",
-            "agent",
-            "--kernel",
-            "off",
-            "--http",
-            "none",
-            "--cache",
-            &cache,
-            "--ip4",
-            "127.0.0.1/8",
-            "--bgp-listen",
-            "127.0.0.1:0",
-            "--log-format",
-            "text",
-        ];
+        let agent = words(&store.url, &socket, &cache, "127.0.0.1:0");
+        let words = [&agent[..], &["--log-format", "text"]].concat();
         beginning(command(&words), dumb, 3)
     };
     let again = |dumb| beginning(command(&["--datastore", &store.url, "node", "list", "--watch"]), dumb, 1);
