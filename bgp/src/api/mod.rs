@@ -102,8 +102,9 @@ pub enum Reset {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Input<'a> {
-    /// Nothing but time has passed: timers and queued work run. What the sockets have is handed over before, as [`Input::Data`]: after
-    /// a pause of the process the octets that came meanwhile wait there, and only this input lets hold and restart timers end anything.
+    /// Nothing but time has passed: timers and queued work run. Its time is the one from before the last look at the sockets, all of
+    /// which was handed over as [`Input::Data`], and may be earlier than that of other inputs: hold and restart timers are judged
+    /// by it alone, because after a pause of the process the octets that came meanwhile wait in the sockets.
     Tick,
     /// The global configuration; a changed AS or router id resets the sessions whose OPEN it changes.
     Global(GlobalConfig),

@@ -84,17 +84,16 @@ impl Timers {
         }
     }
 
-    /// Takes the earliest one if it has come. `served`: all that waited in the sockets was, so that silence can be judged.
-    pub(crate) fn pop(&mut self, now: Instant, served: bool) -> Option<Timer> {
-        let (silence, other) = (first(&self.of_silence).filter(|_| served), first(&self.others));
+    /// Takes the earliest one that is due. `served`: the time by which silence is judged.
+    pub(crate) fn pop(&mut self, now: Instant, served: Instant) -> Option<Timer> {
+        let silence = first(&self.of_silence).filter(|at| *at <= served);
+        let other = first(&self.others).filter(|at| *at <= now);
         let heap = match (silence, other) {
             (Some(silence), Some(other)) if silence > other => &mut self.others,
             (Some(_), _) => &mut self.of_silence,
-            (None, _) => &mut self.others,
+            (None, Some(_)) => &mut self.others,
+            (None, None) => return None,
         };
-        if first(heap)? > now {
-            return None;
-        }
         heap.pop().map(|Reverse((_, timer))| timer)
     }
 }

@@ -81,7 +81,7 @@ impl Deferral {
             if !ribs.shared().local_ready {
                 return;
             }
-            let since_start = scheduler.now().duration_since(scheduler.started());
+            let since_start = scheduler.served().duration_since(scheduler.started());
             let up_settled = peers.iter().all(|p| p.session.is_none() || is_settled(p, connections));
             // Nobody knows which peers may come from a range.
             let up_or_shut = |p: &Peer| p.session.is_some() || p.config.shutdown.is_some();
@@ -104,7 +104,7 @@ impl Deferral {
 
     /// Nobody is waited for any longer.
     fn is_late(&self, scheduler: &Scheduler) -> bool {
-        let since = |at: Instant| scheduler.now().duration_since(at);
+        let since = |at: Instant| scheduler.served().duration_since(at);
         since(scheduler.started()) >= AFTER_START || self.first_up.is_some_and(|up| since(up) >= AFTER_FIRST)
     }
 

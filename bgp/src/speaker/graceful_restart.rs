@@ -191,8 +191,8 @@ impl StaleRoutes<'_> {
 
     /// Restart time, long-lived stale time, or the wait for End-of-RIB.
     pub(super) fn restart_timer(&mut self) {
-        let now = self.scheduler.now();
-        let is_over = |at: Instant| at <= now;
+        let served = self.scheduler.served();
+        let is_over = |at: Instant| at <= served;
         for family in Family::ALL {
             let until = self.peer.long_lived.get(family.index()).and_then(|l| l.until);
             if until.is_some_and(is_over) && !self.ribs.is_refreshing(self.number, family) {
@@ -318,7 +318,7 @@ impl StaleRoutes<'_> {
     pub(super) fn refresh_timer(&mut self) {
         for family in Family::ALL {
             let until = self.peer.refresh_until.get(family.index()).copied().flatten();
-            if until.is_some_and(|until| until <= self.scheduler.now()) {
+            if until.is_some_and(|until| until <= self.scheduler.served()) {
                 self.refresh_ends(family);
             }
         }

@@ -103,7 +103,7 @@ impl Speaker {
         self.scheduler.advance(now);
         let tick = matches!(input, Input::Tick);
         match input {
-            Input::Tick => {}
+            Input::Tick => self.scheduler.advance_served(now),
             Input::Global(global) => self.set_global(global),
             Input::Peer(id, config) => self.set_peer(id, *config),
             Input::RemovePeer(id) => self.remove_peer(id),
@@ -162,7 +162,7 @@ impl Speaker {
     /// Work that is due or queued, in bounded slices; see [`RibSet::work`].
     fn work(&mut self, tick: bool) {
         for _ in 0..TIMERS {
-            let Some(timer) = self.scheduler.pop_due(tick) else { break };
+            let Some(timer) = self.scheduler.pop_due() else { break };
             self.expire(timer);
         }
         if self.connections.readable() > 0 {

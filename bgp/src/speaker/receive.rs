@@ -289,7 +289,7 @@ impl Speaker {
             Some(_) if conn.queued => {
                 self.scheduler.set_after(Timer::Hold(id), conn.hold / 3);
             }
-            Some(at) if at > self.scheduler.now() => self.scheduler.set(Timer::Hold(id), at),
+            Some(at) if at > self.scheduler.served() => self.scheduler.set(Timer::Hold(id), at),
             Some(_) => self.fail(id, fsm::Event::HoldTimerExpires, None),
             None => {}
         }

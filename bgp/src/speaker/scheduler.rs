@@ -14,6 +14,8 @@ const TIMERS_FREE: usize = 1024;
 #[derive(Debug, Clone)]
 pub(super) struct Scheduler {
     now: Instant,
+    /// See [`Self::served`].
+    served: Instant,
     started: Instant,
     timers: Timers,
     jitter: Jitter,
@@ -21,11 +23,17 @@ pub(super) struct Scheduler {
 
 impl Scheduler {
     pub(super) fn new(now: Instant, seed: u64) -> Self {
-        Self { now, started: now, timers: Timers::default(), jitter: Jitter::new(seed) }
+        Self { now, served: now, started: now, timers: Timers::default(), jitter: Jitter::new(seed) }
     }
 
     pub(super) fn now(&self) -> Instant {
         self.now
+    }
+
+    /// Octets that had come by then were handed over. Silence is judged by this time, which a pause of the process leaves behind
+    /// [`Self::now`] until the embedder has looked at its sockets again.
+    pub(super) fn served(&self) -> Instant {
+        self.served
     }
 
     /// When the speaker was made.
@@ -36,6 +44,11 @@ impl Scheduler {
     /// Time has passed.
     pub(super) fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
+    }
+
+    /// The embedder had handed over what had come by then.
+    pub(super) fn advance_served(&mut self, served: Instant) {
+        self.served = self.served.max(served);
     }
 
     pub(super) fn set(&mut self, timer: Timer, at: Instant) {
@@ -59,9 +72,9 @@ impl Scheduler {
         self.timers.next()
     }
 
-    /// Takes the earliest timer that is due. `served`: as in [`Timers::pop`].
-    pub(super) fn pop_due(&mut self, served: bool) -> Option<Timer> {
-        self.timers.pop(self.now, served)
+    /// Takes the earliest timer that is due.
+    pub(super) fn pop_due(&mut self) -> Option<Timer> {
+        self.timers.pop(self.now, self.served)
     }
 
     /// Deadlines of connections that are gone stay in the heap until their time. Where these are most of it, because

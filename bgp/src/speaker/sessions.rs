@@ -259,7 +259,7 @@ impl Speaker {
 
     pub(super) fn collision_timer(&mut self, id: ConnId) {
         let until = self.connections.get(id).and_then(|conn| conn.collision_hold_until);
-        if until.is_some_and(|at| at <= self.scheduler.now()) {
+        if until.is_some_and(|at| at <= self.scheduler.served()) {
             self.end_collision_wait(Some(id));
         }
     }

@@ -177,7 +177,7 @@ impl Speaker {
         conn.send_hold_armed = false;
         let Some(since) = conn.write_pending_since else { return };
         let at = since + send_hold(self.peers.get(conn.peer), conn.hold);
-        if at > self.scheduler.now() {
+        if at > self.scheduler.served() {
             conn.send_hold_armed = true;
             self.scheduler.set(Timer::SendHold(id), at);
             return;

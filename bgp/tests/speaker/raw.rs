@@ -42,7 +42,16 @@ impl Hand {
     }
 
     pub(crate) fn give(&mut self, input: Input<'_>) {
-        self.speaker.handle(input, self.now);
+        self.give_at(input, self.now);
+    }
+
+    /// A tick whose time is that of an earlier look at the sockets.
+    pub(crate) fn tick_at(&mut self, looked: Instant) {
+        self.give_at(Input::Tick, looked);
+    }
+
+    fn give_at(&mut self, input: Input<'_>, time: Instant) {
+        self.speaker.handle(input, time);
         while let Some(event) = self.speaker.poll_event() {
             if let Event::TrackNextHop(a) = event {
                 self.speaker.handle(

@@ -62,3 +62,27 @@ fn octets_that_came_during_a_pause_are_read_before_silence_is_judged() {
         }
     }
 }
+
+/// The process stands still between two looks at its sockets: one connection was served before, the other behind the pause.
+#[test]
+fn a_pause_between_two_looks_at_the_sockets_is_no_silence() {
+    let mut keepalive = Vec::new();
+    write_keepalive(&mut keepalive);
+    for (before, behind) in [(CONN, SECOND), (SECOND, CONN)] {
+        let mut hand = two_sessions();
+        hand.now += Duration::from_secs(60);
+        let looked = hand.now;
+        hand.give(Input::Data(before, &keepalive));
+        hand.now += Duration::from_secs(200);
+        hand.give(Input::Data(behind, &keepalive));
+        hand.tick_at(looked);
+        assert_eq!(states(&hand), [State::Established; 2]);
+        // What came during the pause is handed over with the next look.
+        hand.give(Input::Data(before, &keepalive));
+        hand.rest();
+        assert_eq!(states(&hand), [State::Established; 2]);
+        hand.now += Duration::from_secs(200);
+        hand.rest();
+        assert_eq!(states(&hand), [State::Active; 2], "silence is silence");
+    }
+}

@@ -1,6 +1,7 @@
 //! Inputs to the BGP core and its events; facts of BFD and of links that become inputs.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use tortie_bgp::bfd;
 use tortie_bgp::{Event, Input, NextHopState, Speaker, State};
@@ -16,8 +17,17 @@ use tortie_engine::routing::Resolved;
 impl EventLoop {
     /// Hands an input to the core and carries out its events.
     pub(super) fn give(&mut self, input: Input<'_>) {
+        self.give_at(input, self.now);
+    }
+
+    /// Lets the core's timers run.
+    pub(super) fn tick(&mut self) {
+        self.give_at(Input::Tick, self.looked);
+    }
+
+    fn give_at(&mut self, input: Input<'_>, time: Instant) {
         let Some(core) = &mut self.core else { return };
-        core.handle(input, self.now);
+        core.handle(input, time);
         self.connections.room_changed();
         self.events();
     }

@@ -69,6 +69,8 @@ pub(crate) struct EventLoop {
     feed: Feed,
     monitors: Monitors,
     now: Instant,
+    /// The time before the last look at the sockets: what had come by then is handed over in this turn.
+    looked: Instant,
     /// When the turn began.
     woke: Instant,
     /// Durations of turns, for which anything else has to wait.
@@ -108,6 +110,7 @@ impl EventLoop {
             feed,
             monitors: Monitors::default(),
             now: Instant::now(),
+            looked: Instant::now(),
             woke: Instant::now(),
             iteration_seconds: Histogram::seconds(),
             key_files_due: None,
@@ -141,11 +144,12 @@ impl EventLoop {
 
     /// Waits for events and takes all that are there. `true`: messages wait.
     ///
-    /// A pause of the process (SIGSTOP, a frozen cgroup) ends the wait without events, although octets may be there. The time by
-    /// which timers judge silence is therefore read before the last look at the sockets, never behind it.
+    /// A pause of the process (SIGSTOP, a frozen cgroup) ends the wait without events, although octets may be there, and it may
+    /// begin anywhere in a turn. The time by which timers judge silence is therefore read before the last look at the sockets.
     fn wait(&mut self, events: &mut Events) -> bool {
         self.poll(events, self.deadline());
         self.now = Instant::now();
+        self.looked = self.now;
         let mut woken = self.take(events);
         let is_due = self.core.as_ref().and_then(Speaker::poll_timeout).is_some_and(|at| at <= self.now);
         let mut again = events.is_full() || is_due;
@@ -293,7 +297,7 @@ impl EventLoop {
         // Deadlines go last: after a pause of the process what came in time waits in the sockets, and is no silence.
         self.deadlines();
         if self.core.as_ref().and_then(Speaker::poll_timeout).is_some_and(|at| at <= self.now) {
-            self.give(Input::Tick);
+            self.tick();
         }
         // A stop takes routes out of the table that stay in the kernel: they outlive the process.
         if self.stopping.is_none() {

@@ -207,7 +207,7 @@ impl EventLoop {
 
     /// Ends attempts to connect and closed connections that took too long.
     pub(super) fn expire_connections(&mut self) {
-        while let Some((id, stage)) = self.connections.expired(self.now) {
+        while let Some((id, stage)) = self.connections.expired(self.looked) {
             match stage {
                 Stage::Connecting(peer) => {
                     self.connect_failed(id, peer, &io::Error::from_raw_os_error(libc::ETIMEDOUT));

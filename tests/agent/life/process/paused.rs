@@ -3,6 +3,10 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -11,11 +15,24 @@ use tortie_topology::Signal;
 
 use crate::common::hosts::{Hosts, PATIENCE, Plan, poll_until};
 
-const PEER: &str = "172.30.0.253";
+/// Some speak without a rest, so that the agent is in the middle of a turn when it is stopped; the others speak each second.
+const PEERS: [&str; 8] = [
+    "172.30.0.246",
+    "172.30.0.247",
+    "172.30.0.248",
+    "172.30.0.249",
+    "172.30.0.250",
+    "172.30.0.251",
+    "172.30.0.252",
+    "172.30.0.253",
+];
 /// The least hold time that there is but none (RFC 4271 4.2).
 const HOLD: u16 = 3;
 /// Longer than the hold time.
 const PAUSE: Duration = Duration::from_secs(5);
+const RESTLESS: usize = 5;
+/// KEEPALIVE messages that a neighbour without a rest writes at a time.
+const AT_ONCE: usize = 10_000;
 
 /// A message of RFC 4271 4.1.
 fn message(kind: u8, body: &[u8]) -> Vec<u8> {
@@ -28,14 +45,14 @@ struct Neighbour(TcpStream);
 
 impl Neighbour {
     /// Its connection comes from the switch.
-    fn dial(hosts: &Hosts) -> Self {
+    fn dial(hosts: &Hosts, peer: &str) -> Self {
         let netns = hosts.lab.netns("switch").unwrap();
+        let [own, host] = [(peer, 0), ("172.30.0.1", 179)]
+            .map(|(addr, port)| SocketAddr::new(addr.parse::<IpAddr>().unwrap(), port));
         let stream = std::thread::spawn(move || {
             let file = std::fs::File::open(netns).unwrap();
             let kind = rustix::thread::LinkNameSpaceType::Network;
             rustix::thread::move_into_link_name_space(file.as_fd(), Some(kind)).unwrap();
-            let [own, host] = [(PEER, 0), ("172.30.0.1", 179)]
-                .map(|(addr, port)| SocketAddr::new(addr.parse::<IpAddr>().unwrap(), port));
             let dial = || {
                 let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
                 socket.bind(&own.into())?;
@@ -46,18 +63,26 @@ impl Neighbour {
             poll_until(PATIENCE, "the agent listens", || dial().map_err(|error| error.to_string())).unwrap()
         });
         let mut neighbour = Self(stream.join().unwrap());
-        let open = [&[4][..], &65_001_u16.to_be_bytes(), &HOLD.to_be_bytes(), &[172, 30, 0, 253], &[0]];
+        let IpAddr::V4(id) = own.ip() else { unreachable!() };
+        let open = [&[4][..], &65_001_u16.to_be_bytes(), &HOLD.to_be_bytes(), &id.octets(), &[0]];
         neighbour.0.write_all(&message(1, &open.concat())).unwrap();
         neighbour
     }
 
-    fn keepalive(&mut self) {
-        let _ = self.0.write_all(&message(4, &[]));
+    /// Waits for OPEN and KEEPALIVE, and answers them.
+    fn open(&mut self, hosts: &Hosts) {
+        let begin = Instant::now();
+        let mut opened = Vec::new();
+        while opened.len() < 19 + 29 {
+            assert!(begin.elapsed() < Duration::from_secs(10), "no OPEN: {}", hosts.log(1));
+            opened.extend(self.received().unwrap());
+        }
+        self.0.write_all(&message(4, &[])).unwrap();
     }
 
     /// What has come; `Err`: the session is over, and this was the last.
     fn received(&mut self) -> Result<Vec<u8>, Vec<u8>> {
-        self.0.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        self.0.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let (mut all, mut octets) = (Vec::new(), [0; 4096]);
         loop {
             match self.0.read(&mut octets) {
@@ -69,56 +94,78 @@ impl Neighbour {
         }
     }
 
-    /// Speaks for a while, as the protocol asks for.
-    fn speaks(&mut self, span: Duration, what: &str) {
-        let begin = Instant::now();
-        while begin.elapsed() < span {
-            self.keepalive();
-            let received = self.received();
-            assert!(received.is_ok(), "{what}: {received:?}");
-            std::thread::sleep(Duration::from_millis(400));
-        }
+    /// Says KEEPALIVE until the guard is dropped, then the last message is whole: `restless`, as fast as the agent reads.
+    fn speaks(&self, restless: bool) -> Speech {
+        let mut stream = self.0.try_clone().unwrap();
+        let end = Arc::new(AtomicBool::new(false));
+        let ends = end.clone();
+        let thread = std::thread::spawn(move || {
+            let messages = message(4, &[]).repeat(if restless { AT_ONCE } else { 1 });
+            while !ends.load(Relaxed) && stream.write_all(&messages).is_ok() {
+                if !restless {
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+            }
+        });
+        Speech { end, thread: Some(thread) }
+    }
+}
+
+struct Speech {
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Speech {
+    fn drop(&mut self) {
+        self.end.store(true, Relaxed);
+        self.thread.take().map(JoinHandle::join);
     }
 }
 
 #[test]
 fn a_pause_of_the_process_ends_no_session_whose_peer_went_on_and_every_one_whose_peer_did_not() {
     let Some(mut hosts) = Hosts::up(Plan { hosts: 1, router: true, ..Plan::default() }) else { return };
-    hosts.run("switch", &format!("ip addr add {PEER}/32 dev lo"));
-    let peer = json!({ "ip": PEER, "as_num": 65001, "passive_mode": true }).to_string();
-    hosts.put(&format!("/calico/bgp/v1/host/host1/peer_v4/{PEER}"), &peer);
-    hosts.until(1, "the peer is wanted", |s| s["bgp"]["peers"]["of"] == 2);
-    // As soon as the session is there, and at moments of it when timers are about to run.
+    for addr in PEERS {
+        hosts.run("switch", &format!("ip addr add {addr}/32 dev lo"));
+        let peer = json!({ "ip": addr, "as_num": 65001, "passive_mode": true }).to_string();
+        hosts.put(&format!("/calico/bgp/v1/host/host1/peer_v4/{addr}"), &peer);
+    }
+    hosts.until(1, "the peers are wanted", |s| s["bgp"]["peers"]["of"] == PEERS.len() + 1);
+    // As soon as the sessions are there, and at moments of them when timers are about to run.
     for wait in [0, 300, 900] {
-        let mut neighbour = Neighbour::dial(&hosts);
-        let begin = Instant::now();
-        let mut opened = Vec::new();
-        // OPEN and KEEPALIVE.
-        while opened.len() < 19 + 29 {
-            assert!(begin.elapsed() < Duration::from_secs(10), "no OPEN: {}", hosts.log(1));
-            opened.extend(neighbour.received().unwrap());
+        let mut neighbours = PEERS.map(|addr| Neighbour::dial(&hosts, addr));
+        for neighbour in &mut neighbours {
+            neighbour.open(&hosts);
         }
-        neighbour.keepalive();
+        let speeches = std::array::from_fn::<_, { PEERS.len() }, _>(|i| neighbours[i].speaks(i < RESTLESS));
         std::thread::sleep(Duration::from_millis(wait));
-        hosts.signal("host1", Signal::STOP);
-        let stopped = Instant::now();
-        while stopped.elapsed() < PAUSE {
-            neighbour.keepalive();
-            std::thread::sleep(Duration::from_secs(1));
+        for _ in 0..2 {
+            hosts.signal("host1", Signal::STOP);
+            std::thread::sleep(PAUSE);
+            hosts.signal("host1", Signal::CONT);
+            let resumed = Instant::now();
+            while resumed.elapsed() < Duration::from_secs(1) {
+                for neighbour in &mut neighbours {
+                    let received = neighbour.received();
+                    assert!(received.is_ok(), "stopped after {wait} ms: {received:?}");
+                }
+            }
         }
-        hosts.signal("host1", Signal::CONT);
-        neighbour.speaks(Duration::from_secs(2), &format!("stopped after {wait} ms"));
         // The other half: nothing came, so silence is silence.
+        drop(speeches);
         hosts.signal("host1", Signal::STOP);
         std::thread::sleep(PAUSE);
         hosts.signal("host1", Signal::CONT);
         let resumed = Instant::now();
-        let last = loop {
-            match neighbour.received() {
-                Err(last) => break last,
-                Ok(_) => assert!(resumed.elapsed() < Duration::from_secs(3), "a silent peer is kept"),
-            }
-        };
-        assert!(last.ends_with(&message(3, &[4, 0])), "hold timer expired, not {last:?}");
+        for neighbour in &mut neighbours {
+            let last = loop {
+                match neighbour.received() {
+                    Err(last) => break last,
+                    Ok(_) => assert!(resumed.elapsed() < Duration::from_secs(5), "a silent peer is kept"),
+                }
+            };
+            assert!(last.ends_with(&message(3, &[4, 0])), "hold timer expired, not {last:?}");
+        }
     }
 }
