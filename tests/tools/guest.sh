@@ -7,7 +7,7 @@ quote() { printf '%q ' "$@"; }
 # Reads the options, sets memory, limit, verbose, cpus, binds, env and command, and makes $box.
 take_options() {
   memory=512M limit=120 verbose=0 cpus=1 binds=() env=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
-  local option name=${0##*/}
+  local option dir name=${0##*/}
   while getopts 'm:t:b:e:c:v' option; do
     case $option in
       m) memory=$OPTARG ;;
@@ -24,6 +24,11 @@ take_options() {
   me=${name%.sh}
   here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
   peers=${TORTIE_PEERS:-$here/target/peers/bin}
+  # The guest mounts empty folders over these: what is below one of them has to be shown again.
+  for dir in "$here" "$peers"; do
+    dir=$(realpath -e -- "$dir") || continue
+    case $dir/ in /tmp/* | /var/tmp/* | /run/*) binds+=("$dir") ;; esac
+  done
   PATH=$PATH:/usr/sbin:/sbin
   modprobe=$(command -v modprobe || echo "$peers/modprobe")
   [ -x "$modprobe" ] || { echo "$me: no modprobe: run make peers" >&2; exit 125; }
