@@ -1,4 +1,5 @@
-# make demo and make test are all a newcomer needs; both bring what they miss (see tests/tools/peers.sh).
+# make demo and make test are all a newcomer needs; both fetch what they miss, the demo about 6 MB beside a compiler and
+# protoc, the tests about 350 MB (tests/tools/peers.sh).
 CARGO ?= cargo
 PEERS := target/peers
 export CARGO_TERM_COLOR ?= auto
@@ -8,22 +9,28 @@ export TORTIE_PEERS := $(CURDIR)/$(PEERS)/bin
 # Rust's name of the C library musl on this processor.
 STATIC := $(shell uname -m)-unknown-linux-musl
 
-.PHONY: demo build static test test-long soak no-test-hooks fuzz-smoke bench peers fmt fmt-check lint docs
+# Debian's package of a release build; the last line is its path.
+deb: build-tools
+	$(CARGO) build --release --locked --bin tortie
+	packaging/deb.sh target/release/tortie
+
+.PHONY: demo build build-tools deb static test test-long soak no-test-hooks fuzz-smoke bench peers fmt fmt-check lint docs
 .PHONY: tools unused deny no-etcd check-release release-tests publish-check
 .DEFAULT_GOAL := build
 
-build: peers
+build: build-tools
 	$(CARGO) build --workspace
 
 # One file that runs on any Linux of this processor, whatever C library it has: musl, SQLite and TLS are inside. Needs rustup, which
 # brings the target, and a C compiler for it (Debian: musl-tools); then it is tried in an empty root.
-static: peers
+static: build-tools
 	@command -v musl-gcc >/dev/null || { echo "musl-gcc is missing (Debian: apt install musl-tools)" >&2; exit 1; }
 	rustup target add $(STATIC)
 	$(CARGO) build --release --locked --bin tortie --target $(STATIC)
 	packaging/static.sh target/$(STATIC)/release/tortie
 
-demo: peers
+demo:
+	@tests/tools/peers.sh $(PEERS) demo
 	$(CARGO) build --bin tortie
 	target/debug/tortie demo $(ARGS)
 
@@ -62,13 +69,17 @@ bench: peers
 peers:
 	@tests/tools/peers.sh $(PEERS)
 
+# A C compiler, protoc and ip, where they are missing.
+build-tools:
+	@tests/tools/peers.sh $(PEERS) build
+
 fmt:
 	$(CARGO) fmt --all
 
 fmt-check:
 	$(CARGO) fmt --all --check
 
-lint: peers
+lint: build-tools
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 docs:

@@ -1,16 +1,24 @@
 #!/bin/bash
-# peers.sh - the daemons that the tests and the demo talk to, unpacked below target/peers.
+# peers.sh - installs what a build needs, and unpacks the daemons that the demo and the tests run below target/peers.
 #
-#   tests/tools/peers.sh [DIR]        DIR defaults to target/peers; then DIR/bin/NAME runs NAME
+#   tests/tools/peers.sh [DIR] [build|demo|all]     DIR: target/peers, then DIR/bin/NAME runs NAME
 #
-# Nothing of them is installed: their packages are downloaded and unpacked, so no service is started or enabled, no
-# user is made and the machine's network stays as it is. Only what a build or a test needs from the system itself is
-# installed (a C compiler and a C++ one for libFuzzer, protoc, ip; in CI systemd), with sudo when this is not root. Done once it returns in a few milliseconds.
+#   build   a C compiler, protoc and ip: installed where they are missing
+#   demo    the same, and BIRD (about 6 MB)
+#   all     the same, a C++ compiler for libFuzzer, and all daemons and clients of the tests (the default; about 350 MB)
+#
+# Daemons are not installed: their packages are downloaded and unpacked, so no service is started or enabled, no user is added
+# and the machine's network stays as it is. Only what a build needs from the system itself is installed (in CI systemd, too), with
+# sudo when this is not root. Each download is announced with its size. Done once, the script returns in a few milliseconds.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
-STAMP="peers 17"
+SET=${2:-all}
+STAMP="peers 18"
 PATH=$PATH:/usr/sbin:/sbin
+say() { echo "peers: $*" >&2; }
+fail() { say "$*"; exit 1; }
+case "$SET" in build | demo | all) ;; *) fail "$SET: there is build, demo and all" ;; esac
 has() { command -v "$1" >/dev/null; }
 # protoc with the types that come with it: Debian keeps them in a package of their own.
 has_protoc() {
@@ -20,41 +28,53 @@ has_protoc() {
 # A systemd is started in a machine of namespaces, from this machine's files (tests/cli/packaging/machine.rs). Where there is none, that test
 # is skipped; only CI, which skips nothing, has it installed. That starts nothing.
 systemd() { [ -z "${CI:-}" ] || [ -x /lib/systemd/systemd ]; }
-if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has c++ && has_protoc && has ip && systemd; then exit 0; fi
+# The set of an earlier run contains this one.
+unpacked() {
+  case "$SET:$(cat "$DIR/stamp" 2>/dev/null)" in
+    "build:"* | "demo:$STAMP"* | "all:$STAMP all") return 0 ;;
+    *) return 1 ;;
+  esac
+}
+installed() { has cc && has_protoc && has ip && { [ "$SET" != all ] || { has c++ && systemd; }; }; }
+if unpacked && installed; then exit 0; fi
 
-PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod bgpdump mrtparse nftables iptables ipset"
-# promtool, which reads metrics, rules and their tests.
-PACKAGES="$PACKAGES prometheus"
-# Who starts containers: tests/plugins/engines. Go is here for one program, which is built below.
-PACKAGES="$PACKAGES docker.io containerd runc podman conmon containernetworking-plugins busybox-static"
-PACKAGES="$PACKAGES golang-go golang-github-appc-cni-dev python3-grpcio python3-protobuf"
-# Whose tab keys are pressed: tests/cli/completion.rs. The static one, because a shell's modules stand at one place for good.
-PACKAGES="$PACKAGES zsh-static zsh-common fish"
-# A machine with ipip and nf_tables at once: tests/tools/qemu-run.sh.
-[ "$(dpkg --print-architecture 2>/dev/null)" != amd64 ] || PACKAGES="$PACKAGES qemu-system-x86 linux-image-cloud-amd64"
-# What opens the page: tests/cli/page.
-PACKAGES="$PACKAGES chromium-headless-shell"
-say() { echo "peers: $*" >&2; }
-fail() { say "$*"; exit 1; }
+PACKAGES=bird2
+all_packages() {
+  PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod bgpdump mrtparse nftables iptables ipset"
+  # promtool, which reads metrics, rules and their tests.
+  PACKAGES="$PACKAGES prometheus"
+  # Who starts containers: tests/plugins/engines. Go is here for one program, which is built below.
+  PACKAGES="$PACKAGES docker.io containerd runc podman conmon containernetworking-plugins busybox-static"
+  PACKAGES="$PACKAGES golang-go golang-github-appc-cni-dev python3-grpcio python3-protobuf"
+  # Whose tab keys are pressed: tests/cli/completion.rs. The static one, because a shell's modules stand at one place for good.
+  PACKAGES="$PACKAGES zsh-static zsh-common fish"
+  # A machine with ipip and nf_tables at once: tests/tools/qemu-run.sh.
+  [ "$(dpkg --print-architecture 2>/dev/null)" != amd64 ] || PACKAGES="$PACKAGES qemu-system-x86 linux-image-cloud-amd64"
+  # What opens the page: tests/cli/page.
+  PACKAGES="$PACKAGES chromium-headless-shell"
+}
+case "$SET" in build) PACKAGES= ;; demo) ;; all) all_packages ;; esac
+# Packages and megabytes (10^6 octets) that apt would download: the output of --print-uris.
+sizes() { awk -v q="'" 'index($0, q) == 1 { n++; size += $3 } END { printf "%d package%s, %.1f MB", n, n == 1 ? "" : "s", size / 1e6 }'; }
 has apt-get && has dpkg-deb \
-  || fail "this is no Debian: put $PACKAGES into PATH yourself; the tests use what they find there"
+  || fail "this is no Debian: install gcc, protobuf-compiler and iproute2, and put ${PACKAGES:-nothing else} into PATH yourself"
 
 # --- what has to be installed for real
 missing=()
 has cc || missing+=(gcc libc6-dev)
-has c++ || missing+=(g++)
+[ "$SET" != all ] || has c++ || missing+=(g++)
 has make || missing+=(make)
 has_protoc || missing+=(protobuf-compiler libprotobuf-dev)
 has ip || missing+=(iproute2)
-systemd || missing+=(systemd)
+[ "$SET" != all ] || systemd || missing+=(systemd)
 if [ ${#missing[@]} -gt 0 ]; then
   sudo=()
   if [ "$(id -u)" != 0 ]; then
     has sudo || fail "needs ${missing[*]}: become root or install them, then run this again"
     sudo=(sudo)
   fi
-  say "installing ${missing[*]}"
   install=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends)
+  say "installing ${missing[*]}: $("${install[@]}" --print-uris install "${missing[@]}" 2>/dev/null | sizes)"
   "${install[@]}" install "${missing[@]}" >/dev/null 2>&1 || {
     "${install[@]}" update >/dev/null || fail "apt-get update failed: is a package mirror reachable?"
     "${install[@]}" install "${missing[@]}" >/dev/null || fail "could not install ${missing[*]}"
@@ -62,9 +82,10 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 # --- what is only unpacked
+[ -n "$PACKAGES" ] || exit 0
 mkdir -p "$DIR"
 exec 9>"$DIR/lock"; flock 9
-[ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && exit 0
+if unpacked; then exit 0; fi
 rm -rf "$DIR/root" "$DIR/bin" "$DIR/deb"; mkdir -p "$DIR/root" "$DIR/bin" "$DIR/deb"
 # The package manager is asked as if this machine had its essential packages and what those need, and nothing else. The list then names all
 # that the peers need: what the machine has besides, Go or a library, is in another place and another version elsewhere.
@@ -93,7 +114,17 @@ apt=(apt-get -q -y -o "Dir::State::status=$DIR/status" -o Debug::NoLocking=1 -o 
      -o APT::Get::Assume-Yes=1 --no-install-recommends)
 plan() { "${apt[@]}" -s install $PACKAGES 2>"$DIR/apt.log" | awk '$1 == "Inst" { v = $3; if (v ~ /^\[/) v = $4; sub(/^\(/, "", v); print $2 "=" v }'; }
 # From nothing each time: of two versions of a package, half of one would be unpacked over the other.
-get() { local p; rm -f "$DIR"/deb/*.deb; p=$(plan) && [ -n "$p" ] && (cd "$DIR/deb" && "${apt[@]}" download $p >"$DIR/apt.log" 2>&1); }
+get() {
+  local p pid
+  rm -f "$DIR"/deb/*.deb
+  p=$(plan) && [ -n "$p" ] || return 1
+  say "downloading $("${apt[@]}" --print-uris download $p 2>/dev/null | sizes)"
+  (cd "$DIR/deb" && "${apt[@]}" download $p >"$DIR/apt.log" 2>&1) & pid=$!
+  while sleep 1; kill -0 $pid 2>/dev/null; do
+    if [ $((SECONDS % 10)) = 0 ]; then say "  $(($(du -sb "$DIR/deb" | cut -f1) / 1000000)) MB are here"; fi
+  done
+  wait $pid
+}
 if ! get; then
   # Lists are missing or old. A private copy needs no root and leaves the machine's own lists alone.
   say "reading the package lists"
@@ -102,6 +133,7 @@ if ! get; then
   "${apt[@]}" update >"$DIR/apt.log" 2>&1 || { cat "$DIR/apt.log" >&2; fail "no package mirror reachable"; }
   get || { cat "$DIR/apt.log" >&2; fail "could not download $PACKAGES"; }
 fi
+say "unpacking"
 printf '%s\0' "$DIR"/deb/*.deb | xargs -0 -n 4 -P 2 sh -c 'for deb; do dpkg-deb -x "$deb" "$0" || exit 255; done' "$DIR/root"
 rm -rf "$DIR/deb" "$DIR/apt" "$DIR/status"
 
@@ -122,6 +154,11 @@ WRAP
 first() { local p; for p in "$@"; do [ -x "$DIR/root/$p" ] && { echo "$p"; return; }; done; echo "$1"; }
 wrap bird usr/sbin/bird
 wrap birdc usr/sbin/birdc
+if [ "$SET" = demo ]; then
+  echo "$STAMP demo" > "$DIR/stamp"
+  say "ready: BIRD; make test unpacks more daemons (about 350 MB)"
+  exit 0
+fi
 for d in zebra bgpd bfdd staticd; do wrap "frr-$d" "usr/lib/frr/$d" "" "--moduledir \"\$r/usr/lib/$lib/frr/modules\" "; done
 wrap vtysh usr/bin/vtysh
 wrap gobgpd usr/bin/gobgpd
@@ -193,5 +230,5 @@ cp tests/tools/cri.py "$DIR/root/usr/lib/python3/dist-packages/"
 sed "s,-m exabgp,-m cri,; s,^export PYTHONPATH,LD_LIBRARY_PATH=\$r/usr/lib/$lib; export LD_LIBRARY_PATH PYTHONPATH," \
   "$DIR/bin/exabgp" > "$DIR/bin/cri"
 chmod +x "$DIR/bin/cri"
-echo "$STAMP" > "$DIR/stamp"
+echo "$STAMP all" > "$DIR/stamp"
 say "ready: $(ls "$DIR/bin" | tr '\n' ' ')"

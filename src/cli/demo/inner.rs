@@ -24,6 +24,11 @@ pub(super) enum Event {
         /// How it ended, where it can end badly.
         ok: Option<bool>,
     },
+    /// A step begins.
+    Waiting {
+        /// What is done, or waited for.
+        text: String,
+    },
     /// More about the line before.
     Detail {
         /// What a kernel or the router said.
@@ -125,6 +130,8 @@ fn demo(spec: Spec, breaking: Option<Fault>) -> Result<Network, Failure> {
     }
     send_event(&Event::Up { nodes: sockets });
 
+    let waiting = |text: &str| send_event(&Event::Waiting { text: text.to_owned() });
+
     let limits = Limits::default();
     let broken = Limits { start: Duration::from_secs(2), ..limits };
     let report = |text: &str, check: Check| {
@@ -132,6 +139,7 @@ fn demo(spec: Spec, breaking: Option<Fault>) -> Result<Network, Failure> {
         send_event(&Event::Check(check));
     };
 
+    waiting("waiting for all BGP sessions to be Established");
     let check = checks::check("sessions_established", || checks::sessions_established(&net, &limits));
     let mesh = net.hosts.len() * (net.hosts.len() - 1) / 2;
     let families = if net.spec.v6 { 2 } else { 1 };
@@ -142,6 +150,7 @@ fn demo(spec: Spec, breaking: Option<Fault>) -> Result<Network, Failure> {
         hold_and_delete(&mut net)?;
     }
     let start = if breaking.is_some() { &broken } else { &limits };
+    waiting("waiting for each block in the kernel of each other host");
     let check = checks::check("blocks_in_every_kernel", || checks::blocks_in_every_kernel(&net, start));
     report("every block in every other kernel", check);
     show_kernel(&net);
@@ -154,9 +163,11 @@ fn demo(spec: Spec, breaking: Option<Fault>) -> Result<Network, Failure> {
         net.running.kill(ROUTER, Victim::Everything).map_err(crate::cli::lab::failure)?;
         line(format!("{} killed on purpose", router.name()), None);
     }
+    waiting(&format!("waiting for each block in {}'s table", router.name()));
     let check = checks::check("blocks_in_router", || checks::blocks_in_router(&net, start));
     report(&format!("every block in {}'s table", router.name()), check);
 
+    waiting("sending echo requests between all workloads");
     let check = checks::check("ping_between_workloads", || checks::ping_between_workloads(&net, &limits));
     report("ping between all workloads", check);
     if breaking.is_some() {
@@ -164,13 +175,17 @@ fn demo(spec: Spec, breaking: Option<Fault>) -> Result<Network, Failure> {
         return Ok(net);
     }
 
+    waiting("applying a policy that denies echo requests");
     let check = checks::check("policy_stops_ping", || super::policy::policy_stops_ping(&net, &limits));
-    report("a policy stops a ping and is named; without it the ping passes", check);
+    report("a policy denies a ping and is named; without it the ping passes", check);
+    waiting("announcing a block and withdrawing it");
     let check = checks::check("withdraw_seen", || checks::withdraw_seen(&net, &limits));
     report("a block announced and withdrawn", check);
+    waiting("killing the agent of host2 under 1,000 pings a second (4 s)");
     let check = checks::check("kill9_no_loss", || checks::kill9_no_loss(&mut net, &limits));
-    report("agent on host2 killed with -9 under 1,000 pings a second: traffic flows", check);
+    report("agent of host2 killed (-9) under 1,000 pings a second: none lost", check);
     let last = net.hosts.len();
+    waiting(&format!("taking the carrier of host{last} away for 200 ms"));
     let check = checks::check("link_flap_recovers", || checks::link_flap_recovers(&net, &limits));
     report(&format!("link of host{last} without carrier for 200 ms"), check);
     Ok(net)
@@ -182,7 +197,7 @@ fn show_kernel(net: &Network) {
     let Ok(routes) = probe::routes(&net.running, &host.name, &[]) else { return };
     let router = super::network::ROUTER_V4.to_string();
     for route in routes.iter().filter(|r| r.kind.is_none() && r.is_ours()) {
-        let mark = if route.gateway.as_ref() == Some(&router) { "   <- learned from the router" } else { "" };
+        let mark = if route.gateway.as_ref() == Some(&router) { "  (router)" } else { "" };
         send_event(&Event::Detail { text: format!("{}: {route}{mark}", host.name) });
     }
 }

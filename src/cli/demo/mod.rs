@@ -21,6 +21,7 @@ mod page;
 mod ping;
 pub mod policy;
 pub mod probe;
+mod progress;
 pub mod router;
 
 use std::io::{BufRead, BufReader, IsTerminal, Write};
@@ -28,13 +29,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use tortie_topology::{Lab, Options, Sandbox};
 
 use self::checks::{Check, check};
 use self::network::{MOST_HOSTS, Spec};
+use self::progress::Progress;
 use self::router::Router;
 use super::context::Context;
 use super::failure::{Exit, Failure};
@@ -120,29 +122,6 @@ pub(super) fn run(context: &Context, command: &DemoCommand) -> Result<(), Failur
     outside(context, command)
 }
 
-/// Prints for people or keeps silent.
-struct Progress {
-    /// Where the timeline goes: standard output, or nowhere when machines read.
-    people: bool,
-}
-
-impl Progress {
-    fn say(&self, text: &str) {
-        if self.people {
-            let _ = output::write_out(&format!("{text}\n"));
-        }
-    }
-
-    fn line(&self, seconds: f64, text: &str, ok: Option<bool>) {
-        let mark = match ok {
-            Some(true) => "ok",
-            Some(false) => "FAILED",
-            None => "",
-        };
-        self.say(format!("{seconds:5.1}s  {text:<72} {mark}").trim_end());
-    }
-}
-
 /// What came of the inner part.
 #[derive(Default)]
 struct Outcome {
@@ -158,15 +137,18 @@ fn outside(context: &Context, command: &DemoCommand) -> Result<(), Failure> {
     let rootless = matches!(sandbox, Sandbox::Rootless { .. });
     let program = own_program()?;
     let router = choose(command.router, rootless, &program)?;
-    let progress = Progress { people: format.is_text() };
+    let progress = Progress::new(format.is_text());
     let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
-    let how = if rootless { "rootless; everything vanishes on exit" } else { "everything vanishes on exit" };
     progress.say(&format!(
-        "tortie demo: {}, 1 router ({}), {}          ({how})\n",
+        "tortie demo: {}, 1 router ({}), {}",
         plural(command.hosts, "host"),
         router.name(),
         plural(command.hosts, "workload")
     ));
+    let rights = if rootless { "without root" } else { "as root" };
+    progress.say(&format!("in network namespaces, {rights}; all of it is removed at the end\n"));
+    progress.waiting("building the network, starting agents and the router");
+    let begin = Instant::now();
     let mut child = spawn(sandbox, &program, command, router)?;
     let hosts = page::Hosts::default();
     let page = page::serve(hosts.clone())
@@ -174,7 +156,7 @@ fn outside(context: &Context, command: &DemoCommand) -> Result<(), Failure> {
     let mut outcome = Outcome::default();
     follow(&mut child, &progress, &hosts, page, &mut outcome);
     let stays = !command.assert
-        && progress.people
+        && progress.is_for_people()
         && std::io::stdin().is_terminal()
         && std::io::stdout().is_terminal();
     if outcome.done && stays {
@@ -196,9 +178,13 @@ fn outside(context: &Context, command: &DemoCommand) -> Result<(), Failure> {
         ));
     }
     let left = cleanup_check::nothing_left(&outcome.namespaces, STATE_DIR);
-    progress.say(&format!("        nothing left: {:<58} {}", "", if left.ok { "ok" } else { "FAILED" }));
+    progress.line(
+        begin.elapsed().as_secs_f64(),
+        "network, agents and files of the demo removed",
+        Some(left.ok),
+    );
     if !left.ok {
-        progress.say(&format!("          {}", left.evidence));
+        progress.evidence(&left.evidence);
     }
     outcome.checks.push(left);
     report(format, &progress, &outcome.checks)
@@ -285,7 +271,8 @@ fn follow(
         };
         match event {
             Event::Line { seconds, text, ok } => progress.line(seconds, &text, ok),
-            Event::Detail { text } => progress.say(&format!("          {text}")),
+            Event::Waiting { text } => progress.waiting(&text),
+            Event::Detail { text } => progress.evidence(&text),
             Event::Up { nodes } => {
                 if let Some(inner) = cleanup_check::inner_process(child.id()) {
                     let root = PathBuf::from(format!("/proc/{inner}/root{STATE_DIR}"));
@@ -296,7 +283,7 @@ fn follow(
             Event::Check(check) => {
                 // What the kernels have learned is shown line by line.
                 if !check.ok || check.name != "blocks_in_every_kernel" {
-                    progress.say(&format!("          {}", shortened(&check)));
+                    progress.evidence(&shortened(&check));
                 }
                 outcome.checks.push(check);
             }
@@ -324,7 +311,7 @@ fn shortened(check: &Check) -> String {
 /// The page shows every host, from outside the namespaces.
 fn page_answers(page: SocketAddr) -> Check {
     check("page_answers", || {
-        let begin = std::time::Instant::now();
+        let begin = Instant::now();
         let mut stream = std::net::TcpStream::connect(page).map_err(|e| e.to_string())?;
         let request = format!("GET /v1/hosts HTTP/1.1\r\nHost: {page}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).map_err(|e| e.to_string())?;
@@ -366,7 +353,7 @@ fn summary(progress: &Progress, checks: &[Check], page: Option<SocketAddr>) {
     let good = checks.iter().filter(|c| c.ok).count();
     let mut text = format!("\n{good} of {} checks passed.", checks.len());
     if let Some(page) = page {
-        text += &format!("  Page: http://{page}   Shell on a host: tortie demo sh host1   Quit: q");
+        text += &format!("\n\nPage: http://{page}\nShell on a host: tortie demo sh host1\nQuit: q");
     }
     progress.say(&text);
 }
