@@ -1,12 +1,13 @@
-//! Histograms: what is measured is counted where it happens.
+//! Histograms for Tortie's metrics, updated by the code that measures.
 //!
-//! A [`Histogram`] has one owner, which counts without locks; a scrape gets a copy of it with the owner's other facts.
-//! Where several tasks share what they count (requests to the store, to the API, of plugins), a [`Table`] has one for each
-//! set of labels behind a lock that is held for a few nanoseconds and never in a loop that carries routes or packets.
-//! What it does not: it knows no names, no text format and no clock.
+//! A [`Histogram`] has one owner, which updates it without locks; a scrape gets a copy together with the
+//! owner's other state. A [`Table`] is shared by several tasks (requests to the store, to the API, of
+//! plugins). It holds one histogram per set of labels behind a mutex, which is held for a few nanoseconds and
+//! never in a loop that handles routes or packets. This crate knows no metric names, no text format and no
+//! clock.
 //!
-//! Not with the histograms of prometheus-client: each has a lock of its own, and shows its buckets to its own encoder only,
-//! which cannot write Tortie's pages; it has no quantiles.
+//! The histograms of prometheus-client do not fit: each has its own lock, exposes its buckets to its own
+//! encoder only, which cannot write Tortie's metrics pages, and computes no quantiles.
 
 #![warn(missing_docs)]
 
@@ -14,19 +15,20 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Upper bounds for times, in seconds: 100 microseconds to 30 seconds.
+/// Upper bucket bounds for durations, in seconds: 100 microseconds to 30 seconds.
 const SECONDS: &[f64] = &[
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
     10.0, 30.0,
 ];
-/// Upper bounds for numbers of things.
+/// Upper bucket bounds for sizes, such as the number of entries in a batch.
 const SIZES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
 
-/// Counts of values by size.
+/// Counts observed values by bucket.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// Values up to each bound and above the one before; the last are those above all.
+    /// Values per bucket: greater than the previous bound, at most this one. The last bucket has no upper
+    /// bound.
     counts: Box<[u64]>,
     sum: f64,
 }
@@ -42,13 +44,13 @@ impl Histogram {
         Self { bounds, counts: vec![0; bounds.len() + 1].into(), sum: 0.0 }
     }
 
-    /// For times.
+    /// Creates an empty histogram for durations, in seconds (100 microseconds to 30 seconds).
     #[must_use]
     pub fn seconds() -> Self {
         Self::of(SECONDS)
     }
 
-    /// For numbers of things.
+    /// Creates an empty histogram for sizes (1 to 1024).
     #[must_use]
     pub fn sizes() -> Self {
         Self::of(SIZES)
@@ -59,12 +61,12 @@ impl Histogram {
         self.observe_many(value, 1);
     }
 
-    /// Counts one duration.
+    /// Counts one duration, in seconds.
     pub fn time(&mut self, time: Duration) {
         self.observe_many(time.as_secs_f64(), 1);
     }
 
-    /// Counts the same value so many times.
+    /// Counts the same value `times` times.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
     pub fn observe_many(&mut self, value: f64, times: u64) {
         let at = self.bounds.partition_point(|bound| *bound < value);
@@ -74,19 +76,20 @@ impl Histogram {
         }
     }
 
-    /// How many values.
+    /// Returns the number of counted values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Their sum.
+    /// Returns the sum of the counted values.
     #[must_use]
     pub fn sum(&self) -> f64 {
         self.sum
     }
 
-    /// Each bound with the number of values up to it; the last bound is infinite.
+    /// Returns each upper bound with the number of values up to it (cumulative, as in Prometheus); the last
+    /// bound is infinite.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         bounds.zip(&self.counts).scan(0, |sum, (bound, count)| {
@@ -95,8 +98,8 @@ impl Histogram {
         })
     }
 
-    /// The value that this part (0 to 1) of all values does not exceed, interpolated within its bucket; 0 of none, and the
-    /// greatest bound for what is above it.
+    /// Returns the quantile `part` (0 to 1), interpolated within its bucket. Returns 0 if no value was
+    /// counted, and the greatest finite bound for values above it.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
     pub fn quantile(&self, part: f64) -> f64 {
@@ -114,7 +117,7 @@ impl Histogram {
     }
 }
 
-/// Histograms of times by labels, shared by tasks.
+/// Duration histograms keyed by labels, shared by tasks.
 #[derive(Debug)]
 pub struct Table<K>(Mutex<BTreeMap<K, Histogram>>);
 
@@ -125,7 +128,7 @@ impl<K> Default for Table<K> {
 }
 
 impl<K> Table<K> {
-    /// Nothing is counted yet.
+    /// Creates an empty table.
     #[must_use]
     pub const fn new() -> Self {
         Self(Mutex::new(BTreeMap::new()))
@@ -133,13 +136,13 @@ impl<K> Table<K> {
 }
 
 impl<K: Ord + Clone> Table<K> {
-    /// Counts one duration. Labels have to come from a small fixed set.
+    /// Counts one duration. The labels must come from a small fixed set, since entries are never removed.
     pub fn time(&self, labels: K, time: Duration) {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         table.entry(labels).or_default().time(time);
     }
 
-    /// A copy.
+    /// Returns a copy of all histograms.
     #[must_use]
     pub fn read(&self) -> BTreeMap<K, Histogram> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cidr(IpNetwork);
 
-/// Why a text or a pair of address and length is no [`Cidr`].
+/// Reason why a text, or a pair of address and length, is no valid [`Cidr`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CidrError {
     /// The text is not `ADDRESS/LENGTH`.
@@ -22,11 +22,11 @@ pub enum CidrError {
     /// The length exceeds 32 (IPv4) or 128 (IPv6).
     #[error("prefix length {len} of {addr} is out of range: 0 to {max}")]
     Length {
-        /// The address.
+        /// The address before the slash.
         addr: IpAddr,
-        /// The length that was given, in bits.
+        /// The prefix length that was given, in bits.
         len: u8,
-        /// The greatest length of the family, in bits.
+        /// The greatest prefix length of the address family, in bits.
         max: u8,
     },
 }
@@ -35,7 +35,7 @@ impl Cidr {
     /// Makes a prefix and clears its host bits.
     ///
     /// # Errors
-    /// When `len` exceeds the width of the address family.
+    /// [`CidrError::Length`] if `len` exceeds the width of the address family.
     pub fn new(addr: IpAddr, len: u8) -> Result<Self, CidrError> {
         let max = if addr.is_ipv4() { 32 } else { 128 };
         if len > max {
@@ -69,7 +69,7 @@ impl Cidr {
         match addr {
             IpAddr::V4(a) => {
                 let bits = u32::from(a) & mask32(len);
-                // The length was bounded by every caller, so `new` cannot fail; the fallback keeps this total.
+                // Every caller bounds the length, so `new` cannot fail; the fallback avoids a panic path.
                 Self(IpNetwork::V4(
                     Ipv4Network::new(Ipv4Addr::from(bits), len)
                         .unwrap_or_else(|_| Ipv4Network::from(Ipv4Addr::from(bits))),
@@ -85,38 +85,38 @@ impl Cidr {
         }
     }
 
-    /// The first address of the prefix.
+    /// Returns the first address of the prefix.
     #[must_use]
     pub fn addr(&self) -> IpAddr {
         self.0.ip()
     }
 
-    /// The prefix length in bits.
+    /// Returns the prefix length in bits.
     #[expect(clippy::len_without_is_empty, reason = "a prefix length, not a container")]
     #[must_use]
     pub fn len(&self) -> u8 {
         self.0.prefix()
     }
 
-    /// 32 or 128: the width of the family in bits.
+    /// Returns the width of the address family in bits: 32 or 128.
     #[must_use]
     pub fn max_len(&self) -> u8 {
         if self.is_v4() { 32 } else { 128 }
     }
 
-    /// Whether this is an IPv4 prefix.
+    /// Returns true for an IPv4 prefix.
     #[must_use]
     pub fn is_v4(&self) -> bool {
         self.0.is_ipv4()
     }
 
-    /// Whether this is a single address (/32 or /128).
+    /// Returns true for a single address (/32 or /128).
     #[must_use]
     pub fn is_host(&self) -> bool {
         self.len() == self.max_len()
     }
 
-    /// Whether `addr` lies in this prefix; false for the other family.
+    /// Returns true if `addr` lies in this prefix; false for an address of the other family.
     #[must_use]
     pub fn contains(&self, addr: IpAddr) -> bool {
         match (self.0, addr) {
@@ -126,19 +126,19 @@ impl Cidr {
         }
     }
 
-    /// Whether `other` is equal to this prefix or more specific (BIRD's `~` with a prefix).
+    /// Returns true if `other` is equal to this prefix or more specific (BIRD's `~` with a prefix).
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.len() <= other.len() && self.contains(other.addr())
     }
 
-    /// Whether the two share an address: one covers the other.
+    /// Returns true if the two prefixes share an address, that is, if one covers the other.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         self.covers(other) || other.covers(self)
     }
 
-    /// The last address of the prefix.
+    /// Returns the last address of the prefix.
     #[must_use]
     pub fn last(&self) -> IpAddr {
         match self.0 {
@@ -147,7 +147,7 @@ impl Cidr {
         }
     }
 
-    /// The address at `ordinal` (0 is the first), or `None` outside of the prefix.
+    /// Returns the address at `ordinal` (0 is the first), or `None` outside of the prefix.
     #[must_use]
     pub fn nth(&self, ordinal: u128) -> Option<IpAddr> {
         let addr = match self.addr() {
@@ -159,7 +159,7 @@ impl Cidr {
         self.contains(addr).then_some(addr)
     }
 
-    /// The ordinal of `addr` in this prefix, or `None` outside of it.
+    /// Returns the ordinal of `addr` in this prefix (0 is the first address), or `None` outside of it.
     #[must_use]
     pub fn ordinal(&self, addr: IpAddr) -> Option<u128> {
         if !self.contains(addr) {
@@ -172,26 +172,26 @@ impl Cidr {
         }
     }
 
-    /// The form of the data model's keys: `/` is written `-`, as in `10.0.0.0-26`.
+    /// Returns the form used in keys of the data model, with `-` instead of `/`: `10.0.0.0-26`.
     #[must_use]
     pub fn to_key_text(&self) -> String {
         format!("{}-{}", self.addr(), self.len())
     }
 
-    /// Reads the form of the data model's keys.
+    /// Parses the form used in keys of the data model.
     ///
     /// # Errors
-    /// When the text is no `ADDRESS-LENGTH`.
+    /// The text is not `ADDRESS-LENGTH`.
     pub fn from_key_text(text: &str) -> Result<Self, CidrError> {
         let syntax = || CidrError::Syntax(text.to_owned());
         let (addr, len) = text.rsplit_once('-').ok_or_else(syntax)?;
         parse_parts(addr, len).ok_or_else(syntax).and_then(|(addr, len)| Self::new(addr, len))
     }
 
-    /// Reads `ADDRESS/LENGTH` and refuses host bits, as Calico's Go writers do.
+    /// Parses `ADDRESS/LENGTH` and rejects host bits, as Calico's Go code does.
     ///
     /// # Errors
-    /// When the text is no prefix or has host bits.
+    /// The text is no prefix or has host bits.
     pub fn parse_strict(text: &str) -> Result<Self, CidrError> {
         let cidr: Self = text.parse()?;
         let given = text.split('/').next().and_then(|a| a.trim().parse::<IpAddr>().ok());
@@ -217,7 +217,7 @@ fn mask128(len: u8) -> u128 {
 impl FromStr for Cidr {
     type Err = CidrError;
 
-    /// Reads `ADDRESS/LENGTH` or a bare address (its /32 or /128); host bits are cleared.
+    /// Parses `ADDRESS/LENGTH` or a bare address (its /32 or /128) and clears the host bits.
     fn from_str(text: &str) -> Result<Self, CidrError> {
         let syntax = || CidrError::Syntax(text.to_owned());
         match text.split_once('/') {

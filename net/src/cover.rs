@@ -1,14 +1,15 @@
-//! The longest prefix of a sorted collection that covers another prefix, in a few look-ups.
+//! Longest-prefix match in a sorted collection of prefixes, in a few lookups.
 
 use std::collections::BTreeSet;
 
 use crate::Cidr;
 
-/// The longest element that is equal to or covers `prefix`.
+/// Returns the longest element that is equal to `prefix` or covers it.
 ///
-/// `at_most(p)` gives the greatest element `<= p`. In [`Cidr`]'s order everything that covers a prefix stands before
-/// it, and whatever stands between the two lies inside the covering one. So when the element before the prefix does
-/// not cover it, a covering one can only be as long as what these two have in common, and the search goes on there.
+/// `at_most(p)` returns the greatest element `<= p`. In the order of [`Cidr`], every prefix that covers
+/// `prefix` sorts before it, and all elements between the two lie inside the covering one. So if the greatest
+/// element up to `prefix` does not cover it, a covering element can be no longer than the common prefix of
+/// the two, and the search continues there.
 fn longest<'a>(prefix: &Cidr, at_most: impl Fn(&Cidr) -> Option<&'a Cidr>) -> Option<&'a Cidr> {
     let mut limit = *prefix;
     loop {
@@ -23,7 +24,7 @@ fn longest<'a>(prefix: &Cidr, at_most: impl Fn(&Cidr) -> Option<&'a Cidr>) -> Op
     }
 }
 
-/// The longest element of a set that covers `prefix`.
+/// Returns the longest element of a set that covers `prefix`.
 #[must_use]
 pub fn in_set<'a>(set: &'a BTreeSet<Cidr>, prefix: &Cidr) -> Option<&'a Cidr> {
     if set.is_empty() {
@@ -32,7 +33,7 @@ pub fn in_set<'a>(set: &'a BTreeSet<Cidr>, prefix: &Cidr) -> Option<&'a Cidr> {
     longest(prefix, |limit| set.range(..=*limit).next_back())
 }
 
-/// The longest element of a list sorted by `cidr` that covers `prefix`.
+/// Returns the longest element that covers `prefix` from a list sorted by `cidr`.
 #[must_use]
 pub fn in_list<'a, T>(list: &'a [T], cidr: impl Fn(&T) -> &Cidr, prefix: &Cidr) -> Option<&'a T> {
     let index = |limit: &Cidr| list.partition_point(|t| cidr(t) <= limit).checked_sub(1);
@@ -40,7 +41,7 @@ pub fn in_list<'a, T>(list: &'a [T], cidr: impl Fn(&T) -> &Cidr, prefix: &Cidr) 
     index(found).and_then(|i| list.get(i))
 }
 
-/// The longest prefix that covers both, of one family.
+/// Returns the longest prefix that covers both; they must be of one address family.
 fn common(a: &Cidr, b: &Cidr) -> Cidr {
     let same_bits = match (a.addr(), b.addr()) {
         (std::net::IpAddr::V4(x), std::net::IpAddr::V4(y)) => (u32::from(x) ^ u32::from(y)).leading_zeros(),
@@ -48,7 +49,7 @@ fn common(a: &Cidr, b: &Cidr) -> Cidr {
         _ => 0,
     };
     let len = u8::try_from(same_bits).unwrap_or(u8::MAX).min(a.len()).min(b.len());
-    // The length is at most that of `b`, so this cannot fail.
+    // The length is at most that of `b`, so `new` cannot fail.
     Cidr::new(b.addr(), len).unwrap_or(*b)
 }
 

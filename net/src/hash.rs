@@ -1,4 +1,5 @@
-//! Hashes of what a peer or a store chooses, under a secret key: nobody outside can choose values that collide.
+//! Keyed hashes for tables whose keys a peer or a store chooses: without the secret key no attacker can
+//! construct collisions.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -7,12 +8,12 @@ use std::net::IpAddr;
 
 use crate::Cidr;
 
-/// The key of the hash tables of one process: a table that is keyed with it takes time linear in what is put into it, whatever that
-/// is.
+/// Secret key of a process's hash tables. It keeps the time spent on a table linear in the number of entries,
+/// even if an attacker chooses them.
 ///
-/// As a [`BuildHasher`] it gives SipHash-1-3, for values of any form. [`HashKey::numbers`] is for a few integers on a hot path:
-/// multiply-shift over 128 bits (Dietzfelbinger 1996), which is strongly universal: two different inputs have one hash, under
-/// keys drawn at random, no more often than two random numbers are equal.
+/// As a [`BuildHasher`] it provides SipHash-1-3 for values of any type. [`HashKey::numbers`] hashes a few
+/// integers on a hot path with multiply-shift over 128 bits (Dietzfelbinger 1996). That hash is strongly
+/// universal: under random keys, two different inputs collide no more often than two random numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashKey {
     seed: [u64; 2],
@@ -21,7 +22,7 @@ pub struct HashKey {
 }
 
 impl HashKey {
-    /// The key that these numbers give. They have to be unpredictable where somebody else chooses what is hashed.
+    /// Derives a key from these numbers. They must be unpredictable if an outsider chooses the hashed values.
     #[must_use]
     pub fn new(seed: [u64; 2]) -> Self {
         let number = |n: u64| {
@@ -33,14 +34,14 @@ impl HashKey {
         Self { seed, factors: [wide(0), wide(1), wide(2)], offset: wide(3) }
     }
 
-    /// A key that nobody else knows, from the random numbers that the standard library has for its own hash tables.
+    /// Draws a secret key from the random numbers that the standard library uses for its own hash tables.
     #[must_use]
     pub fn random() -> Self {
         let random = RandomState::new();
         Self::new([random.hash_one(0_u8), random.hash_one(1_u8)])
     }
 
-    /// The hash of these numbers; all 64 bits of it are usable.
+    /// Hashes two numbers; all 64 bits of the result are usable.
     #[inline]
     #[must_use]
     pub fn numbers(&self, numbers: [u64; 2]) -> u64 {
@@ -49,7 +50,7 @@ impl HashKey {
         spread(self.offset.wrapping_add(first.wrapping_mul(a)).wrapping_add(second.wrapping_mul(b)))
     }
 
-    /// The hash of an address of 32 bits with a length.
+    /// Hashes a 32-bit address with its prefix length.
     #[inline]
     #[must_use]
     pub fn short_prefix(&self, address: u32, len: u8) -> u64 {
@@ -58,7 +59,7 @@ impl HashKey {
         spread(self.offset.wrapping_add(factor.wrapping_mul(number)))
     }
 
-    /// The hash of an address of 128 bits with a length.
+    /// Hashes a 128-bit address with its prefix length.
     #[inline]
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
@@ -73,7 +74,7 @@ impl HashKey {
         )
     }
 
-    /// The hash of a prefix.
+    /// Hashes a prefix of either address family.
     #[inline]
     #[must_use]
     pub fn prefix(&self, prefix: &Cidr) -> u64 {
@@ -84,8 +85,8 @@ impl HashKey {
     }
 }
 
-/// The upper half of a sum, which is what is universal of it, its bits spread by a bijection: tables take a few upper bits for the
-/// place and a few lower ones for a mark.
+/// Takes the upper half of a sum, since only that half is universal, and spreads its bits by a bijection:
+/// hash tables use a few upper bits for the slot and a few lower ones for the tag.
 #[inline]
 fn spread(sum: u128) -> u64 {
     let sum = (sum >> 64) as u64;
@@ -107,13 +108,14 @@ impl BuildHasher for HashKey {
     }
 }
 
-/// SipHash-1-3 (Aumasson, Bernstein 2012): the hash of the standard library's tables, with a key that can be given.
+/// SipHash-1-3 (Aumasson, Bernstein 2012), the hash of the standard library's tables, with a key that the
+/// caller sets.
 #[derive(Clone)]
 pub struct SipHasher {
     state: [u64; 4],
-    /// Octets that make no whole word yet, the first one lowest.
+    /// Octets that do not fill a 64-bit word yet; the first one is the lowest.
     tail: u64,
-    /// How many octets were written.
+    /// Number of octets written so far.
     written: u64,
 }
 
@@ -153,7 +155,7 @@ impl SipHasher {
         *first ^= word;
     }
 
-    /// Takes `count` octets, at most eight, the first one lowest.
+    /// Adds `count` octets (at most eight), the first one lowest.
     #[inline]
     fn short(&mut self, octets: u64, count: u64) {
         let held = self.written % 8;
@@ -163,7 +165,7 @@ impl SipHasher {
             return;
         }
         self.word(self.tail);
-        // What did not fit any more; all of it fitted if nothing was held.
+        // Keep the octets that did not fit into the word; with an empty tail all of them fitted.
         self.tail = if held == 0 { 0 } else { octets >> (8 * (8 - held)) };
     }
 }
@@ -237,7 +239,8 @@ mod tests {
 
     #[test]
     fn siphash_of_its_reference_vectors() {
-        // The reference code's vectors_sip64 for one and three rounds: key 00 01 .. 0f, inputs: none, 00.
+        // From vectors_sip64 of the reference code, with one and three rounds: key 00 01 .. 0f, inputs: none,
+        // 00.
         let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
         let of = |octets: &[u8]| {
             let mut hasher = SipHasher::new(key);
@@ -249,7 +252,7 @@ mod tests {
     }
 
     proptest! {
-        /// The standard library's hasher is SipHash-1-3 under a key of zeros.
+        /// The standard library's hasher is SipHash-1-3 with an all-zero key.
         #[test]
         fn siphash_is_that_of_the_standard_library(
             parts in vec(vec(any::<u8>(), 0..40), 0..8), numbers in vec((any::<u8>(), any::<u16>(), any::<u32>(), any::<u64>()), 0..4),
@@ -260,12 +263,13 @@ mod tests {
             prop_assert_eq!(ours.finish(), theirs.finish());
         }
 
-        /// Prefixes that collide under one key are spread by any other: no place gets more of them than it gets of random ones.
+        /// Prefixes chosen to collide under one key are spread by any other key: no slot gets more of them
+        /// than of random prefixes.
         #[test]
         fn prefixes_that_collide_under_one_key_do_not_under_another(seed in any::<[u64; 2]>(), other in any::<[u64; 2]>()) {
             prop_assume!(seed != other);
             let (known, secret) = (HashKey::new(seed), HashKey::new(other));
-            // All begin at one of 64 places of a table of any size.
+            // Under the known key all of these fall into one of 64 slots, whatever the size of the table.
             let chosen: Vec<u32> =
                 (0..1 << 20).filter(|n| known.short_prefix(n << 8, 24) >> 58 == 0).take(4096).collect();
             prop_assert!(chosen.len() > 2048);

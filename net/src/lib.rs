@@ -1,8 +1,8 @@
-//! IP prefixes and addresses: no I/O, no runtime, no clock, nothing of Calico and nothing of BGP.
+//! IP prefixes and addresses: no I/O, no runtime, no clock, independent of Calico and of BGP.
 //!
-//! [`Cidr`] is a canonical prefix (host bits zero), the only prefix type outside of the wire. [`ScopedAddr`] is an
-//! address with the link that it is on. [`cover`] finds the longest prefix that covers another. [`HashKey`] keys
-//! the hash tables of what others choose.
+//! [`Cidr`] is a canonical prefix (host bits zero), the only prefix type outside of the BGP message codecs.
+//! [`ScopedAddr`] is an address together with its interface. [`cover`] finds the longest prefix that covers
+//! another. [`HashKey`] keys hash tables whose entries an outsider chooses.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

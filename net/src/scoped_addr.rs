@@ -1,9 +1,9 @@
-//! An IP address with the link that it is on, where it needs one.
+//! An IP address with the index of its interface, which IPv6 link-local addresses need.
 //!
-//! `fe80::1` exists on every link, so that an address alone names no neighbour. Its bits 10 to 63 are zero on every link
-//! (RFC 4291 2.5.6), and the index of the interface stands in the last 32 of them, as in the kernels that descend from KAME.
-//! So tables of neighbours and next hops need no second column. Nobody else reads or writes that form: sockets, messages and
-//! netlink get the address and the index apart, people and JSON the text.
+//! `fe80::1` may exist on every link, so the address alone identifies no neighbour. Bits 10 to 63 of a
+//! link-local address are zero (RFC 4291 2.5.6); the last 32 of them hold the interface index, as in kernels
+//! derived from KAME. So tables of neighbours and next hops need no second column. This form never leaves the
+//! type: sockets, messages and netlink get address and index separately; people and JSON get the text form.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,21 +13,22 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Where the index stands in an IPv6 address.
+/// Bit position of the interface index in an IPv6 address.
 const PLACE: u32 = 64;
 
-/// An IP address with its interface if it is IPv6 link-local (RFC 4007), and as small as an [`IpAddr`]: the index stands in those bits of
-/// the address that are zero on every link. [`ScopedAddr::addr`] and [`ScopedAddr::interface`] are the only way out,
-/// so that no such bits reach a socket, a message or a text.
+/// An IP address, with its interface if it is IPv6 link-local (RFC 4007), in the size of an [`IpAddr`]. The
+/// interface index occupies bits that are zero in every link-local address. The value is read only through
+/// [`ScopedAddr::addr`] and [`ScopedAddr::interface`], so the index bits reach no socket, message or text.
 ///
-/// Two addresses are equal if address and interface are. It is written `192.0.2.1`, `2001:db8::1`, `fe80::1%3` (RFC 4007 11, with the
-/// index as the zone), also in JSON, and read from that.
+/// Two values are equal if address and interface are equal. The text form, also in JSON, is `192.0.2.1`,
+/// `2001:db8::1` or `fe80::1%3` (RFC 4007 11, with the interface index as the zone).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ScopedAddr(IpAddr);
 
 impl ScopedAddr {
-    /// The address on the interface with this index; 0: no interface is given. Only IPv6 link-local addresses take one, all others
-    /// are the same on every interface. Whatever stood in the place of the index is cleared.
+    /// Combines an address with an interface index; 0 means no interface. Addresses other than IPv6
+    /// link-local are the same on every interface, so the index is ignored for them. An index that `addr`
+    /// already carries is replaced.
     #[must_use]
     pub fn new(addr: IpAddr, interface: u32) -> Self {
         match addr {
@@ -39,8 +40,8 @@ impl ScopedAddr {
         }
     }
 
-    /// The address of a socket, on the interface that is its scope (`sin6_scope_id`). An IPv4 address inside an IPv6 one
-    /// (RFC 4291 2.5.5.2) is that IPv4 address.
+    /// Converts a socket address, with its `sin6_scope_id` as the interface. An IPv4-mapped IPv6 address (RFC
+    /// 4291 2.5.5.2) becomes the IPv4 address.
     #[must_use]
     pub fn of(socket: SocketAddr) -> Self {
         let interface = match socket {
@@ -50,13 +51,13 @@ impl ScopedAddr {
         Self::new(socket.ip().to_canonical(), interface)
     }
 
-    /// The address without its interface.
+    /// Returns the address without its interface.
     #[must_use]
     pub fn addr(self) -> IpAddr {
         Self::new(self.0, 0).0
     }
 
-    /// The index of the interface; 0: none.
+    /// Returns the index of the interface; 0 means none.
     #[must_use]
     pub fn interface(self) -> u32 {
         match self.0 {
@@ -68,20 +69,20 @@ impl ScopedAddr {
         }
     }
 
-    /// IPv6 link-local (`fe80::/10`), with or without an interface.
+    /// Returns true for an IPv6 link-local address (`fe80::/10`), with or without an interface.
     #[must_use]
     pub fn is_link_local(self) -> bool {
         matches!(self.0, IpAddr::V6(v6) if v6.is_unicast_link_local())
     }
 
-    /// Of IPv4.
+    /// Returns true for an IPv4 address.
     #[must_use]
     pub fn is_v4(self) -> bool {
         self.0.is_ipv4()
     }
 }
 
-/// Without an interface.
+/// Converts an address without an interface.
 impl From<IpAddr> for ScopedAddr {
     fn from(addr: IpAddr) -> Self {
         Self::new(addr, 0)
@@ -94,21 +95,22 @@ impl From<Ipv4Addr> for ScopedAddr {
     }
 }
 
-/// Without an interface.
+/// Converts an address without an interface.
 impl From<Ipv6Addr> for ScopedAddr {
     fn from(addr: Ipv6Addr) -> Self {
         Self::new(addr.into(), 0)
     }
 }
 
-/// An address without an interface is that address.
+/// Compares with an address that has no interface; a value with an interface is never equal to it.
 impl PartialEq<IpAddr> for ScopedAddr {
     fn eq(&self, other: &IpAddr) -> bool {
         *self == Self::from(*other)
     }
 }
 
-/// Reads what [`Display`](fmt::Display) writes: an address, a link-local one also with `%` and an index from 1 on.
+/// Parses the text form that [`Display`](fmt::Display) writes: an address; a link-local one may have `%` and
+/// an index from 1 on.
 impl FromStr for ScopedAddr {
     type Err = AddrParseError;
 
@@ -120,7 +122,7 @@ impl FromStr for ScopedAddr {
         {
             return Ok(Self::new(addr.into(), interface.get()));
         }
-        // No address has a `%`: what is wrong with the zone is an error here.
+        // No plain address contains `%`, so an invalid zone fails here.
         text.parse::<IpAddr>().map(Self::from)
     }
 }

@@ -1,10 +1,11 @@
-//! Values for property tests of this crate and of others (feature `test-strategies`).
+//! Proptest strategies for prefixes, for this crate and others (feature `test-strategies`).
 
 use proptest::prelude::*;
 
 use crate::Cidr;
 
-/// Prefixes of a small corner of both families (four high bits, lengths 0 to 8), so that many cover each other.
+/// Generates prefixes with four significant high bits and lengths 0 to 8, in both address families, so that
+/// many of them cover each other.
 pub fn prefix() -> impl Strategy<Value = Cidr> {
     (any::<bool>(), 0_u8..16, 0_u8..=8).prop_map(|(v4, bits, len)| {
         let high = bits << 4;
