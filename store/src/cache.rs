@@ -1,9 +1,11 @@
-//! The last good state on disk, for an agent that starts while the store is away.
+//! Cache of the store on disk, from which an agent starts while the store is unreachable.
 //!
-//! One line of JSON for each entry between a header and a line with a checksum; what changed later follows in stretches, each
-//! with a line before and a checksum behind it (of all lines so far but the checksums). A person can read it, a torn or
-//! edited file is seen, and a write costs what changed, not what the store holds. Mode 0600 (values hold passwords), at most
-//! each 10 s; written whole beside and renamed when the stretches have as many lines as the entries before them.
+//! The file has one line of JSON per entry, between a header and a line with a checksum. Later changes are
+//! appended as log sections: a section header, the changed entries, and a checksum of all lines so far except
+//! checksums. A person can read the file, a truncated or edited file is detected, and a write costs in
+//! proportion to the changes, not to the size of the store. Its mode is 0600, because values contain
+//! passwords. It is written at most every 10 s. Once the log sections would have more lines than the snapshot
+//! before them, the whole file is rewritten under another name and renamed.
 
 mod log;
 
@@ -19,32 +21,34 @@ use serde::{Deserialize, Serialize};
 pub use self::log::Log;
 use super::{KeyValue, Revision, Snapshot, StoreError};
 
-/// Least time between two writes.
+/// Minimum time between two writes.
 pub const CACHE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Least time between two writes, when the first of them lacks a value that only the file can keep.
+/// Minimum time between two writes if a change is urgent: a last good value exists only in memory and in no
+/// file yet.
 const URGENT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Files of the first version have no stretches.
+/// Supported versions of the file format; version 1 has no log sections.
 const VERSIONS: std::ops::RangeInclusive<u32> = 1..=2;
 
-/// A cache file.
+/// Path of a cache file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cache {
     path: PathBuf,
 }
 
-/// What was read from a cache file.
+/// Content of a cache file.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Cached {
-    /// The last good state: under each key the last value that could be read, where there was one.
+    /// The last good state: for each key, its last valid value, if there is one.
     pub snapshot: Snapshot,
-    /// What stood under keys whose value could not be read, where `snapshot` has an earlier one.
+    /// Current values that are invalid, of keys for which `snapshot` has an earlier valid value.
     #[serde(default)]
     pub unreadable: Vec<KeyValue>,
-    /// When it was written.
+    /// Time of the last write.
     pub saved: SystemTime,
-    /// Where and why the file ends early, as after a loss of power; what stands before that is what `snapshot` is.
+    /// Position and reason of truncation, for example after a power failure; `snapshot` is the state up to
+    /// there.
     pub truncated: Option<String>,
 }
 
@@ -58,7 +62,7 @@ struct Header {
     saved_unix: u64,
 }
 
-/// What follows is so many lines of what changed since the checksum before it.
+/// Header of a log section: the number of changes that follow since the previous checksum.
 #[derive(Serialize, Deserialize)]
 struct LogSection {
     revision: Revision,
@@ -66,7 +70,7 @@ struct LogSection {
     saved_unix: u64,
 }
 
-/// A key with its value that goes into the file.
+/// One entry to be written to the cache file.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<'a> {
     /// The full key.
@@ -77,11 +81,11 @@ pub struct Entry<'a> {
     pub mod_revision: Revision,
     /// Revision of the write that created this key.
     pub create_revision: Revision,
-    /// The last value that could be read, with its revisions, where `value` cannot be.
+    /// The last valid value with its two revisions, if `value` is invalid.
     pub last_good: Option<(&'a [u8], Revision, Revision)>,
 }
 
-/// A line of a stretch.
+/// A line of a log section.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Changed<'a> {
@@ -97,18 +101,18 @@ struct Line<'a> {
     created: Revision,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     value: Option<Cow<'a, str>>,
-    /// A value that is no text.
+    /// The value, if it is not UTF-8 text.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     bytes: Option<Cow<'a, [u8]>>,
-    /// The last value that could be read, where this one cannot be.
+    /// The last valid value, if this one is invalid.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     good: Option<Box<Self>>,
 }
 
-/// An entry that was read, and the last value that could be used, where its own cannot be.
+/// An entry read from the file, with its last valid value if its own is invalid.
 type Stored = (KeyValue, Option<Box<KeyValue>>);
 
-/// A line of a stretch, as it was read.
+/// A line of a log section, as read from the file.
 enum StoredChange {
     Put(Stored),
     Delete(String),
@@ -150,17 +154,17 @@ impl Line<'_> {
 }
 
 impl Cache {
-    /// A cache at this path; nothing is opened yet.
+    /// Creates a handle for this path; nothing is opened yet.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
 
-    /// Reads the file; `None` when there is none.
+    /// Reads the file; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`StoreError::Unusable`] with the line for a file that cannot be read or is damaged before its first checksum; the
-    /// caller goes on without.
+    /// [`StoreError::Unusable`] with the line number, if the file cannot be read or is damaged before its
+    /// first checksum; the caller continues without a cache.
     pub fn load(&self) -> Result<Option<Cached>, StoreError> {
         let file = match File::open(&self.path) {
             Ok(file) => file,
@@ -219,7 +223,7 @@ impl Cache {
     }
 }
 
-/// The lines of a file, with the number of the last one and the checksum so far.
+/// Reads the lines of a file, with the number of the last line and the checksum so far.
 struct Reader<R> {
     lines: io::Split<R>,
     at: usize,
@@ -236,14 +240,14 @@ impl<R: BufRead> Reader<R> {
         self.line()?.ok_or_else(|| "the end is missing".to_owned())
     }
 
-    /// A line that the next checksum speaks for.
+    /// Reads a line that the next checksum covers.
     fn part(&mut self) -> Result<Vec<u8>, String> {
         let line = self.must()?;
         self.sum.add(&line);
         Ok(line)
     }
 
-    /// Up to the first checksum.
+    /// Reads the snapshot, up to the first checksum.
     fn whole(&mut self) -> Result<(Cached, Vec<Stored>), String> {
         let header: Header = parse(&self.part()?)?;
         if !VERSIONS.contains(&header.tortie_cache) {
@@ -260,7 +264,7 @@ impl<R: BufRead> Reader<R> {
         Ok((Cached { snapshot, unreadable: Vec::new(), saved, truncated: None }, entries))
     }
 
-    /// The next one with what changed, `None` at the end of the file.
+    /// Reads the next log section; `None` at the end of the file.
     fn stretch(&mut self) -> Result<Option<(LogSection, Vec<StoredChange>)>, String> {
         let Some(line) = self.line()? else { return Ok(None) };
         let stretch: LogSection = parse(&line)?;
@@ -290,7 +294,7 @@ fn since_epoch(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
 }
 
-/// FNV-1a, 64 bits: finds torn and edited files, protects from nobody.
+/// FNV-1a, 64 bits: detects truncated and edited files, gives no protection against forgery.
 #[derive(Debug, Clone, Copy)]
 struct Checksum(u64);
 
@@ -312,7 +316,7 @@ impl Checksum {
     }
 }
 
-/// When to write: on change, at most each interval. No clock of its own.
+/// Decides when to write: after a change, at most once per interval. It reads no clock.
 #[derive(Debug, Clone)]
 pub struct Debounce {
     interval: Duration,
@@ -322,24 +326,24 @@ pub struct Debounce {
 }
 
 impl Debounce {
-    /// Nothing changed, nothing written.
+    /// Creates the state before any change or write.
     #[must_use]
     pub fn new(interval: Duration) -> Self {
         Self { interval, changed: false, urgent: false, written: None }
     }
 
-    /// What changed shall not wait for the whole interval.
+    /// Records a change that must be written within a second rather than after the full interval.
     pub fn urgent(&mut self) {
         self.changed = true;
         self.urgent = true;
     }
 
-    /// Something changed.
+    /// Records a change.
     pub fn changed(&mut self) {
         self.changed = true;
     }
 
-    /// When the next write is due; `None` when nothing changed. May lie in the past.
+    /// Returns the time of the next write, which may lie in the past; `None` if nothing changed.
     #[must_use]
     pub fn due(&self, now: Instant) -> Option<Instant> {
         if !self.changed {
@@ -349,7 +353,8 @@ impl Debounce {
         Some(self.written.map_or(now, |written| written + interval))
     }
 
-    /// A write begins; changes from now on need another one. A failed write counts too: its cause seldom goes at once.
+    /// Records the start of a write; later changes need another one. A failed write counts too, since its
+    /// cause seldom disappears at once.
     pub fn writing(&mut self, now: Instant) {
         self.changed = false;
         self.urgent = false;
@@ -405,7 +410,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
-    /// Adds a new entry, one that is gone and one that changed, in two stretches.
+    /// Appends a new entry, a deleted one and a changed one, in two log sections.
     fn added(log: Log) -> Log {
         let new = entry("/calico/v1/a", b"new");
         let old = entry("/calico/v1/x", b"other");
@@ -423,7 +428,8 @@ mod tests {
         Snapshot { revision: 11, store_id: "id".into(), entries, ..Snapshot::default() }
     }
 
-    /// An agent that was updated while the store is away starts from what the one before it wrote.
+    /// After an update while the store is unreachable, the agent starts from the cache file of the previous
+    /// version.
     #[test]
     fn files_of_the_first_version_are_read() {
         let dir = tempfile::tempdir().unwrap();
@@ -451,7 +457,7 @@ mod tests {
         let good = std::fs::read(&path).unwrap();
         let stretch =
             good.iter().enumerate().filter(|(at, byte)| *at > whole && **byte == b'\n').nth(3).unwrap().0 + 1;
-        // What stands before the damage is read, if it has a checksum. The very last line end may be missing.
+        // The part before the damage is read if a checksum covers it. The final newline may be missing.
         let check = |bad: &[u8], at: usize, cut: bool| {
             std::fs::write(&path, bad).unwrap();
             let loaded = cache.load();
@@ -463,7 +469,7 @@ mod tests {
             }
             let cached = loaded.unwrap().unwrap();
             assert_eq!(cached.snapshot.revision, if reached(stretch) { 10 } else { 8 }, "{at} of {stretch}");
-            // A file may end where a stretch does.
+            // A file may end after any complete log section.
             let ends = cut && [whole, stretch].iter().any(|end| at == *end || at + 1 == *end);
             assert_eq!(
                 cached.truncated.is_none(),
@@ -478,7 +484,7 @@ mod tests {
             bad[at] ^= 0x01;
             check(&bad, at, false);
         }
-        // It is written anew over the damage.
+        // A new file replaces the damaged one.
         cache.create("id", 9, entries().iter().map(lent)).unwrap();
         assert_eq!(cache.load().unwrap().unwrap().snapshot.revision, 9);
     }

@@ -1,6 +1,8 @@
-//! The data model that a store speaks. Calico 3 keeps objects below `/calico/resources/v3/` and shares the keys of IPAM with the v1
-//! model, so a program of the v1 model that writes there takes addresses away from workloads that it cannot see. Such a
-//! store is guarded: it is read, and nothing of the v1 model is written.
+//! Detection of the data model of a store, and the guard against writing into a Calico 3 store.
+//!
+//! Calico 3 keeps objects below `/calico/resources/v3/` and shares the IPAM keys with the v1 model. A program
+//! of the v1 model that writes there could free addresses of workloads that it cannot see. Such a store is
+//! guarded: it is read, and no key of the v1 model is written.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,40 +13,41 @@ use tortie_config::key::prefix;
 
 use super::{Store, StoreError, Txn};
 
-/// A look at the store is good for this long: a burst of writes asks once, and an agent notices keys that come later.
+/// Lifetime of a check, in milliseconds: a burst of writes checks once, and an agent still notices keys that
+/// appear later.
 const LOOK_INTERVAL_MILLIS: u64 = 1_000;
 
-/// What is the matter with a store of Calico 3, wherever it is said.
+/// Problem text for a store of Calico 3.
 pub const CALICO_3: &str = "the store is Calico 3's (it has keys below /calico/resources/v3/), and this tortie works on Calico's v1 \
      data model";
-/// The next step with such a store.
+/// Next step for such a store.
 pub const CALICO_3_NEXT: &str =
     "name a v1 store with --datastore, or, if those keys are leftovers, delete them or give --data-model v1";
 
-/// The refusal to write, in one sentence with the next step.
+/// Returns the reason for refusing a write, in one sentence with the next step.
 #[must_use]
 pub fn calico_3_refusal() -> String {
     format!("{CALICO_3}, so it writes nothing there: {CALICO_3_NEXT}")
 }
 
-/// The data model of a store: what it has, or what an operator says (`--data-model`).
+/// The data model of a store: detected, or set by the operator (`--data-model`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DataModel {
-    /// Any key below `/calico/resources/v3/` means Calico 3.
+    /// Detected: any key below `/calico/resources/v3/` means Calico 3.
     #[default]
     Auto,
-    /// Calico's v1 model, whatever other keys there are.
+    /// Calico's v1 model, regardless of other keys.
     V1,
-    /// Calico 3's.
+    /// Calico 3's model.
     V3,
 }
 
 impl DataModel {
-    /// Whether the store is Calico 3's.
+    /// Returns true if the store belongs to Calico 3.
     ///
     /// # Errors
-    /// When the store cannot be asked; without the right to read these keys nobody can tell.
+    /// The store cannot be read, or the user has no right to read these keys; the data model is unknown then.
     pub async fn is_calico_3(self, store: &dyn Store) -> Result<bool, StoreError> {
         match self {
             Self::V1 => Ok(false),
@@ -83,28 +86,28 @@ impl fmt::Display for DataModel {
     }
 }
 
-/// Whether a transaction concerns only what the v1 model has no part in: keys that are this program's own, and objects of
-/// Calico 3 that somebody names one by one.
+/// Returns true if a transaction writes no keys of the v1 model: only Tortie's own keys, and objects of
+/// Calico 3 that the caller names one by one.
 pub(super) fn is_exempt(txn: &Txn) -> bool {
     let exempt = [prefix::TORTIE, prefix::CALICO_3];
     txn.ops.iter().all(|op| exempt.iter().any(|prefix| op.key().starts_with(prefix)))
 }
 
-/// Looks whether a store may be written, at most once each second.
+/// Checks at most once per second if a store may be written.
 pub(super) struct WriteGuard {
     choice: DataModel,
     started: Instant,
-    /// Milliseconds after the start until which the last look is good.
+    /// Milliseconds after `started` until which the last check is valid.
     good_until: AtomicU64,
 }
 
 impl WriteGuard {
-    /// Nothing was looked at yet.
+    /// Creates a guard that has not checked yet.
     pub(super) fn new(choice: DataModel) -> Self {
         Self { choice, started: Instant::now(), good_until: AtomicU64::new(0) }
     }
 
-    /// [`StoreError::Guarded`] when the store is Calico 3's.
+    /// Returns [`StoreError::Guarded`] if the store belongs to Calico 3.
     pub(super) async fn may_write(&self, store: &dyn Store) -> Result<(), StoreError> {
         let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         if now < self.good_until.load(Ordering::Relaxed) {
@@ -123,8 +126,8 @@ mod tests {
     use super::super::{Op, Outcome, StoreOptions, open};
     use super::*;
 
-    /// Every kind of write against every choice of the data model: of the v1 model and of IPAM nothing, of this program's own keys
-    /// and of Calico 3's objects everything.
+    /// Every kind of write against every choice of the data model: a guarded store takes no writes of the v1
+    /// model or of IPAM, but all writes of Tortie's own keys and of Calico 3's objects.
     #[tokio::test]
     async fn what_may_be_written_into_which_store() {
         let put = |key: &str| Op::Put { key: key.to_owned(), value: "x".into(), lease: None };
@@ -157,7 +160,7 @@ mod tests {
                 open(&of(DataModel::V1)).await.unwrap().commit(txn).await.unwrap();
             }
             for (ops, allowed) in &cases {
-                // A program that just starts.
+                // A new process: no check is cached.
                 let store = open(&of(choice)).await.unwrap();
                 if guarded {
                     assert!(matches!(store.may_write().await, Err(StoreError::Guarded(_))), "{choice}");

@@ -1,13 +1,15 @@
-//! What an agent reads: a snapshot, then each transaction in the order of revisions, whatever happens to the store.
+//! Feed of an agent: a snapshot of the store, then each transaction in the order of revisions, across
+//! failures of the store.
 //!
 //! ```text
-//!  list -> Snapshot -> watch -> Delta, Delta, Progress ..       the consumer applies them
-//!    ^                   |  ended: again from the last revision, after a jittered pause (Away when that fails, Back)
-//!    +-- compacted, other store <--+                            a new Snapshot: the consumer compares, never flushes
+//!  list -> Snapshot -> watch -> Delta, Delta, Progress ..        the consumer applies them
+//!    ^                   |  ended: again from the last revision, after a jittered pause
+//!    |                   |  (Unreachable if that fails, then Reconnected)
+//!    +-- compacted, other store: a new Snapshot                    the consumer compares, never flushes
 //! ```
 //!
-//! The task decides nothing about the data: whether a snapshot is to be believed says the consumer (the model's guard),
-//! and only what it trusts reaches the cache on disk.
+//! The task makes no decision about the data. The consumer decides which snapshots to trust (the model's
+//! guard), and only trusted state is written to the cache on disk.
 
 mod cache_writer;
 mod cached_entries;
@@ -29,69 +31,71 @@ use super::{
 use crate::data_model::DataModel;
 use crate::feed::cache_writer::CacheWriter;
 
-/// Events that wait for the consumer; then the watch waits too.
+/// Capacity of the event queue; when it is full, the watch waits.
 const CAPACITY: usize = 256;
-/// Between two looks whether keys of Calico 3 have come.
+/// Interval of checks for keys of Calico 3.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
-/// Pause before the store is tried again; doubled up to the second.
+/// Pause before a retry; doubled up to the second value.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// What the feed tells.
+/// Events of a feed.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum FeedEvent {
-    /// At the very start, when there is a cache: the last state that was trusted. To be compared with the first
-    /// [`FeedEvent::Snapshot`], and to be run from when [`FeedEvent::Unreachable`] comes instead.
+    /// The last trusted state, sent first if there is a cache. The consumer compares it with the first
+    /// [`FeedEvent::Snapshot`], or runs from it if [`FeedEvent::Unreachable`] arrives instead.
     Cached(Arc<Cached>),
-    /// Whether the store is Calico 3's by now; that it is not goes without saying at the start. Before the snapshot that it
-    /// concerns.
+    /// True if the store belongs to Calico 3; `false` is assumed at the start. Sent before the snapshot that
+    /// it concerns.
     Calico3(bool),
-    /// The store was put back to an earlier state: the proof, in words. Before the snapshot that shows that state.
+    /// The store was restored to an earlier state, with the proof as text. Sent before the snapshot of that
+    /// state.
     PutBack(String),
-    /// Everything in the prefixes: first, and again when the history between was lost or the store is another one.
+    /// All entries in the prefixes: first, and again if the history in between was lost or the store was
+    /// replaced.
     Snapshot {
         /// The entries, with the identity of the store.
         snapshot: Arc<Snapshot>,
-        /// Counts snapshots; for [`Feed::confirm`].
+        /// Number of the snapshot, for [`Feed::confirm`].
         generation: u64,
     },
-    /// The entries of prefixes that [`Feed::set_prefixes`] added; each is told once, also when a snapshot had it. Changes
-    /// in them up to this revision are not told again, but deltas of other prefixes may come later with smaller
-    /// revisions.
+    /// The entries of prefixes that [`Feed::set_prefixes`] added. Each prefix is sent once, even if a
+    /// snapshot contained it. Changes in it up to this revision are not sent again, but deltas of other
+    /// prefixes may follow with smaller revisions.
     Added {
-        /// What was added.
+        /// The added prefixes.
         prefixes: Vec<String>,
         /// Their entries.
         snapshot: Snapshot,
     },
-    /// One transaction, revisions growing.
+    /// One transaction; revisions increase.
     Delta(Delta),
-    /// Nothing else up to this revision: what was told is fresh.
+    /// No other changes up to this revision: the state is fresh.
     Progress(Revision),
     /// The store cannot be reached or used.
     Unreachable {
-        /// Since when.
+        /// Start of the outage.
         since: SystemTime,
-        /// What it said.
+        /// The error of the store.
         reason: StoreError,
     },
-    /// It answers again; what was told before Away goes on, nothing was missed.
+    /// The store answers again; the state before `Unreachable` continues, no change was missed.
     Reconnected,
-    /// Why the cache cannot be written; `None`: it is again.
+    /// The reason why the cache cannot be written; `None` once it can be written again.
     CacheProblem(Option<String>),
 }
 
-/// What a feed reads and where it keeps a copy.
+/// Settings of a feed.
 #[derive(Debug, Clone, Default)]
 pub struct FeedOptions {
     /// Prefixes to list and watch.
     pub prefixes: Vec<String>,
-    /// File of the cache; none when absent.
+    /// Path of the cache file; `None` disables the cache.
     pub cache: Option<PathBuf>,
-    /// The data model of the store, or that it is to be found out.
+    /// The data model of the store, or automatic detection.
     pub data_model: DataModel,
 }
 
-/// A running feed. Dropping it ends it.
+/// A running feed. Dropping it stops the task.
 pub struct Feed {
     events: mpsc::Receiver<FeedEvent>,
     prefixes: watch::Sender<Vec<String>>,
@@ -127,12 +131,13 @@ impl Feed {
         Self { events, prefixes, confirmed, task: runtime.spawn(task.run()) }
     }
 
-    /// Waits for the next event. Cancel-safe. `None` only when its runtime ends.
+    /// Waits for the next event. Cancel-safe. `None` only when the runtime shuts down.
     pub async fn next(&mut self) -> Option<FeedEvent> {
         self.events.recv().await
     }
 
-    /// Changes what is read: what is new comes as [`FeedEvent::Added`], what is no longer named is just not told again.
+    /// Changes the watched prefixes: entries of new ones arrive as [`FeedEvent::Added`], removed ones are no
+    /// longer reported.
     pub fn set_prefixes(&self, prefixes: &[String]) {
         let prefixes = disjoint_prefixes(prefixes);
         self.prefixes.send_if_modified(|now| {
@@ -142,8 +147,8 @@ impl Feed {
         });
     }
 
-    /// Says that the snapshot of this generation, and what followed it up to this revision, is believed: it may replace
-    /// the cache. What comes later may not, until that is believed too.
+    /// Confirms that the consumer trusts the snapshot of this generation and its changes up to this revision,
+    /// so the cache may be replaced. Later changes are not written until they are confirmed too.
     pub fn confirm(&self, generation: u64, upto: Revision) {
         self.confirmed.send_replace((generation, upto));
     }
@@ -158,43 +163,44 @@ impl Drop for Feed {
 struct Task {
     store: Arc<dyn Store>,
     events: mpsc::Sender<FeedEvent>,
-    /// What is listed and watched now.
+    /// Prefixes that are listed and watched now.
     prefixes: Vec<String>,
     wanted: watch::Receiver<Vec<String>>,
-    /// Everything up to here was told; `None` asks for a list.
+    /// Everything up to this revision was sent; `None` requests a list.
     position: Option<Revision>,
-    /// The history that it is one of.
+    /// The history of `position`.
     of: History,
-    /// The newest revision that was told before the position was forgotten.
+    /// The newest revision sent before `position` was reset.
     reported: Revision,
     data_model: DataModel,
-    /// What was told of it.
+    /// The last value sent in [`FeedEvent::Calico3`].
     calico_3: bool,
-    /// When it is looked at again.
+    /// Time of the next check for Calico 3.
     look_due: tokio::time::Instant,
-    /// Changes in this prefix up to this revision were told with the prefix.
+    /// Prefix and revision up to which its changes were sent with [`FeedEvent::Added`].
     floors: Vec<(String, Revision)>,
     outage: Option<Outage>,
     pause: Duration,
     generation: u64,
     copy: Option<CacheWriter>,
-    /// What was told of the cache.
+    /// The last value sent in [`FeedEvent::CacheProblem`].
     cache_problem: Option<String>,
 }
 
-/// How long the store has been away.
+/// An outage of the store.
 struct Outage {
     since: SystemTime,
-    /// The consumer knows; and whether as damage, which needs a person.
+    /// `Some` if the consumer was notified; `true` if it was notified of damage, which an operator has to
+    /// repair.
     reported: Option<bool>,
 }
 
-/// The consumer is gone.
+/// The consumer has dropped the feed.
 struct FeedClosed;
 
 impl Task {
     async fn run(mut self) {
-        // Gone is the only end.
+        // The task ends only when the consumer has dropped the feed.
         let FeedClosed = match self.load().await {
             Err(gone) => gone,
             Ok(()) => loop {
@@ -215,7 +221,7 @@ impl Task {
                 if let Some(torn) = &cached.truncated {
                     tracing::warn!(target: "tortie::store", "the cache of the store ends early: {torn}");
                 }
-                // The store may have been put back while no agent ran.
+                // The store may have been restored while no agent ran.
                 self.of.store_id.clone_from(&cached.snapshot.store_id);
                 self.reported = cached.snapshot.revision;
                 let cached = Arc::new(cached);
@@ -231,7 +237,7 @@ impl Task {
         }
     }
 
-    /// From a list or the last revision to the end of one watch.
+    /// Runs from a list, or from the last revision, to the end of one watch.
     async fn round(&mut self) -> Result<(), FeedClosed> {
         let after = match self.position {
             Some(revision) => revision,
@@ -295,7 +301,7 @@ impl Task {
         }
     }
 
-    /// Looks whether Calico 3's objects are there, and tells it when that has changed.
+    /// Checks for Calico 3's objects, and reports a change.
     async fn look(&mut self) -> Result<Result<(), StoreError>, FeedClosed> {
         match self.data_model.is_calico_3(&*self.store).await {
             Ok(found) => {
@@ -313,8 +319,8 @@ impl Task {
         self.reported = self.reported.max(self.position.take().unwrap_or(0));
     }
 
-    /// The proof that a list of the same store is older than what was told: its revision, the term of its elections, or a key
-    /// whose last write there came before the one that was told.
+    /// Returns the proof that a list of the same store is older than the reported state: its revision, its
+    /// Raft term, or a key whose last write precedes the reported one.
     fn put_back(&self, now: &Snapshot) -> Option<String> {
         if self.of.store_id != now.store_id {
             return None;
@@ -329,7 +335,7 @@ impl Task {
         Some(format!("{key} was written last at revision {at}, and was at {was}"))
     }
 
-    /// Takes over a changed set of prefixes; only what is new is read.
+    /// Applies a changed set of prefixes; only new ones are read.
     async fn add(&mut self, after: Revision) -> Result<Result<(), StoreError>, FeedClosed> {
         let wanted = self.wanted.borrow_and_update().clone();
         if wanted == self.prefixes {
@@ -340,13 +346,13 @@ impl Task {
             let snapshot = match self.store.list(&new).await {
                 Ok(snapshot) => snapshot,
                 Err(e) => {
-                    // Asked for again in the next round.
+                    // Retried in the next round.
                     self.wanted.mark_changed();
                     return Ok(Err(e));
                 }
             };
             if !self.of.goes_on_in(&snapshot.history()) {
-                // Of another history than the rest: everything is listed anew.
+                // The answer is of another history than the rest: list everything again.
                 self.forget_position();
                 self.wanted.mark_changed();
                 return Ok(Ok(()));
@@ -374,7 +380,7 @@ impl Task {
                 event = watch.next() => event,
                 changed = self.wanted.changed() => {
                     changed.map_err(|_| FeedClosed)?;
-                    // `add` looks at it.
+                    // `add` applies the new set.
                     self.wanted.mark_changed();
                     return Ok(());
                 }
@@ -442,7 +448,7 @@ impl Task {
         self.send(FeedEvent::Delta(delta)).await
     }
 
-    /// One failure after a time of health is tried again at once and told only when that fails too.
+    /// The first failure after a healthy period is retried at once and reported only if the retry fails.
     async fn failed(&mut self, reason: StoreError) -> Result<(), FeedClosed> {
         let first = self.outage.is_none() && self.position.is_some();
         let outage = self.outage.get_or_insert_with(|| Outage { since: SystemTime::now(), reported: None });
@@ -453,7 +459,7 @@ impl Task {
             tracing::warn!(target: "tortie::store", error = %reason, "the store is away");
             self.send(FeedEvent::Unreachable { since, reason }).await?;
         }
-        // What was told before it went away is worth keeping now more than ever.
+        // State received before the outage is now more valuable than ever: write it.
         if let Some(copy) =
             self.copy.as_mut().filter(|copy| copy.due().is_some_and(|due| due <= Instant::now()))
         {
@@ -467,7 +473,7 @@ impl Task {
         }
     }
 
-    /// Tells it when the cache cannot be written, and when it is again.
+    /// Reports when the cache cannot be written, and when it can be again.
     async fn report_cache(&mut self) -> Result<(), FeedClosed> {
         let problem = self.copy.as_ref().and_then(|copy| copy.problem.clone());
         if problem == self.cache_problem {
@@ -498,13 +504,13 @@ impl Task {
     }
 }
 
-/// The wanted prefixes that no known one covers.
+/// Returns the desired prefixes that no known one covers.
 fn missing_prefixes(wanted: &[String], known: &[String]) -> Vec<String> {
     let covered = |prefix: &String| known.iter().any(|known| prefix.starts_with(known.as_str()));
     wanted.iter().filter(|prefix| !covered(prefix)).cloned().collect()
 }
 
-/// What a snapshot has of these prefixes.
+/// Returns the entries of a snapshot in these prefixes.
 fn part(whole: &Snapshot, prefixes: Vec<String>) -> FeedEvent {
     let wanted = |kv: &&KeyValue| prefixes.iter().any(|prefix| kv.key.starts_with(prefix.as_str()));
     let entries = whole.entries.iter().filter(wanted).cloned().collect();

@@ -1,8 +1,8 @@
-//! Snapshots and deltas written by hand, for tests.
+//! Hand-written snapshots and deltas for tests.
 
 use crate::{Change, Delta, KeyValue, Revision, Snapshot};
 
-/// An entry that was written once, at `revision`.
+/// An entry written once, at `revision`.
 #[must_use]
 pub fn kv(key: &str, value: &str, revision: Revision) -> KeyValue {
     KeyValue {
@@ -21,13 +21,13 @@ pub fn snapshot(revision: Revision, entries: &[(&str, &str)]) -> Snapshot {
     Snapshot { revision, store_id: "s1".to_owned(), entries, ..Snapshot::default() }
 }
 
-/// One put.
+/// A delta with one put.
 #[must_use]
 pub fn put(revision: Revision, key: &str, value: &str) -> Delta {
     Delta { revision, changes: vec![Change::Put(kv(key, value, revision))] }
 }
 
-/// One deletion.
+/// A delta with one deletion.
 #[must_use]
 pub fn delete(revision: Revision, key: &str) -> Delta {
     Delta { revision, changes: vec![Change::Delete { key: key.to_owned() }] }

@@ -1,10 +1,11 @@
-//! The store of the data model: one trait, two real stores with one meaning.
+//! The store of the data model: the [`Store`] trait with two implementations of equal semantics, SQLite and
+//! etcd.
 //!
-//! What it does: list at one revision, watch from a revision, compare-and-set transactions over several keys, leases.
-//! What it does not: it knows no resource (values are bytes), keeps no model, decides nothing.
+//! It lists keys at one revision, watches from a revision, commits compare-and-set transactions over several
+//! keys, and manages leases. It knows no resources (values are bytes), keeps no model and makes no decisions.
 //!
 //! ```text
-//!  sqlite.rs | etcd.rs  --Store-->  feed.rs: snapshot, then deltas; reconnects, relists, says when it is away  --> agent
+//! sqlite | etcd --Store--> feed.rs: snapshot, then deltas; reconnects, relists, reports outages --> agent
 //! ```
 
 #![warn(missing_docs)]
@@ -37,10 +38,10 @@ pub use options::{DEFAULT_URL, StoreFiles, StoreOptions, StoreUrl};
 pub use read_file::read_file;
 pub use txn::{MAX_TXN_BYTES, disjoint_prefixes, prefix_end, split};
 
-/// A store revision: grows with every committed transaction, never 0 for a written key.
+/// A store revision: it increases with every committed transaction and is never 0 for a written key.
 pub type Revision = u64;
 
-/// A lease of the store; keys that carry it vanish when it ends.
+/// Identifier of a lease; keys attached to it are deleted when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct LeaseId(pub i64);
 
@@ -61,51 +62,53 @@ pub struct KeyValue {
 /// All keys of some prefixes at one revision.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Snapshot {
-    /// The revision at which this was read.
+    /// The revision of the snapshot.
     pub revision: Revision,
-    /// Identity of the store (etcd: cluster id; SQLite: random at creation): another value is another store.
+    /// Identity of the store (etcd: cluster ID; SQLite: random at creation); another value means another
+    /// store.
     pub store_id: String,
-    /// Raft term of the answer; 0 where the store has none.
+    /// Raft term of the answer; 0 if the store has none.
     pub term: u64,
-    /// In key order.
+    /// The entries, in the order of their keys.
     pub entries: Vec<KeyValue>,
 }
 
 impl Snapshot {
-    /// What the revision is one of.
+    /// Returns the history to which the revision belongs.
     #[must_use]
     pub fn history(&self) -> History {
         History { store_id: self.store_id.clone(), term: self.term }
     }
 }
 
-/// What a revision is one of. An etcd cluster that lost its data and was set up anew, or was restored from a copy, has the
-/// same id and may have as many revisions again; the term of its elections begins anew, and never falls in one history.
+/// The history to which revisions belong. An etcd cluster that was recreated after a loss of data, or
+/// restored from a backup, may have the same ID and reach the same revisions again. Its Raft term starts
+/// anew, and never decreases within one history.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
-    /// As [`Snapshot::store_id`].
+    /// Identity of the store, as in [`Snapshot::store_id`].
     pub store_id: String,
-    /// As [`Snapshot::term`].
+    /// Raft term, as in [`Snapshot::term`].
     pub term: u64,
 }
 
 impl History {
-    /// Whether a later answer is of the same history.
+    /// Returns true if a later answer belongs to the same history.
     #[must_use]
     pub fn goes_on_in(&self, later: &Self) -> bool {
         self.store_id == later.store_id && self.term <= later.term
     }
 }
 
-/// What [`Store::read`] gives: the values of the keys, and the list of the prefixes.
+/// Result of [`Store::read`]: the values of the keys, and the entries in the prefixes.
 pub type Read = (Vec<Option<KeyValue>>, Snapshot);
 
 /// One change of one key.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Change {
-    /// Written.
+    /// The key was written.
     Put(KeyValue),
-    /// Gone: deleted, or its lease ended.
+    /// The key was deleted, or its lease ended.
     Delete {
         /// The full key.
         key: String,
@@ -113,7 +116,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// The key that changed.
+    /// Returns the changed key.
     #[must_use]
     pub fn key(&self) -> &str {
         match self {
@@ -128,7 +131,7 @@ impl Change {
 pub struct Delta {
     /// The revision of the transaction.
     pub revision: Revision,
-    /// In the order of the transaction.
+    /// The changes, in the order of the transaction.
     pub changes: Vec<Change>,
 }
 
@@ -148,58 +151,59 @@ pub enum Compare {
 /// A write of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
-    /// Write one key.
+    /// Writes one key.
     Put {
         /// The full key.
         key: String,
-        /// The value.
+        /// The value to store.
         value: Vec<u8>,
-        /// The lease that the key lives with.
+        /// The lease to which the key is attached, if any.
         lease: Option<LeaseId>,
     },
-    /// Delete one key; no error when absent.
+    /// Deletes one key; no error if it does not exist.
     Delete {
         /// The full key.
         key: String,
     },
-    /// Delete all keys with this prefix.
+    /// Deletes all keys with this prefix.
     DeletePrefix {
-        /// The prefix.
+        /// The prefix, matched as text.
         prefix: String,
     },
 }
 
-/// All or nothing: when every condition holds, every write happens at one revision.
+/// A transaction: if every condition holds, all writes are committed at one revision; otherwise none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Txn {
-    /// Conditions.
+    /// Conditions, all of which must hold.
     pub compare: Vec<Compare>,
-    /// Writes, at most [`MAX_TXN_OPS`]; no key twice.
+    /// Writes, at most [`MAX_TXN_OPS`], with no key twice.
     pub ops: Vec<Op>,
 }
 
-/// etcd's default limit of operations in a transaction; both stores refuse more.
+/// Maximum number of operations in a transaction, etcd's default; both stores refuse more.
 pub const MAX_TXN_OPS: usize = 128;
 
-/// What became of a transaction.
+/// Result of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done, at this revision.
+    /// Committed, at this revision.
     Committed(Revision),
     /// A condition did not hold; nothing was written.
     Conflict,
 }
 
-/// What a watch brings.
+/// Event of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
-    /// A transaction touched a watched prefix.
+    /// A transaction changed keys in a watched prefix.
     Delta(Delta),
     /// Nothing in the watched prefixes changed up to this revision (proof of freshness).
     Progress(Revision),
-    /// The history from the asked revision is gone: list again. The watch is over.
+    /// History from the requested revision on is no longer kept, so the caller must list again. The watch is
+    /// over.
     Compacted {
-        /// The oldest revision that can be watched from.
+        /// The oldest revision from which a watch can start.
         oldest: Revision,
     },
 }
@@ -210,11 +214,11 @@ pub trait Watch: Send {
     /// Waits for the next event. Cancel-safe.
     ///
     /// # Errors
-    /// When the store is away; the watch is over then.
+    /// The store is unreachable; the watch is over.
     async fn next(&mut self) -> Result<WatchEvent, StoreError>;
 }
 
-/// The transaction with a condition that never holds: a store looks at rights and room before it looks at that.
+/// Adds a condition that never holds: a store checks permissions and free space before it checks conditions.
 fn rehearsal(txn: &Txn) -> Txn {
     let mut rehearsed = txn.clone();
     let key = txn.ops.first().map(|op| op.key().to_owned());
@@ -222,7 +226,7 @@ fn rehearsal(txn: &Txn) -> Txn {
     rehearsed
 }
 
-/// A store. Cheap to clone behind an `Arc`; all methods may run at once.
+/// A store. Cheap to share in an `Arc`; calls may run concurrently.
 #[async_trait::async_trait]
 pub trait Store: Send + Sync {
     /// Reads one key.
@@ -231,52 +235,56 @@ pub trait Store: Send + Sync {
     async fn get_many(&self, keys: &[String]) -> Result<Vec<Option<KeyValue>>, StoreError> {
         futures_util::future::try_join_all(keys.iter().map(|key| self.get(key))).await
     }
-    /// Which keys with any of these prefixes there are, in order; not their values, which may be a hundred times as much.
+    /// Lists the keys with any of these prefixes, in order, without their values, which may be a hundred
+    /// times as large.
     async fn names(&self, prefixes: &[String]) -> Result<Vec<String>, StoreError> {
         Ok(self.list(prefixes).await?.entries.into_iter().map(|kv| kv.key).collect())
     }
-    /// Whether there is any key with this prefix. Reads one, however many there are.
+    /// Returns true if any key has this prefix. Reads at most one key.
     async fn exists(&self, prefix: &str) -> Result<bool, StoreError> {
         Ok(!self.names(&[prefix.to_owned()]).await?.is_empty())
     }
-    /// Whether this program may write the data model here: [`StoreError::Guarded`] or [`StoreError::Unusable`] with the reason,
-    /// which every [`Store::commit`] would give. For those who decide before they write.
+    /// Checks that this program may write the data model: returns [`StoreError::Guarded`] or
+    /// [`StoreError::Unusable`] with the reason for which every [`Store::commit`] would fail. For callers
+    /// that decide before they write.
     async fn may_write(&self) -> Result<(), StoreError> {
         Ok(())
     }
-    /// Reads keys and prefixes in one go: the keys in their order, then what a list gives. At one revision where both fit into
-    /// one call of the store.
+    /// Reads keys and prefixes together: the values in the order of the keys, then the entries as
+    /// [`Store::list`] returns them. At one revision if both fit into one call of the store.
     async fn read(&self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {
         let values = async { if keys.is_empty() { Ok(Vec::new()) } else { self.get_many(keys).await } };
         let listed =
             async { if prefixes.is_empty() { Ok(Snapshot::default()) } else { self.list(prefixes).await } };
         futures_util::future::try_join(values, listed).await
     }
-    /// Gets in line with others on this machine who are going to read, decide and write, so that they do not fail each other's
-    /// comparisons. A courtesy: nothing is right or wrong by it, and a store may have none.
+    /// Waits for the per-host writer lock, which keeps processes that read, decide and write from failing
+    /// each other's conditions. The lock is advisory: correctness does not depend on it, and a store may have
+    /// none.
     async fn writer_lock(&self) -> Option<WriterLock> {
         None
     }
     /// Reads all keys with any of these prefixes, at one revision.
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError>;
-    /// Watches these prefixes for changes after `after` (a revision that [`Store::list`] gave). `of` is the history that
-    /// came with it: revisions of another one say nothing of this one, and the answer is [`WatchEvent::Compacted`]. `None`
-    /// takes whatever store there is now.
+    /// Watches these prefixes for changes after `after`, a revision returned by [`Store::list`]. `of` is the
+    /// history of that revision; in a store with another history the first event is
+    /// [`WatchEvent::Compacted`]. With `None` any history is accepted.
     async fn watch(
         &self,
         prefixes: &[String],
         after: Revision,
         of: Option<&History>,
     ) -> Result<Box<dyn Watch>, StoreError>;
-    /// Runs one transaction. When it is answered it is durable.
+    /// Commits one transaction. It is durable once this returns.
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError>;
-    /// Whether the store would take these writes now: none of them is carried out. Where it is full, or the user has no right to
-    /// write, it says so.
+    /// Checks that the store would accept these writes now, without carrying them out. Returns the error if
+    /// the store is full or the user may not write.
     async fn rehearse(&self, txn: &Txn) -> Result<(), StoreError> {
         self.commit(rehearsal(txn)).await.map(drop)
     }
-    /// The same for who has a turn: it ends as soon as the next in line can read what was written, which may be before it is
-    /// durable. A turn that is still there afterwards goes on: after a conflict, and where the store has no such moment.
+    /// Commits as [`Store::commit`] does and releases the writer lock as soon as other processes can read the
+    /// writes, which may be before they are durable. The lock is kept after a conflict, and by a store that
+    /// cannot detect that moment.
     async fn commit_locked(
         &self,
         txn: Txn,
@@ -285,35 +293,37 @@ pub trait Store: Send + Sync {
         let _ = writer_lock;
         self.commit(txn).await
     }
-    /// Makes a lease that lives for `ttl` after the last [`Store::keep_alive`].
+    /// Creates a lease that ends `ttl` after the last [`Store::keep_alive`].
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError>;
-    /// Renews a lease; `false` when it had ended.
+    /// Renews a lease; `false` if it has already ended.
     async fn keep_alive(&self, lease: LeaseId) -> Result<bool, StoreError>;
     /// Ends a lease and deletes its keys.
     async fn revoke(&self, lease: LeaseId) -> Result<(), StoreError>;
-    /// Forgets history below `revision`.
+    /// Discards history below `revision`.
     async fn compact(&self, revision: Revision) -> Result<(), StoreError>;
-    /// Housekeeping that an agent calls each minute or so: SQLite drops expired keys and history beyond
-    /// [`sqlite::HISTORY_REVISIONS`] and writes its log back; etcd has its own.
+    /// Performs maintenance; an agent calls it about once per minute. SQLite removes expired keys and history
+    /// beyond [`sqlite::HISTORY_REVISIONS`] and checkpoints its write-ahead log; etcd does its own
+    /// maintenance.
     async fn maintain(&self) -> Result<(), StoreError> {
         Ok(())
     }
-    /// Reads all of the store and looks for damage, in bounded time: SQLite's file; etcd looks after its own.
+    /// Reads the whole store and checks it for damage, in bounded time. Only SQLite does; etcd checks its own
+    /// data.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] with what is wrong.
+    /// [`StoreError::Damaged`] with the fault.
     async fn verify(&self) -> Result<(), StoreError> {
         Ok(())
     }
-    /// For people: `sqlite:/path` or `etcd 3 members`; never a secret.
+    /// Returns a description for people, `sqlite:/path` or `etcd://host:port,...`; it contains no secret.
     fn describe(&self) -> String;
 }
 
-/// A turn that [`Store::writer_lock`] gave; it ends when this is dropped.
+/// The per-host writer lock, acquired by [`Store::writer_lock`] and released on drop.
 pub struct WriterLock(Box<dyn std::any::Any + Send + Sync>);
 
 impl WriterLock {
-    /// A turn that ends when `held` is dropped.
+    /// Wraps a lock that is released when `held` is dropped.
     #[must_use]
     pub fn new(held: impl std::any::Any + Send + Sync) -> Self {
         Self(Box::new(held))
@@ -326,31 +336,31 @@ impl std::fmt::Debug for WriterLock {
     }
 }
 
-/// Why the store did not do it.
+/// Failure of a store call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 pub enum StoreError {
-    /// Not reachable now; try again later.
+    /// The store is not reachable now; retry later.
     #[error("the store is away: {0}")]
     Unreachable(String),
-    /// The call can never succeed as it is (too many operations, a value too large, a key twice).
+    /// The call can never succeed as it is: too many operations, a value too large, a key twice.
     #[error("refused: {0}")]
     Refused(String),
-    /// The lease of a written key has ended; make a new one.
+    /// The lease of a written key has ended; create a new one.
     #[error("lease {:x} has ended", .0.0)]
     LeaseEnded(LeaseId),
-    /// It answers, and takes no writes until somebody sees to it (its disk or its quota is full).
+    /// The store answers but accepts no writes until an operator acts: its disk or its quota is full.
     #[error("the store answers and takes no writes: {0}")]
     Unwritable(String),
-    /// No right to do this.
+    /// The user has no right to do this.
     #[error("the store denies access: {0}")]
     PermissionDenied(String),
-    /// The store speaks a data model that this program reads at most: nothing may be written.
+    /// The store uses a data model that this program may only read.
     #[error("{0}")]
     Guarded(String),
-    /// The store itself is unusable (newer schema, no store at all, network file system).
+    /// The store itself is unusable: newer schema, no store at all, network file system.
     #[error("{0}")]
     Unusable(String),
-    /// The file of the store is damaged: nothing is written into it until another is in its place.
+    /// The database file is damaged; nothing is written into it until another file takes its place.
     #[error("{0}")]
     Damaged(String),
 }

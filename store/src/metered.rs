@@ -1,4 +1,4 @@
-//! A store whose requests are counted and timed.
+//! A wrapper around a store that counts and times requests.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,18 +8,18 @@ use super::{
 };
 use tortie_metrics::Table;
 
-/// Times of requests by operation and result: `ok`, `conflict` (a transaction whose condition did not hold), `away`,
-/// `refused`, `denied`, `guarded`, `unwritable`, `lease_ended`, `unusable`, `damaged`.
+/// Durations of requests by operation and result: `ok`, `conflict` (a condition of the transaction did not
+/// hold), `away`, `refused`, `denied`, `guarded`, `unwritable`, `lease_ended`, `unusable`, `damaged`.
 pub type Requests = Table<(&'static str, &'static str)>;
 
-/// Counts what goes through it.
+/// Counts and times the requests to the wrapped store.
 pub struct Metered {
     store: Arc<dyn Store>,
     requests: Arc<Requests>,
 }
 
 impl Metered {
-    /// Around a store.
+    /// Wraps a store; durations are counted in `requests`.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, requests: Arc<Requests>) -> Self {
         Self { store, requests }

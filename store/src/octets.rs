@@ -1,4 +1,4 @@
-//! Values of the store in serde's terms: text where they are UTF-8, as nearly all are, else a list of octets.
+//! Serde representation of values: text if they are UTF-8, as nearly all are, else a list of octets.
 
 use std::borrow::Cow;
 
@@ -11,10 +11,10 @@ enum Octets<'a> {
     Raw(Cow<'a, [u8]>),
 }
 
-/// Writes a value.
+/// Serializes a value.
 ///
 /// # Errors
-/// Those of the format.
+/// Errors of the output format.
 pub(crate) fn serialize<S: Serializer>(value: &[u8], to: S) -> Result<S::Ok, S::Error> {
     match std::str::from_utf8(value) {
         Ok(text) => Octets::Text(text.into()),
@@ -23,10 +23,10 @@ pub(crate) fn serialize<S: Serializer>(value: &[u8], to: S) -> Result<S::Ok, S::
     .serialize(to)
 }
 
-/// Reads what [`serialize`] wrote.
+/// Deserializes the output of [`serialize`].
 ///
 /// # Errors
-/// Neither text nor a list of octets.
+/// The input is neither text nor a list of octets.
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
     Ok(match Octets::deserialize(from)? {
         Octets::Text(text) => text.into_owned().into_bytes(),

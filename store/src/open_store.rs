@@ -1,16 +1,16 @@
-//! Opens the store that the options name: which of the two by its URL, behind the guard of schema and data model.
+//! Opens the store named by the URL in the options, SQLite or etcd, with the guard of schema and data model.
 
 use std::sync::Arc;
 
 use super::{Store, StoreError, StoreOptions, StoreUrl, schema, sqlite};
 
-/// Opens the store that the options name. SQLite is opened at once; etcd is called first when it is first needed, so that
-/// an agent can start while it is away.
+/// Opens the store named in the options. SQLite is opened at once; etcd is contacted at the first call, so
+/// that an agent can start while etcd is unreachable.
 ///
 /// # Errors
-/// [`StoreError::Unusable`] for a URL that says nothing, options that do not fit together, a file that cannot be read,
-/// and for what [`sqlite::SqliteStore::open`] says. Writes to a store
-/// that needs a later schema are refused with the same error, and those to a store of Calico 3 with [`StoreError::Guarded`].
+/// [`StoreError::Unusable`] for an invalid URL, for options that contradict each other, for a file that
+/// cannot be read, and in the cases of [`sqlite::SqliteStore::open`]. Writes to a store that needs a later
+/// schema fail with the same error, and those to a store of Calico 3 with [`StoreError::Guarded`].
 pub async fn open(options: &StoreOptions) -> Result<Arc<dyn Store>, StoreError> {
     match options.url.parse()? {
         StoreUrl::Sqlite(path) => {

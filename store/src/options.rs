@@ -1,35 +1,36 @@
-//! Which store: the URL and what belongs to it.
+//! Settings of the store: its URL, credentials and data model.
 
 use std::path::{Path, PathBuf};
 
 use super::StoreError;
 use crate::data_model::DataModel;
 
-/// Where the store is when nothing is said.
+/// URL of the store if none is given.
 pub const DEFAULT_URL: &str = "sqlite:/var/lib/tortie/store.db";
 
-/// How to reach the store: the values of `--datastore` and the `--etcd-*` flags.
+/// Access to the store: the values of `--datastore` and the `--etcd-*` flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// `sqlite:PATH`, `etcd://host:port[,host:port...]` or `etcds://...`.
+    /// Store URL: `sqlite:PATH`, `etcd://host:port[,host:port...]` or `etcds://...`.
     pub url: String,
-    /// File with the certificate authorities that vouch for etcd (PEM); the system's when absent.
+    /// File with the certificate authorities that etcd's certificate is verified against (PEM); the system's
+    /// if absent.
     pub etcd_ca: Option<PathBuf>,
-    /// File with our certificate (PEM).
+    /// File with the client certificate (PEM).
     pub etcd_cert: Option<PathBuf>,
-    /// File with the key of our certificate (PEM).
+    /// File with the private key of the client certificate (PEM).
     pub etcd_key: Option<PathBuf>,
-    /// User name.
+    /// etcd user name.
     pub etcd_user: Option<String>,
-    /// File with the password; a line end after it is not part of it.
+    /// File with the password of the user; a newline at its end is ignored.
     pub etcd_password_file: Option<PathBuf>,
-    /// Whether a SQLite store that does not exist is made. A command that only reads says no, so that a misspelt path
-    /// is an error and not an empty store.
+    /// Creates a SQLite store that does not exist. Commands that only read set this to false, so that a
+    /// misspelt path is an error and not an empty store.
     pub create: bool,
-    /// An agent follows this store: a SQLite file is read whole before its first answer, and damage is no error of
-    /// opening it but the answer of each call, until another file is in its place.
+    /// For agents: a SQLite file is read whole before the first answer. Damage is then no error of opening
+    /// the store, but the result of each call until another file takes its place.
     pub checked: bool,
-    /// The data model of the store: `--data-model`.
+    /// The data model of the store (`--data-model`).
     pub data_model: DataModel,
 }
 
@@ -49,23 +50,24 @@ impl Default for StoreOptions {
     }
 }
 
-/// Where the system keeps the authorities that it trusts (Debian, Red Hat).
+/// Bundles of the certificate authorities that the system trusts (Debian, Red Hat).
 pub(crate) const SYSTEM_CA: [&str; 2] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
 
-/// What an open store uses of this machine's files.
+/// Files of this host that an open store uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreFiles {
-    /// The folders in which SQLite makes, changes and removes files: of the path, and of the file where that is a link.
+    /// Folders in which SQLite creates, changes and removes files: that of the path, and that of the database
+    /// if the path is a symbolic link.
     pub folders: Vec<PathBuf>,
-    /// Files that are read, and read again when they were renewed.
+    /// Files that are read, and read again after a renewal.
     pub read: Vec<PathBuf>,
-    /// The store is named by names, which the resolver looks up.
+    /// True if an endpoint is a host name, which the resolver looks up.
     pub resolves_names: bool,
 }
 
 impl StoreOptions {
-    /// The files that a store of these options uses; none when the URL names none.
+    /// Returns the files that a store with these options uses; none if the URL is invalid.
     #[must_use]
     pub fn files(&self) -> StoreFiles {
         match self.url.parse() {
@@ -91,16 +93,16 @@ impl StoreOptions {
     }
 }
 
-/// A store URL, taken apart.
+/// A parsed store URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreUrl {
-    /// `sqlite:PATH`
+    /// `sqlite:PATH`: path of the database.
     Sqlite(PathBuf),
-    /// `etcd://` or `etcds://`
+    /// `etcd://` or `etcds://`: an etcd cluster.
     Etcd {
-        /// Each `host:port`, at least one.
+        /// Endpoints as `host:port`, at least one.
         endpoints: Vec<String>,
-        /// `etcds`.
+        /// True for `etcds`, which uses TLS.
         tls: bool,
     },
 }
@@ -110,7 +112,7 @@ impl std::str::FromStr for StoreUrl {
 
     fn from_str(url: &str) -> Result<Self, StoreError> {
         let bad = |why: &str| {
-            // A password in the URL must not reach the log with the message.
+            // A password in the URL must not reach the log through the error message.
             let shown = if url.contains('@') { "(not shown, it holds an @)" } else { url };
             StoreError::Unusable(format!(
                 "datastore URL {shown}: {why}; write sqlite:PATH, etcd://HOST:PORT[,HOST:PORT...] or etcds://..."

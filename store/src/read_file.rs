@@ -1,4 +1,4 @@
-//! Reading a file that somebody else may have put there: a named pipe in its place keeps nobody waiting.
+//! Reads files that other users may have created, without blocking on a named pipe in their place.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
 
-/// How long a pipe may take. The shell's `<(command)` is one.
+/// Time limit for reading a pipe, such as the shell's `<(command)`.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The content of a file, or what comes through a pipe within two seconds.
+/// Returns the content of a file, or the data that arrives through a pipe within two seconds.
 ///
 /// # Errors
-/// As [`std::fs::read`]; of a pipe without a writer, or one that does not end; of what is neither.
+/// As [`std::fs::read`]; also for a pipe without a writer, a pipe that does not end in time, and any other
+/// kind of file.
 pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -70,7 +71,7 @@ mod tests {
         let mut writer = writer(&spoken);
         writer.write_all(b"word").unwrap();
         let reader = std::thread::spawn(move || read_file(&spoken));
-        // The end comes after the reader has taken the word.
+        // Close the pipe only after the reader has consumed the word.
         while poll(&mut [PollFd::new(&writer, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0 {
             std::thread::yield_now();
         }

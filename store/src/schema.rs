@@ -1,9 +1,11 @@
-//! Which schema of the data model this program knows, and what keeps it from writing where a later one is needed.
+//! The schema version of the data model that this program supports, and the guard that refuses writes if a
+//! store needs a later one.
 //!
-//! One key of the store says it, `/calico/tortie/v1/schema` with `{"schema": N}`; absent means 1. Programs keep fields that
-//! they do not know, so most changes of the data model need no new number: only one that an older program would spoil, or
-//! would enforce wrongly. It is raised by an operator when every host has the later version (docs/install.md). An agent that
-//! meets a number beyond its own holds still (`model::Guard`); every other program may read, and writes nothing.
+//! The key `/calico/tortie/v1/schema` contains `{"schema": N}`; without it the version is 1. Programs
+//! preserve fields that they do not know, so most changes of the data model need no new version. Only a
+//! change that an older program would corrupt or enforce wrongly needs one. An operator raises it once every
+//! host has the later version (docs/install.md). An agent that finds a version beyond its own freezes
+//! (`model::Guard`); every other program may read but not write.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +19,11 @@ use super::{
     History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Watch, WriterLock,
 };
 
-/// What this program knows.
+/// Latest schema version that this program supports.
 pub const SCHEMA: u32 = 1;
 
-/// Whether a store that needs `needed` may be followed and written; `None`: a number that cannot be read.
+/// Checks that this program may follow and write a store that needs version `needed`; `None` means that the
+/// version cannot be parsed.
 ///
 /// # Errors
 /// A sentence with the next step.
@@ -40,8 +43,8 @@ pub fn check(needed: Option<u32>) -> Result<(), String> {
     }
 }
 
-/// Asks a store before a write whether it may be written: once for the schema that it needs, and again and again for its data
-/// model. Every transaction of this program passes here.
+/// Checks before each write that the store may be written: the schema once, the data model repeatedly. Every
+/// transaction of this program passes through here.
 pub(super) struct Guarded {
     store: Arc<dyn Store>,
     asked: OnceCell<()>,
@@ -49,13 +52,13 @@ pub(super) struct Guarded {
 }
 
 impl Guarded {
-    /// Around a store.
+    /// Wraps a store.
     pub(super) fn new(store: Arc<dyn Store>, model: DataModel) -> Self {
         Self { store, asked: OnceCell::new(), model: WriteGuard::new(model) }
     }
 
     async fn may_commit(&self, txn: &Txn) -> Result<(), StoreError> {
-        // What is wrong must be mendable.
+        // Writing only the schema key is always allowed, so that a wrong value can be repaired.
         if !txn.ops.is_empty() && txn.ops.iter().all(|op| op.key() == prefix::SCHEMA) {
             return Ok(());
         }
@@ -190,7 +193,7 @@ mod tests {
             ("2.0", Some("does not know")),
         ] {
             let store = open(&options).await.unwrap();
-            // The key itself can always be put right.
+            // The schema key itself can always be repaired.
             store.commit(put(prefix::SCHEMA, value)).await.unwrap();
             let outcome = store.commit(ready()).await;
             match refused {

@@ -1,18 +1,19 @@
-//! The shape of a transaction: what both stores refuse before they try, and how an import is cut into transactions.
+//! Validation of transactions by the limits of both stores, and splitting of an import into transactions.
 
 use std::collections::HashSet;
 
 use super::{Compare, MAX_TXN_OPS, Op, StoreError, Txn};
 
-/// Most bytes of keys and values in one transaction. etcd's default request limit is 1.5 MiB with its own framing in it;
-/// both stores stop below that, so that what fits into one fits into the other.
+/// Maximum number of bytes of keys and values in one transaction. etcd's default request limit is 1.5 MiB
+/// including its framing; both stores use this lower limit, so that a transaction accepted by one is accepted
+/// by the other.
 pub const MAX_TXN_BYTES: usize = 1_400_000;
 
-/// Framing that etcd adds to each operation, rounded up.
+/// Framing per operation in etcd, in bytes, rounded up.
 const OP_OVERHEAD: usize = 32;
 
 impl Compare {
-    /// The key that the condition is about.
+    /// Returns the key of the condition.
     #[must_use]
     pub fn key(&self) -> &str {
         match self {
@@ -22,7 +23,7 @@ impl Compare {
 }
 
 impl Op {
-    /// The key or prefix that the write is about.
+    /// Returns the key or prefix of the write.
     #[must_use]
     pub fn key(&self) -> &str {
         match self {
@@ -38,11 +39,12 @@ impl Op {
 }
 
 impl Txn {
-    /// Checks what etcd would refuse, with the same answer for both stores.
+    /// Rejects transactions that etcd would refuse, with the same error for both stores.
     ///
     /// # Errors
-    /// [`StoreError::Refused`] for more than [`MAX_TXN_OPS`] conditions or writes, an empty key, a key written twice or
-    /// written under a prefix that the same transaction deletes, or more than [`MAX_TXN_BYTES`].
+    /// [`StoreError::Refused`] for more than [`MAX_TXN_OPS`] conditions or writes, an empty key, a key
+    /// written twice or written under a prefix that the same transaction deletes, or more than
+    /// [`MAX_TXN_BYTES`].
     pub fn check(&self) -> Result<(), StoreError> {
         let refuse = |text: String| Err(StoreError::Refused(text));
         for (what, n) in [("conditions", self.compare.len()), ("writes", self.ops.len())] {
@@ -85,13 +87,13 @@ impl Txn {
     }
 }
 
-/// Cuts many writes into transactions that both stores take, in the given order.
+/// Splits many writes into transactions that both stores accept, in the given order.
 ///
-/// Each transaction is all or nothing; the whole is **not**: a reader may see the first ones without the last, and a
-/// failure in the middle leaves the first ones written. Writing all of them again mends that.
+/// Each transaction is atomic; the sequence is **not**: a reader may see the first ones without the last, and
+/// after a failure the first ones stay written. Writing all of them again repairs that.
 ///
 /// # Errors
-/// [`StoreError::Refused`] when one write alone is too large or a key comes twice.
+/// [`StoreError::Refused`] if one write alone is too large or a key occurs twice.
 pub fn split(ops: impl IntoIterator<Item = Op>) -> Result<Vec<Txn>, StoreError> {
     let mut txns: Vec<Txn> = Vec::new();
     let mut seen = HashSet::new();
@@ -108,7 +110,8 @@ pub fn split(ops: impl IntoIterator<Item = Op>) -> Result<Vec<Txn>, StoreError> 
                 op.key()
             )));
         }
-        // A prefix deletion stands alone: later writes may lie below it and must come after it.
+        // A prefix deletion is alone in its transaction: later writes may be below the prefix and must follow
+        // it.
         let alone = |op: &Op| matches!(op, Op::DeletePrefix { .. });
         let full = current.ops.len() == MAX_TXN_OPS
             || bytes + size > MAX_TXN_BYTES
@@ -127,9 +130,10 @@ pub fn split(ops: impl IntoIterator<Item = Op>) -> Result<Vec<Txn>, StoreError> 
     Ok(txns)
 }
 
-/// The first text that sorts after every text with this prefix; `None` when there is none (an empty prefix, too).
+/// Returns the first text that sorts after every text with this prefix; `None` if there is none, as for an
+/// empty prefix.
 ///
-/// Works on characters, so that the bound is valid UTF-8; UTF-8 sorts as its code points do.
+/// Works on characters, so that the bound is valid UTF-8, whose byte order is the order of its code points.
 #[must_use]
 pub fn prefix_end(prefix: &str) -> Option<String> {
     let mut end: Vec<char> = prefix.chars().collect();
@@ -145,7 +149,7 @@ pub fn prefix_end(prefix: &str) -> Option<String> {
     None
 }
 
-/// Sorts prefixes and drops those that lie below another: ranges that are read or watched must not overlap.
+/// Sorts prefixes and drops those below another one: ranges that are read or watched must not overlap.
 #[must_use]
 pub fn disjoint_prefixes(prefixes: &[String]) -> Vec<String> {
     let mut sorted = prefixes.to_vec();

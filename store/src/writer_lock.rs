@@ -1,4 +1,5 @@
-//! Getting in line: those of one machine who read, decide and then write would fail each other's comparisons all the time.
+//! Per-host writer lock: without it, processes that read, decide and write would fail each other's conditions
+//! all the time.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,23 +13,25 @@ use tokio::sync::oneshot;
 
 use super::WriterLock;
 
-/// A stopped process must not hold up the others: after this time they go without a turn, and the comparisons decide.
+/// Time limit for waiting: a stopped process must not block the others. After it they write without the lock,
+/// and the conditions of their transactions decide.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Waits for the turn of `path`; `None` when it cannot be had. It ends when the answer is dropped: a closed file is unlocked.
+/// Waits for the lock file at `path`; `None` if it cannot be acquired. Dropping the result closes the file
+/// and releases the lock.
 pub(super) async fn take(path: PathBuf) -> Option<WriterLock> {
     let file = open(&path).ok()?;
-    // Mostly nobody else is there.
+    // Usually no other process holds the lock.
     match lock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => return Some(WriterLock::new(file)),
         Err(Errno::WOULDBLOCK) => {}
         Err(_) => return None,
     }
-    // The kernel hands it on in the order of asking, to one at a time; only a thread can wait for that.
+    // The kernel grants the lock in the order of requests; only a blocking thread can wait for it.
     let (ready, taken) = oneshot::channel();
     let wait = move || {
         if lock(&file, FlockOperation::LockExclusive).is_ok() {
-            // Whoever has given up drops the file.
+            // If the caller has given up, the file is dropped here.
             let _ = ready.send(file);
         }
     };

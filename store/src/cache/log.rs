@@ -1,4 +1,4 @@
-//! A cache file that this process wrote, and what is added to it.
+//! The cache file that this process wrote, open for appending changes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -11,33 +11,34 @@ use serde::Serialize;
 use super::{Cache, Changed, Checksum, End, Entry, Header, Line, LogSection, VERSIONS};
 use crate::Revision;
 
-/// Of the writer, in bytes.
+/// Size of the write buffer, in octets.
 const BUFFER: usize = 64 << 10;
-/// Lines that are written without a rest: half a millisecond of work, which is what others may have to wait for it.
+/// Lines written between two pauses: half a millisecond of work, the longest delay for other tasks.
 const LINES_PER_STEP: usize = 128;
-/// A rest is so many times as long as the work before it, and at most this long.
+/// Pause as a multiple of the time worked before it, and its upper limit.
 const STEP_PAUSE: (u32, Duration) = (3, Duration::from_millis(10));
-/// Lines of stretches that a file may have, however few entries stand before them.
+/// Minimum number of log lines before the file is rewritten, however few entries it has.
 const LOG_LINES_MIN: usize = 1024;
 
-/// The file, open at its end.
+/// The cache file, opened for appending.
 #[derive(Debug)]
 pub struct Log {
     path: PathBuf,
     file: File,
     sum: Checksum,
-    /// Device, inode and octets after the last write.
+    /// Device, inode and length in octets after the last write.
     known: [u64; 3],
     entries: usize,
     added: usize,
 }
 
 impl Cache {
-    /// Writes the file whole; a reader sees the old or the new one, after a crash too. It takes its time: a large file is
-    /// tenths of a second of work, which a change that waits to be enforced shall not wait for. Blocks the thread.
+    /// Writes the whole file. Readers see either the old or the new file, even after a crash. The write
+    /// pauses regularly: a large file takes tenths of a second of work, which must not delay the enforcement
+    /// of a change. Blocks the thread.
     ///
     /// # Errors
-    /// What the file system says, with the path.
+    /// The error of the file system, with the path.
     pub fn create<'a>(
         &self,
         store_id: &str,
@@ -56,7 +57,7 @@ impl Cache {
         let mut sibling = self.path.clone().into_os_string();
         sibling.push(".new");
         let sibling = PathBuf::from(sibling);
-        // A left-over of a crash may have another mode.
+        // A file left over from a crash may have another mode.
         match std::fs::remove_file(&sibling) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
@@ -87,18 +88,20 @@ impl Cache {
 }
 
 impl Log {
-    /// Whether so many lines more are better added than the file written whole: it is still there as it was left, and as
-    /// many lines as its entries were not added yet.
+    /// Returns true if `changes` more lines should be appended rather than the whole file rewritten: the file
+    /// is unchanged since the last write, and its log lines do not outnumber its entries (or
+    /// `LOG_LINES_MIN`).
     #[must_use]
     pub fn takes(&self, changes: usize) -> bool {
         let there = std::fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.known);
         there && self.added + changes <= self.entries.max(LOG_LINES_MIN)
     }
 
-    /// Adds what changed: keys with their entries, or without when they are gone. As slow as [`Cache::create`].
+    /// Appends changes: keys with their entries, or without one if the key was deleted. Pauses as
+    /// [`Cache::create`] does.
     ///
     /// # Errors
-    /// What the file system says, with the path; nothing can be added any more then.
+    /// The error of the file system, with the path; nothing can be appended afterwards.
     pub fn append<'a>(
         mut self,
         revision: Revision,
@@ -135,13 +138,13 @@ fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Lines of JSON, with the checksum of all so far.
+/// Writes lines of JSON and computes their checksum.
 struct Lines<'a> {
     out: BufWriter<&'a File>,
     sum: Checksum,
-    /// The last line; each is made in its place.
+    /// Buffer for one line, reused.
     text: Vec<u8>,
-    /// Since the last rest.
+    /// Lines since the last pause, and the time of that pause.
     since_yield: (usize, Instant),
 }
 
@@ -162,7 +165,7 @@ impl<'a> Lines<'a> {
         Ok(())
     }
 
-    /// The checksum, as the last line, and told.
+    /// Writes the checksum as the last line and returns it.
     fn end(mut self) -> io::Result<Checksum> {
         self.put(&End { checksum: self.sum.text() })?;
         self.out.flush()?;

@@ -1,4 +1,4 @@
-//! The connection: one member at a time, in random order, each call with a deadline.
+//! Connection to etcd: one member at a time, in random order, with a deadline for each call.
 
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,28 +18,29 @@ use crate::etcd::error::store_error;
 use crate::options::SYSTEM_CA;
 use crate::read_file::read_file;
 
-/// No call takes longer.
+/// Limit for a call, including retries.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// One member gets this long for a call that may be tried again on the next one.
+/// Limit for one attempt on one member, for calls that may be retried on the next one.
 const ATTEMPT: Duration = Duration::from_millis(2_000);
-/// When a member has not said within this time that it is alive, the next one is asked beside it. Over a slow link TCP, TLS, the
-/// password and the question take several round trips: whoever is asked has until the deadline.
+/// Time after which the next member is tried in parallel. Over a slow link TCP, TLS, authentication and the
+/// status request take several round trips, so earlier attempts continue until the deadline.
 const PROBE: Duration = Duration::from_millis(1_000);
-/// Between two attempts; a failed member often fails at once.
+/// Pause between two attempts, since a failed member often fails at once.
 const PAUSE: Duration = Duration::from_millis(50);
-/// etcd ends connections that are pinged more often than each 5 s (its `--grpc-keepalive-min-time`).
+/// Interval and timeout of HTTP/2 pings. etcd closes connections that ping more often than every 5 s (its
+/// `--grpc-keepalive-min-time`).
 const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 
-/// How often a call may be sent.
+/// Number of times that a call may be sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attempts {
-    /// A commit: a lost answer may stand for a success.
+    /// For commits: after a lost answer the transaction may have been committed.
     Once,
-    /// Anything that may be done twice.
+    /// For idempotent calls.
     Several,
 }
 
-/// The members and the connection to one of them.
+/// The members of the cluster and the connection to one of them.
 pub(super) struct Pool {
     urls: Vec<String>,
     files: Files,
@@ -47,26 +48,26 @@ pub(super) struct Pool {
 }
 
 struct Slot {
-    /// Index of the member in use or to be tried next.
+    /// Index of the member that is in use or tried next.
     index: usize,
     member: Option<Member>,
     generation: u64,
 }
 
-/// The member that calls go to.
+/// The member that receives calls.
 #[derive(Clone)]
 pub(super) struct Member {
     pub(super) client: Client,
-    /// See [`reports_in_order`].
+    /// True if progress reports follow the changes before them; see [`reports_in_order`].
     pub(super) reports_in_order: bool,
-    /// Counts connections, so that a late failure of an old one does not end the new one.
+    /// Number of the connection, so that a late failure of an old one does not close the new one.
     generation: u64,
-    /// [`Files::digest`] of the files that it was connected with.
+    /// [`Files::digest`] of the credential files used for this connection.
     credentials: u64,
 }
 
-/// Credentials are read at each connect, and a refusal makes a new connection when they are others by now: they may be renewed under a
-/// running agent.
+/// Paths of certificates, key and password. They are read at each connect. After a refusal the client
+/// reconnects if the files have changed, since credentials may be renewed while the agent runs.
 struct Files {
     tls: bool,
     ca: Option<PathBuf>,
@@ -81,11 +82,11 @@ impl Pool {
         tls: bool,
     ) -> Result<Self, StoreError> {
         let files = Files::new(options, tls)?;
-        // What cannot work is said at the start and not as "away" for ever.
+        // Report invalid options at the start rather than as an unreachable store for ever.
         files.options()?;
         endpoints.sort();
         endpoints.dedup();
-        // Else all hosts would lean on the first member.
+        // Otherwise all hosts would use the first member.
         endpoints.shuffle(&mut rand::rng());
         let scheme = if tls { "https" } else { "http" };
         let urls = endpoints.iter().map(|endpoint| format!("{scheme}://{endpoint}")).collect();
@@ -99,8 +100,8 @@ impl Pool {
         format!("{}://{}", if self.files.tls { "etcds" } else { "etcd" }, hosts.join(","))
     }
 
-    /// The connection in use, or a new one to the first member that answers and knows a leader. `said` is what a member that
-    /// failed said last: it outlives attempts that only ran out of time.
+    /// Returns the current connection, or a new one to the first member that answers and has a leader. `said`
+    /// keeps the last error of a failed member across attempts that only time out.
     pub(super) async fn member(&self, said: &mut Option<String>) -> Result<Member, StoreError> {
         let mut slot = self.slot.lock().await;
         if let Some(member) = &slot.member {
@@ -127,7 +128,7 @@ impl Pool {
                 Ok(Some((_, url, Err(StoreError::Unreachable(text))))) => {
                     *said = Some(format!("{url}: {}", self.files.hint(text)));
                 }
-                // Another member would say the same.
+                // Another member would give the same answer.
                 Ok(Some((_, url, Err(e)))) => return Err(describe(url, e)),
                 Ok(None) => break,
                 Err(_) if rest.len() > 0 => {}
@@ -141,9 +142,10 @@ impl Pool {
         Err(StoreError::Unreachable(said.clone().unwrap_or_else(|| "no member".to_owned())))
     }
 
-    /// Gives the connection, whether the member reports progress in order, and the digest of the credentials.
+    /// Returns the connection, true if the member reports progress in order, and the digest of the
+    /// credentials.
     async fn connect(&self, url: &str) -> Result<(Client, bool, u64), StoreError> {
-        // Before they are used: what is renewed in between is found at the next refusal.
+        // Computed before use, so that a renewal in between is detected at the next refusal.
         let credentials = self.files.digest();
         let options = self.files.options()?;
         let mut client = Client::connect([url], Some(options)).await.map_err(|e| store_error(&e))?;
@@ -152,7 +154,7 @@ impl Pool {
                 Err(StoreError::Unreachable("this member has no leader".into()))
             }
             Ok(status) => Ok((client, reports_in_order(status.version()), credentials)),
-            // Newer servers may keep the status from users; this one is alive.
+            // Newer servers may deny the status to users; the member is alive.
             Err(Error::GRpcStatus(e)) if [7, 16].contains(&i32::from(e.code())) => {
                 Ok((client, true, credentials))
             }
@@ -160,7 +162,7 @@ impl Pool {
         }
     }
 
-    /// Leaves a member that failed.
+    /// Drops the connection after a failure and selects the next member.
     pub(super) async fn drop_member(&self, generation: u64) {
         let mut slot = self.slot.lock().await;
         if slot.generation == generation && slot.member.is_some() {
@@ -169,7 +171,7 @@ impl Pool {
         }
     }
 
-    /// Connects to the same member again, with what its credentials are now.
+    /// Drops the connection, so that the same member is used again with renewed credentials.
     async fn forget_member(&self, generation: u64) {
         let mut slot = self.slot.lock().await;
         if slot.generation == generation {
@@ -177,7 +179,7 @@ impl Pool {
         }
     }
 
-    /// Runs one call, on other members too when it may be sent again.
+    /// Sends one call, also to other members if it may be retried.
     pub(super) async fn call<T, F>(
         &self,
         attempts: Attempts,
@@ -212,7 +214,8 @@ impl Pool {
                         && self.files.digest() != member.credentials
                     {
                         self.forget_member(member.generation).await;
-                        // What was refused was not done. Once: they may be renewed all the time.
+                        // A refused call had no effect, so it may be sent again. Once only: the files may
+                        // change continuously.
                         if !std::mem::replace(&mut renewed, true) {
                             continue;
                         }
@@ -268,7 +271,7 @@ impl Files {
         Ok(Self { tls, ca: options.etcd_ca.clone(), identity, user })
     }
 
-    /// A server that misses our certificate often just closes the connection.
+    /// A server that requires a client certificate often just closes the connection.
     fn hint(&self, text: String) -> String {
         let cut = ["alert", "connection closed", "reset by peer", "broken pipe"];
         if self.tls && self.identity.is_none() && cut.iter().any(|sign| text.to_lowercase().contains(sign)) {
@@ -279,7 +282,7 @@ impl Files {
         text
     }
 
-    /// Differs when one of the files does.
+    /// Hashes the content of the credential files; the value changes when one of them does.
     fn digest(&self) -> u64 {
         let identity = self.identity.iter().flat_map(|(cert, key)| [cert, key]);
         let files = self.ca.iter().chain(identity).chain(self.user.as_ref().map(|(_, file)| file));
@@ -329,7 +332,7 @@ mod tests {
 
     use super::*;
 
-    /// What a member said must not be lost because the next attempts ran into the deadline.
+    /// The cause reported by a member is kept when later attempts run into the deadline.
     #[tokio::test]
     async fn the_cause_is_reported_after_attempts_that_only_took_time() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

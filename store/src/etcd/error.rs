@@ -1,4 +1,4 @@
-//! What an error of etcd means to the caller.
+//! Conversion of etcd errors to [`StoreError`].
 
 use std::error::Error as _;
 
@@ -16,7 +16,8 @@ const OUT_OF_RANGE: i32 = 11;
 const UNIMPLEMENTED: i32 = 12;
 const UNAUTHENTICATED: i32 = 16;
 
-/// Sorts an error by what the caller can do about it. Texts are etcd's own, with the causes below them.
+/// Classifies an error by the reaction that it requires of the caller. Texts are etcd's own, followed by
+/// their causes.
 pub(super) fn store_error(error: &Error) -> StoreError {
     let Error::GRpcStatus(status) = error else {
         return match error {
@@ -36,7 +37,7 @@ pub(super) fn store_error(error: &Error) -> StoreError {
 
 fn sorted(code: i32, text: String) -> StoreError {
     match code {
-        // Wrong passwords and missing names are arguments to etcd.
+        // etcd reports wrong passwords and missing user names as invalid arguments.
         INVALID_ARGUMENT if text.contains("authentication failed") => StoreError::PermissionDenied(format!(
             "{text}; check --etcd-user and the file of --etcd-password-file"
         )),
@@ -49,7 +50,7 @@ fn sorted(code: i32, text: String) -> StoreError {
         PERMISSION_DENIED => {
             StoreError::PermissionDenied(format!("{text}; the user lacks a role for these keys"))
         }
-        // The alarm NOSPACE: it answers reads, and deletes.
+        // The alarm NOSPACE: reads and deletes still work.
         RESOURCE_EXHAUSTED if text.contains("space exceeded") => StoreError::Unwritable(format!(
             "{text}; etcdctl compact, etcdctl defrag, then etcdctl alarm disarm (or raise --quota-backend-bytes)"
         )),
@@ -63,7 +64,7 @@ fn sorted(code: i32, text: String) -> StoreError {
 fn with_causes(mut text: String, mut cause: Option<&(dyn std::error::Error + 'static)>) -> String {
     while let Some(error) = cause {
         let own = error.to_string();
-        // Wrappers repeat what they wrap.
+        // Wrapping errors repeat the text of the error they wrap.
         if !text.contains(&own) {
             text = format!("{text}: {own}");
         }
@@ -72,7 +73,7 @@ fn with_causes(mut text: String, mut cause: Option<&(dyn std::error::Error + 'st
     text
 }
 
-/// etcd does not say which lease it does not find.
+/// Adds the lease to the error, since etcd does not name the lease that it did not find.
 pub(super) fn ended_lease(error: StoreError, lease: Option<LeaseId>) -> StoreError {
     match (error, lease) {
         (StoreError::Refused(text), Some(lease)) if text.contains("lease not found") => {
@@ -88,7 +89,7 @@ mod tests {
 
     #[test]
     fn errors_are_sorted_by_what_can_be_done() {
-        // Codes and texts as etcd 3.4.23 gives them.
+        // Codes and texts of etcd 3.4.23.
         let denied = [
             (3, "etcdserver: authentication failed, invalid user ID or password", "--etcd-password-file"),
             (3, "etcdserver: user name is empty", "--etcd-user"),

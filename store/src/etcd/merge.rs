@@ -1,20 +1,21 @@
-//! From the answers of one watch stream to whole transactions in the order of revisions. Pure.
+//! Merges the answers of one watch stream into whole transactions, in the order of revisions. Pure.
 //!
-//! etcd tells each watcher by itself, and large answers in fragments, so that one transaction comes in several answers.
-//! Changes are held back until a progress report says that nothing older is under way; it is asked for after they came.
-//! Servers before 3.4.25 and 3.5.8 let the report overtake changes (etcd issue 15220, seen here as halves of transactions
-//! under load): there one watcher covers all prefixes, and what it tells is whole by itself.
+//! etcd notifies each watcher separately and splits large answers into fragments, so one transaction may
+//! arrive in several answers. Changes are held back until a progress report confirms that nothing older is in
+//! flight; the report is requested after they arrive. Servers before 3.4.25 and 3.5.8 may send the report
+//! before earlier changes (etcd issue 15220, observed here as halves of transactions under load). With those,
+//! one watcher covers all prefixes, and its answers are whole transactions.
 
 use std::collections::BTreeMap;
 
 use super::super::{Change, Delta, Revision};
 
-/// What was told and what is held back.
+/// State of the merge: changes held back, and progress per watcher.
 pub(super) struct Merge {
-    /// Everything up to here was handed out.
+    /// Everything up to this revision was delivered.
     after: Revision,
     held: BTreeMap<Revision, Vec<Change>>,
-    /// For each watcher: up to where it is known to be complete.
+    /// For each watcher, the revision up to which it is complete.
     watchers: Vec<Revision>,
 }
 
@@ -27,17 +28,17 @@ impl Merge {
         self.after
     }
 
-    /// Whether changes wait for a report.
+    /// Returns true if changes wait for a progress report.
     pub(super) fn waiting(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// A change came.
+    /// Adds one change.
     pub(super) fn change(&mut self, revision: Revision, change: Change) {
         self.held.entry(revision).or_default().push(change);
     }
 
-    /// Nothing up to `revision` is under way any more: gives the transactions that are whole by that.
+    /// Records that nothing up to `revision` is in flight; returns the transactions that are complete.
     pub(super) fn complete(&mut self, revision: Revision) -> Vec<Delta> {
         let later = self.held.split_off(&revision.saturating_add(1));
         let ready = std::mem::replace(&mut self.held, later);
@@ -45,7 +46,7 @@ impl Merge {
         ready.into_iter().map(|(revision, changes)| Delta { revision, changes }).collect()
     }
 
-    /// The server says by itself that one watcher has nothing more up to `revision`. Gives what is whole when that moves
+    /// Records an unsolicited progress report of one watcher. Returns complete transactions if that raises
     /// the revision up to which all watchers are complete.
     pub(super) fn quiet(&mut self, watcher: usize, revision: Revision) -> Option<Vec<Delta>> {
         let known = self.watchers.get_mut(watcher)?;
@@ -55,7 +56,7 @@ impl Merge {
     }
 }
 
-/// Whether a server of this version reports progress only after the changes before it.
+/// Returns true if a server of this version sends progress reports only after the changes before them.
 pub(super) fn reports_in_order(version: &str) -> bool {
     let mut numbers = version.split(['.', '-', '+']).map_while(|part| part.parse::<u32>().ok());
     let (major, minor, patch) = (numbers.next(), numbers.next(), numbers.next().unwrap_or(0));
@@ -64,7 +65,7 @@ pub(super) fn reports_in_order(version: &str) -> bool {
         (Some(3), Some(5)) => patch >= 8,
         (Some(3), Some(minor)) => minor > 5,
         (Some(major), _) => major > 3,
-        // Only newer servers keep their version to themselves.
+        // Only newer servers withhold their version.
         (None, _) => true,
     }
 }

@@ -1,14 +1,14 @@
 //! etcd v3 (3.4 or newer) as the store of a cluster.
 //!
-//! What it does: maps the trait to etcd's calls, with a deadline on each, on one member at a time, the next one when
-//! that fails. What it does not: keep anything between calls but the connection. A watch that dies is reopened by the
-//! feed, from the revision after the last one.
+//! Maps the [`Store`] trait to etcd's calls. Each call has a deadline and goes to one member, and to the next
+//! one when that fails. Between calls nothing is kept but the connection. A watch that fails is reopened by
+//! the feed, from the revision after the last one.
 //!
 //! ```text
-//!  list:    pages of 1,000 keys at one revision, prefix after prefix
-//!  read:    one Txn of ranges, where they are few enough
-//!  commit:  one Txn; sent once, never again by itself (an answer that was lost may stand for a commit)
-//!  watch:   one stream, a watcher for each prefix -> merge.rs: whole transactions in the order of revisions
+//! list:    pages of 1,000 keys at one revision, prefix after prefix
+//! read:    one Txn of ranges, if they are few enough
+//! commit:  one Txn, sent once and never retried (after a lost answer it may have been committed)
+//! watch:   one stream, one watcher per prefix -> merge.rs: whole transactions in the order of revisions
 //! ```
 
 mod connect;
@@ -31,16 +31,17 @@ use crate::writer_lock;
 use connect::{Attempts, Pool};
 use error::ended_lease;
 
-/// Keys in one page of a list.
+/// Keys per page of a list.
 const PAGE: i64 = 1000;
-/// Largest answer that is taken; the client's own limit of 4 MiB is less than one page of large values.
+/// Maximum size of an answer; the client's own limit of 4 MiB is less than one page of large values.
 const MAX_ANSWER: usize = 512 << 20;
-/// Processes of one machine get in line here; where it cannot be written each goes by itself.
+/// Lock file of the writer lock between processes of one machine; if it cannot be opened, they write without
+/// it.
 const LOCK_PATH: &str = "/run/tortie/store.turn";
-/// A list begins anew this often when its revision is compacted away under it.
+/// Number of times that a list is tried if its revision is compacted meanwhile.
 const LIST_ATTEMPTS: u32 = 3;
 
-/// The identity of a store, by its cluster id.
+/// Returns the identity of a store, its cluster ID in hexadecimal.
 fn identity(cluster: u64) -> String {
     format!("{cluster:x}")
 }
@@ -51,10 +52,10 @@ pub struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// Prepares a store of these `host:port` endpoints. Nothing is sent yet: etcd may be away.
+    /// Prepares a store with these `host:port` endpoints. Nothing is sent yet: etcd may be unreachable.
     ///
     /// # Errors
-    /// [`StoreError::Unusable`] for options that do not fit together and files that cannot be read.
+    /// [`StoreError::Unusable`] for options that contradict each other and for files that cannot be read.
     pub fn new(options: &StoreOptions, endpoints: Vec<String>, tls: bool) -> Result<Self, StoreError> {
         Ok(Self { pool: Pool::new(options, endpoints, tls)? })
     }
@@ -68,7 +69,7 @@ impl EtcdStore {
         self.pool.call(Attempts::Several, get).await
     }
 
-    /// Keys and prefixes in one call, at one revision; `None` when a prefix has more keys than a page.
+    /// Reads keys and prefixes in one call, at one revision; `None` if a prefix has more keys than a page.
     async fn read_once(&self, keys: &[String], prefixes: &[String]) -> Result<Option<Read>, StoreError> {
         let key = |key: &String| TxnOp::get(key.as_str(), None);
         let prefix = |prefix: &String| {
@@ -107,8 +108,8 @@ impl EtcdStore {
         Ok(Some((values, listed)))
     }
 
-    /// Whether this is another cluster than the one that `after` is a revision of, or one that was restored from a copy: only a list
-    /// can tell.
+    /// Returns a watch that requests a new list, if this is another cluster than that of `after`, or one
+    /// restored from a backup.
     async fn other_history(
         &self,
         key: &str,
@@ -123,7 +124,7 @@ impl EtcdStore {
         Ok(other.then_some(Restart { oldest: Some(current) }))
     }
 
-    /// All keys of the prefixes, or what stands in the way.
+    /// Lists all keys of the prefixes, page by page, at one revision.
     async fn list_once(&self, prefixes: &[String], names_only: bool) -> Result<Snapshot, StoreError> {
         let mut snapshot = Snapshot::default();
         let mut at: Option<i64> = None;
@@ -147,7 +148,7 @@ impl EtcdStore {
                 let (more, kvs) = (answer.more(), answer.take_kvs());
                 snapshot.entries.extend(kvs.iter().map(key_value));
                 let Some(last) = kvs.last().filter(|_| more) else { break };
-                // The next page begins behind the last key.
+                // The next page begins after the last key.
                 from = last.key().to_vec();
                 from.push(0);
             }
@@ -220,14 +221,16 @@ impl Store for EtcdStore {
         if prefixes.is_empty() {
             return Err(StoreError::Refused("nothing to watch".into()));
         }
-        // Says whether this is still the same history. It also renews an expired token: a watch would be refused.
+        // Verify that the history is the same. The request also renews an expired token; a watch would be
+        // rejected.
         let first = prefixes.first().map_or("/", String::as_str).to_owned();
         if let Some(restart) = self.other_history(&first, after, of).await? {
             return Ok(Box::new(restart));
         }
         let member = self.pool.member(&mut None).await?;
         let watch = watch::EtcdWatch::open(member, prefixes, after).await?;
-        // A cluster that was replaced between the two would keep silent until it has counted that far.
+        // After a replacement of the cluster between the two calls, the watch would be silent until its
+        // revisions reach `after`.
         Ok(match self.other_history(&first, after, of).await? {
             Some(restart) => Box::new(restart),
             None => Box::new(watch),
@@ -261,7 +264,8 @@ impl Store for EtcdStore {
     }
 
     async fn keep_alive(&self, lease: LeaseId) -> Result<bool, StoreError> {
-        // The call itself asks once and reads the answer; the stream that it gives is for further requests.
+        // The call itself sends one request and reads the answer; the returned stream is for further
+        // requests.
         let send = |client: Client| async move { client.lease_client().keep_alive(lease.0).await.map(drop) };
         match self.pool.call(Attempts::Several, send).await.map_err(|e| ended_lease(e, Some(lease))) {
             Ok(()) => Ok(true),
@@ -296,7 +300,7 @@ fn without_leader() -> StoreError {
     StoreError::Unreachable("etcd answered without header".into())
 }
 
-/// A watch that only says: list again.
+/// A watch that only requests a new list.
 struct Restart {
     oldest: Option<Revision>,
 }
@@ -333,7 +337,7 @@ fn operation(op: Op) -> TxnOp {
     }
 }
 
-/// Keys are text in this data model; one that is not is shown as far as it goes, so that it can be reported.
+/// Keys are text in this data model; other octets are replaced, so that such a key can be reported.
 fn key_value(kv: &etcd_client::KeyValue) -> KeyValue {
     KeyValue {
         key: String::from_utf8_lossy(kv.key()).into_owned(),

@@ -1,4 +1,4 @@
-//! A watch: one stream, one watcher for each prefix or one for all.
+//! Watch on etcd: one stream, with one watcher per prefix or one for all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,43 +12,44 @@ use super::merge::Merge;
 use super::{MAX_ANSWER, key_value, revision_of};
 use crate::etcd::error::store_error;
 
-/// Opening the stream takes no longer.
+/// Limit for opening the stream.
 const OPEN: Duration = Duration::from_secs(5);
-/// A report that did not come is asked for again: servers answer only when all watchers have caught up.
+/// Interval at which a missing progress report is requested again: servers answer only once all watchers have
+/// caught up.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
-/// Changes wait no longer for a report.
+/// Limit for changes that wait for a progress report.
 const GIVE_UP: Duration = Duration::from_secs(10);
-/// Answers are taken this long before a report about them is asked for.
+/// Time during which pending answers are read before a progress report about them is requested.
 const DRAIN: Duration = Duration::from_millis(20);
-/// A silent stream is asked whether it lives; the answer is the proof of freshness. Without one in as long again it is
-/// dead, whatever TCP thinks.
+/// Silence after which a progress report is requested as a proof of freshness. Without an answer within the
+/// same time again, the stream is considered dead, whatever the TCP state.
 const SILENCE_LIMIT: Duration = Duration::from_secs(5);
-/// Revisions that only concern others are told no more often.
+/// Minimum interval of reports about revisions that changed no watched key.
 const PROGRESS: Duration = Duration::from_secs(1);
 
 /// A running watch.
 pub(super) struct EtcdWatch {
     stream: WatchStream,
     merge: Merge,
-    /// What is handed out; one watcher for all of them sees more.
+    /// Prefixes that the caller watches; a single watcher for all of them sees more.
     prefixes: Vec<String>,
-    /// There are several watchers, and what they tell is whole only after a report.
+    /// There are several watchers, whose answers are complete only after a progress report.
     several: bool,
-    /// Watcher ids as the server gave them -> index of the watcher.
+    /// Watcher ID assigned by the server -> index of the watcher.
     ids: BTreeMap<i64, usize>,
     ready: VecDeque<WatchEvent>,
-    /// When the first of the changes that are held came.
+    /// Arrival of the oldest change that is held back.
     held_since: Option<Instant>,
-    /// When a report was asked for that has not come.
+    /// Time of a progress request that is unanswered.
     progress_requested: Option<Instant>,
     last_message: Instant,
-    /// When progress was told last.
+    /// Time of the last delivered progress event.
     progress: Instant,
     over: bool,
 }
 
 impl EtcdWatch {
-    /// Opens the stream for what happens after `after`; `prefixes` are sorted and disjoint.
+    /// Opens the stream for changes after `after`; `prefixes` must be sorted and disjoint.
     pub(super) async fn open(
         member: Member,
         prefixes: Vec<String>,
@@ -67,7 +68,7 @@ impl EtcdWatch {
         let options = |id: i64, end: Option<String>| {
             let options =
                 WatchOptions::new().with_start_revision(start).with_progress_notify().with_watch_id(id);
-            // Fragments would cut transactions.
+            // Fragments would split transactions.
             let options = if several { options.with_fragment() } else { options };
             match end {
                 Some(end) => options.with_range(end),
@@ -77,7 +78,7 @@ impl EtcdWatch {
         let open = async {
             let mut client = member.client.watch_client().max_decoding_message_size(MAX_ANSWER);
             let mut stream: Option<WatchStream> = None;
-            // Ids begin with 1: 0 asks the server to choose.
+            // IDs begin at 1: with 0 the server chooses one.
             for (id, (from, end)) in (1..).zip(ranges) {
                 match &mut stream {
                     None => stream = Some(client.watch(from, Some(options(id, end))).await?),
@@ -106,7 +107,7 @@ impl EtcdWatch {
         })
     }
 
-    /// Takes one answer of the server.
+    /// Processes one answer of the server.
     fn take(&mut self, answer: &WatchResponse) -> Result<(), StoreError> {
         let now = Instant::now();
         self.last_message = now;
@@ -150,18 +151,18 @@ impl EtcdWatch {
         if self.several {
             self.held_since.get_or_insert(now);
         } else {
-            // A single watcher tells whole transactions in order.
+            // A single watcher receives whole transactions in order.
             let whole = self.merge.complete(last);
             self.pop_ready(whole, now);
         }
         Ok(())
     }
 
-    /// An answer without events says how far the server is.
+    /// Processes an answer without events, which reports the progress of the server.
     fn report(&mut self, answer: &WatchResponse, now: Instant) {
         let revision = answer.header().map_or(0, |header| revision_of(header.revision()));
         if let Some(index) = self.ids.get(&answer.watch_id()) {
-            // The server's own report about one watcher, in its turn.
+            // Unsolicited report about one watcher, in order with its changes.
             if let Some(whole) = self.merge.quiet(*index, revision) {
                 self.progress = now.checked_sub(PROGRESS).unwrap_or(now);
                 self.pop_ready(whole, now);
@@ -169,7 +170,7 @@ impl EtcdWatch {
             return;
         }
         self.progress_requested = None;
-        // Without the order of newer servers it only says that the server lives.
+        // With servers that report out of order it only proves that the server is alive.
         let upto = if self.several { revision } else { self.merge.after() };
         let whole = self.merge.complete(upto);
         self.progress = now.checked_sub(PROGRESS).unwrap_or(now);
@@ -185,7 +186,7 @@ impl EtcdWatch {
         self.ready.extend(whole.into_iter().map(WatchEvent::Delta));
     }
 
-    /// When something is due without an answer, and what.
+    /// Returns the time and kind of the next action if no answer arrives.
     fn due(&self) -> (Instant, Due) {
         match (self.held_since, self.progress_requested) {
             (Some(since), Some(requested)) => {
@@ -193,7 +194,7 @@ impl EtcdWatch {
                 if again < enough { (again, Due::RequestProgress) } else { (enough, Due::GiveUp) }
             }
             (Some(since), None) => (since, Due::RequestProgress),
-            // It speaks, so it lives, but the report was lost.
+            // Other messages arrive, so the stream is alive, but the report was lost.
             (None, Some(requested)) if self.last_message > requested => {
                 (requested + SILENCE_LIMIT, Due::RequestProgress)
             }
@@ -203,7 +204,7 @@ impl EtcdWatch {
     }
 }
 
-/// What is due.
+/// Action that is due.
 enum Due {
     RequestProgress,
     GiveUp,
@@ -221,7 +222,7 @@ impl Watch for EtcdWatch {
                 return Err(StoreError::Unreachable("the watch is over".into()));
             }
             let (at, due) = self.due();
-            // Answers that wait are taken before a report is asked for, but not for ever.
+            // Pending answers are read before a report is requested, but only for a limited time.
             let overdue = matches!(due, Due::RequestProgress) && Instant::now() > at + DRAIN;
             let answer = if overdue { None } else { timeout_at(at, self.stream.message()).await.ok() };
             let failure = match answer {
@@ -233,7 +234,8 @@ impl Watch for EtcdWatch {
                 Some(Err(e)) => store_error(&e),
                 None => match due {
                     Due::RequestProgress => {
-                        // Noted first: a caller may drop this future while the request waits to be sent.
+                        // Set before the request: a caller may drop this future while the request is being
+                        // sent.
                         self.progress_requested = Some(Instant::now());
                         self.stream.request_progress().await.map_err(|e| store_error(&e))?;
                         continue;

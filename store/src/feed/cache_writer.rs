@@ -1,4 +1,4 @@
-//! What a feed told, kept for the cache on disk. Writing it takes as long as the disk likes, and the feed goes on meanwhile.
+//! Writes the reported state to the cache file in the background; the feed continues while the disk is slow.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,31 +13,31 @@ use super::cached_entries::{CachedEntries as Entries, CachedValue, is_readable};
 use crate::cache::{CACHE_INTERVAL, Cache, Cached, Debounce, Log};
 use crate::{Change, Delta, Revision, Snapshot};
 
-/// Keys that are remembered as touched, however few there are in all.
+/// Maximum number of changed keys that are remembered, unless there are more entries than this.
 const LIMIT: usize = 100_000;
 
 type Later = Box<dyn FnOnce(&mut Entries) + Send + Sync>;
 
-/// The state that was told.
+/// Copy of the reported state, and the state of its file.
 pub(super) struct CacheWriter {
     pub(super) cache: Cache,
     store_id: String,
-    /// Empty while they are lent.
+    /// All entries; empty while the writing thread has them.
     entries: Entries,
-    /// To the thread that writes them, so that nothing is copied.
+    /// The writing thread owns the entries meanwhile, so that nothing is copied.
     writing: Option<JoinHandle<(Entries, io::Result<Log>)>>,
-    /// What became of them meanwhile.
+    /// Changes of the entries since the write began.
     deferred: Vec<Later>,
-    /// The file as it was written last; none while it is written.
+    /// The file as last written; `None` while it is being written.
     log: Option<Log>,
-    /// Keys that are not in the file as they are; `None` when all of it has to be written.
+    /// Keys whose entry in the file is outdated; `None` if the whole file must be written.
     touched: Option<BTreeSet<Box<str>>>,
     generation: u64,
-    /// The revision of the newest entry or deletion in it.
+    /// The revision of the newest entry or deletion.
     newest: Revision,
     trust: watch::Receiver<(u64, Revision)>,
     debounce: Debounce,
-    /// Why the file was not written the last time.
+    /// The error of the last write, if it failed.
     pub(super) problem: Option<String>,
 }
 
@@ -59,7 +59,7 @@ impl CacheWriter {
         }
     }
 
-    /// What the file has: the last good values of what the store holds by now are among it.
+    /// Restores the content of the file, which has the last good values of invalid entries in the store.
     pub(super) fn restore(&mut self, cached: Arc<Cached>) {
         self.store_id.clone_from(&cached.snapshot.store_id);
         self.change(|entries| entries.restore(cached));
@@ -76,8 +76,8 @@ impl CacheWriter {
         self.debounce.changed();
     }
 
-    /// A key that was written later in what is kept than in this list: its revision there, and here. Empty while the entries are
-    /// lent.
+    /// Returns a key of this list that was written later in the kept state: its revision in the list and in
+    /// the kept state. Finds nothing while the entries are being written.
     pub(super) fn newer_entry<'a>(&self, list: &'a Snapshot) -> Option<(&'a str, [Revision; 2])> {
         list.entries.iter().find_map(|kv| {
             let known = self.entries.revision_of(&kv.key)?;
@@ -102,7 +102,8 @@ impl CacheWriter {
                 Change::Delete { key } => (Some(Box::<str>::from(key.as_str())), None),
             })
             .collect();
-        // A value that nobody can read comes over one that is not in the file yet: only this copy has the last good one.
+        // An invalid value replaces a value that is not in the file yet: only this copy has the last good
+        // one.
         let in_file = |key: &str| self.touched.as_ref().is_some_and(|touched| !touched.contains(key));
         let urgent = delta.changes.iter().any(|change| match change {
             Change::Put(kv) => !in_file(&kv.key) && !is_readable(&kv.key, &kv.value),
@@ -135,7 +136,7 @@ impl CacheWriter {
     fn touch<'a>(&mut self, keys: impl Iterator<Item = &'a str>) {
         if let Some(touched) = &mut self.touched {
             touched.extend(keys.map(Box::from));
-            // While nothing is written for long, keys may come and go without end.
+            // If no write happens for a long time, this set would grow without bound.
             if touched.len() > self.entries.len().max(LIMIT) {
                 self.touched = None;
             }
@@ -150,7 +151,8 @@ impl CacheWriter {
         }
     }
 
-    /// When to save; never what the consumer does not trust, and one file at a time.
+    /// Returns the time of the next write. State that the consumer does not trust is never written; one write
+    /// runs at a time.
     pub(super) fn due(&self) -> Option<Instant> {
         let (generation, upto) = *self.trust.borrow();
         if generation == self.generation && upto >= self.newest && self.writing.is_none() {
@@ -167,7 +169,7 @@ impl CacheWriter {
         }
     }
 
-    /// Waits until the consumer trusts something else, or the file is written. Cancel-safe.
+    /// Waits until the consumer trusts a newer state or the file is written. Cancel-safe.
     pub(super) async fn changed(copy: &mut Option<Self>) -> Result<(), FeedClosed> {
         let Some(copy) = copy else { return std::future::pending().await };
         let Self { trust, writing, .. } = copy;
@@ -186,7 +188,7 @@ impl CacheWriter {
         }
     }
 
-    /// Begins to write what was told up to this revision, unless that goes on already.
+    /// Starts writing the state up to this revision, unless a write is running.
     pub(super) fn save(&mut self, revision: Revision) {
         if self.writing.is_some() {
             return;
@@ -216,12 +218,12 @@ impl CacheWriter {
                     Ok(log) => (self.log, self.problem) = (Some(log), None),
                     Err(e) => {
                         self.problem = Some(e.to_string());
-                        // Tried again although nothing changes.
+                        // Retry even if no further change arrives.
                         self.debounce.changed();
                     }
                 }
             }
-            // A panic there ends the process; a runtime that ends needs no cache.
+            // A panic in that thread ends the process; a runtime that shuts down needs no cache.
             Err(e) => {
                 tracing::error!(target: "tortie::store", error = %e, "the cache of the store was not written")
             }
@@ -252,7 +254,7 @@ mod tests {
         Delta { revision, changes: vec![Change::Delete { key: key.to_owned() }] }
     }
 
-    /// What comes while the file is written stands in the next one, in its order.
+    /// Changes that arrive during a write are in the next file, in their order.
     #[tokio::test]
     async fn changes_while_it_is_written_are_in_the_next_file() {
         let dir = tempfile::tempdir().unwrap();
@@ -281,7 +283,8 @@ mod tests {
         assert_eq!(keys(), ["a/1", "b"]);
     }
 
-    /// Whatever is told, removed or broken between two writes: what is read is what was told.
+    /// After any sequence of events, deletions and damage between two writes, the file contains the reported
+    /// state.
     #[tokio::test]
     async fn the_file_holds_what_was_reported() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
-//! The copy of what the feed reported, with the last value of each key that could be read.
+//! In-memory copy of the reported entries, with the last valid value of each key.
 //!
-//! A value that cannot be read leaves the last good one in force; an agent that starts again has to know it, so it is kept
-//! beside the present value for as long as that cannot be read and the key is there. As the model does.
+//! An invalid value leaves the last valid one in force. A restarted agent needs that value, so it is kept
+//! next to the current one for as long as the current one is invalid and the key exists. The model does the
+//! same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::{KeyValue, Revision, Snapshot};
 
 type Values = BTreeMap<Box<str>, CachedValue>;
 
-/// What is kept of an entry, without what its key says: the copy is as large as the store.
+/// Value and revisions of an entry, without its key: this copy is as large as the store.
 #[derive(Debug, Clone)]
 pub(super) struct CachedValue {
     value: Box<[u8]>,
@@ -28,23 +29,23 @@ impl CachedValue {
     }
 }
 
-/// Whether the value of a key can be used. What is no key of the data model has no value to be read.
+/// Returns true if the value of a key is valid. Keys outside of the data model have no value to validate.
 pub(super) fn is_readable(key: &str, value: &[u8]) -> bool {
     Key::parse(key).map_or(true, |key| Resource::parse(key.canonical(), value).is_ok())
 }
 
-/// All entries.
+/// All entries of the watched prefixes.
 #[derive(Debug, Default)]
 pub(super) struct CachedEntries {
     values: Values,
-    /// Of keys whose value cannot be read: the last one that could be.
+    /// The last valid values of keys whose current value is invalid.
     last_good: Values,
-    /// What the file had when this process began, of keys that were not read since.
+    /// Content of the file at the start of this process, of keys that were not read since.
     restored: Option<Arc<Cached>>,
 }
 
 impl CachedEntries {
-    /// Takes what the file had.
+    /// Restores the content of the file.
     pub(super) fn restore(&mut self, cached: Arc<Cached>) {
         self.restored = Some(cached);
     }
@@ -72,7 +73,7 @@ impl CachedEntries {
         }
     }
 
-    /// Takes a write.
+    /// Applies a write.
     pub(super) fn put(&mut self, key: Box<str>, value: CachedValue) {
         if is_readable(&key, &value.value) {
             self.last_good.remove(&key);
@@ -90,14 +91,14 @@ impl CachedEntries {
         self.last_good.remove(key);
     }
 
-    /// Takes a list of everything. `goes_on`: it is of the same store as what is known; revisions of two stores cannot be
-    /// compared.
+    /// Replaces all entries by a list. `goes_on` is true if the list is of the same store; revisions of two
+    /// stores cannot be compared.
     pub(super) fn replace(&mut self, new: Vec<(Box<str>, CachedValue)>, goes_on: bool) {
         let mut values = Values::new();
         let mut last_good = Values::new();
         for (key, value) in new {
             let good = if goes_on && self.revision_of(&key) == Some(value.mod_revision) {
-                // The very same write: nobody has to look at its value again.
+                // The same write: its value need not be validated again.
                 self.good_of(&key)
             } else if is_readable(&key, &value.value) {
                 None
@@ -107,7 +108,7 @@ impl CachedEntries {
             last_good.extend(good.map(|good| (key.clone(), good)));
             values.insert(key, value);
         }
-        // What the list does not name may be read later: the blocks of a host are.
+        // Keys missing in the list may be read later, such as the blocks of a host.
         self.restored = self.restored.take().map(|cached| unlisted(&cached, &values).into());
         (self.values, self.last_good) = (values, last_good);
     }
@@ -118,7 +119,7 @@ impl CachedEntries {
         self.last_good.retain(|key, _| keeps(key));
     }
 
-    /// The last write that is known of a key.
+    /// Returns the revision of the last known write of a key.
     pub(super) fn revision_of(&self, key: &str) -> Option<Revision> {
         if let Some(known) = self.values.get(key) {
             return Some(known.mod_revision);
@@ -128,7 +129,7 @@ impl CachedEntries {
         present.or_else(|| find(&cached.snapshot.entries, key)).map(|kv| kv.mod_revision)
     }
 
-    /// The last good value of a key whose present one cannot be read.
+    /// Returns the last valid value of a key whose current value is invalid.
     fn good_of(&self, key: &str) -> Option<CachedValue> {
         if self.values.contains_key(key) {
             return self.last_good.get(key).cloned();
@@ -138,7 +139,7 @@ impl CachedEntries {
         find(&cached.snapshot.entries, key).map(|kv| CachedValue::of(kv).1)
     }
 
-    /// The last good value of a key, before a write that cannot be read.
+    /// Returns the last valid value of a key before an invalid write.
     fn good_before(&self, key: &str) -> Option<CachedValue> {
         self.good_of(key).or_else(|| {
             let known = match self.values.get(key) {
@@ -153,7 +154,7 @@ impl CachedEntries {
     }
 }
 
-/// What the file had of keys that a list does not name.
+/// Returns the restored entries of keys that a list does not contain.
 fn unlisted(cached: &Cached, listed: &Values) -> Cached {
     let rest = |entries: &[KeyValue]| -> Vec<KeyValue> {
         entries.iter().filter(|kv| !listed.contains_key(kv.key.as_str())).cloned().collect()
@@ -162,7 +163,7 @@ fn unlisted(cached: &Cached, listed: &Values) -> Cached {
     Cached { snapshot, unreadable: rest(&cached.unreadable), saved: cached.saved, truncated: None }
 }
 
-/// Of entries in the order of their keys.
+/// Finds a key in entries sorted by key.
 fn find<'a>(entries: &'a [KeyValue], key: &str) -> Option<&'a KeyValue> {
     entries.get(entries.binary_search_by(|kv| kv.key.as_str().cmp(key)).ok()?)
 }

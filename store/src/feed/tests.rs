@@ -1,4 +1,5 @@
-//! What a feed says of the store as a whole: its data model, and that it was put back.
+//! Reports of a feed about the store as a whole: its data model, and that it was restored to an earlier
+//! state.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ async fn put(store: &dyn Store, key: &str, value: &str) {
     store.commit(Txn { ops: vec![op], ..Txn::default() }).await.unwrap();
 }
 
-/// A copy of a store that nobody has open.
+/// Copies a store that no process has open.
 fn copy(from: &Path, to: &Path) {
     for ending in ["", "-wal", "-shm"] {
         let file = |path: &Path| PathBuf::from(format!("{}{ending}", path.display()));
@@ -37,7 +38,7 @@ fn feed(store: &Arc<dyn Store>, cache: Option<PathBuf>, data_model: DataModel) -
     Feed::start(&Handle::current(), Arc::clone(store), options)
 }
 
-/// The kinds of the events up to the first snapshot, with what is said of the store.
+/// Collects the kinds of the events up to the first snapshot, with their details.
 async fn until_snapshot(feed: &mut Feed) -> (Vec<String>, u64, Revision) {
     let mut said = Vec::new();
     loop {
@@ -70,7 +71,8 @@ async fn the_data_model_is_said_before_the_first_snapshot() {
     }
 }
 
-/// An older copy in the place of a store: under a feed, at a start by the cache, and when the copy has as many revisions again.
+/// An older copy takes the place of a store: under a running feed, at a start from the cache, and with as
+/// many revisions.
 #[tokio::test]
 async fn a_store_that_was_put_back_is_said_with_its_proof() {
     let dir = tempfile::tempdir().unwrap();
@@ -115,7 +117,7 @@ async fn a_store_that_was_put_back_is_said_with_its_proof() {
     assert_eq!(said, ["cached", "put back: /calico/v1/a was written last at revision 1, and was at 6"]);
 }
 
-/// Follows a store until its cache is that of this revision.
+/// Follows a store until its cache has this revision.
 async fn keep(store: &Arc<dyn Store>, cache: &Path, revision: Revision) {
     let mut follower = feed(store, Some(cache.to_owned()), DataModel::Auto);
     let (_, generation, _) = until_snapshot(&mut follower).await;
@@ -127,7 +129,7 @@ async fn keep(store: &Arc<dyn Store>, cache: &Path, revision: Revision) {
     }
 }
 
-/// Without its log, or with a part of it, a store is as it was when the log was written back the last time.
+/// Without its write-ahead log, or with a part of it, a store is in the state of its last checkpoint.
 #[tokio::test]
 async fn a_log_of_the_store_that_was_lost_is_said_with_its_proof() {
     type Loss = fn(&Path, &[u8]);
@@ -152,7 +154,7 @@ async fn a_log_of_the_store_that_was_lost_is_said_with_its_proof() {
         }
         keep(&store, &path("cache"), 8).await;
         drop(store);
-        // The threads of the store close its files.
+        // Wait until the threads of the store have closed its files.
         let wal = path("store.db-wal");
         tokio::time::sleep(Duration::from_millis(100)).await;
         let whole = std::fs::read(&wal).unwrap();

@@ -1,4 +1,4 @@
-//! A connection that knows which files it is of: those at the path may have been replaced, lost or found damaged since.
+//! A database connection that detects if the files at its path were replaced, removed or found damaged.
 
 use std::sync::Arc;
 
@@ -8,24 +8,27 @@ use super::super::StoreError;
 use super::damage;
 use super::files::{Files, Identity, OpenConnection};
 
-/// The connection of a reader or a writer.
+/// Connection of a reader or a writer, with the identity of its files.
 pub(super) struct FollowedConnection {
-    /// Closed when the database is damaged or its log was lost: whatever takes its place is opened anew.
+    /// `None` after damage or the loss of the write-ahead log: the files that take their place are opened
+    /// anew.
     open: Option<(Connection, OpenConnection)>,
     database: Identity,
-    /// The log that the connection knows.
+    /// Identity of the write-ahead log that the connection uses.
     log: Option<Identity>,
 }
 
 impl FollowedConnection {
-    /// Of a connection that has read something, so that its log is there. `database`: the file at the path before it was opened.
+    /// Wraps a connection that has read something, so that its write-ahead log exists. `database` is the
+    /// identity of the file at the path before it was opened.
     pub(super) fn new(files: &Arc<Files>, database: Identity, conn: Connection) -> Self {
         let log = files.log_identity();
         Self { open: Some((conn, OpenConnection::count(files, log))), database, log }
     }
 
-    /// Whether it is of the files that are at the path now; if not, it is to be opened anew: a store that was moved away and made
-    /// anew is another store, not the old one for ever.
+    /// Returns true if the connection uses the files that are at the path now. Otherwise the caller opens the
+    /// database anew: after a store was moved away and recreated, an old connection would use the old files
+    /// for ever.
     pub(super) fn is_current(&mut self, files: &Files) -> Result<bool, StoreError> {
         if files.identity()? != self.database {
             return Ok(false);
@@ -51,7 +54,8 @@ impl FollowedConnection {
         self.open.as_mut().map(|(conn, _)| conn).ok_or_else(closed)
     }
 
-    /// What a call found: damage closes the connection, and is marked. Not under the lock of the files.
+    /// Handles the result of a call: damage closes the connection and is marked. The caller must not hold the
+    /// lock file.
     pub(super) fn conclude<T>(
         &mut self,
         files: &Files,

@@ -1,14 +1,16 @@
-//! A damaged database: how it is found, and the mark beside it that keeps everybody from writing into it.
+//! Detection of a damaged database, and the mark file next to it that stops all processes from writing into
+//! it.
 //!
 //! ```text
 //!  agent, at start and each minute: PRAGMA quick_check +
-//!  any process: a read or a write that SQLite refuses -+--> store.damaged: inode, length and time of the database
-//!                                                              |
-//!  every transaction of every process, under the lock: --------+--> is it that of the database? refused : passed over
+//!  any process: a read or write that SQLite refuses ---+--> store.damaged: inode, length, time of database
+//!                                                             |
+//!  every transaction of every process, under the lock: -------+--> same database? refused : mark ignored
 //! ```
 //!
-//! A file that takes the place of the damaged one, or is written over it, is another by its inode, length or time: the mark is
-//! passed over then, and removed by the next check. Nothing changes these of a damaged file, as nobody writes its log back.
+//! A file that takes the place of the damaged one, or is written over it, has another inode, length or time:
+//! the mark is then ignored, and removed by the next check. These stay the same for a damaged file, since no
+//! process checkpoints its log.
 
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
@@ -22,27 +24,27 @@ use super::super::StoreError;
 use super::files::{Files, Lock};
 use super::schema::{connect, failed};
 
-/// How long a check that was interrupted may take to end.
+/// Time limit for an interrupted check to end.
 const END: Duration = Duration::from_secs(10);
 
-/// The way out.
+/// Next step after damage.
 const NEXT: &str = "nothing is written into it; restore it as \"A damaged SQLite store\" in docs/upgrade.md says: save what can be read \
                     (tortie store export, or tortie store export --cache), move the file away with its -wal and -shm files, \
                     import what was saved, tortie store accept";
 
-/// What is wrong with a database, for people.
+/// Returns the error for a damaged database, as text for people.
 pub(super) fn error(files: &Files, what: &str) -> StoreError {
     StoreError::Damaged(format!("{} is damaged ({what}): {NEXT}", files.database.display()))
 }
 
-/// The database that a mark speaks of, and what is wrong with it.
+/// Content of the mark file: the damaged database and its fault.
 #[derive(Serialize, Deserialize)]
 struct Mark {
     file: State,
     damage: String,
 }
 
-/// What differs between two files in one place, and between a file and what was written over it.
+/// File attributes that differ between two files at one path, and between a file and one written over it.
 #[derive(PartialEq, Eq, Serialize, Deserialize)]
 struct State {
     device: u64,
@@ -58,9 +60,9 @@ fn state(files: &Files) -> Option<State> {
     Some(State { device, inode, length, seconds: found.mtime(), nanoseconds: found.mtime_nsec() })
 }
 
-/// Refuses a database that is marked.
+/// Returns an error if the database is marked as damaged.
 pub(super) fn refuse(files: &Files) -> Result<(), StoreError> {
-    // Mostly there is none.
+    // Usually there is no mark.
     let Ok(text) = std::fs::read(&files.mark) else { return Ok(()) };
     match serde_json::from_slice::<Mark>(&text) {
         Ok(mark) if Some(&mark.file) == state(files).as_ref() => Err(StoreError::Damaged(mark.damage)),
@@ -68,7 +70,7 @@ pub(super) fn refuse(files: &Files) -> Result<(), StoreError> {
     }
 }
 
-/// Marks the database if that is what a call found. Not under the lock, which this takes.
+/// Marks the database if `result` reports damage. Takes the lock file, so the caller must not hold it.
 pub(super) fn mark_if<T>(files: &Files, result: Result<T, StoreError>) -> Result<T, StoreError> {
     if let Err(StoreError::Damaged(damage)) = &result
         && refuse(files).is_ok()
@@ -80,12 +82,12 @@ pub(super) fn mark_if<T>(files: &Files, result: Result<T, StoreError>) -> Result
 }
 
 fn mark(files: &Files, damage: &str) -> Result<(), StoreError> {
-    // What never had a lock is no store, but another file that a path leads to.
+    // Without a lock file this is no store but an unrelated file at the given path.
     if !files.lock.exists() {
         return Ok(());
     }
     let lock = files.open_lock()?;
-    // No transaction is under way, and the next one sees it.
+    // Under the lock no transaction is running, and the next one reads the mark.
     let _held = Lock::take(&lock, &files.lock)?;
     let Some(file) = state(files) else { return Ok(()) };
     let text = serde_json::to_vec(&Mark { file, damage: damage.to_owned() });
@@ -99,8 +101,8 @@ fn mark(files: &Files, damage: &str) -> Result<(), StoreError> {
     write().map_err(|e| super::files::failed(&files.mark, &e))
 }
 
-/// Reads the whole database, on a thread and a connection of its own: readers and writers go on meanwhile. What is too large to be
-/// read within the limit counts as whole.
+/// Checks the whole database on a separate thread and connection, while readers and writers continue. A
+/// database too large to be read within the limit is reported as undamaged.
 pub(super) async fn look_for(files: Arc<Files>, limit: Duration) -> Result<(), StoreError> {
     let (started, interrupt) = oneshot::channel();
     let (answer, mut answered) = oneshot::channel();
@@ -128,7 +130,7 @@ fn check(files: &Files, started: oneshot::Sender<InterruptHandle>) -> Result<(),
     refuse(files)?;
     let found = quick_check(files, started);
     if found.is_ok() && refuse(files).is_ok() {
-        // Of a file that is no longer there.
+        // The mark belongs to a file that was replaced.
         let _ = std::fs::remove_file(&files.mark);
     }
     mark_if(files, found)
@@ -136,7 +138,7 @@ fn check(files: &Files, started: oneshot::Sender<InterruptHandle>) -> Result<(),
 
 fn quick_check(files: &Files, started: oneshot::Sender<InterruptHandle>) -> Result<(), StoreError> {
     let conn = connect(files)?;
-    // Nobody waits for it when the caller has gone.
+    // The receiver is gone if the caller has given up.
     let _ = started.send(conn.get_interrupt_handle());
     match conn.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0)) {
         Ok(answer) if answer == "ok" => Ok(()),

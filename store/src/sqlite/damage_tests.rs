@@ -1,4 +1,4 @@
-//! Damage of every kind that a disk makes: it is found, nobody writes into the file, and another one in its place is taken.
+//! Typical damage by a disk: it is detected, no process writes into the file, and a replacement is accepted.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ fn side(database: &Path, ending: &str) -> PathBuf {
     PathBuf::from(format!("{}{ending}", database.display()))
 }
 
-/// What a disk may do to a file of this length.
+/// Damage that a disk may do to a file of this length.
 fn damages(whole: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let page = 4_096;
     let over = |from: usize, with: &dyn Fn(usize) -> u8| {
@@ -30,7 +30,7 @@ fn damages(whole: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         }
         bad
     };
-    // The first of them has the schema; each of the others holds keys, values or an index.
+    // The first page has the schema; each of the others holds keys, values or an index.
     let middle = whole.len() / page / 2 * page;
     vec![
         ("cut in the middle", whole.iter().copied().take(middle + 100).collect()),
@@ -43,7 +43,7 @@ fn damages(whole: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A store whose log is written back, so that all of it is in one file.
+/// Creates a store and checkpoints its log, so that all data is in one file.
 async fn made(path: &Path) -> Vec<u8> {
     let store = SqliteStore::open(path, true).await.unwrap();
     for n in 0..200 {
@@ -51,12 +51,12 @@ async fn made(path: &Path) -> Vec<u8> {
     }
     store.maintain().await.unwrap();
     drop(store);
-    // Its threads close what they have.
+    // Wait until the threads of the store have closed its files.
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     std::fs::read(path).unwrap()
 }
 
-/// The database and its log; an empty one is made by whoever reads.
+/// Reads the database and its log; any reader creates an empty log.
 fn files(database: &Path) -> Vec<Vec<u8>> {
     ["", "-wal"].iter().map(|ending| std::fs::read(side(database, ending)).unwrap_or_default()).collect()
 }
@@ -85,7 +85,7 @@ async fn a_damaged_file_is_found_before_it_is_read_and_nobody_writes_into_it() {
                 Err(StoreError::Damaged(_))
             ));
             assert!(agent.maintain().await.is_err(), "{name}");
-            // A plugin, or a command.
+            // Another process: a plugin or a command.
             match SqliteStore::open(&path, true).await {
                 Ok(other) => refused(other.commit(put("new")).await),
                 Err(error) => assert!(matches!(error, StoreError::Damaged(_)), "{name}: {error}"),
@@ -93,7 +93,7 @@ async fn a_damaged_file_is_found_before_it_is_read_and_nobody_writes_into_it() {
             let lengths = |all: &[Vec<u8>]| all.iter().map(Vec::len).collect::<Vec<_>>();
             let after = files(&path);
             assert!(after == before, "{name}: written into: {:?}, {:?}", lengths(&before), lengths(&after));
-            // Another takes its place: the same agent goes on.
+            // Another file takes its place: the same agent continues.
             if in_place {
                 std::fs::write(&path, &whole).unwrap();
             } else {
@@ -116,7 +116,7 @@ async fn a_damaged_file_is_found_before_it_is_read_and_nobody_writes_into_it() {
     }
 }
 
-/// Under an agent that has read it long ago, and whose pages are in memory.
+/// Damage while an agent runs that read the file long ago and has its pages in memory.
 #[tokio::test]
 async fn damage_under_a_running_agent_ends_its_writes_and_those_of_others() {
     let dir = tempfile::tempdir().unwrap();
@@ -138,11 +138,11 @@ async fn damage_under_a_running_agent_ends_its_writes_and_those_of_others() {
         assert_eq!(store.commit(put("1")).await.err(), found.clone().err());
     }
     assert!(files(&path) == before);
-    // A command may still save what can be read.
+    // A command may still read entries to save them.
     assert!(!matches!(other.get("/calico/test/0").await, Err(StoreError::Unusable(_))));
 }
 
-/// Who has the database open would go on with a log that nobody else sees.
+/// A process with an open database would continue with a removed log that no other process can read.
 #[tokio::test]
 async fn a_log_that_is_removed_under_a_running_agent_is_followed_as_it_is_now() {
     let dir = tempfile::tempdir().unwrap();
@@ -159,7 +159,7 @@ async fn a_log_that_is_removed_under_a_running_agent_is_followed_as_it_is_now() 
     }
     let said = count(&agent).await.unwrap_err();
     assert!(matches!(&said, StoreError::Unreachable(text) if text.contains("store.db-wal")), "{said}");
-    // Reading and writing close what they had, each at its next turn.
+    // Reader and writer close their connections, each at its next call.
     assert!(agent.commit(put("lost")).await.is_ok());
     assert_eq!(count(&agent).await, Ok(201), "without `later`, with `lost`");
     assert_eq!(agent.get("/calico/test/later").await, Ok(None));

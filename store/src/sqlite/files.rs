@@ -1,4 +1,5 @@
-//! The files of a store: the database, its lock and its wake file; who may read them and where they may lie.
+//! The files of a store: the database, its lock, wake and mark files; their permissions and the file systems
+//! they may be on.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,29 +12,30 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::super::StoreError;
 
-/// What the log may grow by with one workload, and some more, in octets.
+/// Minimum free space in octets: growth of the log by one workload, with a reserve.
 const ROOM: u64 = 256 << 10;
 
-/// Where the files are.
+/// Paths of the files, and the open connections to them.
 pub(super) struct Files {
     pub(super) database: PathBuf,
     pub(super) lock: PathBuf,
     pub(super) wake: PathBuf,
     pub(super) writer_lock: PathBuf,
-    /// The mark of a damaged database.
+    /// Mark file of a damaged database.
     pub(super) mark: PathBuf,
-    /// Connections of this handle that are open. SQLite shares the index of the log among those of a process: the log that took the
-    /// place of another one is opened when none is left that knows the former.
+    /// Number of open connections of this handle. SQLite shares the index of a log among the connections of a
+    /// process, so a log that replaced another one may be opened only after all connections to the former are
+    /// closed.
     connections: AtomicUsize,
-    /// The inode of the log that they know.
+    /// Inode of the log that these connections use.
     log: AtomicU64,
 }
 
-/// A connection that is open.
+/// An open connection, counted until it is dropped.
 pub(super) struct OpenConnection(Arc<Files>);
 
 impl OpenConnection {
-    /// Of a connection that knows this log.
+    /// Counts a connection that uses this log.
     pub(super) fn count(files: &Arc<Files>, log: Option<Identity>) -> Self {
         files.log.store(log.map_or(0, |(_, inode)| inode), Ordering::SeqCst);
         files.connections.fetch_add(1, Ordering::SeqCst);
@@ -47,7 +49,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// Which file a path named when it was opened; another value means that it was replaced.
+/// Device and inode of a file; another value means that the file was replaced.
 pub(super) type Identity = (u64, u64);
 
 impl Files {
@@ -61,7 +63,7 @@ impl Files {
                 database.display()
             )));
         }
-        // The folder may change under a process that was started with a relative path.
+        // The process may change its working directory after it was started with a relative path.
         let database = std::path::absolute(database).map_err(|e| failed(database, &e))?;
         let (lock, wake) = (database.with_extension("lock"), database.with_extension("wake"));
         let (writer_lock, mark) = (database.with_extension("turn"), database.with_extension("damaged"));
@@ -76,7 +78,7 @@ impl Files {
         })
     }
 
-    /// SQLite's own side file.
+    /// Returns the path of SQLite's write-ahead log.
     pub(super) fn wal(&self) -> PathBuf {
         let mut name = self.database.clone().into_os_string();
         name.push("-wal");
@@ -89,7 +91,7 @@ impl Files {
         name.into()
     }
 
-    /// Whether the disk has room for a few writes.
+    /// Returns an error if the disk has no room for a few writes.
     pub(super) fn check_room(&self) -> Result<(), StoreError> {
         let folder = self.database.parent().unwrap_or(Path::new("/"));
         let disk = rustix::fs::statvfs(folder).map_err(|e| failed(folder, &e.into()))?;
@@ -102,12 +104,12 @@ impl Files {
         Ok(())
     }
 
-    /// Which file the log is; `None`: there is none.
+    /// Returns the identity of the write-ahead log; `None` if it does not exist.
     pub(super) fn log_identity(&self) -> Option<Identity> {
         std::fs::metadata(self.wal()).ok().map(|meta| (meta.dev(), meta.ino()))
     }
 
-    /// Waits until no connection knows a former log any more.
+    /// Returns an error as long as a connection uses a log that was removed or replaced.
     pub(super) fn check_closed(&self) -> Result<(), StoreError> {
         let now = self.log_identity().map_or(0, |(_, inode)| inode);
         if self.connections.load(Ordering::SeqCst) == 0 || self.log.load(Ordering::SeqCst) == now {
@@ -130,7 +132,8 @@ impl Files {
         }
     }
 
-    /// Makes the folder and the file when absent, refuses places where SQLite's locks do not hold.
+    /// Creates the folder and the file if absent, and refuses file systems on which SQLite's locks are
+    /// unreliable.
     pub(super) fn prepare(&self, create: bool) -> Result<(), StoreError> {
         let folder = self.database.parent().unwrap_or(Path::new("/"));
         if create && !folder.exists() {
@@ -154,7 +157,7 @@ impl Files {
             let lock = self.open_lock()?;
             let _held = Lock::take(&lock, &self.lock)?;
             if !self.database.exists() {
-                // A log that outlived its database would be replayed into the new one.
+                // A log left over from a removed database would be replayed into the new one.
                 for stale in [self.wal(), self.shm()] {
                     match std::fs::remove_file(&stale) {
                         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(&stale, &e)),
@@ -176,17 +179,17 @@ impl Files {
     }
 }
 
-/// Opens for writing, makes it with mode 0600 when absent.
+/// Opens a file for reading and writing, and creates it with mode 0600 if absent.
 fn open_private(path: &Path) -> Result<File, StoreError> {
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
     open.map_err(|e| failed(path, &e))
 }
 
-/// The turn to write, held until dropped.
+/// The exclusive lock for writing, held until dropped.
 pub(super) struct Lock<'a>(&'a File);
 
 impl<'a> Lock<'a> {
-    /// Waits for the turn; the kernel hands it on in the order of asking.
+    /// Waits for the lock; the kernel grants it in the order of requests.
     pub(super) fn take(file: &'a File, path: &Path) -> Result<Self, StoreError> {
         loop {
             match flock(file, FlockOperation::LockExclusive) {
@@ -200,7 +203,7 @@ impl<'a> Lock<'a> {
 
 impl Drop for Lock<'_> {
     fn drop(&mut self) {
-        // Closing the file would unlock as well; nothing else can be done about an error here.
+        // Closing the file would unlock it as well; an error here cannot be handled.
         let _ = flock(self.0, FlockOperation::Unlock);
     }
 }
@@ -222,9 +225,10 @@ pub(super) fn failed(path: &Path, error: &io::Error) -> StoreError {
     }
 }
 
-/// Names the file systems whose locks or shared memory do not hold between machines (statfs(2), linux/magic.h).
+/// Returns the name of a file system whose locks or shared memory do not work between machines (statfs(2),
+/// linux/magic.h); `None` for any other.
 fn network_file_system(magic: i128) -> Option<&'static str> {
-    // Some architectures give the 32-bit magic with its sign.
+    // Some architectures return the 32-bit magic number sign-extended.
     match magic & 0xffff_ffff {
         0x6969 => Some("NFS"),
         0x517b => Some("SMB"),

@@ -1,25 +1,27 @@
-//! The embedded store: one SQLite file that several processes of one machine open at once.
+//! The embedded store: one SQLite file, opened by several processes of one machine at once.
 //!
-//! What it does: the same as etcd for one machine. A table of the current keys, a table of revisions (what each
-//! transaction changed), a table of leases whose expiry is a column.
-//! What it does not: serve several machines. Files on network file systems are refused.
+//! For one machine it has the semantics of etcd: a table of the current keys, a table of revisions (the
+//! changes of each transaction), and a table of leases with their expiry. It does not serve several machines:
+//! files on network file systems are refused.
 //!
 //! ```text
-//!  commit: flock store.lock -> BEGIN IMMEDIATE -> expired keys go -> compare -> write -> COMMIT -> unlock
-//!                                          -> one byte into store.wake -> fdatasync of the log -> answer
-//!  watch:  inotify of store.wake (and a look each second) -> short read of the revisions since the last one
+//!  commit: flock store.lock -> BEGIN IMMEDIATE -> delete expired keys -> compare -> write -> COMMIT
+//!            -> unlock -> one byte into store.wake -> fdatasync of the log -> answer
+//!  watch:  inotify of store.wake (and a poll each second) -> short read of the revisions since the last one
 //! ```
 //!
-//! Who waits for the disk does not keep others waiting: the log is synced after the lock is free, so that the disk serves
-//! several processes at once. Others may read what is not durable yet; whatever they write on it comes later in the same
-//! log, and their answer waits for all of it. So an answer never rests on what a power failure takes back.
+//! A writer that waits for the disk does not block others: the log is synced after the lock is released, so
+//! that the disk serves several processes at once. Others may read writes that are not durable yet. Their own
+//! writes come later in the same log, and their answer waits for all of it. So no answer depends on a write
+//! that a power failure undoes.
 //!
-//! Who finds the database damaged leaves a mark beside it (`store.damaged`), and nobody writes into it from then on
-//! (`damage`).
+//! A process that finds the database damaged leaves a mark file next to it (`store.damaged`), and no process
+//! writes into it from then on (`damage`).
 //!
-//! SQLite's own waiting for the write lock is unfair (8 writers: p99 80 ms against 11 ms behind `flock`), and an event on
-//! the write-ahead log comes before the commit can be read: hence the two side files. Blocking calls run on threads of
-//! the handle, one for reading and one for writing, never on the caller's runtime.
+//! Two side files exist for these reasons: SQLite's own waiting for the write lock is unfair (8 writers: p99
+//! 80 ms against 11 ms with `flock`), and an inotify event on the write-ahead log arrives before the commit
+//! can be read. Blocking calls run on threads of the handle, one for reading and one for writing, never on
+//! the caller's runtime.
 
 mod connection;
 mod damage;
@@ -46,28 +48,28 @@ use read::Reader;
 use worker::Worker;
 use write::Writer;
 
-/// How long the file is read before its first answer: what is larger than can be read in this time is answered from, and the rest
-/// is left to [`Store::verify`].
+/// Time limit of the check before the first answer. A larger file is used unchecked, and [`Store::verify`]
+/// checks the rest.
 const CHECK_AT_START: Duration = Duration::from_secs(5);
-/// How long [`Store::verify`] reads.
+/// Time limit of [`Store::verify`].
 const CHECK_LATER: Duration = Duration::from_secs(60);
 
-/// Revisions that [`Store::maintain`] keeps for watchers that were away.
+/// Number of revisions that [`Store::maintain`] keeps for watchers that were disconnected.
 pub const HISTORY_REVISIONS: u64 = 10_000;
 
-/// A SQLite store.
+/// A store in a SQLite database.
 pub struct SqliteStore {
     files: Arc<Files>,
     reader: OnceCell<Arc<Worker<Reader>>>,
-    /// Started by the first write: most commands only read.
+    /// Started by the first write, since most commands only read.
     writer: OnceCell<Worker<Writer>>,
-    /// Set when the file was read whole before its first answer; `None`: nobody asked for that.
+    /// Set once the file was checked before its first answer; `None` if no check was requested.
     checked: Option<OnceCell<()>>,
 }
 
 impl SqliteStore {
-    /// Opens the database at `path`, with `create` makes it and its folder when absent. The lock and wake files lie
-    /// beside it: `store.lock` and `store.wake` for `store.db`.
+    /// Opens the database at `path`; with `create`, creates it and its folder if absent. The lock and wake
+    /// files are next to it: `store.lock` and `store.wake` for `store.db`.
     ///
     /// # Errors
     /// [`StoreError::Unusable`] for a file that is no Tortie store, a newer schema or a network file system;
@@ -78,11 +80,11 @@ impl SqliteStore {
         Ok(store)
     }
 
-    /// The same for an agent: the file is read whole before its first answer, and one that is damaged answers every call with
-    /// [`StoreError::Damaged`], until another is in its place.
+    /// Opens the database for an agent: the file is checked before its first answer. A damaged one answers
+    /// every call with [`StoreError::Damaged`] until another file takes its place.
     ///
     /// # Errors
-    /// As [`SqliteStore::open`], but for a damaged file.
+    /// As [`SqliteStore::open`], except for a damaged file.
     pub async fn open_checked(path: &Path, create: bool) -> Result<Self, StoreError> {
         let store = Self::new(path, true)?;
         match store.reader.get_or_try_init(|| store.start_reader(create)).await {
@@ -160,7 +162,8 @@ impl Store for SqliteStore {
         after: Revision,
         of: Option<&History>,
     ) -> Result<Box<dyn Watch>, StoreError> {
-        // A watch outlives no reader: it purges expired leases through a writer of its own, opened when it has to.
+        // The watch keeps the reader alive. Expired leases it removes through its own writer, opened when
+        // needed.
         let prefixes = super::disjoint_prefixes(prefixes);
         let (reader, of) = (Arc::clone(self.reader().await?), of.map(|of| of.store_id.clone()));
         let watch = watch::SqliteWatch::start(Arc::clone(&self.files), reader, prefixes, after, of).await?;
@@ -171,7 +174,8 @@ impl Store for SqliteStore {
         self.commit_locked(txn, &mut None).await
     }
 
-    /// A log that is written anew from its beginning takes a few writes yet on a full disk.
+    /// On a full disk, a log that is reused from its beginning still accepts a few writes, so check the free
+    /// space.
     async fn rehearse(&self, txn: &Txn) -> Result<(), StoreError> {
         self.files.check_room()?;
         self.commit(super::rehearsal(txn)).await.map(drop)

@@ -1,4 +1,5 @@
-//! Reading: short transactions only, for an open one lets the write-ahead log grow without bound.
+//! Read operations, in short transactions only: an open transaction lets the write-ahead log grow without
+//! bound.
 
 use std::sync::Arc;
 
@@ -10,35 +11,36 @@ use super::damage;
 use super::files::Files;
 use super::schema::{boot_id, boot_millis, connect, failed, meta};
 
-/// Rows read at once for a watcher; a transaction is never cut.
+/// Rows per read for a watcher; a transaction is never split.
 const ROWS_PER_READ: usize = 1000;
 
-/// The changes after a revision, in order: as the index has them, whatever the length of the history.
+/// Selects the changes after a revision, in order, by the index: the cost does not depend on the length of
+/// the history.
 const CHANGES: &str =
     "SELECT key, value, revision, create_revision FROM history WHERE revision > ?1 ORDER BY revision, seq";
 
-/// The reading connection of a handle.
+/// The read connection of a handle.
 pub(super) struct Reader {
     files: Arc<Files>,
     conn: FollowedConnection,
     store_id: String,
     boot: String,
-    /// Nothing is read from a database that is marked as damaged.
+    /// True if a database marked as damaged must not be read.
     checked: bool,
 }
 
-/// What a watcher gets from one look.
+/// Result of one read for a watcher.
 pub(super) struct Changes {
     pub(super) deltas: Vec<Delta>,
-    /// Everything up to here was read.
+    /// Everything up to this revision was read.
     pub(super) upto: Revision,
-    /// Oldest revision whose changes are kept.
+    /// Oldest revision with stored changes.
     pub(super) oldest: Revision,
     /// The last revision of the store.
     pub(super) current: Revision,
-    /// The store that was looked at.
+    /// Identity of the store that was read.
     pub(super) store_id: String,
-    /// A lease has ended and its keys are still there.
+    /// True if a lease has ended and its keys still exist.
     pub(super) expired: bool,
 }
 
@@ -83,7 +85,7 @@ impl Reader {
         self.within(|conn, boot, _| one(conn, boot, key))
     }
 
-    /// At one revision.
+    /// Reads several keys at one revision.
     pub(super) fn get_many(&mut self, keys: &[String]) -> Result<Vec<Option<KeyValue>>, StoreError> {
         self.within(|conn, boot, _| keys.iter().map(|key| one(conn, boot, key)).collect())
     }
@@ -92,7 +94,7 @@ impl Reader {
         Ok(self.read(&[], prefixes)?.1)
     }
 
-    /// Keys and prefixes at one revision.
+    /// Reads keys and prefixes at one revision.
     pub(super) fn read(&mut self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {
         self.within(|conn, boot, store_id| {
             let mut snapshot = Snapshot {
@@ -124,7 +126,7 @@ impl Reader {
         })
     }
 
-    /// The keys with these prefixes, without their values.
+    /// Lists the keys with these prefixes, without their values.
     pub(super) fn names(&mut self, prefixes: &[String]) -> Result<Vec<String>, StoreError> {
         self.within(|conn, boot, _| {
             let sql = "SELECT k.key FROM keys k LEFT JOIN leases l ON l.id = k.lease
@@ -143,7 +145,7 @@ impl Reader {
         })
     }
 
-    /// Whether there is a key with this prefix.
+    /// Returns true if there is a key with this prefix.
     pub(super) fn exists(&mut self, prefix: &str) -> Result<bool, StoreError> {
         self.within(|conn, boot, _| {
             let sql = "SELECT EXISTS(SELECT 1 FROM keys k LEFT JOIN leases l ON l.id = k.lease
@@ -154,7 +156,7 @@ impl Reader {
         })
     }
 
-    /// The changes after `after` in these prefixes, as many as one look takes.
+    /// Reads the changes after `after` in these prefixes, at most about [`ROWS_PER_READ`] rows.
     pub(super) fn changes(&mut self, prefixes: &[String], after: Revision) -> Result<Changes, StoreError> {
         self.within(|conn, boot, store_id| {
             let current: Revision = meta(conn, "revision")?;
@@ -225,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// The way that is chosen costs what is new, not what is kept.
+    /// The query plan depends on the number of new changes, not on the length of the history.
     #[test]
     fn changes_are_found_by_the_index() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Opening a connection: what is set on each, the tables, and what is refused.
+//! Opens connections: settings, creation of the tables, and refusal of foreign or newer databases.
 
 use std::time::Duration;
 
@@ -10,14 +10,15 @@ use super::super::StoreError;
 use super::damage;
 use super::files::{Files, Lock};
 
-/// "Trti"
+/// "Trti" in ASCII, the application ID in the file header.
 const APPLICATION_ID: i32 = 0x5472_7469;
-/// Raised with each change of the tables; a file with a higher one is refused.
+/// Increased with each change of the tables; a file with a higher version is refused.
 const SCHEMA_VERSION: i32 = 1;
 
-/// `meta` holds one row of each: `store_id` (random, hexadecimal), `revision` (the last one), `oldest` (the oldest
-/// revision whose changes are kept). In `history` a row without a value is a deletion. Lease times are milliseconds of
-/// CLOCK_BOOTTIME, which no setting of the clock moves; a lease of another boot has ended, for its holder has.
+/// Creates the tables. `meta` has three rows: `store_id` (random, hexadecimal), `revision` (the last one) and
+/// `oldest` (the oldest revision with stored changes). In `history` a row without a value is a deletion.
+/// Lease times are milliseconds of CLOCK_BOOTTIME, which setting the clock does not change; a lease of an
+/// earlier boot has ended, as has the process that held it.
 const SCHEMA: &str = "
     CREATE TABLE meta(name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
     INSERT INTO meta VALUES('store_id', lower(hex(randomblob(8)))), ('revision', 0), ('oldest', 1);
@@ -32,13 +33,14 @@ const SCHEMA: &str = "
     CREATE TABLE leases(id INTEGER PRIMARY KEY, ttl INTEGER NOT NULL, boot TEXT NOT NULL, expires INTEGER NOT NULL);
 ";
 
-/// Opens a connection and makes the tables when the file is empty.
+/// Opens a connection and creates the tables if the file is empty.
 pub(super) fn connect(files: &Files) -> Result<Connection, StoreError> {
     let fail = |e: rusqlite::Error| failed(files, &e);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut conn = Connection::open_with_flags(&files.database, flags).map_err(fail)?;
     conn.busy_timeout(Duration::from_secs(5)).map_err(fail)?;
-    // The last process to close would else write the log back and unlink it: a stall in a short-lived plugin.
+    // Otherwise the last process to close would checkpoint the log and unlink it, which stalls a short-lived
+    // plugin.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(fail)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(fail)?;
     if state(&conn, files)? == DatabaseState::Empty {
@@ -54,7 +56,7 @@ pub(super) fn connect(files: &Files) -> Result<Connection, StoreError> {
             tx.commit().map_err(fail)?;
         }
     }
-    // No files outside of the folder of the store.
+    // Keep temporary files out of other folders.
     conn.pragma_update(None, "temp_store", "MEMORY").map_err(fail)?;
     conn.pragma_update(None, "synchronous", "FULL").map_err(fail)?;
     conn.pragma_update(None, "wal_autocheckpoint", 0).map_err(fail)?;
@@ -69,7 +71,7 @@ enum DatabaseState {
 
 fn state(conn: &Connection, files: &Files) -> Result<DatabaseState, StoreError> {
     let fail = |e: rusqlite::Error| failed(files, &e);
-    // One snapshot: somebody else may make the tables between two looks.
+    // Read in one transaction, since another process may create the tables between two queries.
     let conn = &conn.unchecked_transaction().map_err(fail)?;
     let number = |name: &str| conn.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let (application, version) =
@@ -101,25 +103,26 @@ fn known(version: i32, files: &Files) -> Result<(), StoreError> {
     }
 }
 
-/// Whether nobody changed the tables since this connection was opened: a newer tortie may have been installed meanwhile.
+/// Returns an error if the tables were changed since this connection was opened: a newer tortie may have been
+/// installed meanwhile.
 pub(super) fn recheck_version(conn: &Connection, files: &Files) -> Result<(), StoreError> {
     let version = conn.pragma_query_value(None, "user_version", |row| row.get::<_, i32>(0));
     known(version.map_err(|e| failed(files, &e))?, files)
 }
 
-/// One value of `meta`.
+/// Reads one value of `meta`.
 pub(super) fn meta<T: rusqlite::types::FromSql>(conn: &Connection, name: &str) -> rusqlite::Result<T> {
     conn.prepare_cached("SELECT value FROM meta WHERE name = ?1")?.query_row([name], |row| row.get(0))
 }
 
-/// What a SQLite error means to the caller.
+/// Converts a SQLite error to [`StoreError`].
 pub(super) fn failed(files: &Files, error: &rusqlite::Error) -> StoreError {
     let text = format!("{}: {error}", files.database.display());
-    // A file, or its log, that ends before a page that should be in it.
+    // A file, or its log, ends before a page that should be in it.
     let short = error.sqlite_error().is_some_and(|e| e.extended_code == SQLITE_IOERR_SHORT_READ);
     match error.sqlite_error_code() {
         Some(_) if short => damage::error(files, "it is shorter than it should be"),
-        // What never had a lock is no store, but another file that a path leads to.
+        // Without a lock file this is no store but an unrelated file at the given path.
         Some(ErrorCode::NotADatabase) if !files.lock.exists() => StoreError::Unusable(format!(
             "{text}; the file is damaged, or no store: name another one with --datastore, or move it away with its -wal and -shm files and \
              import an export of it"
@@ -132,7 +135,7 @@ pub(super) fn failed(files: &Files, error: &rusqlite::Error) -> StoreError {
         }
         Some(ErrorCode::TooBig) => StoreError::Refused(text),
         Some(ErrorCode::DiskFull) => StoreError::Unwritable(format!("{text}; free space on its disk")),
-        // A row that this program cannot have written, or one that is always there and is not.
+        // A row that this program cannot have written, or a mandatory row that is missing.
         None if matches!(
             error,
             rusqlite::Error::InvalidColumnType(..)
@@ -144,18 +147,18 @@ pub(super) fn failed(files: &Files, error: &rusqlite::Error) -> StoreError {
         {
             damage::error(files, &error.to_string())
         }
-        // Busy, I/O error: may pass.
+        // Busy or I/O error: may be transient.
         _ => StoreError::Unreachable(text),
     }
 }
 
-/// Milliseconds since boot, suspended time counted.
+/// Returns the milliseconds since boot, including suspended time.
 pub(super) fn boot_millis() -> i64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
 }
 
-/// Which boot of the machine this is.
+/// Returns the kernel's identifier of the current boot.
 pub(super) fn boot_id() -> Result<String, StoreError> {
     let path = std::path::Path::new("/proc/sys/kernel/random/boot_id");
     let id = std::fs::read_to_string(path).map_err(|e| super::files::failed(path, &e))?;

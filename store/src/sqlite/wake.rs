@@ -1,4 +1,4 @@
-//! Waking: a thread that sleeps on inotify of the wake file.
+//! Wake-up of watchers: a thread that waits for inotify events of the wake file.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -12,12 +12,13 @@ use tokio::sync::Notify;
 use super::super::StoreError;
 use super::files::Files;
 
-/// Looks blindly where inotify is not to be had (its instances are limited for each user).
+/// Polling interval if inotify is not available (its instances are limited per user).
 const POLL_WITHOUT_INOTIFY: Duration = Duration::from_millis(20);
-/// How long the thread outlives its watch at most.
+/// Longest time that the thread outlives its watch.
 const DEBOUNCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// Starts the thread; it ends when the answer is dropped. What was written after this returns is told.
+/// Starts the thread, which ends when the returned value is dropped. Writes after this returns cause a
+/// notification.
 pub(super) fn start(files: &Arc<Files>) -> Result<Arc<Notify>, StoreError> {
     let woken = Arc::new(Notify::new());
     let first = subscribe(files)?;
@@ -51,9 +52,9 @@ fn run(files: &Files, mut source: Option<OwnedFd>, listener: &Weak<Notify>) {
     }
 }
 
-/// `None` where inotify is not to be had.
+/// Subscribes to changes of the wake file; `None` if inotify is not available.
 fn subscribe(files: &Files) -> Result<Option<OwnedFd>, StoreError> {
-    // Made by whoever comes first.
+    // Created by the first process that needs it.
     drop(files.open_wake()?);
     let made = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).and_then(|fd| {
         inotify::add_watch(&fd, &files.wake, inotify::WatchFlags::MODIFY | inotify::WatchFlags::DELETE_SELF)?;
@@ -68,7 +69,7 @@ fn subscribe(files: &Files) -> Result<Option<OwnedFd>, StoreError> {
     }
 }
 
-/// Reads all events; `false` when the wake file itself is gone.
+/// Reads all pending events; `false` if the wake file itself was removed.
 fn drain(fd: &OwnedFd) -> bool {
     let mut buffer = [MaybeUninit::uninit(); 1024];
     let mut events = inotify::Reader::new(fd, &mut buffer);

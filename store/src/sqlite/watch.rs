@@ -1,4 +1,4 @@
-//! Watching: sleep on the wake file, look, hand out.
+//! Watch on SQLite: waits for the wake file, reads new revisions, returns them as events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,27 +13,28 @@ use super::wake;
 use super::worker::Worker;
 use super::write::Writer;
 
-/// Looks without being woken: a writer may die between its commit and its wake-up, and leases end by themselves.
+/// Polling interval without a wake-up: a writer may die between its commit and the wake-up, and leases expire
+/// on their own.
 const POLL: Duration = Duration::from_secs(1);
-/// Looks again after a wake-up that showed nothing.
+/// Pause before another read after a wake-up without new revisions: first value and upper limit.
 const BACK_OFF: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(50));
 
-/// A running watch.
+/// A running watch on SQLite.
 pub(super) struct SqliteWatch {
     files: Arc<Files>,
     reader: Arc<Worker<Reader>>,
     prefixes: Arc<[String]>,
-    /// Everything up to here was handed out or is pending.
+    /// Everything up to this revision was returned or is in `pending`.
     seen: Revision,
-    /// The store whose revision that is.
+    /// Identity of the store to which the revision belongs.
     of: String,
     pending: VecDeque<WatchEvent>,
     wake: Arc<Notify>,
-    /// Set after a wake-up that showed nothing.
+    /// Set after a wake-up without new revisions.
     back_off: Option<Duration>,
-    /// When something was handed out last; silence is broken each [`POLL`] by a proof of freshness.
+    /// Time of the last event; after [`POLL`] without one, a progress event proves freshness.
     last_progress: Instant,
-    /// A look is due without waiting.
+    /// True if the next read must not wait.
     poll_due: bool,
     ended: bool,
 }
@@ -46,7 +47,7 @@ impl SqliteWatch {
         after: Revision,
         of: Option<String>,
     ) -> Result<Self, StoreError> {
-        // Before the first look, so that no commit falls between the two.
+        // Subscribed before the first read, so that no commit is missed between the two.
         let wake = wake::start(&files)?;
         let prefixes: Arc<[String]> = prefixes.into();
         let looked = Arc::clone(&prefixes);
@@ -68,9 +69,9 @@ impl SqliteWatch {
         Ok(watch)
     }
 
-    /// Keeps what one look showed.
+    /// Queues the result of one read.
     fn take(&mut self, found: Changes) {
-        // Another file, or one that was restored from an older copy: list again.
+        // Another file, or one restored from an older copy: the caller must list again.
         if found.store_id != self.of
             || self.seen.saturating_add(1) < found.oldest
             || found.current < self.seen
@@ -88,12 +89,12 @@ impl SqliteWatch {
         self.seen = found.upto;
     }
 
-    /// Waits until a look is worth while; says whether the wake file moved.
+    /// Waits for a wake-up or a timeout; returns true after a wake-up.
     async fn wait(&self) -> bool {
         tokio::time::timeout(self.back_off.unwrap_or(POLL), self.wake.notified()).await.is_ok()
     }
 
-    /// Readers write nothing; a watcher that sees an ended lease has a writer take its keys away.
+    /// Removes the keys of ended leases through a writer, since readers write nothing.
     async fn purge(&self) {
         let files = Arc::clone(&self.files);
         let purge = async {
@@ -118,7 +119,7 @@ impl Watch for SqliteWatch {
                 return Err(StoreError::Unreachable("the watch is over".into()));
             }
             let woken = if self.poll_due { false } else { self.wait().await };
-            // Stays set until the look is done: a caller may drop this future in the middle.
+            // Stays set until the read is done: a caller may drop this future in between.
             self.poll_due = true;
             let (prefixes, seen) = (Arc::clone(&self.prefixes), self.seen);
             let found = self.reader.run(move |reader, _| reader.changes(&prefixes, seen)).await?;

@@ -1,4 +1,4 @@
-//! A thread that owns one connection and runs blocking jobs in turn.
+//! A thread that owns one database connection and runs blocking jobs one after the other.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use tokio::sync::oneshot;
 
 use super::super::StoreError;
 
-/// No call takes longer: a process that was stopped while it held the lock must not hang everybody else.
+/// Limit for a call: a process that was stopped while it holds the lock must not block all others for ever.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
 
-/// Handle of the thread; it ends when the handle is dropped.
+/// Handle of the thread, which ends when the handle is dropped.
 pub(super) struct Worker<S> {
     jobs: mpsc::Sender<Job<S>>,
 }
 
 impl<S: 'static> Worker<S> {
-    /// Starts the thread; its state is made on it.
+    /// Starts the thread and creates its state on it.
     pub(super) async fn start(
         name: &str,
         init: impl FnOnce() -> Result<S, StoreError> + Send + 'static,
@@ -42,8 +42,8 @@ impl<S: 'static> Worker<S> {
         Ok(Self { jobs })
     }
 
-    /// Runs one job and waits for its answer. The job is told, on asking, whether its caller has given up: a job that
-    /// has not begun by then must not begin.
+    /// Runs one job and waits for its result. The job can query if its caller has given up; a job that has
+    /// not begun its transaction then must not begin it.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut S, &dyn Fn() -> bool) -> Result<T, StoreError> + Send + 'static,
@@ -52,7 +52,7 @@ impl<S: 'static> Worker<S> {
         let job = move |state: &mut S| {
             if !answer.is_closed() {
                 let result = work(state, &|| answer.is_closed());
-                // Nobody to tell when the caller is gone.
+                // The receiver is gone if the caller has given up.
                 let _ = answer.send(result);
             }
         };

@@ -1,4 +1,4 @@
-//! Writing: one transaction at a time in all processes, each durable when it is answered.
+//! Write operations: one transaction at a time across all processes, durable once answered.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,12 +13,13 @@ use super::damage;
 use super::files::{Files, Lock};
 use super::schema::{boot_id, boot_millis, connect, failed, meta, recheck_version};
 
-/// The agent writes the log back (`maintain`). Where none runs, a writer does at this size, so that it stays bounded.
+/// Log size in octets at which a writer checkpoints it, so that it stays bounded without an agent. Otherwise
+/// the agent does (`maintain`).
 const WAL_WITHOUT_AGENT: u64 = 64 << 20;
-/// Above this size `maintain` shortens the file as well.
+/// Log size in octets above which `maintain` also truncates the file.
 const WAL_KEPT: u64 = 4 << 20;
 
-/// The writing connection of a handle.
+/// The write connection of a handle.
 pub(super) struct Writer {
     files: Arc<Files>,
     conn: FollowedConnection,
@@ -31,9 +32,10 @@ impl Writer {
     pub(super) fn open(files: Arc<Files>) -> Result<Self, StoreError> {
         let identity = files.identity()?;
         let conn = connect(&files)?;
-        // COMMIT leaves the log to `sync`; the order of log and database is kept for a power failure at any moment.
+        // COMMIT leaves syncing of the log to `sync`. With NORMAL, log and database stay consistent after a
+        // power failure at any moment.
         conn.pragma_update(None, "synchronous", "NORMAL").map_err(|e| failed(&files, &e))?;
-        // The log is there once something was read.
+        // The log exists once something was read.
         meta::<Revision>(&conn, "revision").map_err(|e| failed(&files, &e))?;
         Ok(Self {
             conn: FollowedConnection::new(&files, identity, conn),
@@ -44,7 +46,8 @@ impl Writer {
         })
     }
 
-    /// Runs `work` in a transaction of its own, after expired keys went. Watchers are woken when the revision moved.
+    /// Runs `work` in its own transaction, after removing expired keys. Wakes watchers if the revision
+    /// changed.
     fn transaction<T>(
         &mut self,
         given_up: &dyn Fn() -> bool,
@@ -53,7 +56,8 @@ impl Writer {
         self.transaction_counted(given_up, work, |_| ())
     }
 
-    /// `seen` is called when others can read it, before it is durable.
+    /// Like `transaction`; `seen` is called once other processes can read the writes, before they are
+    /// durable.
     fn transaction_counted<T>(
         &mut self,
         given_up: &dyn Fn() -> bool,
@@ -70,14 +74,15 @@ impl Writer {
         let result = self.locked(given_up, work);
         let (result, moved) = self.conn.conclude(&self.files, result)?;
         seen(&result);
-        // What moves no revision is about leases, which no boot outlives.
+        // A transaction without a new revision only concerns leases, which do not survive a reboot.
         if moved && self.sync()? > WAL_WITHOUT_AGENT {
             self.checkpoint("TRUNCATE");
         }
         Ok(result)
     }
 
-    /// Makes durable what is in the log; gives its length. Without the lock: others write meanwhile.
+    /// Syncs the log to disk and returns its length. Runs without the lock, so that others can write
+    /// meanwhile.
     fn sync(&self) -> Result<u64, StoreError> {
         let wal = self.files.wal();
         let synced = File::open(&wal).and_then(|file| {
@@ -85,7 +90,7 @@ impl Writer {
             Ok(file.metadata()?.len())
         });
         match synced {
-            // Somebody has set another journal mode, in which COMMIT itself waits for the disk.
+            // Another program set another journal mode, in which COMMIT itself waits for the disk.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
             synced => synced.map_err(|error| {
                 StoreError::Unreachable(format!(
@@ -96,7 +101,7 @@ impl Writer {
         }
     }
 
-    /// Gives whether the revision moved, too.
+    /// Runs `work` under the lock; the second value is true if the revision changed.
     fn locked<T>(
         &mut self,
         given_up: &dyn Fn() -> bool,
@@ -128,7 +133,7 @@ impl Writer {
         let tx = edit.tx;
         tx.commit().map_err(fail)?;
         if after != before {
-            // The commit stands; watchers that miss this look each second.
+            // The transaction is committed; watchers that miss this wake-up poll each second.
             if let Err(e) = self.wake.write_all_at(b"!", 0) {
                 tracing::warn!(target: "tortie::store", file = %self.files.wake.display(), error = %e, "cannot wake the watchers of the store");
             }
@@ -136,7 +141,7 @@ impl Writer {
         Ok((result, after != before))
     }
 
-    /// The turn ends when others can read what was committed.
+    /// Commits a transaction. The writer lock is released once other processes can read the writes.
     pub(super) fn commit(
         &mut self,
         txn: &Txn,
@@ -205,18 +210,18 @@ impl Writer {
         })
     }
 
-    /// Removes the keys of ended leases; each transaction begins with that.
+    /// Removes the keys of ended leases, which each transaction does first.
     pub(super) fn expire(&mut self, given_up: &dyn Fn() -> bool) -> Result<(), StoreError> {
         self.transaction(given_up, |_| Ok(()))
     }
 
-    /// Removes expired keys, forgets old history, writes the log back into the database.
+    /// Removes expired keys, discards old history and checkpoints the log into the database.
     pub(super) fn maintain(&mut self, keep: u64, given_up: &dyn Fn() -> bool) -> Result<(), StoreError> {
         let (files, lock) = (Arc::clone(&self.files), self.files.open_lock()?);
         self.transaction(given_up, |edit| {
             let oldest: Revision = meta(&edit.tx, "oldest")?;
             let wanted = edit.revision.saturating_sub(keep);
-            // A tenth more, so that not each call rewrites a page of the index.
+            // A tenth of slack, so that not every call rewrites an index page.
             if wanted > oldest.saturating_add(keep / 10) { Ok(edit.forget_below(wanted)?) } else { Ok(()) }
         })?;
         let long = std::fs::metadata(files.wal()).is_ok_and(|wal| wal.len() > WAL_KEPT);
@@ -225,7 +230,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Busy readers only postpone it: the next one does the rest.
+    /// Checkpoints the log. Busy readers only postpone it; the next checkpoint does the rest.
     fn checkpoint(&mut self, mode: &str) {
         let Ok(conn) = self.conn.get() else { return };
         let run = || {
@@ -235,12 +240,12 @@ impl Writer {
         if let Err(e) = run() {
             tracing::debug!(target: "tortie::store", error = %e, "the log of the store was not written back");
         }
-        // Only fails for a closed connection.
+        // Fails only for a closed connection.
         let _ = conn.busy_timeout(Duration::from_secs(5));
     }
 }
 
-/// Why a transaction was not made.
+/// Reason why a transaction was not committed.
 enum Failure {
     Sqlite(rusqlite::Error),
     Store(StoreError),
@@ -252,17 +257,17 @@ impl From<rusqlite::Error> for Failure {
     }
 }
 
-/// A transaction in the making.
+/// A transaction in progress.
 struct Edit<'a> {
     tx: Transaction<'a>,
     boot: &'a str,
     now: i64,
-    /// The last revision given out.
+    /// The last assigned revision.
     revision: Revision,
 }
 
 impl Edit<'_> {
-    /// Each ended lease is a transaction of its own to the watchers, as in etcd.
+    /// Removes the keys of ended leases. Watchers receive one transaction per lease, as in etcd.
     fn expire(&mut self) -> rusqlite::Result<()> {
         let ended: Vec<i64> = {
             let sql = "SELECT id FROM leases WHERE boot <> ?1 OR expires <= ?2";
@@ -303,7 +308,7 @@ impl Edit<'_> {
         })
     }
 
-    /// A transaction that changes nothing takes no revision, as in etcd.
+    /// Applies the writes. A transaction that changes nothing takes no revision, as in etcd.
     fn apply(&mut self, ops: &[Op]) -> Result<(), Failure> {
         let revision = self.revision + 1;
         let mut changed = false;
