@@ -32,7 +32,7 @@ pub enum CidrError {
 }
 
 impl Cidr {
-    /// Makes a prefix and clears its host bits.
+    /// Creates a prefix and clears its host bits.
     ///
     /// # Errors
     /// [`CidrError::Length`] if `len` exceeds the width of the address family.
@@ -44,19 +44,19 @@ impl Cidr {
         Ok(Self::masked(addr, len))
     }
 
-    /// The IPv4 prefix of `addr`; lengths above 32 count as 32.
+    /// Returns the IPv4 prefix of `addr`; lengths above 32 count as 32.
     #[must_use]
     pub fn v4(addr: Ipv4Addr, len: u8) -> Self {
         Self::masked(IpAddr::V4(addr), len.min(32))
     }
 
-    /// The IPv6 prefix of `addr`; lengths above 128 count as 128.
+    /// Returns the IPv6 prefix of `addr`; lengths above 128 count as 128.
     #[must_use]
     pub fn v6(addr: Ipv6Addr, len: u8) -> Self {
         Self::masked(IpAddr::V6(addr), len.min(128))
     }
 
-    /// The /32 or /128 of one address.
+    /// Returns the /32 or /128 of one address.
     #[must_use]
     pub fn host(addr: IpAddr) -> Self {
         match addr {

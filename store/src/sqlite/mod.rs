@@ -73,7 +73,7 @@ impl SqliteStore {
     ///
     /// # Errors
     /// [`StoreError::Unusable`] for a file that is no Tortie store, a newer schema or a network file system;
-    /// [`StoreError::Damaged`] for a damaged one; [`StoreError::PermissionDenied`] without the right to open it.
+    /// [`StoreError::Damaged`] for a damaged file; [`StoreError::PermissionDenied`] if it may not be opened.
     pub async fn open(path: &Path, create: bool) -> Result<Self, StoreError> {
         let store = Self::new(path, false)?;
         store.reader.get_or_try_init(|| store.start_reader(create)).await?;
