@@ -1,15 +1,16 @@
-//! Entering the network namespaces of containers, in this process or in a helper.
+//! Enters the network namespaces of containers, in this process or through a helper process.
 //!
-//! To enter a namespace takes CAP_SYS_ADMIN, and to open those of processes CAP_SYS_PTRACE. The process that parses BGP and
-//! serves HTTP has neither: it starts a helper before it gives them up, and sends it requests.
+//! Entering a namespace requires CAP_SYS_ADMIN, and opening those of processes CAP_SYS_PTRACE. The process
+//! that parses BGP and serves HTTP has neither: it starts a helper before it drops them, and sends it
+//! requests.
 //!
 //! ```text
 //!   agent --[request, one end of a socket pair]--> SOCK_SEQPACKET, the helper's standard input --> helper
-//!         <--------------- answer on the other end of that pair -----------------------------------
+//!         <------------- answer, on the other end of that pair ---------------------------------
 //! ```
 //!
-//! The helper carries out the requests of `Request` and no others, one after the other; it ends with the agent. What a request
-//! names is a namespace of the network, or nothing is done.
+//! The helper executes only the requests of `Request`, one after the other, and ends with the agent. If the
+//! path in a request is no network namespace, nothing is done.
 
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -36,11 +37,11 @@ use tortie_net::Cidr;
 use crate::container::{ContainerNetError, MoveState, MovedInterface, complete_moved, sweep_source_rules};
 use crate::inspect::address_use::{AddressUses, address_uses};
 
-/// How long an answer may take: a host with ten thousand namespaces is read in some seconds.
+/// Time limit for an answer: reading a host with ten thousand namespaces takes some seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Octets of a request. The prefixes of a pool that is a whole family are some thousand.
+/// Maximum size of a request, in octets. A pool that covers a whole family has some thousand prefixes.
 const REQUEST_MAX: usize = 128 << 10;
-/// The program of this process, whatever its path leads to by now.
+/// The executable of this process, even if the file at its path was replaced.
 const PROGRAM: &str = "/proc/self/exe";
 
 /// A request to the helper.
@@ -60,29 +61,29 @@ enum Request {
     },
 }
 
-/// Who enters the network namespaces of this host's containers.
+/// The way to enter the network namespaces of this host's containers.
 #[derive(Debug, Clone, Default)]
 pub enum Namespaces {
-    /// A thread of this process.
+    /// By a thread of this process.
     #[default]
     Direct,
-    /// The helper at the other end of this socket.
+    /// By the helper, over this socket.
     Helper(Arc<OwnedFd>),
-    /// Nobody, for this reason.
+    /// Not possible, with the reason.
     Closed(String),
 }
 
 impl Namespaces {
-    /// Starts the helper: this program with `words`, which call [`serve`]. It has the capabilities that this thread has now, and
-    /// nothing of the environment.
+    /// Starts the helper: this program with `words` as arguments, which must call [`serve`]. It has the
+    /// present capabilities of this thread and an empty environment.
     ///
     /// # Errors
-    /// When no process can be made.
+    /// The process cannot be started.
     pub fn start_helper(words: &[&str]) -> io::Result<Self> {
         let (own, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         set_socket_timeout(&own, Timeout::Send, Some(PATIENCE))?;
-        // A group of its own: Ctrl-C is for the agent, which ends the helper by ending.
+        // A separate process group: Ctrl-C reaches the agent only, and the helper ends with the agent.
         Command::new(PROGRAM)
             .arg0("tortie")
             .args(words)
@@ -95,7 +96,7 @@ impl Namespaces {
         Ok(Self::Helper(Arc::new(own)))
     }
 
-    /// Whether a helper is there: its end of the socket is open for as long as it lives.
+    /// Returns true if the helper is alive, that is, its end of the socket is open.
     #[must_use]
     pub fn has_helper(&self) -> bool {
         let Self::Helper(socket) = self else { return false };
@@ -104,10 +105,10 @@ impl Namespaces {
         poll(&mut ends, Some(&Timespec::default())).is_ok() && !ends.iter().any(closed)
     }
 
-    /// As [`address_uses`].
+    /// Calls [`address_uses`], in the helper if there is one.
     ///
     /// # Errors
-    /// As there; when there is no helper.
+    /// As [`address_uses`]; also if there is no helper.
     pub fn address_uses(&self) -> io::Result<AddressUses> {
         match self {
             Self::Direct => address_uses(),
@@ -116,10 +117,10 @@ impl Namespaces {
         }
     }
 
-    /// As [`complete_moved`].
+    /// Calls [`complete_moved`], in the helper if there is one.
     ///
     /// # Errors
-    /// As there; when there is no helper.
+    /// As [`complete_moved`]; also if there is no helper.
     pub fn complete_moved(
         &self,
         moved: &MovedInterface,
@@ -138,10 +139,10 @@ impl Namespaces {
         }
     }
 
-    /// As [`sweep_source_rules`].
+    /// Calls [`sweep_source_rules`], in the helper if there is one.
     ///
     /// # Errors
-    /// As there; when there is no helper.
+    /// As [`sweep_source_rules`]; also if there is no helper.
     pub fn sweep_source_rules(&self, namespace: &Path) -> Result<(), ContainerNetError> {
         match self {
             Self::Direct => sweep_source_rules(namespace),
@@ -178,7 +179,7 @@ fn ask<T: DeserializeOwned>(helper: &OwnedFd, request: &Request) -> io::Result<T
         sendmsg(helper, &[IoSlice::new(&text)], &mut control, SendFlags::NOSIGNAL)
             .map_err(|error| gone(error.into()))?;
     }
-    // The helper's end is the only one: that it is closed ends the answer.
+    // Only the helper holds the other end then, so closing it ends the answer.
     drop(theirs);
     let mut octets = Vec::new();
     answer.read_to_end(&mut octets).map_err(gone)?;
@@ -188,7 +189,7 @@ fn ask<T: DeserializeOwned>(helper: &OwnedFd, request: &Request) -> io::Result<T
     serde_json::from_slice::<Result<T, String>>(&octets)?.map_err(io::Error::other)
 }
 
-/// Carries out requests until the other end is closed: the life of the helper.
+/// Main loop of the helper: executes requests until the other end is closed.
 pub fn serve(requests: impl AsFd) {
     let mut text = vec![0; REQUEST_MAX];
     loop {
@@ -207,13 +208,13 @@ pub fn serve(requests: impl AsFd) {
             _ => None,
         });
         let Some(passed) = passed else { continue };
-        // Who does not read its answer holds up nobody for ever.
+        // A client that does not read its answer must not block the helper for ever.
         if set_socket_timeout(&passed, Timeout::Send, Some(PATIENCE)).is_err() {
             continue;
         }
         let answer = carry_out(text.get(..octets).unwrap_or_default());
         let mut rest = answer.as_slice();
-        // `send` takes sockets alone: nothing else that was passed is written to.
+        // `send` works on sockets only, so no other kind of passed file is written to.
         while let Ok(sent @ 1..) = send(&passed, rest, SendFlags::NOSIGNAL) {
             rest = rest.get(sent..).unwrap_or_default();
             if rest.is_empty() {
@@ -223,7 +224,7 @@ pub fn serve(requests: impl AsFd) {
     }
 }
 
-/// The answer to a request.
+/// Executes a request and returns the encoded answer.
 fn carry_out(request: &[u8]) -> Vec<u8> {
     let answer = match serde_json::from_slice(request) {
         Ok(Request::AddressUses) => encode(address_uses().map_err(|error| error.to_string())),
@@ -254,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    /// A helper in a thread of this process.
+    /// Runs a helper in a thread of this process.
     fn helper() -> (Namespaces, std::thread::JoinHandle<()>) {
         let (own, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -271,14 +272,14 @@ mod tests {
         }
     }
 
-    /// Every request, for what there is and for what there is not.
+    /// Every request, for existing and missing namespaces.
     #[test]
     fn a_helper_answers_what_this_process_would_find() {
         let (helper, thread) = helper();
         let direct = Namespaces::Direct;
         let text = |all: io::Result<AddressUses>| all.map(|all| all.interfaces).map_err(|e| e.to_string());
         assert_eq!(text(helper.address_uses()), text(direct.address_uses()));
-        // To open it would wait for a writer.
+        // Opening it would wait for a writer.
         let pipe = std::env::temp_dir().join(format!("tortie-namespaces-{}", std::process::id()));
         let _ = std::fs::remove_file(&pipe);
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::from(0o600), 0).unwrap();
@@ -297,7 +298,7 @@ mod tests {
         thread.join().unwrap();
     }
 
-    /// What a process sends that was taken over, and a helper that is gone.
+    /// Invalid requests, as a compromised process may send, and a helper that has ended.
     #[test]
     fn what_is_no_request_is_refused_and_ends_nothing() {
         let (helper, thread) = helper();
@@ -339,7 +340,7 @@ mod tests {
         thread.join().unwrap();
     }
 
-    /// A file that nothing may be written to.
+    /// A file that must not be written to.
     fn tempfile_like() -> std::fs::File {
         std::fs::File::open("/dev/null").unwrap()
     }

@@ -1,9 +1,9 @@
-//! How much may pass to and from a container.
+//! Bandwidth limits of a container's interface, in both directions.
 //!
-//! To the container: a token bucket (tbf) on the host's end. From it: what comes in by the host's end goes through an
-//! interface of kind ifb, whose token bucket the container cannot reach, and comes back as if nothing had been. A kernel
-//! without ifb or the redirection has the bucket on the container's own end instead, where a container with
-//! CAP_NET_ADMIN could remove it.
+//! Traffic to the container passes a token bucket (tbf) on the host side of the veth pair. Traffic from it is
+//! redirected at ingress of the host side to an ifb interface, whose token bucket the container cannot reach,
+//! and then continues as before. On a kernel without ifb or the redirection, the bucket is on the container's
+//! own interface, where a container with CAP_NET_ADMIN could remove it.
 
 use netlink_packet_route::link::InfoKind;
 use tortie_config::resource::InterfaceName;
@@ -12,21 +12,22 @@ use super::link::{Change, Device, Net};
 use super::{Bandwidth, ContainerNetError, Namespace, Rate, hash, host};
 use crate::netlink::tc::{self, Bucket, Qdisc};
 
-/// What a burst is when nobody says, in octets.
+/// Minimum of the default burst, in octets.
 const LEAST_BURST: u64 = 32 << 10;
-/// The part of a second that such a burst is at least.
+/// Divisor of the rate: the default burst is at least 1/50 of a second.
 const BURST_PART: u64 = 50;
-/// What waits at most, as part of a second.
+/// Divisor of the rate: the queue holds at most 1/20 of a second, after the burst.
 const QUEUE_PART: u64 = 20;
-/// A frame of any MTU with its header.
+/// Length of the frame header in octets, which the MTU does not include.
 const FRAME: u64 = 18;
-/// What runtimes send when they do not care.
+/// Burst that container runtimes send if none is configured.
 const NO_BURST: u64 = u32::MAX as u64;
 
-/// Limits what passes by a host interface. `inside` is the other end, for kernels that lack ifb.
+/// Limits the traffic of a host interface. `inside` is the container's side, used on kernels without ifb.
 ///
 /// # Errors
-/// A rate under 8 bits a second; [`ContainerNetError::Module`] with the name of what the kernel lacks; what it says else.
+/// A rate below 8 bits per second; [`ContainerNetError::Module`] with the missing kernel module; other errors
+/// of the kernel.
 pub fn limit(
     host: &InterfaceName,
     bandwidth: &Bandwidth,
@@ -49,7 +50,7 @@ pub fn limit(
     }
 }
 
-/// The bucket on the container's own end.
+/// Installs the token bucket on the container's own interface.
 fn limit_inside(name: &InterfaceName, bucket: Bucket) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
     let missing = || ContainerNetError::Missing { name: name.to_string(), place: "in the container" };
@@ -57,10 +58,10 @@ fn limit_inside(name: &InterfaceName, bucket: Bucket) -> Result<(), ContainerNet
     fill(&mut net, &device, bucket)
 }
 
-/// Takes the limits of a host interface away. What is not there is no error.
+/// Removes the limits of a host interface. Missing limits are no error.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses a request.
 pub fn unlimit(host: &InterfaceName) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
     match net.device(host.as_str())? {
@@ -76,10 +77,10 @@ pub fn unlimit(host: &InterfaceName) -> Result<(), ContainerNetError> {
     }
 }
 
-/// What is in force, in octets a second: to the container, and from it by way of an ifb.
+/// Returns the limits in force, in octets per second: to the container, and from it if limited by an ifb.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses a request.
 pub fn shaped(host: &InterfaceName) -> Result<(Option<u64>, Option<u64>), ContainerNetError> {
     let mut net = Net::open()?;
     let mut rate = |name: &str| -> Result<Option<u64>, ContainerNetError> {
@@ -89,13 +90,13 @@ pub fn shaped(host: &InterfaceName) -> Result<(Option<u64>, Option<u64>), Contai
     Ok((rate(host.as_str())?, rate(&shaper(host.as_str()))?))
 }
 
-/// The name of the ifb of a host interface.
+/// Returns the name of the ifb of a host interface.
 fn shaper(host: &str) -> String {
     let digits = format!("{:016x}", hash(host));
     format!("tifb{}", digits.get(..11).unwrap_or_default())
 }
 
-/// In octets, from bits.
+/// Converts a rate in bits to a token bucket in octets.
 fn bucket(rate: Rate, mtu: u32) -> Result<Bucket, ContainerNetError> {
     let octets = rate.bits / 8;
     if octets == 0 {
@@ -108,7 +109,7 @@ fn bucket(rate: Rate, mtu: u32) -> Result<Bucket, ContainerNetError> {
         Some(bits) if bits > 0 && bits < NO_BURST => bits / 8,
         _ => (octets / BURST_PART).max(LEAST_BURST),
     };
-    // A frame that is longer than the bucket is deep would never pass.
+    // A frame longer than the depth of the bucket would never pass.
     let burst = burst.max(u64::from(mtu) + FRAME);
     let queue = burst.saturating_add(octets / QUEUE_PART);
     let narrow = |octets: u64| u32::try_from(octets).unwrap_or(u32::MAX);
@@ -128,13 +129,13 @@ fn fill(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), ContainerN
     })
 }
 
-/// What comes in by the interface takes the way over an ifb.
+/// Redirects the ingress of the interface through an ifb.
 fn redirect(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), ContainerNetError> {
     let name = shaper(&device.name);
     let text = limit_of(&device.name);
     match net.add(InfoKind::Ifb, &name, device.mtu)? {
         Ok(()) => {}
-        // Left over.
+        // Left over from an earlier attachment.
         Err(refusal) if refusal.code == libc::EEXIST => {}
         Err(refusal) if refusal.code == libc::EOPNOTSUPP => {
             return Err(ContainerNetError::Module {
@@ -185,12 +186,12 @@ fn drop_redirect(net: &mut Net, device: &Device) -> Result<(), ContainerNetError
     net.remove(&name).map(drop)
 }
 
-/// Removes the qdisc at the root, or that of what comes in.
+/// Removes the qdisc at the root, or that of the ingress.
 fn remove_qdisc(net: &mut Net, doing: &str, index: u32, root: bool) -> Result<(), ContainerNetError> {
     let answer = net.ask(doing, |(), buf, flags, seq| tc::encode_remove(buf, flags, seq, index, root))?;
     match answer {
-        // EINVAL: it has another handle, that of the reference bandwidth plugin, which leaves it behind. Else it went meanwhile,
-        // alone or with its interface.
+        // EINVAL: it has another handle, that of the reference bandwidth plugin, which leaves it behind.
+        // Otherwise it was removed meanwhile, alone or with its interface.
         Err(refusal) if !matches!(refusal.code, libc::EINVAL | libc::ENOENT | libc::ENODEV) => {
             Err(ContainerNetError::refused(doing, &refusal))
         }
@@ -198,7 +199,8 @@ fn remove_qdisc(net: &mut Net, doing: &str, index: u32, root: bool) -> Result<()
     }
 }
 
-/// Removes the ifb of an interface that is gone. What another interface's ifb of that name is stays.
+/// Removes the ifb of an interface that no longer exists, unless the ifb of that name belongs to another
+/// interface.
 fn remove_shaper(net: &mut Net, host: &str) -> Result<(), ContainerNetError> {
     let name = shaper(host);
     match net.device(&name)? {
@@ -207,12 +209,12 @@ fn remove_shaper(net: &mut Net, host: &str) -> Result<(), ContainerNetError> {
     }
 }
 
-/// The text at the ifb of a host interface.
+/// Returns the alias of the ifb of a host interface.
 fn limit_of(host: &str) -> String {
     format!("tortie limit of {host}")
 }
 
-/// The qdiscs of an interface; none of one that went.
+/// Reads the qdiscs of an interface; none if the interface was removed.
 fn qdiscs(net: &mut Net, index: u32) -> Result<Vec<Qdisc>, ContainerNetError> {
     let doing = "limits cannot be read";
     let mut all = Vec::new();

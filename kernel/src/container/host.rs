@@ -1,4 +1,4 @@
-//! The host's side of a workload's interface.
+//! The host side of a workload's interface: creation, configuration, routes, adoption and removal.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -11,17 +11,18 @@ use super::{ContainerNetError, HostSide, HostSpec, MIN_MTU_V6, VethSpec};
 use crate::{endpoints, sysctl};
 
 const HERE: &str = "on this host";
-/// How the texts begin that say whose an interface is.
+/// Prefix of interface aliases that Tortie writes; the rest identifies the owner.
 const OURS: &str = "tortie ";
 
-/// Makes a pair, both ends down.
+/// Creates a veth pair, both sides down.
 ///
 /// # Errors
-/// [`ContainerNetError::Exists`] when one of the names is taken; what the kernel says.
+/// [`ContainerNetError::Exists`] if one of the names exists; [`ContainerNetError::Taken`] if the interface
+/// belongs to another owner; other errors of the kernel.
 pub fn create_veth(spec: &VethSpec<'_>) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
     let Err(refusal) = net.add_veth(spec)? else {
-        // The kernel takes no such text while it makes an interface.
+        // The kernel does not accept an alias in the request that creates an interface.
         let named = existing(&mut net, spec.host.as_str()).and_then(|device| {
             let change = Change { alias: Some(spec.alias), ..Change::default() };
             net.change(device.index, &format!("interface {} cannot be marked", spec.host), &change)
@@ -48,7 +49,7 @@ pub fn create_veth(spec: &VethSpec<'_>) -> Result<(), ContainerNetError> {
     }
 }
 
-/// Refuses an interface that is another's by the text at it.
+/// Returns an error if the alias of an interface names another owner.
 pub(super) fn taken(found: Option<&Device>, alias: &str) -> Result<(), ContainerNetError> {
     match found {
         Some(device)
@@ -61,11 +62,11 @@ pub(super) fn taken(found: Option<&Device>, alias: &str) -> Result<(), Container
     }
 }
 
-/// Sets up the host's end: the sysctls that every workload's interface has, before it carries anything; its IPv6
-/// link-local address, which can be used at once; and up.
+/// Configures the host side: the sysctls of workload interfaces, before it carries traffic; its IPv6
+/// link-local address, usable at once; and sets it up.
 ///
 /// # Errors
-/// When it is not there; an MTU too small for IPv6; what the kernel says.
+/// The interface does not exist; its MTU is too small for IPv6; the kernel refuses a request.
 pub fn host_side(spec: &HostSpec<'_>) -> Result<HostSide, ContainerNetError> {
     let mut net = Net::open()?;
     let name = spec.name.as_str();
@@ -89,10 +90,12 @@ pub fn host_side(spec: &HostSpec<'_>) -> Result<HostSide, ContainerNetError> {
     let router = ipv6.then(|| link_local(mac));
     if let Some(router) = router {
         if device.up {
-            // The kernel has made it by itself already, and tries it for a second before it answers for it.
+            // The kernel has already created the address, in the tentative state, and does not answer for it
+            // for a second.
             net.remove_address(device.index, router.into(), 64)?;
         }
-        // Before it is up: the kernel then makes none of its own that waits for a second to be used.
+        // Added before the interface is up: otherwise the kernel creates the address itself, which is
+        // unusable for a second.
         net.add_address(device.index, router.into(), 64)?;
     }
     net.change(device.index, &doing, &Change { up: Some(true), ..Change::default() })?;
@@ -102,10 +105,11 @@ pub fn host_side(spec: &HostSpec<'_>) -> Result<HostSide, ContainerNetError> {
     Ok(HostSide { index: device.index, mac, mtu, link_local: router })
 }
 
-/// Gives the host's end one more link-local address, for a container that sends to another one by another interface.
+/// Adds another link-local address to the host side, for a container that uses a different gateway per
+/// interface.
 ///
 /// # Errors
-/// When the interface is not there; what the kernel says.
+/// The interface does not exist; the kernel refuses a request.
 pub fn add_router(name: &InterfaceName, router: std::net::Ipv6Addr) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
     let device = existing(&mut net, name.as_str())?;
@@ -113,10 +117,10 @@ pub fn add_router(name: &InterfaceName, router: std::net::Ipv6Addr) -> Result<()
     net.until_answering(device.index, router.into())
 }
 
-/// Writes `<address> dev <interface> scope link` for each address, as `ip route` would.
+/// Adds the route `<address> dev <interface> scope link` for each address.
 ///
 /// # Errors
-/// [`ContainerNetError::AddressInUse`] when such a route leads elsewhere; what the kernel says.
+/// [`ContainerNetError::AddressInUse`] if such a route uses another interface; other errors of the kernel.
 pub fn host_routes(name: &InterfaceName, addrs: &[IpAddr]) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
     let device = existing(&mut net, name.as_str())?;
@@ -127,8 +131,8 @@ pub fn host_routes(name: &InterfaceName, addrs: &[IpAddr]) -> Result<(), Contain
         }
         let by = net.way_to(*addr)?;
         if by == Some(device.index) {
-            // One that another plugin wrote may have another scope (the reference ptp's has), which the agent takes for
-            // another process's.
+            // A route by another plugin may have another scope (that of the reference ptp plugin has), which
+            // the agent would treat as another process's route.
             net.remove_route(&prefix, metric(&prefix), device.index)?;
             net.add_onlink(&prefix, device.index)?;
         } else {
@@ -140,50 +144,53 @@ pub fn host_routes(name: &InterfaceName, addrs: &[IpAddr]) -> Result<(), Contain
     Ok(())
 }
 
-/// Removes an interface; false: it was not there. What it has goes with it: routes, addresses, its other end.
+/// Removes an interface, with its routes, its addresses and the other side of its pair; false if it did not
+/// exist.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses the request.
 pub fn remove_link(name: &InterfaceName) -> Result<bool, ContainerNetError> {
     Net::open()?.remove(name.as_str())
 }
 
-/// The text that was written to an interface; `None`: there is no such interface.
+/// Returns the alias of an interface; `None` if the interface does not exist.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses the request.
 pub fn alias_of(name: &InterfaceName) -> Result<Option<String>, ContainerNetError> {
     Ok(Net::open()?.device(name.as_str())?.map(|device| device.alias))
 }
 
-/// Whether an interface is there and its other end in another namespace: something holds it.
+/// Returns true if the interface exists and the other side of its pair is in another namespace, which is then
+/// in use.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses the request.
 pub fn is_attached(name: &InterfaceName) -> Result<bool, ContainerNetError> {
     Ok(Net::open()?.device(name.as_str())?.is_some_and(|device| device.peer_elsewhere))
 }
 
-/// The interfaces of this host whose text begins so, with it: by name, text.
+/// Lists the interfaces of this host whose alias begins with `alias`, as pairs of name and alias.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses the request.
 pub fn orphans(alias: &str) -> Result<Vec<(String, String)>, ContainerNetError> {
     let all = Net::open()?.devices()?;
     Ok(all.into_iter().filter(|d| d.alias.starts_with(alias)).map(|d| (d.name, d.alias)).collect())
 }
 
-/// An interface that another process made, and how it was.
+/// An interface created by another process, with its former state.
 #[derive(Debug, Clone)]
 pub struct Adopted {
     name: InterfaceName,
     was: Device,
 }
 
-/// Takes an interface that another program made: it leaves its bridge, gets the name and the text.
+/// Takes over an interface that another program created: removes it from its bridge, renames it, sets its
+/// alias.
 ///
 /// # Errors
-/// When it is not there, or the name is taken; what the kernel says.
+/// The interface does not exist; the name is in use; the kernel refuses a request.
 pub fn take_link(
     found: &InterfaceName,
     name: &InterfaceName,
@@ -219,10 +226,10 @@ pub fn take_link(
     }
 }
 
-/// Makes an interface what it was before `take_link`.
+/// Restores the state of an interface before [`take_link`].
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses a request.
 pub fn restore_link(adopted: &Adopted) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
     let Adopted { name, was } = adopted;
@@ -244,10 +251,11 @@ pub fn restore_link(adopted: &Adopted) -> Result<(), ContainerNetError> {
     net.change(was.index, &doing, &change)
 }
 
-/// Gives an interface that was adopted by another process its name back; one that is not there is no error.
+/// Restores the name of an interface that another process adopted, and clears its alias; a missing interface
+/// is no error.
 ///
 /// # Errors
-/// When the name is taken; what the kernel says.
+/// The name is in use; the kernel refuses a request.
 pub fn unmark(name: &InterfaceName, was: &str) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
     let Some(device) = net.device(name.as_str())? else { return Ok(()) };
@@ -256,7 +264,7 @@ pub fn unmark(name: &InterfaceName, was: &str) -> Result<(), ContainerNetError> 
     net.change(device.index, &doing, &Change { alias: Some(""), ..Change::default() })
 }
 
-/// Kernels before 6.2 rename only what is down.
+/// Renames an interface, setting it down meanwhile: kernels before 6.2 rename only interfaces that are down.
 pub(super) fn rename(
     net: &mut Net,
     device: &Device,
@@ -277,7 +285,7 @@ fn existing(net: &mut Net, name: &str) -> Result<Device, ContainerNetError> {
     net.device(name)?.ok_or_else(|| ContainerNetError::Missing { name: name.to_owned(), place: HERE })
 }
 
-/// A parameter of an interface's IPv6.
+/// Returns the path of an IPv6 sysctl of an interface.
 pub(super) fn conf6(name: &str, parameter: &str) -> std::path::PathBuf {
     Path::new(sysctl::NET).join("ipv6/conf").join(name).join(parameter)
 }

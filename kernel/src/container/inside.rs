@@ -1,4 +1,4 @@
-//! The container's side: name, addresses, the way out.
+//! The container side of an interface: its name, addresses, routes and gateways.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,10 +12,11 @@ use crate::endpoints::put_neighbour;
 use crate::sysctl;
 
 const INSIDE: &str = "in the container";
-/// A second way to everywhere gets a metric from here on, so that the first one stays first.
+/// First metric of an additional default route, above that of the existing one, so that the existing one
+/// stays preferred.
 const SECOND: u32 = 2048;
 
-/// What [`configure_container`] did to an interface that another process made.
+/// Changes that [`configure_container`] made to an interface, for undoing them.
 #[derive(Debug)]
 pub struct Stripped {
     namespace: Namespace,
@@ -29,14 +30,14 @@ pub struct Stripped {
     gateways: Vec<IpAddr>,
 }
 
-/// Configures the interface in the namespace, sets it up, and waits until it answers for its IPv6 addresses. Gives its
-/// MAC address, and how to take back what was done.
+/// Configures the interface in the namespace, sets it up, and waits until it answers for its IPv6 addresses.
+/// Returns its MAC address and a record of the changes for undoing them.
 ///
-/// 169.254.1.1 gets a permanent neighbour entry: nobody has that address, and an answer by proxy ARP needs an agent
-/// that is already there.
+/// 169.254.1.1 gets a permanent neighbour entry: no host has that address, and an answer by proxy ARP would
+/// need an agent that is already running.
 ///
 /// # Errors
-/// When the interface is not there or another one has its name; what the kernel says.
+/// The interface does not exist or another one has its name; the kernel refuses a request.
 pub fn configure_container(
     namespace: &Namespace,
     spec: &InsideSpec<'_>,
@@ -83,7 +84,8 @@ fn configure(
     }
     let ipv6 = spec.addrs.iter().any(IpAddr::is_ipv6);
     if ipv6 {
-        // Some engines switch IPv6 off in each new namespace, and on again for an interface that is to have it.
+        // Some container engines disable IPv6 in each new namespace, and enable it for interfaces that use
+        // it.
         sysctl::set(&conf6(name, "disable_ipv6"), "0").map_err(ContainerNetError::Invalid)?;
     }
     let mac = spec.mac.filter(|mac| device.mac != Some(*mac));
@@ -109,7 +111,7 @@ fn configure(
         let gateway = match (prefix.is_v4(), spec.link_local) {
             (true, _) if has_v4 => IpAddr::V4(GATEWAY),
             (false, Some(router)) if ipv6 => router.into(),
-            // It has no address of this family.
+            // The interface has no address of this family.
             _ => continue,
         };
         let mut cost = metric(prefix);
@@ -129,10 +131,10 @@ fn configure(
 }
 
 impl Stripped {
-    /// Takes back what was done, as far as the namespace is still there.
+    /// Undoes the changes, if the namespace still exists.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel refuses a request.
     pub fn undo(self) -> Result<(), ContainerNetError> {
         self.namespace.run(|| {
             let mut net = Net::open()?;

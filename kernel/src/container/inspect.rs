@@ -1,4 +1,4 @@
-//! What there is: for checks.
+//! Reads the state of a workload's interface on both sides, for checks.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,48 +9,48 @@ use super::link::{Net, link_local};
 use super::{ContainerNetError, Namespace, source_routing};
 use crate::endpoints;
 
-/// An interface in a container.
+/// State of an interface in a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerState {
-    /// Set up.
+    /// True if the interface is administratively up.
     pub up: bool,
-    /// Its MAC address.
+    /// The MAC address of the interface.
     pub mac: Option<MacAddr>,
-    /// In octets.
+    /// MTU in octets.
     pub mtu: u32,
-    /// Its addresses with their lengths, but for link-local ones.
+    /// Addresses with their prefix lengths, except link-local ones.
     pub addrs: Vec<(IpAddr, u8)>,
-    /// Routes over it, with their gateways.
+    /// Routes over the interface, with their gateways.
     pub routes: Vec<(Cidr, Option<IpAddr>)>,
-    /// Addresses whose packets leave by it because of a rule by source.
+    /// Source addresses with a rule that routes over this interface.
     pub source_rules: Vec<IpAddr>,
-    /// No other interface is there but the loopback.
+    /// True if the namespace has no other interface than the loopback.
     pub alone: bool,
 }
 
-/// The host's side.
+/// State of the host side of a workload's interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostSideState {
-    /// Set up.
+    /// True if the interface is administratively up.
     pub up: bool,
-    /// Its MAC address.
+    /// The MAC address of the interface.
     pub mac: Option<MacAddr>,
-    /// In octets.
+    /// MTU in octets.
     pub mtu: u32,
-    /// `veth`, `tun`, ...
+    /// Kind of interface: `veth`, `tun`, ...
     pub kind: String,
-    /// Whether it has the link-local address that workloads send to.
+    /// The link-local address that workloads use as their IPv6 gateway, if the interface has it.
     pub link_local: Option<Ipv6Addr>,
-    /// Of the addresses asked about, those that the host does not send to this interface.
+    /// Workload addresses that this host does not route to the interface.
     pub misplaced_routes: Vec<IpAddr>,
-    /// Sysctls that are not as they should be.
+    /// Number of sysctls with wrong values.
     pub wrong_sysctls: usize,
 }
 
-/// Reads an interface of a namespace; `None`: it is not there.
+/// Reads an interface in a namespace; `None` if it does not exist.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses a request.
 pub fn inspect_container(
     namespace: &Namespace,
     name: &InterfaceName,
@@ -75,10 +75,10 @@ pub fn inspect_container(
     })?
 }
 
-/// Reads an interface of this host and where these addresses lead; `None`: it is not there.
+/// Reads an interface of this host and the routes of these addresses; `None` if the interface does not exist.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses a request.
 pub fn inspect_host_side(
     name: &InterfaceName,
     addrs: &[IpAddr],

@@ -1,4 +1,4 @@
-//! Interfaces of one namespace over one socket.
+//! Requests for interfaces, addresses and routes of one network namespace, over one netlink socket.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -18,14 +18,14 @@ use crate::netlink::socket::{Refusal, Socket};
 use crate::netlink::{dump, link, message};
 
 pub(super) const RTPROT_BOOT: u8 = 3;
-/// What `ip route` gives an IPv6 route that says nothing.
+/// Metric that `ip route` uses for an IPv6 route without one.
 const METRIC_V6: u32 = 1024;
-/// `struct rtmsg`.
+/// Length of `struct rtmsg`, in octets.
 const RTMSG: usize = 12;
-/// How long what Linux puts off is waited for. It does it within a millisecond where it has the processor.
+/// Time limit for work that Linux defers; normally it takes less than a millisecond of processor time.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// An interface as the kernel shows it.
+/// An interface as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Device {
     pub(super) index: u32,
@@ -33,28 +33,28 @@ pub(super) struct Device {
     pub(super) up: bool,
     pub(super) mac: Option<MacAddr>,
     pub(super) mtu: u32,
-    /// `veth`, `tun`, `ifb`, ...; empty: a real one.
+    /// `veth`, `tun`, `ifb`, ...; empty for a physical interface.
     pub(super) kind: String,
-    /// The bridge that it is a port of, or the like; 0: none.
+    /// Index of the bridge or other controller device that it is a port of; 0 for none.
     pub(super) master: u32,
-    /// Its other end is in another namespace.
+    /// True if the other side of the pair is in another namespace.
     pub(super) peer_elsewhere: bool,
     pub(super) alias: String,
 }
 
-/// What is changed of an interface.
+/// Changes of an interface; `None` leaves the attribute as it is.
 #[derive(Debug, Default)]
 pub(super) struct Change<'a> {
     pub(super) up: Option<bool>,
     pub(super) name: Option<&'a str>,
     pub(super) mac: Option<MacAddr>,
     pub(super) mtu: Option<u32>,
-    /// 0: none.
+    /// Index of the controller device; 0 for none.
     pub(super) master: Option<u32>,
     pub(super) alias: Option<&'a str>,
 }
 
-/// A socket in the namespace in which it was opened.
+/// A netlink socket of the namespace in which it was opened.
 pub(super) struct Net(Socket);
 
 impl Net {
@@ -64,7 +64,7 @@ impl Net {
             .map_err(|error| ContainerNetError::io("a netlink socket cannot be opened", error))
     }
 
-    /// One request with its answer.
+    /// Sends one request and returns its answer.
     pub(super) fn ask(
         &mut self,
         doing: &str,
@@ -73,7 +73,7 @@ impl Net {
         self.0.request(encode).map_err(|error| ContainerNetError::io(doing, error))
     }
 
-    /// The same with a message; `flags` says how new things are made.
+    /// Sends one message and returns its answer; `flags` are the NLM_F flags for creation.
     pub(super) fn send(
         &mut self,
         doing: &str,
@@ -83,7 +83,7 @@ impl Net {
         self.ask(doing, |(), buf, ack, seq| message::write(buf, ack | flags, seq, message.clone()))
     }
 
-    /// One request that has to succeed.
+    /// Sends one request and converts a refusal to an error.
     pub(super) fn must(
         &mut self,
         doing: &str,
@@ -92,7 +92,7 @@ impl Net {
         self.ask(doing, encode)?.map_err(|refusal| ContainerNetError::refused(doing, &refusal))
     }
 
-    /// An interface by name.
+    /// Reads an interface by name.
     pub(super) fn device(&mut self, name: &str) -> Result<Option<Device>, ContainerNetError> {
         let doing = || format!("interface {name} cannot be read");
         let mut found = None;
@@ -107,7 +107,7 @@ impl Net {
         }
     }
 
-    /// Everything of one kind, as far as `read` takes it.
+    /// Dumps all objects of one kind and collects those for which `read` returns a value.
     pub(super) fn read<T>(
         &mut self,
         doing: &str,
@@ -120,7 +120,7 @@ impl Net {
         Ok(all)
     }
 
-    /// Gives each message of a dump to `each`.
+    /// Calls `each` for every message of a dump.
     pub(super) fn dump(
         &mut self,
         doing: &str,
@@ -131,19 +131,20 @@ impl Net {
         Ok(answer.map(drop))
     }
 
-    /// All interfaces.
+    /// Lists all interfaces.
     pub(super) fn devices(&mut self) -> Result<Vec<Device>, ContainerNetError> {
         self.read("interfaces cannot be read", link::encode_link_dump, decode)
     }
 
-    /// The interface that packets to an address leave by.
+    /// Returns the outgoing interface of the route to an address.
     pub(super) fn way_to(&mut self, addr: IpAddr) -> Result<Option<u32>, ContainerNetError> {
         Ok(self.route_to(addr, None)?.and_then(|(_, by)| by))
     }
 
-    /// Waits until an interface answers for an IPv6 address that it was given. Linux joins the group that neighbours
-    /// ask in, and writes the address's local route after it, when it comes to it: what is asked before that is lost,
-    /// and asked again a second later. Gives up silently after [`PATIENCE`]: it is late, not wrong.
+    /// Waits until an interface answers for an IPv6 address that was added to it. Linux joins the
+    /// solicited-node multicast group, and then adds the local route of the address, asynchronously. A
+    /// neighbour solicitation before that is lost and repeated only a second later. Returns silently after
+    /// [`PATIENCE`]: the address is late, not wrong.
     pub(super) fn until_answering(&mut self, index: u32, addr: IpAddr) -> Result<(), ContainerNetError> {
         let begin = Instant::now();
         while !matches!(self.route_to(addr, Some(index))?, Some((RouteType::Local, _)))
@@ -154,8 +155,8 @@ impl Net {
         Ok(())
     }
 
-    /// The type of the route that packets to an address take, and the interface that they leave by; `over`: they have
-    /// to leave by it.
+    /// Returns the type and the outgoing interface of the route to an address; with `over`, of the route over
+    /// that interface.
     fn route_to(
         &mut self,
         addr: IpAddr,
@@ -196,7 +197,7 @@ impl Net {
         }
     }
 
-    /// Makes a pair.
+    /// Creates a veth pair.
     pub(super) fn add_veth(&mut self, spec: &VethSpec<'_>) -> Result<Result<(), Refusal>, ContainerNetError> {
         let doing = format!("the pair {} and {} cannot be made", spec.host, spec.peer);
         let mut peer = end_of_pair(spec.peer.as_str(), spec.peer_mac, spec.mtu);
@@ -205,7 +206,7 @@ impl Net {
         self.send(&doing, NLM_F_CREATE | NLM_F_EXCL, &link::veth(pair, peer))
     }
 
-    /// Makes an interface of a kind that needs no further words.
+    /// Creates an interface of a kind that needs no further parameters, and sets it up.
     pub(super) fn add(
         &mut self,
         kind: InfoKind,
@@ -221,7 +222,7 @@ impl Net {
         self.send(&doing, NLM_F_CREATE | NLM_F_EXCL, &RouteNetlinkMessage::NewLink(made))
     }
 
-    /// Removes an interface; false: it was not there.
+    /// Removes an interface; false if it did not exist.
     pub(super) fn remove(&mut self, name: &str) -> Result<bool, ContainerNetError> {
         let doing = format!("interface {name} cannot be removed");
         let answer = self.send(&doing, 0, &RouteNetlinkMessage::DelLink(link::named(name)))?;
@@ -232,7 +233,7 @@ impl Net {
         }
     }
 
-    /// Changes an interface.
+    /// Changes attributes of an interface.
     pub(super) fn change(
         &mut self,
         index: u32,
@@ -254,13 +255,13 @@ impl Net {
         answer.map_err(|refusal| ContainerNetError::refused(doing, &refusal))
     }
 
-    /// Addresses of an interface.
+    /// Lists the addresses of an interface.
     pub(super) fn addresses(&mut self, index: u32) -> Result<Vec<link::Address>, ContainerNetError> {
         let all = self.read("addresses cannot be read", link::encode_address_dump, link::decode_address)?;
         Ok(all.into_iter().filter(|a| a.ifindex == index).collect())
     }
 
-    /// Gives an interface an address, for use at once.
+    /// Adds an address that is usable at once.
     pub(super) fn add_address(&mut self, index: u32, addr: IpAddr, len: u8) -> Result<(), ContainerNetError> {
         let doing = format!("address {addr} cannot be set");
         let message = RouteNetlinkMessage::NewAddress(address(index, addr, len));
@@ -268,7 +269,7 @@ impl Net {
         answer.map_err(|refusal| ContainerNetError::refused(doing, &refusal))
     }
 
-    /// Takes an address away, if it is there.
+    /// Removes an address if it exists.
     pub(super) fn remove_address(
         &mut self,
         index: u32,
@@ -285,14 +286,14 @@ impl Net {
         }
     }
 
-    /// Routes of the main table.
+    /// Lists the routes of the main table.
     pub(super) fn routes(&mut self) -> Result<Vec<Route>, ContainerNetError> {
         let doing = "routes cannot be read";
         dump::all(&mut self.0, route::encode_dump, route::decode)
             .map_err(|error| ContainerNetError::io(doing, error))
     }
 
-    /// `prefix dev INDEX scope link`; false: a route with this prefix and metric is there.
+    /// Adds `prefix dev INDEX scope link`; false if a route with this prefix and metric exists.
     pub(super) fn add_onlink(&mut self, prefix: &Cidr, index: u32) -> Result<bool, ContainerNetError> {
         let doing = format!("the route to {prefix} cannot be written");
         let answer = self.ask(&doing, |(), buf, flags, seq| {
@@ -301,7 +302,7 @@ impl Net {
         not_there(&doing, answer)
     }
 
-    /// `prefix via GATEWAY dev INDEX`; false: a route with this prefix and metric is there.
+    /// Adds `prefix via GATEWAY dev INDEX`; false if a route with this prefix and metric exists.
     pub(super) fn add_via(
         &mut self,
         prefix: &Cidr,
@@ -317,7 +318,7 @@ impl Net {
         not_there(&doing, answer)
     }
 
-    /// Removes a route over an interface, if it is there.
+    /// Removes a route over an interface if it exists.
     pub(super) fn remove_route(
         &mut self,
         prefix: &Cidr,
@@ -339,12 +340,12 @@ fn id(prefix: &Cidr, metric: u32) -> RouteId {
     RouteId { prefix: *prefix, protocol: RTPROT_BOOT, metric }
 }
 
-/// The metric that routes to workloads have.
+/// Returns the metric of routes to workloads.
 pub(super) fn metric(prefix: &Cidr) -> u32 {
     if prefix.is_v4() { 0 } else { METRIC_V6 }
 }
 
-/// The link-local address that a MAC address makes (RFC 4291, appendix A).
+/// Derives the link-local address from a MAC address (RFC 4291, appendix A).
 pub(super) fn link_local(mac: MacAddr) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
@@ -365,7 +366,7 @@ fn end_of_pair(name: &str, mac: Option<MacAddr>, mtu: Option<u32>) -> LinkMessag
     end
 }
 
-/// Without duplicate address detection: the address can be used at once.
+/// Encodes an address without duplicate address detection, so that it is usable at once.
 fn address(index: u32, addr: IpAddr, len: u8) -> AddressMessage {
     let mut message = AddressMessage::default();
     let local = matches!(addr, IpAddr::V6(a) if a.segments()[0] == 0xfe80);

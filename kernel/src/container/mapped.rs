@@ -1,11 +1,12 @@
-//! The port mappings that are in force, written down: whatever flushes all packet rules takes their tables along, and only the
-//! call that made them knew what was in them.
+//! Records of the port mappings in force, from which the agent restores their tables after another process
+//! flushed all packet rules: only the call that created a table knows its content.
 //!
-//! One file a table, in a folder that goes with the machine's uptime as the tables do. Hosts of one machine (network namespaces) may
-//! share the folder: the name of a file begins with the number of the namespace. Linux gives such a number again, so a record
-//! also names the interface that led to the container: where that is another one, the record belongs to a namespace, or to a
-//! container, that is gone. A table is removed, or made anew, by who holds the lock of the folder, so that nobody makes anew
-//! what another process takes away.
+//! There is one file per table, in a folder that, like the tables, does not survive a reboot. Several hosts
+//! on one machine (network namespaces) may share the folder, so file names begin with the inode number of the
+//! namespace. Linux reuses such numbers, so a record also names the interface that leads to the container. If
+//! that interface has changed, the record belongs to a namespace or a container that no longer exists. A
+//! process creates or removes a table only while it holds the lock of the folder, so no process restores a
+//! table that another one is removing.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::link::{Device, Net};
 use super::{ContainerNetError, PortMapping, ports};
 
-/// Where they are written down.
+/// Folder of the records.
 pub const FOLDER: &str = "/run/tortie/ports";
 /// The network namespace of this thread.
 const OWN: &str = "/proc/thread-self/ns/net";
@@ -27,22 +28,22 @@ const OWN: &str = "/proc/thread-self/ns/net";
 /// A table of port mappings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MappedPorts {
-    /// Its name.
+    /// Name of the table.
     pub table: String,
-    /// The addresses of the container.
+    /// Addresses of the container.
     pub addrs: Vec<IpAddr>,
-    /// What leads to it.
+    /// Mappings to these addresses.
     pub mappings: Vec<PortMapping>,
-    /// The interface behind which the container was when its ports were mapped; none: no route led to one.
+    /// Interface that leads to the container, at the time of mapping; `None` if no route led to one.
     pub(super) interface: Option<Interface>,
 }
 
-/// What distinguishes an interface from all that came before it and will come after it under the same name.
+/// Identity of an interface; it differs from earlier and later interfaces of the same name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Interface {
     index: u32,
     name: String,
-    /// Tortie writes the endpoint's key there.
+    /// The alias, to which Tortie writes the endpoint's key.
     alias: String,
 }
 
@@ -53,7 +54,7 @@ impl From<Device> for Interface {
 }
 
 impl Interface {
-    /// The interface behind which the first of these addresses is that a route leads to.
+    /// Returns the outgoing interface of the first of these addresses that has a route.
     pub(super) fn towards(net: &mut Net, addrs: &[IpAddr]) -> Result<Option<Self>, ContainerNetError> {
         for addr in addrs {
             if let Some(index) = net.way_to(*addr)? {
@@ -68,10 +69,10 @@ fn failed(error: io::Error) -> ContainerNetError {
     ContainerNetError::io(format!("{FOLDER} cannot be used"), error)
 }
 
-/// The lock of the folder, until it is dropped.
+/// The lock of the folder, held until dropped.
 pub(super) struct FolderLock(#[allow(dead_code, reason = "the lock goes with the file")] File);
 
-/// Makes the folder where it is not there, and waits for its lock.
+/// Creates the folder if it does not exist, and waits for its lock.
 pub(super) fn lock() -> Result<FolderLock, ContainerNetError> {
     fs::DirBuilder::new().recursive(true).mode(0o755).create(FOLDER).map_err(failed)?;
     let folder = File::open(FOLDER).map_err(failed)?;
@@ -87,12 +88,12 @@ fn path(table: &str) -> io::Result<PathBuf> {
     Ok(Path::new(FOLDER).join(format!("{}{table}", prefix()?)))
 }
 
-/// Writes a table down.
+/// Writes the record of a table.
 pub(super) fn remember(_lock: &FolderLock, mapped: &MappedPorts) -> Result<(), ContainerNetError> {
     let write = || {
         let path = path(&mapped.table)?;
         let whole = serde_json::to_vec(mapped).map_err(io::Error::other)?;
-        // A reader never meets half of it.
+        // Renamed into place, so that a reader never finds half a record.
         let new = path.with_extension("new");
         fs::write(&new, whole)?;
         fs::rename(&new, &path)
@@ -100,7 +101,7 @@ pub(super) fn remember(_lock: &FolderLock, mapped: &MappedPorts) -> Result<(), C
     write().map_err(failed)
 }
 
-/// Forgets a table. What is not there is no error.
+/// Deletes the record of a table; a missing one is no error.
 pub(super) fn forget(_lock: &FolderLock, table: &str) -> Result<(), ContainerNetError> {
     match path(table).and_then(fs::remove_file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
@@ -108,7 +109,7 @@ pub(super) fn forget(_lock: &FolderLock, table: &str) -> Result<(), ContainerNet
     }
 }
 
-/// The records of this namespace, and of earlier ones of the same number.
+/// Reads the records of this namespace, including those of earlier namespaces with the same number.
 fn records() -> Vec<MappedPorts> {
     let Ok(prefix) = prefix() else { return Vec::new() };
     let files = fs::read_dir(FOLDER).into_iter().flatten().flatten();
@@ -122,27 +123,28 @@ fn records() -> Vec<MappedPorts> {
     all
 }
 
-/// Port mappings by whether the interface of their container is there. Its route does not matter: what flushed the rules may
-/// have flushed the routes as well.
+/// Splits port mappings by the existence of their container's interface. Routes do not matter: the process
+/// that flushed the rules may have flushed the routes as well.
 fn by_presence(all: Vec<MappedPorts>) -> Result<(Vec<MappedPorts>, Vec<MappedPorts>), ContainerNetError> {
     let there: Vec<Interface> = Net::open()?.devices()?.into_iter().map(Interface::from).collect();
     let is_there = |mapped: &MappedPorts| mapped.interface.as_ref().is_some_and(|of| there.contains(of));
     Ok(all.into_iter().partition(is_there))
 }
 
-/// The mappings of this host that are written down, of containers that are there.
+/// Returns the recorded mappings of this host whose containers exist.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses a request.
 pub fn mapped_ports() -> Result<Vec<MappedPorts>, ContainerNetError> {
     let all = records();
     if all.is_empty() { Ok(all) } else { Ok(by_presence(all)?.0) }
 }
 
-/// Makes the tables anew that another process took away, and gives their names. A container that is gone gets none.
+/// Restores the tables that another process removed, and returns their names. Tables of containers that no
+/// longer exist are not restored.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses a request.
 pub fn restore_ports() -> Result<Vec<String>, ContainerNetError> {
     if records().is_empty() {
         return Ok(Vec::new());

@@ -1,17 +1,19 @@
-//! The plumbing of one container: its interface, what the host side of it needs, its port mappings and its bandwidth.
+//! Network set-up of one container: its interface, the host side of it, its port mappings and its bandwidth
+//! limits.
 //!
-//! What it does not: it gives no address, knows no store and no policy, and runs no other program. It is called by
-//! short-lived plugins next to the agent, never by the kernel thread; every call opens its own sockets and blocks for
-//! milliseconds. What the agent looks after (`ends/`: routes to addresses, sysctls, neighbours of workload interfaces) is
-//! written here in the same form, so that the agent finds it right.
+//! This module allocates no addresses, knows neither store nor policy, and runs no other program. It is
+//! called by short-lived plugins next to the agent, never by the kernel thread. Every call opens its own
+//! sockets and blocks for milliseconds. The state that the agent maintains (`endpoints/`: routes to
+//! addresses, sysctls, neighbours of workload interfaces) is written here in the same form, so that the agent
+//! finds it correct.
 //!
 //! ```text
-//!   host                                              | the container's network namespace
-//!   caliXXXXXXXXXXX (ee:ee:ee:ee:ee:ee) <--- veth ---> eth0  A/32, 169.254.1.1 dev eth0, default via 169.254.1.1
-//!    | A/32 dev cali..., sysctls, fe80::...:eeee       |      B/128, default via the host side's fe80::...
-//!    | tbf: what goes to the container                 |
-//!    | ifb: what comes from it                         |  from A or B: default by this interface (source_routing.rs)
-//!   table inet tortie-ports-...: one for each container with port mappings
+//!   host                                              | network namespace of the container
+//!   caliXXXXXXXXXXX (ee:ee:ee:ee:ee:ee) <--- veth ---> eth0  A/32, B/128
+//!    | A/32 dev cali..., sysctls, fe80::...:eeee       |      169.254.1.1 dev eth0, default via 169.254.1.1
+//!    | tbf: rate limit to the container                |      default via fe80::... of the host side
+//!    | ifb: rate limit from the container              |      from A, B: this interface (source_routing.rs)
+//!   table inet tortie-ports-...: one per container with port mappings
 //! ```
 
 mod bandwidth;
@@ -44,93 +46,93 @@ pub use self::ports::{PORTS_PREFIX, former_ports_table, map_ports, mapped_tables
 pub use self::source_routing::{MoveState, MovedInterface, complete_moved, gateways, sweep_source_rules};
 pub use crate::container::inspect::{ContainerState, HostSideState, inspect_container, inspect_host_side};
 
-/// What every workload sends to instead of a router.
+/// Default gateway of every workload, proxied by the host.
 pub use crate::endpoints::GATEWAY;
 
-/// The MAC address of the host side of every workload's interface, as Calico has it.
+/// MAC address of the host side of every workload's interface, as in Calico.
 pub const HOST_MAC: MacAddr = MacAddr([0xee; 6]);
 
-/// Least MTU of an interface with IPv6, in octets (RFC 8200 section 5).
+/// Minimum MTU of an interface with IPv6, in octets (RFC 8200 section 5).
 pub const MIN_MTU_V6: u32 = 1280;
 
-/// A pair of interfaces to be made.
+/// Parameters of a veth pair.
 #[derive(Debug, Clone)]
 pub struct VethSpec<'a> {
-    /// The one on this host.
+    /// Name of the host side.
     pub host: &'a InterfaceName,
-    /// Its MAC address; `None`: the kernel draws one.
+    /// MAC address of the host side; `None` lets the kernel choose one.
     pub host_mac: Option<MacAddr>,
-    /// The other one.
+    /// Name of the container side.
     pub peer: &'a InterfaceName,
-    /// Its MAC address.
+    /// MAC address of the container side; `None` lets the kernel choose one.
     pub peer_mac: Option<MacAddr>,
-    /// Where the other one is made, without ever being seen elsewhere; `None`: on this host.
+    /// Namespace in which the container side is created directly; `None` means this host.
     pub namespace: Option<&'a Namespace>,
-    /// Of both, in octets; `None`: the kernel's default.
+    /// MTU of both sides, in octets; `None` means the kernel's default.
     pub mtu: Option<u32>,
-    /// Shown with the one on this host by `ip link`; at most 255 octets.
+    /// Alias of the host side, shown by `ip link`; at most 255 octets.
     pub alias: &'a str,
 }
 
-/// What the host side needs.
+/// Settings of the host side.
 #[derive(Debug, Clone)]
 pub struct HostSpec<'a> {
-    /// The interface.
+    /// Name of the interface.
     pub name: &'a InterfaceName,
-    /// The addresses that it leads to.
+    /// Workload addresses to which it leads.
     pub addrs: &'a [IpAddr],
-    /// In octets; `None`: as it is.
+    /// MTU in octets; `None` leaves it as it is.
     pub mtu: Option<u32>,
 }
 
-/// What the host side has.
+/// State of the configured host side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostSide {
-    /// Its number.
+    /// Interface index.
     pub index: u32,
-    /// Its MAC address.
+    /// MAC address of the interface.
     pub mac: MacAddr,
-    /// In octets.
+    /// MTU in octets.
     pub mtu: u32,
-    /// Its link-local address: the workload's IPv6 router. `None` without IPv6 addresses.
+    /// Link-local address, the IPv6 gateway of the workload; `None` without IPv6 addresses.
     pub link_local: Option<Ipv6Addr>,
 }
 
-/// What the interface inside of the namespace should have.
+/// Settings of the interface in the container's namespace.
 #[derive(Debug, Clone)]
 pub struct InsideSpec<'a> {
-    /// The interface as it is now.
+    /// Current name of the interface.
     pub existing: &'a InterfaceName,
-    /// The name that it should have.
+    /// Name to be set.
     pub name: &'a InterfaceName,
-    /// Its MAC address; `None`: as it is.
+    /// MAC address; `None` leaves it as it is.
     pub mac: Option<MacAddr>,
-    /// In octets; `None`: as it is.
+    /// MTU in octets; `None` leaves it as it is.
     pub mtu: Option<u32>,
-    /// Its addresses, as /32 and /128.
+    /// Addresses of the container, added as /32 and /128.
     pub addrs: &'a [IpAddr],
-    /// The MAC address of the host side, which is what 169.254.1.1 resolves to.
+    /// MAC address of the host side, to which 169.254.1.1 resolves.
     pub host_mac: MacAddr,
-    /// The IPv6 router.
+    /// IPv6 gateway, the link-local address of the host side.
     pub link_local: Option<Ipv6Addr>,
-    /// Where to by the host; `None`: everywhere.
+    /// Destinations routed via the host; `None` means all.
     pub routes: Option<&'a [Cidr]>,
 }
 
-/// The transport protocols that ports can be mapped of.
+/// Transport protocols whose ports can be mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
-    /// TCP.
+    /// TCP, protocol 6.
     Tcp,
-    /// UDP.
+    /// UDP, protocol 17.
     Udp,
-    /// SCTP.
+    /// SCTP, protocol 132.
     Sctp,
 }
 
 impl Transport {
-    /// Its number in the IP header.
+    /// Returns the protocol number in the IP header.
     #[must_use]
     pub fn number(self) -> u8 {
         match self {
@@ -140,7 +142,7 @@ impl Transport {
         }
     }
 
-    /// `tcp`, `udp` or `sctp`.
+    /// Returns `tcp`, `udp` or `sctp`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -154,7 +156,7 @@ impl Transport {
 impl std::str::FromStr for Transport {
     type Err = String;
 
-    /// Reads a name in any case.
+    /// Parses a name in upper or lower case.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.to_ascii_lowercase().as_str() {
             "tcp" => Ok(Self::Tcp),
@@ -165,21 +167,22 @@ impl std::str::FromStr for Transport {
     }
 }
 
-/// A port of this host that leads to a port of the container.
+/// A port of this host that is forwarded to a port of the container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct PortMapping {
-    /// The address of the host; `None`: all of them, of both families. An unspecified one is all of its family.
+    /// Address of the host; `None` means all addresses of both families, an unspecified address means all of
+    /// its family.
     pub host_ip: Option<IpAddr>,
-    /// 1 to 65535.
+    /// Port of the host, 1 to 65535.
     pub host_port: u16,
-    /// 1 to 65535.
+    /// Port of the container, 1 to 65535.
     pub container_port: u16,
-    /// Of both ports.
+    /// Protocol of both ports.
     pub protocol: Transport,
 }
 
 impl std::fmt::Display for PortMapping {
-    /// `192.0.2.1:8080 -> 80/tcp`; `*`: every address of the host.
+    /// Writes `192.0.2.1:8080 -> 80/tcp`; `*` stands for every address of the host.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { host_ip, host_port, container_port, protocol } = self;
         match host_ip {
@@ -191,114 +194,114 @@ impl std::fmt::Display for PortMapping {
     }
 }
 
-/// How much may pass in one direction.
+/// Rate limit of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rate {
-    /// Bits a second, at least 8.
+    /// Bits per second, at least 8.
     pub bits: u64,
-    /// Bits that may pass at once after a pause. `None`, 0, and 4294967295 or more (what runtimes send for "do not
-    /// care"): as many as 20 ms of the rate, at least 32 KiB.
+    /// Burst in bits. `None`, 0, and 4294967295 or more (sent by runtimes if none is configured) mean 20 ms
+    /// of the rate, at least 32 KiB.
     pub burst: Option<u64>,
 }
 
-/// How much may pass, as the container sees it.
+/// Rate limits, from the point of view of the container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Bandwidth {
-    /// To the container.
+    /// Limit of traffic to the container.
     pub ingress: Option<Rate>,
-    /// From the container.
+    /// Limit of traffic from the container.
     pub egress: Option<Rate>,
 }
 
-/// Why it was not done.
+/// Failure of a set-up, removal or check of a container's network.
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerNetError {
-    /// The path leads nowhere.
+    /// The path of the namespace does not exist.
     #[error("network namespace {} does not exist", .0.display())]
     NoNamespace(PathBuf),
-    /// The path leads to something else.
+    /// The path is not a network namespace.
     #[error("{} is no network namespace: {why}", path.display())]
     NotNamespace {
-        /// The path.
+        /// The path that was given.
         path: PathBuf,
-        /// What it is.
+        /// Kind of file that it is.
         why: String,
     },
-    /// The path leads to the namespace of this process.
+    /// The path is the namespace of this process.
     #[error(
         "{} is the host's own network namespace, not a container's; nothing was changed",
         .0.display()
     )]
     OwnNamespace(PathBuf),
-    /// An interface of that name is there already.
+    /// An interface of that name exists.
     #[error("interface {name} exists already {place}")]
     Exists {
-        /// Its name.
+        /// Name of the interface.
         name: String,
         /// `in the container` or `on this host`.
         place: &'static str,
     },
-    /// Two things would have one interface: names have 44 bits of an id.
+    /// Two owners need the same interface name: names contain 44 bits of a hash of the owner's ID.
     #[error(
         "interface {name} on this host is {holder}'s, and {wanted} would have the same name: {wanted} is refused, and {holder} stays as it \
          is; give {wanted} another id (start it anew), or remove {holder}"
     )]
     Taken {
-        /// Its name.
+        /// Name of the interface.
         name: String,
-        /// The text at the interface: whose it is.
+        /// Alias of the interface, which identifies the current owner.
         holder: String,
-        /// Who would have it, too.
+        /// Alias of the refused owner.
         wanted: String,
     },
-    /// An interface is not there.
+    /// An interface does not exist.
     #[error("interface {name} does not exist {place}")]
     Missing {
-        /// Its name.
+        /// Name of the interface.
         name: String,
         /// `in the container` or `on this host`.
         place: &'static str,
     },
-    /// Another interface has the address.
+    /// Another interface has a route to the address.
     #[error(
         "this host has a route to {addr} over {by}: the address is in use, or was left behind; see `tortie ipam check`"
     )]
     AddressInUse {
-        /// The address.
+        /// The address in use.
         addr: IpAddr,
-        /// The other interface.
+        /// Name of the other interface.
         by: String,
     },
-    /// IPv6 on a link that is too small for it.
+    /// The MTU is too small for IPv6.
     #[error("an MTU of {0} is too small for IPv6 addresses: set 1280 or more")]
     SmallMtu(u32),
-    /// The kernel lacks something.
+    /// The kernel lacks a feature.
     #[error("the kernel lacks {what}: load the module {module}, or do without")]
     Module {
-        /// What for.
+        /// The missing feature.
         what: &'static str,
-        /// The module, or several.
+        /// Kernel module, or several, that provides it.
         module: &'static str,
     },
-    /// A value that cannot be.
+    /// An invalid value, with the reason.
     #[error("{0}")]
     Invalid(String),
-    /// The kernel refuses something.
+    /// The kernel refused a request.
     #[error("{doing}: {text}")]
     Refused {
-        /// What was tried.
+        /// Failed operation, as text.
         doing: String,
-        /// The errno, positive; 0 when there is none.
+        /// Positive errno; 0 if there is none.
         code: i32,
-        /// In words.
+        /// The error as text.
         text: String,
     },
-    /// No privileges, or no netlink.
+    /// A system call failed, for example for lack of privileges or netlink.
     #[error("{doing}: {error}")]
     Io {
-        /// What was tried.
+        /// Failed operation, as text.
         doing: String,
-        /// The system's answer.
+        /// Error of the system call.
         error: io::Error,
     },
 }
@@ -313,15 +316,16 @@ impl ContainerNetError {
     }
 }
 
-/// 160 bits of SHA-256 of a text in hexadecimal digits, the same in every process and build: names of tables are made of it.
+/// Returns 160 bits of the SHA-256 hash of a text in hexadecimal digits, the same in every process and build;
+/// used in names of tables.
 #[must_use]
 pub fn name_hash(text: &str) -> String {
     let digest = Sha256::digest(text);
     digest.iter().take(20).map(|octet| format!("{octet:02x}")).collect()
 }
 
-/// A hash of a text (FNV-1a, 64 bits), the same in every process and build: names of interfaces, which have 15 octets, are made of it.
-/// Whose an interface is says the text at it, not its name.
+/// Returns a hash of a text (FNV-1a, 64 bits), the same in every process and build; used in names of
+/// interfaces, which have at most 15 octets. The alias of an interface, not its name, identifies its owner.
 #[must_use]
 pub fn hash(text: &str) -> u64 {
     text.bytes()

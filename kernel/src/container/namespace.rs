@@ -1,4 +1,4 @@
-//! Network namespaces of containers: opened by path, entered by threads of their own.
+//! Network namespaces of containers: opened by path, entered by a separate thread per call.
 
 use std::fs::File;
 use std::io;
@@ -12,12 +12,12 @@ use rustix::thread::LinkNameSpaceType;
 
 use super::ContainerNetError;
 
-/// Magic number of the file system that namespaces are files of (`NSFS_MAGIC`).
+/// Magic number of the file system of namespace files (`NSFS_MAGIC`).
 const NSFS: u64 = 0x6e73_6673;
-/// What a network namespace's file says that it is, at the first entry into it.
+/// The network namespace of this thread.
 const OWN: &str = "/proc/thread-self/ns/net";
 
-/// A container's network namespace. It lives at least as long as this.
+/// An open network namespace of a container; it exists at least as long as this value.
 #[derive(Debug)]
 pub struct Namespace {
     file: File,
@@ -25,17 +25,17 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Opens it.
+    /// Opens a network namespace.
     ///
     /// # Errors
-    /// When the path leads nowhere, to something else, or to the namespace that this thread is in: containers of the
-    /// host's own network get no interface, and a path may lead anywhere by the time that it is used.
+    /// The path does not exist, is no network namespace, or is the namespace of this thread: containers in
+    /// the host's network get no interface, and the path may point elsewhere by the time it is used.
     pub fn open(path: &Path) -> Result<Self, ContainerNetError> {
         let not = |why: String| ContainerNetError::NotNamespace { path: path.to_owned(), why };
-        // To open a pipe waits, and to open a device may do something: what it is comes first.
+        // Opening a pipe blocks, and opening a device may have side effects, so check the kind of file first.
         let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let found = found.map_err(|error| match error {
-            // The second: a process that ends while its files are looked at.
+            // ESRCH: the process ended while its files were read.
             Errno::NOENT | Errno::NOTDIR | Errno::SRCH => ContainerNetError::NoNamespace(path.to_owned()),
             error => not(io::Error::from(error).to_string()),
         })?;
@@ -52,7 +52,7 @@ impl Namespace {
             return Err(ContainerNetError::OwnNamespace(path.to_owned()));
         }
         let namespace = Self { file, path: path.to_owned() };
-        // Only the kernel knows of which kind it is: it refuses a thread that enters another one.
+        // Only the kernel knows the type of the namespace: it refuses a thread that enters another type.
         namespace.run(|| ()).map_err(|error| match error {
             ContainerNetError::Io { error, .. } if error.raw_os_error() == Some(libc::EINVAL) => {
                 not("it is a namespace of another kind".to_owned())
@@ -62,23 +62,24 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Another handle of the same.
+    /// Duplicates the handle.
     pub(super) fn duplicate(&self) -> Result<Self, ContainerNetError> {
         let file = self.file.try_clone();
         let file = file.map_err(|error| ContainerNetError::io("no more file descriptors", error))?;
         Ok(Self { file, path: self.path.clone() })
     }
 
-    /// Where it was opened.
+    /// Returns the path that was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Runs `work` on a thread that has entered it; sockets opened there, and `/proc/sys/net`, are the namespace's.
+    /// Runs `work` on a thread that has entered the namespace; its sockets and its `/proc/sys/net` are those
+    /// of the namespace.
     ///
     /// # Errors
-    /// When it cannot be entered.
+    /// The namespace cannot be entered.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, ContainerNetError> {
         let doing = || format!("{} cannot be entered", self.path.display());
         std::thread::scope(|scope| {
@@ -95,7 +96,7 @@ impl Namespace {
         })
     }
 
-    /// For messages that name a namespace by its descriptor.
+    /// Returns the file descriptor, for netlink messages that name a namespace by it.
     pub(super) fn raw(&self) -> RawFd {
         self.file.as_raw_fd()
     }

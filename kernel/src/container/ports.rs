@@ -1,19 +1,20 @@
-//! Ports of this host that lead to a container: one table of packet rules for each container, so that one message
-//! removes them whatever they are, and no two plugins ever write the same object.
+//! Port mappings from this host to a container, in one nftables table per container, so that one message
+//! removes all of them and no two plugins write the same object.
 //!
 //! ```text
 //!   from other hosts and other containers --prerouting--+
-//!                                                       +--> to one of this host's addresses? --> ports: dnat
+//!                                                       +--> to an address of this host? --> ports: dnat
 //!   from this host, also to 127.0.0.1 -------output-----+
-//!   postrouting: what a container sends to itself, and what the host sent from 127.0.0.1, gets the host's address as
-//!                source: an answer to the true one would not come back this way
+//!   postrouting: packets from a container to itself, and from 127.0.0.1 of the host, are masqueraded:
+//!                answers to the original source address would bypass this host
 //! ```
 //!
-//! A UDP client that sends all the time keeps its entry in the connection tracker, and rules are asked for the first packet of
-//! one only: what such entries say of a port is forgotten when the port is mapped. (What led to a container is forgotten
-//! by the agent when the container's endpoint goes.)
+//! A UDP client that sends continuously keeps its conntrack entry, and nat rules only match the first packet
+//! of a connection. So entries of a port are deleted when the port is mapped. (Entries that lead to a
+//! container are deleted by the agent when the container's endpoint is removed.)
 //!
-//! The tables are written down ([`mapped`]): the agent makes anew what another process flushed. Policy meets the packets behind them, with the container's address and port.
+//! The tables are recorded ([`mapped`]), so that the agent can restore tables that another process flushed.
+//! Policy is applied after the translation, to packets with the container's address and port.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -30,28 +31,30 @@ use crate::nft::dump;
 use crate::nft::ir::{At, Chain, Edit, Hook, Kind, Match, Name, Rule, Side, Statement};
 use crate::nft::socket::{BatchError, Socket};
 
-/// Beginning of the names of all tables of port mappings, unless a configuration says another.
+/// Default prefix of the names of port mapping tables.
 pub const PORTS_PREFIX: &str = "tortie-ports";
-/// Before the agent's own (-100) and Docker's: whoever names a port means that port.
+/// Before the agent's own chain (-100) and Docker's: an explicit port mapping takes precedence.
 const DSTNAT: i32 = -105;
 const SRCNAT: i32 = 95;
-/// The index of `lo` in every network namespace: where routes to a host's own addresses lead.
+/// Index of `lo` in every network namespace: the outgoing interface of routes to the host's own addresses.
 const LOOPBACK: u32 = 1;
 const LOOPBACK_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
-/// Longest beginning of a name. Kernels that translate addresses in tables of family inet (Linux 5.2) take names of 255 octets.
+/// Maximum length of a prefix, in octets. Kernels that translate addresses in tables of family inet (Linux
+/// 5.2) accept names of 255 octets.
 const PREFIX_MAX: usize = 100;
-/// Longest name of a table in earlier versions.
+/// Maximum length of table names in earlier versions, in octets.
 const FORMER_NAME_MAX: usize = 31;
 
-/// The name of the table of one interface of one container: `id` is what distinguishes it from all others of this host. It ends in 160
-/// bits of SHA-256, so that no two containers share a table.
+/// Returns the table name of one interface of one container; `id` must be unique on this host. The name ends
+/// in 160 bits of SHA-256, so that no two containers share a table.
 #[must_use]
 pub fn ports_table(prefix: &str, id: &str) -> String {
     let prefix = prefix.get(..prefix.floor_char_boundary(PREFIX_MAX)).unwrap_or_default();
     format!("{prefix}-{}", name_hash(id))
 }
 
-/// The name that earlier versions gave that table, which ends in 48 bits: a container that was attached by one has it until it goes.
+/// Returns the table name that earlier versions used, which ends in 48 bits of a hash: a container attached
+/// by one keeps that table until it is removed.
 #[must_use]
 pub fn former_ports_table(prefix: &str, id: &str) -> String {
     let digits = format!("{:016x}", hash(id));
@@ -60,10 +63,11 @@ pub fn former_ports_table(prefix: &str, id: &str) -> String {
     format!("{prefix}-{}", digits.get(..12).unwrap_or_default())
 }
 
-/// Leads ports of this host to these addresses, at once and whole. A table of that name is replaced.
+/// Maps ports of this host to these addresses in one transaction. A table of that name is replaced.
 ///
 /// # Errors
-/// A port 0; an address of the host whose family the container has not; what the kernel says.
+/// A port 0; an address that is not of this host, or of a family that the container lacks; the kernel refuses
+/// a request.
 pub fn map_ports(table: &str, addrs: &[IpAddr], mappings: &[PortMapping]) -> Result<(), ContainerNetError> {
     let mut net = Net::open()?;
     for host in mappings.iter().filter_map(|mapping| mapping.host_ip).filter(|ip| !ip.is_unspecified()) {
@@ -74,7 +78,7 @@ pub fn map_ports(table: &str, addrs: &[IpAddr], mappings: &[PortMapping]) -> Res
             )));
         }
     }
-    // Where nothing can be written down ports are mapped all the same; nobody makes them anew then.
+    // If the folder is not writable, ports are mapped all the same, but cannot be restored after a flush.
     let lock = mapped::lock().ok();
     write_table(table, addrs, mappings)?;
     let (addrs, mappings) = (addrs.to_vec(), mappings.to_vec());
@@ -86,7 +90,7 @@ pub fn map_ports(table: &str, addrs: &[IpAddr], mappings: &[PortMapping]) -> Res
     Ok(())
 }
 
-/// Writes the rules.
+/// Writes the table, and deletes old conntrack entries of its ports.
 pub(super) fn write_table(
     table: &str,
     addrs: &[IpAddr],
@@ -99,8 +103,8 @@ pub(super) fn write_table(
     forget_datagrams(mappings)
 }
 
-/// Deletes what the connection tracker knows of datagrams to these ports of this host. Packets that pass through to the same
-/// ports of others are not this host's.
+/// Deletes the conntrack entries of datagrams to these ports of this host. Entries of forwarded packets to
+/// the same ports of other hosts are kept.
 fn forget_datagrams(mappings: &[PortMapping]) -> Result<(), ContainerNetError> {
     let doing = "connections to mapped ports cannot be deleted";
     let mapped: Vec<&PortMapping> = mappings.iter().filter(|m| m.protocol == Transport::Udp).collect();
@@ -126,10 +130,10 @@ fn forget_datagrams(mappings: &[PortMapping]) -> Result<(), ContainerNetError> {
     }
 }
 
-/// Takes the mappings away. What is not there is no error.
+/// Removes the port mappings; a missing table is no error.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses a request.
 pub fn unmap_ports(table: &str) -> Result<(), ContainerNetError> {
     let doing = "port mappings cannot be removed";
     let lock = mapped::lock().ok();
@@ -137,7 +141,7 @@ pub fn unmap_ports(table: &str) -> Result<(), ContainerNetError> {
         mapped::forget(lock, table)?;
     }
     match Socket::open() {
-        // Without packet rules there are no mappings.
+        // Without nftables there are no mappings.
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => Ok(()),
         Err(error) => Err(ContainerNetError::io(doing, error)),
         Ok(mut socket) => match socket.remove(table) {
@@ -149,10 +153,10 @@ pub fn unmap_ports(table: &str) -> Result<(), ContainerNetError> {
     }
 }
 
-/// The tables of family inet whose names begin so.
+/// Lists the tables of family inet whose names begin with `prefix`.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses a request.
 pub fn mapped_tables(prefix: &str) -> Result<Vec<String>, ContainerNetError> {
     let doing = "port mappings cannot be read";
     let mut socket = Socket::open().map_err(|error| ContainerNetError::io(doing, error))?;
@@ -177,7 +181,7 @@ fn refused(doing: &str, error: BatchError) -> ContainerNetError {
     }
 }
 
-/// The table as edits: whatever was there goes first, in the same transaction.
+/// Returns the edits that write the table, after deleting an existing one in the same transaction.
 fn edits(addrs: &[IpAddr], mappings: &[PortMapping]) -> Result<Vec<Edit>, ContainerNetError> {
     let mut edits = vec![Edit::DeleteTable];
     edits
@@ -225,14 +229,15 @@ fn rules_of(addrs: &[IpAddr], mapping: &PortMapping) -> Result<Vec<Rule>, Contai
     }
     let of_family = |addr: &&IpAddr| host_ip.is_none_or(|host| host.is_ipv4() == addr.is_ipv4());
     let mut rules = Vec::new();
-    // One address a family: the first.
+    // Only the first address of each family is used.
     for v4 in [true, false] {
         let Some(to) = addrs.iter().filter(of_family).find(|addr| addr.is_ipv4() == v4) else { continue };
         let mut matches = vec![Match::Family { v4 }];
         if let Some(host) = host_ip.filter(|host| !host.is_unspecified()) {
             matches.push(Match::InNet { side: Side::Dst, not: false, net: Cidr::host(host) });
         } else if !v4 {
-            // Linux has no route_localnet for IPv6: what comes from ::1 leads nowhere. A port that nobody maps refuses at once.
+            // Linux has no route_localnet for IPv6, so packets from ::1 cannot be forwarded. Without a
+            // mapping the port refuses at once.
             matches.push(Match::InNet { side: Side::Dst, not: true, net: Cidr::host(LOOPBACK_V6) });
         }
         matches.push(Match::Protocol { not: false, number: protocol.number() });
@@ -248,7 +253,7 @@ fn rules_of(addrs: &[IpAddr], mapping: &PortMapping) -> Result<Vec<Rule>, Contai
     Ok(rules)
 }
 
-/// What would be answered past this host.
+/// Masquerades packets whose answers would bypass this host.
 fn hairpins(addr: IpAddr) -> [Rule; 2] {
     let loopback = match addr {
         IpAddr::V4(_) => Cidr::v4(Ipv4Addr::new(127, 0, 0, 0), 8),

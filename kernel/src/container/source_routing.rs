@@ -1,16 +1,18 @@
-//! Routing by source address in a container's namespace: what has an interface's address as its source leaves by that
-//! interface.
+//! Source routing in a container's namespace: packets from an interface's address leave by that interface.
 //!
-//! A namespace with several interfaces has one default route that is preferred, of whichever of them. Without these rules answers from
-//! the address of another interface leave by that one, where this host drops them as spoofed, or another network does.
+//! A namespace with several interfaces prefers one default route. Without these rules, answers from the
+//! address of another interface leave by the preferred one, where this host or another network drops them as
+//! spoofed.
 //!
 //! ```text
-//!   ip rule   32000: from A lookup 0x54000000+index      table: default via <gateway of A's interface> dev <it> onlink
-//!             32001: to POOL lookup ...                  what the network of an interface has, where the engine knows it
+//!   ip rule   32000: from A lookup 0x54000000+index
+//!             32001: to POOL lookup ...     prefixes of the interface's network, if the engine knows them
+//!   table     default via <gateway of A's interface> dev <interface> onlink
 //! ```
 //!
-//! A socket without a source address is not concerned by the first: another rule or the main table chooses its way, and its address by that. An
-//! interface takes its table with it when it goes; rules stay, and are removed by [`sweep`].
+//! The first rule does not apply to a socket without a source address: another rule or the main table selects
+//! its route, and the route selects the address. The kernel removes the table of a deleted interface, but not
+//! its rules; [`sweep`] removes those.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -30,16 +32,17 @@ use crate::netlink::message;
 use tortie_config::resource::MacAddr;
 use tortie_net::Cidr;
 
-/// The first table; the index of the interface follows.
+/// Table number base; the interface index is added.
 const TABLES: u32 = 0x5400_0000;
-/// The bits of an index that count.
+/// Bits of the interface index that are part of the table number.
 const INDEX_BITS: u32 = 0x00ff_ffff;
-/// Before the main table (32766), behind what people write themselves.
+/// Preference of the rules: before the main table (32766), after rules that operators usually add.
 const PREFERENCE: u32 = 32_000;
 const RTM_NEWRULE: u16 = 32;
 
-/// What the interface of this number in a container, from 1 on, sends to instead of routers, one for each family of its
-/// addresses. Each interface has its own, so that a route to a gateway names the interface: dockerd knows no other way.
+/// Returns the default gateways of the interface with this number (from 1) in a container, one per address
+/// family, proxied by the host. Each interface has its own gateways, so that a route via a gateway identifies
+/// the interface; dockerd offers no other way.
 #[must_use]
 pub fn gateways(number: u8, addrs: &[IpAddr]) -> Vec<IpAddr> {
     let [a, b, c, _] = GATEWAY.octets();
@@ -55,30 +58,30 @@ pub fn gateways(number: u8, addrs: &[IpAddr]) -> Vec<IpAddr> {
     v4.into_iter().chain(addrs.iter().any(IpAddr::is_ipv6).then_some(IpAddr::V6(v6))).collect()
 }
 
-/// Which packets a rule is about.
+/// Packets that a rule selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
-    /// Those with this source.
+    /// Packets with this source.
     From(IpAddr),
-    /// Those to a destination in this prefix.
+    /// Packets to a destination in this prefix.
     To(Cidr),
 }
 
-/// A rule of this kind.
+/// A routing rule of this module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SourceRule {
     pub(super) which: Which,
-    /// The index of the interface; the bits of [`INDEX_BITS`].
+    /// Interface index, reduced to [`INDEX_BITS`].
     index: u32,
 }
 
 impl SourceRule {
-    /// Whether it leads to this interface.
+    /// Returns true if the rule selects the table of this interface.
     pub(super) fn leads_to(&self, index: u32) -> bool {
         self.index == index & INDEX_BITS
     }
 
-    /// The source address that it is about.
+    /// Returns the source address of the rule, if it selects by source.
     pub(super) fn source(&self) -> Option<IpAddr> {
         match self.which {
             Which::From(addr) => Some(addr),
@@ -134,7 +137,7 @@ fn default_route(gateway: IpAddr, index: u32) -> RouteMessage {
     route
 }
 
-/// Reads RTM_NEWRULE; `None`: no rule of this kind.
+/// Parses RTM_NEWRULE; `None` for rules of other programs.
 fn decode(kind: u16, body: &[u8]) -> Option<SourceRule> {
     let rule = RuleMessage::parse(body).ok().filter(|_| kind == RTM_NEWRULE)?;
     let (mut which, mut index, mut ours) = (None, None, false);
@@ -150,7 +153,7 @@ fn decode(kind: u16, body: &[u8]) -> Option<SourceRule> {
     ours.then_some(SourceRule { which: which?, index: index? })
 }
 
-/// The rules of this kind that are there, of all interfaces.
+/// Lists the rules of this module, for all interfaces.
 pub(super) fn rules(net: &mut Net) -> Result<Vec<SourceRule>, ContainerNetError> {
     let mut all = Vec::new();
     for family in [AF_INET, AF_INET6] {
@@ -160,7 +163,7 @@ pub(super) fn rules(net: &mut Net) -> Result<Vec<SourceRule>, ContainerNetError>
             message::write(buf, NLM_F_DUMP, seq, RouteNetlinkMessage::GetRule(any));
         };
         match net.read("rules by source cannot be read", encode, |m| decode(m.kind, m.body)) {
-            // A kernel without rules, or without IPv6.
+            // A kernel without policy routing, or without IPv6.
             Err(ContainerNetError::Refused { code: libc::EOPNOTSUPP | libc::EAFNOSUPPORT, .. }) => {}
             other => all.extend(other?),
         }
@@ -168,8 +171,8 @@ pub(super) fn rules(net: &mut Net) -> Result<Vec<SourceRule>, ContainerNetError>
     Ok(all)
 }
 
-/// Has what comes from these addresses, and what goes to these prefixes, leave by this interface, which is up and has the
-/// addresses. What is there is no error; a prefix leads one way.
+/// Routes packets from these addresses and to these prefixes over this interface, which must be up and have
+/// the addresses. Existing rules are no error; each prefix has one rule only.
 pub(super) fn write(
     net: &mut Net,
     index: u32,
@@ -201,13 +204,13 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Removes the rules of an interface, and its table.
+/// Removes the rules of an interface and the routes in its table.
 pub(super) fn remove(net: &mut Net, index: u32, gateways: &[IpAddr]) -> Result<(), ContainerNetError> {
     for rule in rules(net)?.into_iter().filter(|rule| rule.leads_to(index)) {
         delete(net, &rule)?;
     }
     for gateway in gateways {
-        // Gone with an address or with the interface: no error.
+        // Removed together with an address or with the interface: no error.
         let _ = net.send(
             "a route by source cannot be removed",
             0,
@@ -217,7 +220,7 @@ pub(super) fn remove(net: &mut Net, index: u32, gateways: &[IpAddr]) -> Result<(
     Ok(())
 }
 
-/// Removes rules whose interfaces are gone.
+/// Removes rules of interfaces that no longer exist.
 pub(super) fn sweep(net: &mut Net) -> Result<(), ContainerNetError> {
     let all = rules(net)?;
     if all.is_empty() {
@@ -238,10 +241,11 @@ fn delete(net: &mut Net, old: &SourceRule) -> Result<(), ContainerNetError> {
     }
 }
 
-/// Removes from a container's namespace the rules of interfaces that are gone. A namespace that is gone has none.
+/// Removes rules of interfaces that no longer exist from a container's namespace. A missing namespace is no
+/// error.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses a request.
 pub fn sweep_source_rules(path: &std::path::Path) -> Result<(), ContainerNetError> {
     let namespace = match Namespace::open(path) {
         Ok(namespace) => namespace,
@@ -258,33 +262,33 @@ pub fn sweep_source_rules(path: &std::path::Path) -> Result<(), ContainerNetErro
 /// An interface that another program moves into a container and configures there, as dockerd does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MovedInterface {
-    /// The host's end of the pair.
+    /// Name of the host side of the pair.
     pub host: tortie_config::resource::InterfaceName,
-    /// The MAC address of the end that is moved.
+    /// MAC address of the moved side.
     pub mac: MacAddr,
-    /// The addresses that it will have.
+    /// Addresses that the moved side will get.
     pub addrs: Vec<IpAddr>,
-    /// What it sends to instead of routers.
+    /// Default gateways of the container, one per address family, proxied by the host.
     pub gateways: Vec<IpAddr>,
-    /// Prefixes that the container reaches by it.
+    /// Prefixes that the container reaches over this interface.
     pub prefixes: Vec<Cidr>,
 }
 
-/// Whether something has been done.
+/// Progress of completing a moved interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MoveState {
-    /// The other end is still on this host.
+    /// The container side is still on this host.
     NotMoved,
-    /// The namespace is not there, or the interface in it is not configured yet.
+    /// The namespace does not exist, or the interface in it is not configured yet.
     NotConfigured,
-    /// Its rules and its neighbour entry are written.
+    /// The rules and the neighbour entry are written.
     Complete,
 }
 
-/// Writes what the other program does not: rules by source, and the neighbour entry of the gateway.
+/// Completes the configuration of a moved interface: source rules, and the neighbour entry of the gateway.
 ///
 /// # Errors
-/// When the host's end is gone; what the kernel says.
+/// The host side does not exist; the kernel refuses a request.
 pub fn complete_moved(
     moved: &MovedInterface,
     namespace: &std::path::Path,

@@ -1,4 +1,5 @@
-//! The addresses that routes lead straight to interfaces of this host: what is attached to it, whatever the store says.
+//! Reads the on-link routes to single addresses: the addresses attached to interfaces of this host,
+//! regardless of the store.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,15 +11,15 @@ use crate::netlink::route;
 use crate::netlink::socket::Socket;
 use tortie_engine::model::AttachedRoute;
 
-/// The interface that the route of this one address leads straight to; `None`: it has no route of its own. Asks for one route
-/// only, as the table may be long.
+/// Returns the interface of the on-link route to this address; `None` if it has no such route. Queries one
+/// route only, since the table may be long.
 ///
 /// # Errors
-/// When the kernel cannot be asked.
+/// The kernel cannot be queried.
 pub fn attached_at(addr: IpAddr) -> io::Result<Option<String>> {
     let mut socket = Socket::open()?;
     let mut found = None;
-    // A refusal says that there is no route.
+    // A refusal means that there is no route.
     let _ = socket.dump(
         |buf, seq| route::encode_ask(buf, seq, addr),
         |message| found = route::decode(message).as_ref().and_then(direct),
@@ -28,10 +29,10 @@ pub fn attached_at(addr: IpAddr) -> io::Result<Option<String>> {
     Ok(links.into_iter().find(|link| link.index == index && link.is_up()).map(|link| link.name))
 }
 
-/// The routes of single addresses to interfaces that are up, sorted. Two dumps, for as long as they take.
+/// Lists the on-link routes to single addresses over interfaces that are up, sorted. Blocks for two dumps.
 ///
 /// # Errors
-/// When the kernel cannot be read.
+/// The kernel cannot be read.
 pub fn attached_routes() -> io::Result<Vec<AttachedRoute>> {
     let mut socket = Socket::open()?;
     let (links, _) = dump::devices(&mut socket)?;

@@ -1,6 +1,7 @@
 #![allow(unsafe_code, reason = "a thread of its own enters a network namespace of its own")]
-//! What this kernel can do for us: each thing is done once, with the encoders of the agent, in a network namespace that goes
-//! with the thread that tried. Nothing of the host is touched, and nothing is guessed from a version.
+//! Probes the features of the running kernel: each is used once, with the encoders of the agent, in a
+//! temporary network namespace that ends with the probing thread. Nothing of the host changes, and nothing is
+//! inferred from a version.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,46 +24,46 @@ use crate::nft::ir::{
 };
 use crate::nft::socket::{BatchError, Socket as Rules};
 
-/// Our marks, as [`crate::Options::new`] has them.
+/// Protocol, metric and first nexthop ID as in [`crate::Options::new`].
 const PROTOCOL: u8 = 179;
 const METRIC: u32 = 1790;
 const NEXTHOP: u32 = 0x5400_0001;
-/// Routes in the batch that is timed.
+/// Number of routes in the timed batch.
 const BATCH: u16 = 1_000;
-/// The table of packet rules that is tried.
+/// Name of the nftables table used for probing.
 const TABLE: &str = "tortie-doctor";
-/// The two ends of the pair.
+/// Names of the veth pair.
 const PAIR: [&str; 2] = ["doctor0", "doctor1"];
-/// Far end of the routes that are tried (RFC 5737, RFC 2544).
+/// Gateway of the probed routes (RFC 5737, RFC 2544).
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 
-/// What became of one trial.
+/// Result of one probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProbeOutcome {
-    /// It works; what was seen, or nothing.
+    /// The feature works; with an observation, or an empty text.
     Works(String),
-    /// The kernel's answer.
+    /// The kernel refused it; with its answer.
     Refused(String),
-    /// It could not be tried, for this reason.
+    /// The probe could not run; with the reason.
     NotTried(String),
 }
 
-/// One thing that the kernel can do, or not.
+/// A feature of the kernel, with the result of its probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelCapability {
-    /// Stable, for machines: `nft-sets`, `nexthop-objects`, ...
+    /// Stable identifier: `nft-sets`, `nexthop-objects`, ...
     pub name: &'static str,
-    /// In words.
+    /// Description of the feature.
     pub about: &'static str,
-    /// What does not work without it.
+    /// Function of Tortie that needs it.
     pub needed_for: &'static str,
-    /// The agent does its work without it.
+    /// True if the agent can work without it.
     pub optional: bool,
-    /// What became of it.
+    /// Result of the probe.
     pub outcome: ProbeOutcome,
 }
 
-/// What is tried, in order; later ones use what earlier ones made.
+/// All probes, in order; later ones use objects that earlier ones created.
 const PROBES: [(&str, &str, &str, bool, Probe); 14] = [
     ("links", "a veth pair, up, with an address", "workloads", false, links),
     ("routes", "a batch of 1,000 routes", "routes", false, routes),
@@ -94,22 +95,22 @@ const PROBES: [(&str, &str, &str, bool, Probe); 14] = [
 
 type Probe = fn(&mut ProbeNamespace) -> io::Result<Result<String, String>>;
 
-/// What the trials share.
+/// State shared by the probes.
 struct ProbeNamespace {
     netlink: Socket,
     rules: Rules,
-    /// Interface of the near end of the pair.
+    /// Index of the first interface of the pair.
     near: Option<u32>,
 }
 
-/// Tries everything. Takes some 50 ms; the caller's namespace stays as it is.
+/// Runs all probes, in about 50 ms; the caller's namespace does not change.
 #[must_use]
 pub fn probe_kernel() -> Vec<KernelCapability> {
     let capability = |(name, about, needed_for, optional, _): (_, _, _, _, Probe), outcome| {
         KernelCapability { name, about, needed_for, optional, outcome }
     };
     let body = move || -> Result<Vec<KernelCapability>, String> {
-        // SAFETY: only the network namespace of this fresh thread changes; nobody else runs on it.
+        // SAFETY: only the network namespace of this fresh thread changes; no other code runs on it.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
             .map_err(|error| format!("no network namespace of its own ({error}): try it as root"))?;
         let netlink = Socket::open().map_err(|e| format!("no netlink socket: {e}"))?;
@@ -201,7 +202,7 @@ fn nexthops(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>
 }
 
 fn ipip(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
-    // What the agent asks for: the kernel makes its fallback device of that name when the module is loaded.
+    // The agent's request: the kernel creates its fallback device of that name when the module is loaded.
     let create = LinkChange::CreateIpip { name: "tunl0".to_owned() };
     let made = namespace.netlink.request(|(), buf, flags, seq| create.encode(buf, flags, seq))?;
     Ok(match made {
@@ -212,7 +213,7 @@ fn ipip(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     })
 }
 
-/// Carries out edits on the table.
+/// Applies edits to the table.
 fn write(namespace: &mut ProbeNamespace, edits: &[Edit]) -> io::Result<Result<String, String>> {
     match namespace.rules.batch(edits, TABLE) {
         Ok(()) => Ok(Ok(String::new())),
@@ -336,7 +337,7 @@ mod tests {
             assert!(std::env::var_os("CI").is_none(), "no network namespace in CI: {:?}", all[0]);
             return eprintln!("skipped: {:?}", all[0]);
         }
-        // The machines of this test have no ipip; all else has to work wherever the agent's own tests do.
+        // The machines of this test have no ipip; everything else must work as in the agent's own tests.
         let wrong: Vec<&KernelCapability> =
             all.iter().filter(|a| a.name != "ipip" && !matches!(a.outcome, ProbeOutcome::Works(_))).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
@@ -346,7 +347,7 @@ mod tests {
 
     #[test]
     fn without_rights_nothing_is_tried_and_nothing_is_claimed() {
-        // A thread without CAP_SYS_ADMIN makes no namespace; what it starts has no more than it has.
+        // A thread without CAP_SYS_ADMIN cannot create a namespace, nor can the threads it starts.
         let all = std::thread::spawn(|| {
             let mut sets = rustix::thread::capabilities(None).unwrap();
             sets.effective.remove(rustix::thread::CapabilitySet::SYS_ADMIN);

@@ -1,4 +1,4 @@
-//! The networks that this host is connected to, read for commands and plugins.
+//! Reads the networks to which this host is connected, for commands and plugins.
 
 use std::io;
 
@@ -9,20 +9,21 @@ use crate::fib::connected::networks;
 use crate::netlink::dump;
 use crate::netlink::socket::Socket;
 
-/// The networks of all interfaces but those of workloads and of the tunnel, each with the name of its interface. Of bridges
-/// only Docker's own: those of CNI plugins may have their addresses from our pools.
+/// Lists the networks of all interfaces except those of workloads and the tunnel, each with the name of its
+/// interface. Of bridges only Docker's own are included: bridges of CNI plugins may have addresses from
+/// Tortie's pools.
 ///
 /// # Errors
-/// When the kernel cannot be read.
+/// The kernel cannot be read.
 pub fn connected_networks() -> io::Result<Vec<(String, Cidr)>> {
     let networks = host_networks()?.into_iter().filter(|found| !found.network.is_host());
     Ok(networks.map(|found| (found.interface, found.network)).collect())
 }
 
-/// The same with this host's addresses, also with those that are in no network.
+/// Lists the same networks with this host's addresses, and single addresses without a network.
 ///
 /// # Errors
-/// When the kernel cannot be read.
+/// The kernel cannot be read.
 pub fn host_networks() -> io::Result<Vec<ConnectedNetwork>> {
     let (links, addresses) = dump::devices(&mut Socket::open()?)?;
     let link = |index: u32| links.iter().find(|link| link.index == index);

@@ -1,4 +1,4 @@
-//! Which address a host should be known by: that of the interface of its default route.
+//! Selects the address by which a host is identified: that of the interface of its default route.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,22 +8,22 @@ use crate::netlink::link::{Address, Link};
 use crate::netlink::route::Route;
 use crate::netlink::socket::Socket;
 
-/// Interfaces that are never the way out of a host, although a default route may lead there.
+/// Name prefixes of interfaces that are never used, even if a default route uses them.
 const NEVER: [&str; 8] = ["lo", "docker", "br-", "virbr", "tunl", "cali", "veth", "cni"];
 
-/// An address of this host with the length of its network.
+/// An address of this host with the prefix length of its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostAddress {
-    /// The address.
+    /// The address of the interface.
     pub addr: IpAddr,
-    /// Length of the network it is in, in bits.
+    /// Prefix length of its network, in bits.
     pub len: u8,
 }
 
-/// The IPv4 and IPv6 addresses of the interfaces that the default routes lead to.
+/// Returns the IPv4 and IPv6 addresses of the interfaces of the default routes.
 ///
 /// # Errors
-/// When the kernel cannot be read.
+/// The kernel cannot be read.
 pub fn default_addresses() -> io::Result<(Option<HostAddress>, Option<HostAddress>)> {
     let mut socket = Socket::open()?;
     let (links, addresses) = dump::devices(&mut socket)?;

@@ -1,4 +1,4 @@
-//! Questions about single routes, links and neighbours, for explanations. Nothing is written and nothing remembered.
+//! Queries of single routes and neighbours, for explanations. Nothing is written or kept.
 
 use std::io;
 use std::net::IpAddr;
@@ -6,34 +6,35 @@ use std::net::IpAddr;
 use crate::netlink::neighbour;
 use crate::netlink::socket::Socket;
 
-/// `NUD_*` (linux/neighbour.h), lowest bit first.
+/// Names of the `NUD_*` states (linux/neighbour.h), lowest bit first.
 const STATES: [&str; 8] =
     ["incomplete", "reachable", "stale", "delay", "probe", "failed", "noarp", "permanent"];
 
-/// What the kernel knows of a neighbour.
+/// An entry of the kernel's neighbour table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeighbourEntry {
-    /// Its MAC address, where one is known.
+    /// MAC address, if known.
     pub mac: Option<[u8; 6]>,
-    /// As ip-neighbour(8) names it: `reachable`, `stale`, `failed`, ...
+    /// State as in ip-neighbour(8): `reachable`, `stale`, `failed`, ...
     pub state: &'static str,
 }
 
 impl NeighbourEntry {
-    /// It was asked for, and nobody answered.
+    /// Returns true if the neighbour did not answer solicitations.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         matches!(self.state, "failed" | "incomplete")
     }
 }
 
-/// What the kernel knows of one neighbour on an interface; `None`: nobody asked for it lately. Asks the kernel once.
+/// Queries the neighbour table for an address on an interface; `None` if it has no entry, because the
+/// neighbour was not used lately.
 ///
 /// # Errors
-/// When the kernel cannot be asked.
+/// The kernel cannot be queried.
 pub fn neighbour(ifindex: u32, addr: IpAddr) -> io::Result<Option<NeighbourEntry>> {
     let mut found = None;
-    // A refusal says that there is none.
+    // A refusal means that there is no entry.
     let _ = Socket::open()?.dump(
         |buf, seq| neighbour::encode_get(buf, seq, ifindex, addr),
         |message| {
@@ -47,7 +48,7 @@ pub fn neighbour(ifindex: u32, addr: IpAddr) -> io::Result<Option<NeighbourEntry
     Ok(found)
 }
 
-/// What protocol numbers of routes mean (rtnetlink(7), /etc/iproute2/rt_protos).
+/// Returns the name of a route protocol number (rtnetlink(7), /etc/iproute2/rt_protos).
 #[must_use]
 pub fn protocol_name(protocol: u8) -> String {
     let name = match protocol {

@@ -1,4 +1,4 @@
-//! One-shot reads of the host for questions: nothing is written and nothing is followed.
+//! One-shot reads of the host's network state for queries; nothing is written or tracked.
 
 pub(super) mod address_use;
 pub(super) mod attached;

@@ -1,7 +1,8 @@
-//! One look at links, addresses and the whole main table, with the writer of each. Nothing is written and nothing followed.
+//! A snapshot of links, addresses and all routes of the main table with their protocols. Nothing is written
+//! or tracked.
 //!
-//! Next hops are resolved by the same network state that the kernel thread resolves them with: routes that would be ours are left
-//! out of it, whether they are ours by now or still another's.
+//! Next hops are resolved with the same network state as on the kernel thread. Routes that are or would
+//! become Tortie's are left out of it, whether Tortie or another daemon has written them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,59 +18,60 @@ use crate::netlink::route::{Leg, RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::netlink::socket::Socket;
 use tortie_engine::routing::{Resolved, TunnelIntent};
 
-/// `IFF_UP` and `IFF_LOWER_UP` (linux/if.h).
+/// Flags of a link that can carry packets: `IFF_UP` and `IFF_LOWER_UP` (linux/if.h).
 const CARRIES: u32 = 0x1_0001;
 
-/// What a route does with packets.
+/// Effect of a route on packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteKind {
-    /// Sends them on.
+    /// Forwards packets.
     Unicast,
-    /// Drops them in silence.
+    /// Drops packets silently.
     Blackhole,
-    /// Anything else: unreachable, prohibit, throw.
+    /// Any other type: unreachable, prohibit, throw.
     Other,
 }
 
 /// One leg of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MainHop {
-    /// The gateway; `None`: on-link.
+    /// The gateway; `None` if on-link.
     pub gateway: Option<IpAddr>,
-    /// The interface.
+    /// Index of the interface.
     pub ifindex: u32,
 }
 
 /// A route of the main table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MainRoute {
-    /// The prefix.
+    /// Destination prefix.
     pub prefix: Cidr,
-    /// Its `rtm_protocol` ([`crate::protocol_name`]).
+    /// Protocol number (`rtm_protocol`, see [`crate::protocol_name`]).
     pub protocol: u8,
-    /// Its metric.
+    /// Metric, also called priority; the smallest is preferred.
     pub metric: u32,
-    /// What it does.
+    /// Effect on packets.
     pub kind: RouteKind,
-    /// Where it leads, sorted; empty: nowhere, or by a nexthop object of a kernel that does not expand them.
+    /// Legs, sorted; empty if it drops packets, or uses a nexthop object on a kernel that does not expand
+    /// them.
     pub hops: Vec<MainHop>,
 }
 
-/// What one look saw.
+/// State of the network at the time of the snapshot.
 #[derive(Debug, Default)]
 pub struct NetworkSnapshot {
     network: NetworkState,
     routes: Vec<MainRoute>,
-    /// Routes may be missing: the table changed while it was read, each time.
+    /// True if routes may be missing, because the table changed during every attempt to read it.
     partial: bool,
 }
 
 impl NetworkSnapshot {
-    /// Looks now, in the network namespace of the caller. Blocks while the kernel is read. Routes of the protocols in `ours`
-    /// resolve no next hop.
+    /// Reads the network namespace of the caller. Blocks while the kernel is read. Routes of the protocols in
+    /// `ours` are not used to resolve next hops.
     ///
     /// # Errors
-    /// When the kernel cannot be read.
+    /// The kernel cannot be read.
     pub fn read(ours: &[u8]) -> io::Result<Self> {
         let mut socket = Socket::open()?;
         let (mut all, mut partial) = (Vec::new(), true);
@@ -80,13 +82,13 @@ impl NetworkSnapshot {
                 break;
             }
         }
-        // Read last: a device that went meanwhile explains a route that is missing above.
+        // Read last: a device that was removed meanwhile explains a missing route.
         let (links, addresses) = dump::devices(&mut socket)?;
         Ok(Self { partial, ..Self::put_together(links, addresses, all, ours) })
     }
 
-    /// A look as it would be, for the pure judges' tests: interfaces that are up, by number; addresses with length and
-    /// interface; routes.
+    /// Builds a snapshot for tests of pure functions, from interfaces (index and name, all up), addresses
+    /// (with prefix length and interface index) and routes.
     #[must_use]
     pub fn of_parts(
         interfaces: &[(u32, &str)],
@@ -137,13 +139,13 @@ impl NetworkSnapshot {
         Self { network, routes, partial: false }
     }
 
-    /// The routes of the main table, by prefix and metric.
+    /// Returns the routes of the main table, by prefix and metric.
     #[must_use]
     pub fn routes(&self) -> &[MainRoute] {
         &self.routes
     }
 
-    /// The routes for exactly this prefix, by metric: the first is the one that counts.
+    /// Returns the routes for exactly this prefix, by metric; the kernel uses the first.
     #[must_use]
     pub fn at(&self, prefix: &Cidr) -> &[MainRoute] {
         let first = self.routes.partition_point(|route| route.prefix < *prefix);
@@ -152,31 +154,31 @@ impl NetworkSnapshot {
         rest.get(..count).unwrap_or_default()
     }
 
-    /// Whether routes may be missing, because the table changed while it was read.
+    /// Returns true if routes may be missing, because the table changed during every attempt to read it.
     #[must_use]
     pub fn is_partial(&self) -> bool {
         self.partial
     }
 
-    /// How the kernel reaches a next hop without the routes that are, or would be, ours.
+    /// Resolves a next hop without routes that are or would become Tortie's.
     #[must_use]
     pub fn resolve(&self, addr: impl Into<ScopedAddr>) -> Option<Resolved> {
         self.network.resolve(addr.into())
     }
 
-    /// The name of an interface.
+    /// Returns the name of an interface.
     #[must_use]
     pub fn interface(&self, ifindex: u32) -> Option<&str> {
         self.network.link(ifindex).map(|link| link.name.as_str())
     }
 
-    /// The number of an interface, and whether it is set up.
+    /// Returns the index of an interface, and true if it is up.
     #[must_use]
     pub fn link(&self, name: &str) -> Option<(u32, bool)> {
         self.network.link_named(name).map(|link| (link.index, link.is_up()))
     }
 
-    /// Every interface with its addresses.
+    /// Returns all interfaces with their addresses.
     #[must_use]
     pub fn interfaces(&self) -> BTreeMap<&str, Vec<IpAddr>> {
         let links = self.network.links();
@@ -191,13 +193,13 @@ impl NetworkSnapshot {
         found
     }
 
-    /// Whether `tunl0` is there and up.
+    /// Returns true if `tunl0` exists and is up.
     #[must_use]
     pub fn has_tunnel(&self) -> bool {
         self.link(ipip_tunnel::DEVICE).is_some_and(|(_, up)| up)
     }
 
-    /// What is not as wanted of the tunnel device, in words; empty: it is right.
+    /// Describes the differences between the tunnel device and the intent; empty if there are none.
     #[must_use]
     pub fn tunnel_differences(&self, wanted: &TunnelIntent, node: Option<IpAddr>) -> Vec<String> {
         ipip_tunnel::plan(wanted, &self.network, node).iter().map(ipip_tunnel::describe).collect()
@@ -217,7 +219,7 @@ fn description(route: &Route) -> MainRoute {
             RTN_BLACKHOLE => RouteKind::Blackhole,
             _ => RouteKind::Other,
         },
-        // The loopback interface stands in IPv6 blackholes.
+        // IPv6 blackholes have the loopback interface as their leg.
         hops: if route.kind == RTN_UNICAST { hops } else { Vec::new() },
     }
 }

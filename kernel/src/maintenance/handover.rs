@@ -1,11 +1,12 @@
-//! Objects handed from one program to another, in place: for `tortie migrate`, which runs next to the agent and is no part
-//! of it.
+//! Hand-over of routes from one program to another, in place: used by `tortie migrate`, which runs next to
+//! the agent and independently of it.
 //!
-//! What it does: keeps routes whole as the kernel gave them, writes them again under another protocol number and metric,
-//! removes them, and takes away what is ours. What it does not: decide which routes those are.
+//! Keeps routes as the kernel reported them, writes them again under another protocol number and metric,
+//! removes them, and releases Tortie's. It does not decide which routes those are.
 //!
-//! A route is kept as its message and not as what we understand of it, so that what is written back says all that the first
-//! one said. Nothing here replaces a route of another prefix, metric or table, and what is there already is left as it is.
+//! A route is kept as its netlink message rather than in parsed form, so that a rewritten route has all
+//! attributes of the original. No function here replaces a route of another prefix, metric or table; existing
+//! routes are left unchanged.
 
 use std::io;
 
@@ -22,47 +23,48 @@ use crate::netlink::route::{self, RTN_BLACKHOLE, RTN_UNICAST, Route, RouteId};
 use crate::netlink::socket::{Refusal, Socket};
 use crate::options::Marks;
 
-/// The number of routes that BIRD writes (`RTPROT_BIRD`).
+/// Protocol number of routes by BIRD (`RTPROT_BIRD`).
 pub const BIRD: u8 = 12;
-/// The number that Felix and the CNI plugin give to routes of endpoints (`RTPROT_BOOT`).
+/// Protocol number of endpoint routes by Felix and the CNI plugin (`RTPROT_BOOT`).
 const BOOT: u8 = 3;
 
-/// `struct rtmsg`, and where in it the protocol and the flags are.
+/// Length of `struct rtmsg`, and the offsets of protocol and flags in it, in octets.
 const RTMSG: usize = 12;
 const AT_PROTOCOL: usize = 5;
 const AT_FLAGS: usize = 8;
-/// `struct rtnexthop`.
+/// Length of `struct rtnexthop`, in octets.
 const RTNEXTHOP: usize = 8;
 const RTA_PRIORITY: u16 = 6;
 const RTA_MULTIPATH: u16 = 9;
-/// What only a reader gets: age and use, nexthop object (its legs stand next to it), time to live.
+/// Attributes that only appear in answers: age and use, nexthop object (its legs are included as well), time
+/// to live.
 const RTA_CACHEINFO: u16 = 12;
 const RTA_EXPIRES: u16 = 23;
 const RTA_NH_ID: u16 = 30;
 
-/// A route of the main table with all that it says.
+/// A route of the main table with all of its attributes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeptRoute {
-    /// Where it leads to.
+    /// Destination prefix.
     pub prefix: Cidr,
-    /// Its priority; less wins.
+    /// Priority; the smallest is preferred.
     pub metric: u32,
-    /// Who wrote it.
+    /// Protocol number of the program that wrote it.
     pub protocol: u8,
-    /// It drops what it matches.
+    /// True if it drops packets.
     pub blackhole: bool,
-    /// The body of its message, as hexadecimal digits.
+    /// Body of the netlink message, serialized as hexadecimal digits.
     #[serde(rename = "message", with = "hex")]
     body: Vec<u8>,
 }
 
-/// What the kernel did not take.
+/// A route that the kernel refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotWritten {
-    /// The route.
+    /// Prefix of the route.
     pub prefix: Cidr,
-    /// Why.
+    /// The kernel's reason.
     pub reason: String,
 }
 
@@ -77,7 +79,7 @@ impl KeptRoute {
         })
     }
 
-    /// The same route as another program would have written it.
+    /// Returns the same route with another protocol and metric.
     #[must_use]
     pub fn under(&self, protocol: u8, metric: u32) -> Self {
         let mut body = Vec::with_capacity(self.body.len() + 8);
@@ -95,7 +97,7 @@ impl KeptRoute {
         Self { metric, protocol, body, ..self.clone() }
     }
 
-    /// Whether both lead to the same places, whatever wrote them and at whatever metric.
+    /// Returns true if both routes are equal except for protocol and metric.
     #[must_use]
     pub fn leads_as(&self, other: &Self) -> bool {
         self.under(0, 0).body == other.under(0, 0).body
@@ -108,7 +110,8 @@ impl KeptRoute {
     }
 }
 
-/// The body of a route's message without what may not be written: states of its legs, ages, nexthop objects.
+/// Copies the body of a route message without attributes that must not be written: states of legs, ages,
+/// nexthop objects.
 fn clean(body: &[u8]) -> Option<Vec<u8>> {
     let mut out = body.get(..RTMSG)?.to_vec();
     let onlink = u8_at(body, AT_FLAGS)? & RTNH_F_ONLINK;
@@ -139,16 +142,16 @@ fn clean_legs(data: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The routes of the main table that have this protocol number.
+/// Reads the routes of the main table with this protocol number.
 ///
 /// # Errors
-/// When the kernel cannot be read.
+/// The kernel cannot be read.
 pub fn kept_routes(protocol: u8) -> io::Result<Vec<KeptRoute>> {
     Ok(read(protocol)?.into_iter().map(|(kept, _)| kept).collect())
 }
 
 fn read(protocol: u8) -> io::Result<Vec<(KeptRoute, Route)>> {
-    /// A table that changes all the while.
+    /// Limit for a table that changes continuously.
     const TRIES: usize = 5;
     let mut socket = Socket::open()?;
     let both = |message: &Message<'_>, route| Some((KeptRoute::read(message, &route)?, route));
@@ -161,10 +164,10 @@ fn read(protocol: u8) -> io::Result<Vec<(KeptRoute, Route)>> {
     Err(io::Error::other("the kernel's routes change faster than they can be read"))
 }
 
-/// Writes routes. Where a route with this prefix and metric is there already it stays, whatever it says.
+/// Adds routes. An existing route with the same prefix and metric is kept, whatever its content.
 ///
 /// # Errors
-/// When the socket fails; what the kernel refuses is in the answer.
+/// The socket fails; routes that the kernel refuses are in the result.
 pub fn put_routes(routes: &[KeptRoute]) -> io::Result<Vec<NotWritten>> {
     send(
         routes,
@@ -173,10 +176,11 @@ pub fn put_routes(routes: &[KeptRoute]) -> io::Result<Vec<NotWritten>> {
     )
 }
 
-/// Removes the routes that have these prefixes, metrics and protocols, whatever they say now; what is gone is gone.
+/// Removes the routes with these prefixes, metrics and protocols, whatever their present content; a missing
+/// route is no error.
 ///
 /// # Errors
-/// When the socket fails; what the kernel refuses is in the answer.
+/// The socket fails; routes that the kernel refuses are in the result.
 pub fn remove_routes(routes: &[KeptRoute]) -> io::Result<Vec<NotWritten>> {
     let encode = |kept: &KeptRoute, buf: &mut Vec<u8>, flags, seq| {
         let id = RouteId { prefix: kept.prefix, protocol: kept.protocol, metric: kept.metric };
@@ -202,21 +206,21 @@ fn send(
     Ok(refused)
 }
 
-/// What of ours was given to others or taken away.
+/// Number of routes that were handed over or removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReleasedState {
-    /// Routes of endpoints, which are now such as the CNI plugin writes.
+    /// Endpoint routes, which now look like those of the CNI plugin.
     pub endpoints: usize,
-    /// Learned routes and blackholes, which are gone.
+    /// Learned routes and blackholes, which were removed.
     pub routes: usize,
 }
 
-/// Gives up what of the kernel's routes is ours, so that nothing is left that BIRD would learn or Felix would not know:
-/// routes of endpoints and static neighbours stay and become the plugin's, in place; learned routes and blackholes go.
-/// Nexthop objects and rules are left for [`purge`](crate::purge).
+/// Releases Tortie's routes, so that none is left that BIRD would learn or Felix would not recognize. Routes
+/// of endpoints and static neighbours are changed in place to be the plugin's; learned routes and blackholes
+/// are removed. Nexthop objects and rules are left for [`purge`](crate::purge).
 ///
 /// # Errors
-/// When the kernel cannot be read or refuses.
+/// The kernel cannot be read or refuses a request.
 pub fn release_routes(marks: Marks) -> io::Result<ReleasedState> {
     let all = read(marks.protocol)?;
     let is_endpoint = |route: &Route| {
@@ -247,7 +251,7 @@ pub fn release_routes(marks: Marks) -> io::Result<ReleasedState> {
     }
 }
 
-/// Octets as text.
+/// Serde representation of octets as hexadecimal text.
 mod hex {
     use std::fmt::Write as _;
 
@@ -282,7 +286,7 @@ mod tests {
     use super::*;
     use crate::netlink::codec::{AF_INET, Messages};
 
-    /// A route as the kernel dumps it: over two gateways of which one has no carrier, through an object, with an age.
+    /// A route as the kernel dumps it: two gateways, one without carrier, a nexthop object and an age.
     fn dumped() -> Vec<u8> {
         let mut buf = Vec::new();
         let mut w = Writer::begin(&mut buf, RTM_NEWROUTE, 0, 1);

@@ -1,4 +1,5 @@
-//! What is done to the kernel without an agent: removal of what an agent left, and the hand-over of `tortie migrate`.
+//! Kernel maintenance without a running agent: purging an agent's objects, and the hand-over of
+//! `tortie migrate`.
 
 pub mod handover;
 pub(super) mod purge;

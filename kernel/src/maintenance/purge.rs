@@ -1,8 +1,9 @@
-//! What the agent leaves in the kernel on purpose, taken away: routes, nexthop objects and neighbours with our number, our
-//! tables of packet rules, the tunnel's address.
+//! Removes the objects that an agent leaves in the kernel on purpose: routes, nexthop objects and neighbours
+//! with Tortie's protocol number, Tortie's nftables tables, the tunnel's address.
 //!
-//! What it does not: sysctls (others may rely on them by now), interfaces of workloads (their runtimes own them), `tunl0` itself
-//! (the kernel's). Nobody else may write at the same time: the caller sees to it that no agent runs.
+//! Not removed: sysctls (other programs may rely on them), interfaces of workloads (owned by their runtimes)
+//! and `tunl0` itself (the kernel's). No other process may write at the same time: the caller ensures that no
+//! agent runs.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -15,41 +16,42 @@ use crate::netlink::{dump, nexthop, route};
 use crate::nft::{self, dump as rules, socket::Socket as Rules};
 use crate::options::Marks;
 
-/// Routes of one prefix and metric go one by one; the next reading shows what is left.
+/// Maximum number of rounds: several routes of one prefix and metric are removed one per round.
 const ROUNDS: usize = 8;
 
-/// What was there, or is there with [`Purge::dry_run`].
+/// Removed objects; with [`Purge::dry_run`], existing ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Purged {
-    /// Routes of the main table.
+    /// Number of routes of the main table.
     pub routes: usize,
-    /// Nexthop objects.
+    /// Number of nexthop objects.
     pub nexthops: usize,
-    /// Permanent neighbours of workloads.
+    /// Number of permanent neighbours of workloads.
     pub neighbours: usize,
-    /// Tables of family `inet`.
+    /// Names of tables of family `inet`.
     pub tables: Vec<String>,
-    /// Rules in Docker's chain for rules of others.
+    /// Number of rules in Docker's chain for user rules.
     pub docker_rules: usize,
-    /// The address that the tunnel device lost.
+    /// Address removed from the tunnel device.
     pub tunnel: Option<Ipv4Addr>,
 }
 
-/// What to take away.
+/// Parameters of a purge.
 #[derive(Debug, Clone, Copy)]
 pub struct Purge {
-    /// Whose routes and nexthop objects.
+    /// Identifies Tortie's routes and nexthop objects.
     pub marks: Marks,
-    /// This host's address in the tunnel, as far as the store says.
+    /// This host's tunnel address according to the store, if known.
     pub tunnel: Option<Ipv4Addr>,
-    /// Look only.
+    /// Reads only, removes nothing.
     pub dry_run: bool,
 }
 
-/// Takes our objects out of the caller's network namespace; twice is once. Blocks for as long as the kernel takes.
+/// Removes Tortie's objects from the caller's network namespace; a second call finds nothing. Blocks until
+/// the kernel is done.
 ///
 /// # Errors
-/// Without the right to do it, and when the kernel refuses something that is not gone by itself.
+/// The caller lacks the privilege, or the kernel refuses to remove an object that still exists.
 pub fn purge(what: &Purge) -> io::Result<Purged> {
     let mut socket = Socket::open()?;
     let mut done = Purged { tables: tables(what.dry_run)?, ..Purged::default() };
@@ -78,13 +80,13 @@ pub fn purge(what: &Purge) -> io::Result<Purged> {
         )?;
         match refused {
             Some(refusal) if round >= ROUNDS => return Err(describe("a route", &refusal)),
-            // Gone with its interface in between, or more than one of a kind.
+            // Removed together with its interface, or one of several of its kind.
             _ => {}
         }
     }
     let (all, _) = match dump::nexthops(&mut socket) {
         Ok(found) => found,
-        // A kernel before 5.3.
+        // Kernels before 5.3 have no nexthop objects.
         Err(_) => (crate::netlink::nexthop::NexthopList::default(), true),
     };
     let mut own: Vec<_> = all
@@ -92,7 +94,7 @@ pub fn purge(what: &Purge) -> io::Result<Purged> {
         .filter(|n| n.protocol == what.marks.protocol && n.id >= what.marks.nexthop_base)
         .collect();
     done.nexthops = own.len();
-    // Groups before their members.
+    // Groups are removed before their members.
     own.sort_by_key(|n| (!matches!(n.content, nexthop::Content::Group(_)), n.id));
     if !what.dry_run {
         let mut refused = None;
@@ -118,10 +120,10 @@ pub fn purge(what: &Purge) -> io::Result<Purged> {
     Ok(done)
 }
 
-/// The names of the interfaces of this namespace that begin so.
+/// Lists the interfaces of this namespace whose names begin with `prefix`.
 ///
 /// # Errors
-/// When the kernel does not report them.
+/// The kernel does not report them.
 pub fn links_named(prefix: &str) -> io::Result<Vec<String>> {
     let (links, _) = dump::devices(&mut Socket::open()?)?;
     let mut names: Vec<String> =
@@ -153,7 +155,7 @@ fn neighbours(socket: &mut Socket, what: &Purge) -> io::Result<usize> {
     Ok(own.len())
 }
 
-/// Our tables that are there; taken away unless `dry_run`. A kernel without nf_tables has none.
+/// Lists Tortie's existing tables, and removes them unless `dry_run`. A kernel without nf_tables has none.
 fn tables(dry_run: bool) -> io::Result<Vec<String>> {
     let Ok(mut socket) = Rules::open() else { return Ok(Vec::new()) };
     let Ok(mut found) = rules::tables(&mut socket) else { return Ok(Vec::new()) };
