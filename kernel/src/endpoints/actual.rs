@@ -1,4 +1,4 @@
-//! The actual state: links, their on-link routes and their permanent neighbours.
+//! Actual state of workload interfaces: links, their on-link routes and their permanent neighbours.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,14 +12,14 @@ use super::{Name, Neighbour};
 use crate::netlink::link::Link;
 use crate::netlink::route::{RTN_UNICAST, Route};
 
-/// `RTPROT_REDIRECT`, `_KERNEL`, `_RA`: nobody wrote these.
+/// `RTPROT_REDIRECT`, `RTPROT_KERNEL` and `RTPROT_RA`: written by no process.
 const KERNEL_PROTOCOLS: [u8; 3] = [1, 2, 9];
 
-/// An on-link route without its place.
+/// An on-link route; prefix and metric are its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Onlink {
     pub(super) protocol: u8,
-    /// It was wanted once, so that it is deleted without grace.
+    /// True if it was desired once, so that it is deleted without a grace period.
     pub(super) adopted: bool,
 }
 
@@ -29,25 +29,25 @@ impl Onlink {
     }
 }
 
-/// What was found about the sysctls of an interface.
+/// Result of the last check of the sysctls of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Sysctls {
     #[default]
     Unread,
-    /// Right when they were read last, which is a while ago.
+    /// Correct at the last check, which is no longer recent.
     Stale,
-    /// Read and right, with this choice of IPv6.
+    /// Checked and correct, for this setting of IPv6.
     Verified { ipv6: bool },
 }
 
-/// An interface that is there.
+/// An existing interface.
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) name: Name,
     pub(super) up: bool,
     pub(super) last_event: Instant,
     pub(super) routes: BTreeMap<(Cidr, u32), Onlink>,
-    /// Permanent ones: MAC address, and the protocol that they were written with.
+    /// Permanent neighbours: MAC address, and the protocol of the entry.
     pub(super) neighbours: BTreeMap<IpAddr, ([u8; 6], u8)>,
     pub(super) sysctls: Sysctls,
 }
@@ -57,11 +57,12 @@ pub(super) struct Device {
 pub(super) struct ActualState {
     devices: BTreeMap<u32, Device>,
     by_name: BTreeMap<Name, u32>,
-    /// The devices that have a route of this prefix and metric: a replacement is notified without what it replaces.
+    /// Devices with a route of this prefix and metric: the notification of a replacement does not name the
+    /// replaced route.
     holders: BTreeMap<(Cidr, u32), SmallVec<[u32; 1]>>,
 }
 
-/// The interface of a route that this room looks at: on-link, over one device, in the main table.
+/// Returns the interface of a route that this module manages: on-link, over one device, in the main table.
 pub(super) fn onlink(route: &Route) -> Option<u32> {
     let link_local = matches!(route.prefix.addr(), IpAddr::V6(a) if a.is_unicast_link_local());
     match route.legs.as_slice() {
@@ -89,7 +90,7 @@ impl ActualState {
         Some((index, self.devices.get(&index)?))
     }
 
-    /// A link as it is now. Gives the names that this concerns, none when nothing changed.
+    /// Updates a link. Returns the names that this concerns; none if nothing changed.
     pub(super) fn set_link(&mut self, link: &Link, now: Instant) -> SmallVec<[Name; 2]> {
         let mut concerned = SmallVec::new();
         let name: Name = match self.devices.get(&link.index) {
@@ -128,7 +129,7 @@ impl ActualState {
         concerned
     }
 
-    /// A link is gone; gives its name.
+    /// Removes a link and returns its name.
     pub(super) fn remove_link(&mut self, ifindex: u32) -> Option<Name> {
         self.remove_device(ifindex);
         let device = self.devices.remove(&ifindex)?;
@@ -138,7 +139,7 @@ impl ActualState {
         Some(device.name)
     }
 
-    /// A device that is down has no routes and no neighbours.
+    /// Forgets the routes and neighbours of a device: the kernel removes them when it goes down.
     fn remove_device(&mut self, ifindex: u32) {
         let Some(device) = self.devices.get_mut(&ifindex) else { return };
         device.neighbours.clear();
@@ -156,12 +157,12 @@ impl ActualState {
         }
     }
 
-    /// The devices that have a route of this prefix and metric.
+    /// Returns the devices that have a route of this prefix and metric.
     pub(super) fn holders_of(&self, prefix: Cidr, metric: u32) -> &[u32] {
         self.holders.get(&(prefix, metric)).map_or(&[], SmallVec::as_slice)
     }
 
-    /// A route is there; true when that is news.
+    /// Adds a route; returns true if it was absent or different.
     pub(super) fn add_route(&mut self, ifindex: u32, prefix: Cidr, metric: u32, protocol: u8) -> bool {
         let Some(device) = self.devices.get_mut(&ifindex) else { return false };
         let spot = (prefix, metric);
@@ -174,7 +175,7 @@ impl ActualState {
         old.is_none_or(|o| o.protocol != protocol)
     }
 
-    /// A route is gone; true when that is news.
+    /// Removes a route; returns true if it was present.
     pub(super) fn remove_route(&mut self, ifindex: u32, prefix: Cidr, metric: u32) -> bool {
         let gone =
             self.devices.get_mut(&ifindex).is_some_and(|d| d.routes.remove(&(prefix, metric)).is_some());
@@ -184,7 +185,7 @@ impl ActualState {
         gone
     }
 
-    /// Takes over what a dump showed of the neighbours of all devices; gives the devices where that is news.
+    /// Replaces the neighbours of all devices by a dump; returns the devices with differences.
     pub(super) fn replace_neighbours(&mut self, list: &[Neighbour]) -> Vec<u32> {
         let mut by_device: BTreeMap<u32, BTreeMap<IpAddr, ([u8; 6], u8)>> = BTreeMap::new();
         for n in list.iter().filter(|n| n.permanent) {

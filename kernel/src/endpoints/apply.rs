@@ -1,4 +1,4 @@
-//! What carries the work out: one batch of requests for each step, sysctls, connections.
+//! Executes the planned work for endpoints: batches of requests, sysctls, deletion of conntrack entries.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,39 +20,39 @@ use crate::netlink::route::{self, Leg, RTN_UNICAST, Route, RouteId};
 use crate::netlink::socket::{Refusal, Socket};
 use tortie_metrics::Histogram;
 
-/// First pause before what failed is tried again; doubles up to the last.
+/// First pause before a failed request is retried; it doubles up to `RETRY_LAST`.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
-/// Connections of addresses that nobody has yet are deleted together with those of other addresses in this time: one
-/// reading of the tracker costs as much for a thousand addresses as for one.
+/// Time during which vacated addresses without a new holder are collected, so that their conntrack entries
+/// are deleted together: one dump of the conntrack table costs as much for a thousand addresses as for one.
 const GATHER: Duration = Duration::from_millis(100);
-/// Sysctls are read again this often.
+/// Interval of checks of all sysctls.
 const SYSCTLS_EVERY: Duration = Duration::from_secs(60);
-/// A deletion may make another interface's addition possible.
+/// Maximum number of rounds per write, since a deletion may enable the addition for another interface.
 const ROUNDS: usize = 4;
 
-/// What the requests of endpoints are read from, and what their answers go to.
+/// State that the requests of endpoints are planned from and that their results are recorded in.
 pub(crate) struct Context<'a> {
-    /// Requests are sent.
+    /// True if requests are sent; false in observe mode.
     pub(crate) program: bool,
     pub(crate) endpoints: &'a mut Endpoints,
     pub(crate) network: &'a mut NetworkState,
     pub(crate) counters: &'a mut Counters,
     pub(crate) foreign_changes: &'a mut ForeignChanges,
-    /// How long batches of routes took.
+    /// Durations of batches of routes.
     pub(crate) route_batch: &'a mut Histogram,
 }
 
-/// The sockets and clocks of this room.
+/// Conntrack socket and timers of the endpoints.
 pub(crate) struct Applier {
     conntrack: Conntrack,
     conntrack_due: Option<Instant>,
-    /// How long the last deletion took: they take at most a fifth of the time.
+    /// Duration of the last deletion: deletions take at most a fifth of the time.
     conntrack_duration: Duration,
     retry_due: Option<Instant>,
     retry_pause: Duration,
     sysctls_due: Instant,
-    /// What was said about loose reverse path filtering.
+    /// The reported text about loose reverse path filtering, if any.
     rp_filter_loose: Option<String>,
     rp_filter_read: bool,
     ignore_loose_rp_filter: bool,
@@ -73,7 +73,7 @@ impl Applier {
         }
     }
 
-    /// When [`Applier::timers`] has something to do.
+    /// Returns the time of the next work for [`Applier::timers`].
     pub(crate) fn due(&self, endpoints: &Endpoints) -> Option<Instant> {
         [self.conntrack_due, self.retry_due, endpoints.next_grace_end(), Some(self.sysctls_due)]
             .into_iter()
@@ -81,7 +81,7 @@ impl Applier {
             .min()
     }
 
-    /// What became due; true when [`Applier::write`] is to be called.
+    /// Handles expired timers; returns true if [`Applier::write`] must be called.
     pub(crate) fn timers(&mut self, endpoints: &mut Endpoints, now: Instant) -> bool {
         let mut due = self.conntrack_due.is_some_and(|at| at <= now);
         if self.retry_due.is_some_and(|at| at <= now) {
@@ -99,7 +99,8 @@ impl Applier {
         due | endpoints.end_grace(now)
     }
 
-    /// Writes everything that is due and reports what became of endpoints; true when their conditions changed.
+    /// Sends all pending requests and reports the conditions of endpoints; returns true if conditions
+    /// changed.
     pub(crate) fn write(
         &mut self,
         state: &mut Context<'_>,
@@ -169,7 +170,7 @@ impl Applier {
         Ok(())
     }
 
-    /// The reverse path filter of the host, once policy has spoken.
+    /// Checks the host's reverse path filter, once policy was received.
     fn look_at_rp_filter(&mut self, endpoints: &Endpoints, sink: &mut Sink) {
         if !endpoints.policy_received {
             return;
@@ -188,12 +189,12 @@ impl Applier {
 }
 
 impl Endpoints {
-    /// When routes that are left alone for now are looked at again.
+    /// Returns the time at which the first grace period ends.
     fn next_grace_end(&self) -> Option<Instant> {
         self.next_wait
     }
 
-    /// Interfaces whose routes need not be left alone any longer are looked at again; true when there is one.
+    /// Marks interfaces whose grace period has ended; returns true if there may be one.
     fn end_grace(&mut self, now: Instant) -> bool {
         if self.next_wait.is_none_or(|at| at > now) {
             return false;
@@ -206,7 +207,7 @@ impl Endpoints {
     }
 }
 
-/// All neighbours.
+/// Lists all neighbours.
 pub(crate) fn neighbours(socket: &mut Socket) -> io::Result<Vec<super::Neighbour>> {
     dump::all(socket, neighbour::encode_dump, neighbour::decode)
 }
@@ -249,7 +250,7 @@ fn send(state: &mut Context<'_>, writer: &mut Socket, works: &[EndpointRequest])
         },
     )?;
     route_batch.time(begin.elapsed());
-    // A plugin writes the route of its endpoint first: the word of it may be slower than the endpoint's.
+    // A plugin adds the route of its endpoint first; its notification may arrive after the endpoint itself.
     for prefix in unexplained {
         let mut found = None;
         let _ = writer.dump(
@@ -282,12 +283,12 @@ fn encode(work: &EndpointRequest, protocol: u8, buf: &mut Vec<u8>, flags: u16, s
         EndpointRequest::PutNeighbour { ifindex, addr, mac } => {
             neighbour::encode_put(buf, flags, seq, *ifindex, *addr, *mac, protocol);
         }
-        // Not a request.
+        // Sysctls are no netlink requests.
         EndpointRequest::Sysctls { .. } => {}
     }
 }
 
-/// Next hops may lead to workloads: the network state shows these routes, whatever wrote them.
+/// Shows the written routes in the network state, since next hops may be reached over workloads.
 fn show_in_network(work: &EndpointRequest, own: u8, endpoints: &Endpoints, network: &mut NetworkState) {
     let route = |ifindex: u32, prefix, metric, protocol| Route {
         prefix,
@@ -312,7 +313,7 @@ fn show_in_network(work: &EndpointRequest, own: u8, endpoints: &Endpoints, netwo
     }
 }
 
-/// Whether a route is known that is in the way of this one.
+/// Returns true if a known route explains why the kernel refused this one as existing.
 fn is_explained(work: &EndpointRequest, endpoints: &Endpoints, network: &NetworkState) -> bool {
     let EndpointRequest::PutRoute { prefix, metric, .. } = work else { return false };
     !endpoints.actual.holders_of(*prefix, *metric).is_empty()
@@ -330,7 +331,7 @@ fn set_sysctls(state: &mut Context<'_>, work: &EndpointRequest) {
     state.endpoints.settle(work, &result);
 }
 
-/// Reads without writing.
+/// Checks the sysctls without writing them.
 fn check_sysctls(endpoints: &mut Endpoints, work: &EndpointRequest) {
     if let EndpointRequest::Sysctls { name, ipv6 } = work
         && sysctl::wrong_sysctls(name, *ipv6) == 0

@@ -1,11 +1,12 @@
-//! Who asks for which prefix. One endpoint is the rule, so that is what costs nothing.
+//! Claims of endpoints on prefixes. Almost every prefix is claimed by one endpoint, and that case needs no
+//! allocation.
 
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use tortie_config::key::EndpointKey;
 use tortie_net::Cidr;
 
-/// Endpoints by the prefixes that they ask for.
+/// The endpoints that claim each prefix.
 #[derive(Debug, Default)]
 pub(super) struct PrefixClaims {
     keys: BTreeMap<Cidr, SmallVec<[EndpointKey; 1]>>,
@@ -33,12 +34,12 @@ impl PrefixClaims {
         }
     }
 
-    /// Who asks for a prefix, in no order.
+    /// Returns the endpoints that claim a prefix, in no order.
     pub(super) fn of(&self, prefix: &Cidr) -> &[EndpointKey] {
         self.keys.get(prefix).map_or(&[], SmallVec::as_slice)
     }
 
-    /// Whether any prefix of this family is asked for.
+    /// Returns true if any prefix of this family is claimed.
     pub(super) fn any(&self, v4: bool) -> bool {
         self.v4_and_v6.get(usize::from(!v4)).is_some_and(|count| *count > 0)
     }

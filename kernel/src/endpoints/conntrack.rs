@@ -1,11 +1,13 @@
-//! Connections of addresses that were left, and to ports that lead elsewhere now (ctnetlink:
-//! `linux/netfilter/nfnetlink_conntrack.h`): found and deleted.
+//! Finds and deletes conntrack entries of vacated addresses, and of ports that are mapped elsewhere
+//! (ctnetlink: `linux/netfilter/nfnetlink_conntrack.h`).
 //!
-//! Otherwise whoever gets the address next would inherit what its predecessor was allowed, and answers would go to
-//! where it was. Nothing is deleted by a filter: each entry is read, compared, and deleted by its tuple and id.
+//! Otherwise the next holder of an address would inherit the permissions of its predecessor, and answers
+//! would go to the previous place. Nothing is deleted by a kernel filter: each entry is read, compared, and
+//! deleted by its tuple and ID.
 //!
-//! By hand: netlink-packet-netfilter 0.4 knows neither the id nor the zone by which one entry is deleted, nor types and codes
-//! of ICMP, and builds a tree of values for each of a host's hundred thousands of entries, of which most are passed over.
+//! Encoded by hand: netlink-packet-netfilter 0.4 supports neither the ID nor the zone that identify an entry
+//! for deletion, nor types and codes of ICMP. It also builds a tree of values for each of hundreds of
+//! thousands of entries, of which most are skipped.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -28,14 +30,14 @@ const CTA_TUPLE_IP: u16 = 1;
 const CTA_TUPLE_PROTO: u16 = 2;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_DST_PORT: u16 = 3;
-/// CTA_IP_V4_SRC, _V4_DST, _V6_SRC, _V6_DST.
+/// CTA_IP_V4_SRC, CTA_IP_V4_DST, CTA_IP_V6_SRC and CTA_IP_V6_DST.
 const CTA_IP: std::ops::RangeInclusive<u16> = 1..=4;
 /// `struct nfgenmsg`: family, version, resource.
 const NFGENMSG: usize = 4;
 /// `NLA_F_NESTED`.
 const NESTED: u16 = 0x8000;
 
-/// What it takes to delete one entry: attributes as they were read.
+/// Attributes that identify an entry for deletion, as they were read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     family: u8,
@@ -44,13 +46,13 @@ struct Entry {
     id: Vec<u8>,
 }
 
-/// A socket to the connection tracker, opened when it is first needed.
+/// A socket for conntrack, opened on first use.
 #[derive(Default)]
 pub(crate) struct Conntrack(Option<Socket>);
 
 impl Conntrack {
-    /// Deletes every entry that has an address in one of these prefixes, in either direction; gives how many. A kernel
-    /// without connection tracking has none.
+    /// Deletes every entry that has an address in one of these prefixes, in either direction, and returns
+    /// their number. A kernel without conntrack has no entries.
     pub(super) fn delete(&mut self, prefixes: &[Cidr]) -> io::Result<Result<usize, Refusal>> {
         let Some(socket) = self.socket()? else { return Ok(Ok(0)) };
         let mut found = Vec::new();
@@ -59,7 +61,7 @@ impl Conntrack {
             if of_family.is_empty() {
                 continue;
             }
-            // Many entries, many addresses: what it costs must not be their product.
+            // There may be many entries and many addresses: the cost must not be their product.
             let (hosts, wide): (Vec<Cidr>, Vec<Cidr>) = of_family.iter().partition(|p| p.is_host());
             let hosts: BTreeSet<IpAddr> = hosts.iter().map(Cidr::addr).collect();
             let concerned = |addr: IpAddr| hosts.contains(&addr) || wide.iter().any(|p| p.contains(addr));
@@ -72,7 +74,8 @@ impl Conntrack {
         remove(socket, &found)
     }
 
-    /// Deletes the entries of a protocol whose first packet went to an address and port that are `concerned`; gives how many.
+    /// Deletes the entries of a protocol whose first packet had a destination address and port that are
+    /// `concerned`, and returns their number.
     pub(crate) fn delete_to(
         &mut self,
         protocol: u8,
@@ -107,7 +110,7 @@ impl Conntrack {
     }
 }
 
-/// Reads every entry of a family; `false` where the kernel is built without it.
+/// Reads every entry of a family; `false` if the kernel does not support it.
 fn read(
     socket: &mut Socket,
     family: u8,
@@ -132,7 +135,7 @@ fn remove(socket: &mut Socket, found: &[Entry]) -> io::Result<Result<usize, Refu
         |entry, buf, flags, seq| entry.encode_delete(buf, flags, seq),
         |_, result| match result {
             Ok(()) => deleted += 1,
-            // It ended meanwhile.
+            // The entry expired meanwhile.
             Err(r) if r.code == libc::ENOENT => {}
             Err(r) => refused = Some(r),
         },
@@ -140,7 +143,7 @@ fn remove(socket: &mut Socket, found: &[Entry]) -> io::Result<Result<usize, Refu
     Ok(refused.map_or(Ok(deleted), Err))
 }
 
-/// Where the first packet of an entry of this protocol went.
+/// Returns the destination of the first packet of an entry, if it is of this protocol.
 fn destination(message: &Message<'_>, protocol: u8) -> Option<(IpAddr, u16)> {
     let (_, tuple) = Attrs::after(message.body, NFGENMSG).find(|(kind, _)| *kind == CTA_TUPLE_ORIG)?;
     let part = |wanted| Attrs(tuple).find(|(kind, _)| *kind == wanted).map(|(_, data)| data);
@@ -166,7 +169,7 @@ impl Entry {
     }
 }
 
-/// Reads an entry; `None` when none of its addresses is `concerned`.
+/// Parses an entry; `None` if none of its addresses is `concerned`.
 fn decode(message: &Message<'_>, concerned: &dyn Fn(IpAddr) -> bool) -> Option<Entry> {
     let (mut tuple, mut zone, mut id, mut hit) = (None, None, None, false);
     for (kind, data) in Attrs::after(message.body, NFGENMSG) {
@@ -199,7 +202,7 @@ mod tests {
 
     const CT_NEW: u16 = 0x100;
 
-    /// A UDP connection as `conntrack -I` would make it.
+    /// Creates a UDP entry as `conntrack -I` does.
     fn create(socket: &mut Socket, orig: [[u8; 4]; 2], reply: [[u8; 4]; 2], port: u16) {
         let tuple = |w: &mut Writer<'_>, kind: u16, [src, dst]: [[u8; 4]; 2], ports: [u16; 2]| {
             w.nested(kind | NESTED, |w| {
@@ -243,7 +246,7 @@ mod tests {
             let host = [192, 0, 2, 1];
             create(&mut socket, [one, far], [far, one], 1001);
             create(&mut socket, [far, one], [one, far], 1002);
-            // Masqueraded on its way out, and led in from a floating address.
+            // Masqueraded on the way out, and translated from a floating address on the way in.
             create(&mut socket, [one, far], [far, host], 1003);
             create(&mut socket, [far, outside], [one, far], 1004);
             create(&mut socket, [two, far], [far, two], 1005);

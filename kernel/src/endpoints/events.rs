@@ -1,4 +1,4 @@
-//! What notifications and dumps say, taken over into the actual state.
+//! Updates the actual state of endpoints from notifications and dumps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::netlink::event::Event;
 use crate::netlink::link::Link;
 use crate::netlink::route::Route;
 
-/// Whose doing it is that a route went.
+/// Cause of the removal of a route.
 #[derive(Debug, Clone, Copy)]
 enum EventSource {
     Kernel,
@@ -28,32 +28,33 @@ impl EventSource {
     }
 }
 
-/// A whole reading of the kernel.
+/// Routes and neighbours from a dump.
 pub(crate) struct DumpData<'a> {
     /// Every route of the main table, or only on-link ones.
     pub(crate) routes: &'a [Route],
     /// Every neighbour.
     pub(crate) neighbours: &'a [Neighbour],
-    /// None is missing in `routes`.
+    /// True if no on-link route is missing in `routes`.
     pub(crate) complete: bool,
-    /// A device changed meanwhile, which explains what is missing.
+    /// True if a device changed during the dump, which explains missing routes.
     pub(crate) moved: bool,
 }
 
 impl Endpoints {
-    /// Whether a route is one of this room although it carries our protocol: the table must not judge it.
+    /// Returns true if a route with Tortie's protocol belongs to endpoints and not to the forwarding table.
     pub(crate) fn is_ours(&self, route: &Route) -> bool {
         route.protocol == self.protocol && route.metric != self.metric && onlink(route).is_some()
     }
 
-    /// Whether a route is the one that makes the host answer for the workloads' gateway: it leads nowhere.
+    /// Returns true if a route is the one that makes the host answer for the gateway of workloads; it carries
+    /// no traffic.
     pub(crate) fn is_gateway(&self, route: &Route) -> bool {
         route.protocol == self.protocol
             && route.prefix == Cidr::host(IpAddr::V4(GATEWAY))
             && self.is_ours(route)
     }
 
-    /// One event of the watch thread.
+    /// Applies one event of the watch thread.
     pub(crate) fn event(&mut self, event: &Event, now: Instant, foreign_changes: &mut ForeignChanges) {
         match event {
             Event::Link(link) => self.set_link(link, now),
@@ -103,7 +104,7 @@ impl Endpoints {
         }
     }
 
-    /// All links as a dump shows them.
+    /// Replaces all links by a dump.
     pub(crate) fn set_links<'a>(&mut self, links: impl Iterator<Item = &'a Link>, now: Instant) {
         let mut there = BTreeSet::new();
         for link in links {
@@ -118,7 +119,8 @@ impl Endpoints {
         }
     }
 
-    /// What a whole reading says. What is missing although no device moved is another process's doing.
+    /// Compares the actual state with a dump. A route that is missing although no device changed was removed
+    /// by another process.
     pub(crate) fn compare(&mut self, reading: &DumpData<'_>, foreign_changes: &mut ForeignChanges) {
         self.needs_resync = false;
         let mut shown: BTreeMap<(u32, Cidr, u32), u8> = BTreeMap::new();
@@ -161,7 +163,7 @@ impl Endpoints {
         }
     }
 
-    /// The sysctls of all interfaces are read again.
+    /// Marks the sysctls of all interfaces for another check.
     pub(crate) fn mark_sysctls_unverified(&mut self) {
         let devices: Vec<u32> = self.actual.links().map(|(i, _)| i).collect();
         for ifindex in devices {
@@ -174,12 +176,12 @@ impl Endpoints {
         }
     }
 
-    /// Whether what was found about the sysctls of an interface was right until now.
+    /// Returns true if the sysctls of an interface were correct at the last check.
     pub(super) fn sysctls_verified(&self, name: &str) -> bool {
         self.actual.link_named(name).is_some_and(|(_, device)| device.sysctls == Sysctls::Stale)
     }
 
-    /// Whether the kernel should be read whole, because it disagreed.
+    /// Returns true if a resync is needed because the kernel disagreed with the actual state.
     pub(crate) fn needs_resync(&self) -> bool {
         self.needs_resync
     }
@@ -190,7 +192,7 @@ impl Endpoints {
         }
     }
 
-    /// An interface came, went, or is up or down: who holds what may be another.
+    /// Handles a link that was added, removed, or set up or down: the holders of its prefixes may change.
     fn link_moved(&mut self, name: &Name) {
         self.mark(name);
         let prefixes: Vec<Cidr> = self

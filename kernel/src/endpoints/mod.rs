@@ -1,35 +1,42 @@
-//! What the kernel needs for each workload endpoint of this host besides packet rules: routes to its addresses, static
-//! neighbours, the sysctls of its interface, and no connections left over from the former holders of its addresses.
+//! Kernel state of the workload endpoints of this host, besides packet rules: routes to their addresses,
+//! static neighbours, the sysctls of their interfaces, and deletion of connections of the former holders of
+//! their addresses.
 //!
-//! What it does not: packet rules (`nft/`), routes to elsewhere (`fib`); it makes no interface and gives no address.
+//! Packet rules are in `nft/`, routes to other destinations in `fib`. This module creates no interface and
+//! allocates no address.
 //!
 //! ```text
-//!   Policy (endpoints, frame) --> Endpoints: claims, links, --plan.rs--> removals | connections | sysctls | additions
-//!   notifications, dumps -------> routes, neighbours   <--settled---------- apply.rs (requests, answers)
+//!   policy (endpoints, globals) --> Endpoints: claims,  --plan.rs--> removals, conntrack, sysctls, additions
+//!   notifications, dumps --------->   links, routes,    <--settled-- apply.rs (requests, answers)
+//!                                     neighbours
 //!                                      |
 //!                                      +--> condition of each endpoint, drift, view
 //! ```
 //!
-//! **Routes.** `<address> dev <interface> scope link` at the metric that plugins and people get when they give none (0, IPv6
-//! 1024). A route that a plugin put there first has the same prefix and metric: where it leads to the right interface it
-//! is kept as it is, whatever its protocol, so that `ip route` shows one route for each address and a restart writes
-//! nothing. Routes that are learned and blackholes have a greater metric (1790): the kernel itself prefers the endpoint, and
-//! none of the two tables ever looks at the other.
+//! **Routes.** `<address> dev <interface> scope link`, with the metric that the kernel uses if none is given
+//! (0, IPv6 1024). A route that a plugin added first has the same prefix and metric. If it uses the right
+//! interface it is kept unchanged, whatever its protocol, so that `ip route` shows one route per address and
+//! a restart writes nothing. Learned routes and blackholes have a greater metric (1790), so the kernel
+//! prefers the endpoint's route, and neither table needs to consult the other.
 //!
-//! On interfaces of workloads (`InterfacePrefix`) every on-link route of the main table is ours to judge: one that no
-//! endpoint of that interface asks for is deleted; at once if it was ours or once an endpoint's, else when its
-//! interface has been there for the grace time. Left alone: `fe80::/64`, routes of the kernel, routes over a gateway.
+//! On workload interfaces (`InterfacePrefix`) this module manages every on-link route of the main table. A
+//! route that no endpoint of the interface claims is deleted: at once if it was Tortie's or once an
+//! endpoint's, otherwise after its interface has existed for the grace period. Exceptions: `fe80::/64`,
+//! routes of the kernel, routes via a gateway.
 //!
-//! **One holder.** An address that several endpoints ask for goes to one: of an interface that is up before one of which
-//! is not, its own address before a floating one, the smaller inside address, the smaller key.
+//! **One holder.** An address that several endpoints claim is held by one: first by an endpoint whose
+//! interface is up, then by one with the address as its own rather than a floating one, then by the smaller
+//! inside address, then by the smaller key.
 //!
-//! **Neighbours and sysctls** are read at each full comparison, each minute, and not listened to: every change of state
-//! of every neighbour would be notified, while nothing but a person changes a permanent one. When an interface goes down the
-//! kernel drops both routes and neighbours of it, in part without a word, so both count as gone then.
+//! **Neighbours and sysctls** are read at each resync and each minute, without notifications: the kernel
+//! would notify every change of state of every neighbour, while only an operator changes a permanent one.
+//! When an interface goes down, the kernel removes its routes and neighbours, some of them without
+//! notification, so all of them are treated as removed.
 //!
-//! **The gateway.** Workloads send to 169.254.1.1, which nobody has. The host answers for it (proxy ARP) only if it has
-//! a route to it over another interface. Where none is, `169.254.1.1 dev lo` is one; the packets themselves
-//! never go there. Its metric is greater than any of ours, so that nobody who writes a route to the gateway finds it taken.
+//! **The gateway.** Workloads use 169.254.1.1 as their gateway, an address that no host has. The host answers
+//! for it (proxy ARP) only if it has a route to it over another interface. If it has none, Tortie adds
+//! `169.254.1.1 dev lo`, which no packet ever uses. Its metric is greater than that of all other routes of
+//! Tortie, so that no program that adds a route to the gateway conflicts with it.
 
 mod actual;
 mod apply;
@@ -62,16 +69,16 @@ pub(crate) use crate::netlink::neighbour::{
 };
 use tortie_engine::policy::{EndpointPolicy, Globals, WorkloadPolicy};
 
-/// What workloads send to instead of a router's address.
+/// Default IPv4 gateway of workloads, proxied by the host; no host has this address.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
-/// Sets the sysctls of a workload's interface before it carries anything, those for IPv6 addresses if it has any; the
-/// agent finds them right later.
+/// Sets the sysctls of a workload's interface before it carries traffic, including those for IPv6 if it has
+/// IPv6 addresses. The agent later finds them correct.
 pub(crate) fn ready_interface(name: &str, ipv6: bool) -> Result<(), String> {
     sysctl::apply(name, ipv6)
 }
 
-/// How many sysctls of a workload's interface are not as they should be.
+/// Returns the number of sysctls of a workload's interface with wrong values.
 pub(crate) fn wrong_sysctls(name: &str, ipv6: bool) -> usize {
     sysctl::wrong_sysctls(name, ipv6)
 }
@@ -79,7 +86,7 @@ pub(crate) fn wrong_sysctls(name: &str, ipv6: bool) -> usize {
 /// The name of an interface.
 type Name = Arc<str>;
 
-/// One request, or what stands for several of one kind.
+/// One request for an interface; `Sysctls` stands for all sysctls.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum EndpointRequest {
     DeleteRoute {
@@ -92,7 +99,7 @@ enum EndpointRequest {
         ifindex: u32,
         addr: IpAddr,
     },
-    /// Sets what differs.
+    /// Sets the sysctls that differ.
     Sysctls {
         name: Name,
         ipv6: bool,
@@ -109,13 +116,13 @@ enum EndpointRequest {
     },
 }
 
-/// What an endpoint asks for.
+/// Desired state of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct EndpointIntent {
     interface: Name,
     active: bool,
     nets: Vec<Cidr>,
-    /// Outside and inside address.
+    /// Pairs of floating (external) address and inside address.
     floating_ips: Vec<(IpAddr, IpAddr)>,
     mac: Option<MacAddr>,
 }
@@ -132,20 +139,20 @@ impl EndpointIntent {
         }
     }
 
-    /// Every prefix that leads to it.
+    /// Returns every prefix that is routed to the endpoint.
     fn prefixes(&self) -> impl Iterator<Item = Cidr> + '_ {
         self.nets.iter().copied().chain(self.floating_ips.iter().map(|(ext, _)| Cidr::host(*ext)))
     }
 }
 
-/// An interface by name, there or not.
+/// State of an interface, by name, whether it exists or not.
 #[derive(Debug, Default)]
 struct InterfaceState {
     endpoints: BTreeSet<EndpointKey>,
-    /// What its endpoints held when it was last looked at, and on which device.
+    /// Prefixes that its endpoints held at the last check, and the index of the device then.
     held_prefixes: BTreeSet<Cidr>,
     held_ifindex: u32,
-    /// Routes are left alone until then.
+    /// End of the grace period, before which foreign routes are kept.
     not_before: Option<Instant>,
 }
 
@@ -155,7 +162,7 @@ pub(crate) struct Endpoints {
     protocol: u8,
     metric: u32,
     grace: Duration,
-    /// Policy has spoken; nothing is touched before.
+    /// True once policy was received; nothing is changed before.
     policy_received: bool,
     prefixes: Vec<String>,
     ipv6: bool,
@@ -165,23 +172,24 @@ pub(crate) struct Endpoints {
     actual: ActualState,
     interfaces: BTreeMap<Name, InterfaceState>,
     dirty: BTreeSet<Name>,
-    /// Prefixes whose connections are to be deleted.
+    /// Prefixes whose conntrack entries must be deleted.
     vacated: BTreeSet<Cidr>,
-    /// A request was refused because of something that the actual state lacks.
+    /// True if a request was refused because of an object that the actual state lacks.
     needs_resync: bool,
     conditions: BTreeMap<EndpointKey, EndpointCondition>,
-    /// Those of them that are not right, with the reason.
+    /// The endpoints among these that are failed, with the reason.
     failed: BTreeMap<EndpointKey, String>,
     changed: BTreeMap<EndpointKey, Option<EndpointCondition>>,
-    /// By interface, what was refused when it was last looked at.
+    /// Requests refused at the last check, by interface.
     refused: BTreeMap<Name, BTreeMap<EndpointRequest, String>>,
     gateway_problem: Option<String>,
-    /// The first of the places' waits, or an earlier one.
+    /// The earliest `not_before` of the interfaces, or an earlier time.
     next_wait: Option<Instant>,
 }
 
 impl Endpoints {
-    /// Nothing desired, nothing there. Own routes have this protocol; at this metric they belong to the table.
+    /// Creates an empty state. Tortie's routes have this protocol; those with this metric belong to the
+    /// forwarding table.
     pub(crate) fn new(protocol: u8, metric: u32, grace: Duration) -> Self {
         Self {
             protocol,
@@ -207,12 +215,12 @@ impl Endpoints {
         }
     }
 
-    /// Policy has spoken.
+    /// Returns true once policy was received.
     pub(crate) fn follows_policy(&self) -> bool {
         self.policy_received
     }
 
-    /// The frame: which interfaces are workloads', and whether there is IPv6.
+    /// Sets the prefixes of workload interface names and the use of IPv6.
     pub(crate) fn set_globals(&mut self, globals: &Globals) {
         let first = !std::mem::replace(&mut self.policy_received, true);
         self.ignore_loose = globals.ignore_loose_rpf;
@@ -230,7 +238,7 @@ impl Endpoints {
         self.mark_all_dirty();
     }
 
-    /// What became of an endpoint. Host endpoints are no concern of this room.
+    /// Changes, adds or removes an endpoint. Host endpoints are ignored.
     pub(crate) fn set_endpoint(&mut self, key: &EndpointKey, policy: Option<&EndpointPolicy>) {
         let intent = match policy {
             Some(EndpointPolicy::Workload(workload)) => Some(EndpointIntent::of(workload)),
@@ -261,35 +269,35 @@ impl Endpoints {
         }
     }
 
-    /// Whether an active endpoint has an IPv6 address.
+    /// Returns true if an active endpoint has an IPv6 address.
     pub(crate) fn has_v6(&self) -> bool {
         self.claims.any(false)
     }
 
-    /// What failed is tried again.
+    /// Marks failed interfaces for a retry.
     pub(crate) fn retry(&mut self) {
         self.gateway_problem = None;
         self.dirty.extend(self.refused.keys().map(Arc::clone));
     }
 
-    /// Whether something was refused, so that trying again may help.
+    /// Returns true if a request was refused, so that a retry may succeed.
     pub(crate) fn has_refusals(&self) -> bool {
         self.gateway_problem.is_some() || !self.refused.is_empty()
     }
 
-    /// Everything is looked at again: what is silent may have changed.
+    /// Marks all interfaces for a check, since some changes are not notified.
     pub(crate) fn mark_all_dirty(&mut self) {
         self.dirty.extend(self.interfaces.keys().map(Arc::clone));
         self.dirty.extend(self.actual.links().map(|(_, link)| Arc::clone(&link.name)));
     }
 
-    /// The endpoints that are not right, with the reason. One without interface is not among them: the kernel has all
-    /// that it can have, and gets the rest with the interface.
+    /// Returns the failed endpoints, with the reason. An endpoint without an interface is not among them: the
+    /// kernel has all state that is possible without it.
     pub(crate) fn failed(&self) -> &BTreeMap<EndpointKey, String> {
         &self.failed
     }
 
-    /// Notes how an endpoint is; `None`: it is gone.
+    /// Records the condition of an endpoint; `None` if it was removed.
     fn set_condition(&mut self, key: &EndpointKey, condition: Option<EndpointCondition>) {
         if self.conditions.get(key) == condition.as_ref() {
             return;
@@ -305,7 +313,7 @@ impl Endpoints {
         self.changed.insert(key.clone(), condition);
     }
 
-    /// The interfaces of active endpoints among these that are not known to be up.
+    /// Returns the interfaces of the active endpoints among `keys` that are not known to be up.
     pub(crate) fn missing_interfaces<'a>(
         &self,
         keys: impl IntoIterator<Item = &'a EndpointKey>,
@@ -317,12 +325,12 @@ impl Endpoints {
             .collect()
     }
 
-    /// Whether an interface is known to be up.
+    /// Returns true if an interface is known to be up.
     pub(crate) fn is_up(&self, name: &str) -> bool {
         self.actual.link_named(name).is_some_and(|(_, device)| device.up)
     }
 
-    /// The conditions that changed since the last time.
+    /// Returns the conditions that changed since the last call.
     pub(crate) fn take_changed(&mut self) -> BTreeMap<EndpointKey, Option<EndpointCondition>> {
         std::mem::take(&mut self.changed)
     }
@@ -331,7 +339,7 @@ impl Endpoints {
         self.dirty.insert(Arc::clone(name));
     }
 
-    /// Whether an interface belongs to a workload, by its name.
+    /// Returns true if the name of an interface is that of a workload interface.
     fn is_workload(&self, name: &str) -> bool {
         self.prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
     }
@@ -354,7 +362,7 @@ impl Endpoints {
         }
     }
 
-    /// The interfaces of all who ask for a prefix are looked at again.
+    /// Marks the interfaces of all endpoints that claim a prefix.
     fn mark_claimants(&mut self, prefix: &Cidr) {
         for key in self.claims.of(prefix) {
             if let Some(intent) = self.intents.get(key) {
@@ -363,7 +371,7 @@ impl Endpoints {
         }
     }
 
-    /// Who holds a prefix: see the head of this file.
+    /// Returns the endpoint that holds a prefix, by the rules in the module documentation.
     fn holder(&self, prefix: &Cidr) -> Option<&EndpointKey> {
         let rank = |key: &&EndpointKey| {
             let intent = self.intents.get(*key);

@@ -1,8 +1,9 @@
-//! From the desired and the actual state to requests, and from the answers back to the actual state. Pure: no I/O.
+//! Plans requests from the desired and the actual state of endpoints, and applies the answers to the actual
+//! state. Pure: no I/O.
 //!
-//! One interface is looked at as a whole: few routes, few neighbours. Removals come first, then connections of addresses
-//! that were left, then sysctls, then additions: an address that moves is never at two places, and its new holder never
-//! inherits connections.
+//! Each interface is compared as a whole, since it has few routes and neighbours. Removals come first, then
+//! conntrack entries of vacated addresses, then sysctls, then additions. So a moving address is never routed
+//! to two interfaces, and its new holder never inherits connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,31 +18,31 @@ use crate::endpoints::actual::{Device, Sysctls};
 use crate::facts::EndpointCondition;
 use crate::netlink::socket::Refusal;
 
-/// What one interface lacks.
+/// Difference between the desired and the actual state of one interface.
 #[derive(Debug, Default)]
 pub(super) struct EndpointDiff {
     pub(super) work: Vec<EndpointRequest>,
-    /// Something is left alone until then.
+    /// End of the grace period, if a route is kept until then.
     pub(super) in_grace: Option<Instant>,
 }
 
-/// Requests in the order in which they are carried out.
+/// Requests in the order of execution.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Batch {
     pub(super) removals: Vec<EndpointRequest>,
     pub(super) sysctls: Vec<EndpointRequest>,
     pub(super) additions: Vec<EndpointRequest>,
-    /// What was looked at.
+    /// The interfaces that were compared.
     pub(super) names: Vec<Name>,
 }
 
-/// The metric of routes to workloads: what the kernel gives when nobody says one.
+/// Returns the metric of routes to workloads, the kernel's default.
 pub(super) fn metric_of(prefix: &Cidr) -> u32 {
     if prefix.is_v4() { 0 } else { 1024 }
 }
 
 impl Endpoints {
-    /// The prefixes that endpoints of an interface hold.
+    /// Returns the prefixes that endpoints of an interface hold.
     pub(super) fn held_by(&self, name: &str) -> BTreeSet<Cidr> {
         let Some(place) = self.interfaces.get(name) else { return BTreeSet::new() };
         let mut held = BTreeSet::new();
@@ -52,12 +53,12 @@ impl Endpoints {
         held
     }
 
-    /// Whether an endpoint of this interface holds the prefix.
+    /// Returns true if an endpoint of this interface holds the prefix.
     pub(super) fn is_held_by(&self, prefix: &Cidr, name: &str) -> bool {
         self.holder(prefix).and_then(|key| self.intents.get(key)).is_some_and(|w| *w.interface == *name)
     }
 
-    /// The static neighbours that an interface is to have.
+    /// Returns the desired static neighbours of an interface.
     pub(super) fn neighbours_of(&self, name: &str, held: &BTreeSet<Cidr>) -> BTreeMap<IpAddr, [u8; 6]> {
         let mut wanted = BTreeMap::new();
         let endpoints = self.interfaces.get(name).into_iter().flat_map(|place| &place.endpoints);
@@ -69,7 +70,8 @@ impl Endpoints {
         wanted
     }
 
-    /// What it takes to bring an interface right. Nothing while it is absent or down, and nothing for other interfaces.
+    /// Returns the requests that an interface needs; none while it is absent or down, and none for other
+    /// interfaces.
     pub(super) fn difference(&self, name: &str, now: Instant) -> EndpointDiff {
         let mut difference = EndpointDiff::default();
         let Some((ifindex, device)) = self.actual.link_named(name) else { return difference };
@@ -129,13 +131,13 @@ impl Endpoints {
         }
     }
 
-    /// Whether a device has a route to the prefix that the kernel prefers to learned ones.
+    /// Returns true if a device has a route to the prefix that the kernel prefers to learned ones.
     pub(super) fn leads_to(&self, device: &Device, prefix: &Cidr) -> bool {
         device.routes.contains_key(&(*prefix, metric_of(prefix)))
             || device.routes.keys().any(|(there, metric)| there == prefix && *metric < self.metric)
     }
 
-    /// The route that makes the host answer for the gateway of workloads, where it is missing or wanted no more.
+    /// Adds or removes the route that makes the host answer for the gateway of workloads, if needed.
     fn gateway(&self, unreachable: bool) -> Option<EndpointRequest> {
         let (ifindex, lo) = self.actual.link_named("lo")?;
         let prefix = Cidr::host(IpAddr::V4(GATEWAY));
@@ -156,8 +158,8 @@ impl Endpoints {
         }
     }
 
-    /// The requests for everything that may have changed. `unreachable`: the host has no route to the workloads'
-    /// gateway but its own.
+    /// Returns the requests for all marked interfaces. `unreachable` is true if the host has no route to the
+    /// gateway of workloads except Tortie's.
     pub(super) fn take_requests(&mut self, now: Instant, unreachable: bool) -> Batch {
         let mut batch = Batch::default();
         let mut sort = |work: EndpointRequest| match work {
@@ -206,8 +208,8 @@ impl Endpoints {
         batch
     }
 
-    /// Whether an address that was left has a holder among these interfaces: its connections go before its route comes,
-    /// and none of the new holder's with them.
+    /// Returns true if a vacated address has a holder among these interfaces. Its conntrack entries must be
+    /// deleted before its route is added, so that no entry of the new holder is deleted with them.
     pub(super) fn is_reused(&self, names: &[Name]) -> bool {
         !self.vacated.is_empty()
             && names.iter().filter_map(|name| self.interfaces.get(name)).any(|place| {
@@ -215,7 +217,7 @@ impl Endpoints {
             })
     }
 
-    /// Notes which prefixes the endpoints of an interface hold no more, or hold on another device.
+    /// Records prefixes that the endpoints of an interface no longer hold, or hold on another device.
     fn vacate(&mut self, name: &Name) {
         let held = self.held_by(name);
         let device = self.actual.link_named(name).map(|(ifindex, _)| ifindex);
@@ -231,7 +233,7 @@ impl Endpoints {
         };
     }
 
-    /// Routes that are wanted are an endpoint's from now on, whatever wrote them.
+    /// Marks desired routes as adopted, whatever their protocol.
     fn adopt(&mut self, name: &Name) {
         let held = self.held_by(name);
         let Some((ifindex, _)) = self.actual.link_named(name) else { return };
@@ -241,7 +243,7 @@ impl Endpoints {
         }
     }
 
-    /// Takes the answer to a request over into the actual state.
+    /// Applies the answer to a request to the actual state.
     pub(super) fn settle(&mut self, work: &EndpointRequest, result: &Result<(), Refusal>) {
         let gone = matches!(result, Err(r) if matches!(r.code, libc::ESRCH | libc::ENOENT | libc::ENODEV));
         match work {
@@ -315,7 +317,7 @@ impl Endpoints {
         }
     }
 
-    /// Draws the conclusions about the endpoints of these interfaces.
+    /// Updates the conditions of the endpoints of these interfaces.
     pub(super) fn update_conditions(&mut self, names: &[Name]) {
         for name in names {
             let keys: Vec<EndpointKey> =
@@ -355,7 +357,7 @@ impl Endpoints {
     }
 }
 
-/// An endpoint as people know it.
+/// Returns the name of an endpoint for people.
 pub(super) fn describe(key: &EndpointKey) -> String {
     match key {
         EndpointKey::Workload { orchestrator, workload, endpoint, .. } => {

@@ -1,13 +1,13 @@
-//! The sysctls of a workload's interface (and two of the host that concern them).
+//! Sysctls of a workload's interface, and two of the host that affect them.
 //!
-//! - `rp_filter` 1: packets with a foreign source are dropped even where packet rules are not (yet).
-//! - `proxy_arp` 1, `proxy_delay` 0: the host answers for the gateway that workloads send to, at once.
-//! - `forwarding` 1, also where the rest of the host does not forward.
-//! - `route_localnet` 1: rules of the host may lead a workload's packets to 127.0.0.0/8. Packets that are sent there are
-//!   dropped by packet rules (compare CVE-2020-8558).
+//! - `rp_filter` 1: drops packets with a foreign source address, even before packet rules are installed.
+//! - `proxy_arp` 1, `proxy_delay` 0: the host answers for the gateway of workloads, at once.
+//! - `forwarding` 1, even if the rest of the host does not forward.
+//! - `route_localnet` 1: rules of the host may redirect a workload's packets to 127.0.0.0/8. Packets that a
+//!   workload sends there are dropped by packet rules (compare CVE-2020-8558).
 //! - `accept_ra` 0: a workload must not give the host a route (CVE-2020-13597).
-//! - With IPv6 addresses behind the interface `proxy_ndp` 1, too, and `forwarding` of IPv6: that has the kernel join
-//!   groups and write routes, which a workload of IPv4 has no use for.
+//! - With IPv6 addresses behind the interface, also `proxy_ndp` 1 and `forwarding` for IPv6. They make the
+//!   kernel join multicast groups and add routes, so they are not set for IPv4-only workloads.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ fn desired_sysctls(name: &str, ipv6: bool) -> Vec<(PathBuf, &'static str)> {
         .map(|s| (v4.join(s), "1"))
         .collect();
     all.push((net.join("ipv4/neigh").join(name).join("proxy_delay"), "0"));
-    // Absent where the kernel has no IPv6.
+    // Absent if the kernel has no IPv6.
     if net.join("ipv6").is_dir() {
         let v6 = net.join("ipv6/conf").join(name);
         all.push((v6.join("accept_ra"), "0"));
@@ -32,19 +32,20 @@ fn desired_sysctls(name: &str, ipv6: bool) -> Vec<(PathBuf, &'static str)> {
     all
 }
 
-/// How many are not as wanted.
+/// Returns the number of sysctls with wrong values.
 pub(super) fn wrong_sysctls(name: &str, ipv6: bool) -> usize {
     desired_sysctls(name, ipv6).iter().filter(|(path, value)| read(path).as_deref() != Some(value)).count()
 }
 
-/// Sets all of them: most interfaces are new, and there reading first is half of the work. Gives the first refusal in
-/// words; what cannot be written but is right is none.
+/// Sets all sysctls without reading them first, since most interfaces are new and reading would be half of
+/// the work. Returns the first refusal as text; a sysctl that cannot be written but is correct is no refusal.
 pub(super) fn apply(name: &str, ipv6: bool) -> Result<(), String> {
     let put = |(path, value): &(PathBuf, &str)| std::fs::write(path, value).or_else(|_| set(path, value));
     desired_sysctls(name, ipv6).iter().try_for_each(put)
 }
 
-/// What is wrong with the host's reverse path filter: the greater of `all` and the interface's own value counts.
+/// Returns the problem with the host's reverse path filter: the greater of `all` and the interface's own
+/// value applies.
 pub(super) fn loose() -> Option<String> {
     let path = Path::new(NET).join("ipv4/conf/all/rp_filter");
     (read(&path).as_deref() == Some("2")).then(|| {

@@ -1,5 +1,6 @@
-//! Endpoints against a kernel in memory that others meddle with: whatever happened in whatever order, the kernel ends up
-//! with what a fresh start would have given it, and no address leads to a new holder with the old one's connections.
+//! Tests of endpoints against an in-memory kernel that other processes change too: after any sequence of
+//! events the kernel has the state that a fresh start gives, and no address is routed to a new holder with
+//! the connections of the old one.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +27,7 @@ use tortie_engine::policy::{EndpointPolicy, Globals, Stages, WorkloadPolicy};
 const GRACE: Duration = Duration::from_secs(10);
 const OURS: u8 = 179;
 const BOOT: u8 = 3;
-/// The first is no workload's.
+/// The first is not a workload interface.
 const NAMES: [&str; 4] = ["eth0", "cali1", "cali2", "cali3"];
 const PREFIXES: [&str; 5] =
     ["10.65.0.1/32", "10.65.0.2/32", "10.65.0.8/29", "fd00:65::1/128", "198.51.100.1/32"];
@@ -63,7 +64,7 @@ fn globals() -> Globals {
     }
 }
 
-/// What an endpoint asks for, by number.
+/// Desired state of an endpoint, by indices.
 #[derive(Debug, Clone)]
 struct Asks {
     interface: usize,
@@ -89,13 +90,14 @@ impl Asks {
     }
 }
 
-/// Something that happens.
+/// One event of a test.
 #[derive(Debug, Clone)]
 enum TestStep {
     Endpoint(usize, Option<Asks>),
-    /// The interface is there and up, there and down, or gone; made anew after it was gone.
+    /// The interface is up (`Some(true)`), down (`Some(false)`) or removed (`None`); it is created anew after
+    /// a removal.
     Interface(usize, Option<bool>),
-    /// Somebody writes a route, or deletes whichever is there.
+    /// Another process adds a route, or deletes an existing one.
     Route(usize, usize, bool),
     Neighbours(usize),
     Time(u64),
@@ -130,11 +132,11 @@ fn steps() -> impl Strategy<Value = Vec<TestStep>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// A kernel, as far as this room relies on it.
+/// The properties of the kernel on which this module relies.
 #[derive(Debug, Clone, Default)]
 struct Fake {
     links: BTreeMap<u32, Link>,
-    /// Interface and protocol by prefix: one metric a family.
+    /// Interface and protocol by prefix, with one metric per family.
     routes: BTreeMap<Cidr, (u32, u8)>,
     neighbours: BTreeMap<(u32, IpAddr), ([u8; 6], u8)>,
     made: u32,
@@ -197,14 +199,14 @@ impl Fake {
         }
     }
 
-    /// What counts: which prefix leads to which interface, and which neighbours there are.
+    /// Returns the relevant result: the interface of each prefix, and the neighbours.
     fn outcome(&self) -> TestOutcome {
         let routes = self.routes.iter().map(|(p, (i, _))| (*p, *i)).collect();
         (routes, self.neighbours.iter().map(|(place, (mac, _))| (*place, *mac)).collect())
     }
 }
 
-/// Routes and neighbours, whatever wrote them.
+/// Routes and neighbours, whatever their protocol.
 type TestOutcome = (BTreeMap<Cidr, u32>, BTreeMap<(u32, IpAddr), [u8; 6]>);
 
 struct Fixture {
@@ -212,7 +214,7 @@ struct Fixture {
     fake: Fake,
     now: Instant,
     foreign_changes: ForeignChanges,
-    /// The devices whose connections live, by prefix.
+    /// The device of the existing connections of each prefix.
     connections: BTreeMap<Cidr, u32>,
 }
 
@@ -318,7 +320,7 @@ impl Fixture {
         self.connections.retain(|prefix, _| !left.iter().any(|l| l.overlaps(prefix)));
     }
 
-    /// What the driver does.
+    /// Does the work of [`Applier::write`].
     fn write(&mut self) {
         let mut names = Vec::new();
         if self.endpoints.next_wait.is_some_and(|at| at <= self.now) {
@@ -349,7 +351,7 @@ impl Fixture {
         self.check_connections();
     }
 
-    /// Nobody sends on the connections of another.
+    /// Checks that no holder has connections of another.
     fn check_connections(&mut self) {
         for (prefix, (ifindex, _)) in &self.fake.routes {
             let Some(holder) = self.endpoints.holder(prefix).cloned() else { continue };
@@ -362,7 +364,7 @@ impl Fixture {
         }
     }
 
-    /// Everything that is only a matter of time.
+    /// Lets grace periods and retries pass.
     fn settle_down(&mut self) {
         self.now += GRACE;
         for _ in 0..3 {
@@ -393,7 +395,7 @@ proptest! {
             world.write();
         }
         world.settle_down();
-        // A fresh start on the same kernel finds nothing to do.
+        // A fresh start on the same kernel has nothing to do.
         let mut fresh = Fixture::new(world.fake.clone(), start);
         for (k, asks) in &asked {
             fresh.endpoints.set_endpoint(&key(*k), Some(&asks.policy()));
@@ -403,7 +405,7 @@ proptest! {
         fresh.settle_down();
         prop_assert_eq!(fresh.fake.outcome(), world.fake.outcome());
         prop_assert_eq!(&fresh.endpoints.conditions, &world.endpoints.conditions);
-        // One on a kernel without any of this gives the same but for foreign routes elsewhere.
+        // A fresh start on an empty kernel gives the same result, except for foreign routes elsewhere.
         let eth0 = world.fake.index("eth0");
         let mut bare = world.fake.clone();
         bare.routes.retain(|_, (i, _)| Some(*i) == eth0);
@@ -416,7 +418,7 @@ proptest! {
         bare.settle_down();
         prop_assert_eq!(bare.fake.outcome(), world.fake.outcome());
         prop_assert_eq!(&bare.endpoints.conditions, &world.endpoints.conditions);
-        // And it is what was asked for.
+        // The result is the desired state.
         for (key, condition) in &world.endpoints.conditions {
             let intent = &world.endpoints.intents[key];
             if *condition == EndpointCondition::Up {

@@ -1,4 +1,4 @@
-//! What questions may read of the endpoints: `endpoint list` and `show`, `diff`.
+//! Read-only views of endpoints for `endpoint list`, `endpoint show` and `diff`.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -10,31 +10,31 @@ use tortie_net::Cidr;
 use super::{EndpointRequest, Endpoints};
 use crate::facts::EndpointCondition;
 
-/// One workload endpoint of this host in the kernel.
+/// Kernel state of one workload endpoint of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointView {
-    /// Which.
+    /// Key of the endpoint.
     pub key: EndpointKey,
-    /// Its interface on the host.
+    /// Interface on the host.
     pub interface: String,
-    /// Whether it may send and receive at all.
+    /// True if the endpoint may send and receive.
     pub active: bool,
-    /// The interface's index; `None`: it is not there.
+    /// Index of the interface; `None` if it does not exist.
     pub ifindex: Option<u32>,
-    /// Whether the interface is up.
+    /// True if the interface is up.
     pub up: bool,
-    /// The routes that are wanted (floating addresses too), and whether the kernel has them.
+    /// Desired routes, including those to floating addresses; true if the kernel has the route.
     pub routes: Vec<(Cidr, bool)>,
-    /// The static neighbours that are wanted, and whether the kernel has them.
+    /// Desired static neighbours; true if the kernel has the entry.
     pub neighbours: Vec<(IpAddr, MacAddr, bool)>,
-    /// What is not as wanted, in words.
+    /// Differences from the desired state, as text.
     pub missing: Vec<String>,
-    /// How it is.
+    /// Condition of the endpoint.
     pub condition: EndpointCondition,
 }
 
 impl Endpoints {
-    /// One endpoint.
+    /// Returns the view of one endpoint.
     pub(crate) fn view(&self, key: &EndpointKey) -> Option<EndpointView> {
         let intent = self.intents.get(key)?;
         let link = self.actual.link_named(&intent.interface);
@@ -70,12 +70,12 @@ impl Endpoints {
         })
     }
 
-    /// All endpoints.
+    /// Returns the views of all endpoints.
     pub(crate) fn views(&self) -> impl Iterator<Item = EndpointView> + '_ {
         self.intents.keys().filter_map(|key| self.view(key))
     }
 
-    /// What is not as wanted on any interface, in words.
+    /// Returns the differences from the desired state on all interfaces, as text.
     pub(crate) fn differences(&self) -> Vec<String> {
         let mut all: Vec<String> =
             self.actual.links().flat_map(|(_, device)| self.differences_of(&device.name)).collect();
@@ -83,7 +83,7 @@ impl Endpoints {
         all
     }
 
-    /// How many routes of the main table are this room's own.
+    /// Returns the number of routes of the main table that this module has written.
     pub(crate) fn own_routes(&self) -> usize {
         let own = |protocol: u8| protocol == self.protocol;
         self.actual

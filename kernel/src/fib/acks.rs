@@ -1,4 +1,4 @@
-//! Which changes of blackholes the kernel has acknowledged. Pure: compares what an intent changed with the actual state.
+//! Acknowledgement of blackhole changes: compares the changes of an intent with the actual state. Pure.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ struct Expected {
     outcome: BlackholeOutcome,
 }
 
-/// Changes that intents brought and that the kernel has not acknowledged yet.
+/// Changes by intents that the kernel has not acknowledged yet.
 #[derive(Debug, Default)]
 pub(crate) struct Acks(BTreeMap<Cidr, Expected>);
 
 impl Acks {
-    /// Takes over what `new` changes; to be called before the table takes it.
+    /// Records the changes of `new`; must be called before the table applies it.
     pub(crate) fn expect(&mut self, old: Option<&KernelIntent>, new: &KernelIntent, table: &Table) {
         let none = BTreeMap::new();
         let old = old.map_or(&none, |o| &o.blackholes);
@@ -34,12 +34,12 @@ impl Acks {
         }
     }
 
-    /// Whether everything was acknowledged.
+    /// Returns true if everything was acknowledged.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What the kernel has carried out by now, each once.
+    /// Returns the changes that the kernel has carried out since, each once.
     pub(crate) fn acknowledge(&mut self, table: &Table) -> Vec<BlackholeAck> {
         let mut done = Vec::new();
         self.0.retain(|prefix, expected| {

@@ -1,4 +1,4 @@
-//! The networks that this host is connected to. Pure.
+//! Networks to which this host is connected, derived from its links and addresses. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,11 +8,11 @@ use tortie_net::Cidr;
 use crate::facts::{ConnectedNetwork, is_of_docker};
 use crate::netlink::link::{Address, Link};
 
-/// Interfaces whose networks are no networks of machines: workloads, the tunnel, the host itself.
+/// Name prefixes of interfaces whose networks connect no machines: loopback, tunnel, workloads.
 const NEVER: [&str; 3] = ["lo", "tunl", "cali"];
 const LOOPBACK: &str = "lo";
 
-/// The networks of these addresses. `link` gives an interface by its number.
+/// Returns the networks of these addresses. `link` returns an interface by its index.
 pub(crate) fn networks<'a>(
     link: impl Fn(u32) -> Option<&'a Link>,
     addresses: impl IntoIterator<Item = &'a Address>,
@@ -21,7 +21,8 @@ pub(crate) fn networks<'a>(
     for address in addresses {
         let Some(network) = address.network_or_host() else { continue };
         let Some(Link { name, is_bridge, .. }) = link(address.ifindex) else { continue };
-        // An address of the loopback interface is this host's, and a network there is none of machines.
+        // A single address of the loopback interface belongs to this host; a network there connects no
+        // machines.
         let never = NEVER.iter().any(|prefix| name.starts_with(prefix));
         let counts = if name == LOOPBACK { network.is_host() } else { !never };
         if counts && (is_of_docker(name) || !is_bridge) {

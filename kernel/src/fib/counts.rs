@@ -1,7 +1,9 @@
-//! How many entries of the table are in which state, counted as they change: a scrape of metrics walks no routes.
+//! Counts of table entries by state, updated with each change, so that a scrape of metrics does not traverse
+//! the routes.
 //!
-//! Whether a route over a nexthop object is right depends on the object, too, which may change under a hundred thousand
-//! routes at once. Those are counted by object and target, and judged when a query asks: there are few of them.
+//! The state of a route over a nexthop object also depends on the object, which may change for a hundred
+//! thousand routes at once. Such routes are counted by object and target, of which there are few, and
+//! classified at each query.
 
 use rustc_hash::FxHashMap;
 
@@ -9,29 +11,29 @@ use super::nexthop_objects::NexthopObjects;
 use super::request::TargetId;
 use super::route_state::{Actual, Desired};
 
-/// What an entry counts as.
+/// State as which an entry is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RouteClass {
-    /// Nothing is wanted and nothing is there.
+    /// No desired and no actual route.
     Nothing,
-    /// Learned, with a reason for no route.
+    /// Learned, with a reason for having no route.
     Withheld,
-    /// Found at start and not spoken of since.
+    /// Found at the start and not learned again since.
     Stale,
-    /// In the kernel and not wanted.
+    /// In the kernel and not desired.
     Extra,
-    /// Wanted and not in the kernel.
+    /// Desired and not in the kernel.
     Missing,
-    /// As wanted, whatever becomes of nexthop objects.
+    /// As desired, independent of nexthop objects.
     InSync,
-    /// Something else is there.
+    /// Another route is in the kernel.
     Different,
-    /// Over this object where this target is wanted.
+    /// The kernel has this nexthop object where this target is desired.
     ViaTarget(u32, TargetId),
 }
 
 impl RouteClass {
-    /// `objects`: routes use nexthop objects.
+    /// Classifies an entry; `objects` is true if routes use nexthop objects.
     pub(crate) fn of(want: Desired, known: Actual, stale: bool, objects: bool) -> Self {
         let there = known.is_there();
         match (want, known) {
@@ -53,7 +55,7 @@ impl RouteClass {
     }
 }
 
-/// Entries by what they count as.
+/// Number of entries per state.
 #[derive(Debug, Default)]
 pub(crate) struct RouteCounts {
     withheld: usize,
@@ -65,30 +67,30 @@ pub(crate) struct RouteCounts {
     via_target: FxHashMap<(u32, TargetId), usize>,
 }
 
-/// A tally as it is now.
+/// Number of entries per state, with the current nexthop objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub(crate) withheld: usize,
     pub(crate) stale: usize,
-    /// In the kernel and not wanted.
+    /// In the kernel and not desired.
     pub(crate) extra: usize,
-    /// Wanted and not in the kernel.
+    /// Desired and not in the kernel.
     pub(crate) missing: usize,
-    /// Something else is there.
+    /// Another route is in the kernel.
     pub(crate) different: usize,
-    /// As wanted.
+    /// As desired.
     pub(crate) in_sync: usize,
 }
 
 impl Sums {
-    /// All that are not as wanted.
+    /// Returns the number of entries that are not as desired.
     pub(crate) fn out_of_sync(&self) -> usize {
         self.extra + self.missing + self.different
     }
 }
 
 impl RouteCounts {
-    /// An entry counts as something else.
+    /// Counts an entry in another state.
     #[inline]
     pub(crate) fn moved(&mut self, from: RouteClass, to: RouteClass) {
         if from != to {
@@ -97,7 +99,7 @@ impl RouteCounts {
         }
     }
 
-    /// An entry goes.
+    /// Removes an entry from the counts.
     pub(crate) fn gone(&mut self, class: RouteClass) {
         self.count(class, false);
     }
@@ -123,7 +125,7 @@ impl RouteCounts {
         *place = if more { *place + 1 } else { place.saturating_sub(1) };
     }
 
-    /// What it comes to with these nexthop objects.
+    /// Returns the sums with these nexthop objects.
     pub(crate) fn sums(&self, objects: &NexthopObjects) -> Sums {
         let mut sums = Sums {
             withheld: self.withheld,

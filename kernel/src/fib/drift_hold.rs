@@ -1,46 +1,47 @@
-//! What others did to own routes, and differences that are held for a while.
+//! Changes of Tortie's routes by other processes, and the drift hold, during which they are not repaired.
 //!
-//! Repair goes on by itself; while a hold lasts, routes that another process changed or deleted, and packet rules, are left as
-//! they were found. What is newly wanted is written all the same, and so is what the kernel itself dropped with a link. A
-//! hold ends by itself.
+//! Normally drift is repaired at once. During a hold, routes that another process changed or deleted, and
+//! packet rules, are left as found. New routes are still installed during a hold, and routes that the kernel
+//! itself removed with a link are restored. A hold ends after its time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tortie_net::Cidr;
 
-/// Routes of which is remembered what became of them; more are repaired at once, hold or not.
+/// Maximum number of routes whose changes are recorded; further ones are repaired at once, even during a
+/// hold.
 const CHANGES_KEPT: usize = 10_000;
-/// Of so many who did it is looked up.
+/// Maximum number of changes whose process is looked up.
 const ATTRIBUTED_MAX: usize = 64;
-/// The longest hold.
+/// Maximum duration of a hold.
 pub const HOLD_MAX: Duration = Duration::from_secs(3_600);
 
-/// What another process did to an own route.
+/// A change of a Tortie route by another process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ForeignChange {
     pub(crate) at: Instant,
-    /// `deleted`, `changed`, `replaced`.
+    /// `deleted`, `changed` or `replaced`.
     pub(crate) action: &'static str,
-    /// The netlink port that did it.
+    /// Netlink port of the process that made the change.
     pub(crate) port: u32,
-    /// The process of that number when it was looked for; `None`: not looked for yet.
+    /// Description of the process with that number at the time of the lookup; `None` before the lookup.
     pub(crate) process: Option<String>,
-    /// Left as it is.
+    /// True if the change is not repaired.
     held: bool,
 }
 
-/// Deeds of others, and the hold.
+/// Changes by other processes, and the end of the hold.
 #[derive(Debug, Default)]
 pub(crate) struct DriftHold {
     changes: BTreeMap<Cidr, ForeignChange>,
     until: Option<Instant>,
-    /// Deeds whose process is still to be looked up.
+    /// Prefixes of changes whose process was not looked up yet.
     unattributed: Vec<Cidr>,
 }
 
 impl DriftHold {
-    /// Another process touched a route.
+    /// Records a change of a route by another process.
     pub(crate) fn record(&mut self, prefix: Cidr, action: &'static str, port: u32) {
         if self.changes.len() < CHANGES_KEPT || self.changes.contains_key(&prefix) {
             let held = self.until.is_some();
@@ -52,34 +53,34 @@ impl DriftHold {
         }
     }
 
-    /// Whether a route is left as another process made it.
+    /// Returns true if the change of this route by another process is kept.
     pub(crate) fn holds(&self, prefix: &Cidr) -> bool {
         self.until.is_some() && self.changes.get(prefix).is_some_and(|change| change.held)
     }
 
-    /// Something else is wanted, or it is as it should be.
+    /// Forgets a change, since another route is desired or the route is as desired again.
     pub(crate) fn forget(&mut self, prefix: &Cidr) {
         if !self.changes.is_empty() {
             self.changes.remove(prefix);
         }
     }
 
-    /// What was done to a route.
+    /// Returns the recorded change of a route.
     pub(crate) fn change(&self, prefix: &Cidr) -> Option<&ForeignChange> {
         self.changes.get(prefix)
     }
 
-    /// Leaves differences alone until then.
+    /// Begins a hold until this time.
     pub(crate) fn hold(&mut self, until: Instant) {
         self.until = Some(until);
     }
 
-    /// When the hold ends.
+    /// Returns the end of the hold.
     pub(crate) fn until(&self) -> Option<Instant> {
         self.until
     }
 
-    /// Ends the hold; gives what was held.
+    /// Ends the hold; returns the prefixes that were held.
     pub(crate) fn release(&mut self) -> Vec<Cidr> {
         self.until = None;
         let mut held = Vec::new();
@@ -91,7 +92,7 @@ impl DriftHold {
         held
     }
 
-    /// Looks up who did what is new, by a function from a port to a process.
+    /// Looks up the processes of new changes with a function from netlink port to process.
     pub(crate) fn attribute(&mut self, process: impl Fn(u32) -> String) {
         for prefix in std::mem::take(&mut self.unattributed) {
             if let Some(change) = self.changes.get_mut(&prefix) {
@@ -101,7 +102,8 @@ impl DriftHold {
     }
 }
 
-/// The process whose number a netlink port is, as it often is (netlink(7)): a hint and no proof.
+/// Describes the process whose number is this netlink port. Often, but not always, the port is the process ID
+/// (netlink(7)), so this is a hint.
 pub(crate) fn process(port: u32) -> String {
     match std::fs::read_to_string(format!("/proc/{port}/comm")) {
         Ok(name) => format!("process {port} is `{}`", name.trim_end()),
@@ -109,23 +111,23 @@ pub(crate) fn process(port: u32) -> String {
     }
 }
 
-/// A difference between what is wanted and what the kernel holds.
+/// A difference between the desired and the actual routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteDifference {
-    /// `-` missing, `~` different, `+` too much.
+    /// `-` missing, `~` different, `+` extra.
     pub mark: char,
-    /// In words.
+    /// Description of the difference.
     pub text: String,
-    /// How long ago it came about, as far as that was notified.
+    /// Age of the difference, if it was notified.
     pub since: Option<Duration>,
-    /// Who did it, as far as the kernel shows.
+    /// Process that caused it, if known.
     pub hint: Option<String>,
-    /// It is held.
+    /// True if it is kept by a drift hold.
     pub held: bool,
 }
 
 impl ForeignChange {
-    /// Who did it, in words.
+    /// Describes the change and the process that made it.
     pub(crate) fn hint(&self) -> String {
         let process = self.process.as_deref().unwrap_or("not looked up");
         format!("{} via netlink port {}: {process}", self.action, self.port)
@@ -148,7 +150,7 @@ mod tests {
         assert!(drift_hold.holds(&prefix(2)));
         drift_hold.attribute(|port| format!("p{port}"));
         assert_eq!(drift_hold.change(&prefix(2)).unwrap().hint(), "changed via netlink port 8: p8");
-        // Something else is wanted: that is written.
+        // Another route is desired: it is installed.
         drift_hold.record(prefix(3), "deleted", 8);
         drift_hold.forget(&prefix(3));
         assert!(!drift_hold.holds(&prefix(3)));

@@ -1,6 +1,6 @@
-//! How much of ours others changed, for the report of it.
+//! Count of Tortie's objects that other processes changed, for the report.
 
-/// Something that another process did to our objects.
+/// Number of changed objects, and a description of the first.
 #[derive(Debug, Default)]
 pub(crate) struct ForeignChanges {
     pub(crate) objects: usize,

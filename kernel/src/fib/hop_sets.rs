@@ -1,4 +1,4 @@
-//! Sets of BGP next hops, each there once however many prefixes were learned with it.
+//! Interned sets of BGP next hops: each set is stored once for all prefixes learned with it.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use tortie_net::ScopedAddr;
 
 /// Index of a set.
 pub(super) type SetId = u32;
-/// No set: nothing was learned.
+/// Index for no set: nothing was learned.
 pub(super) const NO_SET: SetId = SetId::MAX;
 
 #[derive(Debug)]
@@ -16,28 +16,28 @@ struct HopSet {
     refs: u32,
 }
 
-/// The sets that are in use, counted by the entries that hold them.
+/// The sets in use, with reference counts of the entries that hold them.
 #[derive(Debug, Default)]
 pub(super) struct HopSets {
     sets: Vec<Option<HopSet>>,
     free: Vec<SetId>,
-    /// Peers choose the next hops, and the standard library's maps are keyed.
+    /// Keyed by the standard library's hash maps, since peers choose the next hops.
     by_hops: HashMap<SmallVec<[ScopedAddr; 2]>, SetId>,
 }
 
 impl HopSets {
-    /// The next hops of a set.
+    /// Returns the next hops of a set.
     pub(super) fn get(&self, id: SetId) -> Option<&[ScopedAddr]> {
         let set = usize::try_from(id).ok().and_then(|i| self.sets.get(i)).and_then(Option::as_ref)?;
         Some(&set.hops)
     }
 
-    /// The set of each index; `None`: the index is free.
+    /// Iterates over the sets by index; `None` if the index is free.
     pub(super) fn iter(&self) -> impl Iterator<Item = Option<&[ScopedAddr]>> + '_ {
         self.sets.iter().map(|set| set.as_ref().map(|set| &*set.hops))
     }
 
-    /// One more entry holds these next hops.
+    /// Returns the set of these next hops and adds a reference.
     pub(super) fn acquire(&mut self, hops: &[ScopedAddr]) -> SetId {
         if let Some(id) = self.by_hops.get(hops).copied() {
             if let Some(Some(set)) = usize::try_from(id).ok().and_then(|i| self.sets.get_mut(i)) {
@@ -57,7 +57,7 @@ impl HopSets {
         id
     }
 
-    /// An entry holds this set no more.
+    /// Drops a reference to this set.
     pub(super) fn release(&mut self, id: SetId) {
         let Some(slot) = usize::try_from(id).ok().and_then(|i| self.sets.get_mut(i)) else { return };
         let Some(set) = slot.as_mut() else { return };

@@ -1,4 +1,4 @@
-//! The IPIP tunnel device `tunl0`: what has to change so that it is as wanted. Pure.
+//! Plan of changes for the IPIP tunnel device `tunl0`. Pure.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -6,16 +6,16 @@ use super::network::NetworkState;
 use crate::netlink::link::LinkChange;
 use tortie_engine::routing::TunnelIntent;
 
-/// The fallback device of the kernel's ipip module; the name is used whatever name the pool gives.
+/// The fallback device of the kernel's ipip module, used whatever name the pool specifies.
 pub(crate) const DEVICE: &str = "tunl0";
-/// What IPIP adds to a packet, in bytes.
+/// Overhead of IPIP per packet, in bytes.
 const OVERHEAD: u32 = 20;
-/// MTU where none is configured and the link allows it, in bytes (Calico's choice).
+/// MTU if none is configured and the link allows it, in bytes (Calico's choice).
 const DEFAULT_MTU: u32 = 1440;
-/// The least MTU that IPv4 allows on a link (RFC 791), in bytes.
+/// Minimum MTU of an IPv4 link (RFC 791), in bytes.
 const MIN_MTU: u32 = 68;
 
-/// What makes the device right, in order; empty: it is right.
+/// Returns the changes that the device needs, in order; empty if it is as desired.
 pub(crate) fn plan(intent: &TunnelIntent, network: &NetworkState, node: Option<IpAddr>) -> Vec<LinkChange> {
     let Some(device) = network.link_named(DEVICE) else {
         return vec![LinkChange::CreateIpip { name: DEVICE.to_owned() }];
@@ -29,7 +29,7 @@ pub(crate) fn plan(intent: &TunnelIntent, network: &NetworkState, node: Option<I
     let held = |a: Ipv4Addr| {
         network.addresses().any(|x| x.ifindex == ifindex && x.addr == IpAddr::V4(a) && x.len == 32)
     };
-    // The wanted address comes first: packets of established flows keep their source.
+    // The desired address is added first, so that packets of established flows keep their source.
     if let Some(addr) = intent.addr
         && !held(addr)
     {
@@ -45,7 +45,7 @@ pub(crate) fn plan(intent: &TunnelIntent, network: &NetworkState, node: Option<I
     changes
 }
 
-/// What takes the address away that the device had from us.
+/// Returns the change that removes the address that Tortie assigned to the device.
 pub(crate) fn removal_plan(addr: Ipv4Addr, network: &NetworkState) -> Option<LinkChange> {
     let ifindex = network.link_named(DEVICE)?.index;
     let held = crate::netlink::link::Address { ifindex, addr: IpAddr::V4(addr), len: 32 };
@@ -59,7 +59,7 @@ fn desired_mtu(intent: &TunnelIntent, network: &NetworkState, node: Option<IpAdd
     })
 }
 
-/// What is not as wanted, in words.
+/// Describes the difference that a change repairs.
 pub(crate) fn describe(change: &LinkChange) -> String {
     match change {
         LinkChange::CreateIpip { name } => format!("{name} is missing"),
@@ -70,13 +70,13 @@ pub(crate) fn describe(change: &LinkChange) -> String {
     }
 }
 
-/// The reason in words when the device cannot be had.
+/// Explains why a change of the device failed.
 pub(crate) fn explain(change: &LinkChange, code: i32, text: &str) -> String {
     match change {
         LinkChange::CreateIpip { .. } if code == libc::EOPNOTSUPP => {
             "this kernel has no ipip (CONFIG_NET_IPIP): load the module, or use pools without IPIP".to_owned()
         }
-        // The kernel has one such device a namespace, and it is not called so.
+        // The kernel has one fallback device per namespace, and it has another name.
         LinkChange::CreateIpip { name } if code == libc::EEXIST => format!(
             "the kernel's ipip device has another name: find it with `ip -d link show type ipip`, then `ip link set DEVICE \
              name {name}`"

@@ -1,5 +1,7 @@
-//! The forwarding table: desired routes and nexthop objects next to the actual ones, and the requests that make them equal.
-//! Pure: no I/O and no clock. `thread` sends the requests and brings the answers.
+//! The forwarding table: desired and actual routes and nexthop objects, and the requests that make them
+//! equal.
+//!
+//! Pure: no I/O and no clock. `thread` sends the requests and passes on the answers.
 
 pub(super) mod acks;
 pub(super) mod connected;

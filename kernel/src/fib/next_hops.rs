@@ -1,5 +1,8 @@
-//! How next hops are reached in the main table as it should be: foreign routes as the kernel has them, and learned ones as they
-//! are desired. The rule is `tortie_engine::routing::resolve_next_hop`; here are the tables that it asks. Pure.
+//! Resolution of next hops in the desired main table: foreign routes as the kernel has them, and learned
+//! routes as they are desired.
+//!
+//! The algorithm is `tortie_engine::routing::resolve_next_hop`; this module provides the tables that it
+//! searches. Pure.
 
 use tortie_engine::routing::{
     CoveringRoute, Hop, KernelRoute, Legs, Resolution, Resolved, RoutingTable, RoutingView, kernel_route,
@@ -11,7 +14,7 @@ use crate::fib::ipip_tunnel;
 use crate::fib::network::{Covering, NetworkState, NextHopAnswer};
 use crate::fib::table::Table;
 
-/// The main table as it should be.
+/// The desired main table.
 pub(crate) struct MainTable<'a> {
     pub(crate) network: &'a NetworkState,
     pub(crate) table: &'a Table,
@@ -20,7 +23,7 @@ pub(crate) struct MainTable<'a> {
 }
 
 impl MainTable<'_> {
-    /// How a next hop is reached, and which addresses any part of that looked at.
+    /// Resolves a next hop and returns the addresses that the resolution used.
     pub(crate) fn answer(&self, addr: ScopedAddr) -> NextHopAnswer {
         let Resolution { legs, through, mut visited, .. } = resolve_next_hop(self, addr, None);
         let mut within = Vec::new();
@@ -37,12 +40,12 @@ impl MainTable<'_> {
         NextHopAnswer { within, legs, over: visited }
     }
 
-    /// The same for routes to a prefix, with all that was looked at.
+    /// Resolves a next hop for routes to a prefix, with all steps.
     pub(crate) fn resolution(&self, addr: ScopedAddr, prefix: &Cidr) -> Resolution {
         resolve_next_hop(self, addr, Some(*prefix))
     }
 
-    /// The route that the kernel sends packets to an address by, as it should be; `None`: none leads there.
+    /// Returns the route that the kernel should use for packets to an address; `None` if there is none.
     pub(crate) fn first(&self, addr: ScopedAddr) -> Option<Covering> {
         let resolution = resolve_next_hop(self, addr, None);
         let resolved = *resolution.legs.first()?;

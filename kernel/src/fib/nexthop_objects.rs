@@ -1,8 +1,9 @@
-//! Nexthop objects: which hops are wanted together (targets), which kernel objects express them, and their ids.
+//! Nexthop objects: the desired sets of hops (targets), the kernel objects that implement them, and their
+//! IDs.
 //!
-//! A target is a sorted list of hops; equal lists are one target. A target of several hops is a group whose members are
-//! the objects of its single hops. Objects found at start are adopted by content, so that a restart writes nothing.
-//! Pure: no I/O.
+//! A target is a sorted list of hops; equal lists are one target. A target with several hops is a group whose
+//! members are the objects of its single hops. Objects found at the start are adopted by content, so that a
+//! restart writes nothing. Pure: no I/O.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,36 +21,36 @@ use tortie_engine::routing::Hop;
 #[derive(Debug)]
 struct NexthopTarget {
     hops: Box<[Hop]>,
-    /// Targets of the single hops, for groups.
+    /// For groups, the targets of the single hops.
     members: SmallVec<[TargetId; 4]>,
-    /// Routes that want it or are known to hold it in plain form, and groups it is a member of.
+    /// Number of routes that desire it or hold it in plain form, and of groups with it as a member.
     refs: u32,
-    /// The object that expresses it.
+    /// ID of the object that implements it.
     object: Option<u32>,
     error: Option<Box<str>>,
 }
 
 #[derive(Debug)]
 struct NexthopObject {
-    /// What the kernel holds; `None`: not there (any more).
+    /// Content in the kernel; `None` if the object does not exist (any more).
     content: Option<Content>,
     target: Option<TargetId>,
-    /// Routes in the kernel that use it.
+    /// Number of routes in the kernel that use it.
     routes: u32,
-    /// Groups in the kernel that hold it.
+    /// Number of groups in the kernel that contain it.
     groups: u32,
-    /// Has been in the kernel under this id, so that it may be replaced.
+    /// True if the kernel had it under this ID, so that it may be replaced.
     adopted: bool,
-    /// Found at start and not swept yet.
+    /// True if it was found at the start and not swept yet.
     stale: bool,
 }
 
-/// Where a target stands in the list.
+/// Returns the index of a target in the list.
 fn place(id: TargetId) -> usize {
     usize::try_from(id).unwrap_or(usize::MAX)
 }
 
-/// All targets and own nexthop objects.
+/// All targets and Tortie's nexthop objects.
 #[derive(Debug)]
 pub(crate) struct NexthopObjects {
     enabled: bool,
@@ -60,16 +61,17 @@ pub(crate) struct NexthopObjects {
     free: Vec<TargetId>,
     by_hops: HashMap<Box<[Hop]>, TargetId>,
     objects: FxHashMap<u32, NexthopObject>,
-    /// Ids in our range that others use.
+    /// IDs in Tortie's range that other processes use.
     reserved_ids: FxHashSet<u32>,
     dirty: Vec<TargetId>,
-    /// Targets whose object was refused.
+    /// Targets whose object the kernel refused.
     refused: Vec<TargetId>,
     unused: Vec<u32>,
 }
 
 impl NexthopObjects {
-    /// `enabled`: the kernel has nexthop objects; `base`: the first id.
+    /// Creates an empty state. `enabled` is true if the kernel supports nexthop objects; `base` is the first
+    /// ID.
     pub(crate) fn new(enabled: bool, base: u32) -> Self {
         Self {
             enabled,
@@ -91,12 +93,12 @@ impl NexthopObjects {
         self.enabled
     }
 
-    /// How many own objects the kernel holds.
+    /// Returns the number of Tortie's objects in the kernel.
     pub(crate) fn count(&self) -> usize {
         self.objects.values().filter(|o| o.content.is_some()).count()
     }
 
-    /// Interface of the tunnel, 0: none. All tunnel targets are looked at again when it changes.
+    /// Sets the index of the tunnel interface, 0 for none, and marks all tunnel targets after a change.
     pub(crate) fn set_tunnel(&mut self, ifindex: u32) {
         if self.tunnel != ifindex {
             self.tunnel = ifindex;
@@ -108,7 +110,7 @@ impl NexthopObjects {
 
     // Targets.
 
-    /// The target of these hops (sorted here), with one more reference.
+    /// Returns the target of these hops, which need not be sorted, and adds a reference.
     pub(crate) fn acquire(&mut self, hops: &[Hop]) -> TargetId {
         let mut sorted: SmallVec<[Hop; 4]> = SmallVec::from_slice(hops);
         sorted.sort_unstable();
@@ -144,7 +146,7 @@ impl NexthopObjects {
     pub(crate) fn add_ref(&mut self, id: TargetId) {
         let Some(t) = self.target_mut(id) else { return };
         t.refs += 1;
-        // Nobody followed what became of its object while nobody wanted it.
+        // Changes of its object were not tracked while the target had no references.
         if t.refs == 1 && t.object.is_some() {
             self.dirty.push(id);
         }
@@ -179,12 +181,12 @@ impl NexthopObjects {
         self.targets.get_mut(place(id)).and_then(Option::as_mut)
     }
 
-    /// The hops of a target.
+    /// Returns the hops of a target.
     pub(crate) fn hops(&self, id: TargetId) -> &[Hop] {
         self.target(id).map_or(&[], |t| &t.hops)
     }
 
-    /// The legs of a target, for routes without objects.
+    /// Returns the legs of a target, for routes without nexthop objects.
     pub(crate) fn legs(&self, id: TargetId, onlink: &dyn Fn(IpAddr, u32) -> bool) -> SmallVec<[Leg; 4]> {
         let leg = |hop: &Hop| match *hop {
             Hop::Plain { gateway, ifindex } => {
@@ -197,7 +199,7 @@ impl NexthopObjects {
         self.hops(id).iter().map(leg).collect()
     }
 
-    /// The hops that legs of a route of ours stand for; `None` when we never write such legs.
+    /// Converts the legs of a Tortie route to hops; `None` if Tortie never writes such legs.
     pub(crate) fn hops_of_legs(&self, legs: &[Leg]) -> Option<SmallVec<[Hop; 4]>> {
         legs.iter().map(|leg| self.hop(leg.gateway?, leg.ifindex)).collect()
     }
@@ -210,7 +212,7 @@ impl NexthopObjects {
         }
     }
 
-    /// The object that a route of this target names, when the kernel holds it.
+    /// Returns the object for routes to this target if it is in the kernel, else the reason.
     pub(crate) fn usable(&self, id: TargetId) -> Result<u32, &str> {
         let Some(t) = self.target(id) else { return Err("no target") };
         match t.object {
@@ -219,12 +221,12 @@ impl NexthopObjects {
         }
     }
 
-    /// Whether a target has neither an object nor a reason why not.
+    /// Returns true if a target has neither an object nor an error.
     pub(crate) fn is_pending(&self, id: TargetId) -> bool {
         self.target(id).is_some_and(|t| t.object.is_none() && t.error.is_none())
     }
 
-    /// Where an object leads, a group over its first member.
+    /// Returns interface and gateway of an object; for a group, of its first member.
     pub(crate) fn first_way(&self, id: u32) -> Option<(u32, IpAddr)> {
         let content = |id: &u32| self.objects.get(id)?.content.as_ref();
         let single = |content: &Content| match content {
@@ -237,14 +239,14 @@ impl NexthopObjects {
         }
     }
 
-    /// Whether a route that names this object says what the target says.
+    /// Returns true if the object implements the target.
     pub(crate) fn expresses(&self, object: u32, id: TargetId) -> bool {
         self.objects.get(&object).is_some_and(|o| o.target == Some(id) && o.content.is_some())
     }
 
-    // What the kernel holds.
+    // Objects in the kernel.
 
-    /// A route in the kernel names the object (or, with `false`, no longer).
+    /// Counts a route in the kernel that uses the object; with `false`, one that no longer does.
     pub(crate) fn count_route(&mut self, object: u32, more: bool) {
         if let Some(o) = self.objects.get_mut(&object) {
             o.routes = if more { o.routes + 1 } else { o.routes.saturating_sub(1) };
@@ -254,29 +256,29 @@ impl NexthopObjects {
         }
     }
 
-    /// Whether an object is ours: protocol and range of ids.
+    /// Returns true if the object is Tortie's, by its protocol and the range of its ID.
     pub(crate) fn is_own(&self, nexthop: &Nexthop, protocol: u8) -> bool {
         nexthop.protocol == protocol && nexthop.id >= self.base
     }
 
-    /// Whether the kernel is known to hold this id by our doing (or adoption).
+    /// Returns true if Tortie wrote or adopted the object with this ID.
     pub(crate) fn is_written(&self, id: u32) -> bool {
         self.objects.get(&id).is_some_and(|o| o.adopted)
     }
 
-    /// A foreign object takes an id of our range.
+    /// Reserves an ID of Tortie's range that a foreign object uses.
     pub(crate) fn reserve(&mut self, id: u32) {
         if id >= self.base {
             self.reserved_ids.insert(id);
         }
     }
 
-    /// The kernel shows an own object; true when that is news.
+    /// Records a Tortie object seen in the kernel; returns true if it is new or changed.
     pub(crate) fn adopt(&mut self, id: u32, content: &Content, stale: bool) -> bool {
         if self.objects.get(&id).is_some_and(|o| o.content.as_ref() == Some(content)) {
             return false;
         }
-        // An object that we wrote keeps its target: it is repaired, not reinterpreted.
+        // An object that Tortie wrote keeps its target: a changed one is repaired, not reinterpreted.
         if let Some(known) = self.objects.get(&id) {
             self.dirty.extend(known.target);
             self.set_content(id, Some(content.clone()));
@@ -344,7 +346,8 @@ impl NexthopObjects {
         }
     }
 
-    /// An own object is gone, and with it its place in groups, and groups that it leaves empty. Gives all that are gone.
+    /// Removes a Tortie object that the kernel deleted, also from its groups, and groups that are empty then.
+    /// Returns the IDs of all removed objects.
     pub(crate) fn removed(&mut self, id: u32) -> SmallVec<[u32; 4]> {
         let mut gone = SmallVec::new();
         let Some(object) = self.objects.get(&id) else { return gone };
@@ -379,19 +382,19 @@ impl NexthopObjects {
         gone
     }
 
-    /// Own objects that the kernel is believed to hold.
+    /// Returns the Tortie objects that should be in the kernel.
     pub(crate) fn present(&self) -> impl Iterator<Item = (u32, &Content)> {
         self.objects.iter().filter_map(|(id, o)| o.content.as_ref().map(|c| (*id, c)))
     }
 
-    /// Whether an own object leads over this interface.
+    /// Returns true if a Tortie object uses this interface.
     pub(crate) fn uses_device(&self, ifindex: u32) -> bool {
         self.objects
             .values()
             .any(|o| matches!(o.content, Some(Content::Single { ifindex: i, .. }) if i == ifindex))
     }
 
-    /// Objects found at start may be deleted from now on.
+    /// Allows the deletion of unused objects found at the start.
     pub(crate) fn sweep(&mut self) {
         for (id, object) in &mut self.objects {
             if std::mem::take(&mut object.stale) {
@@ -400,29 +403,29 @@ impl NexthopObjects {
         }
     }
 
-    /// Looks at every object again: a deletion that was refused is tried once more.
+    /// Checks every object again, so that a refused deletion is retried.
     pub(crate) fn recompute(&mut self) {
         self.unused.extend(self.objects.keys());
     }
 
-    /// Whether some object was refused since the last retry.
+    /// Returns true if an object was refused since the last retry.
     pub(crate) fn has_refusals(&self) -> bool {
         !self.refused.is_empty()
     }
 
-    /// Whether targets wait for their objects to be put right, or were refused that.
+    /// Returns true if the objects of some targets must be written, or were refused.
     pub(crate) fn has_work(&self) -> bool {
         !self.dirty.is_empty() || self.has_refusals()
     }
 
-    /// What was refused is tried again.
+    /// Marks refused targets for a retry.
     pub(crate) fn retry(&mut self) {
         self.dirty.append(&mut self.refused);
     }
 
     // Planning.
 
-    /// Targets whose objects changed under them and that are still wanted.
+    /// Returns the referenced targets whose objects changed.
     pub(crate) fn take_dirty(&mut self) -> Vec<TargetId> {
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.sort_unstable();
@@ -431,7 +434,7 @@ impl NexthopObjects {
         dirty
     }
 
-    /// Appends what brings the objects of a target into the kernel: to `singles`, then to `groups`.
+    /// Appends the requests that write the objects of a target, members to `singles` and groups to `groups`.
     pub(crate) fn ensure(
         &mut self,
         id: TargetId,
@@ -508,7 +511,7 @@ impl NexthopObjects {
         }
     }
 
-    /// The next id that nobody uses. Ids are used again only after the whole range was.
+    /// Returns an unused ID. An ID is reused only after the whole range was used.
     fn allocate(&mut self) -> u32 {
         loop {
             let id = self.next;
@@ -519,7 +522,7 @@ impl NexthopObjects {
         }
     }
 
-    /// Own objects that nothing needs, groups first.
+    /// Plans the deletion of unused objects, groups first.
     pub(crate) fn plan_unused(&mut self) -> Vec<Request> {
         let mut candidates = std::mem::take(&mut self.unused);
         candidates.sort_unstable();
@@ -555,7 +558,7 @@ impl NexthopObjects {
         }
     }
 
-    /// The kernel's answer to [`Request::PutNexthop`].
+    /// Handles the kernel's answer to [`Request::PutNexthop`].
     pub(crate) fn put_done(&mut self, id: u32, content: &Content, put: Put, result: &Result<(), Refusal>) {
         let target = self.objects.get(&id).and_then(|o| o.target);
         match result {
@@ -574,7 +577,7 @@ impl NexthopObjects {
                 if let Some(t) = target {
                     self.fail(t, &refusal.text);
                 }
-                // Whether a lost request was carried out is unknown: the next one may replace.
+                // After a lost answer the object may exist, so the next request may replace it.
                 if let Some(o) = self.objects.get_mut(&id) {
                     o.adopted |= refusal.code == 0;
                 }
@@ -582,7 +585,7 @@ impl NexthopObjects {
         }
     }
 
-    /// The kernel's answer to [`Request::DeleteNexthop`].
+    /// Handles the kernel's answer to [`Request::DeleteNexthop`].
     pub(crate) fn delete_done(&mut self, id: u32, result: &Result<(), Refusal>) {
         match result {
             Err(refusal) if refusal.code != libc::ENOENT => {}
@@ -594,7 +597,7 @@ impl NexthopObjects {
     }
 }
 
-/// Equal but for the onlink flag of a gateway, which may be what was needed when it was written.
+/// Compares without the onlink flag of a gateway, which may have been needed when the object was written.
 fn same(a: &Content, b: &Content) -> bool {
     match (a, b) {
         (Content::Single { gateway: g, ifindex: i, .. }, Content::Single { gateway: h, ifindex: j, .. }) => {

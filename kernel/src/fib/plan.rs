@@ -1,9 +1,9 @@
-//! From dirty entries to requests, and from the kernel's answers back to the actual state. Pure: no I/O.
+//! Plans requests from dirty entries, and applies the kernel's answers to the actual state. Pure: no I/O.
 //!
-//! Three rounds, each sent and settled before the next is planned: nexthop objects, then routes, then the objects that
-//! nothing needs any more. A route therefore never names an object that is not there, and no object is deleted under a
-//! route that uses it. Routes to objects that are there may be planned while other routes are with Linux (`routes_alone`);
-//! objects are not touched meanwhile.
+//! There are three steps, each sent and settled before the next is planned: nexthop objects, then routes,
+//! then unused objects. So a route never refers to a missing object, and no object is deleted while a route
+//! uses it. Routes to existing objects may be planned while the kernel processes other routes
+//! (`routes_alone`); objects are not changed meanwhile.
 
 use rustc_hash::FxHashSet;
 use tortie_net::Cidr;
@@ -18,7 +18,7 @@ use crate::netlink::route::{self, RouteId, Via};
 use crate::netlink::socket::Refusal;
 
 impl Request {
-    /// Writes the request.
+    /// Encodes the request.
     pub(crate) fn encode(
         &self,
         table: &Table,
@@ -59,20 +59,20 @@ type PlanStep = fn(&mut Table, &dyn NetworkView) -> Vec<Request>;
 
 const STEP_ORDER: [PlanStep; 3] = [nexthops, routes, unused_objects];
 
-/// Rounds in one go: ids that are taken and groups that lose members need a second or third.
+/// Maximum number of rounds: IDs that are in use and groups that lose members need a second or third.
 const ROUNDS_MAX: usize = 4;
 
-/// Everything that is due, one list of requests after the other.
+/// Iterates over all due requests, one list per step.
 #[derive(Debug, Default)]
 pub(crate) struct PlanRounds {
     round: usize,
     step: usize,
-    /// Something was due in this round.
+    /// True if this round had requests.
     busy: bool,
 }
 
 impl PlanRounds {
-    /// What is to be sent now; what was given before has been settled.
+    /// Returns the requests to be sent next; the previous ones must be settled.
     pub(crate) fn next(&mut self, table: &mut Table, network: &dyn NetworkView) -> Option<Vec<Request>> {
         while self.round < ROUNDS_MAX {
             while let Some(step) = STEP_ORDER.get(self.step) {
@@ -92,7 +92,7 @@ impl PlanRounds {
     }
 }
 
-/// The nexthop objects that dirty entries and dirty targets need, members before groups.
+/// Plans the nexthop objects that dirty entries and dirty targets need, members before groups.
 pub(crate) fn nexthops(table: &mut Table, network: &dyn NetworkView) -> Vec<Request> {
     let mut targets = table.objects.take_dirty();
     for slot in table.dirty() {
@@ -111,7 +111,7 @@ pub(crate) fn nexthops(table: &mut Table, network: &dyn NetworkView) -> Vec<Requ
     singles
 }
 
-/// What brings the dirty entries right, given the nexthop objects that are there now.
+/// Plans the routes of dirty entries, given the existing nexthop objects.
 fn routes(table: &mut Table, network: &dyn NetworkView) -> Vec<Request> {
     let mut requests = Vec::new();
     for slot in table.take_dirty() {
@@ -137,7 +137,7 @@ fn routes(table: &mut Table, network: &dyn NetworkView) -> Vec<Request> {
                 Err(reason) => {
                     let reason = reason.into();
                     table.failed.insert(prefix, reason);
-                    // Its id was taken by another process: the next round comes with another one.
+                    // Another process uses its ID: the next round allocates another one.
                     if table.objects.is_pending(target) {
                         table.mark(slot);
                     }
@@ -163,8 +163,8 @@ fn routes(table: &mut Table, network: &dyn NetworkView) -> Vec<Request> {
     requests
 }
 
-/// The routes that bring the dirty entries right, if there is nothing to do but routes to objects that are there. `None`, and
-/// everything is as dirty as before, where something else comes first.
+/// Plans the routes of dirty entries, if they only need existing nexthop objects. `None`, without any change,
+/// if other requests must be sent first.
 pub(crate) fn routes_alone(table: &mut Table, network: &dyn NetworkView) -> Option<Vec<Request>> {
     let stray_routes = table.swept && !table.stray_routes.is_empty();
     if !table.objects.enabled() || table.objects.has_work() || stray_routes {
@@ -181,13 +181,14 @@ pub(crate) fn routes_alone(table: &mut Table, network: &dyn NetworkView) -> Opti
     Some(routes(table, network))
 }
 
-/// Own objects that nothing needs any more. None while answers are missing: what is believed unused may be in use.
+/// Plans the deletion of Tortie's unused objects; none while answers are missing, since objects believed
+/// unused may be in use.
 fn unused_objects(table: &mut Table, _: &dyn NetworkView) -> Vec<Request> {
     if table.needs_resync { Vec::new() } else { table.objects.plan_unused() }
 }
 
-/// Takes the kernel's answer to one request over into the actual state. Gives the reason when it failed: a route that was gone
-/// already counts as deleted.
+/// Applies the kernel's answer to one request to the actual state. Returns the reason if it failed; deleting
+/// a missing route is no failure.
 pub(crate) fn settle(table: &mut Table, request: &Request, result: &Outcome) -> Option<String> {
     if matches!(result, Err(r) if r.code == 0) {
         table.needs_resync = true;
@@ -233,7 +234,7 @@ fn put_settled(
             None
         }
         Err(refusal) => {
-            // EEXIST: something is there that was not known; EINVAL, ENOENT: the object went. A dump will show it.
+            // EEXIST: an unknown route exists; EINVAL, ENOENT: the object was deleted. A dump will show it.
             table.needs_resync |= matches!(refusal.code, libc::EEXIST | libc::EINVAL | libc::ENOENT);
             if refusal.code == 0 {
                 table.set_actual(slot, Actual::Lost);

@@ -1,4 +1,4 @@
-//! Requests for routes and nexthop objects, before they are encoded.
+//! Requests for routes and nexthop objects, before encoding.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use crate::netlink::codec::Put;
 use crate::netlink::nexthop::Content;
 use crate::netlink::socket::Refusal;
 
-/// Index of a target.
+/// Index of a target, a set of hops.
 pub(crate) type TargetId = u32;
 
 /// One request to the kernel.
@@ -29,7 +29,7 @@ pub(crate) enum Request {
         content: RouteContent,
         put: Put,
     },
-    /// Without a slot where it is a stray, of which the table says no more.
+    /// `slot` is `None` for a stray route, which has no entry in the table.
     DeleteRoute {
         slot: Option<Slot>,
         prefix: Cidr,
@@ -37,7 +37,7 @@ pub(crate) enum Request {
     },
 }
 
-/// What a route is to say.
+/// Content of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RouteContent {
     Blackhole,
@@ -45,18 +45,18 @@ pub(crate) enum RouteContent {
     Plain(TargetId),
 }
 
-/// What planning asks of the network state.
+/// Properties of the network state that planning needs.
 pub(crate) trait NetworkView {
-    /// Whether a gateway needs the onlink flag on this interface.
+    /// Returns true if a gateway needs the onlink flag on this interface.
     fn needs_onlink(&self, gateway: IpAddr, ifindex: u32) -> bool;
-    /// A foreign route that has this prefix and metric, in words.
+    /// Describes a foreign route that has this prefix and metric.
     fn conflicting_route(&self, prefix: &Cidr, metric: u32) -> Option<String>;
 }
 
 /// The kernel's answer to one request.
 pub(crate) type Outcome = Result<(), Refusal>;
 
-/// The place of a request in [`OPS`](crate::OPS).
+/// Returns the index of a request in [`OPS`](crate::OPS).
 pub(crate) fn kind(request: &Request) -> usize {
     match request {
         Request::PutRoute { put: Put::Add, .. } => 0,

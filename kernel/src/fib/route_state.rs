@@ -1,33 +1,34 @@
-//! What an entry of the table should be, and what the kernel has of it.
+//! Desired and actual state of a table entry.
 
 use super::request::TargetId;
 
-/// What an entry should be in the kernel.
+/// Desired route of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Desired {
-    /// No route; the reason when one was learned.
+    /// No route; with the reason if a route was learned.
     Nothing(Option<u8>),
     Blackhole,
-    /// Over these hops; and why so.
+    /// A route over these hops, with the reason.
     Via(TargetId, u8),
 }
 
-/// What the kernel holds at the prefix, our metric and our protocol.
+/// Route in the kernel with the prefix, Tortie's metric and Tortie's protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Actual {
-    /// Nothing of ours ever was.
+    /// No route of Tortie existed.
     Absent,
-    /// It was, and is believed to have gone without our doing, or a request's outcome is unknown.
+    /// A route existed and was removed by the kernel or another process, or the result of a request is
+    /// unknown.
     Lost,
     Blackhole,
     Nexthop(u32),
     Plain(TargetId),
-    /// Something that we never write.
+    /// A route that Tortie never writes.
     Foreign,
 }
 
 impl Actual {
-    /// The kernel holds something of ours.
+    /// Returns true if the kernel has a route of Tortie.
     pub(crate) fn is_there(self) -> bool {
         !matches!(self, Self::Absent | Self::Lost)
     }

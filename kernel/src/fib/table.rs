@@ -1,7 +1,7 @@
-//! The route of each prefix as it is desired and as the kernel has it (actual). Pure: no I/O.
+//! The desired and the actual route of each prefix. Pure: no I/O.
 //!
-//! One entry a prefix, small, because there may be a million. Whatever changes on either side marks the entry dirty;
-//! `plan` turns dirty entries into requests.
+//! There is one entry per prefix, which is small, since there may be a million. Any change of either state
+//! marks the entry dirty; `plan` plans requests for dirty entries.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,33 +18,33 @@ use crate::netlink::route::{RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::options::Marks;
 use tortie_engine::routing::{ChangeId, CoveringRoute, Hop, KernelRoute, Legs, Resolved};
 
-/// One prefix.
+/// State of one prefix.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RouteEntry {
     learned: SetId,
     pub(super) desired: Desired,
     pub(super) actual: Actual,
     blackhole: bool,
-    /// Found at start and not spoken of since.
+    /// True if the route was found at the start and not learned again since.
     pub(super) stale: bool,
     dirty: bool,
     in_dump: bool,
-    /// The change that made `desired` what it is, its lower half: see [`Table::change_of`].
+    /// Lower half of the change that set `desired`; see [`Table::change_of`].
     change: u32,
 }
 
 impl RouteEntry {
-    /// What it should be.
+    /// Returns the desired route.
     pub(crate) fn desired(&self) -> Desired {
         self.desired
     }
 
-    /// What the kernel holds.
+    /// Returns the route in the kernel.
     pub(crate) fn actual(&self) -> Actual {
         self.actual
     }
 
-    /// Found at start and not spoken of since.
+    /// Returns true if the route was found at the start and not learned again since.
     pub(crate) fn is_stale(&self) -> bool {
         self.stale
     }
@@ -65,10 +65,10 @@ impl Default for RouteEntry {
     }
 }
 
-/// The decision about one learned prefix: its BGP next hops in, the kernel route out.
+/// Decides the kernel route of a learned prefix from its BGP next hops.
 pub(crate) type Decide<'a> = dyn FnMut(Cidr, &[ScopedAddr]) -> KernelRoute + 'a;
 
-/// The desired and the actual state of all own routes.
+/// The desired and the actual state of all routes of Tortie.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(super) marks: Marks,
@@ -76,10 +76,10 @@ pub(crate) struct Table {
     pub(super) entries: Entries<RouteEntry>,
     counts: RouteCounts,
     pub(super) failed: BTreeMap<Cidr, Box<str>>,
-    /// Own protocol at another metric: of an earlier configuration, or another process's doing.
+    /// Routes with Tortie's protocol and another metric, from an earlier configuration or by another process.
     pub(super) stray_routes: HashMap<(Cidr, u32), ()>,
     pub(super) swept: bool,
-    /// The kernel disagreed with the actual state as it was held here: compare everything.
+    /// True if the kernel contradicted the assumed actual state, so that a resync is needed.
     pub(super) needs_resync: bool,
     pub(super) drift_hold: DriftHold,
     dirty: Vec<Slot>,
@@ -109,64 +109,66 @@ impl Table {
         }
     }
 
-    /// The numbers that mark own routes.
+    /// Returns the numbers that identify Tortie's routes.
     pub(crate) fn marks(&self) -> Marks {
         self.marks
     }
 
-    /// Nexthop objects, and what they express.
+    /// Returns the nexthop objects and their targets.
     pub(crate) fn objects(&self) -> &NexthopObjects {
         &self.objects
     }
 
-    /// The same, to take over what the kernel shows of them.
+    /// Returns the nexthop objects, for updates from the kernel.
     pub(crate) fn objects_mut(&mut self) -> &mut NexthopObjects {
         &mut self.objects
     }
 
-    /// All entries.
+    /// Returns all entries.
     pub(crate) fn entries(&self) -> &Entries<RouteEntry> {
         &self.entries
     }
 
-    /// What keeps a prefix from being as desired, where the kernel refused it or a foreign route has its place.
+    /// Returns the reason why a prefix is not as desired: the kernel refused it, or a foreign route
+    /// conflicts.
     pub(crate) fn failure(&self, prefix: &Cidr) -> Option<&str> {
         self.failed.get(prefix).map(|reason| &**reason)
     }
 
-    /// How many prefixes have a failure.
+    /// Returns the number of prefixes with a failure.
     pub(crate) fn failures(&self) -> usize {
         self.failed.len()
     }
 
-    /// The kernel disagreed: everything is to be compared.
+    /// Returns true if the kernel contradicted the assumed actual state, so that a resync is needed.
     pub(crate) fn needs_resync(&self) -> bool {
         self.needs_resync
     }
 
-    /// Whether nothing is kept any more only because it was there at start.
+    /// Returns true once stale routes from before the start were swept.
     pub(crate) fn is_swept(&self) -> bool {
         self.swept
     }
 
-    /// A route of ours at another metric is gone.
+    /// Removes a Tortie route at another metric.
     pub(crate) fn remove_stray(&mut self, prefix: Cidr, metric: u32) {
         self.stray_routes.remove(&(prefix, metric));
     }
 
-    /// What others did to own routes, and what of it is held.
+    /// Returns the changes of Tortie's routes by other processes, and the drift hold.
     pub(crate) fn drift_hold(&self) -> &DriftHold {
         &self.drift_hold
     }
 
-    /// The same, to record changes and to begin or end a hold.
+    /// Returns the same, for recording changes and for beginning or ending a hold.
     pub(crate) fn drift_hold_mut(&mut self) -> &mut DriftHold {
         &mut self.drift_hold
     }
 
-    // Desired.
+    // Desired state.
 
-    /// Replaces the set of blackholes; those that go, go by `change`. Gives those that came and went.
+    /// Replaces the set of blackholes; removals are attributed to `change`. Returns the added and removed
+    /// prefixes.
     pub(crate) fn set_blackholes(
         &mut self,
         wanted: &BTreeMap<Cidr, ChangeId>,
@@ -188,7 +190,7 @@ impl Table {
         moved
     }
 
-    /// The wanted blackholes that are not in the kernel, with the reason.
+    /// Returns the desired blackholes that are not in the kernel, with the reason.
     pub(crate) fn failed_blackholes(&self) -> Vec<(Cidr, String)> {
         self.blackholes
             .keys()
@@ -197,13 +199,13 @@ impl Table {
             .collect()
     }
 
-    /// Whether the kernel holds our blackhole of this prefix.
+    /// Returns true if the kernel has Tortie's blackhole of this prefix.
     pub(crate) fn holds_blackhole(&self, prefix: &Cidr) -> bool {
         self.entries.get(prefix).is_some_and(|e| e.actual == Actual::Blackhole)
     }
 
-    /// What an entry is for an address that its prefix covers; `None`: no route of ours is wanted there. One that was found at start
-    /// and waits to be learned again leads where it did, as packets do.
+    /// Returns the desired route of an entry, for resolving addresses it covers; `None` if no Tortie route is
+    /// desired. A stale route resolves as before the restart, as it forwards packets.
     pub(crate) fn covering_route(&self, entry: &RouteEntry) -> Option<CoveringRoute<'_>> {
         if entry.blackhole {
             return Some(CoveringRoute::Foreign(Legs::new()));
@@ -212,7 +214,7 @@ impl Table {
         learned.or_else(|| self.stale_way(entry).map(|way| CoveringRoute::Foreign(Legs::from_elem(way, 1))))
     }
 
-    /// Where a route leads that was found at start.
+    /// Returns interface and gateway of a stale route.
     fn stale_way(&self, entry: &RouteEntry) -> Option<Resolved> {
         let (ifindex, gateway) = match entry.actual {
             _ if !entry.stale => return None,
@@ -226,7 +228,7 @@ impl Table {
         Some(Resolved { ifindex, gateway: Some(gateway), metric: self.marks.metric })
     }
 
-    /// What was learned for a prefix; no hops: nothing any more. `true`: it was something else before.
+    /// Sets the learned next hops of a prefix; no hops means withdrawn. `true` if they changed.
     pub(crate) fn learn(
         &mut self,
         prefix: Cidr,
@@ -245,8 +247,8 @@ impl Table {
         old != set
     }
 
-    /// Decides again about all learned prefixes that `concerns`, given their next hops. Without a `change` of the store
-    /// it is the network that moved; routes keep the change that they come from.
+    /// Decides again on all learned prefixes whose next hops satisfy `concerns`. Without a `change` of the
+    /// store the network changed, and routes keep their change.
     pub(crate) fn decide_again(
         &mut self,
         concerns: &dyn Fn(&[ScopedAddr]) -> bool,
@@ -267,7 +269,7 @@ impl Table {
         }
     }
 
-    /// The distinct BGP next hops in use.
+    /// Returns the distinct BGP next hops in use.
     pub(crate) fn next_hops(&self) -> impl Iterator<Item = ScopedAddr> + '_ {
         self.hop_sets.iter().flatten().flatten().copied()
     }
@@ -288,7 +290,7 @@ impl Table {
         } else {
             Desired::Nothing(None)
         };
-        // The new reference was taken before the old one is dropped, so that an unchanged target never loses its object.
+        // The new reference was taken first, so that an unchanged target never loses its object.
         if let Desired::Via(old, _) = entry.desired {
             self.objects.release(old);
         }
@@ -310,8 +312,9 @@ impl Table {
         u32::try_from(change.0 & u64::from(u32::MAX)).unwrap_or_default()
     }
 
-    /// The change of the store or of BGP that an entry's desired state comes from; 0: none, it was found at start. Changes are
-    /// counted up, so the lower half says which it is among the newest four billion.
+    /// Returns the change of the store or of BGP that set an entry's desired route; 0 if it was found at the
+    /// start. Entries store the lower half of the number, which is unique among the newest four billion
+    /// changes.
     pub(crate) fn change_of(&self, entry: &RouteEntry) -> ChangeId {
         if entry.change == 0 {
             return ChangeId::default();
@@ -326,12 +329,12 @@ impl Table {
         slot
     }
 
-    /// The BGP next hops that were learned for an entry.
+    /// Returns the BGP next hops learned for an entry.
     pub(crate) fn learned(&self, entry: &RouteEntry) -> Option<&[ScopedAddr]> {
         self.hop_sets.get(entry.learned)
     }
 
-    /// Every change of what an entry counts as goes through here.
+    /// Changes an entry and updates the counts; every change that affects them goes through here.
     #[inline]
     fn change<T>(&mut self, slot: Slot, change: impl FnOnce(&mut RouteEntry) -> T) -> Option<T> {
         let objects = self.objects.enabled();
@@ -343,7 +346,8 @@ impl Table {
         Some(result)
     }
 
-    /// How many entries are in which state; costs as much as there are nexthop objects in use.
+    /// Returns the number of entries per state; the cost is proportional to the number of nexthop objects in
+    /// use.
     pub(crate) fn sums(&self) -> Sums {
         self.counts.sums(&self.objects)
     }
@@ -356,14 +360,14 @@ impl Table {
         u8::try_from(at).unwrap_or(u8::MAX)
     }
 
-    /// Why a learned prefix has its route, or none.
+    /// Returns the text of the reason why a learned prefix has its route, or none.
     pub(crate) fn reason(&self, index: u8) -> &'static str {
         self.reasons.get(usize::from(index)).copied().unwrap_or("unknown")
     }
 
-    // Actual.
+    // Actual state.
 
-    /// A route of the dump at start. Undesired, it is kept as stale.
+    /// Loads a route from the dump at the start. If it is not desired, it is kept as stale.
     pub(crate) fn load(&mut self, route: &Route) {
         if self.add_stray(route) {
             return;
@@ -373,7 +377,7 @@ impl Table {
         self.set_actual(slot, known);
     }
 
-    /// A route of a later dump; true when it differs from the actual state.
+    /// Compares a route from a later dump; returns true if it differs from the assumed state.
     pub(crate) fn compare(&mut self, route: &Route) -> bool {
         if route.metric != self.marks.metric || route.tos != 0 {
             let news = !self.stray_routes.contains_key(&(route.prefix, route.metric));
@@ -392,7 +396,7 @@ impl Table {
         differs
     }
 
-    /// Before the first [`Table::compare`] of a dump.
+    /// Must be called before the first [`Table::compare`] of a dump.
     pub(crate) fn begin_compare(&mut self) {
         self.needs_resync = false;
         for entry in self.entries.values_mut() {
@@ -400,7 +404,8 @@ impl Table {
         }
     }
 
-    /// After a complete dump: what it did not show is gone. Gives the first of them and how many.
+    /// Must be called after a complete dump: routes missing in it are lost. Returns their number and the
+    /// first.
     pub(crate) fn end_compare(&mut self) -> (usize, Option<Cidr>) {
         let missing: Vec<Slot> = self
             .entries
@@ -415,7 +420,8 @@ impl Table {
         (missing.len(), first.map(|(prefix, _)| *prefix))
     }
 
-    /// The kernel no longer has our route of this prefix; true when that is news.
+    /// Records that the kernel no longer has Tortie's route of this prefix; returns true if it was assumed to
+    /// exist.
     pub(crate) fn lose(&mut self, prefix: Cidr) -> bool {
         match self.entries.find(&prefix) {
             Some(slot) if self.entries.get_slot(slot).is_some_and(|(_, e)| e.actual.is_there()) => {
@@ -431,7 +437,8 @@ impl Table {
         self.mark(slot);
     }
 
-    /// Own nexthop objects are gone, and with them the routes that named them; gives how many routes.
+    /// Records that Tortie's nexthop objects were deleted, and the routes over them; returns the number of
+    /// routes.
     pub(crate) fn lose_objects(&mut self, ids: &[u32]) -> usize {
         let mut gone: SmallVec<[u32; 8]> = SmallVec::new();
         for id in ids {
@@ -461,7 +468,7 @@ impl Table {
         stray
     }
 
-    /// What a route of ours says. A plain one comes with a reference to its target.
+    /// Converts a Tortie route to its actual state. A plain route carries a reference to its target.
     fn read(&mut self, route: &Route) -> Actual {
         match (route.kind, route.nexthop) {
             (RTN_BLACKHOLE, _) => Actual::Blackhole,
@@ -480,7 +487,7 @@ impl Table {
         }
     }
 
-    /// Takes over the reference that a plain `actual` comes with.
+    /// Sets the actual state, taking over the reference of a plain route.
     pub(crate) fn set_actual(&mut self, slot: Slot, known: Actual) {
         let Some(old) = self.change(slot, |e| std::mem::replace(&mut e.actual, known)) else {
             return self.release_actual(known);
@@ -494,7 +501,7 @@ impl Table {
         }
     }
 
-    /// Whether the kernel holds what is wanted (or what is kept until the sweep).
+    /// Returns true if the kernel has the desired route, or a route kept until the sweep.
     pub(crate) fn is_in_sync(&self, entry: &RouteEntry) -> bool {
         match (entry.desired, entry.actual) {
             (Desired::Nothing(_), Actual::Absent | Actual::Lost)
@@ -518,7 +525,7 @@ impl Table {
         }
     }
 
-    /// Marks the entry of a prefix, if there is one.
+    /// Marks the entry of a prefix, if it exists.
     pub(crate) fn mark_prefix(&mut self, prefix: &Cidr) {
         if let Some(slot) = self.entries.find(prefix) {
             self.mark(slot);
@@ -539,7 +546,7 @@ impl Table {
         dirty
     }
 
-    /// What failed is tried again.
+    /// Marks failed entries for a retry.
     pub(crate) fn retry(&mut self) {
         self.objects.retry();
         let failed: Vec<Cidr> = self.failed.keys().copied().collect();
@@ -548,7 +555,7 @@ impl Table {
         }
     }
 
-    /// From now on nothing is kept only because it was there at start; gives the number of routes to delete.
+    /// Sweeps stale routes: marks them for deletion and returns their number.
     pub(crate) fn sweep(&mut self) -> usize {
         self.swept = true;
         self.objects.sweep();
@@ -560,7 +567,7 @@ impl Table {
         stale.len() + self.stray_routes.len()
     }
 
-    /// Drops an entry that nobody speaks of.
+    /// Removes an entry that is neither learned, nor a blackhole, nor in the kernel.
     pub(crate) fn tidy(&mut self, slot: Slot) {
         if let Some((prefix, e)) = self.entries.get_slot(slot)
             && e.learned == NO_SET
@@ -591,7 +598,7 @@ mod tests {
         table.learn(b, &[hop], ChangeId((1 << 32) + 7), decide);
         assert_eq!(change(&table, &a), u64::from(u32::MAX) - 1);
         assert_eq!(change(&table, &b), (1 << 32) + 7);
-        // The same again is no change; another answer is.
+        // Learning the same again changes nothing; another decision does.
         table.learn(b, &[hop], ChangeId((1 << 32) + 8), decide);
         assert_eq!(change(&table, &b), (1 << 32) + 7);
         let other: &mut Decide<'_> = &mut |_, _| KernelRoute::Withheld { reason: "no-tunnel" };

@@ -1,4 +1,4 @@
-//! Foreign routes of the main table, by prefix, and how many of them lead over each nexthop object.
+//! Foreign routes of the main table by prefix, and the number of them per nexthop object.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,15 +13,15 @@ use crate::netlink::route::{Leg, RTN_UNICAST, Route};
 /// A route of another process in the main table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignRoute {
-    /// Its `rtm_protocol`.
+    /// Protocol of the route (`rtm_protocol`).
     pub protocol: u8,
-    /// Its metric.
+    /// Metric of the route.
     pub metric: u32,
-    /// It leads somewhere: no blackhole, and no other kind that refuses packets.
+    /// True for a unicast route; false for a blackhole or another type that drops packets.
     pub unicast: bool,
 }
 
-/// A foreign route without its prefix.
+/// A foreign route; the prefix is its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ForeignEntry {
     pub(super) metric: u32,
@@ -38,23 +38,24 @@ impl ForeignEntry {
         (prefix, Self { metric, protocol, tos, kind, nexthop, legs })
     }
 
-    /// Whether its legs are routes by themselves, as those of IPv6 are: they come and go alone, each with its own protocol,
-    /// and of those with one metric no two are equal. A message of a set that grew names all.
+    /// Returns true if the legs are routes by themselves, as in IPv6: they are added and removed separately,
+    /// each with its own protocol, and no two legs of one metric are equal. A notification of a growing set
+    /// contains all legs.
     fn has_own_legs(&self, prefix: &Cidr) -> bool {
         !prefix.is_v4() && self.nexthop == 0 && !self.legs.is_empty()
     }
 
-    /// Whether both are of the set of legs that the kernel makes of one metric.
+    /// Returns true if both belong to the set of legs that the kernel forms of one metric.
     pub(super) fn is_sibling(&self, other: &Self) -> bool {
         self.nexthop == 0 && other.nexthop == 0 && self.metric == other.metric && self.tos == other.tos
     }
 }
 
-/// How many foreign routes there are.
+/// Number of foreign routes.
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
-    /// By nexthop object.
+    /// Number of routes by nexthop object.
     over: BTreeMap<u32, usize>,
 }
 
@@ -87,7 +88,7 @@ pub(super) struct ForeignRoutes {
 }
 
 impl ForeignRoutes {
-    /// The links of default routes.
+    /// Returns the links of default routes.
     pub(super) fn default_links(&self) -> impl Iterator<Item = u32> {
         [Cidr::v4(Ipv4Addr::UNSPECIFIED, 0), Cidr::v6(Ipv6Addr::UNSPECIFIED, 0)]
             .into_iter()
@@ -96,7 +97,7 @@ impl ForeignRoutes {
             .flat_map(|entry| entry.legs.iter().map(|leg| leg.ifindex))
     }
 
-    /// A foreign route appeared; `replaces`: in place of the first one of its metric.
+    /// Adds a foreign route; with `replaces`, it replaces the first one with its metric.
     pub(super) fn add(&mut self, route: Route, replaces: bool) {
         let (prefix, new) = ForeignEntry::of(route);
         let Some(there) = self.by_prefix.get_mut(&prefix) else {
@@ -111,7 +112,7 @@ impl ForeignRoutes {
             *first = new;
         } else if !there.contains(&new) {
             if new.has_own_legs(&prefix) {
-                // What it grew from.
+                // The smaller set that it replaces.
                 let inside = |f: &ForeignEntry| f.legs.iter().all(|leg| new.legs.contains(leg));
                 there.retain(|f| !(f.is_sibling(&new) && f.has_own_legs(&prefix) && inside(f)));
             }
@@ -120,7 +121,7 @@ impl ForeignRoutes {
         self.counts.add(there);
     }
 
-    /// A foreign route went; `false`: what was known of it was something else.
+    /// Removes a foreign route; `false` if the known route was different.
     pub(super) fn remove(&mut self, route: Route) -> bool {
         let (prefix, gone) = ForeignEntry::of(route);
         let Some(there) = self.by_prefix.get_mut(&prefix) else { return true };
@@ -155,7 +156,7 @@ impl ForeignRoutes {
         known
     }
 
-    /// The foreign routes for exactly this prefix.
+    /// Returns the foreign routes for exactly this prefix, as a view.
     pub(super) fn at(&self, prefix: &Cidr) -> Vec<ForeignRoute> {
         let routes = self.get(prefix).iter().filter(|f| f.tos == 0);
         let shown = |f: &ForeignEntry| ForeignRoute {
@@ -166,12 +167,12 @@ impl ForeignRoutes {
         routes.map(shown).collect()
     }
 
-    /// The routes that cover an address, longest prefix first.
+    /// Returns the routes that cover an address, longest prefix first.
     pub(super) fn covering(&self, addr: IpAddr) -> impl Iterator<Item = (Cidr, &[ForeignEntry])> {
         self.by_prefix.covering(addr).into_iter().map(|(prefix, routes)| (prefix, routes.as_slice()))
     }
 
-    /// The routes for exactly this prefix.
+    /// Returns the routes for exactly this prefix.
     pub(super) fn get(&self, prefix: &Cidr) -> &[ForeignEntry] {
         self.by_prefix.get(prefix).map_or(&[], SmallVec::as_slice)
     }
@@ -180,7 +181,7 @@ impl ForeignRoutes {
         self.counts.all
     }
 
-    /// Whether a route leads over this nexthop object.
+    /// Returns true if a route uses this nexthop object.
     pub(super) fn uses_object(&self, id: u32) -> bool {
         self.counts.over.contains_key(&id)
     }

@@ -1,8 +1,9 @@
-//! The state of links, addresses and foreign routes of the main table, and the next hops that are followed, with the last answer about
-//! each. Pure.
+//! State of links, addresses and foreign routes of the main table, and of tracked next hops with their last
+//! resolution. Pure.
 //!
-//! How a next hop is reached, [`super::next_hops`] says, which looks at learned routes too. Followed next hops stand in a trie,
-//! so that a changed route touches exactly those it covers, once a batch, however many changes there were.
+//! [`super::next_hops`] resolves next hops, including over learned routes. Tracked next hops are kept in a
+//! trie, so that a changed route only affects the next hops it covers, once per batch, however many changes a
+//! batch has.
 
 mod foreign_routes;
 mod tries;
@@ -22,35 +23,36 @@ use tortie_engine::routing::{Legs, Resolved};
 
 pub use self::foreign_routes::ForeignRoute;
 
-/// `RTPROT_KERNEL`, whose route `fe80::/64` each interface has.
+/// `RTPROT_KERNEL`, the protocol of the route `fe80::/64` of each interface.
 const RTPROT_KERNEL: u8 = 2;
 
-/// A followed next hop.
+/// A tracked next hop.
 #[derive(Debug, Default)]
 struct TrackedNextHop {
     answer: NextHopAnswer,
-    /// Somebody tracks it.
+    /// True if its changes are reported; otherwise only learned routes use it.
     tracked: bool,
 }
 
-/// How a next hop is reached.
+/// Resolution of a next hop.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NextHopAnswer {
-    /// For routes to any other prefix than those of `within`.
+    /// Legs for routes to prefixes that are not in `within`.
     pub(crate) legs: Legs,
-    /// For routes to these prefixes, learned ones that `legs` rest on: a route does not rest on itself.
+    /// Legs for routes to the learned prefixes over which `legs` resolve: a route must not resolve its next
+    /// hop through itself.
     pub(crate) within: Vec<(Cidr, Legs)>,
-    /// Other addresses that were looked at: when one of them is reached otherwise, so may this one be.
+    /// Other addresses used in the resolution; if one of them changes, this resolution may change.
     pub(crate) over: SmallVec<[ScopedAddr; 2]>,
 }
 
 impl NextHopAnswer {
-    /// The answer for routes to this prefix.
+    /// Returns the legs for routes to this prefix.
     pub(crate) fn within(&self, prefix: &Cidr) -> &Legs {
         self.within.iter().find(|(within, _)| within == prefix).map_or(&self.legs, |(_, legs)| legs)
     }
 
-    /// The first way.
+    /// Returns the first leg.
     pub(crate) fn first(&self) -> Option<Resolved> {
         self.legs.first().copied()
     }
@@ -66,21 +68,21 @@ impl From<Legs> for NextHopAnswer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ForeignCovering {
     pub(crate) prefix: Cidr,
-    /// Of the route, also where that leads on-link.
+    /// Metric of the route, also for an on-link route.
     pub(crate) metric: u32,
     pub(crate) protocol: u8,
-    /// Its ways that carry, sorted: several of a multipath route. None: it refuses packets.
+    /// Usable legs, sorted; several for a multipath route, none if the route drops packets.
     pub(crate) legs: Legs,
 }
 
-/// Where an address leads, in words and numbers.
+/// The route that covers an address, with its resolution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Covering {
-    /// The covering route.
+    /// Prefix of the covering route.
     pub prefix: Cidr,
-    /// Its `rtm_protocol`; our own: a learned route.
+    /// Protocol of the route (`rtm_protocol`); Tortie's own for a learned route.
     pub protocol: u8,
-    /// How it is reached.
+    /// The first leg.
     pub resolved: Resolved,
 }
 
@@ -92,9 +94,9 @@ pub(crate) struct NetworkState {
     local: HashMap<IpAddr, u32>,
     foreign: ForeignRoutes,
     tracked_hops: HashMap<ScopedAddr, TrackedNextHop>,
-    /// Those whose answer looked at other addresses.
+    /// Next hops whose resolution uses other addresses.
     recursive: BTreeSet<ScopedAddr>,
-    /// Those that routes lead to: all but the link-local ones.
+    /// All tracked next hops except link-local ones, which no route covers.
     index: Tries<()>,
     dirty_addresses: BTreeSet<ScopedAddr>,
     all_dirty: bool,
@@ -103,10 +105,10 @@ pub(crate) struct NetworkState {
 impl NetworkState {
     // Links and addresses.
 
-    /// Takes a link as it is now; gives the one before.
+    /// Updates a link and returns its former state.
     pub(crate) fn set_link(&mut self, link: Link) -> Option<Link> {
         let old = self.links.get(&link.index).cloned();
-        // Counters and names change all the time; reachability only with these.
+        // Counters and names change often; only these properties affect reachability.
         if old.as_ref().is_none_or(|o| o.can_carry() != link.can_carry() || o.is_up() != link.is_up()) {
             self.all_dirty = true;
         }
@@ -139,7 +141,7 @@ impl NetworkState {
         }
     }
 
-    /// Replaces all links and addresses by what a dump showed; true when that changes what can be reached.
+    /// Replaces all links and addresses by a dump; returns true if that may change reachability.
     pub(crate) fn replace_devices(&mut self, links: Vec<Link>, addresses: Vec<Address>) -> bool {
         let carries =
             |links: &BTreeMap<u32, Link>, l: &Link| links.get(&l.index).is_some_and(Link::can_carry);
@@ -162,22 +164,22 @@ impl NetworkState {
         }
     }
 
-    /// An interface by number.
+    /// Returns an interface by its index.
     pub(crate) fn link(&self, ifindex: u32) -> Option<&Link> {
         self.links.get(&ifindex)
     }
 
-    /// Every interface.
+    /// Returns all interfaces.
     pub(crate) fn links(&self) -> impl Iterator<Item = &Link> {
         self.links.values()
     }
 
-    /// The addresses of every interface.
+    /// Returns the addresses of all interfaces.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = &Address> {
         self.addresses.iter()
     }
 
-    /// Whether an interface has exactly this address.
+    /// Returns true if an interface has exactly this address.
     pub(crate) fn has_address(&self, address: &Address) -> bool {
         self.addresses.contains(address)
     }
@@ -186,12 +188,12 @@ impl NetworkState {
         self.links.values().find(|l| l.name == name)
     }
 
-    /// The link that holds an address.
+    /// Returns the link that has an address.
     pub(crate) fn link_with(&self, addr: IpAddr) -> Option<&Link> {
         self.addresses.iter().find(|a| a.addr == addr).and_then(|a| self.links.get(&a.ifindex))
     }
 
-    /// The names of all interfaces with their addresses.
+    /// Returns the names of all interfaces with their addresses.
     pub(crate) fn interfaces(&self) -> Vec<(&str, Vec<IpAddr>)> {
         let mut by_index: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
         for address in &self.addresses {
@@ -201,33 +203,33 @@ impl NetworkState {
         links.map(|link| (link.name.as_str(), by_index.remove(&link.index).unwrap_or_default())).collect()
     }
 
-    /// The links with a connected network, a default route or a next hop that is on them.
+    /// Returns the links with a connected network, a default route or a tracked next hop.
     pub(crate) fn links_of_networks(&self) -> BTreeSet<u32> {
         let connected = self.addresses.iter().filter(|a| a.network().is_some()).map(|a| a.ifindex);
         let hops = self.tracked_hops.keys().map(|addr| addr.interface()).filter(|index| *index != 0);
         connected.chain(self.foreign.default_links()).chain(hops).collect()
     }
 
-    /// Whether an interface of this host has the address.
+    /// Returns true if an interface of this host has the address.
     pub(crate) fn is_local(&self, addr: IpAddr) -> bool {
         self.local.contains_key(&addr)
     }
 
     // Foreign routes.
 
-    /// A foreign route appeared; `replaces`: in place of the first one of its metric.
+    /// Adds a foreign route; with `replaces`, it replaces the first one with its metric.
     pub(crate) fn add_route(&mut self, route: Route, replaces: bool) {
         self.mark_dirty_inside(&route.prefix);
         self.foreign.add(route, replaces);
     }
 
-    /// A foreign route went; `false`: what was known of it was something else.
+    /// Removes a foreign route; `false` if the known route was different.
     pub(crate) fn remove_route(&mut self, route: Route) -> bool {
         self.mark_dirty_inside(&route.prefix);
         self.foreign.remove(route)
     }
 
-    /// Replaces all foreign routes by these.
+    /// Replaces all foreign routes.
     pub(crate) fn replace_routes(&mut self, routes: Vec<Route>) {
         self.foreign = ForeignRoutes::default();
         for route in routes {
@@ -236,25 +238,26 @@ impl NetworkState {
         self.all_dirty = true;
     }
 
-    /// The foreign routes for exactly this prefix.
+    /// Returns the foreign routes for exactly this prefix.
     pub(crate) fn foreign_at(&self, prefix: &Cidr) -> Vec<ForeignRoute> {
         self.foreign.at(prefix)
     }
 
-    /// How many foreign routes the main table holds.
+    /// Returns the number of foreign routes in the main table.
     pub(crate) fn foreign_count(&self) -> usize {
         self.foreign.count()
     }
 
-    /// Whether foreign routes lead over this nexthop object. Linux changes them, and those of IPv4 go with it, without a word.
+    /// Returns true if foreign routes use this nexthop object. When the object changes Linux changes them,
+    /// and when it is removed those of IPv4 are removed, without notification.
     pub(crate) fn uses_object(&self, id: u32) -> bool {
         self.foreign.uses_object(id)
     }
 
     // Next hops.
 
-    /// Starts to follow an address; with `tracked` its changes are given by [`NetworkState::take_dirty`]. Until it is looked at with learned
-    /// routes, foreign ones alone say how it is reached.
+    /// Starts to track an address; with `tracked`, [`NetworkState::take_dirty`] reports its changes. Until it
+    /// is resolved with learned routes, its resolution uses foreign routes only.
     pub(crate) fn track(&mut self, addr: ScopedAddr, tracked: bool) {
         if let Some(f) = self.tracked_hops.get_mut(&addr) {
             f.tracked |= tracked;
@@ -268,14 +271,14 @@ impl NetworkState {
         }
     }
 
-    /// Tells no more about an address.
+    /// Stops reporting an address.
     pub(crate) fn untrack(&mut self, addr: ScopedAddr) {
         if let Some(f) = self.tracked_hops.get_mut(&addr) {
             f.tracked = false;
         }
     }
 
-    /// Forgets addresses that nobody tracks and no learned route uses.
+    /// Forgets addresses that are not reported and that no learned route uses.
     pub(crate) fn forget_unused(&mut self, used: &BTreeSet<ScopedAddr>) {
         let unused: Vec<ScopedAddr> = self
             .tracked_hops
@@ -290,21 +293,21 @@ impl NetworkState {
         }
     }
 
-    /// The last answer about a followed address.
+    /// Returns the last resolution of a tracked address.
     pub(crate) fn answer(&self, addr: ScopedAddr) -> Option<&NextHopAnswer> {
         self.tracked_hops.get(&addr).map(|f| &f.answer)
     }
 
-    /// Somebody wants to be told of it.
+    /// Returns true if changes of the address are reported.
     pub(crate) fn is_tracked(&self, addr: ScopedAddr) -> bool {
         self.tracked_hops.get(&addr).is_some_and(|f| f.tracked)
     }
 
-    /// The followed addresses that may be reached otherwise now.
+    /// Returns the tracked addresses whose resolution may have changed.
     pub(crate) fn take_dirty(&mut self) -> Vec<ScopedAddr> {
         if std::mem::take(&mut self.all_dirty) {
             self.dirty_addresses.clear();
-            // Sorted, as the others: the map has no order.
+            // Sorted, as in the other case, since the map has no order.
             let all: BTreeSet<ScopedAddr> = self.tracked_hops.keys().copied().collect();
             return all.into_iter().collect();
         }
@@ -320,12 +323,12 @@ impl NetworkState {
         std::mem::take(&mut self.dirty_addresses).into_iter().collect()
     }
 
-    /// All have to be looked at again.
+    /// Marks all tracked addresses for resolution.
     pub(crate) fn mark_all_dirty(&mut self) {
         self.all_dirty = true;
     }
 
-    /// Takes the answer about a followed address; `true`: it is another than before.
+    /// Sets the resolution of a tracked address; `true` if it changed.
     pub(crate) fn set_answer(&mut self, addr: ScopedAddr, answer: NextHopAnswer) -> bool {
         let Some(f) = self.tracked_hops.get_mut(&addr) else { return false };
         if answer.over.is_empty() {
@@ -338,19 +341,19 @@ impl NetworkState {
         changed
     }
 
-    /// How the kernel reaches an address without our routes, by the first way of several; `None`: not at all, or it is an address of
-    /// this host.
+    /// Resolves an address over foreign routes only, and returns the first leg; `None` if it is unreachable
+    /// or an address of this host.
     pub(crate) fn resolve(&self, addr: ScopedAddr) -> Option<Resolved> {
         self.legs(addr).first().copied()
     }
 
-    /// All ways by which the kernel reaches an address without our routes.
+    /// Returns all legs over which the kernel reaches an address with foreign routes only.
     fn legs(&self, addr: ScopedAddr) -> Legs {
         self.covering(addr).next().map(|covering| covering.legs).unwrap_or_default()
     }
 
-    /// The foreign routes that cover an address, the longest prefix first, without those whose links are down: the kernel goes on to the
-    /// next shorter prefix. None where the address is no neighbour.
+    /// Returns the foreign routes that cover an address, longest prefix first. Routes whose links are down
+    /// are skipped, as the kernel does; none if the address cannot be a neighbour.
     pub(crate) fn covering(&self, addr: ScopedAddr) -> impl Iterator<Item = ForeignCovering> {
         let is_foreign = !addr.is_link_local() && self.is_destination(addr.addr());
         let on_link = if addr.is_link_local() { self.onlink_covering(addr) } else { None };
@@ -358,17 +361,18 @@ impl NetworkState {
         on_link.into_iter().chain(routes.filter_map(|(prefix, routes)| self.first(prefix, routes)))
     }
 
-    /// Packets to it are routed: it is no address of this host, and no IPv4 address in the form of IPv6, as GoBGP gives IPv6 routes over
-    /// sessions of IPv4: that names an IPv4 node (RFC 4291 2.5.5.2), to which no IPv6 route leads. The default router would get its packets.
+    /// Returns true if packets to the address are routed: it is no address of this host and no IPv4-mapped
+    /// IPv6 address, which GoBGP uses as next hop of IPv6 routes over IPv4 sessions. The latter names an IPv4
+    /// node (RFC 4291 2.5.5.2) that no IPv6 route reaches; the default router would get its packets.
     pub(crate) fn is_destination(&self, addr: IpAddr) -> bool {
         !matches!(addr, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some()) && !self.local.contains_key(&addr)
     }
 
-    /// The first of some routes of one prefix that counts.
+    /// Returns the preferred one of several routes to one prefix.
     fn first(&self, prefix: Cidr, routes: &[ForeignEntry]) -> Option<ForeignCovering> {
         let carries = |leg: &&Leg| self.links.get(&leg.ifindex).is_some_and(Link::can_carry);
         let alive = |f: &ForeignEntry| f.legs.iter().filter(carries).copied().collect::<SmallVec<[Leg; 1]>>();
-        // One that refuses packets answers, but leads nowhere.
+        // A route that drops packets is usable, but has no legs.
         let usable = |f: &&ForeignEntry| f.kind != RTN_UNICAST || f.legs.iter().any(|leg| carries(&leg));
         let order = |f: &&ForeignEntry| match f.kind {
             RTN_UNICAST => (f.metric, alive(f).into_iter().min()),
@@ -377,7 +381,7 @@ impl NetworkState {
         let first = routes.iter().filter(|f| f.tos == 0).filter(usable).min_by_key(order)?;
         let mut legs = Legs::new();
         if first.kind == RTN_UNICAST {
-            // The kernel makes one set of the legs of IPv6 that have one metric.
+            // The kernel forms one set of the IPv6 legs with one metric.
             let siblings = routes.iter().filter(|f| !prefix.is_v4() && first.is_sibling(f));
             let all = std::iter::once(first).chain(siblings.filter(|f| f.kind == RTN_UNICAST));
             legs.extend(all.flat_map(alive).map(|leg| {
@@ -390,7 +394,7 @@ impl NetworkState {
         Some(ForeignCovering { prefix, metric: first.metric, protocol: first.protocol, legs })
     }
 
-    /// Link-local addresses exist on each link: without an interface they name no neighbour.
+    /// Link-local addresses exist on each link: without an interface they identify no neighbour.
     fn onlink_covering(&self, addr: ScopedAddr) -> Option<ForeignCovering> {
         let ifindex = addr.interface();
         let own = || self.addresses.iter().any(|a| a.ifindex == ifindex && a.addr == addr.addr());
@@ -408,7 +412,7 @@ impl NetworkState {
         }
     }
 
-    /// A route to this prefix came, went or changed.
+    /// Marks tracked addresses inside a prefix whose route was added, removed or changed.
     pub(crate) fn mark_dirty_inside(&mut self, prefix: &Cidr) {
         if self.all_dirty {
             return;
@@ -421,7 +425,7 @@ impl NetworkState {
 }
 
 impl NetworkView for NetworkState {
-    /// The gateways of cloud networks are often covered by no connected network of their interface.
+    /// In cloud networks the gateway is often in no connected network of its interface.
     fn needs_onlink(&self, gateway: IpAddr, ifindex: u32) -> bool {
         let gateway = ScopedAddr::from(gateway);
         if gateway.is_link_local() {

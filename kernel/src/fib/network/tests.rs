@@ -1,4 +1,4 @@
-//! What the network state says of next hops while foreign routes come and go.
+//! Tests of next hop resolution in the network state while foreign routes change.
 
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use super::*;
 const STATIC: u8 = 4;
 const BOOT: u8 = 3;
 
-/// Two links that carry, the only ones.
+/// Two links with carrier, and nothing else.
 fn network() -> NetworkState {
     let mut network = NetworkState::default();
     for index in [1, 2] {
@@ -43,24 +43,24 @@ fn legs_of_ipv6_come_and_go_one_by_one() {
     assert_eq!((leads(&network).as_deref(), network.foreign_count()), (Some("fe80::a"), 2));
     assert!(network.remove_route(route("::/0", BOOT, 1024, &[a])));
     assert_eq!((leads(&network).as_deref(), network.foreign_count()), (Some("fe80::b"), 2));
-    // One is appended: the message names the whole set, under the protocol of the new one.
+    // One leg is appended: the notification has the whole set, under the protocol of the new leg.
     network.add_route(route("::/0", STATIC, 1024, &[a, b]), false);
     assert_eq!((leads(&network).as_deref(), network.foreign_count()), (Some("fe80::a"), 2));
-    // Each goes under its own protocol.
+    // Each leg is removed under its own protocol.
     assert!(network.remove_route(route("::/0", STATIC, 1024, &[a])));
     assert_eq!(leads(&network).as_deref(), Some("fe80::b"));
     assert!(!network.remove_route(route("::/0", STATIC, 1024, &[a])), "twice");
     assert_eq!(leads(&network).as_deref(), Some("fe80::b"));
     assert!(network.remove_route(route("::/0", BOOT, 1024, &[b])));
     assert_eq!((leads(&network).as_deref(), network.foreign_count()), (Some("fe80::c"), 1));
-    // A set goes at once.
+    // A set is removed at once.
     network.add_route(route("::/0", BOOT, 1024, &[a, b]), false);
     assert!(network.remove_route(route("::/0", BOOT, 1024, &[a, b])));
     assert!(network.remove_route(route("::/0", BOOT, 2048, &[c])));
     assert_eq!((leads(&network), network.foreign_count()), (None, 0));
 }
 
-/// A multipath route of another daemon: all of its legs that carry are ways, in both families.
+/// A multipath route of another daemon: all of its legs with carrier are used, in both families.
 #[test]
 fn all_legs_of_a_foreign_multipath_route_that_carry_are_ways() {
     let all = |network: &NetworkState, addr: &str| {
@@ -72,7 +72,7 @@ fn all_legs_of_a_foreign_multipath_route_that_carry_are_ways() {
     network.add_route(route("0.0.0.0/0", STATIC, 20, &[(1, "192.0.2.7"), (2, "192.0.3.7")]), false);
     network.add_route(route("0.0.0.0/0", BOOT, 30, &[(2, "192.0.3.9")]), false);
     network.add_route(route("::/0", BOOT, 1024, &[(1, "fe80::a"), (2, "fe80::b")]), false);
-    // A leg of the same metric is of the same set, although it came alone.
+    // A leg of the same metric belongs to the same set, although it was added alone.
     network.add_route(route("::/0", STATIC, 1024, &[(2, "fe80::c")]), false);
     network.add_route(route("::/0", STATIC, 2048, &[(2, "fe80::d")]), false);
     let (v4, v6) = ("203.0.113.5", "2001:db8:9::1");
@@ -134,7 +134,7 @@ fn a_link_local_next_hop_is_on_its_link_unless_it_is_ours_there() {
     assert!(!network.take_dirty().contains(&hop(2)), "nobody follows it");
 }
 
-/// What is looked at again: what a route covers, and what looked at that.
+/// Addresses inside a changed prefix are resolved again, with those that resolve over them.
 #[test]
 fn a_next_hop_is_looked_at_again_with_those_that_it_is_reached_over() {
     let mut network = network();

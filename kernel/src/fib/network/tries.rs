@@ -1,4 +1,4 @@
-//! Values by prefix, in a trie for each family.
+//! Maps from prefixes to values, with one trie per address family.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use prefix_trie::PrefixMap;
 use smallvec::SmallVec;
 use tortie_net::Cidr;
 
-/// A trie for each family.
+/// A map with one trie per address family.
 #[derive(Debug)]
 pub(super) struct Tries<T> {
     v4: PrefixMap<(u32, u8), T>,
@@ -48,7 +48,7 @@ impl<T> Tries<T> {
         };
     }
 
-    /// What covers an address, longest prefix first.
+    /// Returns the entries that cover an address, longest prefix first.
     pub(super) fn covering(&self, addr: IpAddr) -> SmallVec<[(Cidr, &T); 8]> {
         let mut found: SmallVec<[(Cidr, &T); 8]> = match addr {
             IpAddr::V4(a) => {
@@ -62,7 +62,7 @@ impl<T> Tries<T> {
         found
     }
 
-    /// What lies inside a prefix.
+    /// Calls `each` for the address of every entry inside a prefix.
     pub(super) fn inside(&self, prefix: &Cidr, mut each: impl FnMut(IpAddr)) {
         match prefix.addr() {
             IpAddr::V4(a) => self
