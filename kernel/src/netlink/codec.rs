@@ -1,9 +1,10 @@
-//! Netlink bytes: message headers and attributes, written and read without allocation.
+//! Encoding and decoding of netlink messages: headers and attributes, without allocation.
 //!
-//! Routes, nexthops, rules and their notifications come by the hundred thousand, so they are coded here: 1,024 routes in one
-//! datagram with one acknowledgement take about half the time that rtnetlink takes for one after the other. Rare messages (links,
-//! addresses, neighbours, traffic control) are netlink-packet-route's, see `message.rs`. Readers skip what they do not know: one odd attribute
-//! of a new kernel must not hide a route.
+//! Routes, nexthops, rules and their notifications arrive by the hundred thousand, so they are encoded here:
+//! 1,024 routes in one datagram with one acknowledgement take about half the time of single requests with
+//! rtnetlink. Rare messages (links, addresses, neighbours, traffic control) use netlink-packet-route, see
+//! `message.rs`. Decoders skip unknown attributes: one unknown attribute of a new kernel must not hide a
+//! route.
 
 use std::net::IpAddr;
 
@@ -20,7 +21,7 @@ pub(crate) const NLM_F_EXCL: u16 = 0x200;
 pub(crate) const NLM_F_CREATE: u16 = 0x400;
 pub(crate) const NLM_F_APPEND: u16 = 0x800;
 pub(crate) const NLM_F_DUMP_INTR: u16 = 0x10;
-/// Marks an attribute that holds attributes; nf_tables asks for it, rtnetlink does not.
+/// Flag of an attribute that contains attributes; required by nf_tables, not by rtnetlink.
 const NLA_F_NESTED: u16 = 0x8000;
 
 pub(crate) const NLMSG_ERROR: u16 = 2;
@@ -43,18 +44,18 @@ pub(crate) const AF_INET6: u8 = 10;
 /// `RTNH_F_ONLINK`: the gateway is on the link although no address of the interface covers it.
 pub(crate) const RTNH_F_ONLINK: u8 = 4;
 
-/// How a route or nexthop object is created.
+/// Mode in which a route or nexthop object is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Put {
-    /// Refused when the nexthop id exists, or any route of this prefix and metric.
+    /// Refused if the nexthop ID exists, or a route with this prefix and metric.
     Add,
-    /// Creates, or replaces the nexthop of this id or the first route of this prefix and metric: only where that is known to
-    /// be ours.
+    /// Creates, or replaces the nexthop of this ID or the first route with this prefix and metric. Use only
+    /// if that is known to be Tortie's.
     Replace,
 }
 
 impl Put {
-    /// Flags of the message header, besides those of every request.
+    /// Returns the flags of the message header, in addition to those of every request.
     pub(crate) fn flags(self) -> u16 {
         match self {
             Self::Add => NLM_F_CREATE | NLM_F_EXCL,
@@ -63,14 +64,14 @@ impl Put {
     }
 }
 
-/// Appends one message to a buffer; the length is filled in by [`Writer::end`].
+/// Appends one message to a buffer; [`Writer::end`] fills in the length.
 pub(crate) struct Writer<'a> {
     buf: &'a mut Vec<u8>,
     start: usize,
 }
 
 impl<'a> Writer<'a> {
-    /// Starts a request of `kind`.
+    /// Begins a request of type `kind`.
     pub(crate) fn begin(buf: &'a mut Vec<u8>, kind: u16, flags: u16, seq: u32) -> Self {
         let start = buf.len();
         buf.extend_from_slice(&0u32.to_ne_bytes());
@@ -81,24 +82,26 @@ impl<'a> Writer<'a> {
         Self { buf, start }
     }
 
-    /// Attributes alone, without a message around them, at the end of a buffer whose length is a multiple of four.
+    /// Appends attributes only, without a message around them; the length of the buffer must be a multiple of
+    /// four.
     pub(crate) fn bare(buf: &'a mut Vec<u8>) -> Self {
         let start = buf.len();
         Self { buf, start }
     }
 
-    /// Octets written so far, from the beginning of the buffer.
+    /// Returns the length of the buffer, in octets.
     pub(crate) fn len(&self) -> usize {
         self.buf.len()
     }
 
-    /// Raw bytes of the family's own header; a multiple of four.
+    /// Appends raw bytes of the family's own header; their number must be a multiple of four.
     pub(crate) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         self.buf.extend_from_slice(bytes);
         self
     }
 
-    /// One attribute. Data longer than 64 KiB cannot be written and is cut, which the kernel then refuses.
+    /// Appends an attribute. The length field of data beyond 64 KiB is capped, and the kernel then refuses
+    /// the message.
     pub(crate) fn attr(&mut self, kind: u16, data: &[u8]) -> &mut Self {
         let len = u16::try_from(data.len() + 4).unwrap_or(u16::MAX);
         self.buf.extend_from_slice(&len.to_ne_bytes());
@@ -108,27 +111,27 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// One 32-bit attribute in host order.
+    /// Appends a 32-bit attribute in host byte order.
     pub(crate) fn attr_u32(&mut self, kind: u16, value: u32) -> &mut Self {
         self.attr(kind, &value.to_ne_bytes())
     }
 
-    /// One 16-bit attribute in network order.
+    /// Appends a 16-bit attribute in network byte order.
     pub(crate) fn attr_be16(&mut self, kind: u16, value: u16) -> &mut Self {
         self.attr(kind, &value.to_be_bytes())
     }
 
-    /// One 32-bit attribute in network order.
+    /// Appends a 32-bit attribute in network byte order.
     pub(crate) fn attr_be32(&mut self, kind: u16, value: u32) -> &mut Self {
         self.attr(kind, &value.to_be_bytes())
     }
 
-    /// One 64-bit attribute in network order.
+    /// Appends a 64-bit attribute in network byte order.
     pub(crate) fn attr_be64(&mut self, kind: u16, value: u64) -> &mut Self {
         self.attr(kind, &value.to_be_bytes())
     }
 
-    /// One text attribute with its terminating zero.
+    /// Appends a text attribute with its terminating zero.
     pub(crate) fn attr_text(&mut self, kind: u16, text: &str) -> &mut Self {
         let len = u16::try_from(text.len() + 5).unwrap_or(u16::MAX);
         self.buf.extend_from_slice(&len.to_ne_bytes());
@@ -139,7 +142,7 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// One address attribute.
+    /// Appends an address attribute.
     pub(crate) fn attr_addr(&mut self, kind: u16, addr: IpAddr) -> &mut Self {
         match addr {
             IpAddr::V4(a) => self.attr(kind, &a.octets()),
@@ -147,7 +150,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// An attribute whose content `fill` appends.
+    /// Appends an attribute whose content `fill` appends.
     pub(crate) fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) -> &mut Self {
         let at = self.buf.len();
         self.buf.extend_from_slice(&[0, 0]);
@@ -157,12 +160,12 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Like [`Writer::nested`], and says so in the attribute's type.
+    /// Like [`Writer::nested`], with the flag for nested attributes in the type.
     pub(crate) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) -> &mut Self {
         self.nested(kind | NLA_F_NESTED, fill)
     }
 
-    /// A `struct rtnexthop` with the attributes that `fill` appends (inside RTA_MULTIPATH).
+    /// Appends a `struct rtnexthop` with the attributes that `fill` appends (inside RTA_MULTIPATH).
     pub(crate) fn rtnexthop(&mut self, flags: u8, ifindex: u32, fill: impl FnOnce(&mut Self)) {
         let at = self.buf.len();
         self.buf.extend_from_slice(&[0, 0, flags, 0]);
@@ -171,7 +174,7 @@ impl<'a> Writer<'a> {
         self.patch_u16(at);
     }
 
-    /// Ends the message.
+    /// Ends the message and fills in its length.
     pub(crate) fn end(self) {
         let len = u32::try_from(self.buf.len() - self.start).unwrap_or(u32::MAX).to_ne_bytes();
         if let Some(field) = self.buf.get_mut(self.start..self.start + 4) {
@@ -199,12 +202,12 @@ pub(crate) struct Message<'a> {
     pub(crate) kind: u16,
     pub(crate) flags: u16,
     pub(crate) seq: u32,
-    /// Port id of the socket whose request caused a notification; 0: the kernel by itself.
+    /// Port ID of the socket whose request caused a notification; 0 for the kernel itself.
     pub(crate) pid: u32,
     pub(crate) body: &'a [u8],
 }
 
-/// The messages of one datagram; ends at the first malformed header.
+/// Iterates over the messages of one datagram; ends at the first malformed header.
 pub(crate) struct Messages<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Messages<'a> {
@@ -225,11 +228,11 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// The attributes of a message body from an offset on; ends at the first malformed one.
+/// Iterates over attributes; ends at the first malformed one.
 pub(crate) struct Attrs<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Attrs<'a> {
-    /// The attributes behind a fixed header of `skip` bytes.
+    /// Returns the attributes after a fixed header of `skip` bytes.
     pub(crate) fn after(body: &'a [u8], skip: usize) -> Self {
         Self(body.get(skip..).unwrap_or_default())
     }
@@ -240,7 +243,7 @@ impl<'a> Iterator for Attrs<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let len = usize::from(u16_at(self.0, 0)?);
-        // The two high bits say "nested" and "network order".
+        // The two high bits are the flags "nested" and "network byte order".
         let kind = u16_at(self.0, 2)? & 0x3fff;
         let data = self.0.get(4..len)?;
         self.0 = self.0.get(align(len)..).unwrap_or_default();
@@ -248,7 +251,7 @@ impl<'a> Iterator for Attrs<'a> {
     }
 }
 
-/// Rounded up to the netlink alignment of four bytes.
+/// Rounds up to the netlink alignment of four bytes.
 pub(crate) fn align(len: usize) -> usize {
     (len + 3) & !3
 }
@@ -265,17 +268,17 @@ pub(crate) fn u32_at(data: &[u8], at: usize) -> Option<u32> {
     data.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// A number in network order.
+/// Decodes a 32-bit number in network byte order.
 pub(crate) fn be32(data: &[u8]) -> Option<u32> {
     <[u8; 4]>::try_from(data).ok().map(u32::from_be_bytes)
 }
 
-/// A number in network order.
+/// Decodes a 64-bit number in network byte order.
 pub(crate) fn be64(data: &[u8]) -> Option<u64> {
     <[u8; 8]>::try_from(data).ok().map(u64::from_be_bytes)
 }
 
-/// An address of 4 or 16 bytes.
+/// Decodes an address of 4 or 16 bytes.
 pub(crate) fn addr(data: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(data) {
         return Some(IpAddr::from(v4));
@@ -283,17 +286,17 @@ pub(crate) fn addr(data: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(data).ok().map(IpAddr::from)
 }
 
-/// A text attribute without its terminating zero.
+/// Decodes a text attribute without its terminating zero.
 pub(crate) fn text(data: &[u8]) -> String {
     String::from_utf8_lossy(data.split(|b| *b == 0).next().unwrap_or_default()).into_owned()
 }
 
-/// The address family of a prefix as the kernel numbers it.
+/// Returns the kernel's number of the address family of a prefix.
 pub(crate) fn family(prefix: &Cidr) -> u8 {
     if prefix.is_v4() { AF_INET } else { AF_INET6 }
 }
 
-/// The address family of an address as the kernel numbers it.
+/// Returns the kernel's number of the address family of an address.
 pub(crate) fn family_of(addr: &IpAddr) -> u8 {
     if addr.is_ipv4() { AF_INET } else { AF_INET6 }
 }

@@ -1,7 +1,9 @@
-//! The connections that the kernel tracks (ctnetlink: `linux/netfilter/nfnetlink_conntrack.h`), read for questions.
+//! Reads the connections that the kernel tracks (ctnetlink: `linux/netfilter/nfnetlink_conntrack.h`), for
+//! queries.
 //!
-//! By hand: netlink-packet-netfilter 0.4 knows neither the id nor the zone by which one entry is deleted, nor types and codes
-//! of ICMP, and builds a tree of values for each of a host's hundred thousands of entries, of which most are passed over.
+//! Decoded by hand: netlink-packet-netfilter 0.4 supports neither the ID nor the zone that identify an entry
+//! for deletion, nor types and codes of ICMP. It also builds a tree of values for each of hundreds of
+//! thousands of entries, of which most are skipped.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,29 +18,29 @@ const CT_GET: u16 = 0x101;
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_IP: u16 = 1;
 const CTA_TUPLE_PROTO: u16 = 2;
-/// `struct nfgenmsg`: family, version, resource.
+/// Length of `struct nfgenmsg` (family, version, resource), in octets.
 const NFGENMSG: usize = 4;
 
-/// A tracked connection, as its first packet was: before any translation.
+/// A tracked connection in the original direction, before any translation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Connection {
-    /// Where it came from.
+    /// Source address of the first packet.
     pub src: IpAddr,
-    /// Where it went.
+    /// Destination address of the first packet.
     pub dst: IpAddr,
-    /// The IP protocol's number.
+    /// IP protocol number.
     pub protocol: u8,
-    /// Source and destination port, for protocols that have them.
+    /// Source and destination port, for protocols with ports.
     pub ports: Option<(u16, u16)>,
-    /// Type and code of ICMP and ICMPv6.
+    /// Type and code, for ICMP and ICMPv6.
     pub icmp: Option<(u8, u8)>,
 }
 
-/// Reads every tracked connection of the caller's network namespace, on a socket of its own. Connections that come or go
-/// meanwhile may be missed.
+/// Reads all tracked connections of the caller's network namespace, on a separate socket. Connections that
+/// begin or end meanwhile may be missed.
 ///
 /// # Errors
-/// When the kernel has no connection tracking to ask, or the caller may not.
+/// The kernel has no conntrack, or the caller lacks the privilege.
 pub fn connections() -> io::Result<Vec<Connection>> {
     let mut socket = Socket::open_for(NETLINK_NETFILTER)?;
     let mut found = Vec::new();
@@ -78,7 +80,8 @@ fn decode(message: &Message<'_>) -> Option<Connection> {
                         1 => protocol = data.first().copied(),
                         2 => from = be16(data),
                         3 => to = be16(data),
-                        // CTA_PROTO_ICMP_TYPE, _CODE, CTA_PROTO_ICMPV6_TYPE, _CODE
+                        // CTA_PROTO_ICMP_TYPE, CTA_PROTO_ICMP_CODE, CTA_PROTO_ICMPV6_TYPE and
+                        // CTA_PROTO_ICMPV6_CODE.
                         5 | 8 => kind_of = data.first().copied(),
                         6 | 9 => code = data.first().copied(),
                         _ => {}
@@ -99,7 +102,7 @@ mod tests {
 
     const NESTED: u16 = 0x8000;
 
-    /// A connection as `conntrack -I` would make it.
+    /// Creates a connection as `conntrack -I` does.
     fn create(socket: &mut Socket, c: Connection) {
         let family = if c.src.is_ipv4() { AF_INET } else { AF_INET6 };
         let [src_kind, dst_kind] = if c.src.is_ipv4() { [1, 2] } else { [3, 4] };

@@ -1,4 +1,4 @@
-//! Reading the kernel whole: links, addresses, nexthop objects, routes of the main table.
+//! Dumps of kernel state: links, addresses, nexthop objects, routes of the main table.
 
 use std::io;
 
@@ -8,10 +8,10 @@ use super::route::{self, Route};
 use crate::netlink::codec::{AF_INET, AF_INET6, Message};
 use crate::netlink::socket::Socket;
 
-/// A dump that the kernel calls inconsistent is read again this often; then what it showed has to do.
+/// Number of attempts at a dump that the kernel reports as interrupted; then the last result is used.
 const TRIES: usize = 3;
 
-/// All links and addresses.
+/// Dumps all links and addresses.
 pub(crate) fn devices(socket: &mut Socket) -> io::Result<(Vec<Link>, Vec<Address>)> {
     let (mut links, mut addresses) = (Vec::new(), Vec::new());
     for _ in 0..TRIES {
@@ -31,7 +31,7 @@ pub(crate) fn devices(socket: &mut Socket) -> io::Result<(Vec<Link>, Vec<Address
     Ok((links, addresses))
 }
 
-/// All nexthop objects, ours and others', and whether the list is complete.
+/// Dumps all nexthop objects, including foreign ones; true if the list is complete.
 pub(crate) fn nexthops(socket: &mut Socket) -> io::Result<(NexthopList, bool)> {
     let mut list = NexthopList::default();
     for _ in 0..TRIES {
@@ -46,14 +46,14 @@ pub(crate) fn nexthops(socket: &mut Socket) -> io::Result<(NexthopList, bool)> {
     Ok((list, false))
 }
 
-/// All routes of the main table, one after the other; false when the kernel changed while it was read, so that some may
-/// be missing.
+/// Dumps all routes of the main table; false if the table changed during the dump, so that routes may be
+/// missing.
 pub(crate) fn routes(socket: &mut Socket, mut each: impl FnMut(Route)) -> io::Result<bool> {
     route_messages(socket, |message| message.and_then(route::decode).into_iter().for_each(&mut each))
 }
 
-/// The same, those of a datagram at a time. The kernel goes on when the next one is asked for: whoever takes a slice may do
-/// something else before that.
+/// Dumps all routes of the main table, one datagram at a time. The kernel continues when the next datagram is
+/// read, so `each` may do other work first.
 pub(crate) fn route_slices(socket: &mut Socket, mut each: impl FnMut(&mut Vec<Route>)) -> io::Result<bool> {
     let mut slice = Vec::new();
     route_messages(socket, |message| match message {
@@ -65,8 +65,7 @@ pub(crate) fn route_slices(socket: &mut Socket, mut each: impl FnMut(&mut Vec<Ro
     })
 }
 
-/// The routes of the main table that have this protocol number, each as `of` makes it of its message; and whether none is
-/// missing.
+/// Dumps the routes of the main table with this protocol number, converted by `of`; true if none is missing.
 pub(crate) fn routes_of<T>(
     socket: &mut Socket,
     protocol: u8,
@@ -81,7 +80,7 @@ pub(crate) fn routes_of<T>(
     Ok((found, complete))
 }
 
-/// Every message about a route of the main table, and `None` after each datagram.
+/// Calls `each` for every message about a route of the main table, and with `None` after each datagram.
 fn route_messages(socket: &mut Socket, mut each: impl FnMut(Option<&Message<'_>>)) -> io::Result<bool> {
     let mut complete = true;
     for family in [AF_INET, AF_INET6] {
@@ -95,7 +94,8 @@ fn route_messages(socket: &mut Socket, mut each: impl FnMut(Option<&Message<'_>>
     Ok(complete)
 }
 
-/// Everything of one kind, of both families; what may be missing the next reading shows.
+/// Dumps all objects of one kind, for both families; an interrupted dump is not repeated, since a later one
+/// shows missing objects.
 pub(crate) fn all<T>(
     socket: &mut Socket,
     encode: impl Fn(&mut Vec<u8>, u32, u8),

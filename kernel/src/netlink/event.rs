@@ -1,4 +1,4 @@
-//! What the kernel notifies of: links, addresses, routes, nexthop objects.
+//! Kernel notifications about links, addresses, routes and nexthop objects.
 
 use super::link::{self, Address, Link};
 use super::nexthop::{self, Nexthop};
@@ -8,7 +8,7 @@ use crate::netlink::codec::{
     RTM_NEWNEXTHOP, RTM_NEWROUTE,
 };
 
-/// Something that happened.
+/// One notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
     Link(Link),
@@ -21,7 +21,7 @@ pub(crate) enum Event {
     NexthopGone { nexthop: Nexthop, by: u32 },
 }
 
-/// The event that a message says; `None`: another kind of message, or one that cannot be read.
+/// Decodes a notification; `None` for other types of messages and for malformed ones.
 pub(crate) fn decode(m: &Message<'_>) -> Option<Event> {
     let by = m.pid;
     Some(match m.kind {

@@ -1,4 +1,4 @@
-//! Links and addresses (RTM_NEWLINK, RTM_NEWADDR and their kin, rtnetlink(7)): written and read.
+//! Messages about links and addresses (RTM_NEWLINK, RTM_NEWADDR and related types, rtnetlink(7)).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -21,9 +21,9 @@ const IFLA_MTU: u16 = 4;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const BRIDGE: &[u8] = b"bridge\0";
-/// `struct ifinfomsg`.
+/// Length of `struct ifinfomsg`, in octets.
 const IFINFOMSG: usize = 16;
-/// `struct ifaddrmsg`.
+/// Length of `struct ifaddrmsg`, in octets.
 const IFADDRMSG: usize = 8;
 const IFF_UP: u32 = 0x1;
 const IFF_LOWER_UP: u32 = 0x1_0000;
@@ -35,17 +35,17 @@ pub(crate) struct Link {
     pub(crate) name: String,
     pub(crate) flags: u32,
     pub(crate) mtu: u32,
-    /// It joins others on one network.
+    /// True for a bridge.
     pub(crate) is_bridge: bool,
 }
 
 impl Link {
-    /// Set up by the administrator.
+    /// Returns true if the link is administratively up.
     pub(crate) fn is_up(&self) -> bool {
         self.flags & IFF_UP != 0
     }
 
-    /// Up and with carrier: the kernel accepts nexthops on it.
+    /// Returns true if the link is up and has carrier, so that the kernel accepts nexthops on it.
     pub(crate) fn can_carry(&self) -> bool {
         self.flags & (IFF_UP | IFF_LOWER_UP) == IFF_UP | IFF_LOWER_UP
     }
@@ -60,12 +60,13 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// The network that the interface is connected to by it; `None`: it is a single address, one of a link or of the loopback.
+    /// Returns the network to which the address connects the interface; `None` for a single, link-local or
+    /// loopback address.
     pub(crate) fn network(&self) -> Option<Cidr> {
         self.network_or_host().filter(|network| !network.is_host())
     }
 
-    /// The same, and of a single address that alone; `None`: it is one of a link or of the loopback.
+    /// Returns the same, or a single address as a host prefix; `None` for a link-local or loopback address.
     pub(crate) fn network_or_host(&self) -> Option<Cidr> {
         let is_routed = match self.addr {
             IpAddr::V4(addr) => !addr.is_loopback() && !addr.is_link_local(),
@@ -75,12 +76,13 @@ impl Address {
     }
 }
 
-/// Reads RTM_NEWLINK or RTM_DELLINK; `None` for messages of a bridge or another family about the same link.
+/// Decodes RTM_NEWLINK or RTM_DELLINK; `None` for messages of a bridge or another family about the same link.
 pub(crate) fn decode_link(message: &Message<'_>) -> Option<Link> {
     let header = LinkHeader::parse(message.body).ok()?;
     let flags = header.flags.bits();
     let mut link = Link { index: header.index, name: String::new(), flags, mtu: 0, is_bridge: false };
-    // Each message has some sixty attributes, statistics among them, and the kernel thread reads those of every link.
+    // Only two of some sixty attributes (statistics among them) are parsed, since the kernel thread reads
+    // this message for every link.
     let wanted = |kind| matches!(kind, IFLA_IFNAME | IFLA_MTU);
     for attribute in link_attributes(message, wanted)? {
         match attribute {
@@ -93,7 +95,8 @@ pub(crate) fn decode_link(message: &Message<'_>) -> Option<Link> {
     Some(link)
 }
 
-/// Whether a link is of this kind (with the zero at its end). What else is said of links of that kind is not read.
+/// Returns true if a link is of this kind, given with a terminating zero. The kind's own attributes are not
+/// parsed.
 fn is_of_kind(message: &Message<'_>, kind: &[u8]) -> bool {
     let info =
         message::attributes(message.body, IFINFOMSG).find(|attribute| attribute.kind() == IFLA_LINKINFO);
@@ -103,7 +106,8 @@ fn is_of_kind(message: &Message<'_>, kind: &[u8]) -> bool {
     })
 }
 
-/// The attributes of RTM_NEWLINK or RTM_DELLINK whose numbers are `wanted`; `None` as [`decode_link`] has it.
+/// Returns the `wanted` attributes of RTM_NEWLINK or RTM_DELLINK; `None` for messages that [`decode_link`]
+/// ignores.
 pub(crate) fn link_attributes(
     message: &Message<'_>,
     wanted: impl Fn(u16) -> bool,
@@ -115,7 +119,7 @@ pub(crate) fn link_attributes(
     (family == AddressFamily::Unspec).then_some(attributes)
 }
 
-/// Reads RTM_NEWADDR or RTM_DELADDR.
+/// Decodes RTM_NEWADDR or RTM_DELADDR.
 pub(crate) fn decode_address(message: &Message<'_>) -> Option<Address> {
     let header = AddressHeader::parse(message.body).ok()?;
     let (mut local, mut peer) = (None, None);
@@ -129,24 +133,24 @@ pub(crate) fn decode_address(message: &Message<'_>) -> Option<Address> {
     Some(Address { ifindex: header.index, addr: local.or(peer)?, len: header.prefix_len })
 }
 
-/// Writes the request for all links.
+/// Encodes the request for all links.
 pub(crate) fn encode_link_dump(buf: &mut Vec<u8>, seq: u32) {
     message::write(buf, NLM_F_DUMP, seq, RouteNetlinkMessage::GetLink(LinkMessage::default()));
 }
 
-/// Writes the request for all addresses of both families.
+/// Encodes the request for all addresses of both families.
 pub(crate) fn encode_address_dump(buf: &mut Vec<u8>, seq: u32) {
     message::write(buf, NLM_F_DUMP, seq, RouteNetlinkMessage::GetAddress(AddressMessage::default()));
 }
 
-/// An interface by its name.
+/// Returns a message for an interface identified by name.
 pub(crate) fn named(name: &str) -> LinkMessage {
     let mut link = LinkMessage::default();
     link.attributes.push(LinkAttribute::IfName(name.to_owned()));
     link
 }
 
-/// A pair of interfaces, one with the other.
+/// Returns the request that creates a veth pair.
 pub(crate) fn veth(mut near: LinkMessage, far: LinkMessage) -> RouteNetlinkMessage {
     near.attributes.push(LinkAttribute::LinkInfo(vec![
         LinkInfo::Kind(InfoKind::Veth),
@@ -155,12 +159,13 @@ pub(crate) fn veth(mut near: LinkMessage, far: LinkMessage) -> RouteNetlinkMessa
     RouteNetlinkMessage::NewLink(near)
 }
 
-/// Changes to links and addresses; few and rare.
+/// Changes of links and addresses; rare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkChange {
-    /// `ip link add NAME type ipip`: also makes the kernel load the module, whose fallback device is `tunl0`.
+    /// `ip link add NAME type ipip`: it also makes the kernel load the module, whose fallback device is
+    /// `tunl0`.
     CreateIpip { name: String },
-    /// Sets a link up and its MTU, in bytes.
+    /// Sets a link up, and its MTU in bytes.
     Set { ifindex: u32, mtu: Option<u32> },
     /// Adds an address as /32.
     AddAddress { ifindex: u32, addr: Ipv4Addr },
@@ -169,7 +174,7 @@ pub(crate) enum LinkChange {
 }
 
 impl LinkChange {
-    /// Writes the request.
+    /// Encodes the request.
     pub(crate) fn encode(&self, buf: &mut Vec<u8>, flags: u16, seq: u32) {
         let (inner, more) = match self {
             Self::CreateIpip { name } => {

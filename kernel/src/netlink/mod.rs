@@ -1,5 +1,7 @@
-//! Netlink: one blocking socket, the messages of routes, nexthop objects, links, neighbours, connections and traffic control,
-//! and dumps. It decides nothing: what goes out and what an answer means is for the rooms above.
+//! Netlink: a blocking socket, messages for routes, nexthop objects, links, neighbours, conntrack and traffic
+//! control, and dumps.
+//!
+//! It makes no decisions: callers choose the requests and interpret the answers.
 
 pub(super) mod codec;
 pub(super) mod conntrack;

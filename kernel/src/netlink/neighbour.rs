@@ -1,4 +1,4 @@
-//! Neighbours (RTM_NEWNEIGH and its kin, rtnetlink(7)): written and read.
+//! Messages about neighbours (RTM_NEWNEIGH and related types, rtnetlink(7)).
 
 use std::net::IpAddr;
 
@@ -13,21 +13,21 @@ use crate::netlink::codec::{Message, family_of};
 use crate::netlink::message;
 
 const RTM_NEWNEIGH: u16 = 28;
-/// `struct ndmsg`.
+/// Length of `struct ndmsg`, in octets.
 const NDMSG: usize = 12;
 
-/// A neighbour as the kernel shows it.
+/// A neighbour as the kernel reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Neighbour {
     pub(crate) ifindex: u32,
     pub(crate) addr: IpAddr,
     pub(crate) mac: [u8; 6],
     pub(crate) permanent: bool,
-    /// Who wrote it (Linux 5.0), 0: not said.
+    /// Protocol of the entry (since Linux 5.0); 0 if none is given.
     pub(crate) protocol: u8,
 }
 
-/// Writes the request that makes a permanent neighbour, in place of whatever is known of the address.
+/// Encodes the request that adds a permanent neighbour or replaces an existing entry.
 pub(crate) fn encode_put(
     buf: &mut Vec<u8>,
     flags: u16,
@@ -45,17 +45,17 @@ pub(crate) fn encode_put(
     message::write(buf, flags, seq, RouteNetlinkMessage::NewNeighbour(neighbour));
 }
 
-/// Writes the request that removes a neighbour.
+/// Encodes the request that removes a neighbour.
 pub(crate) fn encode_delete(buf: &mut Vec<u8>, flags: u16, seq: u32, ifindex: u32, addr: IpAddr) {
     message::write(buf, flags, seq, RouteNetlinkMessage::DelNeighbour(of(ifindex, addr)));
 }
 
-/// Writes the request for one neighbour.
+/// Encodes the request for one neighbour.
 pub(crate) fn encode_get(buf: &mut Vec<u8>, seq: u32, ifindex: u32, addr: IpAddr) {
     message::write(buf, NLM_F_ACK, seq, RouteNetlinkMessage::GetNeighbour(of(ifindex, addr)));
 }
 
-/// Writes the request for all neighbours of one family.
+/// Encodes the request for all neighbours of one family.
 pub(crate) fn encode_dump(buf: &mut Vec<u8>, seq: u32, family: u8) {
     let mut all = NeighbourMessage::default();
     all.header.family = AddressFamily::from(family);
@@ -70,7 +70,7 @@ fn of(ifindex: u32, addr: IpAddr) -> NeighbourMessage {
     neighbour
 }
 
-/// Reads RTM_NEWNEIGH; `None` for proxies, bridges, and neighbours without a MAC address.
+/// Decodes RTM_NEWNEIGH; `None` for proxy entries, bridge entries, and neighbours without a MAC address.
 pub(crate) fn decode(message: &Message<'_>) -> Option<Neighbour> {
     let header = NeighbourHeader::parse(message.body).ok()?;
     if message.kind != RTM_NEWNEIGH
@@ -93,7 +93,7 @@ pub(crate) fn decode(message: &Message<'_>) -> Option<Neighbour> {
     Some(Neighbour { ifindex: header.ifindex, addr: addr?, mac: mac?, permanent, protocol })
 }
 
-/// Reads of RTM_NEWNEIGH the state (`NUD_*`) and the MAC address.
+/// Decodes state (`NUD_*`) and MAC address from RTM_NEWNEIGH.
 pub(crate) fn decode_state(message: &Message<'_>) -> Option<(NeighbourState, Option<[u8; 6]>)> {
     let header = NeighbourHeader::parse(message.body).ok().filter(|_| message.kind == RTM_NEWNEIGH)?;
     let mac = message::attributes(message.body, NDMSG).find_map(|attribute| {

@@ -1,9 +1,9 @@
-//! Kernel nexthop objects (RTM_NEWNEXTHOP and its kin, `include/uapi/linux/nexthop.h`): written and read.
+//! Messages about nexthop objects (RTM_NEWNEXTHOP and related types, `include/uapi/linux/nexthop.h`).
 //!
-//! Routes that name an object instead of a gateway cost the kernel the same however many neighbours there are; with
-//! gateways in the routes each add walks a list as long as the number of neighbours behind the interface.
+//! The cost of adding a route over an object does not depend on the number of neighbours. For a route with
+//! gateways, the kernel traverses a list as long as the number of neighbours behind the interface.
 //!
-//! By hand: netlink-packet-route has no such messages.
+//! Encoded by hand: netlink-packet-route has no such messages.
 
 use std::net::IpAddr;
 
@@ -18,31 +18,31 @@ use crate::netlink::codec::{
 const NHA_ID: u16 = 1;
 const NHA_GROUP: u16 = 2;
 const NHA_GROUP_TYPE: u16 = 3;
-/// NHA_BLACKHOLE, _ENCAP_TYPE, _ENCAP, _FDB, _RES_GROUP: never written here. Attributes beyond these say how an object is
-/// counted or restate defaults, and newer kernels add more.
+/// NHA_BLACKHOLE, NHA_ENCAP_TYPE, NHA_ENCAP, NHA_FDB and NHA_RES_GROUP, which Tortie never writes. Attributes
+/// with greater numbers are statistics or restate defaults, and newer kernels add more.
 const NHA_ODD: [u16; 5] = [4, 7, 8, 11, 12];
 const NHA_OIF: u16 = 5;
 const NHA_GATEWAY: u16 = 6;
-/// `struct nhmsg`: family, scope, protocol, reserved, flags.
+/// Length of `struct nhmsg` (family, scope, protocol, reserved, flags), in octets.
 const NHMSG: usize = 8;
-/// `struct nexthop_grp`: id, weight less one, high weight, reserved.
+/// Length of `struct nexthop_grp` (ID, weight minus one, high weight, reserved), in octets.
 const GROUP_ENTRY: usize = 8;
 
-/// All nexthop objects by id.
+/// All nexthop objects by ID.
 pub(crate) type NexthopList = FxHashMap<u32, Nexthop>;
 
-/// What an object says.
+/// Content of a nexthop object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// One gateway.
+    /// One gateway on one interface.
     Single { gateway: IpAddr, ifindex: u32, onlink: bool },
-    /// Equal-cost members, sorted by id.
+    /// Equal-cost members, sorted by ID.
     Group(SmallVec<[u32; 4]>),
-    /// Something that this program never writes (weights, encapsulation, blackhole).
+    /// Content that Tortie never writes (weights, encapsulation, blackhole).
     Other,
 }
 
-/// An object as the kernel shows it.
+/// A nexthop object as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Nexthop {
     pub(crate) id: u32,
@@ -50,7 +50,7 @@ pub(crate) struct Nexthop {
     pub(crate) content: Content,
 }
 
-/// Writes RTM_NEWNEXTHOP.
+/// Encodes RTM_NEWNEXTHOP.
 pub(crate) fn encode_put(
     buf: &mut Vec<u8>,
     flags: u16,
@@ -84,7 +84,7 @@ pub(crate) fn encode_put(
     w.end();
 }
 
-/// Writes RTM_DELNEXTHOP. The kernel removes the routes of the object with it.
+/// Encodes RTM_DELNEXTHOP. The kernel also removes the routes over the object.
 pub(crate) fn encode_delete(buf: &mut Vec<u8>, flags: u16, seq: u32, id: u32) {
     let mut w = Writer::begin(buf, RTM_DELNEXTHOP, flags, seq);
     header(&mut w, 0, 0, 0);
@@ -92,7 +92,7 @@ pub(crate) fn encode_delete(buf: &mut Vec<u8>, flags: u16, seq: u32, id: u32) {
     w.end();
 }
 
-/// Writes the request for all objects.
+/// Encodes the request for all objects.
 pub(crate) fn encode_dump(buf: &mut Vec<u8>, seq: u32) {
     let mut w = Writer::begin(buf, RTM_GETNEXTHOP, NLM_F_DUMP, seq);
     header(&mut w, 0, 0, 0);
@@ -103,7 +103,7 @@ fn header(w: &mut Writer<'_>, family: u8, protocol: u8, flags: u32) {
     w.raw(&[family, 0, protocol, 0]).raw(&flags.to_ne_bytes());
 }
 
-/// Reads RTM_NEWNEXTHOP or RTM_DELNEXTHOP; `None` when it has no id.
+/// Decodes RTM_NEWNEXTHOP or RTM_DELNEXTHOP; `None` if it has no ID.
 pub(crate) fn decode(message: &Message<'_>) -> Option<Nexthop> {
     let protocol = u8_at(message.body, 2)?;
     let flags = u32_at(message.body, 4)?;
@@ -128,7 +128,7 @@ pub(crate) fn decode(message: &Message<'_>) -> Option<Nexthop> {
     Some(Nexthop { id: id?, protocol, content })
 }
 
-/// The sorted members; `None` when one has another weight than the others get from us.
+/// Returns the sorted members; `None` if one has a weight other than 1, the only one that Tortie writes.
 fn group_members(data: &[u8]) -> Option<SmallVec<[u32; 4]>> {
     let mut members = SmallVec::new();
     for entry in data.chunks_exact(GROUP_ENTRY) {

@@ -1,7 +1,7 @@
-//! Routes of the main table (RTM_NEWROUTE and its kin, rtnetlink(7)): written and read.
+//! Messages about routes of the main table (RTM_NEWROUTE and related types, rtnetlink(7)).
 //!
-//! By hand and not with netlink-packet-route: this is the path of a full table, and its writer and reader allocate nothing
-//! for a route with one gateway.
+//! Encoded by hand and not with netlink-packet-route: full BGP tables take this path, and encoder and decoder
+//! allocate nothing for a route with one gateway.
 
 use std::net::IpAddr;
 
@@ -21,12 +21,12 @@ const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
 const RTA_VIA: u16 = 18;
 const RTA_NH_ID: u16 = 30;
-/// `struct rtmsg`.
+/// Length of `struct rtmsg`, in octets.
 const RTMSG: usize = 12;
-/// `struct rtnexthop`: length, flags, hops, interface.
+/// Length of `struct rtnexthop` (length, flags, hops, interface), in octets.
 const RTNEXTHOP: usize = 8;
 
-/// The main table.
+/// Number of the main table.
 pub(crate) const TABLE_MAIN: u8 = 254;
 pub(crate) const RTN_UNICAST: u8 = 1;
 pub(crate) const RTN_BLACKHOLE: u8 = 6;
@@ -40,23 +40,24 @@ const RTM_F_FIB_MATCH: u32 = 0x2000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Leg {
     pub(crate) ifindex: u32,
-    /// `None`: on-link.
+    /// The gateway; `None` if on-link.
     pub(crate) gateway: Option<IpAddr>,
     pub(crate) onlink: bool,
 }
 
-/// A route as the kernel shows it.
+/// A route as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) prefix: Cidr,
     pub(crate) tos: u8,
     pub(crate) protocol: u8,
-    /// RTN_UNICAST, RTN_BLACKHOLE, ...
+    /// Route type: RTN_UNICAST, RTN_BLACKHOLE, ...
     pub(crate) kind: u8,
     pub(crate) metric: u32,
-    /// Nexthop object, 0: none.
+    /// ID of the nexthop object; 0 for none.
     pub(crate) nexthop: u32,
-    /// Empty for what leads nowhere (blackhole), and for objects in kernels that do not expand them.
+    /// Empty for routes that drop packets (blackhole), and for nexthop objects on kernels that do not expand
+    /// them.
     pub(crate) legs: SmallVec<[Leg; 1]>,
 }
 
@@ -66,7 +67,7 @@ impl Route {
     }
 }
 
-/// What a route of ours says.
+/// Target of a Tortie route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Via<'a> {
     Blackhole,
@@ -75,7 +76,7 @@ pub(crate) enum Via<'a> {
     Plain(&'a [Leg]),
 }
 
-/// By which the kernel finds a route of the main table.
+/// Identifies a route of the main table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RouteId {
     pub(crate) prefix: Cidr,
@@ -83,7 +84,7 @@ pub(crate) struct RouteId {
     pub(crate) metric: u32,
 }
 
-/// Writes RTM_NEWROUTE.
+/// Encodes RTM_NEWROUTE.
 pub(crate) fn encode_put(buf: &mut Vec<u8>, flags: u16, seq: u32, id: &RouteId, via: Via<'_>, put: Put) {
     let kind = if via == Via::Blackhole { RTN_BLACKHOLE } else { RTN_UNICAST };
     let onlink = matches!(via, Via::Plain([leg]) if leg.onlink);
@@ -111,24 +112,24 @@ pub(crate) fn encode_put(buf: &mut Vec<u8>, flags: u16, seq: u32, id: &RouteId, 
     w.end();
 }
 
-/// Writes RTM_DELROUTE for the route of this prefix, metric and protocol, whatever it says.
+/// Encodes RTM_DELROUTE for the route with this prefix, metric and protocol, whatever its content.
 pub(crate) fn encode_delete(buf: &mut Vec<u8>, flags: u16, seq: u32, id: &RouteId) {
     let mut w = Writer::begin(buf, RTM_DELROUTE, flags, seq);
     header(&mut w, id, RT_SCOPE_NOWHERE, 0, 0);
     w.end();
 }
 
-/// Writes RTM_NEWROUTE for an on-link route; refused when any route has this prefix and metric.
+/// Encodes RTM_NEWROUTE for an on-link route; refused if any route has this prefix and metric.
 pub(crate) fn encode_add_onlink(buf: &mut Vec<u8>, flags: u16, seq: u32, id: &RouteId, ifindex: u32) {
     let mut w = Writer::begin(buf, RTM_NEWROUTE, flags | Put::Add.flags(), seq);
-    // IPv6 knows no scopes.
+    // IPv6 has no route scopes.
     let scope = if id.prefix.is_v4() { RT_SCOPE_LINK } else { RT_SCOPE_UNIVERSE };
     header(&mut w, id, scope, RTN_UNICAST, 0);
     w.attr_u32(RTA_OIF, ifindex);
     w.end();
 }
 
-/// Writes RTM_GETROUTE for the route that packets to this address take, as it stands in the table.
+/// Encodes RTM_GETROUTE for the table's route for packets to this address.
 pub(crate) fn encode_ask(buf: &mut Vec<u8>, seq: u32, addr: IpAddr) {
     let len = if addr.is_ipv4() { 32 } else { 128 };
     let mut w = Writer::begin(buf, RTM_GETROUTE, NLM_F_ACK, seq);
@@ -138,7 +139,7 @@ pub(crate) fn encode_ask(buf: &mut Vec<u8>, seq: u32, addr: IpAddr) {
     w.end();
 }
 
-/// Writes RTM_DELROUTE for the route of this prefix, metric and protocol over this interface.
+/// Encodes RTM_DELROUTE for the route with this prefix, metric and protocol over this interface.
 pub(crate) fn encode_delete_onlink(buf: &mut Vec<u8>, flags: u16, seq: u32, id: &RouteId, ifindex: u32) {
     let mut w = Writer::begin(buf, RTM_DELROUTE, flags, seq);
     header(&mut w, id, RT_SCOPE_NOWHERE, 0, 0);
@@ -146,14 +147,14 @@ pub(crate) fn encode_delete_onlink(buf: &mut Vec<u8>, flags: u16, seq: u32, id: 
     w.end();
 }
 
-/// Writes the request for all routes of the main table of one family, filtered by the kernel.
+/// Encodes the request for all routes of the main table of one family, filtered by the kernel.
 pub(crate) fn encode_dump(buf: &mut Vec<u8>, seq: u32, family: u8) {
     let mut w = Writer::begin(buf, RTM_GETROUTE, NLM_F_DUMP, seq);
     w.raw(&[family, 0, 0, 0, TABLE_MAIN, 0, 0, 0]).raw(&[0; 4]);
     w.end();
 }
 
-/// `struct rtmsg` with destination and metric.
+/// Appends `struct rtmsg` with destination and metric.
 fn header(w: &mut Writer<'_>, id: &RouteId, scope: u8, kind: u8, flags: u32) {
     let RouteId { prefix, protocol, metric } = id;
     w.raw(&[codec::family(prefix), prefix.len(), 0, 0, TABLE_MAIN, *protocol, scope, kind])
@@ -180,8 +181,8 @@ fn gateway(w: &mut Writer<'_>, prefix: &Cidr, leg: &Leg) {
     }
 }
 
-/// Reads RTM_NEWROUTE or RTM_DELROUTE of the main table; `None` for other tables, cache entries, routes by source and
-/// what cannot be read.
+/// Decodes RTM_NEWROUTE or RTM_DELROUTE of the main table; `None` for other tables, cached routes,
+/// source-specific routes and malformed messages.
 pub(crate) fn decode(message: &Message<'_>) -> Option<Route> {
     let body = message.body;
     let family = u8_at(body, 0)?;

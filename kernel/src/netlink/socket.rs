@@ -1,8 +1,9 @@
-//! A blocking netlink socket: batches with one acknowledgement, transactions, and dumps.
+//! A blocking netlink socket with batches, transactions and dumps.
 //!
-//! A batch is one `sendmsg` of many requests of which only the last asks for an acknowledgement. Errors come unasked and
-//! name their message by sequence number; after an error the rest of the batch is still processed. The answer to the last
-//! message (an error or the acknowledgement) ends the batch.
+//! A batch is one `sendmsg` with many requests, of which only the last requests an acknowledgement. Errors
+//! are sent without such a request and carry the sequence number of their message; after an error the rest of
+//! the batch is still processed. The answer to the last message (an error or the acknowledgement) ends the
+//! batch.
 
 use std::io;
 use std::time::Duration;
@@ -12,25 +13,25 @@ use rustix::net::sockopt;
 
 use crate::netlink::codec::{self, Messages, NLM_F_ACK, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR};
 
-/// Longer than any request, in bytes.
+/// Upper bound of the length of a request, in bytes.
 const LONGEST: usize = 1 << 20;
-/// Most messages in one batch.
+/// Maximum number of messages in one batch.
 pub(crate) const BATCH: usize = 1024;
-/// Receive buffer asked for by writers and dumps, in bytes: 1,024 errors of about 1,300 bytes of kernel memory each.
+/// Receive buffer of writers and dumps, in bytes: 1,024 errors of about 1,300 bytes of kernel memory each.
 const RECV_BUFFER: usize = 4 << 20;
 const SEND_BUFFER: usize = 1 << 20;
-/// What the kernel charges the receive buffer for one short error answer, in bytes, rounded up.
+/// Size that the kernel accounts in the receive buffer for one short error, in bytes, rounded up.
 const ERROR_COST: usize = 1536;
-/// A kernel that does not answer in this time is treated as an answer that was lost.
+/// Time without an answer after which the answer is considered lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why the kernel refused one message.
+/// The kernel's refusal of one message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct Refusal {
-    /// The errno, positive; 0 when the answer was lost.
+    /// Positive errno; 0 if the answer was lost.
     pub code: i32,
-    /// In words, with the kernel's own explanation where it gave one.
+    /// The error as text, with the kernel's extended error text if there is one.
     pub text: String,
 }
 
@@ -41,31 +42,31 @@ impl Refusal {
         Self { code, text: explanation.map_or_else(|| name.clone(), |e| format!("{name}: {e}")) }
     }
 
-    /// The answer never came; whether the request was carried out is unknown.
+    /// The answer never arrived; the request may or may not have been executed.
     pub(crate) fn lost() -> Self {
         Self { code: 0, text: "the kernel's answer was lost".to_owned() }
     }
 }
 
-/// What became of a transaction that was not carried out, or may not have been.
+/// Failure of a transaction.
 #[derive(Debug)]
 pub(crate) enum TransactionError {
-    /// Nothing of it was done. The number of the first message that was refused, counted from 0.
+    /// Nothing was executed. The index of the first refused message, from 0, and the refusal.
     Refused(u32, Refusal),
-    /// The answer was lost: all of it was done, or nothing.
+    /// The answer was lost: either everything was executed or nothing.
     Unknown,
 }
 
-/// The most that one buffer to the kernel holds.
+/// Limits of one buffer of requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     messages: usize,
-    /// With the message that reaches it.
+    /// In bytes; the message that reaches the limit is still included.
     bytes: usize,
 }
 
-/// Requests in one datagram, of which the last asks for an acknowledgement. They are numbered when they are sent, so that a
-/// buffer can be written while another one is in flight.
+/// Requests in one datagram, of which the last requests an acknowledgement. Sequence numbers are assigned
+/// when the buffer is sent, so that a buffer can be filled while another one is in flight.
 #[derive(Debug, Default)]
 pub(crate) struct RequestBuffer {
     bytes: Vec<u8>,
@@ -73,12 +74,13 @@ pub(crate) struct RequestBuffer {
 }
 
 impl RequestBuffer {
-    /// Messages in it.
+    /// Returns the number of messages in the buffer.
     pub(crate) fn len(&self) -> usize {
         self.count
     }
 
-    /// Writes as many of the items as fit, in place of what was there; gives how many. `encode` has to add no flags.
+    /// Replaces the content by as many of the items as fit and returns their number. `encode` must add no
+    /// flags.
     pub(crate) fn write<T>(
         &mut self,
         limits: Limits,
@@ -106,7 +108,7 @@ impl RequestBuffer {
         *count
     }
 
-    /// Numbers the messages from `base` on.
+    /// Assigns sequence numbers from `base` on.
     fn number(&mut self, base: u32) {
         let (mut at, mut number) = (0, base);
         while let Some(length) = codec::u32_at(&self.bytes, at)
@@ -131,17 +133,18 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Opens a socket with buffers as large as allowed, extended errors and strict checking of dumps.
+    /// Opens a route socket with large buffers, extended errors and strict checking of dumps, if allowed and
+    /// supported.
     pub(crate) fn open() -> io::Result<Self> {
         Self::open_for(NETLINK_ROUTE)
     }
 
-    /// The same for a protocol (`NETLINK_...`).
+    /// Opens such a socket for a protocol (`NETLINK_...`).
     pub(crate) fn open_for(protocol: isize) -> io::Result<Self> {
         let mut raw = Raw::new(protocol)?;
         let port = raw.bind_auto()?.port_number();
         raw.connect(&SocketAddr::new(0, 0))?;
-        // Older kernels lack these; then errors have no words and dumps are filtered by the reader.
+        // Older kernels lack these options: errors then have no text, and the reader filters dumps.
         let _ = raw.set_cap_ack(true);
         let _ = raw.set_ext_ack(true);
         let _ = raw.set_netlink_get_strict_chk(true);
@@ -158,26 +161,27 @@ impl Socket {
             send_buffer: send,
             recv: Vec::with_capacity(64 << 10),
             batch_messages: (receive / ERROR_COST).clamp(16, BATCH),
-            // The kernel refuses datagrams longer than the buffer less 32 bytes; half leaves room for the longest message.
+            // The kernel refuses datagrams longer than the buffer minus 32 bytes; half of it leaves room for
+            // the longest message.
             batch_bytes: (send / 2).min(512 << 10),
         })
     }
 
-    /// Port id: notifications that our requests cause carry it.
+    /// Returns the port ID, which notifications caused by requests of this socket carry.
     pub(crate) fn port(&self) -> u32 {
         self.port
     }
 
-    /// How much goes into one buffer.
+    /// Returns the limits of one buffer of requests.
     pub(crate) fn limits(&self) -> Limits {
         Limits { messages: self.batch_messages, bytes: self.batch_bytes }
     }
 
-    /// Sends what `encode` writes for each item (flags to add and sequence number are given) in as few batches as fit,
-    /// and hands each result to `done` in order.
+    /// Sends the requests that `encode` writes for the items (given flags to add and the sequence number) in
+    /// as few batches as possible, and passes each result to `done`, in order.
     ///
     /// # Errors
-    /// When the socket itself fails; the items without a result are then unknown.
+    /// The socket itself fails; items without a result may or may not have been executed.
     pub(crate) fn batch<T>(
         &mut self,
         items: &[T],
@@ -200,10 +204,10 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends a buffer and hands the result of each of its messages to `done` in order.
+    /// Sends a buffer and passes the result of each message to `done`, in order.
     ///
     /// # Errors
-    /// When the socket itself fails; what became of the messages is then unknown.
+    /// The socket itself fails; the messages may or may not have been executed.
     pub(crate) fn send_buffer(
         &mut self,
         buffer: &mut RequestBuffer,
@@ -216,7 +220,7 @@ impl Socket {
         let mut results: Vec<Option<Refusal>> = vec![None; buffer.count];
         let complete = self.answers(base, &mut results)?;
         for refusal in results {
-            // An incomplete batch may have lost errors of any message, so that no success can be believed.
+            // In an incomplete batch, errors of any message may be lost, so no message counts as successful.
             done(match refusal {
                 Some(refusal) => Err(refusal),
                 None if complete => Ok(()),
@@ -226,7 +230,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Reads answers until the one of the last message; false when some were lost.
+    /// Reads answers up to that of the last message; false if some were lost.
     fn answers(&mut self, base: u32, results: &mut [Option<Refusal>]) -> io::Result<bool> {
         let last = results.len().saturating_sub(1);
         loop {
@@ -255,7 +259,7 @@ impl Socket {
         }
     }
 
-    /// One request with acknowledgement, written by `encode` with the flags and the sequence number given.
+    /// Sends one request with acknowledgement; `encode` is given the flags and the sequence number.
     pub(crate) fn request(
         &mut self,
         encode: impl FnMut(&(), &mut Vec<u8>, u16, u32),
@@ -265,12 +269,13 @@ impl Socket {
         Ok(result)
     }
 
-    /// Messages that the kernel carries out all or none (nfnetlink), in one datagram. `encode` is given the sequence number
-    /// of the first one, numbers the others one by one, asks for an acknowledgement of the last but one (the last is the
-    /// end mark, which has no answer) and returns how many there are.
+    /// Sends messages that the kernel executes all or none (nfnetlink), in one datagram. `encode` is given
+    /// the sequence number of the first message, numbers the others consecutively, requests an
+    /// acknowledgement of the last but one (the last is the end mark, which has no answer) and returns their
+    /// number.
     ///
     /// # Errors
-    /// When the socket itself fails; what became of the transaction is then unknown, too.
+    /// The socket itself fails; the transaction may or may not have been executed.
     pub(crate) fn transaction(
         &mut self,
         encode: impl FnOnce(&mut Vec<u8>, u32) -> u32,
@@ -279,7 +284,7 @@ impl Socket {
         let base = self.seq;
         let count = encode(&mut buf, base);
         self.seq = self.seq.wrapping_add(count);
-        // The kernel refuses datagrams longer than the buffer less 32 bytes.
+        // The kernel refuses datagrams longer than the buffer minus 32 bytes.
         if buf.len() + 64 > self.send_buffer {
             let _ = sockopt::set_socket_send_buffer_size_force(&self.raw, buf.len());
             self.send_buffer = sockopt::socket_send_buffer_size(&self.raw)?;
@@ -290,7 +295,8 @@ impl Socket {
         let mut overrun = false;
         loop {
             self.recv.clear();
-            // The kernel is through when `send` returns, so that after an overrun everything that will come is there.
+            // The kernel is done when `send` returns, so after an overrun all remaining answers are in the
+            // buffer.
             match self.raw.recv(&mut self.recv, if overrun { libc::MSG_DONTWAIT } else { 0 }) {
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
@@ -315,7 +321,8 @@ impl Socket {
                 {
                     first = Some((at, refusal));
                 }
-                // An error of the begin mark is of the whole; there may be no answer to the last message then.
+                // An error of the begin mark concerns the whole transaction; the last message may then have
+                // no answer.
                 let whole = first.as_ref().is_some_and(|(at, _)| *at == 0);
                 if at == last || whole {
                     return Ok(first.map_or(Ok(()), |(at, r)| Err(TransactionError::Refused(at, r))));
@@ -324,8 +331,8 @@ impl Socket {
         }
     }
 
-    /// A dump: the request as `encode` writes it, each answer to `each`. `Ok(false)`: the kernel says that the table
-    /// changed while it was read, or answers were lost; what was given may miss something.
+    /// Sends a dump request and passes each answer to `each`. `Ok(false)` means that the table changed during
+    /// the dump, or that answers were lost, so that the result may be incomplete.
     pub(crate) fn dump(
         &mut self,
         encode: impl FnOnce(&mut Vec<u8>, u32),
@@ -334,7 +341,7 @@ impl Socket {
         self.dump_by_datagram(encode, |message| message.into_iter().for_each(&mut each))
     }
 
-    /// The same; `each` gets the end of each datagram, too, as `None`.
+    /// Like [`Socket::dump`], with `None` for `each` after each datagram.
     pub(crate) fn dump_by_datagram(
         &mut self,
         encode: impl FnOnce(&mut Vec<u8>, u32),
@@ -378,7 +385,7 @@ impl Socket {
     }
 }
 
-/// Sets a receive buffer, forced where allowed; returns what the socket has.
+/// Sets the size of the receive buffer, beyond the limit if allowed; returns the actual size.
 pub(crate) fn grow_recv_buffer(raw: &Raw, bytes: usize) -> io::Result<usize> {
     if sockopt::set_socket_recv_buffer_size_force(raw, bytes).is_err() {
         let _ = sockopt::set_socket_recv_buffer_size(raw, bytes);
@@ -386,12 +393,13 @@ pub(crate) fn grow_recv_buffer(raw: &Raw, bytes: usize) -> io::Result<usize> {
     Ok(sockopt::socket_recv_buffer_size(raw)?)
 }
 
-/// First pause before a datagram is sent again for which the kernel had no memory; it doubles.
+/// First pause before a datagram is sent again for lack of kernel memory; it doubles.
 const PAUSE: Duration = Duration::from_millis(2);
-/// How often it is sent: for four seconds.
+/// Maximum number of attempts, which take four seconds.
 const ATTEMPTS: u32 = 12;
 
-/// Sends a datagram. A kernel without memory for it has taken nothing of it, and has some again when others gave theirs back.
+/// Sends a datagram. If the kernel lacks memory it has taken nothing, and may have memory again shortly
+/// after.
 fn send(raw: &Raw, datagram: &[u8]) -> io::Result<()> {
     send_again(|| raw.send(datagram, 0), std::thread::sleep)
 }
@@ -415,13 +423,13 @@ fn is_short_of_memory(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::EAGAIN))
 }
 
-/// Whether a receive error means that answers were dropped or never came.
+/// Returns true if a receive error means that answers were dropped or did not arrive in time.
 fn lost(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
         || matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// The refusal in an NLMSG_ERROR; `None` when it is an acknowledgement.
+/// Decodes the refusal in an NLMSG_ERROR; `None` for an acknowledgement.
 fn refusal(message: &codec::Message<'_>) -> Option<Refusal> {
     const NLM_F_CAPPED: u16 = 0x100;
     const NLM_F_ACK_TLVS: u16 = 0x200;
@@ -452,7 +460,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// However often the kernel has no memory, a datagram is sent once or the error is given, after some seconds at most.
+        /// However often the kernel lacks memory, a datagram is sent once or the error is returned, after
+        /// some seconds at most.
         #[test]
         fn a_kernel_without_memory_is_asked_again(
             errors in proptest::collection::vec(prop::sample::select(vec![libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN, libc::EINTR]), 0..20),
@@ -478,8 +487,8 @@ mod tests {
             prop_assert!(asked <= 12 && waited.get() < Duration::from_secs(5));
         }
 
-        /// Whatever is written into a buffer is in it once and in order, numbered from the base on; only the last message
-        /// asks for an answer.
+        /// A buffer contains the messages once and in order, numbered from the base on; only the last message
+        /// requests an acknowledgement.
         #[test]
         fn buffers_hold_every_message_once_numbered_and_the_last_asks(
             words in proptest::collection::vec(0..10_usize, 1..60),

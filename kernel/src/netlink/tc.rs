@@ -1,4 +1,4 @@
-//! Traffic control as messages (`linux/pkt_sched.h`, `pkt_cls.h`, tc-tbf(8), tc-mirred(8)).
+//! Messages about traffic control (`linux/pkt_sched.h`, `pkt_cls.h`, tc-tbf(8), tc-mirred(8)).
 
 use netlink_packet_core::{
     DefaultNla, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, ParseableParametrized,
@@ -14,28 +14,28 @@ use crate::netlink::codec::{Attrs, Message, u32_at};
 use crate::netlink::message;
 
 const RTM_NEWQDISC: u16 = 36;
-/// `struct tcmsg`.
+/// Length of `struct tcmsg`, in octets.
 const TCMSG: usize = 20;
-/// Handle of the one ingress qdisc of an interface.
+/// Handle of the ingress qdisc of an interface.
 const INGRESS: u32 = 0xffff_0000;
-/// Handle of our root qdisc.
+/// Handle of Tortie's root qdisc.
 const OWN: u32 = 0x0179_0000;
 const ETH_P_ALL: u16 = 3;
 
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
-/// `TC_LINKLAYER_ETHERNET`: no table of rates is needed.
+/// `TC_LINKLAYER_ETHERNET`: no rate table is needed.
 const ETHERNET: u8 = 1;
 
-/// A token bucket, in octets.
+/// Parameters of a token bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bucket {
-    /// A second.
+    /// Octets per second.
     pub(crate) rate: u64,
-    /// At once.
+    /// Burst in octets.
     pub(crate) burst: u32,
-    /// Most that waits; what comes then is dropped.
+    /// Maximum length of the queue in octets; further packets are dropped.
     pub(crate) queue: u32,
 }
 
@@ -49,9 +49,9 @@ fn of(index: u32, handle: u32, parent: TcHandle, kind: &str) -> TcMessage {
     message
 }
 
-/// Writes the request for a token bucket that all that leaves by the interface passes, in place of any other.
+/// Encodes the request that sets a token bucket as root qdisc of an interface, replacing any other.
 pub(crate) fn encode_bucket(buf: &mut Vec<u8>, flags: u16, seq: u32, index: u32, bucket: Bucket) {
-    // struct tc_tbf_qopt: two struct tc_ratespec (rate, peak), queue, burst as time, peak's burst.
+    // `struct tc_tbf_qopt`: two `struct tc_ratespec` (rate, peak), queue, burst as time, burst of the peak.
     let mut parms = Vec::with_capacity(36);
     let rate = u32::try_from(bucket.rate).unwrap_or(u32::MAX);
     parms.extend_from_slice(&[0, ETHERNET, 0, 0, 0, 0, 0, 0]);
@@ -71,16 +71,16 @@ pub(crate) fn encode_bucket(buf: &mut Vec<u8>, flags: u16, seq: u32, index: u32,
     message::write(buf, flags, seq, RouteNetlinkMessage::NewQueueDiscipline(message));
 }
 
-/// Writes the request for the place where what comes in by an interface can be looked at.
+/// Encodes the request that adds the ingress qdisc of an interface.
 pub(crate) fn encode_ingress(buf: &mut Vec<u8>, flags: u16, seq: u32, index: u32) {
     let message = of(index, INGRESS, TcHandle::INGRESS, "ingress");
     let flags = flags | NLM_F_CREATE | NLM_F_EXCL;
     message::write(buf, flags, seq, RouteNetlinkMessage::NewQueueDiscipline(message));
 }
 
-/// Writes the request that sends all that comes in by one interface out by another.
+/// Encodes the request that redirects the ingress of one interface to the egress of another.
 pub(crate) fn encode_redirect(buf: &mut Vec<u8>, flags: u16, seq: u32, index: u32, to: u32) {
-    // One key that everything matches.
+    // One key that matches every packet.
     let mut selector = TcU32Selector::default();
     selector.flags = TcU32SelectorFlags::Terminal;
     selector.nkeys = 1;
@@ -104,14 +104,14 @@ pub(crate) fn encode_redirect(buf: &mut Vec<u8>, flags: u16, seq: u32, index: u3
     message::write(buf, flags, seq, RouteNetlinkMessage::NewTrafficFilter(message));
 }
 
-/// Writes the request that removes what [`encode_bucket`] made (`root`), or what [`encode_ingress`] did.
+/// Encodes the request that removes the qdisc of [`encode_bucket`] (`root`) or of [`encode_ingress`].
 pub(crate) fn encode_remove(buf: &mut Vec<u8>, flags: u16, seq: u32, index: u32, root: bool) {
     let (handle, parent) = if root { (OWN, TcHandle::ROOT) } else { (INGRESS, TcHandle::INGRESS) };
     let message = of(index, handle, parent, "");
     message::write(buf, flags, seq, RouteNetlinkMessage::DelQueueDiscipline(message));
 }
 
-/// Writes the request for all qdiscs of an interface.
+/// Encodes the request for all qdiscs of an interface.
 pub(crate) fn encode_dump(buf: &mut Vec<u8>, seq: u32, index: u32) {
     let message = of(index, 0, TcHandle::UNSPEC, "");
     message::write(buf, NLM_F_DUMP, seq, RouteNetlinkMessage::GetQueueDiscipline(message));
@@ -120,13 +120,13 @@ pub(crate) fn encode_dump(buf: &mut Vec<u8>, seq: u32, index: u32) {
 /// A qdisc of an interface.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Qdisc {
-    /// `tbf`, `ingress`, ...
+    /// Kind: `tbf`, `ingress`, ...
     pub(crate) kind: String,
-    /// Of a token bucket, in octets a second.
+    /// Rate of a token bucket, in octets per second.
     pub(crate) rate: Option<u64>,
 }
 
-/// Reads RTM_NEWQDISC; `None` for those of other interfaces, which some kernels show, too.
+/// Decodes RTM_NEWQDISC; `None` for qdiscs of other interfaces, which some kernels include.
 pub(crate) fn decode(message: &Message<'_>, index: u32) -> Option<Qdisc> {
     let header = TcHeader::parse(message.body).ok()?;
     if message.kind != RTM_NEWQDISC || header.index != index.cast_signed() {
@@ -143,7 +143,7 @@ pub(crate) fn decode(message: &Message<'_>, index: u32) -> Option<Qdisc> {
     Some(qdisc)
 }
 
-/// The library has no token buckets: their options are ours.
+/// Decodes the rate of a token bucket, which netlink-packet-route does not support.
 fn tbf_rate(options: &[u8]) -> Option<u64> {
     let (mut rate, mut wide) = (None, None);
     for (attr, data) in Attrs(options) {
