@@ -1,7 +1,8 @@
-//! What has to be written so that the kernel's table becomes the wanted one, whatever is there. Pure.
+//! Computes the edits that turn the kernel's present table into the desired one. Pure.
 //!
-//! This is for starts and for repairs; in steady state the renderer says itself what changed. Rules are compared by the
-//! hashes that they carry, so that what is right is never written again: its counters go on and no packet sees a gap.
+//! Used at the start and for repairs; in steady state the renderer knows the changes. Rules are compared by
+//! the hashes in their userdata, so that correct rules are not written again: their counters continue, and no
+//! packet meets a gap.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,15 +13,17 @@ use crate::nft::encode::rule_hash;
 use crate::nft::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Statement, Table, ValueType};
 use crate::nft::metrics::RuleDrift;
 
-/// The edits of one transaction that make `wanted` of what was found (`None`: no table), in an order that the kernel takes.
+/// Returns the edits of one transaction that turn `found` (`None`: no table) into `desired`, in an order that
+/// the kernel accepts.
 pub(crate) fn diff(desired: &Table, found: Option<&TableDump>) -> Vec<Edit> {
     let nothing = TableDump::default();
     let found = found.unwrap_or(&nothing);
     let mut edits = Vec::new();
     let strange = |(name, set): (&Name, &Set)| found.sets.get(name).is_some_and(|is| is.of != Some(set.of));
     if desired.sets.iter().any(strange) {
-        // A set that rules use cannot be replaced: everything is made anew, in the same transaction. Whoever made it so had to
-        // take our rules away before, so that no packet that is among them is dropped for it.
+        // A set that rules use cannot be replaced, so the whole table is recreated in the same transaction.
+        // The process that created the set had to remove Tortie's rules first, so no packet in flight is
+        // dropped by the recreation.
         edits.push(Edit::DeleteTable);
         fill(desired, &nothing, &mut edits);
     } else {
@@ -35,7 +38,7 @@ pub(crate) fn diff(desired: &Table, found: Option<&TableDump>) -> Vec<Edit> {
 fn fill(desired: &Table, found: &TableDump, edits: &mut Vec<Edit>) {
     let mut late = Vec::new();
     for (name, set) in &desired.sets {
-        // Verdicts name chains, which name maps: maps are made empty and filled after the chains.
+        // Verdicts refer to chains, which refer to maps: maps are created empty and filled after the chains.
         let verdicts = set.of.value == ValueType::Verdict;
         match found.sets.get(name) {
             None if verdicts => {
@@ -44,7 +47,7 @@ fn fill(desired: &Table, found: &TableDump, edits: &mut Vec<Edit>) {
                 late.extend(elements(name, set.of, &set.elements, &BTreeMap::new()));
             }
             None => edits.push(Edit::Set(name.clone(), set.clone())),
-            // In place, not by a table that is made anew: packets that are among its rules would meet empty maps.
+            // Refilled in place rather than by recreating the table: packets in flight would find empty maps.
             Some(is) if !is.whole => {
                 let refill = Edit::ReplaceElements(name.clone(), set.clone());
                 if verdicts { late.push(refill) } else { edits.push(refill) }
@@ -76,7 +79,7 @@ fn elements(
     changed.then(|| Edit::Elements { set: set.clone(), of, add, remove })
 }
 
-/// Chains that are new or have other rules, called ones before those that call them.
+/// Appends the chains that are new or have different rules, called chains before their callers.
 fn chains(desired: &Table, found: &TableDump, edits: &mut Vec<Edit>) {
     let mut done = BTreeSet::new();
     for name in desired.chains.keys() {
@@ -100,7 +103,7 @@ fn chain<'a>(
     }
     let is = found.chains.get(name);
     if is.is_some_and(|is| is.foreign || is.hook != chain_wanted.hook) {
-        // A hook cannot be changed.
+        // The hook of a chain cannot be changed.
         edits.push(Edit::DeleteChain(name.clone()));
     } else if is.is_some_and(|is| is_equal(chain_wanted, is)) {
         return;
@@ -117,13 +120,14 @@ fn called(statement: &Statement) -> Option<&Name> {
     }
 }
 
-/// Whether a chain that was found has these rules.
+/// Returns true if a chain in the kernel has these rules.
 pub(super) fn is_equal(desired: &Chain, is: &ChainDump) -> bool {
     desired.rules.len() == is.rules.len()
         && desired.rules.iter().zip(&is.rules).all(|(rule, is)| is.hash == Some(rule_hash(rule)))
 }
 
-/// What nobody wants: chains are emptied first, because they may name each other and sets.
+/// Appends the removal of undesired chains and sets. Chains are flushed first, since they may refer to each
+/// other and to sets.
 fn orphans(desired: &Table, found: &TableDump, edits: &mut Vec<Edit>) {
     let chains: Vec<_> =
         found.chains.iter().filter(|(name, _)| !desired.chains.contains_key(*name)).collect();
@@ -137,7 +141,7 @@ fn orphans(desired: &Table, found: &TableDump, edits: &mut Vec<Edit>) {
     edits.extend(sets.iter().map(|(name, is)| Edit::is_delete((*name).clone(), is.of)));
 }
 
-/// A difference in words, for people: what an edit says about what was found.
+/// Describes a difference for people: the meaning of an edit, given the present table.
 pub(crate) fn describe(edit: &Edit, found: Option<&TableDump>) -> String {
     let there = |name: &Name, map: fn(&TableDump, &Name) -> bool| found.is_some_and(|found| map(found, name));
     match edit {
@@ -163,7 +167,7 @@ pub(crate) fn describe(edit: &Edit, found: Option<&TableDump>) -> String {
     }
 }
 
-/// The same by kind: what is missing, what nobody wants, and what is something else.
+/// Counts the differences by kind: missing, extra, and different.
 pub(crate) fn drift(edits: &[Edit], found: Option<&TableDump>) -> RuleDrift {
     let mut drift = RuleDrift::default();
     let RuleDrift { rules: [no_rule, more_rules, other_rules], sets: [no_set, more_sets, other_sets] } =
@@ -187,7 +191,7 @@ pub(crate) fn drift(edits: &[Edit], found: Option<&TableDump>) -> RuleDrift {
     drift
 }
 
-/// The table as it would be found after edits; for tests and for knowing what is there without asking.
+/// Applies edits to a dump, for tests.
 #[cfg(test)]
 fn apply(found: &mut TableDump, edits: &[Edit]) {
     use crate::nft::dump::{RuleDump, SetDump};
@@ -241,7 +245,7 @@ mod tests {
         Rule { counted: index > 4, statement, ..Rule::default() }
     }
 
-    /// Tables whose chains go to chains of lower numbers, through a map too.
+    /// Generates tables whose chains refer to chains with lower numbers, also through a map.
     fn table() -> impl Strategy<Value = Table> {
         let rules = proptest::collection::vec(0usize..10, 0..4);
         let chains = proptest::collection::vec((any::<bool>(), rules), 3..5);
@@ -255,7 +259,7 @@ mod tests {
                     at: At::Forward,
                     priority: if rules.len() > 1 { 1 } else { 0 },
                 });
-                // Only the later ones go anywhere.
+                // Only the later chains refer to others.
                 let rules = rules.into_iter().map(|r| if at > 1 { rule(r) } else { rule(r % 2) }).collect();
                 table.chains.insert(format!("c{at}").into(), Chain { hook, rules });
             }
@@ -283,14 +287,14 @@ mod tests {
         #[test]
         fn from_whatever_is_there_to_what_is_wanted(before in table(), desired in table(), gone in 0usize..8, strange in 0usize..8) {
             let mut is = found(&before);
-            // Somebody took a chain or a set away.
+            // Another process removed a chain or a set.
             if let Some(name) = is.chains.keys().nth(gone).cloned() {
                 is.chains.remove(&name);
             } else if gone == 7 {
                 is.sets.remove("set");
             }
             is.dormant = strange > 5;
-            // Or put in what we never write.
+            // Or it added an element that Tortie never writes.
             if let Some(set) = is.sets.values_mut().nth(strange) {
                 set.whole = false;
                 set.elements.pop_first();

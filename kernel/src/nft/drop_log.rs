@@ -1,8 +1,9 @@
-//! Which packets rules drop, as the kernel logs them to a group of its own (nfnetlink_log:
+//! Log of packets dropped by rules, received from the kernel through a netlink log group (nfnetlink_log:
 //! `linux/netfilter/nfnetlink_log.h`).
 //!
-//! What is dropped is logged at most ten times a second and rule, so what is counted here is a sample: who is denied what,
-//! when first and when last. It is kept as one entry for each source, destination, protocol, port and rule.
+//! Each rule logs at most ten dropped packets per second, so the counts are a sample: what was denied, and
+//! the times of the first and the last packet. There is one entry per source, destination, protocol, port and
+//! rule.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,11 +32,11 @@ const NFULNL_CFG_CMD_BIND: u8 = 1;
 const NFULNL_COPY_PACKET: u8 = 2;
 const NFULA_PAYLOAD: u16 = 9;
 const NFULA_PREFIX: u16 = 10;
-/// `struct nfgenmsg`: family, version, resource.
+/// Length of `struct nfgenmsg` (family, version, resource), in octets.
 const NFGENMSG: usize = 4;
-/// Octets of a packet that are wanted: headers.
+/// Number of octets copied from each packet, enough for its headers.
 const HEAD: u32 = 128;
-/// Kinds of drops that are kept.
+/// Maximum number of entries.
 const KINDS: usize = 4_096;
 
 impl fmt::Display for Denied {
@@ -57,15 +58,15 @@ impl fmt::Display for Denied {
     }
 }
 
-/// A drop in few words, for counting.
+/// Classification of a drop, for counters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Denial {
-    /// `ingress`: to an endpoint, `egress`: from one.
+    /// `ingress` (to an endpoint) or `egress` (from one).
     pub direction: &'static str,
-    /// The tier that denied, `profiles` for profiles, empty where none did.
+    /// Name of the tier that denied, `profiles` for profiles, empty for other reasons.
     pub tier: String,
-    /// `rule`, `end_of_tier`, `profile`, `unknown_endpoint`, `anti_spoof` or another word for what the frame of the rules
-    /// drops.
+    /// `rule`, `end_of_tier`, `profile`, `unknown_endpoint`, `anti_spoof`, or another identifier of a drop by
+    /// the base rules.
     pub reason: &'static str,
 }
 
@@ -94,48 +95,48 @@ impl Denied {
     }
 }
 
-/// Packets of one kind that were dropped.
+/// Dropped packets with equal properties.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DropKind {
-    /// Where they came from.
+    /// Source address.
     pub src: IpAddr,
-    /// Where they went.
+    /// Destination address.
     pub dst: IpAddr,
-    /// The IP protocol's number.
+    /// IP protocol number.
     pub protocol: u8,
-    /// The destination port, or the ICMP type.
+    /// Destination port, or the ICMP type.
     pub port: Option<u16>,
-    /// What the rule logs them with, which says what rule it is.
+    /// Log prefix, which identifies the rule.
     pub prefix: String,
 }
 
-/// How many were logged, and when.
+/// Number and times of logged packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dropped {
-    /// How many were logged; there may have been more.
+    /// Number of logged packets; more may have been dropped.
     pub count: u64,
-    /// When the first one was.
+    /// Time of the first packet.
     pub first: Instant,
-    /// When the last one was.
+    /// Time of the last packet.
     pub last: Instant,
 }
 
-/// What was dropped since the start.
+/// Dropped packets since the start.
 #[derive(Debug, Default)]
 pub struct DropLog(Mutex<DropCounters>);
 
 #[derive(Debug, Default)]
 struct DropCounters {
     kinds: BTreeMap<DropKind, Dropped>,
-    /// All that were logged, by prefix: there are as many as rules that drop.
+    /// Numbers of logged packets by prefix; there are as many prefixes as rules that drop.
     logged: BTreeMap<String, u64>,
-    /// Times that the kernel had more than could be taken.
+    /// Number of overruns: the kernel had more packets than the socket could take.
     overruns: u64,
     problem: Option<String>,
 }
 
 impl DropLog {
-    /// The kinds of which one was dropped within `age`, in no order.
+    /// Returns the entries with a packet within `age`, in no order.
     #[must_use]
     pub fn within(&self, age: Duration) -> Vec<(DropKind, Dropped)> {
         let counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +144,7 @@ impl DropLog {
         recent.map(|(kind, dropped)| (kind.clone(), *dropped)).collect()
     }
 
-    /// How many packets were logged, by prefix, and how many times some were lost: neither ever shrinks.
+    /// Returns the numbers of logged packets by prefix, and the number of overruns; both only increase.
     #[must_use]
     pub fn logged(&self) -> (Vec<(String, u64)>, u64) {
         let counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,7 +155,7 @@ impl DropLog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).overruns += 1;
     }
 
-    /// Why drops are not seen at all.
+    /// Returns the reason why no drops are received at all.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).problem.clone()
@@ -189,7 +190,7 @@ impl DropLog {
     }
 }
 
-/// Listens to one group of the caller's network namespace.
+/// Receives packets of one log group of the caller's network namespace.
 pub(crate) struct Listener {
     raw: Raw,
     drops: Arc<DropLog>,
@@ -199,7 +200,7 @@ impl Listener {
     /// Binds a group.
     ///
     /// # Errors
-    /// When another process has it, or the kernel logs to no groups.
+    /// Another process uses the group, or the kernel does not support log groups.
     pub(crate) fn open(group: u16, drops: Arc<DropLog>) -> io::Result<Self> {
         let mut raw = Raw::new(NETLINK_NETFILTER)?;
         raw.bind_auto()?;
@@ -216,14 +217,14 @@ impl Listener {
         config(NFULA_CFG_CMD, &[NFULNL_CFG_CMD_BIND])?;
         let [a, b, c, d] = HEAD.to_be_bytes();
         config(NFULA_CFG_MODE, &[a, b, c, d, NFULNL_COPY_PACKET, 0])?;
-        // Within a fifth of a second, or as soon as 32 wait.
+        // Delivered after a fifth of a second, or as soon as 32 packets wait.
         config(NFULA_CFG_TIMEOUT, &20u32.to_be_bytes())?;
         config(NFULA_CFG_QTHRESH, &32u32.to_be_bytes())?;
         raw.set_non_blocking(true)?;
         Ok(Self { raw, drops })
     }
 
-    /// Runs until `stop` can be read.
+    /// Runs until `stop` is readable.
     pub(crate) fn run(self, stop: &OwnedFd) -> io::Result<()> {
         let mut buf = Vec::with_capacity(64 << 10);
         loop {
@@ -243,7 +244,7 @@ impl Listener {
                 match self.raw.recv(&mut buf, 0) {
                     Ok(_) => self.drops.record(kinds(&buf), Instant::now()),
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                    // Some were lost: it is a sample anyway.
+                    // Packets were lost; the log is a sample anyway.
                     Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => self.drops.overrun(),
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                     Err(e) => return Err(e),
@@ -253,7 +254,7 @@ impl Listener {
     }
 }
 
-/// The kernel's answer to the last request.
+/// Waits for the kernel's answer to the last request.
 fn acknowledged(raw: &Raw) -> io::Result<()> {
     let mut buf = Vec::with_capacity(8 << 10);
     loop {
@@ -280,7 +281,7 @@ fn kinds(bytes: &[u8]) -> impl Iterator<Item = DropKind> + '_ {
     })
 }
 
-/// The headers of a packet.
+/// Parses the headers of a packet.
 fn read(packet: &[u8], prefix: String) -> Option<DropKind> {
     let (src, dst, protocol, rest) = match packet.first()? >> 4 {
         4 => {
@@ -307,12 +308,12 @@ fn read(packet: &[u8], prefix: String) -> Option<DropKind> {
     Some(DropKind { src, dst, protocol, port, prefix })
 }
 
-/// The protocol behind IPv6 extension headers (RFC 8200 section 4), and its header where it is there.
+/// Returns the protocol after IPv6 extension headers (RFC 8200 section 4), and its header if present.
 fn after_extensions(mut protocol: u8, mut rest: &[u8]) -> (u8, Option<&[u8]>) {
     for _ in 0..8 {
         let length = match protocol {
             0 | 43 | 60 => rest.get(1).map_or(usize::MAX, |units| (usize::from(*units) + 1) * 8),
-            // A fragment that is not the first one has no header behind it.
+            // Only the first fragment has the next header.
             44 if rest.get(2..4).is_none_or(|offset| offset != [0, 0] && offset != [0, 1]) => {
                 return (rest.first().copied().unwrap_or(protocol), None);
             }

@@ -1,4 +1,4 @@
-//! Reading a table back: what is there at start, and after another process changed rules.
+//! Dumps of an nftables table, at the start and after another process changed rules.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,18 +15,18 @@ use crate::nft::ir::{At, Hook, KeyType, Kind, Name, SetKey, SetType, SetValue, V
 use crate::nft::socket::{Socket, request};
 use crate::nft::uapi::*;
 
-/// How often a table is read while others change it under the reader's eyes.
+/// Maximum number of attempts to read a table while other processes change it.
 const TRIES: u32 = 10;
 
 /// A table as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct TableDump {
-    /// The generation of the rule set that this was read at.
+    /// Generation of the ruleset at the time of the dump.
     pub(crate) generation: u32,
-    /// Somebody switched the table off; the next transaction of ours switches it on.
+    /// True if another process made the table dormant; Tortie's next transaction reactivates it.
     pub(crate) dormant: bool,
     pub(crate) chains: BTreeMap<Name, ChainDump>,
-    /// Named sets and maps; those inside of rules are part of the rules' hashes.
+    /// Named sets and maps; anonymous ones are covered by the hashes of their rules.
     pub(crate) sets: BTreeMap<Name, SetDump>,
 }
 
@@ -34,20 +34,21 @@ pub(crate) struct TableDump {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ChainDump {
     pub(crate) hook: Option<Hook>,
-    /// It is none that we could have made: an unknown type, or a policy other than accept.
+    /// True if Tortie never creates such a chain: an unknown type, or a policy other than accept.
     pub(crate) foreign: bool,
-    /// In order.
+    /// Rules in order.
     pub(crate) rules: Vec<RuleDump>,
 }
 
 /// A rule as the kernel has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct RuleDump {
-    /// What [`crate::nft::encode::rule_hash`] said when we wrote it; `None`: it is of another process.
+    /// Hash from the userdata, computed by [`crate::nft::encode::rule_hash`]; `None` for rules of other
+    /// processes.
     pub(crate) hash: Option<RuleHash>,
-    /// The kernel's own number of it.
+    /// The kernel's handle of the rule.
     pub(crate) handle: u64,
-    /// Packets and octets counted, when it counts.
+    /// Counted packets and octets, if the rule has a counter.
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
 }
@@ -55,19 +56,19 @@ pub(crate) struct RuleDump {
 /// A set as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct SetDump {
-    /// `None`: of a type that we never make.
+    /// Type of the set; `None` if Tortie never creates such a set.
     pub(crate) of: Option<SetType>,
-    /// Those that we could have written.
+    /// Elements of forms that Tortie writes.
     pub(crate) elements: BTreeMap<SetKey, SetValue>,
-    /// False when there are elements besides that we never write: a range that is no network, a verdict that is no goto, one
-    /// that expires. Only filling the set anew (`Edit::ReplaceElements`) takes them away.
+    /// False if there are other elements: a range that is no network, a verdict that is no goto, an element
+    /// that expires. Only `Edit::ReplaceElements`, which refills the set, removes them.
     pub(crate) whole: bool,
 }
 
-/// The table of family `inet` of that name; `None` when there is none.
+/// Dumps the table of family `inet` with this name; `None` if it does not exist.
 ///
 /// # Errors
-/// When the socket fails, or when others change rules faster than they can be read.
+/// The socket fails, or other processes change rules faster than they can be read.
 pub(crate) fn table(socket: &mut Socket, name: &str) -> io::Result<Option<TableDump>> {
     for tries in 0..TRIES {
         let generation = socket.generation()?;
@@ -85,10 +86,11 @@ pub(crate) fn table(socket: &mut Socket, name: &str) -> io::Result<Option<TableD
     Err(io::Error::new(io::ErrorKind::Interrupted, "others change packet rules faster than they can be read"))
 }
 
-/// The rules of the table of family `inet` of that name as they are while it is read, by the name of their chain.
+/// Dumps the rules of the table of family `inet` with this name, by chain, without a check for concurrent
+/// changes.
 ///
 /// # Errors
-/// When the socket fails, or the kernel shows none.
+/// The socket fails, or the kernel refuses.
 pub(crate) fn rules(socket: &mut Socket, name: &str) -> io::Result<BTreeMap<String, Vec<RuleDump>>> {
     let mut found: BTreeMap<String, Vec<RuleDump>> = BTreeMap::new();
     let mut dumps = Dumps { socket, table: name, interrupted: false };
@@ -100,24 +102,24 @@ pub(crate) fn rules(socket: &mut Socket, name: &str) -> io::Result<BTreeMap<Stri
     Ok(found)
 }
 
-/// The rules of one chain; none when there is no such chain.
+/// Dumps the rules of one chain; none if the chain does not exist.
 ///
 /// # Errors
-/// When the socket fails, or the kernel shows none.
+/// The socket fails, or the kernel refuses.
 pub(crate) fn rules_of(socket: &mut Socket, name: &str, of: &str) -> io::Result<Vec<RuleDump>> {
     let mut found = Vec::new();
     let mut dumps = Dumps { socket, table: name, interrupted: false };
     dumps.dump(NFT_MSG_GETRULE, Some((NFTA_RULE_CHAIN, of)), |m| {
-        // Before Linux 4.17 all chains come.
+        // Kernels before Linux 4.17 ignore the chain and dump all.
         found.extend(rule(m).filter(|(chain, _)| chain == of).map(|(_, rule)| rule));
     })?;
     Ok(found)
 }
 
-/// The names of all tables of family `inet`.
+/// Lists the names of all tables of family `inet`.
 ///
 /// # Errors
-/// When the socket fails, or the kernel shows none.
+/// The socket fails, or the kernel refuses.
 pub(crate) fn tables(socket: &mut Socket) -> io::Result<Vec<String>> {
     let mut all = Vec::new();
     let read = ask(socket, NFT_MSG_GETTABLE, NLM_F_DUMP, |_| (), |_, name| all.push(name.to_owned()))?;
@@ -125,10 +127,10 @@ pub(crate) fn tables(socket: &mut Socket) -> io::Result<Vec<String>> {
     Ok(all)
 }
 
-/// What one reading gave.
+/// Result of one attempt.
 enum Read {
     Whole(Option<TableDump>),
-    /// Something changed in between, or answers were lost.
+    /// The table changed during the dump, or answers were lost.
     Interrupted,
 }
 
@@ -172,12 +174,12 @@ fn read(socket: &mut Socket, name: &str) -> io::Result<Read> {
 struct Dumps<'a> {
     socket: &'a mut Socket,
     table: &'a str,
-    /// Something changed meanwhile.
+    /// True if the table changed meanwhile.
     interrupted: bool,
 }
 
 impl Dumps<'_> {
-    /// What the table has of one kind, or what is within one set or chain, by the attribute that names it.
+    /// Dumps all objects of one kind, or the content of one set or chain, named by its attribute.
     fn dump(
         &mut self,
         kind: u16,
@@ -197,18 +199,18 @@ impl Dumps<'_> {
         })?;
         match answer {
             Ok(consistent) => self.interrupted |= !consistent,
-            // What was there a moment ago is gone.
+            // The object was deleted meanwhile.
             Err(r) if matches!(r.code, libc::ENOENT | libc::EINTR | libc::EAGAIN) => self.interrupted = true,
             Err(r) => return Err(refused(&r)),
         }
         Ok(())
     }
 
-    /// The elements of a set, and whether they are all that there is.
+    /// Dumps the elements of a set; true if they are complete.
     ///
-    /// The kernel goes on in a hash where it stopped by counting. While the hash grows (a worker does that after elements
-    /// came), the count leads elsewhere and elements are left out without a word: what came in several messages is read
-    /// until it comes twice.
+    /// The kernel resumes the dump of a hash by position. While the hash grows (a worker resizes it after
+    /// insertions), the position points elsewhere and elements are omitted without notice. So a dump in
+    /// several messages is repeated until two results are equal.
     fn elements(&mut self, set: &str, of: SetType) -> io::Result<(BTreeMap<SetKey, SetValue>, bool)> {
         let mut last = None;
         for _ in 0..TRIES {
@@ -226,7 +228,7 @@ impl Dumps<'_> {
     }
 }
 
-/// Asks, and hands out each answer with the name of the table it is about.
+/// Sends a dump request and passes each answer to `each`, with the name of its table.
 fn ask(
     socket: &mut Socket,
     message: u16,
@@ -291,7 +293,7 @@ fn rule(m: &Message<'_>) -> Option<(String, RuleDump)> {
     };
     let expressions = attr(m, NFTA_RULE_EXPRESSIONS).unwrap_or_default();
     let counter = Attrs(expressions).find(|(_, e)| {
-        // The name ends with a zero.
+        // The name ends with a zero octet.
         find(e, NFTA_EXPR_NAME).is_some_and(|name| name.strip_suffix(&[0]) == Some(b"counter"))
     });
     if let Some(counter) = counter.and_then(|(_, e)| find(e, NFTA_EXPR_DATA)) {
@@ -301,7 +303,7 @@ fn rule(m: &Message<'_>) -> Option<(String, RuleDump)> {
     Some((chain, rule))
 }
 
-/// Our hash in the userdata of a rule.
+/// Returns Tortie's hash from the userdata of a rule.
 pub(super) fn hash(mut userdata: &[u8]) -> Option<RuleHash> {
     while let [kind, len, rest @ ..] = userdata {
         let (data, rest) = rest.split_at_checked(usize::from(*len))?;
@@ -313,7 +315,7 @@ pub(super) fn hash(mut userdata: &[u8]) -> Option<RuleHash> {
     None
 }
 
-/// A named set, still empty.
+/// Decodes a named set, still without elements.
 fn set(m: &Message<'_>) -> Option<(Name, SetDump)> {
     let number = |kind| attr(m, kind).and_then(codec::be32);
     let flags = number(NFTA_SET_FLAGS).unwrap_or_default();
@@ -334,19 +336,19 @@ fn set(m: &Message<'_>) -> Option<(Name, SetDump)> {
     let value = values.into_iter().find(|(_, id)| *id == number(NFTA_SET_DATA_TYPE)).map(|(value, _)| value);
     let interval = flags & NFT_SET_INTERVAL != 0;
     let of = key.zip(value).map(|(key, value)| SetType { key, value, interval });
-    // Anything besides (a timeout, elements that packets add) is not ours.
+    // Sets with other flags (a timeout, elements added by packets) are not Tortie's.
     let of = of.filter(|of| set_flags(*of) == flags);
     Some((name, SetDump { of, ..SetDump::default() }))
 }
 
-/// The elements of a set, as its dump gives them.
+/// Elements of a set, collected from its dump.
 struct Elements {
     of: SetType,
-    /// How many messages the dump came in.
+    /// Number of messages of the dump.
     parts: u32,
     whole: bool,
     map: BTreeMap<SetKey, SetValue>,
-    /// In a tree, beginnings (with their values) and ends in any order: (key, begins, value).
+    /// Interval sets only: starts (with their values) and ends, in any order, as (key, is a start, value).
     bounds: Vec<(u128, bool, SetValue)>,
 }
 
@@ -365,7 +367,7 @@ impl Elements {
         }
     }
 
-    /// `None` when it is none that we could have written.
+    /// Decodes an element; `None` if Tortie never writes such an element.
     fn element(&mut self, element: &[u8]) -> Option<()> {
         let flags = find(element, NFTA_SET_ELEM_FLAGS).and_then(codec::be32).unwrap_or_default();
         if flags & !NFT_SET_ELEM_INTERVAL_END != 0 || find(element, NFTA_SET_ELEM_TIMEOUT).is_some() {
@@ -425,12 +427,12 @@ impl Elements {
 
     fn end(mut self) -> (BTreeMap<SetKey, SetValue>, bool) {
         let v4 = matches!(self.of.key, KeyType::Addr { v4: true });
-        // At one key an interval ends (there) before the next begins.
+        // At equal keys, an interval ends before the next one begins.
         self.bounds.sort_unstable_by_key(|(key, begins, _)| (*key, *begins));
         let mut bounds = self.bounds.into_iter().peekable();
         while let Some((first, begins, value)) = bounds.next() {
             if !begins {
-                // nft marks the beginning of the tree so.
+                // nft marks the beginning of the tree with an end at 0.
                 self.whole &= first == 0;
                 continue;
             }
@@ -453,7 +455,7 @@ fn interface(data: &[u8]) -> Option<Box<str>> {
     std::str::from_utf8(name).ok().map(Box::from)
 }
 
-/// An address as a number; `None` when it is of the other family.
+/// Converts an address to a number; `None` if it is of the other family.
 fn number(addr: IpAddr, v4: bool) -> Option<u128> {
     match addr {
         IpAddr::V4(a) if v4 => Some(u128::from(a.to_bits())),
@@ -466,7 +468,7 @@ fn range(first: &[u8], last: &[u8], v4: bool) -> Option<Cidr> {
     network(number(codec::addr(first)?, v4)?, number(codec::addr(last)?, v4)?, v4)
 }
 
-/// The network with exactly these ends.
+/// Returns the network with exactly these first and last addresses.
 fn network(first: u128, last: u128, v4: bool) -> Option<Cidr> {
     let host_bits = first ^ last;
     if first > last || host_bits & host_bits.wrapping_add(1) != 0 || first & host_bits != 0 {

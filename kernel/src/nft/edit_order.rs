@@ -1,28 +1,31 @@
-//! Which edits have to be in force before others. Pure.
+//! Order of edits, and their division into transactions. Pure.
 //!
-//! A transaction takes effect whole, but a packet that is among the rules meanwhile has not one view of them: Linux takes
-//! its rules as they were when it began (`nft_do_chain`), and what it looks up in a set or a map as that is now. In two cases that
-//! is neither the state before nor that after, and what both allow is lost, or what both deny passes:
+//! A transaction takes effect as a whole, but a packet in flight does not have one consistent view. Linux
+//! evaluates the rules as they were when evaluation began (`nft_do_chain`), but looks up sets and maps as
+//! they are now. In two cases the result corresponds neither to the state before nor to that after, so that a
+//! packet is lost that both allow, or passes although both deny it:
 //!
-//! - a map leads to a new chain: a packet that began before is sent to a chain that has no rules for one as old as it is;
-//! - rules look up a new set of intervals: these are published behind the rules (`nft_rbtree_commit`, `nft_pipapo_commit`), and
-//!   the set is empty so far for a packet that has the rules already.
+//! - A map leads to a new chain: a packet whose evaluation began before is sent to a chain that has no rules
+//!   in its generation.
+//! - Rules look up a new interval set: these are published after the rules (`nft_rbtree_commit`,
+//!   `nft_pipapo_commit`), so the set is still empty for a packet that already sees the rules.
 //!
-//! Chains and sets that came by a transaction before are whole for both. The third case is that a set goes with the rules that
-//! looked it up: see [`Edit::DeleteSet`].
+//! Chains and sets created by an earlier transaction are complete in both views. The third case is a set
+//! deleted together with the rules that looked it up: see [`Edit::DeleteSet`].
 //!
-//! What remains is the kernel's: of two sets that change together a packet may find one as it was and the other as it is, and
-//! one that is held up from before a transaction until after the next may meet a chain that went with that.
+//! Two effects of the kernel remain: of two sets that change together, a packet may see one in the old and
+//! the other in the new state. And a packet whose evaluation lasts from before one transaction until after
+//! the next may meet a chain that the latter deleted.
 
 use std::collections::BTreeSet;
 
 use crate::nft::ir::{Edit, Name, SetValue};
 use crate::nft::maps::Map;
 
-/// Elements of new sets that one transaction may bring, besides everything else.
+/// Maximum number of elements of new sets in one transaction, besides everything else.
 const FILL: usize = 200_000;
 
-/// Brings new sets to the front, and behind them new chains; all else stays as it is.
+/// Moves new sets to the front, followed by new chains; all other edits keep their order.
 pub(super) fn sort(edits: &mut [Edit]) {
     edits.sort_by_key(|edit| match edit {
         Edit::DeleteTable | Edit::ClearDormant | Edit::Set(..) => 0,
@@ -31,7 +34,7 @@ pub(super) fn sort(edits: &mut [Edit]) {
     });
 }
 
-/// The transactions that carry out sorted edits, one after the other.
+/// Splits sorted edits into transactions, to be executed one after the other.
 pub(super) fn of(edits: &[Edit]) -> impl Iterator<Item = &[Edit]> {
     let mut rest = edits;
     std::iter::from_fn(move || {
@@ -41,8 +44,9 @@ pub(super) fn of(edits: &[Edit]) -> impl Iterator<Item = &[Edit]> {
     })
 }
 
-/// How many of the leading edits make a transaction of their own, which no packet can notice: new sets alone while they
-/// are large; new sets and chains when they have to be there before the rest. All edits when nothing has to.
+/// Returns the number of leading edits for the next transaction: new sets alone while they are large; new
+/// sets and chains if the rest depends on them; otherwise all edits. No packet can notice new sets and chains
+/// by themselves.
 fn first(edits: &[Edit]) -> usize {
     let large = |edits: &[Edit]| size(edits) > FILL;
     let sets = edits.iter().take_while(|edit| matches!(edit, Edit::Set(..))).count();
@@ -62,11 +66,13 @@ fn comes_last(edit: &Edit) -> bool {
     matches!(edit, Edit::Set(_, set) if set.of.interval && !set.elements.is_empty())
 }
 
-/// Whether packets come to one of these chains by it that would pass or be lost while the chain is empty.
+/// Returns true if the edit leads packets to one of these chains that would pass or be lost while the chain
+/// is empty.
 fn refers_to(edit: &Edit, chains: &BTreeSet<&Name>) -> bool {
     let refers_to = |value: &SetValue| matches!(value, SetValue::Goto(name) | SetValue::Jump(name) if chains.contains(name));
     match edit {
-        // Who had no profiles was dropped, and is dropped behind one that is empty: a burst of starts stays one transaction.
+        // An endpoint without profiles drops, as does an empty chain: a burst of new endpoints stays one
+        // transaction.
         Edit::Elements { set, add, remove, .. } => add
             .iter()
             .any(|(key, value)| refers_to(value) && (remove.contains_key(key) || !Map::is_last(set))),
@@ -75,7 +81,7 @@ fn refers_to(edit: &Edit, chains: &BTreeSet<&Name>) -> bool {
     }
 }
 
-/// How many objects edits write: elements, rules, chains and sets.
+/// Returns the number of objects that edits write: elements, rules, chains and sets.
 pub(crate) fn size(edits: &[Edit]) -> usize {
     let one = |edit: &Edit| match edit {
         Edit::Set(_, set) | Edit::ReplaceElements(_, set) => 1 + set.elements.len(),
@@ -132,7 +138,7 @@ mod tests {
             2
         );
         assert_eq!(first(&[chain(true, "a"), chain(true, "b"), refers_to(tiers, Some("c"), "b")]), 2);
-        // Whether or not they were led anywhere, where an empty chain would let them pass.
+        // Whether or not the map had an entry before: an empty chain would let packets pass.
         assert_eq!(first(&[chain(true, "a"), refers_to(tiers, None, "a")]), 1);
         assert_eq!(first(&[chain(true, "a"), refers_to(Map::HostIn, None, "a")]), 1);
         assert_eq!(first(&[chain(true, "a"), refers_to(Map::ToProfiles, Some("b"), "a")]), 1);
@@ -167,7 +173,7 @@ mod tests {
                 refers_to(Map::ToWorkload, Some("b"), "a"),
                 Edit::DeleteChain("b".into()),
             ],
-            // A start: the tiers are those of others, the profile is its own.
+            // A new endpoint: its tiers are shared with others, its profile is its own.
             vec![
                 chain(true, "a"),
                 refers_to(Map::ToProfiles, None, "a"),

@@ -1,5 +1,5 @@
-//! Chains of policies and profiles that the kernel refuses, or whose sets it refuses: they deny everything until it takes
-//! them, so that what is wrong with one of them keeps no other from being in force.
+//! Fail closed: chains of policies and profiles that the kernel refuses, or whose sets it refuses, deny
+//! everything until it accepts them, so that a fault of one keeps no other from being in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,17 +9,18 @@ use crate::nft::diff;
 use crate::nft::dump::TableDump;
 use crate::nft::ir::{Chain, Edit, Kind, Match, Name, Rule, Statement, Table};
 
-/// First pause before they are tried again; doubles up to the last.
+/// First pause before they are retried; it doubles up to `RETRY_LAST`.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
-/// With more of them it is not they that are wrong; and each costs a transaction whenever they are tried.
+/// Maximum number of failed chains. If there are more, the fault is elsewhere; each also costs a transaction
+/// per retry.
 const CHAINS_MAX: usize = 16;
 
-/// The chains, with what the kernel said of each.
+/// The failed chains, with the kernel's reason for each.
 #[derive(Debug)]
 pub(super) struct FailClosed {
     chains: BTreeMap<Name, String>,
-    /// Sets that the kernel refuses, which no other chains than these use.
+    /// Sets that the kernel refuses, used by these chains only.
     sets: BTreeSet<Name>,
     due: Option<Instant>,
     pause: Duration,
@@ -34,7 +35,7 @@ impl FailClosed {
         self.chains.iter().map(|(name, why)| (name, why.as_str()))
     }
 
-    /// Whether this may be closed.
+    /// Returns true if this object may fail closed.
     pub(super) fn can_add(&self, what: &Refused) -> bool {
         let known = match &what.set {
             Some(set) => self.sets.contains(set),
@@ -43,7 +44,7 @@ impl FailClosed {
         !known && !what.chains.is_empty() && self.chains.len() + what.chains.len() <= CHAINS_MAX
     }
 
-    /// The kernel refused it.
+    /// Records a refusal by the kernel.
     pub(super) fn add(&mut self, what: Refused, why: &str) {
         let why = what.set.as_ref().map_or_else(|| why.to_owned(), |set| format!("set {set}: {why}"));
         self.sets.extend(what.set);
@@ -51,12 +52,12 @@ impl FailClosed {
         self.due = Some(Instant::now() + self.pause);
     }
 
-    /// It is time to try them again.
+    /// Returns true if it is time for a retry.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.due.is_some_and(|due| due <= now)
     }
 
-    /// They are tried again.
+    /// Forgets the failures for a retry.
     pub(super) fn retry(&mut self) {
         self.due = None;
         self.pause = (self.pause * 2).min(RETRY_LAST);
@@ -64,7 +65,8 @@ impl FailClosed {
         self.sets.clear();
     }
 
-    /// What changes is tried as it is now. True when that is more than the edits say: a set that the kernel does not have.
+    /// Forgets failures of changed objects, which are tried in their new form. Returns true if that needs
+    /// more than the edits: a changed set that the kernel does not have.
     #[must_use]
     pub(super) fn forget(&mut self, edits: &[Edit]) -> bool {
         let mut others = false;
@@ -93,7 +95,8 @@ impl FailClosed {
         others
     }
 
-    /// The edits with these chains closed; those that are closed in the kernel already are left out, and so are the sets.
+    /// Replaces failed chains in the edits by chains that deny. Omits those that already deny in the kernel,
+    /// and the refused sets.
     pub(super) fn replacement_edits(&self, edits: Vec<Edit>, found: Option<&TableDump>) -> Vec<Edit> {
         if self.chains.is_empty() {
             return edits;
@@ -120,7 +123,7 @@ impl FailClosed {
     }
 }
 
-/// What the kernel refuses, and which chains are closed for it.
+/// A refused object, and the chains that must fail closed because of it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refused {
     pub(super) set: Option<Name>,
@@ -128,7 +131,7 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// The chains that cannot be as `table` wants them without this edit; `None`: it is of none of them alone.
+    /// Returns the chains that depend on this edit in `table`; `None` if the edit belongs to no chain alone.
     pub(super) fn of(edit: &Edit, table: &Table) -> Option<Self> {
         match edit {
             Edit::NewChain(name, _) | Edit::Chain(name, _) => {
@@ -150,14 +153,14 @@ impl Refused {
     }
 }
 
-/// What stands in the place of a chain that the kernel refuses.
+/// Returns the replacement for a refused chain.
 fn chain() -> Chain {
     let comment = Some("the kernel refuses these rules: denied".into());
     let rule = Rule { counted: true, statement: Statement::Drop, comment, ..Rule::default() };
     Chain { hook: None, rules: vec![rule] }
 }
 
-/// The modules without which a kernel refuses an edit, when it says that it lacks something.
+/// Returns the kernel modules that an edit needs, if the error code indicates a missing feature.
 pub(super) fn needs(edit: &Edit, code: i32) -> Option<String> {
     if !matches!(code, libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT) {
         return None;
@@ -240,7 +243,8 @@ mod tests {
             })
             .collect();
         assert_eq!(names, ["t", "a closed", "b", "c closed"]);
-        // Another set is nothing to it; its own is tried again, with all that uses it.
+        // Another set is unaffected; after a change of the refused one, it is retried with all chains that
+        // use it.
         assert!(!fail_closed.forget(&[Edit::Set("t".into(), set())]));
         assert!(fail_closed.forget(&[Edit::Set("s".into(), set())]));
         assert_eq!(fail_closed.iter().count(), 0);

@@ -1,10 +1,12 @@
-//! Others' packet rules at the hook that workloads' packets pass: what drops them there although our own rules let them
-//! through, and Docker's chain for rules of other programs.
+//! Other programs' rules at the forward hook, through which packets of workloads pass: detection of drops of
+//! packets that Tortie allows, and admission rules in Docker's chain for user rules.
 //!
-//! A packet passes each base chain of a hook, and one drop is enough. dockerd sets the policy of `FORWARD` to drop when it starts, and
-//! leaves the chain `DOCKER-USER` to others: it leads there first and never changes what is in it (except for the `RETURN` at
-//! its end). While this host has workloads and such a chain drops, the rules of [`admission`] stand at its beginning: packets of
-//! workloads, which our own chains have judged before, pass. Nothing else of other tables is ever changed.
+//! A packet passes each base chain of a hook, and one drop is final. dockerd sets the policy of `FORWARD` to
+//! drop when it starts. It reserves the chain `DOCKER-USER` for other programs: it jumps there first and
+//! never changes its content (except for the `RETURN` at the end). While this host has workloads and such a
+//! chain drops, the rules of [`admission`] are at the beginning of `DOCKER-USER`: they accept packets of
+//! workloads, to which Tortie's chains have already applied policy. Nothing else in other tables is ever
+//! changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,34 +21,35 @@ use crate::nft::ir::{Match, Rule, Statement};
 use crate::nft::socket::Socket;
 use crate::nft::uapi::*;
 
-/// Docker's table and its chain for rules of others.
+/// Docker's table, and its chain for user rules.
 const FILTER: &str = "filter";
 const DOCKER_USER: &str = "DOCKER-USER";
-/// How names of bridges begin that dockerd makes.
+/// Name prefixes of bridges created by dockerd.
 const BRIDGES: [&str; 2] = ["docker", "br-"];
-/// How often the generation of the kernel's rules is asked for.
+/// Interval of checks of the kernel's rule generation.
 const INTERVAL: Duration = Duration::from_millis(500);
 const HOOK_FORWARD: u32 = 2;
 
-/// A base chain of another program that drops the forwarded packets which nothing in it accepts.
+/// A base chain of another program that drops forwarded packets that none of its rules accepts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct ForwardDrop {
-    /// `ip`, `ip6` or `inet`.
+    /// Address family: `ip`, `ip6` or `inet`.
     pub family: String,
-    /// Its table.
+    /// Name of the table.
     pub table: String,
-    /// Its name.
+    /// Name of the chain.
     pub chain: String,
-    /// By its policy; else by its last rule.
+    /// True if the chain policy drops; false if its last rule does.
     pub by_policy: bool,
-    /// A rule of the table names interfaces of workloads: another program, or this one, lets their packets pass.
+    /// True if a rule of the table matches workload interfaces, so that a program (possibly Tortie) already
+    /// accepts their packets.
     pub names_workloads: bool,
-    /// The table has Docker's chain for rules of others.
+    /// True if the table has Docker's chain for user rules.
     pub has_docker_user: bool,
 }
 
 impl ForwardDrop {
-    /// `table ip filter, chain FORWARD (policy drop)`.
+    /// Describes the chain: `chain FORWARD of table ip filter (its policy is drop)`.
     #[must_use]
     pub fn describe(&self) -> String {
         let Self { family, table, chain, by_policy, .. } = self;
@@ -54,7 +57,7 @@ impl ForwardDrop {
         format!("chain {chain} of table {family} {table} ({why})")
     }
 
-    /// The commands that let workloads' packets pass.
+    /// Returns the commands that accept packets of workloads.
     #[must_use]
     pub fn fix(&self, prefix: &str) -> String {
         let Self { family, table, chain, .. } = self;
@@ -71,12 +74,12 @@ impl ForwardDrop {
     }
 }
 
-/// A chain of another table.
+/// Properties of a chain in another table.
 #[derive(Debug, Default)]
 struct OtherChain {
-    /// It is a base chain for forwarded packets, and its policy is drop.
+    /// For a base chain of type filter at the forward hook, true if its policy is drop.
     forward: Option<bool>,
-    /// What its last rule does with whatever reaches it.
+    /// True if its last rule drops every packet that reaches it.
     ends_in_drop: bool,
 }
 
@@ -91,10 +94,11 @@ fn family_name(family: u8) -> Option<&'static str> {
     }
 }
 
-/// What drops forwarded packets of workloads whose interfaces begin so; empty where the kernel has no nf_tables.
+/// Lists the chains that drop forwarded packets of workloads, by the name prefixes of their interfaces; none
+/// if the kernel has no nf_tables.
 ///
 /// # Errors
-/// When the socket fails, or the kernel shows none of its rules.
+/// The socket fails, or the kernel refuses to show its rules.
 pub fn forward_drops(prefixes: &[String]) -> io::Result<Vec<ForwardDrop>> {
     match Socket::open() {
         Ok(mut socket) => drops(&mut socket, prefixes),
@@ -159,7 +163,7 @@ fn table_of(m: &Message<'_>) -> Option<TableId> {
     Some((codec::u8_at(m.body, 0)?, codec::text(attr(m, NFTA_TABLE)?)))
 }
 
-/// Whether a rule drops or rejects every packet: it has no match.
+/// Returns true if a rule without matches drops or rejects every packet.
 fn drops_all(expressions: &[u8]) -> bool {
     let mut drops = false;
     for (_, expression) in Attrs(expressions) {
@@ -180,7 +184,7 @@ fn drops_all(expressions: &[u8]) -> bool {
     drops
 }
 
-/// Reads what there is of one kind, of one table or of all.
+/// Dumps all objects of one kind, of one table or of all tables.
 fn dump(
     socket: &mut Socket,
     family: u8,
@@ -201,15 +205,15 @@ fn dump(
             each(m);
         }
     })? {
-        // A table that went meanwhile.
+        // The table was deleted meanwhile.
         Err(refusal) if refusal.code == libc::ENOENT => Ok(()),
         Err(refusal) => Err(io::Error::from_raw_os_error(refusal.code)),
         Ok(_) => Ok(()),
     }
 }
 
-/// The rules that let packets of workloads pass Docker's chain. What workloads send to Docker's own bridges stays subject to
-/// its rules.
+/// Returns the rules that accept packets of workloads in Docker's chain. Packets from workloads to Docker's
+/// own bridges remain subject to Docker's rules.
 fn admission(prefixes: &[String]) -> Vec<Rule> {
     let by = |inbound, prefix: &str| Match::InterfacePrefix { inbound, not: false, prefix: prefix.into() };
     let comment = |text: &str| Some(Box::from(text));
@@ -240,7 +244,7 @@ fn admission(prefixes: &[String]) -> Vec<Rule> {
     rules
 }
 
-/// Keeps those rules where they are needed, and takes them away where they are not.
+/// Installs these rules when they are needed, and removes them otherwise.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     generation: Option<u32>,
@@ -249,16 +253,16 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// When it is to be looked at again.
+    /// Returns the time of the next check.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Looks, if it is time or something else is needed than before; at once then. True: another transaction was made since the
-    /// last look.
+    /// Checks the rules at the interval, or at once if `needed` changed. Returns true if the kernel's rule
+    /// generation changed since the last check.
     ///
     /// # Errors
-    /// When rules cannot be read or written; it is tried again.
+    /// Rules cannot be read or written; the next check retries.
     pub(crate) fn check(&mut self, now: Instant, needed: bool, prefixes: &[String]) -> io::Result<bool> {
         if needed == self.needed && self.due.is_some_and(|due| due > now) {
             return Ok(false);
@@ -283,10 +287,10 @@ impl Admission {
     }
 }
 
-/// Takes our rules out of Docker's chain. Gives how many there were.
+/// Removes Tortie's rules from Docker's chain and returns their number.
 ///
 /// # Errors
-/// When rules cannot be read or written.
+/// Rules cannot be read or written.
 pub fn withdraw(dry_run: bool) -> io::Result<usize> {
     let mut socket = match Socket::open() {
         Ok(socket) => socket,
@@ -303,7 +307,7 @@ pub fn withdraw(dry_run: bool) -> io::Result<usize> {
     write(&mut socket, false, &[])
 }
 
-/// Our rules in Docker's chain, in order: the handle, and which of these rules it is.
+/// Returns Tortie's rules in Docker's chain, in order, with their handles and their indices in `rules`.
 fn present(socket: &mut Socket, family: u8, rules: &[Rule]) -> io::Result<Vec<(u64, Option<usize>)>> {
     let mut found = Vec::new();
     dump(socket, family, NFT_MSG_GETRULE, Some(FILTER), |m| {
@@ -319,7 +323,7 @@ fn present(socket: &mut Socket, family: u8, rules: &[Rule]) -> io::Result<Vec<(u
     Ok(found)
 }
 
-/// Gives how many rules were taken away.
+/// Writes the needed rules and returns the number of removed ones.
 fn write(socket: &mut Socket, needed: bool, prefixes: &[String]) -> io::Result<usize> {
     let dropping = if needed { drops(socket, prefixes)? } else { Vec::new() };
     let mut removed = 0;
@@ -328,7 +332,7 @@ fn write(socket: &mut Socket, needed: bool, prefixes: &[String]) -> io::Result<u
         let drops = dropping.iter().any(|d| d.family == name && d.table == FILTER && d.has_docker_user);
         let rules = if drops { admission(prefixes) } else { Vec::new() };
         let ours = present(socket, family, &rules)?;
-        // Rules that people put before ours stay there.
+        // Rules that an operator put before Tortie's keep their place.
         if ours.iter().map(|(_, which)| *which).eq((0..rules.len()).map(Some)) {
             continue;
         }
@@ -338,7 +342,7 @@ fn write(socket: &mut Socket, needed: bool, prefixes: &[String]) -> io::Result<u
         let written =
             socket.0.transaction(|buf, base| encode_in_chain(buf, base, place, &handles, &rules))?;
         match written {
-            // dockerd went, or wrote, meanwhile: the next look finds it.
+            // dockerd removed or changed the chain meanwhile: the next check detects it.
             Err(TransactionError::Refused(_, refusal)) if refusal.code == libc::ENOENT => {}
             Err(TransactionError::Refused(_, refusal)) => return Err(io::Error::other(refusal.text)),
             Err(TransactionError::Unknown) => return Err(io::Error::other("the kernel's answer was lost")),

@@ -1,5 +1,5 @@
-//! Tables, chains and rules as values: what the text for people, the messages for the kernel and the interpreter of tests
-//! are made from.
+//! Tables, chains and rules as values (intermediate representation), from which the nft text, the messages to
+//! the kernel and the interpreter of tests are derived.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,46 +8,46 @@ use std::sync::Arc;
 use tortie_config::resource::{Icmp, PortRange};
 use tortie_net::Cidr;
 
-/// The name of a chain, a set or a map: letters, digits, `_`, `-`, `.`; the kernel takes up to 255 octets.
+/// Name of a chain, a set or a map: letters, digits, `_`, `-`, `.`; the kernel accepts up to 255 octets.
 pub(crate) type Name = Arc<str>;
 
-/// One table of family `inet`.
+/// A table of family `inet`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Table {
-    /// Sets and maps.
+    /// Sets and maps by name.
     pub(crate) sets: BTreeMap<Name, Set>,
-    /// Chains.
+    /// Chains by name.
     pub(crate) chains: BTreeMap<Name, Chain>,
 }
 
-/// What a set looks up, and what it gives.
+/// Type of a set or map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SetType {
-    /// The fields of a key, one after the other.
+    /// Type of the keys.
     pub(crate) key: KeyType,
-    /// What an element gives.
+    /// Type of the values.
     pub(crate) value: ValueType,
-    /// Keys may be networks, which do not overlap; else every key is one value, in a hash.
+    /// True if keys may be networks, which do not overlap; false if each key is a single value, in a hash.
     pub(crate) interval: bool,
 }
 
-/// The type of a set's keys.
+/// Type of a set's keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum KeyType {
     /// An IPv4 (`v4`) or IPv6 address.
     Addr { v4: bool },
     /// An interface name.
     Interface,
-    /// An interface name, then an address.
+    /// An interface name followed by an address.
     InterfaceAddr { v4: bool },
-    /// Two addresses.
+    /// A pair of addresses.
     AddrPair { v4: bool },
 }
 
-/// The type of what a set gives for a key.
+/// Type of a map's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum ValueType {
-    /// Nothing: it is a set, not a map.
+    /// No value: it is a set, not a map.
     Member,
     /// A verdict.
     Verdict,
@@ -59,12 +59,12 @@ pub(crate) enum ValueType {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Set {
     pub(crate) of: SetType,
-    /// What it is, for people: a selector; at most 128 octets are kept.
+    /// Comment for people, such as a selector; at most 128 octets are kept.
     pub(crate) comment: Box<str>,
     pub(crate) elements: BTreeMap<SetKey, SetValue>,
 }
 
-/// The key of an element. Networks stand in interval sets only.
+/// Key of an element. Networks occur in interval sets only.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum SetKey {
     Addr(Cidr),
@@ -73,25 +73,25 @@ pub(crate) enum SetKey {
     AddrPair(IpAddr, IpAddr),
 }
 
-/// What an element gives.
+/// Value of an element.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum SetValue {
     Member,
-    /// Goes to a chain and does not come back.
+    /// Continues in a chain and does not return.
     Goto(Name),
-    /// Goes to a chain, and on behind the rule that looked it up when that returns.
+    /// Continues in a chain; when that returns, after the rule that looked it up.
     Jump(Name),
     Addr(IpAddr),
 }
 
-/// A chain; with a hook packets come by themselves.
+/// A chain; a base chain has a hook, through which it receives packets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Chain {
     pub(crate) hook: Option<Hook>,
     pub(crate) rules: Vec<Rule>,
 }
 
-/// Where a base chain hangs. Its policy is always accept: what is denied is denied by a rule that counts.
+/// Hook of a base chain. The chain policy is always accept: packets are denied by counted rules only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hook {
     pub(crate) kind: Kind,
@@ -99,14 +99,14 @@ pub(crate) struct Hook {
     pub(crate) priority: i32,
 }
 
-/// The type of a base chain.
+/// Type of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Filter,
     Nat,
 }
 
-/// The hook of a base chain.
+/// Hook point of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum At {
     Prerouting,
@@ -116,122 +116,123 @@ pub(crate) enum At {
     Postrouting,
 }
 
-/// One rule: every match holds, then (within its rate) it counts, logs, and does what its statement says.
+/// A rule: if all matches hold (and its rate limit permits), it counts, logs, and executes its statement.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Rule {
     pub(crate) matches: Vec<Match>,
-    /// At most so many packets a second, with a burst of twice as many; others do not match.
+    /// Rate limit in packets per second, with a burst of twice as many; packets beyond it do not match.
     pub(crate) limit: Option<u32>,
-    /// It counts packets and octets.
+    /// True if the rule counts packets and octets.
     pub(crate) counted: bool,
     pub(crate) log: Option<Log>,
     pub(crate) statement: Statement,
-    /// What the rule is of, for people and for traces; at most 128 octets are kept.
+    /// Origin of the rule, for people and for traces; at most 128 octets are kept.
     pub(crate) comment: Option<Box<str>>,
 }
 
-/// A line in the kernel's log (level notice), or a copy of the packet's head for a log group.
+/// A line in the kernel's log (level notice), or a copy of the packet's headers for a log group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Log {
-    /// Written as it stands: at most 127 octets.
+    /// Log prefix, at most 127 octets.
     pub(crate) prefix: Box<str>,
-    /// `None`: the kernel's own log.
+    /// The log group; `None` for the kernel's log.
     pub(crate) group: Option<u16>,
 }
 
-/// One end of a packet.
+/// Source or destination of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Side {
     Src,
     Dst,
 }
 
-/// A field of a packet that sets look up. Addresses are loaded after a [`Match::Family`] only.
+/// A field of a packet that sets look up. Addresses are loaded only after a [`Match::Family`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Field {
     Addr(Side),
-    /// The name of the interface that it came by.
+    /// Name of the incoming interface.
     InInterface,
-    /// The name of the interface that it leaves by.
+    /// Name of the outgoing interface.
     OutInterface,
 }
 
-/// What must hold. A port or ICMP match stands after the [`Match::Protocol`] that makes it meaningful, one with addresses
-/// after its [`Match::Family`].
+/// Condition of a rule. A port or ICMP match must follow the [`Match::Protocol`] on which it depends, one
+/// with addresses its [`Match::Family`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Match {
-    /// IPv4, else IPv6.
+    /// IPv4 if `v4`, else IPv6.
     Family { v4: bool },
-    /// The IP protocol; `not`: any other.
+    /// The IP protocol; with `not`, any other.
     Protocol { not: bool, number: u8 },
-    /// A key in a set.
+    /// A key is in a set.
     InSet { not: bool, key: Vec<Field>, set: Name },
-    /// An address in this network (single: IPv4 and IPv6 by the network's own family).
+    /// An address in this network; the family is that of the network.
     InNet { side: Side, not: bool, net: Cidr },
-    /// An address in any of these networks, which do not overlap and are of one family; at least two.
+    /// An address in any of these networks, at least two, which do not overlap and are of one family.
     InNets { side: Side, not: bool, nets: Vec<Cidr> },
-    /// A port in any of these ranges, which do not overlap and do not touch; at least one.
+    /// A port in any of these ranges, at least one, which neither overlap nor touch.
     Port { side: Side, not: bool, ranges: Vec<PortRange> },
-    /// ICMP or ICMPv6 type, and code: treated together, so that `not` is any other pair.
+    /// ICMP or ICMPv6 type and code, matched as a pair, so that `not` means any other pair.
     Icmp { not: bool, icmp: Icmp },
     /// ICMPv6 types from `first` to `last`.
     IcmpTypes { first: u8, last: u8 },
-    /// The interface that it came by (`inbound`) or leaves by.
+    /// The incoming (`inbound`) or outgoing interface.
     Interface { inbound: bool, not: bool, name: Box<str> },
-    /// The same, by how its name begins.
+    /// The incoming (`inbound`) or outgoing interface, by a prefix of its name.
     InterfacePrefix { inbound: bool, not: bool, prefix: Box<str> },
-    /// Connection tracking: established or related.
+    /// Conntrack state established or related.
     Established,
-    /// Connection tracking: invalid.
+    /// Conntrack state invalid.
     Invalid,
-    /// The address is one of this host's (`fib ... type local`).
+    /// The address is local to this host (`fib ... type local`).
     Local { side: Side },
-    /// Any of these bits of the packet's mark is set.
+    /// Any of these bits of the packet mark is set.
     Marked(u32),
 }
 
-/// What a rule does.
+/// Action of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) enum Statement {
-    /// Nothing more.
+    /// Continues with the next rule.
     #[default]
     Go,
-    /// Ends this base chain; packets go on to the next.
+    /// Accepts in this base chain; the packet continues at the next one.
     Accept,
     Drop,
     Return,
     Jump(Name),
     Goto(Name),
-    /// What the map gives for the key, if anything.
+    /// Executes the verdict that the map returns for the key, if any.
     VerdictMap {
         key: Vec<Field>,
         map: Name,
     },
-    /// Sets bits of the mark, then returns.
+    /// Sets bits of the packet mark, then returns.
     MarkAndReturn(u32),
-    /// Sets bits of the mark, then accepts.
+    /// Sets bits of the packet mark, then accepts.
     MarkAndAccept(u32),
-    /// Sets bits of the mark, past connection tracking, and accepted.
+    /// Sets bits of the packet mark, bypasses conntrack, and accepts.
     Untrack(u32),
-    /// Clears bits of the mark, and goes on.
+    /// Clears bits of the packet mark, and continues.
     Unmark(u32),
-    /// The kernel tells of each rule that the packet meets from here on (`nft monitor trace`); it goes on.
+    /// Makes the kernel report each further rule that the packet meets (`nft monitor trace`), and continues.
     Trace,
-    /// Clears bits of the mark, then returns.
+    /// Clears bits of the packet mark, then returns.
     UnmarkAndReturn(u32),
     Masquerade,
-    /// A new destination from a map, if it has one for the key.
+    /// Destination NAT to the address that the map returns for the key, if any.
     DestinationNat {
         v4: bool,
         key: Vec<Field>,
         map: Name,
     },
-    /// This destination, address and port, instead. Stands behind a match of its family and of a protocol with ports.
+    /// Destination NAT to this address and port. Must follow a match of its family and of a protocol with
+    /// ports.
     DestinationNatTo {
         addr: IpAddr,
         port: u16,
     },
-    /// A new source from a map, if it has one for the key.
+    /// Source NAT to the address that the map returns for the key, if any.
     SourceNat {
         v4: bool,
         key: Vec<Field>,
@@ -239,34 +240,35 @@ pub(crate) enum Statement {
     },
 }
 
-/// What became of one object of the table since the last edits.
+/// Change of one object of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Edit {
-    /// The table goes with everything in it, and is made anew, empty. Packets that are among its rules meet empty maps.
+    /// Deletes the table with its content and creates it anew, empty. Packets in flight meet empty maps.
     DeleteTable,
-    /// The table was switched off. Every transaction switches it on.
+    /// Reactivates a dormant table. Every transaction does.
     ClearDormant,
-    /// A set is new: there is none of that name, or it is said to go before.
+    /// Creates a set: none of that name exists, or its deletion precedes.
     Set(Name, Set),
-    /// Elements of a set of type `of`. A key that is in both changes its value.
+    /// Changes elements of a set of type `of`. For a key in both `add` and `remove`, the value changes.
     Elements { set: Name, of: SetType, add: BTreeMap<SetKey, SetValue>, remove: BTreeMap<SetKey, SetValue> },
-    /// A set of this type stays, and has these elements only, whatever was in it.
+    /// Replaces all elements of an existing set of this type, whatever they were.
     ReplaceElements(Name, Set),
-    /// A set is gone, and nobody looks it up any more. Who began with rules that did finds its elements until the end.
+    /// Deletes a set that no rule looks up any more. A packet whose evaluation began with rules that do still
+    /// finds its elements.
     DeleteSet(Name),
-    /// A map is gone that gives verdicts, or nobody knows what. It is emptied first: kernels before 6.4 let go of the chains
-    /// that a map names too late.
+    /// Deletes a map with verdicts or of unknown type. It is flushed first: kernels before 6.4 release the
+    /// chains to which a map refers too late.
     DeleteMap(Name),
-    /// A chain is new that has no hook: nobody leads to it before this change does.
+    /// Creates a chain without a hook, to which nothing refers before this change.
     NewChain(Name, Arc<Chain>),
-    /// A chain has other rules, or is new; it has the same hook as ever.
+    /// Replaces the rules of a chain, or creates it; its hook does not change.
     Chain(Name, Arc<Chain>),
-    /// A chain is gone.
+    /// Deletes a chain.
     DeleteChain(Name),
 }
 
 impl Edit {
-    /// A set of this type is gone; `None`: nobody knows of which.
+    /// Returns the deletion of a set of this type; `None` if the type is unknown.
     pub(super) fn is_delete(name: Name, of: Option<SetType>) -> Self {
         match of.map(|of| of.value) {
             Some(ValueType::Member | ValueType::Addr { .. }) => Self::DeleteSet(name),

@@ -1,43 +1,43 @@
-//! Sets and maps that are there once: which interface goes where, addresses of pools, hosts and NAT.
+//! The fixed sets and maps of the table: dispatch by interface, addresses of pools and hosts, NAT.
 
 use super::ir::{KeyType, Name, SetType, ValueType};
 
-/// A set or map that is there once.
+/// A fixed set or map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::nft) enum Map {
-    /// Workload interface: spoof check, or inactive.
+    /// Workload interface -> check of source addresses, or inactive.
     RawInterfaces,
-    /// Interface: untracked policy of its host endpoint.
+    /// Interface -> untracked policy of its host endpoint.
     RawHostIn,
     RawHostOut,
-    /// Interface: pre-DNAT policy of its host endpoint.
+    /// Interface -> pre-DNAT policy of its host endpoint.
     PreDnatHost,
-    /// Workload interface: the tiers that its packets pass, which return when all let the packet on.
+    /// Workload interface -> tiers for its packets, which return if all tiers pass the packet on.
     FromWorkload,
     ToWorkload,
-    /// Workload interface: its profiles, behind the tiers.
+    /// Workload interface -> its profiles, evaluated after the tiers.
     FromProfiles,
     ToProfiles,
-    /// Workload interfaces whose endpoint is active.
+    /// Workload interfaces with an active endpoint.
     Workloads,
-    /// Workload interface whose endpoint is not active.
+    /// Workload interfaces with an inactive endpoint.
     Inactive,
-    /// Interface: policy of its host endpoint.
+    /// Interface -> policy of its host endpoint.
     HostIn,
     HostOut,
-    /// Interface and address that its workload may send from.
+    /// Pairs of interface and source address that the workload may use.
     From {
         v4: bool,
     },
-    /// The same with networks; there while some endpoint has one.
+    /// Pairs of interface and source network; exists only while an endpoint has one.
     FromNets {
         v4: bool,
     },
-    /// Outside address: inside address.
+    /// Floating address -> inside address.
     Dnat {
         v4: bool,
     },
-    /// An inside address to itself: its outside address.
+    /// Pair of an inside address with itself -> its floating address.
     Hairpin {
         v4: bool,
     },
@@ -68,7 +68,8 @@ impl Map {
         Self::HostOut,
     ];
 
-    /// The last that is looked up: who is in none of these maps, or led to an empty chain by one, is dropped.
+    /// Returns true for the maps that are looked up last: a packet without an entry in them, or whose chain
+    /// is empty, is dropped.
     pub(in crate::nft) fn is_last(name: &str) -> bool {
         [Self::FromProfiles, Self::ToProfiles].iter().any(|map| map.text() == name)
     }

@@ -1,23 +1,23 @@
-//! What is measured of packet rules: plain numbers of one owner.
+//! Metrics of packet rules, owned by the kernel thread.
 
 use std::collections::BTreeMap;
 
 use tortie_metrics::Histogram;
 
-/// What took how long of packet rules.
+/// Durations and counts of operations on packet rules.
 #[derive(Debug, Clone, Default)]
 pub struct RuleMetrics {
-    /// Transactions that the kernel carried out.
+    /// Durations of executed transactions.
     pub applied: Histogram,
-    /// Transactions that it refused.
+    /// Durations of refused transactions.
     pub refused: Histogram,
-    /// Comparisons with the kernel's table, by what asked for them.
+    /// Numbers of comparisons with the kernel's table, by reason.
     pub compares: BTreeMap<&'static str, u64>,
-    /// How long they took.
+    /// Durations of comparisons.
     pub compare: Histogram,
 }
 
-/// Differences of packet rules, each as missing, extra and different.
+/// Differences of packet rules, each as numbers of missing, extra and different objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuleDrift {
     /// Chains and rules.

@@ -1,14 +1,15 @@
-//! Packet rules: one `table inet tortie`, written over netlink in atomic batches. A change is one of them, behind one with what
-//! has to be there before it, if anything.
+//! Packet rules: one nftables table, `table inet tortie`, written over netlink in atomic batches. A change is
+//! one batch, preceded if needed by one that creates its prerequisites.
 //!
-//! What it does: turns what policy asks for into tables, chains and sets ([`ir`]), keeps the kernel equal to that, and says what the
-//! table looks like in nft's own words. What it does not: it decides no verdict (`policy` does), never runs `nft`, and
-//! never touches a table of another process, but for Docker's chain for rules of others ([`forward`]).
+//! Renders the compiled policy as tables, chains and sets ([`ir`]), keeps the kernel equal to them, and
+//! prints the table in nft syntax. This module decides no verdict (`policy` does), never runs `nft`, and
+//! never changes a table of another process, except Docker's chain for user rules ([`forward`]).
 //!
 //! ```text
-//!  RulesetDelta, Globals, links --render--> Edits on the desired Table --diff, order--> batches --encode--> kernel
+//!  RulesetDelta, Globals, links --render--> edits of desired Table --diff, order--> batch --encode--> Linux
 //!                                                  |                     ^
-//!                                       text.rs (nft syntax)      dump.rs: what is there, at start and after foreign changes
+//!                                       text.rs (nft syntax)      dump.rs: table of the kernel, at the start
+//!                                                                 and after foreign changes
 //! ```
 
 mod diff;
@@ -47,8 +48,8 @@ pub(crate) use self::simulate::simulate;
 pub(crate) use self::tracer::tidy;
 pub use self::tracer::{RulePlace, Traced, TracedFlow, TracedPacket, TracedStep, TracedVerdict, trace};
 
-/// Every table that this program makes.
+/// All tables that this program creates.
 pub(crate) const OWN_TABLES: [&str; 2] = [firewall::TABLE, tracer::MARKS];
 
-/// The log group that gets what is dropped.
+/// The netlink log group for dropped packets.
 pub(crate) const DENY_GROUP: u16 = 179;

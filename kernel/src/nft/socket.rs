@@ -1,6 +1,6 @@
-//! The socket to nf_tables: transactions of edits, and the generation of the rule set.
+//! The nf_tables socket: transactions of edits, and the generation of the ruleset.
 //!
-//! A transaction takes effect is_complete or not at all, so that no packet ever meets half of it.
+//! A transaction takes effect as a whole or not at all, so that no packet meets half of it.
 
 use std::io;
 use std::time::Duration;
@@ -13,52 +13,53 @@ use crate::nft::encode;
 use crate::nft::ir::{Edit, Table};
 use crate::nft::uapi::{GENMSG, NFT_MSG_GETGEN, NFT_MSG_NEWGEN, NFT_TABLE_F_OWNER, NFTA_GEN_ID, SUBSYSTEM};
 
-/// Longer than any packet is among rules, also where the processor is taken away from the kernel meanwhile.
+/// Upper bound of the time that a packet's evaluation takes, even if the kernel is preempted meanwhile.
 const UNDER_WAY: Duration = Duration::from_millis(20);
 
-/// Why a transaction was refused. Nothing of it was done.
+/// Refusal of a transaction. Nothing was executed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct Refusal {
-    /// Which edit, counted from 0; `None`: the table itself, or the is_complete.
+    /// Index of the refused edit, from 0; `None` for the table itself or the whole transaction.
     pub(crate) edit: Option<usize>,
-    /// The errno, positive.
+    /// Positive errno.
     pub(crate) code: i32,
-    /// In words.
+    /// The error as text.
     pub(crate) text: String,
 }
 
-/// Why a transaction did not do what it should.
+/// Failure of a transaction.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BatchError {
     /// Nothing was changed.
     #[error("the kernel refuses it: {0}")]
     Refused(Refusal),
-    /// The answer was lost: all of it was done, or nothing. Reading the table shows it.
+    /// The answer was lost: either everything was executed or nothing. A dump of the table shows which.
     #[error("the kernel's answer was lost")]
     Unknown,
-    /// The socket failed; what became of the transaction is unknown, too.
+    /// The socket failed; the transaction may or may not have been executed.
     #[error("the netlink socket failed: {0}")]
     Socket(#[from] io::Error),
 }
 
-/// A socket to nf_tables of the network namespace that it was opened in.
+/// An nf_tables socket of the network namespace in which it was opened.
 pub(crate) struct Socket(pub(super) socket::Socket);
 
 impl Socket {
-    /// Opens it.
+    /// Opens a socket.
     ///
     /// # Errors
-    /// When the kernel has no nfnetlink, or no more sockets.
+    /// The kernel has no nfnetlink, or no more sockets are available.
     pub(crate) fn open() -> io::Result<Self> {
         socket::Socket::open_for(NETLINK_NETFILTER).map(Self)
     }
 
-    /// Carries out all edits on the table of family `inet` of that name, or none. The table is created when it does not
-    /// exist, also when there is no edit. The order inside is safe whatever the order of the edits; see [`encode`].
+    /// Executes all edits on the table of family `inet` with this name, or none. The table is created if it
+    /// does not exist, even without edits. The order of the messages is safe for any order of the edits; see
+    /// [`encode`].
     ///
     /// # Errors
-    /// When the kernel refuses it, or when nobody knows.
+    /// The kernel refuses the transaction, or its result is unknown.
     pub(crate) fn batch(&mut self, edits: &[Edit], table: &str) -> Result<(), BatchError> {
         let mut owners = Vec::new();
         let undone = self.0.transaction(|buf, base| {
@@ -75,12 +76,12 @@ impl Socket {
         })
     }
 
-    /// Makes a table of family `inet` with chains and rules, for as long as this socket is open: when it is closed, also by
-    /// the end of the process, the table goes. Linux before 5.12 knows no such tables: there it stays until
-    /// [`Socket::remove`].
+    /// Creates a table of family `inet` with chains and rules that exists as long as this socket is open:
+    /// when it is closed, also by the end of the process, the kernel deletes the table. Linux before 5.12 has
+    /// no such tables: there it stays until [`Socket::remove`].
     ///
     /// # Errors
-    /// When the kernel refuses it, such as because it is there already, or when nobody knows.
+    /// The kernel refuses the table, for example because it exists, or the result is unknown.
     pub(crate) fn keep_generation(&mut self, name: &str, table: &Table) -> Result<(), BatchError> {
         let mut make = |flags| {
             let undone = self.0.transaction(|buf, base| encode::encode_new(buf, base, name, flags, table))?;
@@ -94,28 +95,29 @@ impl Socket {
         }
     }
 
-    /// Takes a table of family `inet` away while packets pass, if it is there and no other process's. A table that goes in one
-    /// transaction drops some of them: for a moment its rules are still asked, while its maps are empty already. So the rules
-    /// go first.
+    /// Deletes a table of family `inet` through which packets pass, if it exists and no other process owns
+    /// it. Deleting it in one transaction would drop some packets: its rules are still evaluated for a moment
+    /// while its maps are empty. So the rules are deleted first.
     ///
     /// # Errors
-    /// When the kernel refuses it, or when nobody knows.
+    /// The kernel refuses, or the result is unknown.
     pub(crate) fn close(&mut self, name: &str) -> Result<(), BatchError> {
         self.accept_answers(name, encode::encode_flush)?;
-        // Who was among the rules when they went is through by then.
+        // Packets whose evaluation began before the deletion are done after this time.
         std::thread::sleep(UNDER_WAY);
         self.remove(name)
     }
 
-    /// Takes a table of family `inet` away, if it is there and no other process's. See [`Socket::retire`] where packets meet it.
+    /// Deletes a table of family `inet`, if it exists and no other process owns it. See [`Socket::close`] for
+    /// tables through which packets pass.
     ///
     /// # Errors
-    /// When the kernel refuses it, or when nobody knows.
+    /// The kernel refuses, or the result is unknown.
     pub(crate) fn remove(&mut self, name: &str) -> Result<(), BatchError> {
         self.accept_answers(name, encode::encode_delete)
     }
 
-    /// What is not there is taken already.
+    /// Sends a transaction; a missing table counts as success.
     fn accept_answers(
         &mut self,
         name: &str,
@@ -127,10 +129,11 @@ impl Socket {
         }
     }
 
-    /// The generation of the is_complete rule set of the namespace: it grows by one with each transaction of anybody.
+    /// Returns the generation of the namespace's whole ruleset, which increases by one with each transaction
+    /// of any process.
     ///
     /// # Errors
-    /// When the socket fails or the kernel has no nf_tables.
+    /// The socket fails or the kernel has no nf_tables.
     pub(crate) fn generation(&mut self) -> io::Result<u32> {
         let mut id = None;
         let answer = self.0.dump(
@@ -147,7 +150,7 @@ impl Socket {
     }
 }
 
-/// What became of a transaction without edits.
+/// Converts the failure of a transaction without edits.
 fn is_complete(undone: TransactionError) -> BatchError {
     match undone {
         TransactionError::Unknown => BatchError::Unknown,
@@ -157,7 +160,7 @@ fn is_complete(undone: TransactionError) -> BatchError {
     }
 }
 
-/// A request outside of transactions, about family `inet`.
+/// Encodes a request outside of transactions, about family `inet`.
 pub(super) fn request(
     buf: &mut Vec<u8>,
     seq: u32,

@@ -1,7 +1,7 @@
-//! A table in nft's own words: for people, and to compare with.
+//! Prints a table in nft syntax: for people, and for comparison.
 //!
-//! `nft -f` takes it. Elements stand one a line, everything in the order of its name, so that two texts differ where two
-//! tables do.
+//! `nft -f` accepts the text. It has one element per line, and everything in the order of names, so that a
+//! difference of two texts is a difference of the tables.
 
 use std::fmt::{self, Display, Write};
 
@@ -16,7 +16,7 @@ use crate::nft::ir::{
 };
 use crate::nft::uapi::{hook_name, kind_name};
 
-/// The table of family `inet` under this name.
+/// Prints the table as one of family `inet` with this name.
 pub(crate) fn table(table: &Table, name: &str) -> String {
     let mut out = String::new();
     // Writing to a String does not fail.
@@ -24,7 +24,7 @@ pub(crate) fn table(table: &Table, name: &str) -> String {
     out
 }
 
-/// One rule, without what stands around it.
+/// Prints one rule, without its table and chain.
 pub(crate) fn rule(rule: &Rule) -> String {
     let mut words = Vec::new();
     let v4 = family_v4(rule);
@@ -204,7 +204,7 @@ fn statement(statement: &Statement, v4: bool) -> Option<String> {
 }
 
 fn log(log: &Log) -> String {
-    // A string of nft's has no quotes inside, and names variables behind a dollar sign.
+    // An nft string contains no quotes, and a dollar sign would begin a variable.
     let prefix: String = log_prefix(&log.prefix)
         .chars()
         .map(|c| match c {
@@ -283,7 +283,7 @@ fn braces<T: Display>(items: impl Iterator<Item = T>) -> String {
     format!("{{ {} }}", items.join(", "))
 }
 
-/// An exact name: a star at the end would stand for anything.
+/// Quotes an exact name: an asterisk at the end would be a wildcard.
 fn quoted(name: &str) -> String {
     match name.strip_suffix('*') {
         Some(rest) => format!("\"{rest}\\*\""),

@@ -1,8 +1,9 @@
-//! A kernel trace of one flow: which rules its packets meet, of whatever table, and what each says.
+//! Kernel trace of one flow: the rules of all tables that its packets meet, with their verdicts.
 //!
-//! A table of its own (`inet tortie-trace`) marks the packets before any rule of ours sees them; the kernel then reports a
-//! multicast group of every rule that they meet. The table goes when the time is up, when the caller hangs up and, with
-//! its socket, when the process ends. Packets that others trace are left out.
+//! A separate table (`inet tortie-trace`) marks the packets before Tortie's rules; the kernel then reports
+//! every rule that they meet to a multicast group. The table is deleted when the time is up, when the caller
+//! disconnects and, together with its socket, when the process ends. Packets traced by other programs are
+//! ignored.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,53 +27,53 @@ use crate::nft::ir::{At, Chain, Hook, Kind, Match, Rule, Side, Statement, Table}
 use crate::nft::socket::{BatchError, Socket};
 use crate::nft::uapi::*;
 
-/// The table that marks packets.
+/// Name of the table that marks packets.
 pub(super) const MARKS: &str = "tortie-trace";
-/// Before our first chains.
+/// Priority before Tortie's first chains.
 const PRIORITY: i32 = -301;
-/// Packets a second that are marked.
+/// Rate limit of marking, in packets per second.
 const RATE: u32 = 10;
-/// Packets that are kept; with the last one the trace ends.
+/// Maximum number of packets; the trace ends with the last one.
 const PACKETS_MAX: usize = 32;
-/// Steps of one packet that are kept.
+/// Maximum number of steps recorded per packet.
 const STEPS_MAX: usize = 512;
-/// Within this time a marked packet is through.
+/// Time within which a marked packet has passed all rules.
 const PASSAGE: Duration = Duration::from_millis(50);
-/// Receive buffer, in bytes.
+/// Size of the receive buffer, in bytes.
 const BUFFER: usize = 4 << 20;
 
-/// Which packets are traced.
+/// Selection of the traced packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TracedFlow {
-    /// Where they come from.
+    /// Source address.
     pub src: IpAddr,
-    /// Where they go.
+    /// Destination address.
     pub dst: IpAddr,
-    /// The IP protocol's number.
+    /// IP protocol number.
     pub protocol: u8,
-    /// Only this source port.
+    /// Source port; `None` means any.
     pub source_port: Option<u16>,
-    /// Only this destination port.
+    /// Destination port; `None` means any.
     pub destination_port: Option<u16>,
-    /// Only this type and code, of ICMP and ICMPv6.
+    /// Type and code of ICMP and ICMPv6; `None` means any.
     pub icmp: Option<(u8, u8)>,
 }
 
-/// What was seen.
+/// Result of a trace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traced {
-    /// At most 32 packets, in order; of more than ten a second some are left out.
+    /// At most 32 packets, in order; packets beyond ten per second are omitted.
     pub packets: Vec<TracedPacket>,
-    /// The kernel reported more than could be read: steps are missing.
+    /// True if the kernel reported more than could be read, so that steps are missing.
     pub lost: bool,
 }
 
-/// A packet's way.
+/// The path of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracedPacket {
-    /// When it came, from the beginning of the trace.
+    /// Time of arrival, since the beginning of the trace.
     pub after: Duration,
-    /// Its source port, of protocols that have them.
+    /// Source port, for protocols with ports.
     pub source_port: Option<u16>,
     /// The rules that it met, in order.
     pub steps: Vec<TracedStep>,
@@ -81,21 +82,23 @@ pub struct TracedPacket {
 /// A rule that matched, or the end of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracedStep {
-    /// The family and name of the table, such as `inet tortie`.
+    /// Family and name of the table, such as `inet tortie`.
     pub table: String,
-    /// It is our table.
+    /// True for Tortie's table.
     pub ours: bool,
-    /// The chain.
+    /// Name of the chain.
     pub chain: String,
-    /// The kernel's number of the rule; none: the end of the chain.
+    /// The kernel's handle of the rule; `None` for the end of the chain.
     pub handle: Option<u64>,
-    /// Which rule of our table it is; none: another table's, or one that came and went while the trace was armed.
+    /// Identity of a rule of Tortie's table; `None` in other tables, and for a rule that existed only during
+    /// the trace.
     pub place: Option<RulePlace>,
-    /// What it said.
+    /// Verdict of the rule or of the end of the chain.
     pub verdict: TracedVerdict,
 }
 
-/// A rule of our table: its place in the chain, counted from 0, and what it was when we wrote it; none: another process did.
+/// A rule of Tortie's table: its index in the chain, from 0, and its hash; without a hash another process
+/// wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RulePlace {
     pub(crate) at: usize,
@@ -103,47 +106,47 @@ pub struct RulePlace {
 }
 
 impl RulePlace {
-    /// Whether we wrote the rule.
+    /// Returns true if Tortie wrote the rule.
     #[must_use]
     pub fn is_ours(self) -> bool {
         self.hash.is_some()
     }
 }
 
-/// What a rule or the end of a chain says.
+/// Verdict of a rule or of the end of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TracedVerdict {
-    /// The next rule.
+    /// Continues with the next rule.
     Continue,
-    /// Through this hook's chain.
+    /// Accepted by the base chain of this hook.
     Accept,
-    /// The end.
+    /// Dropped.
     Drop,
-    /// Back to the calling chain, or this chain's policy.
+    /// Returns to the calling chain, or to the policy of this chain.
     Return,
-    /// To another chain, and back.
+    /// Continues in another chain, and returns.
     Jump(String),
-    /// To another chain.
+    /// Continues in another chain.
     Goto(String),
-    /// Any other, by its number.
+    /// Any other verdict, by its number.
     Other(i32),
 }
 
-/// Takes away what a process left that died where tables do not go with their socket.
+/// Deletes the table left by a process that was killed, on kernels where tables do not end with their socket.
 pub(crate) fn tidy() {
-    // Nobody waits for it: at worst it is somebody's who traces now.
+    // The result is ignored: at worst the table belongs to a trace that is running.
     let _ = Socket::open().map(|mut socket| socket.remove(MARKS));
 }
 
-/// Traces a flow in the caller's network namespace until the time is up, enough was seen, or `stop` can be read or is hung
-/// up. Blocks meanwhile.
+/// Traces a flow in the caller's network namespace until the time is up, enough packets were seen, or `stop`
+/// is readable or hung up. Blocks meanwhile.
 ///
 /// # Errors
-/// In words, when the kernel refuses it; nothing is left of the trace then.
+/// The refusal of the kernel, as text; nothing of the trace is left then.
 pub fn trace(flow: &TracedFlow, time: Duration, stop: impl AsFd) -> Result<Traced, String> {
     let words = |error: io::Error| format!("the kernel does not trace packets here: {error}");
     let mut socket = Socket::open().map_err(words)?;
-    // Subscribed before anything is marked, so that no packet comes between.
+    // Subscribed before packets are marked, so that no report is missed.
     let listener = Listener::open().map_err(words)?;
     let refused = |error: BatchError| {
         format!(
@@ -176,7 +179,7 @@ impl Traced {
     }
 }
 
-/// The table that marks the packets of a flow.
+/// Returns the table that marks the packets of a flow.
 fn marks(flow: &TracedFlow) -> Table {
     let mut matches = vec![
         Match::Family { v4: flow.src.is_ipv4() },
@@ -202,7 +205,7 @@ fn marks(flow: &TracedFlow) -> Table {
     }
 }
 
-/// The rules of our table by the kernel's numbers, which are never used twice.
+/// The rules of Tortie's table by the kernel's handles, which are never reused.
 #[derive(Default)]
 struct Places(FxHashMap<u64, RulePlace>);
 
@@ -259,9 +262,9 @@ impl Listener {
         }
     }
 
-    /// What is there to be read.
+    /// Reads the pending messages.
     fn read(&self, buf: &mut Vec<u8>, begin: Instant, assembler: &mut PacketAssembler) -> io::Result<()> {
-        // A flood of others' traces must not keep it from looking at the clock.
+        // Bounded, since a flood of other programs' traces must not delay the check of the time.
         for _ in 0..256 {
             buf.clear();
             match self.0.recv(buf, 0) {
@@ -276,11 +279,11 @@ impl Listener {
     }
 }
 
-/// Sorts trace messages by packet.
+/// Assigns trace messages to packets.
 #[derive(Default)]
 struct PacketAssembler {
     traced: Traced,
-    /// By the kernel's number of the packet, which a later one may have, too.
+    /// Indices of packets by the kernel's trace ID, which a later packet may reuse.
     current: FxHashMap<u32, usize>,
 }
 
@@ -297,7 +300,7 @@ impl PacketAssembler {
     fn put(&mut self, message: TraceMessage, after: Duration) {
         let packets = &mut self.traced.packets;
         if message.marks {
-            // Its packet begins here; the end of the marking chain says nothing more.
+            // Begin of a packet; the end of the marking chain has no further information.
             if message.step.handle.is_some() {
                 self.current.remove(&message.packet);
                 if packets.len() < PACKETS_MAX {
@@ -312,7 +315,7 @@ impl PacketAssembler {
             && packet.steps.len() < STEPS_MAX
         {
             let end = |s: &TracedStep| s.handle.is_none() && s.chain == message.step.chain;
-            // Of a base chain both are reported: that no rule was left, and its policy.
+            // For a base chain the kernel reports both that no rule was left and the chain policy.
             if end(&message.step) && packet.steps.last().is_some_and(end) {
                 packet.steps.pop();
             }
@@ -321,10 +324,10 @@ impl PacketAssembler {
     }
 }
 
-/// One message.
+/// One trace message.
 struct TraceMessage {
     packet: u32,
-    /// It is of the table that marks.
+    /// True if it is about the table that marks packets.
     marks: bool,
     source_port: Option<u16>,
     step: TracedStep,
@@ -350,7 +353,7 @@ impl TraceMessage {
         if !matches!(kind?, TRACE_POLICY | TRACE_RETURN | TRACE_RULE) {
             return None;
         }
-        // The end of a chain is reported with the last rule that matched.
+        // The end of a chain is reported with the handle of the last rule that matched.
         let handle = handle.filter(|_| kind == Some(TRACE_RULE));
         let port = header.and_then(|header| header.get(..2)?.try_into().ok()).map(u16::from_be_bytes);
         let inet = family == NFPROTO_INET;
@@ -377,7 +380,7 @@ fn verdict_of(data: &[u8]) -> Option<TracedVerdict> {
 }
 
 fn code(number: i32, chain: String) -> TracedVerdict {
-    // The upper half of a verdict of netfilter's is an errno or a queue.
+    // The upper half of a netfilter verdict is an errno or a queue number.
     match if number >= 0 { number & 0xff } else { number } {
         NF_DROP => TracedVerdict::Drop,
         NF_ACCEPT => TracedVerdict::Accept,
@@ -389,7 +392,7 @@ fn code(number: i32, chain: String) -> TracedVerdict {
     }
 }
 
-/// As nft writes it.
+/// Returns the family name in nft syntax.
 fn family_name(family: u8) -> &'static str {
     match family {
         NFPROTO_INET => "inet",
@@ -432,7 +435,7 @@ mod tests {
             message(2, MARKS, Some(1), Some(-1)),
             message(1, "tortie", Some(4), Some(NF_ACCEPT)),
             message(2, "docker", Some(5), Some(0x0016_0000)),
-            // The kernel gives a number again: the packet was freed.
+            // The kernel reuses an ID after the packet was freed.
             message(1, MARKS, Some(1), Some(-1)),
             message(1, "tortie", Some(6), Some(-1)),
         ];

@@ -1,12 +1,12 @@
-//! The numbers of `linux/netfilter/nf_tables.h`, `nfnetlink.h` and of nft's userdata, as far as they are used here.
+//! Constants of `linux/netfilter/nf_tables.h`, `nfnetlink.h` and of nft's userdata, as far as they are used.
 
 use crate::nft::ir::{At, KeyType, Kind, SetType, ValueType};
 
-/// Subsystem of nf_tables inside nfnetlink: the high octet of a message's type.
+/// Subsystem of nf_tables in nfnetlink: the high octet of a message type.
 pub(super) const SUBSYSTEM: u16 = 10;
 pub(super) const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
 pub(super) const NFNL_MSG_BATCH_END: u16 = 0x11;
-/// Length of `struct nfgenmsg`: family, version, resource id.
+/// Length of `struct nfgenmsg` (family, version, resource ID), in octets.
 pub(super) const GENMSG: usize = 4;
 pub(super) const NFPROTO_INET: u8 = 1;
 pub(super) const NFPROTO_IPV4: u8 = 2;
@@ -31,12 +31,13 @@ pub(super) const NFT_MSG_NEWGEN: u16 = 15;
 pub(super) const NFT_MSG_GETGEN: u16 = 16;
 pub(super) const NFT_MSG_TRACE: u16 = 17;
 
-/// The table's name in every message that is about a part of a table.
+/// Name of the table, in every message about an object of a table.
 pub(super) const NFTA_TABLE: u16 = 1;
 pub(super) const NFTA_TABLE_FLAGS: u16 = 2;
-/// Table flag: nothing in it takes effect.
+/// Table flag: no chain of the table takes effect.
 pub(super) const NFT_TABLE_F_DORMANT: u32 = 1;
-/// Table flag (Linux 5.12): it goes with the socket that made it, and nobody else changes it.
+/// Table flag (Linux 5.12): the kernel deletes the table with the socket that created it, and no other socket
+/// may change it.
 pub(super) const NFT_TABLE_F_OWNER: u32 = 2;
 pub(super) const NFTA_GEN_ID: u16 = 1;
 pub(super) const NFTA_LIST_ELEM: u16 = 1;
@@ -54,7 +55,7 @@ pub(super) const NFTA_RULE_EXPRESSIONS: u16 = 4;
 pub(super) const NFTA_RULE_USERDATA: u16 = 7;
 /// Type of the comment in the userdata of a rule (libnftnl's NFTNL_UDATA_RULE_COMMENT).
 pub(super) const UDATA_RULE_COMMENT: u8 = 0;
-/// Type of our hash there, of our own choice; nft skips what it does not know.
+/// Type of Tortie's hash in the userdata, chosen by Tortie; nft skips unknown types.
 pub(super) const UDATA_RULE_HASH: u8 = 179;
 
 pub(super) const NFTA_SET_NAME: u16 = 2;
@@ -74,7 +75,7 @@ pub(super) const NFT_SET_CONSTANT: u32 = 0x2;
 pub(super) const NFT_SET_INTERVAL: u32 = 0x4;
 pub(super) const NFT_SET_MAP: u32 = 0x8;
 pub(super) const NFT_SET_CONCAT: u32 = 0x80;
-/// In the userdata of sets: nft prints elements by these, and the comment.
+/// Userdata of sets: nft uses these, and the comment, to print elements.
 pub(super) const UDATA_SET_KEYBYTEORDER: u8 = 0;
 pub(super) const UDATA_SET_DATABYTEORDER: u8 = 1;
 pub(super) const UDATA_SET_COMMENT: u8 = 7;
@@ -89,7 +90,8 @@ pub(super) const NFTA_SET_ELEM_TIMEOUT: u16 = 4;
 pub(super) const NFTA_SET_ELEM_USERDATA: u16 = 6;
 pub(super) const NFTA_SET_ELEM_KEY_END: u16 = 10;
 pub(super) const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
-/// Userdata of an element without end: nft prints it as a network (NFTNL_UDATA_SET_ELEM_FLAGS, "interval open").
+/// Userdata of an interval without end: nft prints it as a network (NFTNL_UDATA_SET_ELEM_FLAGS, "interval
+/// open").
 pub(super) const UDATA_ELEM_OPEN: [u8; 6] = [1, 4, 1, 0, 0, 0];
 
 pub(super) const NFTA_DATA_VALUE: u16 = 1;
@@ -113,7 +115,7 @@ pub(super) const NFTA_TRACE_VERDICT: u16 = 5;
 pub(super) const NFTA_TRACE_ID: u16 = 6;
 pub(super) const NFTA_TRACE_TRANSPORT_HEADER: u16 = 9;
 pub(super) const NFTA_TRACE_POLICY: u16 = 16;
-/// `NFT_TRACETYPE_*`: the end of a base chain, of another chain, a rule that matched.
+/// `NFT_TRACETYPE_*`: the end of a base chain, the end of another chain, a matching rule.
 pub(super) const TRACE_POLICY: u32 = 1;
 pub(super) const TRACE_RETURN: u32 = 2;
 pub(super) const TRACE_RULE: u32 = 3;
@@ -122,12 +124,12 @@ pub(super) const NFTA_EXPR_NAME: u16 = 1;
 pub(super) const NFTA_EXPR_DATA: u16 = 2;
 pub(super) const NFTA_IMMEDIATE_DATA: u16 = 2;
 
-/// One field of a set's key: nft's number of the data type, and its length in octets.
+/// Type of one field of a set's key: nft's number of the data type, and the length in octets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FieldType {
     pub(super) id: u32,
     pub(super) len: u32,
-    /// nft's number of the byte order: 1 host, 2 network.
+    /// nft's number of the byte order: 1 for host, 2 for network.
     pub(super) order: u32,
 }
 
@@ -136,12 +138,12 @@ pub(super) const IPV6_ADDR: FieldType = FieldType { id: 8, len: 16, order: 2 };
 pub(super) const INET_SERVICE: FieldType = FieldType { id: 13, len: 2, order: 2 };
 pub(super) const IFNAME: FieldType = FieldType { id: 41, len: 16, order: 1 };
 
-/// The type of addresses of a family.
+/// Returns the type of addresses of a family.
 pub(super) const fn addr_type(v4: bool) -> FieldType {
     if v4 { IPV4_ADDR } else { IPV6_ADDR }
 }
 
-/// The fields of a key, the second one only in a concatenation.
+/// Returns the fields of a key; the second one exists only in a concatenation.
 pub(super) const fn fields(key: KeyType) -> (FieldType, Option<FieldType>) {
     match key {
         KeyType::Addr { v4 } => (addr_type(v4), None),
@@ -151,7 +153,7 @@ pub(super) const fn fields(key: KeyType) -> (FieldType, Option<FieldType>) {
     }
 }
 
-/// NFTA_SET_KEY_TYPE: nft packs the types of a concatenation in six bits each.
+/// Returns NFTA_SET_KEY_TYPE: nft packs the types of a concatenation in six bits each.
 pub(super) const fn key_type_id(key: KeyType) -> u32 {
     match fields(key) {
         (one, None) => one.id,
@@ -159,7 +161,7 @@ pub(super) const fn key_type_id(key: KeyType) -> u32 {
     }
 }
 
-/// NFTA_SET_FLAGS of a set of ours.
+/// Returns NFTA_SET_FLAGS of a Tortie set.
 pub(super) fn set_flags(of: SetType) -> u32 {
     let mut flags = 0;
     if of.interval {
@@ -174,7 +176,7 @@ pub(super) fn set_flags(of: SetType) -> u32 {
     flags
 }
 
-/// NFTA_HOOK_HOOKNUM.
+/// Returns NFTA_HOOK_HOOKNUM.
 pub(super) const fn hook_number(at: At) -> u32 {
     match at {
         At::Prerouting => 0,
@@ -185,7 +187,7 @@ pub(super) const fn hook_number(at: At) -> u32 {
     }
 }
 
-/// The name of a hook.
+/// Returns the name of a hook.
 pub(super) const fn hook_name(at: At) -> &'static str {
     match at {
         At::Prerouting => "prerouting",
@@ -196,7 +198,7 @@ pub(super) const fn hook_name(at: At) -> &'static str {
     }
 }
 
-/// NFTA_CHAIN_TYPE.
+/// Returns NFTA_CHAIN_TYPE.
 pub(super) const fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Filter => "filter",

@@ -1,10 +1,10 @@
-//! The transaction that grows message by message.
+//! Builder of an nf_tables transaction, message by message.
 
 use crate::netlink::codec::{self, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, Writer};
 use crate::nft::ir::Chain;
 use crate::nft::uapi::*;
 
-/// A transaction that grows.
+/// A transaction being built.
 pub(super) struct Batch<'a> {
     buf: &'a mut Vec<u8>,
     base: u32,
@@ -12,27 +12,27 @@ pub(super) struct Batch<'a> {
     family: u8,
     table: &'a str,
     set_ids: u32,
-    /// Where the last message begins.
+    /// Offset of the last message.
     last: usize,
 }
 
 impl<'a> Batch<'a> {
-    /// A transaction about a table, its messages numbered from `base` on.
+    /// Begins a transaction about a table of family inet, with sequence numbers from `base` on.
     pub(super) fn new(buf: &'a mut Vec<u8>, base: u32, table: &'a str) -> Self {
         Self::of_family(buf, base, NFPROTO_INET, table)
     }
 
-    /// The same about a table of another family.
+    /// Begins a transaction about a table of another family.
     pub(super) fn of_family(buf: &'a mut Vec<u8>, base: u32, family: u8, table: &'a str) -> Self {
         Self { buf, base, owners: Vec::new(), family, table, set_ids: 0, last: 0 }
     }
 
-    /// For each message which edit it is of.
+    /// Returns the index of the edit of each message.
     pub(super) fn into_owners(self) -> Vec<Option<usize>> {
         self.owners
     }
 
-    /// One message about the table: `fill` writes the attributes behind its name.
+    /// Appends one message about the table: `fill` writes the attributes after its name.
     pub(in crate::nft) fn message(
         &mut self,
         message: u16,
@@ -49,13 +49,13 @@ impl<'a> Batch<'a> {
         self.owners.push(edit);
     }
 
-    /// A number for a set, unique inside of the transaction.
+    /// Returns a set ID, unique within the transaction.
     pub(in crate::nft) fn set_id(&mut self) -> u32 {
         self.set_ids += 1;
         self.set_ids
     }
 
-    /// How many messages there are.
+    /// Returns the number of messages.
     pub(super) fn count(&self) -> u32 {
         u32::try_from(self.owners.len()).unwrap_or(u32::MAX)
     }
@@ -64,7 +64,7 @@ impl<'a> Batch<'a> {
         self.base.wrapping_add(self.count())
     }
 
-    /// A mark of the transaction's begin or end.
+    /// Appends the mark for the begin or end of the transaction.
     pub(super) fn frame(&mut self, kind: u16) {
         let mut w = Writer::begin(self.buf, kind, 0, self.next_seq());
         let [high, low] = SUBSYSTEM.to_be_bytes();
@@ -74,7 +74,7 @@ impl<'a> Batch<'a> {
     }
 
     pub(super) fn new_table(&mut self) {
-        // The flags wake a table that another process made dormant.
+        // The flags reactivate a table that another process made dormant.
         self.message(NFT_MSG_NEWTABLE, NLM_F_CREATE, None, |w| {
             w.attr_be32(NFTA_TABLE_FLAGS, 0);
         });
@@ -100,14 +100,14 @@ impl<'a> Batch<'a> {
         });
     }
 
-    /// Without a handle all rules of the chain go.
+    /// Without a handle, all rules of the chain are deleted.
     pub(super) fn flush_chain(&mut self, edit: usize, name: &str) {
         self.message(NFT_MSG_DELRULE, 0, Some(edit), |w| {
             w.attr_text(NFTA_RULE_CHAIN, name);
         });
     }
 
-    /// The last message asks for an acknowledgement.
+    /// Requests an acknowledgement of the last message.
     pub(super) fn acknowledge(&mut self) {
         let at = self.last + 6;
         if let Some(flags) = codec::u16_at(self.buf, at)
@@ -118,13 +118,14 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Flags of a rule that goes before those of its chain.
+/// Flags of a rule inserted before the rules of its chain.
 pub(in crate::nft) const INSERT: u16 = NLM_F_CREATE;
 
-/// Flags of a rule that goes behind those of its chain.
+/// Flags of a rule appended after the rules of its chain.
 pub(in crate::nft) const APPEND: u16 = NLM_F_CREATE | NLM_F_APPEND;
 
-/// A comment as nft can print and read it again: no quotes and no control characters, at most 127 octets.
+/// Converts a text to a comment that nft can print and parse: no quotes or control characters, at most 127
+/// octets.
 pub(in crate::nft) fn comment(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(127));
     for c in text.chars() {

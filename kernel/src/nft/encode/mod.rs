@@ -1,13 +1,15 @@
-//! Edits as one transaction of nf_tables.
+//! Encoding of edits as one nf_tables transaction.
 //!
-//! The order inside is the same whatever the order of the edits, so that nothing is named before it exists and nothing
-//! goes while it is named: the table; chains; the rules of changed and gone chains away; chains made anew; sets; elements; new rules; gone
-//! sets; gone chains. At most one edit of a chain, and of a set besides its elements,
-//! makes sense; of several the last one counts. Gone and there again (hooks and types of sets cannot change otherwise) is
-//! said by `DeleteChain`, `DeleteSet` or `DeleteMap` before `Chain` or `Set` of that name.
+//! Messages have a fixed order, independent of the order of the edits, so that nothing is referred to before
+//! it exists or deleted while it is referred to: the table; chains; removal of the rules of changed and
+//! deleted chains; recreated chains; sets; elements; new rules; deleted sets; deleted chains. There should be
+//! at most one edit per chain, and per set besides its elements; of several the last one counts. To recreate
+//! a chain or set (its hook or type cannot be changed otherwise), `DeleteChain`, `DeleteSet` or `DeleteMap`
+//! precedes `Chain` or `Set` of that name.
 //!
-//! By hand: netlink-packet-netfilter has neither counters, connection tracking, translation, logging nor rejection, keeps
-//! ends of intervals untyped, and a set of 100,000 elements is written here without a value for each of them.
+//! Encoded by hand: netlink-packet-netfilter supports neither counters, conntrack, NAT, logging nor
+//! rejection, and leaves the ends of intervals untyped. A set of 100,000 elements is encoded here without an
+//! allocated value per element.
 
 pub(in crate::nft) mod batch;
 pub(in crate::nft) mod rule;
@@ -22,7 +24,8 @@ use crate::netlink::codec::{NLM_F_CREATE, NLM_F_EXCL};
 use crate::nft::ir::{Chain, Edit, Name, Rule, Set, Table};
 use crate::nft::uapi::*;
 
-/// Writes the transaction. Gives for each message which edit it is of: `None` for the frame around them.
+/// Encodes the transaction. Returns the index of the edit of each message; `None` for messages of the
+/// transaction itself.
 pub(in crate::nft) fn encode(
     buf: &mut Vec<u8>,
     base: u32,
@@ -37,7 +40,7 @@ pub(in crate::nft) fn encode(
         batch.message(NFT_MSG_DELTABLE, 0, Some(at), |_| ());
         batch.new_table();
     }
-    // What was asked for before the table went is void.
+    // Edits before the deletion of the table have no effect.
     let plan = Plan::of(edits.iter().enumerate().skip(anew.map_or(0, |at| at + 1)));
     plan.write(&mut batch);
     batch.acknowledge();
@@ -45,7 +48,7 @@ pub(in crate::nft) fn encode(
     batch.into_owners()
 }
 
-/// Writes the transaction that makes a table with these flags and chains, which does not exist yet.
+/// Encodes the transaction that creates a table, which must not exist, with these flags and chains.
 pub(in crate::nft) fn encode_new(buf: &mut Vec<u8>, base: u32, name: &str, flags: u32, table: &Table) -> u32 {
     let mut batch = Batch::new(buf, base, name);
     batch.frame(NFNL_MSG_BATCH_BEGIN);
@@ -61,8 +64,8 @@ pub(in crate::nft) fn encode_new(buf: &mut Vec<u8>, base: u32, name: &str, flags
     batch.count()
 }
 
-/// Writes the transaction that takes rules of a chain away, by their handles, and puts others at its beginning, in a table of
-/// another family.
+/// Encodes the transaction that deletes rules of a chain by their handles and inserts others at its
+/// beginning, in a table of another family.
 pub(in crate::nft) fn encode_in_chain(
     buf: &mut Vec<u8>,
     base: u32,
@@ -77,24 +80,24 @@ pub(in crate::nft) fn encode_in_chain(
             w.attr_text(NFTA_RULE_CHAIN, chain).attr_be64(NFTA_RULE_HANDLE, *handle);
         });
     }
-    // Each goes before the one that was written before it.
+    // In reverse, since each rule is inserted before the previous one.
     new.iter().rev().for_each(|new| rule::insert(&mut batch, chain, new));
     batch.acknowledge();
     batch.frame(NFNL_MSG_BATCH_END);
     batch.count()
 }
 
-/// Writes the transaction that takes a table away with everything in it.
+/// Encodes the transaction that deletes a table with its content.
 pub(in crate::nft) fn encode_delete(buf: &mut Vec<u8>, base: u32, name: &str) -> u32 {
     encode_whole(buf, base, name, NFT_MSG_DELTABLE)
 }
 
-/// Writes the transaction that takes every rule of a table away; chains, sets and maps stay.
+/// Encodes the transaction that deletes every rule of a table; chains, sets and maps stay.
 pub(in crate::nft) fn encode_flush(buf: &mut Vec<u8>, base: u32, name: &str) -> u32 {
     encode_whole(buf, base, name, NFT_MSG_DELRULE)
 }
 
-/// A transaction of one message that names a table and nothing in it.
+/// Encodes a transaction with one message, which names a table only.
 fn encode_whole(buf: &mut Vec<u8>, base: u32, name: &str, message: u16) -> u32 {
     let mut batch = Batch::new(buf, base, name);
     batch.frame(NFNL_MSG_BATCH_BEGIN);
@@ -104,15 +107,15 @@ fn encode_whole(buf: &mut Vec<u8>, base: u32, name: &str, message: u16) -> u32 {
     batch.count()
 }
 
-/// The edits by kind, one a name.
+/// Edits by kind, at most one per name.
 #[derive(Default)]
 struct Plan<'a> {
     chains: BTreeMap<&'a str, (usize, &'a Chain)>,
     deleted_chains: BTreeMap<&'a str, usize>,
     sets: BTreeMap<&'a str, (usize, &'a Set)>,
-    /// With whether each is emptied first.
+    /// Deleted sets; true if the set is flushed first.
     deleted_sets: BTreeMap<&'a str, (usize, bool)>,
-    /// Gone, and there again.
+    /// Chains that are deleted and created again.
     replaced: BTreeSet<&'a str>,
     replaced_sets: BTreeSet<&'a str>,
     elements: Vec<(usize, &'a Edit)>,
@@ -152,7 +155,7 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    /// What was asked for of a set that goes is void.
+    /// Drops edits of the elements of a set that is deleted.
     fn forget_elements(&mut self, of: &Name) {
         self.elements.retain(|(_, edit)| {
             !matches!(edit, Edit::Elements { set: name, .. } | Edit::ReplaceElements(name, _) if name == of)

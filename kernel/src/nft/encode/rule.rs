@@ -1,6 +1,6 @@
-//! Rules as expressions of nf_tables: loads into registers, comparisons, statements.
+//! Encoding of rules as nf_tables expressions: loads into registers, comparisons, statements.
 //!
-//! Registers are of four octets; every match begins again at the first one.
+//! Registers have four octets; every match starts again at the first one.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use crate::netlink::codec::Writer;
 use crate::nft::ir::{Field, Log, Match, Rule, Side, Statement};
 use crate::nft::uapi::*;
 
-/// The register that verdicts go to.
+/// The verdict register.
 const VERDICT: u32 = 0;
 /// The first register of four octets; 15 more follow.
 const REG: u32 = 8;
@@ -39,27 +39,27 @@ const RTN_LOCAL: u32 = 2;
 const NAT_SRC: u32 = 0;
 const NAT_DST: u32 = 1;
 
-/// Level notice of syslog.
+/// Syslog level notice.
 const LOG_NOTICE: u32 = 5;
-/// Octets of a packet that a log group is given: the headers, and where a tunnel's inner ones would be.
+/// Number of octets of a packet that a log group receives: the headers, including the inner ones of a tunnel.
 pub(in crate::nft) const LOG_SNAPLEN: u32 = 128;
 
-/// What tells rules apart: the first 128 bits of SHA-256, so that nobody who writes policies finds a rule that is taken for another one
-/// and so stays in the kernel in its place.
+/// Hash that identifies a rule: the first 128 bits of SHA-256, so that no author of policies can construct a
+/// rule that is mistaken for another one and so left in the kernel in its place.
 pub(crate) type RuleHash = [u8; 16];
 
-/// A hash of what a rule does and of its comment, the same in every process and build: it stands in the rule's userdata
-/// and tells after a restart which rules are there already.
+/// Returns a hash of a rule's effect and comment, the same in every process and build. It is stored in the
+/// rule's userdata and identifies existing rules after a restart.
 pub(crate) fn rule_hash(rule: &Rule) -> RuleHash {
     Encoded::of(rule).hash(rule)
 }
 
-/// Writes a rule behind those of its chain, and its anonymous sets.
+/// Appends a rule after those of its chain, with its anonymous sets.
 pub(super) fn append(batch: &mut Batch<'_>, edit: usize, chain: &str, rule: &Rule) {
     write(batch, edit, chain, rule, APPEND);
 }
 
-/// Writes a rule before those of its chain.
+/// Inserts a rule before those of its chain.
 pub(super) fn insert(batch: &mut Batch<'_>, chain: &str, rule: &Rule) {
     write(batch, 0, chain, rule, INSERT);
 }
@@ -93,7 +93,8 @@ fn comment_of(rule: &Rule) -> Option<String> {
     rule.comment.as_deref().map(comment).filter(|c| !c.is_empty())
 }
 
-/// The family that a rule is of: by its own match, else by its networks. Addresses are loaded in its width.
+/// Returns true if a rule is for IPv4: by its family match, else by its networks. It determines the width of
+/// loaded addresses.
 pub(in crate::nft) fn family_v4(rule: &Rule) -> bool {
     let by_match = rule.matches.iter().find_map(|m| match m {
         Match::Family { v4 } => Some(*v4),
@@ -109,17 +110,17 @@ pub(in crate::nft) fn family_v4(rule: &Rule) -> bool {
     by_match.or_else(by_net).unwrap_or(true)
 }
 
-/// Whether networks need a set of intervals.
+/// Returns true if networks need an interval set.
 pub(in crate::nft) fn wide(nets: &[Cidr]) -> bool {
     nets.iter().any(|n| !n.is_host())
 }
 
-/// A rule's expressions. Anonymous sets have no number yet.
+/// Encoded expressions of a rule; its anonymous sets have no ID yet.
 #[derive(Default)]
 struct Encoded {
     expressions: Vec<u8>,
     sets: Vec<Anonymous>,
-    /// Where the number of each set belongs.
+    /// Offsets at which the IDs of the sets are filled in.
     holes: Vec<usize>,
 }
 
@@ -302,7 +303,7 @@ impl Encoded {
         });
     }
 
-    /// `register = (register & mask) ^ xor`
+    /// Appends `register = (register & mask) ^ xor`.
     fn bitwise(&mut self, mask: &[u8], xor: &[u8]) {
         self.expr("bitwise", |w| {
             let len = u32::try_from(mask.len()).unwrap_or_default();
@@ -338,7 +339,7 @@ impl Encoded {
         let first = Key::default().addr(net.addr());
         let whole = net.len() / 8;
         if net.len() > 0 && net.len().is_multiple_of(8) {
-            // Only the octets that count.
+            // Load only the octets that the prefix covers.
             self.payload(NETWORK_HEADER, at, u32::from(whole), REG);
             return self.cmp(not, first.as_bytes().get(..usize::from(whole)).unwrap_or_default());
         }
@@ -368,7 +369,7 @@ impl Encoded {
         self.anonymous(not, Anonymous { field: INET_SERVICE, interval, spans });
     }
 
-    /// Loads the fields of a key one behind the other.
+    /// Loads the fields of a key into consecutive registers.
     fn key(&mut self, key: &[Field], v4: bool) {
         let mut register = REG;
         for field in key {
@@ -389,7 +390,8 @@ impl Encoded {
         }
     }
 
-    /// Looks the registers up. A map's value goes to `to`; a key that is not there ends the rule.
+    /// Looks up the registers in a set. The value of a map goes to register `to`; a missing key ends the
+    /// rule.
     fn lookup(&mut self, set: &str, not: bool, to: Option<u32>) {
         self.expr("lookup", |w| {
             w.attr_text(1, set).attr_be32(2, REG);
@@ -443,9 +445,9 @@ impl Encoded {
         });
     }
 
-    /// This address and port as the new destination.
+    /// Appends destination NAT to this address and port.
     fn nat_to(&mut self, addr: IpAddr, port: u16) {
-        // The registers behind an address of either family.
+        // Registers after an address of either family.
         const PORT_REG: u32 = REG + 4;
         let load = |this: &mut Self, register, value: &[u8]| {
             this.expr("immediate", |w| {
@@ -461,7 +463,7 @@ impl Encoded {
         });
     }
 
-    /// The address that the map gives, if it gives one.
+    /// Appends NAT to the address that the map returns, if it has the key.
     fn nat(&mut self, kind: u32, v4: bool, key: &[Field], map: &str) {
         self.key(key, v4);
         self.lookup(map, false, Some(REG));
@@ -472,7 +474,7 @@ impl Encoded {
     }
 }
 
-/// Where an address stands in its header, and its length.
+/// Returns offset and length of an address in its header.
 fn place(side: Side, v4: bool) -> (u32, u32) {
     match (v4, side) {
         (true, Side::Src) => (12, 4),
@@ -488,7 +490,7 @@ fn data(w: &mut Writer<'_>, kind: u16, value: &[u8]) {
     });
 }
 
-/// The kernel takes 127 octets.
+/// Cuts a log prefix to the 127 octets that the kernel accepts.
 pub(in crate::nft) fn log_prefix(prefix: &str) -> &str {
     prefix.get(..prefix.floor_char_boundary(127)).unwrap_or_default()
 }

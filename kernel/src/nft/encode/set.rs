@@ -1,4 +1,4 @@
-//! Sets and maps, named and anonymous, and their elements.
+//! Encoding of sets and maps, named and anonymous, and of their elements.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,10 +10,11 @@ use crate::netlink::codec::{NLM_F_CREATE, NLM_F_EXCL, Writer};
 use crate::nft::ir::{Set, SetKey, SetType, SetValue, ValueType};
 use crate::nft::uapi::*;
 
-/// Octets of elements in one message, give or take the last: an attribute holds less than 65,536, an element at most 512.
+/// Octets of elements per message, exceeded by at most one element: an attribute holds less than 65,536, an
+/// element at most 512.
 const CHUNK: usize = 60_000;
 
-/// A key as the kernel compares it.
+/// A key in the form that the kernel compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Key {
     bytes: [u8; 32],
@@ -21,9 +22,9 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// No octets; filled field by field.
+    /// Appends a field.
     pub(super) fn push(mut self, field: &[u8]) -> Self {
-        // Fields of a concatenation begin at multiples of four.
+        // Fields of a concatenation begin at multiples of four octets.
         for (to, from) in self.bytes.iter_mut().skip(self.len).zip(field) {
             *to = *from;
         }
@@ -46,7 +47,7 @@ impl Key {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
-    /// The next key in order; `None` behind the last.
+    /// Returns the next key in order; `None` after the last.
     fn next(mut self) -> Option<Self> {
         for byte in self.bytes.iter_mut().take(self.len).rev() {
             let (next, overflow) = byte.overflowing_add(1);
@@ -59,7 +60,7 @@ impl Key {
     }
 }
 
-/// An interface's name as the kernel keeps it. A name that is too long is of no interface.
+/// Returns an interface name in the kernel's form. A name that is too long matches no interface.
 pub(super) fn interface(name: &str) -> [u8; 16] {
     let mut bytes = [0; 16];
     for (to, from) in bytes.iter_mut().zip(name.bytes()) {
@@ -68,14 +69,14 @@ pub(super) fn interface(name: &str) -> [u8; 16] {
     bytes
 }
 
-/// Which keys an element is for.
+/// Keys that an element covers.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Span {
-    /// One, in a hash.
+    /// One key, in a hash.
     One(Key),
-    /// From the first to the last, in a tree: the kernel keeps an element where it begins, and one behind its end.
+    /// First and last key, in a tree: the kernel stores one element at the start, and one after the end.
     Range(Key, Key),
-    /// From the first to the last in each field, in a concatenation.
+    /// First and last key of each field, in a concatenation.
     Block(Key, Key),
 }
 
@@ -96,13 +97,13 @@ impl Span {
         }
     }
 
-    /// Of a network in a set of networks, or of an address in a set of addresses.
+    /// Returns the span of a network in an interval set, or of an address in a hash.
     pub(super) fn of_net(interval: bool, net: &Cidr) -> Self {
         let first = Key::default().addr(net.addr());
         if interval { Self::Range(first, Key::default().addr(net.last())) } else { Self::One(first) }
     }
 
-    /// How many elements the kernel keeps for it.
+    /// Returns the number of elements that the kernel stores for it.
     fn kept(&self) -> u32 {
         if matches!(self, Self::Range(..)) { 2 } else { 1 }
     }
@@ -156,7 +157,7 @@ fn element(w: &mut Writer<'_>, key: &Key, end: Option<&Key>, flags: u32, value: 
     });
 }
 
-/// A verdict as data.
+/// Appends a verdict as data.
 pub(super) fn verdict(w: &mut Writer<'_>, code: i32, chain: Option<&str>) {
     w.nest(NFTA_DATA_VERDICT, |w| {
         w.attr_be32(NFTA_VERDICT_CODE, code.cast_unsigned());
@@ -166,7 +167,7 @@ pub(super) fn verdict(w: &mut Writer<'_>, code: i32, chain: Option<&str>) {
     });
 }
 
-/// Creates a set; refused when there is one of that name.
+/// Creates a set; refused if one of that name exists.
 pub(super) fn declare(batch: &mut Batch<'_>, edit: usize, name: &str, set: &Set) {
     let id = batch.set_id();
     let (first, second) = fields(set.of.key);
@@ -192,7 +193,7 @@ pub(super) fn declare(batch: &mut Batch<'_>, edit: usize, name: &str, set: &Set)
             });
         }
         w.attr_be32(NFTA_SET_ID, id);
-        // nft takes no order for concatenations: their fields have one each.
+        // nft accepts no byte order for concatenations: each of their fields has its own.
         let mut userdata = Vec::with_capacity(160);
         udata(
             &mut userdata,
@@ -211,7 +212,7 @@ pub(super) fn declare(batch: &mut Batch<'_>, edit: usize, name: &str, set: &Set)
     });
 }
 
-/// What a map gives: nft's number of the type, its length, its byte order.
+/// Returns the type of a map's values: nft's type number, length and byte order.
 fn value_type(of: SetType) -> Option<(u32, u32, u32)> {
     match of.value {
         ValueType::Member => None,
@@ -220,7 +221,7 @@ fn value_type(of: SetType) -> Option<(u32, u32, u32)> {
     }
 }
 
-/// One type-length-value of userdata; the length is one octet.
+/// Appends one type-length-value of userdata; the length field has one octet.
 pub(super) fn udata(out: &mut Vec<u8>, kind: u8, data: &[u8]) {
     if let Ok(len) = u8::try_from(data.len()) {
         out.extend_from_slice(&[kind, len]);
@@ -228,21 +229,21 @@ pub(super) fn udata(out: &mut Vec<u8>, kind: u8, data: &[u8]) {
     }
 }
 
-/// Without elements in the message all of them go.
+/// Flushes a set: a message without elements removes all of them.
 pub(super) fn flush(batch: &mut Batch<'_>, edit: usize, name: &str) {
     batch.message(NFT_MSG_DELSETELEM, 0, Some(edit), |w| {
         w.attr_text(NFTA_SET_ELEM_LIST_SET, name);
     });
 }
 
-/// Deletes a set. Who is among rules that looked it up finds its elements until the end.
+/// Deletes a set. A packet whose evaluation began with rules that look it up still finds its elements.
 pub(super) fn delete(batch: &mut Batch<'_>, edit: usize, name: &str) {
     batch.message(NFT_MSG_DELSET, 0, Some(edit), |w| {
         w.attr_text(NFTA_SET_NAME, name);
     });
 }
 
-/// Elements that come to a set.
+/// Adds elements to a set.
 pub(super) fn add(
     batch: &mut Batch<'_>,
     edit: usize,
@@ -254,7 +255,7 @@ pub(super) fn add(
     write(batch, NFT_MSG_NEWSETELEM, edit, name, None, spans);
 }
 
-/// Elements that go.
+/// Removes elements from a set.
 pub(super) fn remove(
     batch: &mut Batch<'_>,
     edit: usize,
@@ -266,7 +267,7 @@ pub(super) fn remove(
     write(batch, NFT_MSG_DELSETELEM, edit, name, None, spans);
 }
 
-/// In as many messages as they need.
+/// Writes elements in as many messages as needed.
 fn write<'a>(
     batch: &mut Batch<'_>,
     message: u16,
@@ -295,20 +296,20 @@ fn write<'a>(
     }
 }
 
-/// The name under which rules of the same transaction find an anonymous set, besides its number.
+/// The name by which rules of the same transaction refer to an anonymous set, together with its ID.
 pub(super) const ANONYMOUS: &str = "__set%d";
 
 /// A set that belongs to one rule.
 #[derive(Debug)]
 pub(super) struct Anonymous {
     pub(super) field: FieldType,
-    /// Else each is one value.
+    /// True for a set of intervals, false for a set of single values.
     pub(super) interval: bool,
     pub(super) spans: Vec<Span>,
 }
 
 impl Anonymous {
-    /// Creates it, before its rule, in the same transaction. Gives its number.
+    /// Creates the set before its rule, in the same transaction, and returns its ID.
     pub(super) fn create(&self, batch: &mut Batch<'_>, edit: usize) -> u32 {
         let id = batch.set_id();
         let flags = NFT_SET_ANONYMOUS | NFT_SET_CONSTANT | if self.interval { NFT_SET_INTERVAL } else { 0 };
@@ -330,7 +331,7 @@ impl Anonymous {
         id
     }
 
-    /// What it looks up, octet by octet, for the hash of its rule.
+    /// Appends the content octet by octet, for the hash of the rule.
     pub(super) fn bytes(&self, w: &mut Writer<'_>) {
         w.attr_be32(NFTA_SET_KEY_TYPE, self.field.id);
         for span in &self.spans {

@@ -1,9 +1,10 @@
-//! The packet rules as a whole: takes what policy asks for, has it written, and finds out when another process wrote.
+//! The packet rules as a whole: accepts policy changes, writes them, and detects changes by other processes.
 //!
-//! While only we write, the kernel holds what was acknowledged, and each change is one small batch. The kernel counts every
-//! transaction of anybody (its generation id): when it moved without us, or when a batch was refused or its answer was
-//! lost, the table is read and compared, and what differs is written. Start, steady state and repair end in the same
-//! batch. Nothing is touched before the first change of policy, which is the whole of it.
+//! While only Tortie writes, the kernel has the acknowledged state, and each change is one small batch. The
+//! kernel counts all transactions (the generation ID). If it changed without Tortie's doing, or if a batch
+//! was refused or its answer was lost, the table is dumped and compared, and the differences are written.
+//! Start, steady state and repair use the same batches. Nothing is changed before the first policy change,
+//! which contains the whole ruleset.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -29,67 +30,69 @@ mod view;
 
 pub use self::view::{RuleCounts, RuleHits};
 
-/// The table that is ours.
+/// Name of Tortie's table.
 pub(super) const TABLE: &str = "tortie";
-/// How often the generation is asked for.
+/// Interval of generation checks.
 const GENERATION_INTERVAL: Duration = Duration::from_millis(500);
-/// First pause before what was refused is tried again; doubles up to the last.
+/// First pause before a refused write is retried; it doubles up to `RETRY_LAST`.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
-/// Differences that are described.
+/// Maximum number of differences that are described.
 const DIFFERENCES_LISTED: usize = 100;
 
-/// What the thread has to report.
+/// Results that the kernel thread has to report.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct RuleReport {
-    /// Objects that another process changed, and the first one described.
+    /// Number of objects that another process changed, and a description of the first one.
     pub(crate) repaired: Option<(usize, String)>,
-    /// [`Firewall::problem`] is another.
+    /// True if [`Firewall::problem`] changed.
     pub(crate) problem_changed: bool,
 }
 
-/// What is done while a long transaction is under way.
+/// Called repeatedly during a long transaction.
 pub(crate) type WhileWaiting<'a> = dyn FnMut(&Firewall) + 'a;
 
 /// The packet rules of this host.
 pub(crate) struct Firewall {
     mode: Mode,
-    /// `None`: off.
+    /// `None` if packet rules are disabled.
     socket: Option<Socket>,
     renderer: Renderer,
     globals: Option<Arc<Globals>>,
     hosts: HostInterfaces,
-    /// The first change of policy came.
+    /// True once the first policy change was received.
     policy_received: bool,
-    /// The kernel's generation, when it holds what is wanted; `None`: nobody knows what it holds.
+    /// The kernel's generation if it has the desired state; `None` if its state is unknown.
     generation: Option<u32>,
     due: Option<Instant>,
     pause: Duration,
-    /// Comparing takes at most a fifth of the time.
+    /// Earliest time of the next comparison: comparisons take at most a fifth of the time.
     not_before: Instant,
     problem: Option<String>,
-    /// The kernel has no table of ours and refuses one: nothing is enforced.
+    /// True if the kernel has no table of Tortie and refuses one, so that nothing is enforced.
     no_table: bool,
     /// Chains that the kernel refuses, and that deny instead.
     fail_closed: FailClosed,
-    /// What is wanted is another since it was last rendered anew because of a clash of names.
+    /// True if the desired state changed since everything was last rendered again because of a name
+    /// collision.
     retry_render: bool,
-    /// Changes wait for the next look: what is known of the problem is older than they are.
+    /// True if changes wait for the next comparison, so that `problem` is older than they are.
     changes_queued: bool,
     counts: RuleCounts,
     drift: (usize, Vec<String>),
     drift_counts: RuleDrift,
     metrics: RuleMetrics,
     last_compare: Option<Instant>,
-    /// What others change is held.
+    /// True during a drift hold.
     drift_held: bool,
-    /// When the differences of `drift` were found.
+    /// Time at which the differences in `drift` were found.
     drift_since: Option<Instant>,
     report: RuleReport,
 }
 
 impl Firewall {
-    /// Rules are off when this kernel has no nf_tables; [`Firewall::problem`] says so then.
+    /// Opens the socket. Without nf_tables in the kernel, rules are disabled and [`Firewall::problem`]
+    /// reports it.
     pub(crate) fn open(mode: Mode, options: Options, now: Instant) -> Self {
         let mut firewall = Self {
             mode,
@@ -145,38 +148,39 @@ impl Firewall {
         }
     }
 
-    /// What keeps the rules from being in force.
+    /// Returns the reason why the rules are not in force, if any.
     pub(crate) fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 
-    /// Whether the kernel holds what is wanted, or nothing is to be written.
+    /// Returns true if the kernel has the desired state, or if nothing may be written.
     pub(crate) fn settled(&self) -> bool {
         self.mode != Mode::Program || self.socket.is_none() || self.generation.is_some()
     }
 
-    /// Rules are wanted and the kernel refuses them, or has none.
+    /// Returns true if rules must be written and the kernel refuses them or has no nf_tables.
     pub(crate) fn is_refused(&self) -> bool {
         self.mode == Mode::Program && self.socket.is_some() && self.problem.is_some() && !self.changes_queued
     }
 
-    /// Rules are wanted, and there are none at all: whoever is reached meets no policy.
+    /// Returns true if rules must be written and there is no table at all: packets meet no policy.
     pub(crate) fn has_no_table(&self) -> bool {
         self.mode == Mode::Program && self.socket.is_some() && self.no_table
     }
 
-    /// Policies and profiles that deny everything because the kernel refuses their rules, with what it says.
+    /// Returns the policies and profiles that fail closed because the kernel refuses their rules, with its
+    /// reason.
     pub(crate) fn closed(&self) -> BTreeMap<ChainId, String> {
         let id = |(name, why): (&Name, &str)| Some((self.renderer.rules_in(name)?.clone(), why.to_owned()));
         self.fail_closed.iter().filter_map(id).collect()
     }
 
-    /// What may be done to the kernel's rules.
+    /// Returns the mode: the permitted changes of the kernel's rules.
     pub(crate) fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Holds what others change, or repairs it at the next look.
+    /// Begins a drift hold, or ends it and repairs the differences at the next check.
     pub(crate) fn hold(&mut self, held: bool) {
         if std::mem::replace(&mut self.drift_held, held) && !held && self.drift.0 > 0 {
             self.generation = None;
@@ -185,22 +189,22 @@ impl Firewall {
         }
     }
 
-    /// How long ago the differences that are not repaired were found.
+    /// Returns the age of differences that are not repaired.
     pub(crate) fn drift_age(&self) -> Option<Duration> {
         self.drift_since.filter(|_| self.drift.0 > 0).map(|at| at.elapsed())
     }
 
-    /// What is to be reported since the last call.
+    /// Returns the results since the last call.
     pub(crate) fn take_report(&mut self) -> RuleReport {
         std::mem::take(&mut self.report)
     }
 
-    /// When [`Firewall::check_generation`] is due.
+    /// Returns the time of the next [`Firewall::check_generation`].
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Changes of policy, one after the other; one transaction.
+    /// Applies policy changes, in order, in one transaction.
     pub(crate) fn accept(
         &mut self,
         changes: &[impl Borrow<PolicyChange>],
@@ -224,7 +228,7 @@ impl Firewall {
         self.apply(meanwhile)
     }
 
-    /// Links or addresses are others: host endpoints may govern other interfaces.
+    /// Handles changed links or addresses, after which host endpoints may cover other interfaces.
     pub(crate) fn interfaces(
         &mut self,
         network: &NetworkState,
@@ -257,15 +261,17 @@ impl Firewall {
             (Mode::Program, Some(_)) if edits.is_empty() => Ok(()),
             (Mode::Program, Some(_)) => match self.write(&edits, None)? {
                 Ok(()) => Ok(()),
-                // Somebody may have taken away what the edits build on. What is newly wanted ends a hold of rules.
+                // Another process may have removed objects on which the edits depend. A policy change ends a
+                // hold of rules.
                 Err(_) => self.compare(!self.drift_held, meanwhile),
             },
             _ => self.compare_now_or_soon(meanwhile),
         }
     }
 
-    /// Nothing is written while two different things would have one name: one of them would be the other's rules. When one
-    /// of them may be gone, all is rendered anew: nobody knows what of the other it took along.
+    /// Returns true if two different objects have one name; nothing is written then, since one would have the
+    /// other's rules. If one of them may be gone, everything is rendered again, because the renderer state of
+    /// the other is unreliable.
     fn has_collision(&mut self) -> bool {
         let Some(what) = self.renderer.name_collision() else { return false };
         let what = format!(
@@ -289,7 +295,8 @@ impl Firewall {
         true
     }
 
-    /// While every change needs a comparison (the kernel refuses rules, or nothing is written) many share one.
+    /// While every change needs a comparison (the kernel refuses rules, or nothing may be written), several
+    /// changes share one.
     fn compare_now_or_soon(&mut self, meanwhile: &mut WhileWaiting<'_>) -> io::Result<()> {
         if Instant::now() >= self.not_before {
             return self.compare(false, meanwhile);
@@ -299,7 +306,7 @@ impl Firewall {
         Ok(())
     }
 
-    /// What is due now: the generation, a comparison, another attempt.
+    /// Does the work that is due: a generation check, a comparison, or a retry.
     pub(crate) fn check_generation(
         &mut self,
         now: Instant,
@@ -324,7 +331,7 @@ impl Firewall {
         self.compare(self.generation.is_some() && !again, meanwhile)
     }
 
-    /// Reads the table and writes what differs. `external`: what differs is another process's doing.
+    /// Dumps the table and writes the differences. `external` is true if another process caused them.
     fn compare(&mut self, external: bool, meanwhile: &mut WhileWaiting<'_>) -> io::Result<()> {
         if self.has_collision() {
             return Ok(());
@@ -342,7 +349,7 @@ impl Firewall {
         self.changes_queued = false;
         let before = socket.generation()?;
         let found = match dump::table(socket, TABLE) {
-            // Another time: in steady state nothing says yet that anything of ours is another.
+            // Retry later: in steady state nothing indicates yet that Tortie's objects changed.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                 self.not_before = Instant::now() + begin.elapsed() * 4;
                 self.due = Some(self.not_before.max(begin + RETRY_FIRST));
@@ -394,7 +401,7 @@ impl Firewall {
                 }
                 Err(refusal) => refusal,
             };
-            // A policy or a profile that the kernel does not take denies, so that all others are in force.
+            // A refused policy or profile fails closed, so that all others are in force.
             let Some(what) = self.can_fail_closed(&refusal, &edits, before)? else { break refusal };
             self.fail_closed.add(what, &refusal.text);
             edits = self.fail_closed.replacement_edits(edits, found.as_ref());
@@ -415,14 +422,14 @@ impl Firewall {
             "the kernel refuses the packet rules: {}{object}{needs}",
             refusal.text
         )));
-        // What is refused may take longer than what was read.
+        // Refused writes may take longer than the dump.
         self.not_before = Instant::now() + begin.elapsed() * 4;
         self.due = Some(Instant::now() + self.pause);
         self.pause = (self.pause * 2).min(RETRY_LAST);
         Ok(())
     }
 
-    /// A comparison was carried out.
+    /// Records a completed comparison.
     fn written(&mut self, edits: &[Edit], external: bool) {
         self.no_table = false;
         self.drift_since = None;
@@ -438,8 +445,8 @@ impl Firewall {
         self.pause = RETRY_FIRST;
     }
 
-    /// The chains of policies and profiles whose rules the kernel does not take, as they are, or a set of theirs: not
-    /// because it is short of something, or because another process wrote meanwhile.
+    /// Returns the chains of policies and profiles that must fail closed because the kernel rejects their
+    /// rules or one of their sets, unless the kernel lacks resources or another process wrote meanwhile.
     fn can_fail_closed(
         &mut self,
         refusal: &Refusal,
@@ -468,8 +475,9 @@ impl Firewall {
         Ok((socket.generation()? == before).then_some(what))
     }
 
-    /// Sends one transaction. The first one may wait for the kernel to load modules, a whole table for it to be checked:
-    /// with `meanwhile` another thread waits for that. The rules say the same before and after; only the socket is away.
+    /// Sends one transaction. The first one may wait for the kernel to load modules, and a whole table takes
+    /// time to be validated: with `meanwhile`, a worker thread waits for it. The state of the firewall does
+    /// not change, only the socket is lent.
     fn send(&mut self, edits: &[Edit], meanwhile: Option<&mut WhileWaiting<'_>>) -> Result<(), BatchError> {
         let Some(mut socket) = self.socket.take() else { return Ok(()) };
         let sent = match meanwhile {
@@ -480,7 +488,8 @@ impl Firewall {
         sent
     }
 
-    /// Sends edits as one transaction; what has to be there before goes before it, which nobody can see.
+    /// Sends edits as one transaction, preceded by those that create its prerequisites and that no packet can
+    /// notice.
     fn write(
         &mut self,
         edits: &[Edit],
@@ -498,7 +507,7 @@ impl Firewall {
                     refusal.edit = refusal.edit.map(|at| at + done);
                     return Ok(Err(refusal));
                 }
-                // All of it or nothing: the next look reads the table.
+                // Either all was executed or nothing: the next check dumps the table.
                 Err(BatchError::Unknown) => {
                     self.due = Some(Instant::now());
                     return Ok(Ok(()));
@@ -514,7 +523,7 @@ impl Firewall {
         if known.map(|known| known.wrapping_add(transactions)) == Some(now) {
             self.generation = known.map(|_| now);
         } else {
-            // Somebody wrote meanwhile: compared at the next look.
+            // Another process wrote meanwhile: compared at the next check.
             self.generation = Some(now.wrapping_sub(1));
         }
         Ok(Ok(()))

@@ -1,4 +1,4 @@
-//! What may be asked of the packet rules: what is wanted, what was counted, what differed.
+//! Read-only views of the packet rules: the desired state, counters and differences.
 
 use std::io;
 use std::time::Instant;
@@ -12,65 +12,66 @@ use crate::nft::socket::Socket;
 use crate::nft::{dump, text};
 use tortie_engine::policy::{ChainId, Direction, HostInterfaces, Ruleset, Source};
 
-/// What was counted since the start, and what there is.
+/// Counts of the desired objects, and of events since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuleCounts {
-    /// Chains wanted.
+    /// Number of desired chains.
     pub chains: usize,
-    /// Rules wanted.
+    /// Number of desired rules.
     pub rules: usize,
-    /// Sets and maps wanted.
+    /// Number of desired sets and maps.
     pub sets: usize,
-    /// Of these, maps.
+    /// Number of maps among them.
     pub maps: usize,
-    /// Their elements.
+    /// Number of their elements.
     pub elements: usize,
-    /// Transactions that the kernel carried out.
+    /// Number of transactions that the kernel executed.
     pub transactions: u64,
-    /// Transactions that it refused.
+    /// Number of transactions that the kernel refused.
     pub refused: u64,
-    /// Comparisons with the kernel's table.
+    /// Number of comparisons with the kernel's table.
     pub compares: u64,
-    /// Own objects that another process changed or removed.
+    /// Number of Tortie's objects that another process changed or removed.
     pub external_changes: u64,
 }
 
-/// What a rule counted since it was written.
+/// Counters of a rule since it was written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuleHits {
-    /// Packets that it matched.
+    /// Number of packets that matched.
     pub packets: u64,
-    /// Their octets.
+    /// Number of their octets.
     pub bytes: u64,
 }
 
 impl Firewall {
-    /// The rules that policy makes.
+    /// Returns the renderer of the policy.
     pub(crate) fn renderer(&self) -> &Renderer {
         &self.renderer
     }
 
-    /// Why packets are dropped that are logged with this prefix; `None`: by another process, or by a rule that is gone.
+    /// Explains why packets logged with this prefix are dropped; `None` if another process or a removed rule
+    /// logged them.
     pub(crate) fn explain(&self, prefix: &str) -> Option<String> {
         self.renderer.explain(prefix).map(ToString::to_string)
     }
 
-    /// What endpoints are allowed.
+    /// Returns the compiled policy.
     pub(crate) fn ruleset(&self) -> &Ruleset {
         self.renderer.ruleset()
     }
 
-    /// How names of workloads' interfaces begin.
+    /// Returns the name prefixes of workload interfaces.
     pub(crate) fn interface_prefixes(&self) -> Vec<String> {
         self.globals.as_ref().map(|globals| globals.interface_prefixes.clone()).unwrap_or_default()
     }
 
-    /// Which host endpoint governs which interface.
+    /// Returns the host endpoint of each interface that has one.
     pub(crate) fn hosts(&self) -> &HostInterfaces {
         &self.hosts
     }
 
-    /// What was counted. Walks the sets and chains.
+    /// Returns the counts; iterates over all sets and chains.
     pub(crate) fn counts(&self) -> RuleCounts {
         let table = self.renderer.table();
         RuleCounts {
@@ -83,36 +84,37 @@ impl Firewall {
         }
     }
 
-    /// What differed at the last comparison and is not repaired: how many objects, and the first ones described.
+    /// Returns the number of objects that differed at the last comparison and are not repaired, and
+    /// descriptions of the first ones.
     pub(crate) fn drift(&self) -> (usize, &[String]) {
         (self.drift.0, &self.drift.1)
     }
 
-    /// The same, counted by kind.
+    /// Returns the same, counted by kind.
     pub(crate) fn drift_counts(&self) -> RuleDrift {
         self.drift_counts
     }
 
-    /// What was measured.
+    /// Returns the metrics.
     pub(crate) fn metrics(&self) -> &RuleMetrics {
         &self.metrics
     }
 
-    /// When the kernel's table was last compared.
+    /// Returns the time of the last comparison with the kernel's table.
     pub(crate) fn last_compare(&self) -> Option<Instant> {
         self.last_compare
     }
 
-    /// Who is denied what by packets that are logged with this prefix.
+    /// Classifies the denial of packets logged with this prefix.
     pub(crate) fn denial(&self, prefix: &str) -> Option<Denial> {
         self.renderer.explain(prefix).map(Denied::denial)
     }
 
-    /// What the rules of a policy or a profile counted, by their number, inbound and outbound; empty where none is in the
-    /// kernel as wanted.
+    /// Reads the counters of the rules of a policy or a profile, by rule number, inbound and outbound; empty
+    /// if the kernel does not have the desired rules.
     ///
     /// # Errors
-    /// When the kernel shows no rules.
+    /// The kernel refuses to show its rules.
     pub(crate) fn hits(&self, source: &Source) -> io::Result<[Vec<RuleHits>; 2]> {
         let mut both = [Vec::new(), Vec::new()];
         if self.socket.is_none() || self.generation.is_none() {
@@ -131,7 +133,7 @@ impl Firewall {
             }
             hits.resize(of.rules.len(), RuleHits::default());
             for (origin, rule) in origins.iter().zip(&found) {
-                // One rule may stand there once for each family.
+                // One rule may be there once per address family.
                 if let Some(hit) = hits.get_mut(*origin) {
                     hit.packets += rule.packets;
                     hit.bytes += rule.bytes;
@@ -141,7 +143,7 @@ impl Firewall {
         Ok(both)
     }
 
-    /// The wanted rules as nft writes them.
+    /// Returns the desired rules in nft syntax.
     pub(crate) fn text(&self) -> String {
         text::table(self.renderer.table(), TABLE)
     }

@@ -1,8 +1,8 @@
-//! The chains with a hook, and those that are there once.
+//! Base chains (with a hook) and the fixed chains.
 //!
-//! `accept` ends a base chain and the packet goes on to the next one, so what comes from an endpoint and what goes to one
-//! are two base chains at one hook, and chains of policy simply accept. With `Ipv6Support` off nothing of IPv6 is policed
-//! but workloads, which send and get none.
+//! `accept` ends a base chain and the packet continues at the next one. So packets from an endpoint and
+//! packets to one have separate base chains at one hook, and chains of policy simply accept. With
+//! `Ipv6Support` off, policy applies to no IPv6 packets except those of workloads, which are dropped.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,7 +19,7 @@ use tortie_engine::policy::Direction;
 const IPIP: u8 = 4;
 const ICMPV6: u8 = 58;
 
-/// Linux's `NF_IP_PRI_*`: before connection tracking, before DNAT, DNAT, SNAT.
+/// Linux's `NF_IP_PRI_*`: before conntrack, before DNAT, DNAT, SNAT.
 const RAW: i32 = -300;
 const MANGLE: i32 = -150;
 const DSTNAT: i32 = -100;
@@ -28,7 +28,7 @@ const SRCNAT: i32 = 100;
 const TUNNEL: &str = "tunl0";
 
 pub(super) fn base(base: Base, late: bool, frame: &Frame<'_>) -> Draft {
-    // Beside the filter chains of others, which stand at 0.
+    // Next to the filter chains of other programs, which have priority 0.
     let (first, second) = if late { (1, 2) } else { (-2, -1) };
     let (kind, at, priority) = match base {
         Base::RawPrerouting => (Kind::Filter, At::Prerouting, RAW),
@@ -130,7 +130,8 @@ pub(super) fn fixed(fixed: Fixed, frame: &Frame<'_>) -> Draft {
     match fixed {
         Fixed::RawWorkload => {
             drop_ipv6(&mut draft, frame);
-            // Their interfaces have `route_localnet`, for rules of the host that lead to loopback: those come later.
+            // Workload interfaces have `route_localnet` for rules of the host that redirect to loopback;
+            // those rules come later.
             let net = Cidr::v4(Ipv4Addr::LOCALHOST, 8);
             let loopback = vec![family(true), Match::InNet { side: Side::Dst, not: false, net }];
             draft.goto(loopback, Node::Denied(Denied::Loopback));
@@ -157,8 +158,8 @@ pub(super) fn fixed(fixed: Fixed, frame: &Frame<'_>) -> Draft {
     draft
 }
 
-/// A source that is none of the workload's own is dropped. Neighbour discovery and duplicate address detection need
-/// addresses that nobody assigned (RFC 4861, RFC 4862).
+/// Drops packets whose source address is not the workload's own. Neighbour discovery and duplicate address
+/// detection need addresses that were not allocated (RFC 4861, RFC 4862).
 fn anti_spoof(draft: &mut Draft, frame: &Frame<'_>) {
     for v4 in frame.families() {
         let own = |map: Map| Match::InSet {
@@ -209,12 +210,14 @@ fn postrouting(draft: &mut Draft, frame: &Frame<'_>) {
     }
 }
 
-/// Multicast listener and neighbour discovery of workloads, without redirects and router advertisements.
+/// Accepts multicast listener and neighbour discovery of workloads, without redirects and router
+/// advertisements.
 fn neighbours(draft: &mut Draft, frame: &Frame<'_>) {
     accept_types(draft, &[(130, 133), (135, 136)], frame);
 }
 
-/// Multicast listener, router and neighbour discovery of the host itself, without which nobody finds it (RFC 4890 4.4.1).
+/// Accepts multicast listener, router and neighbour discovery of the host itself, without which it is
+/// unreachable (RFC 4890 4.4.1).
 pub(super) fn discovery(draft: &mut Draft, frame: &Frame<'_>) {
     accept_types(draft, &[(130, 136), (143, 143)], frame);
 }
@@ -230,8 +233,8 @@ fn accept_types(draft: &mut Draft, types: &[(u8, u8)], frame: &Frame<'_>) {
     }
 }
 
-/// By which matches a packet comes from a workload, or goes to one. No interface name is longer than 15 octets, so no
-/// longer prefix finds any.
+/// Returns the matches of packets from or to workloads, one per interface prefix. Interface names have at
+/// most 15 octets, so longer prefixes match none.
 fn workloads<'a>(inbound: bool, frame: &Frame<'a>) -> impl Iterator<Item = Match> + use<'a> {
     let prefixes = frame.globals.interface_prefixes.iter().filter(|prefix| (1..=15).contains(&prefix.len()));
     prefixes.map(move |prefix| Match::InterfacePrefix { inbound, not: false, prefix: prefix.as_str().into() })

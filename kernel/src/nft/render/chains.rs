@@ -1,5 +1,5 @@
-//! Which chains are in the table: those with a hook, those that a map names, and whatever these go to. Chains with the
-//! same meaning are one chain, counted by who goes to it.
+//! The chains of the table: base chains, chains referred to by maps, and the chains that these call. Chains
+//! with the same meaning are shared and reference-counted.
 
 use super::names;
 use super::node::{Denied, Node, Usage};
@@ -13,26 +13,26 @@ use tortie_engine::policy::{ChainId, SetId};
 #[derive(Debug, Clone)]
 pub(super) struct RenderedChain {
     pub(super) node: Node,
-    /// Chains that go to it.
+    /// Chains that call it.
     pub(super) callers: BTreeSet<Name>,
-    /// Elements of maps that name it; 1 for chains with a hook.
+    /// Number of map elements that refer to it; 1 for base chains.
     pub(super) holds: usize,
     pub(super) calls: Vec<Name>,
     pub(super) sets: Vec<(SetId, bool)>,
     pub(super) origins: Vec<usize>,
 }
 
-/// The chains of the table, and what has to be looked at before the edits are taken.
+/// The chains of the table, and the pending checks before the edits are taken.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Chains {
     pub(super) placed: BTreeMap<Name, RenderedChain>,
-    /// Chains that may have lost their last user, callees behind callers.
+    /// Chains that may have lost their last reference, callees after callers.
     pub(super) idle: Vec<Name>,
-    /// Sets that may have.
+    /// Sets that may have lost their last reference.
     pub(super) idle_sets: Vec<(SetId, bool)>,
-    /// What chains that drop say.
+    /// Log prefixes of chains that drop, with their chains.
     pub(super) explained: BTreeMap<Box<str>, Name>,
-    /// Two nodes that have one name.
+    /// Two nodes with the same name.
     pub(super) collision: Option<Box<str>>,
 }
 
@@ -49,7 +49,7 @@ impl Chains {
         self.collision.as_deref()
     }
 
-    /// Whether a chain is there; one of that name with another meaning is noted.
+    /// Returns true if a chain exists; a collision with another meaning is recorded.
     pub(super) fn has(&mut self, name: &Name, means: impl FnOnce(&Node) -> bool) -> bool {
         let Some(placed) = self.placed.get(name) else { return false };
         if !means(&placed.node) && self.collision.is_none() {
@@ -62,7 +62,7 @@ impl Chains {
         self.placed.keys().cloned().collect()
     }
 
-    /// Why a packet was dropped that was logged with this prefix.
+    /// Returns the reason for drops of packets logged with this prefix.
     pub(super) fn explain(&self, prefix: &str) -> Option<&Denied> {
         match &self.placed.get(self.explained.get(prefix)?)?.node {
             Node::Denied(denied) => Some(denied),
@@ -70,12 +70,13 @@ impl Chains {
         }
     }
 
-    /// What a chain is, and for chains of a policy or profile which of its rules each rule was made of.
+    /// Returns the meaning of a chain, and for chains of a policy or profile the index of the source rule of
+    /// each rule.
     pub(super) fn node(&self, name: &str) -> Option<(&Node, &[usize])> {
         self.placed.get(name).map(|placed| (&placed.node, placed.origins.as_slice()))
     }
 
-    /// The chain of a policy or profile, with the rules that its rules were made of.
+    /// Returns the chain of a policy or profile, with the index of the source rule of each rule.
     pub(super) fn of(&self, id: &ChainId) -> Option<(Name, &[usize])> {
         Usage::ALL.into_iter().find_map(|usage| {
             let name = names::rules(id, usage);

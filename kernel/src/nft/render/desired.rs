@@ -1,8 +1,8 @@
-//! The wanted table, and what became of it since the edits were last taken.
+//! The desired table, with its changes since the edits were last taken.
 //!
-//! Order of the edits: new sets, new chains (callee before caller), elements of address sets, chains with other rules, elements
-//! of verdict maps, and then what goes: chains (caller before callee), sets. So nothing is named before it is there or after
-//! it went.
+//! Order of the edits: new sets, new chains (callee before caller), elements of address sets, changed chains,
+//! elements of verdict maps, then deletions: chains (caller before callee), sets. So nothing is referred to
+//! before it exists or after it was deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use std::sync::Arc;
 use crate::nft::edit_order;
 use crate::nft::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Statement, Table, ValueType};
 
-/// Elements that changed, with what they gave before.
+/// Changed elements, with their previous values.
 type ChangedEndpoints = BTreeMap<SetKey, Option<SetValue>>;
 
-/// A table that remembers what changed.
+/// A table that records its changes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DesiredTable {
     table: Table,
     /// Sets that are new.
     new: BTreeSet<Name>,
-    /// Sets that went, with what of them was not written.
+    /// Deleted sets, with their unwritten changes.
     gone: BTreeMap<Name, (Set, ChangedEndpoints)>,
-    /// Elements of sets that were there already, with what they gave before.
+    /// Changed elements of existing sets, with their previous values.
     elements: BTreeMap<Name, ChangedEndpoints>,
-    /// Chains that were touched, as they were before.
+    /// Changed chains, with their previous content.
     chains: BTreeMap<Name, Option<Chain>>,
 }
 
@@ -36,17 +36,18 @@ impl DesiredTable {
         self.table.sets.contains_key(name)
     }
 
-    /// What an element gives.
+    /// Returns the value of an element.
     pub(super) fn element(&self, set: &str, key: &SetKey) -> Option<&SetValue> {
         self.table.sets.get(set)?.elements.get(key)
     }
 
-    /// The elements of a set; nothing when there is none.
+    /// Returns the elements of a set; `None` if it does not exist.
     pub(super) fn elements(&self, set: &str) -> Option<&BTreeMap<SetKey, SetValue>> {
         self.table.sets.get(set).map(|set| &set.elements)
     }
 
-    /// A set that is not there. Its name says its type: one that went since the edits were taken is the same set again.
+    /// Adds a set, which must not exist. The name implies the type: a set deleted since the edits were taken
+    /// is reused.
     pub(super) fn add_set(
         &mut self,
         name: &Name,
@@ -63,7 +64,7 @@ impl DesiredTable {
         self.table.sets.insert(Arc::clone(name), Set { of, comment: comment.into(), elements });
     }
 
-    /// A set goes.
+    /// Deletes a set.
     pub(super) fn drop_set(&mut self, name: &Name) {
         let Some(set) = self.table.sets.remove(name) else { return };
         let touched = self.elements.remove(name).unwrap_or_default();
@@ -72,7 +73,7 @@ impl DesiredTable {
         }
     }
 
-    /// An element comes or gives something else. Nothing happens when there is no such set.
+    /// Adds an element or changes its value. Does nothing if the set does not exist.
     pub(super) fn put(&mut self, name: &Name, key: SetKey, value: SetValue) {
         let Some(set) = self.table.sets.get_mut(name) else { return };
         let before = set.elements.insert(key.clone(), value);
@@ -81,7 +82,7 @@ impl DesiredTable {
         }
     }
 
-    /// An element goes.
+    /// Removes an element.
     pub(super) fn remove(&mut self, name: &Name, key: &SetKey) {
         let Some(set) = self.table.sets.get_mut(name) else { return };
         let Some(before) = set.elements.remove(key) else { return };
@@ -90,7 +91,7 @@ impl DesiredTable {
         }
     }
 
-    /// Makes a set hold these elements and no others; it costs what both hold.
+    /// Replaces the elements of a set; the cost is proportional to both old and new elements.
     pub(super) fn replace(&mut self, name: &Name, elements: BTreeMap<SetKey, SetValue>) {
         let Some(set) = self.table.sets.get(name) else { return };
         let gone: Vec<SetKey> =
@@ -101,20 +102,20 @@ impl DesiredTable {
         come.into_iter().for_each(|(key, value)| self.put(name, key, value));
     }
 
-    /// A chain is new or has other rules.
+    /// Adds a chain or changes its rules.
     pub(super) fn set_chain(&mut self, name: &Name, chain: Chain) {
         let before = self.table.chains.insert(Arc::clone(name), chain);
         self.chains.entry(Arc::clone(name)).or_insert(before);
     }
 
-    /// A chain goes.
+    /// Deletes a chain.
     pub(super) fn remove_chain(&mut self, name: &Name) {
         if let Some(before) = self.table.chains.remove(name) {
             self.chains.entry(Arc::clone(name)).or_insert(Some(before));
         }
     }
 
-    /// What changed since the last call, however often it did. `callees` says which chains a chain goes to.
+    /// Returns the net changes since the last call. `callees` returns the chains that a chain calls.
     pub(super) fn take_edits<'a>(&mut self, callees: impl Fn(&Name) -> &'a [Name]) -> Vec<Edit> {
         let mut edits = Vec::new();
         let is_verdicts = |set: &Set| set.of.value == ValueType::Verdict;
@@ -168,7 +169,7 @@ impl DesiredTable {
                 edits.push(Edit::Elements { set, of, add, remove });
             }
         }
-        // As they were written: what they went to in between nobody knows.
+        // By their last written rules; later changes were never written.
         let calls: BTreeMap<&Name, Vec<Name>> =
             gone.iter().map(|name| (*name, written_calls(&touched, name))).collect();
         let gone = callees_first(gone.into_iter(), &|name| calls.get(name).map_or(&[], Vec::as_slice));
@@ -180,7 +181,7 @@ impl DesiredTable {
     }
 }
 
-/// The chains that a chain went to when it was last written.
+/// Returns the chains that a chain called when it was last written.
 fn written_calls(touched: &BTreeMap<Name, Option<Chain>>, name: &Name) -> Vec<Name> {
     let rules = touched.get(name).into_iter().flatten().flat_map(|chain| &chain.rules);
     rules
@@ -191,7 +192,7 @@ fn written_calls(touched: &BTreeMap<Name, Option<Chain>>, name: &Name) -> Vec<Na
         .collect()
 }
 
-/// Sorts chains so that each stands behind those of them that it goes to.
+/// Sorts chains so that each follows its callees.
 fn callees_first<'a, 'b>(
     names: impl Iterator<Item = &'b Name>,
     callees: &impl Fn(&Name) -> &'a [Name],
@@ -200,7 +201,7 @@ fn callees_first<'a, 'b>(
     let wanted: BTreeSet<&Name> = names.iter().copied().collect();
     let mut done = BTreeSet::new();
     let mut sorted = Vec::with_capacity(names.len());
-    // Chains never go in circles and are nested a handful deep.
+    // Chains have no cycles and are nested only a few levels deep.
     fn visit<'a>(
         name: &Name,
         wanted: &BTreeSet<&Name>,

@@ -1,4 +1,4 @@
-//! The content of a chain as it is drafted, and what it is drafted from.
+//! The content of a chain while it is drafted, and the input of drafting.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,41 +10,41 @@ use crate::nft::ir::{Chain, Field, Hook, Match, Name, Rule, Side, Statement};
 use crate::nft::maps;
 use tortie_engine::policy::{ChainId, Globals, Ruleset, SetId};
 
-/// Choices of the process, not of the store.
+/// Settings of the process, which are not in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Where `log` rules send packets; `None`: the kernel's own log.
+    /// Log group for `log` rules; `None` for the kernel's log.
     pub(crate) log_group: Option<u16>,
-    /// The group that gets what is dropped (179).
+    /// Log group for dropped packets (179).
     pub(crate) deny_group: u16,
 }
 
-/// What chains are drafted from.
+/// Input of drafting a chain.
 #[derive(Clone, Copy)]
 pub(super) struct Frame<'a> {
     pub(super) options: Options,
     pub(super) globals: &'a Globals,
     pub(super) ruleset: &'a Ruleset,
     pub(super) sets: &'a Sets,
-    /// Chains with a next-tier rule.
+    /// Chains that contain a next-tier rule.
     pub(super) passing: &'a BTreeSet<ChainId>,
-    /// Whether an endpoint may send from networks, by family (IPv4, IPv6).
+    /// True if an endpoint may send from networks, by family (IPv4, IPv6).
     pub(super) wide: [bool; 2],
 }
 
 impl Frame<'_> {
-    /// The families that rules are for: IPv4 first.
+    /// Returns the families with rules, as `v4` flags: IPv4 first.
     pub(super) fn families(&self) -> &'static [bool] {
         if self.globals.ipv6 { &[true, false] } else { &[true] }
     }
 
-    /// The bit of the mark that says that a policy let the packet on to the next tier. 0 when the mask has none: nothing
-    /// is let on then.
+    /// Returns the mark bit for packets that a policy passed to the next tier. 0 if the mask has no bit: no
+    /// packet is passed then.
     pub(super) fn pass(&self) -> u32 {
         lowest(self.globals.mark_mask)
     }
 
-    /// The bit that says that a policy accepted the packet before DNAT or connection tracking.
+    /// Returns the mark bit for packets that a policy accepted before DNAT or conntrack.
     pub(super) fn early(&self) -> u32 {
         lowest(self.globals.mark_mask & !self.pass())
     }
@@ -54,13 +54,13 @@ fn lowest(mask: u32) -> u32 {
     mask & mask.wrapping_neg()
 }
 
-/// The content of a chain, and what it uses.
+/// The content of a chain, with its references.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) chain: Chain,
     pub(super) calls: Vec<(Name, Node)>,
     pub(super) sets: Vec<(SetId, bool)>,
-    /// For chains of a policy or profile: which of its rules each rule was made of.
+    /// For chains of a policy or profile, the index of the source rule of each rule.
     pub(super) origins: Vec<usize>,
     called: BTreeSet<Name>,
     lookups: BTreeSet<(SetId, bool)>,
@@ -71,7 +71,7 @@ impl Draft {
         Self { chain: Chain { hook: Some(hook), rules: Vec::new() }, ..Self::default() }
     }
 
-    /// The name of a chain that this one goes to.
+    /// Returns the name of a chain and records that this one calls it.
     pub(super) fn call(&mut self, node: Node) -> Name {
         let name = names::chain(&node);
         if self.called.insert(Arc::clone(&name)) {
@@ -80,8 +80,8 @@ impl Draft {
         name
     }
 
-    /// The name of an address set that this chain looks up; `None`: nothing is in it now. The chain is drafted again when
-    /// that changes.
+    /// Returns the name of an address set and records that this chain looks it up; `None` if it is empty. The
+    /// chain is drafted again when that changes.
     pub(super) fn set(&mut self, frame: &Frame<'_>, id: &SetId, v4: bool) -> Option<Name> {
         if self.lookups.insert((id.clone(), v4)) {
             self.sets.push((id.clone(), v4));
@@ -93,7 +93,7 @@ impl Draft {
         self.chain.rules.push(rule);
     }
 
-    /// A rule without counter, log or comment.
+    /// Appends a rule without counter, log or comment.
     pub(super) fn rule(&mut self, matches: Vec<Match>, statement: Statement) {
         self.push(Rule { matches, statement, ..Rule::default() });
     }
@@ -108,18 +108,18 @@ impl Draft {
         self.rule(matches, Statement::Jump(name));
     }
 
-    /// What a map of interfaces says.
+    /// Appends a lookup of the interface in a verdict map.
     pub(super) fn look_up(&mut self, interface: Field, map: maps::Map) {
         self.rule(Vec::new(), Statement::VerdictMap { key: vec![interface], map: map.name() });
     }
 }
 
-/// A packet of a family.
+/// Matches packets of a family.
 pub(super) fn family(v4: bool) -> Match {
     Match::Family { v4 }
 }
 
-/// An address in a set that is there once.
+/// Matches an address in a fixed set.
 pub(super) fn in_set(side: Side, not: bool, map: maps::Map) -> Match {
     Match::InSet { not, key: vec![Field::Addr(side)], set: map.name() }
 }

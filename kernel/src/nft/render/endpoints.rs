@@ -1,7 +1,7 @@
-//! Endpoints as elements of maps: which interface goes to which chains, and what it may send from.
+//! Endpoints as map elements: the chains of each interface, and the source addresses it may use.
 //!
-//! Of several workload endpoints that claim one interface an active one counts before others, then the one with the
-//! smallest key.
+//! If several workload endpoints claim one interface, an active one takes precedence over inactive ones, then
+//! the one with the smallest key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use tortie_net::Cidr;
 use crate::nft::ir::{SetKey, SetValue};
 use tortie_engine::policy::{EndpointPolicy, HostInterfaces};
 
-/// Who claims interfaces, and who has them.
+/// Claims on interfaces, and the endpoints in the table.
 #[derive(Debug, Clone, Default)]
 pub(super) struct EndpointMaps {
-    /// By workload interface: the endpoints that name it; `true`: inactive.
+    /// Endpoints that name each workload interface; `true` if inactive.
     pub(super) claims: BTreeMap<Box<str>, BTreeSet<(bool, EndpointKey)>>,
-    /// By workload interface: what is in the table.
+    /// The endpoint in the table for each workload interface.
     pub(super) placed: BTreeMap<Box<str>, Arc<EndpointPolicy>>,
     pub(super) hosts: HostInterfaces,
-    /// The other way round.
+    /// Interfaces by host endpoint.
     pub(super) interfaces: BTreeMap<EndpointKey, BTreeSet<Box<str>>>,
-    /// Networks that interfaces may send from: IPv4, IPv6.
+    /// Numbers of networks from which interfaces may send: IPv4, IPv6.
     pub(super) wide: [usize; 2],
 }
 
-/// Interfaces to look at.
+/// Interfaces to be updated.
 #[derive(Debug, Default)]
 pub(super) struct ChangedEndpoints {
     pub(super) workloads: BTreeSet<Box<str>>,
@@ -38,7 +38,7 @@ impl EndpointMaps {
         self.wide.map(|count| count > 0)
     }
 
-    /// An endpoint is another than before.
+    /// Handles a changed endpoint.
     pub(super) fn endpoint(
         &mut self,
         key: &EndpointKey,
@@ -64,7 +64,7 @@ impl EndpointMaps {
         touched.hosts.extend(self.interfaces.get(key).into_iter().flatten().cloned());
     }
 
-    /// Host endpoints govern other interfaces than before.
+    /// Handles a changed assignment of host endpoints to interfaces.
     pub(super) fn hosts(&mut self, hosts: &HostInterfaces, touched: &mut ChangedEndpoints) {
         let mut differing = |of: &HostInterfaces, from: &HostInterfaces| {
             let others = of.iter().filter(|(name, key)| from.get(*name) != Some(*key));
@@ -79,14 +79,14 @@ impl EndpointMaps {
         }
     }
 
-    /// Every interface that is or should be in the table.
+    /// Returns every interface that is or should be in the table.
     pub(super) fn all(&self) -> ChangedEndpoints {
         let workloads = self.claims.keys().chain(self.placed.keys()).cloned().collect();
         ChangedEndpoints { workloads, hosts: self.hosts.keys().cloned().collect() }
     }
 }
 
-/// An address as an element.
+/// Returns an address as an element.
 pub(super) fn address(net: Cidr) -> (SetKey, SetValue) {
     (SetKey::Addr(net), SetValue::Member)
 }

@@ -1,24 +1,25 @@
-//! What policy asks for, as one table: desired chains and sets, and what changed in them.
+//! Renders the compiled policy as a table: desired chains and sets, and their changes.
 //!
-//! What it does: keeps its own [`Ruleset`] and the [`Table`] that enforces it, change by change, and gives the edits of
-//! one or several changes in an order in which nothing is ever named before it is there. What it does not: no I/O, no clock; it
-//! does not know what the kernel holds, and it decides no verdict.
+//! Keeps a copy of the [`Ruleset`] and the [`Table`] that enforces it, updates both change by change, and
+//! returns the edits of one or several changes in an order in which nothing is referred to before it exists.
+//! No I/O and no clock. It knows nothing of the kernel's state, and decides no verdict.
 //!
 //! ```text
 //!  RulesetDelta --sets.rs--> address sets ----------------------------------+
 //!       |  |                                                                |
-//!       |  +--chains.rs--> which chains there are  <--draft-- rules.rs      +--> desired.rs --> Vec<Edit>
+//!       |  +--chains.rs--> set of existing chains  <--draft-- rules.rs      +--> desired.rs --> Vec<Edit>
 //!       |                        ^                            stages.rs     |
 //!       +--endpoints, nat--> elements of maps                  base.rs       |
 //!  Globals, HostInterfaces ---> chains with a hook, sets of pools and hosts-+
 //! ```
 //!
-//! Every chain has a [`node::Node`], which says what it means and gives its name; endpoints with the same tiers share
-//! theirs, and so do those with the same profiles. A chain is there as long as a hook, a map or another chain leads to it. So the number of rules grows with the
-//! policies that act here and with the different lists of them, not with endpoints.
+//! Every chain has a [`node::Node`], which defines its meaning and its name. Endpoints with the same tiers
+//! share chains, as do those with the same profiles. A chain exists as long as a hook, a map or another chain
+//! refers to it. So the number of rules grows with the policies in use and their distinct combinations, not
+//! with the number of endpoints.
 //!
-//! With `Ipv6Support` off, IPv6 of host interfaces is not policed, and workloads neither send nor get any.
-//! `MaxIpsetSize` is no limit here: sets of the kernel grow as they must.
+//! With `Ipv6Support` off, no policy applies to IPv6 of host interfaces, and workloads neither send nor
+//! receive any. `MaxIpsetSize` has no effect here: kernel sets grow as needed.
 
 mod base;
 mod chains;

@@ -1,4 +1,4 @@
-//! Names of chains and sets: readable, the same in every process, and different for different things.
+//! Names of chains and sets: readable, the same in every process, and distinct for distinct objects.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,11 @@ use tortie_engine::policy::{ChainId, Direction, SetId, Source, Stages, Tier};
 use super::node::{Base, Denied, Fixed, Node, Ports, Usage};
 use crate::nft::ir::Name;
 
-/// Octets of a hash that stand in a name: nobody who chooses names of policies and texts of selectors finds two of one hash, which
-/// takes 2^80 attempts.
+/// Octets of the hash in a name. Finding two policy names or selectors with one hash takes 2^80 attempts.
 const OCTETS: usize = 20;
 
-/// The first 160 bits of SHA-256. Names outlive a process, so that a restart finds its own chains again: the hash must be the same
-/// everywhere and for ever, which the standard library's is not.
+/// The first 160 bits of SHA-256. Names outlive a process, so that a restart recognizes its chains: the hash
+/// must be the same in every version and build, which that of the standard library is not.
 struct NameHash(Sha256);
 
 impl NameHash {
@@ -21,7 +20,7 @@ impl NameHash {
         Self(Sha256::new())
     }
 
-    /// One text. It ends in an octet that is in no text, so that `ab`, `c` is not `a`, `bc`.
+    /// Adds one text, followed by an octet that occurs in no text, so that `ab`, `c` differs from `a`, `bc`.
     fn text(mut self, text: &str) -> Self {
         self.0.update(text);
         self.0.update([0xff]);
@@ -59,14 +58,14 @@ pub(super) fn direction(of: Direction) -> &'static str {
     }
 }
 
-/// A name that begins with `prefix`, goes on with what is legible of `text`, and ends in a hash.
+/// Returns a name of `prefix`, the printable part of `text`, and a hash.
 fn named(prefix: &str, text: &str, hash: NameHash) -> Name {
     let legible = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     let text: String = text.chars().map(|c| if legible(c) { c } else { '_' }).take(40).collect();
     format!("{prefix}-{text}-{}", hash.hex()).into()
 }
 
-/// The chain of a node.
+/// Returns the name of a node's chain.
 pub(super) fn chain(node: &Node) -> Name {
     match node {
         Node::Rules { id, usage } => rules(id, *usage),
@@ -116,13 +115,13 @@ pub(super) fn chain(node: &Node) -> Name {
                 Base::ForwardTo => "forward-to",
                 Base::Output => "output",
             };
-            // A hook cannot move: at another priority it is another chain.
+            // A hook cannot be moved: at another priority it is another chain.
             if *late { format!("{name}-late").into() } else { name.into() }
         }
     }
 }
 
-/// The chain of a policy's or a profile's rules.
+/// Returns the name of the chain with the rules of a policy or a profile.
 pub(super) fn rules(id: &ChainId, usage: Usage) -> Name {
     let kind = match (&id.source, usage) {
         (Source::Profile(_), _) => "profile",
@@ -137,13 +136,13 @@ pub(super) fn rules(id: &ChainId, usage: Usage) -> Name {
     named(&format!("{}-{kind}", direction(id.direction)), &text, NameHash::new().chain(id))
 }
 
-/// The chain of tiers: the same for all workloads that have the same ones.
+/// Returns the name of a chain of tiers, the same for all workloads with equal tiers.
 pub(super) fn tiers(tiers: &[Tier], at: Direction) -> Name {
     let hash = tiers.iter().fold(NameHash::new().text(direction(at)), NameHash::tier);
     format!("{}-tiers-{}", direction(at), hash.hex()).into()
 }
 
-/// The chain of tiers and profiles of a host's interface.
+/// Returns the name of the chain of tiers and profiles of a host interface.
 pub(super) fn host(stages: &Stages, at: Direction) -> Name {
     let hash = NameHash::new().texts(["host", direction(at)]);
     let hash = stages.tiers.iter().fold(hash, NameHash::tier).text("profiles");
@@ -169,7 +168,8 @@ fn denied_chain(denied: &Denied) -> Name {
     format!("deny-{}", hash.hex()).into()
 }
 
-/// What a packet that is dropped is logged with: at most 120 octets of printable ASCII, different for different places.
+/// Returns the log prefix of dropped packets: at most 120 octets of printable ASCII, distinct for distinct
+/// reasons.
 pub(super) fn prefix(denied: &Denied) -> Box<str> {
     let (at, what) = match denied {
         Denied::Rule(id, at) => (direction(id.direction), format!("{} rule {at}", id.source)),
@@ -189,7 +189,7 @@ pub(super) fn prefix(denied: &Denied) -> Box<str> {
         Denied::Rule(id, at) => NameHash::new().chain(id).text(&at.to_string()),
         _ => NameHash::new().text(&text),
     };
-    // Policy `b` of tier `a` and policy `a/b` read the same.
+    // Policy `b` of tier `a` and policy `a/b` would have the same text.
     let doubtful = matches!(denied, Denied::Rule(ChainId { source: Source::Policy { tier, name }, .. }, _)
         if tier.contains('/') || name.contains('/'));
     if text.len() <= 120 && text.chars().all(plain) && !doubtful {
@@ -199,15 +199,15 @@ pub(super) fn prefix(denied: &Denied) -> Box<str> {
     format!("{legible} {}", hash.hex()).into()
 }
 
-/// The set of a selector's addresses of one family. Its kind is part of the name: a set cannot change its type while rules
-/// use it.
+/// Returns the name of the set with a selector's addresses of one family. The name includes the kind of the
+/// set, since a set cannot change its type while rules use it.
 pub(super) fn set(hash: &str, v4: bool, interval: bool) -> Name {
     let family = if v4 { "v4" } else { "v6" };
     let kind = if interval { "nets" } else { "addrs" };
     format!("{family}-{kind}-{hash}").into()
 }
 
-/// What the names of a selector's sets end in.
+/// Returns the hash in the names of a selector's sets.
 pub(super) fn set_hash(id: &SetId) -> String {
     NameHash::new().text(id.selector()).hex()
 }

@@ -1,8 +1,8 @@
 //! Floating addresses (data model, "Workload endpoints": `ipv4_nat`, `ipv6_nat`).
 //!
-//! Of several inside addresses for one outside address the smallest as text counts, and of several outside addresses an
-//! inside one is known by the smallest as text. A mapping whose inside address is none of its endpoint's is left alone,
-//! and so are those of inactive endpoints.
+//! If several inside addresses claim one outside address, the smallest as text is used; if an inside address
+//! has several outside addresses, its source address becomes the smallest as text. Mappings whose inside
+//! address is not one of the endpoint's addresses are ignored, and so are those of inactive endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,12 +14,12 @@ use crate::nft::maps::Map;
 use crate::nft::render::desired::DesiredTable;
 use tortie_engine::policy::EndpointPolicy;
 
-/// Who claims outside addresses.
+/// Claims on outside addresses.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Nat {
-    /// By outside address: inside addresses by their text, each with how many claim it so.
+    /// For each outside address, the claiming inside addresses by their text, with the number of claims.
     claims: BTreeMap<IpAddr, BTreeMap<Box<str>, (IpAddr, usize)>>,
-    /// By inside address: the outside addresses that lead to it, by their text.
+    /// For each inside address, the outside addresses that lead to it, by their text.
     outside: BTreeMap<IpAddr, BTreeSet<(Box<str>, IpAddr)>>,
 }
 
@@ -32,7 +32,8 @@ impl Nat {
         self.claims.get(ext)?.values().next().map(|(int, _)| *int)
     }
 
-    /// What there is of one family, for maps that are new: outside to inside, inside to itself.
+    /// Returns all entries of one family, for new maps: outside to inside, and pairs of an inside address
+    /// with itself.
     pub(super) fn all(&self, v4: bool) -> [BTreeMap<SetKey, SetValue>; 2] {
         let of = |addr: &&IpAddr| addr.is_ipv4() == v4;
         let inward = self.claims.keys().filter(of).filter_map(|ext| {
@@ -44,7 +45,7 @@ impl Nat {
         [inward.collect(), outward.collect()]
     }
 
-    /// An endpoint's mappings come or go.
+    /// Adds or removes the mappings of an endpoint.
     pub(super) fn count(&mut self, endpoint: Option<&EndpointPolicy>, come: bool, wanted: &mut DesiredTable) {
         let Some(EndpointPolicy::Workload(workload)) = endpoint else { return };
         for (int, ext) in workload.nats.iter().filter(|_| workload.active) {
@@ -72,7 +73,7 @@ impl Nat {
         }
     }
 
-    /// An outside address leads to another inside address.
+    /// Changes the inside address to which an outside address leads.
     fn lead(&mut self, ext: IpAddr, before: Option<IpAddr>, now: Option<IpAddr>, wanted: &mut DesiredTable) {
         let set = Map::Dnat { v4: ext.is_ipv4() }.name();
         let key = SetKey::Addr(Cidr::host(ext));
@@ -96,7 +97,7 @@ impl Nat {
         }
     }
 
-    /// What an inside address is called when it calls itself.
+    /// Updates the source address of packets from an inside address to itself.
     fn hairpin(&self, int: IpAddr, wanted: &mut DesiredTable) {
         let set = Map::Hairpin { v4: int.is_ipv4() }.name();
         let key = SetKey::AddrPair(int, int);

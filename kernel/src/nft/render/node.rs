@@ -1,40 +1,40 @@
-//! What a chain means: its node, from which it has its name.
+//! The meaning of a chain, called its node, from which its name is derived.
 
 use std::sync::Arc;
 
 use tortie_engine::policy::{ChainId, Direction, Stages, Tier};
 
-/// Why a packet was dropped.
+/// Reason for dropping a packet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Denied {
     /// By this rule of a policy or a profile, counted from 0.
     Rule(ChainId, usize),
-    /// No policy of this tier let it go on.
+    /// By the end of a tier: no policy of the tier allowed it or passed it on.
     EndOfTier { tier: Arc<str>, direction: Direction },
-    /// No profile decided.
+    /// By the end of the profiles: none of them decided.
     EndOfProfiles { direction: Direction },
     /// No endpoint has the workload interface.
     UnknownInterface,
-    /// Its source is none of its endpoint's addresses.
+    /// The source address is not one of the endpoint's addresses.
     Spoofed,
-    /// To a loopback address of the host, which no rule of the host led it to.
+    /// The destination is a loopback address of the host, and no rule of the host redirected it there.
     Loopback,
-    /// Its endpoint is not active.
+    /// The endpoint is not active.
     Inactive,
     /// IPIP from a source that is no host of the cluster.
     Ipip,
     /// From a workload to its host (`DefaultEndpointToHostAction`).
     ToHost,
-    /// IPv6 of a workload, while `Ipv6Support` is off.
+    /// IPv6 of a workload while `Ipv6Support` is off.
     NoIpv6,
 }
 
-/// Where rules act, which says what `allow` does.
+/// Stage at which a chain's rules are applied; it determines the effect of `allow`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Usage {
-    /// In tiers and as profiles.
+    /// In tiers and profiles.
     Filter,
-    /// Before connection tracking.
+    /// Before conntrack.
     Untracked,
     /// Before DNAT.
     PreDnat,
@@ -44,17 +44,17 @@ impl Usage {
     pub(super) const ALL: [Self; 3] = [Self::Filter, Self::Untracked, Self::PreDnat];
 }
 
-/// Which failsafe ports.
+/// Set of failsafe ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ports {
     Inbound,
     Outbound,
-    /// Without connection tracking replies have to be let through too, by their source port.
+    /// Without conntrack, replies must be accepted too, by their source port.
     RawInbound,
     RawOutbound,
 }
 
-/// Chains that are there once.
+/// Chains that exist once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fixed {
     RawWorkload,
@@ -66,7 +66,7 @@ pub(super) enum Fixed {
     Failsafe(Ports),
 }
 
-/// Chains with a hook.
+/// Base chains, which have a hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Base {
     RawPrerouting,
@@ -82,25 +82,26 @@ pub(super) enum Base {
     Output,
 }
 
-/// A chain, by what it means.
+/// The meaning of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Node {
     /// The rules of a policy or a profile.
     Rules { id: ChainId, usage: Usage },
     /// The policies of a tier that select an endpoint.
     Tier { tier: Tier, direction: Direction },
-    /// What a workload's packets pass in one direction before its profiles: returns when all tiers let the packet on.
+    /// The tiers of a workload in one direction, before its profiles; returns if all tiers pass the packet
+    /// on.
     Tiers { tiers: Vec<Tier>, direction: Direction },
     /// Several profiles of a workload, in order.
     Profiles { profiles: Vec<ChainId>, direction: Direction },
-    /// Everything that packets of a host's interface pass in one direction.
+    /// All stages for packets of a host interface in one direction.
     Host { of: Stages, direction: Direction },
     /// Untracked or pre-DNAT policies of a host endpoint.
     Early { chains: Vec<ChainId>, usage: Usage, direction: Direction },
-    /// Tells and drops.
+    /// Logs and drops.
     Denied(Denied),
-    /// There once.
+    /// A fixed chain.
     Fixed(Fixed),
-    /// With a hook; `true`: after the rules of others (`ChainInsertMode`).
+    /// A base chain; `true` if it follows the rules of other programs (`ChainInsertMode`).
     Base(Base, bool),
 }

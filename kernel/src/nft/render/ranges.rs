@@ -1,12 +1,12 @@
-//! Networks and ports as the kernel wants them: sorted, apart from each other, as few as can be.
+//! Normalization of networks and ports for the kernel: sorted, disjoint, as few as possible.
 
 use tortie_config::resource::PortRange;
 use tortie_net::Cidr;
 
-/// Networks without those that another one covers, sorted.
+/// Returns the networks that no other one covers, sorted.
 pub(super) fn uncovered(nets: impl IntoIterator<Item = Cidr>) -> Vec<Cidr> {
     let mut nets: Vec<Cidr> = nets.into_iter().collect();
-    // By address, then wide before narrow: what covers a network comes before it.
+    // Sorted by address, then wide before narrow, so a covering network precedes those it covers.
     nets.sort_unstable();
     let mut kept: Vec<Cidr> = Vec::with_capacity(nets.len());
     for net in nets {
@@ -17,7 +17,7 @@ pub(super) fn uncovered(nets: impl IntoIterator<Item = Cidr>) -> Vec<Cidr> {
     kept
 }
 
-/// The fewest networks that hold the same addresses, sorted.
+/// Returns the fewest networks with the same addresses, sorted.
 pub(super) fn merged(nets: impl IntoIterator<Item = Cidr>) -> Vec<Cidr> {
     let mut kept: Vec<Cidr> = Vec::new();
     for net in uncovered(nets) {
@@ -31,13 +31,13 @@ pub(super) fn merged(nets: impl IntoIterator<Item = Cidr>) -> Vec<Cidr> {
     kept
 }
 
-/// The network that consists of these two halves.
+/// Returns the network that consists of these two halves, if they are halves of one.
 fn joined(first: &Cidr, second: &Cidr) -> Option<Cidr> {
     let whole = Cidr::new(first.addr(), first.len().checked_sub(1)?).ok()?;
     (first.len() == second.len() && first != second && whole.covers(second)).then_some(whole)
 }
 
-/// The fewest ranges that hold the same ports, sorted.
+/// Returns the fewest ranges with the same ports, sorted.
 pub(super) fn merged_ports(ranges: &[PortRange]) -> Vec<PortRange> {
     let mut ranges: Vec<(u16, u16)> = ranges.iter().map(|range| (range.first(), range.last())).collect();
     ranges.sort_unstable();
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(texts(&["128.0.0.0/1", "0.0.0.0/1"], merged), ["0.0.0.0/0"]);
         assert_eq!(texts(&["0.0.0.0/0", "0.0.0.0/0"], merged), ["0.0.0.0/0"]);
         assert_eq!(texts(&["fd00::1/128", "fd00::/128"], merged), ["fd00::/127"]);
-        // Neighbours, but not halves of one network.
+        // Adjacent, but not halves of one network.
         assert_eq!(texts(&["10.0.1.0/24", "10.0.2.0/24"], merged), ["10.0.1.0/24", "10.0.2.0/24"]);
     }
 

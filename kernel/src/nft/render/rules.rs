@@ -1,7 +1,8 @@
-//! The rules of a policy or a profile as rules of the kernel (data model, "Rules").
+//! Renders the rules of a policy or a profile as kernel rules (data model, "Rules").
 //!
-//! A rule in which nothing is of a family becomes one rule, any other becomes one for each family that it can match
-//! ([`policy::Rule::is_for`]). Every list is a set, so neither ports nor networks multiply rules.
+//! A rule without family-specific matches becomes one kernel rule; any other becomes one per family that it
+//! can match ([`policy::Rule::is_for`]). Every list becomes a set, so neither ports nor networks multiply the
+//! rules.
 
 use tortie_config::key::IpFamily;
 use tortie_config::resource::Action;
@@ -13,7 +14,8 @@ use super::ranges::{merged, merged_ports};
 use crate::nft::ir::{Field, Log, Match, Rule, Side, Statement};
 use tortie_engine::policy::{self, ChainId, End, FailClosed, Source};
 
-/// The chain of a policy's or profile's rules. One that nobody knows lets everything on, as policy does.
+/// Drafts the chain of a policy or profile. An unknown one has no rules and so passes everything on, as in
+/// the policy engine.
 pub(super) fn draft(id: &ChainId, usage: Usage, frame: &Frame<'_>) -> Draft {
     let mut draft = Draft::default();
     let Some(chain) = frame.ruleset.chains.get(id) else { return draft };
@@ -37,7 +39,7 @@ pub(super) fn draft(id: &ChainId, usage: Usage, frame: &Frame<'_>) -> Draft {
                 Action::NextTier => match (usage, &id.source) {
                     (Usage::Filter, Source::Policy { .. }) => Statement::MarkAndReturn(frame.pass()),
                     (Usage::Filter, Source::Profile(_)) => Statement::Return,
-                    // There are no tiers here: the packet goes on to what comes later.
+                    // Pre-DNAT policy has no tiers: the packet continues to the later stages.
                     _ => Statement::Accept,
                 },
                 Action::Log => Statement::Go,
@@ -65,7 +67,7 @@ pub(super) fn draft(id: &ChainId, usage: Usage, frame: &Frame<'_>) -> Draft {
     draft
 }
 
-/// Whether the same rule does for packets of both families.
+/// Returns true if one kernel rule can match packets of both families.
 fn of_no_family(rule: &policy::Rule) -> bool {
     let endpoint_maps = [&rule.src, &rule.dst];
     rule.family.is_none()
@@ -75,7 +77,7 @@ fn of_no_family(rule: &policy::Rule) -> bool {
         })
 }
 
-/// What must hold for a packet of a family (`None`: of any); `None`: no packet can match.
+/// Returns the matches for packets of a family (`None`: of any); `None` if no packet can match.
 fn matches(
     rule: &policy::Rule,
     v4: Option<bool>,
@@ -93,7 +95,7 @@ fn matches(
     for (not, protocol) in protocols {
         matches.extend(protocol.map(|protocol| Match::Protocol { not, number: protocol.number() }));
     }
-    // `Rule::check` asks for a protocol with ports, and for ICMP; without one no packet would match.
+    // `Rule::check` requires a protocol with ports, or ICMP; without one no packet would match.
     let protocol_has =
         |has: fn(&tortie_config::resource::Protocol) -> bool| rule.protocol.as_ref().is_some_and(has);
     for (side, end) in [(Side::Src, &rule.src), (Side::Dst, &rule.dst)] {
@@ -115,7 +117,7 @@ fn matches(
         matches.push(Match::Icmp { not, icmp });
     }
     if let Some(v4) = v4 {
-        // Nothing is in a set of nothing. The others need not be there for it.
+        // No address is in an empty set, so the rule matches nothing, whatever its other sets.
         let mut sets = rule.src.sets.iter().chain(&rule.dst.sets);
         if let Some(nothing) = sets.find(|id| frame.sets.name(id, v4).is_none()) {
             draft.set(frame, nothing, v4);
@@ -128,7 +130,8 @@ fn matches(
     Some(matches)
 }
 
-/// Matches on addresses: networks before sets, which cost more. `None`: no packet can match.
+/// Appends matches on addresses: networks before sets, whose lookups cost more. `None` if no packet can
+/// match.
 fn addresses(
     side: Side,
     end: &End,
@@ -141,7 +144,7 @@ fn addresses(
         let nets: Vec<Cidr> = merged(nets.iter().copied().filter(|net| net.is_v4() == v4));
         match nets.as_slice() {
             [] => {}
-            // Everything.
+            // The whole address space.
             [net] if net.len() == 0 && not => return None,
             [net] if net.len() == 0 => {}
             [net] => matches.push(Match::InNet { side, not, net: *net }),
@@ -150,7 +153,7 @@ fn addresses(
     }
     for (not, sets) in [(false, &end.sets), (true, &end.not_sets)] {
         for id in sets {
-            // What is in no set is outside of it.
+            // Without a set, a negated match always holds.
             if let Some(set) = draft.set(frame, id, v4) {
                 matches.push(Match::InSet { not, key: vec![Field::Addr(side)], set });
             }

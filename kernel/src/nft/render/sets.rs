@@ -1,10 +1,11 @@
-//! Address sets of selectors, of one family each: which kind they are, and what they hold, kept element by element.
+//! Address sets of selectors, one per family: their kinds and their elements, updated element by element.
 //!
-//! A set without a member of a family is no set in the kernel, and no rule asks for one: a positive match could not hold
-//! there, a negated one always would. The first member brings the set, and the chains that asked for it are drafted
-//! again, all in one transaction. A set without any member counts as one of IPv4: where there is no IPv6 no chain is ever written because an
-//! endpoint came or went, and its counters go on. (The kernel finds a set by going through the list of their names: sets
-//! that nobody needs are dear when many endpoints start.)
+//! If a selector has no member of a family, the kernel has no such set and no rule refers to one: a positive
+//! match could not hold there, a negated one always would. The first member adds the set, and the chains that
+//! use it are drafted again, in one transaction. A set without any member counts as one of IPv4. So without
+//! IPv6 no chain is rewritten because an endpoint is added or removed, and its counters continue. (The kernel
+//! finds a set by a linear search through the names, so unneeded sets are expensive when many endpoints
+//! start.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -20,14 +21,14 @@ use tortie_engine::policy::{Ruleset, SetChange, SetId};
 /// A set of one family that chains look up.
 #[derive(Debug, Clone)]
 struct Slot {
-    /// `None`: it has no member, and the kernel has no such set.
+    /// Name of the kernel's set; `None` if it has no member and does not exist.
     name: Option<Name>,
     callers: BTreeSet<Name>,
-    /// Every member, in order; only of sets of networks.
+    /// All members, in order; for interval sets only.
     all: BTreeSet<Cidr>,
 }
 
-/// How many members of one family there are, and how many of them are wider than one address.
+/// Number of members of one family, and of those that are networks rather than single addresses.
 #[derive(Debug, Clone, Copy, Default)]
 struct Size {
     all: usize,
@@ -44,23 +45,23 @@ impl Size {
     }
 }
 
-/// What is known of address sets.
+/// State of all address sets.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sets {
-    /// By family: IPv4, IPv6.
+    /// Sizes by family: IPv4, IPv6.
     sizes: BTreeMap<SetId, [Size; 2]>,
     slots: BTreeMap<(SetId, bool), Slot>,
-    /// Whose each name is.
+    /// The selector to which each name belongs.
     owners: BTreeMap<Name, SetId>,
-    /// By hash: the selectors of that hash, in the order in which they came. The first has the name, each later one the name with its
-    /// place, so that none is the other's.
+    /// Selectors by hash, in the order of arrival. The first has the plain name, each later one the name with
+    /// its position, so that their names differ.
     of_hash: BTreeMap<Box<str>, Vec<SetId>>,
     hash: SetHash,
     /// Two selectors whose sets have one name.
     collision: Option<Box<str>>,
 }
 
-/// What the names of a selector's sets end in; a test has another one.
+/// Function for the hash in the names of a selector's sets; tests replace it.
 #[derive(Debug, Clone, Copy)]
 struct SetHash(fn(&SetId) -> String);
 
@@ -73,7 +74,8 @@ impl Default for SetHash {
 const FAMILIES: [bool; 2] = [true, false];
 
 impl Sets {
-    /// The name of a set of one family; `None`: nothing is in it. It changes with the kind of the set.
+    /// Returns the name of a set of one family; `None` if it is empty. The name changes with the kind of the
+    /// set.
     pub(super) fn name(&self, id: &SetId, v4: bool) -> Option<Name> {
         self.is_there(id, v4).then(|| {
             let hash = (self.hash.0)(id);
@@ -86,7 +88,7 @@ impl Sets {
         })
     }
 
-    /// A selector comes: what has its hash already keeps its name.
+    /// Adds a selector; existing selectors with the same hash keep their names.
     fn come(&mut self, id: &SetId) {
         let twins = self.of_hash.entry((self.hash.0)(id).into()).or_default();
         if !twins.contains(id) {
@@ -94,7 +96,7 @@ impl Sets {
         }
     }
 
-    /// A selector goes. Twins that stay keep their places.
+    /// Removes a selector. Others with the same hash keep their positions.
     fn go(&mut self, id: &SetId) {
         let hash = (self.hash.0)(id);
         if self.of_hash.get(hash.as_str()).is_some_and(|twins| twins.as_slice() == [id.clone()]) {
@@ -115,13 +117,13 @@ impl Sets {
         (if v4 { of_v4 } else { of_v6 }).wide > 0
     }
 
-    /// Whether the kernel has a set of this family.
+    /// Returns true if the kernel has a set of this family.
     fn is_there(&self, id: &SetId, v4: bool) -> bool {
         let [of_v4, of_v6] = self.sizes(id);
         if v4 { of_v4.all > 0 || of_v6.all == 0 } else { of_v6.all > 0 }
     }
 
-    /// A chain looks up a set.
+    /// Records that a chain looks up a set.
     pub(super) fn acquire(
         &mut self,
         id: &SetId,
@@ -140,7 +142,7 @@ impl Sets {
         self.slots.insert(key, Slot { name, callers: [Arc::clone(caller)].into_iter().collect(), all });
     }
 
-    /// A chain looks up a set no more; says whether nobody does.
+    /// Records that a chain no longer looks up a set; returns true if no chain does.
     pub(super) fn release(&mut self, id: &SetId, v4: bool, caller: &Name) -> bool {
         self.slots.get_mut(&(id.clone(), v4)).is_some_and(|slot| {
             slot.callers.remove(caller);
@@ -148,7 +150,7 @@ impl Sets {
         })
     }
 
-    /// Drops a set that nobody looks up.
+    /// Deletes a set that no chain looks up.
     pub(super) fn sweep(&mut self, id: &SetId, v4: bool, wanted: &mut DesiredTable) {
         let key = (id.clone(), v4);
         if self.slots.get(&key).is_some_and(|slot| slot.callers.is_empty())
@@ -158,8 +160,8 @@ impl Sets {
         }
     }
 
-    /// Takes a change of a set over into the ruleset and the table. The chains that it returns name a set that is called
-    /// otherwise now.
+    /// Applies a change of a set to the ruleset and the table. Returns the chains that refer to a set whose
+    /// name has changed.
     pub(super) fn change(
         &mut self,
         id: &SetId,
@@ -223,12 +225,12 @@ impl Sets {
         moved
     }
 
-    /// Members of a set of networks, in order.
+    /// Returns the members of an interval set, in order.
     fn ordered(&self, id: &SetId, v4: bool, ruleset: &Ruleset) -> BTreeSet<Cidr> {
         if self.is_interval(id, v4) { members(id, v4, ruleset).collect() } else { BTreeSet::new() }
     }
 
-    /// A name is a selector's; that another has it already is noted.
+    /// Records that a name belongs to a selector; a collision with another one is recorded.
     fn own(&mut self, name: &Name, id: &SetId, v4: bool) {
         if let Some(other) = self.owners.insert(Arc::clone(name), id.clone())
             && other != *id
@@ -244,7 +246,7 @@ impl Sets {
         self.owners.remove(name);
     }
 
-    /// Puts a set into the table as a whole, if there is one.
+    /// Adds a whole set to the table, if it exists.
     fn fill(&mut self, id: &SetId, v4: bool, ruleset: &Ruleset, wanted: &mut DesiredTable) -> Option<Name> {
         let name = self.name(id, v4)?;
         let interval = self.is_interval(id, v4);
@@ -279,7 +281,7 @@ impl Slot {
         if interval {
             self.all.insert(net);
             let elements = wanted.elements(name);
-            // Elements do not overlap: what covers the network is the last one before it.
+            // Elements do not overlap, so a covering network is the last element before it.
             let before = elements.and_then(|elements| elements.range(..&key).next_back());
             if before.is_some_and(|(before, _)| network(before).is_some_and(|before| before.covers(&net))) {
                 return;
@@ -301,14 +303,15 @@ impl Slot {
             return;
         }
         wanted.remove(name, &key);
-        // What it covered comes to light, without what that covers in turn.
+        // Networks covered by the removed one become elements, without those that they cover in turn.
         let mut at = Bound::Excluded(net);
         while let Some(next) = self.all.range((at, Bound::Unbounded)).next().copied() {
             if !net.covers(&next) {
                 break;
             }
             wanted.put(name, SetKey::Addr(next), SetValue::Member);
-            // Nothing in order is behind the last address of a network but before a host of it.
+            // In the order, only a host prefix of its last address separates a network from whatever follows
+            // it.
             at = Bound::Excluded(Cidr::host(next.last()));
         }
     }
@@ -325,7 +328,8 @@ fn network(key: &SetKey) -> Option<Cidr> {
 mod tests {
     use super::*;
 
-    /// Whatever comes first, and whatever goes: each has a set of its own, with its own members, and nothing is refused.
+    /// In any order of additions and removals each selector has its own set with its own members, and nothing
+    /// is refused.
     #[test]
     fn selectors_of_one_hash_have_sets_of_their_own() {
         let id = |text: &str| SetId::of(&text.parse().unwrap());
@@ -348,7 +352,7 @@ mod tests {
         for (id, n) in ids.iter().zip(1..) {
             assert_eq!(members(&wanted, &name(&sets, id)), [SetKey::Addr(net(n))]);
         }
-        // The elder goes; the others keep what they have, and so does who comes again.
+        // The first selector is removed; the others keep their sets, and so does one that is added again.
         let [elder, younger, _] = &ids;
         sets.release(elder, true, &"c".into());
         sets.change(elder, &SetChange::Gone, &mut ruleset, &mut wanted);

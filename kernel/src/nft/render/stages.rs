@@ -1,9 +1,9 @@
-//! What an endpoint's packets pass: established, tiers, profiles, and the end; and the chains that drop.
+//! Stages of an endpoint's packets: conntrack, tiers, profiles, and the final drop; and the chains that drop.
 //!
-//! Of a workload, tiers and profiles are two maps of interfaces, so that the start of an endpoint with a profile of its own
-//! brings the rules of that profile and no others: endpoints with the same tiers share all the rest. (One map that leads to
-//! tiers whose chain looks up the profiles would be quadratic: kernels that remember no chain that they have validated walk
-//! the second map once for each element of the first, in every transaction.)
+//! For workloads, tiers and profiles are two maps of interfaces. So a new endpoint with its own profile adds
+//! only the rules of that profile: endpoints with the same tiers share all the rest. (With a single map to
+//! tiers whose chain looks up the profiles, the cost would be quadratic: kernels that do not remember
+//! validated chains traverse the second map once per element of the first, in every transaction.)
 
 use super::draft::{Draft, Frame};
 use super::node::{Denied, Fixed, Node, Ports, Usage};
@@ -13,13 +13,13 @@ use crate::nft::maps::Map;
 use tortie_config::resource::{Failsafe, PortRange};
 use tortie_engine::policy::{ChainId, Direction, Stages, Tier};
 
-/// Lines a second that one place may log of what it drops.
+/// Log lines per second for each chain that drops.
 const LOGGED_CHAINS: u32 = 10;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Everything that packets of a host's interface pass in one direction.
+/// Drafts the stages for packets of a host interface in one direction.
 pub(super) fn host(of: &Stages, direction: Direction, frame: &Frame<'_>) -> Draft {
     let mut draft = Draft::default();
     resolved_profiles(&mut draft, frame);
@@ -35,7 +35,7 @@ pub(super) fn host(of: &Stages, direction: Direction, frame: &Frame<'_>) -> Draf
     draft
 }
 
-/// What the packets of a workload pass, by its interface.
+/// Drafts the dispatch of workload packets by interface.
 pub(super) fn workload(draft: &mut Draft, direction: Direction) {
     let (interface, tiers, profiles) = match direction {
         Direction::Inbound => (Field::OutInterface, Map::ToWorkload, Map::ToProfiles),
@@ -43,13 +43,14 @@ pub(super) fn workload(draft: &mut Draft, direction: Direction) {
     };
     draft.look_up(interface, tiers);
     draft.look_up(interface, profiles);
-    // Only what no profile decided comes so far: packets that are allowed pay nothing for the difference.
+    // Only packets that no profile decided reach this rule, so allowed packets do not pay for the
+    // distinction.
     let active = Match::InSet { not: false, key: vec![interface], set: Map::Workloads.name() };
     draft.goto(vec![active], Node::Denied(Denied::EndOfProfiles { direction }));
     draft.goto(Vec::new(), Node::Denied(Denied::UnknownInterface));
 }
 
-/// The tiers of a workload: returns when all let the packet on.
+/// Drafts the tiers of a workload; returns if all pass the packet on.
 pub(super) fn tiers(tiers: &[Tier], direction: Direction, frame: &Frame<'_>) -> Draft {
     let mut draft = Draft::default();
     resolved_profiles(&mut draft, frame);
@@ -59,7 +60,7 @@ pub(super) fn tiers(tiers: &[Tier], direction: Direction, frame: &Frame<'_>) -> 
     draft
 }
 
-/// Several profiles of a workload: returns when none decides.
+/// Drafts several profiles of a workload; returns if none decides.
 pub(super) fn profiles(profiles: &[ChainId]) -> Draft {
     let mut draft = Draft::default();
     for profile in profiles {
@@ -68,7 +69,7 @@ pub(super) fn profiles(profiles: &[ChainId]) -> Draft {
     draft
 }
 
-/// Packets of connections that were allowed when they began, and those of none.
+/// Accepts packets of connections allowed at their beginning, and drops invalid ones if configured.
 fn resolved_profiles(draft: &mut Draft, frame: &Frame<'_>) {
     draft.rule(vec![Match::Established], Statement::Accept);
     if frame.globals.drop_invalid {
@@ -82,7 +83,7 @@ fn resolved_profiles(draft: &mut Draft, frame: &Frame<'_>) {
     }
 }
 
-/// The policies of a tier: it returns when one of them passed, else it drops.
+/// Drafts the policies of a tier: returns if one of them passed, else drops.
 pub(super) fn tier(tier: &Tier, direction: Direction, frame: &Frame<'_>) -> Draft {
     let mut draft = Draft::default();
     for policy in &tier.policies {
@@ -95,7 +96,7 @@ pub(super) fn tier(tier: &Tier, direction: Direction, frame: &Frame<'_>) -> Draf
     draft
 }
 
-/// Untracked or pre-DNAT policies. What they do not decide goes on.
+/// Drafts untracked or pre-DNAT policies. Undecided packets continue.
 pub(super) fn early(chains: &[ChainId], usage: Usage, direction: Direction, frame: &Frame<'_>) -> Draft {
     let mut draft = Draft::default();
     let ports = match (usage, direction) {
@@ -122,7 +123,7 @@ fn failsafe_jump(draft: &mut Draft, ports: Ports, frame: &Frame<'_>) {
     }
 }
 
-/// The ports that stay open: by which end of the packet, and which.
+/// Returns the failsafe ports, with the side of the packet on which they are matched.
 fn open<'a>(ports: Ports, frame: &Frame<'a>) -> impl Iterator<Item = (Side, &'a [Failsafe])> {
     let (inbound, outbound) =
         (frame.globals.failsafe_inbound.as_slice(), frame.globals.failsafe_outbound.as_slice());
@@ -136,7 +137,7 @@ fn open<'a>(ports: Ports, frame: &Frame<'a>) -> impl Iterator<Item = (Side, &'a 
     [(Side::Dst, to), (Side::Src, replies)].into_iter().filter(|(_, ports)| !ports.is_empty())
 }
 
-/// The chain of failsafe ports.
+/// Drafts the chain of failsafe ports.
 pub(super) fn failsafe(ports: Ports, frame: &Frame<'_>) -> Draft {
     let mut draft = Draft::default();
     for (side, list) in open(ports, frame) {
@@ -162,7 +163,7 @@ pub(super) fn failsafe(ports: Ports, frame: &Frame<'_>) -> Draft {
     draft
 }
 
-/// Tells the group that listens, as long as it is not too much, and drops.
+/// Logs to the group for dropped packets, with a rate limit, and drops.
 pub(super) fn denied(denied: &Denied, frame: &Frame<'_>) -> Draft {
     let mut draft = Draft::default();
     let prefix = names::prefix(denied);

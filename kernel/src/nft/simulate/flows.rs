@@ -1,5 +1,5 @@
-//! What the rendered rules would do with a packet, by the interpreter. Tests of the whole program ask: they compare it with
-//! what policy says and with what the kernel does. Builds for release have none of it.
+//! Predicts the treatment of packets by the desired rules, with the interpreter. Tests of the whole program
+//! compare it with the policy engine and with the kernel. Not part of release builds.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,25 +10,25 @@ use crate::nft::simulate::interpret::{self, Conn, Route};
 use tortie_engine::policy::path::{Flow, Place, Routes, State};
 use tortie_engine::policy::{ChainId, Packet};
 
-/// What became of a packet.
+/// Treatment of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Simulated {
-    /// The chain and the rule that dropped it, counted from 0.
+    /// Chain and rule (from 0) that dropped it.
     pub dropped: Option<(String, usize)>,
-    /// The packet at its end. A masqueraded one still has its source.
+    /// The packet at the end. A masqueraded one still has its source.
     pub packet: Packet,
-    /// Its source became the host's.
+    /// True if its source became an address of the host.
     pub masqueraded: bool,
-    /// Connection tracking leaves it alone.
+    /// True if conntrack ignores it.
     pub untracked: bool,
-    /// Rules of policies and profiles that it matched, in order.
+    /// Matched rules of policies and profiles, in order.
     pub matched: Vec<(ChainId, usize)>,
 }
 
 /// Sends packets through the desired rules.
 ///
 /// # Panics
-/// When a packet has no route.
+/// If a packet has no route.
 #[must_use]
 pub(crate) fn simulate(renderer: &Renderer, flows: &[Flow], routes: &Routes) -> Vec<Simulated> {
     let ids = renderer.ruleset().chains.keys();

@@ -1,5 +1,6 @@
-//! What a kernel would do with a packet by a [`Table`]: for tests. It knows nothing of policies, and it is strict: a name
-//! that leads nowhere or a match without what makes it meaningful is a panic. Builds for release have none of it.
+//! Interpreter of a [`Table`] for tests: predicts how a kernel treats a packet. It knows nothing of policies,
+//! and it is strict: it panics on a dangling reference or on a match without its prerequisite. Not part of
+//! release builds.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,11 +11,11 @@ use crate::nft::ir::{
 
 const LOOPBACK: &str = "lo";
 
-/// What connection tracking says of a packet.
+/// Conntrack state of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Conn {
     New,
-    /// `reply`: against the direction of the first packet.
+    /// `reply` is true against the direction of the first packet.
     Established {
         reply: bool,
     },
@@ -22,49 +23,49 @@ pub(crate) enum Conn {
     Untracked,
 }
 
-/// A packet on its way.
+/// A packet during its traversal.
 #[derive(Debug, Clone)]
 pub(crate) struct Packet {
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
     pub(crate) protocol: u8,
-    /// Source and destination.
+    /// Source and destination port.
     pub(crate) ports: Option<(u16, u16)>,
-    /// Type and code.
+    /// ICMP type and code.
     pub(crate) icmp: Option<(u8, u8)>,
-    /// The interface that it came by; `None`: from the host itself.
+    /// Incoming interface; `None` for a packet from the host itself.
     pub(crate) input: Option<Box<str>>,
     pub(crate) state: Conn,
     pub(crate) mark: u32,
 }
 
-/// Where the host sends a packet.
+/// Route of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// To itself.
+    /// To the host itself.
     Local,
     Out(Box<str>),
 }
 
-/// What became of a packet.
+/// Result for a packet.
 #[derive(Debug, Clone)]
 pub(crate) struct SimulatedOutcome {
-    /// Where it was dropped; `None`: it went on.
+    /// Chain and rule that dropped it; `None` if it was not dropped.
     pub(crate) dropped: Option<(Name, usize)>,
-    /// Every rule that it matched and that counts.
+    /// Every matched rule with a counter.
     pub(crate) counted: Vec<(Name, usize)>,
     pub(crate) logs: Vec<Log>,
-    /// Its source was replaced by this; `Err`: by the address of the interface.
+    /// New source address; `Err` if masqueraded.
     pub(crate) source: Option<Result<IpAddr, Masqueraded>>,
-    /// The packet as it left.
+    /// The packet at the end.
     pub(crate) packet: Packet,
 }
 
-/// Its source became an address of the interface that it left by.
+/// The source became an address of the outgoing interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Masqueraded;
 
-/// What a chain says.
+/// Verdict of a chain.
 #[derive(Debug, PartialEq, Eq)]
 enum Terminal {
     Accept,
@@ -76,12 +77,12 @@ struct Traversal<'a> {
     table: &'a Table,
     local: &'a BTreeSet<IpAddr>,
     out: Option<Box<str>>,
-    /// It left by the loopback interface and comes back.
+    /// True if it left by the loopback interface and arrives again.
     looped_back: bool,
     outcome: SimulatedOutcome,
 }
 
-/// Sends a packet through every base chain of its path. `local` are the host's own addresses.
+/// Sends a packet through every base chain on its path. `local` are the host's own addresses.
 pub(crate) fn send(
     table: &Table,
     packet: Packet,
@@ -93,7 +94,7 @@ pub(crate) fn send(
         let first = walk.outcome.packet.dst;
         walk.egress(route(first));
         let mut left = walk.hook(At::Output);
-        // The filter chains come after DNAT and see the new destination, but the interface that the packet began to leave by:
+        // The filter chains after DNAT see the new destination, but the outgoing interface of the old one:
         // the kernel keeps that for the whole hook.
         if walk.outcome.packet.dst != first {
             walk.egress(route(walk.outcome.packet.dst));
@@ -120,7 +121,7 @@ pub(crate) fn send(
     walk.outcome
 }
 
-/// Sends a packet through one chain: `Some(true)` accepted, `Some(false)` dropped, `None` left alone.
+/// Sends a packet through one chain: `Some(true)` if accepted, `Some(false)` if dropped, `None` if undecided.
 #[cfg(test)]
 pub(crate) fn through(
     table: &Table,
@@ -151,7 +152,7 @@ impl<'a> Traversal<'a> {
         });
     }
 
-    /// Every base chain of a hook, by priority; whether the packet goes on.
+    /// Runs every base chain of a hook, by priority; returns true if the packet continues.
     fn hook(&mut self, at: At) -> bool {
         let table = self.table;
         let hooked = |chain: &&Chain| chain.hook.is_some_and(|hook| hook.at == at);
@@ -161,7 +162,7 @@ impl<'a> Traversal<'a> {
         }
         bases.sort_by_key(|(priority, name, _)| (*priority, *name));
         for (_, name, kind) in bases {
-            // Connection tracking does with later packets as with the first, and once for each.
+            // Conntrack translates later packets like the first one, and each packet once.
             let translated =
                 matches!(self.outcome.packet.state, Conn::New | Conn::Established { reply: false });
             if kind == Kind::Nat && (self.looped_back || !translated) {
@@ -193,7 +194,7 @@ impl<'a> Traversal<'a> {
         Terminal::Return
     }
 
-    /// `None`: the next rule.
+    /// Calls a chain; `None` means that the next rule follows.
     fn jump(&mut self, to: &Name) -> Option<Terminal> {
         match self.chain(to) {
             Terminal::Return => None,
@@ -201,7 +202,7 @@ impl<'a> Traversal<'a> {
         }
     }
 
-    /// `None`: the next rule.
+    /// Executes a statement; `None` means that the next rule follows.
     fn statement(&mut self, statement: &Statement, chain: &Name, at: usize) -> Option<Terminal> {
         let packet = &mut self.outcome.packet;
         match statement {
@@ -346,7 +347,8 @@ impl<'a> Traversal<'a> {
     }
 }
 
-/// Addresses only after a family, ports and ICMP only after a protocol that has them, lists as the kernel takes them.
+/// Checks that addresses follow a family, ports and ICMP a suitable protocol, and that lists have the form
+/// that the kernel accepts.
 fn well_formed(rule: &Rule, chain: &str) {
     let (mut family, mut protocol) = (None, None);
     for m in &rule.matches {
@@ -379,7 +381,8 @@ fn well_formed(rule: &Rule, chain: &str) {
     assert!(rule.log.as_ref().is_none_or(|log| log.prefix.len() <= 127), "{chain}");
 }
 
-/// Every name that a chain or a map has leads somewhere, and every rule is well formed; else it says what is wrong.
+/// Checks that every reference of a chain or a map is valid and every rule well-formed; panics with the fault
+/// otherwise.
 #[cfg(test)]
 pub(crate) fn check(table: &Table) {
     let chain = |name: &Name, by: &Name| assert!(table.chains.contains_key(name), "{by}: no chain {name}");

@@ -1,6 +1,6 @@
-//! What the rules do with packets, worked out without a kernel: for tests of this crate and of the whole program.
+//! Interpreter of the rules without a kernel, for tests of this crate and of the whole program.
 //!
-//! Builds for release have none of it.
+//! Not part of release builds.
 
 #[cfg(feature = "test-hooks")]
 mod flows;

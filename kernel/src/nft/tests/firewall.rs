@@ -1,4 +1,4 @@
-//! The driver against the real kernel, where another process is in its way.
+//! Tests of the firewall with the real kernel, while another process interferes.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -35,13 +35,13 @@ fn first() -> [PolicyChange; 1] {
     [PolicyChange { serial: 1, change: ChangeId(1), delta: RulesetDelta::default(), globals }]
 }
 
-/// The table exists and belongs to the socket: the kernel refuses whatever others write to it.
+/// Creates the table as owned by the socket: the kernel refuses writes by others.
 fn own(socket: &mut Socket) {
     let done = socket.0.transaction(|buf, base| {
         let kinds = [NFNL_MSG_BATCH_BEGIN, SUBSYSTEM << 8 | NFT_MSG_NEWTABLE, NFNL_MSG_BATCH_END];
         for (kind, seq) in kinds.into_iter().zip(base..) {
             let table = kind > NFNL_MSG_BATCH_END;
-            // NLM_F_ACK, NLM_F_CREATE.
+            // NLM_F_ACK and NLM_F_CREATE.
             let mut w = Writer::begin(buf, kind, if table { 0x404 } else { 0 }, seq);
             let [high, low] = SUBSYSTEM.to_be_bytes();
             let family = if table { [NFPROTO_INET, 0, 0, 0] } else { [0, 0, high, low] };
@@ -57,7 +57,7 @@ fn own(socket: &mut Socket) {
     assert!(matches!(done, Ok(Ok(()))), "{done:?}");
 }
 
-/// Until the kernel holds what is wanted.
+/// Waits until the kernel has the desired state.
 fn settle(firewall: &mut Firewall) {
     let begin = Instant::now();
     while !firewall.settled() || firewall.problem().is_some() {
@@ -80,11 +80,11 @@ fn while_the_kernel_refuses_a_burst_of_changes_shares_its_comparisons() {
         for _ in 0..500 {
             firewall.accept(&first(), &network, &mut |_| ()).unwrap();
         }
-        // A fifth of the time is theirs; each alone took more than 50 us.
+        // Comparisons take a fifth of the time, and each took more than 50 us.
         let most = 2 + begin.elapsed().as_micros() / 250;
         let compares = firewall.counts().compares;
         assert!(u128::from(compares) <= most && compares < 250, "{compares}, {most}");
-        // The table goes with its owner.
+        // The kernel deletes the table with its owner.
         drop(owner);
         settle(&mut firewall);
         let found = dump::table(&mut Socket::open().unwrap(), "tortie").unwrap().unwrap();
@@ -114,7 +114,7 @@ fn a_host_endpoint_takes_the_place_of_another_that_allows_the_same() {
     });
 }
 
-/// Two selectors of one FNV-1a hash of 64 bits, which anybody finds in an hour.
+/// Two selectors with one FNV-1a hash of 64 bits; such a pair can be found in an hour.
 const TWINS: [&str; 2] = ["has(Ldpso80yeCEG)", "has(L.MlrBDFmcSM)"];
 
 #[test]
@@ -155,7 +155,7 @@ fn selectors_that_collide_under_a_hash_of_64_bits_have_sets_of_their_own_and_sto
 fn rules_that_others_change_all_the_time_delay_a_comparison_and_end_nothing() {
     in_netns(|| {
         let (mut firewall, network) = (firewall(), NetworkState::default());
-        // Reading it takes longer than a transaction of theirs.
+        // Dumping the table takes longer than a transaction of the other process.
         let mut globals = Globals::of(&Model::new("h1"));
         globals.pools =
             (0..60_000u32).map(|i| Cidr::host(Ipv4Addr::from(0x0a00_0000 + i * 2).into())).collect();
@@ -170,7 +170,7 @@ fn rules_that_others_change_all_the_time_delay_a_comparison_and_end_nothing() {
         let set = Set { of, comment: "".into(), elements: BTreeMap::new() };
         socket.batch(&[Edit::Set("s".into(), set)], "others").unwrap();
         let stop = Arc::new(AtomicBool::new(false));
-        // It lives in the same namespace as the thread that it comes from.
+        // The new thread is in the network namespace of its parent.
         let busy = std::thread::spawn({
             let stop = Arc::clone(&stop);
             move || {

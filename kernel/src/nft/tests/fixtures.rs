@@ -1,4 +1,5 @@
-//! Tables for tests: one that uses every part of the shape, and any that the kernel takes.
+//! Tables for tests: one that uses every feature of the representation, and random ones that the kernel
+//! accepts.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,7 +24,7 @@ fn ports(first: u16, last: u16) -> PortRange {
     PortRange::new(first, last).unwrap()
 }
 
-/// The edits that make a table from nothing.
+/// Returns the edits that create a table from nothing.
 pub(in crate::nft) fn edits(table: &Table) -> Vec<Edit> {
     let sets = table.sets.iter().map(|(name, set)| Edit::Set(Arc::clone(name), set.clone()));
     let chains = table.chains.iter().map(|(n, c)| Edit::Chain(Arc::clone(n), Arc::new(c.clone())));
@@ -124,7 +125,7 @@ fn rules(matches: impl IntoIterator<Item = Vec<Match>>) -> Vec<Rule> {
         .collect()
 }
 
-/// Every match of a family, twice where it can be reversed around.
+/// Returns every match of a family, with negation if possible.
 fn family_matches(v4: bool) -> Vec<Vec<Match>> {
     let family = Match::Family { v4 };
     let name = |base: &str| Name::from(format!("{base}-{}", if v4 { 4 } else { 6 }));
@@ -178,7 +179,7 @@ fn family_matches(v4: bool) -> Vec<Vec<Match>> {
     all
 }
 
-/// The matches that no family is needed for.
+/// Returns the matches that do not depend on a family.
 fn plain_matches() -> Vec<Vec<Match>> {
     let mut all = vec![
         vec![Match::Established],
@@ -206,7 +207,7 @@ fn plain_matches() -> Vec<Vec<Match>> {
     all
 }
 
-/// A table that uses everything.
+/// Returns a table that uses every feature.
 pub(in crate::nft) fn everything() -> Table {
     let mut table = Table::default();
     for v4 in [true, false] {
@@ -296,7 +297,7 @@ fn any_addr(v4: bool) -> impl Strategy<Value = IpAddr> {
     })
 }
 
-/// Networks that do not overlap, whatever their lengths.
+/// Generates networks that do not overlap, with any lengths.
 fn any_nets(v4: bool, most: usize) -> impl Strategy<Value = Vec<Cidr>> {
     let one =
         (any_addr(v4), if v4 { 1..=32u8 } else { 1..=128u8 }).prop_map(|(a, len)| Cidr::new(a, len).unwrap());
@@ -365,7 +366,7 @@ fn any_set() -> impl Strategy<Value = Set> {
 fn any_rule(chain: usize) -> impl Strategy<Value = Rule> {
     let mut matches = plain_matches();
     for v4 in [true, false] {
-        // Sets have other names here.
+        // The sets of this table have other names.
         matches.extend(
             family_matches(v4).into_iter().filter(|m| !m.iter().any(|m| matches!(m, Match::InSet { .. }))),
         );
@@ -411,7 +412,7 @@ fn any_rule(chain: usize) -> impl Strategy<Value = Rule> {
     )
 }
 
-/// A table that the kernel takes: chains `c0` to `c9`, of which each only names the next.
+/// A table that the kernel accepts: chains `c0` to `c9`, each of which refers to the next only.
 pub(in crate::nft) fn any_table() -> impl Strategy<Value = Table> {
     let chains: Vec<_> = (0..10).map(|i| proptest::collection::vec(any_rule(i), 0..6)).collect();
     (proptest::collection::btree_map("[a-z][a-z0-9.-]{3,20}", any_set(), 0..6), chains, -400..400i32)

@@ -1,11 +1,11 @@
-//! Chains of other programs that forwarded packets pass, and the rules in Docker's.
+//! Forward chains of other programs, and the rules in Docker's.
 
 use std::time::{Duration, Instant};
 
 use crate::nft::forward::{Admission, forward_drops, withdraw};
 use crate::nft::tests::kernel::{in_netns, nft, run};
 
-/// As dockerd 20.10 leaves it (`iptables-save`), without its own networks.
+/// As left by dockerd 20.10 (`iptables-save`), without its own networks.
 const DOCKER: &str = "table ip filter {
     chain DOCKER { }
     chain DOCKER-USER { counter return; }
@@ -38,7 +38,7 @@ fn chains_that_drop_what_nothing_accepts_are_found() {
             (forward("ip", "drop", ""), Some(("ip", true, false))),
             (forward("ip6", "drop", "iifname \"eth0\" accept"), Some(("ip6", true, false))),
             (forward("inet", "drop", names), Some(("inet", true, true))),
-            // firewalld ends so.
+            // Last rule of firewalld.
             (
                 forward(
                     "inet",
@@ -52,7 +52,7 @@ fn chains_that_drop_what_nothing_accepts_are_found() {
             (forward("inet", "accept", &format!("{names}\n drop")), Some(("inet", false, true))),
             (forward("arp", "accept", "").replace("forward", "input"), None),
             ("table ip t { chain i { type filter hook input priority 0; policy drop;\n}\n}".to_owned(), None),
-            // Ours are no other program's.
+            // Tortie's table is not another program's.
             (forward("inet", "accept", "drop").replace("inet t", "inet tortie"), None),
         ] {
             run(&nft, &["-f", "-"], &format!("flush ruleset\n{text}\n"));
@@ -76,7 +76,7 @@ fn dockers_chain_lets_workloads_pass_while_there_are_any_and_has_nothing_of_ours
             now += Duration::from_secs(1);
             admission.check(now, needed, &prefixes()).unwrap()
         };
-        // Without dockerd nothing is made.
+        // Without dockerd nothing is created.
         check(true);
         assert_eq!(run(&nft, &["list", "ruleset"], ""), "");
         run(&nft, &["-f", "-"], DOCKER);
@@ -94,7 +94,7 @@ fn dockers_chain_lets_workloads_pass_while_there_are_any_and_has_nothing_of_ours
         assert!(forward_drops(&prefixes()).unwrap()[0].names_workloads);
         check(true);
         assert_eq!(list(), there, "twice is once");
-        // Somebody's own rules before ours stay there, and ours come back when they were taken away.
+        // An operator's rules before Tortie's stay there, and Tortie's are restored after they were removed.
         run(&nft, &["insert", "rule", "ip", "filter", "DOCKER-USER", "ip", "saddr", "192.0.2.9", "drop"], "");
         check(true);
         assert!(list().find("192.0.2.9") < list().find("tortie:"), "{}", list());
@@ -102,14 +102,14 @@ fn dockers_chain_lets_workloads_pass_while_there_are_any_and_has_nothing_of_ours
         run(&nft, &["add", "rule", "ip", "filter", "DOCKER-USER", "counter", "return"], "");
         check(true);
         assert_eq!(ours(), 4);
-        // FORWARD accepts again: they are needed no more.
+        // FORWARD accepts again, so the rules are not needed.
         run(&nft, &["chain", "ip", "filter", "FORWARD", "{ policy accept; }"], "");
         check(true);
         assert_eq!(ours(), 0, "{}", list());
         run(&nft, &["chain", "ip", "filter", "FORWARD", "{ policy drop; }"], "");
         check(true);
         assert_eq!(ours(), 4);
-        // The last workload goes; and `tortie purge` without an agent.
+        // The last workload is removed; then `tortie purge` without an agent.
         check(false);
         assert_eq!(list(), before);
         Admission::default().check(now, true, &prefixes()).unwrap();

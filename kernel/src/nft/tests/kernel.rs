@@ -1,4 +1,4 @@
-//! Against the real kernel, each test in a network namespace of its own, with nft as a second opinion.
+//! Tests with the real kernel, each in a separate network namespace, with nft as a second opinion.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -19,7 +19,8 @@ use crate::nft::text;
 
 pub(in crate::nft) use tortie_topology::netns::in_netns;
 
-/// The program as tests/tools/peers.sh unpacks it, else from PATH. Without it a test is skipped; in CI that is a failure.
+/// The nft program unpacked by tests/tools/peers.sh, else from PATH. Without it a test is skipped; in CI that
+/// is a failure.
 pub(in crate::nft) fn nft() -> Option<PathBuf> {
     let peers = std::env::var_os("TORTIE_PEERS").map(PathBuf::from);
     let own = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/peers/bin"));
@@ -49,12 +50,12 @@ pub(in crate::nft) fn run(nft: &PathBuf, words: &[&str], input: &str) -> String 
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// nft has nothing against a text.
+/// Asserts that nft accepts a text.
 pub(in crate::nft) fn taken(nft: &PathBuf, text: &str) {
     run(nft, &["-c", "-f", "-"], text);
 }
 
-/// What nft lists of a table, without what differs between two equal tables.
+/// Lists a table with nft, without properties that differ between two equal tables.
 fn listed(nft: &PathBuf, table: &str) -> Vec<String> {
     let json: Value = serde_json::from_str(&run(nft, &["-j", "list", "table", "inet", table], "")).unwrap();
     let mut lines: Vec<String> = json["nftables"]
@@ -76,7 +77,7 @@ fn listed(nft: &PathBuf, table: &str) -> Vec<String> {
         })
         .filter(|line| !line.starts_with("{\"table\""))
         .collect();
-    // Rules keep their order, chains and sets come in that of their creation.
+    // Rules keep their order; chains and sets are listed in the order of creation.
     lines.sort_by_key(|line| (!line.starts_with("{\"rule\"")).then(|| line.clone()));
     let rules = lines.iter().filter(|l| l.starts_with("{\"rule\"")).count();
     lines[..rules].sort_by_key(|line| {
@@ -90,7 +91,7 @@ fn listed(nft: &PathBuf, table: &str) -> Vec<String> {
 pub(in crate::nft) type Contents =
     (BTreeMap<Name, (Option<Hook>, Vec<RuleHash>)>, BTreeMap<Name, (SetType, BTreeMap<SetKey, SetValue>)>);
 
-/// What a dump shows of a table that is as it should be.
+/// Returns the expected dump of a correct table.
 pub(in crate::nft) fn desired(table: &Table) -> Contents {
     let chains = table
         .chains
@@ -100,7 +101,7 @@ pub(in crate::nft) fn desired(table: &Table) -> Contents {
     (chains.collect(), sets.collect())
 }
 
-/// What a dump showed.
+/// Returns the content of a dump.
 pub(in crate::nft) fn contents(found: &TableDump) -> Contents {
     let chains = found.chains.iter().map(|(name, chain)| {
         assert!(!chain.foreign, "{name}");
@@ -128,7 +129,7 @@ fn the_messages_and_the_text_make_the_same_table() {
         assert_eq!(ours.len(), theirs.len());
         let found = dump::table(&mut socket, "ours").unwrap().unwrap();
         assert_eq!(contents(&found), desired(&table));
-        // nft's own way of writing intervals is read, too.
+        // The form in which nft writes intervals is parsed, too.
         let found = dump::table(&mut socket, "theirs").unwrap().unwrap();
         for (name, set) in &found.sets {
             assert_eq!(set.of, Some(table.sets[name].of), "{name}");
@@ -250,15 +251,15 @@ fn a_refused_transaction_changes_nothing_and_names_the_edit() {
         let before = found(&mut socket);
         let fine = || chain("other", None, Vec::new());
         let cases = [
-            // A chain that is not there.
+            // A chain that does not exist.
             (chain("broken", None, vec![rule(vec![], Statement::Jump("nowhere".into()))]), libc::ENOENT),
-            // An element that is not there.
+            // An element that does not exist.
             (elements("nets", of, &[], &["11.0.0.0/8"]), libc::ENOENT),
-            // One that overlaps.
+            // An element that overlaps another.
             (elements("nets", of, &["10.1.0.0/16"], &[]), libc::EEXIST),
             (Edit::DeleteSet("unknown".into()), libc::ENOENT),
             (Edit::DeleteChain("unknown".into()), libc::ENOENT),
-            // A rule still names it.
+            // A rule still refers to it.
             (Edit::DeleteSet("nets".into()), libc::EBUSY),
             (elements("unknown", of, &["1.2.3.4"], &[]), libc::ENOENT),
         ];
@@ -268,14 +269,15 @@ fn a_refused_transaction_changes_nothing_and_names_the_edit() {
             assert_eq!(refused, (Some(1), code), "{what}");
             assert_eq!(found(&mut socket), before, "{what}");
         }
-        // A loop is found when the transaction ends: the kernel blames no message, or the one that closes it.
+        // A loop is detected at the end of the transaction: the kernel blames no message, or the one that
+        // closes the loop.
         let there = chain("a", None, vec![rule(vec![], Statement::Jump("b".into()))]);
         let back = chain("b", None, vec![rule(vec![], Statement::Jump("a".into()))]);
         let from = chain("forward", FORWARD, vec![rule(vec![], Statement::Jump("a".into()))]);
         let (_, code) = refusal(socket.batch(&[there, back, from], "t"));
         assert!(matches!(code, libc::ELOOP | libc::EMLINK), "{code}");
         assert_eq!(found(&mut socket), before);
-        // More errors than the socket's buffer holds: it is still known that nothing was done.
+        // With more errors than the socket buffer holds, the result is still known: nothing was executed.
         let many: Vec<_> = (0..20_000).map(|i| Edit::DeleteChain(format!("unknown-{i}").into())).collect();
         assert_eq!(refusal(socket.batch(&many, "t")).1, libc::ENOENT);
         assert_eq!(found(&mut socket), before);
@@ -294,7 +296,7 @@ fn edits_change_what_they_name_in_any_order() {
         let dispatch =
             rule(vec![], Statement::VerdictMap { key: vec![Field::InInterface], map: "from".into() });
         let of = single(true, true);
-        // Names are used before what they name is said.
+        // Names are used before their objects are defined.
         let first = [
             chain("forward", FORWARD, vec![dispatch.clone()]),
             Edit::Elements {
@@ -308,7 +310,7 @@ fn edits_change_what_they_name_in_any_order() {
             chain("two", None, vec![rule(vec![], Statement::Drop)]),
             Edit::Set("nets".into(), set(of, &["10.0.0.0/9", "10.128.0.0/9", "255.0.0.0/8"])),
         ];
-        // Elements that are said before their set are its old ones.
+        // Element edits before the edit of their set concern the old set.
         socket.batch(&first, "t").unwrap();
         assert_eq!(socket.generation().unwrap(), generation + 1);
         let table = found(&mut socket);
@@ -323,8 +325,8 @@ fn edits_change_what_they_name_in_any_order() {
         };
         socket.batch(&[add], "t").unwrap();
         assert_eq!(found(&mut socket).sets["from"].elements, entry("cali1", "one"));
-        // Another value, other networks in the place of a wider one, the last of all networks away, chains gone that are
-        // named by what changes, a set of another type under the old name.
+        // Another value, other networks in place of a wider one, removal of the last network, deletion of
+        // chains to which a changed object refers, a set of another type with the old name.
         let second = [
             Edit::DeleteChain("two".into()),
             Edit::DeleteChain("one".into()),
@@ -356,7 +358,7 @@ fn edits_change_what_they_name_in_any_order() {
         assert_eq!(table.chains["forward"].rules.len(), 1);
         assert_eq!(table.sets["nets"].of, Some(single(true, false)));
         assert_eq!(table.sets["nets"].elements, members(&["192.0.2.1"]));
-        // Anew: what is said before is void.
+        // After recreation of the table, earlier edits have no effect.
         let last = [chain("x", None, vec![]), Edit::DeleteTable, chain("y", None, vec![])];
         socket.batch(&last, "t").unwrap();
         let table = found(&mut socket);
@@ -377,7 +379,7 @@ fn what_others_did_to_the_table_is_seen_and_can_be_undone() {
         ];
         socket.batch(&desired, "t").unwrap();
         let before = found(&mut socket);
-        // Other tables with the same names inside, of the same and of another family.
+        // Other tables with objects of the same names, of the same and of another family.
         let others = "table inet other { set nets { type ipv4_addr; }\n chain forward { counter; }\n}\n\
                       table ip t { chain forward { counter; }\n}\n";
         run(&nft, &["-f", "-"], others);
@@ -408,7 +410,7 @@ fn what_others_did_to_the_table_is_seen_and_can_be_undone() {
         socket.batch(&[Edit::DeleteSet("odd".into()), Edit::DeleteChain("stranger".into())], "t").unwrap();
         let without = found(&mut socket);
         assert!(!without.dormant && without.chains.len() == 1 && without.sets.len() == 1);
-        // Elements that are none of ours go when the set is filled anew.
+        // Foreign elements are removed when the set is refilled.
         let [set, chain] = desired;
         let Edit::Set(name, set) = set else { unreachable!("the first is the set") };
         socket
@@ -420,7 +422,7 @@ fn what_others_did_to_the_table_is_seen_and_can_be_undone() {
         assert_eq!(after.chains["forward"].rules.len(), 1);
         assert_eq!(list(), theirs);
 
-        // A base chain in the place of an ordinary one, and the other way round; called by one that is changed with them.
+        // A base chain in place of a regular one, and vice versa, called by a chain that is changed as well.
         run(&nft, &["add chain inet t base { type filter hook input priority 7; }"], "");
         run(&nft, &["add chain inet t plain"], "");
         run(&nft, &["add rule inet t forward jump plain"], "");
@@ -431,7 +433,7 @@ fn what_others_did_to_the_table_is_seen_and_can_be_undone() {
         socket.batch(&round, "t").unwrap();
         let reversed = found(&mut socket);
         assert_eq!((reversed.chains["base"].hook, reversed.chains["plain"].hook), (None, FORWARD));
-        // Switched off with nothing else wrong.
+        // Dormant, without any other difference.
         run(&nft, &["add table inet t { flags dormant; }"], "");
         let off = found(&mut socket);
         assert!(off.dormant);
@@ -458,6 +460,6 @@ fn a_rule_keeps_its_hash_from_one_build_to_the_next() {
     let rules: std::collections::HashSet<_> = table.chains.values().flat_map(|c| &c.rules).collect();
     assert_eq!(distinct.len(), rules.len());
     let rule = Rule { comment: Some("x".into()), ..rule(in_set("nets"), Statement::Accept) };
-    // Another number here means that every agent writes all of its rules again after an upgrade.
+    // A different hash means that every agent rewrites all of its rules after an upgrade.
     assert_eq!(u128::from_be_bytes(rule_hash(&rule)), 0xf825_f784_259f_4233_d053_e3ef_6399_8784);
 }

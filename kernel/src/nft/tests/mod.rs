@@ -1,4 +1,4 @@
-//! Packet rules against the real kernel, and tables for tests.
+//! Tests of packet rules with the real kernel, and tables for tests.
 
 mod firewall;
 pub(in crate::nft) mod fixtures;

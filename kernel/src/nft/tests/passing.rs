@@ -1,4 +1,5 @@
-//! Packets that pass while tables are changed: what the rules let through before and after is let through meanwhile.
+//! Packets that pass while tables change: those that both the old and the new rules allow must pass all the
+//! time.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -16,11 +17,12 @@ use crate::nft::socket::Socket;
 use crate::nft::tests::fixtures::{cidr, set_of};
 use crate::nft::tests::kernel::{in_netns, nft, run};
 
-/// Each takes some 30 milliseconds, nft's own start among them.
+/// Number of rounds; each takes about 30 ms, including the start of nft.
 const ROUNDS: usize = 60;
 
-/// Sends over loopback while `work` is done in the same namespace. What rules drop on its way out is refused to the
-/// sender, so that each packet is accounted for: gives how many were sent, and how many of them were refused.
+/// Sends packets over loopback while `work` runs in the same namespace. The kernel reports packets dropped on
+/// output to the sender, so that each packet is accounted for. Returns the numbers of sent and of refused
+/// packets.
 fn sending(work: impl FnOnce()) -> (usize, usize) {
     let ip = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
     assert!(ip.success());
@@ -68,8 +70,9 @@ fn a_table_goes_without_dropping_what_it_let_through() {
     });
 }
 
-/// What leaves by lo to 127.0.0.1 passes and all else is dropped, or the other way round, by `chain`, whose rules look up
-/// `set`. What meets no rules of that chain has the other verdict.
+/// Returns a table with a chain `chain` whose rules look up `set`: packets that leave by lo to 127.0.0.1 pass
+/// and all others are dropped, or vice versa. Packets that meet no rule of that chain get the opposite
+/// verdict.
 fn table(chain: &str, set: &str, interval: bool, passes: bool) -> Table {
     let rule = |matches, statement| Rule { matches, statement, counted: true, ..Rule::default() };
     let known = vec![
@@ -98,7 +101,7 @@ fn table(chain: &str, set: &str, interval: bool, passes: bool) -> Table {
 #[test]
 fn a_table_that_others_changed_is_repaired_without_dropping_what_it_lets_through() {
     let Some(nft) = nft() else { return };
-    // What nobody can take away again without knowing it, and a table that was switched off.
+    // A foreign element that can only be removed by refilling the set, and a dormant table.
     for tampering in [
         "add element inet t ways { \"other0\" : accept }",
         "add element inet t nets { 192.0.2.3-192.0.2.9 }",
@@ -126,9 +129,10 @@ fn a_table_that_others_changed_is_repaired_without_dropping_what_it_lets_through
     }
 }
 
-/// Where something is wrong, three to thirty in a hundred meet a packet.
+/// Number of changes; a wrong order of edits affects a packet in 3 % to 30 % of them.
 const CHANGES: usize = 300;
-/// Between two transactions. Packets are not held up for that long, and the kernel makes no promise to one that is.
+/// Pause between two transactions. Packets are not delayed for that long, and the kernel makes no guarantee
+/// to those that are.
 const APART: Duration = Duration::from_micros(300);
 
 #[test]

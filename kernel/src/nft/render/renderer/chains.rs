@@ -1,4 +1,5 @@
-//! Chains as they come and go: each is drafted, linked with what it names, and swept when nothing leads to it.
+//! Life cycle of chains: each is drafted, linked with the objects it refers to, and removed when nothing
+//! refers to it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ impl Renderer {
         }
     }
 
-    /// One more element names a chain, which is there from now on.
+    /// Adds a reference from a map element to a chain, which is created if needed.
     pub(super) fn acquire(&mut self, node: Node, globals: &Globals) -> Name {
         let name = names::chain(&node);
         self.place(&name, node, globals);
@@ -42,7 +43,7 @@ impl Renderer {
         name
     }
 
-    /// The same for tiers, which are dear to make: most endpoints share their chains.
+    /// Like `acquire`, for tiers, whose nodes are expensive to build: most endpoints share their chains.
     pub(super) fn acquire_tiers(&mut self, of: &[Tier], at: Direction, globals: &Globals) -> Name {
         let name = names::tiers(of, at);
         let means =
@@ -54,7 +55,7 @@ impl Renderer {
         name
     }
 
-    /// The same for profiles; `None`: there are none.
+    /// Like `acquire`, for profiles; `None` if there are none.
     pub(super) fn acquire_profiles(
         &mut self,
         of: &[ChainId],
@@ -75,7 +76,7 @@ impl Renderer {
         }
     }
 
-    /// One element fewer.
+    /// Drops a reference from a map element.
     pub(super) fn release(&mut self, name: &Name) {
         if let Some(placed) = self.chains.placed.get_mut(name) {
             placed.holds = placed.holds.saturating_sub(1);
@@ -103,14 +104,14 @@ impl Renderer {
         self.link(name, draft, globals);
     }
 
-    /// Drafts a chain anew, if it is there.
+    /// Drafts a chain again, if it exists.
     pub(super) fn redraft(&mut self, name: &Name, globals: &Globals) {
         let Some(placed) = self.chains.placed.get(name) else { return };
         let draft = self.draft(&placed.node, globals);
         self.link(name, draft, globals);
     }
 
-    /// Gives a chain its content, and what that uses its users.
+    /// Sets the content of a chain, and updates the references to its callees and sets.
     fn link(&mut self, name: &Name, draft: Draft, globals: &Globals) {
         let mut calls = Vec::with_capacity(draft.calls.len());
         for (callee, node) in draft.calls {
@@ -138,12 +139,12 @@ impl Renderer {
         self.chains.leave_sets(name, left_sets, &mut self.sets);
     }
 
-    /// Removes chains that nobody uses, callers first.
+    /// Removes unreferenced chains, callers first.
     pub(super) fn sweep_chains(&mut self) {
         self.chains.sweep(&mut self.sets, &mut self.desired);
     }
 
-    /// Removes sets that nobody uses, after the chains.
+    /// Removes unreferenced sets, after the chains.
     pub(super) fn sweep_sets(&mut self) {
         for (id, v4) in std::mem::take(&mut self.chains.idle_sets) {
             self.sets.sweep(&id, v4, &mut self.desired);
@@ -185,7 +186,8 @@ mod tests {
         assert!(other.name_collision().is_some());
     }
 
-    /// The kernel walks all chains in each transaction: what a burst of starts brings decides how long each of them waits.
+    /// The kernel validates all chains in each transaction, so the chains added by a burst of new endpoints
+    /// determine how long each of them waits.
     #[test]
     fn a_profile_of_its_own_brings_an_endpoint_that_profiles_rules_and_no_others() {
         let rules = r#"{"inbound_rules":[{"protocol":"tcp"},{"action":"next-tier"}],"outbound_rules":[{}]}"#;

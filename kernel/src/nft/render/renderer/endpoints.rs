@@ -1,4 +1,4 @@
-//! Interfaces placed into the maps of the table, and taken out of them.
+//! Adds interfaces to the maps of the table and removes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::nft::render::ranges::uncovered;
 use tortie_engine::policy::{ChainId, Direction, EndpointPolicy, Globals, HostPolicy, WorkloadPolicy};
 
 impl Renderer {
-    /// Takes a workload interface out of the table.
+    /// Removes a workload interface from the table.
     pub(super) fn unplace_workload(&mut self, interface: &str) {
         let Some(policy) = self.endpoint_maps.placed.remove(interface) else { return };
         let EndpointPolicy::Workload(workload) = &*policy else { return };
@@ -29,7 +29,7 @@ impl Renderer {
         }
     }
 
-    /// Brings a workload interface up to date.
+    /// Updates a workload interface.
     pub(super) fn place_workload(&mut self, interface: &str, globals: &Globals) {
         let claim = self.endpoint_maps.claims.get(interface).and_then(BTreeSet::first);
         let policy = claim.and_then(|(_, key)| self.ruleset.endpoints.get(key)).cloned();
@@ -71,7 +71,7 @@ impl Renderer {
         }
     }
 
-    /// Brings an interface up to date that a host endpoint governs or governed.
+    /// Updates an interface that a host endpoint covers or covered.
     pub(super) fn place_host(&mut self, interface: &str, globals: &Globals) {
         let policy =
             self.endpoint_maps.hosts.get(interface).and_then(|key| self.ruleset.endpoints.get(key)).cloned();
@@ -102,7 +102,7 @@ impl Renderer {
         }
     }
 
-    /// Where a map sends an interface: to a chain that is held for it.
+    /// Sets or removes the map entry of an interface, and releases the chain of its previous entry.
     fn set_element(&mut self, map: Map, interface: &str, to: Option<SetValue>) {
         let (set, key) = (map.name(), SetKey::Interface(interface.into()));
         let before = self.desired.element(&set, &key).cloned();
@@ -116,7 +116,7 @@ impl Renderer {
         }
     }
 
-    /// What an interface may send from comes or goes.
+    /// Adds or removes the source addresses that an interface may use.
     fn sources(&mut self, interface: &str, workload: &WorkloadPolicy, come: bool) {
         if !workload.active {
             return;
@@ -139,7 +139,7 @@ impl Renderer {
         }
     }
 
-    /// The set of networks is made when the first one comes.
+    /// Creates the set of networks when the first one is added.
     fn source_set(&mut self, map: Map, v4: bool) {
         if matches!(map, Map::FromNets { .. }) && self.has_family(v4) && !self.desired.has_set(map.text()) {
             self.desired.add_set(&map.name(), map.of(), map.comment(), BTreeMap::new());

@@ -1,4 +1,4 @@
-//! What a rule of the table stands for, when the kernel names one.
+//! Explains a rule of the table, as the kernel reports it in a trace.
 
 use tortie_config::resource::Action;
 
@@ -10,39 +10,39 @@ use crate::nft::text;
 use crate::nft::tracer::RulePlace;
 use tortie_engine::policy::{ChainId, Decider};
 
-/// A rule of ours.
+/// A rule of Tortie's table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleView {
-    /// Its place in its chain, counted from 0.
+    /// Index of the rule in its chain, from 0.
     pub at: usize,
-    /// As nft writes it.
+    /// The rule in nft syntax.
     pub text: String,
-    /// What it stands for.
+    /// Meaning of the rule.
     pub meaning: Meaning,
 }
 
-/// What a rule stands for.
+/// Meaning of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meaning {
-    /// A rule of a policy or a profile that allows or denies, or the end of a tier or of the profiles.
+    /// A deciding rule of a policy or a profile (allow or deny), or the end of a tier or of the profiles.
     Decides(Decider),
-    /// A rule of a policy or a profile, counted from 0, that leaves the packet to others.
+    /// A rule of a policy or a profile, counted from 0, that does not decide.
     Passes(ChainId, usize),
-    /// It accepts packets of connections that were allowed when they began.
+    /// Accepts packets of connections that were allowed at their beginning.
     Established,
-    /// It drops for a reason that is no policy, in words.
+    /// Drops for a reason other than policy, given as text.
     Drops(String),
-    /// Any other.
+    /// Any other rule.
     Frame,
 }
 
 impl Renderer {
-    /// The wanted rule that was seen in the kernel; `None`: there is no such rule any more.
+    /// Returns the desired rule that the kernel reported; `None` if it no longer exists.
     pub(crate) fn rule(&self, chain: &str, place: RulePlace) -> Option<RuleView> {
         let rules = &self.table().chains.get(chain)?.rules;
         let is = |rule: &Rule| Some(rule_hash(rule)) == place.hash;
-        // Others of the chain may have come and gone; rules with the same content mean the same, unless they are of
-        // different rules of a policy, and those have comments that differ.
+        // Other rules of the chain may have changed. Rules with equal content have equal meaning, unless they
+        // come from different rules of a policy, and those have different comments.
         let at = if rules.get(place.at).is_some_and(is) { place.at } else { rules.iter().position(is)? };
         let rule = rules.get(at)?;
         Some(RuleView { at, text: text::rule(rule), meaning: self.meaning(chain, at, rule) })

@@ -1,4 +1,4 @@
-//! The renderer: a ruleset of its own and the table that enforces it, change by change.
+//! The renderer: a copy of the compiled policy, and the table that enforces it, updated change by change.
 
 mod chains;
 mod endpoints;
@@ -21,26 +21,26 @@ use crate::nft::ir::{Edit, Name, SetKey, SetValue, Table};
 use crate::nft::maps::Map;
 use tortie_engine::policy::{ChainId, Globals, HostInterfaces, Ruleset, RulesetDelta, SetChange, SetId};
 
-/// Turns changes of policy into changes of the table.
+/// Converts policy changes to changes of the table.
 #[derive(Debug, Clone)]
 pub(crate) struct Renderer {
     options: Options,
-    /// The frame; there is no table without one.
+    /// Global settings; the table is empty without them.
     globals: Option<Arc<Globals>>,
     ruleset: Ruleset,
-    /// Chains with a next-tier rule.
+    /// Chains that contain a next-tier rule.
     passing: BTreeSet<ChainId>,
     sets: sets::Sets,
     chains: Chains,
     endpoint_maps: EndpointMaps,
     nat: nat::Nat,
-    /// Chains with a hook.
+    /// Names of the base chains.
     bases: Vec<Name>,
     desired: desired::DesiredTable,
 }
 
 impl Renderer {
-    /// A renderer of nothing: its table is empty until it gets [`Globals`].
+    /// Creates a renderer; its table is empty until [`Globals`] arrive.
     pub(crate) fn new(options: Options) -> Self {
         Self {
             options,
@@ -56,7 +56,7 @@ impl Renderer {
         }
     }
 
-    /// Takes a change, and says what becomes of the table: [`Renderer::absorb`], then [`Renderer::edits`].
+    /// Applies a change and returns the edits of the table: [`Renderer::absorb`], then [`Renderer::edits`].
     #[cfg(test)]
     pub(crate) fn take(
         &mut self,
@@ -68,14 +68,14 @@ impl Renderer {
         self.edits()
     }
 
-    /// What became of the table since the last call, whatever came and went in between. The edits are safe in their order:
+    /// Returns the net changes of the table since the last call. Their order is safe: they may be executed in
     /// one transaction, or the leading ones before the others.
     pub(crate) fn edits(&mut self) -> Vec<Edit> {
         let Self { desired, chains, .. } = self;
         desired.take_edits(|name| chains.callees(name))
     }
 
-    /// Takes a change. `globals` and `hosts` are given when they are others than before.
+    /// Applies a change. `globals` and `hosts` are given if they changed.
     pub(crate) fn absorb(
         &mut self,
         delta: &RulesetDelta,
@@ -121,29 +121,29 @@ impl Renderer {
         }
     }
 
-    /// The table that is wanted.
+    /// Returns the desired table.
     pub(crate) fn table(&self) -> &Table {
         self.desired.table()
     }
 
-    /// The frame that the table has.
+    /// Returns the global settings of the table.
     #[cfg(test)]
     pub(crate) fn globals(&self) -> Option<&Globals> {
         self.globals.as_deref()
     }
 
-    /// What it enforces.
+    /// Returns the compiled policy that the table enforces.
     pub(crate) fn ruleset(&self) -> &Ruleset {
         &self.ruleset
     }
 
-    /// Why a packet was dropped, from the prefix that it was logged with; `None` for prefixes of others and of rules that
-    /// are gone.
+    /// Returns the reason for a drop, by the log prefix; `None` for prefixes of other programs and of removed
+    /// rules.
     pub(crate) fn explain(&self, prefix: &str) -> Option<&Denied> {
         self.chains.explain(prefix)
     }
 
-    /// The policy or profile whose rules a chain has.
+    /// Returns the policy or profile whose rules a chain contains.
     pub(crate) fn rules_in(&self, chain: &str) -> Option<&ChainId> {
         match self.chains.node(chain) {
             Some((Node::Rules { id, .. }, _)) => Some(id),
@@ -151,7 +151,7 @@ impl Renderer {
         }
     }
 
-    /// The same ruleset rendered from nothing, with no edit left. For what two things with one name have left.
+    /// Renders the same policy from nothing, with no edits pending; used after a name collision.
     pub(crate) fn rerender(&self, hosts: &HostInterfaces) -> Self {
         let mut anew = Self::new(self.options);
         let Ruleset { sets, chains, endpoints } = &self.ruleset;
@@ -171,17 +171,19 @@ impl Renderer {
         anew
     }
 
-    /// Two different things have the same name, since names end in hashes: which. Stays until all is rendered anew.
+    /// Describes two different objects with the same name, since names end in hashes. Reported until
+    /// everything is rendered again.
     pub(crate) fn name_collision(&self) -> Option<&str> {
         self.chains.name_collision().or_else(|| self.sets.name_collision())
     }
 
-    /// The chain of a policy's or a profile's rules, when packets can come to it.
+    /// Returns the chain with the rules of a policy or a profile, if it is reachable.
     pub(crate) fn place_of(&self, id: &ChainId) -> Option<Name> {
         self.chains.of(id).map(|(name, _)| name)
     }
 
-    /// For each rule of [`place_of`](Self::place_of) the rule of the policy or profile that it was made of, counted from 0.
+    /// Returns for each rule of [`place_of`](Self::place_of) the index of its source rule in the policy or
+    /// profile, from 0.
     pub(crate) fn rules_of(&self, id: &ChainId) -> &[usize] {
         self.chains.of(id).map_or(&[], |(_, rules)| rules)
     }
@@ -190,7 +192,7 @@ impl Renderer {
         v4 || self.globals.as_ref().is_some_and(|globals| globals.ipv6)
     }
 
-    /// Takes chains over, and notes which chains of the table are made of them.
+    /// Applies changed chains, and collects the chains of the table that depend on them.
     fn accept_chains(&mut self, delta: &RulesetDelta, stale: &mut BTreeSet<Name>) {
         for (id, chain) in &delta.chains {
             let passes = chain
@@ -203,7 +205,7 @@ impl Renderer {
             let other = if passes { self.passing.insert(id.clone()) } else { self.passing.remove(id) };
             for usage in Usage::ALL {
                 let name = names::rules(id, usage);
-                // Tiers ask after each policy that can pass whether it did.
+                // Tiers check after each policy that may pass if it did.
                 if other {
                     stale.extend(self.chains.callers(&name));
                 }
@@ -212,12 +214,12 @@ impl Renderer {
         }
     }
 
-    /// Takes the frame over. Only what depends on it everywhere makes every chain be looked at.
+    /// Applies global settings. Only settings that every chain depends on cause a complete update.
     fn frame(&mut self, globals: &Globals, touched: &mut ChangedEndpoints, stale: &mut BTreeSet<Name>) {
         let before = self.globals.clone();
         let families = before.as_ref().map(|before| before.ipv6);
         if before.is_some() && families != Some(globals.ipv6) {
-            // Maps of IPv6 come or go: endpoints are placed anew.
+            // Maps of IPv6 are added or removed: endpoints are placed again.
             let all = self.endpoint_maps.all();
             all.workloads.iter().for_each(|interface| self.unplace_workload(interface));
         }
@@ -250,7 +252,7 @@ impl Renderer {
         }
     }
 
-    /// Sets that are there once.
+    /// Updates the fixed sets.
     fn fixed_sets(&mut self, globals: &Globals, before: Option<&Globals>) {
         if before.is_none() {
             for map in Map::VERDICTS {
@@ -295,7 +297,7 @@ impl Renderer {
     }
 }
 
-/// Chains with a hook; `true`: they stand before or after the rules of others (`ChainInsertMode`).
+/// Base chains; `true` if `ChainInsertMode` places them before or after the rules of other programs.
 const BASES: [(Base, bool); 11] = [
     (Base::RawPrerouting, false),
     (Base::RawOutput, false),

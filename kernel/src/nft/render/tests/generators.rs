@@ -1,4 +1,5 @@
-//! Random rulesets and packets for tests: few names and few addresses, so that things meet.
+//! Random rulesets and packets for tests, with few names and addresses, so that they often refer to each
+//! other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -73,7 +74,7 @@ pub(in crate::nft) fn set_id(at: usize) -> SetId {
     SetId::of(&SETS[at].parse().unwrap())
 }
 
-/// Ids of chains: policies of two tiers, untracked ones, one before DNAT, profiles.
+/// IDs of chains: policies of two tiers, untracked ones, a pre-DNAT one, profiles.
 fn policies(direction: Direction, tier: &str, names: &[&str]) -> Vec<ChainId> {
     let id = |name: &&str| ChainId {
         source: Source::Policy { tier: tier.into(), name: (*name).into() },
@@ -125,7 +126,7 @@ fn end(ports_too: bool) -> impl Strategy<Value = End> {
     )
 }
 
-/// A rule as the store can say it: ports only with a protocol that has them, ICMP types only with ICMP.
+/// A rule that the store can express: ports only with a protocol that has them, ICMP types only with ICMP.
 pub(in crate::nft) fn rule() -> impl Strategy<Value = Rule> {
     let action = select(vec![Action::Allow, Action::Deny, Action::NextTier, Action::Log]);
     let protocol = || {
@@ -203,7 +204,7 @@ fn workload() -> impl Strategy<Value = EndpointPolicy> {
     let own = prop_oneof![3 => vec(select(&NETS[..6]).prop_map(net), 0..4), 1 => nets(4)];
     (select(&INTERFACES[..3]), prop::bool::weighted(0.85), own, nats, both).prop_map(
         |(interface, active, nets, nats, (inbound, outbound))| {
-            // The store's reader leaves others out.
+            // The parser of the store's values drops others.
             let own = |int: &IpAddr| nets.iter().any(|net: &Cidr| net.contains(*int));
             let nats =
                 nats.into_iter().filter(|(int, ext)| own(int) && int.is_ipv4() == ext.is_ipv4()).collect();
@@ -310,7 +311,7 @@ pub(in crate::nft) fn globals() -> impl Strategy<Value = Globals> {
     )
 }
 
-/// Everything that there could be. What no endpoint uses is not in the ruleset.
+/// All sets, chains and endpoints of a test. Those that no endpoint uses are not in the ruleset.
 #[derive(Debug, Clone)]
 pub(in crate::nft) struct RandomRuleset {
     pub(in crate::nft) sets: Vec<BTreeSet<Cidr>>,
@@ -320,7 +321,7 @@ pub(in crate::nft) struct RandomRuleset {
     pub(in crate::nft) globals: Globals,
 }
 
-/// One thing that changes.
+/// One change.
 #[derive(Debug, Clone)]
 pub(in crate::nft) enum RulesetStep {
     Set(usize, BTreeSet<Cidr>),
@@ -383,7 +384,7 @@ impl RandomRuleset {
         }
     }
 
-    /// The ruleset: endpoints, the chains that they use, the sets that these use.
+    /// Returns the ruleset: endpoints, the chains that they use, the sets that these use.
     pub(in crate::nft) fn ruleset(&self) -> Ruleset {
         let mut ruleset = Ruleset { endpoints: self.endpoints.clone(), ..Ruleset::default() };
         for id in self.endpoints.values().flat_map(|endpoint| endpoint.chains()) {
@@ -399,7 +400,7 @@ impl RandomRuleset {
     }
 }
 
-/// What turns one ruleset into another.
+/// Returns the delta from one ruleset to another.
 pub(in crate::nft) fn difference(before: &Ruleset, now: &Ruleset) -> RulesetDelta {
     let mut delta = RulesetDelta::default();
     for (id, members) in &now.sets {

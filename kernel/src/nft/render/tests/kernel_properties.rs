@@ -1,4 +1,4 @@
-//! The kernel takes every change that the renderer makes, and then has what is wanted.
+//! The kernel accepts every change by the renderer, and then has the desired table.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -20,7 +20,7 @@ fn the_kernel_follows_change_by_change() {
         let history = proptest::collection::vec(proptest::collection::vec(step(), 1..4), 1..8);
         let result = runner.run(&(world(), history), |(world, history)| {
             let mut socket = Socket::open().unwrap();
-            // What a case that failed has left.
+            // A failed case may have left a table.
             socket.batch(&[Edit::DeleteTable], "t").unwrap();
             let mut sent = Ok(());
             let (_, renderer) = apply_history(world, history, 1, |_, edits, renderer| {
@@ -42,7 +42,7 @@ fn the_kernel_follows_change_by_change() {
     });
 }
 
-/// Several changes as one transaction, as a burst is carried out.
+/// Several changes in one transaction, as in a burst.
 #[test]
 fn the_kernel_follows_several_changes_at_once() {
     in_netns(|| {
@@ -51,7 +51,7 @@ fn the_kernel_follows_several_changes_at_once() {
         let history = proptest::collection::vec(proptest::collection::vec(step(), 1..3), 3..16);
         let result = runner.run(&(world(), history), |(world, history)| {
             let mut socket = Socket::open().unwrap();
-            // What a case that failed has left.
+            // A failed case may have left a table.
             socket.batch(&[Edit::DeleteTable], "t").unwrap();
             let mut sent = Ok(());
             // The first one alone, then three at a time.
@@ -70,7 +70,7 @@ fn the_kernel_follows_several_changes_at_once() {
     });
 }
 
-/// Has edits carried out, and compares.
+/// Applies edits and compares the kernel's table with the desired one.
 fn follow(socket: &mut Socket, edits: &[Edit], renderer: &Renderer) -> Result<(), TestCaseError> {
     if let Err(error) = socket.batch(edits, "t") {
         return Err(TestCaseError::fail(format!("{error:?} {edits:#?}")));

@@ -1,4 +1,4 @@
-//! What the data model and the facts about Felix say, as rules: the expectations are nft's words, written by hand.
+//! Semantics of the data model and of Felix as rules, with expectations written by hand in nft syntax.
 
 mod generators;
 mod kernel_properties;
@@ -52,7 +52,7 @@ pub(in crate::nft) fn renderer(entries: &[(&str, &str)]) -> Renderer {
     renderer
 }
 
-/// The rules of a chain in nft's words, without comments and counters.
+/// Returns the rules of a chain in nft syntax, without comments and counters.
 fn lines(renderer: &Renderer, chain: &str) -> Vec<String> {
     let plain = |rule: &Rule| text::rule(&Rule { comment: None, counted: false, ..rule.clone() });
     renderer.table().chains.get(chain).expect(chain).rules.iter().map(plain).collect()
@@ -67,7 +67,7 @@ pub(in crate::nft) fn policy(tier: &str, name: &str) -> ChainId {
     ChainId { source, direction: Direction::Inbound }
 }
 
-/// The rules that one rule of a profile becomes.
+/// Returns the kernel rules for one rule of a profile.
 fn rendered(rule: &str) -> Vec<String> {
     let value = format!(r#"{{"inbound_rules":[{rule}]}}"#);
     let renderer = renderer(&[W1, OTHER, ("/calico/v1/policy/profile/p/rules", &value)]);
@@ -115,7 +115,7 @@ fn networks_mean_their_family_and_lists_are_filtered() {
             "meta nfproto ipv6 ip6 daddr fd00::/64 accept",
         ]
     );
-    // Only the other family, even negated: the rule is not for this one (facts 4.3).
+    // Only networks of the other family, even negated: the rule does not apply to this family (facts 4.3).
     assert_eq!(rendered(r#"{"!dst_net":"fd00::/64"}"#), ["meta nfproto ipv6 ip6 daddr != fd00::/64 accept"]);
     assert_eq!(rendered(r#"{"src_net":"10.0.0.0/8","dst_net":"fd00::/64"}"#), [""; 0]);
     assert_eq!(rendered(r#"{"src_net":"0.0.0.0/0"}"#), ["meta nfproto ipv4 accept"]);
@@ -158,7 +158,7 @@ fn a_set_without_members_of_a_family_needs_no_rule_there() {
     assert_eq!(rules(r#""ipv4_nets":["10.0.0.2/32"],"#, tag), (vec![v4.clone()], 1));
     assert_eq!(rules(r#""ipv6_nets":["fd00::2/128"],"#, tag), (vec![v6], 1));
     assert_eq!(rules("", tag), (vec![v4], 1), "nothing at all is nothing of IPv4");
-    // Every IPv6 packet is from elsewhere.
+    // Every IPv6 packet is from outside the set.
     let not = format!("meta nfproto ipv4 ip saddr != @{} accept", set_of("has(web)", true));
     let all = "meta nfproto ipv6 accept".to_owned();
     assert_eq!(rules(r#""ipv4_nets":["10.0.0.2/32"],"#, r#"{"!src_tag":"web"}"#), (vec![not, all], 1));
@@ -205,7 +205,7 @@ fn icmp_is_of_ipv4_and_its_negation_is_of_the_pair() {
         rendered(r#"{"protocol":"icmpv6","icmp_type":128,"icmp_code":0}"#),
         ["meta nfproto ipv6 meta l4proto 58 icmpv6 type 128 icmpv6 code 0 accept"]
     );
-    // Everything but what has both.
+    // Everything except packets with both.
     assert_eq!(
         rendered(r#"{"protocol":"icmp","icmp_type":3,"!icmp_type":3,"!icmp_code":4}"#),
         ["meta nfproto ipv4 meta l4proto 1 icmp type 3 @th,0,16 != 0x0304 accept"]
@@ -268,7 +268,7 @@ fn next_tier_leads_on_and_ends_a_profile() {
     let first = tier(first);
     assert_eq!(first[..2], [format!("jump {}", place(&a)), passed.clone()]);
     assert!(first[2].starts_with("goto deny-") && first.len() == 3);
-    // Only after the policy that can pass.
+    // Only after the policy that may pass.
     let second = tier(second);
     assert_eq!(second[..3], [format!("jump {}", place(&b)), format!("jump {}", place(&c)), passed]);
     assert!(second[3].starts_with("goto deny-") && second.len() == 4);
@@ -348,7 +348,7 @@ fn one_member_and_one_endpoint_cost_what_they_are() {
     let key = SetKey::Addr("10.0.0.9/32".parse().unwrap());
     assert_eq!((add.clone(), remove.len()), (BTreeMap::from([(key, SetValue::Member)]), 0));
 
-    // An endpoint like the one that is there: elements of maps and nothing else.
+    // An endpoint like an existing one only adds elements of maps.
     let near = "/calico/v1/host/h1/workload/cni/w2/endpoint/eth0";
     let value =
         W1.1.replace("cali1", "cali2").replace("10.0.0.1/", "10.0.0.2/").replace("fd00::1/", "fd00::2/");
@@ -381,7 +381,7 @@ fn floating_addresses_lead_inside_and_the_smaller_as_text_wins() {
         format!(r#"{{"state":"active","name":"{name}","ipv4_nets":[{nets}],"ipv4_nat":[{nat}]}}"#)
     };
     let first = endpoint("cali1", r#""10.0.0.9/32""#, r#"{"int_ip":"10.0.0.9","ext_ip":"192.0.2.5"}"#);
-    // As text 10.0.0.10 comes before 10.0.0.9.
+    // As text, 10.0.0.10 sorts before 10.0.0.9.
     let second = endpoint("cali2", r#""10.0.0.10/32""#, r#"{"int_ip":"10.0.0.10","ext_ip":"192.0.2.5"}"#);
     let renderer = renderer(&[
         ("/calico/v1/host/h1/workload/cni/w1/endpoint/eth0", &first),
@@ -488,7 +488,7 @@ fn the_way_of_workloads() {
             "goto deny-unknown",
         ]
     );
-    // Felix 2: failsafe before everything but what is established (facts 4.2).
+    // Felix 2: failsafe ports precede everything except established connections (facts 4.2).
     let SetValue::Goto(host) = &renderer.table().sets["host-in"].elements[&SetKey::Interface("eth0".into())]
     else {
         panic!("it goes somewhere")
@@ -565,7 +565,7 @@ fn pools_and_the_tunnel_are_masqueraded() {
             r#"meta nfproto ipv4 oifname "tunl0" ip saddr != 10.0.4.1 fib saddr type local masquerade"#,
         ]
     );
-    // One pool in another: the elements of a set of networks do not overlap.
+    // One pool inside another: the elements of an interval set do not overlap.
     let keys: Vec<String> =
         renderer.table().sets["pools-v4"].elements.keys().map(ToString::to_string).collect();
     assert_eq!(keys, ["10.0.0.0/16"]);

@@ -1,4 +1,4 @@
-//! Properties of the renderer, on random rulesets.
+//! Properties of the renderer, tested on random rulesets.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ use tortie_net::Cidr;
 
 const OPTIONS: Options = Options { log_group: Some(5), deny_group: 179 };
 
-/// A renderer that got everything at once.
+/// A renderer that received everything at once.
 fn whole(world: &RandomRuleset) -> Renderer {
     let mut renderer = Renderer::new(OPTIONS);
     let delta = difference(&Ruleset::default(), &world.ruleset());
@@ -36,7 +36,8 @@ fn whole(world: &RandomRuleset) -> Renderer {
     renderer
 }
 
-/// Gives a renderer a ruleset and of what changes in it, then so many changes at once; `each` sees every batch of edits.
+/// Applies a ruleset and then its changes, `at_once` changes at a time, to a renderer; `each` receives every
+/// batch of edits.
 pub(in crate::nft) fn apply_history(
     mut world: RandomRuleset,
     history: Vec<Vec<RulesetStep>>,
@@ -62,7 +63,7 @@ pub(in crate::nft) fn apply_history(
     (world, renderer)
 }
 
-/// Carries out edits as the kernel would, one after the other; everything leads somewhere after each.
+/// Applies edits one after the other as the kernel would; all references are valid after each.
 fn carry_out(table: &mut Table, edits: &[Edit]) {
     for edit in edits {
         match edit {
@@ -109,7 +110,7 @@ fn carry_out(table: &mut Table, edits: &[Edit]) {
     }
 }
 
-/// Nothing is there that nobody leads to.
+/// Checks that no chain or set is unreferenced.
 fn check_used(table: &Table) {
     let mut used: BTreeSet<Name> =
         table.chains.iter().filter(|(_, c)| c.hook.is_some()).map(|(n, _)| n.clone()).collect();
@@ -128,7 +129,7 @@ fn check_used(table: &Table) {
     assert!(used.iter().eq(table.chains.keys()), "chains without a user");
 }
 
-/// What the interpreter says, in the words of policy.
+/// Converts the interpreter's result to a policy decision.
 fn decision(
     renderer: &Renderer,
     end: Option<bool>,
@@ -147,7 +148,7 @@ fn decision(
     (verdict, by)
 }
 
-/// The rules of policies and profiles that counted a packet.
+/// Returns the rules of policies and profiles that counted a packet.
 fn counted(renderer: &Renderer, outcome: &SimulatedOutcome) -> Vec<(ChainId, usize)> {
     let places: BTreeMap<Name, &ChainId> =
         renderer.ruleset().chains.keys().filter_map(|id| Some((renderer.place_of(id)?, id))).collect();
@@ -181,7 +182,7 @@ fn agree(
     assert_eq!(logs, expected, "{what}");
 }
 
-/// The chains that a workload's packets pass, as the maps of its interface lead to them.
+/// Returns the chains for a workload's packets, as referred to by the maps of its interface.
 fn passed(stages: &Stages, direction: Direction) -> Vec<Name> {
     let profiles = match &stages.profiles[..] {
         [] => None,
@@ -193,7 +194,7 @@ fn passed(stages: &Stages, direction: Direction) -> Vec<Name> {
     std::iter::once(names::tiers(&stages.tiers, direction)).chain(then).collect()
 }
 
-/// Each chain as the one before left the packet, until one decides.
+/// Runs a packet through the chains, each with the result of the one before, until one decides.
 fn in_order(renderer: &Renderer, chains: &[Name], packet: &Packet) -> (Option<bool>, SimulatedOutcome) {
     let mut sum: Option<SimulatedOutcome> = None;
     for chain in chains {
@@ -211,7 +212,7 @@ fn in_order(renderer: &Renderer, chains: &[Name], packet: &Packet) -> (Option<bo
     (None, sum.expect("one chain at least"))
 }
 
-/// The chains of an endpoint say what policy says.
+/// Checks that the chains of an endpoint give the same result as the policy engine.
 fn check_endpoint(renderer: &Renderer, endpoint: &EndpointPolicy, packet: &Packet) {
     let ruleset = renderer.ruleset();
     let run = |chain: Name| through(renderer.table(), &chain, sent(packet, None, Conn::New), &local());
@@ -241,7 +242,7 @@ fn check_endpoint(renderer: &Renderer, endpoint: &EndpointPolicy, packet: &Packe
             }
             let (end, outcome) = run(chain);
             let expected = ruleset.decide_early(chains, packet);
-            // What nobody decides is left alone, which the end of a chain and `next-tier` say in two ways.
+            // An undecided packet continues, which the end of a chain and `next-tier` express in two ways.
             let marked = outcome.packet.mark != 0;
             let end = if end == Some(true) && !marked { None } else { end };
             agree(renderer, &expected, end, &outcome, "early");
@@ -259,7 +260,7 @@ proptest! {
     fn the_rendered_rules_say_what_policy_says(world in world(), packets in proptest::collection::vec(packet(), 100)) {
         let mut world = world;
         world.globals.ipv6 = true;
-        // Failsafe ports come before policy, which knows nothing of them.
+        // Failsafe ports precede policy, and the policy engine does not know them.
         world.globals.failsafe_inbound.clear();
         world.globals.failsafe_outbound.clear();
         let renderer = whole(&world);
@@ -286,7 +287,7 @@ proptest! {
             assert_eq!(&table.chains, &fresh.table().chains);
             assert_eq!(&table.sets, &fresh.table().sets);
         });
-        // Nothing is left when the endpoints go.
+        // Nothing is left after all endpoints are removed.
         let empty = difference(&world.ruleset(), &Ruleset::default());
         let edits = renderer.take(&empty, None, Some(&HostInterfaces::new()));
         carry_out(&mut table, &edits);
@@ -316,7 +317,7 @@ proptest! {
     }
 }
 
-/// Where the packets of these tests go.
+/// Routes of the packets in these tests.
 fn routes() -> Routes {
     let via = [
         ("10.0.0.1/32", "cali1"),
@@ -334,7 +335,7 @@ fn routes() -> Routes {
     Routes { local: local(), via: via.into() }
 }
 
-/// Addresses that a workload interface may send from.
+/// Returns addresses from which a workload interface may send.
 fn sources(renderer: &Renderer, interface: &str, v4: bool) -> Vec<IpAddr> {
     let own = renderer.ruleset().endpoints.values().filter_map(|endpoint| match &**endpoint {
         EndpointPolicy::Workload(workload) if workload.interface.as_str() == interface => {
@@ -345,7 +346,8 @@ fn sources(renderer: &Renderer, interface: &str, v4: bool) -> Vec<IpAddr> {
     own.flatten().filter(|net| net.is_v4() == v4).map(Cidr::last).collect()
 }
 
-/// What the path says of the end, in the words of the rules; `None`: not dropped, or without a word.
+/// Converts the end of the engine's path to a reason for a drop; `None` if it is not dropped, or dropped
+/// without a reason.
 fn dropped_by(path: &Path) -> Option<Denied> {
     let step = path.steps.last().filter(|_| path.verdict == Verdict::Deny)?;
     let direction = match step.stage {
@@ -384,9 +386,9 @@ proptest! {
         let node = path::Node { ruleset: &ruleset, globals: &world.globals, hosts: &world.hosts, routes: &routes };
         for (packet, from, state, own) in flows {
             let mut packet = packet;
-            // From the host itself, by each interface, by one that nobody knows.
+            // From the host itself, by each interface, and by an unknown one.
             let by = [None, Some("cali1"), Some("cali2"), Some("cali3"), Some("eth0"), Some("eth1"), Some("tunl0"), Some("tap9")][from];
-            // Mostly from an address of its own.
+            // Mostly from an address of the interface's endpoint.
             let sources = by.map(|name| sources(&renderer, name, packet.dst.is_ipv4())).unwrap_or_default();
             packet.src = sources.get(own).copied().unwrap_or(packet.src);
             let (state, conn) = [
