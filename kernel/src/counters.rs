@@ -1,12 +1,12 @@
-//! Requests to the kernel and events, counted: plain numbers of one owner, copied when a question asks.
+//! Counters of requests to the kernel and of events, owned by the kernel thread and copied for each query.
 
-/// Kinds of requests, as [`Counters::ops`] counts them.
+/// Kinds of requests, in the order of [`Counters::ops`].
 pub const OPS: [&str; 5] = ["add", "replace", "delete", "nexthop_put", "nexthop_delete"];
-/// Answers of the kernel, by class of error.
+/// Results of requests, by class of error.
 pub const RESULTS: [&str; 8] =
     ["ok", "exists", "absent", "unreachable", "busy", "denied", "no_answer", "error"];
 
-/// The place of an answer in [`RESULTS`]; `None`: carried out.
+/// Returns the index in [`RESULTS`] of an answer; `None` means success.
 pub(crate) fn class(errno: Option<i32>) -> usize {
     match errno {
         None => 0,
@@ -21,21 +21,21 @@ pub(crate) fn class(errno: Option<i32>) -> usize {
     }
 }
 
-/// What the kernel thread counted since it started.
+/// Counts of the kernel thread since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Counters {
     /// Requests by kind ([`OPS`]) and answer ([`RESULTS`]).
     pub ops: [[u64; RESULTS.len()]; OPS.len()],
-    /// Times that notifications were lost.
+    /// Number of times that notifications were lost because the socket buffer was full.
     pub overruns: u64,
-    /// Full comparisons with the kernel.
+    /// Number of resyncs, full comparisons with the kernel.
     pub compares: u64,
-    /// Own objects that another process changed or removed.
+    /// Number of Tortie's objects that another process changed or removed.
     pub external_changes: u64,
-    /// Own routes and what else endpoints need that was put back after that.
+    /// Number of Tortie's routes, and of other state of endpoints, restored after that.
     pub repairs: u64,
-    /// Own packet rules, sets and chains that were put back.
+    /// Number of Tortie's packet rules, sets and chains restored.
     pub rule_repairs: u64,
-    /// Own routes that the kernel itself dropped with their device or address.
+    /// Number of Tortie's routes that the kernel itself removed with their device or address.
     pub vanished: u64,
 }

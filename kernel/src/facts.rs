@@ -1,4 +1,4 @@
-//! What the kernel thread reports.
+//! Facts that the kernel thread reports.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,157 +9,161 @@ use tortie_net::{Cidr, ScopedAddr};
 
 use tortie_engine::routing::{ChangeId, Resolved};
 
-/// Takes facts. It runs on the kernel thread and must not wait for a thread that sends to that thread.
+/// Receives facts. It runs on the kernel thread and must not wait for a thread that sends to the kernel
+/// thread.
 pub type Sink = Box<dyn FnMut(KernelFact) + Send>;
 
-/// What the kernel did with a blackhole that an intent changed.
+/// Result of a change of a blackhole route by an intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum BlackholeOutcome {
-    /// It was written.
+    /// The route was added.
     Written,
-    /// It was there already, from before the start.
+    /// The route existed before the start of the agent.
     Kept,
-    /// It is wanted no more, and gone.
+    /// The route is no longer desired and was deleted.
     Removed,
 }
 
-/// The kernel's acknowledgement of one blackhole.
+/// The kernel's acknowledgement of one blackhole route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct BlackholeAck {
-    /// The own block.
+    /// Prefix of the own block.
     pub prefix: Cidr,
-    /// The change that this answers.
+    /// The change that is acknowledged.
     pub change: ChangeId,
-    /// What became of it.
+    /// Result of the change.
     pub outcome: BlackholeOutcome,
 }
 
-/// How an endpoint is: a workload's by its interface, routes, neighbours and sysctls; a host's by the interfaces that it
-/// governs.
+/// Condition of an endpoint: of a workload by its interface, routes, neighbours and sysctls; of a host
+/// endpoint by the interfaces that it covers.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum EndpointCondition {
-    /// It is active, its interface is up, and all is as wanted.
+    /// Active, with its interface up and all state as desired.
     Up,
-    /// It is not active, or its interface is absent or down; why.
+    /// Not active, or its interface is absent or down; with the reason.
     Down(String),
-    /// What stays wrong although its interface is up, or why nothing is written at all.
+    /// Not as desired although its interface is up, or not written at all; with the reason.
     Failed(String),
 }
 
-/// A network that this host is connected to, or a single address of it.
+/// A network to which this host is connected, or a single address of the host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct ConnectedNetwork {
-    /// The interface.
+    /// Name of the interface.
     pub interface: String,
-    /// The network; of a single address that address alone.
+    /// The network; for a single address, that address as /32 or /128.
     pub network: Cidr,
-    /// This host's address in it, the first of several.
+    /// This host's address in the network; the first if there are several.
     pub addr: IpAddr,
 }
 
 impl ConnectedNetwork {
-    /// Whether the interface is a bridge of Docker's.
+    /// Returns true if the interface is a bridge of Docker.
     #[must_use]
     pub fn is_of_docker(&self) -> bool {
         is_of_docker(&self.interface)
     }
 }
 
-/// `docker0`, or `br-` and twelve hexadecimal digits.
+/// Returns true for `docker0`, and for `br-` followed by twelve hexadecimal digits.
 pub(crate) fn is_of_docker(name: &str) -> bool {
     let id = name.strip_prefix("br-");
     name == "docker0" || id.is_some_and(|id| id.len() == 12 && id.bytes().all(|c| c.is_ascii_hexdigit()))
 }
 
-/// From the kernel thread.
+/// An observation reported by the kernel thread.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum KernelFact {
-    /// The first dump is done; these own learned routes were found and are kept as stale.
+    /// The first dump is complete. Tortie's learned routes in it are kept as stale.
     Started {
-        /// Own learned IPv4 routes found.
+        /// Number of Tortie's learned IPv4 routes found.
         routes_v4: usize,
-        /// Own learned IPv6 routes found.
+        /// Number of Tortie's learned IPv6 routes found.
         routes_v6: usize,
-        /// Own IPv4 and IPv6 blackholes found: blocks that this host forwards for.
+        /// Numbers of Tortie's IPv4 and IPv6 blackholes found: blocks for which this host forwards.
         blackholes: [usize; 2],
     },
-    /// The intent of this generation is in the kernel, but for what failed.
+    /// The intent of this generation is in the kernel, except for failures.
     Applied {
-        /// Which.
+        /// Generation of the intent.
         generation: u64,
-        /// Its change.
+        /// Change that the intent contains.
         change: ChangeId,
         /// Blackholes that the kernel refused, with the reason.
         failed: Vec<(Cidr, String)>,
-        /// Changes of blackholes that the kernel has carried out since the last such fact, each once: of this intent,
-        /// or of an earlier one that was refused at first.
+        /// Changes of blackholes carried out since the last such fact, each once: of this intent, or of an
+        /// earlier one that was refused at first.
         acknowledged: Vec<BlackholeAck>,
-        /// From the hand-over of the intent to the acknowledgement, in microseconds; 0 for what a later attempt
-        /// brought.
+        /// Time from receiving the intent to the acknowledgement, in microseconds; 0 for a result of a retry.
         micros: u64,
     },
-    /// Endpoints and rules up to this serial are in the kernel, but for what failed.
+    /// Endpoints and rules up to this serial are in the kernel, except for failures.
     Enforced {
-        /// Which.
+        /// Serial of the last policy change.
         serial: u64,
-        /// Its change.
+        /// The last policy change.
         change: ChangeId,
-        /// Endpoints whose routes, neighbours or rules are not right, with the reason: all of them, not only new ones.
+        /// All endpoints whose routes, neighbours or rules are not as desired, with the reason; not only new
+        /// failures.
         failed: BTreeMap<EndpointKey, String>,
-        /// From the hand-over to the acknowledgement, in microseconds; 0 for what a later attempt brought.
+        /// Time from receiving the change to the acknowledgement, in microseconds; 0 for a result of a retry.
         micros: u64,
     },
-    /// What became of endpoints, as far as interface, routes and neighbours go: only those whose condition changed;
-    /// `None`: gone.
+    /// Changed conditions of endpoints, by interface, routes and neighbours; `None` if the endpoint was
+    /// removed.
     Endpoints(BTreeMap<EndpointKey, Option<EndpointCondition>>),
-    /// A batch of learned routes was handled.
+    /// A batch of learned routes was processed.
     Learned {
         /// The newest change of the batch.
         change: ChangeId,
-        /// How many prefixes.
+        /// Number of prefixes in the batch.
         prefixes: usize,
-        /// Routes written.
+        /// Number of routes written.
         written: usize,
-        /// Routes deleted.
+        /// Number of routes deleted.
         deleted: usize,
-        /// What failed, with the reason.
+        /// Routes that failed, with the reason.
         failed: Vec<(Cidr, String)>,
-        /// For the single-prefix history: the last prefixes of the batch with what became of them (bounded).
+        /// The last prefixes of the batch with their results, for the history of single prefixes (bounded).
         sample: Vec<(Cidr, ChangeId, Cow<'static, str>)>,
-        /// From the hand-over of the batch to the acknowledgement, in microseconds.
+        /// Time from receiving the batch to the acknowledgement, in microseconds.
         micros: u64,
     },
-    /// A tracked next hop; `None`: unreachable.
+    /// The resolution of a tracked next hop; `None` if unreachable.
     NextHop(ScopedAddr, Option<Resolved>),
-    /// How a tracked next hop is reached otherwise for routes to these prefixes, which [`KernelFact::NextHop`] rests on: a route does not
-    /// rest on itself (RFC 4271 9.1.2.1). It comes before that.
+    /// Resolutions of a tracked next hop for routes to the given prefixes, on which [`KernelFact::NextHop`]
+    /// depends: a route must not resolve its next hop through itself (RFC 4271 9.1.2.1). Sent before
+    /// `NextHop`.
     NextHopWithin(ScopedAddr, Vec<(Cidr, Option<Resolved>)>),
-    /// The networks that this host is connected to and its addresses: all of them, at the start and when they change.
+    /// All networks to which this host is connected and its addresses, at the start and after each change.
     Connected(Vec<ConnectedNetwork>),
-    /// Stale routes were swept: how many were deleted.
+    /// Stale routes were swept; the number of deleted routes.
     Swept(usize),
-    /// Another process changed or removed own objects; they were repaired (or, when observing, only counted).
+    /// Another process changed or removed Tortie's objects; they were repaired, or only counted in observe
+    /// mode.
     Repaired {
-        /// How many.
+        /// Number of objects.
         objects: usize,
-        /// In words, of the first.
+        /// Description of the first one.
         first: String,
-        /// It is held instead.
+        /// True if the changes are kept because of a drift hold.
         held: bool,
     },
-    /// Notifications were lost; everything was dumped and compared again.
+    /// Notifications were lost; a resync was done.
     Overrun,
-    /// The packet rules: `None` = in force, else what keeps them from it.
+    /// State of the packet rules: `None` if in force, otherwise the reason why they are not.
     RulesProblem(Option<String>),
-    /// The tunnel device: `None` = right, else what is wrong and stays wrong.
+    /// State of the tunnel device: `None` if correct, otherwise the persistent fault.
     TunnelProblem(Option<String>),
-    /// What the thread cannot repair by itself of one thing; it goes on. `None`: that is over.
+    /// A fault of one subject that the thread cannot repair, while it continues to run. `None` if the fault
+    /// has ended.
     Problem {
-        /// About what, in words.
+        /// Subject of the fault, as text.
         about: Cow<'static, str>,
-        /// What is wrong and the next step.
+        /// The fault and the next step.
         text: Option<String>,
     },
-    /// Something went wrong, and is over.
+    /// A fault that is already over.
     Transient(String),
 }

@@ -1,4 +1,4 @@
-//! What the kernel should hold, as the agent sends it.
+//! Intents for the kernel, sent by the agent's core.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,36 +9,36 @@ use tortie_net::Cidr;
 use tortie_engine::policy::{Globals, RulesetDelta};
 use tortie_engine::routing::{ChangeId, RoutingView, TunnelIntent};
 
-/// What the kernel should hold besides learned routes. The latest wins.
+/// Desired kernel state besides learned routes. The latest intent applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelIntent {
-    /// Grows with every intent.
+    /// Number of the intent, which increases.
     pub generation: u64,
-    /// The change that brought it.
+    /// The change that caused the intent.
     pub change: ChangeId,
-    /// Blackholes of own blocks, each with the change that made it wanted.
+    /// Blackholes of own blocks, each with the change that made it desired.
     pub blackholes: BTreeMap<Cidr, ChangeId>,
-    /// The tunnel; `None`: none of ours (an existing `tunl0` is left alone).
+    /// The tunnel; `None` if Tortie uses none (an existing `tunl0` is not changed).
     pub tunnel: Option<TunnelIntent>,
-    /// What `routing::kernel_route` reads.
+    /// Input of `routing::kernel_route`.
     pub view: Arc<RoutingView>,
 }
 
-/// What the host's endpoints and rules should become. Every one counts; they are taken in order.
+/// A change of the host's endpoints and rules. Every change must be applied, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyChange {
-    /// Grows with every one.
+    /// Number of the change, which increases.
     pub serial: u64,
-    /// The change that brought it.
+    /// The change of the store that caused it.
     pub change: ChangeId,
-    /// What became of sets, chains and endpoints.
+    /// Changes of sets, chains and endpoints.
     pub delta: RulesetDelta,
-    /// The frame, when it is another; always in the first one.
+    /// Global settings, if they changed; always present in the first change.
     pub globals: Option<Arc<Globals>>,
 }
 
 impl PolicyChange {
-    /// Whether host endpoints may govern other interfaces than before, or are others.
+    /// Returns true if host endpoints, or the interfaces they cover, may have changed.
     pub(crate) fn touches_hosts(&self) -> bool {
         let host = |key: &EndpointKey| matches!(key, EndpointKey::Host { .. });
         self.globals.is_some() || self.delta.endpoints.keys().any(host)

@@ -1,13 +1,14 @@
-//! The kernel: routes, nexthop objects, the tunnel device and the sysctls that routing needs, over netlink.
+//! Linux networking over netlink: routes, nexthop objects, the tunnel device, endpoints, nftables and the
+//! sysctls that they need.
 //!
-//! What it does not: it decides no routes (`routing::kernel_route` does), knows no BGP and no store, and never touches
-//! what others wrote: own objects carry our protocol number, our metric and ids of our range. Netlink types stay inside.
-//! Routes stay in the kernel when the thread ends.
+//! This crate makes no routing decisions (`routing::kernel_route` does), knows neither BGP nor the store, and
+//! never changes objects of other programs: Tortie's own have its protocol number, its metric and IDs of its
+//! range. Netlink types stay inside. Routes stay in the kernel when the thread ends.
 //!
 //! ```text
 //!   core --Intent-->  +---------------- kernel thread (only writer) ----------------+
-//!                     | state: table (desired and actual), network (links, foreign  |
-//!   speaker --------> | routes, next hops)                                          |--facts--> core, speaker
+//!                     | state: table (desired and actual), network (links, foreign  | facts
+//!   speaker --------> | routes, next hops)                                          |-----> core, speaker
 //!     Learned, Track  |   plan -> nexthops, routes, unused -> netlink batches       |
 //!                     +-------------------------------------------------------------+
 //!                          ^ event queue                              |
@@ -23,9 +24,9 @@
 //!                                    <- container, inspect, maintenance <- namespaces
 //! ```
 //!
-//! Whatever may have changed first becomes the *actual* state (answers to our requests, notifications, dumps);
-//! entries whose desired and actual sides differ are dirty and are written. Start, steady state and recovery from lost
-//! notifications are the same function with more or fewer dirty entries.
+//! Every change first updates the *actual* state (answers to requests, notifications, dumps). Entries whose
+//! desired and actual states differ are dirty and are written. Start, steady state and recovery from lost
+//! notifications use the same function, with more or fewer dirty entries.
 
 #![warn(missing_docs)]
 

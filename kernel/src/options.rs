@@ -1,51 +1,53 @@
-//! How the kernel thread runs: what it may do, and the numbers that mark what is ours.
+//! Options of the kernel thread: permitted changes, and the numbers that identify Tortie's objects.
 
 use std::time::Duration;
 
-/// What the agent may do to the kernel.
+/// Changes that the agent may make in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Mode {
-    /// Write what is wanted.
+    /// Write the desired state.
     Program,
-    /// Read, compute, report drift; write nothing.
+    /// Read, compute and report drift; write nothing.
     Observe,
     /// Neither read nor write: every next hop counts as reachable.
     Off,
 }
 
-/// Numbers that mark what is ours.
+/// Numbers that identify Tortie's objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Marks {
-    /// `rtm_protocol` and nexthop protocol of all own objects (default 179).
+    /// Protocol number of all routes (`rtm_protocol`) and nexthop objects (default 179).
     pub protocol: u8,
-    /// Route metric (default 1790).
+    /// Metric of routes (default 1790).
     pub metric: u32,
-    /// First nexthop id (default 0x5400_0000).
+    /// First ID of nexthop objects (default 0x5400_0000).
     pub nexthop_base: u32,
 }
 
-/// How the kernel thread runs.
+/// Options of the kernel thread.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What may be done to the kernel's routes.
+    /// Permitted changes of routes.
     pub mode: Mode,
-    /// What may be done to its packet rules.
+    /// Permitted changes of packet rules.
     pub policy: Mode,
-    /// Numbers that mark what is ours.
+    /// Numbers that identify Tortie's objects.
     pub marks: Marks,
-    /// Where rules that log send packets: a log group; `None`: the kernel's own log, which network namespaces do not reach.
+    /// Log group for rules that log; `None` for the kernel's log, in which packets of network namespaces do
+    /// not appear.
     pub log_group: Option<u16>,
-    /// Nexthop objects: `None` tries whether the kernel has them.
+    /// Use of nexthop objects; `None` tests if the kernel supports them.
     pub nexthop_objects: Option<bool>,
-    /// Receive buffer of the watch thread in bytes, as far as allowed.
+    /// Receive buffer of the watch thread in bytes, if allowed.
     pub watch_buffer: usize,
-    /// How long routes on a workload interface are left alone after it was first seen: a plugin writes them before the
-    /// store has the endpoint.
+    /// Grace period, during which foreign routes on a new workload interface are kept: a plugin adds them
+    /// before the endpoint is in the store.
     pub grace: Duration,
 }
 
 impl Options {
-    /// Defaults of a real host: protocol 179, metric 1790, nexthop ids from 0x54000000, 8 MiB of buffer, 10 s of grace.
+    /// Returns the defaults: protocol 179, metric 1790, nexthop IDs from 0x54000000, a buffer of 8 MiB, a
+    /// grace period of 10 s.
     #[must_use]
     pub fn new(mode: Mode) -> Self {
         Self {

@@ -1,30 +1,31 @@
-//! The few sysctls of the host that routing needs, and how sysctls are set. `fib_multipath_hash_policy` is the administrator's and
-//! left alone.
+//! Sysctls of the host that routing needs, and functions to read and set sysctls. `fib_multipath_hash_policy`
+//! belongs to the operator and is not changed.
 //!
-//! What was set once is looked at again and again: there is no notification for most of them, and a forwarding that another process
-//! (`sysctl --system`, a VPN, a hardening script) switched off drops every packet of every workload.
+//! The values are checked periodically, since most sysctls have no notification. If another process
+//! (`sysctl --system`, a VPN, a hardening script) disables forwarding, every packet of every workload is
+//! dropped.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub(super) const NET: &str = "/proc/sys/net";
-/// Between two looks.
+/// Interval of checks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the agent sets on its own.
+/// Sysctls of the host that the agent sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HostSysctl {
-    /// Forwards IPv4.
+    /// Forwarding of IPv4.
     ForwardV4,
-    /// Forwards IPv6. A forwarding host ignores router advertisements unless `accept_ra` is 2, so interfaces that listened to them (1)
-    /// keep listening: the host must not lose its own default route.
+    /// Forwarding of IPv6. A forwarding host ignores router advertisements unless `accept_ra` is 2.
+    /// Interfaces that accept them (1) are set to 2, so that the host does not lose its own default route.
     ForwardV6,
-    /// Interfaces to come filter by reverse path.
+    /// Reverse path filter of interfaces created later.
     FilterByDefault,
 }
 
 impl HostSysctl {
-    /// Of what it is, for people.
+    /// Returns the subject, as text for people.
     pub(super) fn about(self) -> &'static str {
         match self {
             Self::ForwardV4 => "forwarding of IPv4",
@@ -46,27 +47,27 @@ impl HostSysctl {
 #[derive(Debug)]
 struct Kept {
     what: HostSysctl,
-    /// It has been found different, and was counted.
+    /// True if a difference was found and counted.
     differs: bool,
-    /// Why it stays so.
+    /// The reason why it cannot be repaired.
     problem: Option<String>,
 }
 
-/// What reading them found.
+/// Result of a check.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// What another process changed since the last look, in words.
+    /// Changes by other processes since the last check, as text.
     pub(super) changes: Vec<String>,
-    /// What stays wrong, or is right again.
+    /// New faults, and `None` for those that ended.
     pub(super) problems: Vec<(HostSysctl, Option<String>)>,
 }
 
-/// The sysctls of the host that are kept as the agent set them.
+/// The sysctls of the host that are kept at the agent's values.
 #[derive(Debug)]
 pub(super) struct HostSysctls {
     net: PathBuf,
     kept: Vec<Kept>,
-    /// Interfaces that listen to router advertisements because this program set that.
+    /// `accept_ra` paths of interfaces that accept router advertisements because this program set 2.
     listening: Vec<PathBuf>,
     due: Option<Instant>,
 }
@@ -76,7 +77,7 @@ impl HostSysctls {
         Self { net: net.to_owned(), kept: Vec::new(), listening: Vec::new(), due: None }
     }
 
-    /// Sets it, and keeps it from now on; gives the reason when it cannot be set.
+    /// Sets a sysctl and keeps it from now on; returns the reason if it cannot be set.
     pub(super) fn keep(&mut self, what: HostSysctl, now: Instant) -> Option<String> {
         if self.kept.iter().any(|kept| kept.what == what) {
             return None;
@@ -88,12 +89,12 @@ impl HostSysctls {
         problem
     }
 
-    /// When [`HostSysctls::look`] has something to do.
+    /// Returns the time of the next [`HostSysctls::look`].
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Reads all of them; `repairs`: what differs is set again.
+    /// Checks all kept sysctls; with `repairs`, sets those that differ again.
     pub(super) fn look(&mut self, repairs: bool, now: Instant) -> Changes {
         self.due = Some(now + LOOK_INTERVAL);
         let mut look = Changes::default();
@@ -114,7 +115,7 @@ impl HostSysctls {
                         }
                     }
                 }
-                // What cannot be read cannot be judged.
+                // A sysctl that cannot be read is not a difference.
                 _ => {
                     one.differs = false;
                     if one.problem.take().is_some() {
@@ -128,7 +129,8 @@ impl HostSysctls {
         look
     }
 
-    /// Interfaces whose `accept_ra` went back to 1, where this host forwards, have gone deaf. Any other value is somebody's choice.
+    /// Sets `accept_ra` to 2 again on interfaces where it was reset to 1, which a forwarding host treats as
+    /// off. Any other value is a choice of the operator.
     fn listen_again(&mut self, repairs: bool, look: &mut Changes) {
         self.listening.retain(|path| match read(path).as_deref() {
             Some("2") => true,
@@ -157,7 +159,7 @@ impl HostSysctls {
     }
 }
 
-/// As sysctl(8) has it.
+/// Returns the name in the form of sysctl(8).
 fn name(path: &str) -> String {
     format!("net.{}", path.replace('.', "\u{0}").replace('/', ".").replace('\u{0}', "/"))
 }
@@ -203,7 +205,7 @@ mod tests {
         (dir, sysctls)
     }
 
-    /// Each of them, whatever another process writes, and however often.
+    /// Each sysctl, with any value by another process, and any number of changes.
     #[test]
     fn what_the_agent_sets_stays_set_and_each_change_counts_once() {
         let (dir, mut sysctls) = host();
@@ -220,7 +222,7 @@ mod tests {
         for what in ALL {
             for value_of_others in ["0", "2"] {
                 std::fs::write(dir.path().join(what.path()), value_of_others).unwrap();
-                // Held: said once, left alone.
+                // During a hold, a change is reported once and kept.
                 let held = sysctls.look(false, now);
                 assert_eq!(
                     (held.changes.len(), sysctls.look(false, now)),
@@ -260,7 +262,7 @@ mod tests {
         let look = sysctls.look(true, now);
         assert_eq!(look.changes, ["net.ipv6.conf.eth0.accept_ra was set to 1"]);
         assert_eq!(all(), ["1", "2", "0", "1"], "what was not ours stays another's");
-        // Switched off on purpose.
+        // Disabled on purpose.
         write("eth0", "0");
         assert_eq!((sysctls.look(true, now), value("eth0")), (Changes::default(), "0".to_owned()));
     }
@@ -272,7 +274,7 @@ mod tests {
         let what = HostSysctl::ForwardV4;
         let path = dir.path().join(what.path());
         sysctls.keep(what, now);
-        // A folder in its place: neither read nor written.
+        // A folder in its place can be neither read nor written.
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         assert_eq!(sysctls.look(true, now), Changes::default());

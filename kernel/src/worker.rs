@@ -1,19 +1,19 @@
-//! Calls into Linux that may take long, next to the thread that goes on with something else.
+//! Worker thread for blocking calls into Linux, while the calling thread continues with other work.
 //!
-//! Netlink requests are carried out inside of `sendmsg`, and the caller sits in it until they are through: a second while
-//! the kernel doubles the trie of a large IPv4 table, longer where it loads modules. Nothing makes such a call come back
-//! early, so it is made by another thread, which has nothing of its own and ends with the last of them. It makes them one
-//! after the other, and goes on with the next without a word from here.
+//! A netlink request is executed inside `sendmsg`, which blocks the caller until it is done: for a second
+//! while the kernel doubles the trie of a large IPv4 table, longer while it loads modules. Such a call cannot
+//! be interrupted, so another thread makes it. That thread has no state of its own, makes the calls one after
+//! the other without further interaction, and ends after the last one.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
-/// While a call is under way, other things are done this often.
+/// Interval at which the caller does other work during a call.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Calls that were asked for, and what they gave.
+/// Submitted calls and their results.
 pub(crate) struct Worker<'s, J, T>(WorkerKind<'s, J, T>);
 
 enum WorkerKind<'s, J, T> {
@@ -22,7 +22,7 @@ enum WorkerKind<'s, J, T> {
         done: Receiver<T>,
         thread: Option<ScopedJoinHandle<'s, ()>>,
     },
-    /// There was no thread to be had: at once, and by the caller.
+    /// No thread could be started: calls run at once on the caller's thread.
     Inline {
         call: &'s mut dyn FnMut(J) -> T,
         done: VecDeque<T>,
@@ -30,17 +30,17 @@ enum WorkerKind<'s, J, T> {
 }
 
 impl<J, T> Worker<'_, J, T> {
-    /// Asks for a call, which is made when those before it are through.
+    /// Submits a call, which runs after those before it.
     pub(crate) fn submit(&mut self, job: J) {
         match &mut self.0 {
-            // Where the thread is gone `poll` gives the cause.
+            // If the thread is gone, `poll` reports the cause.
             WorkerKind::Thread { jobs, .. } => _ = jobs.send(job),
             WorkerKind::Inline { call, done } => done.push_back(call(job)),
         }
     }
 
-    /// What the next call gave, in the order in which they were asked for; waits for it a millisecond at most. A panic of a
-    /// call is the caller's.
+    /// Returns the result of the next call, in the order of submission; waits for at most a millisecond. A
+    /// panic of a call propagates to the caller.
     pub(crate) fn poll(&mut self) -> Option<T> {
         match &mut self.0 {
             WorkerKind::Inline { done, .. } => done.pop_front(),
@@ -58,7 +58,7 @@ impl<J, T> Worker<'_, J, T> {
     }
 }
 
-/// Does `here`, whose calls are made on a thread of that name.
+/// Runs `here`, whose submitted calls run on a thread with this name.
 pub(crate) fn run_in_order<J: Send, T: Send, R>(
     name: &str,
     mut call: impl FnMut(J) -> T + Send,
@@ -67,7 +67,7 @@ pub(crate) fn run_in_order<J: Send, T: Send, R>(
     let done = thread::scope(|scope| {
         let ((jobs, todo), (send_result, done)) = (channel(), channel());
         let call = &mut call;
-        // Sending fails where nobody waits any more.
+        // Sending fails if the caller no longer waits.
         let work = move || _ = todo.into_iter().map(call).try_for_each(|answer| send_result.send(answer));
         let thread = Some(thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work).ok()?);
         Some(here(&mut Worker(WorkerKind::Thread { jobs, done, thread })))
@@ -75,7 +75,7 @@ pub(crate) fn run_in_order<J: Send, T: Send, R>(
     done.unwrap_or_else(|| here(&mut Worker(WorkerKind::Inline { call: &mut call, done: VecDeque::new() })))
 }
 
-/// Makes one call on a thread of that name, and here does something else again and again until it is through.
+/// Runs one call on a thread with this name, and `meanwhile` repeatedly until it is done.
 pub(crate) fn with_worker<T: Send>(
     name: &str,
     mut long: impl FnMut() -> T + Send,
@@ -104,7 +104,7 @@ mod tests {
     fn the_caller_goes_on_until_the_call_is_through() {
         let (rounds, received) = channel();
         let mut count = 0;
-        // Through only when the caller has been at something else three times.
+        // Done only after the caller has run three times.
         let long = move || (0..3).map(|_| received.recv().unwrap()).sum::<i32>();
         let sum = with_worker("long", long, || {
             count += 1;
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(sum, 1 + 2 + 3);
     }
 
-    /// The squares of the numbers below five, three of which are asked for before the first is taken.
+    /// Computes the squares of the numbers below five, with three submitted before the first result is taken.
     fn squares(worker: &mut Worker<'_, u32, u32>) -> Vec<u32> {
         let mut got = Vec::new();
         (0..3).for_each(|n| worker.submit(n));

@@ -1,4 +1,4 @@
-//! Changes of policy that are carried out as one transaction.
+//! Collection of policy changes into one transaction.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,22 +7,22 @@ use super::inbox::Inbox;
 use super::messages::ToKernel;
 use crate::intent::PolicyChange;
 
-/// Changes of policy that are carried out at once.
+/// Maximum number of policy changes per transaction.
 const CHANGES_PER_BATCH: usize = 256;
-/// What the thread does in one iteration.
+/// Work of the thread in one iteration.
 #[derive(Debug)]
 pub(crate) enum PolicyWork {
     One(ToKernel),
     Burst(Burst),
 }
 
-/// Changes of policy with what came among them.
+/// Policy changes, with the other messages received among them.
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
-    /// The changes: one transaction.
+    /// The changes, executed as one transaction.
     pub(crate) changes: Vec<Arc<PolicyChange>>,
-    /// What routing and the speaker made of the same starts, in order; of intents without anything between them the last.
-    /// No rule depends on these, nor they on rules.
+    /// Messages from routing and the speaker received among them, in order; of consecutive intents only the
+    /// last. No rule depends on these, nor they on rules.
     pub(crate) routes: Vec<ToKernel>,
 }
 
@@ -38,8 +38,8 @@ impl Burst {
     }
 }
 
-/// A message; a change of policy with all that came while the thread was busy or comes until `rest`, up to the first message
-/// that asks for the changes before it.
+/// Returns a message. After a policy change, also collects the messages that wait or that arrive until
+/// `rest`, up to the first message that requires the changes before it to be executed.
 pub(crate) fn gather(first: ToKernel, inbox: &mut Inbox, rest: Option<Instant>) -> PolicyWork {
     let first = match first {
         ToKernel::Policy(first) => first,
@@ -52,7 +52,7 @@ pub(crate) fn gather(first: ToKernel, inbox: &mut Inbox, rest: Option<Instant>) 
         match next {
             Some(ToKernel::Policy(change)) => burst.changes.push(change),
             Some(message @ (ToKernel::Intent(_) | ToKernel::Learned(_))) => burst.route(message),
-            // Events are taken at the end of each iteration.
+            // Events are processed at the end of each iteration.
             Some(ToKernel::Events(_)) => {}
             Some(message) => {
                 inbox.put_back(message);
@@ -93,7 +93,7 @@ mod tests {
         ToKernel::Policy(Arc::new(change(serial)))
     }
 
-    /// The serials of a burst, and what came among them.
+    /// Returns the serials of a burst, and the other messages in it.
     fn burst(work: PolicyWork) -> (Vec<u64>, Vec<ToKernel>) {
         let PolicyWork::Burst(burst) = work else { panic!("{work:?}") };
         (burst.changes.iter().map(|change| change.serial).collect(), burst.routes)
@@ -105,7 +105,7 @@ mod tests {
         for serial in 2..=300 {
             sender.send(ToKernel::Intent(Arc::new(intent(serial)))).unwrap();
             sender.send(policy(serial)).unwrap();
-            // Our own routes, as the watch thread passes them on.
+            // Notifications of Tortie's own routes, from the watch thread.
             sender.send(ToKernel::Events(EventsReady(()))).unwrap();
             if serial == 100 {
                 sender.send(ToKernel::Learned(Vec::new().into())).unwrap();
@@ -127,7 +127,7 @@ mod tests {
         sender.send(ToKernel::Query(Box::new(|_| ()))).unwrap();
         sender.send(policy(3)).unwrap();
         let mut inbox = Inbox::new(inbox);
-        // Nor does it wait for the end of the rest.
+        // Nor is it delayed until the end of the pause.
         let rest = Some(Instant::now() + Duration::from_hours(1));
         let (serials, _) = burst(gather(policy(1), &mut inbox, rest));
         assert_eq!(serials, [1, 2]);

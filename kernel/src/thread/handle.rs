@@ -1,4 +1,4 @@
-//! Start and end of the threads: the kernel thread, the watch thread, the reader of the log group.
+//! Starts and stops the threads: the kernel thread, the watch thread, and the reader of the log group.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ use crate::netlink::socket::Socket;
 use crate::nft::{self, DropLog};
 use crate::options::{Mode, Options};
 
-/// The running threads. Dropping it ends them; the kernel stays as it is.
+/// The running threads. Dropping it stops them; the kernel's state is not changed.
 #[derive(Debug)]
 pub struct KernelHandle {
     sender: SyncSender<ToKernel>,
@@ -29,22 +29,22 @@ pub struct KernelHandle {
 }
 
 impl KernelHandle {
-    /// Where messages go. Sending waits while 1,024 of them wait.
+    /// Returns the sender for messages. It blocks while 1,024 messages wait.
     #[must_use]
     pub fn sender(&self) -> SyncSender<ToKernel> {
         self.sender.clone()
     }
 
-    /// What packet rules drop.
+    /// Returns the log of packets dropped by rules.
     #[must_use]
     pub fn drops(&self) -> Arc<DropLog> {
         Arc::clone(&self.drops)
     }
 
-    /// Ends the threads and waits for them.
+    /// Stops the threads and waits for them.
     ///
     /// # Errors
-    /// When one of them panicked.
+    /// A thread panicked.
     pub fn stop(mut self) -> std::thread::Result<()> {
         self.end();
         self.threads.drain(..).try_for_each(JoinHandle::join)
@@ -68,7 +68,7 @@ impl Drop for KernelHandle {
 /// [`KernelFact::Started`](crate::KernelFact::Started).
 ///
 /// # Errors
-/// When the netlink sockets cannot be opened.
+/// The netlink sockets cannot be opened.
 pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
     let (sender, inbox) = mpsc::sync_channel(INBOX);
     if options.mode == Mode::Off {
@@ -81,7 +81,7 @@ pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
     let writer = Socket::open()?;
     let mut reader = Socket::open()?;
     let event_queue = Arc::new(EventQueue::default());
-    // Subscribed before anything is read, so that no change falls between.
+    // Subscribed before the first dump, so that no change is missed in between.
     let monitor_thread = MonitorThread::open(writer.port(), options.watch_buffer, Arc::clone(&event_queue))?;
     let nexthops = match options.nexthop_objects {
         Some(forced) => forced,
@@ -106,7 +106,7 @@ pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
         Mode::Program => match nft::Listener::open(nft::DENY_GROUP, Arc::clone(&drops)) {
             Ok(listener) => {
                 let drop_log = Arc::clone(&drops);
-                // Nothing is wrong with forwarding when drops are not counted.
+                // Forwarding works even if drops are not counted.
                 threads.push(start("drops", move || {
                     if let Err(error) = listener.run(&stop) {
                         drop_log.set_problem(format!("the log group cannot be read any more: {error}"));
@@ -126,7 +126,7 @@ fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHan
     std::thread::Builder::new().name(name.to_owned()).spawn(body)
 }
 
-/// A netlink socket that fails leaves nothing to go on with: the process ends, routes stay, graceful restart covers it.
+/// A failed netlink socket is fatal: the process ends, routes stay, and graceful restart bridges the time.
 #[expect(clippy::panic, reason = "documented: a panic in any thread ends the process")]
 fn run(name: &str, body: impl FnOnce() -> io::Result<()>) {
     if let Err(error) = body() {
@@ -134,7 +134,7 @@ fn run(name: &str, body: impl FnOnce() -> io::Result<()>) {
     }
 }
 
-/// Whether the kernel has nexthop objects: tried, not guessed from a version.
+/// Returns true if the kernel supports nexthop objects, by a test rather than by its version.
 fn has_nexthop_objects(socket: &mut Socket) -> io::Result<bool> {
     Ok(socket.dump(nexthop::encode_dump, |_| {})?.is_ok())
 }

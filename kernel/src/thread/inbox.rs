@@ -1,8 +1,8 @@
-//! What waits for the kernel thread, and what of it is answered while the thread is at something long.
+//! Message queue of the kernel thread, which can answer queries while the thread is busy.
 //!
-//! Questions only read. While the kernel is compared, takes many routes or carries out a long transaction they are answered as
-//! they come, by the state at that moment; whatever changes something waits for the end, in the order in which it came, so that
-//! nothing of ours is written under the eyes of a comparison.
+//! Queries only read. During a resync, a large batch of routes or a long transaction they are answered at
+//! once, from the state at that moment. Messages that change the state wait for the end, in their order, so
+//! that nothing of Tortie's is written during a resync.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -12,16 +12,16 @@ use super::messages::ToKernel;
 use super::view::KernelView;
 use tortie_engine::routing::LearnedBatch;
 
-/// Messages that may wait for the kernel thread.
+/// Maximum number of messages waiting for the kernel thread.
 pub(super) const INBOX: usize = 1024;
 
-/// Questions that are answered before what the thread is at goes on: queries without end hold nothing up.
+/// Maximum number of queries answered in a row, so that endless queries do not delay the thread's work.
 const QUERIES_MAX: usize = 64;
 
 /// The receiving end of [`crate::KernelHandle::sender`].
 pub(crate) struct Inbox {
     receiver: Receiver<ToKernel>,
-    /// Came before everything that is still in the channel.
+    /// Messages received before everything that is still in the channel.
     waiting: VecDeque<ToKernel>,
 }
 
@@ -30,34 +30,34 @@ impl Inbox {
         Self { receiver, waiting: VecDeque::new() }
     }
 
-    /// The next message, when one comes within this time.
+    /// Waits up to `within` for the next message.
     pub(crate) fn next(&mut self, within: Duration) -> Result<ToKernel, RecvTimeoutError> {
         self.waiting.pop_front().map_or_else(|| self.receiver.recv_timeout(within), Ok)
     }
 
-    /// The next message, when there is one.
+    /// Returns the next message if there is one.
     pub(crate) fn try_next(&mut self) -> Option<ToKernel> {
         self.waiting.pop_front().or_else(|| self.receiver.try_recv().ok())
     }
 
-    /// This message is the next one again.
+    /// Puts a message back as the next one.
     pub(crate) fn put_back(&mut self, message: ToKernel) {
         self.waiting.push_front(message);
     }
 
-    /// Answers the questions that have come and keeps everything else. As many messages are kept as the channel takes;
-    /// then senders wait, and so do questions behind them.
+    /// Answers the waiting queries and keeps all other messages, as many as the channel holds. After that,
+    /// senders block, and queries behind them wait.
     pub(crate) fn answer_queries(&mut self, view: &KernelView<'_>) {
         _ = self.sort(view, false);
     }
 
-    /// The same, until there are learned routes that are the first of what changes anything.
+    /// Answers queries likewise, until learned routes are the first message that changes the state.
     pub(crate) fn answer_until_learned(&mut self, view: &KernelView<'_>) -> Option<LearnedBatch> {
         self.sort(view, true)
     }
 
     fn sort(&mut self, view: &KernelView<'_>, learned: bool) -> Option<LearnedBatch> {
-        // One that was put back: no other is among what waits.
+        // A message that was put back: no other query is in `waiting`.
         if let Some(ToKernel::Query(question)) =
             self.waiting.pop_front_if(|message| matches!(message, ToKernel::Query(_)))
         {
@@ -120,7 +120,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each pause answers all questions until then, in order and once; changes come out in order, each once.
+        /// Each pause answers all queries until then, in order and once; changes are returned in order, each
+        /// once.
         #[test]
         fn questions_go_ahead_and_changes_keep_their_order(
             asks in vec(any::<bool>(), 1..60), pauses in vec(any::<bool>(), 60),
@@ -158,8 +159,8 @@ mod tests {
     }
 
     proptest! {
-        /// Learned routes are given only where nothing that changes anything is before them; with what is taken afterwards each
-        /// message comes out once, in order.
+        /// Learned routes are returned only if no other change precedes them; with the messages taken
+        /// afterwards, each is returned once, in order.
         #[test]
         fn learned_routes_come_out_in_their_place(
             kinds in vec(0..3_u8, 1..60), pauses in vec(0..3_u8, 60),

@@ -1,4 +1,4 @@
-//! What goes to the kernel thread.
+//! Messages to the kernel thread.
 
 use std::sync::Arc;
 
@@ -8,38 +8,38 @@ use super::view::KernelView;
 use crate::intent::{KernelIntent, PolicyChange};
 use tortie_engine::routing::{ChangeId, LearnedBatch, LearnedChange};
 
-/// Wakes the kernel thread; the events themselves wait in a queue that the watch thread shares with it.
+/// Wakes the kernel thread; the events themselves are in a queue shared with the watch thread.
 #[derive(Debug)]
 pub struct EventsReady(pub(crate) ());
 
-/// To the kernel thread.
+/// A message to the kernel thread.
 pub enum ToKernel {
-    /// The wanted state, as a whole.
+    /// The whole desired state, except endpoints and rules.
     Intent(Arc<KernelIntent>),
-    /// Endpoints and rules; answered by [`KernelFact::Enforced`](crate::KernelFact::Enforced). The first one is
-    /// the whole of it, and nothing that was
-    /// left by a former process is touched before it comes.
+    /// A change of endpoints and rules; acknowledged by
+    /// [`KernelFact::Enforced`](crate::KernelFact::Enforced). The first one contains everything, and objects
+    /// of an earlier process are not changed before it arrives.
     Policy(Arc<PolicyChange>),
-    /// Learned routes; answered by [`KernelFact::Learned`](crate::KernelFact::Learned) when acknowledged, and dropped then,
-    /// with the speaker's credit.
-    /// The speaker has credits for one more to be made ready meanwhile; all else waits there, so that dirty prefixes
-    /// coalesce.
+    /// Learned routes; acknowledged by [`KernelFact::Learned`](crate::KernelFact::Learned), and then dropped
+    /// with the speaker's credit. The speaker has credits for one more batch, which is prepared meanwhile;
+    /// all other changes wait in the speaker, so that changes of one prefix are merged.
     Learned(LearnedBatch),
-    /// Follow this next hop: [`KernelFact::NextHop`](crate::KernelFact::NextHop) at once and at each change.
+    /// Tracks this next hop: [`KernelFact::NextHop`](crate::KernelFact::NextHop) is reported at once and at
+    /// each change.
     Track(ScopedAddr),
-    /// Follow it no more.
+    /// Stops tracking this next hop.
     Untrack(ScopedAddr),
-    /// Own learned routes that were found at start and not wanted since are deleted now.
+    /// Deletes Tortie's learned routes found at the start that are not desired since.
     SweepStale,
-    /// Notifications of the watch thread (a coalesced set of them).
+    /// Notifications were received by the watch thread (one or more).
     Events(EventsReady),
-    /// Leave differences that others make as they are, for this long and at most an hour; `None`: no longer, all is repaired now.
-    /// The closure runs when that is done.
+    /// Begins a drift hold for this time, at most one hour; `None` ends it and repairs everything. The
+    /// closure runs when that is done.
     HoldDrift(Option<std::time::Duration>, Box<dyn FnOnce() + Send>),
-    /// A question, answered by the closure (status, `route list`, `diff`). While a comparison or a long transaction is under
-    /// way it is answered ahead of the messages before it, which wait for the end of that.
+    /// A query, answered by the closure (status, `route list`, `diff`). During a resync or a long transaction
+    /// it is answered ahead of earlier messages, which wait for the end.
     Query(Box<dyn FnOnce(&KernelView<'_>) + Send>),
-    /// End the thread; the kernel stays as it is.
+    /// Stops the thread; the kernel's state is not changed.
     Stop,
 }
 
@@ -60,7 +60,7 @@ impl std::fmt::Debug for ToKernel {
     }
 }
 
-/// The newest change of a batch; 0 of an empty one.
+/// Returns the newest change of a batch; 0 for an empty one.
 pub(crate) fn newest(batch: &[LearnedChange]) -> ChangeId {
     batch.iter().map(|c| c.change).max().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Metrics of the kernel thread: plain numbers of one owner, copied when a query asks.
+//! Metrics of the kernel thread, owned by it and copied for each query.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,39 +6,40 @@ use std::time::Duration;
 use crate::nft::metrics::{RuleDrift, RuleMetrics};
 use tortie_metrics::Histogram;
 
-/// What took how long, and why.
+/// Durations of the thread's operations, and their reasons.
 #[derive(Debug, Clone, Default)]
 pub struct KernelMetrics {
-    /// One message with all that followed from it: how long anything else had to wait.
+    /// One message with all of its consequences: the time that other messages had to wait.
     pub iterations: Histogram,
-    /// One list of requests for routes (of learned ones at most 4,096), from the first octet sent to the last answer.
+    /// One batch of route requests (learned ones: at most 4,096), from the first octet sent to the last
+    /// answer.
     pub route_batch: Histogram,
     /// One batch of requests for nexthop objects.
     pub nexthop_batch: Histogram,
-    /// Full comparisons of routes, nexthop objects, links and neighbours, by what asked for them.
+    /// Numbers of resyncs of routes, nexthop objects, links and neighbours, by reason.
     pub compares: BTreeMap<&'static str, u64>,
-    /// How long they took.
+    /// Durations of these resyncs.
     pub compare: Histogram,
-    /// The same of packet rules.
+    /// Metrics of packet rules.
     pub rules: RuleMetrics,
 }
 
-/// Differences from what is wanted, each plane as missing, extra and different.
+/// Differences from the desired state; arrays are missing, extra and different.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DriftCounts {
-    /// Routes but those to own endpoints.
+    /// Routes, except those to local endpoints.
     pub routes: [usize; 3],
-    /// Routes, neighbours and sysctls of own endpoints.
+    /// Routes, neighbours and sysctls of local endpoints.
     pub interfaces: usize,
-    /// Packet rules, as the last comparison found them and nothing repaired them.
+    /// Packet rules that differed at the last comparison and are not repaired.
     pub rules: RuleDrift,
 }
 
-/// How long the last full comparisons are ago; `None`: there was none.
+/// Times since the last resyncs; `None` if there was none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LastResync {
-    /// Of routes.
+    /// Time since the last resync of routes.
     pub routes: Option<Duration>,
-    /// Of packet rules.
+    /// Time since the last comparison of packet rules.
     pub rules: Option<Duration>,
 }

@@ -1,9 +1,10 @@
-//! The kernel thread, the only writer, and the watch thread: messages and notifications in, requests to Linux and facts out.
+//! The kernel thread (the only writer) and the watch thread: they receive messages and notifications, send
+//! requests to Linux and report facts.
 //!
 //! ```text
 //!  handle --starts--> event_loop (Thread) <--inbox-- messages of the agent
 //!                        |  ^ ^--------------monitor-- notifications
-//!      burst, policy, route_pipeline, resync: what it does with each
+//!      burst, policy, route_pipeline, resync: handling of each
 //!                        |
 //!                     state (table, network, endpoints) <--view-- queries
 //! ```

@@ -1,8 +1,8 @@
-//! The watch thread: it receives what happens to links, addresses, routes and nexthops, and does nothing else, so that the
-//! socket's buffer is emptied while the kernel thread writes.
+//! The watch thread: receives notifications about links, addresses, routes and nexthops and does nothing
+//! else, so that the socket's buffer is read while the kernel thread writes.
 //!
-//! Our own writes are filtered out inside the kernel by the port id of the writing socket: otherwise each of a hundred
-//! thousand routes would come back through this buffer.
+//! Notifications of Tortie's own writes are filtered in the kernel by the port ID of the writing socket:
+//! otherwise each of a hundred thousand routes would fill this buffer.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,12 +19,13 @@ use crate::netlink::event::{self, Event};
 use crate::netlink::route::TABLE_MAIN;
 use crate::netlink::socket::grow_recv_buffer;
 
-/// RTNLGRP_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE, _NEXTHOP.
+/// RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE and
+/// RTNLGRP_NEXTHOP.
 const GROUPS: [u32; 6] = [1, 5, 7, 9, 11, 32];
-/// More waiting events than this are given up for a full dump.
+/// Maximum number of waiting events; beyond it they are discarded in favour of a resync.
 const QUEUE_MAX: usize = 65_536;
 
-/// Events on their way from the watch thread to the kernel thread.
+/// Queue of events from the watch thread to the kernel thread.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue(Mutex<QueuedEvents>);
 
@@ -35,19 +36,19 @@ struct QueuedEvents {
 }
 
 impl EventQueue {
-    /// Everything that waits, and how often events were lost before it.
+    /// Takes all waiting events, and the number of losses before them.
     pub(crate) fn take(&self) -> (Vec<Event>, u64) {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (std::mem::take(&mut waiting.events), std::mem::take(&mut waiting.overruns))
     }
 
-    /// Adds events; true when the queue was empty.
+    /// Appends events; returns true if the queue was empty.
     fn put(&self, events: &mut Vec<Event>, overruns: u64) -> bool {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let was_empty = waiting.events.is_empty() && waiting.overruns == 0;
         waiting.overruns += overruns;
         if waiting.overruns > 0 {
-            // A dump is to come and will show all of this.
+            // The resync after the loss will cover these events.
             waiting.events = Vec::new();
             events.clear();
         } else if waiting.events.len() + events.len() > QUEUE_MAX {
@@ -61,21 +62,22 @@ impl EventQueue {
     }
 }
 
-/// What was received and not put into the queue yet.
+/// Received events that are not in the queue yet.
 ///
-/// When a socket overflows the kernel says so once, and drops everything from then on until the socket has been read
-/// empty. A dump that is made before that misses what is dropped after it; so the loss is reported when the socket is empty.
+/// When a socket overflows, the kernel reports it once and drops all further notifications until the socket
+/// was read empty. A dump made earlier would miss the notifications dropped after it, so the loss is reported
+/// only when the socket is empty.
 #[derive(Debug, Default)]
 struct Monitor {
     events: Vec<Event>,
     overruns: u64,
-    /// Losses that were reported since the socket was empty.
+    /// Losses reported by the kernel since the socket was last empty.
     pending_overruns: u64,
 }
 
 impl Monitor {
     fn messages(&mut self, buf: &[u8], own_port: u32) {
-        // A dump is to come and will show all of this.
+        // The resync after the loss will cover these events.
         if self.pending_overruns == 0 {
             self.events.extend(
                 Messages(buf)
@@ -99,7 +101,7 @@ impl Monitor {
     }
 }
 
-/// The listening socket, before its thread starts.
+/// The notification socket, before its thread starts.
 pub(crate) struct MonitorThread {
     raw: Raw,
     own_port: u32,
@@ -108,14 +110,14 @@ pub(crate) struct MonitorThread {
 }
 
 impl MonitorThread {
-    /// Subscribes; from now on nothing is missed unnoticed.
+    /// Subscribes; from now on every loss is detected.
     pub(crate) fn open(own_port: u32, buffer: usize, event_queue: Arc<EventQueue>) -> io::Result<Self> {
         let mut raw = Raw::new(NETLINK_ROUTE)?;
         raw.bind_auto()?;
         raw.connect(&SocketAddr::new(0, 0))?;
         raw.set_non_blocking(true)?;
         grow_recv_buffer(&raw, buffer)?;
-        // Without the filter (a sandbox may refuse it) the reader below drops the same messages.
+        // If the filter is refused (by a sandbox), the code below drops the same messages.
         let _ = SockRef::from(&raw).attach_filter(&echo_filter(own_port));
         for group in GROUPS {
             // Old kernels have no nexthop group.
@@ -128,12 +130,12 @@ impl MonitorThread {
         Ok(Self { raw, own_port, event_queue, stop })
     }
 
-    /// What ends the thread: eight bytes of a number other than zero.
+    /// Returns the file descriptor that stops the thread: an eventfd, written with a non-zero number.
     pub(crate) fn stop(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.stop)
     }
 
-    /// Runs until stopped or until nobody listens any more.
+    /// Runs until stopped or until the kernel thread is gone.
     pub(crate) fn run(self, wake: &SyncSender<ToKernel>) -> io::Result<()> {
         let mut buf = Vec::with_capacity(64 << 10);
         let mut monitor = Monitor::default();
@@ -149,7 +151,7 @@ impl MonitorThread {
             if fds.iter().skip(1).any(|fd| !fd.revents().is_empty()) {
                 return Ok(());
             }
-            // Bounded, so that under a flood the kernel thread still gets it in time.
+            // Bounded, so that the kernel thread gets the events in time during a flood.
             for _ in 0..1024 {
                 buf.clear();
                 match self.raw.recv(&mut buf, 0) {
@@ -179,8 +181,9 @@ fn is_route_or_nexthop(kind: u16) -> bool {
     matches!(kind, RTM_NEWROUTE | RTM_DELROUTE | RTM_NEWNEXTHOP | RTM_DELNEXTHOP)
 }
 
-/// Classic BPF: drops routes of other tables than main, and routes and nexthops that `own_port` wrote. Loads convert from
-/// network order, so the numbers to compare with are swapped on little-endian machines.
+/// Returns a classic BPF filter that drops routes of tables other than main, and routes and nexthops written
+/// by `own_port`. BPF loads convert from network byte order, so the constants are swapped on little-endian
+/// machines.
 fn echo_filter(own_port: u32) -> [SockFilter; 12] {
     const LDB: u16 = 0x30;
     const LDH: u16 = 0x28;
@@ -194,13 +197,13 @@ fn echo_filter(own_port: u32) -> [SockFilter; 12] {
         SockFilter::new(JEQ, 3, 0, kind(RTM_DELROUTE)),    // 2: -> 6
         SockFilter::new(JEQ, 4, 0, kind(RTM_NEWNEXTHOP)),  // 3: -> 8
         SockFilter::new(JEQ, 3, 0, kind(RTM_DELNEXTHOP)),  // 4: -> 8
-        SockFilter::new(RET, 0, 0, u32::MAX),              // 5: take
+        SockFilter::new(RET, 0, 0, u32::MAX),              // 5: accept
         SockFilter::new(LDB, 0, 0, 20),                    // 6: rtm_table
         SockFilter::new(JEQ, 0, 2, u32::from(TABLE_MAIN)), // 7: main -> 8, else -> 10
         SockFilter::new(LDW, 0, 0, 12),                    // 8: nlmsg_pid
-        SockFilter::new(JEQ, 0, 1, own_port.to_be()),      // 9: ours -> 10, else -> 11
+        SockFilter::new(JEQ, 0, 1, own_port.to_be()),      // 9: own port -> 10, else -> 11
         SockFilter::new(RET, 0, 0, 0),                     // 10: drop
-        SockFilter::new(RET, 0, 0, u32::MAX),              // 11: take
+        SockFilter::new(RET, 0, 0, u32::MAX),              // 11: accept
     ]
 }
 
@@ -233,10 +236,10 @@ mod tests {
         assert_eq!(event_queue.take(), (vec![], 2));
     }
 
-    /// A link that vanished, as the kernel sends it.
+    /// A link removal, as the kernel sends it.
     fn link_gone() -> Vec<u8> {
         let mut buf = Vec::new();
-        // 16 bytes of header, 16 of ifinfomsg, the name.
+        // 16 bytes of header, 16 of `struct ifinfomsg`, the name.
         buf.extend_from_slice(&40u32.to_ne_bytes());
         buf.extend_from_slice(&RTM_DELLINK.to_ne_bytes());
         buf.extend_from_slice(&[0; 10]);

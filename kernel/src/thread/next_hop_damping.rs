@@ -1,18 +1,19 @@
-//! Next hops whose reachability changes all the time are reported as unreachable for a while.
+//! Damping: next hops whose reachability changes too often are reported as unreachable for a while.
 //!
-//! What is reported decides which paths BGP uses, and learned routes decide how next hops are reached. Decided one after the other that comes to
-//! rest, but two paths that would each rest on the other one's route can both be taken, and both be dropped, again and again,
-//! where both are decided at the same time. A next hop that is held ends that; holds of several end at different times. Pure.
+//! Reported reachability determines the paths that BGP selects, and learned routes determine how next hops
+//! resolve. If such decisions are made one after the other, they converge. But two paths that would each
+//! resolve over the other's route may both be selected, and both be dropped, again and again, if both are
+//! decided at the same time. Holding a next hop down ends that; several holds end at different times. Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tortie_net::ScopedAddr;
 
-/// So many changes within [`WINDOW`] are too many.
+/// Maximum number of changes within [`WINDOW`].
 const CHANGES_MAX: u32 = 8;
 const WINDOW: Duration = Duration::from_secs(5);
-/// How long a next hop is held, and how much longer the next one.
+/// Duration of a hold, and the extra time per hold that is already running.
 const HOLD: Duration = Duration::from_secs(10);
 const STAGGER: Duration = Duration::from_secs(1);
 
@@ -24,14 +25,15 @@ struct Changes {
     held: Option<Instant>,
 }
 
-/// The next hops that were reported.
+/// The reported next hops.
 #[derive(Debug, Default)]
 pub(super) struct NextHopDamping {
     hops: BTreeMap<ScopedAddr, Changes>,
 }
 
 impl NextHopDamping {
-    /// A next hop that is reached by learned routes, or was, is to be reported. `false`: it is to be reported as unreachable instead.
+    /// Decides on a report for a next hop that is or was reached over learned routes. `false` means that it
+    /// must be reported as unreachable.
     #[must_use]
     pub(super) fn admits(&mut self, addr: ScopedAddr, reachable: bool, now: Instant) -> bool {
         let held = self.hops.values().filter(|hop| hop.held.is_some()).count();
@@ -56,17 +58,17 @@ impl NextHopDamping {
         true
     }
 
-    /// Nobody follows it any more.
+    /// Forgets a next hop that is no longer tracked.
     pub(super) fn forget(&mut self, addr: ScopedAddr) {
         self.hops.remove(&addr);
     }
 
-    /// When [`NextHopDamping::released`] has something.
+    /// Returns the time of the next [`NextHopDamping::released`].
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.hops.values().filter_map(|hop| hop.held).min()
     }
 
-    /// Next hops that are held no longer: they are to be reported as they are.
+    /// Returns the next hops whose hold has ended, which must be reported as they are.
     pub(super) fn released(&mut self, now: Instant) -> Vec<ScopedAddr> {
         let mut released = Vec::new();
         for (addr, hop) in &mut self.hops {
@@ -89,7 +91,7 @@ mod tests {
         let [a, b]: [ScopedAddr; 2] = ["10.8.0.1".parse().unwrap(), "10.9.0.1".parse().unwrap()];
         let mut damping = NextHopDamping::default();
         let millis = |n: u64| start + Duration::from_millis(n);
-        // Seldom is often enough for no hold.
+        // Changes at this rate cause no hold.
         for n in 0..100 {
             assert!(damping.admits(a, n % 2 == 0, start + WINDOW * 2 * n / 3), "{n}");
         }
@@ -106,7 +108,7 @@ mod tests {
         assert!(held.is_some_and(|n| n <= u64::from(CHANGES_MAX) + 1), "{held:?}");
         assert!(damping.admits(a, false, start_of(200)), "unreachable is what it is reported as anyway");
         assert!(!damping.admits(a, true, start_of(201)));
-        // One after the other.
+        // The holds end one after the other.
         let first = damping.deadline().unwrap();
         assert_eq!(damping.released(first).len(), 1);
         let second = damping.deadline().unwrap();

@@ -1,4 +1,4 @@
-//! The kernel thread of a pure speaker: it neither reads nor writes.
+//! The kernel thread of an agent with `--kernel off`: it neither reads nor writes.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::Receiver;
@@ -11,7 +11,7 @@ use crate::facts::Sink;
 use crate::thread::messages::ToKernel;
 use tortie_engine::routing::Resolved;
 
-/// Answers for a pure speaker: every next hop is reachable, everything is applied at once.
+/// Answers messages: every next hop is reachable, everything is applied at once.
 pub(crate) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) {
     sink(KernelFact::Started { routes_v4: 0, routes_v6: 0, blackholes: [0; 2] });
     while let Ok(message) = inbox.recv() {
@@ -48,5 +48,5 @@ pub(crate) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) 
     }
 }
 
-/// Every next hop.
+/// Resolution reported for every next hop.
 const REACHABLE: Resolved = Resolved { ifindex: 0, gateway: None, metric: 0 };

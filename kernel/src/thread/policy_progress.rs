@@ -1,4 +1,4 @@
-//! How far changes of policy have come, and what was reported of them.
+//! Progress of policy changes, and the reports about them.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -9,18 +9,18 @@ use crate::facts::EndpointCondition;
 use crate::thread::workload_prefixes::WorkloadPrefixes;
 use tortie_engine::routing::ChangeId;
 
-/// The last change of policy that was taken, and what was reported of it.
+/// The last accepted policy change, and the reports about it.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyProgress {
     pub(super) last: Option<(u64, ChangeId)>,
-    /// No transaction before this, unless a caller waits for what is reported after it.
+    /// Earliest time of the next transaction, unless a caller waits for its acknowledgement.
     pub(crate) not_before: Option<Instant>,
     pub(super) failed: BTreeMap<EndpointKey, String>,
-    /// It was reported that this is in the kernel.
+    /// True once the change was reported as being in the kernel.
     pub(super) reported: bool,
     pub(super) prefixes: WorkloadPrefixes,
-    /// Host endpoints as they were reported last.
+    /// Conditions of host endpoints, as last reported.
     pub(super) hosts: BTreeMap<EndpointKey, EndpointCondition>,
-    /// What was reported of Docker's chain for rules of others.
+    /// The reported fault of Docker's chain for user rules, if any.
     pub(super) admission_problem: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! A full comparison with the kernel, as it changes the state: no I/O.
+//! State changes of a resync, the full comparison with the kernel. No I/O.
 
 use tortie_net::Cidr;
 
@@ -8,17 +8,17 @@ use crate::netlink::neighbour::Neighbour;
 use crate::netlink::nexthop::{Content, Nexthop, NexthopList};
 use crate::netlink::route::Route;
 
-/// A comparison under way.
+/// A resync in progress.
 #[derive(Debug, Default)]
 pub(crate) struct ResyncPass {
-    /// Routes of others, and of ours those to endpoints.
+    /// Foreign routes, and Tortie's routes to endpoints.
     foreign: Vec<Route>,
     nexthops: Differences,
     routes: usize,
     first: Option<Cidr>,
 }
 
-/// How many nexthop objects differed, and how many routes went with them.
+/// Number of nexthop objects that differed, and of routes removed with them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Differences {
     objects: usize,
@@ -26,7 +26,8 @@ pub(crate) struct Differences {
 }
 
 impl State {
-    /// Before the first route. `nexthops`: all objects, where the kernel has such and showed them whole.
+    /// Must be called before the first route. `nexthops` are all objects, if the kernel supports them and the
+    /// dump was complete.
     pub(crate) fn begin_comparison(&mut self, nexthops: Option<&NexthopList>) -> ResyncPass {
         let nexthops = nexthops.map(|list| {
             let differing = self.take_nexthops(list);
@@ -37,7 +38,7 @@ impl State {
         ResyncPass { nexthops: nexthops.unwrap_or_default(), ..ResyncPass::default() }
     }
 
-    /// One route of the main table.
+    /// Compares one route of the main table.
     pub(crate) fn compare_route(&mut self, found: &mut ResyncPass, route: Route) {
         if !self.is_of_the_table(&route) {
             found.foreign.push(route);
@@ -47,7 +48,8 @@ impl State {
         }
     }
 
-    /// After the last one; `complete`: none was missing. What differs although no device `moved` is another process's doing.
+    /// Must be called after the last route; `complete` if none was missing. Differences although no device
+    /// `moved` were made by another process.
     pub(crate) fn end_comparison(
         &mut self,
         found: ResyncPass,
@@ -72,7 +74,8 @@ impl State {
         }
     }
 
-    /// What a reading says about this host's endpoints, and about what next hops are resolved by.
+    /// Compares the routes and neighbours of this host's endpoints, and replaces the routes by which next
+    /// hops resolve.
     pub(crate) fn compare_foreign(
         &mut self,
         mut foreign: Vec<Route>,
@@ -87,7 +90,7 @@ impl State {
         self.network.replace_routes(foreign);
     }
 
-    /// What a list of all nexthop objects says about ours.
+    /// Compares Tortie's nexthop objects with a list of all objects.
     pub(crate) fn take_nexthops(&mut self, list: &NexthopList) -> Differences {
         let known: Vec<u32> = self.table.objects().present().map(|(id, _)| id).collect();
         let gone: Vec<u32> = known.into_iter().filter(|id| !list.contains_key(id)).collect();
@@ -107,7 +110,7 @@ impl State {
     }
 }
 
-/// Members before groups, so that a group's content can be read.
+/// Sorts members before groups, so that the content of a group can be interpreted.
 pub(super) fn members_first(list: &mut [&Nexthop]) {
     list.sort_unstable_by_key(|n| (matches!(n.content, Content::Group(_)), n.id));
 }

@@ -1,19 +1,19 @@
-//! When the kernel is next compared.
+//! Schedule of resyncs.
 
 use std::time::{Duration, Instant};
 
-/// Silent changes are looked for this long after the event that hints at them.
+/// Pause between an event that indicates silent changes and the resync.
 pub(crate) const SOON: Duration = Duration::from_millis(200);
-/// And in any case this often.
+/// Interval of resyncs without such events.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// When the next comparison is due.
+/// Time and reason of the next resync.
 #[derive(Debug)]
 pub(crate) struct Timing {
     pub(crate) due: Instant,
-    /// Not before: comparing takes at most a fifth of the time when events ask for it.
+    /// Earliest time: resyncs caused by events take at most a fifth of the time.
     earliest: Instant,
-    /// What asked for it.
+    /// Reason of the next resync.
     pub(super) reason: &'static str,
 }
 
@@ -22,7 +22,7 @@ impl Timing {
         Self { due: now + EVERY, earliest: now, reason: "timer" }
     }
 
-    /// Compares after this pause, unless that is due before.
+    /// Requests a resync after this pause, unless one is due earlier.
     pub(crate) fn soon(&mut self, pause: Duration, reason: &'static str) {
         let due = (Instant::now() + pause).max(self.earliest);
         if due < self.due {
@@ -30,15 +30,15 @@ impl Timing {
         }
     }
 
-    /// Compares as soon as that is allowed, for this reason.
+    /// Requests a resync as soon as permitted.
     pub(crate) fn next(&mut self, reason: &'static str) {
         (self.due, self.reason) = (self.earliest, reason);
     }
 
-    /// A comparison ended that took so long.
+    /// Records the end of a resync and its duration.
     pub(super) fn finished(&mut self, now: Instant, took: Duration) {
         self.earliest = now + took * 4;
-        // When nothing asks for it, a two-hundredth of the time.
+        // Without events, resyncs take at most a two-hundredth of the time.
         self.due = now + EVERY.max(took * 200);
     }
 }

@@ -1,5 +1,5 @@
-//! The state of the kernel thread, and how each message and event changes it. No I/O: the event loop sends what
-//! becomes due.
+//! State of the kernel thread, and its changes by messages and events. No I/O: the event loop sends the
+//! requests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use tortie_engine::routing::{
     ChangeId, KernelRoute, RoutingView, Step, StepOutcome, explain_kernel_route, kernel_route,
 };
 
-/// Routes that were written and deleted.
+/// Numbers of written and deleted routes.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     pub(crate) written: usize,
@@ -43,18 +43,18 @@ impl std::ops::AddAssign for Written {
     }
 }
 
-/// What is due after events.
+/// Work that is due after events.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pending {
-    /// Own nexthop objects may have vanished: list them now.
+    /// Tortie's nexthop objects may have been removed: list them now.
     pub(crate) nexthops: bool,
-    /// Silent changes are possible: compare everything soon.
+    /// Silent changes are possible: resync soon.
     pub(crate) compare: bool,
     /// The tunnel device may have changed.
     pub(crate) tunnel: bool,
-    /// What failed may work now.
+    /// Failed requests may succeed now.
     pub(crate) retry: bool,
-    /// Interfaces came, went, or have other names or addresses.
+    /// Interfaces were added, removed, renamed or readdressed.
     pub(crate) interfaces: bool,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct State {
     pub(super) mode: Mode,
     pub(super) table: Table,
     pub(super) network: NetworkState,
-    /// Next hops that are reached otherwise than routes over them were decided by.
+    /// Next hops whose resolution changed since the routes over them were decided.
     moved_hops: BTreeSet<ScopedAddr>,
     pub(super) endpoints: Endpoints,
     pub(super) intent: Option<Arc<KernelIntent>>,
@@ -95,13 +95,13 @@ impl State {
         }
     }
 
-    /// A state without kernel: empty tables.
+    /// Creates an empty state.
     pub(crate) fn empty(options: &Options, nexthop_objects: bool) -> Self {
         let endpoints = Endpoints::new(options.marks.protocol, options.marks.metric, options.grace);
         Self::new(options.mode, Table::new(options.marks, nexthop_objects), endpoints)
     }
 
-    /// What the requests of endpoints are read from, and what their answers go to.
+    /// Returns the parts of the state that requests of endpoints need.
     pub(crate) fn endpoint_context(&mut self) -> endpoints::Context<'_> {
         endpoints::Context {
             program: self.mode == Mode::Program,
@@ -113,7 +113,7 @@ impl State {
         }
     }
 
-    /// Runs `change` on the table with the decision function over the present network state.
+    /// Runs `change` on the table with the decision function for the present network state.
     fn with_decide<T>(
         &mut self,
         change: impl FnOnce(&mut Table, &mut crate::fib::table::Decide<'_>) -> T,
@@ -129,7 +129,7 @@ impl State {
         change(&mut self.table, &mut decide)
     }
 
-    /// The main table as it should be, as next hops are reached in it.
+    /// Returns the desired main table, for resolving next hops.
     pub(super) fn main_table(&self) -> MainTable<'_> {
         MainTable {
             network: &self.network,
@@ -139,7 +139,7 @@ impl State {
         }
     }
 
-    /// A new intent: decisions are made again where they may differ.
+    /// Accepts a new intent, and decides again on routes that may differ.
     pub(crate) fn accept_intent(&mut self, intent: Arc<KernelIntent>) {
         let old = std::mem::replace(&mut self.view, Arc::clone(&intent.view));
         let same = old.pools == self.view.pools
@@ -162,8 +162,8 @@ impl State {
         self.check_tunnel();
     }
 
-    /// A batch of learned routes. Next hops that they cover are looked at again; what follows from that waits for
-    /// [`State::follow_next_hops`].
+    /// Learns a batch of routes and resolves the next hops that they cover. Consequences for other routes
+    /// wait for [`State::follow_next_hops`].
     pub(crate) fn learn(&mut self, batch: &[LearnedChange]) {
         let moved: Vec<Cidr> = self.with_decide(|table, decide| {
             let learn = |change: &&LearnedChange| {
@@ -177,7 +177,7 @@ impl State {
         self.resolve_next_hops();
     }
 
-    /// Looks again at the next hops that may be reached otherwise now.
+    /// Resolves next hops whose resolution may have changed.
     fn resolve_next_hops(&mut self) {
         let dirty = self.network.take_dirty();
         if dirty.is_empty() {
@@ -193,25 +193,25 @@ impl State {
         }
     }
 
-    /// Routes that were found at start and not learned again go; gives how many.
+    /// Marks stale routes for deletion and returns their number.
     pub(crate) fn sweep(&mut self) -> usize {
         self.network.mark_all_dirty();
         self.table.sweep()
     }
 
-    /// Next hops are reached otherwise, and [`State::follow_next_hops`] was not called since.
+    /// Returns true if resolutions changed since the last [`State::follow_next_hops`].
     pub(crate) fn has_moved_hops(&self) -> bool {
         !self.moved_hops.is_empty()
     }
 
-    /// Begins to tell of a next hop; gives how it is reached.
+    /// Starts to track a next hop and returns its resolution.
     pub(crate) fn track(&mut self, addr: ScopedAddr) -> NextHopAnswer {
         self.network.track(addr, true);
         self.resolve_next_hops();
         self.network.answer(addr).cloned().unwrap_or_default()
     }
 
-    /// Takes the kernel's answers over into the actual state.
+    /// Applies the kernel's answers to the actual state.
     pub(crate) fn settle(&mut self, requests: &[Request], answers: &[Outcome]) -> Written {
         let Self { table, counters, .. } = self;
         let mut done = Written::default();
@@ -231,7 +231,7 @@ impl State {
         done
     }
 
-    /// The decision about a learned prefix, with somebody listening; `None`: nothing was learned.
+    /// Explains the decision on a learned prefix, step by step; `None` if nothing was learned.
     pub(crate) fn explain(&self, prefix: &Cidr) -> Option<(KernelRoute, Vec<Step>)> {
         let hops = self.table.learned(self.table.entries().get(prefix)?)?;
         let answer = |hop| self.network.answer(hop).map(|answer| answer.within(prefix).iter().copied());
@@ -242,7 +242,7 @@ impl State {
         Some((route, steps))
     }
 
-    /// The learned routes that a next hop is reached by, or is not.
+    /// Explains the resolution of a next hop over learned routes, or its failure.
     fn explain_next_hop(&self, hop: ScopedAddr, prefix: &Cidr) -> Option<Step> {
         let resolution = self.main_table().resolution(hop, prefix);
         let through: Vec<String> = resolution.through.iter().map(Cidr::to_string).collect();
@@ -262,7 +262,7 @@ impl State {
         Some(Step { name: "recursion", outcome, text })
     }
 
-    /// Whether the tunnel device is there and up; decisions are made again when that changed.
+    /// Checks if the tunnel device exists and is up; after a change, decides again on all routes.
     pub(crate) fn check_tunnel(&mut self) {
         let device = self.network.link_named(ipip_tunnel::DEVICE);
         let wanted = self.intent.as_ref().is_some_and(|i| i.tunnel.is_some());
@@ -277,7 +277,7 @@ impl State {
         }
     }
 
-    /// Follows next hops to where the network, or a learned route, moved them; gives the changes that were asked for.
+    /// Decides again on routes whose next hops changed; returns the changed next hops that are tracked.
     pub(crate) fn follow_next_hops(&mut self) -> Vec<(ScopedAddr, NextHopAnswer)> {
         self.resolve_next_hops();
         let moved = std::mem::take(&mut self.moved_hops);
@@ -292,13 +292,13 @@ impl State {
         tracked.map(|addr| (addr, self.network.answer(addr).cloned().unwrap_or_default())).collect()
     }
 
-    /// Next hops that nobody uses any more are followed no longer.
+    /// Stops tracking next hops that are unused.
     pub(crate) fn forget_next_hops(&mut self) {
         let used: BTreeSet<ScopedAddr> = self.table.next_hops().collect();
         self.network.forget_unused(&used);
     }
 
-    /// One event of the watch thread.
+    /// Applies one event of the watch thread.
     pub(crate) fn event(&mut self, event: Event, due: &mut Pending) {
         match event {
             Event::Link(link) => {
@@ -308,7 +308,7 @@ impl State {
                 let name = link.name.clone();
                 let old = self.network.set_link(link);
                 due.interfaces |= old.as_ref().is_none_or(|o| o.name != name);
-                // The device under a new name, or the link below it with another MTU.
+                // The device was renamed, or the underlying link has another MTU.
                 due.tunnel |= old.as_ref().is_some_and(|o| o.name == ipip_tunnel::DEVICE || o.mtu != mtu);
                 let moved = old.is_none_or(|o| o.can_carry() != can_carry || o.is_up() != up);
                 if moved {
@@ -352,7 +352,7 @@ impl State {
             Event::Route { route, .. } if self.endpoints.is_gateway(&route) => {}
             Event::Route { route, replaces, by } => {
                 let (prefix, is_at_own_metric) = (route.prefix, self.is_at_own_metric(&route));
-                // Of the legs of IPv6 only one carries its protocol.
+                // Only one leg of an IPv6 route carries its protocol.
                 due.compare |= !prefix.is_v4() && route.legs.len() > 1;
                 self.network.add_route(route, replaces);
                 if replaces && is_at_own_metric && self.table.lose(prefix) {
@@ -375,7 +375,7 @@ impl State {
             }
             Event::RouteGone { route, .. } => {
                 let (prefix, is_at_own_metric) = (route.prefix, self.is_at_own_metric(&route));
-                // Legs of ours may stand next to it.
+                // Legs of a Tortie route may be in the same set.
                 due.compare |=
                     !prefix.is_v4() && !route.legs.is_empty() && route.nexthop == 0 && is_at_own_metric;
                 due.compare |= !self.network.remove_route(route);
@@ -404,8 +404,8 @@ impl State {
                         self.foreign_changes
                             .note(routes + 1, || format!("nexthop {id:#x} was deleted by port {by}"));
                     }
-                    // Groups that held it shrank; which ones the list shows. What was refused because it was not there
-                    // can be written again with it.
+                    // Groups with it as a member have changed; the list shows which. Requests refused for its
+                    // absence may succeed after it is written again.
                     due.nexthops = true;
                     due.retry = true;
                 } else {
@@ -415,13 +415,14 @@ impl State {
         }
     }
 
-    /// A nexthop is ours by protocol and id; one that we wrote stays ours when another process replaces it.
+    /// Returns true if a nexthop object is Tortie's by protocol and ID. One that Tortie wrote stays Tortie's
+    /// if another process replaces it.
     pub(crate) fn nexthop_is_ours(&self, nexthop: &Nexthop) -> bool {
         self.table.objects().is_own(nexthop, self.table.marks().protocol)
             || self.table.objects().is_written(nexthop.id)
     }
 
-    /// Own routes, but for those to this host's own endpoints.
+    /// Returns true for Tortie's routes, except those to this host's endpoints.
     pub(crate) fn is_of_the_table(&self, route: &Route) -> bool {
         route.protocol == self.table.marks().protocol && !self.endpoints.is_ours(route)
     }
@@ -430,7 +431,8 @@ impl State {
         route.metric == self.table.marks().metric && route.tos == 0
     }
 
-    /// An address of the device, or the node's own, by which the link below is found.
+    /// Returns true for an address of the tunnel device, and for the node's own, which identifies the
+    /// underlying link.
     fn concerns_tunnel(&self, address: &Address) -> bool {
         self.view.node_v4 == Some(address.addr)
             || self.network.link(address.ifindex).is_some_and(|l| l.name == ipip_tunnel::DEVICE)

@@ -1,6 +1,6 @@
-//! What interfaces of workloads begin with (`InterfacePrefix`), as far as it may be in force: a prefix that fits the interfaces by which
-//! this host reaches its network, its store and its peers would have their packets dropped, and with them the way on which it could
-//! be corrected. Pure.
+//! Validation of the name prefixes of workload interfaces (`InterfacePrefix`). A prefix that matches the
+//! interfaces by which this host reaches its network, its store and its peers would have their packets
+//! dropped, and thus cut the path on which the setting could be corrected. Pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,21 +10,22 @@ use tortie_engine::policy::Globals;
 
 use crate::fib::network::NetworkState;
 
-/// The prefixes in force, and why they are not those of the store.
+/// The prefixes in force, and the setting if it was refused.
 #[derive(Debug, Default)]
 pub(super) struct WorkloadPrefixes {
-    /// The last ones that were accepted.
+    /// The last accepted prefixes.
     accepted: Vec<String>,
-    /// What the store says, while it is refused.
+    /// The setting in the store, while it is refused.
     refused: Option<Arc<Globals>>,
 }
 
-/// What may be in force of globals, and why it is not all of them.
+/// The global settings that may take effect, and the reason if they differ from the store's.
 pub(super) type Bounded = (Arc<Globals>, Option<String>);
 
 impl WorkloadPrefixes {
-    /// Takes what the store says now. What was accepted once stays, and so does the default, whatever becomes of interfaces: rules of
-    /// workloads do not go because an interface of another kind came.
+    /// Evaluates a new setting. Prefixes that were accepted once stay accepted, as does the default, whatever
+    /// interfaces appear: the rules of workloads must not be removed because an interface of another kind was
+    /// added.
     pub(super) fn take(&mut self, globals: &Arc<Globals>, own: &BTreeSet<String>) -> Bounded {
         let default = Settings::default().interface_prefix;
         let known = globals.interface_prefixes == self.accepted || globals.interface_prefixes == default;
@@ -48,20 +49,20 @@ impl WorkloadPrefixes {
         (Arc::new(bounded), Some(text))
     }
 
-    /// Whether an interface of this name is a workload's, by the prefixes in force.
+    /// Returns true if an interface of this name is a workload's, by the prefixes in force.
     pub(super) fn is_workload(&self, name: &str) -> bool {
         self.accepted.iter().any(|prefix| name.starts_with(prefix.as_str()))
     }
 
-    /// Interfaces are others now: what was refused and can be taken.
+    /// Returns the refused setting if it can be accepted after a change of interfaces.
     pub(super) fn retry(&mut self, own: &BTreeSet<String>) -> Option<Arc<Globals>> {
         let refused = self.refused.as_ref()?;
         (!own.iter().any(|name| refused.is_workload(name))).then(|| self.refused.take()).flatten()
     }
 }
 
-/// The interfaces that the host itself needs: with a connected network, a default route, a neighbour that BGP uses, or a device of
-/// their own.
+/// Returns the interfaces that the host itself needs: those with a connected network, a default route, a BGP
+/// neighbour, or a hardware device.
 pub(super) fn own_interfaces(network: &NetworkState, is_device: impl Fn(&str) -> bool) -> BTreeSet<String> {
     let used = network.links_of_networks();
     let own = |index: u32, name: &str| name != "lo" && (used.contains(&index) || is_device(name));
@@ -82,7 +83,7 @@ mod tests {
     fn a_prefix_that_fits_an_interface_of_the_host_leaves_the_last_good_ones_in_force() {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<String>>();
         let uplink = own(&["eth0", "tap-up"]);
-        // What was in force, what the store says, what is in force then.
+        // Columns: prefixes in force, setting in the store, prefixes in force afterwards.
         let table: &[(&[&str], &[&str], &[&str])] = &[
             (&["cali"], &["e"], &["cali"]),
             (&["cali"], &["cali", "eth"], &["cali"]),
@@ -102,17 +103,18 @@ mod tests {
             let (bounded, problem) = prefixes.take(&globals(wanted), &uplink);
             assert_eq!(bounded.interface_prefixes, *expected, "{before:?} {wanted:?}");
             assert_eq!(problem.is_some(), wanted != expected, "{before:?} {wanted:?}");
-            // Nothing but the prefixes is held back.
+            // Only the prefixes are replaced.
             assert_eq!(Globals { interface_prefixes: Vec::new(), ..Globals::clone(&bounded) }, *globals(&[]));
         }
-        // When the interface is gone it is taken; what is in force stays when one comes.
+        // The setting is accepted once the interface is gone; prefixes in force stay when a matching
+        // interface appears.
         let mut prefixes = WorkloadPrefixes::default();
         assert!(prefixes.take(&globals(&["e"]), &uplink).1.is_some());
         assert_eq!(prefixes.retry(&uplink), None);
         let again = prefixes.retry(&own(&["up0"])).unwrap();
         assert_eq!(prefixes.take(&again, &own(&["up0"])).0.interface_prefixes, ["e"]);
         assert_eq!(prefixes.take(&again, &uplink), (again.clone(), None));
-        // Where even the default fits an uplink nothing is a workload's.
+        // If even the default matches an uplink, no interface is a workload's.
         let mut prefixes = WorkloadPrefixes::default();
         let (bounded, problem) = prefixes.take(&globals(&["ca"]), &own(&["cali-up"]));
         assert!(bounded.interface_prefixes.is_empty() && problem.is_some());

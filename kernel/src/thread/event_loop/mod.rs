@@ -1,5 +1,5 @@
-//! The kernel thread: the only writer. It takes messages, lets the state draw the conclusions, sends what the planner
-//! makes of them, and answers with facts.
+//! The kernel thread, the only writer: it receives messages, updates the state, sends the planned requests,
+//! and reports facts.
 
 mod policy;
 mod resync;
@@ -42,12 +42,12 @@ use crate::thread::view::KernelView;
 use crate::worker::with_worker;
 use tortie_engine::routing::{Legs, TunnelIntent};
 
-/// Checks of the tunnel device while one is wanted, besides events.
+/// Interval of checks of the tunnel device if one is desired, in addition to notifications.
 const TUNNEL_EVERY: Duration = Duration::from_secs(1);
-/// First pause before what failed is tried again; doubles up to the last.
+/// First pause before failed requests are retried; it doubles up to `RETRY_LAST`.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
-/// From so many requests on another thread carries them to the kernel: fewer are through before one could start.
+/// Number of requests from which a worker thread sends them: fewer are done before a thread could start.
 const MANY: usize = 64;
 
 /// The kernel thread.
@@ -58,10 +58,10 @@ pub(super) struct Thread {
     reader: Socket,
     event_queue: Arc<EventQueue>,
     sink: Sink,
-    /// When the present iteration began.
+    /// Begin of the present iteration.
     iteration_start: Instant,
     tunnel_due: Option<Instant>,
-    /// The address that the tunnel device has from us.
+    /// The address that Tortie assigned to the tunnel device.
     tunnel_addr: Option<Ipv4Addr>,
     retry_due: Option<Instant>,
     retry_pause: Duration,
@@ -73,10 +73,10 @@ pub(super) struct Thread {
     admission: Admission,
     policy: PolicyProgress,
     applier: endpoints::Applier,
-    /// Next hops of which [`KernelFact::NextHopWithin`] said something.
+    /// Next hops for which [`KernelFact::NextHopWithin`] was reported.
     reported_within: BTreeSet<ScopedAddr>,
     damping: NextHopDamping,
-    /// As they were reported last.
+    /// The last reported networks.
     connected: Option<Vec<ConnectedNetwork>>,
 }
 
@@ -117,7 +117,7 @@ impl Thread {
         }
     }
 
-    /// Runs until a message stops it or until nobody sends any more.
+    /// Runs until a stop message arrives or all senders are gone.
     pub(super) fn run(mut self) -> io::Result<()> {
         self.keep_sysctl(HostSysctl::ForwardV4);
         self.start()?;
@@ -138,9 +138,9 @@ impl Thread {
         }
     }
 
-    /// When something is to be done although no message comes.
+    /// Returns the time of the next work that no message triggers.
     fn deadline(&self) -> Instant {
-        // What endpoints need waits while there are no rules at all.
+        // Work for endpoints waits while there are no rules at all.
         let endpoints =
             if self.firewall.has_no_table() { None } else { self.applier.due(&self.state.endpoints) };
         let held = self.state.table.drift_hold().until();
@@ -151,7 +151,7 @@ impl Thread {
         due.into_iter().flatten().fold(self.comparisons.due, Instant::min)
     }
 
-    /// Another message could have been handled now.
+    /// Records the duration of an iteration, after which the next message can be handled.
     fn end_iteration(&mut self) {
         self.state.metrics.iterations.time(self.iteration_start.elapsed());
         self.iteration_start = Instant::now();
@@ -216,7 +216,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Sets a sysctl of the host, and keeps it so.
+    /// Sets a sysctl of the host, and keeps it.
     fn keep_sysctl(&mut self, what: HostSysctl) {
         if self.state.mode == Mode::Program
             && let Some(text) = self.sysctls.keep(what, Instant::now())
@@ -225,7 +225,7 @@ impl Thread {
         }
     }
 
-    /// Puts back what another process changed of the host's sysctls, unless drift is held.
+    /// Repairs sysctls of the host that another process changed, unless there is a drift hold.
     fn check_sysctls(&mut self, now: Instant) -> io::Result<()> {
         let held = self.state.table.drift_hold().until().is_some();
         let Changes { changes, problems } = self.sysctls.look(!held, now);
@@ -238,7 +238,7 @@ impl Thread {
         for change in changes {
             self.state.foreign_changes.note(1, || change);
         }
-        // Those of the host overwrite those of interfaces.
+        // Writing those of the host overwrites those of the interfaces.
         self.state.endpoints.mark_sysctls_unverified();
         self.conclude()
     }
@@ -247,7 +247,7 @@ impl Thread {
         if self.state.mode == Mode::Observe { Vec::new() } else { self.state.table.failed_blackholes() }
     }
 
-    /// Everything that the watch thread received since the last time.
+    /// Processes all events received by the watch thread since the last call.
     fn events(&mut self) -> io::Result<()> {
         let (events, overruns) = self.event_queue.take();
         if events.is_empty() && overruns == 0 {
@@ -315,7 +315,7 @@ impl Thread {
         self.check_rules(now)
     }
 
-    /// Follows next hops, writes what became due, and says what was repaired.
+    /// Resolves next hops, sends pending requests, and reports repairs.
     fn conclude(&mut self) -> io::Result<()> {
         self.follow_next_hops();
         self.flush()?;
@@ -352,14 +352,15 @@ impl Thread {
         Ok(())
     }
 
-    /// Decides again about routes whose next hops moved, and reports these.
+    /// Decides again on routes whose next hops changed, and reports the changes.
     fn follow_next_hops(&mut self) {
         for (addr, answer) in self.state.follow_next_hops() {
             self.report_next_hop(addr, answer);
         }
     }
 
-    /// Reports a next hop; as unreachable where its reachability by learned routes changes all the time.
+    /// Reports the resolution of a next hop; as unreachable if its reachability over learned routes changes
+    /// too often.
     fn report_next_hop(&mut self, addr: ScopedAddr, answer: NextHopAnswer) {
         let recursive = !answer.over.is_empty() || self.reported_within.contains(&addr);
         let admitted = !recursive || self.damping.admits(addr, !answer.legs.is_empty(), Instant::now());
@@ -377,7 +378,7 @@ impl Thread {
         (self.sink)(KernelFact::NextHop(addr, answer.first()));
     }
 
-    /// Brings the tunnel device right and says so when that changed.
+    /// Repairs the tunnel device, and reports a changed fault.
     fn check_tunnel(&mut self) -> io::Result<()> {
         let wanted = self.state.intent.as_ref().and_then(|i| Some((i.tunnel.clone()?, i.view.node_v4)));
         self.tunnel_due = wanted.is_some().then(|| Instant::now() + TUNNEL_EVERY);
@@ -399,9 +400,9 @@ impl Thread {
         Ok(())
     }
 
-    /// What stays wrong with the tunnel device after everything was tried.
+    /// Repairs the tunnel device; returns the fault that remains.
     fn repair_tunnel(&mut self, wanted: &TunnelIntent, node: Option<IpAddr>) -> io::Result<Option<String>> {
-        // Creating the device makes the second round possible that sets it up.
+        // Creating the device in the first round enables the second, which configures it.
         for _ in 0..2 {
             let changes = ipip_tunnel::plan(wanted, &self.state.network, node);
             if changes.is_empty() {
@@ -415,12 +416,13 @@ impl Thread {
                 return Ok(problem);
             }
         }
-        // What exists already is no problem when it is the device itself; under another name nobody finds it.
+        // An existing device is no fault if it is the right one; under another name it is not found.
         let left = ipip_tunnel::plan(wanted, &self.state.network, node);
         Ok(left.first().map(|change| ipip_tunnel::explain(change, libc::EEXIST, "it does not stay so")))
     }
 
-    /// The tunnel is wanted no more: our address goes back to IPAM and must not stay behind. The device is left alone.
+    /// The tunnel is no longer desired: its address is released in IPAM and must be removed. The device is
+    /// kept.
     fn remove_tunnel(&mut self) -> io::Result<()> {
         if self.state.mode == Mode::Program
             && let Some(addr) = self.tunnel_addr.take()
@@ -431,7 +433,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Sends changes of links and addresses and reads what came of them; gives the first refusal in words.
+    /// Sends changes of links and addresses and reads the result; returns the first refusal as text.
     fn change_links(&mut self, changes: &[LinkChange]) -> io::Result<Option<String>> {
         let (mut problem, mut moved) = (None, false);
         for change in changes {
@@ -449,7 +451,7 @@ impl Thread {
         Ok(problem)
     }
 
-    /// Writes everything that is due.
+    /// Sends all pending requests for routes and nexthop objects.
     fn flush(&mut self) -> io::Result<Written> {
         let mut done = Written::default();
         if self.state.mode != Mode::Program {
@@ -471,7 +473,7 @@ impl Thread {
         Ok(done)
     }
 
-    /// Makes the nexthop objects that are due, and leaves all else.
+    /// Writes pending nexthop objects only.
     fn put_nexthops(&mut self) -> io::Result<()> {
         let requests = plan::nexthops(&mut self.state.table, &self.state.network);
         if !requests.is_empty() {
@@ -480,7 +482,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Has requests of one kind carried out, and takes the answers over.
+    /// Sends requests of one kind and applies the answers.
     fn carry_out(&mut self, requests: &[Request]) -> io::Result<Written> {
         let begin = Instant::now();
         let answers = self.send(requests)?;
@@ -493,8 +495,8 @@ impl Thread {
         Ok(self.state.settle(requests, &answers))
     }
 
-    /// Sends requests and gives an answer for each. Questions are answered while there are many: nothing of the state changes
-    /// until the answers are here.
+    /// Sends requests and returns one answer for each. Queries are answered meanwhile if there are many: the
+    /// state does not change until the answers arrive.
     fn send(&mut self, requests: &[Request]) -> io::Result<Vec<Outcome>> {
         let Self { state, writer, inbox, firewall, .. } = self;
         let (state, rules) = (&*state, Some(&*firewall));

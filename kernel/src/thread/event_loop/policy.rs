@@ -1,4 +1,4 @@
-//! What the kernel thread does about endpoints and packet rules, and what it reports of them.
+//! Work of the kernel thread for endpoints and packet rules, and its reports.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,16 +24,16 @@ use crate::thread::view::KernelView;
 use crate::thread::workload_prefixes::own_interfaces;
 use tortie_engine::policy::{EndpointPolicy, RulesetDelta, host_endpoints};
 
-/// The watch thread hands over a notification sooner than this, unless it gets no processor.
+/// Limit for the delivery of a notification by the watch thread, unless it gets no processor time.
 const NOTIFIED_WITHIN: Duration = Duration::from_millis(100);
 
-/// After a transaction the thread leaves as much time as that took, and this at most: what comes meanwhile is one transaction.
-/// Each has the kernel look through all rules that a map leads to (`nft_table_validate`): 1 to 2 ms with 1,000 endpoints, as
-/// much as 15 of them cost besides.
+/// Maximum pause after a transaction; the pause is as long as the transaction took. Messages received
+/// meanwhile form one transaction. For each transaction the kernel validates all rules reachable through maps
+/// (`nft_table_validate`): 1 to 2 ms with 1,000 endpoints, as much as 15 transactions cost otherwise.
 const PAUSE_MAX: Duration = Duration::from_millis(3);
 
 impl Thread {
-    /// Changes of policy, then what came among them.
+    /// Executes policy changes, then the other messages received among them.
     pub(super) fn burst(&mut self, burst: Burst) -> io::Result<()> {
         let begin = Instant::now();
         self.enforce(&burst.changes)?;
@@ -42,14 +42,14 @@ impl Thread {
         burst.routes.into_iter().try_for_each(|message| self.message(message))
     }
 
-    /// Changes of policy, answered as one: rules, then what else their endpoints need.
+    /// Executes policy changes, acknowledged together: first rules, then the other state of their endpoints.
     pub(super) fn enforce(&mut self, changes: &[Arc<PolicyChange>]) -> io::Result<()> {
         let Some(last) = changes.last() else { return Ok(()) };
         let begin = Instant::now();
         let changes = &*self.bound(changes);
         let Self { firewall, state, inbox, .. } = self;
         firewall.accept(changes, &state.network, &mut |rules| inbox.answer_queries(&view(state, rules)))?;
-        // May take in events, which are answered for the changes before.
+        // May process events, which are then reported with the earlier changes.
         self.accept_endpoints(changes)?;
         self.admit_workloads();
         if changes.iter().any(|change| change.globals.is_some()) {
@@ -57,7 +57,7 @@ impl Thread {
         }
         self.policy.last = Some((last.serial, last.change));
         self.policy.reported = false;
-        // First what keeps rules from being in force: a caller that waits for the answer gets it, too.
+        // Faults of the rules are reported first, so that a caller waiting for the acknowledgement sees them.
         self.report_rules();
         self.report_enforced(micros_since(begin));
         if changes.iter().any(|change| change.touches_hosts()) {
@@ -66,7 +66,7 @@ impl Thread {
         self.conclude()
     }
 
-    /// The changes with what may be in force of them.
+    /// Returns the changes with `InterfacePrefix` limited to prefixes that may take effect.
     fn bound<'a>(&mut self, changes: &'a [Arc<PolicyChange>]) -> Cow<'a, [Arc<PolicyChange>]> {
         if changes.iter().all(|change| change.globals.is_none()) {
             return Cow::Borrowed(changes);
@@ -83,14 +83,14 @@ impl Thread {
     }
 
     fn own_interfaces(&self) -> BTreeSet<String> {
-        // Of an interface that is made by software there is no device.
+        // Virtual interfaces have no device.
         own_interfaces(&self.state.network, |name| {
             Path::new("/sys/class/net").join(name).join("device").exists()
         })
     }
 
-    /// Routes, neighbours and sysctls of workloads. They come after the rules: nothing reaches an endpoint before its rules
-    /// do.
+    /// Applies routes, neighbours and sysctls of workloads. They follow the rules, so that no packet reaches
+    /// an endpoint before its rules exist.
     fn accept_endpoints(&mut self, changes: &[Arc<PolicyChange>]) -> io::Result<()> {
         for change in changes {
             if let Some(globals) = &change.globals {
@@ -108,8 +108,8 @@ impl Thread {
         Ok(())
     }
 
-    /// What endpoints need besides rules, unless there are none at all: then nothing leads to endpoints that policy does not
-    /// guard. True when their conditions changed.
+    /// Writes the state of endpoints besides rules, unless there is no table of rules: then no route may lead
+    /// to endpoints without policy. Returns true if conditions changed.
     pub(super) fn write_endpoints(&mut self) -> io::Result<bool> {
         if self.firewall.has_no_table() {
             return Ok(false);
@@ -120,14 +120,15 @@ impl Thread {
         self.applier.write(&mut self.state.endpoint_context(), &mut self.writer, &mut self.sink)
     }
 
-    /// An interface that was made before its endpoint was written to the store is known when the change is answered:
-    /// where the kernel has one that is not known to be up, its notification is on the way.
+    /// Waits for notifications of interfaces that were created before their endpoints were written to the
+    /// store, so that the answer to the change is correct: if the kernel has an interface that is not known
+    /// to be up, its notification is pending.
     fn await_interfaces(&mut self, changes: &[Arc<PolicyChange>]) -> io::Result<()> {
         let touched = || changes.iter().flat_map(|change| change.delta.endpoints.keys());
         if self.state.endpoints.missing_interfaces(touched()).is_empty() {
             return Ok(());
         }
-        // Most often it has come meanwhile.
+        // Usually the notification has already arrived.
         self.events()?;
         let missing = self.state.endpoints.missing_interfaces(touched());
         if missing.is_empty() {
@@ -145,7 +146,7 @@ impl Thread {
         Ok(())
     }
 
-    /// The generation of the kernel's rules, comparisons, attempts that are due.
+    /// Does due work on rules: a generation check, a comparison, or a retry.
     pub(super) fn check_rules(&mut self, now: Instant) -> io::Result<()> {
         let bare = self.firewall.has_no_table();
         let Self { firewall, state, inbox, .. } = self;
@@ -159,7 +160,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Docker's chain for rules of others lets packets of workloads pass, while there are any.
+    /// Keeps the rules in Docker's chain that accept packets of workloads, as long as there are workloads.
     fn admit_workloads(&mut self) {
         if self.firewall.mode() != Mode::Program || self.firewall.has_no_table() {
             return;
@@ -184,7 +185,7 @@ impl Thread {
         }
     }
 
-    /// Port mappings of containers that another process flushed.
+    /// Restores port mappings of containers that another process flushed.
     fn restore_ports(&mut self) {
         match container::restore_ports() {
             Ok(restored) => {
@@ -201,7 +202,7 @@ impl Thread {
         }
     }
 
-    /// Interfaces came, went, or have other addresses.
+    /// Handles added, removed or readdressed interfaces.
     pub(super) fn follow_interfaces(&mut self) -> io::Result<()> {
         self.report_connected();
         let own = self.own_interfaces();
@@ -219,7 +220,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Reports the networks that this host is connected to, where they changed.
+    /// Reports the networks to which this host is connected, if they changed.
     pub(super) fn report_connected(&mut self) {
         let network = &self.state.network;
         let prefixes = &self.policy.prefixes;
@@ -231,7 +232,7 @@ impl Thread {
         }
     }
 
-    /// Says how host endpoints are, where that changed: by the interfaces that they govern.
+    /// Reports changed conditions of host endpoints, by the interfaces that they cover.
     fn report_host_endpoints(&mut self) {
         let none =
             || EndpointCondition::Failed("no interface has its name or one of its addresses".to_owned());
@@ -262,7 +263,7 @@ impl Thread {
         }
     }
 
-    /// Endpoints that are not right, all of them.
+    /// Returns all failed endpoints.
     fn failed_endpoints(&self) -> BTreeMap<EndpointKey, String> {
         let observes = self.state.mode == Mode::Observe;
         let mut failed = if observes { BTreeMap::new() } else { self.state.endpoints.failed().clone() };
@@ -285,7 +286,7 @@ impl Thread {
         failed
     }
 
-    /// Says that the last change is in force, or what of it is not; once, and again when that changes.
+    /// Reports that the last change is in force, with its failures; once, and again when the failures change.
     pub(super) fn report_enforced(&mut self, micros: u64) {
         let Some((serial, change)) = self.policy.last else { return };
         if !self.firewall.settled() && !self.firewall.is_refused() {
@@ -314,7 +315,7 @@ impl Thread {
     }
 }
 
-/// What questions see while rules are written.
+/// Returns the view for queries while rules are written.
 fn view<'a>(state: &'a State, rules: &'a Firewall) -> KernelView<'a> {
     KernelView { state, rules: Some(rules) }
 }

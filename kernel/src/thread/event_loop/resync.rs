@@ -1,8 +1,8 @@
-//! Reading the kernel whole, at start and later, and taking over what differs from the actual state.
+//! Initial dump and later resyncs: reads the kernel's state and applies differences to the actual state.
 //!
-//! A million routes take the kernel about a second to show. They are taken as they come, a datagram at a time, and in
-//! between queries are answered; what changes something waits until all is read. The first reading is another
-//! matter: until it is over there is no actual state, and queries wait for it.
+//! The kernel takes about one second to dump a million routes. They are processed one datagram at a time, and
+//! queries are answered in between; messages that change the state wait for the end. During the initial dump
+//! there is no actual state yet, so queries wait.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::thread::resync_timer::SOON;
 use crate::thread::view::KernelView;
 
 impl Thread {
-    /// The first dump: own routes are kept as stale, own nexthop objects adopted.
+    /// Reads the initial dump: Tortie's routes are kept as stale, Tortie's nexthop objects adopted.
     pub(super) fn start(&mut self) -> io::Result<()> {
         let begin = Instant::now();
         let (links, addresses) = dump::devices(&mut self.reader)?;
@@ -72,7 +72,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Reads everything and takes over what differs from the actual state. Queries are answered meanwhile.
+    /// Reads everything and applies differences to the actual state. Queries are answered meanwhile.
     pub(super) fn compare(&mut self) -> io::Result<()> {
         let begin = Instant::now();
         self.state.counters.compares += 1;
@@ -95,7 +95,7 @@ impl Thread {
             }
             inbox.answer_queries(&KernelView { state, rules: Some(rules) });
         })?;
-        // Read last: a device that changed meanwhile explains what is missing above.
+        // Read last: a device that changed meanwhile explains missing routes.
         let (links, addresses) = dump::devices(&mut self.reader)?;
         self.state.endpoints.set_links(links.iter(), begin);
         let moved = self.state.network.replace_devices(links, addresses);
@@ -113,7 +113,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Objects may have vanished without a word: their list shows it.
+    /// Detects nexthop objects that were removed without notification.
     pub(super) fn check_nexthops(&mut self) -> io::Result<()> {
         if self.state.table.objects().enabled() {
             let (list, complete) = dump::nexthops(&mut self.reader)?;
@@ -127,7 +127,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Holds what others change, or repairs all of it.
+    /// Begins a drift hold, or ends it and repairs everything.
     pub(super) fn hold(&mut self, span: Option<Duration>) -> io::Result<()> {
         if self.state.mode != Mode::Program {
             return Ok(());
@@ -142,7 +142,7 @@ impl Thread {
             self.state.table.mark_prefix(&prefix);
         }
         self.firewall.hold(false);
-        // What was missed is found by comparing.
+        // A resync finds missed changes.
         self.compare()?;
         self.conclude()?;
         self.check_rules(Instant::now())

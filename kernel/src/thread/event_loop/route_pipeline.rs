@@ -1,13 +1,14 @@
-//! Learned routes, batch after batch: while one is with Linux the next one is made ready and waits behind it.
+//! Pipeline for batches of learned routes: while the kernel processes one batch, the next one is prepared and
+//! queued.
 //!
 //! ```text
-//!   kernel thread  learn, plan, write 1 | the same 2 | settle, report 1; learn, plan, write 3 | settle, report 2; ...
-//!   worker                                 send 1 .. | send 2 ............................... | send 3 ...........
+//!   kernel thread  learn, plan, encode 1 | same for 2 | settle, report 1; same for 3 | settle, report 2; ...
+//!   worker         send 1 .. | send 2 ............................... | send 3 ...........
 //! ```
 //!
-//! A batch goes ahead where it touches nothing that is with Linux: it has no prefix in common with those before it, and
-//! needs nothing but routes to nexthop objects that are there; those of the first one are made before it. All else (objects,
-//! what another message brings, a timer) waits until every answer is here, and takes the way of `Thread::flush`.
+//! A batch may overtake the answers to earlier ones only if it shares no prefix with them and needs only
+//! routes to existing nexthop objects; those of the first batch are written before it. All other work
+//! (objects, other messages, timers) waits until every answer has arrived, and uses `Thread::flush`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,10 +32,10 @@ use crate::thread::view::KernelView;
 use crate::worker::run_in_order;
 use tortie_engine::routing::{LearnedBatch, LearnedChange};
 
-/// Changes of the kernel thread's own prefixes that go into the single-prefix history, per batch.
+/// Maximum number of route changes per batch that are reported for the history of single prefixes.
 const SAMPLE: usize = 64;
 
-/// Batches that are with Linux: one that it works on, and one that it finds when it is through.
+/// Maximum number of batches in flight: one that the kernel processes, and the next one.
 const IN_FLIGHT_MAX: usize = 2;
 
 /// A batch that was learned.
@@ -44,7 +45,7 @@ struct PreparedBatch {
 }
 
 impl PreparedBatch {
-    /// Reports the outcome, and drops the batch: the speaker gets its credit back.
+    /// Reports the result and drops the batch, which returns the speaker's credit.
     fn report(self, state: &State, done: Written, sink: &mut Sink) {
         let failed = |c: &LearnedChange| Some((c.prefix, state.table.failure(&c.prefix)?.to_string()));
         let sample = self.batch.iter().skip(self.batch.len().saturating_sub(SAMPLE));
@@ -60,11 +61,11 @@ impl PreparedBatch {
     }
 }
 
-/// A batch that is with Linux.
+/// A batch in flight to the kernel.
 struct BatchInFlight {
     prepared: PreparedBatch,
     requests: Vec<Request>,
-    /// The entries that are not to be touched until the answers are here.
+    /// Entries that must not change until the answers arrive.
     slots: FxHashSet<Slot>,
 }
 
@@ -79,16 +80,16 @@ impl BatchInFlight {
         Self { prepared, requests, slots }
     }
 
-    /// Whether one of the prefixes is in one of its entries.
+    /// Returns true if one of the prefixes belongs to an entry in flight.
     fn is_touched(&self, state: &State, batch: &[LearnedChange]) -> bool {
         let entries = state.table.entries();
         batch.iter().any(|c| entries.find(&c.prefix).is_some_and(|slot| self.slots.contains(&slot)))
     }
 }
 
-/// What the worker gives back.
+/// Result of the worker.
 struct BatchResult {
-    /// For the requests of another batch.
+    /// Buffers for reuse.
     buffers: Vec<RequestBuffer>,
     answers: Vec<Outcome>,
     duration: Duration,
@@ -101,17 +102,17 @@ fn begin(state: &mut State, batch: LearnedBatch) -> PreparedBatch {
     PreparedBatch { batch, begin }
 }
 
-/// Whether a thread of its own is worth it.
+/// Returns true if the batch is large enough for the worker thread.
 fn is_many(state: &State, prepared: &PreparedBatch) -> bool {
     state.mode == Mode::Program && prepared.batch.len() >= MANY
 }
 
-/// The requests of a batch that was learned, where routes to objects that are there are all that is to be done.
+/// Plans the requests of a learned batch; `None` if it needs more than routes to existing nexthop objects.
 fn plan_requests(state: &mut State, prepared: &PreparedBatch) -> Option<Vec<Request>> {
     if is_many(state, prepared) { plan::routes_alone(&mut state.table, &state.network) } else { None }
 }
 
-/// Writes requests down, into buffers that are there already as far as they go.
+/// Encodes requests, reusing spare buffers.
 fn write(state: &State, requests: &[Request], limits: Limits, old: Vec<RequestBuffer>) -> Vec<RequestBuffer> {
     let encode = |request: &Request, buf: &mut Vec<u8>, flags, seq| {
         request.encode(&state.table, &state.network, buf, flags, seq);
@@ -125,7 +126,7 @@ fn write(state: &State, requests: &[Request], limits: Limits, old: Vec<RequestBu
     buffers
 }
 
-/// The kernel's answers to buffers, one a message.
+/// Sends buffers and returns the kernel's answers, one per message.
 fn deliver(writer: &mut Socket, mut buffers: Vec<RequestBuffer>) -> io::Result<BatchResult> {
     let begin = Instant::now();
     let mut answers = Vec::with_capacity(buffers.iter().map(RequestBuffer::len).sum());
@@ -136,7 +137,7 @@ fn deliver(writer: &mut Socket, mut buffers: Vec<RequestBuffer>) -> io::Result<B
 }
 
 impl Thread {
-    /// A batch of learned routes, and those behind it that can go ahead.
+    /// Processes a batch of learned routes, and those behind it that can enter the pipeline.
     pub(super) fn learned(&mut self, batch: LearnedBatch) -> io::Result<()> {
         let prepared = begin(&mut self.state, batch);
         self.follow_next_hops();
@@ -149,7 +150,7 @@ impl Thread {
             None => Some((prepared, Written::default())),
             Some(requests) => self.run_pipeline(BatchInFlight::new(prepared, requests))?,
         };
-        // Of batches that went ahead.
+        // Changes caused by batches in the pipeline.
         self.follow_next_hops();
         let flushed = self.flush()?;
         if let Some((prepared, mut done)) = last {
@@ -159,7 +160,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Has a batch carried out, and batches behind it; gives the last one, and what was done of it so far.
+    /// Runs the pipeline, beginning with one batch. Returns the last batch, with the changes made so far.
     fn run_pipeline(&mut self, first: BatchInFlight) -> io::Result<Option<(PreparedBatch, Written)>> {
         let deadline = self.deadline();
         let Self { state, inbox, writer, sink, firewall, iteration_start, .. } = self;
@@ -172,7 +173,7 @@ impl Thread {
                 calls.submit(write(state, &first.requests, limits, Vec::new()));
                 in_flight.push_back(first);
             }
-            // One that cannot go ahead, and one that was carried out when nothing was behind it.
+            // `last` cannot enter the pipeline; `sent` was answered and has no successor yet.
             let (mut last, mut sent) = (None, None);
             let mut ahead = true;
             loop {
@@ -193,7 +194,7 @@ impl Thread {
                     }
                     Some(batch) => {
                         let prepared = begin(state, batch);
-                        // Routes of batches that are with Linux may have to be decided again.
+                        // Routes of batches in flight may have to be decided again.
                         let requests =
                             if state.has_moved_hops() { None } else { plan_requests(state, &prepared) };
                         if let Some(requests) = requests {
@@ -231,7 +232,7 @@ impl Thread {
     }
 }
 
-/// Says what became of a batch that others follow.
+/// Reports a batch that has a successor.
 fn continue_pipeline(
     prepared: PreparedBatch,
     done: Written,
@@ -244,7 +245,7 @@ fn continue_pipeline(
     *iteration_start = Instant::now();
 }
 
-/// What became of a learned prefix, in a word.
+/// Returns the result for a learned prefix, as one word.
 fn outcome(state: &State, prefix: &Cidr) -> &'static str {
     let table = &state.table;
     let Some(entry) = table.entries().get(prefix) else { return "gone" };

@@ -1,4 +1,5 @@
-//! A kernel in memory, as far as the planner relies on it: it can refuse, forget and be meddled with.
+//! An in-memory kernel with the properties on which the planner relies: it can refuse, lose answers, and be
+//! changed by other processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,7 +20,7 @@ use crate::options::Marks;
 pub(super) const MARKS: Marks = Marks { protocol: 179, metric: 1790, nexthop_base: 0x5400_0000 };
 pub(super) const DEVICES: [u32; 2] = [1, 2];
 
-/// What the kernel does, as far as the planner relies on it.
+/// State of the in-memory kernel.
 #[derive(Default)]
 pub(super) struct FakeKernel {
     pub(super) nexthops: BTreeMap<u32, Content>,
@@ -36,7 +37,7 @@ pub(super) enum InstalledRoute {
     Plain(Vec<Leg>),
 }
 
-/// What happens to a request.
+/// Treatment of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Fate {
     Fair,
@@ -105,7 +106,7 @@ impl FakeKernel {
         Ok(())
     }
 
-    /// An object goes, and silently what depends on it.
+    /// Removes an object and, silently, the objects and routes that depend on it.
     pub(super) fn drop_nexthop(&mut self, id: u32) {
         self.nexthops.remove(&id);
         self.routes.retain(|_, r| *r != InstalledRoute::Nexthop(id));
@@ -154,7 +155,7 @@ impl FakeKernel {
         self.routes.iter().map(one).collect()
     }
 
-    /// What packets see: per prefix the gateways, `None` for a blackhole.
+    /// Returns the effect on packets: the gateways of each prefix, `None` for a blackhole.
     pub(super) fn meaning(&self) -> BTreeMap<Cidr, Option<BTreeSet<IpAddr>>> {
         let gateways = |id: &u32| match &self.nexthops[id] {
             Content::Single { gateway, .. } => vec![*gateway],

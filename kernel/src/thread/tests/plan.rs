@@ -1,4 +1,4 @@
-//! The planner against the kernel in memory of `fake_kernel`.
+//! Tests of the planner with the in-memory kernel of `fake_kernel`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::thread::state::{Pending, State};
 use tortie_engine::routing::ChangeId;
 use tortie_engine::routing::LearnedChange;
 
-/// Device 1 carries 192.0.1.0/24, device 2 192.0.2.0/24.
+/// Device 1 has the network 192.0.1.0/24, device 2 has 192.0.2.0/24.
 fn fresh(nexthop_objects: bool) -> State {
     let mut state = State::new(
         Mode::Program,
@@ -69,8 +69,9 @@ fn flush(state: &mut State, fake: &mut FakeKernel, fates: &mut Fates<'_>) {
     }
 }
 
-/// Batches of one prefix each, as `stream.rs` takes them: one is learned and planned while another is with Linux, and two
-/// are there at a time. The answers of the first are taken over when the second is on its way.
+/// Learns batches of one prefix each, as `route_pipeline.rs` does: one is learned and planned while another
+/// is in flight, with two in flight at a time. The answers to the first are applied when the second is in
+/// flight.
 fn learn_on_heels(
     state: &mut State,
     fake: &mut FakeKernel,
@@ -103,7 +104,7 @@ fn learn_on_heels(
                 let answers = send(&state.table, fake, fates, &requests);
                 under_way.push_back((requests, answers));
             }
-            // The first of a stream has its objects made before it.
+            // The nexthop objects of the first batch are written before it.
             None if under_way.is_empty() => {
                 let requests = plan::nexthops(&mut state.table, &state.network);
                 let answers = send(&state.table, fake, fates, &requests);
@@ -133,7 +134,7 @@ fn compare(state: &mut State, fake: &FakeKernel) {
     state.end_comparison(found, &[], true, false);
 }
 
-/// As the thread does it: a comparison when in doubt, then a retry of what failed.
+/// Settles as the thread does: a resync if needed, then a retry of failed requests.
 fn settle(state: &mut State, fake: &mut FakeKernel, fates: &mut Fates<'_>) {
     state.follow_next_hops();
     flush(state, fake, fates);
@@ -153,7 +154,7 @@ fn next_hops(bits: u8) -> SmallVec<[ScopedAddr; 2]> {
     (0..4).filter(|i| bits & (1 << i) != 0).map(|i| all[i].parse().unwrap()).collect()
 }
 
-/// Everything that is wanted.
+/// The whole desired state.
 #[derive(Clone, Default)]
 struct Intent {
     learned: BTreeMap<u8, u8>,
@@ -259,7 +260,7 @@ fn take(state: &mut State, fake: &mut FakeKernel, wanted: &mut Intent, step: &St
             }
         }
         Step::Foreign(p, true) => {
-            // It takes the place of ours by force.
+            // The foreign route replaces Tortie's.
             if fake.foreign.insert(prefix(p)) {
                 fake.routes.remove(&prefix(p));
                 state.event(
@@ -286,8 +287,8 @@ fn take(state: &mut State, fake: &mut FakeKernel, wanted: &mut Intent, step: &St
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Whatever came, in whatever order, with refusals and lost answers: once the faults end the kernel holds what a
-    /// fresh start would write, no more objects than that needs, and a restart writes nothing.
+    /// After any sequence of events, refusals and lost answers: once the faults end, the kernel has the state
+    /// that a fresh start would write, with no more objects than needed, and a restart writes nothing.
     #[test]
     fn incremental_equals_from_scratch(
         steps in prop::collection::vec((step(), prop::collection::vec((0..4u8, 0..16u8), 0..6)), 1..40),
@@ -308,7 +309,7 @@ proptest! {
         for index in 0..4 {
             take(&mut state, &mut fake, &mut wanted, &Step::Foreign(index, false));
         }
-        // A timer retries and a periodic comparison clears what refused deletions left.
+        // A timer retries, and a periodic resync removes the remains of refused deletions.
         for _ in 0..3 {
             compare(&mut state, &fake);
             state.table.retry();
@@ -343,7 +344,7 @@ proptest! {
     }
 }
 
-/// What [`Table::sums`] counts as it goes, by looking at every entry.
+/// Computes [`Table::sums`] by iterating over all entries.
 fn walked(table: &Table) -> crate::fib::counts::Sums {
     let mut sums = crate::fib::counts::Sums::default();
     for (_, _, entry) in table.entries().iter() {
@@ -365,7 +366,7 @@ fn walked(table: &Table) -> crate::fib::counts::Sums {
 #[test]
 fn a_taken_id_is_left_alone_and_another_one_used() {
     let (mut state, mut fake, mut wanted) = (fresh(true), FakeKernel::default(), Intent::default());
-    // A stranger's object that no notification showed.
+    // A foreign object that was never notified.
     let strange = Content::Single { gateway: "192.0.1.66".parse().unwrap(), ifindex: 1, onlink: false };
     fake.nexthops.insert(MARKS.nexthop_base, strange.clone());
     take(&mut state, &mut fake, &mut wanted, &Step::Learn(0, 1));
@@ -374,7 +375,8 @@ fn a_taken_id_is_left_alone_and_another_one_used() {
     assert_eq!(fake.routes[&prefix(0)], InstalledRoute::Nexthop(MARKS.nexthop_base + 1));
 }
 
-/// A group loses a member while nothing wants it and its deletion was refused; then a batch wants it again.
+/// A group loses a member while it is not desired and its deletion was refused; then a batch desires it
+/// again.
 #[test]
 fn an_object_that_nothing_wanted_is_put_right_when_it_is_wanted_again() {
     let (mut state, mut fake, mut wanted) = (fresh(true), FakeKernel::default(), Intent::default());
@@ -382,7 +384,7 @@ fn an_object_that_nothing_wanted_is_put_right_when_it_is_wanted_again() {
     settle(&mut state, &mut fake, &mut std::iter::empty());
     let both = fake.meaning()[&prefix(0)].clone();
     let first = both.as_ref().and_then(|both| both.first().copied()).unwrap();
-    // A nexthop, the route over it, and the group that is no longer needed.
+    // Requests: a nexthop, the route over it, the deletion of the unused group.
     take(&mut state, &mut fake, &mut wanted, &Step::Learn(0, 0b0100));
     flush(&mut state, &mut fake, &mut [Fate::Fair, Fate::Fair, Fate::Refused].into_iter());
     let is_first = |c: &Content| matches!(c, Content::Single { gateway, .. } if *gateway == first);
@@ -400,7 +402,7 @@ fn a_refused_route_does_not_hold_up_the_others_and_is_said() {
     for index in 0..3 {
         take(&mut state, &mut fake, &mut wanted, &Step::Learn(index, 1));
     }
-    // One nexthop, then the first route.
+    // Requests: one nexthop, then the first route.
     flush(&mut state, &mut fake, &mut [Fate::Fair, Fate::Refused].into_iter());
     assert_eq!(fake.routes.len(), 2);
     assert_eq!(state.table.failure(&prefix(0)), Some("errno 12"));

@@ -1,4 +1,5 @@
-//! Next hops that are reached by learned routes, while these, foreign routes and links come and go in any order.
+//! Next hops that resolve over learned routes, while learned routes, foreign routes and links change in any
+//! order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ use crate::options::Mode;
 use crate::thread::state::{Pending, State};
 use tortie_engine::routing::{ChangeId, KernelRoute, LearnedChange};
 
-/// A part of what the host knows, and its opposite.
+/// A change and its opposite.
 #[derive(Debug, Clone)]
 enum Op {
     Learn(u8, u8),
@@ -46,7 +47,7 @@ fn address(n: u8) -> ScopedAddr {
     ALL[usize::from(n) % ALL.len()].parse().unwrap()
 }
 
-/// One to three next hops.
+/// Returns one to three next hops.
 fn hops(bits: u8) -> SmallVec<[ScopedAddr; 2]> {
     let mut hops: SmallVec<[ScopedAddr; 2]> = [bits, bits / 7, bits / 49].map(address).into_iter().collect();
     hops.sort_unstable();
@@ -85,7 +86,7 @@ fn event(state: &mut State, event: Event) {
     state.event(event, &mut Pending::default());
 }
 
-/// What was learned, which foreign routes there are, and which links are down.
+/// The learned routes, the foreign routes, and the links that are down.
 #[derive(Default)]
 struct Origin {
     learned: BTreeMap<Cidr, SmallVec<[ScopedAddr; 2]>>,
@@ -128,7 +129,7 @@ impl Origin {
         }
     }
 
-    /// A state that was told all of it at once.
+    /// Returns a state that received everything at once.
     fn recomputed(&self) -> State {
         let mut state = fresh();
         for index in &self.down {
@@ -159,7 +160,8 @@ impl Origin {
     }
 }
 
-/// A restart: packets still take the routes that were found, so that next hops behind them are reached before these are learned again.
+/// After a restart, packets still use the routes found at the start, so next hops behind them resolve before
+/// these are learned again.
 #[test]
 fn a_route_that_was_found_at_start_leads_until_it_is_swept() {
     for learned_again in [true, false] {
@@ -181,7 +183,7 @@ fn a_route_that_was_found_at_start_leads_until_it_is_swept() {
     }
 }
 
-/// The ways inside a learned prefix look at addresses that the answer itself does not.
+/// The resolutions for routes to a learned prefix use addresses that the main resolution does not.
 #[test]
 fn what_the_ways_inside_a_prefix_rest_on_is_followed_too() {
     let ops = [Op::Learn(15, 175), Op::Learn(72, 64), Op::Learn(13, 0), Op::Learn(18, 0), Op::Track(88)];
@@ -197,8 +199,8 @@ fn what_the_ways_inside_a_prefix_rest_on_is_followed_too() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever came and went in whatever order: routes and answers are those of a host that was told all of it at once. And what
-    /// was decided is what the decision says now.
+    /// After any sequence of changes, routes and resolutions equal those of a host that received everything
+    /// at once, and earlier decisions equal the decisions made now.
     #[test]
     fn followed_step_by_step_next_hops_end_as_from_scratch(ops in prop::collection::vec(op(), 1..40)) {
         let (mut origin, mut state) = (Origin::default(), fresh());

@@ -1,4 +1,5 @@
-//! What a query may read of the kernel thread: counts and counters, endpoints, the network; `routes` and `rules` have the rest.
+//! Read-only view of the kernel thread for queries: counts and counters, endpoints, the network; routes and
+//! rules are in `routes` and `rules`.
 
 mod routes;
 mod rules;
@@ -17,42 +18,42 @@ use tortie_config::key::EndpointKey;
 use tortie_engine::routing::{Hop, Resolved};
 use tortie_net::ScopedAddr;
 
-/// How many routes are in which state.
+/// Numbers of routes by state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Own routes that are as wanted.
+    /// Tortie's routes that are as desired.
     pub installed: usize,
-    /// Wanted and not written yet.
+    /// Desired and not written yet.
     pub pending: usize,
-    /// Refused by the kernel, or in a foreign route's way.
+    /// Refused by the kernel, or in conflict with a foreign route.
     pub failed: usize,
-    /// Learned, but with a reason for no route.
+    /// Learned, with a reason for having no route.
     pub withheld: usize,
-    /// Found at start, not spoken of since.
+    /// Found at the start and not learned again since.
     pub stale: usize,
-    /// Routes of others in the main table.
+    /// Foreign routes in the main table.
     pub foreign: usize,
-    /// Own nexthop objects in the kernel.
+    /// Tortie's nexthop objects in the kernel.
     pub nexthops: usize,
 }
 
 /// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkView {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Set up by the administrator.
+    /// True if administratively up.
     pub up: bool,
-    /// Up and with carrier.
+    /// True if up and with carrier.
     pub carries: bool,
-    /// Its MTU.
+    /// MTU in bytes.
     pub mtu: u32,
 }
 
-/// Read access to the kernel thread's state, for one question.
+/// Read access to the kernel thread's state, for one query.
 pub struct KernelView<'a> {
     pub(crate) state: &'a State,
-    /// `None`: no rules are looked at.
+    /// `None` if packet rules are not read.
     pub(crate) rules: Option<&'a Firewall>,
 }
 
@@ -63,23 +64,23 @@ impl std::fmt::Debug for KernelView<'_> {
 }
 
 impl KernelView<'_> {
-    /// What the agent may do to the kernel.
+    /// Returns the mode: the permitted changes of the kernel.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.state.mode
     }
 
-    /// Whether routes use nexthop objects.
+    /// Returns true if routes use nexthop objects.
     #[must_use]
     pub fn nexthop_objects(&self) -> bool {
         self.state.table.objects().enabled()
     }
 
-    /// Routes by state, as they were counted while they changed: no route is looked at.
+    /// Returns the numbers of routes by state. They are counted at each change, so no route is visited.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let sums = self.state.table.sums();
-        // A prefix is listed as failed until it is right or gone.
+        // A prefix is listed as failed until it is as desired or removed.
         let failed = self.state.table.failures().min(sums.out_of_sync());
         Counts {
             installed: sums.in_sync,
@@ -92,7 +93,7 @@ impl KernelView<'_> {
         }
     }
 
-    /// How many own objects differ from what is wanted, by plane. Looks at every endpoint, and at no route.
+    /// Returns the numbers of differences from the desired state. Visits every endpoint, but no route.
     #[must_use]
     pub fn drift_counts(&self) -> DriftCounts {
         let sums = self.state.table.sums();
@@ -103,14 +104,14 @@ impl KernelView<'_> {
         }
     }
 
-    /// What was measured.
+    /// Returns the metrics.
     #[must_use]
     pub fn metrics(&self) -> KernelMetrics {
         let rules = self.rules.map(|rules| rules.metrics().clone()).unwrap_or_default();
         KernelMetrics { rules, ..self.state.metrics.clone() }
     }
 
-    /// The last comparisons of packet rules and of routes, each with how long it is ago.
+    /// Returns the times since the last resync of routes and the last comparison of packet rules.
     #[must_use]
     pub fn compared(&self) -> LastResync {
         LastResync {
@@ -119,32 +120,32 @@ impl KernelView<'_> {
         }
     }
 
-    /// Prefixes that wait to be written.
+    /// Returns the number of prefixes that wait to be written.
     #[must_use]
     pub fn dirty(&self) -> usize {
         self.state.table.dirty().len()
     }
 
-    /// How the kernel reaches an address without our routes.
+    /// Resolves an address over foreign routes only.
     #[must_use]
     pub fn resolve(&self, addr: impl Into<ScopedAddr>) -> Option<Resolved> {
         self.state.network.resolve(addr.into())
     }
 
-    /// The name of an interface.
+    /// Returns the name of an interface.
     #[must_use]
     pub fn interface(&self, ifindex: u32) -> Option<&str> {
         self.state.network.link(ifindex).map(|l| l.name.as_str())
     }
 
-    /// Every interface: its name, the largest packet that it takes in bytes, and whether it is set up.
+    /// Returns all interfaces: name, MTU in bytes, and true if up.
     #[must_use]
     pub fn links(&self) -> Vec<(String, u32, bool)> {
         let links = self.state.network.links();
         links.map(|link| (link.name.clone(), link.mtu, link.is_up())).collect()
     }
 
-    /// Every interface with its addresses.
+    /// Returns all interfaces with their addresses.
     #[must_use]
     pub fn interfaces(&self) -> BTreeMap<String, Vec<IpAddr>> {
         let network = &self.state.network;
@@ -159,7 +160,7 @@ impl KernelView<'_> {
         found
     }
 
-    /// The interface that packets to an address leave by: by a route of ours, else of others.
+    /// Returns the outgoing interface for packets to an address: by a Tortie route, else by a foreign one.
     #[must_use]
     pub fn device(&self, addr: impl Into<ScopedAddr>) -> Option<&str> {
         let addr = addr.into();
@@ -172,31 +173,31 @@ impl KernelView<'_> {
         self.interface(ifindex)
     }
 
-    /// One workload endpoint of this host; `None`: there is no such.
+    /// Returns one workload endpoint of this host; `None` if unknown.
     #[must_use]
     pub fn endpoint(&self, key: &EndpointKey) -> Option<EndpointView> {
         self.state.endpoints.view(key)
     }
 
-    /// All workload endpoints of this host, by key.
+    /// Returns all workload endpoints of this host, by key.
     pub fn endpoints(&self) -> impl Iterator<Item = EndpointView> + '_ {
         self.state.endpoints.views()
     }
 
-    /// What was counted.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.state.counters
     }
 
-    /// How long the last full comparison with the kernel is ago (the dump at start is the first), and how long it took;
-    /// `None`: none yet.
+    /// Returns the time since the last resync (the initial dump is the first), and its duration; `None`
+    /// before the first.
     #[must_use]
     pub fn last_compare(&self) -> Option<(Duration, Duration)> {
         self.state.last_compare.map(|(at, took)| (at.elapsed(), took))
     }
 
-    /// What is wrong with the tunnel device.
+    /// Returns the fault of the tunnel device, if any.
     #[must_use]
     pub fn tunnel(&self) -> Option<&str> {
         self.state.tunnel_problem.as_deref()
@@ -204,7 +205,7 @@ impl KernelView<'_> {
 }
 
 impl KernelView<'_> {
-    /// An interface.
+    /// Returns an interface by its index.
     #[must_use]
     pub fn link(&self, ifindex: u32) -> Option<LinkView> {
         let link = self.state.network.link(ifindex)?;
@@ -212,13 +213,13 @@ impl KernelView<'_> {
         Some(LinkView { name: link.name.clone(), up, carries, mtu: link.mtu })
     }
 
-    /// The metric of own routes.
+    /// Returns the metric of Tortie's routes.
     #[must_use]
     pub fn metric(&self) -> u32 {
         self.state.table.marks().metric
     }
 
-    /// Whether an address is one of this host's.
+    /// Returns true if an address belongs to this host.
     #[must_use]
     pub fn is_local(&self, addr: IpAddr) -> bool {
         self.state.network.is_local(addr)

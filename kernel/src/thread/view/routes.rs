@@ -1,4 +1,4 @@
-//! What a query may read of own routes: their states, what differs, and why.
+//! Read-only view of Tortie's routes: their states, differences and reasons.
 
 use super::KernelView;
 use crate::fib::drift_hold::{ForeignChange, RouteDifference};
@@ -13,58 +13,59 @@ use tortie_net::{Cidr, ScopedAddr};
 /// The state of one prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RouteCondition {
-    /// As wanted.
+    /// The kernel has the desired route.
     Installed,
-    /// Not written yet (or, when observing, not as wanted).
+    /// Not written yet (in observe mode: not as desired).
     Pending,
     /// Failed, with the reason.
     Failed(String),
-    /// Learned, and no route is wanted: the reason of `routing::kernel_route`.
+    /// Learned, without a desired route; with the reason of `routing::kernel_route`.
     Withheld(&'static str),
-    /// Found at start, kept until it is learned again or swept.
+    /// Found at the start, and kept until it is learned again or swept.
     Stale,
     /// In the kernel and to be deleted.
     Removing,
 }
 
-/// One own prefix.
+/// Route of one prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteState {
-    /// The prefix.
+    /// Destination prefix.
     pub prefix: Cidr,
-    /// Its state.
+    /// State of the route.
     pub condition: RouteCondition,
-    /// A blackhole.
+    /// True for a blackhole.
     pub blackhole: bool,
-    /// Where it leads, for routes that are wanted.
+    /// Next hops, if a route is desired.
     pub hops: Vec<Hop>,
-    /// The nexthop object that the route in the kernel names.
+    /// ID of the nexthop object of the route in the kernel.
     pub nexthop: Option<u32>,
-    /// Why the route that is wanted is as it is: `own-block`, or the reason of `routing::kernel_route`.
+    /// Reason for the desired route: `own-block`, or the reason of `routing::kernel_route`.
     pub why: Option<&'static str>,
-    /// The change of the store or of BGP that it comes from, 0 for what was found at start.
+    /// The change of the store or of BGP that caused it; 0 if found at the start.
     pub change: ChangeId,
 }
 
-/// Differences between what is wanted and what the kernel holds.
+/// Differences between the desired state and the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Drift {
-    /// How many.
+    /// Number of differences.
     pub count: usize,
-    /// The first few, those of endpoints before others, in words.
+    /// Descriptions of the first ones, those of endpoints before others.
     pub first: Vec<String>,
 }
 
 impl KernelView<'_> {
-    /// One own prefix; `None`: neither wanted nor in the kernel.
+    /// Returns the route of one prefix; `None` if it is neither desired nor in the kernel.
     #[must_use]
     pub fn route(&self, prefix: &Cidr) -> Option<RouteState> {
         let entry = self.state.table.entries().get(prefix)?;
         self.state_of(prefix, entry)
     }
 
-    /// Own routes by place in the table, with `within` only those inside of it: at most `max`, from at most `places` places
-    /// from `from` on; and where to go on, `None` at the end. A prefix keeps its place for as long as it is known.
+    /// Returns a page of Tortie's routes, in the order of their positions in the table, with `within` only
+    /// those inside it: at most `max` from at most `places` positions starting at `from`, and the position to
+    /// continue from, `None` at the end. A prefix keeps its position as long as it is known.
     #[must_use]
     pub fn walk(
         &self,
@@ -78,12 +79,12 @@ impl KernelView<'_> {
         })
     }
 
-    /// All own prefixes, in no order.
+    /// Returns all of Tortie's prefixes, in no order.
     pub fn routes(&self) -> impl Iterator<Item = RouteState> + '_ {
         self.state.table.entries().iter().filter_map(|(_, prefix, entry)| self.state_of(prefix, entry))
     }
 
-    /// The own prefix that covers an address and is in the kernel, the longest one.
+    /// Returns Tortie's route in the kernel with the longest prefix that covers an address.
     #[must_use]
     pub fn own_covering(&self, addr: IpAddr) -> Option<RouteState> {
         let width = if addr.is_ipv4() { 32 } else { 128 };
@@ -94,13 +95,13 @@ impl KernelView<'_> {
         })
     }
 
-    /// The route that packets to this address take, as it should be: a foreign or a learned one.
+    /// Returns the desired route for packets to this address, a foreign or a learned one.
     #[must_use]
     pub fn covering(&self, addr: impl Into<ScopedAddr>) -> Option<Covering> {
         self.state.main_table().first(addr.into())
     }
 
-    /// The first learned routes that are withheld, by prefix, with the reason of `routing::kernel_route`.
+    /// Returns the first withheld routes, by prefix, with the reason of `routing::kernel_route`.
     #[must_use]
     pub fn withheld(&self, limit: usize) -> Vec<(Cidr, &'static str)> {
         let mut found: Vec<(Cidr, &'static str)> = Vec::new();
@@ -116,14 +117,15 @@ impl KernelView<'_> {
         found
     }
 
-    /// What is not as wanted, with the first `limit` in words.
+    /// Returns the differences from the desired state, with descriptions of the first `limit`.
     #[must_use]
     pub fn drift(&self, limit: usize) -> Drift {
         let (count, first) = self.differences(limit);
         Drift { count, first: first.into_iter().map(|one| one.text).collect() }
     }
 
-    /// The same, one by one: since when, and who did it as far as the kernel shows.
+    /// Returns the number of differences, and the first `limit` of them with their age and the process that
+    /// caused them, if known.
     #[must_use]
     pub fn differences(&self, limit: usize) -> (usize, Vec<RouteDifference>) {
         let table = &self.state.table;
@@ -152,7 +154,7 @@ impl KernelView<'_> {
         (count, first.take(limit).collect())
     }
 
-    /// How long differences are still held; `None`: they are repaired.
+    /// Returns the remaining time of the drift hold; `None` if there is none.
     #[must_use]
     pub fn drift_hold_remaining(&self) -> Option<Duration> {
         self.state
@@ -162,14 +164,14 @@ impl KernelView<'_> {
             .map(|until| until.saturating_duration_since(std::time::Instant::now()))
     }
 
-    /// Routes of others for exactly this prefix.
+    /// Returns the foreign routes for exactly this prefix.
     #[must_use]
     pub fn foreign_at(&self, prefix: &Cidr) -> Vec<ForeignRoute> {
         self.state.network.foreign_at(prefix)
     }
 
-    /// Why the kernel should have the route for a learned prefix that it should have: the live decision, recorded. `None`:
-    /// nothing was learned for it.
+    /// Explains the desired route of a learned prefix by running the live decision code with a recorder.
+    /// `None` if nothing was learned.
     #[must_use]
     pub fn explain_route(&self, prefix: &Cidr) -> Option<(KernelRoute, Vec<Step>)> {
         self.state.explain(prefix)
@@ -220,7 +222,7 @@ impl KernelView<'_> {
     }
 }
 
-/// A difference in words.
+/// Describes a difference.
 fn describe(prefix: &Cidr, entry: &RouteEntry) -> String {
     let there = !matches!(entry.actual(), Actual::Absent | Actual::Lost);
     match (entry.desired(), there) {
