@@ -26,7 +26,7 @@ pub(crate) fn class(errno: Option<i32>) -> usize {
 pub struct Counters {
     /// Requests by kind ([`OPS`]) and answer ([`RESULTS`]).
     pub ops: [[u64; RESULTS.len()]; OPS.len()],
-    /// Number of times that notifications were lost because the socket buffer was full.
+    /// Number of times that notifications were lost.
     pub overruns: u64,
     /// Number of resyncs, full comparisons with the kernel.
     pub compares: u64,

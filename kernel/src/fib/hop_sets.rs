@@ -21,7 +21,7 @@ struct HopSet {
 pub(super) struct HopSets {
     sets: Vec<Option<HopSet>>,
     free: Vec<SetId>,
-    /// Keyed by the standard library's hash maps, since peers choose the next hops.
+    /// Index by content. The standard library's maps hash with a secret key, since peers choose the next hops.
     by_hops: HashMap<SmallVec<[ScopedAddr; 2]>, SetId>,
 }
 

@@ -382,7 +382,7 @@ impl NexthopObjects {
         gone
     }
 
-    /// Returns the Tortie objects that should be in the kernel.
+    /// Returns Tortie's objects that the kernel is assumed to have.
     pub(crate) fn present(&self) -> impl Iterator<Item = (u32, &Content)> {
         self.objects.iter().filter_map(|(id, o)| o.content.as_ref().map(|c| (*id, c)))
     }

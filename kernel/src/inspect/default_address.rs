@@ -8,7 +8,7 @@ use crate::netlink::link::{Address, Link};
 use crate::netlink::route::Route;
 use crate::netlink::socket::Socket;
 
-/// Name prefixes of interfaces that are never used, even if a default route uses them.
+/// Name prefixes of interfaces that are never selected, even if a default route uses them.
 const NEVER: [&str; 8] = ["lo", "docker", "br-", "virbr", "tunl", "cali", "veth", "cni"];
 
 /// An address of this host with the prefix length of its network.

@@ -18,8 +18,8 @@ use crate::netlink::codec::{
 const NHA_ID: u16 = 1;
 const NHA_GROUP: u16 = 2;
 const NHA_GROUP_TYPE: u16 = 3;
-/// NHA_BLACKHOLE, NHA_ENCAP_TYPE, NHA_ENCAP, NHA_FDB and NHA_RES_GROUP, which Tortie never writes. Attributes
-/// with greater numbers are statistics or restate defaults, and newer kernels add more.
+/// NHA_BLACKHOLE, NHA_ENCAP_TYPE, NHA_ENCAP, NHA_FDB and NHA_RES_GROUP, which Tortie never writes. Other
+/// unknown attributes concern statistics or restate defaults, and newer kernels add more.
 const NHA_ODD: [u16; 5] = [4, 7, 8, 11, 12];
 const NHA_OIF: u16 = 5;
 const NHA_GATEWAY: u16 = 6;
