@@ -310,8 +310,7 @@ impl Slot {
                 break;
             }
             wanted.put(name, SetKey::Addr(next), SetValue::Member);
-            // In the order, only a host prefix of its last address separates a network from whatever follows
-            // it.
+            // The host prefix of its last address is the last prefix in order that a network covers.
             at = Bound::Excluded(Cidr::host(next.last()));
         }
     }
