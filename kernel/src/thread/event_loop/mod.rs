@@ -58,7 +58,7 @@ pub(super) struct Thread {
     reader: Socket,
     event_queue: Arc<EventQueue>,
     sink: Sink,
-    /// Begin of the present iteration.
+    /// Start of the current iteration.
     iteration_start: Instant,
     tunnel_due: Option<Instant>,
     /// The address that Tortie assigned to the tunnel device.
