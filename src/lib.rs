@@ -1,7 +1,7 @@
-//! Tortie: one process per host for BGP, IPAM, kernel routes and policy.
+//! Tortie: one daemon per host for BGP, IPAM, kernel routes and network policy.
 //!
-//! The rooms and the way data takes through them are drawn in docs/architecture.md; each folder's `mod.rs` says what it does and
-//! what it does not.
+//! docs/architecture.md draws the folders and the path that data takes through them. The `mod.rs` of each
+//! folder says what the folder does and what it does not do.
 
 pub mod agent;
 pub mod api;

@@ -1,4 +1,4 @@
-//! Arguments and wiring only.
+//! Entry point of the `tortie` binary: selects the plugin or the command line, and sets the global allocator.
 
 #[global_allocator]
 static ALLOCATOR: tortie::agent::SystemAllocator = tortie::agent::SystemAllocator;

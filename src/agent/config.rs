@@ -1,5 +1,5 @@
-//! What the agent was asked to be: flags over environment over file; what none of them says comes from the store, else
-//! from the defaults.
+//! Settings of the agent: flags override environment variables, which override the settings file. A value
+//! that none of them sets comes from the store, else from the defaults.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -24,14 +24,14 @@ pub enum ModeChoice {
     Off,
 }
 
-/// `--ip4` and `--ip6`.
+/// Value of `--ip4` and `--ip6`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressChoice {
-    /// The interface of the default route.
+    /// The address of the interface that has the default route.
     Auto,
-    /// No address: the host takes no part in this family.
+    /// No address: the host does not use this address family.
     Nothing,
-    /// This address, with the length of its network.
+    /// A fixed address with its prefix length.
     Given(IpAddr, u8),
 }
 
@@ -74,12 +74,12 @@ pub enum PeerSeries {
     None,
 }
 
-/// A page of metrics with the names of another exporter.
+/// Metrics page that uses the metric names of another exporter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompatPage {
-    /// Felix and kube-controllers.
+    /// Names of Felix and kube-controllers.
     Felix,
-    /// bird_exporter.
+    /// Names of bird_exporter.
     Bird,
 }
 
@@ -92,12 +92,12 @@ impl From<CompatPage> for MetricsPage {
     }
 }
 
-/// `--metrics-compat`: a page and where it is served.
+/// Value of `--metrics-compat`: a compatible metrics page and its listen address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompatListener {
-    /// Whose names.
+    /// Exporter whose metric names the page uses.
     pub page: CompatPage,
-    /// Where.
+    /// Listen address.
     pub addr: SocketAddr,
 }
 
@@ -132,7 +132,7 @@ impl<'de> Deserialize<'de> for CompatListener {
     }
 }
 
-/// What a flag, the environment or the file may say; `None` = nothing.
+/// Settings from one source: flags and environment, or the file. `None` means not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Settings {
@@ -205,12 +205,12 @@ pub struct Settings {
     pub asn: Option<u32>,
 }
 
-/// `--http`.
+/// Value of `--http`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpChoice {
-    /// Not at all.
+    /// HTTP is disabled.
     Nowhere,
-    /// Here.
+    /// HTTP is served at this address.
     At(SocketAddr),
 }
 
@@ -233,20 +233,20 @@ impl<'de> Deserialize<'de> for HttpChoice {
     }
 }
 
-/// Where the last good state of the store is kept, unless a flag says another path.
+/// Default path of the cached last good snapshot of the store.
 pub const CACHE_PATH: &str = "/var/lib/tortie/cache.json";
 
 impl Settings {
-    /// Where the last good state of the store is kept.
+    /// Returns the path of the cached last good snapshot of the store.
     #[must_use]
     pub fn cache_path(&self) -> PathBuf {
         self.cache.clone().unwrap_or_else(|| PathBuf::from(CACHE_PATH))
     }
 
-    /// Reads the settings file (TOML, the flags' names without dashes in front).
+    /// Reads the settings file: TOML, with the flags' names without leading dashes as keys.
     ///
     /// # Errors
-    /// A sentence that names file, line and what is wrong.
+    /// Returns a sentence with the file, the line and the reason.
     pub fn from_file(path: &Path) -> Result<Self, String> {
         let unreadable = |e: &dyn std::fmt::Display| {
             format!("the settings file {} cannot be read: {e}; name one with --config", path.display())
@@ -266,7 +266,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// What `self` does not say is taken from `weaker`.
+    /// Merges two sources of settings: values of `weaker` fill those that `self` does not set.
     #[must_use]
     pub fn or(self, weaker: Self) -> Self {
         Self {
@@ -299,19 +299,19 @@ impl Settings {
         }
     }
 
-    /// The HTTP address, if any.
+    /// Returns the HTTP listen address; `None` disables HTTP.
     #[must_use]
     pub fn http(&self) -> Option<SocketAddr> {
         match self.http {
             Some(HttpChoice::Nowhere) => None,
             Some(HttpChoice::At(addr)) => Some(addr),
-            // Felix's health port, and Felix is there.
+            // Felix, which still runs in observe mode, serves its health on port 9099.
             None if self.kernel() == ModeChoice::Observe => None,
             None => Some(SocketAddr::from(([127, 0, 0, 1], 9099))),
         }
     }
 
-    /// The Docker drivers, where they are wanted: with either flag.
+    /// Returns the options of the Docker drivers; `None` unless `--docker` or `--docker-compat` enables them.
     #[must_use]
     pub fn docker(&self, node: &str, socket: &Path) -> Option<docker::Options> {
         let compat = self.docker_compat.unwrap_or(false);
@@ -331,20 +331,20 @@ impl Settings {
         })
     }
 
-    /// Whether it keeps access to all files.
+    /// True if the process keeps access to all files, without Landlock.
     #[must_use]
     pub fn no_sandbox(&self) -> bool {
         self.no_sandbox.unwrap_or(false)
     }
 
-    /// What to do to the kernel.
+    /// Returns the extent to which the agent manages the kernel.
     #[must_use]
     pub fn kernel(&self) -> ModeChoice {
         self.kernel.unwrap_or(ModeChoice::Program)
     }
 
-    /// What to do to packet rules and endpoints: as much as to the kernel where nobody says otherwise, and nothing where
-    /// the kernel is left alone.
+    /// Returns the extent to which the agent manages packet rules and endpoints: that of the kernel unless a
+    /// setting overrides it, and `Off` if the kernel is off.
     #[must_use]
     pub fn policy(&self) -> ModeChoice {
         match self.kernel() {
@@ -353,10 +353,10 @@ impl Settings {
         }
     }
 
-    /// The address choices must fit their family.
+    /// Checks that the settings fit together, such as an address and its family.
     ///
     /// # Errors
-    /// A sentence that names the flag.
+    /// Returns a sentence with the flag and the reason.
     pub fn check(&self) -> Result<(), String> {
         if let Some(AddressChoice::Given(addr @ IpAddr::V6(_), _)) = self.ip4 {
             return Err(format!("--ip4 {addr} is an IPv6 address: use --ip6"));

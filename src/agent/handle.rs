@@ -1,11 +1,12 @@
-//! Access to the agent's threads: a query is a closure that the thread runs with a view of its state.
+//! Queries to the agent's threads: a query is a closure that a thread runs with a view of its state.
 //!
-//! What it does: carries queries and answers, with one deadline and one error for a thread that is busy or not there, and
-//! holds the few values that all threads share. What it does not: know what is queried.
+//! Carries queries and answers, with one deadline and one error (`busy`) for a thread that is overloaded or
+//! absent. Holds the few values that all threads share. The content of queries and answers is defined by the
+//! callers.
 //!
 //! ```text
-//!  API, observe, BMP, health, metrics --Asker::ask(|view| ..)--> core (CoreView), speaker (SpeakerView), kernel (KernelView)
-//!                                     <------- answer, 10 s ----
+//!  API, observe, BMP, --Asker::ask(|view| ..)--> core (CoreView), speaker (SpeakerView), kernel (KernelView)
+//!  health, metrics    <------- answer, 10 s ----
 //! ```
 
 use std::sync::Arc;
@@ -24,29 +25,31 @@ use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 use tortie_engine::routing::{PeerIntent, RoutingIntent};
 use tortie_kernel::{DropLog, KernelView, Namespaces, ToKernel};
 
-/// Longest wait for a thread's answer.
+/// Maximum wait for a thread's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The loop of the core must have made progress within this time, in seconds, for the process to count as alive.
+/// Liveness limit in seconds: the core's event loop must have completed an iteration within this time.
 const LIVENESS_LIMIT: i64 = 30;
 
-/// Entries of the flight recorder that a follower may be behind.
+/// Number of flight recorder entries that a follower may lag behind before it loses some.
 const FOLLOWER_BACKLOG: usize = 1_024;
 
-/// Long queries that are worked on at once. Each goes over all that the core has read, and competes with the core for processors.
+/// Maximum number of concurrent long queries. Each iterates over all resources of the core and competes with
+/// the core for processors.
 pub(super) const LONG_QUERIES: u32 = 2;
 
-/// Slots of a table that one query for routes looks at: a few milliseconds of its thread, while few match.
+/// Table slots that one query for routes examines: a few milliseconds of its thread, as long as few routes
+/// match.
 pub(super) const SLOTS_PER_QUERY: u32 = 65_536;
 
 /// A thread that answers queries.
 pub(super) trait Thread: Send + Sync {
-    /// The thread's state as a query sees it.
+    /// View of the thread's state that a query receives.
     type View<'a>;
 
     /// Puts a query into the thread's inbox.
     ///
     /// # Errors
-    /// `busy` when the inbox is full or the thread has ended.
+    /// Returns `busy` when the inbox is full or the thread has ended.
     fn post(&self, query: Query<Self>) -> impl Future<Output = Result<(), ApiError>> + Send;
 }
 
@@ -55,13 +58,13 @@ pub(super) type Query<T> = Box<dyn FnOnce(&<T as Thread>::View<'_>) + Send>;
 
 /// A request to the core's event loop.
 pub(super) enum CoreRequest {
-    /// Reads the core's state.
+    /// Runs a query on the core's state.
     Query(Query<mpsc::Sender<Self>>),
-    /// Waits until an endpoint is in force.
+    /// Waits until the dataplane has applied an endpoint.
     Applied { request: AppliedRequest, answer: oneshot::Sender<Applied> },
-    /// Sets a level of the logs for a while.
+    /// Overrides a log level for a limited time.
     LogLevel { request: LogLevelRequest, answer: oneshot::Sender<Result<String, String>> },
-    /// Ends a freeze.
+    /// Accepts the current store and ends a freeze.
     AcceptStore(oneshot::Sender<bool>),
 }
 
@@ -89,10 +92,10 @@ impl Thread for SyncSender<ToKernel> {
     }
 }
 
-/// Asks a thread and waits for its answer.
+/// Sends a query to a thread and waits for its answer.
 ///
 /// # Errors
-/// `busy` when the thread takes no query, ends, or does not answer within 10 s.
+/// Returns `busy` when the thread accepts no query, ends, or does not answer within 10 s.
 pub(super) async fn ask<T: Thread, R: Send + 'static>(
     thread: &T,
     query: impl FnOnce(&T::View<'_>) -> R + Send + 'static,
@@ -108,7 +111,7 @@ pub(super) async fn ask<T: Thread, R: Send + 'static>(
 /// Waits for a thread's answer.
 ///
 /// # Errors
-/// `busy` when it does not come within 10 s.
+/// Returns `busy` when no answer arrives within 10 s.
 pub(super) async fn within_timeout<T>(wait: oneshot::Receiver<T>) -> Result<T, ApiError> {
     match tokio::time::timeout(ANSWER_TIMEOUT, wait).await {
         Ok(Ok(value)) => Ok(value),
@@ -117,17 +120,17 @@ pub(super) async fn within_timeout<T>(wait: oneshot::Receiver<T>) -> Result<T, A
     }
 }
 
-/// The error of a query that cannot be answered now.
+/// Builds a `busy` error: the query cannot be answered now.
 pub(super) fn busy(text: &str) -> ApiError {
     ApiError { code: "busy".to_owned(), text: text.to_owned() }
 }
 
-/// The error of an agent that ends.
+/// Builds the error of an agent that is shutting down.
 pub(super) fn stopping() -> ApiError {
     busy("the agent is stopping")
 }
 
-/// The error of a kernel thread whose inbox is full.
+/// Builds the error of a kernel thread whose inbox is full.
 pub(super) fn kernel_busy() -> ApiError {
     busy("the kernel thread is busy; try again")
 }
@@ -148,7 +151,7 @@ fn observes() -> ApiError {
     }
 }
 
-/// A thread that may not have started yet.
+/// Query interface of a thread that may not have started yet.
 pub(super) struct Asker<T> {
     thread: ArcSwapOption<T>,
     absent: fn() -> ApiError,
@@ -159,28 +162,28 @@ impl<T: Thread> Asker<T> {
         Self { thread: ArcSwapOption::empty(), absent }
     }
 
-    /// The thread has started.
+    /// Registers the thread once it has started.
     pub(super) fn started(&self, thread: T) {
         self.thread.store(Some(Arc::new(thread)));
     }
 
-    /// The thread, once it has started.
+    /// Returns the thread; `None` before it has started.
     pub(super) fn get(&self) -> Option<Arc<T>> {
         self.thread.load_full()
     }
 
-    /// The thread.
+    /// Returns the thread.
     ///
     /// # Errors
-    /// When it has not started, or never will.
+    /// Returns `busy` when the thread has not started, or never starts in this mode.
     pub(super) fn thread(&self) -> Result<Arc<T>, ApiError> {
         self.get().ok_or_else(self.absent)
     }
 
-    /// Asks the thread and waits for its answer.
+    /// Sends a query to the thread and waits for its answer.
     ///
     /// # Errors
-    /// As [`ask`], and when it has not started.
+    /// As [`ask`], and `busy` when the thread has not started.
     pub(super) async fn ask<R: Send + 'static>(
         &self,
         query: impl FnOnce(&T::View<'_>) -> R + Send + 'static,
@@ -189,7 +192,7 @@ impl<T: Thread> Asker<T> {
     }
 }
 
-/// The agent's threads, and what they share.
+/// Shared access to the agent's threads, and values that all of them read.
 pub(super) struct Handle {
     node: String,
     machine: Machine,
@@ -201,16 +204,17 @@ pub(super) struct Handle {
     kernel: Asker<SyncSender<ToKernel>>,
     intent: ArcSwapOption<RoutingIntent>,
     drops: ArcSwapOption<DropLog>,
-    /// New entries of the flight recorder.
+    /// Broadcast of new flight recorder entries.
     events: broadcast::Sender<NewEntry>,
     ready: AtomicBool,
-    /// Seconds since `started` at which the core's loop last made progress.
+    /// Time of the last iteration of the core's event loop, in seconds since `started`.
     last_iteration: AtomicI64,
     long_queries: Arc<Semaphore>,
 }
 
 impl Handle {
-    /// `observe`: the agent only compares what other programs do, and has no speaker.
+    /// Creates the handle. `observe`: in observe mode the agent has no speaker and compares other daemons'
+    /// state only.
     pub(super) fn new(
         node: &str,
         machine: Machine,
@@ -239,11 +243,11 @@ impl Handle {
         }
     }
 
-    /// The permit of a query that goes over all that the core has read; others wait until it is dropped. `alone`: no other one is
-    /// worked on beside it, because it takes much memory.
+    /// Waits for the permit of a long query, one that iterates over all resources of the core. `alone`
+    /// requests all permits, for a query that takes much memory: no other long query runs at the same time.
     ///
     /// # Errors
-    /// `busy` when it does not come within 10 s.
+    /// Returns `busy` when no permit is free within 10 s.
     pub(super) async fn long_query_permit(&self, alone: bool) -> Result<OwnedSemaphorePermit, ApiError> {
         let permits = if alone { LONG_QUERIES } else { 1 };
         let permit = Arc::clone(&self.long_queries).acquire_many_owned(permits);
@@ -254,78 +258,80 @@ impl Handle {
         }
     }
 
-    /// What this process has given up.
+    /// Returns the privileges that this process has dropped.
     pub(super) fn protections(&self) -> ProtectionStatus {
         ProtectionStatus { helper: self.namespaces.has_helper(), ..self.protections.clone() }
     }
 
-    /// The machine that this process runs on.
+    /// Returns the identity of the machine that this process runs on.
     pub(super) fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// This host's name.
+    /// Returns this host's node name.
     pub(super) fn node(&self) -> &str {
         &self.node
     }
 
-    /// When the agent started.
+    /// Returns the start time of the agent.
     pub(super) fn started(&self) -> Instant {
         self.started
     }
 
-    /// The core.
+    /// Returns the query interface of the core.
     pub(super) fn core(&self) -> &Asker<mpsc::Sender<CoreRequest>> {
         &self.core
     }
 
-    /// The speaker.
+    /// Returns the query interface of the speaker.
     pub(super) fn speaker(&self) -> &Asker<SpeakerHandle> {
         &self.speaker
     }
 
-    /// The kernel thread.
+    /// Returns the query interface of the kernel thread.
     pub(super) fn kernel(&self) -> &Asker<SyncSender<ToKernel>> {
         &self.kernel
     }
 
-    /// The kernel thread counts dropped packets here.
+    /// Registers the log in which the kernel thread counts dropped packets.
     pub(super) fn set_drops(&self, drops: Arc<DropLog>) {
         self.drops.store(Some(drops));
     }
 
-    /// Dropped packets, once the kernel thread has started.
+    /// Returns the log of dropped packets; `None` before the kernel thread has started.
     pub(super) fn drops(&self) -> Option<Arc<DropLog>> {
         self.drops.load_full()
     }
 
-    /// New entries of the flight recorder, for those who follow it.
+    /// Returns the broadcast of new flight recorder entries, to which followers subscribe.
     pub(super) fn events(&self) -> &broadcast::Sender<NewEntry> {
         &self.events
     }
 
-    /// Makes this intent the newest one for readers.
+    /// Publishes an intent as the newest one for readers.
     pub(super) fn publish_intent(&self, intent: Arc<RoutingIntent>) {
         self.intent.store(Some(intent));
     }
 
-    /// The newest intent, once there is one.
+    /// Returns the newest intent; `None` before the store was read.
     pub(super) fn newest_intent(&self) -> Option<Arc<RoutingIntent>> {
         self.intent.load_full()
     }
 
-    /// The newest intent.
+    /// Returns the newest intent.
     ///
     /// # Errors
-    /// `busy` before the store was read.
+    /// Returns `busy` before the store was read.
     pub(super) fn intent(&self) -> Result<Arc<RoutingIntent>, ApiError> {
         self.newest_intent().ok_or_else(|| busy("the store has not been read yet"))
     }
 
-    /// The newest intent with the dynamic peers that there are, and with the addresses of unnumbered ones.
+    /// Returns the newest intent, completed with the current dynamic peers and the addresses of unnumbered
+    /// peers.
     ///
     /// # Errors
-    /// `busy` before the store was read; where there are ranges or unnumbered peers, as [`Asker::ask`] of the speaker.
+    /// Returns `busy` before the store was read. With ranges or unnumbered peers, also the errors of
+    /// [`Asker::ask`].
     pub(super) async fn sessions(&self) -> Result<Arc<RoutingIntent>, ApiError> {
         let mut intent = self.intent()?;
         let unnumbered = intent.peers.iter().filter(|(_, peer)| peer.interface.is_some());
@@ -335,7 +341,7 @@ impl Handle {
                 let remote = |session: String| Some((view.peer(&session)?.remote, session));
                 unnumbered.into_iter().filter_map(remote).collect::<Vec<_>>()
             };
-            // Only the speaker knows where they are.
+            // Only the speaker knows the addresses of unnumbered peers.
             let known = self.speaker.ask(remotes).await?;
             let whole = Arc::make_mut(&mut intent);
             for (remote, session) in known {
@@ -351,23 +357,23 @@ impl Handle {
         Ok(Arc::new(intent.with_dynamic(&dynamic)))
     }
 
-    /// Sets whether the agent serves; returns the former value.
+    /// Sets the readiness state and returns the former one.
     pub(super) fn set_ready(&self, ready: bool) -> bool {
         self.ready.swap(ready, Ordering::Relaxed)
     }
 
-    /// The agent serves.
+    /// True if the agent is ready.
     pub(super) fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// The core's event loop makes progress.
+    /// Records an iteration of the core's event loop.
     pub(super) fn record_iteration(&self, now: Instant) {
         let at = i64::try_from(now.duration_since(self.started).as_secs()).unwrap_or(i64::MAX);
         self.last_iteration.store(at, Ordering::Relaxed);
     }
 
-    /// The core's event loop made progress within the last 30 s.
+    /// True if the core's event loop completed an iteration within the last 30 s.
     pub(super) fn is_alive(&self) -> bool {
         let now = i64::try_from(self.started.elapsed().as_secs()).unwrap_or(i64::MAX);
         now - self.last_iteration.load(Ordering::Relaxed) < LIVENESS_LIMIT

@@ -1,10 +1,10 @@
-//! Writes the core's log lines.
+//! Writes the log lines that the core emits as effects.
 
 use super::core::effect::{LogLine, Severity, Subsystem};
 
-/// Hands a line to the log, with its fields.
+/// Emits one log line with its structured fields through `tracing`.
 pub(super) fn write(line: &LogLine) {
-    // Target and level of a line are constants of its place in the code.
+    // `tracing` needs target and level as constants at the call site.
     macro_rules! line {
         ($level:ident, $target:literal) => {
             tracing::$level!(

@@ -1,8 +1,8 @@
-//! The threads and channels that join the rooms; the flight recorder.
+//! The agent: starts the threads of the daemon, passes messages between them and answers the API.
 //!
-//! What it does: starts the threads in the order that keeps forwarding (store snapshot or cache, kernel dump, listen and
-//! dial, own blocks, End-of-RIB, sweep), carries facts between them, and answers the API. What it does not: routing
-//! decisions, netlink, BGP.
+//! Threads start in an order that keeps forwarding intact: store snapshot or cache, kernel dump, BGP
+//! listeners and connections, own blocks, End-of-RIB, removal of stale routes. Routing decisions, netlink and
+//! the BGP protocol are in other crates and folders.
 //!
 //! ```text
 //!   io (2 workers)          main thread                          plain threads
@@ -13,10 +13,12 @@
 //!                                                                         +----------> kernel
 //! ```
 //!
-//! Facts come over unbounded channels on purpose: their number is bounded at the source (two batches of routes under way,
-//! one state a peer, one entry a tracked next hop), and a thread that waits for the core could wait for itself.
+//! Facts travel over unbounded channels on purpose: a thread that waited for the core could deadlock with it.
+//! Each source bounds the number of its facts: two batches of routes in transit, one state per peer, one
+//! entry per tracked next hop.
 //!
-//! A panic in any thread ends the process: kernel state stays, graceful restart covers it, the supervisor restarts.
+//! A panic in any thread ends the process. Kernel state stays, graceful restart keeps forwarding, and the
+//! supervisor restarts the agent.
 
 mod api;
 mod bmp;

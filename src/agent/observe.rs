@@ -1,10 +1,12 @@
-//! An agent that observes: the look at what BIRD and Felix have in the kernel, and its comparison with the intent, each half
-//! minute and on request. It writes nothing, anywhere.
+//! Observe mode: reads the state that BIRD and Felix have in the kernel and compares it with the intent,
+//! every 30 s and on request. Writes nothing.
 //!
 //! ```text
 //!   store --affinities of all hosts, rarely--+
-//!   core --model, intent, rules--> HostIntent <--+
-//!   BIRD's socket, kernel, iptables, ipset --> ForeignState      compare --> ComparisonReport --> status, diff, metrics
+//!                                            v
+//!   core --model, intent, rules--------> HostIntent --+
+//!                                                     +--> compare --> ComparisonReport --> status, diff, metrics
+//!   BIRD, kernel, iptables, ipset -> ForeignState ----+
 //! ```
 
 use std::collections::BTreeMap;
@@ -29,36 +31,38 @@ use tortie_engine::policy::{Globals, Ruleset};
 use tortie_kernel::Drift;
 use tortie_store::Store;
 
-/// Between two comparisons, at least.
+/// Minimum pause between two comparisons.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// Comparing takes at most this part of the time.
+/// Upper bound of the time spent on comparisons: one part in this many.
 const MAX_TIME_SHARE: u32 = 20;
-/// Until the store and the kernel were read for the first time.
+/// Retry interval until the store and the kernel were read for the first time.
 const STARTUP_RETRY: Duration = Duration::from_millis(200);
-/// A request gets a comparison of at most this age.
+/// Maximum age of a comparison that answers a request.
 const CACHE_TTL: Duration = Duration::from_secs(2);
-/// How old the affinities of other hosts may be: nobody watches them, 5,000 agents must not read each other's all the time.
+/// Maximum age of the affinities of other hosts. They are not watched: 5,000 agents must not read each
+/// other's all the time.
 const AFFINITIES_TTL: Duration = Duration::from_secs(600);
-/// And when routes differ, which a block that came or went explains.
+/// Maximum age of the affinities while routes differ, since a claimed or released block may explain the
+/// difference.
 const AFFINITIES_TTL_ON_DIFFERENCE: Duration = Duration::from_secs(60);
-/// Said until then.
+/// Error text before the first comparison.
 const NOT_YET: &str = "the store and the kernel have not been read yet";
-/// Differences that `status` names.
+/// Number of differences that `status` shows.
 const DIFFERENCES_LISTED: usize = 5;
 
-/// The observer.
+/// Compares the kernel state of other daemons with the intent, and caches the last result.
 pub(super) struct Observer {
     handle: Arc<Handle>,
     store: Arc<dyn Store>,
     sockets: Vec<PathBuf>,
-    /// Route protocols that would be ours: BIRD's, and our own.
+    /// Route protocol numbers that count as managed: BIRD's and Tortie's.
     own_protocols: [u8; 2],
     last: ArcSwapOption<ComparisonReport>,
-    /// Held while a comparison is made: one at a time.
+    /// Locked during a comparison, so that only one runs at a time.
     affinity_cache: tokio::sync::Mutex<AffinityCache>,
 }
 
-/// Affinities of all hosts, as read from the store.
+/// Cached affinities of all hosts, as read from the store.
 #[derive(Default)]
 struct AffinityCache {
     affinities: Option<Arc<Affinities>>,
@@ -66,21 +70,22 @@ struct AffinityCache {
     problem: Option<String>,
 }
 
-/// A comparison and what it was made from.
+/// A comparison with the state that it was computed from.
 #[derive(Debug)]
 pub(super) struct ComparisonReport {
     pub(super) comparison: Comparison,
     at: Instant,
     duration: Duration,
     unreadable: Vec<Unreadable>,
-    /// BIRD's BGP sessions by name: whether they are up, and the state's name.
+    /// BIRD's BGP sessions by name: established or not, and the name of the state.
     sessions: BTreeMap<String, (bool, &'static str)>,
     bird_states: Vec<String>,
     felix_states: Vec<String>,
 }
 
 impl Observer {
-    /// `sockets`: BIRD's; none: where Calico and Debian have them.
+    /// Creates an observer. `sockets` are BIRD's control sockets; empty: the paths that Calico and Debian
+    /// use.
     pub(super) fn new(handle: Arc<Handle>, store: Arc<dyn Store>, sockets: &[PathBuf], protocol: u8) -> Self {
         Self {
             handle,
@@ -92,12 +97,12 @@ impl Observer {
         }
     }
 
-    /// The last comparison; `None`: nothing was compared yet.
+    /// Returns the last comparison; `None` before the first one.
     pub(super) fn last(&self) -> Option<Arc<ComparisonReport>> {
         self.last.load_full()
     }
 
-    /// A comparison of at most this age.
+    /// Returns the last comparison if it is at most this old, else makes a new one.
     pub(super) async fn comparison(&self, age: Duration) -> Result<Arc<ComparisonReport>, ApiError> {
         let mut read = self.affinity_cache.lock().await;
         if let Some(last) = self.last().filter(|last| last.at.elapsed() <= age) {
@@ -141,7 +146,7 @@ impl Observer {
         self.handle.core().ask(of_core).await?.ok_or_else(|| busy(NOT_YET))
     }
 
-    /// The answer to `diff`, made now.
+    /// Answers `diff`, with a comparison of at most 2 s of age.
     pub(super) async fn differences(&self, max: usize) -> Result<Diff, ApiError> {
         let report = self.comparison(CACHE_TTL).await?;
         let section = |what: &str, planes: &[Plane]| {
@@ -185,7 +190,7 @@ impl Observer {
     }
 }
 
-/// Starts the task; it ends with the runtime.
+/// Starts the periodic comparison on the I/O runtime; the task ends with the runtime.
 pub(super) fn start(io: &tokio::runtime::Handle, observer: Arc<Observer>) {
     io.spawn(async move {
         let mut problem = String::new();
@@ -217,13 +222,13 @@ impl AffinityCache {
         self.at = Some(Instant::now());
         match Affinities::read(store).await {
             Ok(all) => (self.affinities, self.problem) = (Some(Arc::new(all)), None),
-            // What was read before may be old, and an old claim would be called a missing route.
+            // Affinities read earlier may be outdated, and an old claim would be reported as a missing route.
             Err(error) => (self.affinities, self.problem) = (None, Some(error.to_string())),
         }
     }
 }
 
-/// The intent of this host that is compared; `None`: nothing was read yet.
+/// Collects the part of this host's intent that is compared; `None` before the store was read.
 fn comparison_intent(core: &CoreView<'_>, affinities: Option<&Affinities>) -> Option<HostIntent> {
     if !core.running() {
         return None;
@@ -246,7 +251,7 @@ fn describe(unseen: &Unreadable) -> String {
     format!("{}: {}", unseen.what, unseen.why)
 }
 
-/// The names of RFC 4271 for what BIRD calls its states.
+/// Maps a state name of BIRD to the name in RFC 4271.
 fn state(info: &str) -> &'static str {
     match info.split_whitespace().next().unwrap_or_default() {
         "Established" => "Established",
@@ -292,7 +297,7 @@ fn felix(found: &ForeignState) -> Vec<String> {
 }
 
 impl ComparisonReport {
-    /// For `status`.
+    /// Returns the section of `status` about observe mode.
     pub(super) fn status(&self) -> ObserveStatus {
         let plane = |plane: Plane| {
             let counts = self.comparison.counts(plane);
@@ -314,12 +319,12 @@ impl ComparisonReport {
         }
     }
 
-    /// How long ago it was made.
+    /// Returns the age of the comparison.
     pub(super) fn age(&self) -> Duration {
         self.at.elapsed()
     }
 
-    /// How many items of these kinds differ, with the first in words.
+    /// Counts the differences in these planes and describes the first five.
     fn drift(&self, planes: &[Plane]) -> Drift {
         let count = planes.iter().map(|plane| self.comparison.counts(*plane).differing()).sum();
         let of = |item: &&foreign::ComparedItem| {
@@ -329,7 +334,8 @@ impl ComparisonReport {
         Drift { count, first: first.map(|item| format!("{}: {}", item.subject, item.text)).collect() }
     }
 
-    /// The kernel as others keep it, in the place of our own table, which is empty.
+    /// Replaces the kernel counts of `status`: in observe mode Tortie's own table is empty, other daemons
+    /// program the kernel.
     pub(super) fn replace_kernel(&self, kernel: &mut KernelSnapshot) {
         let routes = [Plane::Route, Plane::Interface];
         kernel.drift = self.drift(&routes);
@@ -339,11 +345,12 @@ impl ComparisonReport {
         kernel.withheld.clear();
         kernel.compared = Some(self.age());
         kernel.tunnel = None;
-        // Our own table, which is not in the kernel.
+        // The rules of Tortie's own table, which is not in the kernel.
         kernel.rules = None;
     }
 
-    /// The sessions that BIRD has, in the place of our own; those that BIRD does not have are left out.
+    /// Replaces the session states of `status` by those of BIRD, and removes the sessions that BIRD does not
+    /// have.
     pub(super) fn replace_sessions(&self, facts: &mut CoreSnapshot) {
         facts.peers.retain(|name, peer| {
             let Some((up, state)) = self.sessions.get(name) else { return false };
@@ -356,7 +363,7 @@ impl ComparisonReport {
         facts.unreachable.clear();
     }
 
-    /// The verdict in a word and in a sentence.
+    /// Returns the overall verdict as a word and as a sentence.
     pub(super) fn verdict(&self) -> (&'static str, String) {
         let total = self.comparison.total();
         let unknown = match total.not_compared {
@@ -369,7 +376,7 @@ impl ComparisonReport {
         }
     }
 
-    /// How many sessions differ, with the first in words.
+    /// Counts the sessions that differ and describes the first five.
     pub(super) fn session_drift(&self) -> Drift {
         self.drift(&[Plane::Session])
     }

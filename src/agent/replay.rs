@@ -1,7 +1,7 @@
-//! `tortie replay`: the inputs of a journal through the core of this program.
+//! `tortie replay`: runs the inputs of a journal through the core of this program.
 //!
-//! What it does: makes a core as the journal begins, gives it every input with its time, and compares what it decides with
-//! what was recorded. What it does not: read a clock, or touch store, kernel or peers.
+//! Restores a core at the beginning of the journal, gives it every input with its recorded time, and compares
+//! its decisions with the recorded ones. Reads no clock and accesses neither store, kernel nor peers.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -24,39 +24,39 @@ use crate::api::status::{API_VERSION, ApiError};
 use tortie_engine::routing::ChangeId;
 use tortie_store::{Change, FeedEvent};
 
-/// Differences that are shown whole.
+/// Number of differences that the report shows in full.
 const SHOWN: usize = 5;
 
-/// How far to run, and what to explain there.
+/// End of a replay, and the question to answer there.
 #[derive(Debug, Clone, Default)]
 pub struct ReplayOptions {
-    /// Up to the last input that came not after this time.
+    /// Stops after the last input at or before this time; `None` runs all inputs.
     pub until: Option<Timestamp>,
-    /// What to explain then.
+    /// Question about the state at the end of the replay.
     pub why: Option<Question>,
 }
 
-/// Why there is no replay.
+/// Reasons for a failed replay.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The file.
+    /// The journal file cannot be read.
     #[error("{0}")]
     Journal(#[from] JournalError),
-    /// The journal begins after the time that was asked for.
+    /// The journal begins after the requested time.
     #[error("the journal begins at {0}: nothing is known of an earlier time")]
     TooEarly(String),
-    /// The question has no answer in the state that the replay ends in.
+    /// The question has no answer in the final state of the replay.
     #[error("{}", .0.text)]
     Question(ApiError),
 }
 
-/// A core on its way through a journal.
+/// A core with its position in a journal.
 pub(in crate::agent) struct Run {
     header: Header,
     core: Core,
     decisions: Decisions,
     now: Now,
-    /// Where the journal begins.
+    /// Time at which the journal begins.
     from: Now,
     from_checkpoint: bool,
     inputs: usize,
@@ -67,10 +67,10 @@ pub(in crate::agent) struct Run {
 }
 
 impl Run {
-    /// Runs a journal with these gates.
+    /// Replays a journal with these decision gates.
     ///
     /// # Errors
-    /// A file that is none, or a time before its beginning.
+    /// Returns an error for a file that is not a journal, and for a time before its beginning.
     pub(in crate::agent) fn of(
         octets: &[u8],
         until: Option<Timestamp>,
@@ -150,17 +150,17 @@ impl Run {
         }
     }
 
-    /// The core after the last input.
+    /// Returns a view of the core after the last input.
     pub(in crate::agent) fn core(&self) -> CoreView<'_> {
         CoreView::of(&self.core)
     }
 
-    /// The time of the last input.
+    /// Returns the time of the last input.
     pub(in crate::agent) fn now(&self) -> Now {
         self.now
     }
 
-    /// What came of it.
+    /// Returns the report of the replay: number of inputs, differences and final intents.
     pub(in crate::agent) fn report(&self) -> Replay {
         let core = self.core();
         let intents = core.intent().map_or_else(Vec::new, |intent| {
@@ -192,10 +192,10 @@ impl Run {
     }
 }
 
-/// Runs a journal, or the one in an archive of `tortie diags`.
+/// Replays a journal file, or the journal inside an archive of `tortie diags`.
 ///
 /// # Errors
-/// [`ReplayError`].
+/// As [`ReplayError`] says.
 pub fn replay(octets: Vec<u8>, options: &ReplayOptions) -> Result<Replay, ReplayError> {
     let run = Run::of(&unpack(octets)?, options.until, Decisions::new())?;
     let mut report = run.report();
@@ -208,7 +208,7 @@ pub fn replay(octets: Vec<u8>, options: &ReplayOptions) -> Result<Replay, Replay
     Ok(report)
 }
 
-/// What an input is, in a few words.
+/// Describes an input in a few words.
 fn subject(input: &Input) -> String {
     match input {
         Input::Feed(FeedEvent::Snapshot { snapshot, .. }) => {
@@ -256,7 +256,8 @@ fn subject(input: &Input) -> String {
     }
 }
 
-/// The name of a variant and what it names first.
+/// Returns the first 100 characters of a debug form without braces and quotes: the variant and its first
+/// fields.
 fn variant(debug: &str) -> String {
     let short: String = debug.chars().take(100).collect();
     short.replace(['{', '}', '"'], "").split_whitespace().collect::<Vec<_>>().join(" ")

@@ -1,4 +1,5 @@
-//! The clocks, read where something happens: the core gets their time with each input.
+//! Reads the monotonic and the wall clock for the core, which gets the time with each input and reads no
+//! clock.
 
 use std::time::Instant;
 
@@ -6,12 +7,12 @@ use jiff::Timestamp;
 
 use super::core::input::Now;
 
-/// Both clocks, now.
+/// Returns the current time of both clocks.
 pub(super) fn now() -> Now {
     Now { mono: Instant::now(), wall: Timestamp::now() }
 }
 
-/// Now, as RFC 3339 with milliseconds.
+/// Returns the current time as RFC 3339 text with milliseconds.
 pub(super) fn now_text() -> String {
     now().text()
 }

@@ -1,4 +1,4 @@
-//! From the speaker's values to the API's: pure translation, no decisions.
+//! Conversion of the speaker's values to the API's data types; makes no decisions.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -23,10 +23,11 @@ use tortie_engine::routing::{
     LearnedPath, OriginKind, PeerIntent, PeerKind, RangeIntent, RoutingIntent, UnreadablePeer,
 };
 
-/// How many prefixes of a router inside one pool are looked at for hints: a look must not hold the speaker up.
+/// Maximum number of prefixes per router and pool that are examined for hints, so that the query does not
+/// block the speaker.
 const HINTED_ROUTES_MAX: usize = 4096;
 
-/// A list with its frame.
+/// Builds a list with its metadata.
 pub(in crate::agent) fn list<T>(kind: &str, node: &str, revision: u64, items: Vec<T>) -> List<T> {
     List {
         api_version: API_VERSION.to_owned(),
@@ -40,7 +41,7 @@ pub(in crate::agent) fn list<T>(kind: &str, node: &str, revision: u64, items: Ve
     }
 }
 
-/// RFC 3339 of a moment `ago`.
+/// Returns the RFC 3339 time of the moment `ago` before now.
 fn ago(span: Duration) -> String {
     let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::ZERO);
     let at = Timestamp::now().checked_sub(span).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -59,7 +60,7 @@ fn drain_name(drain: Drain) -> &'static str {
     }
 }
 
-/// Which end dials.
+/// Describes the side that opens the connection.
 fn dials(peer: &PeerIntent) -> String {
     match (peer.dial_after, peer.kind) {
         (None, _) => "only the other end".to_owned(),
@@ -77,7 +78,7 @@ fn dials(peer: &PeerIntent) -> String {
     }
 }
 
-/// One peer of the API; a wanted peer that the speaker does not know yet is Idle.
+/// Converts one peer. A configured peer that the speaker does not know yet is Idle.
 pub(in crate::agent) fn peer(
     session: &str,
     intent: &RoutingIntent,
@@ -105,7 +106,7 @@ pub(in crate::agent) fn peer(
     let since = status.map_or(Duration::ZERO, |s| s.since);
     Some(Peer {
         session: session.to_owned(),
-        // Of an unnumbered peer only the speaker knows where it is.
+        // Only the speaker knows the address of an unnumbered peer.
         address: status.map_or(wanted.remote, |s| s.remote).ip().to_string(),
         port: wanted.remote.port(),
         dials: dials(wanted),
@@ -167,7 +168,7 @@ pub(in crate::agent) fn peer(
     })
 }
 
-/// The peer of a key whose value could never be read.
+/// Builds the entry of a peer whose key never had a readable value.
 pub(in crate::agent) fn unreadable_peer(peer: UnreadablePeer<'_>) -> Peer {
     let InvalidKey { key, error, .. } = peer.problem;
     let text = format!("{key} cannot be read: {error}; no value of it ever could, so there is no session");
@@ -193,7 +194,7 @@ pub(in crate::agent) fn unreadable_peer(peer: UnreadablePeer<'_>) -> Peer {
     }
 }
 
-/// The ranges of the API; one that the speaker does not know yet has no sessions.
+/// Converts the ranges. A range that the speaker does not know yet has no sessions.
 pub(in crate::agent) fn ranges(intent: &RoutingIntent, views: &[RangeView]) -> Vec<PeerRange> {
     let one = |(name, wanted): (&String, &RangeIntent)| {
         let status = views.iter().find(|range| *range.name == **name).map(|range| &range.status);
@@ -215,7 +216,7 @@ pub(in crate::agent) fn ranges(intent: &RoutingIntent, views: &[RangeView]) -> V
     intent.ranges.iter().map(one).collect()
 }
 
-/// The BFD session of a peer that wants one.
+/// Converts the BFD session of a peer that has BFD enabled; `Waiting` before the session exists.
 fn peer_bfd(watched: Option<&(Endpoint, bfd::Status)>) -> PeerBfd {
     let Some((endpoint, s)) = watched else {
         return PeerBfd { state: "Waiting".to_owned(), ..PeerBfd::default() };
@@ -248,7 +249,8 @@ fn peer_bfd(watched: Option<&(Endpoint, bfd::Status)>) -> PeerBfd {
     }
 }
 
-/// Of each router that may announce prefixes inside pools, those of the best paths that are its own.
+/// Returns the paths inside pools for each router that may announce them: the best paths learned from that
+/// router.
 pub(in crate::agent) fn inside_pools(
     view: &SpeakerView<'_>,
     intent: &RoutingIntent,
@@ -261,7 +263,7 @@ pub(in crate::agent) fn inside_pools(
             view.routes(TableQuery { table: RouteTable::AdjIn(id), matching }, None, HINTED_ROUTES_MAX)
         });
         let mut paths: Vec<LearnedPath> = inside.filter_map(|route| learned_path(&route)).collect();
-        // A pool may lie in another one.
+        // Pools may be nested, so a prefix may appear twice.
         paths.sort_unstable_by_key(|path| path.prefix);
         paths.dedup_by_key(|path| path.prefix);
         (!paths.is_empty()).then(|| (session.clone(), paths))
@@ -279,12 +281,12 @@ fn learned_path(route: &RouteInfo) -> Option<LearnedPath> {
     })
 }
 
-/// Finds the session that a person means: its name, the node's name, or the address.
+/// Resolves a peer given by an operator: session name, node name or address.
 pub(in crate::agent) fn session_named<'a>(
     intent: &'a RoutingIntent,
     wanted: &str,
 ) -> Result<&'a String, ApiError> {
-    // A link-local address may have its interface with it, by name or index (RFC 4007 11).
+    // A link-local address may carry its interface as name or index (RFC 4007, section 11).
     let (address, zone) =
         wanted.split_once('%').map_or((wanted, None), |(address, zone)| (address, Some(zone)));
     let address = address.parse::<std::net::IpAddr>().ok();
@@ -321,7 +323,7 @@ pub(in crate::agent) fn session_named<'a>(
     }
 }
 
-/// One prefix of the API.
+/// Converts one prefix with its paths.
 pub(in crate::agent) fn route(info: &RouteInfo, intent: &RoutingIntent) -> BgpRoute {
     BgpRoute { prefix: info.prefix.to_string(), paths: info.paths.iter().map(|p| path(p, intent)).collect() }
 }
@@ -381,7 +383,7 @@ fn path(info: &PathInfo, intent: &RoutingIntent) -> BgpPath {
     }
 }
 
-/// Reads the prefix part of a query: the ranges that are listed, one after the other.
+/// Parses the prefix part of a query into the ranges to list, in order.
 pub(in crate::agent) fn query_ranges(query: &RouteQuery) -> Result<Vec<RouteMatch>, ApiError> {
     let invalid = |text: String| ApiError { code: "invalid".to_owned(), text };
     let cidr = |text: &str| text.parse::<Cidr>().map_err(|e| invalid(e.to_string()));
@@ -397,7 +399,8 @@ pub(in crate::agent) fn query_ranges(query: &RouteQuery) -> Result<Vec<RouteMatc
     Ok(Family::ALL.map(RouteMatch::All).to_vec())
 }
 
-/// The position of a listing of routes: one of its ranges, and the next slot of the table. As text, `range-slot`.
+/// Position in a paged listing of routes: index of the range and next slot of the table. Text form:
+/// `range-slot`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::agent) struct Cursor {
     pub(in crate::agent) range: usize,

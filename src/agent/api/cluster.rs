@@ -1,5 +1,7 @@
-//! Pools, blocks and status of all hosts: read from the store on request, since the agent does not watch what is
-//! others'; one read serves all who ask within ten seconds, and is forgotten after.
+//! Pools, blocks and node status of the whole cluster, read from the store on request because the agent does
+//! not watch other hosts' keys.
+//!
+//! Each read is cached for ten seconds and shared by all requests in that time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,14 +28,14 @@ use tortie_engine::model::Model;
 use tortie_engine::model::endpoint_name::{display_name, naming};
 use tortie_store::{Snapshot, Store};
 
-/// For how long a read is given out.
+/// Lifetime of a cached read.
 const CACHE_TTL: Duration = Duration::from_secs(10);
-/// For how long it is known whether a workload could be added.
+/// Lifetime of a cached answer to "can a workload be added?".
 const REHEARSAL_TTL: Duration = Duration::from_secs(3);
-/// Longest wait for the store.
+/// Maximum wait for the store.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The value that was made of one listing, and its age.
+/// Value computed from one listing of the store, with its time.
 struct CachedRead<T> {
     at: Instant,
     time: String,
@@ -41,7 +43,7 @@ struct CachedRead<T> {
     value: T,
 }
 
-/// The last read of one kind.
+/// Cache of the last read of one kind.
 struct CacheSlot<T> {
     ttl: Duration,
     last: Arc<Mutex<Option<Arc<CachedRead<T>>>>>,
@@ -52,7 +54,7 @@ impl<T: Send + Sync + 'static> CacheSlot<T> {
         Self { ttl: CACHE_TTL, last: Arc::default() }
     }
 
-    /// A caller that comes while the store is read waits for that read.
+    /// Returns the cached value or reads the store. Concurrent callers wait for one read.
     async fn read(
         &self,
         store: &dyn Store,
@@ -90,7 +92,7 @@ impl<T: Send + Sync + 'static> CacheSlot<T> {
     }
 }
 
-/// The last read, with the store that the next one comes from.
+/// Cached reads of cluster-wide state, with the store that they come from.
 pub(in crate::agent) struct ClusterCache {
     node: String,
     store: Arc<dyn Store>,
@@ -105,14 +107,15 @@ impl ClusterCache {
         Self { node: node.to_owned(), store, ipam, nodes, rehearsed: Mutex::default() }
     }
 
-    /// What keeps a workload of this host from being added now.
+    /// Returns the problem that prevents adding a workload to this host; `None` if a rehearsed allocation
+    /// succeeds.
     pub(in crate::agent) async fn allocation_problem(&self, excluded: Exclusions) -> Option<Problem> {
         let mut last = self.rehearsed.lock().await;
         if let Some((_, problem)) = last.as_ref().filter(|(at, _)| at.elapsed() < REHEARSAL_TTL) {
             return problem.clone();
         }
         let rehearsal = rehearse_workload(&self.store, &self.node, excluded);
-        // A store that does not answer is reported as such.
+        // A store that does not answer has a problem of its own.
         let found = tokio::time::timeout(STORE_TIMEOUT, rehearsal).await.ok();
         let problem = found.as_ref().and_then(allocation_problem);
         *last = Some((Instant::now(), problem.clone()));
@@ -130,13 +133,13 @@ impl ClusterCache {
         self.nodes.read(&*self.store, &nodes::prefixes(), make).await
     }
 
-    /// Pools with what is used of them.
+    /// Returns the pools with their usage.
     pub(in crate::agent) async fn pools(&self) -> Result<List<PoolRow>, ApiError> {
         let read = self.read_ipam().await?;
         Ok(self.list("IPAMPoolList", &read, dto::pools(&read.value)))
     }
 
-    /// Blocks of one pool, or all.
+    /// Returns the blocks of one pool, or all blocks.
     pub(in crate::agent) async fn blocks(&self, pool: Option<Cidr>) -> Result<List<BlockRow>, ApiError> {
         let read = self.read_ipam().await?;
         if let Some(pool) = pool.filter(|pool| !read.value.pools.contains_key(pool)) {
@@ -145,7 +148,7 @@ impl ClusterCache {
         Ok(self.list("IPAMBlockList", &read, dto::blocks(&read.value, pool, None)))
     }
 
-    /// One block with its addresses, and the endpoints that have them.
+    /// Returns one block with its allocated addresses and the endpoints that use them.
     pub(in crate::agent) async fn block(&self, handle: &Handle, block: Cidr) -> Result<BlockView, ApiError> {
         let read = self.read_ipam().await?;
         let Some(found) = read.value.blocks.get(&block) else {
@@ -158,7 +161,7 @@ impl ClusterCache {
             .ok_or_else(|| not_found(format!("there is no block {block}")))
     }
 
-    /// Every host of the store with its status key.
+    /// Returns every node of the store with its status key.
     pub(in crate::agent) async fn nodes(&self) -> Result<List<ClusterNode>, ApiError> {
         let read = self.read_nodes().await?;
         Ok(self.list("NodeList", &read, read.value.clone()))
@@ -180,7 +183,7 @@ fn not_found(text: String) -> ApiError {
     ApiError { code: "not-found".to_owned(), text }
 }
 
-/// The workload endpoints of all hosts that have these addresses.
+/// Finds the workload endpoints of all hosts that have these addresses.
 fn holders(model: &Model, addrs: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, Vec<Holder>> {
     let mut found: BTreeMap<IpAddr, Vec<Holder>> = BTreeMap::new();
     for (key, value) in model.endpoint_resources() {

@@ -1,4 +1,4 @@
-//! Requests that change something in the core: ending a freeze, a level of the logs, and waiting for an endpoint.
+//! API requests that act on the core: ending a freeze, overriding a log level, and waiting for an endpoint.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::agent::api::server::Server;
 use crate::agent::handle::{CoreRequest, stopping, within_timeout};
 use crate::api::status::{ActionResult, ApiError, Applied, AppliedRequest, LogLevelRequest};
 
-/// Hands a request to the core's event loop and waits for its answer.
+/// Sends a request to the core's event loop and waits for the answer.
 async fn request<T>(
     server: &Server,
     request: impl FnOnce(oneshot::Sender<T>) -> CoreRequest,
@@ -18,7 +18,7 @@ async fn request<T>(
     within_timeout(wait).await
 }
 
-/// Accepts the store as it is, ending a freeze.
+/// Accepts the store's current content, which ends a freeze.
 pub(in crate::agent) async fn accept_store(server: &Server) -> Result<ActionResult, ApiError> {
     let text = if request(server, CoreRequest::AcceptStore).await? {
         "the store is taken as it is; all goes on"
@@ -29,7 +29,7 @@ pub(in crate::agent) async fn accept_store(server: &Server) -> Result<ActionResu
     Ok(ActionResult { text: text.to_owned() })
 }
 
-/// Sets another level of the logs, for a while.
+/// Overrides a log level for a limited time.
 pub(in crate::agent) async fn log_level(
     server: &Server,
     level: LogLevelRequest,
@@ -38,7 +38,7 @@ pub(in crate::agent) async fn log_level(
     set.map(|text| ActionResult { text }).map_err(|text| ApiError { code: "invalid".to_owned(), text })
 }
 
-/// Waits until an endpoint is in force.
+/// Waits until the dataplane has applied an endpoint, at most the requested time.
 pub(in crate::agent) async fn applied(server: &Server, request: AppliedRequest) -> Applied {
     let wait = Duration::from_millis(request.wait_millis.min(600_000));
     let (answer, result) = oneshot::channel();
@@ -51,7 +51,7 @@ pub(in crate::agent) async fn applied(server: &Server, request: AppliedRequest) 
     if !sent {
         return timeout(0);
     }
-    // The core answers at once when it is so; the grace makes a wait of 0 a query.
+    // The core answers at once if the endpoint is applied. The grace turns a wait of 0 into a plain query.
     match tokio::time::timeout(wait + Duration::from_millis(250), result).await {
         Ok(Ok(applied)) => applied,
         _ => timeout(core.ask(|core| core.revision()).await.unwrap_or_default()),

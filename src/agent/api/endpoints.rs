@@ -1,5 +1,5 @@
-//! Answers about endpoints, policies and packets: from the core as long as policy is on, else from a copy of the model,
-//! beside the core.
+//! Answers about endpoints, policies and packets. They come from the core while policy is enforced, else from
+//! a copy of the model that is compiled on another thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ use tortie_engine::policy::path::{self, HostPath};
 use tortie_engine::policy::{Globals, Source};
 use tortie_kernel::{DropKind, Dropped, Mode, RuleHits, ToKernel};
 
-/// The way of a packet as the store has it.
+/// Evaluates the path of a packet against the policies in the store.
 pub(in crate::agent) async fn trace_packet(
     handle: &Handle,
     query: TraceQuery,
@@ -37,12 +37,13 @@ pub(in crate::agent) async fn trace_packet(
         Ok((packet_query, excerpt, Arc::new(view.globals.clone())))
     })
     .await?;
-    // Rules of hosts are made from every policy: not on the core's thread.
+    // Rules of other hosts are compiled from all policies: too long for the core's thread.
     let work = move || packet_query.follow(&excerpt).map(|found| (packet_query, found, globals));
     tokio::task::spawn_blocking(work).await.map_err(|_| stopping())?
 }
 
-/// The path of a packet: as the store has it, and with `kernel` this host's part of it as the kernel thread has it.
+/// Traces a packet through the policies in the store. With `kernel`, this host's part uses the rules of the
+/// kernel thread.
 pub(in crate::agent) async fn trace(
     server: &Server,
     query: TraceQuery,
@@ -61,7 +62,7 @@ pub(in crate::agent) async fn trace(
         .handle()
         .kernel()
         .ask(move |view| {
-            // A kernel that is left alone has no interfaces to tell of.
+            // With the kernel off there are no interfaces to report.
             let has_conditions = view.mode() != Mode::Off;
             let trace_half = |half: &HostPath| match has_conditions && half.host == node && !half.outer {
                 true => packet::live(view, &node, &globals, half),
@@ -86,10 +87,12 @@ pub(in crate::agent) async fn trace(
         .await
 }
 
-/// The effect of a value if it were written; with connections where the kernel lists them.
+/// Computes the effect of a value that would be written, with the affected connections if conntrack can be
+/// read.
 pub(in crate::agent) async fn dry_run(server: &Server, request: DryRunRequest) -> Result<DryRun, ApiError> {
-    // The permit comes first: a query that waits with a model in hand would make the core copy what it changes.
-    // It copies the model and compiles the policy twice: no other such query beside it.
+    // The permit comes first: a query that waits while it holds the model forces the core to copy it on the
+    // next change. The query copies the model and compiles the policy twice, so no other long query runs at
+    // the same time.
     let permit = server.handle().long_query_permit(true).await?;
     let interfaces =
         server.handle().kernel().ask(|view| (view.mode() != Mode::Off).then(|| view.interfaces())).await;
@@ -98,7 +101,7 @@ pub(in crate::agent) async fn dry_run(server: &Server, request: DryRunRequest) -
     let shared = server.handle().core().ask(share).await?;
     let (model, options) = shared.ok_or_else(|| busy("the store has not been read yet"))?;
     let work = move || {
-        // A copy at once: while this thread has the core's, the core would copy it with its next change.
+        // Copies the model at once: as long as this thread shares it, the core copies it on its next change.
         let model = Arc::unwrap_or_clone(model);
         let before = Enforced::of(&model);
         let mut trial = trial::run(model, before, options, &request)?;
@@ -135,7 +138,7 @@ pub(in crate::agent) async fn dry_run(server: &Server, request: DryRunRequest) -
     Ok(trial.answer)
 }
 
-/// Packets that rules dropped within this time, the most frequent first.
+/// Returns the kinds of packets that rules dropped within this time, the most frequent first.
 pub(in crate::agent) async fn drops(server: &Server, within: Duration) -> Result<List<DropRow>, ApiError> {
     let drops = server.handle().drops().ok_or_else(|| busy("the kernel thread has not started yet"))?;
     if let Some(problem) = drops.problem() {
@@ -174,7 +177,7 @@ pub(in crate::agent) async fn drops(server: &Server, within: Duration) -> Result
     Ok(server.list("DropList", items).await)
 }
 
-/// Differences between the kernel and the intent.
+/// Returns the differences between kernel and intent.
 pub(in crate::agent) async fn diff(server: &Server, max: usize) -> Result<Diff, ApiError> {
     if let Some(observer) = server.observer() {
         return observer.differences(max).await;
@@ -207,7 +210,7 @@ pub(in crate::agent) async fn diff(server: &Server, max: usize) -> Result<Diff, 
             });
             let (since, held) =
                 (view.rules_drift_age().map(|span| span.as_secs()), view.drift_hold_remaining());
-            // Rules are told in words; the kernel does not say who changed them.
+            // Rule differences are texts, and the kernel does not name the process that changed a rule.
             let line = |text: &String| DiffLine {
                 mark: if text.ends_with("missing") { "-" } else { "~" }.to_owned(),
                 text: text.clone(),
@@ -220,7 +223,7 @@ pub(in crate::agent) async fn diff(server: &Server, max: usize) -> Result<Diff, 
             let sets: Vec<DiffLine> = words.iter().filter(is_set).take(max).map(line).collect();
             let rules: Vec<DiffLine> =
                 words.iter().filter(|line| !is_set(line)).take(max).map(line).collect();
-            // The count is of objects and elements; words are of the first ones.
+            // The count covers objects and elements, the texts describe only the first ones.
             let in_sets = if rules.is_empty() { count } else { sets.len() };
             let problem = view.rules_problem();
             let mode = view.rules_mode();
@@ -239,7 +242,7 @@ pub(in crate::agent) async fn diff(server: &Server, max: usize) -> Result<Diff, 
         .await
 }
 
-/// Leaves differences for study, or repairs them now. The kernel thread does both.
+/// Starts a drift hold, or ends it and repairs the differences; the kernel thread does both.
 pub(in crate::agent) async fn hold_drift(
     server: &Server,
     request: DiffRequest,

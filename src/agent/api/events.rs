@@ -1,4 +1,4 @@
-//! The flight recorder for those who ask and for those who follow.
+//! Flight recorder over the API: queries of past entries and streams of new ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,28 +20,29 @@ use crate::agent::handle::{Handle, busy};
 use crate::api::EventQuery;
 use crate::api::status::{ApiError, Event, List};
 
-/// Kinds of entries.
+/// Kinds of entries that a query may select.
 const KINDS: [&str; 7] = ["agent", "bgp", "ipam", "kernel", "policy", "route", "store"];
-/// Entries that a return with a number may bring at most.
+/// Maximum number of missed entries that a follower receives when it reconnects with the number of its last
+/// entry.
 const MISSED_EVENTS_MAX: usize = 4_096;
 
-/// An item of a follower of the flight recorder.
+/// Item of a stream of flight recorder entries.
 #[derive(Debug, Clone)]
 pub(in crate::agent) enum FollowItem {
-    /// An entry.
+    /// A recorded entry.
     Event(Arc<Event>),
-    /// Entries are missing here: what is shown has to be read anew. The number of the newest entry; 0: not said.
+    /// Entries were lost, so the client must reload its view. Number of the newest entry; 0 if unknown.
     Reset(u64),
 }
 
-/// Entries as they are made.
+/// Stream of entries as they are recorded.
 type EventStream = std::pin::Pin<Box<dyn futures_util::Stream<Item = FollowItem> + Send>>;
 
-/// One who follows.
+/// State of one follower of the flight recorder.
 struct Follower {
     filter: Filter,
     missed: VecDeque<Arc<Event>>,
-    /// Entries are missing between this and what the follower had.
+    /// Number of the newest entry, set if entries between it and the follower's last one are lost.
     gap: Option<u64>,
     receiver: broadcast::Receiver<NewEntry>,
     ended: bool,
@@ -65,7 +66,7 @@ impl Follower {
                     return Some((FollowItem::Event(entry.event), self));
                 }
                 Ok(_) => {}
-                // Too slow: the follower gets a reset and may connect again.
+                // A follower that is too slow gets a reset and may connect again.
                 Err(RecvError::Lagged(_)) => {
                     self.ended = true;
                     return Some((FollowItem::Reset(0), self));
@@ -76,7 +77,7 @@ impl Follower {
     }
 }
 
-/// The entries that a query selects.
+/// Returns the recorded entries that a query selects.
 pub(in crate::agent) async fn history(server: &Server, query: EventQuery) -> Result<List<Event>, ApiError> {
     let filter = read_filter(server.handle(), &query).await?;
     let (after, max) =
@@ -87,7 +88,8 @@ pub(in crate::agent) async fn history(server: &Server, query: EventQuery) -> Res
     Ok(server.list("EventList", items).await)
 }
 
-/// Entries from now on, or after `last`, the number that the follower had before the connection was lost.
+/// Streams entries from now on, or from after `last`, the last entry that the follower had before it lost the
+/// connection.
 pub(in crate::agent) async fn follow(
     server: &Server,
     query: EventQuery,
@@ -106,7 +108,7 @@ pub(in crate::agent) async fn follow(
             let whole = last.is_none_or(|last| recorder.has_all_after(last));
             let missed = match last {
                 Some(last) if whole && last < recorder.newest() => {
-                    // 0 would ask for the newest.
+                    // To `find`, 0 means the newest entries.
                     recorder.find(&wanted, last.max(1), MISSED_EVENTS_MAX)
                 }
                 _ => Vec::new(),
@@ -139,7 +141,7 @@ async fn read_filter(handle: &Handle, query: &EventQuery) -> Result<Filter, ApiE
         None => None,
     };
     let peer = match &query.peer {
-        // One that is gone is named by its session.
+        // A peer that no longer exists is matched by its session name.
         Some(name) => match handle.sessions().await {
             Ok(intent) => match bgp::session_named(&intent, name) {
                 Ok(session) => Some(session.clone()),
@@ -159,7 +161,7 @@ async fn read_filter(handle: &Handle, query: &EventQuery) -> Result<Filter, ApiE
     Ok(Filter { kinds, peer, prefix, subject, since })
 }
 
-/// The text that entries about an endpoint contain: its workload's part of the key, which its name has, too.
+/// Returns the text that all entries about an endpoint contain: the workload part of its key.
 async fn endpoint_subject(handle: &Handle, name: String) -> String {
     let queried = name.clone();
     let found = policy_view(handle, move |view| view.find_endpoint(&queried)).await;
@@ -169,7 +171,7 @@ async fn endpoint_subject(handle: &Handle, name: String) -> String {
     })
 }
 
-/// RFC 3339 of a moment before now, as entries have it.
+/// Returns the RFC 3339 time of a past moment, in the form of recorded entries.
 fn ago(span: Duration) -> String {
     let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::ZERO);
     let at = Timestamp::now().checked_sub(span).unwrap_or(Timestamp::UNIX_EPOCH);

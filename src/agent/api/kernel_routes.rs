@@ -1,4 +1,4 @@
-//! The kernel's routes as rows of the API.
+//! Conversion of the kernel's routes to rows of the API.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use crate::api::status::{ApiError, KernelRouteRow};
 use tortie_engine::routing::{ChangeId, Hop};
 use tortie_kernel::{KernelView, RouteCondition, RouteState};
 
-/// The kernel rows that a query selects.
+/// Selects kernel routes by prefix or address.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::agent) enum KernelMatch {
     All,
@@ -34,7 +34,7 @@ impl KernelMatch {
     }
 }
 
-/// Own routes from a place in the table on, as [`KernelView::walk`].
+/// Lists own routes from a slot of the table on, as [`KernelView::walk`].
 pub(in crate::agent) fn kernel_rows(
     view: &KernelView<'_>,
     matching: &KernelMatch,
@@ -51,7 +51,8 @@ pub(in crate::agent) fn kernel_rows(
     (states.iter().map(|state| (state.prefix, row(view, state))).collect(), next)
 }
 
-/// One address: our row and the foreign route that covers it.
+/// Looks up one address: the own route that covers it, and the path that the kernel would use without own
+/// routes.
 pub(in crate::agent) fn kernel_get(
     view: &KernelView<'_>,
     addr: ScopedAddr,
@@ -72,7 +73,7 @@ pub(in crate::agent) fn kernel_get(
     (own, says)
 }
 
-/// One own prefix.
+/// Converts one own route.
 pub(in crate::agent) fn row(view: &KernelView<'_>, state: &RouteState) -> KernelRouteRow {
     let via = state
         .hops

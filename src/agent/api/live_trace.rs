@@ -1,4 +1,4 @@
-//! `policy trace --live`: what the kernel does with packets, beside what the evaluator of `policy` says of each.
+//! `policy trace --live`: traces packets in the kernel and compares each with the policy evaluator's result.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use tortie_kernel::{
     KernelView, Meaning, Mode, RuleView, Traced, TracedFlow, TracedPacket, TracedStep, TracedVerdict,
 };
 
-/// Longest trace, in seconds.
+/// Maximum duration of a trace in seconds.
 const DURATION_MAX: u64 = 60;
 
 fn invalid(text: String) -> ApiError {
     ApiError { code: "invalid".to_owned(), text }
 }
 
-/// Traces packets in the kernel until the time is up or the caller drops the question.
+/// Traces packets in the kernel until the time is up or the caller disconnects.
 pub(in crate::agent) async fn trace_packets(
     server: &Server,
     request: LiveTraceRequest,
@@ -52,7 +52,7 @@ pub(in crate::agent) async fn trace_packets(
         icmp: half.flow.packet.icmp,
     };
     server.handle().kernel().ask(may_trace).await??;
-    // Hung up when this question is answered, or dropped.
+    // The caller's end closes when this request is answered or dropped.
     let (_caller, stop) = UnixStream::pair().map_err(|error| busy(&format!("no socket: {error}")))?;
     let work = move || {
         let traced = tortie_kernel::trace(&flow, Duration::from_secs(seconds), &stop);
@@ -90,7 +90,7 @@ pub(in crate::agent) async fn trace_packets(
     })
 }
 
-/// This host's part of the way.
+/// Returns this host's part of the path.
 fn half_of(node: &str, found: &path::Trace) -> Result<HostPath, ApiError> {
     let here = found.host_paths.iter().find(|half| half.host == node && !half.outer);
     here.cloned().ok_or_else(|| {
@@ -112,7 +112,7 @@ fn may_trace(view: &KernelView<'_>) -> Result<(), ApiError> {
     }
 }
 
-/// A packet with what should have become of it, by the rules that the kernel thread has now.
+/// Compares a traced packet with the result of the evaluator under the current rules of the kernel thread.
 fn compare_with_evaluator(
     view: &KernelView<'_>,
     node: &str,
@@ -142,17 +142,17 @@ fn compare_with_evaluator(
     }
 }
 
-/// The outcome of the steps of a packet.
+/// Outcome of a traced packet, collected from its steps.
 #[derive(Debug, Default)]
 struct Observed {
-    /// Where it was dropped, in words.
+    /// Description of the rule or chain that dropped the packet; `None` if the packet passed.
     dropped: Option<String>,
-    /// The rule that dropped it is another program's.
+    /// True if the rule that dropped the packet belongs to another program.
     foreign: bool,
-    /// The last decision of policy.
+    /// Last policy decision.
     decider: Option<Decider>,
     established: bool,
-    /// A rule of ours that is not there any more.
+    /// A rule of Tortie's table that no longer exists.
     gone: bool,
 }
 
@@ -166,7 +166,7 @@ impl Observed {
                 Some(Meaning::Established) => observed.established = true,
                 _ => {}
             }
-            // One that somebody else put into our table is in nobody's way to compare.
+            // A rule that another process added to Tortie's table does not count as one that is gone.
             let theirs = !step.ours || step.place.is_some_and(|place| !place.is_ours());
             observed.gone |= !theirs && step.handle.is_some() && view.is_none();
             if step.verdict == TracedVerdict::Drop {
@@ -194,7 +194,7 @@ impl Observed {
         }
     }
 
-    /// `agrees`, `differs`, or why that cannot be said; and where it may come from.
+    /// Returns `agrees`, `differs`, or the reason why no comparison is possible, with an explanation.
     fn compare(&self, path: &Path) -> (&'static str, String) {
         if self.gone {
             return ("changed", "a rule that it met is another by now: trace again".to_owned());
@@ -224,7 +224,7 @@ impl Observed {
 const REPORT: &str =
     "`tortie diff` says whether the kernel has the rules that are wanted; when it does, please report this";
 
-/// The place of a step, in words.
+/// Describes the location of a step.
 fn place(step: &TracedStep) -> String {
     match step.handle {
         Some(handle) => format!("table {}, chain {}, rule handle {handle}", step.table, step.chain),

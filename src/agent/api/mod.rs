@@ -1,8 +1,10 @@
-//! The answers of the agent's API: each is a function over the [`Server`](server::Server), which asks the threads through
-//! [`handle`](super::handle) and translates to the DTOs of [`crate::api`]. The routes are in [`http`](super::http).
+//! Answers of the agent's API. Each is a function over the [`Server`](server::Server) that queries the
+//! threads through [`handle`](super::handle) and converts the result to the types of [`crate::api`]. The HTTP
+//! routes are in [`http`](super::http).
 //!
 //! ```text
-//!  cli --unix socket--> http/ --> status peers routes endpoints events .. (and explain/, metrics/) --Handle--> threads
+//!  cli --unix socket--> http/ --> status peers routes endpoints .. --Handle--> threads
+//!                                 (and explain/, metrics/)
 //!  browser, Prometheus, probes --127.0.0.1:9099--> http/guard.rs --> http/
 //! ```
 

@@ -1,7 +1,7 @@
-//! MRT for the API: the table page by page, and messages as they come.
+//! MRT over the API: dumps of the BGP table and streams of BGP messages.
 //!
-//! Encoding happens where the answer is sent, on the io threads; the speaker only gives pages of routes and batches of
-//! messages. A reader that is slow gets the table late and loses messages, which a NULL record then counts.
+//! Encoding happens on the I/O threads that send the answer. The speaker only provides pages of routes and
+//! batches of messages. A slow reader delays its table dump and loses messages, which a NULL record counts.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -27,16 +27,16 @@ use crate::api::status::ApiError;
 use crate::speaker::{MonitorEvent, MonitorReceiver, SpeakerHandle, ToSpeaker, monitor_queue};
 use tortie_engine::routing::RoutingIntent;
 
-/// An answer that is sent as it is made.
+/// Body of an answer that is produced while it is sent.
 pub(in crate::agent) type OctetStream =
     std::pin::Pin<Box<dyn futures_util::Stream<Item = std::io::Result<Bytes>> + Send>>;
 
-/// Slots of the table of one query: less than a millisecond of the speaker's time.
+/// Table slots per query: less than a millisecond of the speaker's time.
 const SLOTS_PER_QUERY: u32 = 1024;
-/// Octets that may wait for a slow reader of messages.
+/// Queue limit in octets for a slow reader of messages.
 const QUEUE: usize = 16 * 1024 * 1024;
 
-/// The wall clock's time of a moment.
+/// Returns the wall clock time of a monotonic moment.
 fn stamp(at: Instant) -> Stamp {
     let ago = Instant::now().saturating_duration_since(at);
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -48,20 +48,20 @@ fn seconds(since: Duration) -> u32 {
     u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// Progress of a table dump.
+/// State of a table dump in progress.
 struct TableDump {
     speaker: Arc<SpeakerHandle>,
     numbers: HashMap<PeerId, u16>,
     seconds: u32,
     sequence: u32,
-    /// Families that are not done, and the next place.
+    /// Families still to dump; `from` is the next slot of the last one.
     left: Vec<Family>,
     from: u32,
-    /// The peer index, until it is sent.
+    /// Encoded peer index table; `None` once it is sent.
     head: Option<Vec<u8>>,
 }
 
-/// The number of prefixes, roughly, and the table as TABLE_DUMP_V2.
+/// Returns the approximate number of prefixes and the table as a TABLE_DUMP_V2 stream (RFC 6396).
 pub(in crate::agent) async fn table(server: &Server) -> Result<(u64, OctetStream), ApiError> {
     let (speaker, intent) = (server.handle().speaker().thread()?, server.handle().intent()?);
     let (peers, totals) = ask(&*speaker, |view| (view.peers(), view.totals())).await?;
@@ -81,7 +81,8 @@ pub(in crate::agent) async fn table(server: &Server) -> Result<(u64, OctetStream
     Ok((totals.prefixes.iter().sum(), Box::pin(stream)))
 }
 
-/// Number 0 stands for what this host originates.
+/// Builds the peer index table with the index of each peer. Index 0 is this host, for the routes that it
+/// originates.
 fn peer_index(peers: &[PeerStatus], intent: &RoutingIntent) -> (Vec<PeerEntry>, HashMap<PeerId, u16>) {
     let own = Ipv4Addr::from(intent.router_id);
     let mut index =
@@ -110,7 +111,7 @@ impl TableDump {
                 ask(&*self.speaker, move |view| view.walk(query, from, SLOTS_PER_QUERY, usize::MAX)).await;
             let (routes, next) = match page {
                 Ok(page) => page,
-                // The reader sees a cut answer and not a short table.
+                // A failed stream shows the reader that the table is incomplete.
                 Err(error) => return Some(Err(std::io::Error::other(error.text))),
             };
             for route in &routes {
@@ -124,7 +125,7 @@ impl TableDump {
         (!out.is_empty()).then(|| Ok(out.into()))
     }
 
-    /// One record, or two where some of the paths carry identifiers and others do not.
+    /// Writes one record per prefix, or two if only some of its paths carry path identifiers (RFC 8050).
     fn route(&mut self, route: &RouteInfo, out: &mut Vec<u8>) {
         let mut lists = [EntryList::new(false), EntryList::new(true)];
         let mut octets = Vec::new();
@@ -151,7 +152,7 @@ impl TableDump {
     }
 }
 
-/// Messages of all peers, or of this one, from now on as BGP4MP_ET.
+/// Streams the messages of all peers, or of one, from now on as BGP4MP_ET records.
 pub(in crate::agent) async fn updates(
     server: &Server,
     peer: Option<String>,
@@ -175,9 +176,9 @@ pub(in crate::agent) async fn updates(
     Ok(Box::pin(stream))
 }
 
-/// Writes monitored events as MRT records.
+/// Converts monitored events to MRT records.
 struct UpdateDump {
-    /// The name of the only peer of interest.
+    /// Session name of the only peer to record; `None` records all.
     only: Option<String>,
     sessions: HashMap<PeerId, Arc<TapSession>>,
 }
@@ -188,7 +189,7 @@ impl UpdateDump {
         match event {
             MonitorEvent::Sessions(sessions) => {
                 sessions.into_iter().for_each(|s| self.add(s));
-                // The first octets tell the reader that the recording runs.
+                // The first octets confirm to the reader that the recording runs.
                 write_null(&mut out, stamp(Instant::now()).seconds, &0_u64.to_be_bytes());
             }
             MonitorEvent::Tapped(tapped) => {
@@ -226,7 +227,7 @@ impl UpdateDump {
                 let Some(tapped) = self.sessions.get(&item.peer).cloned() else { return };
                 state_change(&tapped, *from, *to, item.at, out);
                 if session.is_some() {
-                    // The OPENs say how to read what follows.
+                    // The OPEN messages carry the capabilities that a reader needs to decode later messages.
                     message(&tapped, true, MessageKind::Open, item.at, &tapped.sent_open, out);
                     message(&tapped, false, MessageKind::Open, item.at, &tapped.received_open, out);
                 } else if *from == State::Established {
@@ -261,7 +262,7 @@ fn message(
     Record { stamp: stamp(at), body: Body::Message(message) }.write(out);
 }
 
-/// The family of an UPDATE: of IPv4 unless it has nothing but multiprotocol attributes of IPv6.
+/// Returns the family of an UPDATE: IPv4 unless it contains only multiprotocol attributes for IPv6.
 fn family(octets: &[u8]) -> Family {
     let number = |at: usize| {
         octets.get(at..).and_then(<[u8]>::first_chunk).map(|n| usize::from(u16::from_be_bytes(*n)))

@@ -1,4 +1,4 @@
-//! Answers about BGP sessions, and what an operator does with them: reset and drain.
+//! Answers about BGP sessions, and operator actions on them: reset and drain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::api::status::{ActionResult, ApiError, DrainRequest, List, ResetReques
 use crate::speaker::ToSpeaker;
 use tortie_engine::routing::{PeerIntent, unreadable_peers};
 
-/// All configured peers, those that came from ranges, and those whose values could never be read.
+/// Lists configured peers, dynamic peers, and peers whose keys never had a readable value.
 pub(in crate::agent) async fn list(server: &Server) -> Result<List<Peer>, ApiError> {
     let intent = server.handle().sessions().await?;
     let (statuses, watched, drained) = server
@@ -48,14 +48,14 @@ pub(in crate::agent) async fn list(server: &Server) -> Result<List<Peer>, ApiErr
     Ok(server.list("BGPPeerList", items).await)
 }
 
-/// The ranges of addresses from which sessions are accepted.
+/// Lists the address ranges from which dynamic peers are accepted.
 pub(in crate::agent) async fn list_ranges(server: &Server) -> Result<List<PeerRange>, ApiError> {
     server.handle().intent()?;
     let items = ranges(server.handle()).await;
     Ok(server.list("BGPRangeList", items).await)
 }
 
-/// The ranges; none where the speaker does not answer.
+/// Returns the ranges; empty if the speaker does not answer.
 pub(in crate::agent) async fn ranges(handle: &Handle) -> Vec<PeerRange> {
     let Some(intent) = handle.newest_intent().filter(|intent| !intent.ranges.is_empty()) else {
         return Vec::new();
@@ -64,7 +64,8 @@ pub(in crate::agent) async fn ranges(handle: &Handle) -> Vec<PeerRange> {
     bgp::ranges(&intent, &states)
 }
 
-/// Hints at what routers announce, by session. The core is asked only when one announces something inside a pool.
+/// Returns hints about announcements of routers, by session. Queries the core only if a router announces a
+/// prefix inside a pool.
 pub(in crate::agent) async fn route_hints(handle: &Handle) -> BTreeMap<String, Problem> {
     let Ok(intent) = handle.sessions().await else { return BTreeMap::new() };
     if !intent.peers.values().any(PeerIntent::is_router) {
@@ -78,7 +79,7 @@ pub(in crate::agent) async fn route_hints(handle: &Handle) -> BTreeMap<String, P
     handle.core().ask(move |core| core.route_hints(&learned)).await.unwrap_or_default()
 }
 
-/// Resets one session or all.
+/// Resets one session or all sessions.
 pub(in crate::agent) async fn reset(
     server: &Server,
     request: ResetRequest,
@@ -127,7 +128,7 @@ pub(in crate::agent) async fn reset(
     Ok(ActionResult { text })
 }
 
-/// Begins or ends a graceful shutdown towards peers (RFC 8326).
+/// Starts or ends a graceful shutdown towards peers (RFC 8326).
 pub(in crate::agent) async fn drain(
     server: &Server,
     request: DrainRequest,
@@ -142,7 +143,7 @@ pub(in crate::agent) async fn drain(
             return Err(ApiError { code: "invalid".to_owned(), text });
         }
     };
-    // All names are looked up before any order is given.
+    // All names are resolved before any session is changed.
     let mut sessions = Vec::new();
     for name in &request.peers {
         sessions.push(bgp::session_named(&intent, name)?.clone());

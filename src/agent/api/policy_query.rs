@@ -1,12 +1,14 @@
-//! Long queries: over a snapshot of the core's state, on another thread. They go through all endpoints or policies of a cluster, and the
-//! core has a kernel, sessions and a watchdog to serve meanwhile.
+//! Long queries over a snapshot of the core's state, run on another thread.
+//!
+//! They iterate over all endpoints or policies of a cluster, and the core must serve kernel, sessions and
+//! watchdog in the meantime.
 
 use crate::agent::core::view::CoreView;
 use crate::agent::handle::{Handle, busy, stopping};
 use crate::agent::policy_view::{PolicySnapshot, PolicyView};
 use crate::api::status::ApiError;
 
-/// Asks for what stands in the model beside what is enforced.
+/// Runs a query over the model and the enforced policy.
 ///
 /// # Errors
 /// As [`off_core`].
@@ -15,16 +17,16 @@ where
     T: Send + 'static,
     Q: FnOnce(&PolicyView<'_>) -> Result<T, ApiError> + Send + 'static,
 {
-    // An agent without policy compiles it for the answer.
+    // An agent that enforces no policy compiles it for the answer, which takes much memory.
     let alone = handle.core().ask(|core| core.enforcement().policy().is_none()).await?;
     off_core(handle, alone, PolicySnapshot::of, |snapshot| snapshot.answer(query)).await
 }
 
-/// Has the core share what a query is about, which must cost it next to nothing, and works on that on another thread.
-/// `alone`: while no other such query is worked on.
+/// Runs a query on another thread over a snapshot that the core shares at almost no cost. `alone` excludes
+/// other long queries for its duration.
 ///
 /// # Errors
-/// `busy` before the store was read and while too many such queries wait, and as
+/// Returns `busy` before the store was read and while too many long queries wait, and the errors of
 /// [`Asker::ask`](crate::agent::handle::Asker::ask).
 async fn off_core<S, T>(
     handle: &Handle,
@@ -36,7 +38,8 @@ where
     S: Send + 'static,
     T: Send + 'static,
 {
-    // The permit comes first: a query that waits with a snapshot in hand would make the core copy what it changes.
+    // The permit comes first: a query that waits while it holds a snapshot forces the core to copy it on the
+    // next change.
     let permit = handle.long_query_permit(alone).await?;
     let snapshot = handle.core().ask(share).await?;
     let snapshot = snapshot.ok_or_else(|| busy("the store has not been read yet"))?;
@@ -61,8 +64,8 @@ mod tests {
     use crate::agent::time;
     use crate::api::machine::Machine;
 
-    /// However many long questions there are and however long each takes: the core shares something with as many as are worked on,
-    /// and hears nothing of those that wait.
+    /// Any number of slow queries leads to at most `LONG_QUERIES` snapshots at a time; waiting queries do not
+    /// reach the core.
     #[tokio::test]
     async fn questions_without_end_ask_the_core_for_no_more_than_is_worked_on() {
         const QUESTIONS: usize = 40;
@@ -115,7 +118,7 @@ mod tests {
                 begun.recv().await.unwrap();
                 in_work += 1;
             }
-            // Those that wait get every chance to ask.
+            // Gives the waiting queries every chance to reach the core.
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }

@@ -1,4 +1,4 @@
-//! Pages of routes: of the BGP tables and of the kernel.
+//! Paged listings of routes from the BGP tables and from the kernel.
 
 use tortie_bgp::{RouteQuery as TableQuery, RouteTable};
 use tortie_kernel::KernelView;
@@ -12,10 +12,10 @@ use crate::api::bgp::BgpRoute;
 use crate::api::status::{ApiError, KernelRouteRow, List};
 use crate::speaker::SpeakerView;
 
-/// Prefixes of one request for kernel routes.
+/// Maximum number of prefixes in one request for kernel routes.
 const PREFIXES_PER_REQUEST: usize = 256;
 
-/// Which table a listing is of: the speaker's own where neither is named.
+/// Selects the table of a listing: routes from a peer, routes to a peer, or the Loc-RIB if neither is set.
 #[derive(Debug, Clone)]
 struct TableSelector {
     from: Option<String>,
@@ -32,9 +32,10 @@ impl TableSelector {
     }
 }
 
-/// A page of what `ask` finds in one range after the other, and where the next page begins; `ask` takes a range, a slot of
-/// the table and how many are wanted. A page costs its size; where little of a table is wanted, its thread is asked for a
-/// part at a time.
+/// Collects one page over several ranges and returns the cursor of the next page.
+///
+/// `ask` takes a range, a slot of the table and the number of items that are missing. The cost is that of the
+/// page: if few routes match, the thread is queried for a part of its table at a time.
 async fn page<R: Copy, T, F>(
     query: &RouteQuery,
     ranges: &[R],
@@ -57,14 +58,14 @@ where
     Ok((found, None))
 }
 
-/// A list with the cursor of its next page.
+/// Adds the cursor of the next page to a list.
 fn paged<T>(mut list: List<T>, next: Option<Cursor>) -> List<T> {
     list.more = next.is_some();
     list.next = next.map(|at| at.to_string());
     list
 }
 
-/// The BGP table, or the part of it that a peer sent or gets.
+/// Lists the Loc-RIB, the routes received from a peer, or the routes advertised to a peer.
 pub(in crate::agent) async fn of_bgp(server: &Server, query: RouteQuery) -> Result<List<BgpRoute>, ApiError> {
     let intent = server.handle().sessions().await?;
     let ranges = bgp::query_ranges(&query)?;
@@ -90,7 +91,7 @@ pub(in crate::agent) async fn of_bgp(server: &Server, query: RouteQuery) -> Resu
     Ok(paged(server.list("BGPRouteList", items).await, next))
 }
 
-/// Kernel routes; `prefix` may be several with commas, as a page of BGP routes has them.
+/// Lists kernel routes. `prefix` may contain several prefixes separated by commas, one page of BGP routes.
 pub(in crate::agent) async fn of_kernel(
     server: &Server,
     query: RouteQuery,

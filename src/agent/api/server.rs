@@ -1,4 +1,4 @@
-//! The API's server: what the answers are made from. Each route's answer is a function over it, in a file by subject.
+//! State that the API's answers are computed from. Each answer is a function over it, in a file by subject.
 
 use std::sync::Arc;
 
@@ -14,25 +14,25 @@ use crate::agent::observe::Observer;
 use crate::api::status::{ApiError, List};
 use tortie_store::Store;
 
-/// Followers of the flight recorder at once.
+/// Maximum number of concurrent followers of the flight recorder.
 pub(in crate::agent) const FOLLOWERS: usize = 64;
 
-/// The sources of the API's answers.
+/// Data sources of the API's answers.
 pub(in crate::agent) struct Server {
     handle: Arc<Handle>,
-    /// Route protocol of own routes.
+    /// Protocol number of own kernel routes.
     protocol: u8,
-    /// For what is only read on demand.
+    /// Store, for keys that the agent reads only on demand.
     store: Arc<dyn Store>,
-    /// IPAM and status of all hosts.
+    /// Cached IPAM state and node status of all hosts.
     cluster: ClusterCache,
-    /// Of an agent that observes.
+    /// Set in observe mode.
     observer: Option<Arc<Observer>>,
     metrics: Exporter,
     journal: Journal,
-    /// A permit for each who follows the flight recorder.
+    /// One permit per follower of the flight recorder.
     followers: Arc<Semaphore>,
-    /// Held while packets are traced.
+    /// Locked while packets are traced.
     tracing: Arc<Mutex<()>>,
 }
 
@@ -58,62 +58,62 @@ impl Server {
         }
     }
 
-    /// The agent's threads.
+    /// Returns the handle of the agent's threads.
     pub(in crate::agent) fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// The journal of inputs.
+    /// Returns the journal of inputs.
     pub(in crate::agent) fn journal(&self) -> &Journal {
         &self.journal
     }
 
-    /// This host's name.
+    /// Returns this host's node name.
     pub(in crate::agent) fn node(&self) -> &str {
         self.handle.node()
     }
 
-    /// Route protocol of own routes.
+    /// Returns the protocol number of own kernel routes.
     pub(in crate::agent) fn protocol(&self) -> u8 {
         self.protocol
     }
 
-    /// The store, for what is only read on demand.
+    /// Returns the store, for keys that the agent reads only on demand.
     pub(in crate::agent) fn store(&self) -> &dyn Store {
         &*self.store
     }
 
-    /// IPAM and status of all hosts.
+    /// Returns the cached IPAM state and node status of all hosts.
     pub(in crate::agent) fn cluster(&self) -> &ClusterCache {
         &self.cluster
     }
 
-    /// The comparison with other daemons, of an agent that observes.
+    /// Returns the comparison with other daemons; `None` unless in observe mode.
     pub(in crate::agent) fn observer(&self) -> Option<&Observer> {
         self.observer.as_deref()
     }
 
-    /// The pages of metrics.
+    /// Returns the exporter of the metrics pages.
     pub(in crate::agent) fn metrics(&self) -> &Exporter {
         &self.metrics
     }
 
-    /// A permit to follow the flight recorder; `None`: 64 follow already.
+    /// Acquires a permit to follow the flight recorder; `None` if all 64 are taken.
     pub(in crate::agent) fn follower(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.followers).try_acquire_owned().ok()
     }
 
-    /// The lock of the one packet trace; `None`: another packet is traced.
+    /// Locks packet tracing; `None` if another trace is running.
     pub(in crate::agent) fn lock_tracing(&self) -> Option<OwnedMutexGuard<()>> {
         Arc::clone(&self.tracing).try_lock_owned().ok()
     }
 
-    /// The core's state as `status` shows it.
+    /// Queries the core for the snapshot that `status` shows.
     pub(in crate::agent) async fn snapshot(&self) -> Result<CoreSnapshot, ApiError> {
         self.handle.core().ask(|core| core.snapshot(std::time::Instant::now())).await
     }
 
-    /// A list with its frame.
+    /// Builds a list with node, revision and time.
     pub(in crate::agent) async fn list<T>(&self, kind: &str, items: Vec<T>) -> List<T> {
         let revision = self.handle.core().ask(|core| core.revision()).await.unwrap_or_default();
         bgp::list(kind, self.node(), revision, items)

@@ -1,4 +1,4 @@
-//! `status`: the snapshots of the threads, put together to one verdict.
+//! `status`: combines the snapshots of the threads into one verdict.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ use crate::api::status::{
 use tortie_engine::routing::{OriginKind, PeerIntent, RoutingIntent};
 use tortie_kernel::Mode;
 
-/// The one-screen verdict.
+/// Returns the overall status of the agent.
 pub(in crate::agent) async fn status(server: &Server) -> Status {
     let handle = server.handle();
     let mut core = server.snapshot().await.ok();
@@ -49,7 +49,7 @@ pub(in crate::agent) async fn status(server: &Server) -> Status {
     build(server, core, kernel, intent.as_deref(), comparison.as_deref(), allocation, notes)
 }
 
-/// Whose agent this is.
+/// Returns the identity of this agent: node name, machine, freeze and exclusions.
 pub(in crate::agent) async fn identity(server: &Server) -> Result<AgentIdentity, ApiError> {
     let handle = server.handle();
     let question = |core: &CoreView<'_>| {
@@ -60,7 +60,7 @@ pub(in crate::agent) async fn identity(server: &Server) -> Result<AgentIdentity,
     Ok(AgentIdentity { node: server.node().to_owned(), machine: handle.machine().clone(), frozen, excluded })
 }
 
-/// Puts the verdict together.
+/// Combines the snapshots into the status.
 fn build(
     server: &Server,
     facts: Option<CoreSnapshot>,
@@ -154,7 +154,7 @@ fn build(
     }
 }
 
-/// Peers of other ASes that may announce any number of prefixes, then such ranges.
+/// Lists external peers without a prefix limit, then ranges without one.
 fn without_prefix_limit(intent: &RoutingIntent) -> Vec<String> {
     let unlimited = |peer: &PeerIntent| peer.max_prefixes.is_none() && peer.is_external(intent.asn);
     let peers = intent.peers.values().filter(|peer| unlimited(peer)).map(|peer| peer.name.clone());
@@ -163,7 +163,7 @@ fn without_prefix_limit(intent: &RoutingIntent) -> Vec<String> {
     peers.chain(ranges).collect()
 }
 
-/// Rules and endpoints, with what the kernel thread counts of its table.
+/// Combines rules and endpoints with the kernel thread's counts of its table.
 fn policy_status(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>) -> PolicyStatus {
     let kernel_rules = kernel.and_then(|kernel| kernel.rules.map(|rules| (rules, kernel.rules_drift)));
     let table = kernel_rules.map(|(rules, drifted)| TableStatus {

@@ -1,15 +1,16 @@
-//! The messages of one BMP station, in order: from the speaker's events to octets (RFC 7854).
+//! Produces the ordered BMP messages of one station from the speaker's events (RFC 7854).
 //!
 //! ```text
-//!  pre-policy:   UPDATEs as they came; pages of the Adj-RIB-In as received
-//!  post-policy:  UPDATEs name routes --> the speaker says what import policy made of them, now --> announced or withdrawn
-//!                pages of the Adj-RIB-In after policy; again, when policy changed
-//!  Loc-RIB:      prefixes whose best path changed --> the speaker says which it is now --> announced or withdrawn
-//!                pages of the table, best paths only; all as if a peer sent it that is this host (loc_rib.rs)
+//!  pre-policy:   UPDATEs as received; pages of the Adj-RIB-In before policy
+//!  post-policy:  routes named in UPDATEs --> query: result of import policy now --> announced or withdrawn
+//!                pages of the Adj-RIB-In after policy; repeated when the policy changes
+//!  Loc-RIB:      prefixes whose best path changed --> query: best path now --> announced or withdrawn
+//!                pages of best paths; sent under a peer header that represents this host (loc_rib.rs)
 //! ```
 //!
-//! After policy and of the Loc-RIB, a station gets the state of a route and not each of its changes: routes that change faster than
-//! they are queried are sent once. Answers come over the same queue as messages, so that the last message about a route is its state.
+//! For the post-policy view and the Loc-RIB, a station gets the current state of a route and not each of its
+//! changes: a route that changes faster than it is queried is sent once. Answers share the queue with
+//! messages, so that the last message about a route carries its state.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -31,19 +32,19 @@ use crate::speaker::{
     Identity, MonitorEvent, MonitorReceiver, MonitorSender, RouteOf, SpeakerHandle, ToSpeaker,
 };
 
-/// Slots of the table, or single routes, of one query.
+/// Table slots, or single routes, per query.
 const SLOTS_PER_QUERY: u32 = 1024;
-/// Routes that wait for a query; more, and the station is disconnected.
+/// Maximum number of routes that wait for a query; beyond it the station is disconnected.
 const PENDING_ROUTES_MAX: usize = 512 * 1024;
 
-/// The station reads more slowly than routes change.
+/// Error: the station reads more slowly than routes change.
 #[derive(Debug)]
 pub(in crate::agent) struct StationTooSlow;
 
-/// A peer that the station knows as up.
+/// A peer for which the station received a Peer Up.
 struct MonitoredPeer {
     session: Arc<TapSession>,
-    /// The last NOTIFICATION, and whether we sent it.
+    /// The last NOTIFICATION; true if this host sent it.
     notification: Option<(bool, Vec<u8>)>,
 }
 
@@ -52,12 +53,13 @@ impl MonitoredPeer {
         PeerHeader { post_policy, ..header(&self.session, at) }
     }
 
-    /// How UPDATEs of this peer's routes are encoded.
+    /// Returns the parameters with which UPDATEs about this peer's routes are encoded.
     fn monitoring_session(&self, post: bool) -> Negotiated {
         let agreed = self.session.negotiated;
         Negotiated {
             add_path_send: agreed.add_path_receive,
-            // What the peer sent with whatever next hop is sent with it, and what policy decided, too.
+            // Any next hop of the peer or of import policy must be encodable, whatever the session
+            // negotiated.
             ext_nexthop: true,
             ebgp: agreed.ebgp && !post,
             ..agreed
@@ -65,41 +67,42 @@ impl MonitoredPeer {
     }
 }
 
-/// A table that is still to be sent, from this slot on.
+/// Position in a table that is still to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct TableCursor {
-    /// Whose; `None`: the Loc-RIB.
+    /// The peer of an Adj-RIB-In; `None` for the Loc-RIB.
     peer: Option<PeerId>,
     family: Family,
     from: u32,
-    /// After import policy.
+    /// True for the view after import policy.
     post: bool,
-    /// It was sent before: what policy refuses now has to be withdrawn.
+    /// True if the table was sent before, so that routes which policy now rejects must be withdrawn.
     refresh: bool,
 }
 
-/// The query that the speaker has not answered yet.
+/// Query that the speaker has not answered yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outstanding {
     Nothing,
-    /// The first of `tables`.
+    /// A page of the first of `tables`.
     Page,
     /// Single routes.
     Routes,
 }
 
-/// State of a station: what it was sent, and what is to be sent.
+/// State of one station: the peers it knows, and the tables and routes still to send.
 pub(in crate::agent) struct BmpExporter {
     pub(in crate::agent) speaker: Arc<SpeakerHandle>,
     sender: MonitorSender,
     policy: BmpPolicy,
     peers: HashMap<PeerId, MonitoredPeer>,
-    /// The peer of the Loc-RIB, if it is monitored.
+    /// The Loc-RIB instance peer, if the Loc-RIB is monitored.
     loc_rib: Option<LocRibPeer>,
     tables: VecDeque<TableCursor>,
-    /// Routes that changed before policy and are to be sent after it, and those that changed in the Loc-RIB.
+    /// Routes to query: those that changed before policy, for the post-policy view, and those whose best path
+    /// changed.
     changed: BTreeSet<RouteOf>,
-    /// End-of-RIBs to be sent after policy, when nothing is `changed` any more.
+    /// Post-policy End-of-RIBs, sent once `changed` is empty.
     pending_eors: Vec<(PeerId, Family)>,
     outstanding: Outstanding,
 }
@@ -165,13 +168,14 @@ impl BmpExporter {
         if self.changed.len() > PENDING_ROUTES_MAX { Err(StationTooSlow) } else { Ok(()) }
     }
 
-    /// Asks for the next thing, one at a time: tables first. It comes over the queue.
+    /// Sends the next query to the speaker, one at a time and tables first. The answer arrives over the
+    /// queue.
     pub(in crate::agent) fn request_next(&mut self) {
         if self.outstanding != Outstanding::Nothing {
             return;
         }
         let sender = self.sender.clone();
-        // A busy speaker is queried again at the next event.
+        // If the speaker is busy, the next event queries it again.
         if let Some(page) = self.tables.front().copied() {
             let question = ToSpeaker::Query(Box::new(move |view| {
                 let table = match page.peer {
@@ -211,7 +215,7 @@ impl BmpExporter {
         }
     }
 
-    /// The Loc-RIB changed here, or this host's AS or router ID did.
+    /// Handles a change of the Loc-RIB, or of this host's AS or router ID.
     fn write_best_paths(&mut self, local: Identity, prefixes: &[Cidr], out: &mut Vec<u8>) {
         if self.loc_rib.as_ref().is_none_or(|loc| loc.local != local) {
             if let Some(old) = self.loc_rib.take() {
@@ -227,7 +231,8 @@ impl BmpExporter {
         self.changed.extend(prefixes.iter().map(|prefix| (None, *prefix, 0)));
     }
 
-    /// The per-peer header of routes, and how they are encoded; `None`: the station does not know the peer.
+    /// Returns the per-peer header of routes and their encoding; `None` if the station does not know the
+    /// peer.
     fn monitored(
         &self,
         peer: Option<PeerId>,
@@ -291,7 +296,7 @@ impl BmpExporter {
             TapEvent::Reimported(family) => {
                 let peer = Some(item.peer);
                 let page = TableCursor { peer, family: *family, from: 0, post: true, refresh: true };
-                // One whose first page is under way may have looked too early.
+                // A table whose first page is being read may have been read before the change.
                 let queued = self.tables.iter().skip(usize::from(self.outstanding == Outstanding::Page));
                 if self.policy.post()
                     && self.peers.contains_key(&item.peer)
@@ -303,11 +308,11 @@ impl BmpExporter {
         }
     }
 
-    /// The routes that an UPDATE names.
+    /// Queues the routes that an UPDATE names.
     fn queue_changes(&mut self, peer: PeerId, octets: &[u8]) {
         let Some(monitored) = self.peers.get(&peer) else { return };
         let Ok(Some(frame)) = Frame::next(octets, true) else { return };
-        // One that ends the session is followed by its Peer Down.
+        // A malformed UPDATE that ends the session is followed by a Peer Down.
         let Ok(update) = Update::decode(frame.body, &monitored.session.negotiated) else { return };
         self.pending_eors.extend(update.end_of_rib.map(|family| (peer, family)));
         for nlri in update.reach.iter().map(|r| &r.nlri).chain(&update.withdrawn) {
@@ -327,9 +332,9 @@ impl BmpExporter {
         Message::PeerDown { peer: header(&monitored.session, item.at), reason }.write(out);
     }
 
-    /// Drops what is queued of its routes.
+    /// Removes the queued tables and routes of a peer.
     fn forget(&mut self, of: Option<PeerId>) {
-        // The first stays while its page is under way.
+        // The first table stays while the answer to its query is outstanding.
         let front = if self.outstanding == Outstanding::Page { self.tables.pop_front() } else { None };
         self.tables.retain(|page| page.peer != of);
         self.tables.extend(front);
@@ -368,7 +373,7 @@ impl BmpExporter {
     fn write_imported(&mut self, routes: &[(RouteOf, Option<Arc<Attributes>>)], out: &mut Vec<u8>) {
         self.outstanding = Outstanding::Nothing;
         let family_of = |prefix: &Cidr| Family::of(prefix.addr());
-        // They come in the order of peers and prefixes.
+        // The routes are sorted by peer and prefix.
         for run in routes.chunk_by(|((a, p, _), _), ((b, q, _), _)| a == b && family_of(p) == family_of(q)) {
             let Some(((peer, prefix, _), _)) = run.first() else { continue };
             let Some((header, session)) = self.monitored(*peer, true, Some(Instant::now())) else { continue };
@@ -384,7 +389,7 @@ impl BmpExporter {
         self.write_pending_end_of_ribs(out);
     }
 
-    /// Writes End-of-RIBs whose routes have been sent.
+    /// Writes the End-of-RIBs whose routes have been sent.
     fn write_pending_end_of_ribs(&mut self, out: &mut Vec<u8>) {
         if !self.changed.is_empty() {
             return;
@@ -407,7 +412,7 @@ impl BmpExporter {
         let Some(monitored) = self.peers.get(&status.id) else { return };
         let mut list = Vec::new();
         let sum = |of: fn(&tortie_bgp::FamilyStatus) -> u32| status.families.iter().map(of).sum::<u32>();
-        // A counter of 32 bits, which begins anew after its end, and not what is refused at present.
+        // The statistic is a 32-bit counter that wraps, not the number of routes that are rejected now.
         let rejected = u32::try_from(status.rejected & u64::from(u32::MAX)).unwrap_or_default();
         Statistics::push(&mut list, Statistic::Rejected(rejected));
         Statistics::push(&mut list, Statistic::AdjIn(sum(|f| f.received).into()));
@@ -422,21 +427,22 @@ impl BmpExporter {
     }
 }
 
-/// Why a session ended: by a NOTIFICATION, ours or theirs, or without one.
+/// Returns the reason of a Peer Down: a NOTIFICATION sent or received, a local event, or a closed connection.
 fn reason(notification: Option<&(bool, Vec<u8>)>, code: Option<DownCode>) -> PeerDown<'_> {
     match (notification, code) {
         (Some((true, octets)), _) => PeerDown::LocalNotification(octets),
         (Some((false, octets)), _) => PeerDown::RemoteNotification(octets),
         (None, Some(DownCode::Config)) => PeerDown::NotMonitored,
-        // RFC 4271 8.1.2, event 2: ManualStop.
+        // RFC 4271, section 8.1.2, event 2: ManualStop.
         (None, Some(DownCode::Admin)) => PeerDown::LocalEvent(2),
-        // 8.1.4, event 18: TcpConnectionFails. We closed it, and could not send the peer a NOTIFICATION.
+        // RFC 4271, section 8.1.4, event 18: TcpConnectionFails. This host closed the connection and could
+        // not send a NOTIFICATION.
         (None, Some(DownCode::LinkDown)) => PeerDown::LocalEvent(18),
         (None, _) => PeerDown::RemoteClosed,
     }
 }
 
-/// Route Monitoring messages of a peer and a family, while they are collected.
+/// Collects Route Monitoring messages of one peer and family.
 struct RouteMonitoring<'a> {
     family: Family,
     session: Negotiated,
@@ -467,7 +473,7 @@ impl<'a> RouteMonitoring<'a> {
     }
 }
 
-/// Route Monitoring messages of routes that share all but their prefixes.
+/// Writes Route Monitoring messages for routes that share all attributes.
 fn monitor(template: &UpdateTemplate, routes: &[(Cidr, u32)], peer: PeerHeader, out: &mut Vec<u8>) {
     let (mut updates, mut ends) = (Vec::new(), Vec::new());
     match template.family() {
@@ -500,12 +506,13 @@ fn end_of_rib(family: Family, peer: PeerHeader, out: &mut Vec<u8>) {
     Message::RouteMonitoring { peer, update: &update }.write(out);
 }
 
-/// Import policy accepted it, and it came in this session: routes kept from before a restart of the peer did not.
+/// True if import policy accepted the route in this session. Stale routes, kept over a restart of the peer,
+/// do not count.
 fn is_accepted(path: &PathInfo) -> bool {
     !path.stale && !matches!(path.unusable, Some(Unusable::Filtered(_)))
 }
 
-/// Seconds since 1970, and microseconds beyond them.
+/// Returns the time of a moment as seconds since 1970 and microseconds.
 pub(in crate::agent) fn stamp(at: Instant) -> (u32, u32) {
     let ago = Instant::now().saturating_duration_since(at);
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -10,18 +10,19 @@ use tortie_bgp::{Family, PeerStatus, Totals};
 use crate::agent::bmp::exporter::stamp;
 use crate::speaker::Identity;
 
-/// The router itself as the station knows it.
+/// The Loc-RIB instance peer that represents this router to a BMP station.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::agent) struct LocRibPeer {
     pub(in crate::agent) local: Identity,
-    /// Both ends are the router.
+    /// Session parameters in which both ends are this router.
     pub(in crate::agent) session: Negotiated,
     open: Vec<u8>,
 }
 
 impl LocRibPeer {
     pub(in crate::agent) fn new(local: Identity) -> Self {
-        // RFC 9069 5.2: a made-up OPEN with what is needed to read the routes.
+        // RFC 9069, section 5.2: a fabricated OPEN with the capabilities that a station needs to decode the
+        // routes.
         let open = Open {
             asn: local.asn,
             hold_time: 0,
@@ -74,7 +75,8 @@ impl LocRibPeer {
         Message::PeerDown { peer: self.header(Instant::now()), reason }.write(out);
     }
 
-    /// RFC 9069 5.5: routes in use, in all and by family. Our own are used wherever there are any.
+    /// Writes the statistics of the Loc-RIB (RFC 9069, section 5.5): selected routes, in total and by family.
+    /// Local routes are always selected.
     pub(in crate::agent) fn statistics(&self, peers: &[PeerStatus], totals: &Totals, out: &mut Vec<u8>) {
         let of_peers = |family: Family| {
             let of = peers.iter().flat_map(|p| &p.families).filter(|f| f.family == family);
@@ -93,7 +95,7 @@ impl LocRibPeer {
     }
 }
 
-/// The one table that there is (RFC 9069 5.2.1).
+/// Returns the table name TLV of the only table (RFC 9069, section 5.2.1).
 fn table() -> Vec<u8> {
     let mut list = Vec::new();
     Tlvs::push(&mut list, info::TABLE, b"global");

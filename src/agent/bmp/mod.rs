@@ -1,15 +1,16 @@
-//! BMP stations (RFC 7854): a task for each, which sends it what peers send, and the Loc-RIB (RFC 9069).
+//! BMP exporter (RFC 7854): one task per station, which sends the routes that peers announce and the Loc-RIB
+//! (RFC 9069).
 //!
 //! ```text
-//!  connect -> Initiation -> listen at the speaker (from here on everything is in order)
-//!    sessions that are up: Peer Up, then their Adj-RIB-In page by page, End-of-RIB
-//!    meanwhile and after:  UPDATEs as they came, Peer Up, Peer Down; statistics each minute
-//!  a station that does not keep up is disconnected and resynchronised
+//!  connect -> Initiation -> subscribe to the speaker's events (from here on in order)
+//!    established sessions: Peer Up, then their Adj-RIB-In page by page, End-of-RIB
+//!    meanwhile and after:  UPDATEs as received, Peer Up, Peer Down; statistics every minute
+//!  a station that is too slow is disconnected and starts again with a new connection
 //! ```
 //!
-//! Which messages, and how, is in [`exporter`](crate::agent::bmp::exporter): the Adj-RIB-In before policy, where what a peer sent is passed on as it
-//! was, after policy, or both; and the Loc-RIB. Pages of a table and messages come over one queue, which the speaker's thread fills in the
-//! order of events, so that a page never undoes a later message.
+//! [`exporter`](crate::agent::bmp::exporter) defines the messages: the Adj-RIB-In before policy, with UPDATEs
+//! passed on unchanged, after policy, or both; and the Loc-RIB. Table pages and messages share one queue,
+//! which the speaker's thread fills in the order of events, so that a page never reverts a later message.
 
 pub(super) mod exporter;
 pub(super) mod loc_rib;
@@ -31,13 +32,13 @@ use crate::api::codes;
 use crate::api::problem::Problem;
 use crate::speaker::{SpeakerView, ToSpeaker, monitor_queue};
 
-/// Octets that wait for a station; more, and it is disconnected.
+/// Limit in octets of a station's queue; beyond it the station is disconnected.
 const QUEUE: usize = 32 * 1024 * 1024;
-/// How long a connect, and each write, may take.
+/// Timeout of a connection attempt and of each write.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Waits between attempts: the first, and the longest.
+/// First and longest wait between connection attempts.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// Between statistics.
+/// Interval of statistics messages.
 const STATISTICS: Duration = Duration::from_secs(60);
 
 struct StationTask {
@@ -46,21 +47,21 @@ struct StationTask {
     problem: SharedProblem,
 }
 
-/// Why a station is not connected.
+/// Reason why a station is not connected; `None` while it is.
 type SharedProblem = Arc<Mutex<Option<String>>>;
 
 fn set_problem(problem: &SharedProblem, text: Option<String>) {
     *problem.lock().unwrap_or_else(PoisonError::into_inner) = text;
 }
 
-/// The stations that are wanted now, each with its task.
+/// The configured stations, each with its task.
 #[derive(Default)]
 pub(super) struct BmpStations {
     tasks: HashMap<(SocketAddr, BmpPolicy), StationTask>,
 }
 
 impl BmpStations {
-    /// Starts and ends tasks so that these stations are served.
+    /// Starts and stops tasks to match the configured stations.
     pub(super) fn follow(
         &mut self,
         wanted: &[(SocketAddr, BmpPolicy)],
@@ -84,7 +85,7 @@ impl BmpStations {
         }
     }
 
-    /// Notes on those that are not connected.
+    /// Returns a note for each station that is not connected.
     pub(super) fn notes(&self) -> impl Iterator<Item = Problem> {
         self.tasks.iter().filter_map(|((addr, _), task)| {
             let why = task.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
@@ -93,7 +94,7 @@ impl BmpStations {
         })
     }
 
-    /// Says goodbye to all.
+    /// Ends all sessions with a Termination message; waits at most 1 s for each.
     pub(super) async fn stop(&mut self) {
         for (_, task) in self.tasks.drain() {
             let _ = task.stop.send(true);
@@ -102,7 +103,7 @@ impl BmpStations {
     }
 }
 
-/// One station until it is no longer wanted.
+/// Serves one station until it is removed from the configuration, and reconnects after failures.
 async fn serve(
     (addr, policy): (SocketAddr, BmpPolicy),
     threads: Arc<Handle>,
@@ -114,7 +115,7 @@ async fn serve(
     loop {
         let start = Instant::now();
         let Err(why) = session(addr, policy, &threads, stopped.clone(), &problem).await else { return };
-        // A station that is away for a day is one line, and one when it is back.
+        // An absent station is logged once, and once more when it is back.
         if start.elapsed() > CONNECT_TIMEOUT {
             wait = RETRY.0;
             warned = false;
@@ -131,7 +132,7 @@ async fn serve(
     }
 }
 
-/// One connection. `Ok`: the station is no longer wanted.
+/// Runs one connection. `Ok` means that the station was removed from the configuration.
 async fn session(
     addr: SocketAddr,
     policy: BmpPolicy,
@@ -159,7 +160,7 @@ async fn session(
     loop {
         let mut rest = out.as_slice();
         while !rest.is_empty() {
-            // As long as it takes something, however slowly, the queue decides.
+            // While the station accepts some octets, however slowly, only the queue limit disconnects it.
             let written = tokio::time::timeout(CONNECT_TIMEOUT, writer.write(rest)).await;
             let taken =
                 written.map_err(|_| "it takes nothing any more".to_owned())?.map_err(|e| e.to_string())?;
@@ -199,7 +200,7 @@ async fn session(
 }
 
 async fn stop_requested(stopped: &mut watch::Receiver<bool>) {
-    // A sender that is gone means the same.
+    // A dropped sender also means stop.
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 

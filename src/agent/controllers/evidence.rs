@@ -1,4 +1,4 @@
-//! Evidence of this host's kernel for `ipam check` and garbage collection: addresses in use.
+//! Addresses in use according to this host's kernel, as evidence for `ipam check` and garbage collection.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use tortie_engine::ipam::check::{AddressInUse, Evidence};
 use tortie_kernel::{AddressUses, Namespaces, UsePlace};
 
-/// Looks at the interfaces, routes, neighbours and network namespaces of this host. Blocks while the kernel is read. What
-/// cannot be looked at is said in the evidence.
+/// Reads the interfaces, routes, neighbours and network namespaces of this host; blocks meanwhile. The
+/// evidence lists the parts that could not be read.
 #[must_use]
 pub fn evidence(host: &str, namespaces: &Namespaces) -> Evidence {
     let host = Some(host.to_owned());
@@ -21,8 +21,8 @@ pub fn evidence(host: &str, namespaces: &Namespaces) -> Evidence {
     }
 }
 
-/// An address on an interface is there once for each interface. Behind a tap there is none: then a route or a neighbour
-/// tells that it is in use, all of them together as one place.
+/// Converts the address uses. An address on interfaces counts once per interface. Without an interface, as
+/// behind a tap device, its routes and neighbours together count as one use.
 fn evidence_of(uses: AddressUses) -> Evidence {
     let mut on_interfaces: Vec<AddressInUse> = Vec::new();
     let mut behind: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
@@ -41,7 +41,7 @@ fn evidence_of(uses: AddressUses) -> Evidence {
     let behind = behind.into_iter().map(|(addr, places)| AddressInUse { addr, place: places.join("; ") });
     let mut all: Vec<AddressInUse> = on_interfaces.into_iter().chain(behind).collect();
     all.sort_unstable();
-    // Those who ask look twice, and what a plugin is about to use is in use by then.
+    // Callers make two passes, so an address that a plugin was about to configure is found by the second one.
     let interfaces = Some(uses.interfaces);
     Evidence { host: None, seen: all, interfaces, blind: uses.unreadable, since: None }
 }

@@ -1,12 +1,13 @@
-//! The status keys that Felix writes, for other programs of Calico: `felix/v1/host/<h>/...` in the store.
+//! Status keys in Felix's format under `felix/v1/host/<h>/...`, for other programs of Calico.
 //!
-//! - `status` (with a time to live) and `last_reported_status` (without), each `ReportingIntervalSecs`; 0: never.
-//! - One key for each endpoint of the host: up, down or error, when `EndpointReportingEnabled`. At most one
-//!   transaction each `EndpointReportingDelaySecs`, which also absorbs flaps. The own keys are read once an hour, so that
-//!   what a former agent or another process left there is repaired.
+//! - `status` (with a lease) and `last_reported_status` (without), every `ReportingIntervalSecs`; 0 disables
+//!   both.
+//! - One key per endpoint of the host: up, down or error, if `EndpointReportingEnabled`. At most one
+//!   transaction per `EndpointReportingDelaySecs`, which also damps flaps. The own keys are read once an
+//!   hour, which repairs changes by a former agent or another process.
 //!
-//! When endpoints are reported no more their keys go, so that nobody believes what is no longer kept. When the agent
-//! ends, `status` goes with its lease and everything else stays as it was last known.
+//! When endpoint reporting is disabled, its keys are deleted, so that no reader relies on outdated values.
+//! When the agent ends, `status` expires with its lease, and all other keys keep their last value.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,21 +21,21 @@ use crate::agent::time::now_text;
 use tortie_kernel::EndpointCondition;
 use tortie_store::{LeaseId, MAX_TXN_OPS, Op, Store, StoreError, Txn};
 
-/// Between readings of the own keys.
+/// Interval of reads of the own keys.
 const READ_EVERY: Duration = Duration::from_secs(3600);
-/// Before a write that failed is tried again, at least.
+/// Minimum delay before a failed write is repeated.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Status that is to be reported.
+/// Status to report.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::agent) struct FelixStatusIntent {
-    /// Between reports of the agent; zero: none.
+    /// Interval of the agent's status reports; zero disables them.
     pub(in crate::agent) interval: Duration,
-    /// How long a report of the agent counts.
+    /// Time to live of an agent status report.
     pub(in crate::agent) ttl: Duration,
-    /// Between writes of endpoints.
+    /// Minimum interval between writes of endpoint states.
     pub(in crate::agent) delay: Duration,
-    /// The endpoints; `None`: they are not reported.
+    /// Endpoint states; `None` disables endpoint reporting.
     pub(in crate::agent) endpoints: Option<BTreeMap<FelixItem, EndpointState>>,
 }
 
@@ -49,7 +50,7 @@ fn item(key: &EndpointKey) -> FelixItem {
     }
 }
 
-/// An interface that is absent or down is no error; rules or routes that cannot be written are.
+/// An interface that is absent or down is no error; a failure to write rules or routes is.
 fn state(condition: &EndpointCondition, failed: bool) -> EndpointState {
     match condition {
         EndpointCondition::Up if failed => EndpointState::Error,
@@ -59,17 +60,17 @@ fn state(condition: &EndpointCondition, failed: bool) -> EndpointState {
     }
 }
 
-/// Writes the status keys that Felix writes.
+/// Writes the status keys that Felix would write.
 pub(in crate::agent) struct FelixStatusController {
     store: Arc<dyn Store>,
     node: String,
     started: Instant,
     lease: Option<(LeaseId, Duration)>,
-    /// When the agent's status was written last.
+    /// Time of the last write of the agent's status.
     written: Option<Instant>,
-    /// Endpoints as the store has them; `None`: something that cannot be read.
+    /// Endpoint states in the store; a value of `None` cannot be parsed.
     stored: BTreeMap<FelixItem, Option<EndpointState>>,
-    /// When they were read.
+    /// Time of the last read of `stored`.
     read: Option<Instant>,
 }
 
@@ -152,7 +153,7 @@ impl FelixStatusController {
         }
     }
 
-    /// When something is due without being told.
+    /// Returns the time of the next action that no change triggers.
     fn next(
         &self,
         wanted: &FelixStatusIntent,
@@ -169,7 +170,7 @@ impl FelixStatusController {
         [report, endpoints, read].into_iter().flatten().min()
     }
 
-    /// The agent's own status, when it is due.
+    /// Writes the agent's status if it is due.
     async fn status(&mut self, wanted: &FelixStatusIntent, now: Instant) -> Result<(), StoreError> {
         if wanted.interval == Duration::ZERO {
             if let Some((lease, _)) = self.lease.take() {
@@ -198,7 +199,7 @@ impl FelixStatusController {
         Ok(())
     }
 
-    /// A lease with this time to live that was renewed now.
+    /// Returns a lease with this time to live, freshly renewed.
     async fn lease(&mut self, ttl: Duration) -> Result<LeaseId, StoreError> {
         if let Some((lease, lives)) = self.lease.take() {
             if lives == ttl && self.store.keep_alive(lease).await? {
@@ -214,7 +215,7 @@ impl FelixStatusController {
         Ok(lease)
     }
 
-    /// Endpoints whose keys are not as they should be; true when something was written.
+    /// Corrects endpoint keys that differ from the intent; returns true if it wrote.
     async fn endpoints(&mut self, wanted: &FelixStatusIntent, now: Instant) -> Result<bool, StoreError> {
         if wanted.endpoints.is_some() && self.read.is_none_or(|at| at + READ_EVERY <= now) {
             self.read(now).await?;
@@ -246,7 +247,7 @@ impl FelixStatusController {
         Ok(true)
     }
 
-    /// What differs between what is wanted and what the store has: the new state, or `None` to delete it.
+    /// Returns the differences between intent and store: the new state, or `None` for keys to delete.
     fn changes(&self, wanted: &FelixStatusIntent) -> Vec<(FelixItem, Option<EndpointState>)> {
         let none = BTreeMap::new();
         let endpoints = wanted.endpoints.as_ref().unwrap_or(&none);
@@ -257,7 +258,7 @@ impl FelixStatusController {
             .collect()
     }
 
-    /// Takes over what the store has of this host's endpoints.
+    /// Reads the states of this host's endpoints from the store.
     async fn read(&mut self, now: Instant) -> Result<(), StoreError> {
         let root = self.key(FelixItem::Status);
         let root = root.strip_suffix("status").unwrap_or(&root);
@@ -332,7 +333,7 @@ mod tests {
             snapshot.entries.into_iter().map(|e| (e.key, text(e.value))).collect()
         }
 
-        /// Waits until the store has exactly these.
+        /// Waits until the store has exactly these entries.
         async fn until(&self, expected: &[(&str, &str)]) {
             let expected: Vec<(String, String)> =
                 expected.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();

@@ -1,9 +1,11 @@
-//! The collector: releases addresses of this host that nobody has any more, when `IpamLeakGracePeriodSecs` is set.
+//! IPAM garbage collector: releases leaked addresses of this host when `IpamLeakGracePeriodSecs` is set.
 //!
-//! It looks twice in each grace time, at the own blocks and at this host's kernel only: 5,000 agents must not read each
-//! other's blocks. Without a grace time it only looks, each five minutes, and `status` names what it suspects. An address is released when every look of a whole grace time called it leaked, with the same handle and
-//! attributes, all addresses of its handle with it or none, and by compare-and-set. Only what carries this host's name
-//! (`node`) is collected; the rest is for `tortie ipam check` and a person.
+//! Makes two passes per grace period over this host's blocks and kernel only, since 5,000 agents must not
+//! read each other's blocks. Without a grace period it makes a pass every five minutes and only reports
+//! candidates in `status`. An address is released by compare-and-set, if every pass of a whole grace period
+//! found it leaked with the same handle and attributes, and only together with all other addresses of its
+//! handle. Only addresses with this host's name in the attribute `node` are collected; others are left to
+//! `tortie ipam check` and an operator.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,27 +25,27 @@ use tortie_engine::ipam::{Ipam, IpamError, Keyspace};
 use tortie_kernel::Namespaces;
 use tortie_store::Store;
 
-/// The shortest time between two looks.
+/// Minimum interval of passes.
 const INTERVAL_MIN: Duration = Duration::from_millis(500);
-/// Between two looks where nothing is to be collected.
+/// Interval of passes in report-only mode.
 const INTERVAL_IDLE: Duration = Duration::from_secs(300);
-/// After the start, and before a first suspicion is looked at again: a plugin writes the endpoint within that after its
-/// address.
+/// Delay of the first pass after the start, and until a new candidate is checked again: a plugin writes the
+/// endpoint within this time after its address.
 const RECHECK_DELAY: Duration = Duration::from_secs(5);
 
-/// The mode of garbage collection.
+/// Mode of the garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::agent) enum GcMode {
-    /// Nothing, as long as the store's picture is not whole.
+    /// Disabled, as long as the store's content is incomplete.
     #[default]
     Off,
-    /// Report leaked addresses.
+    /// Report leaked addresses only.
     ReportOnly,
-    /// Release addresses that were leaked for this long.
+    /// Release addresses that were leaked for this time.
     Release(Duration),
 }
 
-/// Finds leaked addresses of this host and, after the grace time, releases them.
+/// Finds leaked addresses of this host and releases them after the grace period.
 pub(in crate::agent) struct IpamGc {
     store: Arc<dyn Store>,
     node: String,
@@ -78,7 +80,7 @@ impl Controller for IpamGc {
         let mut reported = GcPass::default();
         let mut last: Option<Instant> = None;
         loop {
-            // Hosts that started together do not look together.
+            // Spreads the passes of hosts that started at the same time.
             let about = |time: Duration| time.mul_f64(rand::random_range(0.8..1.0));
             let (grace, sleep) = match handle.desired() {
                 GcMode::Release(grace) => (Some(grace), about(grace / 2).max(INTERVAL_MIN)),
@@ -93,7 +95,7 @@ impl Controller for IpamGc {
             };
             match handle.wait(pause(sleep)).await {
                 Wake::Stopped => return,
-                // A setting that changed starts its time anew.
+                // A changed setting restarts the interval.
                 Wake::Changed => continue,
                 Wake::Due => {}
             }
@@ -138,7 +140,7 @@ async fn run_pass(
                     let handle = handle.as_deref().unwrap_or("none");
                     pass.released.push((*addr, format!("handle {handle}: {}", finding.evidence)));
                 }
-                // Somebody has it again: it is pass at anew.
+                // The address is in use again; a later pass decides anew.
                 RepairOutcome::Changed | RepairOutcome::NeedsPerson => {}
                 RepairOutcome::Failed(why) => pass.error = Some(why),
             }
@@ -151,13 +153,13 @@ async fn run_pass(
     Ok(pass)
 }
 
-/// What one look found.
+/// Result of one pass.
 struct Leaks {
     /// Leaked addresses of this host.
     leaked: Vec<Finding>,
-    /// For each handle among them every address that it has.
+    /// All addresses of each handle that has a leaked one.
     whole: BTreeMap<String, Vec<IpAddr>>,
-    /// Why the kernel could not be read, so that nothing counts as leaked.
+    /// Reason why the kernel could not be read; then no address counts as leaked.
     unread: Option<String>,
 }
 
@@ -191,7 +193,7 @@ async fn find_leaks(
         let state = IpamState::of(&Keyspace::Global, &store.list(&all).await?);
         let mut leaked = findings(&state, &evidence);
         leaked.retain(own);
-        // What a handle has in others' blocks counts, too: once more, with those.
+        // A handle may have addresses in other hosts' blocks: those are checked as well.
         let before = blocks.len();
         for finding in &leaked {
             let Some(Repair::Release { handle: Some(handle), .. }) = &finding.fix else { continue };
@@ -215,22 +217,23 @@ async fn find_leaks(
     }
 }
 
-/// Leak candidates with their repair, and since when each is one.
+/// Leak candidates with their repair and the time of the first pass that found them.
 #[derive(Debug, Default)]
 struct LeakCandidates(BTreeMap<IpAddr, (Repair, Instant)>);
 
 impl LeakCandidates {
-    /// Some were not looked at again for this long.
+    /// True if a candidate is younger than `age`, so that a second pass should follow soon.
     fn has_new(&self, age: Duration) -> bool {
         self.0.values().any(|(_, since)| since.elapsed() < age)
     }
 
-    /// Candidates that more than one pass found.
+    /// Returns the candidates that are at least this old, found by more than one pass.
     fn older_than(&self, age: Duration) -> Vec<IpAddr> {
         self.0.iter().filter(|(_, (_, since))| since.elapsed() >= age).map(|(addr, _)| *addr).collect()
     }
 
-    /// Takes one look in; gives what was leaked in each look of a whole grace time. `whole`: all addresses of a handle.
+    /// Merges the findings of one pass; returns the addresses found leaked by every pass of a grace period.
+    /// `whole` has all addresses of each handle.
     fn update(
         &mut self,
         leaked: Vec<Finding>,
@@ -265,7 +268,7 @@ impl LeakCandidates {
     }
 }
 
-/// The same allocation: not one that came after it.
+/// True if both repairs concern the same allocation, and not a later one of the same address.
 fn is_same_repair(a: &Repair, b: &Repair) -> bool {
     match (a, b) {
         (
@@ -313,12 +316,12 @@ mod tests {
         let found = || vec![leaked("10.0.0.1", Some("c1"), "a")];
         assert!(look(0, found()).is_empty());
         assert!(look(30, found()).is_empty());
-        // In use for one look: its time begins anew.
+        // In use during one pass: the grace period starts again.
         assert!(look(45, vec![]).is_empty());
         assert!(look(60, found()).is_empty());
         assert!(look(110, found()).is_empty());
         assert_eq!(look(120, found()), ["10.0.0.1"]);
-        // Given out again in the meantime: another allocation.
+        // Allocated again in the meantime: another allocation.
         assert!(look(121, vec![leaked("10.0.0.1", Some("c1"), "b")]).is_empty());
         assert!(look(180, vec![leaked("10.0.0.1", Some("c1"), "b")]).is_empty());
         assert_eq!(look(181, vec![leaked("10.0.0.1", Some("c1"), "b")]), ["10.0.0.1"]);
@@ -336,7 +339,7 @@ mod tests {
         // The second address of the handle is in use.
         let due = suspects.update(vec![one.clone(), bare.clone()], &whole, start + GRACE, GRACE);
         assert_eq!(subjects(&due), ["10.0.0.3"]);
-        // It leaked later: both wait for its time.
+        // It leaked later: both wait for its grace period.
         let due = suspects.update(vec![one.clone(), other.clone()], &whole, start + GRACE, GRACE);
         assert!(due.is_empty());
         let due = suspects.update(vec![one, other], &whole, start + 2 * GRACE, GRACE);

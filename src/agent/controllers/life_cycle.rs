@@ -1,4 +1,4 @@
-//! The life cycle of a controller: started, given desired states, stopped.
+//! Life cycle of a controller: start, new desired states, stop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,56 +10,56 @@ use crate::agent::core::input::Input;
 use crate::agent::core::view::CoreView;
 use crate::api::nodes::NodeStatus;
 
-/// How long a stop waits for the store.
+/// Maximum wait for the store during a stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The state that controllers derive their desired states from.
+/// State from which controllers derive their desired states.
 pub(in crate::agent) struct Context<'a> {
-    /// The core.
+    /// View of the core's state.
     pub(in crate::agent) core: CoreView<'a>,
-    /// The new value of the status key; `None`: the last one stays.
+    /// New value of the status key; `None` keeps the last one.
     pub(in crate::agent) node_status: Option<NodeStatus>,
 }
 
 /// A background task that follows a desired state.
 pub(super) trait Controller: Send + Sized + 'static {
-    /// The desired state. The default asks for nothing.
+    /// Desired state of the task. The default requests nothing.
     type Desired: Clone + Default + PartialEq + Send + Sync + 'static;
 
-    /// Whether it writes to the store: an agent that only observes does not start those.
+    /// True if the controller writes to the store; such controllers do not run in observe mode.
     const WRITES: bool;
 
-    /// The desired state now; `None`: the last one stays.
+    /// Derives the desired state; `None` keeps the last one.
     fn desired(context: &Context<'_>) -> Option<Self::Desired>;
 
-    /// Whether the task acts on this change at once.
+    /// True if the task must act on this change at once.
     fn is_significant(old: &Self::Desired, new: &Self::Desired) -> bool {
         old != new
     }
 
-    /// Follows the desired state until it is stopped.
+    /// Follows the desired state until the agent stops.
     fn run(self, handle: ControllerHandle<Self::Desired>) -> impl Future<Output = ()> + Send;
 }
 
-/// A controller's side: the newest desired state, and the stop.
+/// The task's end of a controller: receives the newest desired state and the stop request.
 pub(super) struct ControllerHandle<T> {
     desired: watch::Receiver<T>,
     stop: oneshot::Receiver<()>,
 }
 
-/// Why a controller's wait ended.
+/// Reason for the end of a controller's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wake {
     /// The desired state changed.
     Changed,
-    /// The time that it waited for has come.
+    /// The awaited time was reached.
     Due,
     /// The agent stops.
     Stopped,
 }
 
 impl<T: Clone> ControllerHandle<T> {
-    /// The newest desired state.
+    /// Returns the newest desired state.
     pub(super) fn desired(&mut self) -> T {
         self.desired.borrow_and_update().clone()
     }
@@ -74,7 +74,7 @@ impl<T: Clone> ControllerHandle<T> {
     }
 }
 
-/// A started controller.
+/// The agent's end of a running controller.
 pub(super) struct RunningController<C: Controller> {
     desired: watch::Sender<C::Desired>,
     task: Option<(JoinHandle<()>, oneshot::Sender<()>)>,
@@ -112,5 +112,5 @@ impl<C: Controller> RunningController<C> {
     }
 }
 
-/// Hands an input to the core.
+/// Sends an input to the core.
 pub(super) type Report = Arc<dyn Fn(Input) + Send + Sync>;

@@ -1,9 +1,10 @@
-//! Background tasks that make the store match what the core derives, each a `Controller` (`life_cycle`): it starts
-//! with the agent on the io threads, follows the newest desired state, and is stopped with the agent. They report to the
-//! core by [`Input`]s and never read it.
+//! Background tasks that make the store match the state that the core derives.
 //!
-//! `register_node` registers the host once at the start; `evidence` reads for the garbage collection which addresses are in
-//! use.
+//! Each is a `Controller` (`life_cycle`): it starts and stops with the agent, runs on the I/O threads and
+//! follows the newest desired state. Controllers report to the core by [`Input`]s and never read it.
+//!
+//! `register_node` registers the host once at start. `evidence` reads the addresses in use for the garbage
+//! collection.
 
 pub(super) mod evidence;
 pub(super) mod felix_status;
@@ -24,7 +25,7 @@ use self::life_cycle::{Report, RunningController};
 use crate::agent::core::input::Input;
 use crate::api::machine::Machine;
 
-/// The controllers of an agent.
+/// Controllers of an agent.
 pub(super) struct Controllers {
     node_status: RunningController<node_status::NodeStatusController>,
     felix_status: RunningController<felix_status::FelixStatusController>,
@@ -34,7 +35,8 @@ pub(super) struct Controllers {
 }
 
 impl Controllers {
-    /// Starts those that this agent may have. `report` hands an input to the core.
+    /// Starts the controllers, without those that write if `writes` is false. `report` sends an input to the
+    /// core.
     pub(super) fn start(
         io: &tokio::runtime::Handle,
         store: &Arc<dyn Store>,
@@ -74,7 +76,7 @@ impl Controllers {
         }
     }
 
-    /// Gives each its desired state.
+    /// Derives and passes on the desired state of each controller.
     pub(super) fn update(&self, context: &Context<'_>) {
         self.node_status.update(context);
         self.felix_status.update(context);
@@ -83,7 +85,7 @@ impl Controllers {
         self.pool_usage.update(context);
     }
 
-    /// Stops them; leased keys go if the store answers in time.
+    /// Stops all controllers; their leased keys are deleted if the store answers in time.
     pub(super) async fn stop(&mut self) {
         self.node_status.stop().await;
         self.felix_status.stop().await;

@@ -1,6 +1,8 @@
-//! The host's status key: leased, small, written on change at most each 10 s, else each 5 minutes. Its absence tells
-//! others that no agent runs here; its presence guards the host's name and addresses: it names the machine, and the key of
-//! another machine is not written over.
+//! Controller of the host's status key: leased and small, written at most every 10 s on change, else every 5
+//! minutes.
+//!
+//! Absence of the key means that no agent runs on the host. The key also protects the host's name and
+//! addresses: it names the machine, and an agent on another machine does not overwrite it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,18 +20,18 @@ use crate::api::status::UpCount;
 use tortie_engine::routing::RoutingIntent;
 use tortie_store::{Compare, LeaseId, Op, Outcome, Revision, Store, StoreError, Txn};
 
-/// The lease lives this long after the last renewal.
+/// Time to live of the lease after its last renewal.
 const TTL: Duration = Duration::from_secs(60);
-/// Between renewals.
+/// Interval of lease renewals.
 const LEASE_RENEWAL: Duration = Duration::from_secs(20);
-/// Between writes on change.
+/// Minimum interval between writes on change.
 const INTERVAL_ON_CHANGE: Duration = Duration::from_secs(10);
-/// Between writes without change.
+/// Interval of writes without a change.
 const INTERVAL_IDLE: Duration = Duration::from_secs(300);
-/// Until the next write after one that the store did not take.
+/// Delay of the next write after a failed one.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Builds the value of the status key from a snapshot of the core; drift in the kernel is not part of it.
+/// Builds the value of the status key from a snapshot of the core; kernel drift is not part of it.
 pub(in crate::agent) fn build_node_status(
     facts: &CoreSnapshot,
     intent: Option<&RoutingIntent>,
@@ -77,18 +79,18 @@ pub(in crate::agent) struct NodeStatusController {
     report: Report,
 }
 
-/// What was written of the key.
+/// Lease and revision of the key as last written.
 #[derive(Default)]
 struct Written {
     lease: Option<LeaseId>,
-    /// The revision of the last write; `None`: who wrote the key is not known.
+    /// Revision of the last write; `None` if another writer may have written the key since.
     revision: Option<Revision>,
 }
 
-/// Why the key is not written.
+/// Reason why the key was not written.
 enum NotWritten {
     Store(StoreError),
-    /// Another machine has it, in words.
+    /// Another machine holds the key; description of that machine.
     Twin(String),
 }
 
@@ -104,7 +106,7 @@ impl NodeStatusController {
         Self { store, key, machine: machine.clone(), report }
     }
 
-    /// Writes the key, unless another machine did since.
+    /// Writes the key, unless another machine has written it since.
     async fn write(&self, status: &NodeStatus, written: &mut Written) -> Result<(), NotWritten> {
         let id = match written.lease {
             Some(id) => id,
@@ -112,7 +114,7 @@ impl NodeStatusController {
         };
         written.lease = Some(id);
         let value = serde_json::to_vec(status).map_err(|error| StoreError::Refused(error.to_string()))?;
-        // A second try after one that somebody came between.
+        // The second attempt follows a concurrent write.
         for _ in 0..2 {
             let compare = match written.revision {
                 Some(revision) => Compare::ModRevision(self.key.clone(), revision),
@@ -161,7 +163,7 @@ impl Controller for NodeStatusController {
         loop {
             let status = handle.desired();
             let mut pause = INTERVAL_IDLE;
-            // Nothing is written before there is something to report.
+            // The key is first written when there are peers or the agent is ready.
             if status.sessions.of > 0 || status.ready || written.is_some() || has_twin {
                 let (time, boot) = (now_text(), boot.trim().to_owned());
                 let status = NodeStatus { time, boot, machine: Some(self.machine.clone()), ..status };
@@ -250,7 +252,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         controller.set_desired(NodeStatus { sessions: UpCount { up: 1, of: 1 }, ..NodeStatus::default() });
-        // The task has seen it.
+        // Time for the task to receive the new state.
         tokio::time::sleep(Duration::from_millis(100)).await;
         controller.stop().await;
         assert!(!written().await);

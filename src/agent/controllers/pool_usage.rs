@@ -1,9 +1,10 @@
-//! Pool usage: how many addresses all hosts together have allocated from each pool, read from the store by one host for all.
+//! Pool usage: counts the addresses that all hosts together have allocated from each pool. One host reads the
+//! store for the whole cluster.
 //!
-//! An agent follows its own blocks only (5,000 of them must not read each other's), so somebody has to look at the whole.
-//! That is the first host by name of those that are known to be alive: every host before it is a peer of the mesh whose
-//! session is not up. Nothing is written for it; without a mesh it is the first host, and while it is away nobody looks.
-//! Two that believe it, on both sides of a split, tell the same numbers.
+//! An agent watches its own blocks only, since 5,000 agents must not read each other's. The reader is the
+//! first host by name that counts as alive: every host before it is a mesh peer whose session is down. The
+//! election writes nothing to the store. Without a mesh the first host reads, and nothing is read while it is
+//! down. After a network split, a reader on each side reports the same numbers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,14 +20,14 @@ use tortie_engine::ipam::check::{Evidence, IpamState, Kind, findings};
 use tortie_engine::routing::PeerKind;
 use tortie_store::{Store, StoreError};
 
-/// Between two looks, at least.
+/// Minimum pause between two reads.
 const INTERVAL_MIN: Duration = Duration::from_secs(60);
-/// Before the first one, so that a host that only restarts does not look.
+/// Delay before the first read, so that a host which only restarts does not read.
 const START_DELAY: Duration = Duration::from_secs(5);
-/// A look takes at most this part of the time.
+/// Upper bound of the time spent on reads: one part in this many.
 const MAX_TIME_SHARE: u32 = 100;
 
-/// Reads the usage while this host is the one that does.
+/// Reads the pool usage while this host is the elected reader.
 pub(in crate::agent) struct PoolUsageController {
     store: Arc<dyn Store>,
     report: Report,
@@ -42,7 +43,7 @@ impl Controller for PoolUsageController {
     type Desired = bool;
     const WRITES: bool = false;
 
-    /// Whether this host is the one that reads.
+    /// True if this host is the reader.
     fn desired(context: &Context<'_>) -> Option<bool> {
         let core = context.core;
         if !core.running() || core.frozen().is_some() || core.runs_from_cache() || !core.is_connected() {
@@ -92,13 +93,13 @@ impl Controller for PoolUsageController {
 
 async fn read_usage(store: &dyn Store) -> Result<PoolUsages, StoreError> {
     let snapshot = store.list(&IpamState::prefixes(&Keyspace::Global)).await?;
-    // A large store is some tenths of a second of reading, and others are answered by this thread.
+    // Parsing a large store takes some tenths of a second, and this thread answers requests.
     let work = move || count(&IpamState::of(&Keyspace::Global, &snapshot));
     let counted = tokio::task::spawn_blocking(work).await;
     counted.map_err(|error| StoreError::Unreachable(format!("a task ended early: {error}")))
 }
 
-/// Two to the power of the bits that are left between two lengths.
+/// Returns the number of prefixes of length `to` in one of length `from`.
 fn sub_prefixes(from: u8, to: u8) -> f64 {
     2f64.powi(i32::from(to.saturating_sub(from)))
 }
@@ -144,7 +145,7 @@ fn count(state: &IpamState) -> PoolUsages {
     usage
 }
 
-/// The label of metrics.
+/// Returns the metric label of an inconsistency.
 fn kind_label(kind: Kind) -> &'static str {
     match kind {
         Kind::Ownerless => "no_owner",

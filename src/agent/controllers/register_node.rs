@@ -1,5 +1,5 @@
-//! Node registration: at start the agent registers its own host, as Calico's node start-up does. Pure: the stored values and
-//! the settings -> one transaction.
+//! Node registration: at start the agent registers its own host in the store, as Calico's node start-up does.
+//! Pure functions: stored values and settings result in one transaction.
 
 use std::net::IpAddr;
 
@@ -9,25 +9,26 @@ use tortie_net::Cidr;
 use crate::agent::config::{AddressChoice, Settings};
 use tortie_store::{Compare, Op, Store, Txn};
 
-/// An address of this host with the length of its network.
+/// An address of this host with the prefix length of its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::agent) struct NodeAddress {
-    /// The address.
+    /// Address of the host.
     pub(in crate::agent) addr: IpAddr,
-    /// Length of the network it is in.
+    /// Prefix length of the network.
     pub(in crate::agent) len: u8,
 }
 
-/// Addresses that were detected on the host, for `auto`.
+/// Addresses detected on the host, for the setting `auto`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(in crate::agent) struct Detected {
-    /// The address of the interface of the IPv4 default route.
+    /// Address of the interface that has the IPv4 default route.
     pub(in crate::agent) v4: Option<NodeAddress>,
-    /// The address of the interface of the IPv6 default route.
+    /// Address of the interface that has the IPv6 default route.
     pub(in crate::agent) v6: Option<NodeAddress>,
 }
 
-/// A sentence when one of these hosts has our address and an agent that runs: its status key is leased.
+/// Returns an error text if one of these hosts, which have the same address, has a running agent, as shown by
+/// its leased status key.
 pub(in crate::agent) async fn running_conflict(
     store: &dyn Store,
     address_conflicts: &[(IpAddr, String)],
@@ -44,7 +45,7 @@ pub(in crate::agent) async fn running_conflict(
     None
 }
 
-/// The keys that [`plan`] asks for, as prefixes.
+/// Returns the keys that [`plan`] reads, as prefixes.
 pub(in crate::agent) fn prefixes(node: &str) -> Vec<String> {
     let host = Scope::Host(node.to_owned());
     let keys = [
@@ -63,10 +64,10 @@ pub(in crate::agent) fn prefixes(node: &str) -> Vec<String> {
     keys.iter().map(ToString::to_string).collect()
 }
 
-/// The transaction that registers `node`, or `None` when the store has it all.
+/// Returns the transaction that registers `node`, or `None` if the store is complete.
 ///
-/// An address flag that is given wins; without one the stored value stays; without both, `auto` (the default of IPv4)
-/// takes what was detected. Global defaults are written only where absent. No pool is made.
+/// An address flag has priority, then the stored value. Without both, `auto` (the default for IPv4) uses the
+/// detected address. Global defaults are written only where absent. No pool is created.
 pub(in crate::agent) fn plan(
     node: &str,
     settings: &Settings,
@@ -124,7 +125,7 @@ pub(in crate::agent) fn plan(
             own(Key::BirdIp { host: node.to_owned() }, Some(wanted.addr.to_string()));
         }
     }
-    // A stored address without its network or bird_ip is completed only where the host itself has that address.
+    // A stored address that lacks its network or bird_ip is completed only if the host has that address.
     if let Some(found) = detected.v4 {
         let stored_address = stored(&Key::Bgp(host(), BgpItem::Address(IpFamily::V4)));
         if settings.ip4.is_none() && stored_address.as_deref() == Some(found.addr.to_string().as_bytes()) {

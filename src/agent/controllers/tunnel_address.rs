@@ -1,9 +1,10 @@
-//! The host's address in the tunnel: from an IPIP pool by IPAM, as Calico's node helper takes it.
+//! Controller of the host's tunnel address: allocates it from an IPIP pool, as Calico's node helper does.
 //!
-//! Handle `ipip-tunnel-addr-<node>`, attributes `node` and `type` `ipipTunnelAddress`, key
-//! `v1/host/<h>/config/IpInIpTunnelAddr`. It is taken when an enabled IPIP pool appears, moved when its pool goes away or
-//! somebody else holds it, and given back when no IPIP pool remains. A disabled pool keeps what it gave. An address that
-//! lies outside of the IPIP pools and that IPAM never gave is the operator's own choice and left alone.
+//! The IPAM handle is `ipip-tunnel-addr-<node>` with the attributes `node` and `type` = `ipipTunnelAddress`;
+//! the key is `v1/host/<h>/config/IpInIpTunnelAddr`. The address is allocated when an enabled IPIP pool
+//! appears, moved when its pool is deleted or another holder has it, and released when no IPIP pool remains.
+//! Addresses of a disabled pool stay allocated. An address outside of the IPIP pools that IPAM never
+//! allocated is an operator's choice and is not changed.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -19,49 +20,50 @@ use crate::agent::core::observed_state::TunnelAddressReport;
 use tortie_engine::ipam::{AddressRequest, AllocationRequest, Exclusions, Ipam, IpamError};
 use tortie_store::{Compare, Op, Outcome, Store, Txn};
 
-/// The first retry after a failure; each further one waits twice as long.
+/// First retry after a failure; the wait doubles with each further failure.
 const RETRY: Duration = Duration::from_secs(2);
-/// The longest wait between retries.
+/// Longest wait between retries.
 const RETRY_MAX: Duration = Duration::from_secs(120);
-/// Interval of checks without a change: the address may have been released by hand.
+/// Interval of checks without a change: an operator may have released the address.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(600);
 
-/// The store's part in the decision on the tunnel address. `None`: nothing may be written now.
+/// Input from the store for the decision on the tunnel address. `None` as desired state: nothing may be
+/// written now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::agent) struct TunnelAddressIntent {
-    /// The IPv4 pools with IPIP that IPAM uses, and whether each is enabled.
+    /// IPv4 pools with IPIP that IPAM may use, and true for those that are enabled.
     pub(in crate::agent) pools: Vec<(Cidr, bool)>,
-    /// The value of the key, where it is an address.
+    /// Address in the key; `None` if the key is absent or no address.
     pub(in crate::agent) stored: Option<Ipv4Addr>,
-    /// Addresses that no pool gives on this host.
+    /// Addresses that must not be allocated on this host.
     pub(in crate::agent) excluded: Exclusions,
 }
 
-/// The holder of the stored address in IPAM.
+/// Holder of the stored address in IPAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AddressHolder {
-    /// It is free.
+    /// The address is free.
     Nobody,
-    /// This host's tunnel.
+    /// The tunnel of this host.
     Ours,
-    /// Calico's older writers left no trace of who asked.
+    /// An allocation without attributes of its owner, as older versions of Calico wrote it.
     Unmarked,
-    /// Somebody else.
+    /// Another holder.
     Other,
 }
 
-/// The next action.
+/// Next action of the controller.
 #[derive(Debug, PartialEq, Eq)]
 enum TunnelAddressAction {
-    /// All is well, or nothing can be done. What else the handle holds is given back.
+    /// The address is correct, or nothing can be done. Other addresses of the handle are released.
     Keep,
-    /// Take exactly this address: it is in the key and free.
+    /// Allocate exactly this address: the key names it and it is free.
     Claim(Ipv4Addr),
-    /// Write this address, which the handle holds already, into the key.
+    /// Write this address, which the handle already holds, into the key.
     Write(Ipv4Addr),
-    /// Take a new one from these pools, write it, give back the old one.
+    /// Allocate a new address from these pools, write it into the key, release the old one.
     Allocate(Vec<Cidr>),
-    /// Give back everything, and delete the key where it names what was given back.
+    /// Release all addresses, and delete the key if it names one of them.
     Release,
 }
 
@@ -93,7 +95,7 @@ fn next_action(
     }
 }
 
-/// Allocates the address, moves it and releases it.
+/// Allocates, moves and releases the tunnel address.
 pub(in crate::agent) struct TunnelAddressController {
     ipam: Ipam,
     store: Arc<dyn Store>,
@@ -107,7 +109,7 @@ impl Controller for TunnelAddressController {
     type Desired = Option<TunnelAddressIntent>;
     const WRITES: bool = true;
 
-    /// `None` inside: nothing may be concluded from the store.
+    /// An inner `None`: the store's content is not reliable enough to act on.
     fn desired(context: &Context<'_>) -> Option<Self::Desired> {
         let core = context.core;
         if !core.running() || core.frozen().is_some() || core.runs_from_cache() {
@@ -122,7 +124,7 @@ impl Controller for TunnelAddressController {
         }))
     }
 
-    /// Of what is excluded the next allocation reads the newest.
+    /// A change of the exclusions alone does not wake the task; the next allocation uses the newest.
     fn is_significant(old: &Self::Desired, new: &Self::Desired) -> bool {
         let [old, new] =
             [old, new].map(|intent| intent.as_ref().map(|intent| (&intent.pools, intent.stored)));
@@ -139,7 +141,8 @@ impl Controller for TunnelAddressController {
                         retry = RETRY;
                         if let Some(text) = done {
                             (self.report)(Input::TunnelAddress(TunnelAddressReport::Done(text)));
-                            // An address that is taken away again before the agent saw it in the store.
+                            // Checks again soon: the address may be removed before the agent sees it in the
+                            // store.
                             next = RETRY;
                         }
                         None
@@ -174,8 +177,8 @@ impl TunnelAddressController {
         }
     }
 
-    /// Brings key and IPAM to what is wanted. Every order of interruptions leaves the address with the handle, and the
-    /// next call finds it there.
+    /// Reconciles key and IPAM with the intent. After an interruption at any point the handle still holds the
+    /// address, and the next call continues from there.
     async fn reconcile(&self, wanted: &TunnelAddressIntent) -> Result<Option<String>, IpamError> {
         let held = self.held().await?;
         if wanted.pools.is_empty() && wanted.stored.is_none() && held.is_empty() {
@@ -188,7 +191,8 @@ impl TunnelAddressController {
         let old = wanted.stored.filter(|_| holder == AddressHolder::Unmarked).map(IpAddr::V4);
         match next_action(wanted, &held, holder) {
             TunnelAddressAction::Keep => {
-                // A handle of which nothing is in use: what an interruption left, or what an operator's value replaced.
+                // Releases addresses that an interruption left in the handle, or that an operator's value
+                // replaced.
                 self.release(&held, wanted.stored).await?;
                 Ok(None)
             }
@@ -197,7 +201,7 @@ impl TunnelAddressController {
                     Ok(_) => {
                         Ok(Some(format!("{addr} is allocated to the tunnel now: it stood in the store only")))
                     }
-                    // A disabled pool gives out nothing; what stands is used on.
+                    // A disabled pool allocates nothing; an existing address stays in use.
                     Err(IpamError::Disabled(_)) => Ok(None),
                     Err(error) => Err(error),
                 }
@@ -265,7 +269,7 @@ impl TunnelAddressController {
         }
     }
 
-    /// Writes an address that the handle holds, then gives back every other one.
+    /// Writes an address that the handle holds into the key, then releases the handle's other addresses.
     async fn write(
         &self,
         wanted: &TunnelAddressIntent,
@@ -293,8 +297,8 @@ impl TunnelAddressController {
         Ok(())
     }
 
-    /// Writes or deletes the key, unless it is no longer what `wanted` was made from: then the next call does it. False when
-    /// it is that already.
+    /// Writes or deletes the key, unless it changed since `wanted` was computed: then the next call does it.
+    /// Returns false if the key already has this value.
     async fn put(&self, wanted: &TunnelAddressIntent, addr: Option<Ipv4Addr>) -> Result<bool, IpamError> {
         let found = self.store.get(&self.key).await?;
         let text = found.as_ref().and_then(|kv| std::str::from_utf8(&kv.value).ok()).map(str::trim);
@@ -342,9 +346,9 @@ mod tests {
         let pool = ("10.0.0.0/16", true);
         let off = ("10.0.0.0/16", false);
         let take = || TunnelAddressAction::Allocate(vec!["10.0.0.0/16".parse().unwrap()]);
-        // No IPIP pool, and never one.
+        // No IPIP pool, and there never was one.
         assert_eq!(next_action(&wanted(&[], None), &[], AddressHolder::Nobody), TunnelAddressAction::Keep);
-        // The first one; one that is disabled gives nothing.
+        // The first pool; a disabled one allocates nothing.
         assert_eq!(next_action(&wanted(&[pool], None), &[], AddressHolder::Nobody), take());
         assert_eq!(next_action(&wanted(&[off], None), &[], AddressHolder::Nobody), TunnelAddressAction::Keep);
         // Interrupted between IPAM and key.
@@ -352,7 +356,7 @@ mod tests {
             next_action(&wanted(&[pool], None), &[addr("10.0.0.5")], AddressHolder::Nobody),
             TunnelAddressAction::Write(addr("10.0.0.5"))
         );
-        // In use: ours, of an older writer, in a pool that was disabled since.
+        // In use: held by this tunnel, by an older writer, or in a pool that was disabled since.
         for (pools, holder) in
             [(pool, AddressHolder::Ours), (pool, AddressHolder::Unmarked), (off, AddressHolder::Ours)]
         {
@@ -361,13 +365,13 @@ mod tests {
                 TunnelAddressAction::Keep
             );
         }
-        // In the key alone, and another holder's.
+        // Only in the key; and held by another holder.
         assert_eq!(
             next_action(&wanted(&[pool], Some("10.0.0.5")), &[], AddressHolder::Nobody),
             TunnelAddressAction::Claim(addr("10.0.0.5"))
         );
         assert_eq!(next_action(&wanted(&[pool], Some("10.0.0.5")), &[], AddressHolder::Other), take());
-        // Its pool went away: there is another, a disabled one, none.
+        // The pool was deleted: another one exists, a disabled one, or none.
         let moved = |pools: &[(&str, bool)], holder| {
             next_action(&wanted(pools, Some("10.9.0.5")), &[addr("10.9.0.5")], holder)
         };
@@ -384,14 +388,14 @@ mod tests {
             next_action(&wanted(&[], Some("192.0.2.5")), &[], AddressHolder::Nobody),
             TunnelAddressAction::Keep
         );
-        // A key that was deleted by hand when the last pool went.
+        // The key was deleted by hand together with the last pool.
         assert_eq!(
             next_action(&wanted(&[], None), &[addr("10.0.0.5")], AddressHolder::Nobody),
             TunnelAddressAction::Release
         );
     }
 
-    /// The core may hear of both in one delta, and has nothing new to tell then.
+    /// The core may receive both changes in one delta, and then has no new desired state for the controller.
     #[tokio::test]
     async fn a_key_that_goes_before_the_agent_read_it_is_written_again() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Requests that wait until an endpoint is in force (`POST /v1/applied`).
+//! Pending requests of `POST /v1/applied`, which wait until the dataplane has applied an endpoint.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use crate::agent::core::input::Timing;
 use crate::agent::core::view::CoreView;
 use crate::api::status::{Applied, AppliedRequest};
 
-/// Longest wait, in milliseconds.
+/// Maximum wait in milliseconds.
 const WAIT_MAX: u64 = 600_000;
 
-/// The requests, in the order in which they came.
+/// Pending requests in order of arrival.
 #[derive(Default)]
 pub(super) struct AppliedRequests {
     waiting: Vec<Waiting>,
@@ -23,9 +23,9 @@ struct Waiting {
     request: AppliedRequest,
     answer: oneshot::Sender<Applied>,
     until: Instant,
-    /// When the plugin got the request for the endpoint.
+    /// Time at which the plugin received the request for the endpoint.
     since: Option<Instant>,
-    /// The acknowledgements to wait for, once the revision was sent to the kernel.
+    /// Acknowledgements to wait for; set once the revision was sent to the kernel.
     target: Option<AckTarget>,
 }
 
@@ -33,13 +33,13 @@ impl AppliedRequests {
     /// Adds a request.
     pub(super) fn add(&mut self, request: AppliedRequest, answer: oneshot::Sender<Applied>, now: Instant) {
         let until = now + Duration::from_millis(request.wait_millis.min(WAIT_MAX));
-        // The plugin says how long it has been at it.
+        // The request carries the time that the plugin has already spent.
         let before = request.elapsed_millis.map(Duration::from_millis);
         let since = before.and_then(|before| now.checked_sub(before));
         self.waiting.push(Waiting { request, answer, until, since, target: None });
     }
 
-    /// Answers those that have their result, or whose time is over.
+    /// Answers the requests that have a result or have timed out.
     pub(super) fn answer(&mut self, core: &mut Core, now: Instant) {
         for mut waiting in std::mem::take(&mut self.waiting) {
             let revision = CoreView::of(core).in_force();

@@ -1,4 +1,4 @@
-//! The kernel thread as the event loop has it: not started yet, or running.
+//! The event loop's view of the kernel thread: not started yet, or running.
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use tortie_kernel::{KernelHandle, KernelIntent, PolicyChange, ToKernel};
 
-/// From the last End-of-RIB to the sweep of stale routes: FRR 8.4 sends its `default-originate` 0.6 s after it.
+/// Delay between the last End-of-RIB and the removal of stale routes: FRR 8.4 sends its `default-originate`
+/// 0.6 s after End-of-RIB.
 const SWEEP_DELAY: Duration = Duration::from_secs(2);
-/// Longest wait for its end.
+/// Maximum wait for the end of the thread.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Before the thread starts, the newest intent and all changes of policy are held for it. Other messages are for a thread that
-/// runs, and dropped.
+/// Handle of the kernel thread. The newest intent and all policy changes are held until the thread starts;
+/// other messages are dropped before.
 #[derive(Default)]
 pub(super) struct KernelThread {
     handle: Option<KernelHandle>,
@@ -29,7 +30,7 @@ impl KernelThread {
         self.handle.as_ref().map(KernelHandle::sender)
     }
 
-    /// The thread runs now: it gets what was held.
+    /// Records that the thread runs, and sends it the held messages.
     pub(super) fn on_start(&mut self, handle: KernelHandle) {
         self.handle = Some(handle);
         if let Some(intent) = self.intent.clone() {
@@ -45,7 +46,7 @@ impl KernelThread {
         self.send(ToKernel::Intent(intent));
     }
 
-    /// Every one of them counts, and the thread starts when the host is known.
+    /// Sends or holds a policy change. Each one counts, so none is dropped before the thread starts.
     pub(super) fn send_policy(&mut self, change: Arc<PolicyChange>) {
         let message = ToKernel::Policy(change);
         if self.is_started() { self.send(message) } else { self.held_policy.push(message) }
@@ -53,12 +54,12 @@ impl KernelThread {
 
     pub(super) fn send(&self, message: ToKernel) {
         if let Some(handle) = &self.handle {
-            // The thread only ends with the process, which ends when it is gone.
+            // The thread ends only with the process, so a failed send needs no handling.
             let _ = handle.sender().send(message);
         }
     }
 
-    /// Sweeps stale routes after a delay.
+    /// Removes stale routes after a delay.
     pub(super) fn sweep_later(&self) {
         if let Some(sender) = self.sender() {
             tokio::spawn(async move {

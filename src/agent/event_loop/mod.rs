@@ -1,4 +1,4 @@
-//! The agent from start to stop.
+//! The agent's event loop: start, processing of inputs and effects, stop.
 
 mod applied_requests;
 mod error;
@@ -43,35 +43,36 @@ use tortie_store::{Feed, FeedEvent, Store};
 pub use self::error::AgentError;
 pub use self::options::AgentOptions;
 
-/// How long a start waits for the store before it goes on with what the disk has.
+/// Maximum wait of the start for the store; then the agent starts from its cache.
 const STORE_PATIENCE: Duration = Duration::from_secs(3);
 
-/// What goes before all other work of the loop: it comes seldom, and the process is judged by it.
+/// Events with priority over all others: they are rare, and supervisors judge the process by them.
 enum Signal {
     Stop,
     Hangup,
     Tick,
-    /// The store had its time to answer.
+    /// The wait for the store is over.
     Patience,
 }
 
 /// Reports of other threads and tasks.
 enum Fact {
-    /// To the core.
+    /// An input for the core.
     Core(Input),
-    /// Whether this host may start: no other running host has its name or its address. It is registered by then.
+    /// Result of the registration: an error if another running host has this host's name or address. On
+    /// success the host is registered.
     StartAllowed(Result<(), AgentError>),
 }
 
 /// Runs the agent until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// When it cannot start. After the start it only ends when told to.
+/// Returns an error when the agent cannot start. Once started, it ends only on a signal.
 pub fn run(options: AgentOptions) -> Result<(), AgentError> {
     crate::agent::process::allocator::prepare();
     options.settings.check().map_err(AgentError::Settings)?;
     let logs = logging::start(options.settings.log_format.unwrap_or_default());
-    // Before there is a second thread: all of it belongs to threads.
+    // The sandbox restricts single threads, so it must precede the start of the second one.
     let (namespaces, protections) = sandbox::enter(&sandbox::AgentFiles {
         settings: &options.settings,
         store: &options.store,
@@ -100,7 +101,7 @@ pub fn run(options: AgentOptions) -> Result<(), AgentError> {
     result
 }
 
-/// A thread that is gone would leave the others with half of the truth.
+/// Ends the process on a panic of any thread: the remaining threads would work on incomplete state.
 fn exit_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -110,13 +111,14 @@ fn exit_on_panic() {
     }));
 }
 
-/// The state of the event loop. What has rules of its own is an owner with methods: the threads, requests that wait, and timers.
+/// State of the event loop. Parts with rules of their own have their own types: threads, pending requests,
+/// timers.
 struct Agent {
     options: AgentOptions,
     core: Core,
     journal: Journal,
     handle: Arc<Handle>,
-    /// Of an agent that observes.
+    /// Set in observe mode.
     observer: Option<Arc<Observer>>,
     store: Arc<dyn Store>,
     io: tokio::runtime::Handle,
@@ -139,12 +141,12 @@ struct Agent {
 }
 
 impl Agent {
-    /// Handles events until a signal says stop.
+    /// Handles events until a signal requests the stop.
     async fn run_loop(&mut self) {
         use tokio::signal::unix::{SignalKind, signal};
         let mut terminate = signal(SignalKind::terminate()).ok();
         let mut interrupt = signal(SignalKind::interrupt()).ok();
-        // Its default would end the agent, and scripts that turn logs over send it to daemons unasked.
+        // By default SIGHUP would end the agent, and log rotation scripts send it to daemons.
         let mut hangup = signal(SignalKind::hangup()).ok();
         let patience = tokio::time::sleep(STORE_PATIENCE);
         tokio::pin!(patience);
@@ -186,7 +188,7 @@ impl Agent {
                 }
                 NextEvent::Feed(Some(event)) => {
                     self.on_feed_event(event);
-                    // A store that changes all the time leaves time to the others.
+                    // A store that changes constantly must not delay facts and requests.
                     if let Ok(fact) = self.facts.try_recv() {
                         self.on_facts(fact);
                     }
@@ -206,7 +208,7 @@ impl Agent {
         }
     }
 
-    /// Gives one input to the core and carries out what comes of it.
+    /// Passes one input to the core and carries out the effects.
     fn input(&mut self, input: Input) {
         let now = time::now();
         let recorded = input.clone();
@@ -215,7 +217,7 @@ impl Agent {
         self.carry_out(effects);
     }
 
-    /// Takes one event and all that are there already, then acts once.
+    /// Applies one store event and all others that are ready, then acts once.
     fn on_feed_event(&mut self, first: FeedEvent) {
         let began = Instant::now();
         let whole = matches!(first, FeedEvent::Snapshot { .. });
@@ -237,7 +239,7 @@ impl Agent {
 
     fn on_facts(&mut self, first: Fact) {
         let mut next = Some(first);
-        // A bounded run, so that questions are answered between the facts of a full feed.
+        // Limits the number of facts per run, so that queries are answered between the facts of a full feed.
         for taken in 1.. {
             match next {
                 Some(Fact::Core(input)) => {
@@ -301,12 +303,12 @@ impl Agent {
             }
             Effect::Trust(generation, upto) => self.feed.confirm(generation, upto),
             Effect::Log(line) => log::write(&line),
-            // Nobody may follow.
+            // There may be no follower.
             Effect::Recorded(entry) => drop(self.handle.events().send(entry)),
             Effect::Logs => {
                 let mut wanted = host::log_settings(CoreView::of(&self.core).model());
                 if self.options.observes() {
-                    // The file of the store's setting is Felix's.
+                    // In observe mode the log file in the store's settings belongs to Felix.
                     wanted.file = None;
                 }
                 self.logs.apply(&wanted);
@@ -315,7 +317,7 @@ impl Agent {
         }
     }
 
-    /// BMP stations: those of the flag, else those of the store.
+    /// Applies the configured BMP stations: those of the flag, else those in the store.
     fn update_bmp_stations(&mut self) {
         if !self.speaker.is_started() {
             return;

@@ -1,18 +1,20 @@
-//! What the loop of the core does next.
+//! Selects the next event of the core's loop by priority.
 
-/// What is there to be done.
+/// Next event to process, by its source.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NextEvent<S, F, A, R> {
-    /// Signals, ticks and timers.
+    /// A signal, a tick or a timer.
     First(S),
     Feed(F),
     Fact(A),
     Request(R),
 }
 
-/// The next thing that is there, of several the first in this order: signals and ticks, among them the watchdog's; what the store
-/// says; what other threads report; then one request. A client that asks all the time is answered in what time the others leave, and delays
-/// none of them. A channel of facts or requests that was closed is waited for no more.
+/// Waits for the next event. Of several that are ready it returns the first in this order: signals and ticks,
+/// including the watchdog's; store events; facts of other threads; one request.
+///
+/// A client that sends requests without pause therefore delays none of the others. A closed channel of facts
+/// or requests is no longer polled.
 pub(super) async fn next_event<S, F, A, R>(
     first: impl Future<Output = S>,
     feed: impl Future<Output = F>,
@@ -37,7 +39,7 @@ mod tests {
 
     use super::*;
 
-    /// The order in which the loop takes what waits, when asking never ends.
+    /// Order in which the loop handles ready events while requests never end.
     #[tokio::test(start_paused = true)]
     async fn questions_without_end_delay_neither_ticks_nor_changes_nor_facts() {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
@@ -65,7 +67,7 @@ mod tests {
                 NextEvent::Feed(_) => 's',
                 NextEvent::Fact(_) => 'f',
                 NextEvent::Request(()) => {
-                    // An answer takes 100 ms.
+                    // Each answer takes 100 ms.
                     tokio::time::advance(Duration::from_millis(100)).await;
                     'r'
                 }

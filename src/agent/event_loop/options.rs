@@ -1,4 +1,4 @@
-//! The options of an agent.
+//! Options of an agent: node name, settings, store and API socket.
 
 use std::path::PathBuf;
 
@@ -8,28 +8,28 @@ use tortie_store::StoreOptions;
 /// Options of an agent.
 #[derive(Debug, Clone)]
 pub struct AgentOptions {
-    /// This host's name in the data model.
+    /// Node name of this host in the data model.
     pub node: String,
-    /// Flags, environment and file, merged.
+    /// Settings merged from flags, environment and file.
     pub settings: Settings,
-    /// The store.
+    /// Access to the store.
     pub store: StoreOptions,
-    /// The unix socket of the API.
+    /// Path of the API's unix socket.
     pub socket: PathBuf,
 }
 
 impl AgentOptions {
-    /// It programs the kernel, and writes to the store for its host.
+    /// True if the agent programs the kernel and writes to the store for its host.
     pub(super) fn writes(&self) -> bool {
         self.settings.kernel() == ModeChoice::Program
     }
 
-    /// It compares what others do with what it would do, and touches nothing.
+    /// True in observe mode: the agent compares other daemons' state with its intent and writes nothing.
     pub(super) fn observes(&self) -> bool {
         self.settings.kernel() == ModeChoice::Observe
     }
 
-    /// The store is a file, which serves one machine.
+    /// True if the store is a file, which serves one machine only.
     pub(super) fn is_sqlite(&self) -> bool {
         self.store.url.starts_with("sqlite:")
     }

@@ -1,4 +1,4 @@
-//! The periodic work of the agent, each second.
+//! Periodic work of the agent, once per second.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,13 +14,15 @@ use crate::agent::core::view::CoreView;
 use crate::agent::time;
 use crate::api::nodes::NodeStatus;
 
-/// Larger clusters are not read: thousands of agents must not read each other's status.
+/// Maximum cluster size for reads of all status keys: thousands of agents must not read each other's status.
 const HOSTS_MAX: usize = 128;
 
 impl Agent {
-    /// Folds the store's log and forgets old history: nobody else of this host lives long enough to do it. Small clusters
-    /// are also asked which agents run, and in which version: a SQLite store serves one machine, and it says so when hosts
-    /// of others stand in it.
+    /// Maintains the store: checkpoints its log and deletes old history, since no other process of this host
+    /// runs long enough.
+    ///
+    /// In small clusters it also reads the agents and versions of all hosts. With a SQLite store, which
+    /// serves one machine, hosts of other machines in the store are reported.
     fn maintain(&mut self, now: Instant) {
         let one_machine = self.options.is_sqlite();
         let few = self.core.loaded() && CoreView::of(&self.core).model().hosts().len() <= HOSTS_MAX;
@@ -29,7 +31,7 @@ impl Agent {
         if !maintains && !reads_hosts {
             return;
         }
-        // An agent that observes writes nothing, not even that.
+        // In observe mode the agent writes nothing, which includes maintenance.
         let folds = maintains && !self.options.observes();
         let checks = folds && self.timers.check_due(now);
         let hosts_to = reads_hosts.then(|| self.facts_sender.clone());
@@ -37,14 +39,14 @@ impl Agent {
         self.io.spawn(async move {
             if checks {
                 let began = Instant::now();
-                // The feed meets what it finds, and that is what is reported.
+                // The feed meets the same damage and reports it.
                 if let Err(error) = store.verify().await {
                     tracing::debug!(target: "tortie", "the store was checked: {error}");
                 }
                 let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
                 check_took.store(micros, Ordering::Relaxed);
             }
-            // After it: nothing is folded into a file that is damaged.
+            // Maintenance follows verification, so that nothing is written into a damaged file.
             if folds && let Err(error) = store.maintain().await {
                 tracing::debug!(target: "tortie", "the store is not maintained: {error}");
             }
@@ -58,7 +60,8 @@ impl Agent {
         });
     }
 
-    /// Builds the value of the status key, each ten seconds, and at once when a session comes up or goes down.
+    /// Builds the value of the status key every ten seconds, and at once when a session comes up or goes
+    /// down.
     fn build_node_status(&mut self, now: Instant, ready: bool) -> Option<NodeStatus> {
         let sessions = self.established_sessions();
         if !self.timers.node_status_due(now, ready, sessions) {
@@ -104,15 +107,16 @@ impl Agent {
         self.controllers.update(&Context { core: CoreView::of(&self.core), node_status });
     }
 
-    /// Settings are valid, store or cache are read, the kernel was compared once, and BGP listens wherever it is to. Not
-    /// that peers are up: that is [`Agent::is_ready`]. An address that cannot be listened on (the port is taken) is a
-    /// problem in `status` and no reason to be started again and again.
+    /// True when the agent has started: settings are valid, store or cache are read, the kernel was compared
+    /// once, and BGP has tried to listen. Established peers are not required: that is [`Agent::is_ready`]. An
+    /// address that cannot be bound, as its port is in use, is a problem in `status`, and a restart would not
+    /// help.
     fn has_started(&self) -> bool {
         let core = CoreView::of(&self.core);
         let listens = core.has_tried_to_listen();
         let wanted = !self.options.settings.bgp_listen.is_empty()
             || core.intent().is_some_and(|i| !i.listen.is_empty());
-        // Who holds still without having begun is asked for the reason, not started again.
+        // A freeze before the first load needs an operator who reads the reason, not a restart.
         let holds_still = core.frozen().is_some() && !core.loaded();
         holds_still || core.running() && (listens || !wanted || self.options.observes())
     }
@@ -125,8 +129,8 @@ impl Agent {
         intent.peers.keys().filter(|name| established(name)).count()
     }
 
-    /// Serving: the kernel answered, the store answers, and at least one session is up where any is wanted; observing: all
-    /// was compared once.
+    /// True if the agent is ready: kernel and store answer, and at least one session is established if any is
+    /// configured. In observe mode: a comparison was made.
     fn is_ready(&self) -> bool {
         let core = CoreView::of(&self.core);
         let wanted = core.intent().is_some_and(|i| i.peers.values().any(|p| p.shutdown.is_none()));
@@ -135,7 +139,7 @@ impl Agent {
             Some(observer) => observer.last().is_some(),
             None => !wanted || self.established_sessions() > 0,
         };
-        // A host that is at the wrong place or under a wrong name serves nobody, whatever it still forwards.
+        // A host with a wrong store or a wrong name is not ready, even while it forwards.
         let in_place = core.frozen().is_none_or(|freeze| freeze.cache_counts);
         core.running() && !self.stopping && store && works && in_place
     }

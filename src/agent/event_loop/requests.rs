@@ -1,4 +1,4 @@
-//! The requests that the agent answers on its thread.
+//! Requests of other threads that the core's event loop answers.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::agent::core::view::CoreView;
 use crate::agent::handle::CoreRequest;
 
 impl Agent {
-    /// Answers one request, if one waits.
+    /// Answers one request, if one is pending.
     pub(super) fn on_waiting_request(&mut self) {
         if let Ok(request) = self.requests.try_recv() {
             self.on_request(request);
@@ -29,19 +29,19 @@ impl Agent {
                 let frozen = CoreView::of(&self.core).frozen().is_some();
                 self.input(Input::Accept);
                 let accepted = frozen && CoreView::of(&self.core).frozen().is_none();
-                // A store that was empty does not know this host.
+                // The store was empty or replaced, so the host must be registered again.
                 self.registered &= !accepted;
                 let _ = answer.send(accepted);
             }
         }
     }
 
-    /// Answers a query on this thread.
+    /// Runs a query on this thread with a view of the core.
     pub(super) fn view<T>(&self, query: impl FnOnce(&CoreView<'_>) -> T) -> T {
         query(&CoreView::new(&self.core, &|snapshot| self.complete(snapshot)))
     }
 
-    /// Adds to a snapshot of the core what the process knows.
+    /// Adds the process's own state to a snapshot of the core: store, log, BMP stations, stop.
     fn complete(&self, snapshot: &mut CoreSnapshot) {
         snapshot.store = self.store.describe();
         snapshot.log_problem = self.logs.problem();

@@ -1,13 +1,15 @@
-//! The stop of the agent; with the whole host, sessions are drained first, so that neighbours choose other paths (RFC 8326).
+//! Stop of the agent. If the whole host shuts down, all sessions are drained first, so that neighbours select
+//! other paths (RFC 8326).
 //!
-//! What it does: finds out whether the host goes down, and drains all sessions (RFC 8326). What it does not: decide what
-//! stays in the kernel; that is the same at each stop.
+//! Kernel state is the same after each kind of stop; it is not decided here.
 //!
 //! ```text
-//!   SIGTERM -> does the host go down? --no--> sessions close for a graceful restart, routes stay at neighbours
+//!   SIGTERM -> does the host shut down? --no--> sessions close for a graceful restart, neighbours keep
+//! routes
 //!                  | yes
 //!                  v
-//!              announce with GRACEFUL_SHUTDOWN -> all have it, or 5 s -> 1 s -> NOTIFICATION: neighbours drop at once
+//!              announce with GRACEFUL_SHUTDOWN -> all sent, or 5 s -> 1 s -> NOTIFICATION: neighbours
+//! withdraw at once
 //! ```
 
 use std::process::Stdio;
@@ -20,22 +22,22 @@ use super::Agent;
 use crate::agent::handle::ask;
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 
-/// The text of a stop without a host shutdown.
+/// Status text of a stop without a host shutdown.
 const GRACEFUL_STOP: &str = "sessions close for a graceful restart, routes stay";
-/// The service manager's own tool, found in PATH.
+/// Command line tool of the service manager, found in PATH.
 const MANAGER: &str = "systemctl";
-/// Longest wait for its answer.
+/// Maximum wait for the tool's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest wait until neighbours have taken the announcements.
+/// Maximum wait until neighbours have received the announcements.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// From then to the end of the sessions: networks beyond the neighbours follow, while this host still forwards.
+/// Pause before the sessions end: networks beyond the neighbours converge while this host still forwards.
 const CONVERGENCE_DELAY: Duration = Duration::from_secs(1);
-/// Interval of reads of the neighbours' state.
+/// Interval at which the neighbours' state is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Agent {
-    /// SIGTERM: close sessions so that graceful-restart helpers keep our routes, unless the host goes down, too; kernel
-    /// state stays.
+    /// Handles SIGTERM: closes sessions so that graceful-restart helpers keep this host's routes, or drains
+    /// them if the host shuts down. Kernel state stays.
     pub(super) async fn stop(&mut self) {
         self.stopping = true;
         self.notify.stopping("stopping");
@@ -56,7 +58,8 @@ impl Agent {
         }
         self.controllers.stop().await;
         self.stations.stop().await;
-        // The kernel first: sessions that close take their routes out of the speaker, and those stay in the kernel.
+        // The kernel thread stops first: closing sessions remove their routes from the speaker, and those
+        // routes must stay in the kernel.
         self.kernel.stop().await;
         self.speaker.stop(!host_stops, if host_stops { "host goes down" } else { "agent stopping" }).await;
         let _ = std::fs::remove_file(&self.options.socket);
@@ -65,7 +68,8 @@ impl Agent {
     }
 }
 
-/// Whether the host goes down or restarts, as far as its service manager says so; in a container nobody does.
+/// True if the service manager reports that the host shuts down or restarts; false in a container, where
+/// there is no service manager.
 async fn is_host_shutting_down(manager: &str) -> bool {
     let command = tokio::process::Command::new(manager)
         .arg("is-system-running")
@@ -84,8 +88,8 @@ async fn is_host_shutting_down(manager: &str) -> bool {
     }
 }
 
-/// Announces all routes as about to go, until neighbours have taken it. Sessions that somebody has drained already stay as
-/// they are.
+/// Announces all routes with GRACEFUL_SHUTDOWN and waits until neighbours have received them. Sessions that
+/// an operator has drained are not changed.
 async fn drain(speaker: &Arc<SpeakerHandle>) {
     let begin = Instant::now();
     let as_usual = |view: &SpeakerView<'_>| {
@@ -96,7 +100,7 @@ async fn drain(speaker: &Arc<SpeakerHandle>) {
     let Ok((names, some_drained)) = ask(&**speaker, as_usual).await else { return };
     let orders = if some_drained { names.into_iter().map(Some).collect() } else { vec![None] };
     for name in orders {
-        // A speaker with too many orders ends these sessions without it.
+        // If the speaker's inbox is full, these sessions end without a drain.
         let _ = speaker.send(ToSpeaker::Drain(name, Drain::Announce));
     }
     loop {

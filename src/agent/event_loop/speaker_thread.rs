@@ -1,4 +1,4 @@
-//! The speaker thread as the event loop has it: not started yet, or running.
+//! The event loop's view of the speaker thread: not started yet, or running.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::agent::core::effect::Effect;
 use crate::speaker::{SpeakerHandle, ToSpeaker};
 
-/// Longest wait for its end.
+/// Maximum wait for the end of the thread.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Before the thread starts, effects that concern it are held.
+/// Handle of the speaker thread. Effects that concern the thread are held until it starts.
 #[derive(Default)]
 pub(super) struct SpeakerThread {
     running: Option<(SpeakerHandle, JoinHandle<()>)>,
@@ -26,7 +26,7 @@ impl SpeakerThread {
         self.held.push(effect);
     }
 
-    /// The thread runs now. The effects that were held, oldest first.
+    /// Records that the thread runs; returns the held effects, oldest first.
     pub(super) fn on_start(&mut self, speaker: SpeakerHandle, thread: JoinHandle<()>) -> Vec<Effect> {
         self.running = Some((speaker, thread));
         std::mem::take(&mut self.held)
@@ -40,7 +40,7 @@ impl SpeakerThread {
         }
     }
 
-    /// Ends the sessions and the thread; `text` goes to neighbours.
+    /// Ends the sessions and the thread; neighbours receive `text` as reason.
     pub(super) async fn stop(&mut self, graceful: bool, text: &str) {
         if let Some((speaker, thread)) = self.running.take()
             && speaker.send(ToSpeaker::Shutdown { graceful, text: text.to_owned() }).is_ok()

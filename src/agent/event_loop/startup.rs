@@ -1,4 +1,5 @@
-//! The start, in the order that keeps forwarding: store or cache, registration of the host, kernel dump, speaker.
+//! Start of the agent, in the order that keeps forwarding: store or cache, registration of the host, kernel
+//! dump, speaker.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -168,8 +169,8 @@ impl Agent {
         Ok(agent)
     }
 
-    /// The first whole snapshot is there: the host is registered unless another one has its address; then the kernel thread
-    /// starts.
+    /// Handles the first complete snapshot: registers the host unless another host has its address, then
+    /// starts the kernel thread.
     pub(super) fn on_loaded(&mut self) {
         if CoreView::of(&self.core).runs_from_cache() || !self.options.writes() {
             self.start_kernel();
@@ -208,10 +209,11 @@ impl Agent {
         }
     }
 
-    /// `v4`, `v6`: own routes that the kernel kept. None at all: a first start, which has nothing to preserve.
+    /// Starts the speaker. `v4` and `v6` are the numbers of own routes that the kernel kept; zero of both
+    /// means a first start with nothing to preserve.
     pub(super) fn start_speaker(&mut self, v4: usize, v6: usize) {
         if self.options.observes() {
-            // The sessions are BIRD's, and so is the port.
+            // In observe mode sessions and port belong to BIRD.
             self.input(Input::NoSessions);
             return;
         }
@@ -254,7 +256,7 @@ impl Agent {
         }
     }
 
-    /// Registers the host where the store does not have it yet, unless another running host has its address.
+    /// Registers the host if the store lacks its keys, unless another running host has its address.
     pub(super) fn register(&mut self) {
         if self.registered || CoreView::of(&self.core).runs_from_cache() || !self.options.writes() {
             return;
@@ -287,7 +289,7 @@ impl Agent {
     }
 }
 
-/// What is attached to this host, for an agent that could take it away.
+/// Returns the endpoint routes on this host, for an agent that could remove them.
 async fn attached(io: &tokio::runtime::Handle, writes: bool) -> Vec<AttachedRoute> {
     if !writes {
         return Vec::new();
@@ -312,7 +314,7 @@ async fn serve_api(
     server: &Arc<Server>,
     io: &tokio::runtime::Handle,
 ) -> Result<(), AgentError> {
-    // An agent that was just killed may hold its socket for a moment longer.
+    // A predecessor that was just killed may hold the socket for a moment.
     for _ in 0..20 {
         if std::os::unix::net::UnixStream::connect(&options.socket).is_err() {
             break;
@@ -330,7 +332,7 @@ async fn serve_api(
         io.spawn(async move { http::serve_metrics(addr, &names, page, shared).await })
     });
     let pages: Vec<_> = pages.collect();
-    // Whoever cannot listen says so at once; after that the tasks live as long as the process.
+    // Bind errors are reported now; afterwards the tasks live as long as the process.
     for listening in [Some(unix), tcp].into_iter().flatten().chain(pages) {
         let serving = listening.await.map_err(task_error)??;
         io.spawn(async move {
@@ -346,7 +348,7 @@ fn task_error(error: tokio::task::JoinError) -> AgentError {
     AgentError::System("run a task", std::io::Error::other(error))
 }
 
-/// Registers the host: reads the stored values, writes the missing ones; again when another writer came in between.
+/// Registers the host: reads the stored values and writes the missing ones; repeats after a concurrent write.
 async fn register_host(
     store: &dyn Store,
     node: &str,

@@ -1,38 +1,39 @@
-//! Timers of the periodic work: each says whether its work is due, and counts it as done then. No clock is read here.
+//! Timers of the periodic work. A query that returns "due" counts the work as done at that time; no clock is
+//! read here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Between two calls of [`Store::maintain`](tortie_store::Store::maintain).
+/// Interval of calls of [`Store::maintain`](tortie_store::Store::maintain).
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
-/// Between two calls of [`Store::verify`](tortie_store::Store::verify), the first of which is part of the start: a thousandth of the
-/// time, and within these bounds.
+/// Minimum and maximum interval of calls of [`Store::verify`](tortie_store::Store::verify), the first of
+/// which is part of the start. Within the bounds, verification takes a thousandth of the time.
 const CHECK_INTERVALS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(3600)];
 const CHECK_PART: u32 = 1_000;
-/// Between two reads of the status keys of all hosts.
+/// Interval of reads of all hosts' status keys.
 const HOSTS_READ_INTERVAL: Duration = Duration::from_secs(300);
-/// Between two full builds of the status key without a change of sessions.
+/// Interval of full builds of the status key while the number of sessions does not change.
 const NODE_STATUS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// When each kind of work was done last.
+/// Time of the last run of each kind of work.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     maintained_at: Option<Instant>,
     checked_at: Option<Instant>,
-    /// How long the last call took, in microseconds; the task that made it writes it.
+    /// Duration of the last verification in microseconds, stored by the task that ran it.
     check_took: Arc<AtomicU64>,
-    /// When the status keys of others were read.
+    /// Time of the last read of other hosts' status keys.
     hosts_read_at: Option<Instant>,
-    /// When the status key was built, and with which readiness and count of sessions.
+    /// Time of the last build of the status key, with its readiness and number of sessions.
     node_status_built: Option<(Instant, (bool, usize))>,
-    /// The number of the snapshot after which memory was released.
+    /// Number of the snapshot after which memory was last released.
     memory_released_at: u64,
     is_ready_announced: bool,
 }
 
 impl Timers {
-    /// The store is to be maintained.
+    /// True if the store needs maintenance now.
     pub(super) fn maintenance_due(&mut self, now: Instant) -> bool {
         let due = is_over(self.maintained_at, MAINTENANCE_INTERVAL, now);
         if due {
@@ -41,7 +42,7 @@ impl Timers {
         due
     }
 
-    /// The store's file is to be looked through for damage.
+    /// True if the store's file must be verified now.
     pub(super) fn check_due(&mut self, now: Instant) -> bool {
         let last = *self.checked_at.get_or_insert(now);
         let took = Duration::from_micros(self.check_took.load(Ordering::Relaxed));
@@ -53,12 +54,12 @@ impl Timers {
         due
     }
 
-    /// Where the time that the check took is written.
+    /// Returns the shared duration of the last verification, for the task that measures it.
     pub(super) fn check_took(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.check_took)
     }
 
-    /// The status keys of all hosts are to be read: `always`, or each five minutes where `allowed`.
+    /// True if the status keys of all hosts must be read: `always`, or every five minutes if `allowed`.
     pub(super) fn hosts_read_due(&mut self, now: Instant, always: bool, allowed: bool) -> bool {
         let due = always || allowed && is_over(self.hosts_read_at, HOSTS_READ_INTERVAL, now);
         if due {
@@ -67,7 +68,8 @@ impl Timers {
         due
     }
 
-    /// The status key is to be built: each ten seconds, and at once with another readiness or count of sessions.
+    /// True if the status key must be built: every ten seconds, and at once when readiness or the number of
+    /// sessions changes.
     pub(super) fn node_status_due(&mut self, now: Instant, ready: bool, sessions: usize) -> bool {
         let shown = (ready, sessions);
         let is_new = |(at, of)| of != shown || is_over(Some(at), NODE_STATUS_INTERVAL, now);
@@ -78,18 +80,18 @@ impl Timers {
         due
     }
 
-    /// Memory is to be released: once after each snapshot.
+    /// True once after each snapshot: unused memory should be released.
     pub(super) fn memory_release_due(&mut self, snapshots: u64) -> bool {
         std::mem::replace(&mut self.memory_released_at, snapshots) != snapshots
     }
 
-    /// The service manager is to know that the agent is ready: once.
+    /// True once: the service manager must be notified of readiness.
     pub(super) fn ready_announcement_due(&mut self) -> bool {
         !std::mem::replace(&mut self.is_ready_announced, true)
     }
 }
 
-/// An interval is over that began at `last`; with `None` it never began.
+/// True if the interval since `last` is over, or if `last` is `None`.
 fn is_over(last: Option<Instant>, interval: Duration, now: Instant) -> bool {
     last.is_none_or(|at| now.duration_since(at) >= interval)
 }
