@@ -4,9 +4,9 @@
 //! ```text
 //!   store --affinities of all hosts, rarely--+
 //!                                            v
-//!   core --model, intent, rules--------> HostIntent --+
-//!                                                     +--> compare --> ComparisonReport --> status, diff, metrics
-//!   BIRD, kernel, iptables, ipset -> ForeignState ----+
+//!   core --model, intent, rules-------> HostIntent --+
+//!                                                    +-> compare -> ComparisonReport -> status, diff, metrics
+//!   BIRD, kernel, iptables, ipset -> ForeignState ---+
 //! ```
 
 use std::collections::BTreeMap;

@@ -1,7 +1,8 @@
-//! The `Applied` call: when a key is in force.
+//! The "applied" query: reports when the dataplane has applied a key.
 //!
-//! What others do never delays an answer: it waits for the kernel to acknowledge the intent that the key's revision was
-//! in, not for those that followed; and so with the change of endpoints and rules. What else fails does not fail it.
+//! An answer waits for the kernel's acknowledgement of the intent, and of the policy change, that contain the
+//! key's revision; not for later ones. Changes of other keys therefore never delay an answer, and unrelated
+//! failures do not make it fail.
 
 use std::net::IpAddr;
 
@@ -12,26 +13,27 @@ use crate::agent::core::Core;
 use crate::api::status::AppliedRequest;
 use tortie_engine::policy::Source;
 
-/// An answer: the result in the API's word, and the reason.
+/// Answer: the result as the API's word, and the reason.
 pub(in crate::agent) type Verdict = (&'static str, Option<String>);
 
-/// The acknowledgements of the kernel that a revision in force needs.
+/// Kernel acknowledgements that a revision needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::agent) struct AckTarget {
-    /// The intent.
+    /// Generation of the routing intent.
     pub(in crate::agent) generation: u64,
-    /// The change of endpoints and rules.
+    /// Serial number of the change of endpoints and rules.
     pub(in crate::agent) serial: u64,
 }
 
-/// The answer to a request, as soon as there is one. `target` stays with the request, once the revision is in what
-/// was sent to the kernel.
+/// Returns the answer to a request; `None` if it is still pending. `target` is kept with the request and set
+/// once the revision was sent to the kernel.
 pub(in crate::agent) fn verdict(
     core: &Core,
     request: &AppliedRequest,
     target: &mut Option<AckTarget>,
 ) -> Option<Verdict> {
-    // A burst of starts waits for one answer of the kernel, and is looked at again with each fact.
+    // During a burst of container starts, all requests wait for one kernel answer and are evaluated again
+    // with each fact.
     let unanswered = |target: AckTarget| {
         core.acknowledged < target.generation || core.enforcement.acknowledged() < target.serial
     };
@@ -98,8 +100,9 @@ pub(in crate::agent) fn verdict(
     Some(("applied", None))
 }
 
-/// The address of an endpoint that is a host's. IPAM excludes those of all hosts that were known when it gave addresses; one that was
-/// registered since is known here, at the revision of the endpoint.
+/// Returns an address of the endpoint that belongs to a host, with that host. IPAM excludes the addresses of
+/// all hosts that were known at allocation time; a host registered since is known here, at the revision of
+/// the endpoint.
 fn address_of_host<'a>(core: &'a Core, endpoint: &EndpointKey) -> Option<(IpAddr, &'a str)> {
     let workload = core.model.workload(endpoint)?;
     let mut addrs = workload.value.nets().filter(|net| net.is_host()).map(Cidr::addr);

@@ -1,7 +1,9 @@
-//! The core at rest as a value, from which a recording of its inputs may begin.
+//! Checkpoint: the state of a core at rest as a value, from which a journal of its inputs may begin.
 //!
-//! What it does: takes down everything that does not follow from the store's entries, and makes a core of that and the
-//! entries. Model, routing and policy are computed again: an incremental result equals one from scratch. What it does not:
+//! Saves all state that does not follow from the store's entries, and restores a core from it together with
+//! the entries. Model, routing and policy are computed again: an incremental result equals one from scratch.
+//! Metrics counters and timings, and the texts of the flight recorder, are not included, since no decision
+//! depends on them.
 //! counters and times of metrics, and the texts of the flight recorder, on which no decision depends.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,17 +28,17 @@ use tortie_engine::model::{Guard, Model, ModelChanges, WatchPart};
 use tortie_engine::routing::{ChangeId, ChangeIds, Planner};
 use tortie_store::{Change, Delta, KeyValue, Snapshot};
 
-/// The store's entries at one moment.
+/// The store's entries at one revision.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::agent) struct Entries {
-    /// By key: the last value that can be read, where there is one, else the present one.
+    /// One entry per key: the last readable value if there is one, else the current value.
     pub(in crate::agent) good: Vec<KeyValue>,
-    /// Present values that cannot be read, of keys whose earlier value is still in force.
+    /// Current values that cannot be read, for keys whose earlier value is still in use.
     pub(in crate::agent) unreadable: Vec<KeyValue>,
 }
 
-/// The core at rest, without what the store's entries say. Times count from the start of the agent.
+/// State of a core at rest without the store's entries. Times are relative to the start of the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::agent) struct Checkpoint {
@@ -55,7 +57,7 @@ pub(in crate::agent) struct Checkpoint {
     trusted: (u64, u64),
     keys: usize,
     store_id: String,
-    /// Where the blocks were listed from; `None`: a checkpoint of an older version.
+    /// Store from which the blocks were listed; `None` in a checkpoint of an older version.
     #[serde(default)]
     blocks_store_id: Option<String>,
     link: LinkCheckpoint,
@@ -87,9 +89,10 @@ struct PeerCheckpoint {
     missed: bool,
 }
 
-/// The core as a value; `None`: it is not at rest. It is at rest when everything that was read is in force.
+/// Saves the core's state; `None` if it is not at rest. A core is at rest when everything read has been
+/// applied.
 pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
-    // Every field by name: one that is new cannot be forgotten.
+    // Names every field, so that a new one cannot be forgotten.
     let Core {
         node: _,
         model,
@@ -192,7 +195,7 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
     })
 }
 
-/// The core that [`take`] took down. `started` is when the agent started, by the clock of who asks.
+/// Restores the core that [`take`] saved. `started` is the start of the agent by the caller's clock.
 pub(in crate::agent) fn restore(
     options: &CoreOptions,
     started: Instant,
@@ -257,7 +260,8 @@ pub(in crate::agent) fn restore(
     core
 }
 
-/// The model of these entries. A value that cannot be read comes after the one that it leaves in force.
+/// Builds the model from these entries. Unreadable values are applied after the readable values that they
+/// leave in use.
 fn model(name: &str, checkpoint: &Checkpoint, entries: Entries) -> Model {
     let mut model = Model::new(name);
     let revision = checkpoint.link.revision;
@@ -268,7 +272,7 @@ fn model(name: &str, checkpoint: &Checkpoint, entries: Entries) -> Model {
         ..Snapshot::default()
     };
     match &checkpoint.blocks_store_id {
-        // A list from where they came reads them again, or not.
+        // Restores the origin of the blocks, by which a later list decides about reading them again.
         Some(blocks) => {
             model.replace(WatchPart::Main, &whole);
             model.replace(WatchPart::Blocks, &Snapshot { store_id: blocks.clone(), ..whole });

@@ -1,4 +1,4 @@
-//! Counters and latencies of the core for metrics: plain numbers of one owner, copied for a scrape.
+//! Counters and latency histograms of the core for metrics; copied for each scrape.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -7,36 +7,36 @@ use crate::agent::core::input::Timing;
 use tortie_engine::policy::RulesetDelta;
 use tortie_metrics::Histogram;
 
-/// Counts and times of the core.
+/// Counters and latencies of the core.
 #[derive(Debug, Clone, Default)]
 pub(in crate::agent) struct CoreCounters {
-    /// One iteration of the core's loop: how long anything else had to wait.
+    /// Duration of one iteration of the core's loop, during which all other events wait.
     pub(in crate::agent) iterations: Histogram,
-    /// From an event of the store to the new intent.
+    /// Time from a store event to the new intent.
     pub(in crate::agent) calculated: Histogram,
-    /// A whole list taken in.
+    /// Processing time of a full snapshot.
     pub(in crate::agent) snapshot: Histogram,
-    /// From an event of the store to the kernel's acknowledgement of own routes.
+    /// Time from a store event to the kernel's acknowledgement of own routes.
     pub(in crate::agent) routes: Histogram,
-    /// From an event of the store to the kernel's acknowledgement of rules and endpoints, by what changed.
+    /// Time from a store event to the kernel's acknowledgement of rules and endpoints, by trigger.
     pub(in crate::agent) policy: BTreeMap<&'static str, Histogram>,
-    /// From a plugin's request to an endpoint that is in force.
+    /// Time from a plugin's request until the dataplane has applied the endpoint.
     pub(in crate::agent) endpoint_ready: Histogram,
-    /// Changes of the store: `put`, `delete` or `unchanged`, and what they were of.
+    /// Store changes by action (`put`, `delete` or `unchanged`) and kind of key.
     pub(in crate::agent) events: BTreeMap<(&'static str, &'static str), u64>,
-    /// Watches that had to be opened again, by reason.
+    /// Watches that were opened again, by reason.
     pub(in crate::agent) restarts: BTreeMap<&'static str, u64>,
-    /// Changes of settings in the store: taken, and not taken because a value cannot be read.
+    /// Changes of settings in the store: applied, and ignored because a value cannot be read.
     pub(in crate::agent) reloads: [u64; 2],
-    /// Intents that the kernel has not acknowledged, with the time of what brought them.
+    /// Generations of unacknowledged intents with the receive time of their store event.
     in_flight: VecDeque<(u64, Instant)>,
 }
 
-/// Intents whose time is remembered while the kernel is busy.
+/// Maximum number of unacknowledged intents whose time is kept.
 const IN_FLIGHT_MAX: usize = 1_024;
 
 impl CoreCounters {
-    /// Counts a time that was spent.
+    /// Records a measured duration.
     pub(in crate::agent) fn time(&mut self, timing: Timing) {
         let (times, spent) = match timing {
             Timing::Iteration(spent) => (&mut self.iterations, spent),
@@ -47,7 +47,7 @@ impl CoreCounters {
         times.time(spent);
     }
 
-    /// An intent was sent to the kernel thread; the change that it comes from was received at `received`.
+    /// Records that an intent was sent to the kernel thread; its store event was received at `received`.
     pub(in crate::agent) fn intent_sent(&mut self, generation: u64, received: Instant) {
         if self.in_flight.len() == IN_FLIGHT_MAX {
             self.in_flight.pop_front();
@@ -55,7 +55,7 @@ impl CoreCounters {
         self.in_flight.push_back((generation, received));
     }
 
-    /// The kernel has this intent and all before it.
+    /// Records the kernel's acknowledgement of this intent and all earlier ones.
     pub(in crate::agent) fn intent_acknowledged(&mut self, generation: u64, now: Instant) {
         while let Some((_, received)) =
             self.in_flight.front().copied().filter(|(sent, _)| *sent <= generation)
@@ -66,7 +66,7 @@ impl CoreCounters {
     }
 }
 
-/// The cause of a change of rules, for metrics: the part nearest to an endpoint.
+/// Classifies a policy change for metrics by the part that is closest to an endpoint.
 pub(in crate::agent) fn trigger(delta: &RulesetDelta) -> &'static str {
     if !delta.endpoints.is_empty() {
         "endpoint"
@@ -79,7 +79,7 @@ pub(in crate::agent) fn trigger(delta: &RulesetDelta) -> &'static str {
     }
 }
 
-/// The kind of a key of the data model, for counting.
+/// Returns the kind of a key of the data model, as a metric label.
 pub(in crate::agent) fn kind(key: &str) -> &'static str {
     let Some(rest) = key.strip_prefix("/calico/") else { return "other" };
     if let Some(rest) = rest.strip_prefix("v1/") {

@@ -1,4 +1,4 @@
-//! The output of the core: the event loop carries the effects out, in their order. Lines of the log are effects, too.
+//! Effects: the output of the core, which the event loop carries out in order. Log lines are effects, too.
 
 use std::sync::Arc;
 
@@ -11,62 +11,62 @@ use tortie_kernel::{KernelIntent, PolicyChange};
 /// An action for the event loop or another thread.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::agent) enum Effect {
-    /// The newest intent, for queries.
+    /// Publish the newest intent for queries.
     Routing(Arc<RoutingIntent>),
-    /// The kernel thread gets this intent.
+    /// Send this intent to the kernel thread.
     Kernel(Arc<KernelIntent>),
-    /// The speaker gets this intent.
+    /// Send this intent to the speaker.
     Speaker(Arc<RoutingIntent>, ChangeId),
-    /// The speaker may send End-of-RIB.
+    /// Allow the speaker to send End-of-RIB.
     LocalReady,
-    /// The first snapshot is there: register the host and start the other threads.
+    /// Register the host and start the other threads: the first snapshot was read.
     Loaded,
-    /// The kernel sweeps what was not learned again.
+    /// Remove stale kernel routes, those that were not learned again.
     Sweep,
-    /// Follow a next hop, or no more.
+    /// Start (true) or stop (false) tracking a next hop in the kernel.
     Track(ScopedAddr, bool),
-    /// A next hop for the speaker.
+    /// Report the resolution of a next hop to the speaker.
     NextHop(ScopedAddr, Option<routing::Resolved>),
-    /// The same for routes to some prefixes alone.
+    /// Report the resolution of a next hop to the speaker for these prefixes only.
     NextHopWithin(ScopedAddr, Vec<(Cidr, Option<routing::Resolved>)>),
-    /// The kernel thread gets this change of endpoints and rules.
+    /// Send this change of endpoints and rules to the kernel thread.
     Enforce(Arc<PolicyChange>),
-    /// The own blocks: watch these keys too.
+    /// Watch the keys of the own blocks, too.
     Scope(Vec<String>),
-    /// The snapshot of this generation, with what followed up to this revision, is believed: it may replace the cache
-    /// on disk.
+    /// Confirm the snapshot of this generation, with the changes up to this revision: it may replace the
+    /// cache on disk.
     Trust(u64, u64),
-    /// The settings of the logs, or the BMP stations, may have changed.
+    /// Apply log settings and BMP stations again; they may have changed.
     Logs,
-    /// A line of the log.
+    /// Write a log line.
     Log(LogLine),
-    /// A new entry of the recorder, for those who follow it.
+    /// Send a new flight recorder entry to the followers.
     Recorded(NewEntry),
 }
 
-/// The severity of a line.
+/// Severity of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::agent) enum Severity {
-    /// Of interest to those who look for it.
+    /// Details for debugging.
     Debug,
-    /// A change.
+    /// A normal change.
     Info,
-    /// Something is wrong.
+    /// A problem.
     Warn,
 }
 
-/// The subject whose level decides (`tortie log level`).
+/// Subsystem of a log line, which has its own level (`tortie log level`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::agent) enum Subsystem {
-    /// The agent.
+    /// The agent as a whole.
     Agent,
-    /// BGP, with a level of its own.
+    /// BGP sessions and routes.
     Bgp,
-    /// BFD.
+    /// BFD sessions.
     Bfd,
 }
 
-/// A line with its fields: journald and JSON find it by them.
+/// A log line with its structured fields for journald and JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::agent) struct LogLine {
     pub(in crate::agent) severity: Severity,
@@ -80,7 +80,7 @@ pub(in crate::agent) struct LogLine {
 }
 
 impl LogLine {
-    /// A line without fields.
+    /// Creates a line without fields.
     pub(in crate::agent) fn new(severity: Severity, subsystem: Subsystem, text: String) -> Self {
         Self {
             severity,

@@ -1,8 +1,9 @@
-//! Endpoints and rules: what the core sends the kernel thread of them, and how it takes the answers.
+//! Enforcement of endpoints and policy rules: sends changes to the kernel thread and processes its
+//! acknowledgements.
 //!
-//! Every change of the store goes through the policy engine; what it concludes gets a serial number and goes to the
-//! kernel thread. Nothing goes before the first whole snapshot, and nothing while the core is frozen. A change costs
-//! what it touches: nothing here walks the model.
+//! Every change of the store passes through the policy engine. A resulting change gets a serial number and is
+//! sent to the kernel thread. Nothing is sent before the first complete snapshot or while the core is frozen.
+//! The cost of a change depends on its size, not on that of the model.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,22 +21,22 @@ use tortie_engine::policy::{Chain, Engine, Globals, Ruleset, RulesetDelta, SetCh
 use tortie_engine::routing::ChangeId;
 use tortie_kernel::{EndpointCondition, Mode, PolicyChange};
 
-/// Changes that may wait for the kernel's answer and still get an entry of their own.
+/// Maximum number of unacknowledged changes that get a flight recorder entry of their own.
 const IN_FLIGHT_MAX: usize = 1_024;
 
-/// A change that the kernel has not answered.
+/// A change that the kernel has not acknowledged.
 #[derive(Debug)]
 struct InFlight {
     serial: u64,
     change: ChangeId,
     subject: String,
-    /// The kind of the change, for metrics.
+    /// Kind of the change, for metrics.
     trigger: &'static str,
-    /// When the store's event was received.
+    /// Receive time of the store event.
     received: Instant,
 }
 
-/// A change that the kernel has not answered, as a recording has it: without what only metrics read.
+/// An unacknowledged change in a checkpoint, without the fields that only metrics read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct InFlightCheckpoint {
     serial: u64,
@@ -44,7 +45,7 @@ struct InFlightCheckpoint {
     received: Duration,
 }
 
-/// What a recording holds of [`Enforcement`]; rules and endpoints follow from the model.
+/// Checkpoint of [`Enforcement`]; rules and endpoints follow from the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(in crate::agent) struct EnforcementCheckpoint {
     serial: u64,
@@ -56,35 +57,35 @@ pub(in crate::agent) struct EnforcementCheckpoint {
     problem: Option<String>,
 }
 
-/// The policy in force, and the kernel's acknowledgements of it.
+/// The enforced policy and the kernel's acknowledgements.
 #[derive(Debug)]
 pub(in crate::agent) struct Enforcement {
     mode: Mode,
     policy: Option<Policy>,
     serial: u64,
     acknowledged: u64,
-    /// The last changes that the kernel has not acknowledged, oldest first.
+    /// Unacknowledged changes, oldest first.
     in_flight: VecDeque<InFlight>,
     failed: BTreeMap<EndpointKey, String>,
-    /// Interfaces, routes and neighbours of endpoints, as the kernel thread says.
+    /// State of the endpoints' interfaces, routes and neighbours, reported by the kernel thread.
     conditions: BTreeMap<EndpointKey, EndpointCondition>,
-    /// How long the kernel took for the last change, in microseconds.
+    /// Time that the kernel took for the last change, in microseconds.
     micros: u64,
-    /// Why the packet rules are not in force.
+    /// Reason why packet rules are not enforced.
     pub(in crate::agent) rules_problem: Option<String>,
 }
 
-/// The engine with its whole ruleset.
+/// The policy engine with its complete ruleset.
 #[derive(Debug, Clone)]
 pub(in crate::agent) struct Policy {
     pub(in crate::agent) engine: Engine,
-    /// Shared with readers: a change copies it while one of them has it.
+    /// Shared with readers; a change copies it while a reader holds it.
     pub(in crate::agent) ruleset: Arc<Ruleset>,
     pub(in crate::agent) globals: Arc<Globals>,
 }
 
 impl Policy {
-    /// Everything from nothing.
+    /// Compiles the complete policy of a model.
     pub(in crate::agent) fn of(model: &Model) -> Self {
         let (engine, delta) = Engine::new(model);
         let mut ruleset = Ruleset::default();
@@ -108,7 +109,7 @@ impl Enforcement {
         }
     }
 
-    /// What a recording holds; `after` gives the time since the start of the agent.
+    /// Saves the state; `after` converts a time to a duration since the start of the agent.
     pub(super) fn checkpoint(&self, after: impl Fn(&Instant) -> Duration) -> EnforcementCheckpoint {
         let in_flight = |one: &InFlight| InFlightCheckpoint {
             serial: one.serial,
@@ -127,7 +128,7 @@ impl Enforcement {
         }
     }
 
-    /// Goes on from a recording; `at` gives the moment of a time since the start of the agent.
+    /// Restores the state; `at` converts a duration since the start of the agent to a time.
     pub(super) fn restore(
         &mut self,
         from: EnforcementCheckpoint,
@@ -151,47 +152,47 @@ impl Enforcement {
         self.rules_problem = from.problem;
     }
 
-    /// The mode of policy: rules and endpoints are programmed, observed or left alone.
+    /// Returns the policy mode: rules and endpoints are programmed, observed or off.
     pub(in crate::agent) fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The policy in force; `None`: nothing was read yet, or policy is off.
+    /// Returns the enforced policy; `None` before the store was read, or if policy is off.
     pub(in crate::agent) fn policy(&self) -> Option<&Policy> {
         self.policy.as_ref()
     }
 
-    /// The last change that was sent to the kernel thread.
+    /// Returns the serial number of the last change sent to the kernel thread.
     pub(in crate::agent) fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// The last one that it has acknowledged.
+    /// Returns the serial number of the last acknowledged change.
     pub(in crate::agent) fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
 
-    /// How long the kernel took for the last change, in microseconds.
+    /// Returns the time that the kernel took for the last change, in microseconds.
     pub(in crate::agent) fn micros(&self) -> u64 {
         self.micros
     }
 
-    /// Endpoints that are not in force, with the reason.
+    /// Returns the endpoints that could not be applied, with the reason.
     pub(in crate::agent) fn failed(&self) -> &BTreeMap<EndpointKey, String> {
         &self.failed
     }
 
-    /// Interfaces, routes and neighbours of endpoints, as the kernel thread reports them.
+    /// Returns the state of the endpoints' interfaces, routes and neighbours, reported by the kernel thread.
     pub(in crate::agent) fn conditions(&self) -> &BTreeMap<EndpointKey, EndpointCondition> {
         &self.conditions
     }
 
-    /// The reason why an endpoint is not in force.
+    /// Returns the reason why an endpoint could not be applied.
     pub(in crate::agent) fn failure(&self, endpoint: &EndpointKey) -> Option<&str> {
         self.failed.get(endpoint).map(String::as_str)
     }
 
-    /// An endpoint that these rules act on and that is not in force.
+    /// Returns an endpoint that could not be applied and whose chains include these rules.
     pub(in crate::agent) fn failure_of(&self, source: &Source) -> Option<(&EndpointKey, &str)> {
         let ruleset = &self.policy.as_ref()?.ruleset;
         self.failed.iter().find_map(|(key, why)| {
@@ -200,8 +201,8 @@ impl Enforcement {
         })
     }
 
-    /// Takes in what changed: the ruleset's delta, which is not in the copy of the ruleset yet, and the frame when it is
-    /// another.
+    /// Compiles a change of the model: returns the ruleset's delta, which the caller must still apply to the
+    /// copy of the ruleset, and the new globals if they changed.
     fn update(
         &mut self,
         model: &Model,
@@ -227,7 +228,7 @@ impl Enforcement {
 }
 
 impl Core {
-    /// Updates policy after a change of the model; `routed` is the change id that routing gave it.
+    /// Updates policy after a change of the model; `routed` is the id that routing assigned to the change.
     pub(in crate::agent) fn update_policy(
         &mut self,
         changes: &ModelChanges,
@@ -256,7 +257,7 @@ impl Core {
         self.effects.push(Effect::Enforce(Arc::new(PolicyChange { serial, change, delta, globals })));
     }
 
-    /// The kernel thread's answer.
+    /// Processes the kernel thread's acknowledgement.
     pub(in crate::agent) fn on_enforced(
         &mut self,
         serial: u64,
@@ -319,7 +320,7 @@ impl Core {
         }
     }
 
-    /// Keeps and records changed conditions of endpoints: interfaces, routes and neighbours.
+    /// Stores and records changed states of endpoints: interfaces, routes and neighbours.
     pub(in crate::agent) fn record_conditions(
         &mut self,
         changed: BTreeMap<EndpointKey, Option<EndpointCondition>>,
@@ -348,7 +349,7 @@ impl Core {
         }
     }
 
-    /// Records what is new in the ruleset; to be called before the core's copy has it.
+    /// Records a ruleset delta; must be called before the delta is applied to the core's copy.
     fn record_policy(&mut self, delta: &RulesetDelta, frame: bool, change: ChangeId, revision: u64) {
         let mut entries: Vec<(char, String, String)> = Vec::new();
         let ruleset = self.enforcement.policy().map(|policy| &policy.ruleset);
@@ -410,7 +411,7 @@ impl Core {
     }
 }
 
-/// The subject of a change: its one endpoint, chain or set, else the counts.
+/// Returns the subject of a change: its only endpoint, chain or set, else the counts.
 fn subject(delta: &RulesetDelta) -> String {
     if let (1, Some((key, _))) = (delta.endpoints.len(), delta.endpoints.first_key_value()) {
         return Key::Endpoint(key.clone()).to_string();

@@ -1,4 +1,4 @@
-//! How the core takes facts of the kernel thread and of the speaker, and what freezes it.
+//! Processing of facts from the kernel thread and the speaker, and freezing of the core.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,14 +20,14 @@ use tortie_kernel::{BlackholeAck, BlackholeOutcome, ConnectedNetwork, KernelFact
 
 /// A session that takes longer than this to come up counts as missed.
 const STARTUP_MAX: Duration = Duration::from_secs(60);
-/// How long a transient problem is shown.
+/// Time for which a transient problem is shown.
 const SHOWN_FOR: Duration = Duration::from_secs(600);
 
 impl Core {
-    /// Compares what is attached to this host with what the store knows, until the store is followed for the first time.
+    /// Compares the endpoint routes on this host with the store, until the store was followed once.
     pub(super) fn explain_attached(&mut self) {
         let followed = self.link.trusted != (0, 0);
-        // An agent that only looks takes nothing away.
+        // In observe mode nothing is removed.
         if followed || self.observes || !self.kernel_writes {
             self.forget_attached();
             return;
@@ -45,7 +45,7 @@ impl Core {
         self.observed.cache_of = None;
     }
 
-    /// Nothing is acted on from now on; said once for each reason.
+    /// Sets or ends a freeze; a new reason is logged once.
     pub(super) fn freeze(&mut self, freeze: Option<Freeze>) {
         if let Some(freeze) = freeze.as_ref().filter(|freeze| self.frozen.as_ref() != Some(freeze)) {
             self.log_and_record(ChangeId::default(), Plane::Agent, '!', "frozen", &freeze.text);
@@ -53,7 +53,7 @@ impl Core {
         self.frozen = freeze;
     }
 
-    /// An operator accepts the store as it is.
+    /// Accepts the store's content on request of an operator.
     pub(super) fn accept_store(&mut self) {
         if self.frozen.is_none() {
             return;
@@ -189,7 +189,7 @@ impl Core {
         }
     }
 
-    /// A block that overlaps a network of this host is withheld, as soon as the host is connected to it.
+    /// Withholds a block that overlaps a network of this host, as soon as the host is connected to it.
     fn on_connected(&mut self, connected: Vec<ConnectedNetwork>) {
         let networks = networks_of(&connected);
         self.observed.connected = Some(connected);
@@ -199,7 +199,7 @@ impl Core {
         }
     }
 
-    /// Records what the kernel did with the blackholes of own blocks: few as single entries, many as one, with the rest
+    /// Records the kernel's acknowledgements of blackholes of own blocks. Many become one entry, with details
     /// in the histories of the prefixes.
     fn record_blackholes(&mut self, change: ChangeId, acknowledged: &[BlackholeAck], micros: u64) {
         let time = self.now.text();
@@ -311,7 +311,8 @@ impl Core {
                         *record.notifications.entry((direction, code, subcode)).or_default() += 1;
                     }
                 }
-                // Attempts come and go each few seconds; the record keeps ends and beginnings of sessions.
+                // Connection attempts change state every few seconds; only the start and end of a session are
+                // recorded.
                 let notable = State::Established;
                 if from == notable || to == notable {
                     let mark = if to == notable { '+' } else { '-' };
@@ -338,7 +339,7 @@ impl Core {
                     _ => '~',
                 };
                 let text = format!("BFD {} -> {}: {cause}", from.as_str(), to.as_str());
-                // The steps of each handshake, and of each attempt while the other end is away, are no news.
+                // State changes during handshakes and failed attempts are logged at debug level only.
                 if mark == '~' {
                     self.log_debug(Subsystem::Bfd, &peer, format!("{peer}: {text}"));
                 } else {
@@ -426,7 +427,7 @@ impl Core {
         }
     }
 
-    /// Replaces all problems of a subject; empty: it has none any more.
+    /// Replaces all problems of a subject; an empty list means that it has none.
     fn record_thread_problems(&mut self, plane: Plane, about: Cow<'static, str>, texts: Vec<String>) {
         let before = self.observed.thread_problems.remove(&about).unwrap_or_default();
         for text in texts.iter().filter(|text| !before.contains(text)) {
@@ -439,7 +440,7 @@ impl Core {
         }
     }
 
-    /// A problem that was over at once. One that repeats itself is recorded once, and shown until it is [`LATELY`] old.
+    /// Records a transient problem. A repeated one is recorded once and shown until it is [`SHOWN_FOR`] old.
     fn record_transient(&mut self, plane: Plane, subject: &str, text: String) {
         if self.recent_transient(self.now.mono).is_none_or(|(_, before)| *before != text) {
             self.log_and_record(ChangeId::default(), plane, '!', subject, &text);
@@ -447,14 +448,14 @@ impl Core {
         self.transient = Some((self.now.mono, text));
     }
 
-    /// The last transient problem and its age, if it is younger than [`LATELY`].
+    /// Returns the last transient problem and its age, if it is younger than [`SHOWN_FOR`].
     pub(in crate::agent) fn recent_transient(&self, now: Instant) -> Option<(Duration, &String)> {
         let (at, text) = self.transient.as_ref()?;
         let ago = now.saturating_duration_since(*at);
         (ago < SHOWN_FOR).then_some((ago, text))
     }
 
-    /// Keeps and records the state of the tunnel address.
+    /// Stores and records the state of the tunnel address.
     pub(super) fn on_tunnel_address(&mut self, report: TunnelAddressReport) {
         let subject = "tunnel address";
         match report {
@@ -470,7 +471,7 @@ impl Core {
         }
     }
 
-    /// Keeps and records a pass over leaked addresses.
+    /// Stores and records a garbage collection pass.
     pub(super) fn record_gc_pass(&mut self, pass: GcPass) {
         for (addr, why) in &pass.released {
             let text = format!("released, nobody had it for the grace time: {why}");

@@ -1,7 +1,7 @@
-//! Inputs of the core, and the time that comes with each.
+//! Inputs of the core, each with its time.
 //!
-//! The core reads no clock and calls nobody: all that it knows came in one of these, in this order, so that the same
-//! inputs give the same effects.
+//! The core reads no clock and makes no calls. Inputs in their order are its only source of information, so
+//! that equal inputs give equal effects.
 
 use std::time::{Duration, Instant};
 
@@ -16,64 +16,64 @@ use tortie_engine::model::AttachedRoute;
 use tortie_kernel::KernelFact;
 use tortie_store::FeedEvent;
 
-/// The time of an input, by both clocks.
+/// Time of an input by both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::agent) struct Now {
-    /// For intervals.
+    /// Monotonic time, for intervals.
     pub(in crate::agent) mono: Instant,
-    /// For people.
+    /// Wall clock time, for output.
     pub(in crate::agent) wall: Timestamp,
 }
 
 impl Now {
-    /// RFC 3339 with milliseconds.
+    /// Returns the wall clock time as RFC 3339 with milliseconds.
     pub(in crate::agent) fn text(self) -> String {
         format!("{:.3}", self.wall)
     }
 }
 
-/// One thing that happened.
+/// An event that the core processes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(in crate::agent) enum Input {
-    /// The store's feed; it is acted on at the next [`Input::FeedIdle`].
+    /// An event of the store's feed; the core acts on it at the next [`Input::FeedIdle`].
     Feed(FeedEvent),
-    /// The feed has nothing more at the moment.
+    /// The feed has no more events at the moment.
     FeedIdle,
-    /// The store did not answer within the time that a start waits for it.
+    /// The store did not answer within the start's waiting time.
     StoreTimeout,
-    /// At the start: what is attached to this host.
+    /// Endpoint routes found on this host at start.
     Attached(Vec<AttachedRoute>),
-    /// Another machine runs under this host's name, in words; `None`: none any more.
+    /// Another machine runs an agent under this host's name, with a description; `None`: no longer.
     Twin(Option<String>),
-    /// An operator accepts the store as it is (`tortie store accept`).
+    /// An operator accepts the store's content (`tortie store accept`).
     Accept,
-    /// The kernel thread reports.
+    /// A report of the kernel thread.
     Kernel(KernelFact),
-    /// The speaker reports.
+    /// A report of the speaker.
     Speaker(SpeakerFact),
-    /// The sessions are another daemon's: no restart of ours is awaited.
+    /// There are no sessions to restore: they belong to another daemon, or no route was kept.
     NoSessions,
-    /// The controller of the tunnel address reports.
+    /// A report of the tunnel address controller.
     TunnelAddress(TunnelAddressReport),
-    /// The controller of leaked addresses reports.
+    /// A report of the IPAM garbage collector.
     IpamGc(GcPass),
-    /// Usage of the pools by all hosts; `None`: another host reads it.
+    /// Usage of the pools by all hosts; `None` if another host reads it.
     PoolUsage(Option<PoolUsages>),
-    /// The host checks found this.
+    /// Problems that the host checks found.
     HostChecks(Vec<Problem>),
-    /// The hosts whose agents run. `one_machine`: the store serves one machine only.
+    /// Hosts with a running agent. `one_machine`: the store serves one machine only.
     Hosts { hosts: Vec<NodeStatus>, one_machine: bool },
 }
 
-/// Durations that the event loop measures. No decision depends on them.
+/// Durations measured by the event loop. No decision depends on them.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::agent) enum Timing {
-    /// One iteration of the loop: how long anything else had to wait.
+    /// Duration of one iteration of the loop, during which all other events wait.
     Iteration(Duration),
-    /// From an event of the store to the new intent.
+    /// Time from a store event to the new intent.
     Calculated(Duration),
-    /// A whole snapshot taken in.
+    /// Processing time of a complete snapshot.
     Snapshot(Duration),
-    /// From a plugin's request to an endpoint that is in force.
+    /// Time from a plugin's request until the dataplane has applied the endpoint.
     EndpointReady(Duration),
 }

@@ -1,8 +1,9 @@
-//! The core: the one owner of the model. Pure: [`Core::handle`] takes an input with its time and gives effects. It reads no
-//! clock, writes no log and sends nothing.
+//! The core: sole owner of the model. [`Core::handle`] takes an input with its time and returns effects; it
+//! reads no clock, writes no log and sends no messages.
 //!
-//! It decides when something may start: nothing is sent to the speaker or the kernel before the first whole snapshot;
-//! a block is announced only when its blackhole is in the kernel; a freeze stops everything but reading.
+//! The core decides when an action may start. Nothing is sent to the speaker or the kernel before the first
+//! complete snapshot. A block is announced only once its blackhole route is in the kernel. A freeze stops
+//! everything but reading.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -26,32 +27,32 @@ use tortie_engine::routing::{ChangeId, ChangeIds, NodeOptions, Planner, RoutingI
 use tortie_kernel::KernelIntent;
 use tortie_store::{Cached, Change, Delta, FeedEvent, Snapshot, StoreError};
 
-/// The phase of the start.
+/// Phase of the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// No snapshot yet.
+    /// No snapshot has been read.
     Loading,
-    /// Snapshot taken, kernel not dumped yet.
+    /// The snapshot was read, the kernel has not been dumped.
     Loaded,
-    /// The kernel answered its first intent; routes flow.
+    /// The kernel has answered its first intent; routes are exchanged.
     Running,
 }
 
 pub(super) struct Core {
     node: NodeOptions,
-    /// Readers on other threads may have it: a change copies it then.
+    /// Shared with readers on other threads; a change copies it while one of them holds it.
     model: Arc<Model>,
     started: Instant,
     phase: Phase,
     planner: Option<Planner>,
     intent: Option<Arc<RoutingIntent>>,
-    /// The last intent that was sent to the kernel thread.
+    /// Generation of the last intent that was sent to the kernel thread.
     generation: u64,
     acknowledged: u64,
-    /// Wanted blackholes with the change that each came with.
+    /// Intended blackholes, each with the change that added it.
     block_changes: BTreeMap<Cidr, ChangeId>,
     revisions: ChangeRevisions,
-    /// The store revision that the newest intent was computed from.
+    /// Store revision from which the newest intent was computed.
     in_force: u64,
     blackholes: BTreeSet<Cidr>,
     refused_blackholes: BTreeMap<Cidr, String>,
@@ -60,25 +61,26 @@ pub(super) struct Core {
     enforcement: Enforcement,
     frozen: Option<Freeze>,
     guard: Guard,
-    /// Changes that were read and not acted on yet.
+    /// Changes that were read but not acted on yet.
     pending: ModelChanges,
     scope: WatchScope,
     cached: Option<Arc<Model>>,
     link: StoreLink,
     counters: CoreCounters,
-    /// Object counts for metrics, and the revision that they were counted at.
+    /// Object counts for metrics, and the revision at which they were counted.
     object_counts: std::cell::Cell<(u64, object_counts::ObjectCounts)>,
-    /// The time of the input that is handled.
+    /// Time of the current input.
     now: Now,
-    /// When the first of the pending changes was received.
+    /// Receive time of the first pending change.
     pending_since: Option<Instant>,
     changes: ChangeIds,
     recorder: Recorder,
     peers: HashMap<Arc<str>, PeerRecord>,
     observed: ObservedState,
-    /// The last problem that was over at once.
+    /// Last transient problem.
     transient: Option<(Instant, String)>,
-    /// The last time that others changed what is ours: how many objects, and the first in words.
+    /// Last repair after another process changed Tortie's objects: number of objects, description of the
+    /// first.
     last_repair: Option<(Instant, usize, String)>,
     effects: Vec<Effect>,
 }
@@ -115,7 +117,7 @@ impl Core {
             now,
             pending_since: None,
             changes: ChangeIds::of_core(),
-            // Microseconds: more than an earlier run can have counted up to.
+            // In microseconds since 1970, more than an earlier run can have counted up to.
             recorder: Recorder::counting_from(u64::try_from(now.wall.as_microsecond()).unwrap_or_default()),
             peers: HashMap::new(),
             observed: ObservedState::default(),
@@ -133,12 +135,12 @@ impl Core {
         self.phase == Phase::Running
     }
 
-    /// The kernel acknowledged everything that was wanted.
+    /// True if the kernel has acknowledged the whole intent.
     pub(super) fn settled(&self) -> bool {
         self.running() && self.acknowledged == self.generation
     }
 
-    /// Takes one input; the effects are to be carried out in their order.
+    /// Processes one input; the caller carries out the returned effects in order.
     pub(super) fn handle(&mut self, input: Input, now: Now) -> Vec<Effect> {
         self.now = now;
         match input {
@@ -170,12 +172,12 @@ impl Core {
         std::mem::take(&mut self.effects)
     }
 
-    /// Counts a time that was spent.
+    /// Records a measured duration.
     pub(super) fn time(&mut self, timing: Timing) {
         self.counters.time(timing);
     }
 
-    /// Keeps what the disk had, for the case that the store is away or has lost what was there.
+    /// Keeps the cached snapshot from disk, for a store that is unreachable or has lost data.
     fn on_cache(&mut self, cached: &Cached) {
         let snapshot = &cached.snapshot;
         Arc::make_mut(&mut self.model).restore(cached);
@@ -185,14 +187,14 @@ impl Core {
         self.link.revision = snapshot.revision;
     }
 
-    /// The store did not answer in time: goes on with what the disk had, if anything.
+    /// Continues with the cached snapshot, if there is one, since the store did not answer in time.
     fn use_cache(&mut self) {
         if self.loaded() || self.frozen.as_ref().is_some_and(|freeze| !freeze.cache_counts) {
             return;
         }
         let Some(cached) = self.cached.take() else { return };
         if let Some(renamed @ Unexplained::Renamed { .. }) = self.unexplained_in(&cached) {
-            // What the disk has is another host's.
+            // The cache on disk belongs to another host.
             self.guard.set_attached(Some(renamed));
             self.cached = Some(cached);
             self.freeze(self.guard.frozen(&self.model));
@@ -211,7 +213,7 @@ impl Core {
         self.model = followed;
     }
 
-    /// Takes what the feed brings; [`Core::go_on`] acts on it after a run of events.
+    /// Processes a feed event; [`Core::act_on_pending`] acts on it after a run of events.
     fn on_feed_event(&mut self, event: FeedEvent) {
         let now = self.now.mono;
         self.pending_since.get_or_insert(now);
@@ -219,7 +221,7 @@ impl Core {
             FeedEvent::Cached(cached) => self.on_cache(&cached),
             FeedEvent::Calico3(found) => {
                 self.observed.calico_3 = found;
-                // Who only looks may look at anything.
+                // Observe mode may read any store.
                 self.guard.set_calico_3(found && !self.observes);
             }
             FeedEvent::PutBack(proof) => {
@@ -261,13 +263,13 @@ impl Core {
     }
 
     fn on_snapshot(&mut self, snapshot: &Snapshot, generation: u64) {
-        // A list without an absence before it: the history that the watch needs was gone.
+        // A list without a lost connection: the history that the watch needs was compacted.
         if self.link.snapshots > 0 && self.link.unreachable_reason.is_none() {
             *self.counters.restarts.entry("compacted").or_default() += 1;
         }
         let before = self.model.object_counts();
         let mut changes = Arc::make_mut(&mut self.model).replace(WatchPart::Main, snapshot);
-        // The first list of a start is made before the own affinities are known, so it has no blocks.
+        // The first list after a start precedes the own affinities, so it has no blocks.
         if self.scope.are_blocks_read() {
             changes.merge(Arc::make_mut(&mut self.model).replace(WatchPart::Blocks, snapshot));
         }
@@ -278,7 +280,7 @@ impl Core {
         self.update_watch_scope();
     }
 
-    /// Keys that were not watched before: what is there, and what is not.
+    /// Applies the content of newly watched keys, including the absence of some of them.
     fn on_added_prefixes(&mut self, prefixes: &[String], snapshot: Snapshot) {
         let mut changes: Vec<Change> = prefixes
             .iter()
@@ -290,7 +292,7 @@ impl Core {
         self.on_delta(&Delta { revision: snapshot.revision, changes });
     }
 
-    /// Watches the blocks that the own affinities name.
+    /// Extends the watch to the blocks that the own affinities name.
     fn update_watch_scope(&mut self) {
         if !self.scope.is_main_read() {
             return;
@@ -323,7 +325,7 @@ impl Core {
         }
     }
 
-    /// Acts on what was read, unless the guard freezes the core. Called once after a run of deltas.
+    /// Acts on the pending changes unless the guard freezes the core. Called once after a run of deltas.
     fn act_on_pending(&mut self) {
         if !self.scope.is_read() {
             return;
@@ -364,7 +366,7 @@ impl Core {
         }
     }
 
-    /// What was read so far is in force.
+    /// Marks everything that was read as applied, and confirms the snapshot.
     fn trust_snapshot(&mut self) {
         self.in_force = self.link.revision;
         if let Some((generation, revision)) = self.link.trust() {
@@ -386,7 +388,7 @@ impl Core {
         self.effects.push(Effect::Logs);
     }
 
-    /// A change of its own for what these keys brought.
+    /// Assigns a new change id to the change that these keys caused.
     pub(super) fn begin_change(&mut self, changes: &ModelChanges, revision: u64) -> ChangeId {
         let change = self.changes.next_id();
         self.record_keys(changes, change);
@@ -394,7 +396,7 @@ impl Core {
         change
     }
 
-    /// The change of the routing intent; `None`: it stays.
+    /// Recomputes the routing intent; `None` if it does not change.
     fn recompute(&mut self, changes: &ModelChanges, revision: u64) -> Option<ChangeId> {
         let (planner, for_kernel) = match &mut self.planner {
             Some(planner) => {
@@ -413,7 +415,8 @@ impl Core {
         let change = self.begin_change(changes, revision);
         self.record_intent(&intent, change, revision);
         self.effects.push(Effect::Routing(Arc::clone(&intent)));
-        // Endpoints come and go by the hundred, and peers by the thousand: none of it is in what the kernel thread reads.
+        // Endpoints change by the hundred and peers by the thousand; the kernel thread's intent contains
+        // neither.
         if for_kernel {
             self.send_kernel_intent(&intent, change);
         }
@@ -423,7 +426,7 @@ impl Core {
     }
 
     fn send_kernel_intent(&mut self, intent: &RoutingIntent, change: ChangeId) {
-        // A block keeps the change that it came with for as long as it stays.
+        // A block keeps the id of the change that added it.
         let before = std::mem::take(&mut self.block_changes);
         let change_of = |block: &Cidr| before.get(block).copied().unwrap_or(change);
         self.block_changes = intent.blackholes.iter().map(|b| (*b, change_of(b))).collect();
@@ -438,7 +441,7 @@ impl Core {
         })));
     }
 
-    /// The speaker gets the intent without the blocks whose blackhole the kernel has not acknowledged.
+    /// Sends the intent to the speaker, without blocks whose blackhole the kernel has not acknowledged.
     pub(super) fn send_speaker_intent(&mut self, change: ChangeId) {
         let Some(intent) = &self.intent else { return };
         if self.phase != Phase::Running {
@@ -459,7 +462,7 @@ impl Core {
         self.effects.push(Effect::Speaker(intent, change));
     }
 
-    /// The last change that came of what was read.
+    /// Returns the id of the last change that resulted from store events.
     pub(super) fn last_change(&self) -> Option<ChangeId> {
         self.revisions.last()
     }

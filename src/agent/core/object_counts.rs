@@ -1,11 +1,11 @@
-//! Counts of the store's objects by kind, for metrics: counted anew only when the store has changed.
+//! Counts of the store's objects by kind, for metrics; counted again only after a change of the store.
 
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
 
 use crate::agent::core::Core;
 use tortie_engine::model::Model;
 
-/// Objects of policy in the store, whether they act here or not.
+/// Numbers of policy objects in the store, whether or not they apply to this host.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::agent) struct ObjectCounts {
     pub(in crate::agent) policies: usize,
@@ -17,7 +17,7 @@ pub(in crate::agent) struct ObjectCounts {
 }
 
 impl ObjectCounts {
-    /// Counted anew when the store has changed: there may be many.
+    /// Returns the counts; counts again only if the store changed, since there may be many objects.
     pub(super) fn of(core: &Core) -> Self {
         let (revision, counts) = core.object_counts.get();
         if revision == core.link.revision && revision > 0 {
@@ -29,7 +29,7 @@ impl ObjectCounts {
     }
 }
 
-/// Counts the objects of the store.
+/// Counts the objects of the model.
 fn count_objects(model: &Model) -> ObjectCounts {
     let all = model.object_counts();
     let mut counts = ObjectCounts { hosts: all.hosts, ..ObjectCounts::default() };

@@ -1,7 +1,7 @@
-//! The flight recorder: the last changes with their reasons, bounded, in memory.
+//! Flight recorder: the recent changes with their reasons, bounded and in memory.
 //!
-//! Bulk route changes are one entry a batch and peer; single prefixes have a history of their own, so that a full feed
-//! evicts nothing that people ask for. New entries are handed on by [`Recorder::take_new`].
+//! Bulk route changes are one entry per batch and peer. Single prefixes have their own histories, so that a
+//! full feed does not evict entries of interest. [`Recorder::take_new`] returns new entries for followers.
 
 mod describe;
 pub(in crate::agent) mod unreadable;
@@ -15,29 +15,29 @@ use tortie_net::Cidr;
 use crate::api::status::Event;
 use tortie_engine::routing::{ChangeId, DYNAMIC};
 
-/// Entries kept.
+/// Maximum number of entries in the ring.
 pub(in crate::agent) const ENTRIES_MAX: usize = 16_384;
-/// More entries of one kind and change than this are recorded as one.
+/// If more entries of one kind belong to one change, they are recorded as one.
 pub(in crate::agent) const SINGLE_ENTRIES_MAX: usize = 16;
-/// Prefixes whose single history is kept.
+/// Maximum number of prefixes with a history.
 pub(in crate::agent) const PREFIXES_MAX: usize = 4_096;
-/// Entries kept for one prefix.
+/// Maximum number of entries per prefix history.
 const ENTRIES_PER_PREFIX_MAX: usize = 16;
-/// Prefixes of session names.
+/// Leading parts of session names.
 const SESSION_NAME_PREFIXES: [&str; 4] = ["Mesh_", "Global_", "Node_", DYNAMIC];
 
-/// The part of the agent that an entry comes from.
+/// Part of the agent that an entry comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::agent) enum Plane {
-    /// A key of the store.
+    /// Changes of keys in the store.
     Store,
-    /// Routing.
+    /// Changes of the routing intent.
     Routing,
-    /// Policy.
+    /// Changes of policy.
     Policy,
-    /// Sessions and routes of BGP.
+    /// BGP sessions and routes.
     Rib,
-    /// The kernel's acknowledgement.
+    /// Acknowledgements of the kernel.
     Kernel,
     /// The agent itself.
     Agent,
@@ -59,45 +59,45 @@ impl Plane {
 /// An entry to record; the recorder adds number and time.
 #[derive(Debug, Clone)]
 pub(in crate::agent) struct Entry {
-    /// The change it belongs to.
+    /// Change to which the entry belongs.
     pub(in crate::agent) change: ChangeId,
-    /// Where.
+    /// Origin of the entry.
     pub(in crate::agent) plane: Plane,
-    /// `+`, `-`, `~` or `!`.
+    /// `+` added, `-` removed, `~` changed, `!` problem.
     pub(in crate::agent) mark: char,
-    /// A key, a prefix, a peer.
+    /// Subject: a key, a prefix or a peer.
     pub(in crate::agent) subject: String,
-    /// In words.
+    /// Description.
     pub(in crate::agent) text: String,
-    /// Store revision, 0 when none.
+    /// Store revision; 0 if none.
     pub(in crate::agent) revision: u64,
 }
 
-/// An entry for followers.
+/// A new entry for followers.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::agent) struct NewEntry {
     pub(in crate::agent) event: Arc<Event>,
-    /// It is of the history of one prefix: only for those who ask for that.
+    /// True for an entry of a prefix history, which only followers of that prefix receive.
     pub(in crate::agent) single: bool,
 }
 
-/// A filter of entries; an absent field is no condition.
+/// Filter of entries; an absent field is no condition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::agent) struct Filter {
-    /// Any of these kinds; empty: all.
+    /// Accepted kinds; empty accepts all.
     pub(in crate::agent) kinds: Vec<String>,
-    /// About this session.
+    /// Session that the entry must concern.
     pub(in crate::agent) peer: Option<String>,
-    /// About this prefix, one inside of it or one around it.
+    /// Prefix that the entry must be about, contain or be contained in.
     pub(in crate::agent) prefix: Option<Cidr>,
-    /// The subject contains this text, or the change id equals it.
+    /// Text contained in the subject, or an exact change id.
     pub(in crate::agent) subject: Option<String>,
-    /// Not before this time, RFC 3339 as entries have it.
+    /// Earliest time, RFC 3339 in the form of entries.
     pub(in crate::agent) since: Option<String>,
 }
 
 impl Filter {
-    /// Whether an entry matches; `single`: it is of the history of one prefix.
+    /// True if an entry matches; `single` marks entries of a prefix history.
     pub(in crate::agent) fn matches(&self, event: &Event, single: bool) -> bool {
         let near = |prefix: &Cidr| {
             let of = event.prefix.as_ref().and_then(|text| text.parse::<Cidr>().ok());
@@ -115,11 +115,11 @@ impl Filter {
     }
 }
 
-/// The ring and the histories of single prefixes.
+/// Ring of entries and histories of single prefixes.
 #[derive(Debug)]
 pub(in crate::agent) struct Recorder {
     next: u64,
-    /// The newest entry that is no longer kept.
+    /// Number of the newest evicted entry.
     lost: u64,
     ring: VecDeque<Arc<Event>>,
     prefixes: HashMap<Cidr, VecDeque<Arc<Event>>>,
@@ -135,7 +135,8 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Numbers come after this one: those of an earlier run of the agent are never given again.
+    /// Creates a recorder that numbers entries after this one, so that numbers of an earlier run are not
+    /// reused.
     pub(in crate::agent) fn counting_from(number: u64) -> Self {
         Self {
             next: number,
@@ -147,7 +148,7 @@ impl Recorder {
         }
     }
 
-    /// The number of the newest entry: [`Recorder::counting_from`] it goes on.
+    /// Returns the last used number, from which [`Recorder::counting_from`] continues.
     pub(in crate::agent) fn next_number(&self) -> u64 {
         self.next
     }
@@ -177,7 +178,7 @@ impl Recorder {
         self.ring.push_back(event);
     }
 
-    /// Records what happened to one prefix, beside the ring.
+    /// Records an entry in the history of one prefix, not in the ring.
     pub(in crate::agent) fn record_prefix(&mut self, time: String, prefix: Cidr, entry: Entry) {
         let about = about(&entry);
         let event = self.event(time, about, entry, true);
@@ -221,7 +222,8 @@ impl Recorder {
         event
     }
 
-    /// Entries after number `after`, oldest first, at most `max`: the newest ones when `after` is 0, else the next ones.
+    /// Returns matching entries after number `after`, oldest first, at most `max`: the newest if `after` is
+    /// 0, else the next ones.
     #[must_use]
     pub(in crate::agent) fn find(&self, filter: &Filter, after: u64, max: usize) -> Vec<Arc<Event>> {
         let later = |event: &&Arc<Event>| event.seq > after;
@@ -230,7 +232,8 @@ impl Recorder {
         let queried = filter.prefix.or_else(|| filter.subject.as_deref()?.parse().ok());
         if let Some(prefix) = queried {
             let whole = Filter { subject: None, prefix: None, ..filter.clone() };
-            // The one that is asked for, found at once; those inside of it only where a prefix is asked for as such.
+            // The history of the exact prefix is a direct lookup; prefixes inside it are searched only for a
+            // filter by prefix.
             let own = self.prefixes.get_key_value(&prefix);
             let inside = self
                 .prefixes
@@ -245,7 +248,7 @@ impl Recorder {
         found.into_iter().skip(skip).take(max).collect()
     }
 
-    /// Entries about one prefix, oldest first: its own history, and those of the ring.
+    /// Returns the entries about one prefix from its history and the ring, oldest first.
     #[must_use]
     pub(in crate::agent) fn of_prefix(&self, prefix: &Cidr) -> Vec<Event> {
         let text = Some(prefix.to_string());
@@ -256,23 +259,24 @@ impl Recorder {
         found
     }
 
-    /// The entries that were made since the last call.
+    /// Returns the entries recorded since the last call.
     pub(in crate::agent) fn take_new(&mut self) -> impl Iterator<Item = NewEntry> {
         std::mem::take(&mut self.new).into_iter()
     }
 
-    /// The number of the newest entry.
+    /// Returns the number of the newest entry.
     pub(in crate::agent) fn newest(&self) -> u64 {
         self.next
     }
 
-    /// Whether all entries of the ring after this number are still there, and it is one of ours.
+    /// True if this number belongs to this run and all later entries of the ring are still kept.
     pub(in crate::agent) fn has_all_after(&self, number: u64) -> bool {
         (self.lost..=self.next).contains(&number)
     }
 }
 
-/// The session and the prefix that a subject names; of a key of the store [`Recorder::record_key`] knows them.
+/// Returns the session and the prefix that a subject names; for keys of the store see
+/// [`Recorder::record_key`].
 fn about(entry: &Entry) -> (Option<String>, Option<Cidr>) {
     if SESSION_NAME_PREFIXES.iter().any(|begin| entry.subject.starts_with(begin)) {
         return (Some(entry.subject.clone()), None);
@@ -386,7 +390,7 @@ mod tests {
         let of_peer = Filter { peer: Some("Global_192_0_2_1".to_owned()), ..Filter::default() };
         assert_eq!(seqs(&of_peer), [3]);
         let of = |text: &str| seqs(&Filter { prefix: text.parse().ok(), ..Filter::default() });
-        // What lies inside, and what is around.
+        // Entries about prefixes inside the filter's prefix, and about those that contain it.
         assert_eq!(of("10.0.1.0/24"), [1, 4, 8]);
         assert_eq!(of("10.0.1.64/26"), [1, 8]);
         assert_eq!(of("10.1.0.0/16"), [0u64; 0]);

@@ -1,4 +1,4 @@
-//! Copies of the core's state, made for a query.
+//! Snapshots of the core's state for queries.
 
 pub(super) mod blocks;
 pub(super) mod exclusions;
@@ -29,11 +29,11 @@ use tortie_engine::policy::{EndpointPolicy, Source};
 use tortie_engine::routing::{self, AddressOption, LearnedPath, Note, PeerIntent, PeerKind, RoutingIntent};
 use tortie_kernel::Mode;
 
-/// How long other agents of a SQLite store may take to start.
+/// Time that other agents of a SQLite store may take to start.
 const STARTUP_GRACE: Duration = Duration::from_secs(90);
-/// Values with names that nobody reads that are listed.
+/// Maximum number of listed values with unknown names.
 const UNREAD_MAX: usize = 20;
-/// How long a change by another process is shown.
+/// Time for which a change by another process is shown.
 const SHOWN_FOR: Duration = Duration::from_secs(600);
 
 /// The core's state for `status`, metrics and the status key.
@@ -43,13 +43,13 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) store: String,
     pub(in crate::agent) connected: bool,
     pub(in crate::agent) store_unreachable: Option<String>,
-    /// That is because its file is damaged.
+    /// True if the store is unreachable because its file is damaged.
     pub(in crate::agent) store_damaged: bool,
     pub(in crate::agent) from_cache: bool,
     pub(in crate::agent) frozen: Option<Freeze>,
-    /// The store has objects of Calico 3.
+    /// The store contains objects of Calico 3.
     pub(in crate::agent) calico_3: bool,
-    /// The store has hosts or pools of the v1 data model.
+    /// The store contains hosts or pools of the v1 data model.
     pub(in crate::agent) has_v1_keys: bool,
     pub(in crate::agent) lag: Duration,
     pub(in crate::agent) keys: usize,
@@ -60,10 +60,10 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) restart_done: bool,
     pub(in crate::agent) listen: Vec<String>,
     pub(in crate::agent) listen_failed: Vec<(String, String)>,
-    /// By session name: state, since when, last error in words.
+    /// State of each session by its name.
     pub(in crate::agent) peers: BTreeMap<String, PeerSnapshot>,
     pub(in crate::agent) peer_problems: BTreeMap<String, String>,
-    /// Ranges as the speaker's thread has them.
+    /// Ranges with their sessions, from the speaker's thread.
     pub(in crate::agent) ranges: Vec<PeerRange>,
     pub(in crate::agent) announced: Vec<Cidr>,
     pub(in crate::agent) refused: BTreeMap<Cidr, String>,
@@ -73,43 +73,44 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) collected: GcTotals,
     pub(in crate::agent) pools: Vec<PoolStatus>,
     pub(in crate::agent) duplicates: Vec<(IpAddr, Vec<String>)>,
-    /// Next hops that the kernel does not reach.
+    /// Next hops that the kernel cannot reach.
     pub(in crate::agent) unreachable: Vec<ScopedAddr>,
     /// Problems that the health probe found.
     pub(in crate::agent) host_problems: Vec<Problem>,
     /// Hosts with the versions of their agents.
     pub(in crate::agent) versions: Vec<NodeStatus>,
-    /// This host.
+    /// Node name of this host.
     pub(in crate::agent) node: String,
     /// Routes that are not announced or not used, from the speaker's thread.
     pub(in crate::agent) route_exchange: RouteExchange,
     pub(in crate::agent) rules_problem: Option<String>,
     pub(in crate::agent) log_problem: Option<String>,
     pub(in crate::agent) cache_problem: Option<String>,
-    /// Problems of threads that have no code of their own, by subject.
+    /// Problems of threads without a code of their own, by subject.
     pub(in crate::agent) thread_problems: Vec<(String, Vec<String>)>,
-    /// The last transient problem: its age and its text.
+    /// Age and text of the last transient problem.
     pub(in crate::agent) transient: Option<(Duration, String)>,
     pub(in crate::agent) notes: Vec<Problem>,
     pub(in crate::agent) policy: PolicyStatus,
-    /// Pools that overlap an address or a network of a host, with that in words.
+    /// Pools that overlap an address or a network of a host, with a description.
     pub(in crate::agent) pool_overlaps: Vec<(Cidr, String)>,
-    /// Own blocks that would cut this host off, with the reason.
+    /// Own blocks whose blackhole would cut this host off, with the reason.
     pub(in crate::agent) withheld_blocks: Vec<(Cidr, String)>,
-    /// Endpoints that are not in force, by name.
+    /// Endpoints that could not be applied, by name.
     pub(in crate::agent) failed_endpoints: Vec<(String, String)>,
 }
 
 /// Routes that are not announced or not used.
 #[derive(Debug, Clone, Default)]
 pub(in crate::agent) struct RouteExchange {
-    /// By gate, now.
+    /// Routes that are withheld now, by export gate.
     pub(in crate::agent) withheld: BTreeMap<String, u64>,
-    /// By reason, since the start.
+    /// Routes rejected since the start, by reason.
     pub(in crate::agent) refused: BTreeMap<String, u64>,
-    /// Of peers whose routes import refuses: session, how many of how many, and how many of each reason.
+    /// Peers whose routes import policy rejects: session, number of rejected routes, of all routes, and of
+    /// each reason.
     pub(in crate::agent) refusing: Vec<(String, u32, u32, BTreeMap<&'static str, usize>)>,
-    /// Of peers that lately sent UPDATEs that could not be used as they were: session, what was wrong, how long ago.
+    /// Peers that recently sent malformed UPDATEs: session, error, age.
     pub(in crate::agent) malformed: Vec<(String, String, Duration)>,
 }
 
@@ -121,15 +122,15 @@ pub(in crate::agent) struct PeerSnapshot {
     pub(in crate::agent) address: String,
     pub(in crate::agent) state: &'static str,
     pub(in crate::agent) up: bool,
-    /// It is shut down by configuration.
+    /// True if the configuration shuts the session down.
     pub(in crate::agent) shut: bool,
-    /// Since the last change of its state.
+    /// Time since the last state change.
     pub(in crate::agent) since: Option<Duration>,
     pub(in crate::agent) error: Option<String>,
 }
 
 impl PeerSnapshot {
-    /// The state of the session that is intended here, from its record, where there is one yet.
+    /// Builds the snapshot of an intended session from its record; Idle if there is no record yet.
     pub(in crate::agent) fn of(intent: &PeerIntent, record: Option<&PeerRecord>, now: Instant) -> Self {
         let state = record.and_then(|r| r.state).unwrap_or(State::Idle);
         Self {
@@ -145,7 +146,7 @@ impl PeerSnapshot {
     }
 }
 
-/// The name of a mode.
+/// Returns the name of a mode.
 pub(in crate::agent) fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Program => "program",
@@ -155,7 +156,7 @@ pub(in crate::agent) fn mode_name(mode: Mode) -> &'static str {
 }
 
 impl Core {
-    /// Other hosts of the store that have one of our addresses: the address and the host.
+    /// Returns the other hosts in the store that have an address of this host, with the address.
     pub(in crate::agent) fn address_conflicts(&self) -> Vec<(IpAddr, String)> {
         let own = |family, option| match option {
             AddressOption::Given(addr, _) => Some(addr),
@@ -171,12 +172,12 @@ impl Core {
         address_conflicts
     }
 
-    /// Why the value of this key is not what is in force.
+    /// Returns the reason why the current value of this key is not used.
     pub(in crate::agent) fn model_problem(&self, key: &str) -> Option<String> {
         self.model.invalid_keys().find(|p| p.key == key).map(|p| p.error.clone())
     }
 
-    /// A copy of the core's state, for `status` and metrics.
+    /// Copies the core's state for `status` and metrics.
     pub(super) fn status_snapshot(&self, now: Instant) -> CoreSnapshot {
         let intent = self.intent.as_deref();
         let peers = intent.map(|i| self.peer_snapshots(i, now)).unwrap_or_default();
@@ -255,7 +256,7 @@ impl Core {
         }
     }
 
-    /// Hints at routers, by session; `learned` is what they announce inside pools.
+    /// Returns hints about routers by session; `learned` has the paths inside pools that they announce.
     pub(super) fn route_hints(&self, learned: &[(String, Vec<LearnedPath>)]) -> BTreeMap<String, Problem> {
         let Some(intent) = &self.intent else { return BTreeMap::new() };
         let hints = routing::import_pools_hints(&self.model, intent, learned);
@@ -291,7 +292,7 @@ impl Core {
             notes.push(codes::FOREIGN_CHANGES.problem("", "kernel", text));
         }
         let absent = self.absent_hosts();
-        // The others of a lab may be starting too.
+        // Other agents of the lab may still be starting.
         if !absent.is_empty() && now.saturating_duration_since(self.started) > STARTUP_GRACE {
             let (shown, more) = absent.split_at(absent.len().min(5));
             let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
@@ -305,7 +306,7 @@ impl Core {
         notes
     }
 
-    /// Hosts with an address that have no agent on this SQLite store.
+    /// Returns mesh peers that have no agent on this SQLite store.
     fn absent_hosts(&self) -> Vec<String> {
         let Some(present) = &self.observed.present_hosts else { return Vec::new() };
         let wanted = self.intent.iter().flat_map(|i| i.peers.values());
@@ -326,14 +327,14 @@ impl Core {
     }
 }
 
-/// Pools that overlap an address or a network of a host.
+/// Returns the pools that overlap an address or a network of a host.
 fn pool_overlaps(model: &Model) -> Vec<(Cidr, String)> {
     let pools: Vec<Cidr> = model.pools().map(|pool| *pool.key).collect();
     let hosts = HostNetwork::within(model, &pools);
     pools.into_iter().filter_map(|pool| Some((pool, pool_overlap(&pool, &hosts)?))).collect()
 }
 
-/// Rules and endpoints for `status`. Reads every endpoint of this host and every chain.
+/// Returns rules and endpoints for `status`. Iterates over every endpoint of this host and every chain.
 pub(super) fn policy_status(core: &Core) -> PolicyStatus {
     let enforcement = &core.enforcement;
     let mode = mode_name(enforcement.mode()).to_owned();
@@ -360,7 +361,7 @@ pub(super) fn policy_status(core: &Core) -> PolicyStatus {
     }
 }
 
-/// The next step comes from the list of codes, which a test holds to the notes that there are.
+/// Converts a note. Its next step comes from the list of codes; a test checks that the list has all notes.
 fn note(note: &Note) -> Problem {
     Problem {
         code: note.code.to_owned(),

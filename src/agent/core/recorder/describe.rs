@@ -1,4 +1,4 @@
-//! Describes a change for the flight recorder and the log: the keys that it comes from, and the routing intent that follows.
+//! Describes changes for the flight recorder and the log: their keys and the resulting routing intent.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use tortie_engine::model::{InvalidKey, ModelChanges};
 use tortie_engine::routing::{ChangeId, RoutingIntent};
 
 impl Core {
-    /// Records the keys that a change comes from.
+    /// Records the keys of a change.
     pub(in crate::agent) fn record_keys(&mut self, changes: &ModelChanges, change: ChangeId) {
         let time = self.now.text();
         let mut record = |mark, subject: String, key: Option<&Key>, text: &str, revision| {
@@ -32,7 +32,7 @@ impl Core {
         }
     }
 
-    /// Logs and records values that cannot be read, once each: those of a first state, else those among the changes.
+    /// Logs and records unreadable values, each once: all of a first snapshot, else those among the changes.
     pub(in crate::agent) fn report_unreadable(&mut self, changes: &ModelChanges, first: bool) {
         let mut written: BTreeMap<&str, u64> = BTreeMap::new();
         if !first && self.model.invalid_keys().next().is_some() {
@@ -57,7 +57,7 @@ impl Core {
         }
     }
 
-    /// Records what is new in an intent.
+    /// Records the differences between the new intent and the current one.
     pub(in crate::agent) fn record_intent(&mut self, new: &RoutingIntent, change: ChangeId, revision: u64) {
         let old = self.intent.clone();
         let old = old.as_deref();
@@ -127,7 +127,8 @@ impl Core {
         subject: &str,
         text: &str,
     ) {
-        // BGP has a level of its own. What a log line is about stands in fields, too: journald finds it by them.
+        // BGP has a log level of its own. The subject is also a structured field, so that journald can filter
+        // by it.
         let severity = if mark == '!' { Severity::Warn } else { Severity::Info };
         let rib = plane == Plane::Rib;
         let subsystem = if rib { Subsystem::Bgp } else { Subsystem::Agent };
@@ -148,7 +149,7 @@ impl Core {
         self.recorder.record(self.now.text(), entry);
     }
 
-    /// A line about a peer that is of interest to those who look for it; it is not recorded.
+    /// Logs a debug line about a peer; it is not recorded.
     pub(in crate::agent::core) fn log_debug(&mut self, subsystem: Subsystem, peer: &str, text: String) {
         let line = LogLine::new(Severity::Debug, subsystem, text);
         self.effects.push(Effect::Log(LogLine { peer: Some(peer.to_owned()), ..line }));

@@ -1,4 +1,4 @@
-//! What is in force in place of values that cannot be read. Pure.
+//! Describes the behaviour of the agent for values that cannot be read.
 
 use tortie_config::key::{Key, ProfilePart};
 
@@ -6,7 +6,7 @@ use crate::api::status::InvalidObject;
 use tortie_engine::model::{InvalidKey, Model};
 use tortie_engine::policy::EndpointLabels;
 
-/// The behaviour in force in place of a value that cannot be read.
+/// Returns the behaviour that applies in place of an unreadable value.
 pub(in crate::agent) fn consequence(key: Option<&Key>, last_good: bool) -> &'static str {
     match (key, last_good) {
         (Some(Key::Profile { part: ProfilePart::Rules, .. }), _) => {
@@ -20,7 +20,7 @@ pub(in crate::agent) fn consequence(key: Option<&Key>, last_good: bool) -> &'sta
     }
 }
 
-/// The values that cannot be read, for `status`.
+/// Returns the unreadable values for `status`.
 pub(in crate::agent::core) fn invalid_objects(model: &Model) -> Vec<InvalidObject> {
     let object = |problem: &InvalidKey| InvalidObject {
         key: problem.key.clone(),
@@ -35,7 +35,8 @@ pub(in crate::agent::core) fn invalid_objects(model: &Model) -> Vec<InvalidObjec
     model.invalid_keys().map(object).collect()
 }
 
-/// The endpoints of this host that a policy may have been meant for: all, where not even its selector can be read.
+/// Returns the endpoints of this host to which an unreadable policy may apply; all of them if its selector is
+/// unreadable, too.
 fn may_act_on(model: &Model, policy: &InvalidKey) -> Vec<String> {
     let labels = EndpointLabels::of(model, |key| key.host() == model.node());
     match &policy.selector {

@@ -1,4 +1,4 @@
-//! The addresses of this host's blocks, for `status`; and those that two claim.
+//! Address usage of this host's blocks for `status`, and addresses that two endpoints claim.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use tortie_net::Cidr;
 use crate::agent::core::Core;
 use crate::api::status::PoolStatus;
 
-/// The pools, with what this host has of each. Looks at every address of the own blocks.
+/// Returns the pools with this host's usage of each. Iterates over every address of the own blocks.
 pub(in crate::agent::core) fn pools(core: &Core) -> Vec<PoolStatus> {
     let mut pools: Vec<(Cidr, PoolStatus)> = core
         .model
@@ -38,7 +38,7 @@ pub(in crate::agent::core) fn pools(core: &Core) -> Vec<PoolStatus> {
     pools.into_iter().map(|(_, pool)| pool).chain(rest).collect()
 }
 
-/// Addresses of workloads of this host that another endpoint of this host has, too, with those that have it.
+/// Returns addresses that several workload endpoints of this host claim, with those endpoints.
 pub(in crate::agent::core) fn duplicate_addresses(core: &Core) -> Vec<(IpAddr, Vec<String>)> {
     let mut holders: BTreeMap<IpAddr, Vec<&EndpointKey>> = BTreeMap::new();
     for workload in core.model.workloads(core.model.node()) {
@@ -51,13 +51,13 @@ pub(in crate::agent::core) fn duplicate_addresses(core: &Core) -> Vec<(IpAddr, V
     holders.into_iter().map(|(addr, keys)| (addr, keys.into_iter().map(name).collect())).collect()
 }
 
-/// The longest pool that has it.
+/// Returns the longest pool that contains the block.
 fn of<'a>(pools: &'a mut [(Cidr, PoolStatus)], cidr: &Cidr) -> Option<&'a mut PoolStatus> {
     let fits = pools.iter_mut().filter(|(pool, _)| pool.covers(cidr));
     fits.max_by_key(|(pool, _)| pool.len()).map(|(_, status)| status)
 }
 
-/// Single addresses; a network has many holders on purpose.
+/// Returns the single addresses of a workload; a network is shared by many on purpose.
 fn addresses(workload: &WorkloadEndpoint) -> impl Iterator<Item = IpAddr> {
     let nets = workload.ipv4_nets.iter().chain(&workload.ipv6_nets);
     nets.filter(|net| net.is_host()).map(Cidr::addr)

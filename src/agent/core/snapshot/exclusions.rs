@@ -1,4 +1,5 @@
-//! Addresses that no pool gives on this host: those of hosts, and of the networks that its own kernel is connected to.
+//! Addresses that IPAM must not allocate on this host: those of hosts, and those of networks to which its
+//! kernel is connected.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -10,10 +11,10 @@ use crate::plugins::attach::excluded;
 use tortie_engine::ipam::{ExcludedPrefix, Exclusions, HostNetwork};
 use tortie_engine::model::Model;
 
-/// Without a word of the store for longer than this, hosts may have come that are not known here.
+/// If the store has not answered for this time, unknown hosts may have registered.
 const STALE: Duration = Duration::from_secs(20);
 
-/// What lies in pools.
+/// Returns the excluded addresses and networks inside pools.
 pub(in crate::agent::core) fn exclusions(core: &Core, now: Instant) -> Exclusions {
     let pools: Vec<Cidr> = core.model.pools().map(|pool| *pool.key).collect();
     let node = core.model.node();
@@ -25,7 +26,7 @@ pub(in crate::agent::core) fn exclusions(core: &Core, now: Instant) -> Exclusion
     let hosts = HostNetwork::within(&core.model, &pools).into_iter().map(ExcludedPrefix::from);
     let (mut addresses, mut all): (Vec<_>, Vec<_>) =
         hosts.chain(connected).partition(|prefix: &ExcludedPrefix| prefix.cidr.is_host());
-    // A network says it for all of its addresses: a rack of hosts is one entry.
+    // A network covers its addresses: a rack of hosts becomes one entry.
     all.sort_by_key(|network| (network.cidr.len(), network.cidr));
     let mut prefixes: Vec<ExcludedPrefix> = Vec::new();
     let is_covered = |by: &[ExcludedPrefix], cidr: &Cidr| by.iter().any(|network| network.cidr.covers(cidr));
@@ -47,7 +48,8 @@ pub(in crate::agent::core) fn exclusions(core: &Core, now: Instant) -> Exclusion
     Exclusions { prefixes, complete }
 }
 
-/// Whether an own block gave this address. A bridge of Docker's that has it has our addresses in its network on purpose.
+/// True if an own block allocated this address. A Docker bridge with such an address uses Tortie's addresses
+/// in its network on purpose.
 fn is_allocated(model: &Model, addr: IpAddr) -> bool {
     model.own_blocks().filter(|(block, _)| block.contains(addr)).any(|(cidr, _)| {
         let ordinal = cidr.ordinal(addr).and_then(|ordinal| u32::try_from(ordinal).ok());

@@ -1,11 +1,11 @@
-//! Store revisions of the last changes, for entries of the recorder about what becomes of them.
+//! Store revisions of recent changes, for recorder entries about their consequences.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 use tortie_engine::routing::ChangeId;
 
-/// Changes whose store revision is remembered.
+/// Maximum number of changes whose revision is kept.
 const CHANGES_MAX: usize = 1_024;
 
 /// Changes with their store revision, oldest first.
@@ -21,12 +21,12 @@ impl ChangeRevisions {
         self.0.push_back((change, revision));
     }
 
-    /// The newest change.
+    /// Returns the newest change.
     pub(in crate::agent::core) fn last(&self) -> Option<ChangeId> {
         self.0.back().map(|(change, _)| *change)
     }
 
-    /// The store revision that a change came with; 0 for one that is long past or not of the store.
+    /// Returns the store revision of a change; 0 if it is too old or did not come from the store.
     pub(in crate::agent::core) fn of(&self, change: ChangeId) -> u64 {
         let at = self.0.binary_search_by_key(&change, |(c, _)| *c);
         at.ok().and_then(|i| self.0.get(i)).map_or(0, |(_, revision)| *revision)

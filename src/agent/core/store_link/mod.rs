@@ -1,4 +1,4 @@
-//! The connection to the store as the feed reports it.
+//! State of the connection to the store, as the feed reports it.
 
 pub(super) mod change_revisions;
 pub(super) mod watch_scope;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tortie_store::Snapshot;
 
-/// State of the connection, and the newest revision that came over it.
+/// State of the connection and the newest revision that it delivered.
 #[derive(Debug, Clone)]
 pub(super) struct StoreLink {
     pub(super) connected: bool,
@@ -17,16 +17,16 @@ pub(super) struct StoreLink {
     pub(super) revision: u64,
     pub(super) restarts: u64,
     pub(super) snapshots: u64,
-    /// The generation of the last snapshot.
+    /// Generation of the last snapshot.
     pub(super) generation: u64,
-    /// Keys of the last snapshot.
+    /// Number of keys in the last snapshot.
     pub(super) keys: usize,
-    /// Generation and revision that are in force.
+    /// Generation and revision that were applied and confirmed last.
     pub(super) trusted: (u64, u64),
 }
 
 impl StoreLink {
-    /// Not connected yet.
+    /// Creates the state before the first connection.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             connected: false,
@@ -42,7 +42,7 @@ impl StoreLink {
         }
     }
 
-    /// The store answered: all up to `revision` is known.
+    /// Records an answer of the store: all changes up to `revision` were received.
     pub(super) fn confirm_revision(&mut self, revision: u64, now: Instant) {
         self.connected = true;
         self.unreachable_reason = None;
@@ -50,7 +50,7 @@ impl StoreLink {
         self.revision = self.revision.max(revision);
     }
 
-    /// The store does not answer. Whether it was connected until now.
+    /// Records a failure to reach the store. Returns true if it was connected before.
     pub(super) fn on_unreachable(&mut self, reason: String) -> bool {
         self.unreachable_reason = Some(reason);
         let ended = std::mem::replace(&mut self.connected, false);
@@ -58,7 +58,8 @@ impl StoreLink {
         ended
     }
 
-    /// A whole list was read. Its revision may be less than the last: another history may count from the beginning.
+    /// Records a complete list. Its revision may be lower than the last one: another history may count from
+    /// the beginning.
     pub(super) fn on_snapshot(&mut self, snapshot: &Snapshot, generation: u64) {
         self.snapshots += 1;
         self.generation = generation;
@@ -66,7 +67,7 @@ impl StoreLink {
         self.revision = snapshot.revision;
     }
 
-    /// All that was read is in force. Generation and revision, where they were not before.
+    /// Confirms everything that was read; returns generation and revision if they changed.
     pub(super) fn trust(&mut self) -> Option<(u64, u64)> {
         let now = (self.generation, self.revision);
         let before = std::mem::replace(&mut self.trusted, now);

@@ -1,4 +1,5 @@
-//! Changes of endpoints and rules: when they are sent to the kernel thread, and what waits for its answer.
+//! Tests of changes to endpoints and rules: when they are sent to the kernel thread, and when its
+//! acknowledgement is awaited.
 
 use tortie_config::key::{EndpointKey, Key};
 
@@ -39,7 +40,7 @@ fn entries() -> Vec<KeyValue> {
     entries
 }
 
-/// A core that has read everything, and what it told of rules.
+/// Returns a core that has read everything, and the policy changes that it has sent.
 fn started() -> (Core, Vec<PolicyChange>) {
     let mut core = core();
     let first = FeedEvent::Snapshot { snapshot: snapshot("a", 1, entries()).into(), generation: 1 };
@@ -66,13 +67,13 @@ fn endpoint(key: &str) -> EndpointKey {
     }
 }
 
-/// The kernel took the newest intent.
+/// Acknowledges the newest intent in the kernel's name.
 fn settle(core: &mut Core) {
     let generation = core.generation;
     applied(core, generation, Vec::new());
 }
 
-/// The ruleset of the kernel thread after these changes.
+/// Returns the kernel thread's ruleset after these changes.
 fn sum<'a>(changes: impl IntoIterator<Item = &'a PolicyChange>) -> Ruleset {
     let mut ruleset = Ruleset::default();
     changes.into_iter().for_each(|change| change.delta.apply(&mut ruleset));
@@ -112,7 +113,7 @@ fn the_first_change_is_the_whole_with_its_frame_and_later_ones_are_what_differs(
     assert!(third.delta.is_empty());
     assert_eq!(third.globals.as_deref(), Some(&Globals::of(&core.model)));
     assert_eq!(Some(third.change), kernel_intents(&effects).first().map(|intent| intent.change));
-    // What concerns no rule says nothing.
+    // A change that affects no rule sends nothing.
     let elsewhere = put("/calico/v1/host/h3/workload/cni/x/endpoint/eth0", &workload("10.9.0.1", "{}"), 4);
     assert!(policy_changes(&feed(&mut core, elsewhere)).is_empty());
 }
@@ -233,7 +234,7 @@ fn an_endpoint_is_applied_when_its_change_is_in_the_kernel_and_fails_with_its_ow
     core.on_enforced(3, ChangeId(3), failed(DB), 90);
     let (result, why) = word(&core, DB, 3, &mut None).unwrap();
     assert!(result == "failed" && why.contains("no interface caliX"), "{result} {why}");
-    // The policy acts on the other endpoint, the profile on both.
+    // The policy applies to the other endpoint, the profile to both.
     assert_eq!(word(&core, POLICY, 3, &mut None), Some(("applied", String::new())));
     let (result, why) = word(&core, "/calico/v1/policy/profile/open/rules", 3, &mut None).unwrap();
     assert!(result == "failed" && why.contains(DB), "{result} {why}");
@@ -254,7 +255,7 @@ fn rules_that_the_kernel_does_not_have_are_not_applied() {
     for key in [POLICY, &profile("rules"), &profile("tags"), &profile("labels")] {
         assert_eq!(word(&core, key, 1, &mut None), Some(("failed", why.to_owned())), "{key}");
     }
-    // Routes are what this kernel has of an endpoint.
+    // Of an endpoint this kernel has only the routes.
     assert_eq!(word(&core, WEB, 1, &mut None), Some(("applied", String::new())));
     let recorded = core.recorder.find(&Filter::default(), 0, 100);
     let recorded: Vec<&str> =

@@ -1,4 +1,5 @@
-//! Addresses that no pool gives on this host, and what its own networks keep from being announced.
+//! Tests of excluded addresses: those that IPAM must not allocate on this host, and blocks withheld because
+//! of its networks.
 
 use super::*;
 use crate::api::status::AppliedRequest;
@@ -23,7 +24,7 @@ fn excluded(core: &Core) -> Vec<String> {
     prefixes.map(|prefix| format!("{}: {}", prefix.cidr, prefix.holder)).collect()
 }
 
-/// A block of this host whose first address is allocated.
+/// Builds a block of this host whose first address is allocated.
 fn used_block() -> String {
     let nulls = vec!["null"; 63].join(",");
     let attribute = r#"{"handle_id":"libnetwork.10.244.1.0","secondary":{"node":"h1"}}"#;
@@ -38,7 +39,8 @@ fn no_pool_gives_addresses_of_hosts_and_of_networks_that_the_kernel_is_connected
     whole(&mut core);
     applied(&mut core, 1, Vec::new());
     assert!(excluded(&core).is_empty());
-    // Hosts: an address in the pool, a network that covers another one, and what lies in no pool.
+    // Hosts: an address in the pool, a network that covers another host's address, and an address outside of
+    // all pools.
     for (n, (key, value)) in (2..).zip([
         ("h3/ip_addr_v4", "10.244.9.9"),
         ("h4/ip_addr_v4", "10.244.64.1"),
@@ -49,7 +51,7 @@ fn no_pool_gives_addresses_of_hosts_and_of_networks_that_the_kernel_is_connected
     }
     let of_hosts = ["10.244.64.0/24: the network of host h4", "10.244.9.9/32: the address of host h3"];
     assert_eq!(excluded(&core), of_hosts);
-    // What only the kernel knows, as it comes and goes.
+    // Networks known only to the kernel, as they appear and disappear.
     give(
         &mut core,
         connected(&[
@@ -80,7 +82,8 @@ fn a_bridge_of_docker_whose_own_address_ipam_gave_has_our_addresses_on_purpose()
     assert_eq!(excluded(&core).len(), 1, "of an interface of the host it is a fault");
 }
 
-/// All hosts are known while the store answers, and not otherwise: then each allocation asks the store for them.
+/// All hosts count as known only while the store answers; otherwise each allocation reads them from the
+/// store.
 #[test]
 fn hosts_are_all_known_only_as_long_as_the_store_is_followed() {
     let mut core = core();
@@ -109,18 +112,18 @@ fn a_block_is_withheld_as_soon_as_the_host_is_connected_to_its_addresses_and_as_
     assert_eq!(blackholes(&give(&mut core, over())), Some(0));
     assert!(core.intent.as_ref().unwrap().withheld_blocks.values().any(|why| why.contains("10.244.0.0/20")));
     assert_eq!(give(&mut core, over()).len(), 0, "as before");
-    // A single address of the host's own is delivered whatever routes there are.
+    // A single address of the host is delivered locally, whatever routes exist.
     let single = connected(&[("lo", "10.244.1.7/32", "10.244.1.7")]);
     assert_eq!(blackholes(&give(&mut core, single)), Some(1));
     assert_eq!(announced(&applied(&mut core, 3, Vec::new())).unwrap(), ["10.244.1.0/26"]);
-    // What is read while the agent is frozen counts when it is so no longer.
+    // A network reported during a freeze takes effect after it.
     feed(&mut core, put("/calico/v1/Ready", "false", 2));
     assert_eq!(blackholes(&give(&mut core, over())), None);
     assert_eq!(blackholes(&feed(&mut core, put("/calico/v1/Ready", "true", 3))), Some(0));
 }
 
-/// A host that registers between the answer of the agent and the transaction of a plugin: the plugin's last question is at a revision
-/// at which the agent has read both.
+/// A host registers between the agent's answer and a plugin's transaction: the plugin's last query is at a
+/// revision at which the agent has read both.
 #[test]
 fn an_endpoint_whose_address_became_a_host_s_meanwhile_does_not_come_into_force() {
     let mut core = core();

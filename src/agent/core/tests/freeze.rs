@@ -1,4 +1,5 @@
-//! When the core holds still: a store of another data model, one that was put back, a host under another name.
+//! Tests of freezes: a store of another data model, a store restored from a backup, a host under another
+//! name.
 
 use super::*;
 use tortie_engine::model::AttachedRoute;
@@ -7,7 +8,7 @@ fn list(revision: u64, entries: Vec<KeyValue>) -> FeedEvent {
     FeedEvent::Snapshot { snapshot: snapshot("a", revision, entries).into(), generation: 1 }
 }
 
-/// What would reach the kernel, the peers or the store.
+/// True if an effect would change the kernel, the peers or the store.
 fn acts(effects: &[Effect]) -> bool {
     effects.iter().any(|effect| !matches!(effect, Effect::Scope(_)))
 }
@@ -23,8 +24,8 @@ fn problem_codes(core: &Core) -> Vec<String> {
         .collect()
 }
 
-/// On any store with objects of Calico 3, from any state, with and without a cache: nothing is programmed, announced or
-/// written, and the first problem says so.
+/// With any store that contains objects of Calico 3, from any state, with and without a cache, nothing is
+/// programmed, announced or written, and the first problem says so.
 #[test]
 fn on_a_store_of_calico_3_nothing_is_done() {
     for has_cache in [false, true] {
@@ -53,7 +54,7 @@ fn on_a_store_of_calico_3_nothing_is_done() {
             assert_eq!(codes.contains(&"mixed-models".to_owned()), mixed, "{codes:?}");
         }
     }
-    // Under a running agent.
+    // The objects appear while an agent runs.
     let mut core = core();
     whole(&mut core);
     assert!(core.loaded() && core.frozen.is_none());
@@ -63,7 +64,7 @@ fn on_a_store_of_calico_3_nothing_is_done() {
     assert!(!acts(&feed(&mut core, FeedEvent::Delta(gone))), "everything stays");
     assert!(acts(&feed(&mut core, FeedEvent::Calico3(false))), "it goes on with what changed meanwhile");
     assert_eq!(code(&core), None);
-    // Who only looks may look.
+    // Observe mode reads any store.
     let observes = CoreOptions { observes: true, kernel_writes: false, ..core_options() };
     let mut core = Core::new(&observes, now());
     feed(&mut core, FeedEvent::Calico3(true));
@@ -72,8 +73,8 @@ fn on_a_store_of_calico_3_nothing_is_done() {
     assert_eq!(problem_codes(&core).first().map(String::as_str), Some("calico-3"));
 }
 
-/// A store that was put back is not followed, whatever share of it is lost, until somebody accepts it; a value of the same
-/// revision in another history is read anew.
+/// A store restored from a backup is not followed until an operator accepts it, whatever share of it is lost.
+/// A value of the same revision in another history is read again.
 #[test]
 fn a_store_that_was_put_back_is_followed_when_accepted() {
     let mut core = core();
@@ -95,7 +96,7 @@ fn a_store_that_was_put_back_is_followed_when_accepted() {
     assert_eq!(addr.map(|addr| addr.to_string()).as_deref(), Some("172.30.0.9"));
 }
 
-/// A host under another name takes nothing away, with the store and without it, until somebody decides.
+/// A host under another name removes nothing, with and without the store, until an operator decides.
 #[test]
 fn a_host_under_another_name_holds_still() {
     const WEB: &str = "/calico/v1/host/h0/workload/lab/web/endpoint/eth0";
@@ -110,7 +111,7 @@ fn a_host_under_another_name_holds_still() {
     let freeze = core.frozen.clone().unwrap();
     assert!(freeze.text.contains("h0") && freeze.next.contains("--node h0"), "{freeze:?}");
     assert!(acts(&give(&mut core, Input::Accept)), "an operator decides");
-    // The disk has what the former name had, and the store is away.
+    // The cache on disk belongs to the former name, and the store is unreachable.
     let mut core = super::core();
     give(&mut core, Input::Attached(attached()));
     let old = "/calico/ipam/v2/host/h0/ipv4/block/10.244.1.0-26";
@@ -119,7 +120,8 @@ fn a_host_under_another_name_holds_still() {
     feed(&mut core, cached(snapshot("a", 1, former)));
     assert!(!acts(&give(&mut core, Input::StoreTimeout)));
     assert_eq!(code(&core), Some("host-renamed"));
-    // Nobody's: held until the store knows an endpoint of this host, or somebody accepts.
+    // Workloads of no known host: frozen until the store has an endpoint of this host, or an operator accepts
+    // the store.
     let mut core = super::core();
     give(&mut core, Input::Attached(attached()));
     assert!(!acts(&feed(&mut core, list(1, vec![kv("/calico/v1/Ready", "true", 1)]))));
@@ -129,7 +131,7 @@ fn a_host_under_another_name_holds_still() {
     assert_eq!(code(&core), None);
 }
 
-/// Another machine of this name: what is in force stays, and nothing is followed.
+/// Another machine uses this host's name: the applied state stays, and changes are not followed.
 #[test]
 fn next_to_another_machine_of_its_name_it_holds_still() {
     let mut core = core();

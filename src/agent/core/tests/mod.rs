@@ -1,4 +1,4 @@
-//! The order of a start and the rules of a freeze, on the pure core.
+//! Tests of the order of a start and of freezes, on a core without threads.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ mod freeze;
 const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-26";
 const AFFINITY: &str = "/calico/ipam/v2/host/h1/ipv4/block/10.244.1.0-26";
 
-/// Entries of the flight recorder that name this.
+/// Returns a filter for flight recorder entries with this subject.
 fn about(subject: &str) -> Filter {
     Filter { subject: Some(subject.to_owned()), ..Filter::default() }
 }
@@ -51,7 +51,7 @@ fn snapshot(store_id: &str, revision: u64, entries: Vec<KeyValue>) -> Snapshot {
     Snapshot { revision, store_id: store_id.to_owned(), entries, ..Snapshot::default() }
 }
 
-/// What the disk had.
+/// Returns the feed event of a snapshot that was cached on disk.
 fn cached(snapshot: Snapshot) -> FeedEvent {
     let (saved, truncated) = (std::time::SystemTime::UNIX_EPOCH, None);
     FeedEvent::Cached(Cached { snapshot, unreadable: Vec::new(), saved, truncated }.into())
@@ -61,7 +61,7 @@ fn now() -> Now {
     Now { mono: Instant::now(), wall: jiff::Timestamp::UNIX_EPOCH }
 }
 
-/// The effects of one input, without log lines and entries of the recorder.
+/// Returns the effects of one input, without log lines and recorder entries.
 fn give(core: &mut Core, input: Input) -> Vec<Effect> {
     let mut effects = core.handle(input, now());
     effects.retain(|effect| !matches!(effect, Effect::Log(_) | Effect::Recorded(_)));
@@ -82,7 +82,7 @@ fn core() -> Core {
     Core::new(&core_options(), now())
 }
 
-/// Feeds an event and gives what follows from it.
+/// Feeds an event and returns its effects.
 fn feed(core: &mut Core, event: FeedEvent) -> Vec<Effect> {
     let mut effects = give(core, Input::Feed(event));
     effects.extend(give(core, Input::FeedIdle));
@@ -107,7 +107,7 @@ fn kernel_intents(effects: &[Effect]) -> Vec<Arc<KernelIntent>> {
         .collect()
 }
 
-/// As if the kernel thread had done all that it was told of endpoints and rules.
+/// Acknowledges all changes of endpoints and rules in the kernel thread's name.
 fn enforced(core: &mut Core) {
     let serial = core.enforcement.serial();
     core.on_enforced(serial, ChangeId(1), BTreeMap::new(), 1);
@@ -368,7 +368,7 @@ fn an_answer_waits_for_the_intent_of_its_revision_and_for_nothing_else() {
     applied(&mut core, 1, Vec::new());
     enforced(&mut core);
     assert_eq!(word(&core, endpoint, 1, &mut needed), Some("applied"));
-    // Its own change is in the second intent; a third one follows before the kernel answers.
+    // Its own change is in the second intent; a third intent follows before the kernel answers.
     let mut needed = None;
     assert_eq!(word(&core, endpoint, 2, &mut needed), None);
     feed(&mut core, put("/calico/v1/ipam/v4/pool/10.8.0.0-16", r#"{"cidr":"10.8.0.0/16"}"#, 2));
@@ -389,7 +389,7 @@ fn an_answer_waits_for_the_intent_of_its_revision_and_for_nothing_else() {
     assert_eq!(word(&core, AFFINITY, 2, &mut second()), Some("failed"));
     let (word, why) = verdict(&core, &request(BLOCK, 2), &mut second()).unwrap();
     assert!(word == "failed" && why.unwrap().contains("no room"));
-    // What can never come true is not waited for.
+    // A request that can never succeed fails at once.
     let foreign =
         verdict(&core, &request("/calico/v1/host/h2/workload/lab/web/endpoint/eth0", 99), &mut None);
     assert!(foreign.is_some_and(|(word, why)| word == "failed" && why.unwrap().contains("h2")));
