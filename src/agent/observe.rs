@@ -2,11 +2,11 @@
 //! every 30 s and on request. Writes nothing.
 //!
 //! ```text
-//!   store --affinities of all hosts, rarely--+
-//!                                            v
-//!   core --model, intent, rules-------> HostIntent --+
-//!                                                    +-> compare -> ComparisonReport -> status, diff, metrics
-//!   BIRD, kernel, iptables, ipset -> ForeignState ---+
+//!   store --affinities of all hosts, rarely-+
+//!                                           v
+//!   core --model, intent, rules------> HostIntent --+
+//!                                                   +-> compare -> ComparisonReport -> status, diff, metrics
+//!   BIRD, kernel, iptables, ipset -> ForeignState --+
 //! ```
 
 use std::collections::BTreeMap;

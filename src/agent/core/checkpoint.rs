@@ -4,7 +4,6 @@
 //! the entries. Model, routing and policy are computed again: an incremental result equals one from scratch.
 //! Metrics counters and timings, and the texts of the flight recorder, are not included, since no decision
 //! depends on them.
-//! counters and times of metrics, and the texts of the flight recorder, on which no decision depends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! `why ip` and `route get`: the holder of an address and the route of packets to it, from all threads at once.
+//! `why ip` and `route get`: the owner of an address and the route to it, combined from core, speaker and
+//! kernel.
 
 use std::net::IpAddr;
 
@@ -16,13 +17,13 @@ use crate::api::explain::Why;
 use crate::api::policy::EndpointDetail;
 use crate::api::status::{ApiError, RouteGet};
 
-/// The endpoint that has an address, or the host that has it as its own.
+/// Returns the endpoint that uses an address, and the host that has it as its own.
 fn address_owner(view: &PolicyView<'_>, addr: IpAddr) -> (Option<EndpointDetail>, Option<String>) {
     let host = view.model.hosts_by_address(addr).next().map(|(name, _)| name.to_owned());
     (view.endpoint(&addr.to_string()).ok(), host)
 }
 
-/// The route of packets to an address, and the interface that they leave by.
+/// Returns the route to an address and the outgoing interface.
 async fn lookup_route(server: &Server, addr: ScopedAddr) -> Result<(RouteGet, Option<String>), ApiError> {
     let intent = server.handle().sessions().await?;
     let question = TableQuery { table: RouteTable::Loc, matching: RouteMatch::Longest(addr.addr()) };
@@ -37,12 +38,12 @@ async fn lookup_route(server: &Server, addr: ScopedAddr) -> Result<(RouteGet, Op
     Ok((RouteGet { address: addr.to_string(), bgp, kernel, kernel_lookup }, device))
 }
 
-/// The route of packets to an address.
+/// Returns the route to an address.
 pub(in crate::agent) async fn route_get(server: &Server, addr: ScopedAddr) -> Result<RouteGet, ApiError> {
     Ok(lookup_route(server, addr).await?.0)
 }
 
-/// Explains how this host handles an address.
+/// Explains the handling of an address on this host.
 pub(in crate::agent) async fn why_ip(server: &Server, addr: IpAddr) -> Result<Why, ApiError> {
     let of_core = server.handle().core().ask(move |core| {
         let held = core.duplicate_addresses().into_iter().find(|(held, _)| *held == addr);

@@ -1,4 +1,4 @@
-//! The cause of a session that is down, concluded from the evidence. Pure.
+//! Concludes the cause of a session that is down from the evidence. Pure functions.
 
 use super::peer::{Path, PeerEvidence, RemoteStatus};
 use crate::api::bgp::PeerError;
@@ -7,7 +7,7 @@ use crate::api::explain::Certainty;
 use crate::api::span;
 use crate::speaker::connect_failure;
 
-/// A cause with its code, certainty and fix.
+/// A cause with its code, certainty and suggested fix.
 pub(super) struct Cause {
     pub(super) code: &'static str,
     pub(super) text: String,
@@ -30,7 +30,7 @@ impl Cause {
     }
 }
 
-/// The cause of the session's state.
+/// Returns the cause of the session's state.
 pub(super) fn cause(e: &PeerEvidence) -> Cause {
     let p = &e.peer;
     if p.state == "Established" {
@@ -61,7 +61,7 @@ pub(super) fn cause(e: &PeerEvidence) -> Cause {
         }
         _ => {}
     }
-    // TCP took the connection before it looked at keys and TTLs of what follows.
+    // TCP accepts a connection before it checks keys and TTLs of the later segments.
     if matches!(p.state.as_str(), "OpenSent" | "OpenConfirm")
         && let Some(cause) = tcp_drops(e)
     {
@@ -81,11 +81,12 @@ pub(super) fn cause(e: &PeerEvidence) -> Cause {
     }
     let Some(error) = &p.last_error else { return not_tried(e) };
     let cause = of_last_end(e, error);
-    // Since that attempt its route went, or it is one that was not found here: either way not all of this is seen.
+    // No route was found although the attempt met the peer: the route is gone since, or was not visible. The
+    // evidence is incomplete in both cases.
     if matches!(e.path, Path::None) { Cause { certainty: Certainty::Implied, ..cause } } else { cause }
 }
 
-/// The peer answered the last attempt: then a route leads there, whatever was found of it.
+/// True if the peer answered the last attempt: then a route to it exists, even if none was found.
 fn was_reached(e: &PeerEvidence) -> bool {
     let Some(error) = &e.peer.last_error else { return false };
     match error.code.as_str() {
@@ -98,7 +99,7 @@ fn was_reached(e: &PeerEvidence) -> bool {
     }
 }
 
-/// The cause by the end of the last session or attempt.
+/// Returns the cause that the end of the last session or attempt implies.
 fn of_last_end(e: &PeerEvidence, error: &PeerError) -> Cause {
     let p = &e.peer;
     if let Some((code, sub)) = e.notification {
@@ -124,7 +125,7 @@ fn of_last_end(e: &PeerEvidence, error: &PeerError) -> Cause {
     }
 }
 
-/// An established session whose peer takes nothing.
+/// Returns the cause for an established session whose peer stopped reading.
 fn slow_peer(e: &PeerEvidence) -> Option<Cause> {
     let (_, text) = e.status.iter().find(|(code, _)| *code == codes::SLOW_PEER.name)?;
     let remote = remote_name(e);
@@ -155,7 +156,7 @@ fn not_tried(e: &PeerEvidence) -> Cause {
     }
 }
 
-/// The name of the remote side in texts.
+/// Returns the name of the remote side for texts.
 fn remote_name(e: &PeerEvidence) -> String {
     if e.peer.name == e.peer.address { "the router".to_owned() } else { e.peer.name.clone() }
 }
@@ -212,7 +213,7 @@ fn connect_failed(e: &PeerEvidence, text: &str) -> Cause {
     }
 }
 
-/// Segments of peers that TCP of this host dropped; the counters do not say of which peer.
+/// Returns the cause if TCP of this host dropped segments. The kernel's counters cover all peers.
 fn tcp_drops(e: &PeerEvidence) -> Option<Cause> {
     let remote = remote_name(e);
     if e.dropped.key > 0 {
@@ -241,7 +242,7 @@ fn tcp_drops(e: &PeerEvidence) -> Option<Cause> {
     Some(Cause::implied("ttl-security", text).with(fix))
 }
 
-/// Packets go out and nothing comes back.
+/// Returns the cause of a connection attempt without any answer.
 fn connect_timeout(e: &PeerEvidence) -> Cause {
     let (p, remote) = (&e.peer, remote_name(e));
     if let Some(cause) = tcp_drops(e) {
@@ -291,7 +292,7 @@ fn tcp_closed(e: &PeerEvidence, text: &str) -> Cause {
     })
 }
 
-/// The cause that a NOTIFICATION states.
+/// Returns the cause that a NOTIFICATION states.
 fn from_notification(e: &PeerEvidence, code: u8, sub: u8, received: bool, text: &str) -> Cause {
     let (p, remote) = (&e.peer, remote_name(e));
     let who = if received { format!("{remote} refused us") } else { format!("we refused {remote}") };

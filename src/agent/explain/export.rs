@@ -1,4 +1,5 @@
-//! Why a prefix is announced to a peer or not: the ladder from the store to the Adj-RIB-Out. Pure.
+//! Explains the announcement of a prefix to a peer step by step, from the store to the Adj-RIB-Out. Pure
+//! functions.
 
 use tortie_bgp::ExportStep;
 
@@ -7,11 +8,11 @@ use crate::api::bgp::{BgpRoute, Peer};
 use crate::api::explain::{Certainty, Step, Verdict, Why};
 use tortie_engine::routing::EXPORT_GATES;
 
-/// Rules that say who may be told what, before any policy is asked.
+/// Steps that decide by properties of the peer, before any policy is evaluated.
 const PEER_RULES: [&str; 7] =
     ["split-horizon", "deferral", "ebgp-policy", "role", "well-known", "long-lived", "reflection"];
 
-/// The evidence on a prefix and a peer.
+/// Evidence on a prefix and a peer.
 #[derive(Debug, Clone)]
 pub(super) struct ExportEvidence {
     pub(super) prefix: String,
@@ -19,14 +20,15 @@ pub(super) struct ExportEvidence {
     pub(super) origin: PrefixOrigin,
     /// The prefix in the Loc-RIB.
     pub(super) route: Option<BgpRoute>,
-    /// The live export function, recorded, up to the step that refused.
+    /// Recorded steps of the live export function, up to the step that rejected the route.
     pub(super) trace: Vec<ExportStep>,
     pub(super) announced: bool,
-    /// The attributes that are sent, in words.
+    /// Description of the attributes that are sent.
     pub(super) sent: Option<String>,
-    /// The next hop that is sent, where it is another address than the session's own: the peer may have no route to it.
+    /// The announced next hop if it differs from the local address of the session: the peer may have no route
+    /// to it.
     pub(super) other_next_hop: Option<String>,
-    /// The Adj-RIB-Out has it.
+    /// True if the Adj-RIB-Out contains the prefix.
     pub(super) present: bool,
 }
 
@@ -110,7 +112,7 @@ fn steps(e: &ExportEvidence, stop: Option<&ExportStep>) -> Vec<Step> {
             steps.push(Step::new(Verdict::Ok, "peer rules", texts.join("; ")));
         }
     }
-    // Whatever else the core asks stands where it was asked.
+    // Other steps of the core keep their position in the evaluation.
     let has_own_step =
         |name: &str| ["session", "family", "best"].contains(&name) || PEER_RULES.contains(&name);
     let gate = |name: &str| EXPORT_GATES.contains(&name);
@@ -120,7 +122,7 @@ fn steps(e: &ExportEvidence, stop: Option<&ExportStep>) -> Vec<Step> {
     for name in EXPORT_GATES {
         match find(name) {
             Some(step) => steps.push(rung(step)),
-            // It only shows where it decided.
+            // `none` is shown only if it was the deciding gate.
             None if name == "none" => {}
             None => steps.push(skipped(name)),
         }
@@ -164,10 +166,10 @@ fn loc_rib(e: &ExportEvidence) -> Step {
     }
 }
 
-/// With the key of the filter that decided, where its text names one.
+/// Adds the key of the filter that decided, if the text names one.
 pub(super) fn of_filter(step: Step, origin: &PrefixOrigin) -> Step {
     let named = |filter: &&Filter| step.text.contains(&format!("filter {}", filter.name));
-    // The longest name: `tor` stands in `tor-out`, too.
+    // Matches the longest name, since `tor` is also part of `tor-out`.
     let filter = origin.filters.iter().filter(named).max_by_key(|filter| filter.name.len());
     match filter.cloned() {
         Some(filter) => step.of(filter.key, Some(filter.revision)),

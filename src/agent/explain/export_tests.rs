@@ -1,4 +1,4 @@
-//! Why a route is (not) announced, on made-up evidence.
+//! Tests of the explanation of an announcement, with fabricated evidence.
 
 use super::super::origin::{Origin, tests::origin_evidence};
 use super::*;
@@ -9,7 +9,7 @@ fn rung(step: &'static str, pass: bool, verdict: &str) -> ExportStep {
     ExportStep { step, pass, verdict: verdict.to_owned() }
 }
 
-/// The checks before policy, all passed.
+/// Returns the checks that precede policy, all passed.
 fn passed() -> Vec<ExportStep> {
     vec![
         rung("session", true, "Established"),
@@ -115,7 +115,7 @@ fn every_step_that_can_refuse_gives_its_code_and_what_comes_after_it_was_not_rea
         assert!(!why.good);
         let stops: Vec<&str> =
             why.steps.iter().filter(|s| s.verdict == Verdict::Stop).map(|s| s.name.as_str()).collect();
-        // What is best is told by the Loc-RIB's line.
+        // A failed best-path selection is shown by the step of the Loc-RIB.
         assert!(stops == [code] || code == "best", "{code}: {stops:?}");
         let gates: Vec<&Step> =
             why.steps.iter().filter(|s| EXPORT_GATES.contains(&s.name.as_str())).collect();
@@ -136,7 +136,7 @@ fn what_is_announced_is_so_when_the_peer_has_it() {
     assert!(why.good && why.code == "ok" && why.stop().is_none(), "{why}");
     assert!(why.answer.starts_with("ADVERTISED: "), "{why}");
     assert_eq!(why.certainty, Certainty::Certain);
-    // Only the peer knows if it reaches another address than the one that it talks to.
+    // Only the peer knows whether it can reach a next hop other than the session's address.
     e.other_next_hop = Some("2001:db8::13".to_owned());
     let why = ask(&e);
     assert_eq!((why.code.as_str(), why.certainty), ("ok", Certainty::Implied));

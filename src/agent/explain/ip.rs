@@ -1,23 +1,24 @@
-//! What this host does with an address: whose it is, where packets to it go, what rules it passes. Pure.
+//! Explains the handling of an address on this host: its owner, its route and its policy rules. Pure
+//! functions.
 
 use super::origin::PrefixOrigin;
 use crate::api::explain::{Certainty, Step, Verdict, Why};
 use crate::api::policy::EndpointDetail;
 use crate::api::status::RouteGet;
 
-/// The evidence on an address.
+/// Evidence on an address.
 #[derive(Debug, Clone)]
 pub(super) struct AddressEvidence {
     pub(super) address: String,
     pub(super) origin: PrefixOrigin,
-    /// The endpoint that has it, of this host or of another.
+    /// Endpoint of any host that uses the address.
     pub(super) endpoint: Option<EndpointDetail>,
-    /// The endpoints of this host that have it, where they are several.
+    /// Endpoints of this host that use the address, if there are several.
     pub(super) held: Vec<String>,
-    /// The host whose own address it is.
+    /// Host that has the address as its own.
     pub(super) host: Option<String>,
     pub(super) route: RouteGet,
-    /// The interface that packets to it leave by.
+    /// Outgoing interface of packets to the address.
     pub(super) device: Option<String>,
 }
 

@@ -1,12 +1,13 @@
 //! `why peer`, `why route`, `why ip`: explanations from the state of the threads, the kernel and the store.
 //!
-//! What it does: asks each owner once, for this thing only (no walk over a table), and gives the answers to a pure
-//! function that makes the answer. What it does not: decide. Decisions are explained by the functions that make them
-//! (`routing::explain_*` and the speaker's own export and import, recorded), which count nothing and send nothing.
+//! Each thread is queried once, for the object in question only and without iterating over a table. A pure
+//! function turns the evidence into the answer. Decisions are explained by the functions that make them, with
+//! a recorder attached (`routing::explain_*`, and export and import of the speaker); then they count and send
+//! nothing.
 //!
 //! ```text
 //!  core: keys, revisions, events --+
-//!  speaker: session, paths, traces +--> Evidence --peer.rs | route.rs | export.rs | ip.rs--> api::explain::Why
+//!  speaker: session, paths, traces +-> Evidence -peer.rs | route.rs | export.rs | ip.rs-> api::explain::Why
 //!  kernel: routes, links, decision +        (origin.rs: the store's side of a prefix)
 //!  tortie_kernel::neighbour, status key --+
 //! ```
@@ -47,9 +48,9 @@ use tortie_engine::routing::{self, PeerIntent, RoutingIntent};
 use tortie_kernel::{KernelView, Mode};
 use tortie_store::{KeyValue, Store};
 
-/// How long the store may take for what is only read on demand.
+/// Timeout of the store for keys that are read only on demand.
 const STORE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Blocks of a host that are looked at.
+/// Maximum number of a host's blocks that are checked.
 const BLOCKS_MAX: usize = 64;
 
 /// The core's part of a session's evidence.
@@ -60,11 +61,11 @@ struct CoreEvidence {
     key_revision: Option<u64>,
     last_session: Option<EndedSession>,
     problem: Option<String>,
-    /// Its problems in `status`: code and text.
+    /// Code and text of the session's problems in `status`.
     status: Vec<(String, String)>,
 }
 
-/// The core's part of a session's evidence.
+/// Collects the core's part of a session's evidence.
 fn core_evidence(core: &CoreView<'_>, session: &str, intent: &PeerIntent) -> CoreEvidence {
     let key = intent.source.key(IpFamily::of(intent.remote.ip()));
     CoreEvidence {
@@ -77,13 +78,13 @@ fn core_evidence(core: &CoreView<'_>, session: &str, intent: &PeerIntent) -> Cor
     }
 }
 
-/// The problems of a subject that the host checks found: code and text.
+/// Returns code and text of the problems that the host checks found for a subject.
 fn problems_about(core: &CoreView<'_>, subject: &Subject) -> Vec<(String, String)> {
     let found = core.host_problems().iter().filter(|problem| problem.about == *subject);
     found.map(|problem| (problem.code.clone(), problem.text.clone())).collect()
 }
 
-/// Why a session is up or not.
+/// Explains the state of a session.
 pub(in crate::agent) async fn why_peer(server: &Server, name: String) -> Result<Why, ApiError> {
     let intent = server.handle().sessions().await?;
     let session = match bgp::session_named(&intent, &name) {
@@ -147,7 +148,7 @@ pub(in crate::agent) async fn why_peer(server: &Server, name: String) -> Result<
     Ok(peer::answer(empty(server, "WhyPeer", side.revision, session), &evidence))
 }
 
-/// Why there is no such session, for an address or a host.
+/// Explains the absence of a session with an address or host.
 async fn why_no_peer(server: &Server, name: String, error: ApiError) -> Result<Why, ApiError> {
     let queried = name.clone();
     let found = server
@@ -162,7 +163,7 @@ async fn why_no_peer(server: &Server, name: String, error: ApiError) -> Result<W
         })
         .await?;
     let (revision, addr, is_host, steps) = found;
-    // A host without an address is known, and has no session for that.
+    // A host without an address in the store can have no session.
     let (Some(steps), Some(addr)) = (steps, addr) else {
         if !is_host {
             return Err(error);
@@ -191,7 +192,7 @@ fn empty(server: &Server, kind: &str, revision: u64, subject: impl Into<String>)
     Why::new(kind, server.node(), revision, now_text(), subject)
 }
 
-/// The way to an address, as the kernel thread has it, and what the kernel knows of the neighbour.
+/// Returns the path to an address as the kernel thread resolves it, with the kernel's neighbour entry.
 async fn link_path(handle: &Handle, addr: ScopedAddr) -> peer::Path {
     enum LinkPath {
         Off,
@@ -244,12 +245,12 @@ async fn read_remote_status(store: &dyn Store, host: &str) -> peer::RemoteStatus
         Ok(Err(error)) => return peer::RemoteStatus::ReadFailed(error.to_string()),
         Err(_) => return peer::RemoteStatus::ReadFailed("the store does not answer".to_owned()),
     };
-    // The key of `h1` is the beginning of that of `h10`.
+    // The key of `h1` is a prefix of the key of `h10`.
     let Some(kv) = found.entries.iter().find(|kv| kv.key == key) else { return peer::RemoteStatus::Absent };
     remote_status(kv)
 }
 
-/// The blocks of a host, and whether a route leads to each.
+/// Returns the blocks of a host, and true for those that a route leads to.
 async fn read_blocks(server: &Server, host: &str) -> Option<Vec<(Cidr, bool)>> {
     let prefixes = [prefix::affinities_of(host)];
     let found = tokio::time::timeout(STORE_TIMEOUT, server.store().list(&prefixes)).await.ok()?.ok()?;
@@ -270,7 +271,7 @@ async fn read_blocks(server: &Server, host: &str) -> Option<Vec<(Cidr, bool)>> {
         .ok()
 }
 
-/// Why a prefix is used or not, or with `to` why it is announced to that peer or not.
+/// Explains the use of a prefix, or with `to` its announcement to that peer.
 pub(in crate::agent) async fn why_route(
     server: &Server,
     queried: String,
@@ -328,7 +329,7 @@ async fn why_export(
         let way = if way.is_empty() { "empty AS path".to_owned() } else { format!("AS path {way}") };
         format!("next hop {}, {way}", a.next_hop)
     });
-    // What the peer reaches for sure is the address that it talks to.
+    // The only address that the peer certainly reaches is the local address of the session.
     let own = status.as_ref().and_then(|status| status.session.as_ref());
     let own = own.map(|session| session.local.ip().to_canonical());
     let other_next_hop = out
@@ -396,11 +397,11 @@ async fn why_used(
 /// The speaker's part of a prefix's evidence.
 struct PrefixInSpeaker {
     route: Option<RouteInfo>,
-    /// The peers that it is announced to, or not.
+    /// Peers, and the result of the export to each.
     recipients: Vec<route::Recipient>,
-    /// The peers whose path of it import refuses, with the steps.
+    /// Peers whose path import policy rejects, with the evaluated steps.
     refusals: Vec<(String, Vec<ExportStep>)>,
-    /// Peers that sent UPDATEs with it that could not be used.
+    /// Peers that sent malformed UPDATEs with the prefix.
     malformed: Vec<(String, tortie_bgp::PeerStatus)>,
 }
 
@@ -427,7 +428,7 @@ impl PrefixInSpeaker {
                 && let Some(trace) = view.explain_export(&status.name, prefix)
             {
                 let announced = trace.announced.is_some();
-                // The last step that was reached decided; after a yes only the size is asked.
+                // The last evaluated step decided; the size check follows only after acceptance.
                 let last = trace.steps.iter().rfind(|step| step.step != "size" || !step.pass);
                 let (step, text) =
                     last.map_or((String::new(), String::new()), |s| (s.step.to_owned(), s.verdict.clone()));
@@ -445,8 +446,8 @@ impl PrefixInSpeaker {
     }
 }
 
-/// Whether the octets of an UPDATE hold a prefix as NLRI: its length and the octets that count (RFC 4271 4.3). May be
-/// wrong by chance for short prefixes, so that those are never claimed.
+/// True if the octets of an UPDATE contain a prefix as NLRI: its length and its significant octets (RFC 4271,
+/// section 4.3). Other octets may match a short prefix by chance, so short prefixes never count as contained.
 fn nlri_contains(message: &[u8], prefix: &Cidr) -> bool {
     let octets = match prefix.addr() {
         IpAddr::V4(addr) => addr.octets().to_vec(),
@@ -487,7 +488,7 @@ fn remote_status(kv: &KeyValue) -> peer::RemoteStatus {
     }
 }
 
-/// Seconds since a time; `None`: it cannot be parsed.
+/// Returns the seconds since a time; `None` if it cannot be parsed.
 fn seconds_since(time: &str) -> Option<u64> {
     let ago = Timestamp::now().duration_since(time.parse::<Timestamp>().ok()?);
     Some(u64::try_from(ago.as_secs()).unwrap_or_default())

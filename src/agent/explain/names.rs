@@ -1,9 +1,9 @@
-//! Lists of names in texts.
+//! Formats lists of names in texts.
 
-/// Names that a list shows.
+/// Maximum number of listed names.
 const LISTED_MAX: usize = 5;
 
-/// The first few of a list.
+/// Joins the first names of a list and counts the others.
 pub(super) fn joined(names: &[String]) -> String {
     let shown = names.iter().take(LISTED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
     match names.len().checked_sub(LISTED_MAX) {

@@ -1,5 +1,5 @@
-//! Where a prefix comes from, as the core has it: the keys of the store that make this host announce it, or keep it from
-//! that.
+//! Origin of a prefix according to the core: the keys of the store that make this host announce it, or
+//! prevent that.
 
 use tortie_config::key::{BgpItem, Key};
 use tortie_net::Cidr;
@@ -9,26 +9,26 @@ use crate::api::explain::{Step, Verdict};
 use crate::api::status::Event;
 use tortie_engine::routing::OriginKind;
 
-/// Entries of the flight recorder that an answer brings.
+/// Maximum number of flight recorder entries in an answer.
 const EVENTS_MAX: usize = 4;
 
 /// The core's evidence on a prefix.
 #[derive(Debug, Clone)]
 pub(super) struct PrefixOrigin {
     pub(super) revision: u64,
-    /// The store's side of it.
+    /// Origination of the prefix by this host.
     pub(super) origin: Origin,
-    /// The pool that it lies in.
+    /// Pool that contains the prefix.
     pub(super) pool: Option<Cidr>,
-    /// The filters that peers name.
+    /// Filters that peers refer to.
     pub(super) filters: Vec<Filter>,
-    /// The newest entries of the flight recorder about it, oldest first.
+    /// Newest flight recorder entries about the prefix, oldest first.
     pub(super) events: Vec<Event>,
-    /// The kernel is written to.
+    /// True if the agent writes to the kernel.
     pub(super) writes: bool,
 }
 
-/// The place of a filter in the store.
+/// Key of a filter in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Filter {
     pub(super) name: String,
@@ -36,23 +36,23 @@ pub(super) struct Filter {
     pub(super) revision: u64,
 }
 
-/// Whether this host originates a prefix.
+/// Origination of a prefix by this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// It does, for this key; `withheld`: why it is not given to BGP.
+    /// This host originates the prefix because of this key; `withheld` is the reason why BGP does not get it.
     Own { kind: OriginKind, key: String, revision: u64, state: String, withheld: Option<String> },
-    /// It has an affinity of this host, which does not count.
+    /// This host has an affinity that is not confirmed.
     Affinity { state: String, key: String, revision: u64 },
-    /// This host claims the block, and the block's value names another, or is not there.
+    /// This host claims the block, but the block's value names another host or is absent.
     Elsewhere { host: Option<String>, key: String, revision: u64 },
-    /// Inside a block of this host.
+    /// The prefix is inside a block of this host.
     Inside(Cidr),
-    /// It does not.
+    /// This host does not originate the prefix.
     No,
 }
 
 impl PrefixOrigin {
-    /// Reads the core's state.
+    /// Collects the evidence from the core's state.
     pub(super) fn of(core: &CoreView<'_>, prefix: Cidr) -> Self {
         let intent = core.intent().map(|intent| &**intent);
         let pool = intent.and_then(|i| i.view.pool_of(&prefix)).map(|pool| pool.cidr);
@@ -61,7 +61,7 @@ impl PrefixOrigin {
         let names: std::collections::BTreeSet<&String> =
             intent.into_iter().flat_map(|i| i.peers.values()).flat_map(|p| &p.policy.filters).collect();
         let filter = |name: &String| {
-            // That of this host counts before the one of all.
+            // A filter of this host overrides the global one.
             let item = || BgpItem::Filter(name.clone());
             let own = Key::bgp_host(core.model().node(), item());
             let key = if core.model().revision_of(&own).is_some() { own } else { Key::bgp_global(item()) };
@@ -111,7 +111,7 @@ fn origin_of(core: &CoreView<'_>, prefix: Cidr) -> Origin {
 }
 
 impl PrefixOrigin {
-    /// The store's side of a prefix that this host may originate.
+    /// Returns the step about the origin; `None` if this host does not originate the prefix.
     pub(super) fn step(&self) -> Option<Step> {
         Some(match &self.origin {
             Origin::Own { key, revision, state, .. } => {
@@ -135,7 +135,7 @@ impl PrefixOrigin {
         })
     }
 
-    /// The blackhole that comes before an own block is announced.
+    /// Returns the step about the blackhole, which must exist before an own block is announced.
     pub(super) fn blackhole(&self) -> Option<Step> {
         let Origin::Own { kind: OriginKind::OwnBlock, withheld, .. } = &self.origin else { return None };
         Some(match withheld {
@@ -149,7 +149,7 @@ impl PrefixOrigin {
         })
     }
 
-    /// Recorded entries about it.
+    /// Returns the recorded entries as steps.
     pub(super) fn history(&self) -> Vec<Step> {
         let words = |event: &Event| {
             let change = if event.change == "c-0" { String::new() } else { format!("{}  ", event.change) };
@@ -165,7 +165,7 @@ impl PrefixOrigin {
 pub(super) mod tests {
     use super::*;
 
-    /// A made-up state of the core.
+    /// Fabricates the core's evidence on a prefix.
     pub(in super::super) fn origin_evidence(origin: Origin) -> PrefixOrigin {
         let key = "/calico/bgp/v1/global/filters/tor-export".to_owned();
         PrefixOrigin {

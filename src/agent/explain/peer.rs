@@ -1,4 +1,4 @@
-//! Why a session is up or not: from the evidence to an answer. Pure.
+//! Explains the state of a session: turns the evidence into an answer. Pure functions.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,37 +15,37 @@ use crate::host_checks::TcpDropped;
 use crate::speaker::connect_failure;
 use tortie_kernel::NeighbourEntry;
 
-/// Octets of a message that are shown.
+/// Maximum number of octets of a message that are shown.
 const MESSAGE_OCTETS_MAX: usize = 64;
 
-/// The evidence on a session.
+/// Evidence on a session.
 #[derive(Debug, Clone)]
 pub(super) struct PeerEvidence {
     pub(super) peer: Peer,
-    /// The key that it rests on, where it is one, and its revision.
+    /// Key of the store that configures the session, if there is one; its revision.
     pub(super) key: Option<String>,
     pub(super) revision: Option<u64>,
     pub(super) attempts: Attempts,
-    /// Of the last end of a session or attempt.
+    /// Code and subcode of the NOTIFICATION that ended the last session or attempt.
     pub(super) notification: Option<(u8, u8)>,
-    /// The last session that was established.
+    /// The last established session.
     pub(super) last_session: Option<EndedSession>,
-    /// How many seconds ago it ended.
+    /// Seconds since its end.
     pub(super) down: Option<u64>,
     pub(super) protection: TcpProtection,
-    /// Our AS towards it.
+    /// Local AS number towards the peer.
     pub(super) local_as: u32,
     pub(super) max_prefixes: Option<u32>,
-    /// The problem of its configuration here.
+    /// Problem with the configuration on this host.
     pub(super) problem: Option<String>,
     pub(super) path: Path,
     pub(super) remote: RemoteStatus,
-    /// The blocks of the host at the other end, and whether another path leads there; `None`: it is no host, or its blocks
-    /// were not read.
+    /// Blocks of the remote host, and true for those that another path leads to; `None` if the peer is no
+    /// host of the cluster or its blocks were not read.
     pub(super) blocks: Option<Vec<(Cidr, bool)>>,
-    /// Problems of the peer in `status`: code and text.
+    /// Code and text of the peer's problems in `status`.
     pub(super) status: Vec<(String, String)>,
-    /// Segments that TCP of this host dropped for keys and TTLs, of all connections.
+    /// Segments of all connections that TCP of this host dropped because of keys and TTLs.
     pub(super) dropped: TcpDropped,
 }
 
@@ -54,11 +54,11 @@ pub(super) struct PeerEvidence {
 pub(super) struct Attempts {
     pub(super) failed: u32,
     pub(super) next: Option<Duration>,
-    /// This end dials.
+    /// True if this host opens connections.
     pub(super) connects: bool,
-    /// From here.
+    /// Local address of the attempts.
     pub(super) from: Option<IpAddr>,
-    /// For so long connections of the peer are refused: too many failed.
+    /// Remaining time in which the peer's connections are rejected after too many failures.
     pub(super) refused: Option<Duration>,
 }
 
@@ -67,42 +67,42 @@ pub(super) struct Attempts {
 pub(super) struct TcpProtection {
     /// `TCP MD5 (RFC 2385)` or `TCP-AO (RFC 5925)`.
     pub(super) key: Option<&'static str>,
-    /// GTSM: greatest distance in hops.
+    /// GTSM: maximum distance in hops.
     pub(super) hops: Option<u8>,
 }
 
-/// The path to the peer, as this host's kernel has it.
+/// Path to the peer according to this host's kernel.
 #[derive(Debug, Clone)]
 pub(super) enum Path {
-    /// Why it was not looked at.
+    /// The path was not checked, for this reason.
     NotChecked(&'static str),
-    /// It is an address of this host.
+    /// The peer's address belongs to this host.
     Own,
-    /// No route leads there.
+    /// No route leads to the peer.
     None,
-    /// This one does.
+    /// A route leads to the peer.
     Via {
         interface: String,
         up: bool,
         mtu: u32,
         gateway: Option<IpAddr>,
-        /// The route and who wrote it; `None`: a link-local address.
+        /// The route and its origin; for a link-local address, none is needed.
         route: String,
-        /// The neighbour that gets the packets; `None`: nothing was sent there lately.
+        /// Neighbour entry of the next hop; `None` if no packet was sent recently.
         neighbour: Option<NeighbourEntry>,
     },
 }
 
-/// The status key of the remote side.
+/// Status key of the remote host.
 #[derive(Debug, Clone)]
 pub(super) enum RemoteStatus {
-    /// It is no host of the cluster.
+    /// The peer is no host of the cluster.
     Router,
-    /// The store was not asked, or did not answer.
+    /// The store was not read, or did not answer.
     ReadFailed(String),
-    /// It is a host without a status key: no agent runs there, or it cannot reach the store.
+    /// The host has no status key: no agent runs there, or it cannot reach the store.
     Absent,
-    /// Its status key.
+    /// The content of the status key.
     Key { written: String, seconds: Option<u64>, ready: bool, up: usize, of: usize, version: String },
 }
 
@@ -125,7 +125,7 @@ pub(super) fn answer(mut why: Why, e: &PeerEvidence) -> Why {
         p.remote_as,
         p.state,
         if up { "up" } else { "down" },
-        // Attempts go from state to state all the time.
+        // Attempts change the state constantly, so the time since the session's end is shown.
         span(e.down.filter(|_| !up).unwrap_or(p.state_seconds))
     );
     why.steps = steps(e, &cause);
@@ -324,7 +324,7 @@ fn path(path: &Path) -> String {
     format!("{route}, {via} on {interface} ({state}, MTU {mtu}), {near}")
 }
 
-/// The effect on traffic.
+/// Describes the effect on traffic.
 fn effect(e: &PeerEvidence) -> String {
     let p = &e.peer;
     if p.state == "Established" {

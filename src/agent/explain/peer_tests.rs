@@ -1,4 +1,4 @@
-//! Why a session is down, on made-up evidence: the texts as people see them.
+//! Tests of the explanation of a session, with fabricated evidence and complete texts.
 
 use super::*;
 use crate::api::bgp::{PeerError, PeerFamily};
@@ -127,7 +127,7 @@ Not looked at: the configuration and the log of the other end; firewalls outside
     assert!(!why.good);
 }
 
-/// What is concluded, with how sure that is.
+/// Returns code, certainty and text of the conclusion.
 fn concluded(e: &PeerEvidence) -> (String, Certainty, String) {
     let why = ask(e);
     (why.code, why.certainty, why.conclusion.unwrap_or_default())
@@ -158,7 +158,7 @@ fn silence_refusal_and_a_refused_open_are_three_things() {
         ..quiet.clone()
     };
     assert_eq!(concluded(&near_by).0, "ttl-security");
-    // Of segments of other peers nothing follows for one without ttl_security.
+    // Dropped segments of other peers prove nothing about a peer without ttl_security.
     assert_eq!(concluded(&PeerEvidence { dropped: counted(0, 12), ..quiet.clone() }).0, "connect-timeout");
     let waiting = PeerEvidence { peer: peer("OpenSent", None), ..near_by };
     assert_eq!(concluded(&waiting).0, "ttl-security", "TCP stands, and no OPEN comes");
@@ -244,7 +244,7 @@ fn each_end_of_a_session_has_its_code() {
     }
 }
 
-/// What the kernel shows of the way, next to what the last attempt met: the conclusion fits both.
+/// The conclusion fits both the kernel's path and the result of the last attempt.
 #[test]
 fn a_way_that_was_not_found_is_no_conclusion_where_the_last_attempt_met_the_peer() {
     let connect = |text| ("connect_failed", text);
@@ -305,7 +305,7 @@ fn a_session_that_stands_and_whose_peer_takes_nothing_is_not_well() {
     assert!(why.answer.ends_with("is Established, up for 6m12s"), "{}", why.answer);
     assert!(!why.good && why.effect.is_some_and(|effect| effect.contains("withdrawn routes")));
     assert_eq!(why.steps.iter().filter(|step| step.verdict == Verdict::Stop).count(), 1);
-    // What else `status` says of it does not spoil the session.
+    // Other problems in `status` do not affect the session's verdict.
     e.status =
         vec![("prefix-limit".to_owned(), "announces 9 prefixes, and its max_prefixes is 10".to_owned())];
     assert!(ask(&e).good && ask(&e).stop().is_none());

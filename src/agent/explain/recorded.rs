@@ -1,7 +1,7 @@
-//! `tortie replay --why`: the core's own side of a route, a session or an address, without threads to ask.
+//! `tortie replay --why`: the core's part of the explanation of a route, a session or an address.
 //!
-//! What it does: calls the same decision functions as the live answers. What it does not: know what the speaker and the
-//! kernel held; each answer says so.
+//! Calls the same decision functions as the live answers. The state of speaker and kernel is not recorded,
+//! and each answer says so.
 
 use std::net::IpAddr;
 
@@ -18,24 +18,24 @@ use crate::api::explain::{Step, Verdict, Why};
 use crate::api::status::ApiError;
 use tortie_engine::routing::{self, FilterRoute, PeerIntent};
 
-/// What an answer rests on.
+/// Limits of the evidence, part of each answer.
 const NOT_LOOKED_AT: &str = "the BGP table and the kernel: a journal has the inputs of the core alone";
 
-/// A question about the state that a replay ends in.
+/// Question about the final state of a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
-    /// A prefix, and whether it is announced to a peer.
+    /// A prefix, and its announcement to a peer if one is given.
     Route(Cidr, Option<String>),
-    /// A session, by its name, its host or its address.
+    /// A session, by session name, host name or address.
     Peer(String),
     /// An address.
     Address(IpAddr),
 }
 
-/// The core's answer at one moment.
+/// Answers a question about the core's state.
 ///
 /// # Errors
-/// A peer that is not known, or a name that means several.
+/// Returns an error for an unknown peer and for an ambiguous name.
 pub(in crate::agent) fn answer(core: CoreView<'_>, now: Now, question: &Question) -> Result<Why, ApiError> {
     let empty = |kind: &str, subject: String| {
         let mut why = Why::new(kind, core.model().node(), core.revision(), now.text(), subject);

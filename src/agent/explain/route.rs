@@ -1,4 +1,5 @@
-//! Why a prefix is used or not: its origin, the best path, the kernel's route, the peers that it is sent to. Pure.
+//! Explains the use of a prefix: its origin, the best path, the kernel's route and the peers that receive it.
+//! Pure functions.
 
 use std::collections::BTreeMap;
 
@@ -13,41 +14,41 @@ use crate::api::status::KernelRouteRow;
 use tortie_engine::routing::{KernelRoute, StepOutcome};
 use tortie_kernel::{ForeignRoute, protocol_name};
 
-/// Sessions that are named one by one; of more, those with the same answer stand in one line.
+/// Maximum number of sessions listed one per line; above it, sessions with the same result share a line.
 const LISTED_MAX: usize = 12;
 
-/// The evidence on a prefix.
+/// Evidence on a prefix.
 #[derive(Debug, Clone)]
 pub(super) struct RouteEvidence {
-    /// As it was asked for: a prefix or an address.
+    /// The query: a prefix or an address.
     pub(super) queried: String,
     pub(super) prefix: String,
     pub(super) origin: PrefixOrigin,
-    /// The prefix in the Loc-RIB, refused paths included.
+    /// The prefix in the Loc-RIB, including rejected paths.
     pub(super) route: Option<BgpRoute>,
-    /// Of each peer whose path was refused: the live import function, recorded.
+    /// Peers whose path was rejected, with the recorded steps of the live import function.
     pub(super) refused: Vec<(String, Vec<ExportStep>)>,
-    /// `None`: the kernel is left alone, or was not asked.
+    /// The kernel's evidence; `None` if the kernel is off or was not queried.
     pub(super) kernel: Option<KernelEvidence>,
-    /// The peers that it is announced to, or not.
+    /// Peers, and the result of the export to each.
     pub(super) recipients: Vec<Recipient>,
-    /// UPDATEs of peers that could not be used as they were, by the peer's name.
+    /// Malformed UPDATEs that contain the prefix, by peer name.
     pub(super) malformed: Vec<(String, MessageError)>,
 }
 
-/// The kernel's side of a prefix.
+/// The kernel's evidence on a prefix.
 #[derive(Debug, Clone)]
 pub(super) struct KernelEvidence {
     pub(super) row: Option<KernelRouteRow>,
-    /// The live decision about a learned route, recorded.
+    /// Recorded steps of the live decision about a learned route.
     pub(super) decided: Option<(KernelRoute, Vec<tortie_engine::routing::Step>)>,
     pub(super) foreign: Vec<ForeignRoute>,
     pub(super) metric: u32,
-    /// The kernel's route for the address without ours; only where the query is an address.
+    /// Route that the kernel would use without own routes; only for the query of an address.
     pub(super) lookup: Option<String>,
 }
 
-/// Whether a prefix is announced to a session.
+/// Result of the export of a prefix to a session.
 #[derive(Debug, Clone)]
 pub(super) struct Recipient {
     pub(super) name: String,
@@ -57,7 +58,7 @@ pub(super) struct Recipient {
     pub(super) text: String,
 }
 
-/// The reason why a prefix is not used, with its code.
+/// Reason why a prefix is not used, with its code.
 struct Obstacle {
     code: String,
     text: String,
@@ -112,7 +113,7 @@ fn installed(e: &RouteEvidence) -> String {
         .map_or_else(String::new, |row| format!("; in the kernel {}", joined(&row.via)))
 }
 
-/// The reason why it is not used, or not announced where it is our own.
+/// Returns the reason why the prefix is not used, or why an own prefix is not announced.
 fn obstacle(e: &RouteEvidence, best: Option<&BgpPath>) -> Option<Obstacle> {
     let obstacle = |code: &str, text: String| Obstacle { code: code.to_owned(), text, fix: Vec::new() };
     if let Some(step) = e.origin.step().filter(|step| step.verdict == Verdict::Stop) {
@@ -198,14 +199,14 @@ fn absent(e: &RouteEvidence) -> Obstacle {
     Obstacle { code: "not-in-table".to_owned(), text, fix }
 }
 
-/// Every path is refused, or has an unusable next hop.
+/// Returns the reason why no path is usable: all are rejected, or their next hops are unusable.
 fn unusable(e: &RouteEvidence, route: &BgpRoute) -> Obstacle {
     let refused =
         e.refused.iter().find_map(|(name, steps)| Some((name, steps.iter().find(|step| !step.pass)?)));
     let path = route.paths.iter().find(|path| !path.usable);
     match (refused, path) {
         (Some((name, step)), _) => Obstacle {
-            // A loop has a name of its own.
+            // Each kind of loop has its own code.
             code: if step.step == "loop" { step.verdict.clone() } else { step.step.to_owned() },
             text: format!("import refuses what {name} sent: {}", words(step)),
             fix: match step.step {
@@ -228,7 +229,7 @@ fn unusable(e: &RouteEvidence, route: &BgpRoute) -> Obstacle {
     }
 }
 
-/// A refusal in words; loops come as stable names.
+/// Describes a rejection; loops have stable names.
 fn words(step: &ExportStep) -> String {
     match (step.step, step.verdict.as_str()) {
         ("loop", "as_loop") => "our own AS is in its AS_PATH (num_allow_local_as)".to_owned(),
@@ -287,7 +288,7 @@ fn path_step(path: &BgpPath, e: &RouteEvidence) -> Step {
     }
 }
 
-/// The verdict of a step of routing.
+/// Maps the outcome of a routing step to a verdict.
 pub(super) fn verdict(outcome: StepOutcome) -> Verdict {
     match outcome {
         StepOutcome::No => Verdict::Stop,
@@ -300,7 +301,7 @@ pub(super) fn verdict(outcome: StepOutcome) -> Verdict {
 fn kernel_steps(kernel: &KernelEvidence, steps: &mut Vec<Step>) {
     for step in kernel.decided.iter().flat_map(|(_, steps)| steps) {
         let verdict = verdict(step.outcome);
-        // The pool was said above.
+        // The pool is part of an earlier step.
         if step.name != "pool" || step.text.contains("IPIP") {
             steps.push(Step::new(
                 verdict,
@@ -327,7 +328,7 @@ fn kernel_steps(kernel: &KernelEvidence, steps: &mut Vec<Step>) {
     }
 }
 
-/// One line a session; of many, one for each answer.
+/// Returns one step per session; for many sessions, one per result.
 fn recipient_steps(recipients: &[Recipient]) -> Vec<Step> {
     let line = |one: &Recipient, names: String| {
         let text = match (one.announced, one.text.as_str()) {

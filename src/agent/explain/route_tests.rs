@@ -1,4 +1,4 @@
-//! Why a prefix is used or not, on made-up evidence.
+//! Tests of the explanation of a prefix, with fabricated evidence.
 
 use super::super::origin::tests::origin_evidence;
 use super::*;

@@ -1,4 +1,4 @@
-//! The kernel thread's state as `status` shows it: a copy, made when asked.
+//! Snapshot of the kernel thread's state for `status` and metrics.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ pub(in crate::agent) struct KernelSnapshot {
     pub(in crate::agent) drift: Drift,
     pub(in crate::agent) compared: Option<Duration>,
     pub(in crate::agent) tunnel: Option<String>,
-    /// Counts of the kernel's table; `None`: rules are off.
+    /// Counts of Tortie's nftables table; `None` if policy is off.
     pub(in crate::agent) rules: Option<RuleCounts>,
-    /// Objects of the table that differ from the intent.
+    /// Number of objects in the table that differ from the intent.
     pub(in crate::agent) rules_drift: usize,
     /// The first learned routes that are withheld.
     pub(in crate::agent) withheld: Vec<(Cidr, &'static str)>,
 }
 
-/// Reads the kernel thread's state for `status` and metrics.
+/// Copies the kernel thread's state.
 pub(in crate::agent) fn kernel_snapshot(view: &KernelView<'_>) -> KernelSnapshot {
     let counts = view.counts();
     KernelSnapshot {

@@ -1,4 +1,4 @@
-//! Health of this host: the periodic probe of the host checks, and the list of problems with its verdict.
+//! Health of this host: the periodic probe with the host checks, and the list of problems with its verdict.
 
 pub(super) mod kernel_snapshot;
 pub(super) mod notes;

@@ -1,5 +1,5 @@
-//! Notes of `status` that are read from the threads on request: sessions that are drained, packets that rules dropped,
-//! routes that are not announced or not used.
+//! Notes of `status` that are computed on request: drained sessions, packets dropped by rules, routes that
+//! are not announced or not used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::api::problem::Problem;
 use crate::api::{codes, span};
 use crate::speaker::SpeakerView;
 
-/// How long dropped packets and malformed UPDATEs are shown.
+/// Time for which dropped packets and malformed UPDATEs are shown.
 const SHOWN_FOR: Duration = Duration::from_secs(600);
-/// Peers, and routes of each, whose refused routes are looked at.
+/// Maximum number of peers, and of routes per peer, whose rejections are examined.
 const REFUSING_MAX: (usize, usize) = (8, 512);
 
-/// A note that sessions are drained.
+/// Returns a note if sessions are drained.
 pub(in crate::agent) async fn drained(handle: &Handle) -> Option<Problem> {
     let counts = |view: &SpeakerView<'_>| {
         let peers = view.peers();
@@ -34,7 +34,7 @@ pub(in crate::agent) async fn drained(handle: &Handle) -> Option<Problem> {
     })
 }
 
-/// A note that packets were dropped by rules.
+/// Returns a note if rules dropped packets.
 pub(in crate::agent) fn denied(handle: &Handle) -> Option<Problem> {
     let drops = handle.drops()?;
     let kinds = drops.within(SHOWN_FOR);
@@ -50,14 +50,15 @@ pub(in crate::agent) fn denied(handle: &Handle) -> Option<Problem> {
     Some(codes::PACKETS_DENIED.problem("", "packet rules", text))
 }
 
-/// A note that repair of the kernel is held.
+/// Returns a note if repair of the kernel is held.
 pub(in crate::agent) async fn drift_hold(handle: &Handle) -> Option<Problem> {
     let left = handle.kernel().ask(|view| view.drift_hold_remaining()).await.ok().flatten()?;
     let text = format!("repair of own routes and rules is held for {} more", span(left.as_secs()));
     Some(codes::DIFF_HELD.problem("kernel", "kernel", text))
 }
 
-/// Routes that are not announced or not used. Only what little is refused is looked at one by one.
+/// Collects routes that are not announced or not used. Rejected routes are examined one by one only while
+/// there are few.
 pub(in crate::agent) fn route_exchange(view: &SpeakerView<'_>) -> RouteExchange {
     let totals = view.totals();
     let named =

@@ -1,5 +1,7 @@
-//! Periodic health probe, each 10 s on the io threads: host checks, peers that do not take what they are sent, peers near
-//! their prefix limit. Problems go to the core when they changed.
+//! Periodic health probe, every 10 s on the I/O threads: host checks, slow peers, and peers near their prefix
+//! limit.
+//!
+//! Changed problems are sent to the core.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -18,24 +20,24 @@ use crate::speaker::SpeakerView;
 use tortie_engine::routing::RoutingIntent;
 use tortie_kernel::{KernelView, Mode};
 
-/// Between two probes.
+/// Interval of probes.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Before the first probe: threads start and routes come.
+/// Delay of the first probe, while threads start and routes arrive.
 const START_DELAY: Duration = Duration::from_secs(2);
-/// How long an event (a clock jump, dropped connections) is shown.
+/// Time for which an event (a clock jump, dropped connections) is shown.
 const SHOWN_FOR: Duration = Duration::from_secs(600);
-/// A peer that takes nothing for this long is slow.
+/// A peer that accepts no data for this time is slow.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
-/// A peer that was not given everything for this long is slow, too.
+/// A peer whose updates are incomplete for this time is slow, too.
 const BEHIND_AFTER: Duration = Duration::from_secs(120);
-/// Peers whose uplinks are looked up.
+/// Maximum number of peers whose uplinks are looked up.
 const PEERS_MAX: usize = 256;
-/// Share of the prefix limit that is a warning, in percent, where the peer's value has none.
+/// Default warning threshold in percent of a peer's prefix limit.
 const WARN_PERCENT: u64 = 75;
-/// Cease, Maximum Number of Prefixes Reached (RFC 4486).
+/// Code and subcode of Cease, Maximum Number of Prefixes Reached (RFC 4486).
 const MAX_PREFIXES_REACHED: (u8, u8) = (6, 1);
 
-/// Starts the task; it ends with the runtime.
+/// Starts the probe; the task ends with the runtime.
 pub(in crate::agent) fn start(
     io: &tokio::runtime::Handle,
     handle: Arc<Handle>,
@@ -61,14 +63,14 @@ pub(in crate::agent) fn start(
 #[derive(Debug, Default)]
 struct HealthProbe {
     before: Option<HostSnapshot>,
-    /// Events that are over, by code, and until when they are shown.
+    /// Past events by code, each with the time until which it is shown.
     recent: BTreeMap<String, (Problem, Instant)>,
     queues: PeerQueues,
     /// Files that the agent writes, besides the log.
     files: Vec<(&'static str, PathBuf)>,
 }
 
-/// Interfaces as the kernel thread knows them.
+/// Interfaces according to the kernel thread.
 #[derive(Debug, Default)]
 struct KernelInterfaces {
     links: Vec<(String, u32, bool)>,
@@ -109,7 +111,7 @@ impl HealthProbe {
         found
     }
 
-    /// A jump or a drop happens once; people look later.
+    /// Keeps events visible, since a clock jump or a drop happens once and operators look later.
     fn keep_recent(&mut self, found: &mut Vec<Problem>, now: Instant) {
         self.recent.retain(|_, (_, until)| *until > now);
         for problem in
@@ -156,24 +158,24 @@ fn role(
     }
 }
 
-/// A port that needs a capability.
+/// True for a port that needs a capability to listen on.
 pub(in crate::agent) fn is_low(addr: &SocketAddr) -> bool {
     (1..1024).contains(&addr.port())
 }
 
-/// The send queue and the prefix limit of one peer.
+/// Send queue and prefix limit of one peer.
 #[derive(Debug, Clone, Default)]
 struct PeerQueue {
     session: String,
     up: bool,
-    /// Something waits for it, here or in its TCP.
+    /// True if data waits for the peer, in the agent or in its TCP socket.
     pending: bool,
-    /// It was sent everything that there is.
+    /// True if the peer was sent all routes.
     up_to_date: bool,
     updates: u64,
-    /// Routes that it announces, of the family with most.
+    /// Number of routes that the peer announces, for the family with the most.
     received: u32,
-    /// It went over its limit.
+    /// True if the peer exceeded its limit.
     over_limit: bool,
 }
 
@@ -197,15 +199,15 @@ fn peer_queues(view: &SpeakerView<'_>) -> Vec<PeerQueue> {
     view.peers().iter().map(one).collect()
 }
 
-/// Since when something waits for a peer.
+/// Peers with waiting data, by session.
 #[derive(Debug, Default)]
 struct PeerQueues(BTreeMap<String, Waiting>);
 
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
-    /// Something waits since.
+    /// Time since which data waits.
     since: Instant,
-    /// Nothing moves since.
+    /// Time since which no data was sent.
     stuck: Instant,
     updates: u64,
 }
@@ -288,10 +290,10 @@ mod tests {
         assert_eq!(slow(0, peer(1, true)), 0);
         assert_eq!(slow(30, peer(1, true)), 0);
         assert_eq!(slow(31, peer(1, true)), 1);
-        // It moves.
+        // Data is sent again.
         assert_eq!(slow(40, peer(2, true)), 0);
         assert_eq!(slow(70, peer(3, true)), 0);
-        // It has all: what comes later counts anew.
+        // All data was sent: later data starts a new measurement.
         assert_eq!(slow(80, peer(3, false)), 0);
         assert_eq!(slow(90, peer(3, true)), 0);
         assert_eq!(slow(121, peer(3, true)), 1);

@@ -1,4 +1,5 @@
-//! The problems of the agent and its host, the gravest first, each with the command that gives its cause; and the verdict.
+//! Problems of the agent and its host, most severe first, each with the command that explains it; and the
+//! overall verdict.
 
 use std::time::Duration;
 
@@ -16,18 +17,18 @@ use tortie_engine::routing::RoutingIntent;
 use tortie_kernel::Drift;
 use tortie_store::CALICO_3;
 
-/// More problems of one code than this are summed up in one.
+/// If a code has more problems than this, they are combined into one.
 const LISTED: usize = 20;
-/// The store's watch brings a proof of freshness each second.
+/// Maximum age of the store's revision; the watch confirms freshness every second.
 const STALE: Duration = Duration::from_secs(20);
 
-/// A problem whose subject is its name.
+/// Builds a problem whose subject is its name.
 fn named(code: &Code, name: impl Into<String>, text: impl Into<String>) -> Problem {
     let name = name.into();
     code.problem(&name.clone(), name, text)
 }
 
-/// The problems of the agent, the gravest first.
+/// Returns the problems of the agent, most severe first.
 pub(in crate::agent) fn problems(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>) -> Vec<Problem> {
     let mut out = Vec::new();
     store(facts, &mut out);
@@ -96,7 +97,7 @@ fn store(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     }
 }
 
-/// The code of a problem for the reason of a freeze.
+/// Returns the problem code of a freeze.
 fn freeze_code(reason: &str) -> &'static Code {
     let own = [
         &codes::CALICO_3,
@@ -121,7 +122,7 @@ fn sessions(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
         }
         out.push(problem);
     }
-    // A dynamic peer that is not up comes, or is kept for its return: nobody asked for it.
+    // A dynamic peer that is down is not a problem: the configuration does not require it to be up.
     let full = facts.ranges.iter().filter(|r| r.refused > 0 && r.sessions >= r.max_sessions);
     out.extend(full.map(|r| {
         let text = format!(
@@ -217,14 +218,14 @@ fn dataplane(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>, out: &mut Ve
         let text = format!("{} differ: {}", kernel.drift.count, kernel.drift.first.join("; "));
         out.push(codes::DRIFT.problem("routes", "kernel routes", text));
     }
-    // Where rules are off they all differ, and that is said already.
+    // With rules off, all objects differ, and another problem says so.
     if kernel.rules_drift > 0 && facts.policy.in_sync && facts.rules_problem.is_none() {
         let text = format!("{} objects differ from what is wanted", kernel.rules_drift);
         out.push(codes::DRIFT.problem("rules", "packet rules", text));
     }
 }
 
-/// The drift of BIRD's sessions, of an agent that observes.
+/// Returns the drift of BIRD's sessions in observe mode.
 pub(in crate::agent) fn sessions_differ(drift: &Drift) -> Option<Problem> {
     (drift.count > 0).then(|| {
         let text = format!("{} differ: {}", drift.count, drift.first.join("; "));
@@ -297,7 +298,7 @@ fn agent(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     }
 }
 
-/// Whether two versions of the agent are further apart than one minor version.
+/// True if two agent versions differ by more than one minor version.
 #[must_use]
 pub fn is_skewed(own: &str, other: &str) -> bool {
     let parts = |version: &str| {
@@ -308,12 +309,12 @@ pub fn is_skewed(own: &str, other: &str) -> bool {
         (Some((major, minor)), Some((other_major, other_minor))) => {
             major != other_major || minor.abs_diff(other_minor) > 1
         }
-        // A version that cannot be read is not judged.
+        // A version that cannot be parsed never counts as skewed.
         _ => false,
     }
 }
 
-/// Problems and notes about routes that policy keeps from peers, or those of peers from use.
+/// Returns problems and notes about routes that are withheld from peers or rejected from peers.
 pub(in crate::agent) fn route_exchange(
     route_exchange: &RouteExchange,
     intent: Option<&RoutingIntent>,
@@ -323,7 +324,7 @@ pub(in crate::agent) fn route_exchange(
         let looked: usize = reasons.values().sum();
         let name = intent.and_then(|i| i.peers.get(session)).map_or(session.as_str(), |p| p.name.as_str());
         let reasons: Vec<String> = reasons.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
-        // The reasons of some are as good as those of all, but their numbers are not.
+        // Reasons of a sample represent all routes; their numbers do not.
         let part = match usize::try_from(*refused) {
             Ok(refused) if looked < refused => format!(" (of the first {looked})"),
             _ => String::new(),
@@ -344,7 +345,7 @@ pub(in crate::agent) fn route_exchange(
                 .about(Subject::Peer(session.clone())),
         );
     }
-    // What no gate announces, or a block speaks for, is meant so.
+    // Routes that no gate selects, or that an announced block covers, are withheld on purpose.
     let meant = ["none", "inside-own-block"];
     let held: Vec<String> = route_exchange
         .withheld
@@ -360,13 +361,14 @@ pub(in crate::agent) fn route_exchange(
 }
 
 impl PeerSnapshot {
-    /// It is to be up and is not. Dynamic peers are there or not; none of them is missing, and none that was shut down.
+    /// True if the session should be up and is not. Dynamic peers and sessions that are shut down never
+    /// count.
     pub(in crate::agent) fn is_missing(&self) -> bool {
         !self.up && !self.shut && self.kind != "dynamic"
     }
 }
 
-/// The verdict in a word and in a sentence.
+/// Returns the verdict as a word and as a sentence.
 pub(in crate::agent) fn verdict(
     facts: &CoreSnapshot,
     intent: Option<&RoutingIntent>,
@@ -429,7 +431,7 @@ mod tests {
         problems(facts, None).into_iter().map(|problem| problem.code).collect()
     }
 
-    /// What the kernel thread refuses of a setting has a code of its own; other problems of threads have none.
+    /// A setting that the kernel thread rejects has a code of its own; other problems of threads have none.
     #[test]
     fn a_setting_that_is_refused_is_named_by_its_key() {
         let said = |about: &str| (about.to_owned(), vec!["fits eth0".to_owned()]);
@@ -447,7 +449,8 @@ mod tests {
         }
     }
 
-    /// Watches of both stores prove each second that nothing newer is there; one that hangs without ending does not.
+    /// Watches of both stores confirm every second that nothing newer exists; a watch that hangs without
+    /// ending does not.
     #[test]
     fn a_revision_that_nothing_confirms_is_a_problem_and_a_store_that_is_away_says_it_itself() {
         let stale = codes::STALE_REVISION.name.to_owned();

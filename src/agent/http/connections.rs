@@ -1,7 +1,8 @@
-//! Connections of the API: how many there are at once, how many of their requests are answered, what answers that nobody reads hold
-//! in memory, and how long each step may take. Who may ask need not be trusted: any user of the host reaches the TCP port.
+//! Limits of the API's connections: their number, the number of concurrent requests, the memory of unread
+//! answers, and the duration of each step.
 //!
-//! A listener has places of its own, so that a crowd at one takes nothing from another, nor descriptors from BGP.
+//! Clients are not trusted: any user of the host can reach the TCP port. Each listener has limits of its own,
+//! so that many clients of one listener do not block another one or use up the descriptors that BGP needs.
 
 use std::io;
 use std::pin::Pin;
@@ -30,48 +31,49 @@ use crate::agent::http::extract::Caller;
 use crate::agent::http::respond::error_response;
 use crate::agent::process::allocator::release_memory;
 
-/// Longest wait for the whole head of a request, also of the next one on a connection.
+/// Timeout for the complete head of a request, also of the next one on a connection.
 const HEAD: Duration = Duration::from_secs(10);
-/// Longest wait for a place among the requests, and for room for an answer.
+/// Timeout for a request permit, and for memory for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Within this time a reader takes [`WINDOW_OCTETS`] of an answer, or all of it.
+/// Time within which a client must read [`WINDOW_OCTETS`] of an answer, or the rest of it.
 const WINDOW: Duration = Duration::from_secs(30);
 const WINDOW_OCTETS: usize = 32 << 10;
-/// Octets of a connection's buffers, each.
+/// Size of each buffer of a connection, in octets.
 const BUFFER: usize = 16 << 10;
-/// Room that an answer of unknown length is counted with: it is made piece by piece.
+/// Memory in octets that is reserved for an answer of unknown length, which is produced piece by piece.
 const STREAM: usize = 16 << 10;
 
-/// An answer of this size leaves the allocator with memory that was needed to make it.
+/// Size of an answer, in octets, after which the allocator's unused memory is returned to the system.
 const LARGE: usize = 256 << 10;
-/// Between a large answer and the return of that memory, and at least until the next return.
+/// Delay between a large answer and the return of memory, and minimum pause before the next return.
 const RETURN_AFTER: Duration = Duration::from_secs(2);
 const RETURN_PAUSE: Duration = Duration::from_secs(10);
 
-/// How many a listener serves at once.
+/// Concurrency limits of one listener.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) connections: usize,
-    /// Requests whose answers are being made.
+    /// Number of requests that are processed at once.
     pub(super) requests: usize,
-    /// Octets of answers that are made and not yet sent.
+    /// Octets of answers that are complete and not sent yet.
     pub(super) octets: usize,
 }
 
-/// Of a TCP port.
+/// Limits of a TCP port.
 pub(super) const OF_PORT: Limits = Limits { connections: 128, requests: 3, octets: 4 << 20 };
-/// Of the unix socket: commands and plugins of this host, which may wait long for an endpoint to be in force.
+/// Limits of the unix socket, whose clients are commands and plugins of this host; some wait long for an
+/// endpoint to be applied.
 pub(super) const OF_SOCKET: Limits = Limits { connections: 1_024, requests: 1_024, octets: 64 << 20 };
 
-/// The places of one listener.
+/// Permits of one listener.
 #[derive(Clone)]
 struct Places {
     connections: Arc<Semaphore>,
     requests: Arc<Semaphore>,
-    /// One for each KiB.
+    /// Memory for answers, one permit per KiB.
     room: Arc<Semaphore>,
     most: u32,
-    /// For who gives memory back to the system.
+    /// Held by the task that returns memory to the system.
     memory: Arc<Semaphore>,
 }
 
@@ -87,7 +89,8 @@ impl Places {
         }
     }
 
-    /// Has what it took to make a large answer given back to the system, some time after it and after others like it.
+    /// Schedules the return of unused memory after a large answer; answers in quick succession share one
+    /// return.
     fn return_memory(&self) {
         let Ok(permit) = Arc::clone(&self.memory).try_acquire_owned() else { return };
         tokio::spawn(async move {
@@ -98,15 +101,17 @@ impl Places {
         });
     }
 
-    /// How many of the places for room an answer takes: what is larger than all of it takes all of it.
+    /// Returns the number of memory permits of an answer; an answer larger than the limit takes all of them.
     fn room_of(&self, body: &Body) -> u32 {
         let octets = HttpBody::size_hint(body).exact().unwrap_or(STREAM as u64);
         u32::try_from(octets.div_ceil(1_024)).unwrap_or(u32::MAX).min(self.most)
     }
 }
 
-/// Serves a listener. HTTP/1.1 alone: nobody here speaks another version, and each has faults of its own. `caller`: who is at the
-/// other end, where that decides about anything; it may set options of the socket, too.
+/// Serves a listener over HTTP/1.1 only: no client needs another version, and each has vulnerabilities of its
+/// own.
+///
+/// `caller` identifies the remote process if permissions depend on it; it may also set socket options.
 pub(super) async fn serve<L: Listener>(
     mut listener: L,
     app: Router,
@@ -116,7 +121,7 @@ pub(super) async fn serve<L: Listener>(
     let places = Places::new(limits);
     let app = app.layer(middleware::from_fn_with_state(places.clone(), within_limits));
     loop {
-        // Whoever comes when all places are taken waits in the kernel's queue.
+        // Without a free permit, new connections wait in the kernel's queue.
         let Ok(place) = Arc::clone(&places.connections).acquire_owned().await else { return Ok(()) };
         let (stream, _) = listener.accept().await;
         let caller = caller(&stream);
@@ -133,14 +138,14 @@ pub(super) async fn serve<L: Listener>(
                 .header_read_timeout(HEAD)
                 .max_buf_size(BUFFER)
                 .serve_connection(TokioIo::new(Paced::new(stream)), service);
-            // Whoever goes in the middle of an answer is nobody's problem.
+            // A client that disconnects during an answer is no error.
             let _ = connection.await;
             drop(place);
         });
     }
 }
 
-/// Has a request wait for its permit, and its answer for room in memory.
+/// Waits for a permit before the request, and for memory before its answer.
 async fn within_limits(State(places): State<Places>, request: Request, next: Next) -> Response {
     let permit = tokio::time::timeout(PATIENCE, Arc::clone(&places.requests).acquire_owned());
     let Ok(Ok(permit)) = permit.await else { return too_many("requests are being answered") };
@@ -162,8 +167,8 @@ fn too_many(what: &str) -> Response {
     error_response(StatusCode::SERVICE_UNAVAILABLE, "busy", &text)
 }
 
-/// An answer that keeps its room until the connection has taken all of it, in copied pieces: a piece that waits in a connection's buffer
-/// does not hold the whole.
+/// Body that holds its memory permits until the connection has taken all of it. Pieces are copied, so that a
+/// piece in a connection's buffer does not keep the whole body in memory.
 struct Counted {
     body: Body,
     rest: Bytes,
@@ -218,10 +223,10 @@ impl HttpBody for Counted {
     }
 }
 
-/// A stream whose reader must go on reading.
+/// Stream that fails if its client stops reading.
 struct Paced<S> {
     stream: S,
-    /// When what waits to be written has waited too long, and how much of the window's octets was taken.
+    /// Deadline for the waiting data, and the octets written within the current window.
     window: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
@@ -289,7 +294,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         self.stream.is_write_vectored()
     }
 
-    /// All that waited was written.
+    /// All waiting data was written.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.window = None;
         Pin::new(&mut self.stream).poll_flush(context)

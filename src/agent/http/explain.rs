@@ -1,4 +1,4 @@
-//! The routes of the API for those who ask why, and what happened.
+//! HTTP routes of explanations and of the flight recorder.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -19,10 +19,10 @@ use crate::agent::http::extract::{Query, Shared};
 use crate::agent::http::respond::answer;
 use crate::api::EventQuery;
 
-/// Between signs of life on a stream.
+/// Interval of keep-alive comments on an event stream.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// Reads: for everybody.
+/// Returns the read-only routes, for every client.
 pub(super) fn reads() -> Router<Shared> {
     Router::new()
         .route("/v1/why/peer", get(why_peer))
@@ -46,7 +46,7 @@ async fn why_peer(State(server): State<Shared>, Query(query): Query<PeerQuery>) 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RouteWhyQuery {
-    /// A prefix, or an address.
+    /// Prefix or address.
     prefix: String,
     /// Session name, node name or address.
     to: Option<String>,
@@ -75,7 +75,7 @@ async fn follow_events(
     headers: HeaderMap,
     Query(query): Query<EventQuery>,
 ) -> Response {
-    // A number that is none of ours is answered by a reset.
+    // An unknown number is answered by a reset.
     let last = headers
         .get("last-event-id")
         .map(|value| value.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(u64::MAX))
@@ -88,7 +88,7 @@ async fn follow_events(
     }
 }
 
-/// An entry as it is sent; its number is the id that a browser comes back with.
+/// Converts an entry to an event; its number is the id that a browser sends when it reconnects.
 fn sent(item: &FollowItem) -> Sent {
     match item {
         FollowItem::Event(event) => {

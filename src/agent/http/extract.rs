@@ -1,4 +1,4 @@
-//! Extractors: a request's query, its body, and its caller.
+//! Extractors for the query, the body and the caller of a request.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use tokio::net::UnixStream;
 use crate::agent::api::server::Server;
 use crate::agent::http::respond::error_response;
 
-/// The state of every handler.
+/// State shared by all handlers.
 pub(super) type Shared = Arc<Server>;
 
-/// The process at the other end of the unix socket.
+/// Client process at the other end of the unix socket.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Caller {
     pub(super) may_write: bool,
@@ -25,13 +25,13 @@ pub(super) struct Caller {
 impl Caller {
     pub(super) fn of(stream: &UnixStream) -> Self {
         let uid = stream.peer_cred().ok().map(|cred| cred.uid());
-        // A rootless agent serves the user who started it.
+        // A rootless agent also accepts writes from the user who started it.
         let own = rustix::process::geteuid().as_raw();
         Self { may_write: uid.is_some_and(|uid| uid == 0 || uid == own) }
     }
 }
 
-/// The query string; a malformed one is answered before the handler runs.
+/// Parsed query string; a malformed one is rejected before the handler runs.
 pub(super) struct Query<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
@@ -45,7 +45,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// Reads a body as JSON whatever its content type says: some clients send none.
+/// Parses a body as JSON, whatever its content type: some clients send none.
 pub(super) fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Box<Response>> {
     serde_json::from_slice(bytes).map_err(|error| {
         Box::new(error_response(

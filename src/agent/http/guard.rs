@@ -1,5 +1,5 @@
-//! What protects the TCP listener from web pages of others: it answers to its own names only (DNS rebinding), and every
-//! answer forbids the uses that browsers would otherwise allow.
+//! Protects the TCP listener against foreign web pages: it answers requests for its own names only (DNS
+//! rebinding), and the headers of each answer forbid cross-origin use by browsers.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use axum::response::Response;
 use crate::agent::http::respond::error_response;
 use crate::api::client::{NODE_HEADER, escape};
 
-/// The names under which the listener answers.
+/// Host names under which the listener answers.
 #[derive(Debug, Clone)]
 pub(super) struct Names {
     bound: IpAddr,
@@ -20,12 +20,13 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Loopback names, the address that is listened on, and `more`.
+    /// Accepts loopback names, the listener's address, and `more`.
     pub(super) fn new(bound: IpAddr, more: &[String]) -> Self {
         Self { bound, more: more.iter().map(|name| host_name(name)).collect() }
     }
 
-    /// Whether the request names one of them: in its one `Host`, and in its target where that is a whole URL.
+    /// True if the request names one of them: in its only `Host` header, and in its target if that is a full
+    /// URL.
     fn allow(&self, request: &Request) -> bool {
         let mut hosts = request.headers().get_all(header::HOST).iter();
         let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
@@ -40,8 +41,8 @@ impl Names {
         }
         let name = host_name(authority.host());
         match name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
-            // An address is no name that another site could have lead here; what reached a listener on all addresses came
-            // to one of them.
+            // A foreign site cannot direct an IP address here by DNS. A listener on all addresses was reached
+            // by one of them.
             Ok(ip) => {
                 ip.is_loopback()
                     || ip == self.bound
@@ -57,7 +58,7 @@ fn host_name(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// Refuses a request with a foreign name, and marks every answer.
+/// Rejects a request with a foreign host name, and adds protective headers to every answer.
 pub(super) async fn guard(names: Names, request: Request, next: Next) -> Response {
     let mut response = if names.allow(&request) {
         next.run(request).await
@@ -78,7 +79,7 @@ pub(super) async fn guard(names: Names, request: Request, next: Next) -> Respons
     response
 }
 
-/// Refuses a question that is for another host's agent.
+/// Rejects a request that is addressed to another host's agent.
 pub(super) async fn of_node(node: String, request: Request, next: Next) -> Response {
     let asked = request.headers().get(NODE_HEADER).and_then(|value| value.to_str().ok());
     match asked {

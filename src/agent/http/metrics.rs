@@ -1,5 +1,5 @@
-//! Metrics over HTTP: the page in the form that the scraper asks for, the pages with the names of others on ports of their
-//! own, and the count of requests.
+//! Metrics over HTTP: the native page in the format that the scraper accepts, compatible pages on their own
+//! ports, and request counts.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::api::MetricsPage;
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The native page: OpenMetrics for those who ask for it.
+/// Serves the native page, as OpenMetrics if the client accepts it.
 pub(super) async fn native(State(server): State<Shared>, headers: HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let open = accept.contains("application/openmetrics-text");
@@ -24,7 +24,7 @@ pub(super) async fn native(State(server): State<Shared>, headers: HeaderMap) -> 
     ([(header::CONTENT_TYPE, kind)], server.metrics().page(page).await).into_response()
 }
 
-/// Counts requests by the route that answered them; what no route answers is one of its own.
+/// Counts requests by route; requests without a matching route count as `none`.
 pub(super) async fn count(State(server): State<Shared>, request: Request, next: Next) -> Response {
     let begin = Instant::now();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
@@ -34,7 +34,7 @@ pub(super) async fn count(State(server): State<Shared>, request: Request, next: 
     response
 }
 
-/// One page of metrics: `/metrics`, and `/` for scrapers that know no path.
+/// Returns the routes of one metrics page: `/metrics`, and `/` for scrapers without a path.
 pub(super) fn page_routes(page: MetricsPage) -> Router<Shared> {
     let answer = move |State(server): State<Shared>| async move {
         ([(header::CONTENT_TYPE, TEXT)], server.metrics().page(page).await).into_response()

@@ -1,8 +1,8 @@
-//! The API over axum: listens on a unix socket (reads and writes) and on TCP (reads).
+//! HTTP server of the API: a unix socket for reads and writes, and a TCP port for reads.
 //!
 //! ```text
-//!  listener --> connections.rs --> count --> guard (TCP) --> routes.rs, explain.rs, metrics.rs --> answers of api/ and explain/
-//!                                         extract.rs <--request  response--> respond.rs
+//!  listener -> connections.rs -> count -> guard (TCP) -> routes.rs, explain.rs, metrics.rs -> api/, explain/
+//!                                            extract.rs <--request  response--> respond.rs
 //! ```
 
 mod connections;
@@ -30,35 +30,35 @@ use crate::agent::http::guard::{Names, guard, of_node};
 use crate::agent::http::routes::{reads, writes};
 use crate::api::MetricsPage;
 
-/// Why the API cannot be served.
+/// Reasons why the API cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Another agent answers there.
+    /// Another agent answers on the socket.
     #[error("another agent answers at {0}: stop it, or give this one another --socket")]
     AlreadyRunning(PathBuf),
-    /// The path is something else.
+    /// The path exists and is no socket.
     #[error("{0} exists and is no socket: remove it, or give another --socket")]
     NotASocket(PathBuf),
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {what} {place}: {error}")]
     Io {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// Where.
+        /// Path or address of the listener.
         place: String,
-        /// The system's answer.
+        /// Error of the system.
         error: std::io::Error,
     },
 }
 
-/// Serves what was bound until it is dropped.
+/// Future that serves a bound listener until it is dropped.
 pub(in crate::agent) type Serving = Pin<Box<dyn Future<Output = Result<(), ServeError>> + Send>>;
 
-/// Listens for reads and writes on a unix socket. The file is 0660 and belongs to the group `tortie` where that exists:
-/// the group may read, root may write.
+/// Listens for reads and writes on a unix socket. The file has mode 0660 and belongs to the group `tortie` if
+/// that exists: members may read, root may write.
 ///
 /// # Errors
-/// When the path is taken or cannot be made.
+/// Returns an error when the path is in use or cannot be created.
 pub(in crate::agent) async fn serve_unix(path: PathBuf, server: Shared) -> Result<Serving, ServeError> {
     let place = path.display().to_string();
     let io = |what, error| ServeError::Io { what, place: path.display().to_string(), error };
@@ -77,7 +77,7 @@ pub(in crate::agent) async fn serve_unix(path: PathBuf, server: Shared) -> Resul
     let listener = UnixListener::bind(&path).map_err(|e| io("listen on", e))?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).map_err(|e| io("set the mode of", e))?;
     if let Some(gid) = group_id("tortie") {
-        // Not being allowed to give the file away only means that the group cannot read.
+        // Without permission to change the owner, only the group's read access is missing.
         if let Err(error) = std::os::unix::fs::chown(&path, None, Some(gid)) {
             tracing::warn!(%error, "the group tortie does not get the socket");
         }
@@ -95,11 +95,11 @@ pub(in crate::agent) async fn serve_unix(path: PathBuf, server: Shared) -> Resul
     }))
 }
 
-/// Listens for reads over TCP. Only requests to loopback names, to the address itself and to `names` are answered (DNS
-/// rebinding).
+/// Listens for reads on TCP. Answers only requests for loopback names, the listener's address and `names`
+/// (DNS rebinding).
 ///
 /// # Errors
-/// When the address cannot be bound.
+/// Returns an error when the address cannot be bound.
 pub(in crate::agent) async fn serve_tcp(
     addr: SocketAddr,
     names: &[String],
@@ -111,17 +111,17 @@ pub(in crate::agent) async fn serve_tcp(
     Ok(Box::pin(async move { serve_port(listener, app).await.map_err(|e| io("serve on", e)) }))
 }
 
-/// Routes that answer to the listener's own names only.
+/// Restricts routes to requests for the listener's own names.
 fn guarded(routes: Router<Shared>, addr: SocketAddr, names: &[String]) -> Router<Shared> {
     let names = Names::new(addr.ip(), names);
     routes.layer(middleware::from_fn(move |request: Request, next: Next| guard(names.clone(), request, next)))
 }
 
-/// What the kernel holds of an answer that is not read; left alone it takes megabytes.
+/// Size of a send buffer in octets; by default the kernel holds megabytes of an unread answer.
 const SEND_BUFFER: u32 = 64 << 10;
 const BACKLOG: u32 = 1_024;
 
-/// A listener whose connections have send buffers of that size: they inherit them.
+/// Binds a listener whose connections inherit this send buffer size.
 fn bind(addr: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
@@ -134,7 +134,7 @@ async fn serve_port(listener: TcpListener, app: Router) -> std::io::Result<()> {
     connections::serve(listener, app, connections::OF_PORT, |_| None).await
 }
 
-/// Group id from `/etc/group`; name services are not asked, because a daemon must not hang on them.
+/// Reads a group id from `/etc/group`; name services are avoided, because the daemon could hang on them.
 fn group_id(name: &str) -> Option<u32> {
     let text = fs::read_to_string(Path::new("/etc/group")).ok()?;
     text.lines().find_map(|line| {
@@ -150,7 +150,7 @@ fn with_request_count(routes: Router<Shared>, server: &Shared) -> Router<Shared>
 /// Listens for scrapes of one page, under the same names as [`serve_tcp`].
 ///
 /// # Errors
-/// When the address cannot be bound.
+/// Returns an error when the address cannot be bound.
 pub(in crate::agent) async fn serve_metrics(
     addr: SocketAddr,
     names: &[String],

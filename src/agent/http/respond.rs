@@ -1,4 +1,4 @@
-//! Responses: JSON, errors with their status, and streams of octets.
+//! Responses: JSON, errors with their status, and octet streams.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -14,7 +14,7 @@ pub(super) fn error_response(status: StatusCode, code: &str, text: &str) -> Resp
 pub(super) fn json<T: Serialize>(status: StatusCode, value: &T) -> Response {
     match serde_json::to_vec(value) {
         Ok(mut body) => {
-            // Whoever reads slowly keeps what there is, not what it grew in.
+            // A slow client should hold only the size of the body, not its spare capacity.
             body.shrink_to_fit();
             (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
         }
@@ -40,7 +40,7 @@ pub(super) fn health(yes: bool) -> Response {
     if yes { (StatusCode::OK, "ok\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "no\n") }.into_response()
 }
 
-/// The header of a stream with the number of prefixes that follow.
+/// Response header with the number of prefixes in the stream.
 const PREFIXES: &str = "x-tortie-prefixes";
 
 pub(super) fn octet_response(stream: OctetStream, prefixes: Option<u64>) -> Response {

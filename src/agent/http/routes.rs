@@ -1,4 +1,5 @@
-//! The routes of the API and their handlers: each reads its request and hands it to the answer in [`api`](crate::agent::api).
+//! HTTP routes of the API and their handlers, which parse requests and call the functions of
+//! [`api`](crate::agent::api).
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::api::status::{
 };
 use crate::api::{RouteQuery, page};
 
-/// Reads: for everybody.
+/// Returns the read-only routes, for every client.
 pub(super) fn reads() -> Router<Shared> {
     Router::new()
         .route("/", get(async || page::page()))
@@ -61,7 +62,7 @@ pub(super) fn reads() -> Router<Shared> {
         })
 }
 
-/// Writes, and what costs much: on the unix socket only.
+/// Returns the routes that write or are expensive, for the unix socket only.
 pub(super) fn writes() -> Router<Shared> {
     Router::new()
         .route("/v1/applied", post(applied))
@@ -137,7 +138,8 @@ async fn mrt_updates(State(server): State<Shared>, Query(query): Query<MrtQuery>
     }
 }
 
-/// The last inputs of the core: the store's content is in them, so it is for the unix socket.
+/// Exports the journal of the core's inputs; it contains the store's content, so only the unix socket serves
+/// it.
 async fn journal(State(server): State<Shared>) -> Response {
     match server.journal().export().await {
         Some(octets) => ([(header::CONTENT_TYPE, "application/gzip")], octets).into_response(),
@@ -145,7 +147,7 @@ async fn journal(State(server): State<Shared>) -> Response {
     }
 }
 
-/// Whose agent this is.
+/// Returns the identity of the agent.
 async fn identity(State(server): State<Shared>) -> Response {
     answer(status::identity(&server).await)
 }
@@ -163,7 +165,7 @@ async fn route_get(State(server): State<Shared>, UrlPath(address): UrlPath<Strin
     }
 }
 
-/// Names hold slashes, so they are no part of a path.
+/// Names may contain slashes, so they are a query parameter and no part of the path.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NameQuery {
@@ -200,7 +202,7 @@ async fn policy(State(server): State<Shared>, Query(query): Query<NameQuery>) ->
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DropQuery {
-    /// Seconds.
+    /// Period in seconds; default 600.
     since: Option<u64>,
 }
 
@@ -253,7 +255,7 @@ async fn dry_run(State(server): State<Shared>, bytes: Bytes) -> Response {
     }
 }
 
-/// It puts a table into the kernel, so that it is for root only.
+/// Installs a table in the kernel, so only root may call it.
 async fn policy_live(
     State(server): State<Shared>,
     ConnectInfo(caller): ConnectInfo<Caller>,

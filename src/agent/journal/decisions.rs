@@ -1,12 +1,13 @@
-//! What the core decided on an input, as lines of text that a recording keeps and a replay compares.
+//! Decisions of the core on an input, as lines of text that a journal keeps and a replay compares.
 //!
-//! Lines are written out field by field, so that another version of the program that decides the same writes the same. An
-//! intent is shown by its differences from the one before; what the gates say of own routes, for each kind of peer, stands
-//! with the speaker's intent, as the speaker decides it from nothing else. Of received routes, which never pass the core, the
-//! gates of import are asked about a route to each pool, a default route, and a route to an endpoint's address: a gate that
-//! decides otherwise shows at the first intent.
+//! Lines are written field by field, so that another version of the program that makes the same decisions
+//! writes the same lines. An intent is shown by its differences from the previous one. The results of the
+//! export gates for own routes, per kind of peer, are listed with the speaker's intent, since the speaker
+//! derives them from nothing else. Received routes never pass the core. For them the import gates are
+//! evaluated on a route to each pool, a default route, and a route to an endpoint's address, so that a
+//! changed gate shows at the first intent.
 //!
-//! Lines that begin with `log` or `history` are words about decisions, and no decisions ([`is_wording`]).
+//! Lines that begin with `log` or `history` are wording and no decisions ([`is_wording`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -25,12 +26,12 @@ use tortie_engine::routing::{
 };
 use tortie_kernel::{KernelIntent, PolicyChange};
 
-/// Lines of one list; the rest stands in one line with a digest.
+/// Maximum number of lines of one list; one line with a digest replaces the rest.
 const LISTED: usize = 64;
-/// Octets of a line; what is longer ends with a digest.
+/// Maximum length of a line in octets; a longer one ends with a digest.
 const LONGEST: usize = 320;
 
-/// The export gate of own routes: view, peer's policy, whether it is eBGP, route.
+/// Export gate of own routes. Arguments: routing view, policy of the peer, true for eBGP, route.
 type ExportGate = fn(&RoutingView, &PeerPolicy, bool, &FilterRoute<'_>) -> GateDecision;
 
 fn export_gate(
@@ -42,13 +43,13 @@ fn export_gate(
     routing::export_gate(view, policy, external, route)
 }
 
-/// Whether a line says how something is worded, and not what is decided.
+/// True if a line is wording and no decision.
 pub(in crate::agent) fn is_wording(line: &str) -> bool {
     line.starts_with("log ") || line.starts_with("history ")
 }
 
-/// Whether an effect has a line: the histories of single prefixes and the log lines for debugging have none, as they are no
-/// decisions and a full feed has thousands of them.
+/// True if an effect has a line. Histories of single prefixes and debug lines have none: they are no
+/// decisions, and a full feed produces thousands.
 pub(super) fn is_shown(effect: &Effect) -> bool {
     match effect {
         Effect::Recorded(entry) => !entry.single,
@@ -57,32 +58,32 @@ pub(super) fn is_shown(effect: &Effect) -> bool {
     }
 }
 
-/// Writes decisions down; knows the intents before.
+/// Formats decisions, with the previous intents as reference.
 pub(in crate::agent) struct Decisions {
     routing: Option<Arc<RoutingIntent>>,
     kernel: Option<Arc<KernelIntent>>,
-    /// What the gates say: of own routes by prefix, of received ones by their names.
+    /// Results of the gates: for own routes by prefix, for received routes by name.
     gates: BTreeMap<String, String>,
     export_gate: ExportGate,
 }
 
 impl Decisions {
-    /// With the gates of this version, and no intent before.
+    /// Starts without previous intents, with the export gate of this version.
     pub(in crate::agent) fn new() -> Self {
         Self::with_gate(export_gate)
     }
 
-    /// With another export gate.
+    /// Starts without previous intents, with another export gate.
     pub(in crate::agent) fn with_gate(export_gate: ExportGate) -> Self {
         Self { routing: None, kernel: None, gates: BTreeMap::new(), export_gate }
     }
 
-    /// Forgets the intents before: the next ones are shown whole.
+    /// Forgets the previous intents, so that the next ones are listed completely.
     pub(in crate::agent) fn forget(&mut self) {
         *self = Self::with_gate(self.export_gate);
     }
 
-    /// The lines of the effects of one input.
+    /// Returns the lines of one input's effects.
     pub(in crate::agent) fn lines(&mut self, effects: &[Effect]) -> Vec<String> {
         let mut out = Vec::new();
         for effect in effects.iter().filter(|effect| is_shown(effect)) {
@@ -236,7 +237,7 @@ impl Decisions {
         differ(out, self.kernel.as_deref().map(lines), lines(new));
     }
 
-    /// What the gates say: of each own route to each kind of peer, and of routes that might come from it.
+    /// Lists the gates' results: for each own route and kind of peer, and for possible received routes.
     fn gates(&mut self, intent: &RoutingIntent, out: &mut Vec<String>) {
         let mut kinds: BTreeMap<(&PeerPolicy, bool), usize> = BTreeMap::new();
         let ranges = intent.ranges.values().map(|range| &range.peer);
@@ -288,7 +289,7 @@ impl Decisions {
     }
 }
 
-/// A route of either family to everywhere.
+/// Returns the default route of each family.
 fn default_routes() -> Vec<Cidr> {
     ["0.0.0.0/0", "::/0"].into_iter().filter_map(|text| text.parse().ok()).collect()
 }
@@ -312,7 +313,8 @@ fn peer_text(peer: &PeerIntent) -> String {
         (None, None) => None,
     };
     let mut text = format!("{} AS {} {} for {}", peer.remote, peer.asn, peer.kind.as_str(), peer.source);
-    // Options that are not set are left out: one that a later version adds changes no line of those who do not set it.
+    // Options that are not set are left out, so that an option added by a later version changes no line of
+    // peers without it.
     let mut option = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             let _ = write!(text, " {name} {value}");
@@ -353,7 +355,7 @@ fn seconds(time: Duration) -> String {
     format!("{time:?}")
 }
 
-/// A value, or the word for its absence.
+/// Formats a value, or `none`.
 fn or_none(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "none".to_owned(), |value| value.to_string())
 }
@@ -448,14 +450,14 @@ fn endpoint_text(endpoint: &EndpointPolicy) -> String {
     }
 }
 
-/// The lines that came and went.
+/// Lists the added and removed lines.
 fn differ(out: &mut Vec<String>, old: Option<BTreeSet<String>>, new: BTreeSet<String>) {
     let old = old.unwrap_or_default();
     list(out, new.difference(&old).map(|text| format!("routing: + {text}")));
     list(out, old.difference(&new).map(|text| format!("routing: - {text}")));
 }
 
-/// The first lines of a list, and a digest of the rest.
+/// Writes the first lines of a list, and a digest of the rest.
 fn list(out: &mut Vec<String>, lines: impl Iterator<Item = String>) {
     let mut rest = (0_u64, 0_u64);
     for (number, text) in lines.enumerate() {
@@ -481,7 +483,7 @@ fn line(out: &mut Vec<String>, text: impl fmt::Display) {
     out.push(text);
 }
 
-/// FNV-1a of 64 bits.
+/// Computes the 64-bit FNV-1a hash.
 fn digest(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, octet| {
         (hash ^ u64::from(octet)).wrapping_mul(0x0000_0100_0000_01b3)

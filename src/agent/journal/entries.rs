@@ -1,4 +1,4 @@
-//! The store's entries as the core has them, from the events of the feed: what a checkpoint begins with.
+//! The store's entries as the core has them, derived from feed events, for the beginning of a checkpoint.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use crate::agent::core::checkpoint::Entries;
 use tortie_engine::model::WatchPart;
 use tortie_store::{Change, Delta, FeedEvent, KeyValue, Snapshot};
 
-/// The values under one key.
+/// Values of one key.
 #[derive(Debug, Clone, Default)]
 struct Values {
-    /// The last one that can be read.
+    /// The last readable value.
     good: Option<KeyValue>,
-    /// A later one that cannot.
+    /// A later value that cannot be read.
     unreadable: Option<KeyValue>,
 }
 
@@ -36,12 +36,13 @@ pub(super) struct StoreEntries {
     keys: BTreeMap<String, Values>,
     /// The core reads blocks from snapshots only once it knows its own affinities.
     has_blocks: bool,
-    /// The store was put back: revisions of the next snapshot say nothing of those so far.
+    /// The store was restored from a backup: revisions of the next snapshot are not comparable to earlier
+    /// ones.
     is_put_back: bool,
 }
 
 impl StoreEntries {
-    /// Takes what a checkpoint had.
+    /// Starts from the entries of a checkpoint.
     pub(super) fn of(entries: Entries) -> Self {
         let mut store = Self { has_blocks: true, ..Self::default() };
         for kv in entries.good.into_iter().chain(entries.unreadable) {
@@ -50,7 +51,7 @@ impl StoreEntries {
         store
     }
 
-    /// Follows one event.
+    /// Applies one feed event.
     pub(super) fn follow(&mut self, event: FeedEvent) {
         match event {
             FeedEvent::Cached(cached) => {
@@ -109,7 +110,7 @@ impl StoreEntries {
         }
     }
 
-    /// What a checkpoint begins with.
+    /// Returns the entries for a checkpoint.
     pub(super) fn entries(&self) -> Entries {
         let mut entries = Entries::default();
         for values in self.keys.values() {

@@ -1,8 +1,8 @@
-//! The file of a journal: lines of JSON, one an input, as gzip or plain.
+//! File format of a journal: one line of JSON per input, compressed with gzip or plain.
 //!
-//! The first line names version, host and options of the agent. A line with a checkpoint follows where the journal does not
-//! begin with the agent's start. Members that this version does not know are passed over; a line that it cannot read is an
-//! error with its number.
+//! The first line contains version, host and options of the agent. A checkpoint line follows if the journal
+//! does not begin at the agent's start. Unknown members are ignored; an unreadable line is an error with its
+//! number.
 
 use std::io::{BufRead, BufReader, Read};
 use std::time::{Duration, Instant};
@@ -15,109 +15,109 @@ use crate::agent::core::checkpoint::{Checkpoint, Entries};
 use crate::agent::core::input::{Input, Now};
 use crate::agent::core::options::CoreOptions;
 
-/// The form of the lines; a file with a greater number is refused.
+/// Format version; files with a higher version are rejected.
 pub(in crate::agent) const FORMAT: u32 = 1;
-/// How gzip begins (RFC 1952 2.3.1).
+/// Magic number of gzip (RFC 1952, section 2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// The name of the journal in the archive of `tortie diags`.
+/// File name of the journal in the archive of `tortie diags`.
 pub const FILE: &str = "journal.jsonl.gz";
 
-/// One line.
+/// One line of a journal.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::agent) enum Line {
-    /// The first one.
+    /// Header, the first line.
     Journal(Box<Header>),
-    /// The state that the first input meets; absent where that is the start of the agent.
+    /// State of the core before the first input; absent if that is the start of the agent.
     Checkpoint(Box<Base>),
     /// An input with the decisions on it.
     Input(Box<Step>),
-    /// From here on differences count from nothing: the journal could begin here, too.
+    /// Differences start from empty intents here, so that the journal could begin at this line.
     Boundary,
 }
 
-/// Who recorded.
+/// Origin of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::agent) struct Header {
-    /// [`FORMAT`].
+    /// Format version, see [`FORMAT`].
     pub(in crate::agent) format: u32,
-    /// The version of the agent.
+    /// Version of the agent.
     pub(in crate::agent) version: String,
-    /// When the agent started, in microseconds since 1970.
+    /// Start of the agent, in microseconds since 1970.
     pub(in crate::agent) started: i64,
-    /// What it was started with.
+    /// Start options of the agent's core.
     pub(in crate::agent) options: CoreOptions,
-    /// Inputs that were lost before the first one of this file.
+    /// Number of inputs lost before the first one of this file.
     #[serde(default)]
     pub(in crate::agent) lost: u64,
 }
 
-/// A state of the core.
+/// State of the core and the store at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::agent) struct Base {
-    /// When it was taken.
+    /// Time of the checkpoint.
     pub(in crate::agent) time: Time,
-    /// What does not follow from the store.
+    /// State of the core that does not follow from the store.
     pub(in crate::agent) core: Checkpoint,
-    /// The store.
+    /// Entries of the store.
     pub(in crate::agent) entries: Entries,
 }
 
-/// An input with what the recording agent decided on it.
+/// An input with the recording agent's decisions on it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::agent) struct Step {
-    /// When it came.
+    /// Arrival time of the input.
     pub(in crate::agent) time: Time,
-    /// The input.
+    /// The recorded input, without secrets.
     pub(in crate::agent) input: Input,
-    /// The decisions ([`decisions`](super::decisions)).
+    /// Lines of its decisions ([`decisions`](super::decisions)).
     pub(in crate::agent) decisions: Vec<String>,
 }
 
-/// Both clocks: nanoseconds since the start of the agent, and microseconds since 1970.
+/// Time by both clocks: nanoseconds since the start of the agent, and microseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::agent) struct Time(u64, i64);
 
 impl Time {
-    /// The time of an input; `started` is the start of the agent.
+    /// Converts the time of an input; `started` is the start of the agent.
     pub(in crate::agent) fn of(now: Now, started: Instant) -> Self {
         Self(super::nanos(started, now.mono), now.wall.as_microsecond())
     }
 
-    /// The time as the core takes it, when the agent had started at `started`.
+    /// Converts to the core's time, for an agent that started at `started`.
     pub(in crate::agent) fn now(self, started: Instant) -> Now {
         Now { mono: started + Duration::from_nanos(self.0), wall: self.wall() }
     }
 
-    /// The time of day.
+    /// Returns the wall clock time.
     pub(in crate::agent) fn wall(self) -> Timestamp {
         Timestamp::from_microsecond(self.1).unwrap_or_default()
     }
 }
 
-/// Why a file is no journal that this version can run.
+/// Reasons why a file cannot be replayed by this version.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// It cannot be read, or unpacked.
+    /// The file cannot be read or decompressed.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// A line is not what stands there in a journal.
+    /// A line is invalid; its number and the error.
     #[error("line {0}: {1}")]
     Line(usize, String),
-    /// Of a later version.
+    /// The file was written by a later version.
     #[error(
         "the file has format {0}, this version reads up to {FORMAT}: use a tortie of the version that wrote it"
     )]
     Format(u32),
-    /// An archive without a journal.
+    /// The archive contains no journal.
     #[error("the archive has no {FILE}: it was made by an older tortie, or the agent did not answer")]
     NoJournal,
 }
 
-/// The lines of a journal, one after the other.
+/// Iterator over the lines of a journal.
 pub(in crate::agent) struct Lines<'a> {
     text: Box<dyn BufRead + 'a>,
     line: String,
@@ -125,7 +125,7 @@ pub(in crate::agent) struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// Of a file: gzip, or plain lines.
+    /// Reads a file of gzip or plain lines.
     pub(in crate::agent) fn of(octets: &'a [u8]) -> Self {
         let text: Box<dyn BufRead + 'a> = if octets.starts_with(&GZIP) {
             Box::new(BufReader::new(MultiGzDecoder::new(octets)))
@@ -135,10 +135,10 @@ impl<'a> Lines<'a> {
         Self { text, line: String::new(), number: 0 }
     }
 
-    /// The next line; `None`: the end.
+    /// Returns the next line; `None` at the end.
     ///
     /// # Errors
-    /// With the number of the line.
+    /// Returns an error with the number of the line.
     pub(in crate::agent) fn next(&mut self) -> Result<Option<Line>, JournalError> {
         self.line.clear();
         self.number += 1;
@@ -151,10 +151,10 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// The first line.
+    /// Reads the first line.
     ///
     /// # Errors
-    /// When it is none of a journal, or of a later format.
+    /// Returns an error when it is not a journal header, or has a later format.
     pub(in crate::agent) fn header(&mut self) -> Result<Header, JournalError> {
         match self.next()? {
             Some(Line::Journal(header)) if header.format > FORMAT => Err(JournalError::Format(header.format)),
@@ -164,15 +164,15 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// The journal of a file: the file itself, or what the archive of `tortie diags` has.
+/// Returns the journal in a file: the file itself, or the member of an archive of `tortie diags`.
 ///
 /// # Errors
-/// [`JournalError`].
+/// As [`JournalError`] says.
 pub(crate) fn unpack(octets: Vec<u8>) -> Result<Vec<u8>, JournalError> {
     if !octets.starts_with(&GZIP) {
         return Ok(octets);
     }
-    // A header of tar has `ustar` at octet 257 (POSIX.1-2001, pax).
+    // A tar header has `ustar` at octet 257 (POSIX.1-2001, pax).
     let mut begin = [0; 262];
     let is_tar = MultiGzDecoder::new(&*octets).read_exact(&mut begin).is_ok() && begin.ends_with(b"ustar");
     if !is_tar {

@@ -1,14 +1,15 @@
-//! The journal: the last inputs of the core with what it decided on each, from which `tortie replay` runs it again.
+//! Journal: the recent inputs of the core with its decisions on each, which `tortie replay` runs again.
 //!
-//! What it does: records every input on a thread of its own, as one line of JSON, compressed, without secrets; begins anew
-//! from a checkpoint of the core, so that it stays bounded; gives all of it to `tortie diags`. What it does not: decide, or
-//! delay the core: an input that finds the journal's inbox full is counted as lost, and the journal goes on from the next
-//! checkpoint (the store's entries are followed meanwhile).
+//! A thread of its own records every input as one line of compressed JSON without secrets. The journal starts
+//! again from a checkpoint of the core, so that its size is bounded, and `tortie diags` exports it. It never
+//! delays the core: an input that finds the journal's inbox full is counted as lost, and the journal
+//! continues at the next checkpoint, following the store's entries in the meantime.
 //!
 //! ```text
 //!  event_loop --Input, effects--> Journal --inbox--> writer.rs: redact.rs -> format.rs -> gzip, two segments
-//!                                                      decisions.rs: effects as lines     | entries.rs: store at a checkpoint
-//!  GET /v1/journal <------------ octets --------------------------------------------------+
+//!                                                      decisions.rs: effects as lines      |
+//!                                                      entries.rs: store at a checkpoint   |
+//!  GET /v1/journal <------------ octets ---------------------------------------------------+
 //!  tortie replay FILE: format.rs -> Core::handle -> decisions.rs -> compared with the recorded lines
 //! ```
 
@@ -33,34 +34,34 @@ use crate::agent::core::input::{Input, Now};
 use crate::agent::core::options::CoreOptions;
 use writer::Writer;
 
-/// Inputs that may wait for the journal's thread; those of the store's feed always may.
+/// Maximum number of queued inputs; feed events are always queued.
 const INBOX: usize = 4_096;
 
-/// The priority of the thread, as nice(2) has it.
+/// Priority of the thread, as in nice(2).
 const NICE: i32 = 10;
 
-/// How long the thread leaves its inbox alone when that was empty: woken for each input it would take the processor from the
+/// Pause of the thread after its inbox was empty. Waking for each input would take the processor from the
 /// threads that inputs come from, a thousand times while a thousand sessions come up.
 const REST: Duration = Duration::from_millis(5);
 
-/// For the journal's thread.
+/// Message to the journal's thread.
 enum Message {
-    /// An input with what the core decided.
+    /// An input with the effects that the core emitted.
     Input(Now, Box<Input>, Vec<Effect>),
     /// The core at rest, after all inputs so far.
     Checkpoint(Now, Box<Checkpoint>),
-    /// All that is recorded, compressed.
+    /// Request for the compressed content of the journal.
     Export(oneshot::Sender<Vec<u8>>),
 }
 
-/// What the core's thread and the journal's thread share.
+/// State shared by the core's thread and the journal's thread.
 #[derive(Debug, Default)]
 struct Shared {
-    /// The journal wants a checkpoint.
+    /// The journal needs a checkpoint.
     is_due: AtomicBool,
-    /// Messages in the inbox.
+    /// Number of messages in the inbox.
     waiting: AtomicUsize,
-    /// Inputs that found the inbox full.
+    /// Number of inputs that found the inbox full.
     lost: AtomicU64,
 }
 
@@ -72,17 +73,18 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Starts the thread. `started` is the time that [`Core::new`](super::core::Core::new) got.
+    /// Starts the thread. `started` is the time passed to [`Core::new`](super::core::Core::new).
     ///
     /// # Errors
-    /// The system refuses a thread.
+    /// Returns an error when the system refuses a thread.
     pub(super) fn start(options: CoreOptions, started: Now) -> std::io::Result<Self> {
         let (inbox, messages) = channel();
         let shared = Arc::new(Shared::default());
         let mut writer = Writer::new(options, started);
         let of_thread = Arc::clone(&shared);
         std::thread::Builder::new().name("journal".to_owned()).spawn(move || {
-            // Inputs can wait, and the threads that they come from should not. Lower priority is never denied.
+            // Inputs can wait, while the threads they come from must not be delayed. Lowering the priority
+            // never fails.
             let _ = rustix::process::setpriority_process(None, NICE);
             while let Some(message) = next(&messages) {
                 of_thread.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -99,7 +101,7 @@ impl Journal {
         Ok(Self { inbox, shared })
     }
 
-    /// Records an input and what the core decided on it.
+    /// Records an input with the effects that the core emitted.
     pub(super) fn input(&self, now: Now, input: Input, effects: &[Effect]) {
         let is_full = self.shared.waiting.load(Ordering::Relaxed) >= INBOX;
         if is_full && !matches!(input, Input::Feed(_)) {
@@ -112,22 +114,22 @@ impl Journal {
 
     fn send(&self, message: Message) {
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-        // The thread ends with the process.
+        // The thread lives as long as the process, so the send does not fail.
         let _ = self.inbox.send(message);
     }
 
-    /// The journal wants a checkpoint: to stay bounded, or because inputs were lost.
+    /// True if the journal needs a checkpoint, to stay bounded or because inputs were lost.
     pub(super) fn wants_checkpoint(&self) -> bool {
         self.shared.is_due.load(Ordering::Relaxed) || self.shared.lost.load(Ordering::Relaxed) > 0
     }
 
-    /// Begins anew from here.
+    /// Starts a new segment at this checkpoint.
     pub(super) fn checkpoint(&self, now: Now, checkpoint: Checkpoint) {
         self.shared.is_due.store(false, Ordering::Relaxed);
         self.send(Message::Checkpoint(now, Box::new(checkpoint)));
     }
 
-    /// All that is recorded, as gzip of lines of JSON ([`format`]); `None`: the agent ends.
+    /// Returns the content as compressed lines of JSON ([`format`]); `None` if the agent is stopping.
     pub(super) async fn export(&self) -> Option<Vec<u8>> {
         let (answer, wait) = oneshot::channel();
         self.send(Message::Export(answer));
@@ -135,7 +137,7 @@ impl Journal {
     }
 }
 
-/// The next message, after a rest when there was none; `None`: no core sends any more.
+/// Returns the next message, after a pause if the inbox was empty; `None` once no sender is left.
 fn next(messages: &Receiver<Message>) -> Option<Message> {
     messages.try_recv().ok().or_else(|| {
         std::thread::sleep(REST);
@@ -143,7 +145,7 @@ fn next(messages: &Receiver<Message>) -> Option<Message> {
     })
 }
 
-/// Nanoseconds from one moment to a later one.
+/// Returns the nanoseconds between two moments.
 fn nanos(from: Instant, to: Instant) -> u64 {
     u64::try_from(to.saturating_duration_since(from).as_nanos()).unwrap_or(u64::MAX)
 }

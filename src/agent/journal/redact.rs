@@ -1,5 +1,7 @@
-//! Secrets leave the inputs before they are recorded: each is replaced by a tag that is the same for the same secret, so that
-//! a change of a key stays a change, and says nothing of it to who does not have the key of this run.
+//! Redaction: replaces secrets in inputs before they are recorded.
+//!
+//! Equal secrets get equal tags, so that a changed key stays a visible change. A tag reveals nothing without
+//! the key of this run.
 
 use std::sync::Arc;
 
@@ -10,12 +12,12 @@ use tortie_config::secrets;
 use crate::agent::core::input::Input;
 use tortie_store::{Change, FeedEvent, KeyValue};
 
-/// How tags begin.
+/// Leading part of a tag.
 const TAG: &str = "redacted-";
-/// A longer key is refused by TCP MD5 (RFC 2385 4.5): a tag of what is too long stays so.
+/// Longest TCP MD5 key in octets (RFC 2385, section 4.5). The tag of a longer key must be too long, too.
 const LONGEST: usize = 80;
 
-/// Replaces secrets; the key is random and stays in this process.
+/// Replaces secrets by tags; the key is random and never leaves this process.
 pub(super) struct Redactor {
     key: [u8; 32],
 }
@@ -25,7 +27,7 @@ impl Redactor {
         Self { key: rand::random() }
     }
 
-    /// The input without secrets.
+    /// Returns the input without secrets.
     pub(super) fn input(&self, input: Input) -> Input {
         match input {
             Input::Feed(event) => Input::Feed(self.event(event)),
@@ -71,12 +73,13 @@ impl Redactor {
         }
     }
 
-    /// The values with secrets, by their places, as they are without them. Most stores have none: nothing is copied then.
+    /// Returns the redacted values with their positions, only of entries with secrets: most stores have none,
+    /// and then nothing is copied.
     fn secrets_of(&self, entries: &[KeyValue]) -> Vec<(usize, Vec<u8>)> {
         entries.iter().enumerate().filter_map(|(at, kv)| Some((at, self.redacted(&kv.value)?))).collect()
     }
 
-    /// The value without its secrets; `None`: it has none.
+    /// Returns the value without secrets; `None` if it has none.
     fn redacted(&self, value: &[u8]) -> Option<Vec<u8>> {
         let text = &*String::from_utf8_lossy(value);
         if !secrets::names_secret(text) {
@@ -87,7 +90,7 @@ impl Redactor {
                 let found = secrets::replace(&mut json, &mut |secret| self.tag(secret));
                 found.then(|| json.to_string().into_bytes())
             }
-            // No JSON: where the secret in it ends is unknown, so all of it goes.
+            // Without valid JSON the end of the secret is unknown, so the whole value is replaced.
             Err(_) if secrets::is_secret(text) => Some(self.tag_of(text).into_bytes()),
             Err(_) => None,
         }
@@ -115,7 +118,7 @@ impl Redactor {
     }
 }
 
-/// Puts values in their places.
+/// Replaces the values at these positions.
 fn replace(entries: &mut [KeyValue], values: Vec<(usize, Vec<u8>)>) {
     for (at, value) in values {
         if let Some(kv) = entries.get_mut(at) {
@@ -153,7 +156,7 @@ mod tests {
         let nested = shown(&redactor, r#"{"a":[{"token":{"x":"geheim"}},{"client-secret":77}]}"#);
         assert!(!nested.contains("geheim") && !nested.contains(":77}"), "{nested}");
         assert!(!shown(&redactor, r#"{"password": "broken"#).contains("broken"));
-        // Not even text: it goes as a whole.
+        // Not even valid text: the whole value is replaced.
         let octets = redactor.redacted(b"password=hunter2\xff").unwrap();
         assert!(octets.starts_with(TAG.as_bytes()) && !octets.windows(7).any(|part| part == b"hunter2"));
         let long = shown(&redactor, &format!(r#"{{"password":"{}"}}"#, "x".repeat(90)));

@@ -1,8 +1,10 @@
-//! The journal's content, bounded: two segments, each a base and the inputs after it, as members of gzip (RFC 1952 2.2).
+//! Content of the journal in bounded memory: two segments, each a base with the inputs after it, as members
+//! of gzip (RFC 1952, section 2.2).
 //!
-//! Inputs go to the newer segment. When that is full, a checkpoint of the core begins the next one and the older one goes:
-//! there is always at least one segment's worth of inputs. The base of a checkpoint has the store's entries, which are
-//! followed from the older base and the inputs since, only when they are needed.
+//! Inputs are added to the newer segment. Once it is full, a checkpoint of the core starts the next one and
+//! the older one is dropped, so that at least one full segment of inputs is always kept. The base of a
+//! checkpoint contains the store's entries. They are computed from the older base and the inputs since, only
+//! when they are needed.
 
 use std::io::Write;
 use std::time::Instant;
@@ -19,20 +21,20 @@ use crate::agent::core::effect::Effect;
 use crate::agent::core::input::{Input, Now};
 use crate::agent::core::options::CoreOptions;
 
-/// Compressed octets of inputs after which a segment is full.
+/// Size of a full segment, in compressed octets of inputs.
 pub(super) const SEGMENT: usize = 1 << 20;
-/// Compressed octets of inputs that are never exceeded: without a checkpoint the newest inputs are lost then.
+/// Hard limit in compressed octets of inputs: beyond it, without a checkpoint, new inputs are lost.
 const MOST: usize = 4 * SEGMENT;
-/// Plain octets of a member of gzip: what is not compressed yet is a part of one.
+/// Size of a gzip member in uncompressed octets; the last member is kept uncompressed until it is full.
 pub(super) const MEMBER: usize = 256 << 10;
 
 /// A base with the inputs after it.
 struct Segment {
-    /// The lines before the first input, compressed; without the header.
+    /// Compressed lines before the first input, without the header.
     base: Vec<u8>,
-    /// Members of gzip.
+    /// Complete gzip members.
     inputs: Vec<u8>,
-    /// The end, which is no whole member yet.
+    /// Uncompressed lines that do not fill a member yet.
     open: Vec<u8>,
 }
 
@@ -64,7 +66,7 @@ pub(super) struct Writer {
     decisions: Decisions,
     older: Option<Segment>,
     newer: Segment,
-    /// Inputs that were lost since the last one that was recorded: until the next checkpoint no other is.
+    /// Number of lost inputs since the last recorded one; until the next checkpoint all inputs are lost.
     lost: u64,
     /// The store's entries, followed while inputs are lost.
     store: Option<StoreEntries>,
@@ -73,12 +75,12 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// An empty journal that begins with the start of the agent.
+    /// Creates an empty journal that begins at the start of the agent.
     pub(super) fn new(options: CoreOptions, started: Now) -> Self {
         Self::with_sizes(options, started, SEGMENT, MEMBER)
     }
 
-    /// Of segments with so many compressed octets, and members with so many plain ones.
+    /// Creates a journal with these sizes: compressed octets of a segment, uncompressed octets of a member.
     pub(super) fn with_sizes(options: CoreOptions, started: Now, segment: usize, member: usize) -> Self {
         let header = Header {
             format: FORMAT,
@@ -101,12 +103,12 @@ impl Writer {
         }
     }
 
-    /// So many inputs never came here, none of them of the store's feed.
+    /// Counts inputs that did not reach the journal, none of them feed events.
     pub(super) fn lose(&mut self, inputs: u64) {
         self.lost += inputs;
     }
 
-    /// Records an input with what was decided on it.
+    /// Records an input with its effects.
     pub(super) fn input(&mut self, now: Now, input: Input, effects: &[Effect]) {
         let input = self.redactor.input(input);
         if self.lost > 0 || self.newer.inputs.len() > MOST {
@@ -123,14 +125,14 @@ impl Writer {
         self.newer.push(&Line::Input(Box::new(step)), self.member);
     }
 
-    /// Whether it should begin anew.
+    /// True if the journal needs a checkpoint.
     pub(super) fn wants_checkpoint(&self) -> bool {
         self.lost > 0 || self.newer.inputs.len() >= self.segment
     }
 
-    /// Begins the next segment. What was lost before is no part of the journal then.
+    /// Starts the next segment. Inputs lost before it are no longer part of the journal.
     pub(super) fn checkpoint(&mut self, now: Now, core: Checkpoint) {
-        // One that was asked for twice would drop the segment that has just begun.
+        // A second checkpoint for the same request would drop the segment that has just begun.
         if !self.wants_checkpoint() {
             return;
         }
@@ -147,7 +149,7 @@ impl Writer {
         self.older = (std::mem::take(&mut self.lost) == 0).then_some(older);
     }
 
-    /// The store's entries after everything that was recorded.
+    /// Returns the store's entries after all recorded inputs.
     fn recorded_entries(&mut self) -> StoreEntries {
         self.newer.close();
         let whole = [&*self.newer.base, &*self.newer.inputs].concat();
@@ -171,7 +173,7 @@ impl Writer {
         }
     }
 
-    /// Everything, as one file.
+    /// Returns the whole journal as one file.
     pub(super) fn export(&mut self) -> Vec<u8> {
         self.newer.close();
         let mut text = Vec::new();
@@ -197,10 +199,10 @@ fn write_line(to: &mut Vec<u8>, line: &Line) {
     }
 }
 
-/// One member of gzip. The fast level: a journal is written always and read seldom.
+/// Compresses one gzip member, at the fast level: a journal is always written and rarely read.
 fn compressed(octets: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    // Writing to a vector does not fail.
+    // Writing to a vector cannot fail.
     let written = encoder.write_all(octets).and_then(|()| encoder.finish());
     written.unwrap_or_default()
 }

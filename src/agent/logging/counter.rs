@@ -1,4 +1,4 @@
-//! Counts messages of the log, for metrics.
+//! Counts log messages by level, for metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,10 +6,10 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Messages since the start, by level: ERROR, WARN, INFO. One process has one log.
+/// Messages since the start at ERROR, WARN and INFO. A process has one log.
 static LOGGED: [AtomicU64; 3] = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
 
-/// Counts log messages.
+/// Layer that counts log messages.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::agent) struct LogCounter;
 
@@ -27,7 +27,7 @@ impl<S: Subscriber> Layer<S> for LogCounter {
     }
 }
 
-/// Messages since the start, by level.
+/// Returns the number of messages since the start, by level.
 pub(in crate::agent) fn message_counts() -> impl Iterator<Item = (&'static str, u64)> {
     ["error", "warn", "info"].into_iter().zip(LOGGED.iter().map(|count| count.load(Ordering::Relaxed)))
 }

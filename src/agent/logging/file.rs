@@ -1,5 +1,8 @@
-//! The log file that the store names. Any writer of the store chooses its path, so it is a regular file below [`FOLDER`], reached without
-//! a link; and a thread of its own opens and writes it, so that no disk keeps the agent waiting.
+//! Log file at the path that the store configures.
+//!
+//! Any writer of the store can choose the path. It must therefore be a regular file below [`FOLDER`], reached
+//! without symbolic links. A thread of its own opens and writes the file, so that a slow disk does not delay
+//! the agent.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,32 +16,33 @@ use arc_swap::ArcSwapOption;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// An agent with Landlock opens what was there at its start, and what is made below it.
+/// Explanation of a refused access: with Landlock, the agent opens only files that existed at its start or
+/// are below a folder that did.
 const CLOSED: &str =
     "permission denied; where it was replaced or mounted after the agent's start, restart the agent";
 
-/// Where log files may be.
+/// Folder that log files must be in.
 pub(in crate::agent) const FOLDER: &str = "/var/log";
-/// Lines that wait for the disk; what comes beyond them is left out.
+/// Maximum number of lines that wait for the disk; further ones are dropped.
 const WAITING: usize = 4_096;
-/// How long the end of the agent waits for lines to be written.
+/// Maximum wait at the end of the agent for lines to be written.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// The file that log lines go to, replaced when the path changes.
+/// Current log file, replaced when the path changes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LogFile(Arc<Mutex<Option<Writer>>>);
 
-/// The thread that writes one file.
+/// Thread that writes one file.
 #[derive(Debug)]
 struct Writer {
     lines: SyncSender<Vec<u8>>,
     thread: std::thread::JoinHandle<()>,
-    /// Why it does not write.
+    /// Reason why the file cannot be written.
     problem: Arc<ArcSwapOption<String>>,
 }
 
 impl LogFile {
-    /// Goes on in the file of this path.
+    /// Switches to the file at this path.
     pub(super) fn set(&self, path: Option<&Path>) {
         self.replace(path.map(Writer::start));
     }
@@ -47,20 +51,20 @@ impl LogFile {
         std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), writer)
     }
 
-    /// Hands a line over to the thread, and does not wait for it.
+    /// Queues a line for the thread without waiting.
     pub(super) fn write(&self, line: &[u8]) {
         if let Some(writer) = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
             let _ = writer.lines.try_send(line.to_vec());
         }
     }
 
-    /// Why the file is not written, if so.
+    /// Returns the reason why the file cannot be written.
     pub(super) fn problem(&self) -> Option<String> {
         let writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         writer.as_ref()?.problem.load().as_deref().cloned()
     }
 
-    /// Waits a little for what was handed over.
+    /// Waits a limited time for queued lines to be written.
     pub(super) fn finish(&self) {
         let Some(Writer { lines, thread, .. }) = self.replace(None) else { return };
         drop(lines);
@@ -81,7 +85,7 @@ impl Writer {
             match open(Path::new(FOLDER), &path) {
                 Ok(mut file) => {
                     for line in inbox {
-                        // A full disk is no reason to stop routing.
+                        // A full disk must not stop routing.
                         let written = file.write_all(&line);
                         report(written.err().map(|error| {
                             format!("LogFilePath {} cannot be written: {error}", path.display())
@@ -95,8 +99,9 @@ impl Writer {
     }
 }
 
-/// Opens a regular file below a folder for more lines, and makes it with the folders on the way if it is not there. Nothing on
-/// the way is a link, and what is there and no file is left alone: to open a pipe waits, and devices are worse.
+/// Opens a regular file below a folder for appending, and creates it with missing folders. Rejects symbolic
+/// links on the path and existing files of other types: opening a pipe blocks, and opening a device may have
+/// side effects.
 fn open(folder: &Path, path: &Path) -> Result<File, String> {
     let outside = || format!("it is not below {}", folder.display());
     let parts: Option<Vec<&std::ffi::OsStr>> = path
@@ -115,7 +120,7 @@ fn open(folder: &Path, path: &Path) -> Result<File, String> {
         error => format!("{}: {error}", at.display()),
     };
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    // The folder itself is the administrator's, who may have put it elsewhere.
+    // The top folder may be a link, since only an administrator can replace it.
     let mut below: OwnedFd = rustix::fs::open(folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| wrong(&at, error))?;
     for part in folders {
@@ -151,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    /// Everything that a path can lead to besides a file of its own below the folder.
+    /// Covers all targets of a path other than a regular file below the folder.
     #[test]
     fn only_a_file_of_its_own_below_the_folder_is_opened() {
         let dir = tempfile::tempdir().unwrap();
@@ -186,7 +191,7 @@ mod tests {
             let said = open(&folder, &path).map(drop).unwrap_err();
             assert!(said.contains(why), "{}: {said}", path.display());
         }
-        // With a reader that waits, too.
+        // A pipe with a waiting reader is rejected, too.
         let _reader =
             rustix::fs::open(folder.join("pipe"), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
         assert!(open(&folder, &folder.join("pipe")).unwrap_err().contains("no file"));

@@ -1,7 +1,7 @@
-//! Which log lines pass: the levels of the store, and above them overrides that hold for a while (`tortie log level`).
+//! Filter of log lines: the levels configured in the store, and temporary overrides (`tortie log level`).
 //!
-//! The targets of the first are tracing-subscriber's. Its EnvFilter cannot do the second: it reads fields of spans, and a peer
-//! is a field of an event.
+//! The store's levels use the targets of tracing-subscriber. Its EnvFilter cannot implement overrides per
+//! peer: it matches fields of spans, and the peer is a field of an event.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, Filter};
 
-/// Longest time that an override may hold.
+/// Maximum duration of an override.
 const DURATION_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// Most overrides at once.
+/// Maximum number of overrides.
 const OVERRIDES_MAX: usize = 32;
 
-/// Subjects of an override, and the targets that each stands for.
+/// Subjects of overrides and the log targets that they cover.
 const SUBJECTS: [(&str, &[&str]); 7] = [
     ("all", &["tortie", "bgp"]),
     ("bgp", &["tortie::speaker", "bgp"]),
@@ -28,23 +28,23 @@ const SUBJECTS: [(&str, &[&str]); 7] = [
     ("store", &["tortie::store"]),
 ];
 
-/// A level for a subject that holds for a while.
+/// Temporary log level of a subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::agent) struct LevelOverride {
-    /// As it was written, without the level.
+    /// Subject as given in the request.
     pub(in crate::agent) subject: String,
     targets: &'static [&'static str],
-    /// Only lines of this peer.
+    /// Session or peer name, if the override covers only that peer's lines.
     peer: Option<String>,
     pub(in crate::agent) level: LevelFilter,
     pub(in crate::agent) until: Instant,
 }
 
 impl LevelOverride {
-    /// Reads `SUBJECT:LEVEL` or `SUBJECT.peer=NAME:LEVEL`.
+    /// Parses `SUBJECT:LEVEL` or `SUBJECT.peer=NAME:LEVEL`.
     ///
     /// # Errors
-    /// A sentence that says what can be written.
+    /// Returns a sentence with the accepted syntax.
     pub(in crate::agent) fn read(rule: &str, lasts: Duration, now: Instant) -> Result<Self, String> {
         let names: Vec<&str> = SUBJECTS.iter().map(|(name, _)| *name).collect();
         let wrong = |what: &str| {
@@ -81,15 +81,15 @@ impl LevelOverride {
     }
 }
 
-/// The overrides in force.
+/// Active overrides, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::agent) struct LevelOverrides(Vec<LevelOverride>);
 
 impl LevelOverrides {
-    /// Adds an override; it takes the place of an older one of the same subject.
+    /// Adds an override and replaces an older one of the same subject.
     ///
     /// # Errors
-    /// When there are too many.
+    /// Returns an error when the maximum is reached.
     pub(in crate::agent) fn add(&mut self, new: LevelOverride) -> Result<(), String> {
         self.0.retain(|other| other.subject != new.subject);
         if self.0.len() >= OVERRIDES_MAX {
@@ -99,12 +99,12 @@ impl LevelOverrides {
         Ok(())
     }
 
-    /// Ends all; gives how many there were.
+    /// Removes all overrides and returns their number.
     pub(in crate::agent) fn clear(&mut self) -> usize {
         std::mem::take(&mut self.0).len()
     }
 
-    /// Ends those whose time is over; whether there were any.
+    /// Removes expired overrides; returns true if there were any.
     pub(in crate::agent) fn expire(&mut self, now: Instant) -> bool {
         let before = self.0.len();
         self.0.retain(|entry| entry.until > now);
@@ -116,7 +116,7 @@ impl LevelOverrides {
     }
 }
 
-/// The filter of one sink.
+/// Filter of one sink.
 #[derive(Debug, Clone)]
 pub(in crate::agent) struct Levels {
     pub(in crate::agent) base: Targets,
@@ -124,7 +124,7 @@ pub(in crate::agent) struct Levels {
 }
 
 impl Levels {
-    /// Whether a line of this kind passes whatever its fields say; `None`: its peer decides.
+    /// Decides on lines with this metadata; `None` if the decision depends on the event's peer.
     fn passes(&self, meta: &Metadata<'_>) -> Option<bool> {
         let (target, level) = (meta.target(), meta.level());
         let whole = self.overrides.iter().filter(|w| w.peer.is_none() && w.covers(target)).last();

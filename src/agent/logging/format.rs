@@ -1,9 +1,9 @@
-//! A log line in its three forms: text for people, JSON, and the fields of systemd's journal.
+//! Output formats of log lines: text, JSON, and the fields of systemd's journal.
 //!
-//! Not with the layers of tracing-subscriber and tracing-journald: they write an event at once and cannot keep one, while a
-//! repetition that is held back (`rate_limit.rs`) is written later, with the number of its repetitions. Besides, their JSON
-//! has other members (`timestamp`, numbers as numbers), and their journal lines carry CODE_FILE and CODE_LINE and no bound
-//! for the text of a peer.
+//! The layers of tracing-subscriber and tracing-journald are not used: they write an event at once, while a
+//! suppressed repetition (`rate_limit.rs`) is written later with its count. Besides, their JSON has other
+//! members (`timestamp`, numbers as numbers), and their journal entries contain CODE_FILE and CODE_LINE and
+//! do not limit the length of a peer's text.
 //!
 //! ```text
 //!   tracing --filter.rs--> Lines: Record --rate_limit.rs--> text | json | journal --> stderr, file, journald
@@ -27,7 +27,7 @@ use crate::api::{escape, terminal};
 
 /// journald's socket (systemd.io/JOURNAL_NATIVE_PROTOCOL).
 const JOURNAL: &str = "/run/systemd/journal/socket";
-/// Most of one value in the journal, so that a line fits into a datagram.
+/// Maximum length of a value in the journal in octets, so that an entry fits into a datagram.
 const MOST: usize = 32 << 10;
 
 /// The form of log lines on standard error.
@@ -45,7 +45,7 @@ pub enum LogForm {
     Journald,
 }
 
-/// One line.
+/// One log line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::agent) struct Record {
     time: String,
@@ -69,7 +69,7 @@ impl Record {
         record
     }
 
-    /// The same for lines that say the same; numbers of changes differ by nature.
+    /// Returns a hash that is equal for repeated lines; numbers of changes and revisions are ignored.
     fn key(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self.level.as_str(), &self.target, &self.message).hash(&mut hasher);
@@ -87,7 +87,7 @@ impl Record {
             (true, Level::INFO) => ("\x1b[32m", "\x1b[0m"),
             (true, _) => ("\x1b[34m", "\x1b[0m"),
         };
-        // One line each, whatever a peer sent or the store holds.
+        // Escapes text of peers and of the store, so that each message stays on one line.
         let message = escape::line(&self.message);
         let mut out = format!("{} {on}{:>5}{off} {message}", self.time, self.level);
         for (name, value) in &self.fields {
@@ -119,7 +119,8 @@ impl Record {
         format!("{}\n", escape::line(&serde_json::Value::Object(map).to_string()))
     }
 
-    /// A datagram for journald: `NAME=value`, or for values of several lines the name, its length, and the value.
+    /// Formats a datagram for journald: `NAME=value`; for values of several lines the name, its length and
+    /// the value.
     fn journal(&self) -> Vec<u8> {
         let priority = match self.level {
             Level::ERROR => "3",
@@ -129,7 +130,7 @@ impl Record {
         };
         let mut out = Vec::new();
         let mut put = |name: &str, value: &str| {
-            // Of several lines as they are: the journal keeps them apart from other entries.
+            // Line breaks in values are kept: the journal separates entries by itself.
             let value = escape::lines(value);
             let value = value.as_bytes().get(..value.len().min(MOST)).unwrap_or_default();
             out.extend_from_slice(name.as_bytes());
@@ -157,7 +158,7 @@ impl Record {
     }
 }
 
-/// In double quotes, with those of the text escaped.
+/// Quotes a text and escapes quotes in it.
 fn quoted(text: &str) -> String {
     format!("{text:?}")
 }
@@ -178,23 +179,23 @@ impl Visit for Record {
     }
 }
 
-/// Writes a line.
+/// Function that writes a line to a file.
 type WriteLine = dyn Fn(&[u8]) + Send + Sync;
 
-/// The sink of log lines, with their form.
+/// Destination of log lines with its format.
 pub(in crate::agent) enum Sink {
-    /// Standard error as text; with colours.
+    /// Standard error as text; true enables colours.
     Text(bool),
     /// Standard error as JSON.
     Json,
-    /// The journal's own socket.
+    /// journald's socket.
     Journal(UnixDatagram),
     /// A file, as text.
     File(Box<WriteLine>),
 }
 
 impl Sink {
-    /// Standard error in this form. A journal that does not answer is no reason to say nothing.
+    /// Selects the destination for standard error. If journald does not answer, lines are written as text.
     pub(in crate::agent) fn standard(form: LogForm) -> Self {
         let colour = terminal::takes_colors(&io::stderr());
         let journal = || {
@@ -211,7 +212,7 @@ impl Sink {
     }
 
     fn put(&self, record: &Record) {
-        // There is nowhere to report a line that was lost.
+        // A write error cannot be reported anywhere.
         let _ = match self {
             Self::Text(colour) => io::stderr().lock().write_all(record.text(*colour).as_bytes()),
             Self::Json => io::stderr().lock().write_all(record.json().as_bytes()),
@@ -224,14 +225,14 @@ impl Sink {
     }
 }
 
-/// systemd names what it connected standard error to (systemd.exec(5), `JOURNAL_STREAM`).
+/// True if standard error leads to the journal, as systemd says in `JOURNAL_STREAM` (systemd.exec(5)).
 fn leads_to_journal() -> bool {
     let Some(stream) = std::env::var("JOURNAL_STREAM").ok() else { return false };
     let Ok(stat) = rustix::fs::fstat(io::stderr()) else { return false };
     stream == format!("{}:{}", stat.st_dev, stat.st_ino)
 }
 
-/// The layer of one sink; cheap to clone.
+/// Log layer of one sink; cheap to clone.
 #[derive(Clone)]
 pub(in crate::agent) struct Lines(Arc<(Sink, Mutex<RepeatFilter<Record>>)>);
 
@@ -240,7 +241,7 @@ impl Lines {
         Self(Arc::new((sink, Mutex::default())))
     }
 
-    /// Writes the lines that were held back long enough.
+    /// Writes suppressed lines whose time window is over.
     pub(in crate::agent) fn flush(&self, now: Instant) {
         let (sink, filter) = &*self.0;
         let due = filter.lock().unwrap_or_else(PoisonError::into_inner).due(now);
@@ -290,7 +291,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&record().json()).unwrap();
         assert_eq!((&json["level"], &json["peer"]), (&"WARN".into(), &"tor-a".into()));
         assert_eq!(json["reason"], "hold timer\nexpired");
-        // JOURNAL_NATIVE_PROTOCOL: a value of two lines has its length in 64 bits, little end first.
+        // JOURNAL_NATIVE_PROTOCOL: a value of two lines has a 64-bit little-endian length.
         let wanted: Vec<u8> = [
             b"MESSAGE=tor-a: Established -> Idle\nPRIORITY=4\nSYSLOG_IDENTIFIER=tortie\nTARGET=tortie::speaker\n".as_slice(),
             b"CHANGE=c-7f31\nPEER=tor-a\nREASON\n\x12\0\0\0\0\0\0\0hold timer\nexpired\n",

@@ -1,5 +1,5 @@
-//! Logs: to stderr and, where the store says so, to a file. Levels and file follow the store live; an override from the
-//! socket (`tortie log level`) holds for a while.
+//! Logging to standard error and, if the store configures one, to a file. Levels and file follow the store at
+//! run time; `tortie log level` overrides levels for a limited time.
 
 pub(super) mod counter;
 mod file;
@@ -23,16 +23,16 @@ use crate::api::codes;
 use crate::api::problem::Problem;
 use crate::api::status::LogLevelRequest;
 
-/// Settings of the logs from the store or a flag.
+/// Log settings from the store or a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LogSettings {
-    /// `LogSeverityScreen`; `None` = off.
+    /// Level of standard error (`LogSeverityScreen`); `None` disables it.
     pub(super) screen: Option<Severity>,
-    /// `LogSeverityFile`; `None` = off.
+    /// Level of the file (`LogSeverityFile`); `None` disables it.
     pub(super) file: Option<Severity>,
-    /// `LogFilePath`; `None` = none.
+    /// Path of the file (`LogFilePath`); `None` disables it.
     pub(super) path: Option<PathBuf>,
-    /// `bgp/v1` `loglevel`.
+    /// Level of BGP messages (`loglevel` below `bgp/v1`).
     pub(super) bgp: BgpLevel,
 }
 
@@ -45,13 +45,13 @@ impl Default for LogSettings {
 /// Felix's severities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Severity {
-    /// Everything.
+    /// Debug messages and all others.
     Debug,
-    /// State changes.
+    /// State changes and more severe messages.
     Info,
-    /// Warnings.
+    /// Warnings and errors.
     Warning,
-    /// Failures.
+    /// Errors only.
     Error,
 }
 
@@ -66,18 +66,18 @@ impl Severity {
     }
 }
 
-/// The level of BGP: `none`, `debug`, and anything else = state changes.
+/// Level of BGP messages: `none`, `debug`; any other value means state changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BgpLevel {
-    /// Nothing.
+    /// No messages.
     Nothing,
     /// State changes.
     Changes,
-    /// Everything.
+    /// All messages.
     Everything,
 }
 
-/// Changes the logs while the agent runs.
+/// Handle to change logging at run time.
 pub(super) struct Logs {
     set: Box<dyn Fn(Levels, Levels) + Send>,
     lines: [Lines; 2],
@@ -104,7 +104,7 @@ pub(super) fn start(form: LogForm) -> Logs {
     let to_file = file_of_lines.clone();
     let on_screen = Lines::new(Sink::standard(form));
     let in_file = Lines::new(Sink::File(Box::new(move |line| to_file.write(line))));
-    // A second start in one process (tests) keeps the first subscriber; that is no reason to fail.
+    // A second start in one process, as in tests, keeps the first subscriber.
     let _ = tracing_subscriber::registry()
         .with(on_screen.clone().with_filter(screen_filter))
         .with(in_file.clone().with_filter(file_filter))
@@ -124,7 +124,7 @@ pub(super) fn start(form: LogForm) -> Logs {
 }
 
 impl Logs {
-    /// Takes new settings. The screen goes on whatever becomes of the file.
+    /// Applies new settings. Errors of the file do not affect standard error.
     pub(super) fn apply(&mut self, wanted: &LogSettings) {
         if *wanted == self.current {
             return;
@@ -136,17 +136,18 @@ impl Logs {
         self.reload();
     }
 
-    /// Why the file is not written, if so.
+    /// Returns the reason why the file cannot be written.
     pub(super) fn problem(&self) -> Option<String> {
         self.file.problem()
     }
 
-    /// The last lines go to the file.
+    /// Writes the last lines to the file.
     pub(super) fn finish(&self) {
         self.file.finish();
     }
 
-    /// Overrides a level for a while, or with an empty rule ends all overrides; returns the new state in words.
+    /// Overrides a level for a limited time; an empty rule ends all overrides. Returns a description of the
+    /// new state.
     pub(super) fn set_level(&mut self, request: &LogLevelRequest, now: Instant) -> Result<String, String> {
         let text = if request.rule.is_empty() {
             let ended = self.overrides.clear();
@@ -162,7 +163,7 @@ impl Logs {
         Ok(text)
     }
 
-    /// Each second: overrides end, and lines that were held back are written.
+    /// Ends expired overrides and writes suppressed lines; called every second.
     pub(super) fn tick(&mut self, now: Instant) {
         if self.overrides.expire(now) {
             self.reload();
@@ -171,7 +172,7 @@ impl Logs {
         self.lines.iter().for_each(|lines| lines.flush(now));
     }
 
-    /// The overrides in force, as notes of `status`.
+    /// Returns the active overrides as notes of `status`.
     pub(super) fn notes(&self, now: Instant) -> Vec<Problem> {
         let note = |entry: &LevelOverride| {
             let left = entry.until.saturating_duration_since(now).as_secs();
@@ -200,7 +201,7 @@ fn targets(severity: Option<Severity>, bgp: BgpLevel) -> Targets {
         BgpLevel::Changes => general.min(LevelFilter::INFO),
         BgpLevel::Everything => LevelFilter::TRACE,
     };
-    // Libraries below the agent speak only when something is wrong.
+    // Other libraries log warnings and errors only.
     Targets::new()
         .with_default(general.min(LevelFilter::WARN))
         .with_target("tortie", general)

@@ -1,16 +1,17 @@
-//! Rate limit of repeated lines: the first few pass, the others are counted and written as one. Pure; time is given.
+//! Rate limit of repeated log lines: the first few pass, the others are counted and written as one. Reads no
+//! clock.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Identical lines that pass in a window.
+/// Number of identical lines that pass per window.
 const PASS: u64 = 5;
-/// The window.
+/// Length of the window.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Different lines that are followed; lines beyond that pass.
+/// Maximum number of different lines that are tracked; lines beyond it pass.
 const WATCHED: usize = 256;
 
-/// A line and its repetitions in the window.
+/// A line with its repetitions in the current window.
 #[derive(Debug)]
 struct Repeated<T> {
     since: Instant,
@@ -19,7 +20,7 @@ struct Repeated<T> {
     last: Option<T>,
 }
 
-/// Lines of the last window, by hash.
+/// Lines of the current window, by hash.
 #[derive(Debug)]
 pub(in crate::agent) struct RepeatFilter<T>(HashMap<u64, Repeated<T>>);
 
@@ -30,7 +31,7 @@ impl<T> Default for RepeatFilter<T> {
 }
 
 impl<T> RepeatFilter<T> {
-    /// The line, if it is to be written now.
+    /// Returns the line if it must be written now.
     pub(in crate::agent) fn take(&mut self, key: u64, line: T, now: Instant) -> Option<T> {
         if let Some(repeated) = self.0.get_mut(&key) {
             if now.duration_since(repeated.since) < WINDOW {
@@ -56,7 +57,7 @@ impl<T> RepeatFilter<T> {
         Some(line)
     }
 
-    /// Lines whose window is over, with how often they were held back.
+    /// Returns the last suppressed line of each expired window, with the number of suppressed lines.
     pub(in crate::agent) fn due(&mut self, now: Instant) -> Vec<(T, u64)> {
         let mut due = Vec::new();
         self.0.retain(|_, repeated| {
@@ -81,11 +82,11 @@ mod tests {
         let mut repeats = RepeatFilter::default();
         let passed = (0..1_000).filter_map(|n| repeats.take(1, n, at(n * 10))).count();
         assert_eq!(passed, 5);
-        // Another line is not held up by it.
+        // Another line is not affected.
         assert_eq!(repeats.take(2, 7, at(10_000)), Some(7));
         assert_eq!(repeats.due(at(59_999)), []);
         assert_eq!(repeats.due(at(60_000)), [(999, 995)]);
-        // Written once; the window begins anew.
+        // Written once; a new window begins.
         assert_eq!(repeats.due(at(61_000)), []);
         assert_eq!(repeats.take(1, 1, at(62_000)), Some(1));
     }

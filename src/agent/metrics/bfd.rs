@@ -1,4 +1,5 @@
-//! BFD (RFC 5880): sums over all sessions, series of their own for explicit peers, and for mesh peers that are down.
+//! BFD metrics (RFC 5880): sums over all sessions, and series per explicit peer and per mesh peer that is
+//! down.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! The names of bird_exporter, for boards that know them. All sessions have series here, those of the mesh too, under the
-//! names that Calico's templates give BIRD's protocols (`Mesh_192_0_2_15`, `Node_...`, `Global_...`).
+//! Compatible metrics page with the names of bird_exporter, for existing dashboards. All sessions have series
+//! here, including those of the mesh, under the protocol names that Calico's templates give BIRD
+//! (`Mesh_192_0_2_15`, `Node_...`, `Global_...`).
 
 use tortie_bgp::{FamilyStatus, PeerStatus, State};
 
@@ -7,11 +8,11 @@ use super::scrape::Scrape;
 use super::sessions::STATES;
 use crate::agent::metrics::exposition::{Page, flag};
 
-/// Names of filters that Calico's templates put into `protocol bgp`.
+/// Filter names that Calico's templates use in `protocol bgp`.
 const FILTERS: [(&str, &str); 2] =
     [("import_filter", "ACCEPT"), ("export_filter", "calico_export_to_bgp_peers")];
 
-/// A family of metrics with the value that a session's family gives.
+/// A metric family: name, help text, and its value per session and address family.
 type Count = (&'static str, &'static str, fn(&FamilyStatus) -> u32);
 
 const COUNTS: [Count; 4] = [

@@ -1,5 +1,6 @@
-//! What a scrape asks the core: sums, and only those peers that get series of their own. Made on the core's thread, so it
-//! looks at this host's peers, endpoints and blocks, and at no route.
+//! The core's part of a scrape: sums, and details of the peers with series of their own.
+//!
+//! It runs on the core's thread and iterates over this host's peers, endpoints and blocks, not over routes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,10 +20,10 @@ use crate::api::policy::PolicyStatus;
 use tortie_engine::routing::{OriginKind, PeerIntent, PeerKind};
 use tortie_kernel::EndpointCondition;
 
-/// How long a mesh peer that was missed keeps its series after its return.
+/// Time for which a mesh peer keeps its series after it was down.
 const SERIES_KEPT_FOR: Duration = Duration::from_secs(15 * 60);
 
-/// The core at the moment of a scrape.
+/// State of the core at the time of a scrape.
 #[derive(Debug, Clone)]
 pub(super) struct CoreScrape {
     pub(super) running: bool,
@@ -30,60 +31,60 @@ pub(super) struct CoreScrape {
     pub(super) from_cache: bool,
     pub(super) frozen: bool,
     pub(super) revision: u64,
-    /// Since the newest proof of freshness.
+    /// Time since the last confirmation that the model is up to date.
     pub(super) lag: Duration,
     pub(super) keys: usize,
     pub(super) snapshots: u64,
-    /// Values that cannot be read, by what they are of.
+    /// Unreadable values by kind of key.
     pub(super) invalid: BTreeMap<&'static str, usize>,
     pub(super) counters: CoreCounters,
     /// Sessions by type and state.
     pub(super) sessions: BTreeMap<(&'static str, State), usize>,
-    /// Sessions that are to be up, by type.
+    /// Sessions that should be up, by type.
     pub(super) expected: BTreeMap<&'static str, usize>,
     /// Peers with series of their own, by session.
     pub(super) peers: BTreeMap<String, PeerScrape>,
-    /// Our restart is not over yet (RFC 4724).
+    /// True until the graceful restart of this agent is over (RFC 4724).
     pub(super) restarting: bool,
     pub(super) policy: PolicyStatus,
     /// Endpoints of this host by kind and state.
     pub(super) endpoints: BTreeMap<(&'static str, &'static str), usize>,
-    /// Policies and profiles of the whole store.
+    /// Policies and profiles in the whole store.
     pub(super) objects: ObjectCounts,
     pub(super) gc: GcTotals,
-    /// What the collector suspects, by pool.
+    /// Leak candidates of the garbage collector, by pool.
     pub(super) leaked: BTreeMap<String, usize>,
-    /// All pools, on the one host that looks.
+    /// Usage of all pools; set only on the host that reads it.
     pub(super) pool_usage: Option<PoolUsages>,
     /// Own blocks by pool.
     pub(super) blocks: BTreeMap<String, BlockScrape>,
-    /// Changes of rules, and intents, that the kernel has not acknowledged.
+    /// Numbers of rule changes and of intents that the kernel has not acknowledged.
     pub(super) waiting: (u64, u64),
-    /// Own routes by kind.
+    /// Own routes by kind, for each address family.
     pub(super) originated: BTreeMap<&'static str, [usize; 2]>,
 }
 
-/// One peer with series of its own.
+/// A peer with series of its own.
 #[derive(Debug, Clone)]
 pub(super) struct PeerScrape {
-    /// As `status` has it.
+    /// State of the session as in `status`.
     pub(super) peer: PeerSnapshot,
     pub(super) asn: String,
-    /// All series, or only whether it is up.
+    /// True for all series; false for the session state only.
     pub(super) whole: bool,
     pub(super) state: State,
-    /// Since the last change of its state, or the start of the agent.
+    /// Time since the last state change, or since the start of the agent.
     pub(super) since: Duration,
     pub(super) flaps: BTreeMap<&'static str, u64>,
     pub(super) open_errors: u64,
     pub(super) notifications: BTreeMap<(&'static str, u8, u8), u64>,
-    /// Most prefixes that it may announce.
+    /// Prefix limit of the peer.
     pub(super) limit: Option<u32>,
     pub(super) families: [bool; 2],
 }
 
 impl PeerScrape {
-    /// The labels of all its series, and these.
+    /// Returns the common labels of the peer's series, followed by `more`.
     pub(super) fn with<'a>(&'a self, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
         let common = [
             ("peer", &*self.peer.address),
@@ -95,19 +96,19 @@ impl PeerScrape {
     }
 }
 
-/// The own blocks of one pool.
+/// Own blocks of one pool.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct BlockScrape {
     pub(super) blocks: usize,
     pub(super) used: usize,
     pub(super) free: usize,
-    /// Addresses of own endpoints in blocks of others.
+    /// Number of own endpoints' addresses in other hosts' blocks.
     pub(super) borrowed_in: usize,
-    /// Addresses of own blocks that other hosts use.
+    /// Number of addresses of own blocks that other hosts use.
     pub(super) borrowed_out: usize,
 }
 
-/// For one scrape.
+/// Collects the state for one scrape.
 pub(super) fn scrape(core: &CoreView<'_>, per_peer: PeerSeries, now: Instant) -> CoreScrape {
     let mut invalid = BTreeMap::new();
     for problem in core.model().invalid_keys() {
@@ -179,7 +180,7 @@ fn scrape_peer(
         PeerSeries::Explicit => wanted.kind != PeerKind::Mesh,
         PeerSeries::None => false,
     };
-    // A mesh peer that is down is found by name, and for a while after it came back.
+    // A mesh peer that is down has a series with its name, also for a while after it is up again.
     let missed = record.is_some_and(|r| r.missed) && since < SERIES_KEPT_FOR;
     if !whole && up && !missed {
         return;
@@ -199,7 +200,8 @@ fn scrape_peer(
     scrape.peers.insert(session.to_owned(), peer);
 }
 
-/// Endpoints of this host: `up`, `pending` while their interface is not there or they are not active, `error`.
+/// Counts the endpoints of this host: `up`; `pending` while the interface is absent or the endpoint inactive;
+/// `error`.
 fn endpoint_states(core: &CoreView<'_>) -> BTreeMap<(&'static str, &'static str), usize> {
     let kinds = ["workload", "host"];
     let states = ["up", "pending", "error"];
@@ -251,7 +253,7 @@ fn block_sums(core: &CoreView<'_>) -> BTreeMap<String, BlockScrape> {
     sums
 }
 
-/// The `source` of own routes.
+/// Returns the label `source` of own routes.
 fn origin(kind: OriginKind) -> &'static str {
     match kind {
         OriginKind::OwnBlock => "ipam_block",

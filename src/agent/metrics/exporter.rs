@@ -1,4 +1,4 @@
-//! Reads the threads for a scrape, and keeps what outlives one: when each answered, and packets that rules denied.
+//! Exporter of the metrics pages: queries the threads for a scrape, and keeps counts across scrapes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -15,34 +15,34 @@ use tortie_kernel::Denial;
 use tortie_metrics::Table;
 use tortie_store::Requests;
 
-/// Makes the pages, and counts requests to the API.
+/// Produces the metrics pages and counts API requests.
 pub(in crate::agent) struct Exporter {
     pub(super) handle: Arc<Handle>,
     pub(super) observer: Option<Arc<Observer>>,
     pub(super) store_requests: Arc<Requests>,
     /// `sqlite` or `etcd`.
     pub(super) store_kind: &'static str,
-    /// Which peers have series of their own.
+    /// Selects the peers with series of their own.
     pub(super) per_peer: PeerSeries,
-    /// Route protocol of own routes.
+    /// Protocol number of own kernel routes.
     pub(super) protocol: u8,
-    /// By route and status.
+    /// Request times by route and status.
     pub(super) api_requests: Table<(String, u16)>,
     pub(super) state: ScrapeState,
 }
 
-/// State that outlives a scrape.
+/// State that is kept across scrapes.
 #[derive(Debug, Default)]
 pub(super) struct ScrapeState {
-    /// Unix time at which a thread answered last: speaker, kernel.
+    /// Unix time of the last answer of the speaker and of the kernel thread.
     pub(super) answered: [AtomicI64; 2],
     pub(super) denied: Mutex<Denied>,
 }
 
-/// Denied packets by who denied them. Rules come and go, and their numbers with them: what was counted stays counted.
+/// Denied packets by rule. The counts of a removed rule are kept, although rules and their numbers change.
 #[derive(Debug, Default)]
 pub(super) struct Denied {
-    /// Denials of each log prefix that were counted.
+    /// Counter of each log prefix at the last scrape.
     pub(super) read_at: BTreeMap<String, u64>,
     pub(super) sums: BTreeMap<Denial, u64>,
 }
@@ -68,19 +68,19 @@ impl Exporter {
         }
     }
 
-    /// Counts a request to the API that was answered: its route and status.
+    /// Counts an answered API request by route and status.
     pub(in crate::agent) fn count_request(&self, route: String, status: u16, took: Duration) {
         self.api_requests.time((route, status), took);
     }
 
-    /// Asks each thread once.
+    /// Queries each thread once.
     pub(super) async fn scrape(&self) -> Scrape {
         let per_peer = self.per_peer;
         let scrape = move |core: &CoreView<'_>| core::scrape(core, per_peer, Instant::now());
         let core = self.handle.core().ask(scrape).await.ok();
         let prefixes = self.handle.drops().map(|drops| drops.logged().0).unwrap_or_default();
         let kernel = self.handle.kernel().ask(move |view| kernel_scrape(view, &prefixes)).await.ok();
-        // Sessions with series of their own: the others cost a line each in the sums.
+        // Only sessions with series of their own need details; all others are part of the sums.
         let named: Vec<String> = core
             .iter()
             .flat_map(|core| core.peers.iter().filter(|(_, peer)| peer.whole).map(|(name, _)| name.clone()))
@@ -101,7 +101,8 @@ impl Exporter {
 }
 
 impl ScrapeState {
-    /// Adds what was logged since the last scrape. A rule that is gone before the next scrape is counted under `gone`.
+    /// Adds the packets logged since the last scrape. If the rule was removed before the scrape, its packets
+    /// count as `gone`.
     fn count(&self, kernel: &KernelScrape, logged: &[(String, u64)]) {
         let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
         let Denied { read_at, sums } = &mut *denied;
@@ -122,7 +123,7 @@ impl ScrapeState {
         self.denied.lock().unwrap_or_else(PoisonError::into_inner).sums.clone()
     }
 
-    /// Unix time at which the speaker, then the kernel thread answered last.
+    /// Returns the Unix times of the last answers of speaker and kernel thread.
     pub(super) fn answered(&self) -> [i64; 2] {
         [0, 1].map(|at| self.answered.get(at).map_or(0, |last| last.load(Ordering::Relaxed)))
     }

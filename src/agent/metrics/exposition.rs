@@ -1,11 +1,11 @@
-//! The text format: families of samples, each with HELP and TYPE once.
+//! Text format of metrics: families of samples, each with one HELP and one TYPE line.
 //!
-//! Written in the text format 0.0.4 of Prometheus, or as OpenMetrics 1.0 for those who ask for it; they differ in where
-//! the `_total` of a counter stands and in the last line. A family without samples is not written.
+//! The output is the Prometheus text format 0.0.4, or OpenMetrics 1.0 if the client accepts it. They differ
+//! in the position of a counter's `_total` and in the last line. A family without samples is omitted.
 //!
-//! Not with a crate: prometheus-client writes OpenMetrics only, puts `_total` behind the name of every counter (those of
-//! Felix are fixed, and most have none) and has no summaries, which Felix's page needs; prometheus writes the text format
-//! only.
+//! No crate fits: prometheus-client writes OpenMetrics only, appends `_total` to every counter (Felix's names
+//! are fixed, and most have none), and has no summaries, which Felix's page needs; prometheus writes the text
+//! format only.
 
 use std::fmt::{Display, Write};
 
@@ -14,14 +14,14 @@ use tortie_metrics::Histogram;
 /// Labels of one sample.
 pub(super) type Labels<'a> = [(&'a str, &'a str)];
 
-/// A page in the making.
+/// A metrics page under construction.
 #[derive(Debug)]
 pub(super) struct Page {
     out: String,
     open: bool,
 }
 
-/// One family. Its head is written with its first sample.
+/// A metric family, whose HELP and TYPE lines precede its first sample.
 pub(super) struct Family<'p> {
     page: &'p mut Page,
     name: &'p str,
@@ -31,7 +31,7 @@ pub(super) struct Family<'p> {
 }
 
 impl Page {
-    /// `open`: OpenMetrics.
+    /// Creates an empty page; `open` selects OpenMetrics.
     pub(super) fn new(open: bool) -> Self {
         Self { out: String::with_capacity(64 << 10), open }
     }
@@ -40,7 +40,7 @@ impl Page {
         self.family(name, help, "gauge")
     }
 
-    /// The name ends in `_total`, but on pages whose names others chose.
+    /// Begins a counter. Its name ends in `_total`, except on compatible pages.
     pub(super) fn counter<'p>(&'p mut self, name: &'p str, help: &'p str) -> Family<'p> {
         self.family(name, help, "counter")
     }
@@ -57,7 +57,7 @@ impl Page {
         Family { page: self, name, help, kind, headed: false }
     }
 
-    /// The text.
+    /// Returns the text of the page.
     pub(super) fn text(mut self) -> String {
         if self.open {
             self.out.push_str("# EOF\n");
@@ -124,19 +124,19 @@ impl Family<'_> {
         self.page.write(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
     }
 
-    /// One sample.
+    /// Adds a sample.
     pub(super) fn put(&mut self, labels: &Labels<'_>, value: f64) -> &mut Self {
         self.head();
         self.page.sample(self.name, "", labels, None, value);
         self
     }
 
-    /// One sample of something that is counted.
+    /// Adds a sample with a count.
     pub(super) fn count(&mut self, labels: &Labels<'_>, value: usize) -> &mut Self {
         self.put(labels, n(value as u64))
     }
 
-    /// One histogram, as this family's type has it: buckets, or for a summary the quantiles 0.5, 0.9 and 0.99 since the start.
+    /// Adds a histogram: buckets, or for a summary the quantiles 0.5, 0.9 and 0.99 since the start.
     pub(super) fn observed(&mut self, labels: &Labels<'_>, of: &Histogram) -> &mut Self {
         self.head();
         if self.kind == "summary" {
@@ -170,7 +170,7 @@ pub(super) fn flag(value: bool) -> f64 {
     f64::from(u8::from(value))
 }
 
-/// Unix time of something so long ago.
+/// Returns the Unix time of a past moment.
 pub(super) fn unix_before(ago: std::time::Duration) -> f64 {
     jiff::Timestamp::now().as_duration().as_secs_f64() - ago.as_secs_f64()
 }

@@ -1,12 +1,12 @@
-//! The names of Felix and of kube-controllers' IPAM metrics, for boards and alerts that know them. What has no meaning here
-//! (eBPF, the Go runtime, typha) is left out.
+//! Compatible metrics page with the names of Felix and of kube-controllers' IPAM metrics, for existing
+//! dashboards and alerts. Metrics without a counterpart (eBPF, Go runtime, Typha) are omitted.
 
 use std::collections::BTreeMap;
 
 use super::scrape::Scrape;
 use crate::agent::metrics::exposition::{Page, n};
 
-/// Felix's states of a resync: 1 waits for the datastore, 2 resyncs, 3 is in sync.
+/// States of Felix's resync metric: 1 waits for the datastore, 2 resyncs, 3 is in sync.
 const IN_SYNC: f64 = 3.0;
 const RESYNC: f64 = 2.0;
 const WAIT: f64 = 1.0;
@@ -110,7 +110,7 @@ fn dataplane(page: &mut Page, scrape: &Scrape) {
         .observed(&[], &metrics.compare);
 }
 
-/// Each node reports its own blocks, as kube-controllers does for all of them.
+/// Each node reports its own blocks; kube-controllers reports the blocks of all nodes.
 fn ipam(page: &mut Page, node: &str, scrape: &Scrape) {
     let Some(core) = &scrape.core else { return };
     let mut family =

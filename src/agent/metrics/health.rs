@@ -1,4 +1,4 @@
-//! The process: build, health, loops, logs, memory, the API.
+//! Metrics of the process: build, health, event loops, log messages, memory, API requests.
 
 use super::exporter::Exporter;
 use super::scrape::Scrape;
@@ -76,14 +76,15 @@ pub(super) fn write(page: &mut Page, exporter: &Exporter, scrape: &Scrape) {
     process(page);
 }
 
-/// `USER_HZ`, in which Linux gives times to programs on every architecture that we build for.
+/// Clock ticks per second in /proc (`USER_HZ`): 100 on all supported architectures.
 const TICKS: f64 = 100.0;
 
-/// The usual metrics of a process.
+/// Writes the standard process metrics.
 fn process(page: &mut Page) {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
     let stat = read("stat");
-    // The name of the process may hold blanks; fields are counted from behind it, state being the third.
+    // The process name may contain blanks, so fields are counted after its closing parenthesis; the state is
+    // field 3.
     let fields: Vec<&str> =
         stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
     let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
@@ -122,7 +123,7 @@ fn boot_time() -> Option<f64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// Requests to the API of the agent, and of plugins.
+/// Writes the metrics of API requests and plugin calls.
 pub(super) fn apis(page: &mut Page, exporter: &Exporter) {
     let served = exporter.api_requests.read();
     let mut family = page.counter("tortie_api_requests_total", "Requests to the API, by route and status");

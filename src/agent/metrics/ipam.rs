@@ -1,4 +1,5 @@
-//! Addresses: the own blocks, requests, what the collector found, and on one host of all the pools.
+//! IPAM metrics: own blocks, requests, garbage collection and, on the host that reads it, the usage of all
+//! pools.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +62,8 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape) {
     requests(page);
 }
 
-/// What the collector of this host calls leaked, and on one host what `tortie ipam check` finds without looking at hosts.
+/// Writes suspected inconsistencies: leaked addresses of this host and, on the host that reads the pools, the
+/// findings of `tortie ipam check` that need no evidence of hosts.
 fn suspects(page: &mut Page, core: &CoreScrape) {
     let mut sums: BTreeMap<(String, &str), usize> = BTreeMap::new();
     for pool in core.blocks.keys() {

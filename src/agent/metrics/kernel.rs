@@ -1,4 +1,4 @@
-//! Kernel routes, drift of all planes, comparisons.
+//! Metrics of kernel routes, drift and resyncs.
 
 use super::scrape::KernelScrape;
 use crate::agent::metrics::exposition::{Family, Page, n, unix_before};

@@ -1,12 +1,14 @@
-//! What Prometheus reads, from live state at every scrape: a page of native names, and pages with the names of others.
+//! Prometheus metrics, computed at every scrape: a page with native names, and compatible pages with other
+//! exporters' names.
 //!
-//! A scrape asks each thread once for a copy of what it counted ([`Scrape`]), then writes the page on the thread that
-//! serves it. No thread looks at all routes for it. Explicit peers have series of their own; the mesh is summed, so that
-//! series do not grow with the square of the hosts. A mesh peer that is down is still found by name in `tortie_bgp_peer_up`.
+//! A scrape queries each thread once for a copy of its counters ([`Scrape`]); the thread that serves the
+//! request writes the page. No thread iterates over all routes for a scrape. Explicit peers have series of
+//! their own. The mesh is summed, so that the number of series does not grow with the square of the hosts. A
+//! mesh peer that is down still has a series with its name in `tortie_bgp_peer_up`.
 //!
 //! ```text
-//!  core, speaker, kernel --copies--> Scrape --> native pages (health, store, sessions, rib, kernel, policy, ipam, bfd)
-//!                                          \-> felix.rs, bird.rs: the names of Felix, kube-controllers and bird_exporter
+//!  core, speaker, kernel --copies--> Scrape -> native pages (health, store, sessions, rib, kernel, policy, ..)
+//!                                          \-> felix.rs, bird.rs: names of Felix and bird_exporter
 //! ```
 
 mod bfd;
@@ -30,7 +32,7 @@ use crate::agent::metrics::exposition::Page;
 use crate::api::MetricsPage;
 
 impl Exporter {
-    /// A page.
+    /// Returns a metrics page.
     pub(super) async fn page(&self, what: MetricsPage) -> String {
         let scrape = self.scrape().await;
         let mut page = Page::new(what == MetricsPage::OpenMetrics);

@@ -1,4 +1,4 @@
-//! Policy, endpoints, packet rules, denied packets, connection tracking.
+//! Metrics of policy, endpoints, packet rules, denied packets and connection tracking.
 
 use super::core::CoreScrape;
 use super::exporter::Exporter;
@@ -85,7 +85,7 @@ fn denied(page: &mut Page, exporter: &Exporter) {
         "Dropped packets as the kernel logs them: at most ten a second and rule, so of a flood it is a sample",
     );
     let mut denied = exporter.state.denied();
-    // There from the beginning, so that the first one is an increase.
+    // Present from the start with 0, so that the first denied packet is an increase.
     for (direction, tier, reason) in
         [("ingress", "profiles", "profile"), ("egress", "", "unknown_endpoint"), ("egress", "", "anti_spoof")]
     {

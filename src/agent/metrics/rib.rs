@@ -1,4 +1,4 @@
-//! Tables and churn, and how long a change takes to the kernel.
+//! Metrics of the BGP tables: sizes, churn, and the time from a change to the kernel.
 
 use std::collections::BTreeMap;
 

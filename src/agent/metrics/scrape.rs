@@ -1,4 +1,4 @@
-//! A scrape: a copy of each thread's counters.
+//! Data of one scrape: copies of each thread's counters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) struct KernelScrape {
     pub(super) metrics: KernelMetrics,
     pub(super) rules: Option<RuleCounts>,
     pub(super) dirty: usize,
-    /// Which denial packets are logged with.
+    /// Log prefixes of denied packets, with the rules that they stand for.
     pub(super) denials: Vec<(String, Denial)>,
 }
 
@@ -38,20 +38,20 @@ pub(super) struct BgpScrape {
     /// BFD sessions by peer.
     pub(super) watched: BTreeMap<Arc<str>, (Endpoint, Status)>,
     pub(super) bfd: Option<Arc<BfdView>>,
-    /// Of peers with series of their own: failed attempts by reason, round-trip time.
+    /// Details of peers with series of their own.
     pub(super) more: BTreeMap<String, PeerDetails>,
 }
 
-/// Details of a peer with series of its own.
+/// Failed attempts by reason and round-trip time of a peer.
 #[derive(Debug, Default)]
 pub(super) struct PeerDetails {
     pub(super) failures: Vec<(&'static str, u64)>,
     pub(super) round_trip: Option<f64>,
 }
 
-/// The answers of all threads, of about the same time; `None`: a thread did not answer.
+/// Answers of all threads at about the same time; `None` if a thread did not answer.
 pub(super) struct Scrape {
-    /// Of an agent that observes.
+    /// Comparison with other daemons; set in observe mode.
     pub(super) comparison: Option<Arc<ComparisonReport>>,
     pub(super) core: Option<CoreScrape>,
     pub(super) kernel: Option<KernelScrape>,

@@ -1,4 +1,4 @@
-//! BGP sessions: sums, and series of explicit peers.
+//! Metrics of BGP sessions: sums, and series per explicit peer.
 
 use tortie_bgp::{FamilyStatus, PeerStatus, RestartPhase, State};
 
@@ -9,7 +9,7 @@ use crate::agent::metrics::exposition::{Page, flag, n, unix_before};
 pub(super) const STATES: [State; 6] =
     [State::Idle, State::Connect, State::Active, State::OpenSent, State::OpenConfirm, State::Established];
 
-/// As bgpPeerState of the BGP4-MIB (RFC 4273): 1 Idle to 6 Established.
+/// Returns the number of a state as in bgpPeerState of the BGP4-MIB (RFC 4273): 1 Idle to 6 Established.
 fn number(state: State) -> f64 {
     STATES.iter().position(|of| *of == state).map_or(0.0, |at| n(at as u64 + 1))
 }
@@ -73,7 +73,7 @@ fn write_core_series(page: &mut Page, core: &CoreScrape, bgp: Option<&BgpScrape>
     }
     let mut family = page.counter("tortie_bgp_peer_flaps_total", "Sessions lost, by reason");
     for (_, peer) in whole() {
-        // There from the beginning, so that the first loss is an increase.
+        // Present from the start with 0, so that the first loss is an increase.
         for reason in
             ["hold_timer", "notification_received", "notification_sent", "tcp_closed", "admin", "config"]
         {
@@ -122,7 +122,7 @@ fn write_core_series(page: &mut Page, core: &CoreScrape, bgp: Option<&BgpScrape>
     }
 }
 
-/// The stages of a peer's prefixes.
+/// Returns a peer's prefix counts by stage of processing.
 pub(super) fn stages(family: &FamilyStatus) -> [(&'static str, u32); 5] {
     [
         ("received", family.received),

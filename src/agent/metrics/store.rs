@@ -1,4 +1,4 @@
-//! The store: freshness, requests, what changed.
+//! Metrics of the store: freshness, requests and changes.
 
 use std::collections::BTreeMap;
 

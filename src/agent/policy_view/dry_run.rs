@@ -1,5 +1,5 @@
-//! What a value would change if it were written: computed on a copy of the model and the engine, so it is what the core
-//! would do.
+//! Dry run of a write: computes its effect on a copy of the model and the policy engine, with the code that
+//! the core runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -26,14 +26,14 @@ use tortie_engine::routing::{IntentChange, NodeOptions, Planner, RoutingIntent};
 use tortie_kernel::Connection;
 use tortie_store::{Change, Delta, KeyValue};
 
-/// More members of a set than this are only counted.
+/// Maximum number of set members that are listed; of larger changes only the count is shown.
 const MEMBERS_MAX: usize = 20;
 
-/// The rules before and after, and the answer without connections.
+/// Rules before and after the write, and the answer without connections.
 #[derive(Debug)]
 pub(in crate::agent) struct DryRunOutcome {
     model: Model,
-    /// The routing intent before and after, where it would be another for BGP.
+    /// Routing intents before and after the write, if they differ for BGP.
     routing: Option<(RoutingIntent, RoutingIntent)>,
     pub(in crate::agent) before: Enforced,
     pub(in crate::agent) after: Enforced,
@@ -41,21 +41,21 @@ pub(in crate::agent) struct DryRunOutcome {
 }
 
 impl DryRunOutcome {
-    /// Whether sessions or routes of BGP may be others.
+    /// True if the write may affect BGP sessions or routes.
     pub(in crate::agent) fn concerns_bgp(&self) -> bool {
         self.routing.is_some()
     }
 
-    /// The routing intent that is in force, where another one may be.
+    /// Returns the current routing intent, if the write may change it.
     pub(in crate::agent) fn routing_before(&self) -> Option<&RoutingIntent> {
         self.routing.as_ref().map(|(before, _)| before)
     }
 }
 
-/// Tries a write, or the deletion of a key.
+/// Computes the effect of a write, or of the deletion of a key.
 ///
 /// # Errors
-/// When the key is not of the data model, or the value could not be in force.
+/// Returns an error for a key outside of the data model, and for a value that could not be used.
 pub(in crate::agent) fn run(
     mut model: Model,
     before: Enforced,
@@ -120,7 +120,7 @@ pub(in crate::agent) fn run(
     Ok(DryRunOutcome { model, routing, before, after, answer })
 }
 
-/// What the write would change in BGP, tried in a copy of the speaker: of the running one, or of one without learned routes.
+/// Computes the effect on BGP in a copy of the speaker: of the running one, or of one without learned routes.
 pub(in crate::agent) fn judge_bgp(rehearsal: Rehearsal, trial: &mut DryRunOutcome) {
     let Some((before, after)) = trial.routing.take() else { return };
     let changes = rehearsal.compare(&before, &after);
@@ -153,13 +153,14 @@ fn bgp_answer(changes: BgpChanges) -> BgpDryRun {
     }
 }
 
-/// Whether an intent for sessions or their routes would be another.
+/// True if an intent change affects sessions or their routes.
 fn concerns_bgp(change: &IntentChange) -> bool {
     !change.peers.is_empty() || change.node || change.originated || change.view || change.addresses
 }
 
-/// Which connections of now are allowed and would be refused, were they opened after the write. `interfaces`: those of this
-/// host with their addresses; whatever is not behind one of them is behind the one that has the host's own address.
+/// Finds the tracked connections that are allowed now and would be denied if they were opened after the
+/// write. `interfaces` are this host's interfaces with their addresses; an address behind none of them is
+/// assumed behind the interface that has the host's own address.
 pub(in crate::agent) fn connections(
     trial: &DryRunOutcome,
     interfaces: &BTreeMap<String, Vec<IpAddr>>,
@@ -219,7 +220,7 @@ impl<'a> PolicyState<'a> {
     }
 }
 
-/// The endpoints that have another list of chains, or use one that has other rules.
+/// Lists the endpoints whose list of chains changes, or that use a chain with changed rules.
 fn affected_endpoints(model: &Model, before: &Ruleset, after: &Ruleset, delta: &RulesetDelta) -> Vec<String> {
     let changed: BTreeSet<&ChainId> = delta.chains.keys().collect();
     let uses = |policy: &EndpointPolicy| policy.chains().any(|id| changed.contains(id));
@@ -242,7 +243,7 @@ fn texts(chain: Option<&Arc<Chain>>) -> Vec<String> {
 
 fn chain_change(before: &Ruleset, after: &Ruleset, id: &ChainId) -> Option<ChainChange> {
     let (old, new) = (before.chains.get(id), after.chains.get(id));
-    // The same rules, with sets that are named otherwise.
+    // The same rules with renamed sets.
     if old == new {
         return None;
     }
@@ -258,7 +259,7 @@ fn chain_change(before: &Ruleset, after: &Ruleset, id: &ChainId) -> Option<Chain
     })
 }
 
-/// Lines that stay, go and come, marked as in a patch: what both begin and end with stays.
+/// Formats the difference of two lists as in a patch: common leading and trailing lines are context.
 fn difference(old: &[String], new: &[String]) -> Vec<String> {
     let head = old.iter().zip(new).take_while(|(a, b)| a == b).count();
     let (old_rest, new_rest) = (old.get(head..).unwrap_or_default(), new.get(head..).unwrap_or_default());
@@ -270,7 +271,7 @@ fn difference(old: &[String], new: &[String]) -> Vec<String> {
     lines.iter().flat_map(|(mark, lines)| lines.iter().map(move |line| format!("{mark} {line}"))).collect()
 }
 
-/// Changed lists of chains of endpoints, and how many endpoints have each change.
+/// Lists changed lists of chains, with the number of endpoints per change.
 fn orders(model: &Model, before: &Ruleset, after: &Ruleset, delta: &RulesetDelta) -> Vec<ChainChange> {
     let list = |policy: Option<&Arc<EndpointPolicy>>| -> Vec<String> {
         policy.map(|policy| policy.chains().map(ToString::to_string).collect()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What a write would change, on a small host.
+//! Tests of dry runs on a small host.
 
 use super::*;
 use tortie_engine::model::WatchPart;
@@ -55,7 +55,7 @@ fn dry(key: &str, value: Option<&str>) -> Result<DryRunOutcome, ApiError> {
     )
 }
 
-/// The answer about a write with what it would do to sessions and own routes, as the store alone has it.
+/// Returns the effect of a write on sessions and own routes, computed from the store alone.
 fn offline(key: &str, value: Option<&str>) -> DryRun {
     let mut trial = dry(key, value).unwrap();
     if let Some(before) = trial.routing_before() {
@@ -65,7 +65,7 @@ fn offline(key: &str, value: Option<&str>) -> DryRun {
     trial.answer
 }
 
-/// Without an agent there are no routes of peers; sessions and own routes are judged all the same.
+/// Without an agent there are no learned routes; sessions and own routes are still evaluated.
 #[test]
 fn sessions_and_own_routes_are_judged_from_the_store_alone() {
     let peer = "/calico/bgp/v1/global/peer_v4/192.0.2.9";
@@ -114,7 +114,7 @@ fn rules_sets_and_connections_that_a_policy_would_touch_are_named() {
     let tracked = [
         tcp("10.65.0.2", "10.65.0.1"),
         tcp("10.65.1.1", "10.65.0.1"),
-        // Denied as it is.
+        // Denied already.
         tcp("198.51.100.9", "10.65.0.1"),
         tcp("10.65.0.1", "198.51.100.9"),
     ];
@@ -137,7 +137,7 @@ fn a_policy_that_comes_or_goes_changes_the_way_of_its_endpoints() {
     let answer =
         dry(all, Some(r#"{"selector":"all()","inbound_rules":[],"outbound_rules":[]}"#)).unwrap().answer;
     assert_eq!((answer.revision, answer.endpoints.len()), (None, 2));
-    // What selects nobody here touches nothing.
+    // A policy whose selector matches no endpoint of this host affects nothing.
     let other = dry(all, Some(r#"{"selector":"role == 'x'","inbound_rules":[],"outbound_rules":[]}"#))
         .unwrap()
         .answer;

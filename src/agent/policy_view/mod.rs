@@ -1,5 +1,5 @@
-//! Endpoints and policies for answers: what stands in the model beside what is enforced. The live agent and `--offline`
-//! make the same answers from it.
+//! Read view of endpoints and policies: the stored resources together with the enforced rules. The live agent
+//! and `--offline` commands compute the same answers from it.
 
 pub(super) mod dry_run;
 pub(super) mod packet;
@@ -32,36 +32,37 @@ use tortie_engine::routing::NodeOptions;
 use tortie_kernel::EndpointCondition;
 use tortie_store::Snapshot;
 
-/// More candidates than this are not listed.
+/// Maximum number of listed candidates for an ambiguous name.
 const CANDIDATES_MAX: usize = 10;
 
-/// The sources of answers about endpoints and policy.
+/// Data from which answers about endpoints and policy are computed.
 #[derive(Debug, Clone, Copy)]
 pub struct PolicyView<'a> {
-    /// The store's content.
+    /// Model of the store's content.
     pub model: &'a Model,
-    /// The policy in force on this host.
+    /// Policy that is enforced on this host.
     pub ruleset: &'a Ruleset,
-    /// The frame of it.
+    /// Global settings of the enforced policy.
     pub globals: &'a Globals,
-    /// Conditions of endpoints from the kernel thread; `None`: it was not queried.
+    /// Endpoint states from the kernel thread; `None` if it was not queried.
     pub conditions: Option<&'a BTreeMap<EndpointKey, EndpointCondition>>,
-    /// Endpoints that are not as they should be.
+    /// Endpoints that could not be applied, with the reason.
     pub failed: Option<&'a BTreeMap<EndpointKey, String>>,
 }
 
-/// What the running agent has of endpoints and policy at one moment, for a reader on another thread: the core's is not kept waiting.
+/// Snapshot of the agent's endpoints and policy for a reader on another thread, so that the core does not
+/// wait for it.
 #[derive(Debug)]
 pub(super) struct PolicySnapshot {
     model: Arc<Model>,
-    /// `None`: policy is off.
+    /// Enforced policy; `None` if policy is off.
     in_force: Option<(Arc<Ruleset>, Arc<Globals>)>,
     conditions: BTreeMap<EndpointKey, EndpointCondition>,
     failed: BTreeMap<EndpointKey, String>,
 }
 
 impl PolicySnapshot {
-    /// `None`: nothing was read yet.
+    /// Takes a snapshot; `None` before the store was read.
     pub(super) fn of(core: &CoreView<'_>) -> Option<Self> {
         let enforcement = core.enforcement();
         let in_force =
@@ -74,7 +75,7 @@ impl PolicySnapshot {
         })
     }
 
-    /// What a query says about it.
+    /// Runs a query on a view of the snapshot.
     pub(super) fn answer<T>(&self, query: impl FnOnce(&PolicyView<'_>) -> T) -> T {
         match &self.in_force {
             Some((ruleset, globals)) => query(&PolicyView {
@@ -98,7 +99,7 @@ impl PolicySnapshot {
     }
 }
 
-/// A store as it stands, with what this host would enforce.
+/// Policy view of a store without an agent, with the rules that this host would enforce.
 #[derive(Debug)]
 pub struct OfflinePolicyView {
     model: Model,
@@ -107,7 +108,7 @@ pub struct OfflinePolicyView {
 }
 
 impl OfflinePolicyView {
-    /// From what [`watch_scope`](tortie_engine::model::watch_scope) names.
+    /// Builds the view from the keys that [`watch_scope`](tortie_engine::model::watch_scope) returns.
     #[must_use]
     pub fn of(node: &str, snapshot: &Snapshot) -> Self {
         let mut model = Model::new(node);
@@ -120,10 +121,10 @@ impl OfflinePolicyView {
         Self { model, ruleset, globals }
     }
 
-    /// The path of a packet, with the rules of every host on it.
+    /// Traces a packet with the rules of every host on its path.
     ///
     /// # Errors
-    /// When an end is not known or the packet cannot be.
+    /// Returns an error when an end is unknown or the packet is impossible.
     pub fn trace(&self, query: &TraceQuery) -> Result<Trace, ApiError> {
         let packet_query = PacketQuery::read(&self.view(), query)?;
         let found = packet_query.follow(&packet_query.excerpt(&self.model)?)?;
@@ -131,10 +132,10 @@ impl OfflinePolicyView {
         Ok(packet_query.answer(&found, results, false))
     }
 
-    /// The effect of a value if it were written.
+    /// Computes the effect of a value that would be written.
     ///
     /// # Errors
-    /// When the key is not of the data model, or the value could not be in force.
+    /// Returns an error for a key outside of the data model, and for a value that could not be used.
     pub fn try_write(&self, request: &DryRunRequest) -> Result<DryRun, ApiError> {
         let before = Enforced::of(&self.model);
         let mut trial = dry_run::run(self.model.clone(), before, NodeOptions::default(), request)?;
@@ -149,7 +150,7 @@ impl OfflinePolicyView {
         Ok(answer)
     }
 
-    /// For questions.
+    /// Returns the view for queries.
     #[must_use]
     pub fn view(&self) -> PolicyView<'_> {
         PolicyView {
@@ -163,7 +164,8 @@ impl OfflinePolicyView {
 }
 
 impl<'a> PolicyView<'a> {
-    /// Endpoints by key: of this host, or of all. Those whose value could never be read come last.
+    /// Lists the endpoints of this host, or of all hosts, by key. Endpoints without any readable value are
+    /// last.
     #[must_use]
     pub fn endpoints(&self, all: bool) -> Vec<Endpoint> {
         let mut rows: Vec<Endpoint> = if all {
@@ -181,7 +183,7 @@ impl<'a> PolicyView<'a> {
         rows
     }
 
-    /// Endpoints that no value could ever be read of.
+    /// Returns the endpoints that never had a readable value.
     fn unreadable_endpoints(&self) -> Vec<(EndpointKey, &InvalidKey)> {
         let endpoint = |problem: &'a InvalidKey| match problem.parsed() {
             Some(Key::Endpoint(key)) if !problem.last_good => Some((key, problem)),
@@ -190,7 +192,7 @@ impl<'a> PolicyView<'a> {
         self.model.invalid_keys().filter_map(endpoint).collect()
     }
 
-    /// Policies that no value could ever be read of.
+    /// Returns the policies that never had a readable value.
     fn unreadable_policies(&self) -> Vec<(Key, &InvalidKey)> {
         let policy = |problem: &'a InvalidKey| match problem.parsed() {
             Some(key @ Key::Policy { .. }) if !problem.last_good => Some((key, problem)),
@@ -199,15 +201,15 @@ impl<'a> PolicyView<'a> {
         self.model.invalid_keys().filter_map(policy).collect()
     }
 
-    /// One endpoint with all that its packets pass.
+    /// Returns one endpoint with all policy stages that its packets pass.
     ///
     /// # Errors
-    /// When there is none of this name, or several.
+    /// Returns an error when no endpoint has this name, or several have it.
     pub fn endpoint(&self, name: &str) -> Result<EndpointDetail, ApiError> {
         let key = match self.find_endpoint(name) {
             Ok(key) => key,
             Err(error) => {
-                // One that nobody can read has no other names than those of its key.
+                // An unreadable endpoint is only matched by the names in its key.
                 let unreadable = self.unreadable_endpoints();
                 let called = |key: &EndpointKey| {
                     Key::Endpoint(key.clone()).to_string() == name
@@ -252,10 +254,10 @@ impl<'a> PolicyView<'a> {
         })
     }
 
-    /// The endpoints that a selector selects, and what the set of it holds here.
+    /// Returns the endpoints that a selector selects, and the members of its address set on this host.
     ///
     /// # Errors
-    /// When it is no selector.
+    /// Returns an error for an invalid selector.
     pub fn selected(&self, selector: &str) -> Result<SelectorMatch, ApiError> {
         let selector: Selector = selector.parse().map_err(|error: tortie_config::SelectorError| {
             ApiError { code: "invalid".to_owned(), text: error.to_string() }
@@ -271,17 +273,17 @@ impl<'a> PolicyView<'a> {
         Ok(SelectorMatch { selector: selector.to_string(), endpoints, set })
     }
 
-    /// An endpoint by its full key, its name, its last element, its container's or its pod's name, the beginning of an id, its
-    /// interface on this host or one of its addresses.
+    /// Finds an endpoint by its full key, name, last path element, container or pod name, leading part of an
+    /// id, interface on this host, or address.
     ///
     /// # Errors
-    /// When there is none of this name, or several.
+    /// Returns an error when no endpoint matches, or several do.
     pub fn find_endpoint(&self, name: &str) -> Result<EndpointKey, ApiError> {
         if let Ok(Key::Endpoint(key)) = name.parse::<Key>() {
             let there = self.model.resource(&Key::Endpoint(key.clone())).is_some();
             return if there { Ok(key) } else { Err(no_endpoint(name)) };
         }
-        // The narrowest meaning that fits anything counts.
+        // The most specific kind of match decides.
         let mut found: [Vec<&EndpointKey>; 6] = Default::default();
         let [whole, parts, names, ids, interfaces, addresses] = &mut found;
         let addr = name.parse().ok();
@@ -313,13 +315,14 @@ impl<'a> PolicyView<'a> {
         let Some(fits) = found.iter().find(|list| !list.is_empty()) else { return Err(no_endpoint(name)) };
         match (fits.as_slice(), own(fits).as_slice()) {
             ([one], _) => Ok((*one).clone()),
-            // Interface names and ids are unique on a host only.
+            // Interface names and ids are unique per host only.
             (_, [one]) => Ok(one.clone()),
             _ => Err(ambiguous(name, self.distinct_names(fits).into_iter())),
         }
     }
 
-    /// Texts by which these endpoints differ: their keys; where ids of containers make them long, names, if no two have the same.
+    /// Returns texts that distinguish these endpoints: their keys, or their names if container ids make the
+    /// keys long and the names are unique.
     fn distinct_names(&self, keys: &[&EndpointKey]) -> Vec<String> {
         let names: Vec<String> = keys.iter().map(|key| self.model.name_of_endpoint(key)).collect();
         let is_long = keys.iter().any(|key| !is_exact_match(key, &endpoint_name(key)));
@@ -329,7 +332,7 @@ impl<'a> PolicyView<'a> {
         keys.iter().map(|key| Key::Endpoint((*key).clone()).to_string()).collect()
     }
 
-    /// The endpoints that have these addresses, and the hosts.
+    /// Returns the endpoints and hosts that have these addresses.
     pub(super) fn names_of(&self, addrs: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, String> {
         let mut names: BTreeMap<IpAddr, String> = BTreeMap::new();
         for addr in addrs {
@@ -339,7 +342,7 @@ impl<'a> PolicyView<'a> {
         }
         for (key, value) in self.model.endpoint_resources() {
             for net in addresses_of(value) {
-                // A network has many of them; an address one.
+                // A network covers many of the addresses, a single address one.
                 let range = addrs.range(net.addr()..=net.last());
                 names.extend(range.map(|addr| (*addr, display_name(key, naming(value).0))));
             }
@@ -347,8 +350,8 @@ impl<'a> PolicyView<'a> {
         names
     }
 
-    /// Policies in the order in which they act, then profiles by name: those that act on an endpoint of this host, or
-    /// all. Policies whose value could never be read come first: whom they are for is not known.
+    /// Lists policies in their order of evaluation, then profiles by name: those that apply to an endpoint of
+    /// this host, or all. Policies without any readable value are first, since their endpoints are unknown.
     #[must_use]
     pub fn policies(&self, all: bool) -> Vec<Policy> {
         let users = self.users();
@@ -367,7 +370,7 @@ impl<'a> PolicyView<'a> {
                 _ => {}
             }
         }
-        // Profiles that endpoints name and nobody wrote deny.
+        // A profile that endpoints refer to and that does not exist denies.
         profiles.extend(users.keys().filter_map(|source| match source {
             Source::Profile(name) => Some(&**name),
             Source::Policy { .. } => None,
@@ -387,10 +390,10 @@ impl<'a> PolicyView<'a> {
         unreadable.chain(policies.chain(profiles).filter(|row| all || row.endpoints > 0)).collect()
     }
 
-    /// One policy or profile with its rules.
+    /// Returns one policy or profile with its rules.
     ///
     /// # Errors
-    /// When there is none of this name, or several.
+    /// Returns an error when no policy has this name, or several have it.
     pub fn policy(&self, name: &str) -> Result<PolicyDetail, ApiError> {
         let source = self.find_policy(name)?;
         let users = self.users();
@@ -429,7 +432,7 @@ impl<'a> PolicyView<'a> {
         Ok(PolicyDetail { policy, inbound_rules, outbound_rules, acts_on, labels, tags, counted: None })
     }
 
-    /// A policy or a profile by its full key, `TIER/NAME`, its name, or `profile NAME`.
+    /// Finds a policy or profile by its full key, `TIER/NAME`, name, or `profile NAME`.
     fn find_policy(&self, name: &str) -> Result<Source, ApiError> {
         match name.parse::<Key>() {
             Ok(Key::Policy { tier, name: policy }) => {
@@ -471,7 +474,7 @@ impl<'a> PolicyView<'a> {
         }
     }
 
-    /// The endpoints of this host by what acts on them.
+    /// Returns the endpoints of this host by policy and profile.
     fn users(&self) -> BTreeMap<Source, BTreeSet<&EndpointKey>> {
         let mut users: BTreeMap<Source, BTreeSet<&EndpointKey>> = BTreeMap::new();
         for (key, policy) in &self.ruleset.endpoints {
@@ -662,7 +665,7 @@ fn is_exact_match(key: &EndpointKey, name: &str) -> bool {
     }
 }
 
-/// Whether a word is one of the names that an endpoint's key has: its workload, its id.
+/// True if the word is a name in the endpoint's key: its workload or its id.
 fn is_partial_match(key: &EndpointKey, name: &str) -> bool {
     match key {
         EndpointKey::Workload { workload, endpoint, .. } => workload == name || endpoint == name,
@@ -682,7 +685,7 @@ fn effective_label(label: EffectiveLabel<'_>) -> api::EffectiveLabel {
     }
 }
 
-/// An endpoint of which only the key is known.
+/// Builds the row of an endpoint of which only the key is known.
 fn unreadable_endpoint(key: &EndpointKey, problem: &InvalidKey) -> Endpoint {
     Endpoint {
         key: problem.key.clone(),
@@ -718,7 +721,7 @@ pub(super) fn addresses_of(value: &Resource) -> impl Iterator<Item = tortie_net:
     nets.into_iter().flatten().chain(addrs.into_iter().flatten())
 }
 
-/// An address as such, a network with its length.
+/// Formats a single address without its length, a network with it.
 fn format_address(net: &tortie_net::Cidr) -> String {
     if net.is_host() { net.addr().to_string() } else { net.to_string() }
 }

@@ -1,5 +1,5 @@
-//! What becomes of a packet from one end to another: names become parties, the evaluator of `policy` gives the way, and
-//! `why packet` lets this host's part of it be walked again with what its kernel thread has.
+//! Path of a packet between two ends: resolves names to endpoints or addresses, and evaluates the policies on
+//! the path. `why packet` evaluates this host's part again with the rules of its kernel thread.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use tortie_engine::policy::path::{
 use tortie_engine::policy::{Globals, Verdict, host_interfaces};
 use tortie_kernel::{ForwardDrop, KernelView};
 
-/// The default source port of a connection.
+/// Default source port of a connection.
 const EPHEMERAL: u16 = 49_152;
 
-/// A packet to be explained.
+/// A packet whose path is explained.
 #[derive(Debug, Clone)]
 pub(in crate::agent) struct PacketQuery {
     from: Party,
@@ -32,11 +32,12 @@ pub(in crate::agent) struct PacketQuery {
     ends: [TraceEnd; 2],
     what: String,
     established: bool,
-    /// The ends' names by their keys, and by their containers.
+    /// Names of the ends, as derived from their keys and from their containers.
     names: Vec<(String, String)>,
 }
 
-/// The way through one host, in words and as it is, and what is closest to letting it pass.
+/// Result for one host: its description, the evaluated path, and the smallest changes that would allow the
+/// packet.
 pub(in crate::agent) type TraceResult = (TraceHost, path::Path, Vec<Change>);
 
 fn invalid(text: String) -> ApiError {
@@ -44,10 +45,11 @@ fn invalid(text: String) -> ApiError {
 }
 
 impl PacketQuery {
-    /// Reads a query.
+    /// Parses a query.
     ///
     /// # Errors
-    /// When an end is not known, the ends have no family in common, or the packet cannot be.
+    /// Returns an error when an end is unknown, the ends have no common address family, or the packet is
+    /// impossible.
     pub(in crate::agent) fn read(view: &PolicyView<'_>, query: &TraceQuery) -> Result<Self, ApiError> {
         let protocol: Protocol = query
             .proto
@@ -64,7 +66,7 @@ impl PacketQuery {
         if icmp.is_some() && !protocol.is_icmp() {
             return Err(invalid(format!("--icmp is for icmp and icmpv6, not for {protocol}")));
         }
-        // An echo request, where nothing is said.
+        // Default ICMP type and code: echo request.
         let echo = if protocol.number() == 1 { (8, 0) } else { (128, 0) };
         let icmp = protocol.is_icmp().then(|| icmp.unwrap_or(echo));
         let has_ports = matches!(protocol.number(), 6 | 17 | 132 | 136);
@@ -90,18 +92,18 @@ impl PacketQuery {
         Ok(Self { from, to, probe, ends: [from_end, to_end], what, established, names })
     }
 
-    /// The part of the model that the path needs.
+    /// Copies the part of the model that the path needs.
     ///
     /// # Errors
-    /// When an end has no address.
+    /// Returns an error when an end has no address.
     pub(in crate::agent) fn excerpt(&self, model: &Model) -> Result<Excerpt, ApiError> {
         Excerpt::of(model, &self.from, &self.to).map_err(invalid)
     }
 
-    /// The way as the store has it, with the rules of each host that it meets.
+    /// Evaluates the path with the stored policies of each host on it.
     ///
     /// # Errors
-    /// When the two have no addresses in common, or neither is known.
+    /// Returns an error when the ends have no common address family, or neither end is known.
     pub(in crate::agent) fn follow(&self, excerpt: &Excerpt) -> Result<path::Trace, ApiError> {
         let state = match self.established {
             true => path::State::Established { reply: false },
@@ -110,7 +112,7 @@ impl PacketQuery {
         excerpt.trace_in(&self.from, &self.to, self.probe, state).map_err(invalid)
     }
 
-    /// Its ends, by address and name, and what it is.
+    /// Returns the ends with address and name, and the description of the packet.
     pub(in crate::agent) fn named(&self, found: &path::Trace) -> ([TraceEnd; 2], String) {
         let [mut from, mut to] = self.ends.clone();
         from.address = found.packet.src.to_string();
@@ -118,7 +120,7 @@ impl PacketQuery {
         ([from, to], self.what.clone())
     }
 
-    /// The answer. `walk`: what a host does with it.
+    /// Builds the answer; `walked` has the result of each host.
     pub(in crate::agent) fn answer(
         &self,
         found: &path::Trace,
@@ -172,7 +174,7 @@ impl PacketQuery {
 }
 
 impl PacketQuery {
-    /// A text with the names of containers in the place of ids.
+    /// Replaces container ids by the names of containers in a text.
     fn with_names(&self, text: String) -> String {
         self.names.iter().fold(text, |text, (by_key, shown)| text.replace(by_key.as_str(), shown))
     }
@@ -185,14 +187,14 @@ impl PacketQuery {
     }
 }
 
-/// A part of the way as the store has it.
+/// Returns one host's result with the stored policies.
 pub(in crate::agent) fn stored(node: &str, half: &HostPath) -> TraceResult {
     let here = half.host == node;
     let host = trace::host(&half.host, here, half.outer, &half.path, &half.ruleset);
     (host, half.path.clone(), half.closest.clone())
 }
 
-/// The same part on this host, with the rules, interfaces and routes that its kernel thread has.
+/// Returns this host's result with the rules, interfaces and routes of its kernel thread.
 pub(in crate::agent) fn live(
     view: &KernelView<'_>,
     node: &str,
@@ -219,7 +221,7 @@ pub(in crate::agent) fn live(
         routes.via.insert(Cidr::host(dst), device.into());
     }
     if flow.from == Place::Interface(OUTSIDE.into()) && routes.local.contains(&flow.packet.src) {
-        // An address of this host that the store does not know.
+        // An address of this host that is not in the store.
         flow.from = Place::Host;
     } else if flow.from == Place::Interface(OUTSIDE.into())
         && let Some(device) = view.device(flow.packet.src)
@@ -232,7 +234,7 @@ pub(in crate::agent) fn live(
     (trace::host(node, true, half.outer, &path, ruleset), path, closest)
 }
 
-/// Whether this host forwards the packet: it is neither from nor to the host itself.
+/// True if this host forwards the packet: it neither comes from nor goes to the host itself.
 pub(in crate::agent) fn is_forwarded(view: &KernelView<'_>, half: &HostPath) -> bool {
     let local: std::collections::BTreeSet<IpAddr> = view.interfaces().into_values().flatten().collect();
     half.flow.from != Place::Host
@@ -240,7 +242,8 @@ pub(in crate::agent) fn is_forwarded(view: &KernelView<'_>, half: &HostPath) -> 
         && !local.contains(&half.path.packet.dst)
 }
 
-/// The answer for a packet that our rules let pass and a chain of another program drops, on this host.
+/// Builds the answer for a packet that Tortie's rules accept and a chain of another program on this host
+/// drops.
 pub(in crate::agent) fn dropped_by_other(mut answer: Trace, node: &str, drop: &ForwardDrop) -> Trace {
     let by = format!("{} of another program", drop.describe());
     for host in answer.hosts.iter_mut().filter(|host| host.here && !host.outer) {
@@ -261,7 +264,7 @@ pub(in crate::agent) fn dropped_by_other(mut answer: Trace, node: &str, drop: &F
     answer
 }
 
-/// Protocol with port or ICMP type.
+/// Formats the protocol with its port or ICMP type.
 pub(in crate::agent) fn what(protocol: u8, port: Option<u16>) -> String {
     let name = Protocol::new(protocol).map_or_else(|| protocol.to_string(), |name| name.to_string());
     match port {
@@ -271,7 +274,7 @@ pub(in crate::agent) fn what(protocol: u8, port: Option<u16>) -> String {
     }
 }
 
-/// The party of a name, and its form in the answer.
+/// Resolves a name to an end of the path, and its form in the answer.
 fn party(view: &PolicyView<'_>, name: &str, family: Option<IpFamily>) -> Result<(Party, TraceEnd), ApiError> {
     let end = |key: Option<&EndpointKey>, host: Option<&str>| TraceEnd {
         address: String::new(),

@@ -1,5 +1,5 @@
-//! The way of a packet in words: which policies and profiles were evaluated, which rule decided. The way itself is
-//! `policy`'s ([`Path`]); nothing is decided here.
+//! Describes the path of a packet: evaluated policies and profiles, and the rule that decided. The evaluation
+//! itself is done by the policy engine ([`Path`]).
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use tortie_engine::policy::{
     ChainId, Decider, Decision, EndpointPolicy, Packet, Ruleset, SetId, Stages, Verdict,
 };
 
-/// A way through one host.
+/// Describes the path through one host.
 pub(in crate::agent) fn host(
     name: &str,
     here: bool,
@@ -34,7 +34,7 @@ pub(in crate::agent) fn host(
     }
 }
 
-/// The decider, in words.
+/// Describes the rule that decided.
 pub(in crate::agent) fn decided_by(path: &Path) -> String {
     let Some(step) = path.decisive() else { return "nothing of ours acts on it".to_owned() };
     let whose = |key: &Option<EndpointKey>| {
@@ -64,7 +64,7 @@ pub(in crate::agent) fn decider(by: &Decider) -> String {
     }
 }
 
-/// A change that would let a packet pass, in words. `src`: where the packet came from before anybody translated it.
+/// Describes a change that would allow a packet. `src` is its source address before any translation.
 pub(in crate::agent) fn change(
     change: &Change,
     packet: &Packet,
@@ -72,7 +72,7 @@ pub(in crate::agent) fn change(
     [from, to]: [&TraceEnd; 2],
 ) -> String {
     let (list, rule) = (&change.chain, change.rule.unwrap_or_default());
-    // One whose address was translated is not whom the rule sees.
+    // After address translation, the rule does not see the original end.
     let who = |which: Side| match which {
         Side::Source if packet.src == src => from.endpoint.as_deref(),
         Side::Source => None,
@@ -115,7 +115,7 @@ pub(in crate::agent) fn change(
     }
 }
 
-/// The selector that an endpoint would have to match.
+/// Describes the selector that an endpoint would have to match.
 fn label(set: &SetId) -> String {
     let selector = set.selector();
     match selector.parse::<Selector>().as_ref().map(Selector::expr) {
@@ -143,7 +143,7 @@ fn step(step: &Step, decisive: bool, ruleset: &Ruleset) -> TraceStep {
     }
 }
 
-/// The name of a place.
+/// Returns the name of a stage.
 fn stage(stage: Stage) -> &'static str {
     match stage {
         Stage::Source => "source",
@@ -189,7 +189,7 @@ fn why(reason: &Reason) -> String {
     }
 }
 
-/// As stored.
+/// Returns the action as stored.
 fn to_host(action: HostAction) -> &'static str {
     match action {
         HostAction::Drop => "DROP",
@@ -198,7 +198,7 @@ fn to_host(action: HostAction) -> &'static str {
     }
 }
 
-/// Every chain that was evaluated, with its result, up to the one that decided.
+/// Lists the evaluated chains with their results, up to the one that decided.
 fn policies_evaluated(
     stage: Stage,
     policy: &EndpointPolicy,
@@ -224,7 +224,7 @@ fn policies_evaluated(
     out
 }
 
-/// Which of the two directions it was.
+/// True if the decision was made by one of these chains, which tells the direction.
 fn decision_is_in(decision: &Decision, chains: &[ChainId]) -> bool {
     decision.matched.first().is_none_or(|(id, _)| chains.contains(id))
 }
@@ -235,13 +235,13 @@ struct PolicyDecision<'a> {
     out: &'a mut Vec<TraceRule>,
 }
 
-/// The continuation in a tier after a chain.
+/// Continuation of a tier after a chain.
 #[derive(PartialEq, Eq)]
 enum Continuation {
     Continues,
-    /// The rest of the tier is not evaluated.
+    /// The rest of the tier is skipped.
     Passed,
-    /// Nothing more is evaluated.
+    /// Evaluation ends.
     Decided,
 }
 

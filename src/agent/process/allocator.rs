@@ -1,5 +1,5 @@
-//! Tuning of the C library's allocator: memory of a withdrawn table is returned to the system, the largest blocks lie in huge
-//! pages; and release of memory that only the start used (`benches/README.md`).
+//! Tuning of the C library's allocator: returns the memory of a withdrawn table to the system, places the
+//! largest blocks in huge pages, and releases memory that only the start used (`benches/README.md`).
 #![expect(
     unsafe_code,
     reason = "mallopt, malloc_trim and madvise have no safe wrapper, GlobalAlloc is an unsafe trait"
@@ -7,21 +7,22 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// Blocks from this size on are mapped by themselves, and unmapped when they are freed: the chunks of the BGP tables
-/// (256 KB and more) are, what lies between them is not.
+/// Size in octets from which glibc maps a block separately and unmaps it when it is freed. It covers the
+/// chunks of the BGP tables (256 KB and more), but not the smaller blocks between them.
 #[cfg(target_env = "gnu")]
 const MMAP_THRESHOLD: libc::c_int = 64 * 1024;
 
-/// Blocks from this size on may lie in huge pages: the indexes of tables from half a million prefixes on, where nearly
-/// each look-up is another page. They are filled when they are made, so it costs no memory.
+/// Size in octets from which a block may use huge pages: the indexes of tables with half a million prefixes
+/// and more, where nearly each look-up touches another page. They are filled when they are created, so huge
+/// pages cost no memory.
 const HUGE_PAGE_THRESHOLD: usize = 4 << 20;
 
-/// Sets it. Without it glibc raises the size with each block that is freed, up to 32 MB, and returns a heap from its end
-/// only. Before threads start.
+/// Sets the mapping threshold; must run before threads start. By default glibc raises the threshold with each
+/// freed block, up to 32 MB, and returns only the end of a heap.
 pub(in crate::agent) fn prepare() {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: mallopt takes two numbers and changes how later allocations are made; it touches no memory of ours.
+        // SAFETY: mallopt takes two numbers and only changes later allocations.
         let set = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD) };
         if set == 0 {
             tracing::debug!(target: "tortie", "the allocator keeps its own threshold for mapped blocks");
@@ -29,31 +30,31 @@ pub(in crate::agent) fn prepare() {
     }
 }
 
-/// Gives back what lies free between used blocks: after a list of the whole store, of which nothing stays as it came, that
-/// is a good part of the heap. Takes some milliseconds for each hundred megabytes.
+/// Returns free memory between used blocks to the system. After a list of the whole store, whose values are
+/// all converted, that is a considerable part of the heap. Takes some milliseconds per hundred megabytes.
 pub(in crate::agent) fn release_memory() {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: returns unused pages of the allocator's own to the system; it touches no memory of ours.
+        // SAFETY: only returns unused pages of the allocator to the system.
         let released = unsafe { libc::malloc_trim(0) };
         tracing::debug!(target: "tortie", released, "memory that a list of the store left is given back");
     }
 }
 
-/// Gives back the pages of our own code. The start runs through most of it (the command line, the store's schema, the first
-/// look at everything); what is run again comes back from the page cache, and 4 to 5 MB of 17 do not.
+/// Releases the resident pages of the program's code. The start runs most of it once: command line, store
+/// schema, first reads. Code that runs again is reloaded from the page cache; 4 to 5 MB of 17 are not.
 pub(in crate::agent) fn release_startup_code() {
     let Ok(program) = std::fs::read_link("/proc/self/exe") else { return };
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
     for (start, end) in code_ranges(&maps, &program.to_string_lossy()) {
-        // SAFETY: a mapping of a file that can be read and run and never was written to: what is dropped is read again as
-        // it was. Where the kernel refuses, it stays.
+        // SAFETY: the mapping is a file's, readable, executable and never written, so dropped pages are read
+        // again with the same content. If the kernel refuses, they stay.
         let refused = unsafe { libc::madvise(start as *mut _, end - start, libc::MADV_DONTNEED) } != 0;
         tracing::debug!(target: "tortie", octets = end - start, refused, "code of the start is given back");
     }
 }
 
-/// The address ranges of a program's code in `/proc/PID/maps`: what nobody can have written to.
+/// Returns the address ranges of a program's code in `/proc/PID/maps`, which are not writable.
 fn code_ranges<'a>(maps: &'a str, program: &'a str) -> impl Iterator<Item = (usize, usize)> + 'a {
     maps.lines().filter_map(move |line| {
         let (range, rest) = line.split_once(' ')?;
@@ -64,28 +65,29 @@ fn code_ranges<'a>(maps: &'a str, program: &'a str) -> impl Iterator<Item = (usi
     })
 }
 
-/// The allocator of the system; it asks for huge pages where a block is large. The binary takes it; whoever embeds the
-/// library decides for himself.
+/// The system's allocator, with huge pages for large blocks. Only the binary installs it; users of the
+/// library choose their own allocator.
 #[derive(Debug)]
 pub struct SystemAllocator;
 
-/// Asks for huge pages for the whole pages of a block. A hint: nothing depends on the answer.
+/// Requests huge pages for the complete pages of a block. A hint, so errors are ignored.
 #[cold]
 fn advise_huge_pages(block: *mut u8, size: usize) {
     const PAGE: usize = 4096;
     let skipped = block.align_offset(PAGE);
     if !block.is_null() && skipped < size {
         let (start, len) = (block.wrapping_add(skipped), (size - skipped) & !(PAGE - 1));
-        // SAFETY: the range lies within a block that was just allocated; the advice changes no contents.
+        // SAFETY: the range is inside a block that was just allocated, and the advice does not change its
+        // contents.
         unsafe { libc::madvise(start.cast(), len, libc::MADV_HUGEPAGE) };
     }
 }
 
-// SAFETY: every call goes to the system's allocator as it came, and its answer goes back.
+// SAFETY: every call and its result are passed through to the system's allocator unchanged.
 unsafe impl GlobalAlloc for SystemAllocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the contract, which is the same.
+        // SAFETY: the caller guarantees the same contract.
         let block = unsafe { System.alloc(layout) };
         if layout.size() >= HUGE_PAGE_THRESHOLD {
             advise_huge_pages(block, layout.size());
@@ -95,19 +97,19 @@ unsafe impl GlobalAlloc for SystemAllocator {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: see `alloc`.
         unsafe { System.dealloc(block, layout) }
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as above.
+        // SAFETY: see `alloc`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as above.
+        // SAFETY: see `alloc`.
         unsafe { System.realloc(block, layout, size) }
     }
 }
@@ -134,7 +136,7 @@ mod tests {
         assert_eq!(code_ranges("garbage\n- r-xp 0 0 0 x\n", "x").count(), 0);
     }
 
-    /// Dropped pages of code run again.
+    /// The process still runs after its code pages were dropped.
     #[test]
     fn a_process_goes_on_after_it() {
         release_startup_code();

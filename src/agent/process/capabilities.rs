@@ -1,10 +1,11 @@
-//! What the agent may do: it gives up every capability but those that it uses, before its first thread starts.
+//! Drops every Linux capability that the agent does not need, before its first thread starts.
 //!
-//! What remains is measured, not guessed: each entry of [`NEEDED`] names what fails without it.
+//! The remaining set was determined by tests: each entry of [`NEEDED`] names the operations that fail without
+//! it.
 
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// The capabilities that stay, and what each one is for.
+/// Capabilities that the agent keeps, each with its uses.
 pub(super) const NEEDED: [(CapabilitySet, &str, &str); 5] = [
     (
         CapabilitySet::NET_ADMIN,
@@ -21,33 +22,34 @@ pub(super) const NEEDED: [(CapabilitySet, &str, &str); 5] = [
     (CapabilitySet::CHOWN, "CHOWN", "the API's socket goes to the group tortie"),
 ];
 
-/// Those of the helper that enters network namespaces.
+/// Capabilities of the helper that enters network namespaces.
 pub(super) const OF_HELPER: [(CapabilitySet, &str, &str); 3] = [
     (CapabilitySet::NET_ADMIN, "NET_ADMIN", "routing by source in a container's namespace"),
     (CapabilitySet::SYS_ADMIN, "SYS_ADMIN", "entering the network namespaces of this host"),
-    // Container processes have capabilities that we have not; without this their /proc/PID/ns is closed to us, and
-    // addresses in namespaces that no file names would look unused.
+    // Container processes have capabilities that the helper lacks. Without this one their /proc/PID/ns is not
+    // readable, and addresses in namespaces without a file would seem unused.
     (CapabilitySet::SYS_PTRACE, "SYS_PTRACE", "opening the network namespaces of processes"),
 ];
 
-/// The names of those of [`NEEDED`] that this thread has.
+/// Returns the names of the capabilities in [`NEEDED`] that this thread has.
 pub(super) fn held() -> Vec<String> {
     let Ok(now) = rustix::thread::capabilities(None) else { return Vec::new() };
     let held = NEEDED.iter().filter(|(one, ..)| now.effective.contains(*one));
     held.map(|(_, name, _)| (*name).to_owned()).collect()
 }
 
-/// Gives up all other capabilities of the calling thread and of what it starts. Whoever has fewer keeps those.
+/// Drops all other capabilities of the calling thread and its future children. A process with fewer
+/// capabilities keeps those.
 pub(super) fn keep(needed: &[(CapabilitySet, &str, &str)]) {
     let needed_set = needed.iter().fold(CapabilitySet::empty(), |all, (one, ..)| all | *one);
-    // A program that is executed by root gets back what the bounding set leaves.
+    // A program that root executes regains the capabilities in the bounding set.
     for bit in 0..64 {
         let one = CapabilitySet::from_bits_retain(1 << bit);
         if needed_set.contains(one) || !rustix::thread::capability_is_in_bounding_set(one).unwrap_or(false) {
             continue;
         }
         if rustix::thread::remove_capability_from_bounding_set(one).is_err() {
-            // Not allowed without CAP_SETPCAP: there is nothing to give up then but what follows.
+            // Without CAP_SETPCAP the bounding set cannot be reduced; only the current sets are.
             break;
         }
     }
@@ -71,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_is_given_up_is_gone_for_good_and_what_is_needed_stays() {
-        // Capabilities belong to threads: the other tests keep theirs.
+        // Capabilities belong to threads, so other tests are not affected.
         let (before, after) = std::thread::spawn(|| {
             let before = rustix::thread::capabilities(None).unwrap();
             keep(&NEEDED);

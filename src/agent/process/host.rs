@@ -1,4 +1,4 @@
-//! Reads of the own host, and the settings that concern the process itself.
+//! Reads addresses and networks of this host, and converts settings for the process.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ use tortie_engine::model::Model;
 use tortie_engine::routing::{AddressOption, NodeOptions};
 use tortie_store::StoreUrl;
 
-/// This host's BGP options from the flags.
+/// Returns this host's BGP options from the flags.
 pub(in crate::agent) fn node_options(settings: &Settings) -> NodeOptions {
     let option = |choice: Option<AddressChoice>| match choice {
         None | Some(AddressChoice::Auto) => AddressOption::Stored,
@@ -28,7 +28,7 @@ pub(in crate::agent) fn node_options(settings: &Settings) -> NodeOptions {
     }
 }
 
-/// The networks that this host is connected to, where blackholes would be written.
+/// Returns the connected networks of this host if blackholes are written, else none.
 pub(in crate::agent) fn connected(writes: bool) -> Vec<Cidr> {
     let networks = if writes { tortie_kernel::connected_networks() } else { Ok(Vec::new()) };
     match networks {
@@ -40,14 +40,14 @@ pub(in crate::agent) fn connected(writes: bool) -> Vec<Cidr> {
     }
 }
 
-/// The addresses of the store that its URL names as such.
+/// Returns the addresses of store endpoints that the store's URL names by IP address.
 pub(in crate::agent) fn store_addresses(url: &str) -> Vec<IpAddr> {
     let Ok(StoreUrl::Etcd { endpoints, .. }) = url.parse() else { return Vec::new() };
     let addr = |endpoint: &String| Some(endpoint.parse::<SocketAddr>().ok()?.ip());
     endpoints.iter().filter_map(addr).collect()
 }
 
-/// The addresses that `auto` would take.
+/// Detects the addresses that `auto` selects.
 pub(in crate::agent) fn detect() -> Detected {
     match tortie_kernel::default_addresses() {
         Ok((v4, v6)) => {
@@ -61,7 +61,7 @@ pub(in crate::agent) fn detect() -> Detected {
     }
 }
 
-/// Settings of the logs from the store: host over global.
+/// Returns the log settings from the store; the host's override the global ones.
 pub(in crate::agent) fn log_settings(model: &Model) -> LogSettings {
     let settings = model.settings();
     LogSettings {

@@ -1,4 +1,4 @@
-//! The process itself: capabilities, allocator, service manager, host name and addresses.
+//! Set-up of the process: sandbox, allocator, notifications to the service manager, addresses of the host.
 
 pub(super) mod allocator;
 pub(super) mod capabilities;

@@ -1,7 +1,10 @@
-//! One agent programs a network namespace: two would undo each other. The owner listens on an abstract unix socket, which
-//! belongs to the namespace and goes with the process, however that ends; who asks there is answered with the owner's name.
+//! Ensures that only one agent programs a network namespace, since two would revert each other's changes.
 //!
-//! Anybody may take such a name, so that only a socket of root or of this user keeps an agent from starting.
+//! The owner listens on an abstract unix socket, which belongs to the namespace and vanishes with the
+//! process, however it ends. A connecting agent is sent the owner's name.
+//!
+//! Any user may bind such a name, so only a socket of root or of the same user prevents the start of an
+//! agent.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -9,20 +12,20 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// The name of the socket (unix(7), abstract).
+/// Name of the abstract socket (unix(7)).
 const NAME: &str = "tortie-agent";
-/// An owner that was just killed may hold its socket for a moment longer.
+/// Number of attempts: a predecessor that was just killed may hold its socket for a moment.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long an owner may take to answer.
+/// Timeout of the owner's answer.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Octets of an answer that are read.
+/// Maximum length of the answer in octets.
 const ANSWER_MAX: u64 = 512;
 
-/// Makes this process the owner of its network namespace, for as long as it lives.
+/// Claims the network namespace for the lifetime of this process.
 ///
 /// # Errors
-/// A sentence with the owner, when there is one.
+/// Returns a sentence with the owner, if there is one.
 pub(in crate::agent) async fn claim(io: &tokio::runtime::Handle, node: &str) -> Result<(), String> {
     let address = SocketAddr::from_abstract_name(NAME)
         .map_err(|error| format!("an abstract socket has no name: {error}"))?;
@@ -49,7 +52,7 @@ pub(in crate::agent) async fn claim(io: &tokio::runtime::Handle, node: &str) -> 
     }
 }
 
-/// Answers everybody who asks with the owner's name.
+/// Answers each connection with the owner's name.
 fn serve(io: &tokio::runtime::Handle, listener: UnixListener, node: &str) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("the network namespace cannot be claimed: {error}");
     listener.set_nonblocking(true).map_err(failed)?;
@@ -69,7 +72,8 @@ fn serve(io: &tokio::runtime::Handle, listener: UnixListener, node: &str) -> Res
     Ok(())
 }
 
-/// Who the owner is, by its own words; `None`: no agent of this machine, which would listen as root or as this user.
+/// Returns the owner's name as it reports it; `None` if the socket belongs to another user and hence to no
+/// agent.
 async fn owner(address: SocketAddr) -> Option<String> {
     let connect = tokio::task::spawn_blocking(move || UnixStream::connect_addr(&address));
     let stream = tokio::time::timeout(ANSWER, connect).await.ok()?.ok()?.ok()?;

@@ -1,15 +1,16 @@
-//! What the agent gives up before its first thread starts: who takes over the process that parses BGP and serves HTTP gets
-//! little with it.
+//! Sandbox of the agent, set up before its first thread starts: it limits the damage if the process that
+//! parses BGP and serves HTTP is taken over.
 //!
-//! - Capabilities ([`capabilities`]). Two of them, which only network namespaces of containers need, go to a helper
-//!   ([`tortie_kernel::namespaces`]).
-//! - no_new_privs (prctl(2)): no program that it runs has more than itself.
-//! - Not dumpable (prctl(2)): processes of the same user read neither its memory nor its environment, and a crash leaves no file
-//!   with passwords.
-//! - Files (landlock(7)): it opens those that [`rules`] names, and sends signals to no process but its own children.
+//! - Capabilities ([`capabilities`]). A helper process has two of them, which are only needed for network
+//!   namespaces of containers ([`tortie_kernel::namespaces`]).
+//! - no_new_privs (prctl(2)): programs that the agent runs gain no privileges.
+//! - Not dumpable (prctl(2)): other processes of the same user cannot read its memory or environment, and a
+//!   crash writes no core file with passwords.
+//! - Landlock (landlock(7)): the agent opens only files that [`rules`] allows, and signals only its own
+//!   children.
 //!
-//! All of it belongs to threads, or to what is opened later. A kernel without Landlock leaves that one out; the others are older
-//! than any kernel that the agent runs on.
+//! All restrictions apply to threads, or to files opened later. A kernel without Landlock skips that part;
+//! all supported kernels have the others.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -29,32 +30,32 @@ use crate::agent::logging;
 use crate::api::status::{Landlock, ProtectionStatus};
 use crate::speaker;
 
-/// The rights of this version are handled, as far as the kernel has them (Linux 6.12).
+/// Landlock version whose access rights are handled, as far as the kernel has them (Linux 6.12).
 const VERSION: ABI = ABI::V6;
 
-/// The command that is the helper.
+/// Command name of the helper process.
 pub const HELPER: &str = "__namespaces";
 
 type Access = BitFlags<AccessFs>;
 
-/// What an agent is, as far as its files are concerned.
+/// Options of an agent that determine its file access.
 pub(in crate::agent) struct AgentFiles<'a> {
-    /// Flags, environment and file, merged.
+    /// Settings merged from flags, environment and file.
     pub(in crate::agent) settings: &'a Settings,
-    /// The store.
+    /// Access to the store.
     pub(in crate::agent) store: &'a StoreOptions,
-    /// The unix socket of the API.
+    /// Path of the API's unix socket.
     pub(in crate::agent) socket: &'a Path,
-    /// It programs the kernel, and writes to the store for its host.
+    /// True if the agent programs the kernel and writes to the store for its host.
     pub(in crate::agent) writes: bool,
-    /// It compares what others do, and runs their tools for that.
+    /// True in observe mode, in which the agent runs other daemons' tools.
     pub(in crate::agent) observes: bool,
 }
 
-/// Starts the helper and gives up the rest. Before there is a second thread.
+/// Starts the helper and applies all restrictions. Must run before a second thread exists.
 pub(in crate::agent) fn enter(agent: &AgentFiles<'_>) -> (Namespaces, ProtectionStatus) {
     let serves_docker = agent.settings.docker("", agent.socket).is_some();
-    // It has the capabilities that go next.
+    // The helper keeps capabilities that the agent drops next.
     let namespaces = if agent.writes || serves_docker { start_helper() } else { Namespaces::Direct };
     capabilities::keep(&capabilities::NEEDED);
     let no_new_privs = no_new_privs();
@@ -82,7 +83,7 @@ fn start_helper() -> Namespaces {
     })
 }
 
-/// The life of the helper: it has its three capabilities and its standard input, and ends with the agent.
+/// Runs the helper: it keeps three capabilities, reads requests from standard input, and ends with the agent.
 pub fn enter_namespaces() {
     capabilities::keep(&capabilities::OF_HELPER);
     no_new_privs();
@@ -105,11 +106,11 @@ fn not_dumpable() {
     }
 }
 
-/// Folders of an agent.
+/// Folders to which the agent writes.
 struct Folders {
-    /// In which files are made, replaced and removed.
+    /// Folders in which files are created, replaced and removed.
     files: Vec<PathBuf>,
-    /// In which sockets are.
+    /// Folders in which sockets are created.
     sockets: Vec<PathBuf>,
 }
 
@@ -118,7 +119,8 @@ fn parent(path: &Path) -> PathBuf {
     parent.map_or_else(|| PathBuf::from("."), Path::to_owned)
 }
 
-/// Makes the folders that are not there: a rule is about a folder that is. One that cannot be made is named by who needs it.
+/// Creates missing folders, since a Landlock rule needs an existing folder. The later user of a folder
+/// reports an error.
 fn make_folders(agent: &AgentFiles<'_>) -> Folders {
     let make = |folder: &Path, mode: u32| {
         if !folder.exists() {
@@ -134,13 +136,13 @@ fn make_folders(agent: &AgentFiles<'_>) -> Folders {
         sockets.push(make(&drivers.dir, 0o755));
     }
     if agent.writes {
-        // Port mappings of containers, which plugins write down and the agent puts back.
+        // Port mappings of containers: written by plugins, restored by the agent.
         files.push(make(&parent(Path::new(tortie_kernel::container::PORTS_FOLDER)), 0o755));
     }
     Folders { files, sockets }
 }
 
-/// What may be opened: each path with what is below it.
+/// Returns the allowed paths, each with everything below it, and the access to them.
 fn rules(agent: &AgentFiles<'_>, folders: &Folders) -> Vec<(PathBuf, Access)> {
     let read = make_bitflags!(AccessFs::{ReadFile | ReadDir});
     let run = read | AccessFs::Execute;
@@ -154,25 +156,27 @@ fn rules(agent: &AgentFiles<'_>, folders: &Folders) -> Vec<(PathBuf, Access)> {
     // Sysctls of the network namespace.
     add(read | make_bitflags!(AccessFs::{WriteFile | Truncate}), &["/proc/sys/net"]);
     add(read | AccessFs::WriteFile, &["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"]);
-    // Programs and libraries: the service manager's own tool says whether the host goes down, name resolution loads modules.
+    // Programs and libraries: `systemctl` tells whether the host shuts down, and name resolution loads
+    // modules.
     add(run, &["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32"]);
     add(read, &SYSTEM_FILES);
-    // Passwords of peers, renewed by a new file under the old name.
+    // Passwords of peers, which are renewed by a new file under the old name.
     add(read, &["/etc/tortie", speaker::SECRETS]);
-    // New lines in the log that the store names; nothing is read, cut or removed there.
+    // Appending to the log file that the store configures; reading, truncating and removing are not allowed.
     add(make_bitflags!(AccessFs::{ReadDir | WriteFile | MakeReg | MakeDir}), &[logging::FOLDER]);
     let files = agent.store.files();
     if files.resolves_names {
-        // The resolver's file is replaced by a new one, as a whole: its folder has to be open.
+        // The resolver's file is replaced as a whole, so its folder must be readable.
         add(read, &["/etc", "/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager"]);
     }
     if agent.observes {
-        // iptables-save, ipset and what they read, wherever PATH has them. It still changes nothing but its own files.
+        // iptables-save, ipset and their files, wherever PATH has them. Write access is still limited to the
+        // agent's own files.
         add(run, &["/"]);
     }
     rules.extend(folders.files.iter().map(|folder| (folder.clone(), change)));
     rules.extend(folders.sockets.iter().map(|folder| (folder.clone(), listen)));
-    // Certificates, keys and passwords are renewed like secrets: by name, and by a link to another name.
+    // Certificates, keys and passwords are renewed by name, or by a symbolic link to another name.
     for file in files.read {
         rules.extend(file.canonicalize().ok().map(|real| (parent(&real), read)));
         rules.push((parent(&file), read));
@@ -182,7 +186,7 @@ fn rules(agent: &AgentFiles<'_>, folders: &Folders) -> Vec<(PathBuf, Access)> {
     rules
 }
 
-/// What the C library, the loader and we read of the system.
+/// System files that the C library, the loader and the agent read.
 const SYSTEM_FILES: [&str; 15] = [
     "/etc/group",
     "/etc/passwd",
@@ -201,12 +205,12 @@ const SYSTEM_FILES: [&str; 15] = [
     "/etc/alternatives",
 ];
 
-/// Restricts this thread and all that it starts.
+/// Restricts this thread and its future children with Landlock.
 fn restrict(rules: &[(PathBuf, Access)]) -> Result<(Landlock, Option<u32>), RulesetError> {
     let mut ruleset =
         Ruleset::default().handle_access(AccessFs::from_all(VERSION))?.scope(Scope::Signal)?.create()?;
     for (path, access) in rules {
-        // What is not there cannot be opened either.
+        // A missing path needs no rule.
         let Ok(opened) = PathFd::new(path) else { continue };
         let access = if path.is_dir() { *access } else { *access & AccessFs::from_file(VERSION) };
         ruleset = ruleset.add_rule(PathBeneath::new(opened, access))?;

@@ -1,14 +1,14 @@
-//! Notifications to the service manager: that the agent has started, its verdict in one line, and that all of its loops work.
+//! Notifications to the service manager: readiness, a status line, and the watchdog.
 //!
-//! The watchdog is fed from the core's loop, and only while every other loop has answered a ping of its own within its
-//! limit. Nothing here has a timer of its own: a loop that hangs, the core's included, ends the feeding, and the manager
-//! starts the agent again.
+//! The core's loop feeds the watchdog, and only while every other loop has answered a ping within its limit.
+//! No part of this has a timer of its own: if any loop hangs, including the core's, the feeding ends and the
+//! service manager restarts the agent.
 //!
 //! ```text
-//!   core, each second --ping--> kernel thread, speaker thread, io threads
-//!        ^                                   | answer: the time of it
-//!        +-------------- Heartbeats <-------------+     all in time: WATCHDOG=1
-//!   io, each 5 s, only below a manager: the verdict of `tortie status` -> STATUS=
+//!   core, every second --ping--> kernel thread, speaker thread, I/O threads
+//!        ^                                   | time of the answer
+//!        +-------------- Heartbeats <--------+     all in time: WATCHDOG=1
+//!   I/O, every 5 s, only under a service manager: verdict of `tortie status` -> STATUS=
 //! ```
 
 use std::sync::Arc;
@@ -23,28 +23,28 @@ use crate::api::status::Status;
 use crate::speaker::ToSpeaker;
 use tortie_kernel::ToKernel;
 
-/// Between the answer to one ping of a loop and the next ping.
+/// Pause between the answer to a ping and the next ping.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
-/// Between two looks at the verdict.
+/// Interval at which the verdict is read.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A loop that has to go round for the agent to be of use.
+/// A loop that must make progress for the agent to be healthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loop {
-    /// The only writer of the kernel. A batch of 1,024 routes or a whole set of rules is one turn of it, and the kernel
-    /// has 10 s for each answer.
+    /// The kernel thread, the only writer to the kernel. One iteration may write 1,024 routes or a complete
+    /// ruleset, and the kernel has 10 s for each answer.
     Kernel,
-    /// The speaker; it must turn within the shortest hold time that is in use.
+    /// The speaker thread; its iterations must be shorter than the shortest hold time in use.
     Speaker,
-    /// Two threads for store, HTTP and Docker.
+    /// The two I/O threads for store, HTTP and Docker.
     Io,
 }
 
-/// All of them, in the order of [`Heartbeats`].
+/// All loops, in the order of [`Heartbeats`].
 const LOOPS: [Loop; 3] = [Loop::Kernel, Loop::Speaker, Loop::Io];
 
 impl Loop {
-    /// Its name in logs.
+    /// Returns the loop's name for log lines.
     fn as_str(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -53,7 +53,7 @@ impl Loop {
         }
     }
 
-    /// Longest time without an answer.
+    /// Returns the maximum time without an answer.
     fn limit(self) -> Duration {
         match self {
             Self::Kernel => Duration::from_secs(60),
@@ -62,20 +62,20 @@ impl Loop {
     }
 }
 
-/// When each loop last answered, in milliseconds since the start.
+/// Time of each loop's last answer, in milliseconds since the start.
 #[derive(Debug, Default)]
 struct LoopAnswers([AtomicU64; LOOPS.len()]);
 
-/// A ping of a loop.
+/// State of the ping of one loop.
 #[derive(Debug, Default, Clone, Copy)]
 struct Ping {
-    /// When it was put, or first tried to be.
+    /// Time of the first attempt to send it, in milliseconds since the start.
     at: Option<u64>,
-    /// It has reached the inbox.
+    /// True if the ping was put into the loop's inbox.
     sent: bool,
 }
 
-/// Asks the loops and judges their answers.
+/// Pings the loops and evaluates their answers.
 #[derive(Debug, Default)]
 struct Heartbeats {
     answers: Arc<LoopAnswers>,
@@ -83,14 +83,15 @@ struct Heartbeats {
 }
 
 impl Heartbeats {
-    /// The loops that are due for a ping at `now` (milliseconds since the start); each of them counts as pinged.
+    /// Returns the loops that are due for a ping at `now` (milliseconds since the start), and counts them as
+    /// pinged.
     fn due(&mut self, now: u64) -> Vec<Loop> {
         let mut due = Vec::new();
         let places = LOOPS.iter().zip(&mut self.pings).zip(&self.answers.0);
         for ((which, ping), answered) in places {
             let answered = answered.load(Ordering::Relaxed);
             match ping.at {
-                // Its inbox was full: once more, and the time counts from the first try.
+                // The inbox was full: the ping is sent again, and its time counts from the first attempt.
                 Some(at) if answered < at && !ping.sent => ping.sent = true,
                 Some(at) if answered < at => continue,
                 Some(_) if now.saturating_sub(answered) < millis(PING_INTERVAL) => continue,
@@ -101,14 +102,15 @@ impl Heartbeats {
         due
     }
 
-    /// A ping did not reach the loop.
+    /// Records that a ping could not be sent.
     fn unsent(&mut self, which: Loop) {
         if let Some((_, ping)) = LOOPS.iter().zip(&mut self.pings).find(|(l, _)| **l == which) {
             ping.sent = false;
         }
     }
 
-    /// The loop that has waited longest with its answer beyond its limit, and for how long.
+    /// Returns the loop that exceeds its limit by an unanswered ping, with the waiting time; of several, the
+    /// one that waits longest.
     fn late(&self, now: u64) -> Option<(Loop, Duration)> {
         let places = LOOPS.iter().zip(&self.pings).zip(&self.answers.0);
         let open = places.filter_map(|((which, ping), answered)| {
@@ -119,20 +121,21 @@ impl Heartbeats {
         open.filter(|(which, open)| *open > which.limit()).max_by_key(|(_, open)| *open)
     }
 
-    /// The callback that a loop runs when the ping reaches it.
+    /// Returns the callback that a loop runs when it receives the ping.
     fn answer(&self, which: Loop, started: Instant) -> impl FnOnce() + Send + 'static {
         let answers = Arc::clone(&self.answers);
         move || {
             let at = LOOPS.iter().position(|l| *l == which).and_then(|i| answers.0.get(i));
             if let Some(at) = at {
-                // One later than the ping, also within its millisecond.
+                // The added millisecond makes an answer later than its ping, even within the same
+                // millisecond.
                 at.store(millis(started.elapsed()) + 1, Ordering::Relaxed);
             }
         }
     }
 }
 
-/// The line to the service manager; without one nothing is sent.
+/// Connection to the service manager; without one nothing is sent.
 #[derive(Debug)]
 pub(in crate::agent) struct Notify {
     managed: bool,
@@ -142,12 +145,12 @@ pub(in crate::agent) struct Notify {
 }
 
 impl Notify {
-    /// `managed`: whether somebody listens, see [`is_managed`].
+    /// Creates the connection; `managed` is true under a service manager, see [`is_managed`].
     pub(in crate::agent) fn new(managed: bool) -> Self {
         Self { managed, heartbeats: Heartbeats::default(), warned: None, status: None }
     }
 
-    /// Mirrors the verdict of `status` from now on.
+    /// Starts to report the verdict of `status` as status line.
     pub(in crate::agent) fn mirror<F>(
         &mut self,
         io: &tokio::runtime::Handle,
@@ -160,12 +163,13 @@ impl Notify {
         }
     }
 
-    /// The core's own turn, each second: asks the loops, and feeds the watchdog while all of them answer.
+    /// Runs every second in the core's loop: pings the other loops, and feeds the watchdog while all of them
+    /// answer.
     pub(in crate::agent) fn tick(&mut self, handle: &Handle, io: &tokio::runtime::Handle) {
         let now = millis(handle.started().elapsed());
         for which in self.heartbeats.due(now) {
             let answer = self.heartbeats.answer(which, handle.started());
-            // A loop that does not run yet is not late.
+            // A loop that has not started is not late.
             let sent = match which {
                 Loop::Io => {
                     io.spawn(async move { answer() });
@@ -209,12 +213,12 @@ impl Notify {
         }
     }
 
-    /// The agent has started: it forwards and peers can reach it.
+    /// Reports that the agent has started: it forwards, and peers can connect.
     pub(in crate::agent) fn ready(&self) {
         self.send(&[NotifyState::Ready]);
     }
 
-    /// The agent stops, in words.
+    /// Reports that the agent stops, with a description.
     pub(in crate::agent) fn stopping(&mut self, what: &str) {
         if let Some(task) = self.status.take() {
             task.abort();
@@ -224,13 +228,13 @@ impl Notify {
 
     fn send(&self, states: &[NotifyState<'_>]) {
         if self.managed {
-            // A manager that does not listen any more cannot be told so either.
+            // If the service manager no longer listens, the error cannot be reported either.
             let _ = sd_notify::notify(states);
         }
     }
 }
 
-/// A service manager listens.
+/// True if a service manager listens.
 pub(in crate::agent) fn is_managed() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some_and(|path| !path.is_empty())
 }
@@ -249,7 +253,7 @@ async fn mirror<F: Future<Output = Status>>(status: impl Fn() -> F) {
     }
 }
 
-/// The verdict as `tortie status` prints it in its first line.
+/// Formats the verdict as in the first line of `tortie status`.
 fn line(status: &Status) -> String {
     format!("{}: {}", status.verdict.to_uppercase(), status.summary)
 }
@@ -262,7 +266,7 @@ fn millis(span: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// LoopAnswers as a loop does, at a time that the test chooses.
+    /// Records an answer of a loop at a time that the test chooses.
     fn answered(heartbeats: &Heartbeats, which: Loop, at: u64) {
         let place = LOOPS.iter().position(|l| *l == which).unwrap();
         heartbeats.answers.0[place].store(at, Ordering::Relaxed);
@@ -279,7 +283,7 @@ mod tests {
         assert_eq!((heartbeats.late(4_000_000), heartbeats.due(6_000)), (None, vec![]));
         assert_eq!(heartbeats.due(7_001), LOOPS);
         answered(&heartbeats, Loop::Io, 7_002);
-        // The speaker is late after 30 s, the kernel after 60; who is later is named.
+        // The speaker is late after 30 s, the kernel thread after 60 s; the one that waits longest is named.
         assert_eq!(heartbeats.late(37_001), None);
         assert_eq!(heartbeats.late(37_002), Some((Loop::Speaker, Duration::from_millis(30_001))));
         answered(&heartbeats, Loop::Speaker, 40_000);
@@ -300,7 +304,7 @@ mod tests {
         answered(&heartbeats, Loop::Io, 3_000);
         assert_eq!(heartbeats.late(61_000), None);
         assert_eq!(heartbeats.late(61_001), Some((Loop::Kernel, Duration::from_millis(60_001))));
-        // It got through at last.
+        // The ping was sent at last.
         assert!(heartbeats.due(62_000).contains(&Loop::Kernel));
         assert_eq!(heartbeats.due(62_001), []);
         answered(&heartbeats, Loop::Kernel, 62_002);

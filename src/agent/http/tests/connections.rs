@@ -1,4 +1,4 @@
-//! A crowd at a port, on a clock that stands still unless all wait.
+//! Tests of many connections to one port, on a paused clock that advances only while all tasks wait.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use super::*;
 
 const FEW: Limits = Limits { connections: 3, requests: 2, octets: 256 << 10 };
 
-/// Connections as a test makes them.
+/// Listener that receives connections from a test.
 struct Door(mpsc::Receiver<DuplexStream>);
 
 impl Listener for Door {
@@ -29,7 +29,7 @@ impl Listener for Door {
     }
 }
 
-/// Connects to the port; what it sends waits in 4 KiB.
+/// Connects to the port; its transport buffers 4 KiB.
 async fn connect(door: &mpsc::Sender<DuplexStream>) -> DuplexStream {
     let (client, server) = duplex(4 << 10);
     door.send(server).await.unwrap();
@@ -40,7 +40,7 @@ async fn ask(stream: &mut DuplexStream, path: &str) {
     stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
 }
 
-/// The status of the next answer; `None`: the connection was closed.
+/// Returns the status of the next answer; `None` if the connection was closed.
 async fn status(stream: &mut DuplexStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -49,7 +49,7 @@ async fn status(stream: &mut DuplexStream) -> Option<String> {
     String::from_utf8(head).ok()?.split(' ').nth(1).map(str::to_owned)
 }
 
-/// A port with an answer of 200 KiB at `/large`, a short one at `/short`, and none for an hour at `/never`.
+/// Serves an answer of 200 KiB at `/large`, a short one at `/short`, and none for an hour at `/never`.
 fn port(made: &Arc<AtomicUsize>) -> mpsc::Sender<DuplexStream> {
     let (door, connections) = mpsc::channel(64);
     let made = Arc::clone(made);
@@ -77,11 +77,11 @@ async fn answers_that_nobody_reads_are_few_and_end() {
         slow.push(stream);
     }
     tokio::time::sleep(Duration::from_secs(6)).await;
-    // There is room for one answer: the others are refused.
+    // There is memory for one answer, so the others are rejected.
     assert_eq!(status(&mut slow[0]).await.as_deref(), Some("200"));
     let refused = [status(&mut slow[1]).await, status(&mut slow[2]).await];
     assert_eq!(refused.map(Option::unwrap), ["503", "503"]);
-    // The reader that does not go on is cut off, and its room and place are there for others.
+    // The stalled client is disconnected, and its permits are free again.
     tokio::time::sleep(WINDOW).await;
     let mut left = Vec::new();
     slow[0].read_to_end(&mut left).await.unwrap();
@@ -143,7 +143,7 @@ async fn requests_beyond_the_limit_are_refused() {
 async fn only_the_first_version_of_the_protocol_is_spoken() {
     let door = port(&Arc::default());
     let mut stream = connect(&door).await;
-    // RFC 9113 3.4.
+    // RFC 9113, section 3.4.
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.unwrap();

@@ -1,5 +1,5 @@
-//! A journal replays to equal effects, whatever happened and wherever it begins; it stays small; what another version
-//! decides otherwise is found at its input.
+//! Tests of the journal: it replays to equal effects from any state and beginning, stays small, and a changed
+//! decision is found at its input.
 
 mod random_runs;
 
@@ -37,7 +37,7 @@ fn block_value(block: &str, host: &str) -> String {
     format!(r#"{{"cidr":"{block}","affinity":"host:{host}","allocations":[{nulls}],"attributes":[]}}"#)
 }
 
-/// A store with its revision, of which the feed tells.
+/// A store with its revision, which produces feed events.
 struct Store {
     revision: u64,
     id: String,
@@ -99,7 +99,7 @@ impl Store {
 struct Recorded {
     core: Core,
     writer: Writer,
-    /// The inputs' effects.
+    /// Effects of each input.
     effects: Vec<Vec<Effect>>,
     now: Now,
     checkpoints: usize,
@@ -133,7 +133,7 @@ impl Recorded {
         effects
     }
 
-    /// A change of the store; the blocks that the core wants to watch are given at once.
+    /// Applies a store change; the blocks that the core then watches are delivered at once.
     fn feed(&mut self, after: Duration, store: &Store, event: FeedEvent) -> Vec<Effect> {
         let mut effects = self.input(after, Input::Feed(event));
         effects.extend(self.input(Duration::ZERO, Input::FeedIdle));
@@ -182,7 +182,7 @@ impl Recorded {
     }
 }
 
-/// Every input of a journal through a new core; the effects of each.
+/// Replays a journal through a new core; returns the effects of each input.
 fn replayed(octets: &[u8]) -> Vec<Vec<Effect>> {
     let mut lines = Lines::of(octets);
     let header = lines.header().unwrap();
@@ -204,7 +204,7 @@ fn replayed(octets: &[u8]) -> Vec<Vec<Effect>> {
     effects
 }
 
-/// An export gate that no longer knows own blocks.
+/// Export gate without knowledge of own blocks.
 fn changed_gate(
     view: &routing::RoutingView,
     policy: &routing::PeerPolicy,
@@ -226,7 +226,7 @@ fn a_changed_gate_is_found_at_the_first_input_that_it_decides() {
         "the kernel has not answered"
     );
     recorded.applied(&effects, Vec::new());
-    // Nothing of the gate is in what follows.
+    // Later inputs do not involve the gate.
     let unrelated = store.put("/calico/v1/config/LogSeverityScreen", "info");
     recorded.feed(Duration::from_secs(9), &store, unrelated);
     let octets = recorded.writer.export();
@@ -272,7 +272,7 @@ fn after_lost_inputs_the_journal_begins_at_the_next_checkpoint() {
     recorded.applied(&effects, Vec::new());
     recorded.writer.lose(3);
     assert!(recorded.writer.wants_checkpoint());
-    // The feed is followed all the same: the checkpoint has this pool.
+    // The feed is followed while inputs are lost: the checkpoint contains this pool.
     let put = store.put("/calico/v1/ipam/v4/pool/10.9.0.0-16", r#"{"cidr":"10.9.0.0/16"}"#);
     let effects = recorded.feed(Duration::from_secs(1), &store, put);
     recorded.applied(&effects, Vec::new());

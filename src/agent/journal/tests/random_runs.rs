@@ -1,4 +1,4 @@
-//! Some hours of a host at random, and a day of changes: each replays to equal effects.
+//! Randomised tests: several hours of a host, and a day with many changes, each replay to equal effects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn workload(rng: &mut StdRng) -> String {
     )
 }
 
-/// A change by another writer of the store: good values and bad ones.
+/// Returns a change by another writer of the store, with valid or invalid values.
 fn change(store: &mut Store, rng: &mut StdRng) -> FeedEvent {
     let host = format!("h{}", rng.random_range(1..5));
     let n = rng.random_range(1..5);
@@ -192,10 +192,10 @@ fn speaker_fact(rng: &mut StdRng) -> SpeakerFact {
     }
 }
 
-/// Some hours of a host, at random.
+/// Runs a host for several hours with random inputs.
 fn random_run(seed: u64, inputs: usize) -> Recorded {
     let mut rng = StdRng::seed_from_u64(seed);
-    // Small: many checkpoints.
+    // Small sizes lead to many checkpoints.
     let mut recorded = Recorded::new(1_500, 3_000);
     let mut store = Store::new();
     let first = store.snapshot();
@@ -278,12 +278,12 @@ fn two_hundred_random_runs_replay_to_equal_effects() {
     assert!(checkpoints > 200, "{checkpoints} checkpoints: the runs are too short to prove anything of them");
 }
 
-/// As text, in which no secret stands: those of a journal are replaced.
+/// Formats effects; they contain no secrets, which a journal would replace.
 fn text(effects: &[Effect]) -> String {
     format!("{effects:#?}")
 }
 
-/// A day of a host with 10,000 routes of its routers: 1,000 changes of the store, and what threads and tasks report.
+/// A day of a host with 10,000 learned routes: 1,000 changes of the store, and reports of threads and tasks.
 #[test]
 fn a_day_with_ten_thousand_routes_and_a_thousand_changes_is_small() {
     const DAY: u64 = 86_400;
