@@ -1,4 +1,5 @@
-//! Abilities of this kernel for BGP sessions: each option is set once, on a socket that is never connected.
+//! Tests the kernel's socket features for BGP sessions: each option is set once, on a socket that is never
+//! connected.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,18 +11,18 @@ use crate::speaker::sockets::secret::{Ao, Key};
 use crate::speaker::sockets::{ao, md5, sockopt};
 use tortie_engine::routing::AoAlgorithm;
 
-/// One ability: its name, its use in words, and why it is not there.
+/// Result of one feature test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketAbility {
-    /// Stable, for machines: `tcp-md5`, `tcp-ao`, `ttl-security`, `real-time`.
+    /// Stable identifier: `tcp-md5`, `tcp-ao`, `ttl-security`, `real-time`.
     pub name: &'static str,
-    /// The features that need it.
+    /// Description of the uses of the feature.
     pub needed_for: &'static str,
-    /// `Ok`, or the system's answer.
+    /// `Ok` if the feature is available, else the system's error.
     pub outcome: Result<(), String>,
 }
 
-/// Tries everything.
+/// Tests all features.
 #[must_use]
 pub fn try_sockets() -> Vec<SocketAbility> {
     let ability = |name, needed_for, outcome| SocketAbility { name, needed_for, outcome };
@@ -44,7 +45,7 @@ pub fn try_sockets() -> Vec<SocketAbility> {
     ]
 }
 
-/// On a thread of its own, which takes its priority along when it ends.
+/// Tests real-time scheduling on a temporary thread, since the priority belongs to a thread.
 fn real_time() -> Result<(), String> {
     let tried = std::thread::Builder::new().name("priority".to_owned()).spawn(bfd::prioritise);
     match tried.map(std::thread::JoinHandle::join) {

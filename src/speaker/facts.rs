@@ -1,4 +1,4 @@
-//! Facts from the speaker thread to the agent.
+//! Facts that the speaker thread reports to the agent.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -10,101 +10,102 @@ use tortie_net::{Cidr, ScopedAddr};
 
 use tortie_engine::routing::{ChangeId, DynamicPeer};
 
-/// From the speaker thread.
+/// A fact of the speaker thread.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum SpeakerFact {
     /// A peer changed its state.
     Peer {
-        /// Its name.
+        /// Session name of the peer.
         name: Arc<str>,
-        /// Before.
+        /// Previous state.
         from: State,
-        /// Now.
+        /// New state.
         to: State,
-        /// Why, when a session or an attempt ended.
+        /// Reason, if a session or an attempt ended.
         down: Option<Down>,
     },
-    /// A peer came from a range; before any other fact about it.
+    /// A dynamic peer appeared; sent before any other fact about it.
     DynamicPeer(DynamicPeer),
-    /// Nothing is left of the dynamic peer of this name.
+    /// The dynamic peer of this name was removed completely.
     DynamicPeerGone(Arc<str>),
     /// The BFD session of a peer changed its state.
     Bfd {
-        /// The peer's name.
+        /// Session name of the peer.
         peer: Arc<str>,
-        /// Before.
+        /// Previous state.
         from: bfd::State,
-        /// Now.
+        /// New state.
         to: bfd::State,
-        /// Why.
+        /// Cause of the change.
         cause: bfd::Cause,
-        /// When the thread of BFD noticed; for measurements in this process, and no part of what is recorded.
+        /// Time at which the BFD thread noticed; used for measurements in this process and not recorded.
         #[serde(skip, default = "Instant::now")]
         at: Instant,
     },
-    /// Effect of UPDATEs of a peer.
+    /// Result of UPDATEs of a peer.
     Learned {
-        /// From whom.
+        /// Session name of the peer.
         peer: Arc<str>,
-        /// Prefixes announced or replaced.
+        /// Number of prefixes announced or replaced.
         announced: u32,
-        /// Prefixes withdrawn.
+        /// Number of prefixes withdrawn.
         withdrawn: u32,
-        /// Announcements refused by import policy or loop checks.
+        /// Number of announcements rejected by import policy or loop checks.
         rejected: u32,
-        /// UPDATEs that were treated as withdrawals (RFC 7606).
+        /// Number of UPDATEs treated as withdrawals (RFC 7606).
         malformed: u32,
     },
-    /// A peer announces nearly as many prefixes as it may (`max_prefixes`).
+    /// A peer is near its prefix limit (`max_prefixes`).
     PrefixWarning {
-        /// Which.
+        /// Session name of the peer.
         peer: Arc<str>,
-        /// In this family.
+        /// Address family.
         family: Family,
-        /// So many.
+        /// Number of received prefixes.
         received: u32,
-        /// Of so many.
+        /// Limit.
         max: u32,
     },
-    /// A batch of changed best paths went to the kernel thread.
+    /// A batch of changed best paths was sent to the kernel thread.
     Batch {
-        /// The id that its changes carry when no input had one.
+        /// Change id of the batch, for changes that no input caused.
         change: ChangeId,
-        /// How many prefixes.
+        /// Number of prefixes.
         prefixes: usize,
-        /// The first of them.
+        /// The first prefix of the batch.
         first: Cidr,
     },
-    /// Resolve this next hop and follow it: [`ToSpeaker::NextHop`](crate::speaker::ToSpeaker::NextHop) at once and at each change.
+    /// Request to resolve and track this next hop; answered by
+    /// [`ToSpeaker::NextHop`](crate::speaker::ToSpeaker::NextHop) at once and on each change.
     TrackNextHop(ScopedAddr),
-    /// Follow it no more.
+    /// Request to stop tracking this next hop.
     UntrackNextHop(ScopedAddr),
-    /// Stale kernel routes that were not learned again can be swept (RFC 4724 4.1).
+    /// Stale kernel routes that were not learned again may be removed (RFC 4724, section 4.1).
     RestartDone,
-    /// Connections are accepted here.
+    /// Connections are accepted on this address.
     Listening(SocketAddr),
-    /// No longer listening here, as the configuration wants.
+    /// This address is no longer listened on, as configured.
     ListenEnded(SocketAddr),
-    /// Cannot listen here; tried again each two seconds.
+    /// Listening on this address failed; it is retried every two seconds.
     ListenFailed {
-        /// Where.
+        /// Address of the listener.
         addr: SocketAddr,
-        /// Why, in words.
+        /// Description of the error.
         error: String,
     },
-    /// The configuration of a peer or a range cannot be used as it is (a password file that others can read); `None`:
-    /// it can again.
+    /// The configuration of a peer or range cannot be used, for example a password file that other users can
+    /// read; `None`: it can be used again.
     PeerProblem {
-        /// Its name.
+        /// Name of the peer or range.
         name: Arc<str>,
-        /// The cause and the next step.
+        /// Cause and next step.
         problem: Option<String>,
     },
-    /// All problems with one subject that the thread cannot repair by itself; it goes on. Empty: they are over.
+    /// All problems of one subject that the thread cannot repair, while it continues; empty: they are over.
     Problems {
-        /// The subject, in words.
+        /// Subject of the problems.
         about: Cow<'static, str>,
-        /// Cause and next step of each.
+        /// Cause and next step of each problem.
         texts: Vec<String>,
     },
     /// A problem that is over already.
@@ -113,5 +114,5 @@ pub enum SpeakerFact {
     Stopped,
 }
 
-/// Takes facts; must not block.
+/// Receives facts; must not block.
 pub type FactSink = Box<dyn FnMut(SpeakerFact) + Send>;

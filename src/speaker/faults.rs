@@ -1,22 +1,23 @@
-//! Reports to the agent: facts as they happen, and the faults in force, keyed by subject.
+//! Reports to the agent: facts, and the current faults by subject.
 //!
-//! A fault lasts until it is reported as over, and only transitions are sent, so that the agent can show exactly those
-//! that are in force. A problem that is over at once (a connection that could not be secured) is sent and not kept.
+//! A fault lasts until it is reported as over, and only transitions are sent, so that the agent shows exactly
+//! the current ones. A transient problem, such as a connection that could not be secured, is sent and not
+//! stored.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::speaker::facts::{FactSink, SpeakerFact};
 
-/// Name of a peer or a range, and its problem in words; `None`: it is over.
+/// Name of a peer or range, and its problem; `None` when it is over.
 pub(crate) type PeerProblem = (Arc<str>, Option<String>);
 
-/// Faults in force that belong to no peer, as they were reported last.
+/// Current faults without a peer, as last reported.
 #[derive(Default)]
 struct Faults(BTreeMap<&'static str, Vec<String>>);
 
 impl Faults {
-    /// Replaces the faults of a subject; `None` when nothing changes.
+    /// Replaces the faults of a subject; returns the fact to send, or `None` if nothing changed.
     fn set(&mut self, about: &'static str, texts: Vec<String>) -> Option<SpeakerFact> {
         let current = self.0.entry(about).or_default();
         if *current == texts {
@@ -27,7 +28,7 @@ impl Faults {
     }
 }
 
-/// The way to the agent.
+/// Sends facts and faults to the agent.
 pub(crate) struct Reporter {
     sink: FactSink,
     faults: Faults,
@@ -43,19 +44,19 @@ impl Reporter {
         (self.sink)(fact);
     }
 
-    /// Replaces the faults of a subject; empty: there are none any more.
+    /// Replaces the faults of a subject; an empty list ends them.
     pub(crate) fn faults(&mut self, about: &'static str, texts: impl IntoIterator<Item = String>) {
         if let Some(fact) = self.faults.set(about, texts.into_iter().collect()) {
             self.fact(fact);
         }
     }
 
-    /// Sends a problem that is over already.
+    /// Sends a transient problem.
     pub(crate) fn transient(&mut self, text: String) {
         self.fact(SpeakerFact::TransientProblem(text));
     }
 
-    /// Sends the problem of a peer or a range, or its end.
+    /// Sends the problem of a peer or range, or its end.
     pub(crate) fn peer(&mut self, (name, problem): PeerProblem) {
         self.fact(SpeakerFact::PeerProblem { name, problem });
     }

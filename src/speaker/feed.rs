@@ -1,10 +1,12 @@
-//! Changed best paths on their way to the kernel thread: two batches that it works on (one is with Linux, one made ready)
-//! and one that it finds when it is done with the first.
+//! Sends changed best paths to the kernel thread in batches with flow control.
 //!
-//! Meanwhile changed prefixes stay in the speaker's set, where a prefix that changes ten times is still one.
+//! Two batches are in work there (Linux processes one while the next is prepared), and a third is queued.
+//! Meanwhile changed prefixes stay in the speaker's set, in which a prefix is stored once, however often it
+//! changes.
 //!
-//! Each batch carries a [`Credit`], which comes back when the kernel thread drops the batch: acknowledged by Linux, or lost
-//! with the thread. It is counted here and wakes the speaker's thread; nobody else takes part.
+//! Each batch carries a [`Credit`], which returns when the kernel thread drops the batch: acknowledged by
+//! Linux, or lost with the thread. Returned credits are counted here and wake the speaker's thread; no other
+//! part is involved.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,57 +22,58 @@ use crate::speaker::wakeup::Wakeup;
 use tortie_engine::routing::{ChangeId, ChangeIds, Credit, LearnedBatch, LearnedChange};
 use tortie_metrics::Histogram;
 
-/// Hands a batch to the kernel thread without waiting; gives it back when there is no room now.
+/// Passes a batch to the kernel thread without waiting; returns the batch if there is no room.
 pub type LearnedSink = Box<dyn FnMut(LearnedBatch) -> Result<(), LearnedBatch> + Send>;
 
-/// Prefixes in a batch: 10 ms of the kernel thread's, so that it has something to do while a processor is busy with others.
+/// Maximum number of prefixes in a batch: 10 ms of work, so that the kernel thread stays busy while other
+/// threads hold the processor.
 const BATCH: usize = 4096;
 
-/// Credits: batches that may be with the kernel thread.
+/// Number of credits: batches that the kernel thread may hold.
 const OUT: usize = 3;
 
-/// How long after the kernel thread had no room for a batch it is offered again.
+/// Retry interval after the kernel thread had no room for a batch.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// A time, and the number of prefixes that had changed until then, since the start.
+/// A time, and the total number of prefixes that had changed by then.
 type Mark = (Instant, u64);
 
 /// Metrics of changed best paths.
 #[derive(Debug, Clone)]
 pub(crate) struct FeedMetrics {
-    /// From the turn in which a best path changed to the kernel's acknowledgement.
+    /// Time from the iteration in which a best path changed to the kernel's acknowledgement.
     pub(crate) convergence: Histogram,
-    /// Prefixes in a batch.
+    /// Number of prefixes per batch.
     pub(crate) batches: Histogram,
 }
 
 pub(crate) struct Feed {
     sink: LearnedSink,
-    /// There is a kernel thread.
+    /// True if there is a kernel thread.
     on: bool,
     changes: ChangeIds,
     dirty: bool,
-    /// Batches that are with the kernel thread now.
+    /// Number of batches that the kernel thread holds.
     out: usize,
-    /// Counts a credit that comes back, and wakes this thread.
+    /// Counts a returned credit and wakes this thread.
     give_back: Arc<dyn Fn() + Send + Sync>,
-    /// Credits that came back since [`Self::take_credits`].
+    /// Credits returned since [`Self::take_credits`].
     returned: Arc<AtomicUsize>,
-    /// A batch that found no room, and when to offer it again.
+    /// A batch that found no room, and the time to offer it again.
     held: Option<(LearnedBatch, Instant)>,
     scratch: Vec<BestChange>,
-    /// Prefixes that were taken, ever.
+    /// Total number of prefixes taken from the core.
     taken: u64,
-    /// Change times of those that were not taken yet. Prefixes are taken in the order in which they changed, so one
-    /// mark a turn is enough, whatever their number.
+    /// Change times of prefixes that were not taken yet. Prefixes are taken in the order in which they
+    /// changed, so one mark per iteration suffices.
     marks: VecDeque<Mark>,
-    /// The batches that are with the kernel thread: change times and numbers of their prefixes.
+    /// Change times and numbers of prefixes, per batch that the kernel thread holds.
     with_kernel: VecDeque<Vec<(Instant, u64)>>,
     metrics: FeedMetrics,
 }
 
 impl Feed {
-    /// `on`: there is a kernel thread; `wakeup`: of this thread, for credits that come back.
+    /// Creates the feed. `on`: there is a kernel thread; `wakeup` wakes this thread for returned credits.
     pub(crate) fn new(sink: LearnedSink, on: bool, wakeup: Arc<Wakeup>) -> Self {
         let returned = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&returned);
@@ -99,7 +102,7 @@ impl Feed {
         self.dirty = true;
     }
 
-    /// Takes the credits that came back: the kernel thread is done with as many batches.
+    /// Processes returned credits: the kernel thread has finished as many batches.
     pub(crate) fn take_credits(&mut self, now: Instant) {
         let batches = self.returned.swap(0, Ordering::AcqRel);
         self.out = self.out.saturating_sub(batches);
@@ -109,12 +112,12 @@ impl Feed {
         }
     }
 
-    /// When [`Self::run`] wants to be called though nothing happened.
+    /// Returns the time at which [`Self::run`] must be called without another event.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.held.as_ref().map(|(_, at)| *at)
     }
 
-    /// [`Self::run`] has something to do at once.
+    /// True if [`Self::run`] has work now.
     pub(crate) fn is_ready(&self) -> bool {
         self.dirty && self.out < OUT && self.held.is_none()
     }
@@ -123,7 +126,7 @@ impl Feed {
         &self.metrics
     }
 
-    /// Prefixes whose best path changed in the turn that began `woke` are marked with it.
+    /// Marks prefixes whose best path changed in the iteration that began at `woke`.
     fn mark(&mut self, speaker: &Speaker, woke: Instant) {
         let changed = self.taken + speaker.pending_best() as u64;
         if self.marks.back().map_or(self.taken, |(_, upto)| *upto) < changed {
@@ -131,7 +134,7 @@ impl Feed {
         }
     }
 
-    /// Change times and numbers of the prefixes that are taken now.
+    /// Returns the change times and numbers of the prefixes that are taken now.
     fn unmark(&mut self, taken: usize) -> Vec<(Instant, u64)> {
         let (mut from, upto) = (self.taken, self.taken + taken as u64);
         self.taken = upto;
@@ -147,8 +150,8 @@ impl Feed {
         parts
     }
 
-    /// Takes a batch and offers it to the kernel thread. `woke`: when the turn began; `changed`: gets the prefixes, too, for
-    /// monitors.
+    /// Takes a batch from the core and offers it to the kernel thread. `woke` is the start of the iteration;
+    /// `changed` collects the prefixes for monitors.
     pub(crate) fn run(
         &mut self,
         speaker: &mut Speaker,
@@ -179,7 +182,7 @@ impl Feed {
         let more = speaker.take_best(BATCH, &mut self.scratch);
         let taken = waiting.saturating_sub(speaker.pending_best());
         let parts = if self.on { self.unmark(taken) } else { Vec::new() };
-        // Nothing is given while the selection is deferred; an event of the core ends that.
+        // The core returns nothing while best-path selection is deferred; one of its events ends that.
         self.dirty = more && !self.scratch.is_empty();
         let Some(first) = self.scratch.first().map(|c| c.prefix) else { return };
         if self.on {
@@ -222,7 +225,7 @@ mod tests {
 
     use super::*;
 
-    /// A kernel thread with room for so many batches.
+    /// Simulates a kernel thread with room for this many batches.
     fn feed(room: usize) -> (Feed, Arc<Mutex<VecDeque<LearnedBatch>>>, Arc<Wakeup>) {
         let kernel = Arc::new(Mutex::new(VecDeque::new()));
         let taken = Arc::clone(&kernel);

@@ -1,4 +1,4 @@
-//! Inbox of the speaker thread: messages that replace each other are merged, so that no sender ever waits.
+//! Inbox of the speaker thread: messages that replace each other are merged, so that no sender waits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use crate::speaker::monitor::MonitorSender;
 use crate::speaker::view::SpeakerView;
 use crate::speaker::wakeup::Wakeup;
 
-/// Orders that may wait; more are refused.
+/// Maximum number of queued orders; further ones are rejected.
 const MAX_ORDERS: usize = 4096;
 
 /// Messages that keep their order and are not merged.
@@ -29,7 +29,7 @@ pub(crate) enum Order {
 /// All messages since the last [`Inbox::take`].
 #[derive(Default)]
 pub(crate) struct Messages {
-    /// Taken before the orders: an order always sees an intent at least as new as when it was given.
+    /// Processed before the orders, so that an order meets an intent at least as new as when it was sent.
     pub(crate) intent: Option<(Arc<RoutingIntent>, ChangeId)>,
     pub(crate) next_hops: BTreeMap<ScopedAddr, Option<Resolved>>,
     pub(crate) next_hops_within: BTreeMap<ScopedAddr, Vec<(Cidr, Option<Resolved>)>>,
@@ -39,12 +39,12 @@ pub(crate) struct Messages {
 #[derive(Default)]
 struct Content {
     messages: Messages,
-    /// The thread was woken and has taken nothing since.
+    /// True if the thread was woken and has taken nothing since.
     woken: bool,
     ended: bool,
 }
 
-/// Shared between the thread and its handles.
+/// Inbox shared by the thread and its handles.
 pub(crate) struct Inbox {
     content: Mutex<Content>,
     wakeup: Arc<Wakeup>,
@@ -74,7 +74,7 @@ impl Inbox {
                 messages.next_hops_within.insert(addr, within);
                 None
             }
-            // These come once in a life and must not be lost.
+            // These occur once per run and must not be lost.
             ToSpeaker::LocalReady => Some((Order::LocalReady, true)),
             ToSpeaker::Shutdown { graceful, text } => Some((Order::Shutdown { graceful, text }, true)),
             ToSpeaker::Reset(name, kind) => Some((Order::Reset(name, kind), false)),
@@ -96,14 +96,14 @@ impl Inbox {
         Ok(())
     }
 
-    /// All messages. The wake-up is to be cleared before.
+    /// Takes all messages. The wake-up must be cleared before.
     pub(crate) fn take(&self) -> Messages {
         let mut inbox = self.lock();
         inbox.woken = false;
         std::mem::take(&mut inbox.messages)
     }
 
-    /// Refuses all messages from now on and drops those that wait (and with them the closures of queries).
+    /// Rejects all further messages and drops the queued ones, including the closures of queries.
     pub(crate) fn end(&self) {
         let mut inbox = self.lock();
         inbox.ended = true;
@@ -153,7 +153,7 @@ mod tests {
         assert!(wakes());
         wakeup.clear();
         assert!(!wakes());
-        // Of BFD, which was polled before and had nothing.
+        // A wake-up for BFD, which was polled before and had no report.
         wakeup.wake();
         assert_eq!(inbox.take().orders.len(), 1);
         assert!(wakes());

@@ -1,4 +1,4 @@
-//! The intent in force: as it was given, with its dynamic peers, and the policy over it.
+//! The applied intent: as received, with dynamic peers added, and the policy derived from it.
 
 use std::sync::Arc;
 
@@ -11,23 +11,23 @@ use crate::speaker::peers::Ranges;
 use crate::speaker::policy::{Classes, ViewPolicy, kind_code};
 use tortie_engine::routing::{ChangeId, Persistent, RoutingIntent};
 
-/// The intent in force.
+/// The applied intent with derived values.
 #[derive(Default)]
 pub(crate) struct IntentInForce {
     given: Option<Arc<RoutingIntent>>,
-    /// With the dynamic peers; made on demand.
+    /// The intent with dynamic peers, computed on demand.
     whole: Option<Arc<RoutingIntent>>,
     policy: Option<Arc<ViewPolicy>>,
     classes: Classes,
 }
 
 impl IntentInForce {
-    /// Without the dynamic peers.
+    /// Returns the intent without dynamic peers.
     pub(crate) fn given(&self) -> Option<&Arc<RoutingIntent>> {
         self.given.as_ref()
     }
 
-    /// With the dynamic peers that there are.
+    /// Returns the intent with the current dynamic peers.
     pub(crate) fn whole(&mut self, ranges: &Ranges) -> Option<Arc<RoutingIntent>> {
         let given = self.given.as_ref()?;
         let make = || match ranges.peers().next() {
@@ -37,13 +37,13 @@ impl IntentInForce {
         Some(self.whole.get_or_insert_with(make).clone())
     }
 
-    /// Puts another one in force; the one before.
+    /// Replaces the intent and returns the former one.
     pub(crate) fn replace(&mut self, new: Arc<RoutingIntent>) -> Option<Arc<RoutingIntent>> {
         self.whole = None;
         self.given.replace(new)
     }
 
-    /// Dynamic peers came or went.
+    /// Invalidates the derived intent after a change of dynamic peers.
     pub(crate) fn dynamic_peers_changed(&mut self) {
         self.whole = None;
     }
@@ -52,13 +52,13 @@ impl IntentInForce {
         &self.classes
     }
 
-    /// Our identity in BGP.
+    /// Returns the local AS and router id.
     pub(crate) fn identity(&self) -> Option<Identity> {
         let intent = self.given.as_ref()?;
         Some(Identity { asn: intent.asn, router_id: RouterId(intent.router_id) })
     }
 
-    /// The policy of an intent; it shares with the one before as much as it can.
+    /// Builds the policy of an intent; it shares unchanged parts with the former one.
     pub(crate) fn policy(&mut self, intent: &RoutingIntent) -> PolicyHandle {
         let new = Arc::new(match &self.policy {
             Some(old) => old.follow(&intent.view, &intent.addresses),
@@ -69,7 +69,7 @@ impl IntentInForce {
     }
 }
 
-/// The global configuration of an intent.
+/// Returns the global configuration of an intent for the BGP core.
 pub(crate) fn global(intent: &RoutingIntent, options: &SpeakerOptions) -> GlobalConfig {
     GlobalConfig {
         asn: intent.asn,
@@ -81,7 +81,7 @@ pub(crate) fn global(intent: &RoutingIntent, options: &SpeakerOptions) -> Global
     }
 }
 
-/// Local routes that come, change their kind, or go.
+/// Returns the local routes that are added, change their kind, or are removed.
 pub(crate) fn originations(
     old: Option<&RoutingIntent>,
     new: &RoutingIntent,

@@ -9,37 +9,41 @@ use crate::speaker::monitor::MonitorSender;
 use crate::speaker::view::SpeakerView;
 use tortie_engine::routing::{ChangeId, Resolved, RoutingIntent};
 
-/// Messages to the speaker thread. No sender waits: intents and next hops replace those that were not yet taken.
+/// A message to the speaker thread. Senders never wait: intents and next hops replace earlier ones that were
+/// not taken yet.
 pub enum ToSpeaker {
-    /// The whole wanted state, with the change that brought it. The latest wins.
+    /// The complete intent, with the change that caused it. The latest replaces earlier ones.
     Intent(Arc<RoutingIntent>, ChangeId),
-    /// The intents so far name every local route of the start: routes and End-of-RIB may be sent.
+    /// All local routes of the start are part of the intents sent so far: routes and End-of-RIB may be sent.
     LocalReady,
-    /// A tracked next hop; `None`: unreachable. The latest of an address wins.
+    /// Resolution of a tracked next hop; `None` if unreachable. The latest per address replaces earlier ones.
     NextHop(ScopedAddr, Option<Resolved>),
-    /// How a next hop is reached for routes to these prefixes, which the answer for all others rests on.
+    /// Resolution of a next hop for routes to these prefixes only; for other routes [`Self::NextHop`]
+    /// applies.
     NextHopWithin(ScopedAddr, Vec<(Cidr, Option<Resolved>)>),
-    /// Resets the peer of this name, or all.
+    /// Resets the peer of this name, or all peers.
     Reset(Option<String>, Reset),
-    /// Maintenance of the peer of this name begins or ends, or of all (RFC 8326). A restart of the thread ends it.
+    /// Starts or ends maintenance of the peer of this name, or of all peers (RFC 8326). It ends with a
+    /// restart of the thread.
     Drain(Option<String>, Drain),
-    /// End: flush, close, [`SpeakerFact::Stopped`](super::SpeakerFact::Stopped).
+    /// Sends pending data, closes all sessions and ends with
+    /// [`SpeakerFact::Stopped`](super::SpeakerFact::Stopped).
     Shutdown {
-        /// Keep our routes at graceful-restart helpers: close without NOTIFICATION.
+        /// Closes without NOTIFICATION, so that graceful-restart helpers keep this host's routes.
         graceful: bool,
         /// Shutdown communication (RFC 9003), at most 255 octets.
         text: String,
     },
-    /// A new subscriber to the events of sessions.
+    /// Adds a subscriber to session events.
     Monitor(MonitorSender),
-    /// A query, answered on the speaker's thread by the closure: keep it short.
+    /// Runs a query on the speaker's thread; it must be short.
     Query(Box<dyn FnOnce(&SpeakerView<'_>) + Send>),
 }
 
-/// Why a message was refused.
+/// Reasons for a rejected message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Too many orders (resets, queries) wait: try again.
+    /// Too many orders (resets, queries) are queued: try again.
     #[error("the speaker is busy; try again")]
     Busy,
     /// The thread has ended.

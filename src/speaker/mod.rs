@@ -1,9 +1,9 @@
-//! Sockets, timers, TCP MD5 and TTL security around the speaker of `tortie-bgp`: one plain thread.
+//! The speaker thread: sockets, timers, TCP MD5 and TTL security around the BGP speaker of `tortie-bgp`.
 //!
-//! It owns every BGP socket and the only clock that BGP sees. It decides nothing about routes (that is `routing`,
-//! through `policy`) and nothing about sessions (that is `tortie-bgp`), and it never blocks: messages to it are merged in
-//! its `inbox`, facts go to a sink that must not block, learned routes to the kernel thread in batches, a few of them at
-//! a time.
+//! It owns every BGP socket and the only clock that BGP uses. Decisions about routes are made by `routing`,
+//! through `policy`; decisions about sessions by `tortie-bgp`. The thread never blocks: messages to it are
+//! merged in its `inbox`, facts go to a non-blocking sink, and learned routes go to the kernel thread in a
+//! bounded number of batches.
 //!
 //! ```text
 //!  agent  --ToSpeaker--> inbox --+                         +--> SpeakerFact --> agent
@@ -72,7 +72,7 @@ pub use view::{Counters, SpeakerMetrics, SpeakerView};
 use inbox::Inbox;
 use wakeup::Wakeup;
 
-/// Talks to the speaker thread; cheap to clone.
+/// Handle of the speaker thread; cheap to clone.
 #[derive(Clone)]
 pub struct SpeakerHandle(Arc<Inbox>);
 
@@ -80,19 +80,20 @@ impl SpeakerHandle {
     /// Sends a message; never blocks.
     ///
     /// # Errors
-    /// [`Refused::Busy`] for resets and queries when thousands wait; [`Refused::Stopped`] after the end.
+    /// Returns [`Refused::Busy`] for resets and queries while thousands are queued, and [`Refused::Stopped`]
+    /// after the end.
     pub fn send(&self, message: ToSpeaker) -> Result<(), Refused> {
         self.0.put(message)
     }
 }
 
 /// Starts the thread. It listens and connects from the first [`ToSpeaker::Intent`] on and runs until
-/// [`ToSpeaker::Shutdown`] is done; join it then.
+/// [`ToSpeaker::Shutdown`] is processed; join it afterwards.
 ///
-/// Raises the process's soft limit of open files to the hard one: each peer takes a socket.
+/// Raises the process's soft limit of open files to the hard limit, since each peer needs a socket.
 ///
 /// # Errors
-/// When epoll, eventfd or the thread cannot be had.
+/// Returns an error when epoll, eventfd or the thread cannot be created.
 pub fn spawn(
     options: SpeakerOptions,
     facts: FactSink,
@@ -110,6 +111,6 @@ pub fn spawn(
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // Without it there are as many sockets as the soft limit allows; running out is reported where it happens.
+    // If raising fails, the soft limit applies; running out of descriptors is reported where it occurs.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

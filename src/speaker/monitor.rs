@@ -1,6 +1,7 @@
-//! Subscribers to the events of sessions (BMP, MRT), each with a bounded queue of its own.
+//! Subscribers to session events (BMP, MRT), each with a bounded queue.
 //!
-//! A subscriber that does not keep up loses events, which are counted for it, or ends; the speaker never waits for one.
+//! A subscriber that is too slow loses events, which are counted, or ends; the speaker never waits for a
+//! subscriber.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,39 +11,39 @@ use tortie_bgp::attr::Attributes;
 use tortie_bgp::{PeerId, RouteInfo, RouterId, Speaker, TapSession, Tapped};
 use tortie_net::Cidr;
 
-/// Subscribers at a time; more are refused.
+/// Maximum number of subscribers.
 const SUBSCRIBERS: usize = 16;
 
-/// A route of a peer, or the one in use: its prefix, and its path identifier or 0.
+/// A route of a peer (`None`: the best path), its prefix, and its path identifier or 0.
 pub type RouteOf = (Option<PeerId>, Cidr, u32);
 
-/// Our identity in BGP.
+/// BGP identity of this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
-    /// Our AS.
+    /// Local AS number.
     pub asn: u32,
-    /// Our BGP identifier.
+    /// BGP identifier.
     pub router_id: RouterId,
 }
 
-/// An event for subscribers, in the order in which they happen.
+/// An event for subscribers; delivered in order of occurrence.
 #[derive(Debug, Clone)]
 pub enum MonitorEvent {
-    /// The first event: the sessions that are up.
+    /// First event: the established sessions.
     Sessions(Vec<Arc<TapSession>>),
-    /// Messages and session changes since, the same for all subscribers.
+    /// Messages and session changes since, shared by all subscribers.
     Tapped(Arc<Tapped>),
-    /// The best paths of these prefixes changed, came or went. The first time, perhaps of none, as soon as there is a
-    /// speaker; again when it becomes another.
+    /// The best paths of these prefixes were added, changed or removed. Sent for the first time, possibly
+    /// without prefixes, once the speaker runs, and again when the identity changes.
     Best(Identity, Arc<[Cidr]>),
-    /// A part of a table, sent with [`MonitorSender::send`] from a query to the speaker.
+    /// A part of a table, sent with [`MonitorSender::send`] by a query to the speaker.
     Routes(Vec<RouteInfo>, Option<u32>),
-    /// Single routes of peers after import policy, and single routes in use; `None`: there is none, or it was refused.
+    /// Single routes after import policy, and single best paths; `None` if there is none or it was rejected.
     Imported(Vec<(RouteOf, Option<Arc<Attributes>>)>),
 }
 
 impl MonitorEvent {
-    /// Its size in memory in octets, roughly.
+    /// Returns the approximate size in memory in octets.
     fn size(&self) -> usize {
         match self {
             Self::Sessions(sessions) => sessions.len() * 512,
@@ -64,10 +65,11 @@ pub struct MonitorSender {
 }
 
 impl MonitorSender {
-    /// Queues an event; one that does not fit is dropped and counted. `false`: the subscriber is gone.
+    /// Queues an event; an event that does not fit is dropped and counted. Returns false if the subscriber is
+    /// gone.
     pub fn send(&self, event: MonitorEvent) -> bool {
         let size = event.size();
-        // An empty queue takes anything, so that a large batch is late and not lost.
+        // An empty queue accepts any event, so that a large batch is late but not lost.
         let waiting = self.waiting.load(Ordering::Acquire);
         if waiting > 0 && waiting + size > self.limit {
             self.missed.fetch_add(count(&event), Ordering::AcqRel);
@@ -97,20 +99,20 @@ pub struct MonitorReceiver {
 }
 
 impl MonitorReceiver {
-    /// The next event; `None`: the speaker has stopped.
+    /// Returns the next event; `None` once the speaker has stopped.
     pub async fn next(&mut self) -> Option<MonitorEvent> {
         let (event, size) = self.queue.recv().await?;
         self.waiting.fetch_sub(size, Ordering::AcqRel);
         Some(event)
     }
 
-    /// Number of events dropped since the last call.
+    /// Returns the number of events dropped since the last call.
     pub fn missed(&self) -> usize {
         self.missed.swap(0, Ordering::AcqRel)
     }
 }
 
-/// A queue for a subscriber; `limit`: octets that it holds, roughly.
+/// Creates a queue for a subscriber; `limit` is its approximate capacity in octets.
 #[must_use]
 pub fn monitor_queue(limit: usize) -> (MonitorSender, MonitorReceiver) {
     let (sender, queue) = mpsc::unbounded_channel();
@@ -128,8 +130,8 @@ impl Monitors {
         self.0.is_empty()
     }
 
-    /// Adds a subscriber, after the events that the others get before; one too many finds its queue closed. `core` and
-    /// `identity`: `None` before the first intent.
+    /// Adds a subscriber, after the pending events of the others were delivered; if there are too many, its
+    /// queue is closed. `core` and `identity` are `None` before the first intent.
     pub(crate) fn add(&mut self, new: MonitorSender, core: Option<&mut Speaker>, identity: Option<Identity>) {
         self.0.retain(|subscriber| !subscriber.queue.is_closed());
         if self.0.len() >= SUBSCRIBERS {
@@ -147,7 +149,7 @@ impl Monitors {
         self.0.push(new);
     }
 
-    /// The best paths of these prefixes changed, or our identity.
+    /// Reports changed best paths, or a changed identity, to all subscribers.
     pub(crate) fn best(&self, identity: Identity, prefixes: &[Cidr]) {
         let prefixes: Arc<[Cidr]> = prefixes.into();
         for subscriber in &self.0 {
@@ -155,13 +157,13 @@ impl Monitors {
         }
     }
 
-    /// Passes on what the core recorded; without subscribers the recording ends.
+    /// Delivers the events that the core recorded; without subscribers the core stops recording.
     pub(crate) fn flush(&mut self, core: &mut Speaker) {
         if let Some(tapped) = core.take_tapped() {
             let tapped = Arc::new(tapped);
             self.0.retain(|subscriber| subscriber.send(MonitorEvent::Tapped(Arc::clone(&tapped))));
         }
-        // The speaker may be younger than the first subscriber.
+        // The speaker may have started after the first subscriber.
         core.set_tap(!self.0.is_empty());
     }
 }
@@ -176,7 +178,7 @@ mod tests {
             MonitorEvent::Tapped(Arc::new(Tapped { octets: vec![0; octets], ..Tapped::default() }))
         };
         let (sender, mut queue) = monitor_queue(1000);
-        // One that is larger than the queue comes when nothing waits.
+        // An event larger than the queue is accepted when the queue is empty.
         assert!(sender.send(batch(5000)));
         for _ in 0..10_000 {
             assert!(sender.send(MonitorEvent::Routes(Vec::new(), None)) && sender.send(batch(100)));

@@ -8,22 +8,23 @@ use tortie_bgp::{Family, HashKey};
 
 use crate::speaker::sockets::secret::SECRETS;
 
-/// Options of the thread, for its whole life.
+/// Options of the thread, fixed for its lifetime.
 #[derive(Debug, Clone)]
 pub struct SpeakerOptions {
-    /// Listen here in place of the intent's addresses; empty: follow `listen` of
-    /// the [`RoutingIntent`](tortie_engine::routing::RoutingIntent).
+    /// Listen on these addresses instead of the intent's; empty: use `listen` of the
+    /// [`RoutingIntent`](tortie_engine::routing::RoutingIntent).
     pub listen: Vec<SocketAddr>,
-    /// Learned routes go to the kernel thread, which resolves next hops. `false`: a pure speaker, for which every next
-    /// hop is reachable.
+    /// True if learned routes go to the kernel thread, which also resolves next hops. False for a pure
+    /// speaker, in which every next hop is reachable.
     pub kernel: bool,
-    /// This start is a restart: R bit, and F bit for the families whose routes the kernel kept (RFC 4724).
+    /// Set if this start is a graceful restart: sends the R bit, and the F bit for these families, whose
+    /// routes the kernel kept (RFC 4724).
     pub restarting: Option<Vec<Family>>,
-    /// Restart time to advertise where a peer has none of its own; whole seconds, at most 4095.
+    /// Advertised restart time of peers without an own value; whole seconds, at most 4095.
     pub restart_time: Duration,
-    /// Where password files lie; [`SECRETS`] but for tests.
+    /// Folder of password files; [`SECRETS`] except in tests.
     pub secrets: PathBuf,
-    /// Key of the hash tables of what peers choose: random, but for tests.
+    /// Key of hash tables with content chosen by peers; random except in tests.
     pub hash_key: HashKey,
 }
 

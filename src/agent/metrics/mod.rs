@@ -7,7 +7,7 @@
 //! mesh peer that is down still has a series with its name in `tortie_bgp_peer_up`.
 //!
 //! ```text
-//!  core, speaker, kernel --copies--> Scrape -> native pages (health, store, sessions, rib, kernel, policy, ..)
+//!  core, speaker, kernel --copies--> Scrape -> native pages (health, store, sessions, rib, ..)
 //!                                          \-> felix.rs, bird.rs: names of Felix and bird_exporter
 //! ```
 

@@ -1,5 +1,5 @@
-//! Bindings between BFD sessions and peers, on the speaker's thread: which sessions are wanted, and the peers that lose
-//! one.
+//! Bindings between BFD sessions and peers, on the speaker's thread: the intended sessions, and the peers
+//! affected when a session goes down.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,34 +19,35 @@ use crate::speaker::reachability::{Purpose, Tracker};
 use crate::speaker::wakeup::Wakeup;
 use tortie_engine::routing::{PeerIntent, RoutingIntent};
 
-/// The wanted sessions and their peers.
+/// Intended BFD sessions with their peers.
 #[derive(Default)]
 pub(crate) struct Bindings {
     handle: Option<Handle>,
     peers: BTreeMap<Endpoint, SmallVec<[PeerId; 1]>>,
     by_peer: BTreeMap<PeerId, Endpoint>,
-    /// The last order to the thread.
+    /// Sessions in the last order to the BFD thread.
     ordered: Vec<(Endpoint, Parameters)>,
-    /// Addresses of eBGP peers whose path is not configured: on-link or not, `None` until that is known.
+    /// Addresses of eBGP peers without a configured path: true if on-link, `None` until resolved.
     on_link: BTreeMap<ScopedAddr, Option<bool>>,
-    /// Their paths, which stay as they were decided until the next BGP session: a route that flaps moves nothing.
+    /// Path chosen for each of them. It is kept until the next BGP session, so that a flapping route changes
+    /// nothing.
     decided: BTreeMap<ScopedAddr, Path>,
 }
 
 impl Bindings {
-    /// The published state of all sessions; `None`: no peer ever wanted one.
+    /// Returns the published state of all sessions; `None` if no peer ever had BFD enabled.
     pub(crate) fn view(&self) -> Option<Arc<BfdView>> {
         self.handle.as_ref().map(Handle::view)
     }
 
-    /// A peer's session.
+    /// Returns the BFD session of a peer.
     pub(crate) fn status(&self, peer: PeerId) -> Option<(Endpoint, Status)> {
         let endpoint = self.by_peer.get(&peer)?;
         let view = self.handle.as_ref()?.view();
         Some((*endpoint, view.sessions.get(endpoint)?.clone()))
     }
 
-    /// The sessions of all peers.
+    /// Returns the BFD sessions of all peers.
     pub(crate) fn statuses(&self) -> Vec<(PeerId, (Endpoint, Status))> {
         let Some(handle) = &self.handle else { return Vec::new() };
         let view = handle.view();
@@ -68,7 +69,7 @@ impl Bindings {
         }
     }
 
-    /// Path to a peer; `None` until it is known.
+    /// Returns the path to a peer; `None` until it is known.
     fn path(&mut self, peer: &PeerIntent, asn: u32) -> Option<Path> {
         let addr = address(peer);
         let ebgp = peer.is_external(asn);
@@ -88,7 +89,7 @@ impl Bindings {
         Some(path)
     }
 
-    /// Brings the sessions in line with the intent (with its dynamic peers) and with the known paths.
+    /// Reconciles the sessions with the intent (including dynamic peers) and the known paths.
     pub(crate) fn follow(
         &mut self,
         intent: &RoutingIntent,
@@ -123,7 +124,7 @@ impl Bindings {
         self.ordered = wanted;
     }
 
-    /// The sessions of an intent, sorted, and their peers.
+    /// Returns the sessions of an intent, sorted, and records their peers.
     fn wanted(&mut self, intent: &RoutingIntent, peers: &PeerTable) -> Vec<(Endpoint, Parameters)> {
         let mut wanted: BTreeMap<Endpoint, Parameters> = BTreeMap::new();
         self.peers.clear();
@@ -141,7 +142,7 @@ impl Bindings {
             self.by_peer.insert(id, endpoint);
             let parameters = Parameters::new(option.interval, option.multiplier);
             let detection = |p: &Parameters| p.required_min_rx * u32::from(p.multiplier);
-            // Peers that share an address share the session: the most impatient one decides.
+            // Peers with the same address share a session; the shortest detection time applies.
             wanted
                 .entry(endpoint)
                 .and_modify(|p| {
@@ -156,7 +157,7 @@ impl Bindings {
         wanted
     }
 
-    /// Follows the addresses whose distance decides.
+    /// Tracks the addresses whose distance decides between single hop and multihop.
     fn track_paths(&mut self, intent: &RoutingIntent, tracker: &mut Tracker, reporter: &mut Reporter) {
         let asn = intent.asn;
         let open = |p: &&PeerIntent| {
@@ -175,14 +176,14 @@ impl Bindings {
             if self.on_link.contains_key(&addr) {
                 continue;
             }
-            // Without a kernel thread nobody knows; neighbours are the rule.
+            // Without a kernel thread the distance is unknown; on-link is assumed.
             self.on_link.insert(addr, (!tracker.has_kernel()).then_some(true));
             tracker.track(addr, Purpose::BfdPath, reporter);
         }
     }
 
-    /// Takes the state of an address; `None`: it is not reachable. `true`: a path can be decided, [`Self::follow`] is to be
-    /// called.
+    /// Processes the resolution of an address; `None` if it is unreachable. Returns true if a path can now be
+    /// chosen, so that [`Self::follow`] must be called.
     #[must_use]
     pub(crate) fn resolved(&mut self, addr: ScopedAddr, on_link: Option<bool>) -> bool {
         let Some(old) = self.on_link.get_mut(&addr) else { return false };
@@ -190,7 +191,8 @@ impl Bindings {
         on_link.is_some() && !self.decided.contains_key(&addr)
     }
 
-    /// A BGP session came up: the path that it found decides anew. `true`: as [`Self::resolved`].
+    /// Handles a new BGP session: its path replaces the choice for BFD. Returns true as [`Self::resolved`]
+    /// does.
     #[must_use]
     pub(crate) fn session_up(&mut self, id: PeerId) -> bool {
         let Some(addr) = self.by_peer.get(&id).map(|endpoint| endpoint.remote.to_canonical().into()) else {
@@ -201,8 +203,8 @@ impl Bindings {
         self.decided.insert(addr, path) != Some(path)
     }
 
-    /// Takes the next report of the thread and passes it to the agent; inputs for the BGP core, or `None` when there is no
-    /// report.
+    /// Processes the next report of the BFD thread and passes it to the agent. Returns inputs for the BGP
+    /// core, or `None` if there is no report.
     pub(crate) fn poll(
         &mut self,
         peers: &PeerTable,

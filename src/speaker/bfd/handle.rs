@@ -1,4 +1,4 @@
-//! Handle to the thread, for the speaker's.
+//! Handle of the BFD thread, used by the speaker thread.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::thread::{BfdThread, Order, Report};
 use super::view::BfdView;
 use crate::speaker::wakeup::Wakeup;
 
-/// Talks to the thread.
+/// Sends orders to the BFD thread and receives its reports.
 pub(super) struct Handle {
     orders: Sender<Order>,
     wakeup: Arc<Wakeup>,
@@ -21,7 +21,7 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// Starts the thread, which wakes the speaker when it has a report.
+    /// Starts the thread, which wakes the speaker for each report.
     pub(super) fn start(speaker: Arc<Wakeup>) -> io::Result<Self> {
         let wakeup = Arc::new(Wakeup::new()?);
         let (orders, orders_in) = channel();
@@ -33,22 +33,23 @@ impl Handle {
     }
 
     pub(super) fn order(&self, order: Order) {
-        // It ends on `Stop` only, and nothing is ordered after that.
+        // The thread ends only after `Stop`, which is the last order.
         let _ = self.orders.send(order);
         self.wakeup.wake();
     }
 
-    /// The next report, if there is one.
+    /// Returns the next report, if any.
     pub(super) fn report(&self) -> Option<Report> {
         self.reports.try_recv().ok()
     }
 
-    /// The published state.
+    /// Returns the published state.
     pub(super) fn view(&self) -> Arc<BfdView> {
         self.view.load_full()
     }
 
-    /// Waits for the end, at most for [`thread::FAREWELL`](super::thread::FAREWELL) after [`Order::Stop`].
+    /// Waits for the end of the thread, at most [`thread::FAREWELL`](super::thread::FAREWELL) after
+    /// [`Order::Stop`].
     pub(super) fn join(&mut self) {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -1,8 +1,9 @@
-//! The thread `bfd`: sockets and a clock around `tortie_bgp::bfd`, and the bindings between its sessions and peers.
+//! The BFD thread: sockets and timers around `tortie_bgp::bfd`, and the bindings of its sessions to peers.
 //!
-//! It decides nothing about sessions (that is `tortie-bgp`) and knows no peers (that is [`bindings`], on the speaker's
-//! thread). Nothing that the speaker does delays it: it shares no lock with anybody, runs with real-time priority where
-//! that is allowed, and publishes its state by swapping a pointer. It is started with the first peer that wants it.
+//! The state machine of sessions is in `tortie-bgp`; the thread knows no peers, that is the task of
+//! [`bindings`] on the speaker's thread. The speaker never delays BFD: the thread holds no shared lock, runs
+//! with real-time priority where permitted, and publishes its state by swapping a pointer. It starts with the
+//! first peer that has BFD enabled.
 //!
 //! ```text
 //!  intent --> bindings (speaker thread) --Order, wake-up--> thread: Bfd <--> UDP 3784, 4784, a socket for each session
@@ -13,13 +14,15 @@
 //!
 //! Order of use, lowest first: `view` <- `socket` <- `thread` <- `handle` <- `bindings`.
 //!
-//! Sessions are those of RFC 5881 (one hop, TTL 255 sent and required) and RFC 5883. A session belongs to a pair of
-//! addresses: peers that differ by their port share it. Which of the two it is: several hops with iBGP peers, as BIRD
-//! and Junos have it, and with eBGP peers behind a router; one hop with eBGP peers that are on-link when the session
-//! begins. `multihop` in the peer's `bfd` decides otherwise (FRR takes on-link iBGP peers for single hop).
+//! Sessions follow RFC 5881 (single hop, TTL 255 sent and required) or RFC 5883 (multihop). A session belongs
+//! to a pair of addresses, so peers that differ only by port share it. The default is multihop for iBGP
+//! peers, as in BIRD and Junos, and for eBGP peers behind a router; single hop for eBGP peers that are
+//! on-link when the session begins. `multihop` in the peer's `bfd` overrides it (FRR uses single hop for
+//! on-link iBGP peers).
 //!
-//! BFD is not waited for: BGP comes up without it, and ends when it was Up and is lost. An AdminDown of the peer and a
-//! BFD that merely began anew end nothing (RFC 5882 3.2). A stop says AdminDown first.
+//! BGP does not wait for BFD: a session comes up without it, and ends when BFD was Up and goes down.
+//! AdminDown of the peer or a restart of its BFD do not end the BGP session (RFC 5882, section 3.2). A stop
+//! sends AdminDown first.
 
 mod bindings;
 mod handle;

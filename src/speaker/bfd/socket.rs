@@ -1,4 +1,4 @@
-//! The sockets of BFD (RFC 5881 4 and 5, RFC 5883) and the scheduling of its thread.
+//! Sockets of BFD (RFC 5881, sections 4 and 5; RFC 5883), and the scheduling of the BFD thread.
 
 #![expect(unsafe_code, reason = "sched_setscheduler, which no crate here offers")]
 
@@ -12,14 +12,14 @@ use tortie_bgp::bfd::{Endpoint, Path};
 use super::view::BfdPriority;
 use crate::speaker::sockets::sockopt;
 
-/// Room for packets that come while the thread is not scheduled.
+/// Receive buffer in octets, for packets that arrive while the thread is not scheduled.
 const RECEIVE_BUFFER: usize = 1 << 20;
-/// RFC 2474 CS6, as of all routing protocols.
+/// Traffic class CS6 (RFC 2474), as for all routing protocols.
 const CS6: u32 = 0xc0;
-/// Real-time priority: above every ordinary thread, below what else a host may run in real time (1 to 99).
+/// Real-time priority (1 to 99): above all ordinary threads, below other real-time tasks of the host.
 const PRIORITY: c_int = 10;
 
-/// A socket that takes all packets of a family and port, with their TTL, addressee and interface.
+/// Opens a socket that receives all packets of a family and port, with their TTL, destination and interface.
 pub(super) fn listen(v6: bool, path: Path) -> io::Result<Socket> {
     let domain = if v6 { Domain::IPV6 } else { Domain::IPV4 };
     let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
@@ -34,13 +34,13 @@ pub(super) fn listen(v6: bool, path: Path) -> io::Result<Socket> {
         sockopt::set(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, &on)?;
         Ipv4Addr::UNSPECIFIED.into()
     };
-    // The kernel caps it at net.core.rmem_max, which is enough for a few hundred sessions.
+    // The kernel limits it to net.core.rmem_max, which suffices for a few hundred sessions.
     let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
     socket.bind(&SockAddr::from(SocketAddr::new(any, path.port())))?;
     Ok(socket)
 }
 
-/// A session's own sending socket on this port.
+/// Opens the sending socket of a session on this source port.
 pub(super) fn sender(endpoint: &Endpoint, port: u16) -> io::Result<Socket> {
     let v6 = endpoint.remote.is_ipv6();
     let domain = if v6 { Domain::IPV6 } else { Domain::IPV4 };
@@ -57,12 +57,12 @@ pub(super) fn sender(endpoint: &Endpoint, port: u16) -> io::Result<Socket> {
     };
     let local = scoped(endpoint.local.unwrap_or(any), port, endpoint.interface);
     socket.bind(&SockAddr::from(local))?;
-    // Nobody answers to this port: nothing is to pile up there.
+    // No packets are expected on this port, so none should be buffered.
     let _ = socket.set_recv_buffer_size(0);
     Ok(socket)
 }
 
-/// Where a session's packets go.
+/// Returns the destination of a session's packets.
 pub(super) fn destination(endpoint: &Endpoint) -> SockAddr {
     SockAddr::from(scoped(endpoint.remote, endpoint.path.port(), endpoint.interface))
 }
@@ -77,12 +77,12 @@ fn scoped(addr: IpAddr, port: u16, interface: u32) -> SocketAddr {
     }
 }
 
-/// Gives the calling thread the best priority that it may have.
+/// Gives the calling thread the highest priority that is permitted.
 pub(crate) fn prioritise() -> BfdPriority {
-    // The kernel's `sched_param` is one int.
+    // The kernel's `sched_param` is a single int.
     let priority: c_int = PRIORITY;
-    // SAFETY: 0 is the calling thread, and the number is read only during the call. The call itself: musl's function of
-    // this name always says ENOSYS.
+    // SAFETY: 0 selects the calling thread, and the priority is read only during the call. The raw system
+    // call is needed because musl's function of this name always returns ENOSYS.
     let done = unsafe {
         libc::syscall(
             libc::SYS_sched_setscheduler,
@@ -94,7 +94,7 @@ pub(crate) fn prioritise() -> BfdPriority {
     if done == 0 {
         return BfdPriority::RealTime;
     }
-    // On Linux a nice value belongs to the calling thread.
+    // On Linux the nice value belongs to the calling thread.
     match rustix::process::nice(-20) {
         Ok(_) => BfdPriority::Nice,
         Err(_) => BfdPriority::Normal,

@@ -1,4 +1,4 @@
-//! The event loop of the thread: read all packets that wait, then check the clock, then send.
+//! Event loop of the BFD thread: reads all pending packets, then handles timeouts, then sends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,56 +20,56 @@ use super::view::{BfdPriority, BfdView};
 use crate::speaker::sockets::{datagram, poller};
 use crate::speaker::wakeup::Wakeup;
 
-/// Longest time that a stop waits for farewells; the first of each session goes out at once.
+/// Maximum time that a stop waits for AdminDown packets; each session sends its first one at once.
 pub(super) const FAREWELL: Duration = Duration::from_millis(250);
-/// Packets read from a socket in a turn.
+/// Maximum number of packets read from a socket per iteration.
 const PACKETS_PER_ITERATION: usize = 1024;
-/// How long after a change of state it is published.
+/// Delay from a state change to its publication.
 const PUBLISH: Duration = Duration::from_millis(100);
-/// How often counters are published while packets flow.
+/// Interval at which counters are published while packets flow.
 const REFRESH: Duration = Duration::from_secs(1);
-/// After a socket could not be had.
+/// Delay after a socket could not be opened.
 const RETRY: Duration = Duration::from_secs(1);
-/// RFC 5881 4.
+/// Source ports (RFC 5881, section 4).
 const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 49152..=65535;
-/// A wake-up that is later than this says nothing about the paths.
+/// If the thread wakes up later than this, a missing packet proves no failure of the path.
 const LATE: Duration = Duration::from_millis(15);
-/// A packet is 24 octets; a longer one is wrong or padded.
+/// Receive buffer in octets; a packet has 24, a longer one is invalid or padded.
 const BUFFER: usize = 256;
 
 const WAKEUP: u64 = u64::MAX;
 
-/// To the thread.
+/// Message to the BFD thread.
 pub(super) enum Order {
-    /// All wanted sessions from now on.
+    /// Complete set of intended sessions.
     Follow(Vec<(Endpoint, Parameters)>),
     /// Send AdminDown and end.
     Stop,
 }
 
-/// From the thread.
+/// Message from the BFD thread.
 pub(super) enum Report {
-    /// A session changed its state, at this time.
+    /// A session changed its state at this time.
     Change(Change, Instant),
-    /// All faults in force.
+    /// All current faults.
     Faults(Vec<String>),
     /// A problem that is over already.
     Transient(String),
 }
 
-/// A listening socket: one for each family and path that a session needs.
+/// Listening socket; one per family and path that sessions need.
 struct Listener {
     v6: bool,
     path: Path,
     socket: Socket,
 }
 
-/// A session's own socket.
+/// Sending socket of a session.
 struct Sending {
-    /// `None` until it could be had.
+    /// Socket and source port; `None` until it could be opened.
     socket: Option<(Socket, u16)>,
     again: Option<Instant>,
-    /// Why it could not be had.
+    /// Reason why it could not be opened.
     fault: Option<String>,
 }
 
@@ -86,9 +86,9 @@ pub(super) struct BfdThread {
     listen_again: Option<Instant>,
     sending: BTreeMap<Endpoint, Sending>,
     ports: BTreeSet<u16>,
-    /// Why a family and path could not be listened on.
+    /// Reasons why a family and path have no listener.
     listen_faults: BTreeMap<(bool, Path), String>,
-    /// Faults changed.
+    /// Faults changed since the last report.
     faults_changed: bool,
     unsent: u64,
     late: u64,
@@ -151,8 +151,8 @@ impl BfdThread {
             if events.iter().any(|event| event.data.u64() == WAKEUP) && !self.orders() {
                 return;
             }
-            // Packets before the clock: a thread that was not scheduled for a while must not take what waits in the
-            // sockets for silence.
+            // Packets are read before timeouts are handled: after a scheduling delay, packets waiting in the
+            // sockets must not count as missing.
             self.read(&mut buffer);
             let now = Instant::now();
             self.check_lateness(due, now);
@@ -175,7 +175,7 @@ impl BfdThread {
         }
     }
 
-    /// The thread was to run at `due`.
+    /// Checks whether the thread runs later than `due`.
     fn check_lateness(&mut self, due: Option<Instant>, now: Instant) {
         let late = due.map(|due| now.saturating_duration_since(due)).unwrap_or_default();
         if late >= LATE {
@@ -192,7 +192,7 @@ impl BfdThread {
         at.into_iter().flatten().min().map(poller::until)
     }
 
-    /// `false`: the speaker is gone.
+    /// Processes orders; returns false if the speaker is gone.
     fn orders(&mut self) -> bool {
         self.wakeup.clear();
         loop {
@@ -226,7 +226,7 @@ impl BfdThread {
         self.listen(now);
     }
 
-    /// Listens on the ports that the sessions need; they stay open until the last session is gone.
+    /// Opens the listeners that the sessions need; they stay open until the last session is gone.
     fn listen(&mut self, now: Instant) {
         self.listen_again = None;
         for (v6, path) in [
@@ -266,7 +266,7 @@ impl BfdThread {
                 let got = match datagram::receive(&listener.socket, buffer) {
                     Ok(Some(got)) => got,
                     Ok(None) => continue,
-                    // Any other error is one of a single packet (ICMP); the next call takes the next.
+                    // Any other error belongs to a single packet (ICMP); the next call reads the next packet.
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                     Err(_) => continue,
                 };
@@ -278,7 +278,7 @@ impl BfdThread {
                     ttl: got.ttl,
                     payload: buffer.get(..got.len).unwrap_or_default(),
                 };
-                // Refused packets are counted there.
+                // The core counts rejected packets.
                 let _ = self.core.receive(&datagram, Instant::now());
             }
         }
@@ -295,7 +295,7 @@ impl BfdThread {
         }
     }
 
-    /// The session's socket, made now where there is none yet.
+    /// Returns the session's socket, and opens it if necessary.
     fn sender(&mut self, endpoint: &Endpoint, now: Instant) -> Option<&Socket> {
         let sending =
             self.sending.entry(*endpoint).or_insert(Sending { socket: None, again: None, fault: None });
@@ -344,7 +344,7 @@ impl BfdThread {
         self.published = now;
         self.dirty = false;
         let sessions: std::collections::BTreeMap<_, _> = self.core.sessions(now).collect();
-        // Sockets of sessions that have sent their farewell.
+        // Closes the sockets of sessions whose AdminDown was sent.
         if self.sending.len() > sessions.len() {
             let core = &self.core;
             let ports = &mut self.ports;
@@ -367,7 +367,8 @@ impl BfdThread {
     }
 }
 
-/// A socket on a port that no other session has (RFC 5881 4), as long as there are any.
+/// Opens a socket on a source port that no other session uses (RFC 5881, section 4), as long as enough ports
+/// are free.
 fn open(endpoint: &Endpoint, taken: &BTreeSet<u16>) -> io::Result<(Socket, u16)> {
     let scarce = taken.len() >= SOURCE_PORTS.len() / 2;
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);

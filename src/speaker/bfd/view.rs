@@ -1,23 +1,23 @@
-//! The published state of all BFD sessions.
+//! Published state of all BFD sessions.
 
 use std::collections::BTreeMap;
 
 use tortie_bgp::bfd::{Endpoint, Refused, Status};
 
-/// Scheduling of the thread.
+/// Scheduling class of the BFD thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BfdPriority {
     /// SCHED_FIFO.
     RealTime,
-    /// A nice value below 0.
+    /// A negative nice value.
     Nice,
-    /// Like any other thread: a loaded host can lose sessions.
+    /// Default scheduling: a loaded host can lose sessions.
     #[default]
     Normal,
 }
 
 impl BfdPriority {
-    /// `realtime`, `nice` or `normal`.
+    /// Returns `realtime`, `nice` or `normal`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -28,17 +28,17 @@ impl BfdPriority {
     }
 }
 
-/// All sessions a moment ago: at most 100 ms after a change of state, else a second.
+/// Snapshot of all sessions, at most 100 ms old after a state change, else at most one second.
 #[derive(Debug, Clone, Default)]
 pub struct BfdView {
-    /// Each session.
+    /// State of each session.
     pub sessions: BTreeMap<Endpoint, Status>,
-    /// Packets discarded, by reason.
+    /// Discarded packets by reason.
     pub refused: Vec<(Refused, u64)>,
-    /// Packets that the kernel did not take.
+    /// Number of packets that the kernel rejected.
     pub unsent: u64,
-    /// Times that the thread ran so late that silence was no sign of a loss.
+    /// Number of iterations that ran so late that missing packets did not count.
     pub late: u64,
-    /// Scheduling of the thread.
+    /// Scheduling class of the thread.
     pub priority: BfdPriority,
 }

@@ -1,8 +1,8 @@
-//! Reading and writing between the sockets of connections and the BGP core.
+//! Transfers data between the sockets of connections and the BGP core.
 //!
-//! Readiness that epoll reported is remembered in the connection, and connections with something to do stand in a
-//! queue. Each turn of a connection is bounded in size, so that neither a full feed nor a slow peer delays the others.
-//! Events of the core are left to the caller, after each call that hands something to it.
+//! The readiness reported by epoll is stored in the connection, and connections with work are queued. Each
+//! iteration of a connection is bounded, so that neither a full feed nor a slow peer delays the others. After
+//! each call that passes data to the core, the caller processes the core's events.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -19,27 +19,28 @@ use crate::speaker::sockets::poller::{Poller, Readiness, Source};
 use crate::speaker::sockets::sockopt::{round_trip, unacknowledged};
 use tortie_metrics::Histogram;
 
-/// Bytes read from a connection in a turn.
+/// Maximum number of octets read from a connection per iteration.
 const READ: usize = 64 * 1024;
-/// Bytes taken from the core and written to a connection at a time; also the most that a full socket leaves in memory.
+/// Number of octets taken from the core and written at a time; also the maximum kept in memory for a full
+/// socket.
 const WRITE: usize = 16 * 1024;
-/// Writes to a connection in a turn: what is sent in answer to a read should not fall behind.
+/// Number of writes per iteration, so that answers to a read do not fall behind.
 pub(crate) const WRITES: usize = READ / WRITE;
-/// Connections set aside for lack of room that are examined in a turn.
+/// Maximum number of stalled connections examined per iteration.
 const UNSTALL: usize = 64;
-/// How long a connection that the core has closed may take to take our last bytes and close its side.
+/// Time that a closed connection may take to send its last octets and to be closed by the peer.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// All connections.
+/// All connections with their I/O buffers.
 pub(crate) struct Connections {
     table: Table,
-    /// Connections that were set aside may have room again.
+    /// True if stalled connections may have room again.
     room_changed: bool,
     input: Vec<u8>,
     output: Vec<u8>,
     bytes_in: u64,
     bytes_out: u64,
-    /// Durations of reads: UPDATEs parsed, judged and chosen from.
+    /// Duration of reads, including parsing, import and best-path selection of UPDATEs.
     reads: Histogram,
 }
 
@@ -56,7 +57,7 @@ impl Connections {
         }
     }
 
-    /// Adds a connection to the table and the epoll set, until it is removed.
+    /// Adds a connection to the table and the epoll set until it is removed.
     pub(crate) fn add(
         &mut self,
         poller: &Poller,
@@ -76,7 +77,7 @@ impl Connections {
         Ok(id)
     }
 
-    /// The same for an accepted connection, which can be written at once.
+    /// Adds an accepted connection, which is writable at once.
     pub(crate) fn add_accepted(
         &mut self,
         poller: &Poller,
@@ -91,12 +92,12 @@ impl Connections {
         Ok(id)
     }
 
-    /// Closes a connection; its remote address.
+    /// Closes a connection and returns its remote address.
     pub(crate) fn remove(&mut self, id: ConnId) -> Option<SocketAddr> {
         self.table.remove(id).map(|conn| conn.remote)
     }
 
-    /// Closes all that are being made.
+    /// Closes all connections that are being established.
     pub(crate) fn remove_connecting(&mut self) {
         let connecting = self.table.iter().filter(|(_, c)| matches!(c.stage, Stage::Connecting(_)));
         let connecting: Vec<ConnId> = connecting.map(|(id, _)| id).collect();
@@ -109,19 +110,19 @@ impl Connections {
         self.table.len()
     }
 
-    /// Our addresses, of open connections.
+    /// Returns the local addresses of open connections.
     pub(crate) fn own_addresses(&self) -> impl Iterator<Item = ScopedAddr> {
         let open = self.table.iter().filter(|(_, conn)| conn.stage == Stage::Open);
         open.filter_map(|(_, conn)| conn.local.map(ScopedAddr::of))
     }
 
-    /// Open connections from this address of ours.
+    /// Returns the open connections with this local address.
     pub(crate) fn with_own_address(&self, own: ScopedAddr) -> Vec<ConnId> {
         let open = self.table.iter().filter(|(_, conn)| conn.stage == Stage::Open);
         open.filter(|(_, conn)| conn.local.map(ScopedAddr::of) == Some(own)).map(|(id, _)| id).collect()
     }
 
-    /// Takes what epoll reported of a connection.
+    /// Stores the readiness that epoll reported for a connection.
     pub(crate) fn ready(&mut self, id: ConnId, readiness: Readiness) {
         let Some(conn) = self.table.get_mut(id) else { return };
         conn.readable |= readiness.readable;
@@ -130,7 +131,7 @@ impl Connections {
         self.table.enqueue(id);
     }
 
-    /// The core has octets for a connection.
+    /// Records that the core has data to send on a connection.
     pub(crate) fn want_write(&mut self, id: ConnId) {
         if let Some(conn) = self.table.get_mut(id) {
             conn.wants = true;
@@ -140,7 +141,7 @@ impl Connections {
         }
     }
 
-    /// The core has closed a connection: its last octets are written, then it ends.
+    /// Closes a connection after the core did: writes its last octets first.
     pub(crate) fn close(&mut self, id: ConnId, now: Instant) {
         let Some(conn) = self.table.get_mut(id) else { return };
         conn.stage = Stage::Flushing;
@@ -157,47 +158,48 @@ impl Connections {
         self.table.deadline()
     }
 
-    /// A connection whose deadline passed, and its stage.
+    /// Returns a connection whose deadline has passed, with its stage.
     pub(crate) fn expired(&mut self, now: Instant) -> Option<(ConnId, Stage)> {
         let id = self.table.expired(now)?;
         Some((id, self.table.get(id)?.stage))
     }
 
-    /// Connections with something to do.
+    /// Returns the number of queued connections.
     pub(crate) fn queued(&self) -> usize {
         self.table.queued()
     }
 
-    /// The next one of them, and its stage.
+    /// Takes the next queued connection, with its stage.
     pub(crate) fn next(&mut self) -> Option<(ConnId, Stage)> {
         let id = self.table.dequeue()?;
         Some((id, self.table.get(id)?.stage))
     }
 
-    /// A connection has more to do in the next turn.
+    /// Queues a connection for the next iteration.
     pub(crate) fn again(&mut self, id: ConnId) {
         self.table.enqueue(id);
     }
 
-    /// The core did something: connections that were set aside may have room again.
+    /// Records that the core has processed something, so that stalled connections may have room again.
     pub(crate) fn room_changed(&mut self) {
         self.room_changed = true;
     }
 
-    /// [`Self::unstall`] may find something.
+    /// True if [`Self::unstall`] may find a connection.
     pub(crate) fn may_unstall(&self) -> bool {
         self.room_changed && self.table.any_stalled()
     }
 
-    /// Queues connections that were set aside and have room again.
+    /// Queues stalled connections that have room again.
     pub(crate) fn unstall(&mut self, core: &Speaker) {
         if self.table.any_stalled() {
-            // What this turn does may make room, too: the next one examines until nothing has happened in between.
+            // This iteration may free room, too: the next one examines them again until nothing changes in
+            // between.
             self.room_changed = !self.table.unstall(UNSTALL, |id| core.read_room(id) > 0);
         }
     }
 
-    /// Outcome of an attempt to connect, once it is decided: our end and theirs.
+    /// Returns the outcome of a connection attempt once it is known: the local and the remote address.
     pub(crate) fn connected(&mut self, id: ConnId) -> Option<io::Result<(SocketAddr, SocketAddr)>> {
         let conn = self.table.get_mut(id).filter(|conn| conn.writable)?;
         let remote = conn.remote;
@@ -218,7 +220,7 @@ impl Connections {
         }
     }
 
-    /// Reads once and hands it to the core; `true`: the core did something.
+    /// Reads once and passes the data to the core. Returns true if the core processed something.
     pub(crate) fn read(&mut self, id: ConnId, core: &mut Speaker, now: Instant) -> bool {
         let Some(conn) = self.table.get_mut(id).filter(|conn| conn.readable) else { return false };
         let room = core.read_room(id).min(READ);
@@ -230,7 +232,7 @@ impl Connections {
         let ended = match (&conn.socket).read(buffer) {
             Ok(0) => Some("the peer closed the connection".to_owned()),
             Ok(n) => {
-                // A short read emptied the socket: the next bytes come with a new edge.
+                // A short read emptied the socket; more data causes a new edge.
                 conn.readable = n == room || conn.hangup;
                 if conn.readable {
                     self.table.enqueue(id);
@@ -259,7 +261,7 @@ impl Connections {
         true
     }
 
-    /// Writes once what the core has for a connection; `true`: there is more, and room for it.
+    /// Writes once. Returns true if the core has more data and the socket has room.
     pub(crate) fn write(&mut self, id: ConnId, core: &mut Speaker, now: Instant) -> bool {
         let Some(conn) = self.table.get_mut(id) else { return false };
         if !conn.writable || conn.broken.is_some() {
@@ -299,7 +301,8 @@ impl Connections {
                 if conn.stage == Stage::Flushing {
                     self.table.remove(id);
                 } else {
-                    // What came in before, such as a NOTIFICATION, says more than the error.
+                    // Data received before, such as a NOTIFICATION, explains the end better than the write
+                    // error.
                     conn.broken = Some(connect::explain_io(&e));
                     conn.readable = true;
                     conn.hangup = true;
@@ -310,7 +313,7 @@ impl Connections {
         }
     }
 
-    /// All is written: ends our side.
+    /// Shuts down the sending direction after everything was written.
     fn shut(&mut self, id: ConnId) {
         let Some(conn) = self.table.get_mut(id) else { return };
         if conn.socket.shutdown(Shutdown::Write).is_err() {
@@ -322,7 +325,7 @@ impl Connections {
         self.table.enqueue(id);
     }
 
-    /// Reads and drops what the peer still sends.
+    /// Reads and discards further data of the peer.
     pub(crate) fn drain(&mut self, id: ConnId) {
         let Some(conn) = self.table.get_mut(id).filter(|conn| conn.readable) else { return };
         match (&conn.socket).read(&mut self.input) {
@@ -335,8 +338,8 @@ impl Connections {
         }
     }
 
-    /// Changes key and least TTL of connections by their remote address: a key that is changed at both ends within the
-    /// hold time costs no session. Problems in words.
+    /// Changes key and minimum TTL of connections by remote address: a key that is changed on both sides
+    /// within the hold time ends no session. Returns descriptions of failures.
     pub(crate) fn secure(&self, of: impl Fn(ScopedAddr) -> bool, guard: &Guard) -> Vec<String> {
         let protect = |conn: &super::table::Conn| {
             let error = connect::secure(&conn.socket, conn.remote.ip(), guard).err()?;
@@ -346,28 +349,28 @@ impl Connections {
         found.filter_map(|(_, conn)| protect(conn)).collect()
     }
 
-    /// Nothing waits here for a connection, and its TCP has acknowledged every octet.
+    /// True if no data waits for the connection and the peer's TCP has acknowledged every octet.
     pub(crate) fn is_acknowledged(&self, id: ConnId) -> bool {
         self.table.get(id).is_some_and(|c| c.rest.is_empty() && unacknowledged(&c.socket) == 0)
     }
 
-    /// The smoothed round-trip time that TCP measured.
+    /// Returns the smoothed round-trip time measured by TCP.
     pub(crate) fn round_trip(&self, id: ConnId) -> Option<Duration> {
         round_trip(&self.table.get(id)?.socket)
     }
 
-    /// Octets read and written since the start.
+    /// Returns the octets read and written since the start.
     pub(crate) fn octets(&self) -> (u64, u64) {
         (self.bytes_in, self.bytes_out)
     }
 
-    /// Durations of reads.
+    /// Returns the durations of reads.
     pub(crate) fn reads(&self) -> &Histogram {
         &self.reads
     }
 }
 
-/// Writes as much as the socket takes now.
+/// Writes as much as the socket accepts now.
 fn send(mut socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
     let mut sent = 0;
     while let Some(rest) = bytes.get(sent..).filter(|r| !r.is_empty()) {

@@ -1,4 +1,4 @@
-//! TCP connections of sessions: their table and queue, and reading and writing between sockets and the BGP core.
+//! TCP connections of BGP sessions: their table and queue, and the transfer between sockets and the BGP core.
 
 mod io;
 mod table;

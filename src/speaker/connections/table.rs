@@ -1,4 +1,4 @@
-//! The table of connections: found by id, and queued when there is work.
+//! Table of connections by id, with a queue of those that have work.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -9,40 +9,40 @@ use slab::Slab;
 use socket2::Socket;
 use tortie_bgp::{ConnId, PeerId};
 
-/// Bits of a [`ConnId`] that are the index into the table; the others count up, so that no id comes twice.
+/// Number of bits of a [`ConnId`] that index the table; the other bits are a counter, so that ids are unique.
 const INDEX_BITS: u32 = 20;
 
 /// Stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Connects; the BGP core does not know it yet.
+    /// Connecting; unknown to the BGP core.
     Connecting(PeerId),
     /// Open in the BGP core.
     Open,
-    /// The BGP core has closed it; its last octets are written.
+    /// Closed by the BGP core; its last octets are being written.
     Flushing,
-    /// Our side is closed; what the peer still sends is read and dropped, because closing a socket with unread data
-    /// sends a reset that can overtake our NOTIFICATION.
+    /// Shut down for sending. Further data of the peer is read and discarded, because closing a socket with
+    /// unread data sends a reset that can overtake the NOTIFICATION.
     Draining,
 }
 
 pub(super) struct Conn {
     pub(super) socket: Socket,
     pub(super) remote: SocketAddr,
-    /// Our end, once it is known.
+    /// Local address, once known.
     pub(super) local: Option<SocketAddr>,
     pub(super) stage: Stage,
-    /// The socket may have something to read, as of the last epoll event.
+    /// True if the socket may be readable, according to the last epoll event.
     pub(super) readable: bool,
-    /// The socket may take something, as of the last epoll event.
+    /// True if the socket may be writable, according to the last epoll event.
     pub(super) writable: bool,
-    /// The peer's side is closed: read on to the end.
+    /// True if the peer closed its side; reading continues to the end.
     pub(super) hangup: bool,
-    /// The BGP core has octets for it.
+    /// True if the BGP core has data to send.
     pub(super) wants: bool,
-    /// Octets that the socket did not take; holds memory only while it is not empty.
+    /// Data that the socket did not accept; uses memory only while it is not empty.
     pub(super) rest: Vec<u8>,
-    /// A write failed for this reason; reported once all that was received before has been read.
+    /// Reason of a failed write; reported once all data received before has been read.
     pub(super) broken: Option<String>,
     queued: bool,
     stalled: bool,
@@ -63,7 +63,7 @@ fn index(id: ConnId) -> usize {
 }
 
 impl Table {
-    /// `None` when the table is full (a million connections).
+    /// Adds a connection; `None` if the table is full (a million connections).
     pub(super) fn insert(&mut self, socket: Socket, remote: SocketAddr, stage: Stage) -> Option<ConnId> {
         let slot = u64::try_from(self.slots.vacant_key()).ok().filter(|s| *s < 1 << INDEX_BITS)?;
         self.made += 1;
@@ -94,7 +94,7 @@ impl Table {
         self.slots.get_mut(index(id)).filter(|(at, _)| *at == id).map(|(_, c)| c)
     }
 
-    /// Closes the socket, too.
+    /// Removes a connection and closes its socket.
     pub(super) fn remove(&mut self, id: ConnId) -> Option<Conn> {
         self.get(id)?;
         let (_, conn) = self.slots.remove(index(id));
@@ -109,7 +109,7 @@ impl Table {
         self.slots.len()
     }
 
-    /// Puts it at the end of the queue, once.
+    /// Appends a connection to the queue unless it is queued already.
     pub(super) fn enqueue(&mut self, id: ConnId) {
         if let Some(conn) = self.get_mut(id)
             && !std::mem::replace(&mut conn.queued, true)
@@ -132,7 +132,7 @@ impl Table {
         self.queue.len()
     }
 
-    /// Sets aside one that could be read but whose input is full.
+    /// Stalls a connection that is readable while its input buffer is full.
     pub(super) fn stall(&mut self, id: ConnId) {
         if let Some(conn) = self.get_mut(id)
             && !std::mem::replace(&mut conn.stalled, true)
@@ -141,7 +141,8 @@ impl Table {
         }
     }
 
-    /// Looks at up to `most` of those set aside and queues those that have room again; `true`: all were looked at.
+    /// Examines up to `most` stalled connections and queues those with room. Returns true if all were
+    /// examined.
     pub(super) fn unstall(&mut self, most: usize, has_room: impl Fn(ConnId) -> bool) -> bool {
         let waiting = self.stalled.len();
         for _ in 0..most.min(waiting) {
@@ -157,7 +158,7 @@ impl Table {
         most >= waiting
     }
 
-    /// `true`: there are connections set aside.
+    /// True if connections are stalled.
     pub(super) fn any_stalled(&self) -> bool {
         !self.stalled.is_empty()
     }
@@ -170,8 +171,8 @@ impl Table {
         self.deadlines.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// The next one whose deadline passed and that still exists. A deadline that was for an earlier stage comes too:
-    /// the caller looks at the stage.
+    /// Returns the next existing connection whose deadline has passed. The deadline may belong to an earlier
+    /// stage, so the caller checks the stage.
     pub(super) fn expired(&mut self, now: Instant) -> Option<ConnId> {
         while self.deadline().is_some_and(|at| at <= now) {
             let Reverse((_, id)) = self.deadlines.pop()?;

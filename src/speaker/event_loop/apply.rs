@@ -1,5 +1,5 @@
-//! From one intent to the next: only what differs reaches the BGP core, in an order that never announces or accepts
-//! under rules that are not there yet (keys before connections, policy before routes).
+//! Applies a new intent to the BGP core: only differences, in an order that never announces or accepts under
+//! missing rules (keys before connections, policy before routes).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::speaker::sockets::poller::Source;
 use tortie_engine::routing::{ChangeId, RoutingIntent};
 
 impl EventLoop {
-    /// Follows a new intent.
+    /// Applies a new intent.
     pub(super) fn apply(&mut self, new: Arc<RoutingIntent>, change: ChangeId) {
         if new.asn == 0 || new.router_id == 0 {
             let field = if new.asn == 0 { "AS number" } else { "router id" };
@@ -36,7 +36,7 @@ impl EventLoop {
             }
             Some(old) => self.apply_global_and_policy(old, &new),
         }
-        // What depends on sessions alone is left alone by routes that come and go.
+        // Changes of routes alone do not affect sessions.
         let same = !self.has_key_files()
             && old
                 .as_ref()
@@ -71,19 +71,19 @@ impl EventLoop {
         }
     }
 
-    /// Passes our identity on to monitors.
+    /// Reports a changed AS or router id to the monitors.
     fn identity_changed(&self) {
         if let Some(identity) = self.intent.identity() {
             self.monitors.best(identity, &[]);
         }
     }
 
-    /// Keys of peers or ranges stand in files, which may change at any time.
+    /// True if keys of peers or ranges are in files, which may change at any time.
     pub(super) fn has_key_files(&self) -> bool {
         self.peers.has_key_files() || self.ranges.has_key_files()
     }
 
-    /// Brings BFD and the links of all peers in line with the sessions that are wanted.
+    /// Reconciles BFD and link tracking with the intended sessions.
     pub(super) fn follow_sessions(&mut self) {
         self.ranges.take_moved();
         self.intent.dynamic_peers_changed();
@@ -93,14 +93,14 @@ impl EventLoop {
         }
     }
 
-    /// Brings BFD in line with the sessions that are wanted and with the known paths.
+    /// Reconciles BFD with the intended sessions and the known paths.
     pub(super) fn follow_bfd(&mut self) {
         if let Some(intent) = self.intent.whole(&self.ranges) {
             self.bfd.follow(&intent, &self.peers, &mut self.tracker, &self.wakeup, &mut self.reporter);
         }
     }
 
-    /// The addresses of unnumbered peers changed, nothing else.
+    /// Applies an intent in which only addresses of unnumbered peers changed.
     pub(super) fn follow_addresses(&mut self, new: Arc<RoutingIntent>) {
         self.intent.replace(new);
         self.follow_peers();
@@ -108,7 +108,8 @@ impl EventLoop {
         self.follow_sessions();
     }
 
-    /// Brings peers, keys and attempts in line with the intent and the password files; `true`: something changed.
+    /// Reconciles peers, keys and connection attempts with the intent and the password files. Returns true if
+    /// something changed.
     pub(super) fn follow_peers(&mut self) -> bool {
         let Some(intent) = self.intent.given().cloned() else { return false };
         let (secrets, classes) = (&self.options.secrets, self.intent.classes());
@@ -158,21 +159,21 @@ impl EventLoop {
         }
     }
 
-    /// Changes key and least TTL of the connections with some addresses.
+    /// Changes key and minimum TTL of connections by address.
     fn secure(&mut self, of: impl Fn(ScopedAddr) -> bool, guard: &Guard) {
         for text in self.connections.secure(of, guard) {
             self.reporter.transient(text);
         }
     }
 
-    /// Brings the listeners in line with the configuration, and tries failed ones again.
+    /// Reconciles the listeners with the configuration and retries failed ones.
     pub(super) fn listen(&mut self) {
         let Some(intent) = self.intent.given() else { return };
         let configured: &[SocketAddr] =
             if self.options.listen.is_empty() { &intent.listen } else { &self.options.listen };
         let mut wanted = configured.to_vec();
         let port = configured.first().map_or(tortie_config::key::BGP_PORT, SocketAddr::port);
-        // One that listens everywhere listens on these links, too.
+        // A listener on all addresses also covers the links of unnumbered peers.
         if !configured.iter().any(|addr| addr.is_ipv6() && addr.ip().is_unspecified()) {
             wanted.extend(self.unnumbered.listen(port));
         }

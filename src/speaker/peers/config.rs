@@ -1,4 +1,4 @@
-//! Configuration of a peer in the terms of the BGP core.
+//! Converts a peer of the intent to the configuration of the BGP core.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use tortie_engine::routing::{self, AddPath, PeerIntent};
 
 use crate::speaker::policy::Classes;
 
-// Any number of paths that the store accepts can be sent.
+// Every number of paths that the store accepts can be sent.
 const _: () = assert!(AddPath::MOST == ADD_PATH_MAX);
 
-/// The configuration of the peer of an intent.
+/// Returns the configuration of a peer of the intent.
 pub(crate) fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> PeerConfig {
     let mut families = Vec::with_capacity(2);
     if intent.ipv4 {
@@ -59,7 +59,7 @@ pub(crate) fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> 
     config.policy_class = classes.of(&intent.policy);
     config.role = intent.role.map(role);
     config.role_strict = intent.role_strict;
-    // The gates of `routing` are the policy of every peer that the store names (RFC 8212).
+    // The gates of `routing` are the policy of every configured peer (RFC 8212).
     config.ebgp_policy = true;
     config.name = name;
     config

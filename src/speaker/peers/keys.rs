@@ -1,4 +1,4 @@
-//! Keys of peers and ranges: the guard that an intent asks for, and problems with keys.
+//! Keys of peers and ranges: derives the guard from an intent and reports problems with keys.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,17 +10,17 @@ use crate::speaker::faults::PeerProblem;
 use crate::speaker::sockets::guard::Guard;
 use crate::speaker::sockets::secret::Key;
 
-/// Problems with keys, by the name of the peer or range, as they were reported last.
+/// Problems with keys by name of the peer or range, as last reported.
 #[derive(Clone, Default)]
 pub(crate) struct KeyProblems(BTreeMap<Arc<str>, String>);
 
 impl KeyProblems {
-    /// Forgets those that are no longer wanted; the ends to report.
+    /// Removes problems of peers that are no longer configured; returns their ends to report.
     pub(crate) fn keep<T>(&mut self, wanted: &Persistent<String, T>) -> impl Iterator<Item = PeerProblem> {
         self.0.extract_if(.., |name, _| !wanted.contains_key(&**name)).map(|(name, _)| (name, None))
     }
 
-    /// Takes the problem of one, or that there is none; the transition to report, if it is one.
+    /// Sets or ends the problem of a peer; returns the transition to report, if any.
     pub(crate) fn set(&mut self, name: &Arc<str>, problem: Option<String>) -> Option<PeerProblem> {
         if problem.as_ref() == self.0.get(name) {
             return None;
@@ -33,14 +33,14 @@ impl KeyProblems {
     }
 }
 
-/// A session cannot go on with another guard: it gets its first key or loses it, or the key is one of TCP-AO, which one
-/// end alone cannot change.
+/// True if a session cannot continue with the new guard: it gains or loses a key, or the key is a TCP-AO key,
+/// which one side alone cannot change.
 pub(crate) fn restarts(old: &Guard, new: &Guard) -> bool {
     let fixed = |key: &Option<Key>| key.as_ref().is_none_or(|key| key.ao().is_some());
     old.key != new.key && (fixed(&old.key) || fixed(&new.key))
 }
 
-/// The guard to use (`None`: there is no key that can be used) and the problem. A key that worked stays in force.
+/// Returns the guard to use (`None` if no key is usable) and the problem. A key that worked stays in use.
 pub(crate) fn guard_of(
     intent: &PeerIntent,
     secrets: &Path,
@@ -59,7 +59,7 @@ pub(crate) fn guard_of(
     }
 }
 
-/// RFC 5082 3: a packet that came over at most `hops` links left with 255.
+/// RFC 5082, section 3: a packet that crossed at most `hops` links was sent with TTL 255.
 fn min_ttl(hops: u8) -> u8 {
     255 - hops.saturating_sub(1)
 }

@@ -1,7 +1,7 @@
-//! Ranges of addresses from which sessions are taken, and the peers that came from them.
+//! Ranges of addresses from which sessions are accepted, and their dynamic peers.
 //!
-//! The BGP core admits them; here are the keys that a connection from a range needs, and the names and options of the
-//! dynamic peers. Those stand with the configured ones in [`PeerTable`] while they exist.
+//! The BGP core admits the peers. This module provides the keys that connections from a range need, and names
+//! and options of dynamic peers. While they exist, these are entries of [`PeerTable`] like configured peers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -28,54 +28,54 @@ struct Range {
     guard: Guard,
 }
 
-/// A step from one intent to the next.
+/// A change on the way from one intent to the next.
 #[derive(Debug, PartialEq)]
 pub(crate) enum RangeChange {
     Set(RangeId, Box<RangeConfig>),
     Remove(RangeId),
-    /// Connections of its peers get this guard.
+    /// Changes the guard of the connections of a range's peers.
     Secure(Arc<str>, Guard),
     Problem(PeerProblem),
 }
 
-/// All ranges, and the peers that came from them.
+/// All ranges and their dynamic peers.
 #[derive(Clone, Default)]
 pub(crate) struct Ranges {
     ranges: BTreeMap<Arc<str>, Range>,
     key_problems: KeyProblems,
-    /// Prefixes of those that are left out for want of a key.
+    /// Prefixes of ranges without a usable key, which accept no connections.
     shut: Vec<Cidr>,
     peers: BTreeMap<PeerId, DynamicPeer>,
-    /// Keys of some of them stand in files.
+    /// True if keys of ranges are in files.
     key_files: bool,
     made: u32,
-    /// A peer came or went since [`Self::take_moved`].
+    /// True if a dynamic peer was added or removed since [`Self::take_moved`].
     moved: bool,
 }
 
 impl Ranges {
-    /// The peers that came from ranges.
+    /// Returns the dynamic peers.
     pub(crate) fn peers(&self) -> impl Iterator<Item = &DynamicPeer> {
         self.peers.values()
     }
 
-    /// The name of a range.
+    /// Returns the name of a range.
     pub(crate) fn name(&self, id: RangeId) -> Option<&Arc<str>> {
         self.ranges.iter().find(|(_, range)| range.id == id).map(|(name, _)| name)
     }
 
-    /// The configurations of all ranges.
+    /// Returns the configurations of all ranges.
     pub(crate) fn configs(&self) -> impl Iterator<Item = (RangeId, &RangeConfig)> {
         self.ranges.values().map(|range| (range.id, &range.config))
     }
 
-    /// Addresses of the peers that came from a range.
+    /// Returns the addresses of a range's dynamic peers.
     pub(crate) fn addresses(&self, range: &str) -> BTreeSet<ScopedAddr> {
         let of_range = self.peers.values().filter(|peer| &*peer.range == range);
         of_range.map(|peer| ScopedAddr::of(peer.remote)).collect()
     }
 
-    /// A peer came from a range, and is one of the table from now on.
+    /// Adds a dynamic peer of a range to the table.
     pub(crate) fn join(
         &mut self,
         id: PeerId,
@@ -92,7 +92,7 @@ impl Ranges {
         Some(peer)
     }
 
-    /// Nothing is left of a peer that came from a range.
+    /// Removes a dynamic peer.
     pub(crate) fn leave(&mut self, id: PeerId, table: &mut PeerTable) -> Option<DynamicPeer> {
         table.forget(id);
         let peer = self.peers.remove(&id)?;
@@ -100,25 +100,26 @@ impl Ranges {
         Some(peer)
     }
 
-    /// `true`: peers came or went since the last call.
+    /// Returns true if dynamic peers were added or removed since the last call.
     pub(crate) fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
 
-    /// Following the same ranges again may find other keys.
+    /// True if following the same ranges again may find other keys.
     pub(crate) fn has_key_files(&self) -> bool {
         self.key_files
     }
 
-    /// Key and least TTL by prefix, and contradictions in words. A key of a range applies to all its addresses, also to
-    /// those that another range or a peer without a key has: the kernel knows no exception.
+    /// Returns key and minimum TTL by prefix, and descriptions of contradictions. A key of a range applies to
+    /// all its addresses, including those of another range or a peer without a key: the kernel knows no
+    /// exception.
     pub(crate) fn guards<'a>(
         &self,
         peers: impl Iterator<Item = (ScopedAddr, &'a Guard)>,
     ) -> (BTreeMap<Cidr, Guard>, Vec<String>) {
         let mut guards: BTreeMap<Cidr, Guard> =
             self.ranges.values().map(|range| (range.config.prefix, range.guard.clone())).collect();
-        // No wider range lets them in, either.
+        // A wider range must not admit these addresses either.
         for prefix in &self.shut {
             guards.entry(*prefix).or_insert_with(Guard::shut);
         }
@@ -147,7 +148,7 @@ impl Ranges {
         (guards, clashes)
     }
 
-    /// The steps from the ranges so far to `wanted`.
+    /// Returns the changes from the current ranges to `wanted`.
     pub(crate) fn follow(
         &mut self,
         wanted: &Persistent<String, RangeIntent>,
@@ -173,7 +174,7 @@ impl Ranges {
             let old = self.ranges.get(&name).map(|range| &range.guard);
             let (guard, problem) = guard_of(&intent.peer, secrets, old);
             changes.extend(self.key_problems.set(&name, problem).map(RangeChange::Problem));
-            // A range that should have a key takes nobody without one.
+            // A range that requires a key accepts no peer without one.
             let Some(guard) = guard else {
                 changes.extend(self.ranges.remove(&name).map(|range| RangeChange::Remove(range.id)));
                 self.shut.push(intent.prefix);
@@ -193,7 +194,7 @@ impl Ranges {
                     (range.config, range.guard) = (config_of, guard);
                 }
                 old => {
-                    // Sessions that came with another kind of key end, and so does a range with its id.
+                    // Sessions with another kind of key end, and with them the range's id.
                     changes.extend(old.map(|range| RangeChange::Remove(range.id)));
                     self.made += 1;
                     let id = RangeId(self.made);
@@ -209,9 +210,9 @@ impl Ranges {
 /// A range and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeView {
-    /// Its name.
+    /// Name of the range.
     pub name: Arc<str>,
-    /// Its state in the BGP core.
+    /// State in the BGP core.
     pub status: RangeStatus,
 }
 
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(ranges.guards(std::iter::empty()).0[&"10.0.0.0/8".parse().unwrap()], Guard::shut());
         let change = follow(&mut ranges, &[("a", keyed("10.0.0.0/8", "one"))]);
         assert!(matches!(&change[..], [RangeChange::Problem((_, None)), RangeChange::Set(RangeId(2), _)]));
-        // The key that worked stays, with all else that is new.
+        // The key that worked stays, while other changes apply.
         unusable.max_sessions = 20;
         let change = follow(&mut ranges, &[("a", unusable)]);
         assert!(
