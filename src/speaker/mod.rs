@@ -8,10 +8,10 @@
 //! ```text
 //!  agent  --ToSpeaker--> inbox --+                         +--> SpeakerFact --> agent
 //!                                v                         |
-//!  sockets --epoll--> event_loop: Input -> tortie_bgp -> Event, take_best --> LearnedChange --> kernel thread
-//!                       ^  |                                                                  |
-//!                       |  +-- poll_transmit --> sockets                 Credit, wake-up <---+
-//!                       +-- poll_timeout     bfd: a thread of its own, see there
+//!  sockets --epoll--> event_loop: Input -> tortie_bgp -> Event, take_best -> LearnedChange -> kernel thread
+//!                       ^  |                                                                |
+//!                       |  +-- poll_transmit --> sockets               Credit, wake-up <---+
+//!                       +-- poll_timeout     bfd: a thread of its own, see `bfd`
 //!                       +-- take_tapped --> monitor: subscribers (BMP, MRT), each with a bounded queue
 //! ```
 //!

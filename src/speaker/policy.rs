@@ -1,4 +1,4 @@
-//! `routing`'s decisions as the speaker's policy.
+//! Implements the BGP core's policy interface with the decisions of `routing`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,18 +18,18 @@ use tortie_engine::routing::{
     RuleRef, StepOutcome,
 };
 
-/// The distinct [`PeerPolicy`] values so far. A value's number never changes, so that policies of different age may
-/// share the table.
+/// The distinct [`PeerPolicy`] values so far. The number of a value never changes, so that policies of
+/// different age may share the table.
 #[derive(Clone, Default)]
 pub(crate) struct Classes(Arc<ArcSwap<Vec<Arc<PeerPolicy>>>>);
 
 impl Classes {
-    /// The same values, with the same numbers; what is added to one of both is not in the other.
+    /// Copies the table: the values keep their numbers, and later additions are not shared.
     pub(crate) fn separate(&self) -> Self {
         Self(Arc::new(ArcSwap::new(self.0.load_full())))
     }
 
-    /// The number of this value.
+    /// Returns the number of this value, and adds it if it is new.
     pub(crate) fn of(&self, policy: &PeerPolicy) -> u64 {
         let classes = self.0.load();
         let at = classes.iter().position(|p| **p == *policy).unwrap_or_else(|| {
@@ -41,23 +41,24 @@ impl Classes {
         u64::try_from(at).unwrap_or(u64::MAX)
     }
 
-    /// Calls `answer` with the value of this number; borrowed, because it is asked for each prefix.
+    /// Calls `answer` with the value of this number. The value is borrowed, because this runs for each
+    /// prefix.
     fn with<T>(&self, class: u64, answer: impl FnOnce(&PeerPolicy) -> T) -> Option<T> {
         let classes = self.0.load();
         classes.get(usize::try_from(class).ok()?).map(|policy| answer(policy))
     }
 }
 
-/// The answer about a peer whose class does not exist.
+/// Reason for a peer whose policy number does not exist.
 const UNKNOWN_CLASS: &str = "unknown-class";
 
-/// Export gates and import checks over one view.
+/// Export gates and import checks over one routing view.
 pub(crate) struct ViewPolicy {
     view: Arc<RoutingView>,
-    /// The addresses of this host's endpoints.
+    /// Addresses of this host's endpoints.
     held: Addresses,
     classes: Classes,
-    /// Changes by the rules of the filters: by filter, and by the number of the rule, on import and on export.
+    /// Attribute changes by filter rules: per filter, for import and export, by number of the rule.
     edits: Arc<BTreeMap<String, [Vec<Edits>; 2]>>,
 }
 
@@ -74,7 +75,7 @@ impl ViewPolicy {
         Self { view, held, classes, edits: Arc::new(edits) }
     }
 
-    /// This policy over another view and other addresses.
+    /// Derives the policy for another view and other addresses; shares unchanged parts.
     pub(crate) fn follow(&self, view: &Arc<RoutingView>, held: &Addresses) -> Self {
         let (view, held, classes) = (Arc::clone(view), held.clone(), self.classes.clone());
         if view == self.view {
@@ -96,7 +97,7 @@ impl ViewPolicy {
     }
 }
 
-/// A received route as routing sees it.
+/// A received route in the form that routing evaluates.
 struct ReceivedRoute<'a> {
     from: &'a PeerView<'a>,
     prefix: Cidr,
@@ -120,7 +121,7 @@ impl FilterInput for ReceivedRoute<'_> {
     }
 }
 
-/// A best path on its way to a peer, as routing sees it.
+/// A best path to be announced to a peer, in the form that routing evaluates.
 struct SentRoute<'a> {
     to: &'a PeerView<'a>,
     route: &'a RouteView<'a>,
@@ -168,7 +169,7 @@ fn source(from: &PeerView<'_>) -> RouteSource {
     if from.ebgp { RouteSource::Ebgp } else { RouteSource::Ibgp }
 }
 
-/// A learned route with the fields that filters match.
+/// Adds the attributes that filters can match to a learned route.
 fn filter_route<'a>(
     route: FilterRoute<'a>,
     attributes: &'a Attributes,
@@ -241,7 +242,7 @@ impl Policy for ViewPolicy {
     }
 }
 
-/// The steps that were reached.
+/// Returns the steps that were evaluated.
 fn rungs(steps: Vec<routing::Step>) -> Vec<ExportStep> {
     let reached = steps.into_iter().filter(|step| step.outcome != StepOutcome::NotReached);
     let rung = |step: routing::Step| ExportStep {
@@ -256,7 +257,7 @@ fn unknown() -> Vec<ExportStep> {
     vec![ExportStep { step: "policy", pass: false, verdict: UNKNOWN_CLASS.into() }]
 }
 
-/// A rule's changes in the speaker's terms.
+/// Converts the changes of a filter rule to the speaker's form.
 fn edits_of(set: &FilterSet) -> Edits {
     let mut all = Vec::new();
     all.extend(set.local_pref.map(Edit::LocalPref));
@@ -298,7 +299,7 @@ fn communities<T: CommunityKind>(
     }
 }
 
-/// [`OriginKind`] as [`tortie_bgp::Origination::kind`].
+/// Returns the code of an [`OriginKind`] for [`tortie_bgp::Origination::kind`].
 pub(crate) fn kind_code(kind: OriginKind) -> u32 {
     match kind {
         OriginKind::OwnBlock => 0,
@@ -307,7 +308,7 @@ pub(crate) fn kind_code(kind: OriginKind) -> u32 {
     }
 }
 
-/// The kind of a local route by its [`tortie_bgp::Origination::kind`].
+/// Returns the kind of a local route by its [`tortie_bgp::Origination::kind`].
 #[must_use]
 pub fn origin_kind(code: u32) -> Option<OriginKind> {
     [OriginKind::OwnBlock, OriginKind::Borrowed, OriginKind::Floating]

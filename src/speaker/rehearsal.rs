@@ -1,8 +1,9 @@
-//! What another intent would change in BGP: it is put in force in a copy of the speaker, with its sessions and tables, by the code
-//! that puts it in force in the true one.
+//! Rehearsal of another intent: applies it to a copy of the speaker with its sessions and tables, by the code
+//! of the running speaker, and compares the results.
 //!
-//! Sessions that the change would reset keep going in the copy, under what they had agreed: what is compared is what is
-//! announced and used when they are up again. A session that would come is established with a neighbour that has no route.
+//! Sessions that the change would reset continue in the copy with their negotiated parameters, so that the
+//! comparison shows announcements and used routes after they are up again. A new session is established with
+//! a simulated neighbour without routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,19 +26,19 @@ use crate::speaker::peers::{Change, PeerTable, RangeChange, Ranges};
 use crate::speaker::policy::{Classes, ViewPolicy};
 use tortie_engine::routing::{ChangeId, Password, PeerIntent, RoutingIntent};
 
-/// More paths than this are not copied: the speaker would be kept from its sessions.
+/// Maximum number of paths that are copied; copying more would delay the speaker's sessions.
 const PATHS_MAX: u64 = 200_000;
-/// More routes of all peers than this are not compared.
+/// Maximum number of routes of all peers that are compared.
 const COMPARED_MAX: u64 = 4_000_000;
-/// Places of a table that are read in one piece.
+/// Number of table slots read at once.
 const SLICE: u32 = 65_536;
-/// Pieces of work after which a copy that does not come to rest is left.
+/// Maximum number of work steps until the copy must be idle.
 const WORK_MAX: usize = 1_000_000;
-/// Octets that are taken from a connection at once.
+/// Number of octets taken from a connection at once.
 const ROOM: usize = 65_536;
-/// Connections of the copy that the true speaker does not have.
+/// First id of connections that exist only in the copy.
 const FIRST_CONN: u64 = 1 << 62;
-/// The AS of a neighbour that may have any.
+/// AS number of a simulated neighbour for which any external AS is allowed.
 const SOME_AS: u32 = 65_550;
 
 /// A copy of the speaker.
@@ -51,49 +52,50 @@ pub struct Rehearsal {
     options: SpeakerOptions,
     now: Instant,
     connections: u64,
-    /// It has no running speaker behind it.
+    /// True if the copy was not made from a running speaker.
     offline: bool,
 }
 
-/// What another intent would change.
+/// Changes in BGP that another intent would cause.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BgpChanges {
-    /// AS or router id: every session is reset, and what is announced after it is not judged.
+    /// True if AS or router id change: every session is reset, and announcements after it are compared as if
+    /// they did not change.
     pub identity: bool,
-    /// Sessions that would be configured and are not.
+    /// Sessions that would be added.
     pub come: BTreeSet<String>,
-    /// Sessions that would end, and not come back.
+    /// Sessions that would end and not come back.
     pub end: BTreeSet<String>,
-    /// Sessions that are up, and would be reset.
+    /// Established sessions that would be reset.
     pub reset: BTreeSet<String>,
-    /// What peers are sent and what is used of theirs, where it differs, by session.
+    /// Differences in announced and used routes, by session.
     pub routes: BTreeMap<String, PeerRoutes>,
-    /// What could not be judged.
+    /// Parts that could not be compared, with the reason.
     pub not_judged: Vec<String>,
 }
 
-/// Routes to and from one peer that would be others.
+/// Routes to and from one peer that would differ.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerRoutes {
-    /// What it is sent.
+    /// Routes announced to the peer.
     pub announced: RouteChanges,
-    /// What is used of what it sent.
+    /// Routes of the peer that are used.
     pub used: RouteChanges,
 }
 
-/// Prefixes by what becomes of them.
+/// Prefixes by kind of difference.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RouteChanges {
-    /// Only afterwards.
+    /// Prefixes that exist only afterwards.
     pub gained: Vec<Cidr>,
-    /// Only before.
+    /// Prefixes that exist only before.
     pub lost: Vec<Cidr>,
-    /// With other attributes, or by other paths.
+    /// Prefixes with other attributes or paths.
     pub changed: Vec<Cidr>,
 }
 
 impl RouteChanges {
-    /// Nothing differs.
+    /// True if nothing differs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.gained.is_empty() && self.lost.is_empty() && self.changed.is_empty()
@@ -112,11 +114,11 @@ impl RouteChanges {
     }
 }
 
-/// The paths of prefixes.
+/// Paths by prefix.
 type Routes = BTreeMap<Cidr, Vec<(Option<u32>, Arc<Attributes>)>>;
 
 impl Rehearsal {
-    /// A copy of a speaker that runs; `None`: it has too many routes to be copied while its sessions wait.
+    /// Copies a running speaker; `None` if it has so many routes that copying would delay its sessions.
     pub(crate) fn of_running(
         core: &Speaker,
         peers: &PeerTable,
@@ -140,7 +142,7 @@ impl Rehearsal {
         })
     }
 
-    /// A speaker with all sessions of an intent, whose neighbours have no routes.
+    /// Creates a speaker with all sessions of an intent, whose simulated neighbours have no routes.
     #[must_use]
     pub fn of_intent(intent: &RoutingIntent) -> Self {
         let (options, classes, now) = (SpeakerOptions::default(), Classes::default(), Instant::now());
@@ -167,11 +169,11 @@ impl Rehearsal {
         rehearsal
     }
 
-    /// What changes from one intent to another; `before` is the one that is in force here, or nearly.
+    /// Compares two intents; `before` is the applied one, or nearly.
     #[must_use]
     pub fn compare(mut self, before: &RoutingIntent, after: &RoutingIntent) -> BgpChanges {
         let (before, after) = (self.with_addresses(before), self.with_addresses(after));
-        // The policy of the running speaker knows no peer policies but those that are in force there.
+        // The running speaker's policy only knows the peer policies that are in use there.
         self.give(Input::Policy(self.policy(&Arc::clone(&self.given))));
         self.apply(&before, &mut BgpChanges::default());
         let old = self.copy();
@@ -179,7 +181,7 @@ impl Rehearsal {
         self.apply(&after, &mut changes);
         let (was, is) = (old.sessions(), self.sessions());
         for (name, (id, _)) in was.iter().filter(|(name, _)| !is.contains_key(*name)) {
-            // A peer that came from a range comes again, if it is let in.
+            // A dynamic peer comes again if a range still admits it.
             let status = old.core.peer(*id, old.now).filter(|peer| peer.range.is_some());
             let admitted = |addr: IpAddr| after.ranges.values().any(|range| range.prefix.contains(addr));
             let stays = match status {
@@ -215,7 +217,7 @@ impl Rehearsal {
         for name in names {
             let between = |table: fn(PeerId) -> RouteTable| {
                 let of = |rehearsal: &Self, session: Option<&(PeerId, Vec<Family>)>| {
-                    // Of a session that is reset for its families the routes of one that goes go.
+                    // If a reset session loses a family, the routes of that family are gone.
                     session.map(|(id, families)| rehearsal.routes(table(*id), families)).unwrap_or_default()
                 };
                 RouteChanges::between(&of(&old, was.get(name)), &of(&self, is.get(name)))
@@ -229,12 +231,12 @@ impl Rehearsal {
         changes
     }
 
-    /// A copy that goes on alone.
+    /// Copies the rehearsal with a policy table of its own.
     fn copy(&self) -> Self {
         Self { classes: self.classes.separate(), ..self.clone() }
     }
 
-    /// The sessions that are up, with the families that are configured.
+    /// Returns the established sessions with their configured families.
     fn sessions(&self) -> BTreeMap<String, (PeerId, Vec<Family>)> {
         let up = self.core.peers(self.now).filter(|peer| peer.state == State::Established);
         up.map(|peer| (peer.name.to_string(), (peer.id, self.families(peer.id)))).collect()
@@ -244,8 +246,8 @@ impl Rehearsal {
         self.peers.config(id).map(|config| config.families.clone()).unwrap_or_default()
     }
 
-    /// An intent whose unnumbered peers are at the addresses that are known; those without one have no session. Without a running
-    /// speaker a key of a file is known by the file's name.
+    /// Fills the known addresses of unnumbered peers into an intent; those without one have no session.
+    /// Without a running speaker, the name of a key file stands for the key.
     fn with_addresses(&self, intent: &RoutingIntent) -> RoutingIntent {
         let mut resolved = intent.clone();
         for (name, peer) in &intent.peers {
@@ -270,7 +272,7 @@ impl Rehearsal {
         resolved
     }
 
-    /// Puts an intent in force, in the order of the true one.
+    /// Applies an intent in the order of the running speaker.
     fn apply(&mut self, new: &RoutingIntent, changes: &mut BgpChanges) {
         let old = Arc::clone(&self.given);
         let identity = |intent: &RoutingIntent| (intent.asn, intent.router_id);
@@ -337,7 +339,7 @@ impl Rehearsal {
         }
     }
 
-    /// Another configuration of a peer; a session that it would reset goes on.
+    /// Changes the configuration of a peer; a session that would be reset continues.
     fn change(&mut self, id: PeerId, old: &PeerConfig, new: PeerConfig, changes: &mut BgpChanges) {
         let ends = old.shutdown.is_none() && new.shutdown.is_some();
         if ends || !old.needs_reset(&new) {
@@ -357,7 +359,7 @@ impl Rehearsal {
         self.give(Input::Peer(id, Box::new(new.with_session_of(old))));
     }
 
-    /// Another configuration of a range; sessions from it that it would reset go on.
+    /// Changes the configuration of a range; sessions that would be reset continue.
     fn change_range(
         &mut self,
         id: RangeId,
@@ -384,11 +386,11 @@ impl Rehearsal {
         self.core.handle(input, self.now);
     }
 
-    /// Works until nothing is left to do: nothing waits, and every session has been given all there is for it.
+    /// Runs until the copy is idle: no event is pending and every session has received all its data.
     fn rest(&mut self) {
         for _ in 0..WORK_MAX {
             while let Some(event) = self.core.poll_event() {
-                // How it is reached is found out when it is true.
+                // Every next hop counts as reachable; the real resolution is only known after the change.
                 if let Event::TrackNextHop(hop) = event {
                     self.give(Input::NextHop(hop, NextHopState::Reachable { metric: 0, on_link: true }));
                 }
@@ -409,7 +411,7 @@ impl Rehearsal {
         }
     }
 
-    /// Establishes the session of a peer with a neighbour that has no route.
+    /// Establishes the session of a peer with a simulated neighbour without routes.
     fn establish(&mut self, id: PeerId, config: &PeerConfig) {
         let own_asn = config.local_asn.unwrap_or(self.given.asn);
         let asn = if config.asn == ANY_EXTERNAL { SOME_AS } else { config.asn };
@@ -432,7 +434,7 @@ impl Rehearsal {
             self.now,
         );
         self.give(Input::Accepted { conn, local: near, remote: config.remote });
-        // OPEN, KEEPALIVE and what follows at once.
+        // Exchange of OPEN, KEEPALIVE and the messages that follow at once.
         for _ in 0..16 {
             let (mut out, mut back) = (Vec::new(), Vec::new());
             far.poll_transmit(far_conn, &mut out, ROOM, self.now);
@@ -450,7 +452,7 @@ impl Rehearsal {
         }
     }
 
-    /// All routes of a table that count: of what a peer sent, those that import takes.
+    /// Returns the relevant routes of a table; of received routes, those that import policy accepts.
     fn routes(&self, table: RouteTable, families: &[Family]) -> Routes {
         let mut found = Routes::new();
         for family in families {
@@ -474,7 +476,7 @@ impl Rehearsal {
     }
 }
 
-/// Our end of a session in the copy.
+/// Returns the local address of a session in the copy.
 fn own_address(config: &PeerConfig) -> IpAddr {
     let any: IpAddr = match config.remote {
         SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
@@ -484,7 +486,7 @@ fn own_address(config: &PeerConfig) -> IpAddr {
     config.local.or(of_node).unwrap_or(any)
 }
 
-/// The role at the other end (RFC 9234 4.2).
+/// Returns the role of the remote side (RFC 9234, section 4.2).
 fn other_role(role: Role) -> Option<Role> {
     Some(match role {
         Role::Provider => Role::Customer,

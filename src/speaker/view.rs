@@ -1,4 +1,4 @@
-//! The speaker thread at one moment, for queries.
+//! View of the speaker thread's state for queries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,34 +28,34 @@ use tortie_metrics::Histogram;
 pub struct Counters {
     /// Connections accepted from listeners.
     pub accepted: u64,
-    /// Of these, closed because no peer has that address.
+    /// Accepted connections that were closed because no peer has the address.
     pub refused_address: u64,
-    /// Of these, closed because the peer fails again and again, or is removed.
+    /// Accepted connections that were closed because the peer fails repeatedly, or is being removed.
     pub refused_damped: u64,
-    /// Of these, closed because the peer's TCP MD5 key could not be enforced.
+    /// Accepted connections that were closed because the peer's TCP MD5 key could not be enforced.
     pub refused_key: u64,
-    /// Of these, closed because their SYN came from too far away (RFC 5082).
+    /// Accepted connections that were closed because the TTL of their SYN was too low (RFC 5082).
     pub refused_ttl: u64,
-    /// Bytes read.
+    /// Octets read.
     pub bytes_in: u64,
-    /// Bytes written.
+    /// Octets written.
     pub bytes_out: u64,
 }
 
 /// Metrics of the thread since its start.
 #[derive(Debug, Clone)]
 pub struct SpeakerMetrics {
-    /// From the turn in which a best path changed to the kernel's acknowledgement of its route.
+    /// Time from the iteration in which a best path changed to the kernel's acknowledgement of its route.
     pub convergence: Histogram,
-    /// Prefixes in a batch for the kernel.
+    /// Number of prefixes per batch for the kernel.
     pub batches: Histogram,
-    /// Duration of a turn of the thread, for which anything else had to wait.
+    /// Duration of an iteration of the thread, during which all other events wait.
     pub iterations: Histogram,
-    /// Duration of one read from a peer (at most 64 KiB): parsed, judged, best paths chosen.
+    /// Duration of a read from a peer (at most 64 KiB), including parsing, import and best-path selection.
     pub reads: Histogram,
 }
 
-/// The speaker at one moment, for [`ToSpeaker::Query`](super::ToSpeaker::Query).
+/// View of the speaker's state for [`ToSpeaker::Query`](super::ToSpeaker::Query).
 pub struct SpeakerView<'a> {
     pub(in crate::speaker) core: Option<&'a Speaker>,
     pub(in crate::speaker) peers: &'a PeerTable,
@@ -71,7 +71,7 @@ pub struct SpeakerView<'a> {
 }
 
 impl SpeakerView<'_> {
-    /// All peers, sorted by name; none before the first intent.
+    /// Returns all peers, sorted by name; empty before the first intent.
     #[must_use]
     pub fn peers(&self) -> Vec<PeerStatus> {
         let mut peers: Vec<PeerStatus> = self.core.map(|c| c.peers(self.now).collect()).unwrap_or_default();
@@ -79,13 +79,13 @@ impl SpeakerView<'_> {
         peers
     }
 
-    /// The peers that came from ranges.
+    /// Returns the dynamic peers.
     #[must_use]
     pub fn dynamic(&self) -> Vec<DynamicPeer> {
         self.ranges.peers().cloned().collect()
     }
 
-    /// All ranges.
+    /// Returns all ranges.
     #[must_use]
     pub fn ranges(&self) -> Vec<RangeView> {
         let Some(core) = self.core else { return Vec::new() };
@@ -94,46 +94,47 @@ impl SpeakerView<'_> {
         core.ranges(self.now).filter_map(named).collect()
     }
 
-    /// The peer of this name.
+    /// Returns the peer of this name.
     #[must_use]
     pub fn peer(&self, name: &str) -> Option<PeerStatus> {
         self.core?.peer(self.peers.id(name)?, self.now)
     }
 
-    /// The BFD session of the peer of this name; `None`: it wants none, or its path is not known yet.
+    /// Returns the BFD session of the peer of this name; `None` if BFD is not enabled for it, or its path is
+    /// not known yet.
     #[must_use]
     pub fn bfd_of(&self, name: &str) -> Option<(Endpoint, Status)> {
         self.bfd.status(self.peers.id(name)?)
     }
 
-    /// The BFD sessions of all peers that have one, by the peer's name.
+    /// Returns the BFD sessions of all peers, by peer name.
     #[must_use]
     pub fn bfd_sessions(&self) -> BTreeMap<Arc<str>, (Endpoint, Status)> {
         let named = |(id, session)| Some((self.peers.name(id)?.clone(), session));
         self.bfd.statuses().into_iter().filter_map(named).collect()
     }
 
-    /// All BFD sessions; `None`: no peer ever wanted one.
+    /// Returns all BFD sessions; `None` if no peer ever had BFD enabled.
     #[must_use]
     pub fn bfd(&self) -> Option<Arc<BfdView>> {
         self.bfd.view()
     }
 
-    /// `true`: the peer of this name has all that there is for it; nothing waits here, and its TCP has acknowledged every
-    /// octet.
+    /// True if the peer of this name has received all routes: nothing is queued, and its TCP has acknowledged
+    /// every octet.
     #[must_use]
     pub fn has_taken_all(&self, name: &str) -> bool {
         let Some(conn) = self.peer(name).filter(|p| p.up_to_date).and_then(|p| p.conn) else { return false };
         self.connections.is_acknowledged(conn)
     }
 
-    /// Changed best paths that wait for the kernel thread.
+    /// Returns the number of changed best paths that wait for the kernel thread.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.core.map_or(0, Speaker::pending_best)
     }
 
-    /// Metrics since the start.
+    /// Returns the metrics since the start.
     #[must_use]
     pub fn metrics(&self) -> SpeakerMetrics {
         let feed = self.feed.metrics();
@@ -145,37 +146,37 @@ impl SpeakerView<'_> {
         }
     }
 
-    /// Attempts to connect to the peer of this name that failed, by reason, since it was configured as it is.
+    /// Returns the failed connection attempts to the peer of this name by reason, since it was added.
     #[must_use]
     pub fn dial_failures(&self, name: &str) -> Option<[(&'static str, u64); Failures::REASONS.len()]> {
         Some(self.peers.failures(self.peers.id(name)?)?.by_reason())
     }
 
-    /// The smoothed round-trip time of a session's connection, as TCP has it.
+    /// Returns the smoothed round-trip time of a connection, measured by TCP.
     #[must_use]
     pub fn round_trip(&self, conn: ConnId) -> Option<std::time::Duration> {
         self.connections.round_trip(conn)
     }
 
-    /// The id of the peer of this name, for [`RouteQuery`].
+    /// Returns the id of the peer of this name, for [`RouteQuery`].
     #[must_use]
     pub fn peer_id(&self, name: &str) -> Option<PeerId> {
         self.peers.id(name)
     }
 
-    /// The name of a peer.
+    /// Returns the name of a peer.
     #[must_use]
     pub fn peer_name(&self, id: PeerId) -> Option<Arc<str>> {
         self.peers.name(id).cloned()
     }
 
-    /// Up to `max` prefixes after `after`, in order.
+    /// Returns up to `max` prefixes after `after`, in order.
     #[must_use]
     pub fn routes(&self, query: RouteQuery, after: Option<Cidr>, max: usize) -> Vec<RouteInfo> {
         self.core.map(|c| c.routes(&query, after, max)).unwrap_or_default()
     }
 
-    /// A part of the routes, in no order; see [`Speaker::scan`](tortie_bgp::Speaker::scan).
+    /// Returns a part of the routes, unordered; see [`Speaker::scan`](tortie_bgp::Speaker::scan).
     #[must_use]
     pub fn walk(
         &self,
@@ -187,25 +188,25 @@ impl SpeakerView<'_> {
         self.core.map(|c| c.scan(&query, from, slots, max)).unwrap_or_default()
     }
 
-    /// Why a prefix is announced to the peer of this name or not; `None` for an unknown peer.
+    /// Explains the export of a prefix to the peer of this name; `None` for an unknown peer.
     #[must_use]
     pub fn explain_export(&self, name: &str, prefix: Cidr) -> Option<ExportTrace> {
         Some(self.core?.explain_export(prefix, self.peers.id(name)?))
     }
 
-    /// Import policy on the route for a prefix from the peer of this name; `None` when it sent none.
+    /// Explains the import of a prefix from the peer of this name; `None` if the peer has not announced it.
     #[must_use]
     pub fn explain_import(&self, name: &str, prefix: Cidr) -> Option<ImportTrace> {
         self.core?.explain_import(prefix, self.peers.id(name)?)
     }
 
-    /// Sums over all tables.
+    /// Returns sums over all tables.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.core.map(Speaker::totals).unwrap_or_default()
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let accepts = self.listeners.counters();
@@ -221,8 +222,8 @@ impl SpeakerView<'_> {
         }
     }
 
-    /// A copy in which another intent can be tried, on another thread; `None`: there is no intent yet, or there are too many routes
-    /// to copy while sessions wait.
+    /// Copies the speaker for a rehearsal on another thread; `None` before the first intent, or if there are
+    /// so many routes that copying would delay the sessions.
     #[must_use]
     pub fn rehearsal(&self) -> Option<Rehearsal> {
         let (core, given) = (self.core?, self.intent.given()?);
@@ -230,7 +231,7 @@ impl SpeakerView<'_> {
         Rehearsal::of_running(core, self.peers, self.ranges, given, classes, self.options, self.now)
     }
 
-    /// TCP connections, those included that are being made or closed.
+    /// Returns the number of TCP connections, including those being established or closed.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.connections.len()

@@ -1,4 +1,5 @@
-//! The peers of the intent: their ids, keys and configurations, and the steps from one intent to the next.
+//! Table of the intent's peers: their ids, keys and configurations, and the changes from one intent to the
+//! next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,18 +25,18 @@ struct Peer {
     name: Arc<str>,
     config: PeerConfig,
     guard: Guard,
-    /// The attempt to connect under way.
+    /// Current connection attempt.
     attempt: Option<ConnId>,
     failures: Failures,
-    /// Its removal is under way: its guard no longer applies to listeners.
+    /// True while the peer is being removed; its guard no longer applies to listeners.
     gone: bool,
 }
 
-/// Both ends of a connection to a peer.
+/// Addresses and guard of a connection to a peer.
 #[derive(Debug)]
 pub(crate) struct Target<'a> {
     pub(crate) remote: SocketAddr,
-    /// `None`: as the routes have it.
+    /// Local address; `None`: chosen by the route.
     pub(crate) local: Option<IpAddr>,
     pub(crate) guard: &'a Guard,
 }
@@ -46,19 +47,19 @@ impl Peer {
     }
 }
 
-/// A step from one intent to the next.
+/// A change on the way from one intent to the next.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Change {
-    /// New, or its configuration differs.
+    /// Adds a peer or changes its configuration.
     Set(PeerId, Box<PeerConfig>),
     Remove(PeerId),
-    /// An attempt under way goes to the wrong place or carries the wrong key.
+    /// Restarts the current attempt, which uses an outdated address or key.
     Reconnect(PeerId),
-    /// Connections of this address get this guard.
+    /// Changes the guard of the connections with this address.
     Secure(ScopedAddr, Guard),
-    /// It got its first key, or lost it: a session cannot go on.
+    /// Resets the session: the peer gained or lost a key, and a session cannot continue then.
     Reset(PeerId),
-    /// A new problem, or the end of one.
+    /// Reports a new problem, or the end of one.
     Problem(PeerProblem),
 }
 
@@ -69,9 +70,9 @@ pub(crate) struct PeerTable {
     peers: BTreeMap<PeerId, Peer>,
     key_problems: KeyProblems,
     addresses: BTreeSet<ScopedAddr>,
-    /// Addresses of those that are left out for want of a key.
+    /// Addresses of peers without a usable key, which accept no connections.
     shut: Vec<ScopedAddr>,
-    /// Keys of some of them stand in files.
+    /// True if keys of peers are in files.
     key_files: bool,
     made: u32,
 }
@@ -81,32 +82,32 @@ impl PeerTable {
         self.peers.get(&id).map(|peer| &peer.name)
     }
 
-    /// Where to connect to.
+    /// Returns the addresses and the guard for a connection to the peer.
     pub(crate) fn target(&self, id: PeerId) -> Option<Target<'_>> {
         let peer = self.peers.get(&id)?;
         Some(Target { remote: peer.config.remote, local: peer.config.local, guard: &peer.guard })
     }
 
-    /// An attempt to connect is under way.
+    /// Records the start of a connection attempt.
     pub(crate) fn attempt_began(&mut self, id: PeerId, conn: ConnId) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.attempt = Some(conn);
         }
     }
 
-    /// The attempt under way, which is over.
+    /// Removes and returns the current connection attempt.
     pub(crate) fn take_attempt(&mut self, id: PeerId) -> Option<ConnId> {
         self.peers.get_mut(&id)?.attempt.take()
     }
 
-    /// Counts an attempt that failed.
+    /// Counts a failed attempt by reason.
     pub(crate) fn attempt_failed(&mut self, id: PeerId, error: &io::Error) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.failures.count(error);
         }
     }
 
-    /// Attempts to connect that failed, since the peer is in the core.
+    /// Returns the failed attempts since the peer was added to the core.
     pub(crate) fn failures(&self, id: PeerId) -> Option<&Failures> {
         self.peers.get(&id).map(|peer| &peer.failures)
     }
@@ -115,27 +116,27 @@ impl PeerTable {
         self.ids.get(name).copied()
     }
 
-    /// The configuration of a peer.
+    /// Returns the configuration of a peer.
     pub(crate) fn config(&self, id: PeerId) -> Option<&PeerConfig> {
         self.peers.get(&id).map(|peer| &peer.config)
     }
 
-    /// The configurations of all peers.
+    /// Returns the configurations of all peers.
     pub(crate) fn configs(&self) -> impl Iterator<Item = (PeerId, &PeerConfig)> {
         self.peers.iter().map(|(id, peer)| (*id, &peer.config))
     }
 
-    /// All peers, also those that came from ranges.
+    /// Returns the ids of all peers, including dynamic ones.
     pub(crate) fn ids(&self) -> impl Iterator<Item = PeerId> {
         self.peers.keys().copied()
     }
 
-    /// A peer of the intent has this address.
+    /// True if a peer of the intent has this address.
     pub(crate) fn has_address(&self, addr: ScopedAddr) -> bool {
         self.addresses.contains(&addr)
     }
 
-    /// A session with this address is up.
+    /// True if a session with this address is established.
     pub(crate) fn is_up(&self, core: &Speaker, remote: SocketAddr) -> bool {
         let here = self
             .peers
@@ -145,7 +146,7 @@ impl PeerTable {
             .any(|p| p.state == State::Established)
     }
 
-    /// Adds a peer that came from a range.
+    /// Adds a dynamic peer.
     pub(crate) fn add_dynamic(
         &mut self,
         id: PeerId,
@@ -160,7 +161,7 @@ impl PeerTable {
         self.peers.insert(id, Peer::new(name, config, guard));
     }
 
-    /// Forgets a removed peer; until then its name serves for the facts that still come.
+    /// Forgets a removed peer; its name is needed until the last fact about it was sent.
     pub(crate) fn forget(&mut self, id: PeerId) {
         if let Some(peer) = self.peers.remove(&id)
             && self.ids.get(&peer.name) == Some(&id)
@@ -169,16 +170,16 @@ impl PeerTable {
         }
     }
 
-    /// Following the same peers again may find other keys.
+    /// True if following the same peers again may find other keys.
     pub(crate) fn has_key_files(&self) -> bool {
         self.key_files
     }
 
-    /// Key and least TTL by remote address, and contradictions in words.
+    /// Returns key and minimum TTL by remote address, and descriptions of contradictions.
     pub(crate) fn guards(&self) -> (BTreeMap<ScopedAddr, Guard>, Vec<String>) {
         let mut guards: BTreeMap<ScopedAddr, (PeerId, Guard)> = BTreeMap::new();
         let mut clashes = Vec::new();
-        // The guards of dynamic peers are those of their ranges.
+        // Dynamic peers use the guard of their range.
         for (id, peer) in self.peers.iter().filter(|(id, peer)| !id.is_dynamic() && !peer.gone) {
             let addr = ScopedAddr::of(peer.config.remote);
             match guards.entry(addr) {
@@ -199,7 +200,7 @@ impl PeerTable {
             }
         }
         let mut guards: BTreeMap<_, _> = guards.into_iter().map(|(addr, (_, guard))| (addr, guard)).collect();
-        // No range lets them in, either.
+        // A range must not admit these addresses either.
         for addr in &self.shut {
             guards.entry(*addr).or_insert_with(Guard::shut);
         }
@@ -213,8 +214,8 @@ impl PeerTable {
         Change::Remove(id)
     }
 
-    /// The steps from the peers so far to `wanted`, in the order in which they are to be done. Removed peers keep their
-    /// names until [`Self::forget`].
+    /// Returns the changes from the current peers to `wanted`, in the order in which they must be applied.
+    /// Removed peers keep their names until [`Self::forget`].
     pub(crate) fn follow(
         &mut self,
         wanted: &Persistent<String, PeerIntent>,
@@ -234,7 +235,7 @@ impl PeerTable {
             let name = old.map_or_else(|| Arc::from(name.as_str()), |(_, peer)| peer.name.clone());
             let (guard, problem) = guard_of(intent, secrets, old.map(|(_, peer)| &peer.guard));
             changes.extend(self.key_problems.set(&name, problem).map(Change::Problem));
-            // A peer that should have a password never comes up without one, nor goes on.
+            // A peer that requires a password never comes up or continues without one.
             let Some(guard) = guard else {
                 changes.extend(old.map(|(id, _)| id).map(|id| self.remove(id)));
                 self.shut.push(ScopedAddr::of(intent.remote));
@@ -263,7 +264,7 @@ fn change(id: PeerId, peer: &mut Peer, config: PeerConfig, guard: Guard, changes
     let moved = peer.config.remote != config.remote || peer.config.local != config.local;
     let guarded = peer.guard != guard;
     let keyed = restarts(&peer.guard, &guard);
-    // Such a session ends with a NOTIFICATION that the peer can still read.
+    // The session is reset with a NOTIFICATION, which the peer can only read under the old key.
     if guarded && !keyed {
         changes.push(Change::Secure(ScopedAddr::of(config.remote), guard.clone()));
     }

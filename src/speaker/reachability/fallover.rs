@@ -1,14 +1,15 @@
-//! Fast external fallover: a session with an eBGP neighbour on a connected network ends when that network goes, not when
-//! its hold timer expires.
+//! Fast external fallover: ends the session with an eBGP neighbour on a connected network when that network
+//! goes down, without waiting for the hold timer.
 //!
-//! The kernel thread follows the neighbours' addresses as it follows next hops: the watch thread reports links and
-//! addresses to it, and it no longer resolves an address on a link without carrier. Sessions over several hops and iBGP sessions
-//! can take another way and stay. The peer's routes go with the link, also those that are kept because it restarts: a router that
-//! is back with its link may have been without power, and its table empty.
+//! The kernel thread tracks the neighbours' addresses like next hops: it is notified of link and address
+//! changes, and no longer resolves an address on a link without carrier. Multihop and iBGP sessions can use
+//! another path and are not affected. The peer's routes are removed with the link, even those kept for its
+//! restart: a router that returns together with its link may have lost power, and its table.
 //!
-//! A link that is back within [`GRACE`] costs no session (routers call it carrier delay). Nothing waits for that: next hops
-//! on a link without carrier are unusable at once, for our kernel and for what we announce. A session that is made anew
-//! costs more than the flap did, since a peer that did not restart may say that it kept nothing (RFC 4724 4.2, F bit).
+//! If a link is back within [`GRACE`], no session ends (carrier delay in router terms). Next hops on a link
+//! without carrier become unusable at once, in the kernel and in announcements. A new session costs more than
+//! the flap, since a peer that did not restart may signal that it preserved no forwarding state (RFC 4724,
+//! section 4.2, F bit).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -22,40 +23,40 @@ use crate::speaker::faults::Reporter;
 use crate::speaker::peers::PeerTable;
 use tortie_engine::routing::{Resolved, RoutingIntent};
 
-/// How long a connected network may be gone before the sessions of its neighbours end.
+/// Time that a connected network may be down before its neighbours' sessions end.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// A neighbour's address.
+/// A tracked neighbour address.
 #[derive(Default)]
 struct Watched {
     peers: SmallVec<[PeerId; 1]>,
-    /// The interface of the connected network that it is on.
+    /// Interface of the connected network that contains the address.
     interface: Option<u32>,
-    /// It was on a connected network, and is not now.
+    /// Set if the address was on a connected network and no longer is.
     lost: Option<Lost>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Lost {
-    /// The interface that it was on.
+    /// Former interface of the address.
     interface: u32,
-    /// When its sessions end; `None`: they have.
+    /// Time at which the sessions end; `None` once they have ended.
     ends: Option<Instant>,
 }
 
-/// An interface, and the peers whose neighbour is on it.
+/// An interface with the peers whose neighbour is on it.
 pub(crate) type Link = (u32, SmallVec<[PeerId; 1]>);
 
-/// Addresses of eBGP peers.
+/// Tracked addresses of eBGP peers.
 #[derive(Default)]
 pub(crate) struct Fallover {
     watched: BTreeMap<ScopedAddr, Watched>,
-    /// Addresses that were lost, oldest first; one that is back meanwhile is skipped.
+    /// Lost addresses, oldest first; one that has returned is skipped.
     losing: VecDeque<(Instant, ScopedAddr)>,
 }
 
 impl Fallover {
-    /// Follows the addresses of the eBGP peers of the intent.
+    /// Tracks the addresses of the intent's eBGP peers.
     pub(crate) fn follow(
         &mut self,
         intent: &RoutingIntent,
@@ -87,7 +88,8 @@ impl Fallover {
         }
     }
 
-    /// Takes the state of an address; the peers whose sessions ended and whose link is back.
+    /// Processes the resolution of an address; returns the interface and the peers whose sessions had ended,
+    /// if the link is back.
     pub(crate) fn resolved(
         &mut self,
         addr: ScopedAddr,
@@ -110,17 +112,17 @@ impl Fallover {
         }
     }
 
-    /// A neighbour is on a connected network now.
+    /// True if the neighbour is on a connected network.
     pub(crate) fn is_on_link(&self, addr: ScopedAddr) -> bool {
         self.watched.get(&addr).is_some_and(|watched| watched.interface.is_some())
     }
 
-    /// When sessions end next.
+    /// Returns the time at which sessions end next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.losing.front().map(|(at, _)| *at)
     }
 
-    /// Peers whose link was gone for too long: their sessions end.
+    /// Returns the peers whose link was down for too long, so that their sessions must end.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<Link> {
         let mut due = Vec::new();
         while let Some((at, addr)) = self.losing.pop_front_if(|(at, _)| *at <= now) {
@@ -152,14 +154,14 @@ mod tests {
             .insert(addr, Watched { peers: SmallVec::from_slice(&[PeerId(4)]), ..Watched::default() });
         let on = |interface| (interface, SmallVec::<[PeerId; 1]>::from_slice(&[PeerId(4)]));
         let start = Instant::now();
-        // Behind a router, or not yet known.
+        // Behind a router, or not resolved yet.
         for unknown in [None, on_link(2, Some("192.0.2.1")), None] {
             assert_eq!(fallover.resolved(addr, unknown, start), None);
         }
         assert_eq!(fallover.resolved(addr, on_link(2, None), start), None);
         assert_eq!(fallover.resolved(addr, on_link(3, None), start), None, "it moved: TCP can go on");
         assert_eq!(fallover.deadline(), None);
-        // Back in time.
+        // The link is back in time.
         assert_eq!(fallover.resolved(addr, None, start), None);
         assert_eq!(fallover.deadline(), Some(start + GRACE));
         assert_eq!(fallover.due(start + GRACE / 2), []);
@@ -170,7 +172,7 @@ mod tests {
         );
         assert_eq!(fallover.due(start + GRACE), []);
         assert_eq!(fallover.deadline(), None);
-        // A default route is no neighbour, and news of it start no new grace.
+        // A default route leads to no neighbour, and its changes start no new grace period.
         assert_eq!(fallover.resolved(addr, on_link(7, Some("10.0.0.1")), start), None);
         assert_eq!(fallover.resolved(addr, None, start + GRACE / 2), None);
         assert_eq!(fallover.due(start + GRACE), [on(3)]);

@@ -1,9 +1,11 @@
-//! Evidence that a peer whose routes are kept over its restart (RFC 4724) does not forward: then they are used for nothing.
+//! Evidence that a restarting peer, whose routes are kept (RFC 4724), does not forward; the routes are then
+//! removed.
 //!
-//! A link that is down ends them where its session ends ([`super::Fallover`]). Here is what dials and BFD say. A neighbour on a connected
-//! network that does not even answer ARP or neighbour discovery is not there. One whose kernel refuses the connection may be
-//! restarting its BGP process alone, which takes seconds; after [`REFUSED`] it rather is a router that starts up with an empty table. BFD
-//! that does not come back says that the way is broken.
+//! A link that is down removes them when the session ends ([`super::Fallover`]). This module evaluates
+//! connection attempts and BFD. A neighbour on a connected network that does not answer ARP or neighbour
+//! discovery is absent. A neighbour whose kernel refuses connections may be restarting only its BGP process,
+//! which takes seconds; after [`REFUSED`] it is more likely a router that starts with an empty table. If BFD
+//! does not come back, the path is broken.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -11,19 +13,19 @@ use std::time::{Duration, Instant};
 
 use tortie_bgp::PeerId;
 
-/// How long a neighbour may refuse connections and count as forwarding.
+/// Time for which a neighbour may refuse connections and still counts as forwarding.
 const REFUSED: Duration = Duration::from_secs(10);
-/// How long BFD may be away from a neighbour that restarts.
+/// Time for which BFD may be down while a neighbour restarts.
 const BFD_AWAY: Duration = Duration::from_secs(10);
 
-/// Outcome of an attempt to connect.
+/// Outcome of a failed connection attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dial {
-    /// RST.
+    /// The neighbour answered with RST.
     Refused,
     /// No neighbour answers for the address.
     NoNeighbour,
-    /// Anything else.
+    /// Any other error.
     Other,
 }
 
@@ -37,17 +39,18 @@ impl Dial {
     }
 }
 
-/// What was seen since each peer's session ended.
+/// Evidence collected since each peer's session ended.
 #[derive(Default)]
 pub(crate) struct Evidence {
-    /// Since when a peer refuses.
+    /// Time of the first refused connection, by peer.
     refused: BTreeMap<PeerId, Instant>,
-    /// BFD sessions that were lost, oldest first.
+    /// BFD sessions that went down, oldest first.
     bfd: VecDeque<(Instant, PeerId)>,
 }
 
 impl Evidence {
-    /// An attempt to connect failed; `on_link`: to a neighbour on a connected network. `true`: it does not forward.
+    /// Processes a failed connection attempt; `on_link` means to a neighbour on a connected network. Returns
+    /// true if the neighbour does not forward.
     #[must_use]
     pub(crate) fn dial_failed(&mut self, peer: PeerId, dial: Dial, on_link: bool, now: Instant) -> bool {
         match dial {
@@ -58,22 +61,22 @@ impl Evidence {
         }
     }
 
-    /// Its session is up, or it is no longer configured.
+    /// Clears the evidence: the session is established, or the peer is no longer configured.
     pub(crate) fn clear(&mut self, peer: PeerId) {
         self.refused.remove(&peer);
     }
 
-    /// BFD lost the peer.
+    /// Records that the BFD session of a peer went down.
     pub(crate) fn bfd_lost(&mut self, peer: PeerId, now: Instant) {
         self.bfd.push_back((now + BFD_AWAY, peer));
     }
 
-    /// When [`Self::due`] has something.
+    /// Returns the time at which [`Self::due`] may return a peer.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.bfd.front().map(|(at, _)| *at)
     }
 
-    /// Peers that BFD has lost for so long; if it is still so, they do not forward.
+    /// Returns peers whose BFD session went down long enough ago; if it is still down, they do not forward.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<PeerId> {
         let mut due = Vec::new();
         while let Some((_, peer)) = self.bfd.pop_front_if(|(at, _)| *at <= now) {
@@ -92,7 +95,7 @@ mod tests {
         let errno = std::io::Error::from_raw_os_error;
         let refused = || Dial::of(&errno(libc::ECONNREFUSED));
         let second = Duration::from_secs(1);
-        // The error, on-link, the time of each attempt in seconds, whether the last one is evidence.
+        // Error, on-link, times of the attempts in seconds, and true if the last one is evidence.
         let table: [(i32, bool, &[u32], bool); 9] = [
             (libc::EHOSTUNREACH, true, &[3], true),
             (libc::EHOSTUNREACH, false, &[3, 30, 60], false),

@@ -1,5 +1,5 @@
-//! Reachability of addresses, as the kernel thread reports it: which ones it follows for this thread, and neighbours
-//! whose link goes down; own addresses that connections have; and evidence that a peer does not forward.
+//! Reachability according to the kernel thread: addresses tracked for the speaker, neighbours whose link goes
+//! down, local addresses of connections, and evidence that a peer does not forward.
 
 mod fallover;
 mod forwarding;

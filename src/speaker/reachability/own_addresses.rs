@@ -1,5 +1,6 @@
-//! Own ends of connections: one whose own address has left this host carries nothing any more (RFC 4271 8.1.4, event 18),
-//! although TCP would only find out when its retransmissions end.
+//! Watches the local addresses of connections: if the address was removed from this host, the connection can
+//! carry no data (RFC 4271, section 8.1.4, event 18), which TCP would notice only after its retransmissions
+//! end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,35 +9,36 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tortie_net::ScopedAddr;
 
-/// How often their presence is checked.
+/// Interval of checks.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// An address that is back within this time (a link that flaps, a network manager that writes it anew) costs no session.
+/// An address that returns within this time costs no session, as after a link flap or when a network manager
+/// rewrites it.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Own addresses of connections.
+/// State of the local addresses of connections.
 #[derive(Default)]
 pub(crate) struct OwnAddresses {
     next: Option<Instant>,
-    /// Since when an address is gone.
+    /// Time since which an address is missing.
     missing: BTreeMap<ScopedAddr, Instant>,
 }
 
 /// Addresses that are not on this host.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Absent {
-    /// Addresses that have just gone.
+    /// Addresses that disappeared since the last check.
     pub(crate) missing: Vec<ScopedAddr>,
-    /// Those that are gone for good: their connections end.
+    /// Addresses whose grace period is over: their connections end.
     pub(crate) lost: Vec<ScopedAddr>,
 }
 
 impl OwnAddresses {
-    /// When to look next.
+    /// Returns the time of the next check.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Looks for these addresses, each once.
+    /// Checks each of these addresses once.
     pub(crate) fn look(
         &mut self,
         own: impl Iterator<Item = ScopedAddr>,
@@ -64,20 +66,21 @@ impl OwnAddresses {
     }
 }
 
-/// The addresses of this host, for one look.
+/// This host's addresses, read at most once per check.
 #[derive(Default)]
 pub(crate) struct Here {
     v6: Option<BTreeSet<ScopedAddr>>,
 }
 
 impl Here {
-    /// An interface has the address, perhaps as tentative (after its link was down). Where that cannot be found out it is taken for so.
+    /// True if an interface has the address, even if it is tentative (after its link was down). True if this
+    /// cannot be determined.
     pub(crate) fn has(&mut self, addr: ScopedAddr) -> bool {
         match addr.addr() {
             IpAddr::V4(v4) => can_bind(v4),
             IpAddr::V6(_) => {
                 let read = || {
-                    // Of this thread: the network namespace is a thread's own.
+                    // Read for this thread, since the network namespace belongs to a thread.
                     addresses_v6(
                         &std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default(),
                     )
@@ -95,8 +98,8 @@ fn can_bind(addr: Ipv4Addr) -> bool {
     bound.err().is_none_or(|e| e.raw_os_error() != Some(libc::EADDRNOTAVAIL))
 }
 
-/// The kernel's list of IPv6 addresses (`/proc/net/if_inet6`: address, index, prefix length, scope and flags in hexadecimal,
-/// name) without those that another node has.
+/// Parses the kernel's list of IPv6 addresses (`/proc/net/if_inet6`: address, index, prefix length, scope and
+/// flags in hexadecimal, name), without addresses that are in use on another node.
 fn addresses_v6(list: &str) -> BTreeSet<ScopedAddr> {
     const DAD_FAILED: u32 = 0x08;
     let address = |line: &str| {
@@ -113,7 +116,7 @@ fn addresses_v6(list: &str) -> BTreeSet<ScopedAddr> {
 mod tests {
     use super::*;
 
-    /// Milliseconds, the addresses that are here, those that have just gone, those that are lost, and when to look again.
+    /// Milliseconds, present addresses, newly missing ones, lost ones, and the time of the next check.
     type Row<'a> = (u64, &'a [ScopedAddr], &'a [ScopedAddr], &'a [ScopedAddr], u64);
 
     #[test]

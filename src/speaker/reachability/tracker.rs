@@ -1,4 +1,4 @@
-//! Addresses that the kernel thread follows for this thread, each for one purpose or several.
+//! Addresses that the kernel thread tracks for the speaker thread, each for one or more purposes.
 
 use std::collections::BTreeMap;
 use tortie_net::ScopedAddr;
@@ -6,37 +6,37 @@ use tortie_net::ScopedAddr;
 use crate::speaker::facts::SpeakerFact;
 use crate::speaker::faults::Reporter;
 
-/// Purposes of following an address.
+/// Purpose of tracking an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Next hops of routes, for the BGP core.
+    /// Next hop of routes, for the BGP core.
     NextHop = 1,
-    /// Distance of a peer, which decides its path of BFD.
+    /// Distance of a peer, which decides between BFD single hop and multihop.
     BfdPath = 2,
-    /// Link of a neighbour, for fast fallover.
+    /// Link of a neighbour, for fast external fallover.
     Link = 4,
 }
 
-/// All of them.
+/// All tracked addresses.
 pub(crate) struct Tracker {
-    /// There is a kernel thread.
+    /// True if there is a kernel thread.
     kernel: bool,
-    /// Purposes of each address, as bits.
+    /// Purposes of each address, as a bit set.
     purposes: BTreeMap<ScopedAddr, u8>,
 }
 
 impl Tracker {
-    /// `kernel`: there is a kernel thread; without one nothing is followed.
+    /// Creates the tracker; without a kernel thread nothing is tracked.
     pub(crate) fn new(kernel: bool) -> Self {
         Self { kernel, purposes: BTreeMap::new() }
     }
 
-    /// There is a kernel thread.
+    /// True if there is a kernel thread.
     pub(crate) fn has_kernel(&self) -> bool {
         self.kernel
     }
 
-    /// Follows an address for a purpose. The state of the address comes back even where it is followed already.
+    /// Tracks an address for a purpose. The kernel thread reports its state even if it was tracked already.
     pub(crate) fn track(&mut self, addr: ScopedAddr, purpose: Purpose, reporter: &mut Reporter) {
         if self.kernel {
             *self.purposes.entry(addr).or_default() |= purpose as u8;
@@ -44,7 +44,7 @@ impl Tracker {
         }
     }
 
-    /// Follows it for this purpose no longer.
+    /// Ends the tracking of an address for this purpose.
     pub(crate) fn untrack(&mut self, addr: ScopedAddr, purpose: Purpose, reporter: &mut Reporter) {
         if !self.kernel {
             return;

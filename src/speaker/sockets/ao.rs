@@ -1,7 +1,7 @@
-//! TCP-AO (RFC 5925) of Linux 6.7 and later: keys on sockets.
+//! TCP-AO keys on sockets (RFC 5925), for Linux 6.7 and later.
 //!
-//! Unproved: no kernel with `CONFIG_TCP_AO` ran these. The tests check that a kernel without it gives an error by name,
-//! and that the structures are laid out as in linux/tcp.h.
+//! Not tested against a kernel with `CONFIG_TCP_AO`. The tests check that a kernel without it returns a
+//! descriptive error, and that the structures have the layout of linux/tcp.h.
 
 #![expect(unsafe_code, reason = "structures that libc does not offer, zeroed")]
 
@@ -17,7 +17,7 @@ use tortie_engine::routing::AoAlgorithm;
 
 /// `TCP_AO_ADD_KEY` of linux/tcp.h.
 const TCP_AO_ADD_KEY: c_int = 38;
-/// `TCP_AO_DEL_KEY`.
+/// `TCP_AO_DEL_KEY` of linux/tcp.h.
 const TCP_AO_DEL_KEY: c_int = 39;
 
 /// `struct tcp_ao_add` of linux/tcp.h.
@@ -54,7 +54,7 @@ struct TcpAoDel {
     keyflags: u8,
 }
 
-/// The kernel's name of an algorithm.
+/// Returns the kernel's name of an algorithm.
 fn name(algorithm: AoAlgorithm) -> &'static str {
     match algorithm {
         AoAlgorithm::HmacSha1 => "hmac(sha1)",
@@ -62,19 +62,21 @@ fn name(algorithm: AoAlgorithm) -> &'static str {
     }
 }
 
-/// Adds a key for segments from and to the addresses in `peers`. A listener hands it to the connections that it accepts.
+/// Adds a key for segments from and to the addresses in `peers`. Connections inherit the keys of the listener
+/// that accepts them.
 ///
 /// # Errors
-/// `Unsupported`, in words, on kernels without TCP-AO or without its algorithm; else the error of the kernel.
+/// Returns `Unsupported` with a description on kernels without TCP-AO or without its algorithm, else the
+/// error of the kernel.
 pub(crate) fn add(socket: &impl AsFd, peers: Cidr, key: &Key, ids: Ao) -> io::Result<()> {
-    // SAFETY: all fields are integers or arrays of them, for which zero is a value.
+    // SAFETY: all fields are integers or arrays of integers, for which zero is valid.
     let mut add: TcpAoAdd = unsafe { std::mem::zeroed() };
     add.addr = storage(peers);
     for (to, from) in add.alg_name.iter_mut().zip(name(ids.algorithm).bytes()) {
         *to = from;
     }
     (add.prefix, add.sndid, add.rcvid) = (peers.len(), ids.send_id, ids.receive_id);
-    // RFC 5926 3.2: both algorithms are cut to 96 bits, which is what a length of 0 means.
+    // RFC 5926, section 3.2: both algorithms are truncated to 96 bits, the kernel's default for length 0.
     let bytes = key.bytes();
     add.keylen = u8::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     for (to, from) in add.key.iter_mut().zip(bytes) {
@@ -90,9 +92,9 @@ pub(crate) fn add(socket: &impl AsFd, peers: Cidr, key: &Key, ids: Ao) -> io::Re
 /// Removes a key.
 ///
 /// # Errors
-/// The error of the kernel; a key that is not there is none.
+/// Returns the error of the kernel; an absent key is no error.
 pub(crate) fn remove(socket: &impl AsFd, peers: Cidr, ids: Ao) -> io::Result<()> {
-    // SAFETY: as above.
+    // SAFETY: as in [`add`].
     let mut del: TcpAoDel = unsafe { std::mem::zeroed() };
     del.addr = storage(peers);
     (del.prefix, del.sndid, del.rcvid) = (peers.len(), ids.send_id, ids.receive_id);
@@ -125,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// include/uapi/linux/tcp.h of Linux 6.7, as a C compiler lays it out.
+    /// Layout of include/uapi/linux/tcp.h in Linux 6.7, as a C compiler computes it.
     #[test]
     fn the_structures_are_laid_out_as_the_kernels() {
         assert_eq!((size_of::<TcpAoAdd>(), align_of::<TcpAoAdd>()), (288, 8));

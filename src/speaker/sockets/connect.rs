@@ -1,4 +1,4 @@
-//! Outgoing connections: options before the first segment, and errors in words.
+//! Outgoing connections: socket options that precede the first segment, and descriptions of errors.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,25 +10,26 @@ use tortie_net::Cidr;
 use crate::speaker::sockets::guard::{self, Guard};
 use crate::speaker::sockets::sockopt;
 
-/// How long a connection attempt may take. Linux alone would try for two minutes.
+/// Timeout of a connection attempt. Linux alone would try for two minutes.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Unsent bytes that the kernel may hold for a connection. All else waits in the tables, where it can still
-/// change, and keepalives do not queue up behind megabytes.
+/// Maximum number of unsent octets in the kernel per connection. Further data stays in the tables, where it
+/// can still change, and keepalives are not queued behind megabytes.
 const NOT_SENT: u32 = 128 * 1024;
 
-/// Precedence "internetwork control" (RFC 4271 5.1.3 names none; RFC 2474 CS6 is what all speakers send).
+/// Precedence "internetwork control": RFC 4271, section 5.1.3 names none, and all BGP speakers send CS6 (RFC
+/// 2474).
 const CS6: u32 = 0xc0;
 
-/// Options that listening and connecting sockets share.
+/// Sets the options that listening and connecting sockets share.
 pub(crate) fn common_options(socket: &Socket, v6: bool) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_notsent_lowat(NOT_SENT)?;
-    // For sessions with hold time 0, whose peer would never be missed.
+    // Detects a lost peer in sessions with hold time 0.
     socket.set_tcp_keepalive(
         &TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10)),
     )?;
-    // TTL 255 everywhere: a peer with GTSM (RFC 5082) needs it, no other minds.
+    // TTL 255 for all connections: a peer with GTSM (RFC 5082) requires it, others accept it.
     if v6 {
         socket.set_tclass_v6(CS6)?;
         socket.set_unicast_hops_v6(255)
@@ -38,7 +39,8 @@ pub(crate) fn common_options(socket: &Socket, v6: bool) -> io::Result<()> {
     }
 }
 
-/// Puts key and least TTL of a peer on the socket of a connection. Keys of TCP-AO are there from its first segment on.
+/// Sets key and minimum TTL of a peer on the socket of a connection. TCP-AO keys are set before its first
+/// segment instead.
 pub(crate) fn secure(socket: &Socket, remote: IpAddr, guard: &Guard) -> io::Result<()> {
     sockopt::set_min_ttl(socket, remote.is_ipv6(), guard.min_ttl)?;
     if let Some(key) = guard.key.as_ref().filter(|key| key.ao().is_none()) {
@@ -47,10 +49,10 @@ pub(crate) fn secure(socket: &Socket, remote: IpAddr, guard: &Guard) -> io::Resu
     Ok(())
 }
 
-/// Begins to connect; the socket becomes writable when it is decided.
+/// Starts a connection attempt; the socket becomes writable when it has succeeded or failed.
 ///
 /// # Errors
-/// When it is decided at once.
+/// Returns an error when the attempt fails at once.
 pub(crate) fn start(remote: SocketAddr, local: Option<IpAddr>, guard: &Guard) -> io::Result<Socket> {
     let socket =
         Socket::new(Domain::for_address(remote), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
@@ -70,12 +72,13 @@ pub(crate) fn start(remote: SocketAddr, local: Option<IpAddr>, guard: &Guard) ->
     }
 }
 
-/// Attempts that failed, by reason.
+/// Failed attempts by reason.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Failures([u64; Self::REASONS.len()]);
 
 impl Failures {
-    /// `auth`: the key of the session cannot be used here. A peer that lacks it does not answer at all.
+    /// Reasons in order. `auth`: the session's key cannot be used on this host. A peer without the key does
+    /// not answer at all.
     pub(crate) const REASONS: [&'static str; 5] = ["refused", "timeout", "unreachable", "auth", "other"];
 
     pub(crate) fn count(&mut self, error: &io::Error) {
@@ -100,7 +103,7 @@ impl Failures {
     }
 }
 
-/// A connect error for people.
+/// Describes a connection error.
 pub(crate) fn explain(remote: SocketAddr, local: Option<IpAddr>, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ECONNREFUSED) => format!("connection refused by {remote}"),
@@ -115,15 +118,16 @@ pub(crate) fn explain(remote: SocketAddr, local: Option<IpAddr>, error: &io::Err
         Some(libc::EAFNOSUPPORT) => {
             format!("this host has no {}", if remote.is_ipv6() { "IPv6" } else { "IPv4" })
         }
-        // Before the first segment: a key that cannot be used, in words.
+        // Raised before the first segment: a key that cannot be used, with its description.
         None if error.kind() == io::ErrorKind::Unsupported => error.to_string(),
         _ => format!("connect to {remote}: {error}"),
     }
 }
 
-/// The reason why a connection could not be made, from the text of `explain`: a stable word, and the name of the
-/// system's error.
-/// `connect-failed`: none of the others.
+/// Classifies a failed connection attempt by the text of `explain`: returns a stable identifier and the name
+/// of the system's error.
+///
+/// `connect-failed` stands for all other reasons.
 #[must_use]
 pub fn connect_failure(text: &str) -> (&'static str, &'static str) {
     const REASONS: [(&str, &str, &str); 6] = [
@@ -141,7 +145,7 @@ pub fn connect_failure(text: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// A read or write error for people.
+/// Describes a read or write error.
 pub(crate) fn explain_io(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ECONNRESET) => "connection reset by the peer".into(),

@@ -1,4 +1,4 @@
-//! Datagrams with their TTL, addressee and interface.
+//! Receives datagrams with their TTL, destination address and interface.
 
 #![expect(unsafe_code, reason = "recvmsg with the TTL and the addressee, which no crate here offers")]
 
@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 
 use socket2::{SockAddr, Socket};
 
-/// Ancillary data of a datagram.
+/// A received datagram's length and ancillary data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Datagram {
     pub(crate) len: usize,
@@ -20,23 +20,24 @@ pub(crate) struct Datagram {
     pub(crate) ttl: Option<u8>,
 }
 
-/// Takes a datagram from a socket with the options `RECVTTL` or `RECVHOPLIMIT` and `PKTINFO`; `None`: one without the
-/// addressee. What does not fit into the buffer is cut.
+/// Receives a datagram from a socket with the options `RECVTTL` or `RECVHOPLIMIT`, and `PKTINFO`; `None` for
+/// one without a destination address. Data beyond the buffer is truncated.
 ///
 /// # Errors
-/// `WouldBlock` when none waits; else of a single packet (ICMP): the next call takes the next.
+/// Returns `WouldBlock` when no datagram is pending. Other errors belong to a single packet (ICMP), and the
+/// next call reads the next one.
 pub(crate) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<Option<Datagram>> {
-    // Aligned as `cmsghdr` has to be, and longer than both messages that were requested.
+    // Aligned as `cmsghdr` requires, and longer than both requested messages.
     let mut control = [0_u64; 32];
     let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let fd = socket.as_raw_fd();
     let mut destination = None;
     let mut interface = 0;
     let mut ttl = None;
-    // SAFETY: `try_init` wants the address written by the callback, which recvmsg does within `msg_namelen` octets; `iov`
-    // and `control` describe `buffer` and `control`, which outlive the call, with their true lengths. The CMSG functions
-    // walk only what the kernel wrote (`msg_controllen`), and each value is read unaligned after its type, which fixes its
-    // size, was checked.
+    // SAFETY: `try_init` requires the address that the callback writes, which recvmsg does within
+    // `msg_namelen` octets. `iov` and `control` describe `buffer` and `control`, which outlive the call, with
+    // their true lengths. The CMSG functions read only what the kernel wrote (`msg_controllen`). Each value
+    // is read unaligned after its type, which determines its size, was checked.
     let (len, source) = unsafe {
         SockAddr::try_init(|storage, storage_len| {
             let mut message: libc::msghdr = std::mem::zeroed();
@@ -45,7 +46,7 @@ pub(crate) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<Option<D
             message.msg_iov = &raw mut iov;
             message.msg_iovlen = 1;
             message.msg_control = control.as_mut_ptr().cast();
-            // Lengths are of another type in each C library.
+            // The type of lengths differs between C libraries.
             message.msg_controllen = size_of_val(&control) as _;
             let len = libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT);
             let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };

@@ -1,4 +1,4 @@
-//! Protection of the connections with an address: key and least TTL, and how a key is set on a socket.
+//! Protection of connections by key and minimum TTL, and setting of keys on sockets.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,25 +8,25 @@ use tortie_net::Cidr;
 use crate::speaker::sockets::secret::Key;
 use crate::speaker::sockets::{ao, md5};
 
-/// Protection of the connections with one remote address, or with those of a range.
+/// Protection of the connections with one remote address or range.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Guard {
     /// Key of TCP MD5 or TCP-AO.
     pub(crate) key: Option<Key>,
-    /// Smallest TTL to accept (RFC 5082), 0: any.
+    /// Minimum accepted TTL (RFC 5082); 0 accepts any.
     pub(crate) min_ttl: u8,
-    /// No connection is accepted: there should be a key, and none can be used.
+    /// True if no connection is accepted, since a key is required and none is usable.
     pub(crate) shut: bool,
 }
 
 impl Guard {
-    /// Refuses all connections, for want of a key that can be used.
+    /// Returns a guard that rejects all connections, for peers without a usable key.
     pub(crate) fn shut() -> Self {
         Self { key: None, min_ttl: u8::MAX, shut: true }
     }
 }
 
-/// Sets a key, of TCP MD5 or TCP-AO, for segments from and to the addresses in `peers`.
+/// Sets a TCP MD5 or TCP-AO key for segments from and to the addresses in `peers`.
 ///
 /// # Errors
 /// As [`md5::set_md5`] and [`ao::add`].
@@ -37,10 +37,10 @@ pub(crate) fn set_key(socket: &impl AsFd, peers: Cidr, key: &Key) -> io::Result<
     }
 }
 
-/// Removes what [`set_key`] set.
+/// Removes a key that [`set_key`] has set.
 ///
 /// # Errors
-/// The error of the kernel; a key that is not there is none.
+/// Returns the error of the kernel; an absent key is no error.
 pub(crate) fn remove_key(socket: &impl AsFd, peers: Cidr, key: &Key) -> io::Result<()> {
     match key.ao() {
         Some(ids) => ao::remove(socket, peers, ids),

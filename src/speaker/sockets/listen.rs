@@ -1,6 +1,7 @@
-//! Listening sockets: opened, closed and keyed as the configuration wants, and the connections that they accept.
+//! Listening sockets: opens, closes and keys them according to the configuration, and accepts connections.
 //!
-//! A connection is checked against the guard of its address and leaves here protected by it, or is closed and counted.
+//! An accepted connection is checked against the guard of its address. It is returned with that protection
+//! set, or closed and counted.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,13 +17,14 @@ use crate::speaker::sockets::guard::Guard;
 use crate::speaker::sockets::listener_keys::{Keys, place_of, wanted};
 use crate::speaker::sockets::sockopt;
 
-/// Longer than any burst of peers that start at once: shorter ones drop SYNs, which come back after seconds.
+/// Listen backlog, longer than any burst of starting peers: with a shorter one the kernel drops SYNs, which
+/// are repeated after seconds.
 const BACKLOG: i32 = 4096;
 
-/// How long after a bind that failed, or a key for which the kernel had no room, it is tried again.
+/// Retry interval after a failed bind, or for a key for which the kernel had no room.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Effect of a change of the wanted addresses.
+/// Effect of a change of the listen addresses.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Opened(SocketAddr),
@@ -30,30 +32,30 @@ pub(crate) enum Outcome {
     Failed(SocketAddr, String),
 }
 
-/// Answer of the peers and the BGP core about the remote address of a new connection.
+/// Answer of the peer table and the BGP core to a new connection from an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
     Admitted,
-    /// A peer or a range has the address, and takes no connection now.
+    /// A peer or range has the address, but accepts no connection now.
     Damped,
     /// No peer has the address.
     UnknownAddress,
 }
 
-/// The next connection in the queue of a listener.
+/// Next connection in the queue of a listener.
 pub(crate) enum Incoming {
     Accepted {
         socket: Socket,
         local: SocketAddr,
         remote: SocketAddr,
     },
-    /// Closed and counted, with a problem that is worth a report.
+    /// The connection was closed and counted; contains a problem that should be reported.
     Refused(Option<String>),
-    /// There is none.
+    /// No connection is pending.
     None,
 }
 
-/// Connections of all listeners since the start.
+/// Connection counts of all listeners since the start.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AcceptCounters {
     pub(crate) accepted: u64,
@@ -67,9 +69,9 @@ struct Listener {
     addr: SocketAddr,
     socket: Socket,
     keys: Keys,
-    /// Problems with the keys; connections that need a key that is not there are refused.
+    /// Problems with keys; connections that need a missing key are rejected.
     problems: Vec<String>,
-    /// When keys that were not taken are tried again.
+    /// Time at which keys that the kernel rejected are set again.
     again: Option<Instant>,
 }
 
@@ -83,36 +85,37 @@ struct Failure {
 pub(crate) struct Listeners {
     open: Slab<Listener>,
     failed: BTreeMap<SocketAddr, Failure>,
-    /// By remote address.
+    /// Guards by remote address.
     guards: BTreeMap<ScopedAddr, Guard>,
-    /// By range of remote addresses.
+    /// Guards by range of remote addresses.
     ranges: BTreeMap<Cidr, Guard>,
-    /// Listeners that may have more to accept, and from when on.
+    /// Listeners that may have pending connections, each with the earliest time to accept them.
     pending: Vec<(usize, Instant)>,
     counters: AcceptCounters,
-    /// Guards of peers and ranges that contradict each other, in words.
+    /// Descriptions of contradicting guards of peers and ranges.
     clashes: Vec<String>,
 }
 
 impl Listeners {
-    /// epoll reported a listener.
+    /// Records that epoll reported a listener.
     pub(crate) fn ready(&mut self, index: usize, now: Instant) {
         if !self.pending.iter().any(|(i, _)| *i == index) {
             self.pending.push((index, now));
         }
     }
 
-    /// Listeners that may have something to accept now; to be given back with [`Self::accept_later`] if they have more.
+    /// Takes the listeners to accept from now; those with further connections are returned with
+    /// [`Self::accept_later`].
     pub(crate) fn take_pending(&mut self, now: Instant) -> Vec<usize> {
         self.pending.extract_if(.., |(_, at)| *at <= now).map(|(index, _)| index).collect()
     }
 
-    /// A listener may have more to accept from this time on.
+    /// Schedules a listener for this time.
     pub(crate) fn accept_later(&mut self, index: usize, at: Instant) {
         self.pending.push((index, at));
     }
 
-    /// When something may be accepted.
+    /// Returns the time of the next scheduled accept.
     pub(crate) fn next_accept(&self) -> Option<Instant> {
         self.pending.iter().map(|(_, at)| *at).min()
     }
@@ -121,11 +124,11 @@ impl Listeners {
         &self.counters
     }
 
-    /// Accepts a connection. `admission` is checked first of all: a peer that connects without end costs an accept and a close, and
-    /// no turn of the queue.
+    /// Accepts a connection. `admission` is checked first, so that a peer which connects repeatedly costs an
+    /// accept and a close, but no entry in the queue.
     ///
     /// # Errors
-    /// The kernel may not take any more for now (file descriptors, memory).
+    /// Returns an error when the kernel cannot accept more for now (file descriptors, memory).
     pub(crate) fn accept(
         &mut self,
         index: usize,
@@ -137,7 +140,7 @@ impl Listeners {
             Err(e) => match e.raw_os_error() {
                 Some(libc::EAGAIN) => return Ok(Incoming::None),
                 Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => return Err(e),
-                // Errors of the connection that was to be accepted (accept(2)).
+                // Errors of the accepted connection itself (accept(2)).
                 _ => return Ok(Incoming::Refused(None)),
             },
         };
@@ -156,7 +159,7 @@ impl Listeners {
         }
         let (guard, keyed) = self.guard(index, ScopedAddr::of(remote));
         if !keyed {
-            // The listener let it in without the signature that it must have.
+            // The listener accepted it without the required signature.
             self.counters.refused_key += 1;
             return Ok(Incoming::Refused(None));
         }
@@ -177,7 +180,7 @@ impl Listeners {
         Ok(Incoming::Accepted { socket, local, remote })
     }
 
-    /// The guard of connections from this address; `true`: this listener enforces its key, which is there.
+    /// Returns the guard of connections from this address, and true if the listener enforces its key.
     fn guard(&self, index: usize, remote: ScopedAddr) -> (Guard, bool) {
         let (place, guard) = if let Some(guard) = self.guards.get(&remote) {
             (place_of(remote), guard)
@@ -191,20 +194,20 @@ impl Listeners {
         (guard.clone(), enforced && !guard.shut)
     }
 
-    /// The range with the longest prefix that holds the address.
+    /// Returns the range with the longest prefix that contains the address.
     fn range_of(&self, remote: IpAddr) -> Option<(Cidr, &Guard)> {
         let holding = self.ranges.iter().filter(|(range, _)| range.contains(remote));
         holding.max_by_key(|(range, _)| range.len()).map(|(range, guard)| (*range, guard))
     }
 
-    /// When [`Self::follow`] wants to be called again.
+    /// Returns the time at which [`Self::follow`] must be called again.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let keys = self.open.iter().filter_map(|(_, l)| l.again);
         self.failed.values().map(|f| f.again).chain(keys).min()
     }
 
-    /// Opens and closes until exactly `wanted` listens; failed ones and their keys are tried again when their time has
-    /// come. `opened` is called with the index and socket of each new listener before it can accept.
+    /// Opens and closes listeners until exactly `wanted` is listened on; retries failed ones and their keys
+    /// when due. `opened` is called with index and socket of each new listener before it can accept.
     pub(crate) fn follow(
         &mut self,
         wanted: &[SocketAddr],
@@ -269,7 +272,7 @@ impl Listeners {
         out
     }
 
-    /// Problems with the keys of all listeners.
+    /// Returns the problems with the keys of all listeners.
     pub(crate) fn key_problems(&self) -> impl Iterator<Item = &String> {
         self.clashes.iter().chain(self.open.iter().flat_map(|(_, listener)| &listener.problems))
     }
@@ -297,7 +300,7 @@ impl Listeners {
         self.ttl();
     }
 
-    /// Brings the keys of one listener in line with the guards.
+    /// Reconciles the keys of one listener with the guards.
     fn key_listener(&mut self, index: usize, now: Instant) {
         let Some(listener) = self.open.get_mut(index) else { return };
         let (wanted, clashes) = wanted(listener.addr, &self.guards, &self.ranges);
@@ -312,8 +315,8 @@ impl Listeners {
         listener.problems = problems;
     }
 
-    /// A listener drops SYNs from afar only when all its peers want that; else the TTL of a connection's SYN is
-    /// looked at when it is accepted.
+    /// Sets the minimum TTL of listeners. A listener drops SYNs with a low TTL only if all its peers require
+    /// that; otherwise the TTL of the SYN is checked when the connection is accepted.
     fn ttl(&self) {
         let all = || {
             let peers = self.guards.iter().map(|(addr, guard)| (!addr.is_v4(), guard.min_ttl));
@@ -323,7 +326,7 @@ impl Listeners {
         for (_, listener) in &self.open {
             let v6 = listener.addr.is_ipv6();
             let min = all().filter(|(of_v6, _)| *of_v6 == v6).map(|(_, ttl)| ttl).min().unwrap_or(0);
-            // Each accepted socket is secured again by itself: a failure here weakens nothing but the SYN queue.
+            // Each accepted socket is secured again, so a failure here only affects the SYN queue.
             let _ = sockopt::set_min_ttl(&listener.socket, v6, min);
             let _ = sockopt::set_save_syn(&listener.socket, secured);
         }
@@ -337,7 +340,7 @@ fn bind(addr: SocketAddr) -> io::Result<Socket> {
     if addr.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    // Accepted sockets inherit these, and the answer to a SYN needs TTL 255 for a peer with GTSM.
+    // Accepted sockets inherit these options, and the answer to a SYN needs TTL 255 for a peer with GTSM.
     connect::common_options(&socket, addr.is_ipv6())?;
     socket.bind(&SockAddr::from(addr))?;
     Ok(socket)
@@ -521,7 +524,7 @@ mod tests {
         socket.connect(&SockAddr::from(at)).unwrap();
         let (accepted, _) = listeners.open.get(0).unwrap().socket.accept().unwrap();
         assert_eq!(sockopt::saved_syn_ttl(&accepted).unwrap(), Some(5));
-        // All of them: the kernel drops it.
+        // If all peers require it, the kernel drops the SYN.
         let (_listeners, at) = listening(&[secured]);
         let far = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         far.set_ttl_v4(254).unwrap();

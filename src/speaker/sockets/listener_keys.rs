@@ -1,4 +1,4 @@
-//! Keys of listeners: which ones a listener needs, and which ones the kernel holds for it.
+//! Keys of listeners: those that a listener needs, and those that the kernel holds for it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,26 +10,28 @@ use tortie_net::{Cidr, ScopedAddr};
 use crate::speaker::sockets::guard::{self, Guard};
 use crate::speaker::sockets::secret::Key;
 
-/// The kernel looks up the key of a peer by its address; no link is part of it.
+/// Returns the prefix under which the kernel stores the key of a peer; it does not depend on the link.
 pub(crate) fn place_of(remote: ScopedAddr) -> Cidr {
     Cidr::host(remote.addr())
 }
 
-/// The keys that a listener at this address needs, by their place in the kernel, and contradictions in words.
+/// Returns the keys that a listener at this address needs, by their prefix in the kernel, and descriptions of
+/// contradictions.
 pub(crate) fn wanted<'a>(
     listens: SocketAddr,
     guards: &'a BTreeMap<ScopedAddr, Guard>,
     ranges: &'a BTreeMap<Cidr, Guard>,
 ) -> (BTreeMap<Cidr, &'a Key>, Vec<String>) {
-    // One on a link gets no connection from another.
+    // A listener on a link gets no connections from other links.
     let link = ScopedAddr::of(listens).interface();
     let here = |remote: ScopedAddr| {
         let from = remote.interface();
         remote.is_v4() == listens.is_ipv4() && (link == 0 || from == 0 || from == link)
     };
     let mut peers: Vec<_> = guards.iter().filter(|(remote, _)| here(**remote)).collect();
-    // Of several at one place the first counts, and it is better to ask for a key. Those of links come to the
-    // wildcard address, or to the link's own address, seldom to another.
+    // Of several peers with the same prefix, the first decides, and one with a key is preferred, which is the
+    // safer choice. Connections from links arrive at the wildcard address or the link's own address, rarely
+    // at another.
     peers.sort_unstable_by_key(|(remote, guard)| (guard.key.is_none(), **remote));
     let mut of_peers: BTreeMap<Cidr, Option<&Key>> = BTreeMap::new();
     let mut clashes = Vec::new();
@@ -49,22 +51,22 @@ pub(crate) fn wanted<'a>(
     let of_ranges = ranges.iter().filter(|(range, _)| range.is_v4() == listens.is_ipv4());
     let mut wanted: BTreeMap<Cidr, &Key> =
         of_ranges.filter_map(|(range, guard)| Some((*range, guard.key.as_ref()?))).collect();
-    // A range may be one address, too; its peer counts before it.
+    // A range may be a single address; a peer with that address has priority.
     wanted.extend(of_peers.into_iter().filter_map(|(place, key)| Some((place, key?))));
     (wanted, clashes)
 }
 
-/// Keys that the kernel holds for a socket, by their place.
+/// Keys that the kernel holds for a socket, by prefix.
 #[derive(Default)]
 pub(crate) struct Keys(BTreeMap<Cidr, Key>);
 
 impl Keys {
-    /// The key that the kernel holds for a place.
+    /// Returns the key that the kernel holds for a prefix.
     pub(crate) fn get(&self, place: Cidr) -> Option<&Key> {
         self.0.get(&place)
     }
 
-    /// Brings them in line with the wanted keys; those that the kernel did not take, in words.
+    /// Reconciles the keys with `wanted`; returns descriptions of those that the kernel rejected.
     pub(crate) fn follow(
         &mut self,
         socket: &Socket,
@@ -89,12 +91,12 @@ impl Keys {
     }
 }
 
-/// A listener goes on with this key; if not, it is removed from the socket. The next key of TCP MD5 replaces it, a key
-/// of TCP-AO cannot be replaced.
+/// True if the key can stay or be replaced; otherwise it is removed from the socket. A TCP MD5 key is
+/// replaced by the next one, a TCP-AO key cannot be replaced.
 fn keeps(socket: &Socket, at: Cidr, key: &Key, wanted: Option<&Key>) -> bool {
     let keep = wanted.is_some_and(|new| new == key || (new.ao().is_none() && key.ao().is_none()));
     if !keep {
-        // What remains keyed by mistake refuses a stranger; nothing that is let in depends on it.
+        // A key left by mistake rejects connections without it, and admits none.
         let _ = guard::remove_key(socket, at, key);
     }
     keep

@@ -1,4 +1,4 @@
-//! TCP MD5 signatures (RFC 2385): keys on sockets.
+//! TCP MD5 keys on sockets (RFC 2385).
 
 #![expect(unsafe_code, reason = "a structure that libc does not offer, zeroed")]
 
@@ -15,7 +15,7 @@ use crate::speaker::sockets::sockopt::{set, storage};
 const TCP_MD5SIG: c_int = 14;
 /// `TCP_MD5SIG_EXT` of linux/tcp.h: the same with flags.
 const TCP_MD5SIG_EXT: c_int = 32;
-/// `TCP_MD5SIG_FLAG_PREFIX`: the key is for a prefix.
+/// `TCP_MD5SIG_FLAG_PREFIX`: the key applies to a prefix.
 const PREFIX: u8 = 1;
 
 /// `struct tcp_md5sig` of linux/tcp.h.
@@ -29,15 +29,16 @@ struct TcpMd5Sig {
     key: [u8; Key::MAX],
 }
 
-/// Sets (or with `None` removes) the key for segments from and to the addresses in `peers`; of several keys that of the
-/// longest prefix counts. An address counts as such, before all prefixes. The kernel ignores the port. Removing a key
-/// that is not there is no error. On an established connection the key changes from the next segment on.
+/// Sets the key for segments from and to the addresses in `peers`, or removes it with `None`. Of several
+/// keys, the one with the longest prefix applies; a key for an address has priority over all prefixes. The
+/// kernel ignores the port. Removing an absent key is no error. On an established connection the key changes
+/// with the next segment.
 ///
 /// # Errors
-/// `ENOMEM` when `net.core.optmem_max` is used up (the text says so), `ENOPROTOOPT` on kernels without
-/// `CONFIG_TCP_MD5SIG`.
+/// Returns `ENOMEM` when `net.core.optmem_max` is used up (with a description), and `ENOPROTOOPT` on kernels
+/// without `CONFIG_TCP_MD5SIG`.
 pub(crate) fn set_md5(socket: &impl AsFd, peers: Cidr, key: Option<&Key>) -> io::Result<()> {
-    // SAFETY: all fields are integers or arrays of them, for which zero is a value.
+    // SAFETY: all fields are integers or arrays of integers, for which zero is valid.
     let mut sig: TcpMd5Sig = unsafe { std::mem::zeroed() };
     sig.addr = storage(peers);
     if let Some(key) = key {
@@ -89,7 +90,7 @@ mod tests {
         use socket2::{Domain, Type};
         let key = Key::read(&tortie_engine::routing::Password::Text("right".into()), "/".as_ref()).unwrap();
         let wrong = Key::read(&tortie_engine::routing::Password::Text("wrong".into()), "/".as_ref()).unwrap();
-        // One range for each family; an IPv6 loopback has a single address.
+        // One range per family; an IPv6 loopback has a single address.
         for (range, at, inside, outside) in [
             ("127.0.6.0/24", "127.0.5.1:0", &["127.0.6.2", "127.0.6.77"][..], Some("127.0.7.2")),
             ("::/64", "[::1]:0", &["::1"][..], None),

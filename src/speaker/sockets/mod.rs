@@ -1,7 +1,7 @@
-//! Sockets of BGP: options that no crate models, keys, listeners, outgoing connections and the epoll set.
+//! Sockets of BGP: options that no crate provides, keys, listeners, outgoing connections and the epoll set.
 //!
-//! Order of use, lowest first: `secret`, `sockopt` <- `ao`, `md5` <- `guard` <- `connect`, `listener_keys` <- `listen`.
-//! `poller` and `datagram` stand alone.
+//! Order of use, lowest first: `secret`, `sockopt` <- `ao`, `md5` <- `guard` <- `connect`, `listener_keys` <-
+//! `listen`. `poller` and `datagram` are independent.
 
 pub(crate) mod ao;
 pub(crate) mod connect;

@@ -1,7 +1,7 @@
 //! The epoll set of the speaker thread.
 //!
-//! epoll is used through rustix, which is here anyway: mio would add its registry and its waker for the three calls
-//! that this thread makes.
+//! epoll is used through rustix, which is a dependency anyway; mio would add its registry and waker for the
+//! three calls that this thread makes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +22,7 @@ pub(crate) enum Source {
     Wakeup,
     /// The socket of router advertisements; level-triggered.
     Advertisements,
-    /// The listener of this index; edge-triggered.
+    /// The listener with this index; edge-triggered.
     Listener(usize),
     /// A connection; edge-triggered.
     Connection(ConnId),
@@ -50,18 +50,18 @@ impl Source {
     }
 }
 
-/// State of a socket as epoll reports it.
+/// Readiness of a socket as epoll reports it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Readiness {
-    /// It may have something to read, or its end.
+    /// True if data or the end of the stream may be readable.
     pub(crate) readable: bool,
-    /// It may take something, or report an error.
+    /// True if the socket may be writable, or has an error.
     pub(crate) writable: bool,
-    /// The other side is closed or the connection failed.
+    /// True if the remote side closed or the connection failed.
     pub(crate) hangup: bool,
 }
 
-/// Events of one wait; keeps its memory.
+/// Events of one wait; the buffer is reused.
 pub(crate) struct Events(Vec<epoll::Event>);
 
 impl Events {
@@ -69,7 +69,7 @@ impl Events {
         Self(Vec::with_capacity(capacity))
     }
 
-    /// There may be more than these.
+    /// True if more events may be pending.
     pub(crate) fn is_full(&self) -> bool {
         self.0.len() == self.0.capacity()
     }
@@ -89,7 +89,7 @@ impl Events {
     }
 }
 
-/// The set.
+/// The epoll set.
 pub(crate) struct Poller(OwnedFd);
 
 impl Poller {
@@ -108,7 +108,7 @@ impl Poller {
         epoll::add(&self.0, fd, epoll::EventData::new_u64(source.token()), flags).map_err(Into::into)
     }
 
-    /// Replaces `events` by those that came until the deadline; `None`: waits for the first event.
+    /// Waits for events until the deadline (`None`: without limit), and stores them in `events`.
     pub(crate) fn wait(&self, events: &mut Events, deadline: Option<Instant>) -> io::Result<()> {
         events.0.clear();
         let timeout = deadline.map(until);
@@ -119,7 +119,7 @@ impl Poller {
     }
 }
 
-/// The time left until a deadline.
+/// Returns the time left until a deadline.
 pub(crate) fn until(deadline: Instant) -> Timespec {
     let wait = deadline.saturating_duration_since(Instant::now());
     Timespec {

@@ -1,4 +1,4 @@
-//! Keys of TCP MD5 and TCP-AO: from the intent or from a file that only its owner can read.
+//! Keys of TCP MD5 and TCP-AO, from the intent or from a file that only its owner can read.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read};
@@ -7,20 +7,21 @@ use std::path::{Path, PathBuf};
 
 use tortie_engine::routing::{AoAlgorithm, Password, TcpAo};
 
-/// An agent with Landlock opens what was there, and what is renewed in a folder that was.
+/// Explanation of a refused access: with Landlock, the agent opens only files that existed at its start, or
+/// that are renewed in a folder that did.
 const CLOSED: &str = "permission denied; where its folder was made, replaced or mounted after the agent's start, restart the agent";
 
-/// Where password files must lie.
+/// Folder that password files must be in.
 pub const SECRETS: &str = "/etc/tortie/secrets";
 
-/// A key of TCP MD5 (RFC 2385) or TCP-AO (RFC 5925), 1 to 80 bytes; never printed.
+/// A key of TCP MD5 (RFC 2385) or TCP-AO (RFC 5925), 1 to 80 octets; never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Key {
     bytes: Vec<u8>,
     ao: Option<Ao>,
 }
 
-/// Parameters of a key of TCP-AO.
+/// Parameters of a TCP-AO key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ao {
     pub(crate) send_id: u8,
@@ -29,13 +30,13 @@ pub(crate) struct Ao {
 }
 
 impl Key {
-    /// `TCP_MD5SIG_MAXKEYLEN` and `TCP_AO_MAXKEYLEN` of linux/tcp.h.
+    /// Maximum length in octets: `TCP_MD5SIG_MAXKEYLEN` and `TCP_AO_MAXKEYLEN` of linux/tcp.h.
     pub(crate) const MAX: usize = 80;
 
-    /// The key that a password names.
+    /// Reads the key that a password refers to.
     ///
     /// # Errors
-    /// In words, with the place and without the secret.
+    /// Returns a description with the file and without the secret.
     pub(crate) fn read(password: &Password, secrets: &Path) -> Result<Self, String> {
         match password {
             Password::Text(text) => Self::new(text.as_bytes().to_vec()),
@@ -43,7 +44,7 @@ impl Key {
         }
     }
 
-    /// The key of TCP-AO.
+    /// Reads a TCP-AO key.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -53,20 +54,20 @@ impl Key {
         Ok(key)
     }
 
-    /// For TCP-AO; `None`: for TCP MD5.
+    /// Returns the TCP-AO parameters; `None` for a TCP MD5 key.
     pub(crate) fn ao(&self) -> Option<Ao> {
         self.ao
     }
 
-    /// Its kind, in words.
+    /// Returns the name of the key's kind.
     pub(crate) fn kind(&self) -> &'static str {
         if self.ao.is_some() { "TCP-AO" } else { "TCP MD5" }
     }
 
-    /// A key of TCP MD5.
+    /// Creates a TCP MD5 key.
     ///
     /// # Errors
-    /// When its length cannot be.
+    /// Returns an error when its length is invalid.
     pub(crate) fn new(bytes: Vec<u8>) -> Result<Self, String> {
         match bytes.len() {
             0 => Err("the password is empty; give 1 to 80 bytes or remove the field".into()),
@@ -79,12 +80,13 @@ impl Key {
         let place = |what: String| format!("password file {}: {what}", path.display());
         let root = secrets.canonicalize().map_err(|e| place(format!("{}: {e}", secrets.display())))?;
         let named: PathBuf = if path.is_absolute() { path.to_owned() } else { root.join(path) };
-        // Resolved first: a link or `..` must not lead out of the folder.
+        // The path is resolved first: a symbolic link or `..` must not lead out of the folder.
         let real = named.canonicalize().map_err(|e| place(e.to_string()))?;
         if !real.starts_with(&root) {
             return Err(place(format!("it must lie below {}", secrets.display())));
         }
-        // A pipe would keep the thread of all sessions until somebody writes to it.
+        // Opening a pipe without this flag would block the thread of all sessions until another process
+        // writes to it.
         let mut file =
             OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&real).map_err(|e| match e
                 .kind()

@@ -1,5 +1,5 @@
-//! Socket options that no crate models: GTSM (RFC 5082), saved SYN headers, TCP statistics and ICMPv6 filters. Keys are
-//! in `md5` and `ao`.
+//! Socket options that no crate provides: GTSM (RFC 5082), saved SYN headers, TCP statistics and ICMPv6
+//! filters. Keys are in `md5` and `ao`.
 
 #![expect(
     unsafe_code,
@@ -15,21 +15,23 @@ use std::os::fd::{AsFd, AsRawFd};
 use socket2::{SockAddr, Socket};
 use tortie_net::Cidr;
 
-/// Octets that were written and that the other end has not acknowledged (tcp(7), SIOCOUTQ); 0 when nobody can say.
+/// Returns the number of octets that were written and not acknowledged by the remote side (tcp(7), SIOCOUTQ);
+/// 0 if unknown.
 pub(crate) fn unacknowledged(socket: &impl AsFd) -> u32 {
     let mut octets: c_int = 0;
-    // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int, and the pointer is to one.
+    // SAFETY: SIOCOUTQ, which equals TIOCOUTQ, writes one int, and the pointer refers to one.
     let done = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut octets) };
     if done < 0 { 0 } else { u32::try_from(octets).unwrap_or(0) }
 }
 
-/// The smoothed round-trip time that TCP measured (`tcpi_rtt` of `struct tcp_info`, linux/tcp.h).
+/// Returns the smoothed round-trip time measured by TCP (`tcpi_rtt` of `struct tcp_info`, linux/tcp.h).
 pub(crate) fn round_trip(socket: &impl AsFd) -> Option<std::time::Duration> {
-    /// Eight octets, then 15 words.
+    /// Offset of the field: eight octets, then 15 words.
     const AT: usize = 8 + 15 * 4;
     let mut info = [0_u8; AT + 4];
     let mut len = libc::socklen_t::try_from(info.len()).ok()?;
-    // SAFETY: the pointer and length describe `info`, which outlives the call; the kernel writes at most `len` bytes.
+    // SAFETY: the pointer and length describe `info`, which outlives the call; the kernel writes at most
+    // `len` octets.
     let rc = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -43,18 +45,18 @@ pub(crate) fn round_trip(socket: &impl AsFd) -> Option<std::time::Duration> {
     (rc == 0 && micros > 0).then(|| std::time::Duration::from_micros(micros.into()))
 }
 
-/// The first address of a prefix as the kernel's structures hold it.
+/// Returns the first address of a prefix in the form of the kernel's structures.
 pub(crate) fn storage(peers: Cidr) -> libc::sockaddr_storage {
     let address = SockAddr::from(SocketAddr::new(peers.addr(), 0));
-    // SAFETY: `SockAddr` holds a `sockaddr_storage` whose first `len()` bytes are initialised and the rest zeroed; the
-    // pointer stays valid during the read, and the type is `Copy`.
+    // SAFETY: `SockAddr` contains a `sockaddr_storage` whose first `len()` octets are initialised and the
+    // rest zeroed. The pointer stays valid during the read, and the type is `Copy`.
     unsafe { *address.as_ptr().cast::<libc::sockaddr_storage>() }
 }
 
-/// Drops received segments whose TTL or hop limit is below `min` (RFC 5082 3); 0 accepts all.
+/// Drops received segments whose TTL or hop limit is below `min` (RFC 5082, section 3); 0 accepts all.
 ///
 /// # Errors
-/// The error of the kernel.
+/// Returns the error of the kernel.
 pub(crate) fn set_min_ttl(socket: &impl AsFd, v6: bool, min: u8) -> io::Result<()> {
     let value = c_int::from(min);
     if v6 {
@@ -64,23 +66,23 @@ pub(crate) fn set_min_ttl(socket: &impl AsFd, v6: bool, min: u8) -> io::Result<(
     }
 }
 
-/// Lets connections from many sockets to different remotes share a local port: 5,000 dials from one address would
-/// else take 5,000 ports for themselves at `bind`.
+/// Lets connections from many sockets to different remote addresses share a local port. Otherwise 5,000
+/// connections from one address would occupy 5,000 ports at `bind`.
 ///
 /// # Errors
-/// The error of the kernel.
+/// Returns the error of the kernel.
 pub(crate) fn set_bind_address_no_port(socket: &Socket) -> io::Result<()> {
     set(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &(1 as c_int))
 }
 
-/// Lets only ICMPv6 messages of these types through to a raw socket (RFC 3542 3.2).
+/// Restricts a raw socket to ICMPv6 messages of these types (RFC 3542, section 3.2).
 ///
 /// # Errors
-/// The error of the kernel.
+/// Returns the error of the kernel.
 pub(crate) fn set_icmp6_filter(socket: &Socket, types: &[u8]) -> io::Result<()> {
     /// `ICMPV6_FILTER` of linux/icmpv6.h.
     const ICMPV6_FILTER: c_int = 1;
-    // A set bit blocks.
+    // A set bit blocks a type.
     let mut filter = [u32::MAX; 8];
     for kind in types {
         if let Some(word) = filter.get_mut(usize::from(kind >> 5)) {
@@ -90,60 +92,62 @@ pub(crate) fn set_icmp6_filter(socket: &Socket, types: &[u8]) -> io::Result<()> 
     set(socket, libc::IPPROTO_ICMPV6, ICMPV6_FILTER, &filter)
 }
 
-/// Makes the kernel give hop limit, addressee and interface with each datagram (RFC 3542 6).
+/// Requests hop limit, destination address and interface with each datagram (RFC 3542, section 6).
 ///
 /// # Errors
-/// The error of the kernel.
+/// Returns the error of the kernel.
 pub(crate) fn set_receive_details_v6(socket: &Socket) -> io::Result<()> {
     set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &(1 as c_int))?;
     set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &(1 as c_int))
 }
 
-/// The name of an interface of the calling thread's network namespace.
+/// Returns the name of an interface in the calling thread's network namespace.
 pub(crate) fn interface_name(index: u32) -> Option<String> {
     let mut name = [0_u8; libc::IF_NAMESIZE];
-    // SAFETY: the kernel's names have at most `IF_NAMESIZE` octets with the closing zero, which is the room that
-    // if_indextoname(3) asks for; the pointer stays valid during the call.
+    // SAFETY: kernel names have at most `IF_NAMESIZE` octets with the terminating zero, which is the buffer
+    // size that if_indextoname(3) requires; the pointer stays valid during the call.
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
     let text = std::ffi::CStr::from_bytes_until_nul(&name).ok()?;
     (!found.is_null()).then(|| text.to_string_lossy().into_owned())
 }
 
-/// The Ethernet address of an interface of the socket's network namespace; `None` for links of other kinds.
+/// Returns the Ethernet address of an interface in the socket's network namespace; `None` for other kinds of
+/// links.
 pub(crate) fn ethernet_address(socket: &impl AsFd, interface: &str) -> Option<[u8; 6]> {
-    // SAFETY: all fields of an ifreq are integers and arrays of them, for which zero is a value.
+    // SAFETY: all fields of an ifreq are integers or arrays of integers, for which zero is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The closing zero stays.
+    // The terminating zero stays.
     let name = request.ifr_name.get_mut(..libc::IF_NAMESIZE - 1)?.get_mut(..interface.len())?;
     for (to, from) in name.iter_mut().zip(interface.bytes()) {
         *to = libc::c_char::from_ne_bytes([from]);
     }
-    // SAFETY: SIOCGIFHWADDR (netdevice(7)) reads and writes one ifreq, and the pointer is to one.
-    // The number is of another type in each C library.
+    // SAFETY: SIOCGIFHWADDR (netdevice(7)) reads and writes one ifreq, and the pointer refers to one. The
+    // type of the request number differs between C libraries.
     let done = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCGIFHWADDR as _, &raw mut request) };
-    // SAFETY: the call filled in this field; before, it was zeroes, which are a value of it too.
+    // SAFETY: the call filled in this field; without it the field is zero, which is valid.
     let address = unsafe { request.ifr_ifru.ifru_hwaddr };
     let octets = address.sa_data.first_chunk::<6>()?.map(|octet| octet.to_ne_bytes()[0]);
     (done == 0 && address.sa_family == libc::ARPHRD_ETHER).then_some(octets)
 }
 
-/// Makes the kernel keep the headers of SYNs that come to this listener, for [`saved_syn_ttl`].
+/// Makes the kernel save the headers of SYNs to this listener, for [`saved_syn_ttl`].
 ///
 /// # Errors
-/// The error of the kernel.
+/// Returns the error of the kernel.
 pub(crate) fn set_save_syn(listener: &Socket, on: bool) -> io::Result<()> {
     set(listener, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, &c_int::from(on))
 }
 
-/// The TTL or hop limit of the SYN that opened an accepted connection; `None` when it was not saved (SYN cookies).
+/// Returns the TTL or hop limit of the SYN that opened an accepted connection; `None` if it was not saved
+/// (SYN cookies).
 ///
 /// # Errors
-/// The error of the kernel.
+/// Returns the error of the kernel.
 pub(crate) fn saved_syn_ttl(socket: &impl AsFd) -> io::Result<Option<u8>> {
     let mut headers = [0_u8; 256];
     let mut len: libc::socklen_t = 256;
-    // SAFETY: the pointer and length describe `headers`, which outlives the call; the kernel writes at most `len`
-    // bytes (and fails with EINVAL when the headers are longer).
+    // SAFETY: the pointer and length describe `headers`, which outlives the call; the kernel writes at most
+    // `len` octets, and fails with EINVAL if the headers are longer.
     let rc = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),

@@ -1,49 +1,52 @@
-//! Router advertisements and solicitations (RFC 4861 4.1 and 4.2), and the interfaces as the kernel lists them. Pure.
+//! Router advertisements and solicitations (RFC 4861, sections 4.1 and 4.2), and the kernel's list of
+//! interface addresses. Pure functions.
 
 use std::net::Ipv6Addr;
 
 use smallvec::SmallVec;
 
-/// ICMPv6 types.
+/// ICMPv6 type of a router solicitation (RFC 4861, section 4.1).
 pub(super) const SOLICITATION: u8 = 133;
-/// See [`SOLICITATION`].
+/// ICMPv6 type of a router advertisement (RFC 4861, section 4.2).
 pub(super) const ADVERTISEMENT: u8 = 134;
-/// Neighbour solicitation (RFC 4861 4.3).
+/// ICMPv6 type of a neighbour solicitation (RFC 4861, section 4.3).
 const NEIGHBOUR_SOLICITATION: u8 = 135;
-/// Neighbour advertisement (RFC 4861 4.4).
+/// ICMPv6 type of a neighbour advertisement (RFC 4861, section 4.4).
 pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 
-/// A message to be sent.
+/// An encoded message.
 pub(super) type Octets = SmallVec<[u8; 32]>;
 
-/// An advertisement that says nothing but that we are here, and our link-layer address: router lifetime 0, so that no host
-/// takes us for a default router, everything else unspecified. The kernel writes the checksum.
+/// Builds an advertisement that only announces this router's presence and link-layer address: router lifetime
+/// 0, so that no host uses it as default router, and everything else unspecified. The kernel writes the
+/// checksum.
 pub(super) fn advertisement(mac: Option<[u8; 6]>) -> Octets {
     with_source(&[ADVERTISEMENT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], mac)
 }
 
-/// Asks the routers of the link for their advertisements; only from an address, not from none.
+/// Builds a solicitation that requests the advertisements of the link's routers. It must be sent from a
+/// specified address.
 pub(super) fn solicitation(mac: Option<[u8; 6]>) -> Octets {
     with_source(&[SOLICITATION, 0, 0, 0, 0, 0, 0, 0], mac)
 }
 
-/// Asks a neighbour for its link-layer address: whoever has the address answers (RFC 4861 7.2.4).
+/// Builds a neighbour solicitation; the node that has the target address answers (RFC 4861, section 7.2.4).
 pub(super) fn neighbour_solicitation(target: Ipv6Addr, mac: Option<[u8; 6]>) -> Octets {
     let mut message = Octets::from_slice(&[NEIGHBOUR_SOLICITATION, 0, 0, 0, 0, 0, 0, 0]);
     message.extend_from_slice(&target.octets());
     with_source(&message, mac)
 }
 
-/// The group that an address listens on (RFC 4291 2.7.1).
+/// Returns the solicited-node multicast group of an address (RFC 4291, section 2.7.1).
 pub(super) fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
     const GROUP: u128 = 0xff02_0000_0000_0000_0000_0001_ff00_0000;
     Ipv6Addr::from(GROUP | u128::from(addr) & 0xff_ffff)
 }
 
-/// Adds the option Source Link-layer Address (RFC 4861 4.6.1, RFC 2464 6 for Ethernet), from which the neighbour's kernel
-/// knows us without asking.
+/// Appends the option Source Link-layer Address (RFC 4861, section 4.6.1; RFC 2464, section 6 for Ethernet),
+/// from which the neighbour's kernel learns the address without a request.
 fn with_source(message: &[u8], mac: Option<[u8; 6]>) -> Octets {
-    /// Its type, and its length in units of eight octets.
+    /// Type of the option, and its length in units of eight octets.
     const SOURCE: [u8; 2] = [1, 1];
     let mut octets = Octets::from_slice(message);
     if let Some(mac) = mac {
@@ -58,13 +61,14 @@ fn with_source(message: &[u8], mac: Option<[u8; 6]>) -> Octets {
 pub(super) enum Message {
     Advertisement,
     Solicitation,
-    /// The neighbour with this address is there.
+    /// A neighbour advertisement for this address.
     Neighbour(Ipv6Addr),
 }
 
-/// Judges a received message (RFC 4861 6.1.1, 6.1.2 and 7.1.2); the kernel has checked the checksum.
+/// Validates a received message (RFC 4861, sections 6.1.1, 6.1.2 and 7.1.2); the kernel has checked the
+/// checksum.
 pub(super) fn read(octets: &[u8], source: Ipv6Addr, hop_limit: Option<u8>) -> Option<Message> {
-    // From further away than the link nobody can send with 255 left.
+    // A packet from beyond the link cannot arrive with hop limit 255.
     if hop_limit != Some(255) {
         return None;
     }
@@ -78,7 +82,7 @@ pub(super) fn read(octets: &[u8], source: Ipv6Addr, hop_limit: Option<u8>) -> Op
         _ => return None,
     };
     let mut options = octets.get(fixed..)?;
-    // Each option names its length in units of eight octets, and none is empty.
+    // Each option contains its length in units of eight octets; a length of 0 is invalid.
     while let [_, length, ..] = options {
         let length = usize::from(*length) * 8;
         options = options.get(length..).filter(|_| length > 0)?;
@@ -86,16 +90,16 @@ pub(super) fn read(octets: &[u8], source: Ipv6Addr, hop_limit: Option<u8>) -> Op
     options.is_empty().then_some(message)
 }
 
-/// An interface's link-local address.
+/// Link-local address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Own {
     pub(super) ifindex: u32,
     pub(super) addr: Ipv6Addr,
 }
 
-/// Finds an interface in the kernel's list of IPv6 addresses (`/proc/net/if_inet6`: address, index, prefix length,
-/// scope and flags in hexadecimal, name): its addresses, and whether each can be used, which one that is still tentative
-/// cannot.
+/// Finds an interface in the kernel's list of IPv6 addresses (`/proc/net/if_inet6`: address, index, prefix
+/// length, scope and flags in hexadecimal, name). Returns its link-local addresses, and true for those that
+/// are usable; a tentative one is not.
 pub(super) fn own(list: &str, interface: &str) -> impl Iterator<Item = (Own, bool)> {
     const TENTATIVE: u32 = 0x40;
     const DAD_FAILED: u32 = 0x08;
@@ -126,13 +130,13 @@ mod tests {
 
     #[test]
     fn our_own_messages_name_our_link_layer_address_if_there_is_one() {
-        // RFC 4861 4.2: type, code, checksum, hop limit, flags, router lifetime 0 (no default router), reachable time,
-        // retransmission timer; 4.6.1: type 1, length 1, the address.
+        // RFC 4861, section 4.2: type, code, checksum, hop limit, flags, router lifetime 0 (no default
+        // router), reachable time, retransmission timer. Section 4.6.1: type 1, length 1, the address.
         let fixed = [134, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let option = [1, 1, 0x02, 0x00, 0x5e, 0x10, 0x00, 0x01];
         assert_eq!(advertisement(Some(MAC))[..], [&fixed[..], &option].concat());
         assert_eq!(advertisement(None)[..], fixed);
-        // 4.1: type, code, checksum, reserved.
+        // Section 4.1: type, code, checksum, reserved.
         let fixed = [133, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(solicitation(Some(MAC))[..], [&fixed[..], &option].concat());
         assert_eq!(solicitation(None)[..], fixed);

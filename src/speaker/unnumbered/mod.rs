@@ -1,9 +1,9 @@
-//! Unnumbered peers: the neighbour at the other end of an interface, found by router advertisements (RFC 4861).
+//! Unnumbered peers: finds the neighbour on an interface by router advertisements (RFC 4861).
 //!
-//! It sends and receives advertisements on the interfaces of peers that have no address, and gives the intent that
-//! follows from them: such a peer's remote address becomes the neighbour's, with the interface as its scope, and the peer
-//! is left out while there is no advertisement. The sessions are then like all others. It forwards nothing and configures
-//! no address; prefixes and default routers of advertisements are the kernel's business.
+//! Sends and receives advertisements on the interfaces of peers without an address, and derives an intent in
+//! which such a peer has the neighbour's address, scoped to the interface. Without an advertisement the peer
+//! is left out. The resulting sessions are ordinary ones. Forwarding, addresses, prefixes and default routers
+//! of advertisements are left to the kernel.
 //!
 //! ```text
 //!  RoutingIntent --> given --+                        interfaces: /proc/net/if_inet6
@@ -29,45 +29,48 @@ use message::{Message, Own};
 use tortie_engine::routing::{PeerIntent, RoutingIntent};
 use tortie_net::ScopedAddr;
 
-/// `ff02::1`, all nodes, and `ff02::2`, all routers.
+/// Multicast groups `ff02::1` (all nodes) and `ff02::2` (all routers).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
-/// Interval while the neighbour is unknown, and until it has surely received one.
+/// Advertisement interval while the neighbour is unknown, and until it has certainly received one.
 const FAST: Duration = Duration::from_secs(1);
-/// Number of advertisements at that interval after an interface came up. Shorter than RFC 4861 10 has it, like FRR: sessions
-/// wait for them.
+/// Number of advertisements at that interval after an interface came up. The interval is shorter than in RFC
+/// 4861, section 10, as in FRR, because sessions wait for the advertisements.
 const FAST_COUNT: u32 = 5;
-/// Interval afterwards, as FRR.
+/// Advertisement interval afterwards, as in FRR.
 const SLOW: Duration = Duration::from_secs(10);
-/// Interval at which the neighbour is asked for while another router advertises itself on the link, and how often (RFC 4861 10:
-/// MAX_UNICAST_SOLICIT, at a shorter interval: nobody but it has to answer).
+/// Interval and number of probes of the neighbour while another router advertises itself on the link (RFC
+/// 4861, section 10: MAX_UNICAST_SOLICIT). The interval is shorter than in the RFC, since only one node must
+/// answer.
 const PROBE: Duration = Duration::from_millis(500);
 const PROBES: u32 = 3;
-/// A neighbour without a session that does not advertise itself for so long, although it is asked to, gives way to another router
-/// on the link, also where its kernel still answers: a router delays its answer by at most three seconds (RFC 4861 6.2.6).
+/// A neighbour without a session that does not advertise itself for this time, although solicited, is
+/// replaced by another router on the link, even if its kernel still answers probes. A router delays its
+/// answer by at most three seconds (RFC 4861, section 6.2.6).
 const SILENT: Duration = Duration::from_secs(5);
-/// An interface that went down has no address, and gets the same again when it is back: so long that passes for a flap, and
-/// the peer stays. It is how long a peer's routes are kept without it unless that says otherwise (RFC 4724 4.2).
+/// An interface that goes down loses its address, and gets the same one when it is back. For this time that
+/// counts as a flap, and the peer stays. It equals the default time for which a peer's routes are kept
+/// without it (RFC 4724, section 4.2).
 const AWAY: Duration = Duration::from_secs(120);
-/// Messages taken in a turn.
+/// Maximum number of messages read per iteration.
 const TAKE: usize = 64;
 
-/// Subject of its faults.
+/// Subject of faults.
 const SUBJECT: &str = "router advertisements";
 
-/// [`Unnumbered::run`] or [`Unnumbered::receive`].
+/// Signature of [`Unnumbered::run`] and [`Unnumbered::receive`].
 pub(crate) type UnnumberedStep =
     fn(&mut Unnumbered, Instant, &dyn Fn(SocketAddr) -> bool, &mut Reporter) -> Option<Arc<RoutingIntent>>;
 
-/// The interfaces of unnumbered peers.
+/// State of the interfaces of unnumbered peers.
 #[derive(Default)]
 pub(crate) struct Unnumbered {
     /// The intent before addresses are filled in.
     given: Option<Arc<RoutingIntent>>,
     socket: Option<Socket>,
     links: BTreeMap<String, Link>,
-    /// Peers that were reported as waiting, with the cause.
+    /// Peers reported as waiting, with the cause.
     waiting: BTreeMap<Arc<str>, &'static str>,
     due: Option<Instant>,
 }
@@ -75,30 +78,30 @@ pub(crate) struct Unnumbered {
 #[derive(Default)]
 struct Link {
     own: Option<Own>,
-    /// Since when the kernel does not show that address, or shows it as tentative.
+    /// Time since which the kernel lists the address as tentative or not at all.
     away: Option<Instant>,
-    /// The router that advertised itself.
+    /// The router whose advertisement was accepted.
     neighbour: Option<Ipv6Addr>,
-    /// Another one that does.
+    /// Another router that advertises itself.
     challenger: Option<Challenger>,
     sent: u32,
     next: Option<Instant>,
 }
 
-/// A router that advertises itself on the link while another one is the neighbour: a replaced or renamed one, one that got another
-/// link-local address, or a second router.
+/// A router that advertises itself on the link while another one is the neighbour: a replacement, one with a
+/// new link-local address, or a second router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Challenger {
     addr: Ipv6Addr,
     since: Instant,
-    /// How often the neighbour was asked for.
+    /// Number of probes sent to the neighbour.
     probes: u32,
-    /// The neighbour answered.
+    /// True if the neighbour answered a probe.
     answered: bool,
 }
 
 impl Link {
-    /// A router advertised itself. `true`: it is the neighbour from now on.
+    /// Processes an advertisement. Returns true if its sender becomes the neighbour.
     fn advertised(&mut self, source: Ipv6Addr, now: Instant) -> bool {
         match self.neighbour {
             None => {
@@ -117,15 +120,15 @@ impl Link {
         }
     }
 
-    /// Somebody has this address.
+    /// Processes a neighbour advertisement for this address.
     fn answered(&mut self, target: Ipv6Addr) {
         if let Some(challenger) = self.challenger.as_mut().filter(|_| self.neighbour == Some(target)) {
             challenger.answered = true;
         }
     }
 
-    /// Decides between the neighbour and the one that advertises itself as well. `settled`: the session with the neighbour is up. `true`:
-    /// the neighbour is another from now on.
+    /// Decides between the neighbour and the challenger. `settled`: the session with the neighbour is
+    /// established. Returns true if the challenger becomes the neighbour.
     fn decide(&mut self, settled: bool, now: Instant) -> bool {
         let Some(challenger) = self.challenger else { return false };
         let wins = match (challenger.answered, settled) {
@@ -138,14 +141,14 @@ impl Link {
         };
         if wins {
             (self.neighbour, self.challenger) = (Some(challenger.addr), None);
-            // It has to receive our advertisement.
+            // The new neighbour must receive an advertisement.
             (self.sent, self.next) = (0, None);
         }
         wins
     }
 
-    /// Takes the addresses that the kernel shows of it; `true`: ours is another than before. `there`: the interface
-    /// of an index still has the name.
+    /// Processes the addresses that the kernel lists for the interface; returns true if the local address
+    /// changes. `there` checks whether an index still belongs to this interface.
     fn update(
         &mut self,
         shown: impl Iterator<Item = (Own, bool)>,
@@ -153,7 +156,7 @@ impl Link {
         now: Instant,
     ) -> bool {
         let shown: SmallVec<[(Own, bool); 2]> = shown.collect();
-        // Ours goes first, also while it is tentative anew.
+        // The current address is kept while it is listed, even if it is tentative again.
         let same = self.own.and_then(|own| shown.iter().find(|(shown, _)| *shown == own));
         let usable = same.is_none_or(|(_, usable)| *usable);
         let own = same.or_else(|| shown.iter().find(|(_, usable)| *usable)).map(|(own, _)| *own);
@@ -167,7 +170,7 @@ impl Link {
             if !usable {
                 self.away.get_or_insert(now);
             } else if self.away.take().is_some() {
-                // The neighbour has to receive our advertisement again.
+                // The neighbour must receive an advertisement again.
                 (self.sent, self.next) = (0, None);
             }
             return false;
@@ -178,18 +181,18 @@ impl Link {
 }
 
 impl Unnumbered {
-    /// When [`Self::run`] is to be called again.
+    /// Returns the time at which [`Self::run`] must be called again.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.due
     }
 
-    /// The addresses to listen on for unnumbered peers, all at this port.
+    /// Returns the addresses to listen on for unnumbered peers, with this port.
     pub(crate) fn listen(&self, port: u16) -> impl Iterator<Item = SocketAddr> {
         let own = self.links.values().filter_map(|link| link.own);
         own.map(move |own| SocketAddrV6::new(own.addr, port, 0, own.ifindex).into())
     }
 
-    /// The peer's address: configured, or from an advertisement.
+    /// Returns the peer's address, configured or from an advertisement.
     fn remote(&self, interface: &str, configured: SocketAddr) -> Result<SocketAddr, &'static str> {
         let link = self.links.get(interface);
         let own = link
@@ -204,8 +207,8 @@ impl Unnumbered {
         Ok(SocketAddrV6::new(addr, configured.port(), 0, own.ifindex).into())
     }
 
-    /// The intent with the addresses of unnumbered peers filled in, those without one left out; and the causes for that
-    /// which are new or over.
+    /// Returns the intent with the addresses of unnumbered peers filled in and without those that lack one,
+    /// together with new and ended causes for that.
     fn resolve(&mut self) -> Option<(Arc<RoutingIntent>, Vec<PeerProblem>)> {
         let given = self.given.clone()?;
         let mut problems = Vec::new();
@@ -235,7 +238,7 @@ impl Unnumbered {
         Some((Arc::new(resolved), problems))
     }
 
-    /// Follows the interfaces that peers name.
+    /// Updates the set of interfaces to those that peers name.
     fn follow_links(&mut self) {
         let Some(given) = &self.given else { return };
         let wanted: Vec<&String> = given.peers.values().filter_map(|p| p.interface.as_ref()).collect();
@@ -247,12 +250,12 @@ impl Unnumbered {
         }
     }
 
-    /// Reads the addresses of the interfaces; `true`: one of them is another than before.
+    /// Reads the addresses of the interfaces; returns true if one changed.
     fn read_links(&mut self, now: Instant) -> bool {
         if self.links.is_empty() {
             return false;
         }
-        // Of this thread: the network namespace is a thread's own.
+        // Read for this thread, since the network namespace belongs to a thread.
         let list = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
         let mut changed = false;
         for (name, link) in &mut self.links {
@@ -264,7 +267,7 @@ impl Unnumbered {
             changed = true;
             let another = link.own.filter(|new| before.is_none_or(|old| old.ifindex != new.ifindex));
             if let (Some(own), Some(socket)) = (another, &self.socket) {
-                // A group that was joined before is no error that matters.
+                // The error for a group that was joined before is harmless.
                 let _ = socket.join_multicast_v6(&ALL_ROUTERS, own.ifindex);
                 (link.neighbour, link.challenger) = (None, None);
             }
@@ -272,7 +275,7 @@ impl Unnumbered {
         changed
     }
 
-    /// A link is back: its neighbour has to receive our advertisement again.
+    /// Restarts the advertisements on a link that is back, since its neighbour must receive one again.
     pub(crate) fn again(&mut self, interface: u32, now: Instant) {
         for link in self.links.values_mut().filter(|l| l.own.is_some_and(|own| own.ifindex == interface)) {
             (link.sent, link.next) = (0, None);
@@ -293,16 +296,16 @@ impl Unnumbered {
                 let mac = sockopt::ethernet_address(socket, name);
                 let probe = message::neighbour_solicitation(neighbour, mac);
                 let _ = socket.send_to(&probe, &to(message::solicited_node(neighbour)));
-                // A router whose kernel answers may advertise itself no longer.
+                // A router whose kernel still answers may have stopped advertising itself.
                 let _ = socket.send_to(&message::solicitation(mac), &to(ALL_ROUTERS));
                 challenger.probes += 1;
             }
             if link.next.is_some_and(|at| at > now) {
                 continue;
             }
-            // Looked up each time: it may be changed while the interface is up.
+            // Looked up each time, since it can change while the interface is up.
             let mac = sockopt::ethernet_address(socket, name);
-            // An interface that just went down refuses; it is tried again soon.
+            // Sending fails on an interface that just went down; it is repeated soon.
             let _ = socket.send_to(&message::advertisement(mac), &to(ALL_NODES));
             if link.neighbour.is_none() {
                 let _ = socket.send_to(&message::solicitation(mac), &to(ALL_ROUTERS));
@@ -313,7 +316,7 @@ impl Unnumbered {
         }
     }
 
-    /// Takes the messages that wait; `true`: a neighbour is another than before.
+    /// Reads pending messages; returns true if a neighbour changed.
     fn take_messages(&mut self, now: Instant) -> bool {
         let Some(socket) = &self.socket else { return false };
         let mut buffer = [0; 1500];
@@ -333,7 +336,7 @@ impl Unnumbered {
             let Some(link) = self.links.values_mut().find(here) else { continue };
             match message {
                 Message::Solicitation => {
-                    // RFC 4861 6.2.6: answered for all, at most each second.
+                    // RFC 4861, section 6.2.6: answered by a multicast, at most once per second.
                     link.next = link.next.map(|at| at.min(now + FAST));
                 }
                 Message::Advertisement => changed |= link.advertised(source, now),
@@ -343,7 +346,7 @@ impl Unnumbered {
         changed
     }
 
-    /// Decides between neighbours and routers that advertise themselves as well; `true`: a neighbour is another than before.
+    /// Decides between neighbours and challengers; returns true if a neighbour changed.
     fn decide(&mut self, now: Instant, settled: &dyn Fn(SocketAddr) -> bool) -> bool {
         let before = self.is_challenged();
         let mut changed = false;
@@ -362,16 +365,17 @@ impl Unnumbered {
         self.links.values().any(|link| link.challenger.is_some())
     }
 
-    /// Neighbour advertisements, which come all the time on a host with many links, are taken only while one is waited for.
+    /// Accepts neighbour advertisements only while an answer is awaited: on a host with many links they
+    /// arrive constantly.
     fn listen_for_neighbours(&self) {
         let Some(socket) = &self.socket else { return };
         let kinds = [message::SOLICITATION, message::ADVERTISEMENT, message::NEIGHBOUR_ADVERTISEMENT];
         let count = if self.is_challenged() { kinds.len() } else { kinds.len() - 1 };
-        // Without them the neighbour gives way although it is there, as one that does not answer.
+        // If this fails, a present neighbour is replaced like one that does not answer.
         let _ = sockopt::set_icmp6_filter(socket, kinds.get(..count).unwrap_or_default());
     }
 
-    /// Sets the next deadline: soon while something is missing.
+    /// Sets the next deadline, which is soon while an address or neighbour is missing.
     fn plan(&mut self, now: Instant) {
         let is_missing = |l: &Link| l.own.is_none() || l.away.is_some() || l.neighbour.is_none();
         let missing = self.links.values().any(is_missing);
@@ -382,7 +386,7 @@ impl Unnumbered {
         self.due = at.filter(|_| !self.links.is_empty()).map(|at| at.max(now));
     }
 
-    /// Takes an intent; gives the one to follow.
+    /// Stores an intent; returns the one to apply.
     pub(crate) fn set_intent(
         &mut self,
         given: Arc<RoutingIntent>,
@@ -409,7 +413,8 @@ impl Unnumbered {
         self.current(reporter).unwrap_or(given)
     }
 
-    /// Its deadline has come; an intent when it changed. `settled`: the session with that neighbour is up.
+    /// Handles the deadline; returns an intent if it changed. `settled`: the session with that neighbour is
+    /// established.
     pub(crate) fn run(
         &mut self,
         now: Instant,
@@ -420,7 +425,8 @@ impl Unnumbered {
         if self.step(now) || changed { self.current(reporter) } else { None }
     }
 
-    /// Its socket is readable; an intent when it changed. `settled`: the session with that neighbour is up.
+    /// Handles a readable socket; returns an intent if it changed. `settled`: the session with that neighbour
+    /// is established.
     pub(crate) fn receive(
         &mut self,
         now: Instant,
@@ -438,12 +444,12 @@ impl Unnumbered {
         intent
     }
 
-    /// Some peers are unnumbered.
+    /// True if there are unnumbered peers.
     pub(crate) fn is_on(&self) -> bool {
         !self.links.is_empty()
     }
 
-    /// Our addresses on the links of unnumbered peers.
+    /// Returns the local addresses on the links of unnumbered peers.
     pub(crate) fn own_addresses(&self) -> impl Iterator<Item = ScopedAddr> {
         self.links
             .values()
@@ -451,7 +457,7 @@ impl Unnumbered {
             .map(|own| ScopedAddr::new(own.addr.into(), own.ifindex))
     }
 
-    /// Reads the interfaces and sends what is due; `true`: an interface changed.
+    /// Reads the interfaces and sends due messages; returns true if an interface changed.
     fn step(&mut self, now: Instant) -> bool {
         let changed = self.read_links(now);
         self.send(now);
@@ -459,7 +465,7 @@ impl Unnumbered {
         changed
     }
 
-    /// The intent as addresses are known now.
+    /// Returns the intent with the addresses that are known now.
     fn current(&mut self, reporter: &mut Reporter) -> Option<Arc<RoutingIntent>> {
         let (resolved, problems) = self.resolve()?;
         for problem in problems {
@@ -469,12 +475,12 @@ impl Unnumbered {
     }
 }
 
-/// A socket for router advertisements and solicitations.
+/// Opens the socket for router advertisements and solicitations.
 fn open() -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(Protocol::ICMPV6))?;
     sockopt::set_icmp6_filter(&socket, &[message::SOLICITATION, message::ADVERTISEMENT])?;
     sockopt::set_receive_details_v6(&socket)?;
-    // RFC 4861 4.1 and 4.2: what has passed a router is not believed.
+    // RFC 4861, sections 4.1 and 4.2: receivers ignore messages that have passed a router.
     socket.set_multicast_hops_v6(255)?;
     socket.set_unicast_hops_v6(255)?;
     socket.set_multicast_loop_v6(false)?;
@@ -494,7 +500,7 @@ mod tests {
         link.update(message::own(list, "eth0"), |_| true, now)
     }
 
-    /// A link with an address, at this time.
+    /// Returns a link that has an address at this time.
     fn link(now: Instant) -> Link {
         let mut link = Link::default();
         assert!(update(&mut link, ADDRESS, now));
@@ -535,12 +541,14 @@ mod tests {
         assert!(!update(&mut third, TENTATIVE, start), "never used before");
     }
 
-    /// What the neighbour of a link is after another router advertised itself, by what the neighbour does meanwhile.
+    /// Table of the neighbour's behaviour after another router advertised itself, and the time at which it is
+    /// replaced.
     #[test]
     fn another_router_takes_the_place_of_a_neighbour_that_does_not_answer_and_of_no_other() {
         let (old, new): (Ipv6Addr, Ipv6Addr) = ("fe80::1".parse().unwrap(), "fe80::2".parse().unwrap());
         let start = Instant::now();
-        // The neighbour's session is up, it answers to a probe, it advertises itself; when the other one takes its place.
+        // The neighbour's session is established, it answers probes, it advertises itself; time of its
+        // replacement.
         let table: [(bool, bool, bool, Option<Duration>); 8] = [
             (true, false, false, Some(PROBE * PROBES)),
             (false, false, false, Some(PROBE * PROBES)),
