@@ -1,14 +1,14 @@
-//! The fix of each problem that `status` leaves to `doctor`.
+//! Fixes of the problems that `status` leaves to `doctor`.
 
 use crate::api::codes::Severity;
 use crate::api::problem::Problem;
 
-/// The problem as `doctor` reports it: the next step is its fix.
+/// Converts a problem for `doctor`: the next step becomes its fix.
 pub(super) fn with_fix(problem: Problem) -> Problem {
     Problem { next: fix_for(&problem), severity: Severity::Warning, ..problem }
 }
 
-/// The command or step that fixes a problem of the health checks, or of the agent about this host.
+/// Returns the command or step that fixes a problem of the host.
 pub(super) fn fix_for(problem: &Problem) -> String {
     let subject = problem.subject.as_str();
     match problem.code.as_str() {
@@ -41,7 +41,7 @@ pub(super) fn fix_for(problem: &Problem) -> String {
     }
 }
 
-/// `place` is family, table and chain.
+/// Returns the fix for a chain that drops; `place` is family, table and chain.
 fn forward_fix(place: &str) -> String {
     let mut names = place.split(' ').map(str::to_owned);
     let mut name = || names.next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The input of a check.
+//! Input of a host check: the snapshot of the host, and the command that runs the check.
 
 use super::fix;
 use super::result::Results;
@@ -16,27 +16,28 @@ pub enum Command {
     MigrateCheck,
 }
 
-/// The input of a check.
+/// Input of a host check.
 #[derive(Debug, Clone, Copy)]
 pub struct Host<'a> {
-    /// The command that runs the check.
+    /// Command that runs the check.
     pub command: Command,
-    /// The host now.
+    /// Current snapshot of the host.
     pub now: &'a HostSnapshot,
-    /// The host at the last run: some checks report changes for the worse.
+    /// Snapshot of the last run, for checks that report deteriorations.
     pub before: Option<&'a HostSnapshot>,
-    /// The tasks of the host.
+    /// Tasks of the host.
     pub role: &'a Role,
 }
 
 impl Host<'_> {
-    /// The agent's problems that it cannot fix by itself and leaves to `doctor`.
+    /// Returns the agent's problems that it leaves to `doctor`.
     pub(super) fn reported(&self) -> impl Iterator<Item = &Problem> {
         let status = self.now.agent.as_ref().and_then(|agent| agent.as_ref().ok());
         status.into_iter().flat_map(|status| &status.problems).filter(|p| p.next == "tortie doctor")
     }
 
-    /// A problem that the health probe finds, too. The other commands report it with its fix, unless the agent reported it.
+    /// Reports a problem that the health probe finds, too. Other commands report it with its fix, unless the
+    /// agent has reported it.
     pub(super) fn report(&self, problem: Problem, results: &mut Results) {
         if self.command == Command::Status {
             results.problem(problem);

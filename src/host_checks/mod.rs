@@ -1,15 +1,16 @@
-//! Host checks: the one list of tests of a host that `tortie doctor`, `tortie migrate check` and the health probe behind
-//! `tortie status` run.
+//! Host checks: the common list of tests of a host that `tortie doctor`, `tortie migrate check` and the
+//! health probe of `tortie status` run.
 //!
-//! What it does: reads the host into a [`HostSnapshot`], and runs over it the checks of [`CHECKS`] that a command has, each a
-//! pure function. What it does not: change anything, ask the store or the agent (the commands do, and put the answers into the
-//! snapshot), or print. A [`CheckResult`] is made here alone, so that no command has a check outside of the list.
+//! Reads the host into a [`HostSnapshot`] and runs those checks of [`CHECKS`] that apply to a command, each a
+//! pure function. It changes nothing and prints nothing. The commands query the store and the agent and add
+//! the answers to the snapshot. Only this module can create a [`CheckResult`], so that no command has a check
+//! outside of the list.
 //!
 //! ```text
-//!   proc.rs: /proc ----------------------------------------+
-//!   reader.rs, owners.rs: /sys, /etc, iptables-save -------+--> HostSnapshot --table.rs, checks/--> CheckResult
-//!   kernel::probe_kernel, speaker::try_sockets ------------+     (pure)                             ok, a Problem, not tried
-//!   cli: store, agent, Calico's daemons and BIRD ----------+
+//!   proc.rs: /proc ---------------------------------+
+//!   reader.rs, owners.rs: /sys, /etc, iptables-save +--> HostSnapshot --table.rs, checks/--> CheckResult
+//!   kernel::probe_kernel, speaker::try_sockets -----+     (pure)             ok, a Problem, or not tried
+//!   cli: store, agent, Calico's daemons and BIRD ---+
 //! ```
 
 mod checks;

@@ -1,21 +1,22 @@
-//! Who listens on a TCP port of this host, from `/proc`.
+//! Finds the processes that listen on TCP ports of this host, in `/proc`.
 
 use std::collections::BTreeMap;
 use std::fs;
 
-/// A process that holds a socket.
+/// A process that owns a socket.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
-    /// Its process id; 0: not to be seen (another's, or another namespace's).
+    /// Process id; 0 if not visible, as in another namespace or without permission.
     pub pid: u32,
-    /// Its name, as `/proc/PID/comm` has it.
+    /// Process name from `/proc/PID/comm`.
     pub name: String,
 }
 
 /// State `TCP_LISTEN` of the kernel's tcp_states.h.
 const LISTEN: &str = "0A";
 
-/// Inodes of the sockets that listen on `port`, from the text of `/proc/net/tcp` or `tcp6` (proc_net_tcp.rst).
+/// Returns the inodes of sockets that listen on `port`, from the text of `/proc/net/tcp` or `tcp6`
+/// (proc_net_tcp.rst).
 fn listening(table: &str, port: u16) -> Vec<u64> {
     let row = |line: &str| {
         let mut fields = line.split_whitespace();
@@ -28,7 +29,7 @@ fn listening(table: &str, port: u16) -> Vec<u64> {
     table.lines().skip(1).filter_map(row).collect()
 }
 
-/// Who listens on these ports. A port that nobody listens on is not in the answer.
+/// Returns the processes that listen on these ports. Ports without a listener are omitted.
 pub(super) fn owners(ports: &[u16]) -> BTreeMap<u16, Vec<Owner>> {
     let tables: Vec<String> =
         ["/proc/net/tcp", "/proc/net/tcp6"].iter().filter_map(|p| fs::read_to_string(p).ok()).collect();
@@ -66,7 +67,7 @@ pub(super) fn owners(ports: &[u16]) -> BTreeMap<u16, Vec<Owner>> {
     found
 }
 
-/// All processes that can be seen, with their names.
+/// Returns all visible processes with their names.
 pub(super) fn processes() -> Vec<(u32, String)> {
     let pid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
     let all = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(pid);

@@ -1,5 +1,5 @@
-//! Reads what the periodic health probe needs from `/proc`: capabilities, forwarding, reverse path filters, conntrack, the
-//! clocks; and counters of TCP.
+//! Reads the values of the periodic health probe from `/proc`: capabilities, forwarding, reverse path
+//! filters, conntrack, clocks; and TCP counters.
 
 use std::fs;
 use std::path::Path;
@@ -9,14 +9,15 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::snapshot::{Clock, Conntrack, HostSnapshot, Link};
 
-/// The counter of packets that reverse path filters dropped.
+/// Counter of packets dropped by reverse path filters.
 const RP_FILTERED: &str = "IPReversePathFilter";
 
-/// How names of workloads' interfaces begin, unless the store says otherwise.
+/// Default leading part of workload interface names.
 pub(super) const PREFIX: &str = "cali";
 
 impl HostSnapshot {
-    /// Reads `/proc`; `links` are the interfaces with MTU and administrative state, their `rp_filter` is read here.
+    /// Reads `/proc`. `links` are the interfaces with MTU and administrative state; their `rp_filter` is read
+    /// here.
     #[must_use]
     pub fn read(links: impl IntoIterator<Item = (String, u32, bool)>) -> Self {
         let flag = |path: &str| read_number(path).map(|n| n != 0);
@@ -37,7 +38,7 @@ impl HostSnapshot {
             rp_filtered: read("/proc/net/netstat").as_deref().and_then(|t| tcp_ext(t, RP_FILTERED)),
             clock: Some(Clock::now()),
             networks: tortie_kernel::connected_networks().unwrap_or_default(),
-            // What cannot be read is not wrong.
+            // An unreadable value is no problem.
             forward_drops: tortie_kernel::forward_drops(&[PREFIX.to_owned()]).unwrap_or_default(),
             ..Self::default()
         }
@@ -45,7 +46,7 @@ impl HostSnapshot {
 }
 
 impl Clock {
-    /// Both clocks, now.
+    /// Reads both clocks.
     #[must_use]
     pub fn now() -> Self {
         let time = clock_gettime(ClockId::Boottime);
@@ -66,7 +67,7 @@ fn read_number(path: &str) -> Option<u64> {
     read(path)?.trim().parse().ok()
 }
 
-/// `CapEff` of proc_pid_status(5).
+/// Parses `CapEff` of proc_pid_status(5).
 fn capabilities(status: &str) -> Option<u64> {
     let hex = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(hex.trim(), 16).ok()
@@ -80,7 +81,7 @@ fn conntrack() -> Option<Conntrack> {
     Some(Conntrack { count, max, dropped })
 }
 
-/// The column `drop` over all processors, in hexadecimal digits.
+/// Sums the column `drop` over all processors; values are hexadecimal.
 fn conntrack_drops(stat: &str) -> Option<u64> {
     let mut lines = stat.lines();
     let column = lines.next()?.split_whitespace().position(|name| name == "drop")?;
@@ -88,24 +89,24 @@ fn conntrack_drops(stat: &str) -> Option<u64> {
     Some(lines.filter_map(of).sum())
 }
 
-/// A counter of `TcpExt`: names in one line, numbers in the next.
+/// Parses a counter of `TcpExt`: names in one line, values in the next.
 fn tcp_ext(netstat: &str, counter: &str) -> Option<u64> {
     let mut rows = netstat.lines().filter(|line| line.starts_with("TcpExt:"));
     let column = rows.next()?.split_whitespace().position(|name| name == counter)?;
     rows.next()?.split_whitespace().nth(column)?.parse().ok()
 }
 
-/// Segments that TCP dropped before any socket received them, since this namespace was made.
+/// Segments that TCP dropped before a socket received them, since the network namespace was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpDropped {
-    /// Segments with another TCP key than ours, with one where none is wanted, or without one where one is.
+    /// Segments with a wrong TCP key, with an unexpected key, or without a required key.
     pub key: u64,
-    /// Segments whose TTL was below the least that the connection takes (RFC 5082).
+    /// Segments whose TTL was below the minimum of the connection (RFC 5082).
     pub ttl: u64,
 }
 
 impl TcpDropped {
-    /// Reads the counters; those that this kernel does not have count nothing.
+    /// Reads the counters; counters that this kernel lacks count as 0.
     #[must_use]
     pub fn read() -> Self {
         read("/proc/net/netstat").as_deref().map_or_else(Self::default, Self::of)
@@ -126,14 +127,14 @@ mod tests {
     #[test]
     fn what_the_kernel_prints_is_read() {
         assert_eq!(capabilities("Name:\ttortie\nCapEff:\t0000000000003400\n"), Some(0x3400));
-        // Linux 6.1: hexadecimal, a line for each processor.
+        // Linux 6.1: hexadecimal values, one line per processor.
         let stat = "entries  clashres found new invalid ignore delete chainlength insert insert_failed drop early_drop\n\
                     0000000a  00000000 00000000 00000000 00000000 00000000 00000000 00000003 00000000 00000000 00000010 00000000\n\
                     0000000a  00000000 00000000 00000000 00000000 00000000 00000000 00000003 00000000 00000000 00000001 00000000\n";
         assert_eq!(conntrack_drops(stat), Some(17));
         let netstat = "TcpExt: SyncookiesSent IPReversePathFilter TimeWaited\nTcpExt: 0 7 12\nIpExt: InNoRoutes\nIpExt: 1\n";
         assert_eq!(tcp_ext(netstat, RP_FILTERED), Some(7));
-        // Linux 6.18 has more of them.
+        // Linux 6.18 has more counters.
         let tcp = "TcpExt: TCPMinTTLDrop TCPMD5NotFound TCPMD5Unexpected TCPMD5Failure\nTcpExt: 3 1 2 4\n";
         assert_eq!(TcpDropped::of(tcp), TcpDropped { key: 7, ttl: 3 });
         assert_eq!(TcpDropped::of(netstat), TcpDropped::default());

@@ -1,4 +1,4 @@
-//! Reads what `doctor` and `migrate check` need of this host, and changes nothing.
+//! Reads the state of this host for `doctor` and `migrate check`; changes nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,10 +9,11 @@ use std::process::{Command, Stdio};
 use super::owners::{self, Owner};
 use super::snapshot::{HostSnapshot, PORTS, Role, SocketFile};
 
-/// Programs that do the same work.
+/// Other programs that write routes or rules.
 const OTHER_DAEMONS: [&str; 6] = ["bird", "bird6", "calico-felix", "calico-node", "confd", "bgpd"];
 
-/// Reads the host; `socket` is the path of the agent's. Tries the kernel and sockets, which takes some 50 ms.
+/// Reads the host; `socket` is the path of the agent's socket. Tests kernel and socket features, which takes
+/// about 50 ms.
 #[must_use]
 pub fn read(socket: &Path) -> HostSnapshot {
     let group = group_id("tortie");
@@ -30,7 +31,7 @@ pub fn read(socket: &Path) -> HostSnapshot {
     }
 }
 
-/// Name, MTU and whether it is up of each interface.
+/// Returns name, MTU and administrative state of each interface.
 fn links() -> Vec<(String, u32, bool)> {
     let one = |entry: fs::DirEntry| {
         let name = entry.file_name().to_str()?.to_owned();
@@ -42,7 +43,7 @@ fn links() -> Vec<(String, u32, bool)> {
     fs::read_dir("/sys/class/net").into_iter().flatten().flatten().filter_map(one).collect()
 }
 
-/// Interfaces of the default routes of the main table, from the text of `/proc/net/route`.
+/// Returns the interfaces of the main table's default routes, from the text of `/proc/net/route`.
 fn default_interfaces(table: &str) -> BTreeSet<String> {
     let row = |line: &str| {
         let mut fields = line.split_whitespace();
@@ -53,7 +54,7 @@ fn default_interfaces(table: &str) -> BTreeSet<String> {
     table.lines().skip(1).filter_map(row).collect()
 }
 
-/// The tasks of this host, as far as they show without the agent.
+/// Derives the tasks of this host without the agent.
 #[must_use]
 pub fn role(now: &HostSnapshot) -> Role {
     let table = fs::read_to_string("/proc/net/route").unwrap_or_default();
@@ -61,12 +62,12 @@ pub fn role(now: &HostSnapshot) -> Role {
     Role {
         programs: true,
         low_port: true,
-        // The agent switches forwarding on; before it ran that is no finding.
+        // The agent enables forwarding, so disabled forwarding before its start is no problem.
         routes: [false, false],
         uplinks: default_interfaces(&table),
         tunnel: now.links.iter().find(|l| l.name == "tunl0" && l.up).map(|l| l.name.clone()),
         workloads: workloads.map(|l| (l.name.clone(), l.name.clone())).collect(),
-        // Of the store, which was read.
+        // Comes from the store, which is read by another part.
         pools: Vec::new(),
     }
 }
@@ -78,10 +79,10 @@ fn other_daemons(processes: &[(u32, String)]) -> Vec<Owner> {
     processes.iter().filter_map(one).collect()
 }
 
-/// How many rules of Felix a tool's listing has. A tool that is not there has none to show, and a kernel without its
-/// tables neither; what it may not list is `None`.
+/// Counts Felix's rules in a tool's listing. A missing tool, or a kernel without its tables, means 0; a
+/// listing that is not permitted means `None`.
 fn felix_rules(tool: &str) -> Option<usize> {
-    // Asking would load the modules of the old tables.
+    // Running the tool would load the modules of the legacy tables.
     if tool.contains("legacy") && fs::read_to_string("/proc/net/ip_tables_names").is_ok_and(|t| t.is_empty())
     {
         return Some(0);
@@ -94,12 +95,12 @@ fn felix_rules(tool: &str) -> Option<usize> {
     }
 }
 
-/// Rules in, or that lead to, chains of Felix.
+/// Counts rules in Felix's chains or with a jump to them.
 fn count_felix(listing: &str) -> usize {
     listing.lines().filter(|l| l.starts_with("-A ") && l.contains("cali-")).count()
 }
 
-/// `None`: it does not run.
+/// Returns true if NetworkManager ignores Tortie's interfaces; `None` if it does not run.
 fn network_manager() -> Option<bool> {
     owners::processes().iter().any(|(_, name)| name == "NetworkManager").then(|| {
         let folders =
@@ -110,7 +111,7 @@ fn network_manager() -> Option<bool> {
     })
 }
 
-/// Whether a configuration file has `unmanaged-devices` with our interfaces (NetworkManager.conf(5)).
+/// True if a configuration file has `unmanaged-devices` with Tortie's interfaces (NetworkManager.conf(5)).
 fn leaves_alone(text: &str) -> bool {
     text.lines().any(|line| {
         let line = line.trim();
@@ -146,7 +147,7 @@ mod tests {
             eth0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
             eth1\t00000000\t010200C0\t0003\t0\t0\t10\t00000000\t0\t0\t0\n";
         assert_eq!(default_interfaces(routes).into_iter().collect::<Vec<_>>(), ["eth0", "eth1"]);
-        // As Felix 3.20 leaves it: `iptables-save`, shortened.
+        // Rules of Felix 3.20 from `iptables-save`, shortened.
         let listing = "*filter\n:INPUT ACCEPT [0:0]\n:cali-INPUT - [0:0]\n\
             -A INPUT -m comment --comment \"cali:Cz_u1IQiXIMmKD4c\" -j cali-INPUT\n\
             -A cali-INPUT -i cali+ -j cali-wl-to-host\n-A INPUT -p tcp --dport 22 -j ACCEPT\nCOMMIT\n";

@@ -1,25 +1,25 @@
-//! The result of one check.
+//! Result of a host check.
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use crate::api::codes::{Code, Severity};
 use crate::api::problem::{Problem, Subject};
 
-/// A result in one word.
+/// Verdict of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It works.
+    /// The check passed.
     Ok,
-    /// It works, and may surprise.
+    /// The check passed with a warning.
     Warn,
-    /// It will not work.
+    /// The check failed.
     Fail,
-    /// It could not be tried or read.
+    /// The check could not be run, or its data not be read.
     NotTried,
 }
 
 impl Verdict {
-    /// `ok`, `WARN`, `FAIL` or `--`, as the screen has it.
+    /// Returns `ok`, `WARN`, `FAIL` or `--`, for text output.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -30,7 +30,7 @@ impl Verdict {
         }
     }
 
-    /// `ok`, `warn`, `fail` or `not-tried`, as the JSON has it.
+    /// Returns `ok`, `warn`, `fail` or `not-tried`, for JSON output.
     fn json(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -41,7 +41,7 @@ impl Verdict {
     }
 }
 
-/// The result of one check. Its JSON is `code`, `result`, `text`, `detail` where there is one, and `fix` where there is one.
+/// Result of one check. Its JSON has `code`, `result`, `text`, and optionally `detail` and `fix`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckResult(Outcome);
 
@@ -53,7 +53,7 @@ enum Outcome {
 }
 
 impl CheckResult {
-    /// The result in one word.
+    /// Returns the verdict.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         match &self.0 {
@@ -64,7 +64,7 @@ impl CheckResult {
         }
     }
 
-    /// Stable, for machines.
+    /// Returns the stable code.
     #[must_use]
     pub fn code(&self) -> &str {
         match &self.0 {
@@ -73,7 +73,7 @@ impl CheckResult {
         }
     }
 
-    /// For people: one line.
+    /// Returns a description of one line.
     #[must_use]
     pub fn text(&self) -> String {
         match &self.0 {
@@ -83,7 +83,7 @@ impl CheckResult {
         }
     }
 
-    /// More of it; often empty.
+    /// Returns further details; often empty.
     #[must_use]
     pub fn detail(&self) -> &str {
         match &self.0 {
@@ -92,7 +92,7 @@ impl CheckResult {
         }
     }
 
-    /// The step that fixes it.
+    /// Returns the step that fixes the problem.
     #[must_use]
     pub fn fix(&self) -> Option<&str> {
         match &self.0 {
@@ -102,7 +102,7 @@ impl CheckResult {
         }
     }
 
-    /// The problem, where the check found one.
+    /// Returns the problem, if the check found one.
     #[must_use]
     pub fn problem(&self) -> Option<&Problem> {
         match &self.0 {
@@ -151,7 +151,7 @@ impl Results {
         self.host_problem(Severity::Failure, code.name, text, fix);
     }
 
-    /// A problem of the host as a whole.
+    /// Adds a problem of the host as a whole.
     pub(super) fn host_problem(
         &mut self,
         severity: Severity,

@@ -1,4 +1,4 @@
-//! The state of a host as the checks see it.
+//! Snapshot of a host, the input of the host checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,146 +13,146 @@ use super::owners::Owner;
 use crate::api::status::Status;
 use crate::speaker::SocketAbility;
 
-/// The state of the host as read; `None` and absent: it could not be read.
+/// State of the host as read; `None` and empty values could not be read.
 ///
-/// The health probe reads the fields from `forwarding` to `forward_drops` ([`HostSnapshot::read`]); `doctor` and `migrate check` read
-/// those from `kernel` to `agent`, too, and `migrate check` the last one.
+/// The health probe reads the fields from `forwarding` to `forward_drops` ([`HostSnapshot::read`]). `doctor`
+/// and `migrate check` also read those from `kernel` to `agent`, and `migrate check` the last one.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct HostSnapshot {
-    /// Whether IPv4 and IPv6 are forwarded.
+    /// Forwarding of IPv4 and IPv6.
     pub forwarding: [Option<bool>; 2],
-    /// The effective capabilities of this process, a bit each.
+    /// Effective capabilities of this process, one bit each.
     pub capabilities: Option<u64>,
-    /// The table of connections.
+    /// Connection tracking table.
     pub conntrack: Option<Conntrack>,
-    /// The interfaces.
+    /// Network interfaces.
     pub links: Vec<Link>,
-    /// Packets that reverse path filters dropped, since this namespace is there.
+    /// Packets dropped by reverse path filters since the network namespace was created.
     pub rp_filtered: Option<u64>,
-    /// The clocks.
+    /// Wall clock and boot clock.
     pub clock: Option<Clock>,
-    /// The networks that this host is connected to, each with the interface.
+    /// Connected networks of this host, each with its interface.
     pub networks: Vec<(String, Cidr)>,
     /// Chains of other programs that drop forwarded packets.
     pub forward_drops: Vec<ForwardDrop>,
-    /// The file systems that the agent writes to.
+    /// File systems to which the agent writes.
     pub disks: Vec<Disk>,
-    /// The release of the kernel.
+    /// Release of the kernel.
     pub kernel: String,
-    /// The features of the kernel, each tried.
+    /// Results of the kernel feature tests.
     pub kernel_features: Vec<KernelCapability>,
-    /// The options of sockets, each tried.
+    /// Results of the socket feature tests.
     pub sockets: Vec<SocketAbility>,
-    /// The processes that listen on [`PORTS`].
+    /// Processes that listen on [`PORTS`].
     pub ports: BTreeMap<u16, Vec<Owner>>,
-    /// Daemons that do the same work.
+    /// Other running daemons that write routes or rules.
     pub other_daemons: Vec<Owner>,
-    /// Rules of Felix in the old tables, and in those of nf_tables; `None`: they could not be read.
+    /// Numbers of Felix's rules in the legacy and the nf_tables variant of iptables; `None` if unreadable.
     pub felix_rules: [Option<usize>; 2],
-    /// NetworkManager runs, and leaves our interfaces alone or not.
+    /// True if NetworkManager ignores Tortie's interfaces; `None` if it does not run.
     pub network_manager: Option<bool>,
-    /// The group `tortie` exists.
+    /// True if the group `tortie` exists.
     pub group: bool,
-    /// The file at the path of the agent's socket.
+    /// File at the path of the agent's socket.
     pub socket: Option<SocketFile>,
-    /// The store's answer.
+    /// Summary of the store, or the reason why it could not be read.
     pub store: Option<Result<StoreState, Unreadable>>,
-    /// The agent's answer.
+    /// Status of the agent, or the reason why it could not be read.
     pub agent: Option<Result<Status, Unreadable>>,
-    /// The state of Calico on this host, and of a migration.
+    /// State of Calico on this host and of a migration.
     pub migration: Migration,
 }
 
-/// The TCP ports of BGP and HTTP by default.
+/// Default TCP ports of BGP and HTTP.
 pub const PORTS: [u16; 2] = [179, 9099];
 
-/// The reason why the store or the agent could not be read.
+/// Reason why the store or the agent could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable {
-    /// This process has no permission.
+    /// This process lacks permission.
     pub denied: bool,
-    /// It is damaged.
+    /// The store's file is damaged.
     pub damaged: bool,
-    /// The reason, for people.
+    /// Description of the reason.
     pub text: String,
 }
 
-/// The file of the agent's socket.
+/// File at the path of the agent's socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketFile {
-    /// It is a socket.
+    /// True if it is a socket.
     pub is_socket: bool,
     /// Permission bits.
     pub mode: u32,
-    /// It belongs to the group `tortie`.
+    /// True if it belongs to the group `tortie`.
     pub of_group: bool,
 }
 
-/// A summary of the store.
+/// Summary of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreState {
-    /// Its address, without secrets.
+    /// Address of the store, without secrets.
     pub describe: String,
-    /// Its revision.
+    /// Current revision.
     pub revision: u64,
-    /// Keys of pools.
+    /// Number of pools.
     pub pools: usize,
-    /// The value of `Ready`, where there is one.
+    /// Value of the key `Ready`, if present.
     pub ready: Option<String>,
-    /// A pool needs IPIP.
+    /// True if a pool uses IPIP.
     pub ipip: bool,
-    /// It has objects of Calico 3.
+    /// True if it contains objects of Calico 3.
     pub calico_3: bool,
-    /// The prefixes of the pools.
+    /// Prefixes of the pools.
     pub prefixes: Vec<Cidr>,
-    /// Pools that overlap an address or a network of a host, with that in words.
+    /// Pools that overlap an address or a network of a host, with a description.
     pub overlaps: Vec<(Cidr, String)>,
-    /// Why no workload of this host can be added: the code of the problem, and the reason.
+    /// Reason why no workload can be added to this host: code of the problem and description.
     pub no_workload: Option<(String, String)>,
 }
 
-/// The state of Calico on this host, and of a migration.
+/// State of Calico on this host and of a migration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Migration {
-    /// The name of this host in the store.
+    /// Node name of this host in the store.
     pub node: String,
-    /// The phase of a migration that was begun.
+    /// Phase of a migration that was started.
     pub state: Option<Result<MigrationPhase, String>>,
     /// All keys of Calico's store.
     pub store: Option<Result<StoreContent, String>>,
-    /// Daemons of Calico in this network namespace.
+    /// Calico's daemons in this network namespace.
     pub daemons: Vec<CalicoDaemon>,
-    /// Options of `tortie migrate adopt` that end these daemons.
+    /// Suggested options of `tortie migrate adopt` to stop these daemons.
     pub suggested_stop: String,
-    /// Restarts of BGP.
+    /// BGP restarts in progress.
     pub restarts: Restarts,
     /// Routes, rules and sets of Calico in the kernel.
     pub kernel: Option<Result<CalicoKernel, String>>,
-    /// Variables of Felix's environment that begin with `FELIX_`.
+    /// Felix's environment variables whose names begin with `FELIX_`.
     pub felix_environment: BTreeMap<String, String>,
-    /// [`FELIX_FILE`] has settings.
+    /// True if [`FELIX_FILE`] contains settings.
     pub felix_file: bool,
 }
 
-/// The configuration file of Felix.
+/// Path of Felix's configuration file.
 pub const FELIX_FILE: &str = "/etc/calico/felix.cfg";
 
-/// The phase of a migration.
+/// Phase of a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MigrationPhase {
-    /// `adopt` was begun.
+    /// `adopt` was started.
     Adopting,
-    /// `adopt` ended.
+    /// `adopt` was completed.
     Adopted,
-    /// `rollback` was begun.
+    /// `rollback` was started.
     RollingBack,
-    /// `rollback` ended.
+    /// `rollback` was completed.
     RolledBack,
 }
 
 impl MigrationPhase {
-    /// `adopting`, `adopted`, `rolling-back` or `rolled-back`.
+    /// Returns `adopting`, `adopted`, `rolling-back` or `rolled-back`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -164,126 +164,127 @@ impl MigrationPhase {
     }
 }
 
-/// The content of the store.
+/// Content of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreContent {
-    /// Its address, without secrets.
+    /// Address of the store, without secrets.
     pub describe: String,
-    /// Its revision.
+    /// Current revision.
     pub revision: u64,
-    /// Every key below `/calico/`.
+    /// All entries below `/calico/`.
     pub entries: Vec<KeyValue>,
 }
 
-/// One of Calico's daemons.
+/// A daemon of Calico.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CalicoDaemon {
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
     /// `bird`, `bird6`, `confd`, `felix` or `node` (a helper of calico-node).
     pub role: String,
-    /// Its command line.
+    /// Command line.
     pub command: String,
-    /// The container that it runs in, by the start of its id.
+    /// Leading part of the id of its container.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub container: Option<String>,
-    /// The unit that it runs in.
+    /// systemd unit that it runs in.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unit: Option<String>,
-    /// Clock ticks from boot to its start, which tell it from a later process of the same number.
+    /// Start time in clock ticks since boot; distinguishes it from a later process with the same id.
     pub started: u64,
 }
 
-/// Restarts of BGP that are under way, as BIRD reports them.
+/// BGP restarts in progress, as BIRD reports them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Restarts {
-    /// Each restart that is under way, in words.
+    /// Description of each restart in progress.
     pub under_way: Vec<String>,
-    /// Sessions whose neighbour does not keep routes through a restart.
+    /// Sessions whose neighbour does not keep routes during a restart.
     pub forgetful: Vec<String>,
-    /// The reason why it is not known.
+    /// Reason why the restarts could not be read.
     pub unseen: Option<String>,
 }
 
 /// Routes, rules and sets of Calico in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CalicoKernel {
-    /// Their numbers, in words.
+    /// Description of their numbers.
     pub objects: String,
-    /// Tools whose FORWARD chain drops packets of workloads without Felix, each with the reason.
+    /// Tools whose FORWARD chain would drop packets of workloads without Felix, each with the reason.
     pub drops: Vec<(String, String)>,
     /// A tool that cannot list all tables.
     pub hidden: Option<String>,
 }
 
-/// The kernel's table of connections.
+/// The kernel's connection tracking table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Conntrack {
-    /// Connections in it.
+    /// Number of connections.
     pub count: u64,
-    /// Its size.
+    /// Capacity of the table.
     pub max: u64,
-    /// Packets dropped because it was full, since boot.
+    /// Packets dropped since boot because the table was full.
     pub dropped: u64,
 }
 
-/// An interface.
+/// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Link {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// The largest packet that it takes, in bytes.
+    /// MTU in octets.
     pub mtu: u32,
-    /// Set up by the administrator.
+    /// Administrative state.
     pub up: bool,
-    /// Its reverse path filter as the kernel applies it (the greater of its own and `all`): 0 none, 1 strict, 2 loose.
+    /// Effective reverse path filter (the maximum of the interface's and `all`): 0 none, 1 strict, 2 loose.
     pub rp_filter: Option<u8>,
 }
 
-/// The file system of a file that the agent writes.
+/// File system of a file that the agent writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
-    /// The file, with what it is.
+    /// Description and path of the file.
     pub of: String,
-    /// Octets that are left.
+    /// Free space in octets.
     pub free: u64,
-    /// Octets in all.
+    /// Total size in octets.
     pub size: u64,
-    /// Files that can still be made; `None`: it does not count them.
+    /// Number of files that can still be created; `None` if the file system has no limit.
     pub files: Option<u64>,
 }
 
-/// Two clocks, read at once.
+/// Two clocks, read together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clock {
     /// CLOCK_REALTIME, since the Unix epoch.
     pub wall: Duration,
-    /// CLOCK_BOOTTIME: sleep included, never set.
+    /// CLOCK_BOOTTIME, which includes sleep and is never set.
     pub since_boot: Duration,
 }
 
-/// The tasks of the host that decide which checks apply.
+/// Tasks of the host, which decide on the checks that apply.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Role {
-    /// The agent writes routes and rules.
+    /// True if the agent writes routes and rules.
     pub programs: bool,
-    /// It listens below port 1024.
+    /// True if the agent listens on a port below 1024.
     pub low_port: bool,
-    /// Whether IPv4 and IPv6 are routed.
+    /// Routing of IPv4 and IPv6.
     pub routes: [bool; 2],
-    /// Interfaces that BGP peers are reached by.
+    /// Interfaces through which BGP peers are reached.
     pub uplinks: BTreeSet<String>,
-    /// The interface of the tunnel, where there is one.
+    /// Interface of the tunnel, if any.
     pub tunnel: Option<String>,
-    /// Workloads: endpoint and interface.
+    /// Workloads with endpoint and interface.
     pub workloads: Vec<(String, String)>,
-    /// The prefixes of the pools that the agent knows.
+    /// Prefixes of the pools that the agent knows.
     pub pools: Vec<Cidr>,
 }
 
 impl Disk {
-    /// The files that an agent writes besides its log, with what they are: the store, where that is a file, and the cache.
+    /// Returns the files that an agent writes besides its log, with descriptions: the store's file, if it is
+    /// SQLite, and the cache.
     #[must_use]
     pub fn files(datastore: &str, cache: PathBuf) -> Vec<(&'static str, PathBuf)> {
         let store = match datastore.parse() {
@@ -293,7 +294,7 @@ impl Disk {
         store.into_iter().chain([("the cache", cache)]).collect()
     }
 
-    /// Reads the file system of a file, which need not be there yet; `None`: it has none.
+    /// Reads the file system of a file, which need not exist yet; `None` if it cannot be read.
     #[must_use]
     pub fn read(what: &str, path: &Path) -> Option<Self> {
         let stat = path.ancestors().find_map(|at| rustix::fs::statvfs(at).ok())?;
@@ -307,7 +308,7 @@ impl Disk {
 }
 
 impl HostSnapshot {
-    /// The interface of this name.
+    /// Returns the interface with this name.
     #[must_use]
     pub fn link(&self, name: &str) -> Option<&Link> {
         self.links.iter().find(|link| link.name == name)
@@ -315,7 +316,7 @@ impl HostSnapshot {
 }
 
 impl Clock {
-    /// How far the clock was set since then, forward positive, in milliseconds.
+    /// Returns the change of the wall clock since `before` in milliseconds; positive is forward.
     #[must_use]
     pub fn stepped_since(self, before: Self) -> i64 {
         let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);

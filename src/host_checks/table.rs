@@ -1,4 +1,4 @@
-//! The list of host checks: the codes of each, and the commands that run it.
+//! The list of host checks: codes of each check, and the commands that run it.
 
 use super::checks::{
     agent, capabilities, data_model, health, kernel, migration, other_daemons, ports, sockets, store,
@@ -9,35 +9,35 @@ use super::snapshot::{HostSnapshot, Role};
 use crate::api::codes::{self, Code};
 use crate::api::problem::Problem;
 
-/// The place of a check in the report of a command.
+/// Position of a check in the report of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// The command does not run it.
+    /// The command does not run the check.
     No,
-    /// All results are reported, in this order.
+    /// All results are reported, at this position.
     All(u8),
-    /// Only those that are not ok are reported, in this order.
+    /// Only results that are not ok are reported, at this position.
     NotOk(u8),
 }
 
-/// A check.
+/// A host check.
 #[derive(Debug)]
 pub struct Check {
-    /// Its name, for tests and documents.
+    /// Name for tests and documents.
     pub name: &'static str,
-    /// All codes that its results have.
+    /// All codes that its results may have.
     pub codes: &'static [&'static Code],
-    /// In `tortie doctor`.
+    /// Position in `tortie doctor`.
     pub doctor: Place,
-    /// In `tortie status`.
+    /// Position in `tortie status`.
     pub status: Place,
-    /// In `tortie migrate check`.
+    /// Position in `tortie migrate check`.
     pub migrate: Place,
     run: fn(&Host<'_>, &mut Results),
 }
 
 impl Check {
-    /// The place of this check in the report of a command.
+    /// Returns the position of this check in the report of a command.
     #[must_use]
     pub fn place(&self, command: Command) -> Place {
         match command {
@@ -47,7 +47,7 @@ impl Check {
         }
     }
 
-    /// The results of this check alone.
+    /// Runs this check alone and returns its results.
     #[must_use]
     pub fn results(&self, host: &Host<'_>) -> Vec<CheckResult> {
         let mut results = Results::default();
@@ -58,7 +58,7 @@ impl Check {
 
 macro_rules! checks {
     ($($name:literal [$($code:ident),*] $doctor:expr, $status:expr, $migrate:expr => $run:path;)*) => {
-        /// Every check: its name, its codes, its place in `doctor`, `status` and `migrate check`, and its function.
+        /// All checks: name, codes, positions in `doctor`, `status` and `migrate check`, and function.
         pub const CHECKS: &[Check] = &[$(Check {
             name: $name,
             codes: &[$(&codes::$code),*],
@@ -118,7 +118,7 @@ checks! {
     "settings of Felix" [CHECK_FELIX_ENVIRONMENT, CHECK_FELIX_FILE] No, No, All(11) => migration::felix_settings;
 }
 
-/// Runs the checks of a command; the results are in the order of its report.
+/// Runs the checks of a command and returns the results in the order of its report.
 #[must_use]
 pub fn run(host: &Host<'_>) -> Vec<CheckResult> {
     let mut list: Vec<(u8, bool, &Check)> = CHECKS
@@ -137,7 +137,7 @@ pub fn run(host: &Host<'_>) -> Vec<CheckResult> {
     results.collect()
 }
 
-/// The problems of the host now, and changes for the worse since the last run, as `tortie status` has them.
+/// Returns the current problems of the host, and deteriorations since the last run, for `tortie status`.
 #[must_use]
 pub fn problems(now: &HostSnapshot, before: Option<&HostSnapshot>, role: &Role) -> Vec<Problem> {
     let host = Host { command: Command::Status, now, before, role };
@@ -156,7 +156,7 @@ mod tests {
         for code in codes::HOST_CHECKS {
             assert_eq!(of(code.name), 1, "{code}");
         }
-        // Problems of `status` that `doctor` explains are found by a check, or repeated from the agent.
+        // Each problem that `status` refers to `doctor` is found by a check, or repeated from the agent.
         for code in codes::PROBLEMS.iter().filter(|code| code.next == "tortie doctor") {
             assert_eq!(of(code.name), 1, "{code}");
         }

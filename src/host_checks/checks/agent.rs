@@ -1,4 +1,4 @@
-//! The agent, its socket, and the problems that it reports.
+//! Checks of the agent, its socket, and the problems that it reports.
 
 use crate::api::codes;
 use crate::api::status::Landlock;
@@ -60,7 +60,8 @@ pub(in crate::host_checks) fn socket(host: &Host<'_>, results: &mut Results) {
     }
 }
 
-/// What the agent's process gave up. An agent of an earlier version gives up less and does not say so.
+/// Checks the privileges that the agent's process has dropped. An agent of an earlier version drops fewer and
+/// does not report them.
 pub(in crate::host_checks) fn protections(host: &Host<'_>, results: &mut Results) {
     let Some(Ok(status)) = &host.now.agent else { return };
     let protections = &status.protections;
@@ -76,10 +77,11 @@ pub(in crate::host_checks) fn protections(host: &Host<'_>, results: &mut Results
     results.warn(&codes::CHECK_PROTECTIONS, text, fix);
 }
 
-/// The agent knows its uplinks and its own capabilities: its problems that it leaves to `doctor` are repeated with their fix.
+/// Repeats the problems that the agent leaves to `doctor`, with their fix: only the agent knows its uplinks
+/// and its own capabilities.
 pub(in crate::host_checks) fn problems(host: &Host<'_>, results: &mut Results) {
     for problem in host.reported() {
-        // The check of the store reports it.
+        // The check of the store reports these problems.
         let store = host.now.store.as_ref().and_then(|store| store.as_ref().ok());
         let read_only = store.and_then(|store| store.no_workload.as_ref());
         let by_store = (host.command == Command::MigrateCheck && problem.code == codes::STORE_AWAY.name)

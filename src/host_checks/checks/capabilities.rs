@@ -1,12 +1,12 @@
-//! The Linux capabilities of the agent, or of a process that starts one.
+//! Checks of the Linux capabilities of the agent, or of a process that starts one.
 
 use crate::api::codes;
 use crate::host_checks::host::{Command, Host};
 use crate::host_checks::result::Results;
 
-/// `CAP_NET_BIND_SERVICE` of capabilities(7).
+/// Number of `CAP_NET_BIND_SERVICE` in capabilities(7).
 const CAP_NET_BIND_SERVICE: u8 = 10;
-/// `CAP_NET_ADMIN`.
+/// Number of `CAP_NET_ADMIN` in capabilities(7).
 const CAP_NET_ADMIN: u8 = 12;
 
 pub(in crate::host_checks) fn capabilities(host: &Host<'_>, results: &mut Results) {
@@ -38,7 +38,7 @@ fn of_the_agent(host: &Host<'_>, results: &mut Results) {
     }
 }
 
-/// Which numbers of capability.h the agent needs, and what each is for.
+/// Capabilities that the agent needs: number in capability.h, name and use.
 const NEEDED: [(u8, &str, &str); 5] = [
     (12, "CAP_NET_ADMIN", "routes, rules and TCP MD5"),
     (10, "CAP_NET_BIND_SERVICE", "TCP port 179"),
@@ -62,7 +62,7 @@ fn of_a_started_agent(host: &Host<'_>, results: &mut Results) {
             "capabilities: an agent that is started from here has what it needs",
         );
     }
-    // Often it is a person who asks, and systemd that starts the agent.
+    // Usually an operator runs this command, and systemd starts the agent.
     for (_, name, use_for) in missing {
         let text = format!("{name} is missing here ({use_for}): an agent that is started from here lacks it");
         results.warn(

@@ -1,4 +1,4 @@
-//! The data model in the store: the parts that the agent does not follow, and the keys that it cannot read.
+//! Checks of the store's data model: parts that the agent does not support, and keys that it cannot read.
 
 use tortie_config::key::{Key, Scope};
 use tortie_config::resource::{NodeMesh, Setting};
@@ -8,7 +8,7 @@ use crate::api::codes;
 use crate::host_checks::host::Host;
 use crate::host_checks::result::Results;
 
-/// Most names in one line; the rest is counted.
+/// Maximum number of names per line; the others are counted.
 const NAMED: usize = 5;
 
 fn entries<'a>(host: &Host<'a>) -> Option<&'a [KeyValue]> {
@@ -46,7 +46,8 @@ pub(in crate::host_checks) fn node_name(host: &Host<'_>, results: &mut Results) 
     }
 }
 
-/// Calico's hosts have a session of each family, ours one for both unless they are told otherwise.
+/// Calico's hosts use one session per address family, Tortie one session for both unless configured
+/// otherwise.
 pub(in crate::host_checks) fn dual_stack(host: &Host<'_>, results: &mut Results) {
     let Some(entries) = entries(host) else { return };
     let node = host.now.migration.node.as_str();

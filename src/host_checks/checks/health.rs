@@ -1,5 +1,5 @@
-//! Checks of the health probe, which `doctor` and `migrate check` run, too: forwarding, reverse path filters, MTU, conntrack,
-//! rules of others, the clock.
+//! Checks of the health probe, which `doctor` and `migrate check` run as well: forwarding, reverse path
+//! filters, MTU, conntrack, rules of other programs, disk space and the clock.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use crate::host_checks::host::Host;
 use crate::host_checks::result::Results;
 use crate::host_checks::snapshot::Link;
 
-/// Overhead of IPIP per packet (RFC 2003), in bytes.
+/// Overhead of IPIP per packet (RFC 2003), in octets.
 const IPIP_OVERHEAD: u32 = 20;
-/// From this share of its size on the conntrack table counts as full, in percent.
+/// Fill level in percent from which the conntrack table counts as full.
 const CONNTRACK_FULL_PERCENT: u64 = 90;
-/// A clock that is set by more than this has jumped; NTP slews smaller differences.
+/// Smallest clock change that counts as a jump; NTP slews smaller differences.
 const CLOCK_STEP_MIN: Duration = Duration::from_secs(2);
-/// More workloads with too large an MTU than this are one problem.
+/// If more workloads than this have too large an MTU, they are one problem.
 const LISTED_MAX: usize = 5;
 
 pub(in crate::host_checks) fn forwarding(host: &Host<'_>, results: &mut Results) {
@@ -33,7 +33,7 @@ pub(in crate::host_checks) fn forwarding(host: &Host<'_>, results: &mut Results)
     }
 }
 
-/// With one uplink packets come back by it. With several they may come by any.
+/// With one uplink, replies arrive on it. With several, they may arrive on any of them.
 pub(in crate::host_checks) fn reverse_path_filters(host: &Host<'_>, results: &mut Results) {
     let Host { now, role, .. } = *host;
     let uplinks: Vec<&Link> =
@@ -106,12 +106,13 @@ pub(in crate::host_checks) fn conntrack(host: &Host<'_>, results: &mut Results) 
     }
 }
 
-/// Below this a file system counts as full: the agent writes its cache whole beside the old one.
+/// Free space in octets below which a file system counts as full: the agent writes a new cache file next to
+/// the old one.
 const ROOM_MIN: u64 = 16 << 20;
-/// Of a small one, this part of it.
+/// On a small file system the limit is this fraction of its size.
 const ROOM_PART: u64 = 100;
 
-/// What is full for the store is full for the cache in the same place: each is named.
+/// Reports each file on a full file system; store and cache may be on the same one.
 pub(in crate::host_checks) fn disks(host: &Host<'_>, results: &mut Results) {
     for disk in &host.now.disks {
         let bound = ROOM_MIN.min(disk.size / ROOM_PART);
@@ -129,7 +130,8 @@ pub(in crate::host_checks) fn disks(host: &Host<'_>, results: &mut Results) {
     }
 }
 
-/// One drop is enough, whoever's it is: our rules let a packet pass their own chains only.
+/// One chain that drops is enough, whichever program owns it: Tortie's rules accept packets in their own
+/// chains only.
 pub(in crate::host_checks) fn forwarded(host: &Host<'_>, results: &mut Results) {
     let Host { now, role, .. } = *host;
     if !role.programs || role.workloads.is_empty() {

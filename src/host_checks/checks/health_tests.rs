@@ -1,4 +1,4 @@
-//! Hosts as they are read, and what is wrong with each.
+//! Tests of the health checks: snapshots of hosts, and the problems of each.
 
 use super::*;
 use crate::host_checks::fix::fix_for;
@@ -42,7 +42,7 @@ fn one(code: &str, subject: &str) -> Vec<(String, String)> {
 fn a_host_that_is_well_has_no_findings() {
     let well = host(&[link("eth0", 1500, 1), link("tunl0", 1480, 0), link("cali1", 1500, 1)]);
     assert!(problems(&well, Some(&well), &role(&["eth0"])).is_empty());
-    // What could not be read is not wrong.
+    // An unreadable value is no problem.
     assert!(problems(&HostSnapshot::default(), None, &role(&["eth0"])).is_empty());
 }
 
@@ -82,7 +82,7 @@ fn connections_are_too_many_from_nine_tenths_on_or_when_some_were_dropped() {
     let role = role(&[]);
     assert!(found(&with(899, 0), None, &role).is_empty());
     assert_eq!(found(&with(900, 0), None, &role), one("conntrack-full", "connection tracking"));
-    // Drops of long ago are no news.
+    // Drops before the last run are not reported.
     assert!(found(&with(10, 5), Some(&with(10, 5)), &role).is_empty());
     assert_eq!(found(&with(10, 6), Some(&with(10, 5)), &role), one("conntrack-full", "connection tracking"));
 }
@@ -137,7 +137,7 @@ fn a_chain_of_others_that_drops_what_workloads_send_is_a_problem_with_its_fix() 
         assert_eq!(found(&now, None, &role(&[])), one("forward-dropped", &place));
         let problem = &problems(&now, None, &role(&[]))[0];
         assert_eq!((problem.next.as_str(), fix_for(problem).as_str()), ("tortie doctor", fix));
-        // Nobody is concerned, or somebody has seen to it.
+        // No workloads, rules not programmed, or a rule that accepts the workloads: no problem.
         assert!(found(&now, None, &Role { workloads: Vec::new(), ..role(&[]) }).is_empty());
         assert!(found(&now, None, &Role { programs: false, ..role(&[]) }).is_empty());
         now.forward_drops = vec![drop(family, table, chain, true)];

@@ -1,4 +1,4 @@
-//! The features of the kernel that routes, rules and workloads need.
+//! Checks of the kernel features that routes, rules and workloads need.
 
 use tortie_kernel::{KernelCapability, ProbeOutcome};
 

@@ -1,4 +1,5 @@
-//! Calico on this host: an earlier migration, its daemons, restarts under way, its objects in the kernel, its settings.
+//! Checks before a migration from Calico: an earlier migration, Calico's daemons, BGP restarts in progress,
+//! its kernel objects, its settings.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use crate::host_checks::host::Host;
 use crate::host_checks::result::Results;
 use crate::host_checks::snapshot::{FELIX_FILE, MigrationPhase};
 
-/// A migration that was begun, and its phase.
+/// Checks for a migration that was started, and its phase.
 pub(in crate::host_checks) fn state(host: &Host<'_>, results: &mut Results) {
     let code = &codes::CHECK_MIGRATION_STATE;
     match &host.now.migration.state {
@@ -51,7 +52,7 @@ pub(in crate::host_checks) fn daemons(host: &Host<'_>, results: &mut Results) {
     results.ok(&codes::CHECK_DAEMONS, text);
 }
 
-/// What peers do with the routes of this host when BIRD is ended.
+/// Checks whether peers keep this host's routes when BIRD ends.
 pub(in crate::host_checks) fn restarts(host: &Host<'_>, results: &mut Results) {
     let found = &host.now.migration.restarts;
     if !found.under_way.is_empty() {
@@ -82,7 +83,7 @@ pub(in crate::host_checks) fn restarts(host: &Host<'_>, results: &mut Results) {
     }
 }
 
-/// Routes, rules and sets that Calico left.
+/// Checks the routes, rules and sets of Calico in the kernel.
 pub(in crate::host_checks) fn kernel(host: &Host<'_>, results: &mut Results) {
     let there = match &host.now.migration.kernel {
         None => return,
@@ -106,10 +107,10 @@ pub(in crate::host_checks) fn kernel(host: &Host<'_>, results: &mut Results) {
     }
 }
 
-/// Felix's environment and file win over the store; Tortie reads neither.
+/// Checks Felix's environment variables and file, which override the store; Tortie reads neither.
 pub(in crate::host_checks) fn felix_settings(host: &Host<'_>, results: &mut Results) {
     let found: &BTreeMap<String, String> = &host.now.migration.felix_environment;
-    // What only says where the store is, and what Tortie would not do otherwise.
+    // Variables that only locate the store, or that change nothing in Tortie.
     let quiet =
         ["ETCD", "DATASTORE", "HOSTNAME", "FELIXHOSTNAME", "LOG", "HEALTH", "PROMETHEUS", "USAGE", "TYPHA"];
     let matter = |name: &str| !quiet.iter().any(|part| name.trim_start_matches("FELIX_").starts_with(part));

@@ -1,4 +1,4 @@
-//! The checks by subject: each a pure function over one snapshot of the host.
+//! Host checks by subject; each is a pure function over one snapshot of the host.
 
 pub(super) mod agent;
 pub(super) mod capabilities;

@@ -1,4 +1,4 @@
-//! Daemons that did the same work before, their rules, and NetworkManager.
+//! Checks for other routing and policy daemons, their rules, and NetworkManager.
 
 use crate::api::codes;
 use crate::host_checks::host::Host;

@@ -1,4 +1,4 @@
-//! The TCP ports of BGP and HTTP.
+//! Checks of the TCP ports of BGP and HTTP.
 
 use crate::api::codes;
 use crate::host_checks::host::{Command, Host};
@@ -38,7 +38,8 @@ fn of_the_agent(host: &Host<'_>, results: &mut Results) {
     }
 }
 
-/// A daemon of Calico gives its port free when it ends; another process keeps it.
+/// Checks the ports before a migration: a Calico daemon releases its port when it ends, another process does
+/// not.
 fn of_calico(host: &Host<'_>, results: &mut Results) {
     let running = &host.now.migration.daemons;
     for (port, what) in PORTS.into_iter().zip(["BGP", "health and metrics"]) {

@@ -1,4 +1,4 @@
-//! The options of sockets that BGP and BFD use.
+//! Checks of the socket options that BGP and BFD use.
 
 use crate::api::codes::{self, Severity};
 use crate::host_checks::host::Host;

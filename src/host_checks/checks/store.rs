@@ -1,4 +1,4 @@
-//! The store.
+//! Checks of the store: reachability, data model, damage, pools and free addresses.
 
 use tortie_net::Cidr;
 
@@ -40,7 +40,7 @@ pub(in crate::host_checks) fn answers(host: &Host<'_>, results: &mut Results) {
     }
 }
 
-/// The damage of the store's file, as this process or the agent met it.
+/// Returns the damage of the store's file, as found by this process or the agent.
 fn damage(host: &Host<'_>) -> Option<String> {
     let code = codes::STORE_DAMAGED.name;
     match host.now.store.as_ref()? {
@@ -53,7 +53,7 @@ fn damage(host: &Host<'_>) -> Option<String> {
     }
 }
 
-/// The data model of the store: said before everything else, as nothing else matters then.
+/// Checks the store's data model; reported first, since nothing else matters if it is wrong.
 pub(in crate::host_checks) fn data_model(host: &Host<'_>, results: &mut Results) {
     if state(host).is_some_and(|store| store.calico_3) {
         let text = format!("{CALICO_3}: nothing is written there");
@@ -62,7 +62,7 @@ pub(in crate::host_checks) fn data_model(host: &Host<'_>, results: &mut Results)
     }
 }
 
-/// What is attached to this host, or its name, that the agent does not act on.
+/// Reports a freeze of the agent because of workloads or the host name that do not match the store.
 pub(in crate::host_checks) fn frozen(host: &Host<'_>, results: &mut Results) {
     let Some(Ok(agent)) = &host.now.agent else { return };
     for code in
@@ -74,7 +74,7 @@ pub(in crate::host_checks) fn frozen(host: &Host<'_>, results: &mut Results) {
     }
 }
 
-/// Calico's store, with all of its keys.
+/// Checks Calico's store with all its keys.
 fn of_calico(host: &Host<'_>, results: &mut Results) {
     match &host.now.migration.store {
         None => {}
@@ -90,7 +90,7 @@ fn of_calico(host: &Host<'_>, results: &mut Results) {
     }
 }
 
-/// A SQLite store that the first start makes.
+/// Reports a SQLite store that does not exist yet.
 pub(in crate::host_checks) fn file(host: &Host<'_>, results: &mut Results) {
     if let Some(Err(error)) = &host.now.store
         && is_absent(error)
@@ -111,8 +111,8 @@ pub(in crate::host_checks) fn pools(host: &Host<'_>, results: &mut Results) {
     }
 }
 
-/// Addresses of hosts and of networks that hosts are connected to are never given out, and a block of such a pool is not
-/// announced where it would cut a host off.
+/// Checks for pools that overlap the addresses or connected networks of hosts: IPAM does not allocate these
+/// addresses, and a block that would cut a host off is not announced.
 pub(in crate::host_checks) fn pool_networks(host: &Host<'_>, results: &mut Results) {
     let Host { now, role, .. } = *host;
     let mut report = |pool: &Cidr, what: String| {
@@ -130,7 +130,7 @@ pub(in crate::host_checks) fn pool_networks(host: &Host<'_>, results: &mut Resul
     let pools = role.pools.iter().chain(store.into_iter().flat_map(|store| &store.prefixes));
     for pool in pools.filter(|pool| overlaps.iter().all(|(other, _)| other != *pool)) {
         let on = now.networks.iter().find(|(interface, network)| {
-            // The networks of hosts are in the store, and found there.
+            // Networks of hosts are in the store and already checked.
             network.overlaps(pool) && !role.uplinks.contains(interface)
         });
         if let Some((interface, network)) = on {
@@ -139,7 +139,7 @@ pub(in crate::host_checks) fn pool_networks(host: &Host<'_>, results: &mut Resul
     }
 }
 
-/// What an overlap of a pool means, for people.
+/// Describes the consequences of a pool's overlap.
 #[must_use]
 pub fn pool_overlap_text(pool: &Cidr, what: &str) -> String {
     format!(
@@ -148,7 +148,7 @@ pub fn pool_overlap_text(pool: &Cidr, what: &str) -> String {
     )
 }
 
-/// Whether an address is left.
+/// Checks whether IPAM can still allocate an address.
 pub(in crate::host_checks) fn addresses(host: &Host<'_>, results: &mut Results) {
     let no_workload = state(host).and_then(|store| store.no_workload.as_ref());
     if let Some((_, text)) = no_workload.filter(|(code, _)| *code == codes::NO_ADDRESSES.name) {

@@ -1,4 +1,4 @@
-//! Hosts as they are found, and what is said of each.
+//! Tests of the checks: snapshots of hosts, and the results for each.
 
 use tortie_kernel::{KernelCapability, ProbeOutcome};
 
@@ -17,7 +17,7 @@ fn unreadable(denied: bool, text: &str) -> Unreadable {
     Unreadable { denied, damaged: text.contains("damaged"), text: text.to_owned() }
 }
 
-/// An agent that is well, with this of Landlock.
+/// Returns the status of a healthy agent with this state of Landlock.
 fn agent(landlock: Landlock) -> Status {
     let status = serde_json::json!({
         "apiVersion": "tortie/v1", "kind": "Status", "node": "host1", "version": "0.1.0", "time": "",
@@ -38,7 +38,7 @@ fn check(now: &HostSnapshot) -> Vec<CheckResult> {
     run(&Host { command: Command::Doctor, now, before: None, role: &Role::default() })
 }
 
-/// A host that is ready for an agent.
+/// Returns the snapshot of a host that is ready for an agent.
 fn good() -> HostSnapshot {
     HostSnapshot {
         kernel: "6.1.0".to_owned(),
@@ -75,11 +75,11 @@ fn wrong(seen: &HostSnapshot) -> Vec<(Verdict, String)> {
         .collect()
 }
 
-/// A check reports no code that the table does not name.
+/// Checks that no check reports a code that is missing in the table.
 fn only_codes_of_the_table(now: &HostSnapshot) {
     for command in [Command::Doctor, Command::Status, Command::MigrateCheck] {
         let host = Host { command, now, before: None, role: &Role::default() };
-        // The agent's own problems are repeated with their codes.
+        // Problems of the agent are repeated with their own codes.
         for check in CHECKS.iter().filter(|check| check.name != "problems of the agent") {
             for result in check.results(&host) {
                 let code = result.code();

@@ -6,10 +6,10 @@
 //! first peer that has BFD enabled.
 //!
 //! ```text
-//!  intent -> bindings (speaker thread) --Order, wake-up--> thread: Bfd <--> UDP 3784, 4784, one socket per session
-//!              ^   |                                          |  |
+//!  intent -> bindings (speaker thread) --Order, wake-up--> thread: Bfd <--> UDP 3784, 4784
+//!              ^   |                                          |  |            (one socket per session)
 //!   BfdDown <--+   `-- status <------- BfdView (swap) --------'  |
-//!   (speaker)  `--------------- Report, the speaker's wake-up ----'
+//!   (speaker)  `--------------- Report, the speaker's wake-up ---'
 //! ```
 //!
 //! Order of use, lowest first: `view` <- `socket` <- `thread` <- `handle` <- `bindings`.
