@@ -12,7 +12,7 @@ use crate::api::MetricsPage;
 use crate::plugins::{attach, docker};
 use tortie_kernel::Namespaces;
 
-/// How much of the kernel the agent manages.
+/// Value of `--kernel` and `--policy`: extent to which the agent manages the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModeChoice {
@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for AddressChoice {
     }
 }
 
-/// `--metrics-per-peer`: which peers have series of their own.
+/// Value of `--metrics-per-peer`: peers that have metric series of their own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PeerSeries {

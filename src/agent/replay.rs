@@ -67,7 +67,7 @@ pub(in crate::agent) struct Run {
 }
 
 impl Run {
-    /// Replays a journal with these decision gates.
+    /// Replays a journal. `decisions` formats the effects of each input, to be compared with the recorded lines.
     ///
     /// # Errors
     /// Returns an error for a file that is not a journal, and for a time before its beginning.
