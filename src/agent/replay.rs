@@ -67,7 +67,7 @@ pub(in crate::agent) struct Run {
 }
 
 impl Run {
-    /// Replays a journal. `decisions` formats the effects of each input, for comparison with the recorded ones.
+    /// Replays a journal. `decisions` formats the effects of each input, to compare with the recorded ones.
     ///
     /// # Errors
     /// Returns an error for a file that is not a journal, and for a time before its beginning.

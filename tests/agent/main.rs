@@ -1,4 +1,5 @@
-//! Whole agents on hosts: their life, a store that goes away, others' daemons and routers beside them, tunnels, policy.
+//! Tests with whole agents on hosts: life cycle, an unreachable store, other daemons and routers, tunnels,
+//! policy.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! A host with two workloads, its agent, and its operator: a policy that is written stops packets, everything that is asked
-//! names it, and removing it lets them pass again; a trace of the kernel's says the same.
+//! A host with two workloads, its agent and its operator: a new policy stops packets, every command names it,
+//! and its removal lets the packets pass again; a trace in the kernel agrees.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ const DB: &str = "/calico/v1/host/h1/workload/cni/db/endpoint/eth0";
 const PROFILE: &str = "/calico/v1/policy/profile/open/rules";
 const POLICY: &str = "/calico/v1/policy/tier/default/policy/no-db";
 
-/// A namespace behind an interface of the host.
+/// A network namespace behind an interface of the host.
 struct Workload(String);
 
 impl Drop for Workload {
@@ -122,7 +122,7 @@ impl Agent {
             .unwrap()
     }
 
-    /// Ends by a signal and comes back; what it enforces is in force again.
+    /// Ends the agent by a signal and starts it again; its policy must be enforced again.
     fn restart(&mut self, signal: Signal) {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
         self.child.wait().unwrap();
@@ -140,7 +140,7 @@ impl Agent {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
-    /// The answer in JSON, with the exit code.
+    /// Runs a command with JSON output; returns exit code and value.
     fn ask(&self, words: &[&str]) -> (Option<i32>, Value) {
         let output = self.run(&[words, &["-o", "json"]].concat());
         let value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
@@ -159,7 +159,7 @@ impl Agent {
         }
     }
 
-    /// Writes and waits until it is in force.
+    /// Writes a key and waits until it is applied.
     fn write(&self, key: &str, words: &[&str]) {
         let output = self.run(words);
         assert!(output.status.success(), "{output:?}");
@@ -182,7 +182,7 @@ fn endpoint(interface: &str, mac: &str, addr: &str, role: &str) -> String {
     .to_string()
 }
 
-/// A host with two workloads that may talk to each other, and somebody who answers at the second.
+/// Creates a host with two workloads that may communicate, and a listener at the second.
 fn host() -> (Workload, Workload, Agent, TcpStream) {
     std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
     let (web, web_mac) = Workload::new("cali1", "10.65.0.1");
@@ -226,7 +226,7 @@ fn a_policy_stops_packets_and_everything_that_is_asked_names_it() {
         let (code, diff) = agent.ask(&["diff"]);
         assert_eq!(code, Some(0), "{diff:#}");
 
-        // What it would do, with the connection that is there.
+        // The dry run shows the effect, including the existing connection.
         let policy = r#"{"selector":"role == 'db'","inbound_rules":[{"action":"deny","protocol":"tcp","dst_ports":[5432]},
             {"action":"allow"}],"outbound_rules":[{"action":"allow"}]}"#;
         let (code, dry) = agent.ask(&["store", "put", POLICY, policy, "--dry-run", "dataplane"]);
@@ -256,7 +256,7 @@ fn a_policy_stops_packets_and_everything_that_is_asked_names_it() {
             ["policy no-db inbound, rule 0", "cni/web/eth0", "cni/db/eth0"],
             "{dropped:#}"
         );
-        // Its rule counted these packets and no others, in both forms: a SYN of Linux has 60 octets.
+        // Its rule counted exactly these packets, in both forms: a SYN of Linux has 60 octets.
         let (code, shown) = agent.ask(&["policy", "show", "no-db"]);
         let packets = shown["counted"]["inbound"][0]["packets"].as_u64().unwrap_or_default();
         assert!(code == Some(0) && packets > 0, "{shown:#}");
@@ -289,7 +289,7 @@ fn a_policy_stops_packets_and_everything_that_is_asked_names_it() {
     });
 }
 
-/// `nft` in the namespace of the caller.
+/// Returns the path of `nft` for the caller's namespace.
 fn nft() -> Option<PathBuf> {
     let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/bin");
     let dir = std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from(own), PathBuf::from);
@@ -302,7 +302,7 @@ fn nft() -> Option<PathBuf> {
     None
 }
 
-/// A trace that is armed.
+/// A running trace.
 struct Watching(Child);
 
 impl Watching {
@@ -358,7 +358,8 @@ fn a_live_trace_shows_what_the_kernel_does_and_leaves_nothing_behind() {
             steps.into_iter().find(|step| step["of"] == of).unwrap_or_else(|| panic!("no {of}: {packet:#}"))
         };
 
-        // Allowed: the first packet agrees, those behind it are of a connection that is there.
+        // Allowed: the first packet agrees with the evaluator; later packets belong to an established
+        // connection.
         let watching = Watching::arm(&agent, &nft, "2");
         assert!(web.connect("10.65.0.2").is_some(), "{}", agent.log());
         let (code, found) = watching.end();
@@ -373,7 +374,7 @@ fn a_live_trace_shows_what_the_kernel_does_and_leaves_nothing_behind() {
         assert_eq!(found["packets"][1]["result"], "established", "{found:#}");
         assert_eq!(tables(&nft), before);
 
-        // Denied: by which rule of which policy.
+        // Denied: the answer names rule and policy.
         let policy = r#"{"selector":"role == 'db'","inbound_rules":[{"action":"allow","protocol":"udp"},
             {"action":"deny","protocol":"tcp","dst_ports":[5432]}],"outbound_rules":[{"action":"allow"}]}"#;
         agent.write(POLICY, &["store", "put", POLICY, policy]);
@@ -391,13 +392,13 @@ fn a_live_trace_shows_what_the_kernel_does_and_leaves_nothing_behind() {
         assert_eq!(tables(&nft), before);
         agent.write(POLICY, &["store", "rm", POLICY]);
 
-        // Dropped by somebody else, who is named.
+        // Dropped by another program, which is named.
         run_nft(&nft, "add table ip theirs");
         run_nft(&nft, "add chain ip theirs fence { type filter hook forward priority 10 ; }");
         run_nft(&nft, "add rule ip theirs fence tcp dport 5432 drop");
         let others = tables(&nft);
         let watching = Watching::arm(&agent, &nft, "3");
-        // One at a time.
+        // Only one trace at a time.
         let port = PORT.to_string();
         let packet = ["policy", "trace", "--from", "web", "--to", "db", "--proto", "tcp", "--dport", &port];
         let second = agent.run(&[&packet[..], &["--live"]].concat());
@@ -417,7 +418,7 @@ fn a_live_trace_shows_what_the_kernel_does_and_leaves_nothing_behind() {
         assert_eq!(tables(&nft), others);
         run_nft(&nft, "delete table ip theirs");
 
-        // From an address of the host that the store does not know: nothing is enforced, and nobody expects it to be.
+        // From an address of the host that is not in the store: no rule applies, and the evaluator agrees.
         ip("address add 10.99.0.1/32 dev lo");
         let watching = Watching::arm_from("10.99.0.1", &agent, &nft, "2");
         let to: SocketAddr = ("10.65.0.2".parse::<std::net::IpAddr>().unwrap(), PORT).into();
@@ -429,12 +430,12 @@ fn a_live_trace_shows_what_the_kernel_does_and_leaves_nothing_behind() {
         let (code, found) = watching.end();
         assert_eq!((code, &found["packets"][0]["result"]), (Some(0), &json!("agrees")), "{found:#}");
 
-        // Nothing comes.
+        // No packet arrives.
         let (code, found) = Watching::arm(&agent, &nft, "1").end();
         assert_eq!((code, &found["result"]), (Some(5), &json!("none")), "{found:#}");
         assert_eq!(tables(&nft), before);
 
-        // The caller goes away, then the agent.
+        // The caller disconnects, then the agent ends.
         let mut watching = Watching::arm(&agent, &nft, "60");
         watching.0.kill().unwrap();
         watching.0.wait().unwrap();
@@ -480,7 +481,7 @@ fn what_cannot_be_read_is_named_and_the_rest_is_enforced() {
         std::fs::write(&file, Value::from(all).to_string()).unwrap();
         let output = agent.run(&["store", "import", "--raw", &file.display().to_string()]);
         assert!(output.status.success(), "{output:?}");
-        // Neither store takes ten megabytes.
+        // Neither store accepts ten megabytes.
         std::fs::write(&file, json!({ policy("huge"): large(10 << 20) }).to_string()).unwrap();
         let output = agent.run(&["store", "import", "--raw", &file.display().to_string()]);
         assert!(String::from_utf8_lossy(&output.stderr).contains("policy/huge has 104"), "{output:?}");
@@ -489,11 +490,11 @@ fn what_cannot_be_read_is_named_and_the_rest_is_enforced() {
         assert!(!named(&status, "explode\"}]"), "values are not repeated: {status:#}");
         assert!(web.connect("10.65.0.2").is_some(), "what cannot be read acts on nobody\n{}", agent.log());
 
-        // The rest goes on: a policy that can be read is enforced, and gone again.
+        // Other policies work: a readable one is enforced, and removed again.
         let deny = r#"{"selector":"role == 'db'","inbound_rules":[{"action":"deny"}]}"#;
         agent.write(POLICY, &["store", "put", POLICY, deny]);
         assert!(web.connect("10.65.0.2").is_none(), "{}", agent.log());
-        // It keeps its last good form.
+        // An unreadable value keeps its last good form.
         let output = agent.run(&["store", "put", "--raw", POLICY, "{"]);
         assert!(output.status.success(), "{output:?}");
         agent.until(&["status"], |status| named(status, POLICY));
@@ -501,7 +502,7 @@ fn what_cannot_be_read_is_named_and_the_rest_is_enforced() {
         agent.write(POLICY, &["store", "rm", POLICY]);
         assert!(web.connect("10.65.0.2").is_some(), "{}", agent.log());
 
-        // A profile closes.
+        // An unreadable profile denies.
         let output = agent.run(&["store", "put", "--raw", PROFILE, r#"{"inbound_rules":"all"}"#]);
         assert!(output.status.success(), "{output:?}");
         agent.until(&["status"], |status| named(status, PROFILE));
@@ -509,8 +510,8 @@ fn what_cannot_be_read_is_named_and_the_rest_is_enforced() {
     });
 }
 
-/// Datagrams with a number each, from `from` to a port at `to`, until it is told to stop; gives how many were sent. Every second
-/// one is the first of its connection, the others belong to one that was there before.
+/// Sends numbered datagrams from `from` to a port at `to` until told to stop; returns their number. Every
+/// second one is the first of its connection; the others belong to an existing one.
 fn datagrams(from: &Workload, to: &'static str, port: u16, stop: &Arc<AtomicBool>) -> JoinHandle<u32> {
     let stop = Arc::clone(stop);
     let socket = || UdpSocket::bind(("0.0.0.0", 0)).unwrap();
@@ -528,7 +529,7 @@ fn datagrams(from: &Workload, to: &'static str, port: u16, stop: &Arc<AtomicBool
     })
 }
 
-/// The numbers that arrive at a port until nothing comes for a second after it is told to stop.
+/// Returns the numbers that arrive at a port until none arrives for a second after the stop.
 fn arrivals(
     at: &Workload,
     addr: &'static str,
@@ -575,7 +576,7 @@ fn an_agent_that_is_killed_or_stopped_and_comes_back_loses_and_passes_nothing() 
                 let after = run_nft(nft, "-s -a list table inet tortie");
                 assert_eq!(&after, before, "what was right stays, with its handles");
             } else {
-                // Another order: the same packets.
+                // Another order value: the same packets pass.
                 agent.write(POLICY, &["store", "put", POLICY, &policy(2 + u32::try_from(round).unwrap())]);
             }
         }

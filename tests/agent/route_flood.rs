@@ -1,4 +1,5 @@
-//! A whole agent beside somebody who changes 50,000 routes a second for ten seconds, and that cannot read for a while.
+//! A whole agent while another process changes 50,000 routes per second for ten seconds, and while the agent
+//! cannot read for a while.
 
 #![allow(
     unsafe_code,
@@ -24,7 +25,7 @@ const CHURN: Duration = Duration::from_secs(10);
 const OWN: u32 = 50;
 const LEARNED: u32 = 200;
 
-/// Blocks of a host, in the order of their numbers.
+/// Returns the blocks of a host in numerical order.
 fn cidr(host: u32, i: u32) -> String {
     format!("10.244.{}.{}/26", 100 * host + i / 4, i % 4 * 64)
 }
@@ -40,14 +41,15 @@ fn data() -> BTreeMap<String, String> {
     data
 }
 
-/// Notifications that the agent's sockets in its namespace lost so far, as the kernel counts them.
+/// Returns the number of notifications that the agent's sockets in its namespace have lost, as counted by the
+/// kernel.
 fn drops(pid: i32) -> u64 {
     let table = std::fs::read_to_string(format!("/proc/{pid}/net/netlink")).unwrap();
     let lines = table.lines().skip(1);
     lines.filter_map(|l| l.split_whitespace().nth(8)?.parse::<u64>().ok()).sum()
 }
 
-/// The overrun counter, as a scraper reads it.
+/// Returns the overrun counter as a scraper reads it.
 fn overruns(hosts: &Hosts) -> f64 {
     let (code, body) = hosts.ask(1, "GET", "/metrics", "").unwrap();
     assert_eq!(code, 200, "{body}");
@@ -55,7 +57,8 @@ fn overruns(hosts: &Hosts) -> f64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Routes of the main table without what may change when a route is put back: ids of nexthop objects.
+/// Returns the routes of the main table without ids of nexthop objects, which may change when a route is
+/// restored.
 fn routes(hosts: &Hosts, own: bool) -> Vec<String> {
     let text = hosts.run("host1", "ip route show");
     let mut lines: Vec<String> = text
@@ -72,7 +75,7 @@ fn routes(hosts: &Hosts, own: bool) -> Vec<String> {
     lines
 }
 
-/// Churns in the namespace at this path, from a thread that moves there.
+/// Changes routes in the namespace at this path, from a thread that moves there.
 fn churn_in(netns: &Path) -> f64 {
     let netns = File::open(netns).unwrap();
     move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
@@ -89,7 +92,7 @@ fn an_agent_that_cannot_read_under_a_flood_counts_it_and_is_right_within_two_sec
         if found == wanted { Ok(()) } else { Err(format!("{found} of {wanted}\n{}", hosts.log(1))) }
     });
     hosts.until(1, "stale routes are settled", |s| s["bgp"]["gracefulRestart"] == "idle");
-    // Others inside of our own prefixes: with another protocol number, and without any.
+    // Foreign routes inside own prefixes: with another protocol number, and without one.
     for words in [
         "add blackhole 10.244.2.0/26 proto 77 metric 5",
         "add 10.244.2.9/32 via 172.30.0.77 proto 99",
@@ -106,7 +109,7 @@ fn an_agent_that_cannot_read_under_a_flood_counts_it_and_is_right_within_two_sec
     let netns = hosts.lab.netns("host1").unwrap();
     let churn = std::thread::spawn(move || churn_in(&netns));
     std::thread::sleep(Duration::from_secs(2));
-    // As on a host that is overloaded or was suspended: nobody reads until the socket is full.
+    // As on an overloaded or suspended host: the socket is not read until it is full.
     let lost = drops(pid);
     hosts.signal("host1", Signal::STOP);
     let held = Instant::now();
@@ -124,7 +127,7 @@ fn an_agent_that_cannot_read_under_a_flood_counts_it_and_is_right_within_two_sec
     std::thread::sleep(Duration::from_secs(1).saturating_sub(held.elapsed()));
     hosts.signal("host1", Signal::CONT);
     let held = held.elapsed();
-    // It goes on while the flood does; more of ours is taken away.
+    // The agent continues during the flood; more own routes are deleted.
     let mut attacks = 0;
     while !churn.is_finished() {
         for i in 40..60 {
@@ -144,7 +147,7 @@ fn an_agent_that_cannot_read_under_a_flood_counts_it_and_is_right_within_two_sec
         }
         let status = hosts.get(1, "/v1/status")?;
         let (drifted, seen) = (&status["routes"]["drifted"], &status["routes"]["foreign"]);
-        // What the agent believes of others' routes is what there is: next hops are resolved by it.
+        // The agent's view of foreign routes matches the kernel, since next hops are resolved by it.
         let there = routes(&hosts, false).len() + hosts.run("host1", "ip -6 route show").lines().count();
         if *drifted == 0 && *seen == there {
             Ok(())
@@ -167,7 +170,7 @@ fn an_agent_that_cannot_read_under_a_flood_counts_it_and_is_right_within_two_sec
         attacks > 20,
         "the agent repaired under the flood, so that there was something to take away: {attacks}"
     );
-    // A busy machine proves the same with less; below this nothing would be proven.
+    // A busy machine proves the same with fewer changes; below this limit nothing would be proved.
     assert!(rate > 5_000.0, "the generator is too slow: {rate}");
     let now = routes(&hosts, false);
     assert_eq!(now.len(), foreign, "the flood's own routes are all there");

@@ -1,12 +1,12 @@
-//! The store goes away, comes back, loses its history or all it has: what forwards packets stays as it is, and what was
-//! changed meanwhile is in force afterwards.
+//! The store is unreachable, returns, loses its history or all its data: forwarding is unchanged, and changes
+//! made in the meantime are applied afterwards.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::common::hosts::{Hosts, PATIENCE, Plan, block, block_keys, lab_data, stderr, stdout, within};
 
-/// The usual end of two hosts with one block each.
+/// Expected routes of two hosts with one block each.
 const ROUTES_1: &[&str] = &["10.244.1.0/26 blackhole", "10.244.2.0/26"];
 const ROUTES_2: &[&str] = &["10.244.2.0/26 blackhole", "10.244.1.0/26"];
 
@@ -38,7 +38,7 @@ fn snapshots(hosts: &Hosts, host: usize) -> String {
     line.to_owned()
 }
 
-/// etcd is killed for a while, changed and compacted out of sight of the agents, and comes back.
+/// etcd is killed for a while, changed and compacted without the agents, and returns.
 fn stopped_for(time: Duration) {
     let Some(mut hosts) = two_hosts(1) else { return };
     let mut unchanged = hosts.watch_unchanged(&[1, 2]);
@@ -49,14 +49,14 @@ fn stopped_for(time: Duration) {
     }
     std::thread::sleep(time.saturating_sub(begin.elapsed()));
     unchanged.assert_unchanged(&hosts, "store away");
-    // Alive, and honest about it.
+    // Alive, and the problem is reported.
     assert_eq!(hosts.ask(1, "GET", "/livez", "").unwrap().0, 200);
     let status = hosts.status(1);
     let problems = status["problems"].as_array().unwrap();
     assert!(problems.iter().any(|p| p["code"] == "store-away"), "{status:#}");
     assert!(stdout(&hosts.tortie(1, &["status"])).contains("AWAY"));
 
-    // Changes that no agent can see, first with and then without their history.
+    // Changes that the agents cannot see, first with and then without their history.
     let mut wanted = [ROUTES_1.to_vec(), ROUTES_2.to_vec()];
     for (round, (mine, theirs)) in
         [("10.244.1.64/26", "10.244.2.64/26"), ("10.244.1.128/26", "10.244.2.128/26")].into_iter().enumerate()
@@ -113,7 +113,8 @@ fn long_stopped_and_compacted() {
     stopped_for(Duration::from_secs(75));
 }
 
-/// Host 1 knows only the member that is killed; BGP carries what host 2 reads from the others.
+/// Host 1 knows only the member that is killed; BGP carries the routes that host 2 reads from the other
+/// members.
 #[test]
 fn one_member_of_three() {
     let members = [(1, vec![1]), (2, vec![2, 3])].into();
@@ -137,7 +138,7 @@ fn one_member_of_three() {
     unchanged.assert_sessions_unchanged(&hosts, "the member is back");
 }
 
-/// Waits until a host's cache has this text in it.
+/// Waits until a host's cache contains this text.
 fn until_cached(hosts: &Hosts, host: usize, text: &str) {
     let path = hosts.path(host, "/var/lib/tortie/cache.json");
     within(PATIENCE, "the cache is written", || match std::fs::read(&path) {
@@ -147,7 +148,7 @@ fn until_cached(hosts: &Hosts, host: usize, text: &str) {
     });
 }
 
-/// The lines of `ip monitor` that take something away.
+/// Returns the lines of `ip monitor` that report deletions.
 fn deletions(said: &str) -> Vec<&str> {
     said.lines().filter(|l| l.contains("Deleted")).collect()
 }
@@ -169,7 +170,7 @@ fn a_start_without_the_store_runs_from_the_cache() {
     hosts.until(1, "the restart is over", |s| s["bgp"]["gracefulRestart"] == "idle");
     hosts.until_routes(1, ROUTES_1);
     assert_eq!(deletions(&unchanged.monitor_output(1)), Vec::<&str>::new());
-    // The peer kept everything.
+    // The peer kept all routes.
     assert_eq!(unchanged.monitor_output(2), "");
     hosts.start("etcd1");
     hosts.until(1, "follows the store again", |s| s["store"]["fromCache"] == false && is_connected(s));
@@ -190,7 +191,7 @@ fn not_frozen(status: &serde_json::Value) -> bool {
 fn a_wiped_store_flushes_nothing_and_the_keys_return() {
     let Some(mut hosts) = two_hosts(1) else { return };
     until_cached(&hosts, 1, "10.244.1.0-26");
-    // The next write of the cache would be at once.
+    // The next write of the cache would be immediate.
     std::thread::sleep(Duration::from_secs(11));
     let mut unchanged = hosts.watch_unchanged(&[1, 2]);
     hosts.etcdctl(1, &["del", "--prefix", "/calico/"]);
@@ -205,7 +206,7 @@ fn a_wiped_store_flushes_nothing_and_the_keys_return() {
     let applied = r#"{"key":"/calico/v1/Ready","revision":1,"waitMillis":1000}"#;
     let (_, applied) = hosts.ask(1, "POST", "/v1/applied", applied).unwrap();
     assert!(applied.contains(r#""result":"frozen""#), "{applied}");
-    // What the store has now is not what an agent starts from.
+    // An agent does not start from the store's present content.
     until_cached(&hosts, 1, "10.244.1.0-26");
     hosts.kill("host1");
     hosts.start("host1");
@@ -250,16 +251,16 @@ fn an_empty_etcd_in_its_place_is_obeyed_only_when_accepted() {
     let accepted = hosts.tortie(2, &["store", "accept"]);
     assert!(accepted.status.success(), "{accepted:?}");
     hosts.until(2, "goes on", not_frozen);
-    // Nothing of the network is left for it, and it makes itself known as at a first start.
+    // Its network has no keys any more, and it registers as at a first start.
     hosts.until_routes(2, &[]);
     within(PATIENCE, "host2 is known", || match stdout(&hosts.store(&["ls", "/calico/v1/host/host2/"])) {
         keys if keys.contains("metadata") => Ok(()),
         keys => Err(keys),
     });
-    // Host 1 was not asked.
+    // Nothing was accepted on host 1.
     assert!(is_frozen(&hosts.status(1)));
     assert!(hosts.routes(1).contains("10.244.1.0/26 blackhole"));
-    // Nothing to accept.
+    // There is nothing to accept.
     let again = hosts.tortie(2, &["store", "accept"]);
     assert!(stdout(&again).contains("nothing was frozen"), "{again:?}");
 }
@@ -277,16 +278,16 @@ fn ready_is_obeyed() {
     }
     std::thread::sleep(Duration::from_secs(1));
     unchanged.assert_unchanged(&hosts, "not ready");
-    // Accepting does not make it ready.
+    // Accepting does not set Ready.
     let accepted = hosts.tortie(1, &["store", "accept"]);
     assert!(stdout(&accepted).contains("Ready"), "{}{}", stdout(&accepted), stderr(&accepted));
     assert!(is_frozen(&hosts.status(1)));
     hosts.put("/calico/v1/Ready", "true");
-    // Without its block the address of host 1's workload is one outside of own blocks, announced for itself.
+    // Without its block, the address of host 1's workload is outside of own blocks and announced by itself.
     hosts.until_routes(1, &["10.244.2.0/26", "10.244.2.64/26"]);
     hosts.until_routes(2, &["10.244.2.0/26 blackhole", "10.244.2.64/26 blackhole", "10.244.1.1"]);
     unchanged.assert_sessions_unchanged(&hosts, "ready again");
-    // Gone is not false, but it is not true either.
+    // An absent key is not false, but not true either.
     let mut unchanged = hosts.watch_unchanged(&[1, 2]);
     hosts.rm("/calico/v1/Ready");
     hosts.until(1, "freezes", is_frozen);
@@ -319,7 +320,7 @@ fn a_lost_sqlite_file_flushes_nothing() {
     unchanged.assert_unchanged(&hosts, "the same data in another file");
 }
 
-/// One key of every kind that an agent reads, beside those of the lab files.
+/// Returns one key of every kind that an agent reads, in addition to those of the lab files.
 fn every_kind() -> BTreeMap<String, String> {
     let mut data = lab_data(3, true);
     let more = [
@@ -365,7 +366,7 @@ fn with_every_kind() -> Option<(Hosts, BTreeMap<String, String>)> {
     Some((hosts, data))
 }
 
-/// What nobody can read under this key, if there is such a thing.
+/// Returns a value that cannot be parsed for this key, if there is one.
 fn unreadable(key: &str) -> Option<&'static str> {
     let parsed = tortie_config::Key::parse(key).unwrap();
     let fails = |v: &&str| tortie_config::Resource::parse(&parsed, v.as_bytes()).is_err();
@@ -389,7 +390,7 @@ fn a_broken_value_in_any_one_key_moves_nothing_and_is_named() {
         };
         hosts.put(key, garbage);
         let frozen = key == "/calico/v1/Ready";
-        // What only another host or an allocator reads is not watched here.
+        // Keys that only another host or an allocator reads are not watched here.
         let watched = !key.contains("/ipam/v2/handle/")
             && !["host2", "host3"].iter().any(|h| key.contains(&format!("/ipam/v2/host/{h}/")))
             && !["10.244.2.0-26", "10.244.3.0-26"].iter().any(|b| key.ends_with(&format!("/block/{b}")));
@@ -397,7 +398,7 @@ fn a_broken_value_in_any_one_key_moves_nothing_and_is_named() {
             let status = hosts.until(1, "freezes", |s| {
                 is_frozen(s) && s["store"]["frozen"].as_str().unwrap().contains(key)
             });
-            // Nobody can accept that: the next step is another one.
+            // This cannot be accepted; the next step is another one.
             let next = status["problems"][0]["next"].as_str().unwrap();
             assert!(next.starts_with("tortie store put /calico/v1/Ready true,"), "{next}");
         } else if watched {
@@ -423,11 +424,11 @@ fn a_broken_value_in_any_one_key_moves_nothing_and_is_named() {
         named.len()
     );
     assert!(named.len() > 30, "{named:?}");
-    // Affinities are the keys whose values mean nothing when they are not `pendingDeletion` and the like.
+    // Affinities are the keys whose values have no meaning other than `pendingDeletion` and similar words.
     assert!(any_text.len() < 12, "{any_text:?}");
 }
 
-/// Without a last good value only that object is missing.
+/// Without a last good value, only that object is missing.
 #[test]
 fn a_start_with_a_broken_value_misses_only_that_object() {
     let Some((mut hosts, data)) = with_every_kind() else { return };
@@ -446,14 +447,15 @@ fn a_start_with_a_broken_value_misses_only_that_object() {
             2,
             0,
         ),
-        // The own block: its workload's address is announced for itself.
+        // The own block: its workload's address is announced by itself.
         (
             "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-26",
             &["10.244.2.0/26", "10.244.3.0/26", "default"],
             2,
             1,
         ),
-        // A policy: nothing of routing. The host endpoint of the uplink has its profile, which lets everything pass.
+        // A policy: no effect on routing. The host endpoint of the uplink has a profile that allows
+        // everything.
         ("/calico/v1/policy/tier/default/policy/p1", WITH_ROUTER, 2, 1),
     ];
     for (key, routes, mesh, peers) in cases {

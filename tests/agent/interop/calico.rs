@@ -1,8 +1,9 @@
-//! What Calico leaves on a host: BIRD's configuration, and Felix's rules and sets.
+//! State that Calico leaves on a host: BIRD's configuration, and Felix's rules and sets.
 
 use crate::common::felix2_rules::Felix;
 
-/// As confd writes it from Calico's templates, in BIRD 2's words: one daemon for both families, where Calico has two.
+/// BIRD configuration as confd generates it from Calico's templates, in the syntax of BIRD 2: one daemon for
+/// both families, while Calico runs two.
 pub(crate) const BIRD: &str = "router id 172.30.0.N;
 protocol static { ipv4; route 10.244.N.0/26 blackhole; }
 protocol static { ipv6; route fd00:10:244:N::/122 blackhole; }
@@ -38,13 +39,14 @@ template bgp bgp_template6 from calico_session {
 }
 ";
 
-/// Of the workload of host 1, whose profile lets everything pass.
+/// Returns Felix's rules for the workload of host 1, whose profile allows everything.
 pub(crate) fn felix(v4: bool) -> String {
     let felix = Felix { v4, ipip: false, masquerade: v4, interface: "cali1", profile: "lab", policy: None };
     felix.rules()
 }
 
-/// Rules of somebody else, before and between Felix's; the last is what later ones of Felix append where they let a packet pass.
+/// Rules of other programs before and between Felix's. The last one is appended by later versions of Felix
+/// where they accept a packet.
 pub(crate) const OTHERS: &str = "*filter
 -A INPUT -p tcp -m tcp --dport 22 -j ACCEPT
 -A FORWARD -p udp -m udp --dport 4789 -m comment --comment \"of somebody else\" -j DROP
@@ -60,7 +62,7 @@ create of-somebody-else hash:ip family inet
 add of-somebody-else 192.0.2.77
 ";
 
-/// In listings of Calico's users these rules have these hashes.
+/// Calico's users publish listings in which these rules have these hashes.
 #[test]
 fn rules_are_those_of_felix() {
     let tunnels =

@@ -1,4 +1,5 @@
-//! A router that announces addresses of a pool by itself: said in `status` and of the peer, and refused when asked.
+//! A router that announces addresses of a pool by itself: reported in `status` and for the peer, and rejected
+//! if configured.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use crate::interop::probe::{full_kernels, hints, kernel};
 use crate::interop::rig::{Backend, Net, put, within};
 
 const LIMIT: Duration = Duration::from_secs(10);
-/// Inside the pool, and no host has it.
+/// A prefix inside the pool that no host owns.
 const TAKEN: &str = "10.244.77.0/26";
 const TOR: &str = "172.30.0.254";
 

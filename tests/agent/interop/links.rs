@@ -8,8 +8,8 @@ use crate::interop::probe::{full_kernels, kernel, sessions};
 use crate::interop::rig::{Backend, Net, within};
 use crate::interop::two_hosts::{TwoHosts, block, workloads};
 
-/// Two hosts, each in a subnet of its own; the router learns their blocks, the hosts are in a mesh, and no next hop of
-/// the mesh is on-link. No pool has IPIP.
+/// Configuration of the router between two hosts in different subnets: it learns their blocks, the hosts form
+/// a mesh, and no next hop of the mesh is on-link. No pool uses IPIP.
 const BIRD: &str = "router id 10.0.1.254;\nprotocol device { scan time 2; }\n\
     protocol kernel { ipv4 { import none; export where source = RTS_BGP; }; }\n\
     template bgp host { neighbor as 64512; connect delay time 1; connect retry time 2; error wait time 1, 5;\n\
@@ -17,12 +17,13 @@ const BIRD: &str = "router id 10.0.1.254;\nprotocol device { scan time 2; }\n\
     protocol bgp host1 from host { local 10.0.1.254 as 65000; neighbor 10.0.1.1; }\n\
     protocol bgp host2 from host { local 10.0.2.254 as 65000; neighbor 10.0.2.1; }\n";
 
-/// Where the hosts have the way to the other subnet from.
+/// Origin of the hosts' route to the other subnet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DefaultRoute {
-    /// The kernel has it, whoever wrote it.
+    /// A static route in the kernel.
     Static,
-    /// The router announces it: next hops of the mesh are reached by a route that the host itself learned.
+    /// A route that the router announces: next hops of the mesh resolve through a route that the host itself
+    /// learned.
     Learned,
 }
 
@@ -37,7 +38,7 @@ fn two_subnets(backend: Backend, default: DefaultRoute) {
         let host = format!("host{n}");
         add(&format!("bgp/v1/host/{host}/ip_addr_v4"), format!("10.0.{n}.1"));
         add(&format!("bgp/v1/host/{host}/network_v4"), format!("10.0.{n}.0/24"));
-        // The other host's mesh route passes `pool` towards the router; it has to prefer the owner's.
+        // The other host's mesh route passes `pool` towards the router, which must prefer the owner's route.
         add(
             &format!("bgp/v1/host/{host}/peer_v4/10.0.{n}.254"),
             format!("{{\"ip\": \"10.0.{n}.254\", \"as_num\": \"65000\", \"own_only\": true}}"),
@@ -92,7 +93,7 @@ fn two_subnets(backend: Backend, default: DefaultRoute) {
         assert!(why.contains("10.0.2.1: reached by the learned route 0.0.0.0/0"), "{why}");
         let status = net.run("host1", &["tortie", "status"]).unwrap_or_else(|text| text);
         assert!(!status.contains("unresolved") && !status.contains("route-withheld"), "{status}");
-        // The default goes, and with it all that rests on it; it is back, and so is the rest.
+        // The default route is removed with all routes that depend on it; both return together.
         net.run("tor", &["birdc", "disable", "static1"]).unwrap();
         let routes = || kernel(&net, "host1");
         within(Duration::from_secs(10), Instant::now(), "no route without the default", || {
@@ -120,7 +121,7 @@ fn two_subnets_etcd() {
 }
 
 const FEED: usize = 10_000;
-/// Half a second is what it takes at most on a machine that does nothing else; the load average tells too late of more.
+/// Half a second is the maximum on an otherwise idle machine; the load average reports other load too late.
 const BACK: Duration = Duration::from_secs(1);
 
 fn flap(backend: Backend) {
@@ -169,7 +170,7 @@ fn flap(backend: Backend) {
             took.as_millis()
         );
     }
-    // No session was lost over it.
+    // No session was lost.
     for (peer, now) in sessions(&net, "host1").unwrap() {
         assert_eq!(now["flaps"], before[&peer]["flaps"], "{now}");
     }

@@ -1,5 +1,5 @@
-//! A host moves from BIRD and Felix to our agent and back, under traffic of both families: no packet lost, nothing left behind, and what was
-//! there before is there again, also when the move is killed in the middle.
+//! Migration of a host from BIRD and Felix to Tortie and back, under traffic of both families: no packet is
+//! lost, nothing is left behind, and the former state is restored, even if the migration is killed halfway.
 //!
 //! ```text
 //!   web1 - host1 --+            host1: BIRD as Calico configures it, rules and sets as Felix 2.6 leaves them
@@ -16,7 +16,8 @@ use crate::interop::rig::{DEADLINE, within};
 use site::{Kernel, Site};
 use traffic::{IPV4, under_traffic, under_traffic_of};
 
-/// Whether all peers of host 1 have BIRD's sessions and its blocks again, and nothing is there but what was.
+/// Checks that all peers of host 1 have BIRD's sessions and blocks again, and that the kernel state is the
+/// former one.
 fn is_back(site: &Site, before: &Kernel) {
     within(DEADLINE, Instant::now(), "Calico is back", || {
         let now = site.kernel();
@@ -43,14 +44,14 @@ fn a_host_of_calico_is_adopted_and_given_back_without_a_lost_packet() {
     let Some(site) = Site::up("legacy") else { return };
     let before = site.kernel();
     under_traffic(&site, || {
-        // Cut off when one table of rules is gone, it goes on where it was.
+        // Killed after one table of rules was removed, the migration continues from there.
         site.adopt_killed("remove-rules:half");
         site.is_not_purged("tortie migrate adopt");
         let report = site.adopt().unwrap();
         assert_eq!(report["phase"], "adopted", "{report:#}");
         assert_eq!(report["steps"].as_array().unwrap().len(), 10);
         site.is_ours();
-        // Once more does nothing.
+        // A second run does nothing.
         assert_eq!(site.adopt().unwrap()["steps"].as_array().unwrap().len(), 0);
         let check =
             "tortie --datastore sqlite:/store/store.db --node host1 migrate check --state-dir /lab/state";
@@ -61,7 +62,7 @@ fn a_host_of_calico_is_adopted_and_given_back_without_a_lost_packet() {
         let report = site.rollback().unwrap();
         assert_eq!(report["phase"], "rolled-back", "{report:#}");
         is_back(&site, &before);
-        // Nobody is told to start what runs.
+        // Running daemons are not listed as a next step.
         let next = serde_json::json!(["This host is rolled back already."]);
         assert_eq!(site.rollback().unwrap()["next"], next);
     });
@@ -72,17 +73,18 @@ fn what_differs_has_to_be_accepted_and_a_stranger_is_not_killed() {
     let Some(site) = Site::up("nft") else { return };
     let before = site.kernel();
     let adopt = "adopt --state-dir /lab/state --wait 25 --agent-with 'sh /lab/agent'";
-    // Nobody said how BIRD is ended; what runs here that is not Calico's is nobody's to end.
+    // Without a method to stop BIRD nothing happens, and processes that do not belong to Calico are never
+    // stopped.
     let said = site.migrate(adopt).unwrap_err();
     assert!(said.contains("exit status 2") && said.contains(&format!("--pid {}", site.bird())), "{said}");
     let said = site.migrate(&format!("{adopt} --pid 1")).unwrap_err();
     assert!(said.contains("--pid 1 is no daemon of Calico"), "{said}");
-    // Felix's rules are all that lets workloads pass a firewall that drops what it forwards.
+    // Only Felix's rules let workloads pass a firewall that drops forwarded packets.
     let mesh = |value: &str| {
         let key = "/calico/bgp/v1/global/node_mesh";
         site.sh(&format!("tortie --datastore sqlite:/store/store.db store put {key} '{value}'")).unwrap();
     };
-    // One session for both families is not what Calico's hosts have.
+    // Calico's hosts never use one session for both families.
     mesh(r#"{"enabled": true}"#);
     let check = site.migrate("check --state-dir /lab/state").unwrap_err();
     assert!(check.contains("dual-stack") && check.contains("per_family"), "{check}");
@@ -106,7 +108,7 @@ fn what_differs_has_to_be_accepted_and_a_stranger_is_not_killed() {
     assert!(!site.dir.path().join("state/migrate.json").exists());
 }
 
-/// Hosts that never had the other generation of iptables have no other name for theirs.
+/// Hosts without the other variant of iptables have only its plain name.
 #[test]
 fn one_generation_of_iptables_by_its_plain_name_is_enough() {
     for backend in ["legacy", "nft"] {
@@ -124,7 +126,8 @@ fn one_generation_of_iptables_by_its_plain_name_is_enough() {
     }
 }
 
-/// Felix of Calico 1 has other names, and its chains are not compared; they go and come back like those of later ones.
+/// Felix of Calico 1 uses other names, and its chains are not compared; they are removed and restored like
+/// those of later versions.
 #[test]
 fn a_host_of_calico_1_is_adopted_and_given_back() {
     let Some(site) = Site::up("legacy") else { return };
@@ -144,8 +147,8 @@ fn a_host_of_calico_1_is_adopted_and_given_back() {
     is_back(&site, &before);
 }
 
-/// Whoever restarts has told its peers to keep what they have from it, once: what ends it again before it has sent all again
-/// takes its routes away.
+/// A restarting BIRD asks its peers to keep its routes, once. If it ends again before it has sent all routes,
+/// the peers remove them.
 #[test]
 fn a_restart_that_is_under_way_is_waited_for() {
     let Some(site) = Site::up("legacy") else { return };
@@ -167,12 +170,12 @@ fn a_restart_that_is_under_way_is_waited_for() {
         assert!(!site.dir.path().join("state/migrate.json").exists(), "nothing was begun");
     };
     assert!(!check().contains("restarting"), "{}", check());
-    // When BIRD's own restart is over it takes its IPv6 routes out and puts them back, and loses a packet in between.
+    // When BIRD's own restart ends, it removes and re-adds its IPv6 routes, and loses a packet in between.
     under_traffic_of(&site, IPV4, || {
         // A neighbour restarts.
         site.kill_bird(2);
         refused("Mesh_172_30_0_2 restarts and is not back yet");
-        // This host's BIRD does, and a peer that it waits for is down.
+        // This host's BIRD restarts while a peer that it waits for is down.
         site.kill_bird(1);
         site.start_bird(1);
         within(DEADLINE, Instant::now(), "BIRD has all from host 3", || {
@@ -183,7 +186,7 @@ fn a_restart_that_is_under_way_is_waited_for() {
         });
         refused("waits for Mesh_172_30_0_2, Mesh_fd00_172_30__2, for 2");
         assert_eq!(site.kernel(), before);
-        // It is over while adopt waits.
+        // The restart ends while adopt waits.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(std::time::Duration::from_secs(4));

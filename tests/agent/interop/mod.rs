@@ -1,15 +1,15 @@
-//! The whole of it against the real thing: agents in namespaces, BIRD, FRR, GoBGP and OpenBGPD as routers, SQLite and
-//! etcd as stores, and kernels, routers and packets asked what became of it.
+//! Interoperability tests: agents in network namespaces, BIRD, FRR, GoBGP and OpenBGPD as routers, SQLite and
+//! etcd as stores. The results are read from kernels, routers and packets.
 //!
-//! It does not test what a part does by itself, nor the lab runner. Numbers that are printed are what was measured;
-//! what is asserted is behaviour, with more time where the machine has other work (see [`rig::within`]).
+//! Single parts and the lab runner have tests of their own. Printed numbers are measurements. Assertions
+//! concern behaviour, with more time if the machine has other work (see [`rig::within`]).
 //!
 //! ```text
-//!  topology/labs/*.clab.yml --rig--> Net: nodes, agents, store     probe: kernels, routers, sessions, `ip monitor`
-//!                            (etcd instead of SQLite where asked)  ping: 1,000 echo requests a second, each accounted for
+//!  topology/labs/*.clab.yml --rig--> Net: nodes, agents, store (SQLite, or etcd on request)
+//!  probe: kernels, routers, sessions, `ip monitor`    ping: 1,000 echo requests per second, each recorded
 //! ```
 //!
-//! Labs run one at a time: a neighbour's start would be measured too.
+//! Labs run one at a time, since the start of another lab would affect the measurements.
 
 mod calico;
 mod hints;

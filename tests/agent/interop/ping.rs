@@ -1,4 +1,4 @@
-//! Echo requests at a fixed pace between workloads, each accounted for.
+//! Echo requests between workloads at a fixed pace, with a record of each.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -12,26 +12,26 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::interop::rig::{self, Net};
 
-/// A sender that runs.
+/// A running sender.
 pub(crate) struct Pinger {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     thread: JoinHandle<(Vec<bool>, Vec<Instant>)>,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Debug)]
 pub(crate) struct Pings {
     pub(crate) sent: usize,
-    /// The numbers of those that were not answered.
+    /// Sequence numbers of unanswered requests.
     pub(crate) lost: Vec<usize>,
-    /// When those were sent, after the beginning that [`Pinger::stop`] was told.
+    /// Send times of those requests, after the begin time passed to [`Pinger::stop`].
     pub(crate) lost_at: Vec<Duration>,
     pub(crate) took: Duration,
 }
 
 impl Pinger {
-    /// Sends a request to an address each millisecond from a node.
+    /// Sends a request per millisecond from a node to an address.
     pub(crate) fn start(net: &Net, node: &str, to: &str) -> Self {
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (netns, to): (_, IpAddr) = (net.running.netns(node).unwrap(), to.parse().unwrap());
@@ -43,7 +43,7 @@ impl Pinger {
         Self { stop, sent, thread }
     }
 
-    /// Waits until so many more were sent.
+    /// Waits until this many further requests were sent.
     pub(crate) fn wait(&self, more: u64) {
         let until = self.sent.load(Ordering::Relaxed) + more;
         rig::within(rig::DEADLINE, Instant::now(), "echo requests are sent", || {
@@ -53,7 +53,7 @@ impl Pinger {
         });
     }
 
-    /// Stops, and waits two seconds for the last answers.
+    /// Stops sending, and waits two seconds for the last answers.
     pub(crate) fn stop(self, begin: Instant) -> Pings {
         self.stop.store(true, Ordering::Relaxed);
         let took = begin.elapsed();
@@ -85,7 +85,7 @@ fn send(to: IpAddr, stop: &AtomicBool, count: &AtomicU64) -> (Vec<bool>, Vec<Ins
                 return (answered, sent);
             }
         } else if now >= next {
-            // Refused is lost.
+            // A rejected request counts as lost.
             let _ = socket.send(&request(to.is_ipv4(), u64::try_from(answered.len()).unwrap()));
             answered.push(false);
             sent.push(now);
@@ -93,13 +93,14 @@ fn send(to: IpAddr, stop: &AtomicBool, count: &AtomicU64) -> (Vec<bool>, Vec<Ins
             // A sender that was not scheduled does not catch up: a burst would measure the sender.
             next = (next + PACE).max(now);
         }
-        // A socket's own timeout counts in ticks of the kernel, which are longer than the pace.
+        // A socket's own timeout counts in kernel ticks, which are longer than the pace.
         let wait = next.saturating_duration_since(Instant::now()).min(PACE);
         let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
         let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&timeout));
         let mut buffer = [0u8; 256];
         while let Ok(len) = (&socket).read(&mut buffer) {
-            // A raw IPv4 socket gives the IP header too; 0 is an echo reply (RFC 792), of IPv6 129 (RFC 4443, 4.2).
+            // A raw IPv4 socket includes the IP header. Type 0 is an echo reply (RFC 792), for IPv6 129 (RFC
+            // 4443, section 4.2).
             let (head, reply) = if to.is_ipv4() { (usize::from(buffer[0] & 0x0f) * 4, 0) } else { (0, 129) };
             let icmp = &buffer[head..len];
             if icmp.len() >= 16 && icmp[0] == reply {
@@ -110,7 +111,8 @@ fn send(to: IpAddr, stop: &AtomicBool, count: &AtomicU64) -> (Vec<bool>, Vec<Ins
     }
 }
 
-/// An echo request (RFC 792; RFC 4443, 4.1, whose checksum the kernel fills in) whose data is its whole number.
+/// Builds an echo request (RFC 792; RFC 4443, section 4.1, whose checksum the kernel computes) with its full
+/// number as data.
 fn request(v4: bool, number: u64) -> Vec<u8> {
     let mut out = vec![if v4 { 8 } else { 128 }, 0, 0, 0, 0x70, 0x17];
     out.extend(&number.to_be_bytes()[6..]);

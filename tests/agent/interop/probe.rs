@@ -1,4 +1,4 @@
-//! Questions to kernels, routers and agents.
+//! Queries of kernels, routers and agents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::interop::rig::{Commit, Net, within};
 
-/// The routers that hosts meet on top of their rack.
+/// BGP implementation of the top-of-rack router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Router {
     Bird,
@@ -20,7 +20,7 @@ pub(crate) enum Router {
 }
 
 impl Router {
-    /// The lab file with this router.
+    /// Returns the lab file with this router.
     pub(crate) fn lab(self) -> &'static str {
         match self {
             Self::Bird => "tor-bird",
@@ -30,7 +30,7 @@ impl Router {
         }
     }
 
-    /// The router's own BGP table as text.
+    /// Returns the router's BGP table as text.
     pub(crate) fn table(self, net: &Net, node: &str) -> Result<String, String> {
         let command: &[&str] = match self {
             Self::Bird => &["birdc", "show", "route"],
@@ -41,7 +41,8 @@ impl Router {
         net.run(node, command)
     }
 
-    /// Starts watching the router for changes of its best routes: its kernel, and where it fills none its own monitor.
+    /// Starts to monitor changes of the router's best routes: in its kernel, or by its own monitor if it does
+    /// not program one.
     pub(crate) fn watch(self, net: &Net, node: &str) -> Monitor {
         match self {
             Self::Gobgp => {
@@ -58,12 +59,13 @@ impl Router {
     }
 }
 
-/// Whether a text has this prefix as a word. FRR leaves out a classful length only, which blocks never have.
+/// True if a text contains this prefix as a word. FRR omits the length of classful prefixes only, which
+/// blocks never are.
 pub(crate) fn names(text: &str, prefix: &str) -> bool {
     text.split(|c: char| c.is_whitespace() || "*>=,".contains(c)).any(|word| word == prefix)
 }
 
-/// The routes of ours in a node's kernel: prefix to the rest of the line of `ip route`.
+/// Returns Tortie's routes in a node's kernel: the prefix, and the rest of the line of `ip route`.
 pub(crate) fn kernel(net: &Net, node: &str) -> Result<BTreeMap<String, String>, String> {
     let mut all = BTreeMap::new();
     for family in ["-4", "-6"] {
@@ -79,7 +81,7 @@ pub(crate) fn kernel(net: &Net, node: &str) -> Result<BTreeMap<String, String>, 
     Ok(all)
 }
 
-/// Whether every host's kernel has every block: its own as a blackhole, the others' forwarded.
+/// Checks that every host's kernel has every block: its own as a blackhole, the others forwarded.
 pub(crate) fn full_kernels(net: &Net) -> Result<(), String> {
     for host in &net.hosts {
         let routes = kernel(net, host)?;
@@ -98,7 +100,7 @@ pub(crate) fn full_kernels(net: &Net) -> Result<(), String> {
     Ok(())
 }
 
-/// The sessions of a host by peer address.
+/// Returns the sessions of a host by peer address.
 pub(crate) fn sessions(net: &Net, host: &str) -> Result<BTreeMap<String, Value>, String> {
     let text = net.run(host, &["tortie", "-o", "json", "bgp", "peers"])?;
     let list: Value = serde_json::from_str(&text).map_err(|e| format!("{host}: {e}: {text}"))?;
@@ -106,7 +108,7 @@ pub(crate) fn sessions(net: &Net, host: &str) -> Result<BTreeMap<String, Value>,
     Ok(items.into_iter().map(|p| (p["address"].as_str().unwrap_or_default().to_owned(), p)).collect())
 }
 
-/// Whether a host has exactly these sessions, all of them established.
+/// Checks that a host has exactly these sessions, all established.
 pub(crate) fn established(net: &Net, host: &str, peers: &[&str]) -> Result<BTreeMap<String, Value>, String> {
     let all = sessions(net, host)?;
     let wanted: BTreeSet<&str> = peers.iter().copied().collect();
@@ -119,7 +121,7 @@ pub(crate) fn established(net: &Net, host: &str, peers: &[&str]) -> Result<BTree
     }
 }
 
-/// The texts of the hints at routers that announce addresses of pools, in what a command prints.
+/// Returns the hints about routers that announce addresses of pools, from a command's output.
 pub(crate) fn hints(net: &Net, host: &str, command: &[&str]) -> Result<Vec<String>, String> {
     let output = net.output(host, &[&["tortie", "-o", "json"], command].concat())?;
     let value: Value =
@@ -129,18 +131,18 @@ pub(crate) fn hints(net: &Net, host: &str, command: &[&str]) -> Result<Vec<Strin
     Ok(hints.map(|note| note["text"].as_str().unwrap_or_default().to_owned()).collect())
 }
 
-/// A running monitor in a node. Dropping it ends it.
+/// A running monitor in a node; dropping it ends it.
 pub(crate) struct Monitor {
     pub(crate) node: String,
     child: Child,
     lines: Arc<Mutex<Vec<(Instant, String)>>>,
 }
 
-/// A route that nobody needs (RFC 5737): its appearance proves that the monitor listens.
+/// An unused route (RFC 5737) whose appearance proves that the monitor is listening.
 const MARKER: &str = "192.0.2.99";
 
 impl Monitor {
-    /// `ip monitor route nexthop`, listening.
+    /// Starts `ip monitor route nexthop` and waits until it is listening.
     pub(crate) fn kernel(net: &Net, node: &str) -> Self {
         let monitor = Self::command(net, node, &["ip", "-o", "monitor", "route", "nexthop"]);
         monitor.listens(MARKER, || {
@@ -150,7 +152,7 @@ impl Monitor {
         monitor
     }
 
-    /// Waits until what `change` does to the marker is seen.
+    /// Waits until the monitor shows the changes that `change` makes to the marker.
     fn listens(&self, marker: &str, mut change: impl FnMut() -> Result<String, String>) {
         within(Duration::from_secs(10), Instant::now(), "the monitor listens", || {
             change()?;
@@ -159,7 +161,7 @@ impl Monitor {
         });
     }
 
-    /// A command whose output is read line by line as it comes.
+    /// Starts a command and reads its output line by line.
     pub(crate) fn command(net: &Net, node: &str, command: &[&str]) -> Self {
         let spawned = net.running.spawn(node, command, |c| {
             c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -179,7 +181,7 @@ impl Monitor {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What was seen at or after `since`.
+    /// Returns the lines seen at or after `since`.
     pub(crate) fn since(&self, since: Instant) -> Vec<String> {
         let all = self.all().into_iter();
         all.filter(|(at, line)| *at >= since && !line.contains(MARKER))
@@ -187,7 +189,7 @@ impl Monitor {
             .collect()
     }
 
-    /// Waits for a line that `wanted` accepts; gives how long after the transaction it came.
+    /// Waits for a line that `wanted` accepts; returns the time from the transaction to the line.
     pub(crate) fn wait(
         &self,
         limit: Duration,

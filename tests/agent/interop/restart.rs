@@ -1,4 +1,5 @@
-//! An agent killed or stopped under traffic: no packet lost, no route moved, and nothing written that was right.
+//! An agent killed or stopped under traffic: no packet is lost, no route changes, and no correct state is
+//! written again.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +10,17 @@ use crate::interop::ping::Pinger;
 use crate::interop::probe::{Monitor, Router, full_kernels, kernel, names, sessions};
 use crate::interop::rig::{Backend, Net, delete, within};
 
-/// A peer that sends no End-of-RIB is waited for half a minute.
+/// Includes half a minute of waiting for a peer that sends no End-of-RIB.
 const RECOVERY: Duration = Duration::from_secs(60);
 
-/// kill -9.
+/// Kills the agent with SIGKILL.
 pub(crate) fn kill(net: &mut Net, router: Option<Router>) {
     under_traffic(net, router, "kill -9", |net| {
         assert!(net.running.kill("host1", Victim::Command).unwrap());
     });
 }
 
-/// SIGTERM, which is a stop with graceful restart.
+/// Stops the agent with SIGTERM, a stop with graceful restart.
 pub(crate) fn terminate(net: &mut Net, router: Option<Router>) {
     under_traffic(net, router, "SIGTERM", |net| {
         assert!(net.running.signal("host1", Victim::Command, Signal::TERM).unwrap());
@@ -56,7 +57,7 @@ fn under_traffic(net: &mut Net, router: Option<Router>, what: &str, end: impl Fn
     let again = Instant::now();
     net.running.start("host1").unwrap();
     let (_, back) = within(RECOVERY, again, "the restart is over", || over(net, before.len()));
-    // What the restarted agent writes without need would be written by then.
+    // By this time the restarted agent would have written any unnecessary change.
     within(RECOVERY, again, "what is stale is swept", || match swept(net) {
         now if now > sweeps => Ok(()),
         now => Err(format!("{now} sweeps")),
@@ -72,24 +73,24 @@ fn under_traffic(net: &mut Net, router: Option<Router>, what: &str, end: impl Fn
     );
     let first = &pings.lost[..pings.lost.len().min(20)];
     assert!(pings.lost.is_empty(), "{what}: lost {} of {}, such as {first:?}", pings.lost.len(), pings.sent);
-    // A pace far below a thousand a second would prove little.
+    // A rate far below a thousand requests per second would prove little.
     assert!(pings.sent as f64 > pings.took.as_secs_f64() * 200.0, "{pings:?}");
     for monitor in &hosts {
         let seen = monitor.since(ended);
         assert!(seen.is_empty(), "{what}: the kernel of {} was written: {seen:#?}", monitor.node);
     }
-    // The router has each block from its owner alone, so any change there is one too many.
+    // The router has each block only from its owner, so any change is an error.
     let seen = tor.map(|tor| tor.since(ended)).unwrap_or_default();
     let moved = |line: &String| net.blocks.iter().any(|(_, block)| names(line, block));
     assert!(!seen.iter().any(moved), "{what}: the router saw {seen:#?}");
 }
 
-/// How often the agent of host1 has looked for stale routes at the end of a start.
+/// Counts how often the agent of host1 has removed stale routes at the end of a start.
 fn swept(net: &Net) -> usize {
     net.log("host1").lines().filter(|line| line.contains("stale routes: ")).count()
 }
 
-/// Sessions up on both sides, tables full, nothing stale any more.
+/// Checks that sessions are up on both sides, tables are complete and nothing is stale.
 fn over(net: &Net, count: usize) -> Result<(), String> {
     let mine = sessions(net, "host1")?;
     if mine.len() != count {
@@ -107,7 +108,7 @@ fn over(net: &Net, count: usize) -> Result<(), String> {
     full_kernels(net)
 }
 
-/// What changed while an agent was dead: its kernel keeps the old route until it is back, and not longer.
+/// Changes during an agent's downtime: its kernel keeps the old route until the agent is back, and no longer.
 #[test]
 fn what_went_meanwhile_is_swept() {
     let Some(mut net) = Net::file("mesh", Backend::Sqlite) else { return };

@@ -1,4 +1,4 @@
-//! A lab of the repository, on SQLite or on etcd, with its agents running.
+//! Runs a lab of the repository with its agents, on SQLite or etcd.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -11,41 +11,42 @@ use tortie_topology::{Lab, Options, Running, Sandbox};
 
 use crate::common::concurrency::{self, Membership};
 
-/// Where the hosts' data is.
+/// Store of the lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backend {
     Sqlite,
     Etcd,
 }
 
-/// When a transaction was asked for and when the store said that it is done. Others may see it before we hear that.
+/// Times of a transaction's request and of the store's answer. Other clients may see the transaction before
+/// the answer arrives.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Commit {
     pub(crate) asked: Instant,
     pub(crate) done: Instant,
 }
 
-/// A running lab. Dropping it takes it down.
+/// A running lab; dropping it removes it.
 pub(crate) struct Net {
     pub(crate) running: Running,
-    /// The nodes that run an agent which programs its kernel.
+    /// Nodes whose agent programs the kernel.
     pub(crate) hosts: Vec<String>,
     /// Blocks of the lab's data with their hosts.
     pub(crate) blocks: Vec<(String, String)>,
-    /// When the first agent was started.
+    /// Start time of the first agent.
     pub(crate) started: Instant,
     writer: mpsc::Sender<(Vec<Op>, mpsc::Sender<Instant>)>,
     _dir: tempfile::TempDir,
     _group: Membership,
 }
 
-/// How long anything is waited for, at least: what is slow is told apart from what does not come.
+/// Minimum wait for any condition, which distinguishes slow from missing results.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
-/// How long a command in a node may take before it is killed.
+/// Time limit of a command in a node, after which it is killed.
 const COMMAND: Duration = Duration::from_secs(20);
 
-/// How long tasks of this machine have waited for a processor since it started; `None` where the kernel does not tell
-/// (pressure stall information, proc(5)).
+/// Returns the total time that tasks of this machine have waited for a processor; `None` if the kernel does
+/// not report it (pressure stall information, proc(5)).
 fn stalled() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/pressure/cpu").ok()?;
     text.lines().next()?.rsplit_once("total=")?.1.parse().ok().map(Duration::from_micros)
@@ -63,8 +64,9 @@ impl Drop for Net {
     }
 }
 
-/// Asks until the answer is yes, and gives it with the time it took; panics with the last no after half a minute, or
-/// `limit` where that is longer. An answer that came after `limit` is a fault when nothing else kept the machine busy.
+/// Repeats a query until it succeeds and returns the result with the elapsed time. Panics with the last error
+/// after half a minute, or after `limit` if that is longer. A result after `limit` is an error, unless other
+/// work kept the machine busy.
 pub(crate) fn within<T>(
     limit: Duration,
     since: Instant,
@@ -87,8 +89,8 @@ pub(crate) fn within<T>(
     };
     let took = since.elapsed();
     if took > limit {
-        // A quarter of the time without a processor: the machine is shared with others. Where most of the time went by
-        // before this wait, what came before it was judged by itself.
+        // The machine counts as busy if tasks waited for a processor for a quarter of the time. If most of
+        // the time passed before this wait, earlier checks cover it.
         let (here, waited) =
             (begin.elapsed(), before.zip(stalled()).map(|(then, now)| now.saturating_sub(then)));
         let idle = here > took / 2 && waited.is_some_and(|waited| waited < here / 4);
@@ -98,12 +100,12 @@ pub(crate) fn within<T>(
     (answer, took)
 }
 
-/// A put, as the writers of the data model make it.
+/// Builds a put operation.
 pub(crate) fn put(key: &str, value: &str) -> Op {
     Op::Put { key: key.to_owned(), value: value.as_bytes().to_vec(), lease: None }
 }
 
-/// A delete.
+/// Builds a delete operation.
 pub(crate) fn delete(key: &str) -> Op {
     Op::Delete { key: key.to_owned() }
 }
@@ -115,7 +117,7 @@ fn skip(why: &str) -> Option<Net> {
 }
 
 impl Net {
-    /// A lab file of the repository. `None` when it cannot run here; in CI that is a failure.
+    /// Starts a lab file of the repository; `None` if it cannot run here, which is a failure in CI.
     pub(crate) fn file(lab: &str, backend: Backend) -> Option<Self> {
         let file =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("topology/labs").join(format!("{lab}.clab.yml"));
@@ -124,7 +126,7 @@ impl Net {
         Self::text(&text, &file, &std::fs::read_to_string(data).unwrap(), backend)
     }
 
-    /// A lab from a text; `data` is what its store node imports.
+    /// Starts a lab from a text; `data` is imported by its store node.
     pub(crate) fn text(text: &str, file: &Path, data: &str, backend: Backend) -> Option<Self> {
         match Sandbox::detect() {
             Ok(Sandbox::Root) => {}
@@ -177,14 +179,14 @@ impl Net {
         Commit { asked, done: answer.recv_timeout(DEADLINE).expect("the store takes it") }
     }
 
-    /// Runs a command in a node. One that does not end (`vtysh` waits for its daemon for ever) is killed.
+    /// Runs a command in a node, and kills it after a time limit: `vtysh` waits for its daemon forever.
     pub(crate) fn output(&self, node: &str, command: &[&str]) -> Result<Output, String> {
         let limit = format!("{}", COMMAND.as_secs());
         let limited = [&["timeout", "--signal=KILL", &limit], command].concat();
         self.running.exec(node, &limited).map_err(|e| e.to_string())
     }
 
-    /// Standard output of a command that succeeds.
+    /// Returns the standard output of a command that must succeed.
     pub(crate) fn run(&self, node: &str, command: &[&str]) -> Result<String, String> {
         let output = self.output(node, command)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -195,13 +197,13 @@ impl Net {
         Err(format!("{node}: {}: {status}: {out}{err}", command.join(" ")))
     }
 
-    /// What an agent has logged; evidence for a failure.
+    /// Returns the log of an agent, as evidence for a failure.
     pub(crate) fn log(&self, node: &str) -> String {
         std::fs::read_to_string(self.running.log_of(node).unwrap()).unwrap_or_default()
     }
 }
 
-/// The same lab with a real etcd: a node of its own, cabled to each agent and to the node that imports.
+/// Converts a lab to a real etcd: a node of its own, connected to each agent and to the importing node.
 fn on_etcd(text: &str) -> String {
     let mut agents = 0;
     let mut links = String::new();
@@ -214,7 +216,7 @@ fn on_etcd(text: &str) -> String {
             node = name;
         }
         if line.contains("store import") {
-            // The importer waits for the server as an operator would.
+            // The importing node waits for the server, as an operator would.
             lines.push(
                 "      cmd: sh -c 'until tortie --datastore etcd://10.255.0.0:2379 store import /lab/store.json; do sleep 0.1; done'"
                     .to_owned(),
@@ -250,7 +252,7 @@ fn link(n: usize, node: &str) -> String {
     endpoints + &format!("      ipv4: [10.255.{n}.0/31, 10.255.{n}.1/31]\n")
 }
 
-/// Affine blocks of an export.
+/// Returns the blocks with affinity in an export.
 fn blocks(data: &str) -> Vec<(String, String)> {
     let data: serde_json::Map<String, serde_json::Value> = serde_json::from_str(data).unwrap();
     let affinity = |key: &String| {
@@ -263,7 +265,7 @@ fn blocks(data: &str) -> Vec<(String, String)> {
     data.keys().filter_map(affinity).collect()
 }
 
-/// A client of the store on a thread of its own, inside a node's network where the server is there.
+/// Starts a store client on a thread of its own, inside a node's network namespace if the server runs there.
 fn writer(url: String, netns: Option<PathBuf>) -> mpsc::Sender<(Vec<Op>, mpsc::Sender<Instant>)> {
     let (sender, receiver) = mpsc::channel::<(Vec<Op>, mpsc::Sender<Instant>)>();
     std::thread::spawn(move || {
@@ -284,7 +286,7 @@ fn writer(url: String, netns: Option<PathBuf>) -> mpsc::Sender<(Vec<Op>, mpsc::S
     sender
 }
 
-/// Moves this thread into a network namespace, for good.
+/// Moves this thread into a network namespace permanently.
 pub(crate) fn enter(netns: &Path) {
     use std::os::fd::AsFd;
     let file = std::fs::File::open(netns).unwrap();

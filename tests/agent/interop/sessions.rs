@@ -1,4 +1,5 @@
-//! The mesh off and on, peers added and removed, an AS changed: only the sessions concerned move.
+//! Mesh switched off and on, peers added and removed, an AS number changed: only the affected sessions are
+//! reset.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,11 +15,11 @@ const MESH: &str = "/calico/bgp/v1/global/node_mesh";
 const TOR: &str = "172.30.0.254";
 const HOSTS: [(&str, &str); 3] = [("host1", "172.30.0.1"), ("host2", "172.30.0.2"), ("host3", "172.30.0.3")];
 
-/// Of each host's sessions when they began and how often they were lost.
+/// Start time and number of losses of each host's sessions.
 type SessionTable = BTreeMap<(String, String), (Timestamp, Value)>;
 
-/// Waits until each host has exactly the sessions that `wanted` gives, all established for a second at least: one that
-/// is lost and comes back after this is told apart by its beginning.
+/// Waits until each host has exactly the sessions that `wanted` returns, all established for at least a
+/// second. A session that is lost and re-established later has another start time.
 fn settle(net: &Net, what: &str, wanted: impl Fn(&str) -> Vec<&'static str>) -> SessionTable {
     let (table, took) = within(LIMIT, Instant::now(), what, || {
         let mut table = SessionTable::new();
@@ -42,14 +43,14 @@ fn others(host: &str) -> Vec<&'static str> {
     HOSTS.iter().filter(|(name, _)| *name != host).map(|(_, address)| *address).collect()
 }
 
-/// Every session that is in both pictures is the same one in both, but for those that `moved` names.
+/// Checks that every session in both tables is the same, except for those that `moved` selects.
 fn same(what: &str, before: &SessionTable, after: &SessionTable, moved: impl Fn(&str, &str) -> bool) {
     let mut kept = 0;
     for ((host, peer), session) in before {
         let Some(now) = after.get(&(host.clone(), peer.clone())) else { continue };
         if !moved(host, peer) {
             let later = now.0.duration_since(session.0).abs();
-            // The agent tells ages; from those a beginning is known to a few milliseconds.
+            // The agent reports ages, from which the start is known within a few milliseconds.
             let one = session.1 == now.1 && later < SignedDuration::from_millis(500);
             assert!(one, "{what}: the session of {host} with {peer} moved: {session:?}, {now:?}");
             kept += 1;
@@ -72,7 +73,7 @@ fn only_what_is_concerned_moves(backend: Backend) {
         let left = net.blocks.iter().find(|(host, block)| host != "host1" && routes.contains_key(block));
         left.map_or(Ok(()), |_| Err(format!("{routes:?}")))
     });
-    // The router has the hosts' blocks from themselves: it must not have lost one.
+    // The router has the hosts' blocks from the hosts themselves and must not have lost any.
     let table = Router::Bird.table(&net, "tor").unwrap();
     assert!(net.blocks.iter().all(|(_, block)| names(&table, block)), "{table}");
 
@@ -81,7 +82,7 @@ fn only_what_is_concerned_moves(backend: Backend) {
     same("mesh on", &off, &on, |_, _| false);
     within(LIMIT, Instant::now(), "full tables again", || full_kernels(&net));
 
-    // The same words again are no change.
+    // The same value with other blanks is no change.
     net.commit(vec![put(MESH, "{ \"enabled\" : true }")]);
 
     net.commit(vec![delete(&format!("/calico/bgp/v1/global/peer_v4/{TOR}"))]);
@@ -98,7 +99,7 @@ fn only_what_is_concerned_moves(backend: Backend) {
     let added = settle(&net, "peer of host1 added", one);
     same("peer of host1 added", &without, &added, |_, _| false);
 
-    // host2 gets an AS of its own: its two mesh sessions become eBGP, all others stay as they are.
+    // host2 gets an AS number of its own: its two mesh sessions become eBGP, all others are unchanged.
     net.commit(vec![put("/calico/bgp/v1/host/host2/as_num", "64513")]);
     let concerned = |host: &str, peer: &str| host == "host2" || peer == "172.30.0.2";
     within(LIMIT, Instant::now(), "the sessions with host2 are new ones", || {

@@ -1,4 +1,5 @@
-//! Every block of every host in every other kernel and in the router, new blocks at once, withdrawn ones too.
+//! Every block of every host reaches every other kernel and the router; new and withdrawn blocks take effect
+//! at once.
 
 use std::time::Duration;
 
@@ -7,16 +8,16 @@ use crate::interop::restart;
 use crate::interop::rig::{Backend, Net, delete, put, within};
 use crate::interop::two_hosts;
 
-/// The time from the start of the agents to full tables.
+/// Time limit from the start of the agents to complete tables.
 const START: Duration = Duration::from_secs(5);
 
-/// Hosts, one router of each kind, either store: from the start to a crash.
+/// Runs hosts with one router of each kind on either store, from the start to a crash.
 fn rack(router: Router, backend: Backend) {
     let Some(mut net) = Net::file(router.lab(), backend) else { return };
     within(START, net.started, "every block in every kernel", || full_kernels(&net));
     let (_, took) = within(START, net.started, "every block in the router", || router_has_all(&net, router));
     println!("{router:?} {backend:?}: full tables {} ms after the start", took.as_millis());
-    // FRR sends it a second later than everything else; the start is over when it is there.
+    // FRR sends the default route a second later than all others; the start ends when it has arrived.
     within(Duration::from_secs(10), net.started, "the router's default route", || {
         let lacks = |host: &&String| kernel(&net, host).is_ok_and(|routes| !routes.contains_key("default"));
         net.hosts.iter().find(lacks).map_or(Ok(()), |host| Err(format!("{host} lacks it")))
@@ -35,7 +36,7 @@ fn router_has_all(net: &Net, router: Router) -> Result<(), String> {
     }
 }
 
-/// From now on the hosts tell the router their own blocks only; no session moves for that.
+/// Configures the hosts to announce only their own blocks to the router; no session is reset.
 fn each_its_own(net: &Net) {
     const TOR: &str = "172.30.0.254";
     let flaps = || -> Vec<_> {
@@ -56,7 +57,7 @@ fn each_its_own(net: &Net) {
     assert_eq!(flaps(), before);
 }
 
-/// Gives host1 new blocks and takes them away.
+/// Adds blocks to host1 and removes them.
 fn new_blocks(net: &Net, router: Router, backend: Backend) {
     const LIMIT: Duration = Duration::from_secs(1);
     let others: Vec<Monitor> = net.hosts[1..].iter().map(|host| Monitor::kernel(net, host)).collect();
@@ -138,8 +139,8 @@ fn openbgpd_etcd() {
     rack(Router::Openbgpd, Backend::Etcd);
 }
 
-/// Other shapes of network: full tables within five seconds of the start, and a workload that reaches those of the
-/// hosts that are farthest from its own.
+/// Other topologies: tables are complete within five seconds of the start, and a workload reaches those of
+/// the most distant hosts.
 fn shape(lab: &str, backend: Backend, far: &[&str]) -> Option<Net> {
     let net = Net::file(lab, backend)?;
     let (_, took) = within(START, net.started, "every block in every kernel", || full_kernels(&net));
@@ -149,7 +150,7 @@ fn shape(lab: &str, backend: Backend, far: &[&str]) -> Option<Net> {
             net.run("web1", &["ping", "-c", "1", "-W", "1", address])
         });
     }
-    // What routers and reflectors pass on from other hosts gives no reason for a warning.
+    // Routes that routers and reflectors pass on from other hosts cause no warning.
     for host in &net.hosts {
         assert_eq!(hints(&net, host, &["status"]).unwrap(), [""; 0], "{lab}: {host}");
     }

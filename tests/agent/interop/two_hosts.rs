@@ -1,4 +1,4 @@
-//! A lab of two hosts, each with a workload, on either side of one router, and blocks for them.
+//! Lab with two hosts, each with a workload, on both sides of one router, and blocks for them.
 
 use tortie_store::Op;
 
@@ -37,18 +37,18 @@ const HOST: &str = "    hostN:
       stages: {configure: {wait-for: [{node: hostN, stage: create-links}]}}
 ";
 
-/// What differs between labs of this shape. In what is said of each host, `N` is its number.
+/// Parameters of labs with this topology. `N` stands for the number of the host.
 pub(crate) struct TwoHosts<'a> {
     pub(crate) name: &'a str,
-    /// The file that is imported into the store.
+    /// File that is imported into the store.
     pub(crate) store: &'a str,
     /// Lines of the router's node.
     pub(crate) tor: String,
-    /// The stage of the router that hosts wait for.
+    /// Stage of the router for which hosts wait.
     pub(crate) stage: &'a str,
-    /// A command in each host before its agent runs.
+    /// Command in each host before its agent starts.
     pub(crate) exec: &'a str,
-    /// Addresses of the link between host and router, as its `ipv4`; empty: none.
+    /// Addresses of the link between host and router in the `ipv4` field; empty for none.
     pub(crate) link: &'a str,
 }
 
@@ -73,7 +73,7 @@ impl TwoHosts<'_> {
     }
 }
 
-/// The keys and values of an empty block of a host: its affinity, and itself.
+/// Returns the keys and values of an empty block of a host: affinity and block.
 pub(crate) fn block(host: &str, cidr: &str) -> [(String, String); 2] {
     let family = if cidr.contains(':') { "ipv6" } else { "ipv4" };
     let dashed = cidr.replace('/', "-");
@@ -88,7 +88,7 @@ pub(crate) fn block(host: &str, cidr: &str) -> [(String, String); 2] {
     ]
 }
 
-/// The keys of both workloads, and of a profile that lets everything pass between them.
+/// Returns the keys of both workloads, and of a profile that allows all traffic between them.
 pub(crate) fn workloads() -> Vec<(String, String)> {
     let key = |text: &str| format!("/calico/v1/{text}");
     let open = serde_json::json!([{ "action": "allow" }]);
@@ -103,7 +103,7 @@ pub(crate) fn workloads() -> Vec<(String, String)> {
     keys
 }
 
-/// Those that write it.
+/// Returns the operations that write a block.
 pub(crate) fn puts(block: &[(String, String); 2]) -> Vec<Op> {
     block.iter().rev().map(|(key, value)| put(key, value)).collect()
 }

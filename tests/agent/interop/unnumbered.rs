@@ -1,6 +1,6 @@
-//! Two racks' worth of unnumbered links to FRR: no address on them but link-local ones, found by router advertisements
-//! both ways (RFC 4861), IPv4 and IPv6 routes over IPv6 next hops (RFC 8950), and what becomes of a session whose link
-//! goes.
+//! Unnumbered links of two racks to FRR: only link-local addresses, found by router advertisements in both
+//! directions (RFC 4861), IPv4 and IPv6 routes over IPv6 next hops (RFC 8950), and the end of a session whose
+//! link goes down.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,13 @@ use crate::interop::probe::{full_kernels, kernel};
 use crate::interop::rig::{Backend, Net, within};
 use crate::interop::two_hosts::{TwoHosts, block, workloads};
 
-/// bgpd has told zebra that it is there. FRR 8.4.4 tells bgpd of a neighbour once, when zebra first hears it: one that is
-/// heard while bgpd starts stays unknown to it for ever ("Waiting for Peer IPv6 LLA", while zebra shows the address).
+/// Waits until bgpd has registered with zebra. FRR 8.4.4 reports a neighbour to bgpd only once, when zebra
+/// first receives its advertisement. If bgpd is still starting, the neighbour stays unknown to it ("Waiting
+/// for Peer IPv6 LLA", while zebra shows the address).
 const READY: &str = "vtysh -c 'show zebra client summary' | grep -q bgp && \
                      vtysh -c 'show bgp neighbors eth2' | grep -q 'Waiting for Peer IPv6 LLA'";
 
-/// `we_dial`: which end opens the connections; the other one only waits for them.
+/// Returns FRR's configuration. `we_dial`: the hosts open the connections and FRR is passive.
 fn frr(we_dial: bool) -> String {
     let passive = |port| if we_dial { format!(" neighbor {port} passive\n") } else { String::new() };
     format!(
@@ -60,7 +61,7 @@ fn peer(net: &Net, host: &str) -> Result<Value, String> {
     list["items"].get(0).cloned().ok_or(text)
 }
 
-/// The session of a host; where there is none, what FRR says to that.
+/// Returns the session of a host; the error contains FRR's view.
 fn up(net: &Net, host: &str) -> Result<Value, String> {
     let evidence = match peer(net, host) {
         Ok(peer) if peer["state"] == "Established" => return Ok(peer),
@@ -122,7 +123,7 @@ fn unnumbered_dialled_to_frr() {
     carries_packets(&net);
     let said = up(&net, "host1").unwrap();
     assert_eq!(said["remoteAs"], 65000, "which AS it is, its OPEN said: {said}");
-    // The cable: the session ends half a second after the link, not 90 s later, and is back with it.
+    // Link failure: the session ends half a second after the link, not after 90 s, and returns with it.
     net.running.set_link("tor", "eth1", false).unwrap();
     let cut = Instant::now();
     let (down, took) = within(Duration::from_millis(700), cut, "the session ends with its link", || {

@@ -1,5 +1,5 @@
-//! A host with two routers in ASes of their own: both carry its default route, as one group of next hops in the kernel, as
-//! far as `multipath` lets them and neither is shut down.
+//! A host with two routers in different ASes: both carry its default route as one nexthop group in the
+//! kernel, as far as `multipath` permits and neither is shut down.
 
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ fn peer(n: u8, shutdown: &str) -> (String, String) {
     (key, value.to_string())
 }
 
-/// Waits until the default route goes over these routers, as a group where it is more than one.
+/// Waits until the default route uses these routers, as a group if there are several.
 fn goes_over(net: &Net, since: Instant, routers: &[u8]) {
     let (_, took) = within(LIMIT, since, &format!("the default route over {routers:?}"), || {
         let routes = kernel(net, "host1")?;
@@ -89,7 +89,8 @@ fn two_uplinks_share_the_load_and_follow_the_store_and_the_link() {
         return;
     };
     goes_over(&net, net.started, &[1, 2]);
-    // Each router reaches the block by the address that it has its session with, not only the one whose network has the host's address.
+    // Each router reaches the block through the address of its session, not only the router whose network
+    // contains the host's address.
     for n in [1, 2] {
         within(LIMIT, net.started, "the block at the router", || {
             let routes = net.run(&format!("tor{n}"), &["birdc", "show", "route", "10.244.1.0/26", "all"])?;
@@ -111,7 +112,7 @@ fn two_uplinks_share_the_load_and_follow_the_store_and_the_link() {
     goes_over(&net, commit.done, &[1, 2]);
     assert_eq!(flaps(), before, "a session moved for that");
 
-    // A link that goes for longer than a blink takes its session along, and brings it back.
+    // A link that is down for longer than a flap ends its session, which returns with the link.
     net.running.set_link("tor2", "eth1", false).unwrap();
     let down = Instant::now();
     goes_over(&net, down, &[1]);
@@ -128,7 +129,7 @@ fn two_uplinks_share_the_load_and_follow_the_store_and_the_link() {
     goes_over(&net, commit.done, &[2]);
     let shown = net.run("host1", &["tortie", "bgp", "peer", "10.0.1.254"]).unwrap();
     assert!(shown.contains("is Idle") && shown.contains("shut down     until noon"), "{shown}");
-    // Nobody misses it.
+    // `status` does not report it as missing.
     within(LIMIT, commit.done, "a status without it", || {
         let output = net.output("host1", &["tortie", "status"])?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,5 +1,5 @@
-//! `why peer`, `why route`, `diff --hold` and the stream of events against a real router: faults are made one by one, and the
-//! answer names each.
+//! `why peer`, `why route`, `diff --hold` and the event stream with a real router: each fault is caused in
+//! turn, and the answer must identify it.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::interop::rig::{Backend, Net, put, within};
 const LIMIT: Duration = Duration::from_secs(15);
 const TOR: &str = "172.30.0.254";
 const KEY: &str = "/calico/bgp/v1/global/peer_v4/172.30.0.254";
-/// Of host 2, for host 1 a learned route.
+/// A block of host 2, which host 1 learns.
 const LEARNED: &str = "10.244.2.0/26";
 
-/// The answer of a `why` on host 1, and its exit code.
+/// Returns the answer of a `why` command on host 1 with its exit code.
 fn why(net: &Net, words: &[&str]) -> Result<(i32, Value), String> {
     let command = [&["tortie", "-o", "json", "why"], words].concat();
     let output = net.output("host1", &command)?;
@@ -24,7 +24,7 @@ fn why(net: &Net, words: &[&str]) -> Result<(i32, Value), String> {
     Ok((output.status.code().unwrap_or(-1), value))
 }
 
-/// Waits for one of these codes, and checks what every answer has.
+/// Waits for one of these codes, and checks the common parts of the answer.
 fn until(net: &Net, words: &[&str], codes: &[&str]) -> Value {
     let (answer, _) = within(LIMIT, Instant::now(), &format!("{words:?} says {codes:?}"), || {
         let (exit, answer) = why(net, words)?;
@@ -64,7 +64,7 @@ fn faults_are_named_by_the_answer() {
     until(&net, &["route", "203.0.113.0/24"], &["not-in-table"]);
     until(&net, &["peer", "172.30.0.99"], &["not-wanted"]);
 
-    // A filter withholds: rule, key and revision.
+    // A filter withholds the route: rule, key and revision.
     let rule =
         format!("{{\"export\": [{{\"match\": {{\"prefixes\": [\"{LEARNED}\"]}}, \"then\": \"reject\"}}]}}");
     net.commit(vec![put("/calico/bgp/v1/global/filters/hold", &rule)]);
@@ -76,7 +76,7 @@ fn faults_are_named_by_the_answer() {
     assert!(filter["revision"].as_u64().is_some_and(|revision| revision > 0), "{held:#}");
     assert_eq!(step(&held, "pool")["verdict"], "skipped");
 
-    // A foreign route in the way, and a next hop that leads nowhere.
+    // A conflicting foreign route, and an unreachable next hop.
     let ip = |words: &[&str]| net.run("host1", &[&["ip", "route"], words].concat()).unwrap();
     ip(&["add", LEARNED, "via", "172.30.0.2", "metric", "100"]);
     let foreign = until(&net, &["route", LEARNED], &["foreign-route"]);
@@ -89,7 +89,7 @@ fn faults_are_named_by_the_answer() {
     ip(&["del", "unreachable", "172.30.0.2/32"]);
     until(&net, &["route", LEARNED], &["ok"]);
 
-    // What somebody else deletes stays so while it is held, and is repaired when asked for.
+    // A route deleted by another process stays deleted while repair is held, and is repaired on request.
     let tortie = |words: &[&str]| net.output("host1", &[&["tortie"], words].concat()).unwrap();
     assert!(tortie(&["diff", "--hold", "10m"]).status.success());
     ip(&["del", LEARNED]);
@@ -112,7 +112,8 @@ fn faults_are_named_by_the_answer() {
     assert!(kernel(&net, "host1").unwrap().contains_key(LEARNED), "it is repaired");
     assert_eq!(tortie(&["diff"]).status.code(), Some(0));
 
-    // Another AS than the router's: who refused whom, and what to correct. The stream tells of it meanwhile.
+    // A wrong AS number: the rejecting side, and the correction. The event stream reports it at the same
+    // time.
     let reported = std::thread::scope(|scope| {
         let follows = scope.spawn(|| {
             net.output("host1", &["timeout", "4", "tortie", "-o", "json", "monitor", "bgp", "--peer", TOR])
@@ -134,7 +135,7 @@ fn faults_are_named_by_the_answer() {
     let ended = |event: &Value| event["mark"] == "-" && event["text"].to_string().contains("Established -> ");
     assert!(lines.iter().any(ended), "{lines:#?}");
 
-    // The router refuses: by its administrator, then because nobody listens any more.
+    // The router rejects the session: first by its administrator, then because it no longer listens.
     peer(&net, ", \"as_num\": \"65000\"");
     until(&net, &["peer", TOR], &["ok"]);
     net.run("tor", &["birdc", "disable", "host1"]).unwrap();
@@ -155,7 +156,7 @@ fn long_another_password_is_distinguished_from_a_refusal() {
     let Some(net) = Net::file("tor-bird", Backend::Sqlite) else { return };
     within(LIMIT, net.started, "every block in every kernel", || full_kernels(&net));
     peer(&net, ", \"as_num\": \"65000\", \"password\": \"other\"");
-    // By whoever dials: nobody answers us, or segments of theirs came without the key.
+    // Depending on the side that connects, the host gets no answer, or receives segments without the key.
     let silent = until(&net, &["peer", TOR], &["connect-timeout", "tcp-key"]);
     assert_eq!(silent["certainty"], "implied");
     assert!(silent["conclusion"].as_str().unwrap().contains("TCP MD5 (RFC 2385)"), "{silent:#}");

@@ -1,4 +1,4 @@
-//! The cases, run in user-mode Linux as its root.
+//! Test cases that run as root inside user-mode Linux.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use tortie_topology::{Signal, Victim};
 use super::Case;
 use super::rig::{Expected, Rig, within};
 
-/// Bound of issue and design, in milliseconds.
+/// Time limit of a repair in milliseconds.
 const REPAIRED: u64 = 2_000;
 
 const OWN: &str = "blackhole 10.244.1.0/26 metric 1790";
@@ -17,7 +17,7 @@ const HOST2_PLAIN: &str = "10.244.2.0/26 via 10.0.1.2 dev eth1 metric 1790";
 const HOST2_TUNNEL: &str = "10.244.2.0/26 via 10.0.1.2 dev tunl0 metric 1790 onlink";
 const HOST3_TUNNEL: &str = "10.244.3.0/26 via 10.0.2.1 dev tunl0 metric 1790 onlink";
 const HOST3_PLAIN: &str = "10.244.3.0/26 via 10.0.1.254 dev eth1 metric 1790";
-/// The program that the kernel runs when it misses a module.
+/// Program that the kernel runs to load a missing module.
 const LOADER: &str = "/proc/sys/kernel/modprobe";
 const POOL: &str = "/calico/v1/ipam/v4/pool/10.244.0.0-16";
 const CROSS: &str = r#"{"cidr":"10.244.0.0/16","ipip":"tunl0","ipip_mode":"cross-subnet"}"#;
@@ -26,7 +26,7 @@ fn cross() -> Expected<'static> {
     Expected { mtu: 1440, address: "10.244.1.63/32", routes: vec![OWN, HOST2_PLAIN, HOST3_TUNNEL] }
 }
 
-/// The time and the evidence of a case that went well.
+/// Duration and evidence of a successful case.
 type Good = (u64, String);
 
 struct Guest {
@@ -65,14 +65,15 @@ impl Guest {
         println!("{}", serde_json::to_string(&case).unwrap());
     }
 
-    /// host1 is as wanted within the bound, and a packet goes through the tunnel.
+    /// Checks that host1 has the expected state within the time limit, and that a packet passes the tunnel.
     fn repaired(&self, wanted: &Expected<'_>) -> Good {
         let millis = within(REPAIRED, "host1", || self.rig.check("host1", wanted));
         self.crosses();
         (millis, "device, address, MTU, routes and a ping".to_owned())
     }
 
-    /// A workload of host1 reaches one behind the router; one packet more in each direction of the tunnel at least.
+    /// Checks that a workload of host1 reaches one behind the router, with at least one more packet in each
+    /// direction of the tunnel.
     fn crosses(&self) {
         let before = self.rig.tunnel_packets("host1");
         assert_eq!(self.rig.ping("web1", "10.244.3.1", 1), 1, "web1 to web3");
@@ -80,7 +81,8 @@ impl Guest {
         assert!(after.0 > before.0 && after.1 > before.1, "{before:?} {after:?}");
     }
 
-    /// A stranger runs `ip` commands on host1; all is right again within the bound.
+    /// Runs `ip` commands on host1 as another process would; the state must be repaired within the time
+    /// limit.
     fn disturb(&mut self, name: &str, commands: &str) {
         self.case(name, |g| {
             let said = g.rig.ip("host1", commands);
@@ -112,7 +114,7 @@ impl Guest {
         });
         self.case("cross-subnet-packets", |g| {
             let begin = Instant::now();
-            // A first packet each way settles neighbours.
+            // A first packet in each direction resolves the neighbours.
             g.rig.ping("web1", "10.244.2.1", 1);
             g.rig.ping("web1", "10.244.3.1", 1);
             let before = g.rig.tunnel_packets("host1");
@@ -154,11 +156,11 @@ impl Guest {
             g.rig.ip("host1", "link set eth1 mtu 1500\n");
             g.repaired(&cross())
         });
-        // The kernel says yes and keeps its fallback device.
+        // The kernel accepts the command and keeps its fallback device.
         self.disturb("link-del", "link del tunl0\n");
         self.case("renamed", |g| {
-            // There is one such device: under another name it can be neither used nor made anew.
-            // Held meanwhile: the agent would set it up again before the second command.
+            // There is only one such device: under another name it can neither be used nor created again. The
+            // agent is paused meanwhile, since it would set the device up again before the second command.
             g.rig.lab.signal("host1", Victim::Command, Signal::STOP).unwrap();
             let said = g.rig.ip("host1", "link set tunl0 down\nlink set tunl0 name mine\n");
             g.rig.lab.signal("host1", Victim::Command, Signal::CONT).unwrap();
@@ -174,7 +176,7 @@ impl Guest {
         });
         self.disturb(
             "everything-at-once",
-            // Not `addr flush`: it gives up when the agent is quicker than it.
+            // Not `addr flush`, which fails if the agent is faster.
             "addr del 10.244.1.63/32 dev tunl0\nlink set tunl0 down\nlink set tunl0 mtu 600\naddr add 192.0.2.7/24 dev tunl0\n",
         );
     }
@@ -182,7 +184,7 @@ impl Guest {
     fn module(&mut self) {
         let loader = std::fs::read(LOADER).unwrap();
         self.case("module-unloaded", |g| {
-            // The agent asks the kernel for the device, the kernel for its module.
+            // The agent requests the device from the kernel, and the kernel loads its module.
             g.rig.run("host1", "modprobe -r ipip");
             g.repaired(&cross())
         });
@@ -196,7 +198,7 @@ impl Guest {
             let status = g.rig.json("host1", &["tortie", "status", "-o", "json"]);
             let text = status["problems"].to_string();
             assert!(text.contains("NET_IPIP") && text.contains("load the module"), "{text}");
-            // The subnet's own traffic does not care.
+            // Traffic within the subnet is not affected.
             assert_eq!(g.rig.ping("web1", "10.244.2.1", 1), 1);
             (millis, text)
         });
@@ -208,14 +210,15 @@ impl Guest {
             good
         });
         self.case("no-fallback-device", |g| {
-            // Some machines keep fallback devices out of all but the first namespace: there `tunl0` has to be made.
+            // Some machines restrict fallback devices to the first namespace; in others `tunl0` must be
+            // created.
             std::fs::write("/proc/sys/net/core/fb_tunnels_only_for_init_net", "1\n").unwrap();
             g.rig.run("host1", "modprobe -r ipip");
             g.rig.run("host1", "modprobe ipip");
             g.repaired(&cross())
         });
         self.case("real-device-deleted", |g| {
-            // This one can be deleted.
+            // This device can be deleted.
             g.rig.ip("host1", "link del tunl0\n");
             g.repaired(&cross())
         });
@@ -230,7 +233,7 @@ impl Guest {
         });
         self.case("mtu-that-does-not-fit", |g| {
             g.put("/calico/v1/config/IpInIpMtu", "1490");
-            // The look around comes each ten seconds.
+            // The health probe runs every ten seconds.
             let millis = within(30_000, "status", || {
                 let status = g.rig.json("host1", &["tortie", "status", "-o", "json"]);
                 let reported =
@@ -304,7 +307,7 @@ impl Guest {
             assert!(g.rig.lab.kill("host1", Victim::Command).unwrap());
             g.rig.ip("host1", "link set tunl0 down\nlink set tunl0 mtu 600\naddr flush dev tunl0\n");
             g.rig.lab.start("host1").unwrap();
-            // The routes went with the device; they come back with the sessions.
+            // The routes vanished with the device and return with the sessions.
             let millis = within(20_000, "host1", || g.rig.check("host1", &cross()));
             g.crosses();
             (millis, String::new())
@@ -313,7 +316,7 @@ impl Guest {
 
     fn pools(&mut self) {
         self.case("pool-disabled", |g| {
-            // Disabled: no new addresses. Those in use go on.
+            // A disabled pool allocates no new addresses; those in use stay.
             g.put(
                 POOL,
                 r#"{"cidr":"10.244.0.0/16","ipip":"tunl0","ipip_mode":"cross-subnet","disabled":true}"#,
@@ -334,7 +337,7 @@ impl Guest {
             });
             let status = g.rig.json("host1", &["tortie", "status", "-o", "json"]);
             assert_eq!(status["dataplane"]["tunnel"], "none", "{status}");
-            // Nobody wants the device now: what a stranger does with it is left alone.
+            // Without an IPIP pool, changes of the device by another process are not repaired.
             g.rig.ip("host1", "addr add 192.0.2.9/32 dev tunl0\nlink set tunl0 down\n");
             std::thread::sleep(std::time::Duration::from_millis(1000));
             let device = g.rig.ip("host1", "addr show dev tunl0\n");
@@ -343,7 +346,7 @@ impl Guest {
         });
         self.case("pool-with-ipip-again", |g| {
             g.put(POOL, CROSS);
-            // The last address was given back with the last such pool.
+            // The last address was released with the last IPIP pool.
             let key = "/calico/v1/host/host1/config/IpInIpTunnelAddr";
             let get = ["tortie", "--datastore", "sqlite:/store/store.db", "store", "get", key];
             let mut address = String::new();

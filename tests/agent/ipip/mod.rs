@@ -1,10 +1,11 @@
-//! IPIP with real packets: the lab `topology/labs/ipip-cross-subnet.clab.yml`, three real agents on one store, and a
-//! stranger who breaks `tunl0` in every way that root has.
+//! IPIP tests with real packets: the lab `topology/labs/ipip-cross-subnet.clab.yml`, three agents on one
+//! store, and another process that breaks `tunl0` in every way that root can.
 //!
-//! The machine's own kernel may have no ipip, and nobody wants its module unloaded there: the lab runs in user-mode Linux
-//! (`tests/tools/uml-run.sh`). One machine is started for all cases. In it this same program runs again, as [`guest`],
-//! goes through the cases one after the other and prints one JSON line for each; the tests here read them. User-mode
-//! Linux has no packet rules: what needs both runs in the same way in an emulated PC (`tests/tools/qemu-run.sh`).
+//! The machine's own kernel may lack ipip, and its modules should not be unloaded by tests, so the lab runs
+//! in user-mode Linux (`tests/tools/uml-run.sh`). One machine is started for all cases. Inside it the same
+//! test program runs again as [`guest`], executes the cases in sequence and prints one JSON line for each,
+//! which the tests here read. User-mode Linux has no packet rules; cases that need them as well run in an
+//! emulated PC (`tests/tools/qemu-run.sh`).
 
 mod guest;
 mod moving;
@@ -20,18 +21,18 @@ use crate::common::concurrency;
 use rig::{Rig, within};
 use serde::{Deserialize, Serialize};
 
-/// What became of one case in the guest.
+/// Result of one case in the guest.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Case {
     case: String,
     ok: bool,
-    /// From the disturbance until all was right again; of cases without one: how long the case took.
+    /// Time from the disturbance to the repair; for cases without a disturbance, their duration.
     millis: u64,
     evidence: String,
 }
 
 impl Case {
-    /// Goes through one case, and gives its line.
+    /// Runs one case and returns its JSON line.
     fn of(name: &str, case: impl FnOnce() -> String) -> String {
         let begin = std::time::Instant::now();
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(case));
@@ -49,12 +50,12 @@ impl Case {
     }
 }
 
-/// Set in the guest: which cases it goes through.
+/// Environment variable of the guest that selects the cases.
 const GUEST: &str = "TORTIE_IPIP_GUEST";
 
 type Cases = LazyLock<Result<BTreeMap<String, Case>, String>>;
 
-/// All cases of one run of a machine; `Err` says why there is none.
+/// Results of all cases of one machine; `Err` contains the reason why it could not run.
 static TUNNEL: Cases = LazyLock::new(|| cases("uml-run.sh", "linux.uml", "tunnel", &[]));
 static RULES: Cases =
     LazyLock::new(|| cases("qemu-run.sh", "qemu-system-x86_64", "rules", &["-c", "2", "-m", "1024M"]));
@@ -103,7 +104,8 @@ fn cases(
     Ok(cases)
 }
 
-/// Every named case went well. Without the machine the test is skipped and says so; in CI that is a failure.
+/// Checks that all named cases succeeded. Without the machine the test is skipped with a message; in CI that
+/// is a failure.
 fn went_well(names: &[&str]) {
     all_well(&TUNNEL, names);
 }
@@ -201,8 +203,8 @@ fn a_disabled_pool_keeps_its_tunnel_and_no_ipip_means_none() {
     went_well(&["pool-disabled", "pool-without-ipip", "pool-with-ipip-again", "pool-removed"]);
 }
 
-/// On this machine's own kernel. Where it has no ipip, `status` says so and what to do, routes of the pool that need the
-/// tunnel are withheld and the others are there; where it has, the tunnel works without ado.
+/// Test on this machine's own kernel. Without ipip, `status` reports the problem and its fix, routes of the
+/// pool that need the tunnel are withheld, and the others are installed. With ipip, the tunnel works.
 #[test]
 fn without_ipip_status_names_the_problem_and_routes_are_withheld() {
     let _group = concurrency::LABS.join();
@@ -237,7 +239,7 @@ fn without_ipip_status_names_the_problem_and_routes_are_withheld() {
             if rows.contains("withheld") && rows.contains("no-tunnel") { Ok(()) } else { Err(rows) }
         });
     }
-    // Nobody wants a tunnel any more: nothing is wrong any more, and all routes are plain.
+    // Without an IPIP pool the problem is over, and all routes are plain.
     let (key, pool) = ("/calico/v1/ipam/v4/pool/10.244.0.0-16", r#"{"cidr":"10.244.0.0/16"}"#);
     rig.run("host2", &format!("tortie --datastore sqlite:/store/store.db store put {key} {pool}"));
     within(2_000, "plain routes", || {

@@ -1,12 +1,13 @@
-//! A host that tunnels moves from Calico to our agent and back, run as root of an emulated PC: only that has ipip, iptables and
-//! nf_tables at once.
+//! Migration of a tunnelling host from Calico to Tortie and back, as root of an emulated PC, the only test
+//! environment with ipip, iptables and nf_tables.
 //!
 //! ```text
 //!   web1 10.244.1.1 --cali1-- this machine (host1)  10.0.1.1 --eth1-- host2 10.0.1.2, BIRD
 //!                                 tunl0 ==================================== tunl0, 10.244.2.1
 //! ```
 //!
-//! Calico's BIRD is a fork that leads routes into the tunnel by itself; BIRD 2 is told the same route.
+//! Calico's BIRD is a fork that directs routes into the tunnel by itself; BIRD 2 is configured with the same
+//! route.
 
 use std::fs::File;
 use std::io::Write;
@@ -85,7 +86,7 @@ impl Drop for Site {
     }
 }
 
-/// Runs a line of shell, with the peers in reach.
+/// Runs a shell line with the peer programs in PATH.
 fn sh(line: &str) -> Result<String, String> {
     let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", std::env::var("TORTIE_PEERS").unwrap());
     let tortie = std::path::Path::new(env!("CARGO_BIN_EXE_tortie")).parent().unwrap().display();
@@ -110,11 +111,11 @@ impl Site {
         let loaded = Command::new(format!("{peers}/modprobe")).arg("-a").args(MODULES).status().unwrap();
         assert!(loaded.success());
         connect_hosts();
-        // The device as Felix makes it. For 169.254.1.1 the kernel answers (proxy ARP) where it has a way there: on Calico's
-        // hosts that is the default route.
+        // The device as Felix configures it. The kernel answers for 169.254.1.1 (proxy ARP) if it has a route
+        // to it, on Calico's hosts the default route.
         ip("route add 10.244.1.1/32 dev cali1 scope link\nroute add default via 10.0.1.254\n\
             link set tunl0 mtu 1440 up\naddress add 10.244.1.63/32 dev tunl0\n");
-        // For one workload whose profile lets everything pass.
+        // Rules for one workload whose profile allows everything.
         let felix = Felix {
             v4: true,
             ipip: true,
@@ -176,18 +177,18 @@ impl Site {
         self.migrate(&format!("adopt --pid $(cat /tmp/bird1.pid) --agent-with '{agent}' {more}"))
     }
 
-    /// The device and the route through it are as Tortie would have them.
+    /// Checks that Tortie would configure the device and the route through it in the same way.
     fn observed(&self) -> String {
         let report = self.adopt("--dry-run");
         assert_eq!(report["differences"], json!([]), "{report:#}");
-        // And what is not as it should be is found.
+        // A wrong MTU is found.
         sh("ip link set tunl0 mtu 1300").unwrap();
         let agent =
             sh("tortie -o json migrate adopt --dry-run --pid $(cat /tmp/bird1.pid) --state-dir /tmp/state");
         sh("ip link set tunl0 mtu 1440").unwrap();
         let said = agent.unwrap_err();
         assert!(said.contains("tunl0 is not up with an MTU of 1440"), "{said}");
-        // The route through it was judged.
+        // The route through the device was compared.
         let unknown = report["notJudged"].to_string();
         assert!(!unknown.contains("10.244.2.0/26"), "{unknown}");
         unknown
@@ -227,8 +228,8 @@ impl Site {
     }
 }
 
-/// Pings the other host's workload through the tunnel all the while; each has to be answered. Where one is not, it is said what
-/// the kernel told of links, addresses, routes and neighbours.
+/// Pings the other host's workload through the tunnel continuously; each ping must be answered. For a lost
+/// one, the kernel's events about links, addresses, routes and neighbours are shown.
 fn under_pings(body: impl FnOnce()) -> String {
     let log = "/tmp/pings";
     let ping = format!("{}/ping", std::env::var("TORTIE_PEERS").unwrap());
@@ -243,7 +244,7 @@ fn under_pings(body: impl FnOnce()) -> String {
     let mut child = spawn(&["netns", "exec", "web1", &ping, "-n", "-D", "-i", "0.02", "10.244.2.1"], log);
     let answered = || {
         let text = std::fs::read_to_string(log).unwrap();
-        // "Destination Host Unreachable" names its number, too.
+        // "Destination Host Unreachable" contains a sequence number, too.
         let number = |line: &str| -> Option<usize> {
             line.split_once(" bytes from ")?.1.split("icmp_seq=").nth(1)?.split(' ').next()?.parse().ok()
         };

@@ -1,4 +1,4 @@
-//! The lab with its agents, and what the kernel of each node says.
+//! The lab with its agents, and reads of each node's kernel state.
 
 use std::io::Write;
 use std::path::Path;
@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use tortie_topology::{Lab, Options, Running, Sandbox};
 
-/// The running lab. Ends with the test.
+/// The running lab; it ends with the test.
 pub(crate) struct Rig {
     pub(crate) lab: Running,
     _dir: tempfile::TempDir,
 }
 
-/// Asks each 50 ms until the answer is yes; gives how long that took in milliseconds, panics with the last evidence.
+/// Repeats a check every 50 ms until it succeeds; returns the elapsed milliseconds, or panics with the last
+/// error.
 pub(crate) fn within(millis: u64, what: &str, mut ask: impl FnMut() -> Result<(), String>) -> u64 {
     let begin = Instant::now();
     loop {
@@ -33,7 +34,7 @@ pub(crate) fn within(millis: u64, what: &str, mut ask: impl FnMut() -> Result<()
 }
 
 impl Rig {
-    /// Builds the lab; `None` where it cannot be built (in CI that is a failure).
+    /// Builds the lab; `None` if that is impossible, which is a failure in CI.
     pub(crate) fn up() -> Option<Self> {
         if !matches!(Sandbox::detect(), Ok(Sandbox::Root)) {
             assert!(std::env::var_os("CI").is_none(), "the lab needs root");
@@ -48,14 +49,14 @@ impl Rig {
         Some(Self { lab, _dir: dir })
     }
 
-    /// Runs a command in a node: whether it succeeded, and all that it said.
+    /// Runs a command in a node; returns its success and all its output.
     pub(crate) fn exec(&self, node: &str, command: &[&str]) -> (bool, String) {
         let out = self.lab.exec(node, command).unwrap();
         let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
         (out.status.success(), text)
     }
 
-    /// The same for a command that has to succeed, in one text.
+    /// Runs a command, given as one text, that must succeed.
     pub(crate) fn run(&self, node: &str, command: &str) -> String {
         let (ok, text) = self.exec(node, &command.split(' ').collect::<Vec<_>>());
         assert!(ok, "{node}: {command}: {text}");
@@ -67,7 +68,8 @@ impl Rig {
         serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{command:?}: {e}: {out:?}"))
     }
 
-    /// Several `ip` commands in one process: a fork is expensive in user-mode Linux. Goes on past errors.
+    /// Runs several `ip` commands in one process, since a fork is expensive in user-mode Linux; continues
+    /// after errors.
     pub(crate) fn ip(&self, node: &str, lines: &str) -> String {
         let mut child = self
             .lab
@@ -80,12 +82,12 @@ impl Rig {
         String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
     }
 
-    /// Our routes as `ip` shows them, without the ids of their nexthop objects.
+    /// Returns Tortie's routes as `ip` shows them, without ids of nexthop objects.
     pub(crate) fn routes(&self, node: &str) -> Vec<String> {
         routes_in(&self.ip(node, "route show proto 179\n"))
     }
 
-    /// What differs from the wanted device and routes.
+    /// Compares device and routes with the expected ones.
     pub(crate) fn check(&self, node: &str, wanted: &Expected<'_>) -> Result<(), String> {
         let text = self.ip(node, "addr show dev tunl0\nroute show proto 179\n");
         let (device, routes) = text.lines().partition::<Vec<_>, _>(|l| !is_route(l));
@@ -104,14 +106,14 @@ impl Rig {
         if right { Ok(()) } else { Err(format!("{text}\nwanted {wanted:?}")) }
     }
 
-    /// Packets that went out of and came in through `tunl0`.
+    /// Returns the numbers of packets sent and received on `tunl0`.
     pub(crate) fn tunnel_packets(&self, node: &str) -> (u64, u64) {
         let link = self.json(node, &["ip", "-s", "-j", "link", "show", "dev", "tunl0"]);
         let count = |way: &str| link[0]["stats64"][way]["packets"].as_u64().unwrap();
         (count("tx"), count("rx"))
     }
 
-    /// Pings; how many answers came.
+    /// Pings; returns the number of answers.
     pub(crate) fn ping(&self, node: &str, to: &str, count: u32) -> u32 {
         let count = count.to_string();
         let (_, text) = self.exec(node, &["ping", "-n", "-c", &count, "-i", "0.02", "-W", "1", to]);
@@ -121,13 +123,13 @@ impl Rig {
     }
 }
 
-/// What a host should hold.
+/// Expected state of a host.
 #[derive(Debug, Clone)]
 pub(crate) struct Expected<'a> {
     pub(crate) mtu: u32,
-    /// All addresses of `tunl0`: one, with its length.
+    /// The only address of `tunl0`, with its prefix length.
     pub(crate) address: &'a str,
-    /// All our routes, sorted.
+    /// All of Tortie's routes, sorted.
     pub(crate) routes: Vec<&'a str>,
 }
 
@@ -138,12 +140,12 @@ fn is_route(line: &str) -> bool {
 fn routes_in(text: &str) -> Vec<String> {
     let mut routes: Vec<String> = text.lines().filter(|l| is_route(l)).map(without_id).collect();
     routes.sort();
-    // Blackholes first, as in the wanted lists.
+    // Blackholes first, as in the expected lists.
     routes.sort_by_key(|r| !r.starts_with("blackhole"));
     routes
 }
 
-/// A learned route names a nexthop object; the number is nobody's business.
+/// Removes the id of the nexthop object from a learned route.
 fn without_id(line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     match words.iter().position(|w| *w == "nhid") {

@@ -1,11 +1,12 @@
-//! IPIP and the kernel's own log together with packet rules, run as root of an emulated PC.
+//! IPIP with packet rules and the kernel's log, as root of an emulated PC.
 //!
 //! ```text
 //!   web1 10.244.1.1 --cali1-- this machine (host1, the agent)  10.0.1.1 --eth1-- host2 10.0.1.2, BIRD
 //!                                 tunl0 ==================================== tunl0, 10.244.2.1
 //! ```
 //!
-//! One agent: whatever runs here takes twenty times longer than elsewhere. The other host is BIRD, a tunnel and an address.
+//! One agent only, since everything takes twenty times longer here. The other host is BIRD, a tunnel and an
+//! address.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -22,9 +23,9 @@ use tortie_kernel::container::Namespace;
 use super::Case;
 use super::rig::within;
 
-/// For what has to happen, on a busy machine that emulates another.
+/// Timeout in milliseconds for expected events, on a busy machine that emulates another.
 const PATIENCE: u64 = 60_000;
-/// How long what must not come may take to come.
+/// Time without an event after which it counts as absent.
 const SILENCE: Duration = Duration::from_secs(2);
 
 const STORE: &str = "sqlite:/tmp/store.db";
@@ -36,7 +37,7 @@ const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 66);
 const TUNNEL: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 63);
 const ENABLED: &str = "/calico/v1/config/IpInIpEnabled";
 
-/// What packet rules need of the kernel.
+/// Kernel modules that packet rules need.
 const MODULES: [&str; 12] = [
     "ipip",
     "nf_tables",
@@ -52,7 +53,7 @@ const MODULES: [&str; 12] = [
     "nf_conntrack_netlink",
 ];
 
-/// Where packets go; the profile of the workload logs some of these ports.
+/// Destination ports; the profile of the workload logs packets to some of them.
 const PLAIN: u16 = 9;
 const DENIED: u16 = 7;
 const LOGGED: u16 = 11;
@@ -62,12 +63,12 @@ struct Machine {
     agent: Child,
     bird: Child,
     log: File,
-    /// The workload's open ports, and the other host's.
+    /// Datagrams received by the workload and by the other host.
     web: Receiver<Datagram>,
     other: Receiver<Datagram>,
 }
 
-/// A datagram that came.
+/// A received datagram.
 #[derive(Debug)]
 struct Datagram {
     from: SocketAddr,
@@ -112,12 +113,12 @@ fn tortie(args: &[&str]) -> Command {
     command
 }
 
-/// Runs something in another network namespace, on a thread of its own.
+/// Runs a closure in another network namespace, on a thread of its own.
 fn at<T: Send>(netns: &str, what: impl FnOnce() -> T + Send) -> T {
     Namespace::open(&Path::new("/run/netns").join(netns)).unwrap().run(what).unwrap()
 }
 
-/// Opens ports in a namespace; what comes to them is told.
+/// Opens ports in a namespace; received datagrams are sent to the returned channel.
 fn listen(netns: &str, ports: &[u16]) -> Receiver<Datagram> {
     let (sender, receiver) = channel();
     for port in ports.iter().copied() {
@@ -136,7 +137,7 @@ fn send(from: Ipv4Addr, to: Ipv4Addr, port: u16) {
     UdpSocket::bind((from, 0)).unwrap().send_to(b"x", (to, port)).unwrap();
 }
 
-/// An IPv4 header (RFC 791) with its checksum.
+/// Builds an IPv4 header (RFC 791) with its checksum.
 fn header(protocol: u8, from: Ipv4Addr, to: Ipv4Addr, payload: usize) -> [u8; 20] {
     let mut header = [0u8; 20];
     (header[0], header[8], header[9]) = (0x45, 64, protocol);
@@ -149,7 +150,8 @@ fn header(protocol: u8, from: Ipv4Addr, to: Ipv4Addr, payload: usize) -> [u8; 20
     header
 }
 
-/// Sends a datagram of the other host's workload to ours, in a tunnel packet from `outer` (RFC 2003).
+/// Sends a datagram from the other host's workload to the local one, in a tunnel packet from `outer` (RFC
+/// 2003).
 fn tunnel_from(outer: Ipv4Addr) {
     let datagram = [0x30, 0x39, 0, 9, 0, 9, 0, 0, b'x'];
     let inner = [&header(17, OTHER_WEB, WEB, datagram.len())[..], &datagram].concat();
@@ -159,7 +161,7 @@ fn tunnel_from(outer: Ipv4Addr) {
     socket.send_to(&packet, &SocketAddr::from((HOST, 0)).into()).unwrap();
 }
 
-/// The workload and the other host with their links, addresses and ways; this machine forwards.
+/// Creates the workload and the other host with links, addresses and routes; this machine forwards.
 pub(super) fn connect_hosts() {
     ip("netns add web1\nnetns add host2\n\
         link add cali1 type veth peer name eth1 netns web1\n\
@@ -172,7 +174,7 @@ pub(super) fn connect_hosts() {
              route add 169.254.1.1 dev eth1\nroute add default via 169.254.1.1\n",
         ),
         (
-            // The fallback device is there as soon as the module is: the first command loads it.
+            // The fallback device appears with the module, which the first command loads.
             "host2",
             "tunnel show tunl0\nlink set lo up\nlink set eth1 up\naddress add 10.0.1.2/24 dev eth1\n\
              address add 10.244.2.1/32 dev lo\nlink set tunl0 up\n\
@@ -187,7 +189,7 @@ pub(super) fn connect_hosts() {
 impl Machine {
     fn up() -> Self {
         connect_hosts();
-        // All at once: each module that the kernel has to ask for is a process more.
+        // All modules at once, since each one that the kernel loads by itself costs a process.
         let peers = std::env::var_os("TORTIE_PEERS").unwrap();
         let loaded =
             Command::new(Path::new(&peers).join("modprobe")).arg("-a").args(MODULES).status().unwrap();
@@ -223,12 +225,13 @@ impl Machine {
         Self { agent, bird, log, web: listen("web1", &ports), other: listen("host2", &ports) }
     }
 
-    /// The next datagram to the workload; `None`: none came.
+    /// Returns the next datagram at the workload; `None` if none arrives.
     fn next_datagram(&self) -> Option<Datagram> {
         self.web.recv_timeout(SILENCE).ok()
     }
 
-    /// Both ways, through the tunnel, with the workloads' own addresses, past rules that are there.
+    /// Checks both directions through the tunnel with the workloads' own addresses, under the installed
+    /// rules.
     fn tunnelled(&mut self) -> String {
         let millis = within(PATIENCE, "a datagram to the other workload", || {
             at("web1", || send(WEB, OTHER_WEB, PLAIN));
@@ -249,7 +252,8 @@ impl Machine {
         format!("after {millis} ms; {before:?} {after:?}")
     }
 
-    /// What the host sends from another address of its own leaves by its tunnel address: else no answer finds it.
+    /// Checks that packets from another address of the host leave with the tunnel address, so that replies
+    /// find the way back.
     fn masqueraded(&mut self) -> String {
         while self.other.try_recv().is_ok() {}
         send(HOST, OTHER_WEB, PLAIN);
@@ -258,7 +262,7 @@ impl Machine {
         format!("{received:?}")
     }
 
-    /// A rule writes to the kernel's log, level notice, and then acts.
+    /// Checks that a rule writes to the kernel's log with level notice and then acts.
     fn logged(&mut self, port: u16, prefix: &str, passes: bool) -> String {
         self.lines();
         at("host2", move || send(OTHER_WEB, WEB, port));
@@ -278,7 +282,8 @@ impl Machine {
         line.clone()
     }
 
-    /// A tunnel packet from an address that is no host's is dropped, said, and named; a host's comes through.
+    /// Checks that a tunnel packet from an address that belongs to no host is dropped, logged and explained,
+    /// and that a host's is accepted.
     fn stranger(&mut self) -> String {
         at("host2", || tunnel_from(STRANGER));
         assert!(self.next_datagram().is_none(), "a stranger's packet came through");
@@ -287,14 +292,14 @@ impl Machine {
         self.drop_is_explained("10.0.1.66")
     }
 
-    /// Nor does a workload get packets into the tunnel's end.
+    /// Checks that a workload cannot send packets to the tunnel endpoint.
     fn workload(&mut self) -> String {
         at("web1", || tunnel_from(WEB));
         assert!(self.next_datagram().is_none(), "a workload's tunnel packet came through");
         self.drop_is_explained("10.244.1.1")
     }
 
-    /// `why drop` knows of it.
+    /// Checks that `why drop` reports the packet.
     fn drop_is_explained(&self, source: &str) -> String {
         let mut evidence = String::new();
         within(PATIENCE, "why drop", || {
@@ -311,7 +316,7 @@ impl Machine {
         evidence
     }
 
-    /// `IpInIpEnabled` false takes the filter away and leaves the tunnel.
+    /// Checks that `IpInIpEnabled` false removes the filter and keeps the tunnel.
     fn filter_off(&mut self) -> String {
         let set = |value: &str| {
             assert!(tortie(&["store", "put", ENABLED, value]).output().unwrap().status.success());
@@ -329,13 +334,13 @@ impl Machine {
         format!("off after {off} ms, on after {on} ms")
     }
 
-    /// What the kernel logged since the last call.
+    /// Returns the kernel's log lines since the last call.
     fn lines(&mut self) -> Vec<String> {
         let (mut lines, mut record) = (Vec::new(), [0u8; 8192]);
         loop {
             match self.log.read(&mut record) {
                 Ok(len) => lines.push(String::from_utf8_lossy(&record[..len]).trim_end().to_owned()),
-                // Older records were overwritten: the next read goes on behind them.
+                // Older records were overwritten: the next read continues after them.
                 Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
                 Err(_) => return lines,
             }
@@ -343,7 +348,7 @@ impl Machine {
     }
 }
 
-/// What came in through the tunnel, and what went out.
+/// Returns the numbers of packets received and sent through the tunnel.
 fn packets() -> (u64, u64) {
     let count = |way: &str| -> u64 {
         let path = format!("/sys/class/net/tunl0/statistics/{way}_packets");

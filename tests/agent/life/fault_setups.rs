@@ -1,4 +1,5 @@
-//! Faults that need a process of their own: small agents beside host 3, and what lies between them and others.
+//! Faults that need a process of their own: additional agents next to host 3, and what is between them and
+//! others.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -15,7 +16,7 @@ use serde_json::json;
 
 use crate::common::hosts::{Hosts, PATIENCE, TORTIE, block, block_keys, stdout, within};
 
-/// A small agent in the namespace of host 3; it ends with the test.
+/// An additional agent in the namespace of host 3; it ends with the test.
 pub(super) struct ExtraAgent(pub(super) Child);
 
 impl Drop for ExtraAgent {
@@ -25,8 +26,8 @@ impl Drop for ExtraAgent {
     }
 }
 
-/// An agent whose peers drop its segments, or whose segments it drops. It has an address of its own: to BIRD a connection
-/// from that of host 3 is host 3 after a restart, and it gives up the session that it has.
+/// Starts an agent whose peers drop its segments, or whose segments it drops. It has an address of its own:
+/// to BIRD, a connection from host 3's address would be a restart of host 3 and end the existing session.
 pub(super) fn with_wrong_passwords(hosts: &Hosts) -> ExtraAgent {
     let peers = json!({
         "/calico/v1/Ready": "true",
@@ -50,7 +51,7 @@ pub(super) fn with_wrong_passwords(hosts: &Hosts) -> ExtraAgent {
     agent(hosts, "guards", "sqlite:/run/faults-guards.db", &[], &flags)
 }
 
-/// An agent whose clock is an hour ahead from the moment on that /run/faults-later is there; and when it was started.
+/// Starts an agent whose clock is an hour ahead once /run/faults-later exists; returns its start time, too.
 pub(super) fn with_clock_ahead(hosts: &Hosts) -> (ExtraAgent, Instant) {
     const LATER: &str = r#"
         #include <sys/syscall.h>
@@ -105,15 +106,15 @@ fn silent(command: &mut Command) {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
 }
 
-/// A namespace behind host 3 with one wire.
+/// A namespace behind host 3 with one link.
 const BEHIND: &str = "ip netns add behind; ip link add to-behind type veth peer name eth0 netns behind; \
     ip address add 172.31.0.1/30 dev to-behind; ip link set to-behind up; \
     ip -n behind address add 172.31.0.2/30 dev eth0; ip -n behind link set eth0 up; \
     ip netns exec behind sh -c 'echo 4096 4096 4096 > /proc/sys/net/ipv4/tcp_rmem'";
-/// Blocks that are announced when the peer has stopped: more than its TCP takes.
+/// Number of blocks announced after the peer has stopped: more than its TCP buffers hold.
 const BLOCKS: u32 = 2_000;
 
-/// Two agents with a session; then one of them is stopped, and the other has much to tell it.
+/// Starts two agents with a session; one is then stopped while the other has many routes to send.
 pub(super) fn with_stuck_peer(hosts: &Hosts) -> [ExtraAgent; 2] {
     let peer = |ip: &str, from: &str| {
         json!({ "ip": ip, "as_num": 64512, "source_addr": from, "hold_time": 900 }).to_string()
@@ -154,13 +155,13 @@ pub(super) fn with_stuck_peer(hosts: &Hosts) -> [ExtraAgent; 2] {
     [slow, stuck]
 }
 
-/// A store whose connections are forgotten on the way.
+/// A store whose connections are dropped silently on the path.
 pub(super) const FORGETFUL_STORE: &str = "etcd://127.0.0.1:2391";
-/// How long one is remembered: less than a watch is silent before it asks.
+/// Time for which a connection is kept: shorter than the idle time after which a watch checks its connection.
 const REMEMBERED: Duration = Duration::from_secs(3);
 
-/// An etcd, an agent, and between both what firewalls do that forget: each connection is carried for a while, and after
-/// that taken and not carried, without a word.
+/// Starts an etcd, an agent, and a simulated firewall between them that forgets connections: after a while it
+/// still accepts their packets, but drops them silently.
 pub(super) fn with_forgetful_firewall(hosts: &Hosts) -> (ExtraAgent, ExtraAgent, ForgetfulFirewall) {
     let words = ["etcd", "--data-dir", "/run/faults-etcd", "--listen-peer-urls", "http://127.0.0.1:2390"];
     let urls =
@@ -171,7 +172,7 @@ pub(super) fn with_forgetful_firewall(hosts: &Hosts) -> (ExtraAgent, ExtraAgent,
     (etcd, start_extra_agent(hosts, "stale", FORGETFUL_STORE, &[], "127.0.0.1:1794"), between)
 }
 
-/// Ends what carries.
+/// Ends the simulated firewall.
 pub(super) struct ForgetfulFirewall(Arc<AtomicBool>);
 
 impl Drop for ForgetfulFirewall {
@@ -197,7 +198,7 @@ impl ForgetfulFirewall {
                     std::thread::sleep(Duration::from_millis(5));
                     continue;
                 };
-                // Until etcd listens nobody answers.
+                // Before etcd listens, connections fail.
                 let Ok(there) = TcpStream::connect("127.0.0.1:2389") else { continue };
                 here.set_nonblocking(false).unwrap();
                 let until = Instant::now() + REMEMBERED;
@@ -229,6 +230,6 @@ fn carry(mut from: TcpStream, mut to: TcpStream, until: Instant, over: &AtomicBo
             Err(_) => break,
         }
     }
-    // The other way may stand in a read.
+    // The other direction may be blocked in a read.
     let _ = to.shutdown(Shutdown::Both);
 }

@@ -1,9 +1,10 @@
-//! What goes wrong on hosts, told by `status` with its code, and explained by the command that `status` names: a table.
+//! Table of faults on hosts: `status` reports each with its code, and the command that `status` names
+//! explains it.
 //!
-//! Every fault is in place before the agents start, side by side on three hosts, and in small agents of their own beside
-//! the third. Two readings are given to agents, as no namespace has its own: the clock by a library that is loaded before
-//! the system's, the size of the conntrack table by a file that is mounted over it. Where the kernel has no ipip, a device
-//! of another kind stands in for the tunnel whose MTU is too large.
+//! All faults are in place before the agents start, on three hosts and in additional agents next to the
+//! third. Two readings are simulated, since no namespace has its own: the clock by a preloaded library, the
+//! size of the conntrack table by a file mounted over it. On kernels without ipip, a device of another kind
+//! replaces the tunnel whose MTU is too large.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -17,11 +18,11 @@ use super::fault_setups::{
 };
 use crate::common::hosts::{Hosts, PATIENCE, Plan, TORTIE, lab_data, poll_until, stderr, stdout, within};
 
-/// Who is asked.
+/// Agent that is queried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
     Host(usize),
-    /// A small agent in the namespace of host 3.
+    /// An additional agent in the namespace of host 3.
     ExtraAgent(&'static str),
 }
 
@@ -29,16 +30,16 @@ struct Fault {
     name: &'static str,
     at: At,
     code: &'static str,
-    /// A word of the finding's subject or text.
+    /// A word in the problem's subject or text.
     of: &'static str,
-    /// What the command that `status` names says; several: all of them.
+    /// Texts that the command named by `status` must all print.
     says: &'static [&'static str],
 }
 
-/// How long a row may take; most take a moment. A peer is slow after half a minute.
+/// Time limit of a row; most take a moment, a slow peer half a minute.
 const ROW: Duration = PATIENCE;
 
-/// Lines that fit on one screen.
+/// Number of lines that fit on one screen.
 const SCREEN: usize = 50;
 
 const FAULTS: &[Fault] = &[
@@ -240,7 +241,7 @@ const FAULTS: &[Fault] = &[
     },
 ];
 
-/// The data of the lab with what is wrong in it.
+/// Returns the lab's data with the faults in it.
 fn data() -> BTreeMap<String, String> {
     let mut data = lab_data(3, true);
     data.remove("/calico/bgp/v1/global/peer_v4/172.30.0.254");
@@ -256,7 +257,7 @@ fn data() -> BTreeMap<String, String> {
     put("bgp/v1/host/host2/peer_v4/172.30.0.254", router(65001));
     put("bgp/v1/host/host3/peer_v4/172.30.0.254", limited);
     put("bgp/v1/global/filters/nothing", json!({ "import": [], "export": [], "default": "reject" }));
-    // Host 1 is there, and nobody listens on that address of it.
+    // Host 1 exists, but does not listen on that address.
     put(
         "bgp/v1/host/host2/peer_v4/10.99.0.1",
         json!({ "ip": "10.99.0.1", "as_num": 64700, "source_addr": "10.99.0.2" }),
@@ -266,7 +267,7 @@ fn data() -> BTreeMap<String, String> {
         "ipv4_nets": ["10.244.1.1/32"], "ipv6_nets": [],
     });
     put("v1/host/host1/workload/lab/copy/endpoint/eth1", copy);
-    // Host 3 looks members up in a set; host 2 denies.
+    // Host 3 looks up members in a set; host 2 denies.
     let rule = json!({ "action": "allow", "src_selector": "app == 'web2'" });
     put(
         "v1/policy/tier/default/policy/set",
@@ -283,7 +284,7 @@ fn data() -> BTreeMap<String, String> {
     data
 }
 
-/// The first element of the first set that has one.
+/// Shell script that deletes the first element of the first non-empty set.
 const DELETE_ELEMENT: &str = "for i in $(seq 100); do
     nft list table inet tortie > /run/table || true
     grep -q 'elements = { *10.244.2.1' /run/table && break; sleep 0.1
@@ -291,7 +292,7 @@ const DELETE_ELEMENT: &str = "for i in $(seq 100); do
   set=$(awk '$1 == \"set\" { name = $2 } /elements = .*10.244.2.1/ { print name; exit }' /run/table)
   nft delete element inet tortie $set '{ 10.244.2.1 }'";
 
-/// A command of `tortie`, as the person there would type it.
+/// Runs a `tortie` command as an operator would type it there.
 fn typed(hosts: &Hosts, at: At, words: &[&str]) -> std::process::Output {
     let (node, socket, store) = match at {
         At::Host(n) => (Hosts::node(n), "/run/tortie/tortie.sock".to_owned(), "sqlite:/store/store.db"),
@@ -319,7 +320,7 @@ fn typed(hosts: &Hosts, at: At, words: &[&str]) -> std::process::Output {
     hosts.lab.exec(&node, &all).unwrap()
 }
 
-/// The finding of a fault in `status`.
+/// Returns the problem of a fault in `status`.
 fn found(hosts: &Hosts, fault: &Fault) -> Result<Value, String> {
     let output = typed(hosts, fault.at, &["status", "-o", "json"]);
     let status: Value =
@@ -334,7 +335,7 @@ fn found(hosts: &Hosts, fault: &Fault) -> Result<Value, String> {
 
 fn is_reported_and_explained(hosts: &Hosts, fault: &Fault) -> Result<(), String> {
     let codes = tortie::api::codes::ALL.iter().flat_map(|(_, list)| list.iter()).map(|code| code.name);
-    // Of `ipam check`.
+    // A code of `ipam check`.
     let mut codes = codes.chain(["leaked"]);
     let says = fault.says.join(" ");
     assert!(codes.any(|code| says.contains(code)), "{}: no code of a cause in what is said", fault.name);
@@ -353,11 +354,11 @@ fn is_reported_and_explained(hosts: &Hosts, fault: &Fault) -> Result<(), String>
     if lines <= SCREEN { Ok(()) } else { Err(format!("`{command}` has {lines} lines")) }
 }
 
-/// What `tortie diags` of this agent has of its inputs replays to the same decisions.
+/// Checks that the inputs in this agent's `tortie diags` replay to the same decisions.
 fn replays(hosts: &Hosts, at: At) -> Result<(), String> {
     let file =
         format!("/run/replay-{}.tar.gz", format!("{at:?}").replace(|c: char| !c.is_ascii_alphanumeric(), ""));
-    // Where the store is away the file has the rest.
+    // If the store is unreachable, the archive contains the other parts.
     let diags = typed(hosts, at, &["diags", &file]);
     if !matches!(diags.status.code(), Some(0 | 6)) {
         return Err(format!("diags: {}", stderr(&diags)));
@@ -395,7 +396,7 @@ fn status_reports_each_fault_and_names_the_command_that_explains_it() {
          { ip link show tunl0 || ip link add tunl0 type veth peer name tunl0-end; } >/dev/null 2>&1; \
          ip link set tunl0-end up 2>/dev/null || true",
     );
-    // What takes longest comes first.
+    // The slowest faults start first.
     let _stuck = with_stuck_peer(&hosts);
     let _forgetful = with_forgetful_firewall(&hosts);
     let assigned = typed(&hosts, At::Host(1), &["ipam", "assign", "--handle", "lab.gone"]);
@@ -404,7 +405,7 @@ fn status_reports_each_fault_and_names_the_command_that_explains_it() {
     let _away = start_extra_agent(&hosts, "away", "etcd://127.0.0.1:2379", &[], "127.0.0.1:1791");
     let bare = ["setpriv", "--bounding-set=-net_bind_service", "--inh-caps=-net_bind_service"];
     let _bare = start_extra_agent(&hosts, "bare", "sqlite:/run/faults-bare.db", &bare, "127.0.0.1:179");
-    // The blocks of tunnel addresses come besides, each at its own time.
+    // Blocks for tunnel addresses appear in addition, each at its own time.
     within(PATIENCE, "host1 has the blocks of all", || {
         let found = hosts.routes(1);
         let wanted = ["10.244.1.0/26 blackhole", "10.244.2.0/26", "10.244.3.0/26"];
@@ -434,14 +435,14 @@ fn status_reports_each_fault_and_names_the_command_that_explains_it() {
         if tcp.contains("0900007F:00B3") { Ok(()) } else { Err(tcp) }
     });
     let _empty = start_extra_agent(&hosts, "empty", "sqlite:/run/faults-empty.db", &[], "127.0.0.9:179");
-    // A look around has taken the time by then.
+    // By then a health probe has read the time.
     std::thread::sleep(Duration::from_secs(3).saturating_sub(clock.1.elapsed()));
     run("host3", "touch /run/faults-later");
     let (last, others) = FAULTS.split_last().unwrap();
     let row =
         |fault: &Fault| is_reported_and_explained(&hosts, fault).map_err(|e| format!("{}: {e}", fault.name));
     let mut missed: Vec<String> = others.iter().filter_map(|fault| row(fault).err()).collect();
-    // Sessions with the router suffer by this one.
+    // This fault affects the sessions with the router, so it is last.
     run("host3", "ip route add unreachable 172.30.0.254/32");
     missed.extend(row(last).err());
     let agents = (1..=3).map(At::Host).chain(["away", "bare", "empty", "stale"].map(At::ExtraAgent));

@@ -1,4 +1,5 @@
-//! Whose store, whose name, whose network namespace: what an agent that starts in the wrong place leaves alone.
+//! Agents that start with a wrong store, a wrong name or in another agent's network namespace, and what they
+//! leave unchanged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use crate::common::hosts::{Hosts, PATIENCE, Plan, block, block_keys, stderr, std
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 const STORE: &str = "sqlite:/store/store.db";
 
-/// An interface of a workload on host 1.
+/// Creates the interface of a workload on host 1.
 fn plug_in(hosts: &Hosts) {
     for command in ["link add cali1 type veth peer name web", "link set web up", "link set cali1 up"] {
         hosts.run("host1", &format!("ip {command}"));
@@ -19,12 +20,12 @@ fn attached(hosts: &Hosts) -> String {
     hosts.run("host1", "ip route show 10.244.1.1")
 }
 
-/// The first problem of a host's status.
+/// Returns the first problem of a host's status.
 fn first_problem(status: &serde_json::Value) -> String {
     status["problems"][0]["code"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A call of the CNI plugin on host 1, for this host.
+/// Calls the CNI plugin on host 1 under this node name.
 fn cni(hosts: &Hosts, command: &str, node: &str) -> (bool, String) {
     let script = format!(
         r#"ip netns add web 2>/dev/null; ln -sf {TORTIE} /run/tortie-cni; printf '{{"cniVersion":"1.1.0","name":"lab","type":"tortie-cni","datastore":"{STORE}","node":"{node}"}}' |
@@ -38,7 +39,7 @@ fn export(hosts: &Hosts) -> BTreeMap<String, String> {
     serde_json::from_str(&stdout(&hosts.store(&["export"]))).unwrap()
 }
 
-/// The keys of IPAM are shared by both data models, and what says that their addresses are in use is not read.
+/// Both data models share the keys of IPAM, but the keys that show which addresses are in use are not read.
 #[test]
 fn a_store_of_calico_3_is_left_as_it_is() {
     let [affinity, assignment] = block_keys("10.244.1.0/26", "host1");
@@ -72,7 +73,7 @@ fn a_store_of_calico_3_is_left_as_it_is() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(export(&hosts), data, "nobody wrote anything");
     assert!(attached(&hosts).contains("cali1"));
-    // Without those keys it is a store as any other: the workload is nobody's then, which is a reason of its own.
+    // Without those keys it is an ordinary store: the workload is then unknown, which is a reason of its own.
     hosts.rm("/calico/resources/v3/projectcalico.org/nodes/host1");
     data.remove("/calico/resources/v3/projectcalico.org/nodes/host1");
     let status = hosts.until(1, "sees it", |status| first_problem(status) == "unknown-workloads");
@@ -83,10 +84,10 @@ fn a_store_of_calico_3_is_left_as_it_is() {
     hosts.until(1, "goes on", |status| status["ready"] == true);
 }
 
-/// Two agents of one namespace would undo each other, and two machines of one name, too.
+/// Two agents in one namespace, or two machines with one name, would revert each other's changes.
 #[test]
 fn one_agent_programs_a_namespace_and_one_machine_has_a_name() {
-    // Without their /etc these hosts are machines of their own.
+    // Without a common /etc these hosts count as different machines.
     let plan = Plan { hosts: 2, later: vec![2], tmpfs: &["/etc"], ..Plan::default() };
     let Some(mut hosts) = Hosts::up(plan) else { return };
     hosts.until_routes(1, &["10.244.1.0/26 blackhole"]);
@@ -96,7 +97,7 @@ fn one_agent_programs_a_namespace_and_one_machine_has_a_name() {
     );
     assert_eq!(second.status.code(), Some(7), "{second:?}");
     assert!(stderr(&second).contains("the agent of host1 (process"), "{second:?}");
-    // Its status key names its machine.
+    // The status key names its machine.
     let key = "/calico/tortie/v1/status/host1";
     within(PATIENCE, "the status key", || match stdout(&hosts.store(&["get", key])) {
         value if value.contains("machine") => Ok(()),
@@ -107,7 +108,7 @@ fn one_agent_programs_a_namespace_and_one_machine_has_a_name() {
     assert_eq!(other.status.code(), Some(7), "{other:?}");
     assert!(stderr(&other).contains("runs as host1 already, and this is machine"), "{other:?}");
     hosts.until_routes(1, &["10.244.1.0/26 blackhole"]);
-    // The same machine takes its own name again at once.
+    // The same machine gets its own name again at once.
     hosts.kill("host1");
     hosts.start("host1");
     hosts.until(1, "is there again", |status| {
@@ -115,7 +116,7 @@ fn one_agent_programs_a_namespace_and_one_machine_has_a_name() {
     });
 }
 
-/// A host that comes back under another name, and a container that is added under one.
+/// A host that returns under another name, and a container that is added under one.
 #[test]
 fn another_name_takes_nothing_away_and_leaves_nothing() {
     let [affinity, assignment] = block_keys("10.244.1.0/26", "host1");
@@ -159,7 +160,8 @@ fn another_name_takes_nothing_away_and_leaves_nothing() {
     assert!(attached(&hosts).contains("proto 179"));
 }
 
-/// An older copy of the store is not followed, under a running agent and at its start, whatever share of it is lost.
+/// An older copy of the store is not followed, neither by a running agent nor at its start, whatever share of
+/// it is lost.
 #[test]
 fn a_store_that_was_put_back_is_followed_only_when_accepted() {
     let Some(mut hosts) = Hosts::up(Plan { hosts: 1, ..Plan::default() }) else { return };

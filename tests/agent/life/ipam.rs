@@ -1,4 +1,4 @@
-//! What the agent does with addresses: its own in the tunnel, and those that nobody has any more.
+//! The agent's use of addresses: its own tunnel address, and the release of leaked ones.
 
 use std::process::Output;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn stored(hosts: &Hosts, host: usize) -> Option<String> {
     output.status.success().then(|| stdout(&output).trim().to_owned())
 }
 
-/// Waits for a tunnel address in a prefix, given by its first three numbers.
+/// Waits for a tunnel address in a prefix, given by its first three octets.
 fn until_in(hosts: &Hosts, host: usize, head: &str) -> String {
     let mut found = String::new();
     within(PATIENCE, &format!("host{host} has a tunnel address in {head}"), || {
@@ -68,7 +68,7 @@ fn the_tunnel_address_comes_and_goes_with_its_pools() {
     let check = stdout(&tortie(&hosts, 1, &["ipam", "check", "--store-only", "-o", "json"]));
     assert!(check.contains("\"findings\"") && !check.contains("10.250."), "{check}");
 
-    // Another host's address in the key: back to the own one. A key that somebody deleted: written again.
+    // If the key has another host's address, the own one is restored. A deleted key is written again.
     hosts.put(&key(2), &own[0]);
     within(PATIENCE, "host2 has its own again", || {
         if stored(&hosts, 2).as_ref() == Some(&own[1]) { Ok(()) } else { Err(hosts.log(2)) }
@@ -76,7 +76,7 @@ fn the_tunnel_address_comes_and_goes_with_its_pools() {
     hosts.rm(&key(1));
     assert_eq!(until_in(&hosts, 1, "10.250.0."), own[0]);
 
-    // A disabled pool keeps what it gave; when it goes, the address moves to one that is enabled.
+    // Addresses of a disabled pool stay allocated; when it is deleted, the address moves to an enabled pool.
     put(pool("10.250.0.0/24", "tunl0", true));
     put(pool("10.251.0.0/24", "tunl0", false));
     std::thread::sleep(Duration::from_secs(2));
@@ -88,7 +88,7 @@ fn the_tunnel_address_comes_and_goes_with_its_pools() {
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     });
 
-    // An address of the operator outside of the pools stays, and what the handle had is given back.
+    // An operator's address outside of the pools stays, and the addresses of the handle are released.
     hosts.put(&key(2), "192.0.2.77");
     within(PATIENCE, "host2's former address is free", || {
         if show(&hosts, &moved[1])["allocated"] == false { Ok(()) } else { Err(hosts.log(2)) }
@@ -109,7 +109,7 @@ fn the_tunnel_address_comes_and_goes_with_its_pools() {
 fn a_full_pool_is_reported_and_the_address_comes_when_there_is_room() {
     let Some(hosts) = Hosts::up(Plan { hosts: 1, ..Plan::default() }) else { return };
     hosts.until(1, "it runs", |status| status["ready"] == true);
-    // A pool of one block, full before it is tunnelled.
+    // A pool of one block, full before it uses IPIP.
     let (pool_key, plain) = pool("10.250.0.0/26", "", false);
     hosts.put(&pool_key, &plain);
     assign(&hosts, 1, &["--num4", "64", "--pool", "10.250.0.0/26", "--handle", "all"]);
@@ -131,12 +131,12 @@ fn the_collector_takes_back_what_nobody_has_for_the_grace_time() {
     hosts.run("host1", &format!("ip address add {}/32 dev lo", used[0]));
     let half = own(&["--num4", "2", "--handle", "lab.half"]);
     hosts.run("host1", &format!("ip address add {}/32 dev lo", half[0]));
-    // A gateway of a Docker network is on no interface: the driver's record speaks for it.
+    // The gateway of a Docker network is on no interface; the driver's record shows that it is in use.
     let gateway = own(&["--handle", "libnetwork.gateway"]);
     hosts.put(&format!("/calico/tortie/v1/host/host1/docker/address/global/{}", gateway[0]), "{}");
     let foreign = own(&["--handle", "lab.other", "--attr", "node=somebody"]);
     let free = |addr: &str| show(&hosts, addr)["allocated"] == false;
-    // Off unless it is asked for.
+    // Disabled by default.
     std::thread::sleep(Duration::from_secs(3));
     assert!(leaked.iter().all(|addr| !free(addr)));
     hosts.put("/calico/v1/config/IpamLeakGracePeriodSecs", "3");
@@ -154,18 +154,19 @@ fn the_collector_takes_back_what_nobody_has_for_the_grace_time() {
     let line = metrics
         .lines()
         .filter(|l| l.starts_with("tortie_ipam_suspect_addresses{") && l.contains("kind=\"leaked\""));
-    // One that this host lost, and one of a host that is gone.
+    // One address that this host lost, and one of a host that no longer exists.
     assert!(line.clone().any(|l| l.ends_with(" 2")), "{metrics}");
     let log = hosts.log(1);
     assert!(log.contains(&format!("{}: released", leaked[0])) && log.contains("lab.gone"), "{log}");
-    // The other half is left, too: now both go.
+    // The second address of the handle is leaked, too: now both are released.
     hosts.run("host1", &format!("ip address del {}/32 dev lo", half[0]));
     within(PATIENCE, "the whole handle is free", || {
         if half.iter().all(|addr| free(addr)) { Ok(()) } else { Err(hosts.log(1)) }
     });
 }
 
-/// What plugins ask before they allocate: the addresses of hosts in pools, and those that this host's kernel alone knows.
+/// Exclusions that plugins query before they allocate: addresses of hosts in pools, and those that only this
+/// host's kernel knows.
 #[test]
 fn the_agent_knows_which_addresses_of_pools_others_have() {
     let Some(hosts) = Hosts::up(Plan { hosts: 1, ..Plan::default() }) else { return };
@@ -192,7 +193,7 @@ fn the_agent_knows_which_addresses_of_pools_others_have() {
     let host = ("10.250.0.200/32", "the address of host host7");
     let docker = ("10.250.0.0/25", "a network that host host1 is connected to by docker0");
     asked("docker0 is known", &[docker, host]);
-    // What the plugin gives then is of the other half.
+    // The plugin then allocates from the other half.
     let config = r#"{"cniVersion":"1.1.0","name":"lab","type":"tortie-cni","datastore":"sqlite:/store/store.db","node":"host1",
         "ipam":{"type":"tortie-ipam","ipv4_pools":["10.250.0.0/24"]}}"#;
     for name in ["a", "b", "c"] {

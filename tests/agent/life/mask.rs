@@ -1,6 +1,6 @@
-//! Screens without what differs from run to run: times, spans, revisions, counters.
+//! Masks the parts of screens that differ between runs: times, durations, revisions, counters.
 
-/// Columns that hold such things.
+/// Columns with such values.
 const MOVING: &[&str] = &[
     "REVISION",
     "MSGIN",
@@ -16,22 +16,22 @@ const MOVING: &[&str] = &[
     "BYTES",
     "FLAPS",
 ];
-/// Words before a number that does.
+/// Words before such a number.
 const BEFORE: &[&str] = &["rev", "revision", "port", "pid", "revisions", "after"];
 
-/// Words after a number that does.
+/// Words after such a number.
 const AFTER: &[&str] = &["inputs"];
 
-/// The section of `tortie replay` that depends on the last input.
+/// Section of `tortie replay` that depends on the last input.
 const LAST_INPUT: &str = "  decisions on the last input:";
 
-/// The text with `#` in their places, and at most two blanks in a row.
+/// Replaces such parts by `#`, and reduces blanks to at most two in a row.
 pub(crate) fn mask(text: &str) -> String {
     let mut out = String::new();
     let mut moving: Vec<usize> = Vec::new();
     let mut is_last_input = false;
     for line in text.lines() {
-        // Which input a journal ends with, and whether it led to decisions, differs from run to run.
+        // The last input of a journal, and its decisions, differ between runs.
         if line.trim_end() == LAST_INPUT {
             is_last_input = true;
         } else if !line.starts_with("    ") {
@@ -48,12 +48,12 @@ pub(crate) fn mask(text: &str) -> String {
             moving.clear();
         }
         let is_table = !moving.is_empty() && !cells.iter().all(is_head);
-        // The kinds of the schema, which get more.
+        // The number of kinds in the schema grows.
         if let Some((what, _)) = line.split_once(": there are AddressView") {
             out.push_str(&format!("{what}: there are #\n"));
             continue;
         }
-        // Messages come and go, and what others say of themselves is older than the lab.
+        // The number of messages varies, and a peer's report about itself may be older than the lab.
         if let Some(at) =
             ["  messages ", "their view "].iter().find_map(|word| Some(line.find(word)? + word.len()))
         {
@@ -92,13 +92,13 @@ fn words(cell: &str) -> String {
     out.join(" ")
 }
 
-/// `2026-11-20T14:02:41.000Z`, `2026-11-20` and `14:02:41.114Z`.
+/// Matches `2026-11-20T14:02:41.000Z`, `2026-11-20` and `14:02:41.114Z`.
 fn is_time(word: &str) -> bool {
     let shape: String = word.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
     ["0000-00-00", "00:00:00.000Z", "00:00:00Z"].contains(&shape.as_str()) || shape.starts_with("0000-00-00T")
 }
 
-/// `3s`, `1m02s`, `12d04h`, `0.2s`, `1.5ms`.
+/// Matches `3s`, `1m02s`, `12d04h`, `0.2s`, `1.5ms`.
 fn is_span(word: &str) -> bool {
     let mut rest = word;
     let mut parts = 0;

@@ -1,12 +1,12 @@
-//! Every metric and label that rules, boards and docs/monitoring.md name is emitted by a running agent, nothing else is,
-//! and Prometheus's own tool finds the text and the rules right.
+//! A running agent emits every metric and label that alert rules, dashboards and docs/monitoring.md name, and
+//! no others; promtool accepts the page and the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Emitted only where there is what they tell of: BFD, plugins, a limit, a session, refusals.
+/// Metrics that exist only with their object: BFD, plugins, a limit, a session, rejections.
 const CONDITIONAL: &[&str] = &[
     "tortie_bfd_",
     "tortie_bgp_notifications_total",
@@ -22,7 +22,7 @@ const CONDITIONAL: &[&str] = &[
     "tortie_policy_denied_",
 ];
 
-/// A page: families with their types, and each family's labels with the values that they have.
+/// A metrics page: types by family, and the labels with their values by family.
 #[derive(Default)]
 struct Page {
     types: BTreeMap<String, String>,
@@ -51,7 +51,7 @@ fn read(text: &str) -> Page {
     page
 }
 
-/// Labels in the braces that a text begins with: name, operator, value.
+/// Parses the leading label matchers of a text: name, operator, value.
 fn matchers(text: &str) -> Vec<Matcher> {
     let mut found = Vec::new();
     let Some(mut rest) = text.strip_prefix('{') else { return found };
@@ -65,10 +65,10 @@ fn matchers(text: &str) -> Vec<Matcher> {
     found
 }
 
-/// Label, how it is compared, and with what.
+/// Label, operator and value of a matcher.
 type Matcher = (String, String, String);
 
-/// Metrics that a text names, each with what stands in braces behind it.
+/// Returns the metrics named in a text, each with its matchers.
 fn named(text: &str) -> Vec<(String, Vec<Matcher>)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("tortie_") {

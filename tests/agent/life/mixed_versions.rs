@@ -1,4 +1,5 @@
-//! Hosts of different versions on one etcd, a store that a later version has changed, and a backup while others write.
+//! Hosts of different versions on one etcd, a store changed by a later version, and a backup during
+//! concurrent writes.
 
 use std::collections::BTreeMap;
 use std::process::Output;
@@ -10,7 +11,7 @@ use crate::common::hosts::{Hosts, PATIENCE, Plan, block, block_keys, lab_data, s
 
 const SCHEMA: &str = "/calico/tortie/v1/schema";
 
-/// The value with a member that this version does not know.
+/// Adds a member that this version does not know to a value.
 fn later(value: &str) -> String {
     let mut value: Value = serde_json::from_str(value).unwrap();
     value["laterField"] = json!({"deep": [1, "two"]});
@@ -28,7 +29,7 @@ fn get(hosts: &Hosts, key: &str) -> String {
     value
 }
 
-/// A command of host 1 that asks the store itself.
+/// Runs a command on host 1 that accesses the store directly.
 fn on_etcd(hosts: &Hosts, words: &[&str]) -> Output {
     hosts.tortie(1, &[&["--datastore", "etcd://10.99.0.101:2379"], words].concat())
 }
@@ -49,7 +50,7 @@ fn versions_share_a_cluster_and_a_store_that_needs_a_later_one_is_left_alone() {
         endpoint.clone(),
         later(r#"{"state":"active","name":"cali1","profile_ids":[],"ipv4_nets":["10.244.1.9/32"]}"#),
     );
-    // What the agent of a later version says of itself: more members, and one in another form.
+    // Status of an agent of a later version: more members, and one in another form.
     let status = json!({
         "node": "host9", "version": "7.1.0", "schema": 2, "ready": true, "sessions": {"established": 3},
         "endpoints": 12, "zone": {"rack": "r7"},
@@ -60,7 +61,7 @@ fn versions_share_a_cluster_and_a_store_that_needs_a_later_one_is_left_alone() {
     };
     hosts.until_routes(1, &["10.244.1.0/26 blackhole", "10.244.2.0/26"]);
 
-    // It is named, and what it says is shown as far as it goes and beyond.
+    // The host is named, and its status is shown as far as it can be parsed.
     let status = hosts.until(1, "the skew is told", |status| {
         let problems = status["problems"].as_array().unwrap();
         problems.iter().any(|p| p["code"] == "version-skew" && p["text"].to_string().contains("host9 7.1.0"))
@@ -74,7 +75,7 @@ fn versions_share_a_cluster_and_a_store_that_needs_a_later_one_is_left_alone() {
     let table = stdout(&on_etcd(&hosts, &["status", "--all-nodes"]));
     assert!(table.contains("7.1.0") && table.contains("host9 writes status schema 2"), "{table}");
 
-    // Values that we rewrite keep what we do not know; those that we only read are not touched.
+    // Values that this version rewrites keep unknown members; values that it only reads are unchanged.
     let output = on_etcd(&hosts, &["ipam", "assign", "--node", "host1", "--handle", "k8s.web"]);
     assert!(output.status.success(), "{output:?}");
     hosts.etcdctl(1, &["put", &handle, &later(&get(&hosts, &handle))]);
@@ -85,7 +86,8 @@ fn versions_share_a_cluster_and_a_store_that_needs_a_later_one_is_left_alone() {
     }
     assert_eq!(stdout(&output).lines().count(), 1);
 
-    // A store that needs a later version: every agent holds still and says so, every program reads and writes nothing.
+    // A store that requires a later version: every agent freezes and reports it, and no program reads or
+    // writes.
     hosts.etcdctl(1, &["put", SCHEMA, r#"{"schema":2,"since":"7.0.0"}"#]);
     for host in [1, 2] {
         let status = hosts.until(host, "it holds still", |status| status["verdict"] == "frozen");
@@ -112,7 +114,7 @@ fn versions_share_a_cluster_and_a_store_that_needs_a_later_one_is_left_alone() {
     an_export_is_of_one_revision(&hosts);
 }
 
-/// A backup is of one moment, also where etcd gives it in pages and others write between these.
+/// A backup contains one revision, even if etcd returns it in pages with concurrent writes in between.
 fn an_export_is_of_one_revision(hosts: &Hosts) {
     let ends = ["/calico/aaa", "/calico/zzz"];
     let mut data: BTreeMap<String, String> =

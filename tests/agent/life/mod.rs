@@ -1,5 +1,4 @@
-//! The agent beside its routes: logs that follow the store, the questions on its socket, how it makes itself known, how
-//! it ends.
+//! The agent apart from routing: logs that follow the store, requests on its socket, registration, shutdown.
 
 mod fault_setups;
 mod faults;
@@ -33,7 +32,7 @@ fn up(plan: Plan) -> Option<Hosts> {
     Some(hosts)
 }
 
-/// A new block of host 1 and the line that its agent says about it.
+/// Adds a block to host 1 and returns the log line of its agent.
 fn event(hosts: &Hosts, n: u32) -> String {
     let cidr = format!("10.244.{n}.0/26");
     let [affinity, assignment] = block_keys(&cidr, "host1");
@@ -53,7 +52,7 @@ fn logs_follow_the_store() {
         within(PATIENCE, what, || if read().contains(text) { Ok(()) } else { Err(read()) });
     };
     let screen = || hosts.log(1);
-    // No file by default; then one, made with its folder.
+    // No file by default; then one that is created with its folder.
     let line = event(&hosts, 100);
     holds("the screen has it", &screen, &line);
     assert!(!file.exists());
@@ -61,7 +60,7 @@ fn logs_follow_the_store() {
     within(PATIENCE, "the file is made", || if file.exists() { Ok(()) } else { Err(hosts.log(1)) });
     let line = event(&hosts, 101);
     holds("the file has it", &logged, &line);
-    // The host says otherwise than the globe: `none` is off, for that one only.
+    // The host's setting overrides the global one: `none` disables the file for this host only.
     hosts.put("/calico/v1/host/host1/config/LogSeverityFile", "none");
     std::thread::sleep(Duration::from_millis(300));
     let line = event(&hosts, 102);
@@ -73,7 +72,7 @@ fn logs_follow_the_store() {
     let line = event(&hosts, 103);
     holds("the file has it", &logged, &line);
     assert!(!screen().contains(&line));
-    // Only what is at least a warning.
+    // Only warnings and more severe messages.
     hosts.put("/calico/v1/config/LogSeverityScreen", "WARNING");
     std::thread::sleep(Duration::from_millis(300));
     let line = event(&hosts, 104);
@@ -83,7 +82,7 @@ fn logs_follow_the_store() {
     assert!(!screen().contains(&line));
     hosts.put("/calico/v1/Ready", "true");
     hosts.put("/calico/v1/config/LogSeverityScreen", "INFO");
-    // A file that cannot be opened is a problem for as long as it is so; the screen goes on.
+    // A file that cannot be opened is a problem as long as that lasts; standard error is not affected.
     hosts.put("/calico/v1/host/host1/config/LogFilePath", "/etc/nowhere/agent.log");
     let status = hosts.until(1, "the file is a problem", |s| s["problems"].to_string().contains("log-file"));
     assert!(status["problems"].to_string().contains("/etc/nowhere/agent.log"), "{status:#}");
@@ -94,7 +93,7 @@ fn logs_follow_the_store() {
     let line = event(&hosts, 106);
     holds("the file has it", &logged, &line);
 
-    // BGP has a level of its own: host over global.
+    // BGP has a log level of its own; the host's setting overrides the global one.
     let session = |hosts: &Hosts| {
         let before = hosts.sessions(1).into_values().next().unwrap().2;
         let reset = hosts.tortie(1, &["bgp", "reset", "host2"]);
@@ -152,7 +151,7 @@ fn the_socket_says_when_an_endpoint_is_in_force() {
     let answer = ask(1, 1_000);
     assert_eq!(answer["result"], "frozen", "{answer}");
     assert!(answer["reason"].as_str().unwrap().contains("Ready"));
-    // A request that is not as documented is refused by name.
+    // A malformed request is rejected with the name of the field.
     let (code, body) = hosts.ask(1, "POST", "/v1/applied", r#"{"kye":"x"}"#).unwrap();
     assert_eq!(code, 400);
     assert!(body.contains("missing field `key`"), "{body}");
@@ -162,7 +161,7 @@ fn the_socket_says_when_an_endpoint_is_in_force() {
 fn a_change_is_reported_from_the_store_to_the_kernel_and_on_the_routes_of_both_hosts() {
     let Some(hosts) = up(Plan { hosts: 2, ..Plan::default() }) else { return };
     hosts.until_routes(2, &["10.244.2.0/26 blackhole", "10.244.1.0/26"]);
-    // The dump at start is a comparison, and `status` says when it was.
+    // The dump at start is a full comparison, and `status` shows its time.
     let status = stdout(&hosts.tortie(1, &["status"]));
     assert!(status.contains("last full compare") && !status.contains("compare never"), "{status}");
     event(&hosts, 101);
@@ -195,7 +194,7 @@ fn a_change_is_reported_from_the_store_to_the_kernel_and_on_the_routes_of_both_h
         "{kernel}"
     );
     assert!(kernel["revision"].as_u64().unwrap() >= revision && revision > 0, "{log:#?}");
-    // There it comes from an UPDATE: the change of its batch, up to the kernel.
+    // On the other host the route comes from an UPDATE: the change id of its batch is used up to the kernel.
     let learned = row(2);
     let change = learned["change"].as_str().unwrap();
     assert!(change.starts_with("c-") && learned["reason"] == "plain", "{learned}");
@@ -211,7 +210,7 @@ fn a_change_is_reported_from_the_store_to_the_kernel_and_on_the_routes_of_both_h
         serde_json::from_slice(&hosts.tortie(2, &["route", "get", "10.244.101.9", "-o", "json"]).stdout)
             .unwrap();
     assert_eq!((&got["kernel"]["change"], &got["kernel"]["reason"]), (&json!(change), &learned["reason"]));
-    // Its end has a change of its own.
+    // The withdrawal has a change of its own.
     for key in block_keys("10.244.101.0/26", "host1") {
         hosts.rm(&key);
     }
@@ -289,12 +288,12 @@ fn a_host_makes_itself_known_and_observe_writes_nothing() {
         assert_eq!(known.get(key).map(String::as_str), Some(value), "{key}: {known:?}");
     }
     assert!(!known.keys().any(|k| k.contains("/pool/")));
-    // Observing: known to nobody, nothing in the kernel.
+    // In observe mode: not registered, and nothing in the kernel.
     hosts.put("/calico/bgp/v1/host/host2/ip_addr_v4", "172.30.0.2");
     let [affinity, assignment] = block_keys("10.244.2.0/26", "host2");
     hosts.import(&[(affinity, String::new()), (assignment, block("10.244.2.0/26", "host2"))].into());
     hosts.start_agent(2);
-    // No session either: those are BIRD's, which is not there, and that is said.
+    // There are no sessions either: they belong to BIRD, which does not run, and that is reported.
     let status = hosts.until(2, "has compared", |s| s["beside"].is_object());
     assert!(status["beside"]["unseen"].to_string().contains("BIRD"), "{status:#}");
     std::thread::sleep(Duration::from_secs(1));
@@ -305,7 +304,7 @@ fn a_host_makes_itself_known_and_observe_writes_nothing() {
         ["/calico/bgp/v1/host/host2/ip_addr_v4", "/calico/ipam/v2/host/host2/ipv4/block/10.244.2.0-26"]
     );
     assert_eq!(hosts.routes(2), BTreeSet::new());
-    // The address of a host that lives.
+    // The address of a running host.
     let rival = |name: &str| {
         let words = [
             "--datastore",
@@ -328,12 +327,12 @@ fn a_host_makes_itself_known_and_observe_writes_nothing() {
     let text = error["error"]["text"].as_str().unwrap();
     assert!(text.contains("host1") && text.contains("172.30.0.1") && text.contains("--ip4"), "{text}");
     assert!(!exported().keys().any(|k| k.contains("host3")), "nothing written by the one that was refused");
-    // Who observes is no peer: without it nobody is missed.
+    // A host in observe mode is no peer; after its removal no peer is missing.
     hosts.rm("/calico/bgp/v1/host/host2/ip_addr_v4");
     hosts.until(1, "is ready", |s| s["ready"] == true);
 }
 
-/// Families of metrics with their kinds, read as strictly as the format is.
+/// Parses metric families with their types as strictly as the format requires.
 fn families(text: &str) -> BTreeMap<String, (String, usize)> {
     let mut found: BTreeMap<String, (String, usize)> = BTreeMap::new();
     let mut current = String::new();
@@ -377,9 +376,9 @@ fn health_and_metrics_answer_on_loopback_and_on_the_socket() {
         assert!(answer.starts_with("HTTP/1.0 200") && answer.ends_with("\r\n\r\nok\n"), "{path}: {answer}");
     }
     assert!(http("/metrics", "evil.example").starts_with("HTTP/1.0 403"));
-    // Writes are for the socket only.
+    // Writes are accepted on the unix socket only.
     assert!(http("/v1/store/accept", "localhost").starts_with("HTTP/1.0 404"));
-    // Of the pools one host tells, some seconds after its start.
+    // One host reports the pools, some seconds after its start.
     within(PATIENCE, "the census", || {
         let (_, text) = hosts.ask(1, "GET", "/metrics", "").unwrap();
         if text.contains("tortie_ipam_pool_addresses{") { Ok(()) } else { Err(text) }
@@ -441,7 +440,7 @@ fn health_and_metrics_answer_on_loopback_and_on_the_socket() {
     close("tortie_bgp_peers{type=\"mesh\",state=\"established\"}", 1.0);
     close("tortie_bgp_peers_expected{type=\"global\"}", 1.0);
     close("tortie_kernel_routes{table=\"main\",proto=\"179\",state=\"installed\"}", 3.0);
-    // Pages one after the other are the whole list.
+    // Consecutive pages are the whole list.
     let list = |query: &str| {
         let (code, body) = hosts.ask(1, "GET", &format!("/v1/routes{query}"), "").unwrap();
         assert_eq!(code, 200, "{body}");
@@ -462,11 +461,11 @@ fn health_and_metrics_answer_on_loopback_and_on_the_socket() {
     whole.sort();
     assert_eq!((whole.len(), paged), (3, whole));
     assert_eq!(hosts.ask(1, "GET", "/v1/routes?after=10.0.0.0/8", "").unwrap().0, 400);
-    // A peer's label is the bare address.
+    // The label of a peer is the address without port.
     assert!(body.contains("peer=\"172.30.0.254\"") && body.contains("peer_as=\"65000\""), "{body}");
     assert!(!body.contains("172.30.0.254:179"), "{body}");
 
-    // Alone: alive, not ready, and it says why.
+    // Without peers: alive, not ready, with the reason.
     hosts.kill("switch");
     hosts.kill("host2");
     let reset = hosts.tortie(1, &["bgp", "reset", "--all"]);
@@ -483,7 +482,7 @@ fn health_and_metrics_answer_on_loopback_and_on_the_socket() {
     assert_eq!(hosts.tortie(1, &["status"]).status.code(), Some(1));
 }
 
-/// What decisions and their consequences count. Whatever else there is counts questions, time, or what keeps sessions alive.
+/// Metrics about decisions and their consequences. All others count queries, time or keepalives.
 const DECISIONS: [&str; 7] = [
     "tortie_rib_",
     "tortie_kernel_",
@@ -507,7 +506,7 @@ fn questions_why_move_no_metric() {
         };
         text.lines().filter(of_decisions).map(str::to_owned).collect()
     };
-    // What the start brought is over when nothing moves by itself.
+    // The start is over when the counters stay constant.
     let mut before = metrics();
     within(PATIENCE, "nothing moves", || {
         std::thread::sleep(Duration::from_millis(700));
@@ -525,7 +524,7 @@ fn questions_why_move_no_metric() {
         ("/v1/why/route?prefix=10.244.1.0%2F26&to=host2", "ok"),
         ("/v1/why/route?prefix=10.244.2.0%2F26&to=host2", "split-horizon"),
         ("/v1/why/route?prefix=203.0.113.0%2F24", "not-in-table"),
-        // Its interface is not there.
+        // The endpoint's interface does not exist.
         ("/v1/why/ip?address=10.244.1.1", "endpoint-failed"),
         ("/v1/why/ip?address=203.0.113.1", "no-endpoint"),
     ];
@@ -550,7 +549,7 @@ fn questions_why_move_no_metric() {
 #[test]
 fn a_follower_gets_missed_entries_or_a_notice_that_some_are_missing() {
     let Some(hosts) = up(Plan { hosts: 2, ..Plan::default() }) else { return };
-    // What comes within a moment.
+    // Returns the events of a short time.
     let follow = |header: &str, query: &str| {
         let socket = format!("/proc/{}/root/run/tortie/tortie.sock", hosts.pid(1));
         let mut stream = UnixStream::connect(socket).unwrap();
@@ -573,7 +572,7 @@ fn a_follower_gets_missed_entries_or_a_notice_that_some_are_missing() {
     assert!(text.contains(&format!("id: {first}")) && !text.contains("event: reset"), "{text}");
     let text = follow("", &format!("?after={}&kinds=store", first - 1));
     assert!(!text.contains(&format!("id: {first}\n")), "not of that kind: {text}");
-    // Of an earlier run of the agent, and of none.
+    // Numbers of an earlier run of the agent, and an invalid one.
     for last in ["7", "x"] {
         let text = follow(&format!("Last-Event-ID: {last}\r\n"), "");
         assert!(text.contains("event: reset"), "{text}");

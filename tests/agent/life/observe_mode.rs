@@ -1,5 +1,5 @@
-//! `--kernel observe` beside a real BIRD 2, configured as Calico's confd does it, and rules and sets as Felix leaves them, by
-//! the real iptables of both backends and ipset: nothing is written, nothing differs while nothing does, and each real
+//! `--kernel observe` next to a real BIRD 2 with Calico's configuration, and Felix's rules and sets in both
+//! backends of iptables and in ipset: nothing is written, an equal state shows no differences, and each real
 //! difference is found.
 
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use crate::common::felix1_rules;
 use crate::common::felix2_rules::Felix;
 use crate::common::hosts::{Hosts, PATIENCE, Plan, lab_data, stderr, stdout, within};
 
-/// A policy with a selector, and no IPv6.
+/// Returns the lab's data with a policy that has a selector, and without IPv6.
 fn data() -> std::collections::BTreeMap<String, String> {
     let mut data = lab_data(3, false);
     let policy = r#"{"selector":"app == 'web1'","order":10,"inbound_rules":[{"action":"allow","src_selector":"app == 'web2'"}],"outbound_rules":[{"action":"allow"}]}"#;
@@ -21,14 +21,14 @@ fn data() -> std::collections::BTreeMap<String, String> {
     data
 }
 
-/// What confd makes of the store on a host of three, in the words of BIRD 2. Its kernel is scanned rarely, so that it does not
-/// mend what the test breaks.
+/// Returns the configuration that confd generates on a host of three, in the syntax of BIRD 2. BIRD scans the
+/// kernel rarely, so that it does not repair what the test breaks.
 fn bird_conf(host: usize) -> String {
     let addresses = |n: usize| (format!("172.30.0.{n}"), format!("Mesh_172_30_0_{n}"));
     conf(host, 3, "ipv4", &|n| format!("10.244.{n}.0/26"), "10.244.0.0/16", &addresses)
 }
 
-/// The same for the second daemon, `bird6`, of a host of two.
+/// Returns the configuration of the second daemon, `bird6`, on a host of two.
 fn bird6_conf(host: usize) -> String {
     let addresses = |n: usize| (format!("fd30::{n}"), format!("Mesh_fd30__{n}"));
     conf(host, 2, "ipv6", &|n| format!("fd00:10:244:{n}::/122"), "fd00:10:244::/48", &addresses)
@@ -63,14 +63,15 @@ fn conf(
     conf
 }
 
-/// What Felix leaves for the one endpoint of a host; `set` is that of the policy's selector, where one selects it.
+/// Returns Felix's rules for the only endpoint of a host; `set` is the set of the policy's selector, if a
+/// policy selects it.
 fn felix(v4: bool, set: Option<&str>) -> String {
     let from = set.map(|set| format!("-m set --match-set {set} src"));
     let policy = from.as_deref().map(|from| ("web", [from, ""]));
     Felix { v4, ipip: false, masquerade: false, interface: "cali1", profile: "lab", policy }.rules()
 }
 
-/// The real tools, as a host with iptables has them.
+/// Provides the real tools, as on a host with iptables.
 fn tools(hosts: &Hosts) -> bool {
     let peers = std::env::var_os("TORTIE_PEERS")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/peers/bin"), PathBuf::from);
@@ -105,7 +106,7 @@ fn sh(hosts: &Hosts, host: usize, script: &str) -> String {
     stdout(&output)
 }
 
-/// Everything that others could change in a host's kernel, without counters and times.
+/// Returns the kernel state that others could change, without counters and times.
 fn kernel(hosts: &Hosts, host: usize) -> String {
     let text = sh(
         hosts,
@@ -184,7 +185,7 @@ fn observe_sees_what_bird_and_felix_left_and_touches_nothing() {
     hosts.start_agent(1);
     hosts.start_agent(2);
 
-    // All is as it would be; what is not known is said.
+    // Everything matches, and unknown parts are reported.
     for host in [1, 2] {
         let status = hosts.until(host, "has compared", |s| s["ready"] == true && s["beside"].is_object());
         let (code, lines, _) = diff(&hosts, host);
@@ -210,7 +211,7 @@ fn observe_sees_what_bird_and_felix_left_and_touches_nothing() {
     }
     let screen = stdout(&hosts.tortie(1, &["status"]));
     assert!(screen.contains("observes: ") && screen.contains("2 of 2 sessions up"), "{screen}");
-    // Neither BGP nor Felix's health port.
+    // Neither the BGP port nor Felix's health port is in use.
     let sockets = |host: usize| hosts.run(&Hosts::node(host), "cat /proc/net/tcp");
     let listens = |host: usize, port: u16| {
         sockets(host).lines().any(|line| line.contains(&format!(":{port:04X} ")) && line.contains(" 0A "))
@@ -272,7 +273,7 @@ fn observe_sees_what_bird_and_felix_left_and_touches_nothing() {
         assert!(page.contains(line), "{line}: {page}");
     }
 
-    // BIRD ends: its routes stay, and what only it knew is not judged, and not equal.
+    // BIRD ends: its routes stay, and what only BIRD knew counts as not compared.
     let (_, _, whole) = diff(&hosts, 2);
     let sessions = |diff: &Value| {
         diff["sections"].as_array().unwrap().iter().find(|s| s["what"] == "sessions").unwrap().clone()
@@ -292,7 +293,7 @@ fn observe_sees_what_bird_and_felix_left_and_touches_nothing() {
     });
     assert!(exported() == before.0, "the store");
 
-    // Calico 1 in place of it, by the older tools: its chains and sets are seen, and not compared.
+    // Calico 1 instead, with the older tools: its chains and sets are found, but not compared.
     share("old.sets", felix1_rules::SETS);
     share("old.rules", felix1_rules::RULES);
     share("old.nat", felix1_rules::NAT);
@@ -317,7 +318,7 @@ fn observe_sees_what_bird_and_felix_left_and_touches_nothing() {
     assert!(status["beside"]["felix"].to_string().contains("iptables-legacy filter"), "{status:#}");
 }
 
-/// Two hosts of the lab with both families.
+/// Returns the data of two hosts with both families.
 fn dual_data() -> std::collections::BTreeMap<String, String> {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("topology/labs/dual-stack/store.json");
     let text = std::fs::read_to_string(file).unwrap().replace("fd00:172:30::", "fd30::");
@@ -360,7 +361,7 @@ fn observe_compares_the_second_family_and_its_own_bird_too() {
         ),
     );
     for host in [1, 2] {
-        // Two daemons, as Calico has them.
+        // Two daemons, as in Calico.
         let four =
             bird_conf(host).lines().filter(|line| !line.contains("_0_3 ")).collect::<Vec<_>>().join("\n");
         share(&format!("four{host}.conf"), &four);
@@ -398,14 +399,14 @@ fn observe_compares_the_second_family_and_its_own_bird_too() {
         let planes = status["beside"]["planes"].as_array().unwrap();
         planes.iter().find(|p| p["plane"] == name).unwrap()["equal"].as_u64().unwrap()
     };
-    // Own block and the other's, the endpoint, the session: each of both families; a set of both.
+    // Per family: own block and the other host's, the endpoint, the session; one set for both.
     let planes = ["route", "interface", "session", "set"].map(|name| equal(&status, name));
     assert_eq!(planes, [4, 2, 2, 2], "{status:#}");
     assert_eq!(equal(&status, "rule") % 2, 0, "{status:#}");
     assert!(status["beside"]["felix"].to_string().contains("iptables-nft filter IPv6"), "{status:#}");
     assert_eq!(kernel(&hosts, 1), before, "nothing is touched");
 
-    // One difference of each kind, in the second family alone.
+    // One difference of each kind, in the second family only.
     sh(
         &hosts,
         1,

@@ -1,5 +1,5 @@
-//! The users and roles of docs/etcd-rbac.md on a real etcd: the commands of the page make them, agents, plugins and operators work
-//! with them, and none writes what is not its own.
+//! Users and roles of docs/etcd-rbac.md on a real etcd: the commands of the page create them, agents, plugins
+//! and operators work with them, and none can write foreign keys.
 
 use std::collections::BTreeSet;
 use std::process::Output;
@@ -8,10 +8,10 @@ use crate::common::hosts::{Hosts, PATIENCE, Plan, stderr, stdout, within};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 const PAGE: &str = include_str!("../../../docs/etcd-rbac.md");
-/// As hosts reach it.
+/// URL of etcd for the hosts.
 const URL: &str = "etcd://10.99.0.101:2379";
 
-/// The commands of the page, a script for each block that has any of etcdctl.
+/// Returns the commands of the page as one script per block that uses etcdctl.
 fn scripts() -> Vec<String> {
     let blocks = PAGE.split("```").skip(1).step_by(2);
     let scripts = blocks.filter_map(|block| block.strip_prefix("text\n"));
@@ -27,19 +27,19 @@ fn run(hosts: &Hosts, script: &str) {
     assert!(output.status.success(), "{script}: {output:?}");
 }
 
-/// `tortie` on host 1 as a user of etcd.
+/// Runs `tortie` on host 1 as a user of etcd.
 fn tortie(hosts: &Hosts, user: &str, words: &[&str]) -> Output {
     let password = format!("/store/users/{}.password", file(user));
     let who = [TORTIE, "--datastore", URL, "--etcd-user", user, "--etcd-password-file", &password];
     hosts.lab.exec("host1", &[&who, words].concat()).unwrap()
 }
 
-/// The name of a user's password file on the page.
+/// Returns the name of a user's password file on the page.
 fn file(user: &str) -> &str {
     user.strip_prefix("tortie-").unwrap_or(user)
 }
 
-/// Whether etcd lets a user write a key; a plain write, whatever the value means.
+/// True if etcd permits a user to write a key; it is a plain write, regardless of the value.
 fn may_write(hosts: &Hosts, user: &str, key: &str) -> bool {
     let user = format!("--user={user}:{}", password(user));
     match hosts.try_etcdctl(1, &[&user, "put", key, "x"]) {
@@ -53,7 +53,7 @@ fn password(user: &str) -> String {
     format!("secret-of-{user}")
 }
 
-/// A call of the CNI plugin on host 1 with the user of plugins.
+/// Calls the CNI plugin on host 1 as the user of plugins.
 fn cni(hosts: &Hosts, command: &str) -> Output {
     let user = "tortie-plugins-host1";
     let script = format!(
@@ -117,7 +117,7 @@ fn each_host_works_with_its_own_user_of_etcd_and_changes_nothing_of_others() {
         if of("host1") && of("host2") { Ok(()) } else { Err(keys) }
     });
 
-    // Plugins: a container comes and goes.
+    // Plugins: a container is added and deleted.
     let added = cni(&hosts, "ADD");
     assert!(added.status.success(), "{added:?}");
     assert!(keys().contains("/calico/v1/host/host1/workload/cni/web/endpoint/eth0"), "{}", keys());
@@ -126,7 +126,7 @@ fn each_host_works_with_its_own_user_of_etcd_and_changes_nothing_of_others() {
     assert!(removed.status.success(), "{removed:?}");
     assert!(!keys().contains("/workload/cni/web/"), "{}", keys());
 
-    // What none of them writes: others' keys, policy, pools, settings, and what is global.
+    // Keys that none of them may write: other hosts' keys, policy, pools, settings and global keys.
     let others = [
         "/calico/v1/Ready",
         "/calico/v1/config/InterfacePrefix",
@@ -175,7 +175,7 @@ fn each_host_works_with_its_own_user_of_etcd_and_changes_nothing_of_others() {
         ],
     );
     assert!(global.is_err_and(|why| why.contains("permission denied")), "plugins need no peers");
-    // A command of ours says it, and changes nothing.
+    // A command reports the missing permission and changes nothing.
     let refused =
         tortie(&hosts, "tortie-host1", &["store", "put", "/calico/v1/config/LogSeverityScreen", "DEBUG"]);
     assert!(
@@ -183,14 +183,15 @@ fn each_host_works_with_its_own_user_of_etcd_and_changes_nothing_of_others() {
         "{refused:?}"
     );
 
-    // What the page says that a host's user still can: blocks and handles are everybody's.
+    // The page documents that a host's user can write any block and handle.
     assert!(may_write(&hosts, "tortie-host1", "/calico/ipam/v2/handle/probe"));
     let taken = tortie(&hosts, "tortie-host1", &["ipam", "assign", "--node", "host1", "--handle", "by-hand"]);
     assert!(taken.status.success(), "{taken:?}");
     let freed = tortie(&hosts, "tortie-host1", &["ipam", "release", "--handle", "by-hand"]);
     assert!(freed.status.success(), "{freed:?}");
 
-    // A password is renewed: in etcd, and in a new file under the old name. The agent, which opens little else, reads it.
+    // A password is renewed in etcd and by a new file under the old name. The agent reads it in spite of its
+    // restricted file access.
     let revision = || {
         let key = "/calico/felix/v1/host/host1/last_reported_status";
         let found = tortie(&hosts, "alice", &["store", "get", key, "-o", "json"]);

@@ -1,9 +1,9 @@
-//! Every sentence with which the command line refuses something stands in a golden text, is named by a test of its own, or
-//! stands here with the reason why no test can make it be said.
+//! Every error sentence of the command line is in a golden text, named by a test of its own, or listed here
+//! with the reason why no test can cause it.
 
 use std::path::{Path, PathBuf};
 
-/// The beginning of a sentence, and why it is not provoked in tests/agent/life/screens.rs.
+/// Beginning of a sentence, and the reason why tests/agent/life/screens.rs does not cause it.
 const UNSAID: &[(&str, &str)] = &[
     ("this executable: ", "/proc is not mounted"),
     ("the plugin: ", "the program itself cannot be run"),
@@ -50,7 +50,7 @@ const UNSAID: &[(&str, &str)] = &[
     ("{} is not ready: {}", "tests/cli/agent.rs has an agent that is not"),
 ];
 
-/// A sentence in the source: where, and what stands between its placeholders.
+/// A sentence in the source: its place, and the text between its placeholders.
 struct Sentence {
     place: String,
     text: String,
@@ -68,13 +68,13 @@ fn sources(folder: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// The string literals of a text, and its length up to the parenthesis that ends it.
+/// Returns the string literals of a text up to the closing parenthesis.
 fn literals(text: &str) -> Vec<String> {
     let (mut found, mut depth, mut literal, mut escaped) = (Vec::new(), 1, None::<String>, false);
     for c in text.chars() {
         match &mut literal {
             Some(so_far) if escaped => {
-                // A backslash at the end of a line takes the blanks of the next one away.
+                // A backslash at the end of a line removes the leading blanks of the next one.
                 so_far.push(if c == '\n' { '\u{1}' } else { c });
                 escaped = false;
             }
@@ -113,7 +113,7 @@ fn sentences() -> Vec<Sentence> {
                 }
                 let line = source[..at].lines().count();
                 let place = format!("{}:{line}", file.strip_prefix(root).unwrap().display());
-                // What is made elsewhere, and an answer that is a number alone.
+                // Sentences built elsewhere, and answers that are only a number, are skipped.
                 if let Some(text) = literals.into_iter().find(|text| text.len() > 2) {
                     all.push(Sentence { place, text });
                 }
@@ -124,7 +124,7 @@ fn sentences() -> Vec<Sentence> {
     all
 }
 
-/// Whether a text has all that stands between the placeholders of a sentence, in order.
+/// True if a text contains the parts between a sentence's placeholders, in order.
 fn says(text: &str, sentence: &str) -> bool {
     let mut rest = text;
     let parts =
@@ -136,7 +136,7 @@ fn says(text: &str, sentence: &str) -> bool {
     true
 }
 
-/// Whether tests name it: a part of it that nothing else could mean.
+/// True if tests contain a distinctive part of the sentence.
 fn is_named(tests: &str, sentence: &str) -> bool {
     let mut parts =
         sentence.split(['{', '}']).enumerate().filter(|(at, _)| at % 2 == 0).map(|(_, part)| part.trim());

@@ -1,8 +1,8 @@
-//! What each command prints, as it was agreed: text as it is in tests/agent/golden, JSON by the published schema.
-//! `TORTIE_GOLDEN=1 cargo test --workspace --test agent screens` writes the texts anew.
+//! Agreed output of each command: text as in tests/agent/golden, JSON by the published schema.
+//! `TORTIE_GOLDEN=1 cargo test --workspace --test agent screens` rewrites the texts.
 //!
-//! The commands come from the parser of the command line: one without an answer here, without a schema or without a
-//! refusal fails the test.
+//! The commands are taken from the parser of the command line: a command without an answer here, without a
+//! schema or without an error case fails the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,24 +19,24 @@ use crate::common::schema::Published;
 
 /// One run on host 1.
 struct Run {
-    /// The command, as `commands` of the schema names it.
+    /// The command as named in `commands` of the schema.
     command: &'static str,
-    /// Its words after that.
+    /// Its arguments.
     words: &'static [&'static str],
     exit: i32,
     see: See,
 }
 
-/// What is looked at.
+/// Part of the output that is checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum See {
     /// The text, and the JSON of another run.
     Both,
-    /// The text: a second run would find the work done.
+    /// The text only: a second run would find the work done.
     Text,
-    /// The JSON of what depends on the machine, or on what was done before.
+    /// The JSON only, since the text depends on the machine or on earlier runs.
     Json,
-    /// The refusal, as JSON.
+    /// The error as JSON.
     Error,
 }
 
@@ -60,14 +60,14 @@ const fn error(exit: i32, command: &'static str, words: &'static [&'static str])
     Run { command, words, exit, see: See::Error }
 }
 
-/// It depends on the machine, or the moment.
+/// The exit status depends on the machine or the moment.
 const ANY: i32 = -1;
-/// Nobody answers there.
+/// Socket without an agent.
 const AWAY: &str = "--socket=/run/none.sock";
 const STORELESS: &str = "--datastore=sqlite:/run/none.db";
 
 const RUNS: &[Run] = &[
-    // What is there.
+    // Commands that show state.
     both("status", &[]),
     text("status", &["-o", "wide"]),
     json_of("status", &["--all-nodes"], ANY),
@@ -137,7 +137,7 @@ const RUNS: &[Run] = &[
     json_of("bgp mrt show", &["/run/table.mrt", "--summary"], 0),
     json_of("migrate check", &["--state-dir", "/run/migrate"], ANY),
     json_of("migrate plan", &["--state-dir", "/run/migrate"], ANY),
-    // What changes something.
+    // Commands that change state.
     text("log level", &["all:debug"]),
     json_of("log level", &["--reset"], 0),
     text("bgp reset", &["host2", "--soft-in"]),
@@ -188,7 +188,7 @@ const RUNS: &[Run] = &[
     text("node delete", &["host8"]),
     json_of("node delete", &["host9", "--force"], 0),
     both("cni install", &["--bin-dir", "/run/cni", "--conf-dir", "/run/net.d"]),
-    // What is refused.
+    // Commands that fail.
     error(3, "status", &[AWAY]),
     error(2, "top", &[]),
     error(2, "status", &["--nonsense"]),
@@ -314,7 +314,7 @@ const RUNS: &[Run] = &[
     error(1, "kurma del", &["/run/none", "x"]),
 ];
 
-/// Commands whose JSON another test looks at, and those without one; and what can refuse nothing here.
+/// Commands whose JSON is checked by another test, commands without JSON, and commands that cannot fail here.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("demo", "tests/cli/demo.rs"),
     ("lab up", "tests/cli/lab.rs"),
@@ -334,7 +334,7 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agent/golden")
 }
 
-/// Every command that does something, by its words.
+/// Collects every executable command by its words.
 fn leaves(command: &clap::Command, path: &str, out: &mut BTreeSet<String>) {
     let below: Vec<_> =
         command.get_subcommands().filter(|s| !s.is_hide_set() && s.get_name() != "help").collect();
@@ -381,7 +381,7 @@ fn run(hosts: &Hosts, run: &Run, json: bool) -> Output {
     hosts.lab.exec("host1", &all).unwrap()
 }
 
-/// A lab in which there is something to show.
+/// Starts a lab with objects to show.
 fn up() -> Option<Hosts> {
     let plan = Plan { hosts: 2, router: true, data: Some(data()), later: vec![1, 2], ..Plan::default() };
     let hosts = Hosts::up(plan)?;
@@ -474,7 +474,7 @@ fn screens_and_answers_are_as_agreed() {
         } else {
             let answers = published.check_output(one.command, &output.stdout);
             wrong.extend(answers.err().map(|e| format!("{place}: {e}")));
-            // What `doctor` counts depends on the machine.
+            // The summary of `doctor` depends on the machine.
             if one.see == See::Json && !output.stderr.is_empty() && one.exit > 0 {
                 errors(&mut texts, one, &published, &output)
                     .unwrap_or_else(|e| wrong.push(format!("{place}: {e}")));
@@ -508,12 +508,12 @@ fn screens_and_answers_are_as_agreed() {
     );
 }
 
-/// Without the lines that tell how many best paths changed at once: that depends on which session was up first.
+/// Removes lines with the number of best paths that changed at once, which depends on the order of sessions.
 fn lasting(text: &str) -> String {
     text.split_inclusive('\n').filter(|line| !line.contains("best paths changed")).collect()
 }
 
-/// Waits until both hosts have said that all their sessions are up; they say so not at once.
+/// Waits until both hosts have reported all their sessions as up in their status keys, which takes a moment.
 fn status_keys(hosts: &Hosts) {
     let list = Run { command: "node list", words: &[], exit: 0, see: See::Json };
     within(PATIENCE, "status keys", || {
@@ -522,7 +522,7 @@ fn status_keys(hosts: &Hosts) {
     });
 }
 
-/// Takes a refusal down.
+/// Records an error case.
 fn errors(
     texts: &mut BTreeMap<String, String>,
     one: &Run,
@@ -537,7 +537,7 @@ fn errors(
     Ok(())
 }
 
-/// What goes on until it is ended.
+/// Checks commands that run until they are ended.
 fn live(hosts: &Hosts, published: &Published) -> Result<(), String> {
     for (command, words) in [("monitor", &[][..]), ("store watch", &["/calico/v1/ipam/v4/pool/"])] {
         let end = ["timeout", "1.5", TORTIE, "-o", "json"];

@@ -1,4 +1,4 @@
-//! The files of an agent on a disk that fails: a damaged store, a lost log, no room.
+//! Files of an agent on a failing disk: a damaged store, a lost write-ahead log, a full file system.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn has(code: &'static str) -> impl Fn(&serde_json::Value) -> bool {
     move |status| codes(status).contains(&code)
 }
 
-/// Waits until the cache has a text.
+/// Waits until the cache contains a text.
 fn cached(hosts: &Hosts, path: &str, text: &str) {
     let cache = hosts.path(1, path);
     within(PATIENCE, "the cache has it", || match std::fs::read_to_string(&cache) {
@@ -25,12 +25,12 @@ fn cached(hosts: &Hosts, path: &str, text: &str) {
     });
 }
 
-/// Every octet of the store, as nobody may change it.
+/// Returns the checksum of the store's file, which must not change.
 fn sum(hosts: &Hosts) -> String {
     hosts.run("host1", "sha256sum /store/store.db")
 }
 
-/// What the documents say of a damaged store, word for word, with an agent that goes on meanwhile.
+/// Follows the documentation about a damaged store literally, while an agent continues to run.
 #[test]
 fn a_damaged_store_is_left_alone_and_the_agent_goes_on_from_its_cache() {
     let Some(mut hosts) = Hosts::up(Plan { hosts: 1, ..Plan::default() }) else { return };
@@ -41,7 +41,7 @@ fn a_damaged_store_is_left_alone_and_the_agent_goes_on_from_its_cache() {
         cached(&hosts, "/var/lib/tortie/cache.json", text);
     }
     let before = stdout(&hosts.store(&["export"]));
-    // All but the first page is noise.
+    // Overwrites all pages except the first with noise.
     hosts.kill("host1");
     let damage = "cd /store; rm -f store.db-wal store.db-shm; pages=$(($(stat -c %s store.db) / 4096)); for page in $(seq 1 $((pages - 1))); do head -c 4096 /dev/urandom | dd of=store.db bs=4096 seek=$page conv=notrunc 2>/dev/null; done";
     let done = hosts.lab.exec("host1", &["sh", "-ec", damage]).unwrap();
@@ -71,12 +71,12 @@ fn a_damaged_store_is_left_alone_and_the_agent_goes_on_from_its_cache() {
         );
     }
     assert_eq!(sum(&hosts), damaged, "nobody wrote into it");
-    // The way out.
+    // The documented recovery.
     let exported = hosts.tortie(1, &["store", "export", "--cache"]);
     assert!(exported.status.success() && stderr(&exported).contains("cache.json"), "{exported:?}");
     let read = |text: &str| {
         let mut all: BTreeMap<String, String> = serde_json::from_str(text).unwrap();
-        // What lives with agents, and the handles of addresses of hosts that there are not.
+        // Keys that belong to running agents, and handles with addresses of absent hosts.
         let passes = ["status", "handle/lab.web2", "handle/lab.web3"];
         all.retain(|key, _| !passes.iter().any(|word| key.contains(word)));
         let meaning = |(key, value): (String, String)| {
@@ -99,7 +99,7 @@ fn a_damaged_store_is_left_alone_and_the_agent_goes_on_from_its_cache() {
     assert!(released.status.success(), "the handle of the address is there: {released:?}");
 }
 
-/// By a read of a page, else by maintenance, which looks through the file each minute.
+/// Damage is found by reading a page, or by maintenance, which verifies the file every minute.
 #[test]
 fn damage_under_a_running_agent_is_found_and_nobody_writes_from_then_on() {
     let Some(mut hosts) = Hosts::up(Plan { hosts: 1, ..Plan::default() }) else { return };
@@ -107,11 +107,12 @@ fn damage_under_a_running_agent_is_found_and_nobody_writes_from_then_on() {
     cached(&hosts, "/var/lib/tortie/cache.json", "10.244.1.0");
     let damage = "cd /store; pages=$(($(stat -c %s store.db) / 4096)); for page in $(seq 1 $((pages - 1))); do \
                   head -c 4096 /dev/urandom | dd of=store.db bs=4096 seek=$page conv=notrunc 2>/dev/null; done";
-    // Pages that are in the log, too, are not read from the file, and what is written all the time is soon whole again.
+    // Pages that are also in the log are not read from the file, and pages that are written often soon become
+    // intact again.
     let many =
         |n: usize| (format!("/calico/v1/policy/profile/p{n}/tags"), format!("[\"{}\"]", "t".repeat(200)));
     hosts.import(&(0..300).map(many).collect());
-    // An agent that starts writes the log back, and the next write begins it anew.
+    // A starting agent checkpoints the log, and the next write starts it again.
     hosts.kill("host1");
     hosts.start("host1");
     hosts.until_routes(1, OWN);
@@ -135,7 +136,7 @@ fn damage_under_a_running_agent_is_found_and_nobody_writes_from_then_on() {
     assert_eq!(sum(&hosts), damaged, "nobody wrote into it");
 }
 
-/// What was written since the log was written back is lost with it; the cache proves it.
+/// Writes since the last checkpoint of the log are lost with it; the cache proves it.
 #[test]
 fn a_lost_log_of_the_store_is_reported_as_a_store_that_was_put_back() {
     let Some(mut hosts) = Hosts::up(Plan { hosts: 1, ..Plan::default() }) else { return };
@@ -153,7 +154,7 @@ fn a_lost_log_of_the_store_is_reported_as_a_store_that_was_put_back() {
     hosts.until_routes(1, &both);
 }
 
-/// Files of the cache and of the log on file systems of their own, which fill up and are emptied again.
+/// Cache and log on file systems of their own, which are filled and emptied again.
 #[test]
 fn a_full_disk_is_a_problem_for_as_long_as_it_is_full() {
     let plan = Plan {
@@ -174,7 +175,7 @@ fn a_full_disk_is_a_problem_for_as_long_as_it_is_full() {
     cached(&hosts, "/full/cache.json", "10.244.1.0");
     let fill = "for dir in /full /var/log; do cat /dev/zero > $dir/fill 2>/dev/null; done; true";
     assert!(hosts.lab.exec("host1", &["sh", "-c", fill]).unwrap().status.success());
-    // More than what is left of its last page.
+    // More than the free space of its last page.
     hosts.put("/calico/v1/config/ClusterGUID", &"full".repeat(5_000));
     let status = hosts.until(1, "reports both", |status| {
         codes(status).iter().filter(|code| **code == "disk-full").count() == 2 && has("cache-file")(status)

@@ -1,8 +1,9 @@
-//! Values that no agent could ever read: what shows them.
+//! Values that never were readable, and the commands that show them.
 
 use crate::common::hosts::{Hosts, PATIENCE, Plan, stdout, within};
 
-/// A session that was configured and is not there is found where one looks for it, with its key and what is wrong, until it is corrected.
+/// A configured session that does not exist is shown where operators look for it, with its key and the error,
+/// until it is corrected.
 #[test]
 fn a_peer_whose_value_never_could_be_read_is_listed_with_its_key() {
     let Some(hosts) = Hosts::up(Plan { hosts: 1, ..Plan::default() }) else { return };

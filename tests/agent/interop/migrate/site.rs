@@ -1,4 +1,4 @@
-//! The lab of a move: what stands in it, what is typed in it, and what its first host has in the kernel.
+//! Lab of a migration: its topology, commands in it, and the kernel state of its first host.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use crate::common::felix1_rules;
 use crate::interop::calico::{BIRD, OTHERS, SETS, felix};
 use crate::interop::rig::{self, DEADLINE, Net, within};
 
-/// The lab; `DIR` holds files of the test.
+/// Returns the text of the lab file; `DIR` contains files of the test.
 fn text(dir: &Path) -> String {
     let mut nodes = String::new();
     let mut links = String::new();
@@ -53,7 +53,7 @@ fn text(dir: &Path) -> String {
     )
 }
 
-/// The folder of unpacked peers.
+/// Returns the folder of unpacked peer programs.
 pub(super) fn peers() -> Option<PathBuf> {
     let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/bin");
     let dir = std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from(own), PathBuf::from);
@@ -62,8 +62,8 @@ pub(super) fn peers() -> Option<PathBuf> {
     whole.then_some(dir)
 }
 
-/// Both generations of iptables by the names that Debian gives them, which run the unpacked ones. In `plain-nft` and
-/// `plain-legacy` one of them is alone and has no other name than `iptables`, beside whatever else a move needs.
+/// Creates both variants of iptables under Debian's names, which run the unpacked ones. In `plain-nft` and
+/// `plain-legacy` only one of them exists, under the name `iptables`, next to the other tools of a migration.
 fn tools(dir: &Path) {
     let peers = peers().unwrap();
     let root = peers.parent().unwrap().join("root");
@@ -100,16 +100,16 @@ fn program(path: &Path, lines: &[&str]) {
 
 const ROLLBACK: &str = "rollback --state-dir /lab/state --wait 25 --start-with 'sh /lab/bird1'";
 
-/// A lab in which host 1 is Calico's.
+/// A lab in which host 1 runs Calico.
 pub(super) struct Site {
     pub(super) net: Net,
     pub(super) dir: tempfile::TempDir,
     backend: &'static str,
-    /// Where a move finds its tools.
+    /// Search path of the migration's tools.
     pub(super) path: String,
 }
 
-/// What Calico has in the kernel of host 1, and what others have there, each line for itself.
+/// Kernel state of Calico and of other programs on host 1, line by line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Kernel {
     routes: BTreeSet<String>,
@@ -143,7 +143,7 @@ impl Site {
         let (bare, masquerades) =
             (r#"\"cidr\": \"10.244.0.0/16\"}"#, r#"\"cidr\": \"10.244.0.0/16\", \"masquerade\": true}"#);
         let data = data.replace(bare, masquerades);
-        // What `migrate check` asks for where hosts have both families.
+        // `migrate check` requires this setting on hosts with both families.
         let (mesh, both) = (r#"{\"enabled\": true}"#, r#"{\"enabled\": true, \"per_family\": true}"#);
         let data = data.replace(mesh, both);
         assert!(data.contains("masquerade") && data.contains("per_family"));
@@ -172,7 +172,7 @@ impl Site {
         Some(site)
     }
 
-    /// Calico 1 in place of Calico 2, in the one family that has a set of pools.
+    /// Replaces Calico 2 by Calico 1, in the one family that has a set of pools.
     pub(super) fn calico_1(&self) {
         let dir = self.dir.path();
         let bare =
@@ -198,18 +198,18 @@ impl Site {
         .unwrap();
     }
 
-    /// Runs a line in host 1.
+    /// Runs a shell line on host 1.
     pub(super) fn sh(&self, line: &str) -> Result<String, String> {
         self.on(1, line)
     }
 
-    /// Runs a line in a host.
+    /// Runs a shell line on a host.
     pub(super) fn on(&self, n: i32, line: &str) -> Result<String, String> {
         let line = format!("PATH=/lab/bin:{}:$PATH; {line}", peers().unwrap().display());
         self.net.run(&format!("host{n}"), &["sh", "-c", &line])
     }
 
-    /// Each of the three has the blocks of the two others, by whatever writer.
+    /// Waits until each of the three hosts has the blocks of the two others, written by any daemon.
     pub(super) fn meshed(&self) {
         for n in 1..=3 {
             within(DEADLINE, Instant::now(), "the mesh", || {
@@ -233,11 +233,11 @@ impl Site {
     pub(super) fn kernel(&self) -> Kernel {
         let lines = |text: String| text.lines().map(|l| l.trim_end().to_owned()).collect::<BTreeSet<_>>();
         let rules = self.sh(&format!("iptables-{0}-save; ip6tables-{0}-save", self.backend)).unwrap();
-        // Counters and dates move.
+        // Counters and dates change.
         let rules =
             rules.lines().filter(|l| !l.starts_with('#')).map(|l| l.split(" [").next().unwrap_or_default());
         let mut rules: Vec<&str> = rules.collect();
-        // A backend gives tables in the order of their making.
+        // A backend lists tables in the order of their creation.
         let text = rules.join("\n");
         let mut tables: Vec<&str> =
             text.split("COMMIT").map(str::trim).filter(|t| t.contains("\n-A")).collect();
@@ -261,9 +261,9 @@ impl Site {
         }
     }
 
-    /// The process of BIRD in host 1.
+    /// Returns the process id of BIRD on host 1.
     pub(super) fn bird(&self) -> String {
-        // It was started in the background a moment ago.
+        // BIRD was started in the background a moment ago.
         let begin = Instant::now();
         let (found, _) = within(DEADLINE, begin, "BIRD runs", || match self.birds(1).as_slice() {
             [pid] => Ok(pid.clone()),
@@ -278,7 +278,7 @@ impl Site {
         self.on(n, script).unwrap().split_whitespace().map(str::to_owned).collect()
     }
 
-    /// BIRD of a host ends without a word.
+    /// Kills BIRD of a host.
     pub(super) fn kill_bird(&self, n: i32) {
         for pid in self.birds(n) {
             self.on(n, &format!("kill -9 {pid}")).unwrap();
@@ -297,7 +297,7 @@ impl Site {
         std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
 
-    /// Runs `tortie migrate WORDS`: its exit status as a shell tells it, and what it printed.
+    /// Runs `tortie migrate WORDS`; returns the exit status in shell notation and the output.
     fn command(&self, words: &str, environment: &str) -> Result<(i32, Output), String> {
         let line = format!(
             "PATH={}; rm -f /lab/status; TORTIE_BIRD_SOCKET=/run/bird1.ctl {environment} \
@@ -316,7 +316,7 @@ impl Site {
         Ok((status, output))
     }
 
-    /// `tortie migrate WORDS`: its report, or all that it says.
+    /// Runs `tortie migrate WORDS`; returns its report, or all its output as error.
     pub(super) fn migrate(&self, words: &str) -> Result<Value, String> {
         let (status, output) = self.command(words, "")?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -334,9 +334,10 @@ impl Site {
         Ok(report)
     }
 
-    /// The same, which is killed at a moment of it. One that comes to an end, be it a refusal, fails the test.
+    /// Runs a command that is killed at this point of its work. The test fails if the command ends by itself,
+    /// even with an error.
     fn killed(&self, words: &str, at: &str) {
-        /// As a shell tells of a child that was ended by the signal KILL.
+        /// Exit status in shell notation of a child that was killed by SIGKILL.
         const KILLED: i32 = 128 + 9;
         let (status, output) = self.command(words, &format!("TORTIE_MIGRATE_HALT={at}")).unwrap();
         assert_eq!(status, KILLED, "{words}: not killed at {at}: {output:?}\n{}", self.file("agent.log"));
@@ -366,7 +367,7 @@ impl Site {
         self.killed(ROLLBACK, at);
     }
 
-    /// Nobody takes away what the move needs while it is under way, whatever they insist on.
+    /// Checks that a purge is rejected during the migration, even with `--force`.
     pub(super) fn is_not_purged(&self, next: &str) {
         let line = "tortie --datastore sqlite:/store/store.db --node host1 purge --force --state-dir /lab/state 2>&1; echo exit $?";
         let said = self.sh(line).unwrap();

@@ -1,4 +1,4 @@
-//! Packets of both families that go all the while, and none of which may be lost.
+//! Continuous traffic of both families, none of which may be lost.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::site::Site;
 use crate::interop::ping::Pinger;
 use crate::interop::rig;
 
-/// A TCP connection over which a number goes there and back all the time.
+/// A TCP connection that sends a number back and forth continuously.
 struct Flow {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<(u64, Duration)>,
@@ -53,24 +53,24 @@ impl Flow {
         Self { stop, thread }
     }
 
-    /// Round trips, and the longest.
+    /// Stops the connection; returns the number of round trips and the longest one.
     fn stop(self) -> (u64, Duration) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("the connection holds")
     }
 }
 
-/// Who sends to whom.
+/// Sender node and destination address.
 pub(super) type Pairs = [(&'static str, &'static str)];
 pub(super) const IPV4: &Pairs = &[("web1", "10.244.2.1"), ("web3", "10.244.1.1"), ("web2", "10.244.1.1")];
 const IPV6: &Pairs = &[("web1", "fd00:10:244:2::1"), ("web3", "fd00:10:244:1::1")];
 
-/// Runs `body` while packets go both ways; none may be lost.
+/// Runs `body` while packets are sent in both directions; none may be lost.
 pub(super) fn under_traffic(site: &Site, body: impl FnOnce()) {
     under_traffic_of(site, &[IPV4, IPV6].concat(), body);
 }
 
-/// The same with packets between these alone.
+/// Runs `body` while packets are sent between these pairs only.
 pub(super) fn under_traffic_of(site: &Site, pairs: &Pairs, body: impl FnOnce()) {
     let (zero, begin) = (site.net.started, Instant::now());
     let pingers: Vec<Pinger> = pairs.iter().map(|(from, to)| Pinger::start(&site.net, from, to)).collect();

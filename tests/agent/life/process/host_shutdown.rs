@@ -1,4 +1,5 @@
-//! A host that is about to go: drained by hand, or because the machine goes down; and what its peers are told.
+//! A host before its shutdown: drained by an operator, or because the machine shuts down; and the messages to
+//! its peers.
 
 use std::time::Instant;
 
@@ -10,17 +11,18 @@ use crate::life::up;
 
 const BLOCK: &str = "10.244.1.0/26";
 
-/// What a neighbour has of host 1's block: `None`: nothing, else whether it is marked with GRACEFUL_SHUTDOWN.
+/// State of host 1's block at a neighbour: `None` if absent, else true if it is marked with
+/// GRACEFUL_SHUTDOWN.
 type RouteMark = Option<bool>;
 
-/// The router, an eBGP neighbour.
+/// Returns the state at the router, an eBGP neighbour.
 fn at_bird(hosts: &Hosts) -> RouteMark {
     let query = format!("birdc show route {BLOCK} protocol host1 all");
     let text = stdout(&hosts.lab.exec("switch", &query.split(' ').collect::<Vec<_>>()).unwrap());
     text.contains(BLOCK).then(|| text.contains("(65535,0)"))
 }
 
-/// The other host, inside the AS: there the mark comes with local preference 0.
+/// Returns the state at the other host inside the AS, where the mark implies local preference 0.
 fn at_host2(hosts: &Hosts) -> RouteMark {
     let output = hosts.tortie(2, &["bgp", "routes", BLOCK, "--from", "host1", "-o", "json"]);
     let list: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -49,7 +51,7 @@ fn a_host_that_leaves_announces_it_to_its_neighbours_first() {
     hosts.until_sessions(2);
     until(&hosts, Some(false), Some(false));
 
-    // All of them: who has it is said per peer, and is so.
+    // All peers: the state is reported per peer and correct.
     let report = drain(&hosts, &[]);
     let rows = report["items"].as_array().unwrap();
     assert_eq!((rows.len(), &report["drain"]), (2, &json!("announce")), "{report}");
@@ -60,14 +62,14 @@ fn a_host_that_leaves_announces_it_to_its_neighbours_first() {
     until(&hosts, Some(false), Some(false));
     hosts.until(1, "status says nothing", |s| !s["notes"].to_string().contains("drained"));
 
-    // One peer by its name, up to the withdrawal; the other keeps all.
+    // One peer by name, up to the withdrawal; the other keeps its routes.
     let report = drain(&hosts, &["host2", "--withdraw", "--grace", "0"]);
     assert_eq!((&report["drain"], &report["items"][0]["advertised"]), (&json!("withdraw"), &json!(0)));
     until(&hosts, Some(false), None);
     drain(&hosts, &["--undo"]);
     until(&hosts, Some(false), Some(false));
 
-    // What cannot be is refused by name, and nothing happens.
+    // An invalid request is rejected with the name, and changes nothing.
     let output = hosts.tortie(1, &["bgp", "drain", "172.30.0.254", "host9"]);
     assert!(!output.status.success() && stderr(&output).contains("host9"), "{output:?}");
     for (body, code) in [(r#"{"drain":"sideways"}"#, 400), (r#"{"drain":"off","peers":["host9"]}"#, 404)] {
@@ -76,7 +78,7 @@ fn a_host_that_leaves_announces_it_to_its_neighbours_first() {
     }
     assert_eq!((at_bird(&hosts), at_host2(&hosts)), (Some(false), Some(false)));
 
-    // The router's operators read why a session is reset (RFC 9003).
+    // The router's operators can read the reason of a reset (RFC 9003).
     let text = "moved to rack 7, see OPS-4711";
     let reset = hosts.tortie(1, &["bgp", "reset", "172.30.0.254", "--text", text]);
     assert!(reset.status.success(), "{reset:?}");
@@ -87,7 +89,8 @@ fn a_host_that_leaves_announces_it_to_its_neighbours_first() {
     hosts.until(1, "the session is back", |s| s["bgp"]["peers"]["up"] == 1);
     until(&hosts, Some(false), Some(false));
 
-    // The machine goes down: marked first, then gone at once, at helpers of graceful restarts, too.
+    // The machine shuts down: routes are marked first, then withdrawn at once, also at graceful-restart
+    // helpers.
     hosts.tool("systemctl", "echo stopping; exit 1");
     let kernel = hosts.routes(1);
     let begin = Instant::now();

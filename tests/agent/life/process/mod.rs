@@ -1,4 +1,4 @@
-//! The agent as a process: what it has given up, a pause of it, and how it ends.
+//! The agent as a process: dropped privileges, a pause of the process, and its end.
 
 mod host_shutdown;
 mod paused;

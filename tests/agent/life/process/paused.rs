@@ -1,4 +1,5 @@
-//! A process that does not run for a while (SIGSTOP, a frozen cgroup, a suspended machine): a peer that spoke meanwhile is no silent one.
+//! A process that does not run for a while (SIGSTOP, a frozen cgroup, a suspended machine): a peer that sent
+//! messages in the meantime is not silent.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -15,7 +16,8 @@ use tortie_topology::Signal;
 
 use crate::common::hosts::{Hosts, PATIENCE, Plan, poll_until};
 
-/// Some speak without a rest, so that the agent is in the middle of a turn when it is stopped; the others speak each second.
+/// Addresses of the neighbours. The first [`RESTLESS`] send without pause, so that the agent is in the middle
+/// of an iteration when it is stopped; the others send a message each second.
 const PEERS: [&str; 8] = [
     "172.30.0.246",
     "172.30.0.247",
@@ -26,25 +28,26 @@ const PEERS: [&str; 8] = [
     "172.30.0.252",
     "172.30.0.253",
 ];
-/// The least hold time that there is but none (RFC 4271 4.2).
+/// Smallest hold time in seconds other than 0 (RFC 4271, section 4.2).
 const HOLD: u16 = 3;
 /// Longer than the hold time.
 const PAUSE: Duration = Duration::from_secs(5);
+/// Number of neighbours that send without pause.
 const RESTLESS: usize = 5;
-/// KEEPALIVE messages that a neighbour without a rest writes at a time.
+/// KEEPALIVE messages per write of such a neighbour.
 const AT_ONCE: usize = 10_000;
 
-/// A message of RFC 4271 4.1.
+/// Builds a message (RFC 4271, section 4.1).
 fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     let length = u16::try_from(19 + body.len()).unwrap().to_be_bytes();
     [&[0xff; 16][..], &length, &[kind], body].concat()
 }
 
-/// The session of a scripted neighbour, which says KEEPALIVE and nothing else.
+/// Session of a scripted neighbour that only sends KEEPALIVE messages.
 struct Neighbour(TcpStream);
 
 impl Neighbour {
-    /// Its connection comes from the switch.
+    /// Connects from the switch and sends OPEN.
     fn dial(hosts: &Hosts, peer: &str) -> Self {
         let netns = hosts.lab.netns("switch").unwrap();
         let [own, host] = [(peer, 0), ("172.30.0.1", 179)]
@@ -59,7 +62,7 @@ impl Neighbour {
                 socket.connect(&host.into())?;
                 Ok::<_, std::io::Error>(TcpStream::from(socket))
             };
-            // The agent knows its peers before it listens.
+            // The agent reads its peers before it listens.
             poll_until(PATIENCE, "the agent listens", || dial().map_err(|error| error.to_string())).unwrap()
         });
         let mut neighbour = Self(stream.join().unwrap());
@@ -69,7 +72,7 @@ impl Neighbour {
         neighbour
     }
 
-    /// Waits for OPEN and KEEPALIVE, and answers them.
+    /// Waits for the agent's OPEN and KEEPALIVE, and answers with KEEPALIVE.
     fn open(&mut self, hosts: &Hosts) {
         let begin = Instant::now();
         let mut opened = Vec::new();
@@ -80,7 +83,7 @@ impl Neighbour {
         self.0.write_all(&message(4, &[])).unwrap();
     }
 
-    /// What has come; `Err`: the session is over, and this was the last.
+    /// Returns the received octets; `Err` if the session is over and these were the last.
     fn received(&mut self) -> Result<Vec<u8>, Vec<u8>> {
         self.0.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let (mut all, mut octets) = (Vec::new(), [0; 4096]);
@@ -94,7 +97,8 @@ impl Neighbour {
         }
     }
 
-    /// Says KEEPALIVE until the guard is dropped, then the last message is whole: `restless`, as fast as the agent reads.
+    /// Sends KEEPALIVE messages until the guard is dropped: as fast as the agent reads if `restless`, else one
+    /// per second. The last message is complete.
     fn speaks(&self, restless: bool) -> Speech {
         let mut stream = self.0.try_clone().unwrap();
         let end = Arc::new(AtomicBool::new(false));
@@ -111,6 +115,7 @@ impl Neighbour {
     }
 }
 
+/// Thread that sends messages; dropping this ends it and waits for its end.
 struct Speech {
     end: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -132,7 +137,7 @@ fn a_pause_of_the_process_ends_no_session_whose_peer_went_on_and_every_one_whose
         hosts.put(&format!("/calico/bgp/v1/host/host1/peer_v4/{addr}"), &peer);
     }
     hosts.until(1, "the peers are wanted", |s| s["bgp"]["peers"]["of"] == PEERS.len() + 1);
-    // As soon as the sessions are there, and at moments of them when timers are about to run.
+    // Right after the sessions are established, and at times when timers are about to expire.
     for wait in [0, 300, 900] {
         let mut neighbours = PEERS.map(|addr| Neighbour::dial(&hosts, addr));
         for neighbour in &mut neighbours {
@@ -152,7 +157,7 @@ fn a_pause_of_the_process_ends_no_session_whose_peer_went_on_and_every_one_whose
                 }
             }
         }
-        // The other half: nothing came, so silence is silence.
+        // Counter-test: no message arrives, so the silence is real.
         drop(speeches);
         hosts.signal("host1", Signal::STOP);
         std::thread::sleep(PAUSE);

@@ -1,4 +1,4 @@
-//! What the process of an agent has given up, as others see it, and that its work goes on without.
+//! Privileges that the agent's process has dropped, as other processes see them, and its work without them.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ fn set(numbers: &[u32]) -> u64 {
     numbers.iter().map(|number| 1 << number).sum()
 }
 
-/// Capabilities and no_new_privs of each thread of a process.
+/// Checks the capabilities and no_new_privs of each thread of a process.
 fn has_only(pid: i32, numbers: &[u32]) {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     for thread in threads {
@@ -34,7 +34,7 @@ fn has_only(pid: i32, numbers: &[u32]) {
     }
 }
 
-/// The helper of an agent.
+/// Returns the process id of an agent's helper.
 fn helper(agent: i32) -> i32 {
     let children = std::fs::read_to_string(format!("/proc/{agent}/task/{agent}/children")).unwrap();
     let [helper] = children.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{children}") };
@@ -43,7 +43,8 @@ fn helper(agent: i32) -> i32 {
     helper.parse().unwrap()
 }
 
-/// Whether another process of root reads the environment of this one, without the capabilities that open every process.
+/// True if another root process can read this one's environment without the capabilities that permit access
+/// to any process.
 fn environment_is_open(pid: i32) -> bool {
     let read = Command::new("setpriv")
         .args(["--bounding-set=-sys_ptrace,-sys_admin,-perfmon", "cat", &format!("/proc/{pid}/environ")])
@@ -52,12 +53,12 @@ fn environment_is_open(pid: i32) -> bool {
     read.status.success() && !read.stdout.is_empty()
 }
 
-/// Gives a host a folder `/etc` of its own: what is written there stays there.
+/// Gives a host its own folder `/etc`, so that changes do not leave it.
 fn own_etc(hosts: &Hosts, host: &str) {
     hosts.run(host, "mount -t tmpfs tmpfs /etc");
 }
 
-/// What a program that the agent runs can do: it stands for one that has taken the agent over.
+/// Actions of a program that the agent runs, which stands for an attacker who has taken over the agent.
 const TRIES: &str = r#"
 read -r node < /proc/sys/kernel/hostname
 try() { name=$1; shift; "$@" > /dev/null 2>&1 && echo $name; }
@@ -127,7 +128,7 @@ fn the_agent_has_little_and_its_helper_has_what_namespaces_take() {
     );
     assert!(doctor(1).contains("process of the agent: NET_ADMIN"), "{}", doctor(1));
 
-    // The old name leads to a new file, as whoever renews secrets makes it.
+    // The old name refers to a new file, as tools that renew secrets do it.
     for host in ["host1", "host2"] {
         let path = hosts.holder_path(host, "/etc/tortie/secrets/peer");
         std::fs::write(path.with_extension("new"), "second\n").unwrap();
@@ -142,7 +143,7 @@ fn the_agent_has_little_and_its_helper_has_what_namespaces_take() {
     hosts.until_ended(2);
     for helper in helpers {
         within(PATIENCE, "the helper ends with the agent", || {
-            // One that nobody has waited for yet has no words any more.
+            // A process that was not waited for has an empty command line.
             let words = std::fs::read_to_string(format!("/proc/{helper}/cmdline")).unwrap_or_default();
             if words.is_empty() { Ok(()) } else { Err(words) }
         });
@@ -169,7 +170,7 @@ fn the_agent_has_little_and_its_helper_has_what_namespaces_take() {
     assert_eq!(can("host1"), expected, "Landlock {landlock} {abi:?}; without it {open:?}");
 }
 
-/// Without its helper the agent goes on; what needed it is a problem with the next step.
+/// Without its helper the agent continues; the affected feature is a problem with a next step.
 #[test]
 fn an_agent_whose_helper_is_gone_says_so() {
     let Some(hosts) = Hosts::up(Plan { hosts: 1, ..Plan::default() }) else { return };
@@ -184,8 +185,8 @@ fn an_agent_whose_helper_is_gone_says_so() {
     assert_eq!(status["ready"], true);
 }
 
-/// A folder that comes later is closed to an agent that runs, whoever may open it; that is a problem with the next step, and the
-/// agent goes on.
+/// A folder that appears later is not accessible to a running agent, whatever its permissions; that is a
+/// problem with a next step, and the agent continues.
 #[test]
 fn what_is_mounted_later_is_refused_with_the_next_step() {
     let Some(hosts) = Hosts::up(Plan { hosts: 1, later: vec![1], ..Plan::default() }) else { return };

@@ -1,5 +1,5 @@
-//! What stays of an agent and what goes, at each way in which it ends: stop, crash, start again, purge. The way of a host that
-//! goes down is in `host_shutdown.rs`.
+//! State that remains of an agent after each kind of end: stop, crash, restart, purge. The shutdown of a host
+//! is tested in `host_shutdown.rs`.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::common::hosts::{Hosts, PATIENCE, Plan, lab_data, stderr, stdout, with
 const BLOCK: &str = "10.244.1.0/26";
 const STATUS: &str = "/calico/tortie/v1/status/host1";
 
-/// What the kernel of host 1 has of everybody, counters aside.
+/// Returns the kernel state of host 1 from all programs, without counters.
 fn kernel(hosts: &Hosts) -> [String; 4] {
     ["ip route show", "ip nexthop show", "ip neigh show nud permanent", "nft -s list ruleset"]
         .map(|command| hosts.run("host1", command))
@@ -30,14 +30,14 @@ fn purge(hosts: &Hosts, words: &[&str]) -> (Option<i32>, Value, String) {
     (output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or_default(), stderr(&output))
 }
 
-/// Host 1 has said that it runs.
+/// Waits until host 1 has written its status key.
 fn wait_for_status_key(hosts: &Hosts) {
     within(PATIENCE, "the status key", || {
         if keys(hosts).contains_key(STATUS) { Ok(()) } else { Err(hosts.log(1)) }
     });
 }
 
-/// At host 2 the block of host 1 is a route, marked or not.
+/// True if host 2 has a route to the block of host 1, marked or not.
 fn at_host2(hosts: &Hosts) -> bool {
     hosts.routes(2).contains(BLOCK)
 }
@@ -73,21 +73,22 @@ fn what_stays_and_what_goes_at_each_end() {
     wait_for_status_key(&hosts);
     let running = kernel(&hosts);
 
-    // Stopped: forwarding and enforcement go on, here and at neighbours; only the word that it runs goes.
+    // Stopped: forwarding and enforcement continue on this host and at neighbours; only the status key is
+    // deleted.
     hosts.signal("host1", Signal::TERM);
     hosts.until_ended(1);
     assert_eq!(kernel(&hosts), running, "stop");
     assert!(at_host2(&hosts) && !keys(&hosts).contains_key(STATUS));
     assert!(keys(&hosts).contains_key("/calico/bgp/v1/host/host1/ip_addr_v4"));
 
-    // Started: the same objects, not new ones.
+    // Started: the same kernel objects, not new ones.
     hosts.start("host1");
     hosts.start_agent(1);
     hosts.until_sessions(1);
     hosts.until(1, "ready", |status| status["ready"] == true);
     assert_eq!(kernel(&hosts), running, "restart");
 
-    // While it runs nothing is purged, and a crash takes nothing away either.
+    // A running agent is not purged, and a crash removes nothing either.
     let (code, _, said) = purge(&hosts, &[]);
     assert!(code == Some(7) && said.contains("agent-lives") && said.contains("systemctl"), "{code:?} {said}");
     wait_for_status_key(&hosts);
@@ -95,7 +96,7 @@ fn what_stays_and_what_goes_at_each_end() {
     assert_eq!(kernel(&hosts), running, "kill -9");
     assert!(at_host2(&hosts));
 
-    // A purge asks first: workloads, then what it would do.
+    // A purge requires confirmation: because of workloads, then with the list of its actions.
     let (code, _, said) = purge(&hosts, &[]);
     assert!(code == Some(7) && said.contains("workloads") && said.contains("cali1"), "{code:?} {said}");
     let (code, would, said) = purge(&hosts, &["--dry-run", "--keys"]);
@@ -107,7 +108,7 @@ fn what_stays_and_what_goes_at_each_end() {
     assert_eq!(would["neighbours"], json!(1));
     assert!(would["stays"].to_string().contains("--store"), "{would}");
 
-    // The kernel's part needs no store.
+    // Purging the kernel needs no store.
     let (code, gone, said) = purge(&hosts, &["--force"]);
     assert_eq!(code, Some(0), "{said}");
     for what in ["routes", "nexthops", "neighbours", "tables", "files"] {
@@ -115,11 +116,12 @@ fn what_stays_and_what_goes_at_each_end() {
     }
     let files = gone["files"].to_string();
     assert!(files.contains("cache.json"), "{files}");
-    // Others' routes, tables and links are as they were; so is what the store has.
+    // Routes, tables and links of other programs are unchanged, and so is the store.
     assert_eq!(kernel(&hosts), before, "purge");
     assert!(keys(&hosts).contains_key(&endpoint));
 
-    // With the keys: those of this host, and of no other; an agent that crashed says for a while that it runs. Twice is once.
+    // With keys: those of this host only; the status key of a crashed agent remains for a while. A second
+    // purge does nothing.
     let (code, gone, said) = purge(&hosts, &["--force", "--keys"]);
     assert!(code == Some(0) && gone["routes"] == 0 && gone["files"] == json!([]), "{gone} {said}");
     assert_eq!(gone["keys"]["blocks"], json!([BLOCK]), "{gone}");
@@ -132,7 +134,7 @@ fn what_stays_and_what_goes_at_each_end() {
     assert!(text.contains("has lost") && text.contains("left where it is"), "{text}");
     assert_eq!(kernel(&hosts), before);
 
-    // The store whole: not while another agent uses it, and not one that is nobody's file.
+    // The whole store: rejected while another agent uses it, and for a file that is no store.
     within(PATIENCE, "host2 says that it runs", || {
         let keys = keys(&hosts);
         if keys.contains_key("/calico/tortie/v1/status/host2") { Ok(()) } else { Err(format!("{keys:?}")) }
