@@ -1,4 +1,4 @@
-//! Commands that ask an agent: one that is not there, one that may not be asked, and one that answers.
+//! Commands that query an agent: one that does not run, one without permission, and one that answers.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -36,13 +36,13 @@ fn without_an_agent() {
     ] {
         fails(3, "no-agent", &[&["--socket", socket], words].concat(), &[socket, "systemctl"]);
     }
-    // A file that nobody listens on any more.
+    // A socket file without a listener.
     let dead = dir.path().join("dead.sock");
     drop(std::os::unix::net::UnixListener::bind(&dead).unwrap());
     fails(3, "no-agent", &["--socket", dead.to_str().unwrap(), "status"], &["dead.sock", "does not answer"]);
 }
 
-/// The program where anybody may run it, as somebody who may nothing.
+/// Runs the program from a public folder as an unprivileged user.
 fn nobody(dir: &Path, words: &[&str]) -> Option<Output> {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "needs root to become somebody else");
@@ -79,16 +79,16 @@ fn without_permission() {
     assert!(error["error"]["text"].as_str().unwrap().contains("group tortie"), "{error}");
 }
 
-/// An agent that touches no kernel, on a store and a socket of its own.
+/// An agent without kernel access, with its own store and socket.
 pub(crate) struct Agent {
     running: Running,
     pub(crate) store: Store,
     socket: String,
-    /// Where it takes BGP sessions.
+    /// Address on which it accepts BGP sessions.
     pub(crate) listen: std::net::SocketAddr,
 }
 
-/// The command of an agent that leaves the kernel alone.
+/// Returns the command line of an agent that does not use the kernel.
 pub(crate) fn words<'a>(store: &'a str, socket: &'a str, cache: &'a str, listen: &'a str) -> [&'a str; 17] {
     [
         "--datastore",
@@ -116,7 +116,7 @@ impl Agent {
         Self::start_as(entries, |_| ())
     }
 
-    /// The same, with what `more` adds to the command.
+    /// Starts an agent; `more` extends its command.
     pub(crate) fn start_as(entries: &[(&str, &str)], more: impl FnOnce(&mut Command)) -> Self {
         let store = Store::with(entries);
         let socket = store.dir.path().join("tortie.sock").display().to_string();
@@ -145,7 +145,7 @@ impl Agent {
         tortie(&[&["--socket", &self.socket], words].concat())
     }
 
-    /// The flags that lead to it.
+    /// Returns the flags that select this agent.
     pub(crate) fn flags(&self) -> [&str; 6] {
         ["--socket", &self.socket, "--datastore", &self.store.url, "--node", "h1"]
     }
@@ -154,7 +154,7 @@ impl Agent {
         self.running.0.id()
     }
 
-    /// Asks it to stop and waits for that; gives its exit code.
+    /// Stops the agent with SIGTERM; returns its exit code.
     pub(crate) fn stop(&mut self) -> Option<i32> {
         let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -212,7 +212,8 @@ fn what_an_agent_does_not_have_is_an_honest_no() {
     let second = tortie(&words);
     assert_eq!(second.status.code(), Some(7), "{second:?}");
     assert!(stderr(&second).contains("another agent") && stderr(&second).contains("--socket"), "{second:?}");
-    // `--watch` prints again when something happens, long before its beat of 10 s; with JSON one answer a line.
+    // `--watch` prints again when an event occurs, long before its interval of 10 s; with JSON, one answer
+    // per line.
     for (words, key, value, word) in [
         (
             &["--socket", &agent.socket, "--watch", "-o", "json", "bgp", "peers"][..],
@@ -243,7 +244,7 @@ fn what_an_agent_does_not_have_is_an_honest_no() {
         );
         drop(watching);
     }
-    // All that the agent says of peers with passwords.
+    // All output of the agent about peers with passwords.
     let mut said = String::new();
     for words in [
         &["status", "-o", "json"][..],

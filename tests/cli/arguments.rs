@@ -1,4 +1,4 @@
-//! Flags, the environment, the settings file and selectors.
+//! Flags, environment variables, the settings file and selectors.
 
 use std::path::Path;
 
@@ -29,11 +29,11 @@ fn flags_and_addresses() {
     refused(&["bgp", "reset"], &["NAME"]);
     refused(&["bgp", "reset", "x", "--all"], &["--all"]);
     refused(&["route", "list", "somewhere"], &["somewhere"]);
-    // The form itself cannot be JSON here.
+    // This error cannot be printed as JSON.
     let output = tortie(&["-o", "xml", "status"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("json"), "{output:?}");
-    // Asking for help is no mistake.
+    // A request for help is no error.
     for words in [&["--help"][..], &["store", "import", "--help"], &["--version"], &["version"]] {
         let output = tortie(words);
         assert!(

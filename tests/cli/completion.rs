@@ -1,11 +1,11 @@
-//! What the tab key brings, in the shells that are here.
+//! Completion candidates in the installed shells.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::common::command::{Store, TORTIE, stdout, tortie};
 
-/// Candidates for the last of these words.
+/// Returns the candidates for the last of these words.
 fn candidates(words: &[&str]) -> Vec<String> {
     let output = tortie(&[&["__complete", "--"], words].concat());
     assert!(output.status.success(), "{output:?}");
@@ -24,7 +24,7 @@ fn names_come_from_the_store() {
     assert_eq!(with(&["node", "show", "rack1-n05"]), ["rack1-n05"]);
     assert_eq!(with(&["store", "get", "/calico/v1/"]), ["/calico/v1/ipam/"]);
     assert_eq!(with(&["store", "get", ""]), ["/calico/bgp/", "/calico/v1/"]);
-    // Nobody answers: nothing, and at once.
+    // Without an agent there are no candidates, and no delay.
     assert!(candidates(&["tortie", "--socket", "/nowhere", "bgp", "peer", ""]).is_empty());
 }
 
@@ -46,11 +46,12 @@ fn bash_completes() {
     };
     assert_eq!(completed("tortie bgp pe"), ["peers", "peer"]);
     assert_eq!(completed("tortie completion "), ["bash", "zsh", "fish"]);
-    // Bash takes words apart at `=`.
+    // Bash splits words at `=`.
     assert_eq!(completed("tortie bgp peers --output=y"), ["yaml"]);
 }
 
-/// A shell of `make peers`, else of this machine. Where it is not, there is nothing to ask; in CI that is a failure.
+/// Returns a shell of `make peers`, else of this machine. Without one the test is skipped; in CI that is a
+/// failure.
 fn shell(name: &str) -> Option<PathBuf> {
     let peers = std::env::var_os("TORTIE_PEERS").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -63,7 +64,7 @@ fn shell(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Where the program is looked for.
+/// Returns a PATH that includes the program.
 fn path() -> String {
     let dir = std::path::Path::new(TORTIE).parent().unwrap();
     format!("{}:{}", dir.display(), std::env::var("PATH").unwrap())
@@ -88,7 +89,8 @@ fn fish_completes() {
     assert!(completed("tortie ").len() > 20);
 }
 
-/// Zsh completes on a terminal only: its line editor is given lines, and its builtin for candidates is listened to.
+/// Zsh completes on a terminal only: its line editor receives lines, and its builtin for candidates is
+/// intercepted.
 #[test]
 fn zsh_completes() {
     const LISTEN: &str = r#"
@@ -107,7 +109,7 @@ zle -N zle-line-init press
     let dir = tempfile::tempdir().unwrap();
     let (site, out) = (dir.path().join("site"), dir.path().join("out"));
     std::fs::create_dir(&site).unwrap();
-    // As the first line of the script says.
+    // As the first line of the script describes.
     std::fs::write(site.join("_tortie"), tortie(&["completion", "zsh"]).stdout).unwrap();
     let rc = format!("fpath+=({})\nautoload -Uz compinit; compinit -u -D\n{LISTEN}", site.display());
     std::fs::write(dir.path().join(".zshrc"), rc).unwrap();

@@ -1,4 +1,4 @@
-//! `tortie demo` as a user runs it: with root and without, broken on purpose, and killed.
+//! `tortie demo` as users run it: with and without root, with a provoked failure, and killed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tortie_topology::{Options, Sandbox};
 
-/// The checks that the README promises.
+/// The checks that the README lists.
 const PROMISED: &[&str] = &[
     "sessions_established",
     "blocks_in_every_kernel",
@@ -20,13 +20,13 @@ const PROMISED: &[&str] = &[
     "nothing_left",
 ];
 
-/// Ends a test early for a reason; in CI that is a failure.
+/// Skips a test for a reason; in CI that is a failure.
 fn skip(why: &str) {
     assert!(std::env::var_os("CI").is_none(), "cannot run: {why}");
     eprintln!("skipped: {why}");
 }
 
-/// True when this kernel lets us build the demo with BIRD.
+/// True if this kernel permits the demo with BIRD.
 fn possible() -> bool {
     if let Err(error) = Sandbox::detect() {
         skip(&error.to_string());
@@ -45,7 +45,7 @@ fn demo(words: &[&str]) -> Command {
     command
 }
 
-/// The checks by name: whether they hold, and the evidence.
+/// Returns the checks by name: success and evidence.
 fn checks(output: &Output) -> BTreeMap<String, (bool, String)> {
     let text = String::from_utf8_lossy(&output.stdout);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {output:?}"));
@@ -74,7 +74,7 @@ fn all_hold(output: &Output) {
         assert!(checks.contains_key(*name), "{name} is missing");
     }
     assert_eq!(output.status.code(), Some(0));
-    // Evidence comes from kernels and the router.
+    // The evidence comes from kernels and the router.
     assert!(checks["blocks_in_every_kernel"].1.contains("10.244.2.0/26 via 172.30.0.2 dev eth1 proto 179"));
     assert!(checks["blocks_in_router"].1.contains("unicast [host1"), "{:?}", checks["blocks_in_router"]);
     assert!(checks["kill9_no_loss"].1.contains(" 0 lost"));
@@ -95,8 +95,9 @@ fn every_check_holds_without_root() {
         return;
     }
     let output = match Sandbox::detect() {
-        // Root without capabilities is an ordinary user who happens to own this folder. The one that is left is asked of
-        // those who show user 0 as user 0 (user_namespaces(7), since Linux 5.12); it makes no namespace by itself.
+        // Root without capabilities is an ordinary user who owns this folder. The remaining capability is
+        // needed to map user 0 to user 0 (user_namespaces(7), since Linux 5.12); by itself it permits no
+        // namespaces.
         Ok(Sandbox::Root) => {
             let drop = ["--bounding-set", "-all,+setfcap", "--inh-caps", "-all,+setfcap"];
             let mut command = Command::new("setpriv");
@@ -134,7 +135,7 @@ fn a_stranger_may_run_it_next_to_a_router_of_our_own() {
     assert_eq!(output.status.code(), Some(0));
 }
 
-/// Whether this kernel forbids it; then it has to say what does, and what to do.
+/// True if this kernel forbids the demo; then the output must name the cause and the fix.
 fn forbidden(output: &Output) -> bool {
     let error = String::from_utf8_lossy(&output.stderr);
     if output.status.code() != Some(4) {
@@ -168,7 +169,7 @@ fn a_kill_of_the_demo_takes_everything_with_it() {
         return;
     }
     let mut child = demo(&["--assert"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // Wait until a node's process is there, three generations down.
+    // Waits until a process of a node exists, three generations below.
     let begin = Instant::now();
     let family = loop {
         let family = descendants(child.id());
@@ -193,7 +194,7 @@ fn a_kill_of_the_demo_takes_everything_with_it() {
     assert!(!Path::new("/run/tortie-demo").exists());
 }
 
-/// What README says to a newcomer, typed on a machine that has nothing: `tests/tools/bare.sh`.
+/// Follows the README on a machine without any tools: `tests/tools/bare.sh`.
 #[test]
 #[ignore = "installs a Debian and builds everything there: ten minutes"]
 fn long_readme_is_enough_on_a_bare_debian() {
@@ -207,7 +208,7 @@ fn long_readme_is_enough_on_a_bare_debian() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(root.join("tests/tools/bare.sh"));
     command.arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("bare")).stdin(Stdio::null());
-    // Where rustup's site is not reached, what it brought here stands for it.
+    // If rustup's site is unreachable, the installation on this machine is used instead.
     if std::env::var_os("BARE_RUST").is_none() && ("sh.rustup.rs", 443).to_socket_addrs().is_err() {
         command.env("BARE_RUST", std::env::var_os("HOME").unwrap());
     }
@@ -232,7 +233,7 @@ fn wrong_usage_says_what_is_right() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("tortie demo"));
 }
 
-/// Parent and start time of a living process.
+/// Returns parent and start time of a running process.
 fn stat(pid: u32) -> Option<(u32, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
@@ -240,7 +241,7 @@ fn stat(pid: u32) -> Option<(u32, u64)> {
     Some((fields[1].parse().ok()?, fields[19].parse().ok()?))
 }
 
-/// All processes below one, with their start times.
+/// Returns all descendants of a process with their start times.
 fn descendants(root: u32) -> Vec<(u32, u64)> {
     let pids = std::fs::read_dir("/proc").unwrap().flatten();
     let all: Vec<(u32, u32, u64)> = pids

@@ -1,4 +1,4 @@
-//! The file that people attach to reports: it has what is needed, says what is missing, and has no secret.
+//! The archive that users attach to reports: it is complete, lists missing parts, and contains no secret.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::agent::Agent;
 use crate::common::command::{SECRET, Store, stderr, stdout, tortie};
 
-/// Unpacks an archive: the text of each file by its name below the one folder.
+/// Unpacks an archive; returns the text of each file by its name below the top folder.
 fn unpack(archive: &Path) -> Option<BTreeMap<String, String>> {
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().to_str().unwrap();
@@ -44,7 +44,7 @@ fn unpack(archive: &Path) -> Option<BTreeMap<String, String>> {
 fn no_secret_leaves_and_what_is_there_can_be_read() {
     const TOKEN: &str = "weasel-41-brook";
     let peer = format!(r#"{{"ip":"127.0.0.2","as_num":"65000","port":1,"password":"{SECRET}"}}"#);
-    // A value that cannot be read stands in problems, in words; a secret of an unknown kind in any key.
+    // Problems describe an unreadable value; any key may contain a secret of an unknown kind.
     let broken = format!(r#"{{"ip":"127.0.0.3","as_num":"x","password":"{SECRET}"}}"#);
     let unknown = format!(r#"{{"apiToken":"{TOKEN}","note":"{SECRET} again"}}"#);
     let agent = Agent::start(&[
@@ -66,7 +66,7 @@ fn no_secret_leaves_and_what_is_there_can_be_read() {
     }
     let status: Value = serde_json::from_str(&files["status.json"]).unwrap();
     assert_eq!(status["node"], "h1");
-    // The page with these answers: tests/cli/page opens one.
+    // The page with these answers; a test in tests/cli/page opens one.
     let (_, kept) = files["page.html"].split_once("id=\"kept\">").unwrap();
     let kept: Value = serde_json::from_str(kept.split_once("</script>").unwrap().0).unwrap();
     assert_eq!((&kept["status"], &kept["bgp/peers"]["items"][0]["address"]), (&status, &"127.0.0.2".into()));
@@ -84,7 +84,7 @@ fn no_secret_leaves_and_what_is_there_can_be_read() {
     assert!(peer.contains("***") && peer.contains("65000"), "{peer}");
     assert!(files["metrics.txt"].contains("tortie_"), "{}", files["metrics.txt"]);
     assert!(files["doctor.txt"].contains("failure") && files["versions.txt"].starts_with("tortie "));
-    // The index names each file that is there, and each that is not with the reason.
+    // The index lists each file of the archive, and each missing one with the reason.
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     for part in report["parts"].as_array().unwrap() {
         let name = part["name"].as_str().unwrap();
@@ -116,7 +116,7 @@ fn without_agent_and_store_there_is_the_rest_and_it_says_so() {
 fn doctor_answers_on_any_host_and_its_exit_code_is_its_answer() {
     let store = Store::with(&[("/calico/v1/Ready", "false")]);
     let output = store.run(&["doctor", "-o", "json"]);
-    // A store that is frozen is a failure wherever this runs.
+    // A frozen store is a failure on every machine.
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let items = report["items"].as_array().unwrap();

@@ -1,8 +1,9 @@
-//! What README.md and docs/*.md tell people to type.
+//! Commands in README.md and docs/*.md.
 //!
-//! A block says by its first line what becomes of it: `sh` (commands) and `console` (commands behind `$`, with what they print) are
-//! run on a host of a small network, in the order of the document, each has to end as it says (`# exit 1`; else with 0);
-//! `text`, `json`, `yaml` and `ini` are shown. Wherever a command of ours stands, in a block or in a line, it exists.
+//! The first line of a block determines its treatment. Commands of `sh` and `console` blocks (in `console`
+//! after `$`, followed by their output) run on a host of a small network, in the order of the document, and
+//! each must exit as stated (`# exit 1`; otherwise 0). `text`, `json`, `yaml` and `ini` blocks are only
+//! displayed. Every `tortie` command in a block or line must exist.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +15,8 @@ use tortie_topology::Sandbox;
 
 use crate::common::command::TORTIE;
 
-/// The host of the network on which commands are run, and what they find there: folders of its own where they write, and
-/// `sudo`, which nobody needs there.
+/// Host of the network on which commands run, and its preparation: its own folders for commands that write,
+/// and a `sudo`, which is not needed there.
 const HOST: &str = "host1";
 const PREPARE: &str = "mkdir -p /opt && mount -t tmpfs tmpfs /opt && mount -t tmpfs tmpfs /etc && mount -t tmpfs tmpfs /tmp && \
                        mount -t tmpfs tmpfs /root && mkdir -p /var/lib/tortie && mount -t tmpfs tmpfs /var/lib/tortie";
@@ -25,13 +26,13 @@ const PRELUDE: &str = "sudo() { \"$@\"; }; cd /root";
 #[derive(Debug)]
 struct Block {
     file: PathBuf,
-    /// Of its first line.
+    /// Number of its first line.
     line: usize,
     info: String,
     lines: Vec<String>,
 }
 
-/// A command of a block, and how it ends.
+/// A command of a block, with its expected exit code.
 #[derive(Debug)]
 struct Typed {
     place: String,
@@ -51,7 +52,7 @@ fn documents() -> Vec<PathBuf> {
     all
 }
 
-/// The blocks of a document, and its other lines with their numbers.
+/// Returns the blocks of a document, and its other lines with their numbers.
 fn read(file: &Path) -> (Vec<Block>, Vec<(usize, String)>) {
     let text = std::fs::read_to_string(file).unwrap();
     let (mut blocks, mut rest, mut open) = (Vec::new(), Vec::new(), None::<Block>);
@@ -71,7 +72,8 @@ fn read(file: &Path) -> (Vec<Block>, Vec<(usize, String)>) {
 }
 
 impl Block {
-    /// The commands: a line each, with those that continue it (behind a backslash, or until its quote is closed).
+    /// Returns the commands: one per line, together with continuation lines (after a backslash, or until a
+    /// quote is closed).
     fn commands(&self) -> Vec<Typed> {
         let mut out: Vec<Typed> = Vec::new();
         let mut goes_on = false;
@@ -104,11 +106,11 @@ impl Block {
     }
 }
 
-/// Runs the commands of a document, one after the other, in one shell's folder.
+/// Runs the commands of a document in sequence, in one folder.
 fn run(net: &Network, commands: &[Typed], wrong: &mut Vec<String>) {
     for typed in commands {
         let script = format!("{PRELUDE}\n{}\n", typed.text);
-        // Who is to be stopped by hand is stopped.
+        // A command that runs until it is interrupted gets SIGINT.
         let words = ["timeout", "--preserve-status", "--signal=INT", "20", "bash", "-c", &script];
         let output = net.running.exec(HOST, &words).unwrap();
         if output.status.code() != Some(typed.exit) {
@@ -163,7 +165,7 @@ fn commands_of_the_documents_work() {
     net.running.down().unwrap();
 }
 
-/// Words of a shell, as far as documents go: quotes, and comments behind a blank.
+/// Splits a text into shell words as far as documents need it: quotes, and comments after a blank.
 fn words(text: &str) -> Vec<String> {
     let (mut out, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for c in text.chars() {
@@ -183,10 +185,10 @@ fn words(text: &str) -> Vec<String> {
     out
 }
 
-/// Why a command of ours would be no command; what stands for a value need not be one.
+/// Returns the error if a `tortie` command does not exist; placeholders for values are accepted.
 fn misspelt(text: &str) -> Option<String> {
     let mut words = words(text.trim_start_matches("$ ").trim_start_matches("sudo "));
-    // `bgp peers|peer`, `[--since 10m]` and the like describe several.
+    // `bgp peers|peer`, `[--since 10m]` and similar forms stand for several commands.
     if words.first().is_none_or(|word| word != "tortie")
         || words.iter().any(|w| w.contains(['[', '{', '$', '`']) || w.contains("..."))
         || text.split(" tortie ").count() > 2
@@ -194,7 +196,7 @@ fn misspelt(text: &str) -> Option<String> {
         return None;
     }
     words.retain(|word| word != "\\");
-    // A line of its output.
+    // A line of output.
     if words.get(1).is_some_and(|word| word.ends_with(':')) {
         return None;
     }
@@ -205,7 +207,7 @@ fn misspelt(text: &str) -> Option<String> {
                 ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand | ErrorKind::ArgumentConflict
             ) =>
         {
-            // Spellings of others are read before the definition is asked.
+            // Aliases of other tools are replaced before parsing.
             let known = ["tortie show", "tortie neighbor", "tortie node status", "tortie node diags"];
             let said = words.join(" ");
             (!known.iter().any(|known| said.starts_with(known))).then(|| error.to_string())
@@ -227,7 +229,7 @@ fn every_command_that_the_documents_name_is_there() {
             wrong.extend(said.map(|(line, error)| format!("{place}: {line}: {error}")));
         }
         for (at, line) in rest {
-            // Every second part of a line stands between backticks.
+            // Every second part of a line is between backticks.
             let code = line.split('`').skip(1).step_by(2);
             let said = code.filter_map(|code| Some((code.to_owned(), misspelt(&code.replace("\\|", "|"))?)));
             wrong.extend(said.map(|(code, error)| format!("{}:{at}: `{code}`: {error}", file.display())));

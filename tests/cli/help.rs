@@ -1,5 +1,5 @@
-//! Every command's help, as it was agreed: a file each in tests/cli/golden/help. `TORTIE_GOLDEN=1 cargo test --test cli help`
-//! writes them anew.
+//! Agreed help text of every command, one file each in tests/cli/golden/help. `TORTIE_GOLDEN=1 cargo test
+//! --test cli help` rewrites them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/golden/help")
 }
 
-/// The help of a command and of all below it, without the flags that every command has.
+/// Collects the help of a command and all its subcommands, without the flags that every command has.
 fn collect_help(command: &Command, path: &str, out: &mut Vec<(String, String)>) {
     let mut shown = command.clone().term_width(110).disable_version_flag(true);
     if path != "tortie" {
@@ -28,7 +28,7 @@ fn collect_help(command: &Command, path: &str, out: &mut Vec<(String, String)>) 
 
 #[test]
 fn helps_are_as_agreed() {
-    // Values from the environment are shown, and are not what was agreed.
+    // Values from the environment would be part of the help text.
     assert!(std::env::vars_os().all(|(name, _)| !name.to_string_lossy().starts_with("TORTIE_D")));
     let mut root = tortie::cli::Cli::command();
     root.build();
@@ -61,7 +61,7 @@ fn helps_are_as_agreed() {
     );
 }
 
-/// Words that every help must not need: each line says what it is about.
+/// Every flag and command must have a description.
 #[test]
 fn every_flag_and_command_says_what_it_does() {
     fn look(command: &Command, path: &str) {

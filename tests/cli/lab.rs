@@ -1,4 +1,4 @@
-//! `tortie lab` as a user runs it: exit codes, what it says, and what it leaves.
+//! `tortie lab` as users run it: exit codes, output, and remaining state.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -23,7 +23,7 @@ fn write(dir: &Path, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// True when this process may make namespaces; in CI it has to.
+/// True if this process may create namespaces; in CI it must.
 fn is_root() -> bool {
     let root = matches!(Sandbox::detect(), Ok(Sandbox::Root));
     assert!(root || std::env::var_os("CI").is_none(), "lab up needs root");
@@ -56,7 +56,7 @@ fn a_bad_file_is_named_with_place_and_next_step_and_nothing_is_built() {
     let output = tortie(&["lab", "up", "/no/such/file.clab.yml"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("/no/such/file.clab.yml"), "{}", stderr(&output));
-    // A command has to be given after `--`.
+    // A command must follow after `--`.
     assert_eq!(tortie(&["lab", "exec", &file, "a"]).status.code(), Some(2));
 }
 
@@ -71,7 +71,7 @@ fn without_rights_it_says_what_is_missing() {
     let file = write(dir.path(), &format!("{{name: {name}, topology: {{nodes: {{a: {{kind: linux}}}}}}}}"));
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(dir.path(), open).unwrap();
-    // The program has to be where another user can run it.
+    // The program must be in a place where another user can run it.
     let program = dir.path().join("tortie");
     std::fs::copy(env!("CARGO_BIN_EXE_tortie"), &program).unwrap();
     let output = Command::new(program).args(["lab", "up", &file]).uid(65534).gid(65534).output().unwrap();

@@ -1,5 +1,5 @@
-//! The command line as people and scripts use it: what is wrong is said once, with place and next step, and nothing is
-//! changed by it.
+//! Tests of the command line: an error is reported once, with its place and the next step, and changes
+//! nothing.
 
 #![allow(
     clippy::unwrap_used,

@@ -49,7 +49,7 @@ pub(crate) const CLUSTER: &[(&str, &str)] = &[
     ),
 ];
 
-/// What a question gives: exit code, stdout, stderr.
+/// Exit code, stdout and stderr of a command.
 type CommandOutput = (Option<i32>, String, String);
 
 fn answers(ask: impl Fn(&[&str]) -> CommandOutput) {
@@ -106,7 +106,7 @@ fn answers(ask: impl Fn(&[&str]) -> CommandOutput) {
     assert!(text(&["endpoint", "show", "10.65.1.1"]).contains("made on h2"));
     let (code, _, err) = ask(&["endpoint", "show", "nobody"]);
     assert!(code == Some(1) && err.contains("nobody") && err.contains("endpoint list --all"), "{err}");
-    // Two of this host have the same id.
+    // Two endpoints of this host have the same id.
     let (code, _, err) = ask(&["endpoint", "show", "eth0"]);
     assert!(code == Some(2) && err.contains(WEB) && err.contains("say which"), "{code:?} {err}");
 
@@ -153,7 +153,7 @@ fn traces(ask: impl Fn(&[&str]) -> CommandOutput) {
             assert!(out.contains(text) || err.contains(text), "{words}: {text}\n---\n{out}{err}");
         }
     };
-    // From another host: the rules of both hosts, and the very rule.
+    // From another host: the rules of both hosts, and the rule that decides.
     verdict(
         "--from client --to web --proto tcp --dport 80",
         1,
@@ -166,7 +166,7 @@ fn traces(ask: impl Fn(&[&str]) -> CommandOutput) {
             "<- DENY",
         ],
     );
-    // What comes from outside meets the rules of this host only.
+    // Packets from outside meet the rules of this host only.
     verdict(
         "--from 192.0.2.7 --to 10.65.0.1 --proto tcp --dport 80",
         1,
@@ -195,7 +195,7 @@ fn traces(ask: impl Fn(&[&str]) -> CommandOutput) {
         &["by end of tier default (to-workload cni/client/eth0) on h2"],
     );
     verdict("--from db --to web --proto icmp", 1, &["the endpoint is not active"]);
-    // The untracked policy of the host endpoint that has the host's address.
+    // The untracked policy of the host endpoint with the host's address.
     verdict(
         "--from 192.0.2.7 --to 127.0.0.1 --proto tcp --dport 8443",
         1,
@@ -229,7 +229,7 @@ fn the_store_alone_answers() {
 #[test]
 fn an_agent_answers_the_same() {
     let agent = Agent::start(CLUSTER);
-    // Without a kernel there is nothing more to know than the store says.
+    // Without a kernel, the agent knows no more than the store.
     let words = ["why", "packet", "--from", "127.0.0.2", "--to", "web", "--proto", "icmp"];
     let output = agent.run(&words);
     assert_eq!(output.status.code(), Some(0), "{output:?}");

@@ -1,4 +1,4 @@
-//! Dynamic neighbours and TCP-AO as an operator sees them: the store, an agent, and a peer played by hand.
+//! Dynamic peers and TCP-AO for an operator: the store, an agent, and a scripted peer.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use crate::common::command::{SECRET, stderr, stdout};
 
 const RANGE: &str = "/calico/bgp/v1/host/h1/peer_range/127.0.8.0-24";
 
-/// A connection from this address on which an OPEN and a KEEPALIVE were said.
+/// Opens a connection from this address and sends OPEN and KEEPALIVE.
 fn dial(from: &str, to: SocketAddr, asn: u32) -> TcpStream {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&format!("{from}:0").parse::<SocketAddr>().unwrap().into()).unwrap();
@@ -28,7 +28,7 @@ fn dial(from: &str, to: SocketAddr, asn: u32) -> TcpStream {
     stream
 }
 
-/// Code and subcode of the NOTIFICATION with which a connection ended.
+/// Returns code and subcode of the NOTIFICATION that ended a connection.
 fn last_words(mut stream: TcpStream) -> Option<(u8, u8)> {
     let mut said = Vec::new();
     stream.read_to_end(&mut said).unwrap();
@@ -104,7 +104,7 @@ fn dynamic_peers_are_shown_with_their_range_and_go_with_it() {
     assert!(stdout(&agent.run(&["bgp", "peer", "127.0.8.9"])).contains("came from     127.0.8.0/24"));
     let status = wait(&agent, &["status"], |s| s["bgp"]["dynamic"]["up"] == 1);
     assert_eq!(status["bgp"]["ranges"][0]["sessions"], 1);
-    // One too many is told so, and it is counted.
+    // A peer beyond the limit gets a NOTIFICATION and is counted.
     assert_eq!(last_words(dial("127.0.8.10", at, 65010)), Some((6, 5)));
     let shown = stdout(&agent.run(&["status"]));
     assert!(shown.contains("1 of 1 dynamic sessions, FULL   1 refused"), "{shown}");
@@ -114,14 +114,14 @@ fn dynamic_peers_are_shown_with_their_range_and_go_with_it() {
         "{ranges}"
     );
 
-    // The host's own goes: what it took is not what the other one takes.
+    // The host's own range is removed: its peers are not those of the other range.
     assert!(agent.store.run(&["store", "rm", RANGE]).status.success());
     assert_eq!(last_words(stream), Some((6, 3)));
     wait(&agent, &["bgp", "peers"], |list| !list.to_string().contains("Dynamic_"));
     let range = wait(&agent, &["bgp", "ranges"], |list| list["items"][0]["maxSessions"] == 9);
     assert_eq!((&range["items"][0]["sessions"], &range["items"][0]["remoteAs"]), (&0.into(), &65000.into()));
 
-    // Nothing was sent without TCP-AO where there is none, and why stands where people look.
+    // On kernels without TCP-AO nothing is sent unprotected, and the reason is shown with the peer.
     let peer = wait(&agent, &["bgp", "peer", "127.0.0.2"], |p| p["lastError"]["text"].is_string());
     let text = peer["lastError"]["text"].as_str().unwrap();
     if !text.contains("refused by") {

@@ -1,7 +1,7 @@
-//! A reason for which a route is not used or not announced, drawn by a seed that is printed: `status` tells of it, and
-//! the command that `status` names shows it. A raw BGP speaker on the loopback makes it real.
+//! Reasons for which a route is not used or not announced, chosen by a printed seed: `status` reports each,
+//! and the command that `status` names shows it. A scripted BGP speaker on the loopback causes it.
 //!
-//! Reasons of the kernel need one: they are rows of tests/agent/life/faults.rs.
+//! Reasons that need a kernel are rows of tests/agent/life/faults.rs.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -18,36 +18,37 @@ const OURS: u32 = 64_512;
 const THEIRS: u32 = 65_001;
 const SENDER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const TAKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
-/// The next hop of what is sent; nobody here has it.
+/// Next hop of the announcements, which no host here has.
 const HOP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const OUTSIDE: &[u8] = &[24, 203, 0, 113];
 const IN_POOL: &[u8] = &[26, 10, 244, 5, 0];
 
-/// Gates that announce, and what this agent never says: it always gives a policy to its peers.
+/// Gates that announce, and one that this agent never reports: it always configures a policy for its peers.
 const NO_FAULT: &[&str] = &["own-block", "advertised", "pool", "no_policy"];
-/// In tests/agent/life/faults.rs; the last in the tests of routing, as an agent writes the network of its host.
+/// Covered by tests/agent/life/faults.rs; the last one by the tests of routing, since an agent writes its
+/// host's network.
 const IN_KERNEL: &[&str] = &["unresolved", "no-tunnel", "foreign-route", "no-network"];
 
-/// No reason of a route: of a whole UPDATE.
+/// A fault of a whole UPDATE, not of a route.
 const MALFORMED: &str = "malformed-update";
 
-/// What makes a reason real.
+/// Setup that causes a reason.
 struct Scene {
     reason: &'static str,
     import: bool,
-    /// AS of the sender.
+    /// AS number of the sender.
     asn: u32,
-    /// More of the values of both peers.
+    /// Additional fields of both peers' values.
     sender: Value,
     taker: Value,
-    /// More of the store.
+    /// Additional keys of the store.
     store: Vec<(&'static str, String)>,
-    /// More capabilities of the sender.
+    /// Additional capabilities of the sender.
     capabilities: Vec<u8>,
-    /// UPDATE of the sender: attributes and prefixes.
+    /// Attributes and prefixes of the sender's UPDATE.
     attributes: Vec<u8>,
     prefixes: Vec<u8>,
-    /// A command of the operator, once both sessions stand.
+    /// Command of the operator once both sessions are established.
     command: &'static [&'static str],
 }
 
@@ -69,7 +70,7 @@ fn as_path(path: &[u32]) -> Vec<u8> {
     attribute(0x40, 2, &value)
 }
 
-/// Well-known attributes; iBGP has LOCAL_PREF, too.
+/// Encodes the well-known attributes, for iBGP including LOCAL_PREF.
 fn base(path: &[u32], next_hop: Ipv4Addr) -> Vec<u8> {
     let mut all = [attribute(0x40, 1, &[0]), as_path(path), attribute(0x40, 3, &next_hop.octets())].concat();
     if path.is_empty() {
@@ -102,7 +103,7 @@ fn update(attributes: &[u8], prefixes: &[u8]) -> Vec<u8> {
     message(2, &[&[0, 0][..], &length, attributes, prefixes].concat())
 }
 
-/// A session from this address that is up, with what it has said.
+/// Returns an established session from this address, over which `octets` were sent.
 fn session(from: Ipv4Addr, to: SocketAddr, octets: &[u8]) -> TcpStream {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -111,7 +112,7 @@ fn session(from: Ipv4Addr, to: SocketAddr, octets: &[u8]) -> TcpStream {
         socket.connect(&to.into()).unwrap();
         let mut stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-        // A peer that is not known yet is closed without a word.
+        // A connection from an unknown peer is closed without a message.
         if stream.write_all(octets).is_ok() && matches!(stream.read(&mut [0; 1]), Ok(1)) {
             let mut rest = stream.try_clone().unwrap();
             std::thread::spawn(move || {
@@ -175,7 +176,7 @@ fn scenes() -> Vec<Scene> {
     let endpoint = json!({
         "state": "active", "name": "cali1", "profile_ids": [], "ipv4_nets": ["10.244.0.1/32"], "ipv6_nets": [],
     });
-    // One message of 4,096 octets: with one AS more it does not fit.
+    // A message of 4,096 octets, which an additional AS number makes too long.
     let around = update(&base(&[THEIRS], HOP), IN_POOL).len() + 4;
     let large = attribute(0xc0, 99, &vec![7; 4_096 - around]);
     // fd00:5::/64 with the next hop fd00::N, as MP_REACH_NLRI (RFC 4760).
@@ -239,7 +240,7 @@ fn scenes() -> Vec<Scene> {
             prefixes: (0..300_u32).flat_map(|id| [&id.to_be_bytes()[..], OUTSIDE].concat()).collect(),
             ..import("too_many_paths")
         },
-        // A next hop on the loopback network is none (RFC 4271 6.3, RFC 7606).
+        // A next hop on the loopback network is invalid (RFC 4271, section 6.3; RFC 7606).
         Scene { attributes: base(&[THEIRS], SENDER), ..import(MALFORMED) },
         Scene { prefixes: OUTSIDE.to_vec(), ..export("none") },
         Scene { store: own(), prefixes: vec![32, 10, 244, 0, 5], ..export("inside-own-block") },
@@ -263,7 +264,7 @@ fn scenes() -> Vec<Scene> {
     ]
 }
 
-/// Makes it real, and asks.
+/// Causes the reason and checks the reports.
 fn is_reported(scene: &Scene) -> Result<(), String> {
     let peer = |ip: Ipv4Addr, asn: u32, more: &Value| {
         let mut value = json!({ "ip": ip.to_string(), "as_num": asn, "passive_mode": true });
@@ -305,7 +306,7 @@ fn is_reported(scene: &Scene) -> Result<(), String> {
     }
 }
 
-/// `status` names the reason, and so does the one screen of the command that it names.
+/// Checks that `status` names the reason, and so does the command that it names.
 fn ask(agent: &Agent, scene: &Scene) -> Result<(), String> {
     let output = agent.run(&["status", "-o", "json"]);
     let status: Value =
@@ -319,13 +320,13 @@ fn ask(agent: &Agent, scene: &Scene) -> Result<(), String> {
     };
     let command = match listed.into_iter().flatten().find(found) {
         Some(note) => note["next"].as_str().unwrap().to_owned(),
-        // What no gate announces is meant so: no note, but a number.
+        // Routes that no gate selects are withheld on purpose: no note, but a count.
         None if status["bgp"]["withheld"][scene.reason].as_u64() > Some(0)
             && ["none", "inside-own-block"].contains(&scene.reason) =>
         {
             "tortie status -o wide".to_owned()
         }
-        // Paths too many are not kept: they are counted.
+        // Paths beyond the limit are not stored, only counted.
         None if scene.reason == "too_many_paths"
             && status["bgp"]["refused"][scene.reason].as_u64() > Some(0) =>
         {

@@ -1,4 +1,4 @@
-//! What `-o json` answers is what the published schema says: no field that it does not name, none missing.
+//! JSON output conforms to the published schema: no unknown field, none missing.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! `tortie store` straight on a store: what is refused, and what comes out as it went in.
+//! `tortie store` directly on a store: rejected input, and unchanged round trips.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -45,11 +45,12 @@ fn urls_and_files_of_the_store() {
         &[&etcds[..], &["--etcd-user", "u", "--etcd-password-file", "/no/such/file"]].concat(),
         &["/no/such/file"],
     );
-    // Something else under that name.
+    // A different file under that name.
     let other = none.file("notes.txt", "a text that is no database, and longer than its header is");
     let url = format!("sqlite:{}", other.display());
     unusable(&["--datastore", &url, "store", "ls"], &["notes.txt"]);
-    // Tables of another version: a later one, and one that was never written. Neither is opened, changed or made anew.
+    // Tables of another version: a later one, and one that never existed. Neither is opened, changed or
+    // created again.
     let store = Store::with(&[("/calico/v1/Ready", "true")]);
     let file = store.dir.path().join("store.db");
     let version = |version: Option<i32>| -> i32 {
@@ -78,7 +79,7 @@ fn urls_and_files_of_the_store() {
     }
     version(Some(1));
     assert_eq!(store.export()["/calico/v1/Ready"], "true");
-    // Right, but away.
+    // Valid, but unreachable.
     fails(
         3,
         "store-away",
@@ -111,12 +112,12 @@ fn keys_and_values() {
         &["selector"],
     );
     assert_eq!(store.export(), before);
-    // What is not there is an honest no.
+    // An absent key is reported as not found.
     let get = ["--datastore", &store.url, "store", "get", "/calico/v1/config/LogPrefix"];
     fails(1, "not-found", &get, &["/calico/v1/config/LogPrefix", "store ls"]);
     let rm = ["--datastore", &store.url, "store", "rm", "/calico/v1/config/LogPrefix"];
     fails(1, "not-found", &rm, &["/calico/v1/config/LogPrefix", "nothing deleted"]);
-    // Raw bytes go in as they are, are found, and only they.
+    // Raw octets are written unchanged and found, and only they.
     let raw = store.run(&["store", "put", "--raw", "/calico/bgp/v1/global/as_num", "x"]);
     assert!(raw.status.success(), "{raw:?}");
     let found = store.run(&["store", "validate"]);
@@ -130,7 +131,7 @@ fn keys_and_values() {
     let list: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
     assert_eq!(list.as_array().unwrap().len(), 1);
     assert_eq!(list[0]["key"], "/calico/bgp/v1/global/as_num");
-    // A prefix is deleted only when that is said.
+    // Deleting a prefix requires `--prefix`.
     assert_eq!(store.run(&["store", "rm", "/calico/bgp/"]).status.code(), Some(1));
     let rm = store.run(&["store", "rm", "--prefix", "/calico/bgp/"]);
     assert!(rm.status.success() && stdout(&rm).contains("1 keys deleted"), "{rm:?}");
@@ -197,7 +198,7 @@ fn export_and_import_are_each_others_inverse() {
     assert!(second.run(&["store", "import", file.to_str().unwrap()]).status.success());
     assert_eq!(stdout(&second.run(&["store", "export"])), text);
     assert!(second.run(&["store", "validate"]).status.success());
-    // What import refuses is given back as it was, once an export lists it.
+    // Keys that import rejects come back unchanged if an export lists them.
     let broken =
         [("/calico/v1/Ready", "true"), ("/calico/bgp/v1/global/as_num", "x"), ("/calico/v1/no/such", "y")];
     let (damaged, copy) = (Store::none(), Store::none());
@@ -210,7 +211,7 @@ fn export_and_import_are_each_others_inverse() {
     assert_eq!(stdout(&copy.run(&["store", "export"])), text);
     let whole: BTreeMap<String, String> = serde_json::from_str(&text).unwrap();
     assert!(broken.iter().all(|(key, value)| whole[*key] == *value), "{text}");
-    // What an agent says while it runs would say so for ever.
+    // The status of a running agent would be restored permanently, so it is not exported.
     let alive = ("/calico/tortie/v1/status/h7", r#"{"node":"h7","ready":true}"#);
     let running = Store::with(&[("/calico/v1/Ready", "true"), alive]);
     let exported = running.run(&["store", "export"]);
@@ -241,7 +242,7 @@ fn passwords_are_shown_only_to_who_asks_for_the_value() {
         "{redacted}"
     );
     assert!(stdout(&store.run(&["store", "export"])).contains(SECRET));
-    // In whatever form somebody wrote it: nested, or cut off, so that nobody can say where it ends.
+    // In any form: nested, or truncated so that its end is unknown.
     let odd = Store::with(&[
         (
             "/calico/bgp/v1/global/peer_v4/192.0.2.2",
@@ -250,12 +251,12 @@ fn passwords_are_shown_only_to_who_asks_for_the_value() {
         ("/calico/bgp/v1/global/peer_v4/192.0.2.3", &format!(r#"{{"ip":"192.0.2.3","password":"{SECRET}"#)),
     ]);
     assert!(!stdout(&odd.run(&["store", "export", "--redact"])).contains(SECRET));
-    // It is no backup, and does not pass for one.
+    // A redacted export is no backup and is not accepted as one.
     let file = store.file("redacted.json", &redacted);
     let into = Store::none();
     let words = ["--datastore", &into.url, "store", "import", file.to_str().unwrap()];
     refused(&words, &["node_mesh", "peer_v4/192.0.2.1", "--redact", "nothing was written"]);
-    // No complaint repeats it, whatever is wrong beside it or with it.
+    // No error message repeats it, whatever the error is.
     let bad = [
         format!(r#"{{"ip":"192.0.2.1","as_num":"65000","password":"{SECRET}""#),
         format!(r#"{{"ip":"192.0.2.1","as_num":"x","password":"{SECRET}"}}"#),

@@ -1,4 +1,4 @@
-//! What `check` finds, and that mending ends with nothing found.
+//! Findings of `check`; after their repair there are none left.
 
 use tortie_engine::ipam::check::{
     AddressInUse, Evidence, Finding, IpamState, Kind, RESERVED, RepairOutcome, findings,
@@ -38,7 +38,7 @@ fn by(host: &str, handle: &str, count: u32) -> AllocationRequest {
     AllocationRequest { attributes: attributes(&[("node", host)]), ..held(any(host, count), handle) }
 }
 
-/// Mends all, says what became of each, and finds nothing mendable after it.
+/// Repairs all findings and returns the outcome of each; no repairable finding may remain.
 async fn repair_all(rig: &Rig, evidence: &Evidence) -> Vec<RepairOutcome> {
     let found = look(rig, evidence).await;
     let repaired = rig.ipam.release_from_check(&found).await.unwrap();
@@ -67,7 +67,7 @@ async fn leaked_addresses_are_distinguished_from_those_in_use() {
     assert_eq!(rig.handle("a").await.unwrap().blocks.values().sum::<u32>(), 2);
 }
 
-/// What a person keeps for something without an endpoint is no leak while its host is there.
+/// An address reserved by an operator without an endpoint is not leaked as long as its host exists.
 #[tokio::test]
 async fn reserved_addresses_are_left() {
     let rig = Rig::new(&["10.0.0.0/24"]).await;

@@ -1,4 +1,4 @@
-//! A store that fails before and after each operation: the call is lost, or its answer, or the caller dies there.
+//! A store that fails before and after each operation: the request or the answer is lost, or the caller dies.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,10 +11,10 @@ use tortie_store::{
     History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Watch, WriterLock,
 };
 
-/// What a dead caller is told; nobody tries again after it.
+/// Error of a dead caller, which does not retry.
 pub(crate) const KILLED: &str = "killed here";
 
-/// How often each place failed, and how.
+/// Number of failures by place and kind.
 #[derive(Default)]
 pub(crate) struct Hits(Mutex<BTreeMap<String, u32>>);
 
@@ -23,7 +23,7 @@ impl Hits {
         *self.0.lock().unwrap().entry(place.to_owned()).or_default() += 1;
     }
 
-    /// Whether so many places failed, and each of them so often at least.
+    /// True if this many places failed, each of them at least `least` times.
     pub(crate) fn each(&self, places: usize, least: u32) -> bool {
         let hits = self.0.lock().unwrap();
         hits.len() == places && hits.values().all(|count| *count >= least)
@@ -37,12 +37,13 @@ impl Hits {
 pub(crate) struct Faulty {
     inner: Arc<dyn Store>,
     pub(crate) hits: Arc<Hits>,
-    /// One in so many operations fails at each of its ends.
+    /// One in this many operations fails, at each of its ends.
     pub(crate) rate: u32,
     pub(crate) armed: AtomicBool,
-    /// Values that were read.
+    /// Number of values that were read.
     pub(crate) values: AtomicUsize,
-    /// The next commit is done, then this is asked for by somebody else, then the answer of the commit is lost.
+    /// The next commit is executed, then another client makes this request, then the answer of the commit is
+    /// lost.
     pub(crate) meanwhile: Mutex<Option<(Ipam, AllocationRequest)>>,
 }
 
@@ -101,7 +102,7 @@ impl Store for Faulty {
         Ok(read)
     }
     async fn writer_lock(&self) -> Option<WriterLock> {
-        // Nobody waits for anybody: the comparisons alone have to hold.
+        // No writer waits for another, so the comparisons alone must protect the data.
         None
     }
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {

@@ -1,11 +1,11 @@
-//! What Calico's writers leave behind when they stop between two writes, and what they write at all.
+//! State that Calico's writers leave when they stop between two writes, and the formats that they write.
 
 use serde_json::{Value, json};
 use tortie_engine::ipam::IpamError;
 
 use crate::rig::*;
 
-/// A block as the writers of Calico 2.x write it: owner and allocations (ordinal, handle).
+/// Returns a block as Calico 2.x writes it: owner and allocations (ordinal, handle).
 fn go_block(cidr: &str, owner: Option<&str>, allocations: &[(usize, &str)]) -> String {
     let mut list = vec![Value::Null; 64];
     let mut attributes = Vec::new();
@@ -24,7 +24,7 @@ const BLOCK_KEY: &str = "/calico/ipam/v2/assignment/ipv4/block/10.0.0.64-26";
 const AFFINITY_KEY: &str = "/calico/ipam/v2/host/h1/ipv4/block/10.0.0.64-26";
 const CONFIRMED: &str = r#"{"state":"confirmed"}"#;
 
-/// One pool, an affinity of h1 to a block with this value, and the block with this owner.
+/// Creates one pool, an affinity of h1 to a block with this value, and the block with this owner.
 async fn left(affinity: Option<&str>, owner: Option<Option<&str>>) -> Rig {
     let rig = Rig::new(&["10.0.0.0/24"]).await;
     if let Some(affinity) = affinity {
@@ -38,7 +38,7 @@ async fn left(affinity: Option<&str>, owner: Option<Option<&str>>) -> Rig {
 
 #[tokio::test]
 async fn own_blocks_of_every_generation_are_used() {
-    // Python and early Go wrote no state; a claim or release that stopped is completed as a claim.
+    // Python and early Go versions wrote no state; an interrupted claim or release is completed as a claim.
     for state in ["", "{}", CONFIRMED, r#"{"state": "pending"}"#, r#"{"state": "pendingDeletion"}"#] {
         let rig = left(Some(state), Some(Some("h1"))).await;
         let given = rig.assign(&held(any("h1", 1), "new")).await;
@@ -85,7 +85,7 @@ async fn a_block_whose_owner_has_no_affinity_is_found_again() {
     let rig = left(None, Some(Some("h1"))).await;
     rig.assign(&exact("h1", "10.0.0.70")).await;
     assert_eq!(rig.affinity("h1", BLOCK).await.as_deref(), Some(CONFIRMED));
-    // On the walk as well: the other three blocks are full.
+    // Also during block selection: the other three blocks are full.
     let rig = left(None, Some(Some("h1"))).await;
     rig.assign(&any("h1", 192 + 63)).await;
     assert_eq!(rig.affinity("h1", BLOCK).await.as_deref(), Some(CONFIRMED));
@@ -95,7 +95,7 @@ async fn a_block_whose_owner_has_no_affinity_is_found_again() {
 #[tokio::test]
 async fn handles_of_others_over_count_and_stand_elsewhere() {
     let rig = left(Some(CONFIRMED), Some(Some("h1"))).await;
-    // Counts of Calico 2.x are of what was asked for, and name blocks that are gone.
+    // Counts of Calico 2.x are those of the request, and name blocks that no longer exist.
     let old = r#"{"block": {"10.0.0.64/26": 5, "10.0.0.192/26": 2}}"#;
     rig.put("/calico/ipam/v2/handle/old", old).await;
     assert_eq!(rig.ipam.allocated_to("old").await.unwrap(), [addr("10.0.0.67")]);

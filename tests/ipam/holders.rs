@@ -1,4 +1,4 @@
-//! Addresses that others have: of hosts and their networks none is ever given, whatever the pools.
+//! Addresses of others: those of hosts and their networks are never allocated, whatever the pools are.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,8 +14,8 @@ use tortie_net::Cidr;
 
 use crate::rig::*;
 
-/// Hosts, some in networks that overlap a pool, some with an address inside of a pool alone; tunnels; and pools, all within
-/// one /22, so that everything meets everything.
+/// Hosts, some in networks that overlap a pool, some with a single address inside a pool; tunnels; and pools,
+/// all within one /22, so that they overlap in many ways.
 struct Scene {
     rig: Rig,
     pools: Vec<Cidr>,
@@ -60,8 +60,8 @@ impl Scene {
         Self { rig, pools, taken }
     }
 
-    /// IPAM as the host's plugins have it: without an agent; with one that has read all hosts; and with one that has read none of them and
-    /// knows what its kernel is connected to.
+    /// Returns IPAM as the host's plugins use it: without an agent, with one that has read all hosts, or with
+    /// one that has read none but knows the networks of its kernel.
     async fn ipam(&mut self, rng: &mut StdRng, base: &str) -> Ipam {
         let ipam = self.rig.ipam.clone();
         let known = match rng.random_range(0..3) {
@@ -93,7 +93,8 @@ impl Scene {
     }
 }
 
-/// All that may be given is given, and nothing else: by number, by address, and from ranges, with an agent's answer and without.
+/// All permitted addresses are allocated and no others: by number, by address and from ranges, with and
+/// without an agent's answer.
 #[tokio::test]
 async fn no_address_of_a_host_a_tunnel_or_a_host_s_network_is_given_and_no_other_is_lost() {
     let (mut given, mut refused) = (0, 0);
@@ -104,14 +105,14 @@ async fn no_address_of_a_host_a_tunnel_or_a_host_s_network_is_given_and_no_other
         let ipam = scene.ipam(rng, base).await;
         let family = IpFamily::of_cidr(&cidr(base));
         let mut free = scene.free();
-        // What others have is refused by address, and named.
+        // Addresses of others are rejected by explicit request, with their owner.
         let in_pools = scene.pools.iter().flat_map(|pool| (0..1024).map_while(|n| pool.nth(n)));
         for addr in in_pools.filter(|addr| scene.is_taken(*addr)).step_by(3) {
             let error = ipam.assign(&exact("h0", &addr.to_string())).await.unwrap_err();
             assert!(matches!(&error, IpamError::Excluded { addr: a, .. } if *a == addr), "{seed}: {error}");
             refused += 1;
         }
-        // Everything else, until there is nothing more.
+        // All other addresses, until none is left.
         loop {
             let wanted = match rng.random_range(0..3) {
                 0 => AddressRequest::Any { family, count: rng.random_range(1..5), pools: vec![] },
@@ -150,6 +151,6 @@ async fn a_pool_inside_of_a_host_s_network_gives_nothing_and_says_why() {
     rig.put("/calico/bgp/v1/host/h2/network_v4", "192.0.2.0/24").await;
     let error = rig.ipam.assign(&any("h1", 1)).await.unwrap_err().to_string();
     assert!(error.contains("192.0.2.0/24, the network of host h2"), "{error}");
-    // Nor is a block claimed that could give nothing.
+    // A block without any usable address is not claimed either.
     assert!(rig.ipam.blocks_of("h1").await.unwrap().is_empty());
 }

@@ -1,4 +1,4 @@
-//! The answer of a transaction is lost, and others are at work before it is looked up.
+//! The answer of a transaction is lost, and other clients write before its result is looked up.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,8 @@ use tortie_engine::ipam::{AllocationRequest, Ipam};
 use crate::faults::Faulty;
 use crate::rig::*;
 
-/// A caller whose next commit is done and not answered; `other` is asked for by somebody else in between.
+/// Returns a caller whose next commit is executed without an answer; in between, another client makes the
+/// request `other`.
 fn loses(rig: &Rig, other: AllocationRequest) -> Ipam {
     let faulty = Faulty::new(Arc::clone(&rig.store), 1);
     faulty.armed.store(false, Ordering::Relaxed);
@@ -42,7 +43,7 @@ async fn an_address_that_somebody_else_got_meanwhile_is_his() {
         assert_eq!((released.released, released.kept.len()), (vec![mine], 0));
         assert_eq!(rig.ipam.allocated_to("other").await.unwrap(), [mine]);
     }
-    // Two that nothing tells apart: nobody guesses.
+    // Two allocations that cannot be distinguished: no guess is made.
     let rig = Rig::new(&["10.0.0.0/26"]).await;
     let mine = rig.assign(&any("h1", 1)).await[0].addr;
     let error = loses(&rig, exact("h1", &mine.to_string())).release(&[mine], None).await.unwrap_err();

@@ -1,4 +1,5 @@
-//! IPAM on real stores: what Calico's users rely on, what its writers leave behind, and many at once.
+//! IPAM on real stores: the behaviour that Calico's users rely on, the leftovers of its writers, and
+//! concurrency.
 
 #![allow(
     clippy::unwrap_used,

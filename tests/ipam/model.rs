@@ -1,4 +1,4 @@
-//! Hosts that do anything at random on a store that fails anywhere, beside a model that knows who has what.
+//! Hosts with random actions on a store that fails at random, checked against a model of all allocations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,16 +23,16 @@ const TASKS: usize = 2;
 const POOL: &str = "10.0.0.0/24";
 const SMALL: &str = "10.9.0.0/27";
 const SIX: &str = "fd00::/120";
-/// Three operations, two ends, two ways to fail: fewer hits of one of them would prove little.
+/// Three operations, two ends, two kinds of failure; fewer hits of one of them would prove little.
 const PLACES: usize = 12;
 const HITS: u32 = 20;
 
-/// Who has what, as the callers know it.
+/// Allocations as the callers know them.
 #[derive(Default)]
 struct Truth {
-    /// Given and not asked back: nobody else may get it.
+    /// Allocated and not released: no other caller may get them.
     held: BTreeMap<IpAddr, String>,
-    /// Handles of calls with an unknown end: what they hold is found and taken back later.
+    /// Handles of calls with an unknown result; their addresses are found and released later.
     limbo: BTreeSet<String>,
 }
 
@@ -42,13 +42,13 @@ struct Client {
     truth: Arc<Mutex<Truth>>,
     host: String,
     rng: StdRng,
-    /// My handles with their addresses.
+    /// This client's handles with their addresses.
     mine: BTreeMap<String, Vec<IpAddr>>,
     counter: u32,
     name: String,
 }
 
-/// Whether the end of a call is known: it said no, and wrote nothing.
+/// True if the result of a call is known: it failed and wrote nothing.
 fn is_known(error: &IpamError) -> bool {
     match error {
         IpamError::Store(_) => false,
@@ -133,7 +133,7 @@ impl Client {
         self.mine.remove_entry(&handle)
     }
 
-    /// From here on others may get them.
+    /// Marks addresses as released, so that other callers may get them.
     fn mark_released(&self, addrs: &[IpAddr]) {
         let mut truth = self.truth.lock().unwrap();
         for addr in addrs {
@@ -178,7 +178,7 @@ impl Client {
         }
     }
 
-    /// Whoever calls a plugin calls it again: a release of what may be left.
+    /// Repeats calls, as the callers of plugins do: releases addresses that may be left.
     async fn try_again(&mut self) {
         let unsure = format!("{}.", self.name);
         let mine: Vec<String> =
@@ -190,7 +190,7 @@ impl Client {
         }
     }
 
-    /// A writer of Calico's that claims a block in steps and dies between two of them.
+    /// Simulates a writer of Calico that claims a block in steps and dies between two of them.
     async fn stop_half_way(&mut self) {
         let start = cidr(POOL).nth(self.rng.random_range(0..16) * 16).unwrap();
         let block = tortie_net::Cidr::new(start, 28).unwrap();
@@ -224,7 +224,7 @@ fn allocated(ipam_state: &IpamState) -> BTreeMap<IpAddr, String> {
         .collect()
 }
 
-/// Everything that is wrong, whichever host is asked.
+/// Returns all findings from the view of every host.
 fn wrong(ipam_state: &IpamState) -> Vec<Finding> {
     let mut all: Vec<Finding> = Vec::new();
     for n in 0..HOSTS {
@@ -259,7 +259,8 @@ async fn run(inner: Arc<dyn Store>, steps: u32, rate: u32, seed: u64) {
         };
         let hits = Arc::clone(&faulty.hits);
         tasks.spawn(async move {
-            // Where a store fails is chance: whoever has done his steps goes on until each place had its turn.
+            // The store fails at random: a client continues after its steps until each place has failed often
+            // enough.
             let mut done = 0;
             while done < steps || (done < steps * 20 && !hits.each(PLACES, HITS)) {
                 client.step().await;
@@ -278,7 +279,7 @@ async fn run(inner: Arc<dyn Store>, steps: u32, rate: u32, seed: u64) {
     settle(&rig, &truth).await;
 }
 
-/// What the store says at the end, what check makes of it, and that nothing is left when all is given back.
+/// Checks the final state of the store and the findings, and that nothing is left after all releases.
 async fn settle(rig: &Rig, truth: &Truth) {
     let mut hosts = BTreeMap::new();
     for (n, (addr, handle)) in truth.held.iter().enumerate() {
@@ -311,7 +312,8 @@ async fn settle(rig: &Rig, truth: &Truth) {
         .collect();
     assert_eq!(named, leaked, "check names what leaked and nothing else");
     println!("{} held, {} leaked, {} findings", truth.held.len(), leaked.len(), found.len());
-    // Ours are never half done: what disagrees is from the writer that stops half way, or leaked.
+    // Tortie's own writes are never half done: inconsistencies come from the interrupted writer, or are
+    // leaks.
     let kinds: BTreeSet<Kind> = found.iter().map(|finding| finding.kind).collect();
     assert!(kinds.is_subset(&[Kind::Leaked, Kind::Affinity].into()), "{found:#?}");
     let repaired = rig.ipam.release_from_check(&found).await.unwrap();

@@ -1,4 +1,4 @@
-//! Real processes at once: this test's own program, started again as the one test that is called `child`.
+//! Concurrent processes: this test program, started again with the single test `child`.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -28,7 +28,7 @@ async fn child() {
         let begun = Instant::now();
         let handle = format!("{name}.{n}");
         let given = ipam.assign(&held(any(host, 1), &handle)).await.unwrap();
-        // Each second one is given back: lists and blocks change under everybody's hands.
+        // Every second allocation is released, so lists and blocks change concurrently.
         if n % 2 == 1 {
             assert_eq!(ipam.release_handle(&handle).await.unwrap(), [given[0].addr]);
         } else {
@@ -43,7 +43,7 @@ fn start(task: &str) -> Child {
     command.env(CHILD, task).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Runs one process for each host name; gives the addresses that they kept.
+/// Runs one process per host name; checks the addresses that they kept.
 async fn at_once(url: &str, store: &Arc<dyn Store>, hosts: &[String], count: u32) {
     let tasks = hosts.iter().enumerate().map(|(n, host)| format!("{url} {host} p{n} {count}"));
     let children: Vec<Child> = tasks.map(|task| start(&task)).collect();
@@ -54,7 +54,7 @@ async fn at_once(url: &str, store: &Arc<dyn Store>, hosts: &[String], count: u32
         child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
         assert!(child.wait().unwrap().success(), "{text}{errors}");
-        // The harness writes the name of the test in front of the first line.
+        // The test harness prints the test's name before the first line.
         for line in text.lines().filter_map(|line| line.split_once("got ")) {
             let (addr, micros) = line.1.split_once(' ').unwrap();
             got.push(addr.parse().unwrap());
@@ -78,7 +78,7 @@ async fn sixty_four_processes_on_one_etcd() {
     let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
     let store = tortie_store::open(&cluster.options()).await.unwrap();
     Rig::on(Arc::clone(&store), None).pool("10.0.0.0/20", "{}").await;
-    // Half of them fight for the blocks of one host.
+    // Half of them compete for the blocks of one host.
     let hosts: Vec<String> =
         (0..64).map(|n| if n % 2 == 0 { "busy".to_owned() } else { format!("h{n}") }).collect();
     at_once(&cluster.url(), &store, &hosts, 4).await;

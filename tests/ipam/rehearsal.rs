@@ -1,4 +1,4 @@
-//! A rehearsed request: what it says is what a true one gets, and nothing is written.
+//! Rehearsed requests: their result is that of a real request, and nothing is written.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn request(host: &str, count: u32, handle: &str) -> AllocationRequest {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
-    /// Whatever is allocated, by whichever host and with whichever configuration.
+    /// For any allocation, host and configuration.
     #[test]
     fn a_rehearsed_request_says_what_the_true_one_gets_and_writes_nothing(
         strict in any::<bool>(),
@@ -78,7 +78,7 @@ fn an_etcd_that_may_only_be_read_refuses_a_rehearsal_as_it_refuses_the_true_requ
             (rehearsed, given)
         };
         Ipam::new(Arc::clone(&store)).rehearse(&request("h1", 1, "net.a")).await.unwrap();
-        // A role that may only read.
+        // A role with read permission only.
         for words in [
             &["user", "add", "root:secret"][..],
             &["role", "add", "root"],

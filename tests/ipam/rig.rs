@@ -1,4 +1,4 @@
-//! A SQLite store with pools, and short words for what the tests do all the time.
+//! A SQLite store with pools, and helpers for common test steps.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) fn addr(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// `count` addresses of any pool.
+/// Requests `count` addresses of any pool.
 pub(crate) fn any(host: &str, count: u32) -> AllocationRequest {
     from(host, count, &[])
 }
@@ -64,7 +64,7 @@ pub(crate) fn blocks(given: &[Allocation]) -> Vec<Cidr> {
 }
 
 impl Rig {
-    /// A fresh store with these pools: the prefix, and fields of the value where there are some.
+    /// Creates a store with these pools, given by prefix and optional fields of the value.
     pub(crate) async fn new(pools: &[&str]) -> Self {
         let memory = std::path::Path::new("/dev/shm");
         let dir = tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir()).unwrap();
@@ -98,7 +98,7 @@ impl Rig {
         self.ipam.assign(request).await.unwrap()
     }
 
-    /// The error of a request that must fail and write nothing.
+    /// Returns the error of a request that must fail and write nothing.
     pub(crate) async fn refused(&self, request: &AllocationRequest) -> IpamError {
         let before = self.store.list(&["/calico/".to_owned()]).await.unwrap();
         let error = self.ipam.assign(request).await.expect_err("must fail");
@@ -121,7 +121,7 @@ impl Rig {
         Some(Handle::parse(id, &found.value).unwrap())
     }
 
-    /// The text of a host's affinity to a block.
+    /// Returns the text of a host's affinity to a block.
     pub(crate) async fn affinity(&self, host: &str, block: &str) -> Option<String> {
         let key = Key::Affinity { host: host.to_owned(), block: cidr(block) };
         Some(String::from_utf8(self.get(&key.to_string()).await?.value).unwrap())

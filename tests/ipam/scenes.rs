@@ -1,4 +1,4 @@
-//! One host after another asks: whence addresses come, and what is refused.
+//! Requests of several hosts in sequence: origin of the addresses, and rejected requests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ async fn a_host_claims_a_block_and_stays_in_it() {
     assert_ne!(rig.assign(&any("h1", 1)).await[0].block, block, "a full block is followed by another");
 }
 
-/// In a network where all of 2,048 blocks are some host's, nobody reads what is in all of them.
+/// In a network where all 2,048 blocks belong to hosts, few blocks are read.
 #[tokio::test]
 async fn in_a_full_pool_few_blocks_are_read() {
     let rig = Rig::new(&["10.0.0.0/15"]).await;
@@ -71,7 +71,7 @@ async fn in_a_full_pool_few_blocks_are_read() {
         let read = counted.values.load(Ordering::Relaxed) - before;
         assert!(read < 1_000, "{read} values were read for one address");
     }
-    // A block that nobody has is found all the same.
+    // A block without an owner is found nevertheless.
     rig.store
         .commit(Txn { compare: vec![], ops: vec![Op::Delete { key: Key::Block(all[777]).to_string() }] })
         .await
@@ -221,7 +221,7 @@ async fn ranges_give_one_address_each_from_the_first_that_has_room() {
     );
     let six = rig.assign(&one_of(&[&range("fd00::/112", "fd00::ff", "fd00::ffff", &[])])).await;
     assert!(six[0].addr >= addr("fd00::ff"));
-    // Another host asks for the same range: it borrows from the block of the first.
+    // Another host requests the same range and borrows from the first one's block.
     let theirs =
         AllocationRequest { host: "h2".to_owned(), ..one_of(&[&AddressRange::of(cidr("10.0.0.132/31"))]) };
     assert_eq!(addrs(&rig.assign(&theirs).await), ["10.0.0.132"]);

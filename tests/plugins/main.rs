@@ -1,4 +1,5 @@
-//! What starts containers: the CNI, Docker and Kurma plugins by their documents, and real engines that use them.
+//! Tests of container networking: the CNI, Docker and Kurma plugins by their specifications, and real engines
+//! that use them.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What a store must do, whichever it is. Each case gets a fresh prefix of its own.
+//! Required behaviour of every store. Each case uses a prefix of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tortie_store::{
 
 pub(crate) type Shared = Arc<dyn Store>;
 
-/// Longest that anything here may take.
+/// Timeout for any operation.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 pub(crate) fn put(key: &str, value: &str) -> Op {
@@ -31,7 +31,7 @@ pub(crate) async fn value(store: &Shared, key: &str) -> Option<String> {
     store.get(key).await.unwrap().map(|kv| String::from_utf8(kv.value).unwrap())
 }
 
-/// The next transaction; progress is passed over.
+/// Returns the next transaction; progress events are skipped.
 pub(crate) async fn delta(watch: &mut Box<dyn Watch>) -> Delta {
     let next = async {
         loop {
@@ -45,7 +45,7 @@ pub(crate) async fn delta(watch: &mut Box<dyn Watch>) -> Delta {
     tokio::time::timeout(PATIENCE, next).await.expect("no change came")
 }
 
-/// `+key=value` and `-key`.
+/// Formats changes as `+key=value` and `-key`.
 pub(crate) fn text(delta: &Delta) -> Vec<String> {
     let one = |change: &Change| match change {
         Change::Put(kv) => format!("+{}={}", kv.key, String::from_utf8_lossy(&kv.value)),
@@ -70,7 +70,7 @@ pub(crate) async fn reads(store: &Shared, p: &str) {
     assert_eq!(listed.revision, revision);
     assert_eq!(store.read(&keys[..1], &[]).await.unwrap().0, [store.get(&b).await.unwrap()]);
     assert_eq!(store.read(&[], &strings([p])).await.unwrap().1.entries.len(), 3);
-    // More than one call of etcd holds.
+    // More keys than one call of etcd may contain.
     let many: Vec<String> =
         (0..200).map(|n| if n == 150 { a.clone() } else { format!("{p}none/{n}") }).collect();
     let (values, listed) = store.read(&many, &strings([p])).await.unwrap();
@@ -78,7 +78,7 @@ pub(crate) async fn reads(store: &Shared, p: &str) {
     assert_eq!((values.len(), listed.entries.len()), (200, 3));
 }
 
-/// A turn lasts over a conflict and ends with a commit, when others can read it.
+/// A writer lock is kept over a conflict and released by a commit, after which others can read it.
 pub(crate) async fn writer_locks(store: &Shared, p: &str) {
     let key = format!("{p}a");
     let mut writer_lock = store.writer_lock().await;
@@ -126,7 +126,7 @@ pub(crate) async fn compares(store: &Shared, p: &str) {
         assert_eq!(matches!(outcome, Outcome::Committed(_)), expected, "{compare:?}");
         assert_eq!(value(store, &mark).await.is_some(), expected, "{compare:?}");
     }
-    // One false condition among true ones stops all writes.
+    // One false condition among true ones prevents all writes.
     let txn = Txn {
         compare: vec![Compare::Present(a.clone()), Compare::Absent(a.clone())],
         ops: vec![put(&a, "3"), put(&b, "3")],
@@ -134,7 +134,7 @@ pub(crate) async fn compares(store: &Shared, p: &str) {
     assert_eq!(store.commit(txn).await.unwrap(), Outcome::Conflict);
     assert_eq!(value(store, &a).await.as_deref(), Some("2"));
     assert_eq!(value(store, &b).await, None);
-    // Made, deleted and made again is another creation.
+    // A key that is created, deleted and created again has another creation revision.
     let txn = Txn { compare: vec![Compare::ModRevision(a.clone(), second)], ops: vec![delete(&a)] };
     assert!(matches!(store.commit(txn).await.unwrap(), Outcome::Committed(_)));
     let again = write(store, vec![put(&a, "2")]).await;
@@ -157,7 +157,7 @@ pub(crate) async fn ops(store: &Shared, p: &str) {
     let kv = store.get(&key("y")).await.unwrap().unwrap();
     assert_eq!((kv.create_revision, kv.mod_revision), (first, second));
 
-    // Nothing to delete is no error and no change.
+    // Deleting an absent key is no error and no change.
     assert_eq!(write(store, vec![delete(&key("none"))]).await, second);
     assert_eq!(write(store, vec![Op::DeletePrefix { prefix: key("none/") }]).await, second);
 
@@ -166,7 +166,7 @@ pub(crate) async fn ops(store: &Shared, p: &str) {
     let keys: Vec<_> = list.entries.iter().map(|kv| kv.key.clone()).collect();
     assert_eq!((list.revision, keys), (third, vec![key("y"), key("z")]));
 
-    // Values are bytes.
+    // Values are arbitrary octets.
     let bytes: Vec<u8> = (0..=255).collect();
     let op = Op::Put { key: key("bytes"), value: bytes.clone(), lease: None };
     write(store, vec![op, put(&key("empty"), "")]).await;
@@ -186,7 +186,7 @@ pub(crate) async fn limits(store: &Shared, p: &str) {
     assert!(refused(too_many).contains("129 writes"));
     let twice = Txn { compare: vec![], ops: vec![put(p, "1"), put(p, "2")] };
     assert!(refused(store.commit(twice).await.unwrap_err()).contains("twice"));
-    // The largest that is let through goes through.
+    // The largest permitted transaction succeeds.
     let largest = "v".repeat(1_399_000 - p.len());
     write(store, vec![put(p, &largest)]).await;
     assert_eq!(value(store, p).await.map(|v| v.len()), Some(largest.len()));
@@ -199,7 +199,7 @@ pub(crate) async fn limits(store: &Shared, p: &str) {
 pub(crate) async fn watch(store: &Shared, p: &str) {
     let (a, b, other) = (format!("{p}a/"), format!("{p}b/"), format!("{p}other/"));
     let start = write(store, vec![put(&format!("{a}0"), "before")]).await;
-    // History first, then what comes.
+    // History first, then new changes.
     write(store, vec![put(&format!("{a}1"), "1"), put(&format!("{other}1"), "no")]).await;
     write(store, vec![put(&format!("{other}2"), "no")]).await;
     let mut watch = store.watch(&[a.clone(), b.clone()], start, None).await.unwrap();
@@ -209,7 +209,7 @@ pub(crate) async fn watch(store: &Shared, p: &str) {
 
     let first = delta(&mut watch).await;
     assert_eq!(text(&first), [format!("+{a}1=1")]);
-    // Both prefixes in one: a transaction is never seen in halves.
+    // Both prefixes in one delta: a transaction is never split.
     let second = delta(&mut watch).await;
     assert!(second.revision > first.revision);
     assert_eq!(second.revision, live);
@@ -217,7 +217,7 @@ pub(crate) async fn watch(store: &Shared, p: &str) {
     got.sort();
     assert_eq!(got, [format!("+{b}1=1"), format!("-{a}0")]);
 
-    // Each change of a key, not only the last one; in order.
+    // Each change of a key, not only the last one, and in order.
     for i in 0..50 {
         write(store, vec![put(&format!("{a}n"), &i.to_string()), put(&format!("{b}n"), &i.to_string())])
             .await;
@@ -281,7 +281,7 @@ pub(crate) async fn watch_is_cancel_safe(store: &Shared, p: &str) {
     let mut got = Vec::new();
     let all = async {
         while got.len() < 100 {
-            // Dropped again and again in the middle.
+            // The future is dropped repeatedly while it waits.
             let next = tokio::time::timeout(Duration::from_micros(300), watch.next()).await;
             if let Ok(Ok(WatchEvent::Delta(delta))) = next {
                 got.extend(text(&delta));
@@ -307,7 +307,7 @@ pub(crate) async fn compaction(store: &Shared, p: &str) {
     let second = write(store, vec![put(&key, "2")]).await;
     let third = write(store, vec![put(&key, "3")]).await;
     store.compact(third).await.unwrap();
-    // Again is no error.
+    // Repetition is no error.
     store.compact(second).await.unwrap();
     for after in [0, first] {
         let event = async {
@@ -342,7 +342,8 @@ pub(crate) async fn leases(store: &Shared, p: &str) {
     let gone = store.commit(Txn { compare: vec![], ops: vec![put_leased("late", revoked)] }).await;
     assert!(matches!(gone, Err(StoreError::LeaseEnded(lease)) if lease == revoked), "{gone:?}");
 
-    // The short one is long enough for the two writes below, the kept one for a store that stalls between renewals.
+    // The short lease suffices for the two writes below; the kept one tolerates a store that stalls between
+    // renewals.
     let kept = store.grant(KEPT).await.unwrap();
     let kept_ends = tokio::time::Instant::now() + KEPT;
     let short = store.grant(Duration::from_secs(3)).await.unwrap();
@@ -355,11 +356,11 @@ pub(crate) async fn leases(store: &Shared, p: &str) {
     write(store, leased).await;
     assert_eq!(delta(&mut watch).await.changes.len(), 4);
 
-    // A write without the lease frees the key of it.
+    // A write without the lease detaches its key.
     write(store, vec![put(&key("freed"), "free")]).await;
     assert_eq!(text(&delta(&mut watch).await), [format!("+{}=free", key("freed"))]);
 
-    // One lives while it is renewed, the other one ends, seen by watchers as one change.
+    // One lease lives while it is renewed; the other expires, which watchers see as one change.
     let renewing = async |until: Option<tokio::time::Instant>| {
         while until.is_none_or(|end| tokio::time::Instant::now() < end) {
             tokio::time::sleep(Duration::from_millis(300)).await;
@@ -374,7 +375,7 @@ pub(crate) async fn leases(store: &Shared, p: &str) {
     got.sort();
     assert_eq!(got, [format!("-{}", key("short/1")), format!("-{}", key("short/2"))]);
     assert!(!store.keep_alive(short).await.unwrap());
-    // Past its end without the renewals, and past the time that a store takes to notice.
+    // Past its original end, and past the time that a store takes to notice.
     renewing(Some(kept_ends + Duration::from_secs(1))).await;
     let list = store.list(&[p.to_owned()]).await.unwrap();
     let keys: Vec<_> = list.entries.into_iter().map(|kv| kv.key).collect();
@@ -435,7 +436,7 @@ pub(crate) async fn large_list(store: &Shared, p: &str) {
     let (values, read) = store.read(&strings([&expected[7]]), &strings([p])).await.unwrap();
     assert_eq!(values[0].as_ref().map(|kv| &kv.key), Some(&expected[7]));
     assert_eq!(read.entries.into_iter().map(|kv| kv.key).collect::<Vec<_>>(), expected);
-    // All of it again through a watch.
+    // The same through a watch.
     let first = store.get(&expected[0]).await.unwrap().unwrap().mod_revision;
     let mut watch = store.watch(&strings([p]), first - 1, None).await.unwrap();
     let mut keys = Vec::new();

@@ -1,4 +1,4 @@
-//! One suite for both stores: what holds for etcd holds for SQLite.
+//! One conformance suite for both stores, SQLite and etcd.
 
 mod sqlite {
     use crate::cases::{self, Shared};

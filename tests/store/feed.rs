@@ -1,4 +1,4 @@
-//! What an agent reads stays whole while the store comes and goes.
+//! Data that an agent reads stays complete while the store fails and returns.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn start(store: &Shared, prefixes: &[&str], cache: Option<PathBuf>) -> Feed {
     )
 }
 
-/// The next event that is no progress.
+/// Returns the next event other than progress.
 async fn next(feed: &mut Feed) -> FeedEvent {
     let next = async {
         loop {
@@ -56,8 +56,8 @@ async fn open(path: &Path) -> Shared {
     Arc::new(SqliteStore::open(path, true).await.unwrap())
 }
 
-/// Takes the folder of a store away at once: a reader that is about to open it would put files into one that is being
-/// removed.
+/// Renames the folder of a store at once: a reader that is about to open it would create files in a folder
+/// that is being removed.
 fn lose(store: &Path, name: &str) {
     let folder = store.parent().unwrap();
     std::fs::rename(folder, folder.with_file_name(name)).unwrap();
@@ -79,7 +79,7 @@ async fn a_snapshot_and_then_each_transaction() {
         assert_eq!(changes(&mut feed).await, [format!("+/calico/v1/a={i}"), format!("+/calico/v1/b={i}")]);
     }
     assert_eq!(changes(&mut feed).await, ["-/calico/v1/a"]);
-    // Silence is told as freshness.
+    // Silence is reported as freshness.
     let fresh = tokio::time::timeout(Duration::from_secs(5), feed.next()).await.unwrap().unwrap();
     assert!(matches!(fresh, FeedEvent::Progress(_)), "{fresh:?}");
 }
@@ -93,7 +93,7 @@ async fn a_replaced_store_is_listed_anew_and_has_another_id() {
     let mut feed = start(&store, &[PREFIX], None);
     let (first, _) = snapshot(&mut feed).await;
 
-    // All files but the lock, as somebody who starts afresh does.
+    // All files except the lock, as an operator who starts again would delete.
     for name in ["store.db", "store.db-wal", "store.db-shm", "store.wake"] {
         std::fs::remove_file(dir.path().join(name)).unwrap();
     }
@@ -103,7 +103,7 @@ async fn a_replaced_store_is_listed_anew_and_has_another_id() {
         "{event:?}"
     );
     let fresh = open(&path).await;
-    // More than the old one had: a revision alone would not tell them apart.
+    // More transactions than the old store had: the revision alone does not distinguish them.
     for i in 0..10 {
         write(&fresh, vec![put("/calico/v1/b", &i.to_string())]).await;
     }
@@ -113,7 +113,7 @@ async fn a_replaced_store_is_listed_anew_and_has_another_id() {
     assert_eq!(generation, 2);
     let last = if second.revision < 10 { changes(&mut feed).await } else { vec![] };
     drop(last);
-    // Writers of before follow as well.
+    // Writers with an old connection follow as well.
     write(&store, vec![put("/calico/v1/c", "1")]).await;
     let mut seen = changes(&mut feed).await;
     while seen != ["+/calico/v1/c=1"] {
@@ -136,7 +136,7 @@ async fn who_lists_a_replaced_store_hides_it_from_no_watcher() {
     for i in 0..10 {
         write(&fresh, vec![put("/calico/v1/b", &i.to_string())]).await;
     }
-    // As another part of the same agent does: the one that counts leaks, the one that looks for other agents.
+    // As other parts of the same agent do, such as the garbage collector.
     let other = store.list(&prefixes).await.unwrap();
     assert!(other.store_id != listed.store_id && other.revision > listed.revision);
     let mut watch = store.watch(&prefixes, listed.revision, Some(&listed.history())).await.unwrap();
@@ -189,7 +189,8 @@ async fn the_cache_holds_what_was_trusted_and_serves_a_start_without_store() {
     }
     drop(feed);
 
-    // A lost store comes back empty: the cache is told first and stays, for nobody trusts the new state.
+    // A lost store comes back empty: the cache is reported first and kept, since the new state is not
+    // confirmed.
     lose(&path, "first");
     let empty = open(&path).await;
     let mut feed = start(&empty, &[PREFIX], Some(cache.clone()));
@@ -200,20 +201,20 @@ async fn the_cache_holds_what_was_trusted_and_serves_a_start_without_store() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     drop(feed);
 
-    // Away altogether: run from the cache.
+    // Unreachable: the agent runs from the cache.
     lose(&path, "second");
     let mut feed = start(&empty, &[PREFIX], Some(cache.clone()));
     let FeedEvent::Cached(again) = next(&mut feed).await else { panic!("no cache") };
     assert_eq!(again, cached);
     assert!(matches!(next(&mut feed).await, FeedEvent::Unreachable { .. }));
 
-    // A damaged one is passed over.
+    // A damaged cache is ignored.
     std::fs::write(&cache, "{}").unwrap();
     let mut feed = start(&empty, &[PREFIX], Some(cache.clone()));
     assert!(matches!(next(&mut feed).await, FeedEvent::Unreachable { .. }));
 }
 
-/// A consumer as an agent is one: keeps the entries, counts snapshots.
+/// A consumer like an agent: keeps the entries and counts snapshots.
 #[derive(Default)]
 struct Mirror {
     entries: BTreeMap<String, Vec<u8>>,
@@ -239,7 +240,7 @@ impl Mirror {
                         Change::Delete { key } => drop(self.entries.remove(&key)),
                     }
                 }
-                // Written in one transaction always.
+                // Both keys are always written in one transaction.
                 assert_eq!(self.entries.get("/calico/v1/n"), self.entries.get("/calico/bgp/v1/n"));
             }
             FeedEvent::Unreachable { .. } => self.away += 1,
@@ -270,7 +271,7 @@ mod etcd {
         vec![put("/calico/v1/n", &n.to_string()), put("/calico/bgp/v1/n", &n.to_string())]
     }
 
-    /// Writes until it is certain to be there.
+    /// Repeats a write until it certainly succeeded.
     async fn insist(store: &Shared, n: u64) {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
@@ -297,7 +298,7 @@ mod etcd {
             mirror.apply(feed.next().await.unwrap());
         }
         cluster.restart();
-        // Written while the feed may still be pausing.
+        // Written while the feed may still be waiting.
         for n in 2..20 {
             insist(&store, n).await;
         }
@@ -309,7 +310,7 @@ mod etcd {
     async fn who_lists_a_cluster_that_was_set_up_anew_hides_it_from_no_watcher() {
         let Some(mut cluster) = Cluster::start(1, Security::Plain) else { return };
         let store = tortie_store::open(&cluster.options()).await.unwrap();
-        // One election more than the new one will have had.
+        // One more election than the new cluster will have had.
         cluster.members[0].kill();
         cluster.restart();
         insist(&store, 0).await;
@@ -349,7 +350,8 @@ mod etcd {
         while mirror.away == 0 {
             mirror.apply(feed.next().await.unwrap());
         }
-        // The feed must not be back before it is compacted: it gets another address for that time.
+        // The feed must not reconnect before the compaction, so the cluster has another address for that
+        // time.
         let mut hidden = cluster.options();
         hidden.url = cluster.rehome();
         let other = tortie_store::open(&hidden).await.unwrap();
@@ -385,7 +387,7 @@ mod etcd {
             cluster.wait_healthy();
         }
         assert_eq!(mirror.snapshots, 1, "nothing was compacted, nothing to list");
-        // A lagging or dead member is never the reason for an old answer.
+        // A lagging or dead member never causes an outdated answer.
         assert_eq!(crate::cases::value(&store, "/calico/v1/n").await.as_deref(), Some("29"));
     }
 
@@ -426,8 +428,8 @@ mod etcd {
         mirror.until(&mut feed, 2).await;
     }
 
-    /// What an agent keeps open goes on when its password becomes another one: calls, the lease and the watch, at once and also when the
-    /// connection is lost later.
+    /// Open connections of an agent survive a change of its password: calls, the lease and the watch, at once
+    /// and also when the connection is lost later.
     #[tokio::test]
     async fn a_renewed_password_is_read_again_by_calls_leases_and_watches() {
         let Some(mut cluster) = Cluster::start(1, Security::Plain) else { return };
@@ -473,7 +475,7 @@ mod etcd {
                 cluster.members[0].kill();
                 cluster.restart();
             }
-            // No call sees a refusal.
+            // No call fails.
             let until = Instant::now() + Duration::from_secs(20);
             loop {
                 match store.get("/calico/v1/n").await {
@@ -488,9 +490,9 @@ mod etcd {
         mirror.until(&mut feed, n).await;
     }
 
-    /// The same for a certificate of the client and for the authority of both ends: a renewed certificate is used at once, as the
-    /// server knows the former one no more, and another authority with the restart of the server that it comes with, whichever end has
-    /// it first.
+    /// The same for a client certificate and for the certificate authority of both ends. A renewed
+    /// certificate is used at once, since the server no longer accepts the former one. A new authority takes
+    /// effect with the restart of the server, whichever end has it first.
     #[tokio::test]
     async fn a_renewed_certificate_and_authority_are_read_again_by_calls_leases_and_watches() {
         let Some(mut cluster) = Cluster::start(1, Security::Mutual) else { return };
@@ -508,7 +510,7 @@ mod etcd {
         ] {
             etcdctl(&cluster, args);
         }
-        // Who the client is says the name in its certificate.
+        // The name in the certificate identifies the client.
         let know = |cluster: &Cluster, name: &str| {
             root(cluster, &format!("user add {name}:unused"));
             root(cluster, &format!("user grant-role {name} tortie"));
@@ -544,7 +546,7 @@ mod etcd {
             match authority {
                 None => renew(&cluster, &name),
                 Some(order) => {
-                    // The certificate of the server, too.
+                    // The server's certificate, too.
                     Tls::make(&dir);
                     if order == "client first" {
                         renew(&cluster, &name);
@@ -571,7 +573,7 @@ mod etcd {
         mirror.until(&mut feed, 4).await;
     }
 
-    /// A way to a server on which each direction takes this long.
+    /// Starts a proxy to a server with this delay in each direction.
     async fn slow_link(to: u16, each_way: Duration) -> u16 {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -579,7 +581,7 @@ mod etcd {
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 tokio::spawn(async move {
-                    // The handshake takes a way there and back, too.
+                    // The handshake takes a round trip, too.
                     tokio::time::sleep(each_way * 2).await;
                     let far = tokio::net::TcpStream::connect(("127.0.0.1", to)).await.unwrap();
                     let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
@@ -614,7 +616,7 @@ mod etcd {
         let slow = slow_link(cluster.members[0].client, Duration::from_millis(300)).await;
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let silent = silent.local_addr().map(|address| (address.port(), silent)).unwrap();
-        // Whichever of them is tried first.
+        // Whichever member is tried first.
         for url in
             [format!("etcds://127.0.0.1:{slow}"), format!("etcds://127.0.0.1:{},127.0.0.1:{slow}", silent.0)]
         {
@@ -658,7 +660,7 @@ mod etcd {
         mirror.until(&mut feed, 0).await;
         insist(&store, 1).await;
         mirror.until(&mut feed, 1).await;
-        // Outside of the grant.
+        // Outside of the granted prefix.
         let denied = store.get("/other").await.unwrap_err();
         assert!(matches!(&denied, StoreError::PermissionDenied(t) if t.contains("role")), "{denied}");
         assert!(matches!(
@@ -666,7 +668,8 @@ mod etcd {
             Err(StoreError::PermissionDenied(_))
         ));
 
-        // The file is read again at each connect; the wrong one is told and not taken for absence.
+        // The file is read at each connection; a wrong password is reported and does not count as an
+        // unreachable store.
         password("wrong");
         let wrong = tortie_store::open(&with_user).await.unwrap().get("/calico/v1/n").await.unwrap_err();
         assert!(
@@ -678,7 +681,7 @@ mod etcd {
             tortie_store::open(&cluster.options()).await.unwrap().get("/calico/v1/n").await.unwrap_err();
         assert!(matches!(&nobody, StoreError::PermissionDenied(t) if t.contains("--etcd-user")), "{nobody}");
 
-        // An authority that did not sign it: the cause is in the text.
+        // An authority that did not sign the certificate: the text names the cause.
         let foreign = dir.join("foreign");
         std::fs::create_dir(&foreign).unwrap();
         let foreign = crate::common::etcd::Tls::make(&foreign);
@@ -686,11 +689,11 @@ mod etcd {
         let error =
             tortie_store::open(&options).await.unwrap().get("/calico/v1/n").await.unwrap_err().to_string();
         assert!(error.contains("certificate"), "{error}");
-        // Plain text towards TLS fails and does not hang.
+        // Plain text to a TLS port fails and does not hang.
         let plain =
             StoreOptions { etcd_ca: None, url: cluster.url().replace("etcds", "etcd"), ..cluster.options() };
         assert!(tortie_store::open(&plain).await.unwrap().get("/calico/v1/n").await.is_err());
-        // Options that cannot work are said at the start.
+        // Invalid options are reported at the start.
         let missing = StoreOptions { etcd_ca: Some("/nonexistent/ca.pem".into()), ..cluster.options() };
         assert!(
             tortie_store::open(&missing).await.err().unwrap().to_string().contains("/nonexistent/ca.pem")
@@ -698,7 +701,7 @@ mod etcd {
         let half = StoreOptions { etcd_user: Some("u".into()), ..cluster.options() };
         assert!(tortie_store::open(&half).await.err().unwrap().to_string().contains("belong together"));
 
-        // A member restart forgets the tokens: the store signs in again by itself.
+        // A restarted member forgets the tokens: the store authenticates again by itself.
         password("right");
         let mut cluster = cluster;
         cluster.members[0].kill();
@@ -727,7 +730,7 @@ mod etcd {
         assert!(without.to_string().contains("--etcd-cert"), "{without}");
     }
 
-    /// etcd ends connections that are pinged too often; an idle watch must live through its limits.
+    /// etcd closes connections that are pinged too often; an idle watch must stay within its limits.
     #[tokio::test]
     #[ignore = "long: half a minute of silence"]
     async fn long_an_idle_watch_stays_open() {
@@ -742,7 +745,8 @@ mod etcd {
     }
 }
 
-/// A watch may bring the end of everything: the cache must not have it before the consumer has said that it is right.
+/// A watch may report the deletion of everything: the cache must not contain it before the consumer has
+/// confirmed it.
 #[tokio::test]
 async fn the_cache_never_has_a_change_that_nobody_trusts_yet() {
     let dir = tempfile::tempdir().unwrap();
@@ -751,7 +755,7 @@ async fn the_cache_never_has_a_change_that_nobody_trusts_yet() {
     write(&store, vec![put("/calico/v1/a", "1")]).await;
     let mut feed = start(&store, &[PREFIX], Some(cache.clone()));
     let (listed, generation) = snapshot(&mut feed).await;
-    // Two changes at once: whatever is written first, the wipe is in it.
+    // Two changes at once: whichever is written first, the cache would contain the deletion.
     write(&store, vec![tortie_store::Op::Delete { key: "/calico/v1/a".to_owned() }]).await;
     assert_eq!(changes(&mut feed).await, ["-/calico/v1/a"]);
     feed.confirm(generation, listed.revision);

@@ -1,4 +1,4 @@
-//! A value that cannot be read leaves the last good one in force, and a restart of the agent changes nothing of that.
+//! An unreadable value leaves the last good one in use, and a restart of the agent does not change that.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tortie_engine::policy::{Engine, Ruleset};
 use tortie_store::sqlite::SqliteStore;
 use tortie_store::{Cache, Feed, FeedEvent, FeedOptions};
 
-/// One key of every kind that an agent follows, each with values that differ.
+/// One key of every kind that an agent follows, each with different values.
 const KINDS: &[(&str, [&str; 2])] = &[
     ("v1/config/InterfacePrefix", ["cali", "tap"]),
     ("v1/config/DefaultEndpointToHostAction", ["RETURN", "DROP"]),
@@ -92,7 +92,7 @@ fn full(key: &str) -> String {
     format!("/calico/{key}")
 }
 
-/// What cannot be read under this key.
+/// Returns an unreadable value for this key.
 fn garbage(key: &str, salt: usize) -> &'static str {
     find_garbage(key, salt).unwrap()
 }
@@ -103,14 +103,14 @@ fn find_garbage(key: &str, salt: usize) -> Option<&'static str> {
     GARBAGE.iter().cycle().skip(salt).take(GARBAGE.len()).find(unreadable).copied()
 }
 
-/// The kinds that have values that cannot be read; of some every text is one.
+/// Returns the kinds for which unreadable values exist; for some kinds every text is valid.
 fn kinds() -> Vec<(&'static str, [&'static str; 2])> {
     let kinds: Vec<_> = KINDS.iter().filter(|(key, _)| find_garbage(key, 0).is_some()).copied().collect();
     assert!(KINDS.len() - kinds.len() <= 3, "of {} kinds {} have garbage", KINDS.len(), kinds.len());
     kinds
 }
 
-/// An agent's part that follows the store: the feed with its cache, and the model.
+/// The part of an agent that follows the store: the feed with its cache, and the model.
 struct Follower {
     feed: Feed,
     model: Model,
@@ -118,7 +118,7 @@ struct Follower {
 }
 
 impl Follower {
-    /// Starts as an agent does: the cache first, then the store.
+    /// Starts like an agent: the cache first, then the store.
     async fn start(store: &Shared, cache: &Path) -> Self {
         let options = FeedOptions {
             prefixes: vec!["/calico/".to_owned()],
@@ -153,9 +153,9 @@ impl Follower {
         }
     }
 
-    /// The model as it is when the agent is killed, with all of it in the cache.
+    /// Returns the model when the agent is killed, once the cache is complete.
     async fn kill(self, cache: &Path) -> Model {
-        // What the file lacks of good values is written within a second, all else within ten.
+        // Missing good values are written to the file within a second, everything else within ten.
         let until = Instant::now() + Duration::from_secs(30);
         loop {
             let cached = Cache::new(cache).load().ok().flatten();
@@ -168,7 +168,7 @@ impl Follower {
     }
 }
 
-/// All that the store says, where it can be read, and what is enforced.
+/// Returns the enforced rules, and all readable content of the store.
 fn verdicts(model: &Model) -> (Ruleset, Vec<String>) {
     let mut ruleset = Ruleset::default();
     Engine::new(model).1.apply(&mut ruleset);
@@ -178,8 +178,9 @@ fn verdicts(model: &Model) -> (Ruleset, Vec<String>) {
     (ruleset, listed)
 }
 
-/// Good values, then garbage over all of them: while the agent runs (at once, so that only it has seen the good ones), or while
-/// it is down. Then it starts again, twice, with other garbage in between.
+/// Writes good values, then unreadable ones over all of them: while the agent runs (at once, so that only the
+/// agent has seen the good ones), or while it is stopped. Then the agent is started twice, with other
+/// unreadable values in between.
 #[tokio::test]
 async fn a_restart_changes_no_verdict_whatever_cannot_be_read() {
     let mut kept = 0;
@@ -191,7 +192,7 @@ async fn a_restart_changes_no_verdict_whatever_cannot_be_read() {
             kinds().iter().map(|(key, values)| put(&full(key), value(key, values))).collect::<Vec<_>>()
         };
         write(&store, vec![put("/calico/v1/Ready", "true")]).await;
-        // The first state is in the file before anything else comes: what follows waits for its turn.
+        // The first state is in the file before further changes, which wait for their turn.
         let mut agent = Follower::start(&store, &cache).await;
         let revision = write(&store, all(&|_, values| values[0])).await;
         agent.until(revision).await;
@@ -212,7 +213,7 @@ async fn a_restart_changes_no_verdict_whatever_cannot_be_read() {
                 assert_eq!(agent.model, before, "round {round}, restart {restart}");
             }
             let (ruleset, listed) = verdicts(&agent.model);
-            // A profile whose rules cannot be read denies, by its present value.
+            // A profile with unreadable rules denies.
             let mut expected = verdicts(&good).0;
             let denies = |id: &&tortie_engine::policy::ChainId| id.source.to_string() == "profile p";
             let closed: Vec<_> = expected.chains.keys().filter(denies).cloned().collect();
@@ -241,7 +242,7 @@ fn all_garbage(salt: usize) -> Vec<tortie_store::Op> {
     kinds().iter().map(|(key, _)| put(&full(key), garbage(key, salt))).collect()
 }
 
-/// What was deleted does not come back under a value that cannot be read, nor what was readable again.
+/// A deleted value does not return under an unreadable one, nor does an older value after a readable one.
 #[tokio::test]
 async fn a_deleted_value_is_no_last_good_one() {
     let dir = tempfile::tempdir().unwrap();

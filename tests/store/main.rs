@@ -1,4 +1,5 @@
-//! The stores: one suite for SQLite and etcd, the feed that an agent reads, and several processes on one file.
+//! Tests of the stores: a conformance suite for SQLite and etcd, the agent's feed, and several processes on
+//! one file.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Several processes on one SQLite store, some of them killed in the middle of a write.
+//! Several processes on one SQLite store, some of them killed during a write.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -34,7 +34,7 @@ async fn all_open_a_new_store_at_once() {
     }
 }
 
-/// This test binary again, as another process that runs one of the children below.
+/// Starts this test binary again as a process that runs one of the children below.
 fn child(name: &str, path: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([&format!("processes::{name}"), "--exact", "--ignored", "--nocapture", "--test-threads=1"])
@@ -86,7 +86,7 @@ async fn kill_in_mid_write() {
         let said = |line: std::io::Result<String>| -> Option<u64> {
             line.unwrap().rsplit_once("done ")?.1.parse().ok()
         };
-        // Some rounds end in the very first transaction, others later; the moment within it is chance.
+        // Some rounds end in the first transaction, others later, at a random moment.
         let wait = round % 5;
         let mut last = 0;
         while wait > 0 && last < committed + wait {
@@ -103,12 +103,12 @@ async fn kill_in_mid_write() {
         assert!(now >= last, "{last} was answered and is lost, the store has {now}");
         assert!(now >= committed);
         committed = now;
-        // The lock died with its holder.
+        // The lock ended with its holder.
         committed += 1;
         write(&store, vec![put(A, &committed.to_string()), put(B, &committed.to_string())]).await;
     }
     assert!(committed > 20, "the children wrote nothing");
-    // A watcher saw each transaction once, whole and in order.
+    // A watcher saw each transaction once, completely and in order.
     for n in 1..=committed {
         let delta = crate::cases::delta(&mut watch).await;
         let got: Vec<String> = text(&delta).iter().map(|t| t.trim_end().to_owned()).collect();
@@ -123,7 +123,7 @@ async fn kill_in_mid_write() {
 async fn eight_processes_lose_no_update() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.db");
-    // All of them at once on a store that does not exist yet.
+    // All of them open a store that does not exist yet at the same time.
     let first = tokio::join!(open(&path), open(&path), open(&path)).0;
     write(&first, vec![put(COUNTER, "0")]).await;
     let children: Vec<Child> = (0..8).map(|_| child("child_counter", &path)).collect();
@@ -148,7 +148,7 @@ async fn housekeeping_bounds_log_and_history_while_others_read() {
     store.maintain().await.unwrap();
     assert!(wal() < 1 << 20, "{}", wal());
     assert_eq!(reader.list(&["/calico/test/".into()]).await.unwrap().entries.len(), 2);
-    // The log stays when the last one leaves, and what is in it is not lost.
+    // The log stays when the last process closes the store, and its content is not lost.
     write(&store, vec![put("/calico/test/last", "1")]).await;
     drop((store, reader));
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -201,7 +201,7 @@ async fn all_files_are_private() {
     assert_eq!(names, ["store.db", "store.db-shm", "store.db-wal", "store.lock", "store.wake"]);
 }
 
-/// A process that was stopped while it holds the lock makes writers wait, never for ever, and readers not at all.
+/// A process that is stopped while it holds the lock delays writers, but not forever, and readers not at all.
 #[tokio::test]
 async fn a_stopped_holder_of_the_lock_hangs_nobody() {
     let dir = tempfile::tempdir().unwrap();
@@ -222,7 +222,7 @@ async fn a_stopped_holder_of_the_lock_hangs_nobody() {
     assert!(late.contains("lslocks"), "{late}");
     assert!(began.elapsed() < Duration::from_secs(12));
     held.unlock().unwrap();
-    // What its caller gave up is not done later.
+    // A write that its caller gave up is not executed later.
     write(&store, vec![put(B, "1")]).await;
     assert_eq!(value(&store, A).await.as_deref(), Some("1"));
 }

@@ -1,6 +1,7 @@
-//! Calico as a unit of systemd: `migrate adopt --unit` ends it and gives its place at boot to ours, `rollback` starts it again,
-//! under a systemd that runs. The unit is BIRD as Calico configures it, a program that is called as Felix is and only sleeps,
-//! and the rules that Felix leaves, written by the real iptables.
+//! Calico as a systemd unit: `migrate adopt --unit` stops it and enables Tortie's unit at boot instead,
+//! `rollback` starts it again, under a running systemd. The unit consists of BIRD with Calico's
+//! configuration, a program with Felix's name that only sleeps, and Felix's rules, written by the real
+//! iptables.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ RestartSec=1
 WantedBy=multi-user.target
 ";
 
-/// The folder of unpacked peers.
+/// Returns the folder of unpacked peer programs.
 fn peers() -> Option<PathBuf> {
     let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/bin");
     let dir = std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from(own), PathBuf::from);
@@ -45,7 +46,7 @@ fn program(path: &Path, text: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// What the unit needs, as the machine sees it below /mnt.
+/// Creates the files of the unit, which the machine sees below /mnt.
 fn calico(files: &Path, peers: &Path) {
     let bin = files.join("bin");
     std::fs::create_dir(&bin).unwrap();
@@ -62,7 +63,7 @@ fn calico(files: &Path, peers: &Path) {
         }
     }
     std::fs::copy("/bin/sleep", files.join("calico-felix")).unwrap();
-    // For one workload whose profile lets everything pass, and without sets.
+    // Rules for one workload whose profile allows everything, without sets.
     let felix =
         Felix { v4: true, ipip: false, masquerade: false, interface: "cali1", profile: "open", policy: None };
     std::fs::write(files.join("felix.rules"), felix.rules()).unwrap();
@@ -78,17 +79,17 @@ fn calico(files: &Path, peers: &Path) {
     program(&files.join("calico-node"), &node);
 }
 
-/// Routes and rules as people list them, without counters and times; what is nobody's is left out.
+/// Lists routes and rules without counters and times; routes of neither daemon are omitted.
 fn kernel(machine: &Machine) -> String {
     let rules = machine.must("PATH=/mnt/bin:$PATH; iptables-nft-save; ip6tables-nft-save");
     let mut rules: Vec<&str> = rules.lines().filter(|line| line.starts_with("-A")).collect();
-    // Chains stand in the order of their making; what is in one keeps its order.
+    // Chains are listed in the order of their creation; rules within a chain keep their order.
     rules.sort_by_key(|line| line.split(' ').nth(1));
     let routes = machine.must("ip route; ip -6 route show proto bird");
     routes.lines().map(str::trim_end).chain(rules).collect::<Vec<_>>().join("\n")
 }
 
-/// `tortie migrate WORDS -o json`.
+/// Runs `tortie migrate WORDS -o json`.
 fn migrate(machine: &Machine, words: &str) -> Value {
     let output = machine.run(&format!("PATH=/mnt/bin:$PATH tortie -o json migrate {words}"));
     let log = machine.journal();
@@ -100,7 +101,7 @@ fn enabled(machine: &Machine, unit: &str) -> String {
     stdout(&machine.run(&format!("systemctl is-enabled {unit}"))).trim().to_owned()
 }
 
-/// Calico's daemons, by the names of their programs.
+/// Returns the names of Calico's running programs.
 fn daemons(machine: &Machine) -> Vec<String> {
     let all = machine.must("cat /proc/[0-9]*/comm 2>/dev/null; true");
     let mut all: Vec<String> =
@@ -148,7 +149,7 @@ fn a_unit_of_calico_gives_its_place_to_ours_and_gets_it_back() {
     });
     let before = kernel(&machine);
 
-    // Nobody names the unit: it is suggested by name.
+    // Without `--unit`, the unit is suggested by name.
     let check = machine.run("PATH=/mnt/bin:$PATH tortie migrate adopt");
     assert!(check.status.code() == Some(2), "{check:?}");
     assert!(stderr(&check).contains("--unit calico-node.service"), "{}", stderr(&check));
@@ -158,7 +159,7 @@ fn a_unit_of_calico_gives_its_place_to_ours_and_gets_it_back() {
     assert_eq!(report["phase"], "adopted", "{report:#}");
     let next = report["next"].to_string();
     assert!(!next.contains("systemctl disable") && !next.contains("systemctl enable"), "{next}");
-    // Nothing restarts it, also after the time that the unit waits for that; the next boot is ours.
+    // The unit is not restarted, even after its restart delay; the next boot starts Tortie.
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert!(daemons(&machine).is_empty(), "{:?}", daemons(&machine));
     assert_ne!(machine.property("calico-node", "ActiveState"), "active");
@@ -168,7 +169,7 @@ fn a_unit_of_calico_gives_its_place_to_ours_and_gets_it_back() {
     assert!(!ours.contains("cali-") && !ours.contains("proto bird"), "{ours}");
     assert!(ours.contains("blackhole 10.244.0.0/26 proto 179"), "{ours}");
 
-    // Back, by the name that is remembered: the unit as it was, at boot, too.
+    // Rollback with the stored unit name: the unit is as before, also at boot.
     let report = migrate(&machine, "rollback --wait 30");
     assert_eq!(report["phase"], "rolled-back", "{report:#}");
     machine.until("Calico is back", |machine| {

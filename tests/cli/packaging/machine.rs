@@ -1,5 +1,6 @@
-//! A machine whose first process is a real systemd: this machine's files below an overlay in memory, and namespaces of its own
-//! for processes, mounts, network, names and control groups. Nothing of it is left when it is dropped.
+//! A machine with a real systemd as its first process: this machine's files below an overlay in memory, and
+//! its own namespaces for processes, mounts, network, names and control groups. Dropping it removes
+//! everything.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -7,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use crate::common::command::{stderr, stdout};
 
-/// Longest wait for anything that takes a second on a quiet machine.
+/// Timeout for events that take a second on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const SYSTEMD: &str = "/lib/systemd/systemd";
 
-/// Runs as root outside; the second half inside of the new namespaces. Units that would set what all of this machine shares
-/// (sysctls, modules, devices) are masked, and so is every unit that this machine has enabled.
+/// Boot script, run as root; its second half runs inside the new namespaces. Units that would change state
+/// shared with this machine (sysctls, modules, devices) are masked, and so are all units that this machine
+/// has enabled.
 const BOOT: &str = r#"
 set -e
 mkdir "$2"; echo $$ > "$2/cgroup.procs"
@@ -55,25 +57,25 @@ exec env -i container=tortie-test PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/system
 ' boot "$1" "$3" "$4" "$5"
 "#;
 
-/// The folder of unpacked peers, which programs of the machine may be from.
+/// Returns the folder of unpacked peer programs, which the machine may use.
 fn peers() -> PathBuf {
     let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/bin");
     let bin = std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from(own), PathBuf::from);
     bin.parent().map(Path::to_owned).unwrap_or_default()
 }
 
-/// It runs.
+/// A running machine.
 pub(crate) struct Machine {
     outer: Child,
-    /// Its first process, as this machine counts.
+    /// Process id of its first process, outside of its namespaces.
     first: u32,
     cgroup: PathBuf,
     dir: tempfile::TempDir,
 }
 
 impl Machine {
-    /// Boots it; `files` is a folder of this machine that it sees as /mnt. `None`, with the reason on stderr, where there is no
-    /// systemd or no right to do it; in CI that is a failure.
+    /// Boots a machine that sees the folder `files` as /mnt. Returns `None`, with the reason on stderr,
+    /// without systemd or permission; in CI that is a failure.
     pub(crate) fn boot(files: &Path) -> Option<Self> {
         let skip = |why: &str| {
             assert!(std::env::var_os("CI").is_none(), "cannot run: {why}");
@@ -133,7 +135,7 @@ impl Machine {
         std::fs::read_to_string(self.dir.path().join("boot.log")).unwrap_or_default()
     }
 
-    /// Asks until there is an answer.
+    /// Repeats a query until it succeeds.
     pub(crate) fn until<T>(&self, what: &str, mut ask: impl FnMut(&Self) -> Result<T, String>) -> T {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -145,7 +147,7 @@ impl Machine {
         }
     }
 
-    /// Runs a line of shell on it.
+    /// Runs a shell line on the machine.
     pub(crate) fn run(&self, line: &str) -> Output {
         let first = self.first.to_string();
         Command::new("nsenter")
@@ -157,7 +159,7 @@ impl Machine {
             .unwrap()
     }
 
-    /// The same for what has to succeed.
+    /// Runs a shell line that must succeed.
     pub(crate) fn must(&self, line: &str) -> String {
         let output = self.run(line);
         assert!(
@@ -170,7 +172,7 @@ impl Machine {
         stdout(&output)
     }
 
-    /// A property of a unit.
+    /// Returns a property of a unit.
     pub(crate) fn property(&self, unit: &str, name: &str) -> String {
         self.must(&format!("systemctl show -P {name} {unit}")).trim().to_owned()
     }
@@ -179,12 +181,12 @@ impl Machine {
         stdout(&self.run("journalctl --no-pager -n 60 -u tortie; systemctl status --no-pager tortie"))
     }
 
-    /// A file that the machine has in /run/out; it is there when the machine is gone.
+    /// Returns a file of the machine's /run/out, which remains after the machine has ended.
     pub(crate) fn out(&self, name: &str) -> String {
         std::fs::read_to_string(self.dir.path().join("out").join(name)).unwrap_or_default()
     }
 
-    /// The number of one of its processes, as this machine counts.
+    /// Returns the process id outside of the machine for one inside.
     pub(crate) fn outside(&self, pid: &str) -> u32 {
         let space = std::fs::read_link(format!("/proc/{}/ns/pid", self.first)).unwrap();
         let all = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
@@ -194,7 +196,7 @@ impl Machine {
         found.unwrap_or_else(|| panic!("{pid} is not seen from outside"))
     }
 
-    /// The same for a thread of such a process.
+    /// Returns the thread id outside of the machine for one inside.
     pub(crate) fn outside_thread(&self, pid: &str, thread: &str) -> u32 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.outside(pid))).unwrap().flatten();
         let found =
@@ -202,7 +204,7 @@ impl Machine {
         found.unwrap_or_else(|| panic!("{thread} is not seen from outside"))
     }
 
-    /// Waits until all of it is gone: it was told to power off.
+    /// Waits until the machine has powered off and everything is removed.
     pub(crate) fn until_off(&mut self) {
         let end = Instant::now() + PATIENCE;
         while self.outer.try_wait().unwrap().is_none() {
@@ -216,7 +218,7 @@ impl Drop for Machine {
     fn drop(&mut self) {
         let _ = self.outer.kill();
         let _ = self.outer.wait();
-        // What it started dies with its first process, in its own time.
+        // Processes of the machine die with its first process, after some time.
         let end = Instant::now() + Duration::from_secs(10);
         while remove(&self.cgroup).is_err() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(50));
@@ -224,7 +226,7 @@ impl Drop for Machine {
     }
 }
 
-/// The outer number of a process or thread whose inner one is this.
+/// Returns the outer id of a process or thread with this inner id.
 fn numbered(status: &Path, inner: &str) -> Option<u32> {
     let status = std::fs::read_to_string(status).ok()?;
     let mut numbers = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?.split_whitespace();
@@ -232,7 +234,7 @@ fn numbered(status: &Path, inner: &str) -> Option<u32> {
     (numbers.next_back() == Some(inner)).then_some(outer)
 }
 
-/// A control group with those below it.
+/// Removes a control group and those below it.
 fn remove(cgroup: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(cgroup)?.flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

@@ -1,4 +1,5 @@
-//! The package and its units: what they contain, and what systemd makes of them in a machine of namespaces.
+//! The package and its units: their content, and their behaviour under systemd in a machine made of
+//! namespaces.
 
 mod calico_unit;
 mod machine;

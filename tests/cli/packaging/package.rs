@@ -1,4 +1,4 @@
-//! What is installed: the sample configuration, and the Debian package from its making to its purge.
+//! Installed files: the sample configuration, and the Debian package from its build to its purge.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ fn every_setting_of_the_sample_is_one_that_the_agent_takes() {
         std::fs::write(&path, text).unwrap();
         tortie::agent::Settings::from_file(&path).unwrap_or_else(|error| panic!("{error}\n{text}"))
     };
-    // As it is installed it says nothing; with its examples it says everything that there is to say.
+    // The sample sets nothing as installed; with its examples enabled it sets every option.
     assert_eq!(read(&sample), tortie::agent::Settings::default());
     let examples: Vec<&str> =
         sample.lines().filter_map(|l| l.strip_prefix('#').filter(|l| !l.starts_with(' '))).collect();
@@ -30,7 +30,7 @@ fn every_setting_of_the_sample_is_one_that_the_agent_takes() {
         assert!(help.contains(&format!("--{name}")), "{name}");
     }
     assert!(examples.len() >= 15, "{examples:?}");
-    // Each variable of the environment file is one that the program reads.
+    // The program reads each variable of the environment file.
     let variables = std::fs::read_to_string(format!("{PACKAGING}/etc/tortie.env")).unwrap();
     let names = variables.lines().filter_map(|l| l.trim_start_matches('#').split_once('=')).map(|(n, _)| n);
     for name in names.filter(|n| n.starts_with("TORTIE_")) {
@@ -38,7 +38,7 @@ fn every_setting_of_the_sample_is_one_that_the_agent_takes() {
     }
 }
 
-/// The files and folders below `root`, but for the package manager's own and its copies of /etc/group.
+/// Returns files and folders below `root`, except the package manager's own and its copies of /etc/group.
 fn files(root: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut folders = vec![root.to_owned()];
@@ -66,7 +66,7 @@ fn the_package_installs_runs_and_leaves_nothing_when_purged() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
     let run = |program: &str, words: &[&str]| -> Output {
-        // The tools of the administrator, too.
+        // Includes the administrator's tools.
         let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
         Command::new(program).args(words).env("PATH", path).env("DEB_COMPRESS", "none").output().unwrap()
     };
@@ -78,7 +78,7 @@ fn the_package_installs_runs_and_leaves_nothing_when_purged() {
     assert!(built.status.success(), "{built:?}");
     let package = stdout(&built).trim().to_owned();
 
-    // A machine of its own, as far as the package manager sees.
+    // A separate machine from the package manager's point of view.
     for folder in ["var/lib/dpkg/updates", "var/lib/dpkg/info", "etc"] {
         std::fs::create_dir_all(root.join(folder)).unwrap();
     }
@@ -89,7 +89,7 @@ fn the_package_installs_runs_and_leaves_nothing_when_purged() {
     let before = files(&root);
     let at = format!("--root={}", root.display());
     let dpkg = |words: &[&str]| {
-        // The scripts honour DPKG_ROOT; the C library is that of this machine.
+        // The scripts honour DPKG_ROOT; the C library is this machine's.
         let output =
             run("dpkg", &[&[at.as_str(), "--force-script-chrootless", "--force-depends"], words].concat());
         assert!(output.status.success(), "{words:?}: {output:?}");
@@ -118,7 +118,7 @@ fn the_package_installs_runs_and_leaves_nothing_when_purged() {
         assert!(std::fs::metadata(root.join(name)).is_ok_and(|m| m.len() > 0), "{name}");
     }
 
-    // What an administrator wrote stays until it is purged; so does what the agent wrote.
+    // Files of the administrator and of the agent remain until the package is purged.
     std::fs::write(root.join("etc/tortie/tortie.toml"), "as = 64999\n").unwrap();
     std::fs::write(root.join("var/lib/tortie/store.db"), "").unwrap();
     dpkg(&["--install", &package]);
@@ -140,7 +140,7 @@ fn long_make_static_gives_one_file_that_needs_nothing() {
         return eprintln!("skipped: {said}");
     }
     assert!(make.status.success() && said.contains(", static, "), "{said}");
-    // As a package it depends on nothing.
+    // The static package has no dependencies.
     let arch = std::env::consts::ARCH;
     let program = format!("{}/target/{arch}-unknown-linux-musl/release/tortie", env!("CARGO_MANIFEST_DIR"));
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ fn long_make_static_gives_one_file_that_needs_nothing() {
     assert_eq!((stdout(&depends).trim(), depends.status.success()), ("", true), "{built:?}");
 }
 
-/// The check of `make static` finds what it is for.
+/// The check of `make static` detects a dynamic program.
 #[test]
 fn a_program_that_asks_for_a_loader_is_not_static() {
     if !Command::new("readelf").arg("--version").output().is_ok_and(|o| o.status.success()) {

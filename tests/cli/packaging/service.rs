@@ -1,4 +1,4 @@
-//! The agent below systemd: what it tells its manager, which capabilities it keeps, and the unit itself.
+//! The agent under systemd: its notifications, its capabilities, and the unit file.
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;
@@ -28,7 +28,7 @@ fn unit() -> String {
     std::fs::read_to_string(UNIT).unwrap()
 }
 
-/// The value of a line of the unit.
+/// Returns the value of a setting in the unit.
 fn setting(name: &str) -> String {
     let unit = unit();
     let mut found = unit.lines().filter_map(|l| l.strip_prefix(name)?.strip_prefix('='));
@@ -61,14 +61,14 @@ fn the_manager_is_notified_and_the_process_keeps_what_the_unit_grants() {
     until("the watchdog is fed, again and again", &|reported| {
         reported.iter().filter(|t| *t == "WATCHDOG=1").count() >= 3
     });
-    // The first line of `tortie status`, as it stands there.
+    // The first line of `tortie status`, unchanged.
     let screen = crate::common::command::stdout(&agent.run(&["status"]));
     let verdict = screen.lines().next().unwrap().rsplit("   ").next().unwrap().to_owned();
     until("the verdict", &|reported| reported.iter().any(|t| *t == format!("STATUS={verdict}")));
 
     let granted: u64 = setting("CapabilityBoundingSet")
         .split_whitespace()
-        // The first two go to the helper, the last one is used once.
+        // The first two belong to the helper, the last one is only used at start.
         .filter(|name| !["CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_SETPCAP"].contains(name))
         .map(|name| 1u64 << NUMBERS.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name}")).1)
         .sum();
@@ -106,17 +106,17 @@ fn systemd_takes_the_unit_and_finds_it_hardened() {
     };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tortie.service");
-    // The man page is installed with the package; the program is where cargo puts it.
+    // The man page is installed with the package; the program is in cargo's target folder.
     let text = unit().replace("/usr/bin/tortie", TORTIE);
     let text: Vec<&str> = text.lines().filter(|l| !l.starts_with("Documentation=")).collect();
     std::fs::write(&path, text.join("\n")).unwrap();
     let path = path.to_str().unwrap();
     let Some(output) = analyze(&["verify", "--man=no", path]) else { return };
     let said = crate::common::command::stderr(&output);
-    // The machine's own units are its own business.
+    // Messages about other units of the machine are ignored.
     let ours: Vec<&str> = said.lines().filter(|l| l.contains("tortie")).collect();
     assert!(ours.is_empty() && Path::new(path).exists(), "{ours:?}");
-    // Below 5 systemd calls it OK; what is left is what the agent is for.
+    // systemd rates values below 5 as OK; the remaining exposure is the agent's purpose.
     let Some(output) = analyze(&["security", "--offline=true", "--threshold=40", path]) else { return };
     assert!(output.status.success(), "{}", crate::common::command::stdout(&output));
     assert_eq!((setting("Type"), setting("Restart")), ("notify".to_owned(), "on-failure".to_owned()));
@@ -143,13 +143,13 @@ fn a_level_of_the_logs_is_asked_for_and_ends_by_itself() {
         assert!(Instant::now() < end);
         std::thread::sleep(Duration::from_millis(200));
     }
-    // Ended by hand, too; what cannot be is refused by name.
+    // Ended by a command, too; an invalid subject is rejected with its name.
     assert!(agent.run(&["log", "level", "all:debug", "--for", "1h"]).status.success());
     assert!(agent.run(&["log", "level", "--reset"]).status.success() && notes().is_empty());
     let output = agent.run(&["log", "level", "bgpd:debug"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(crate::common::command::stderr(&output).contains("no such subject"), "{output:?}");
-    // Every line is an object with the same members.
+    // Every line is a JSON object with the same members.
     for line in agent.log().lines() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
         for name in ["time", "level", "target", "message"] {

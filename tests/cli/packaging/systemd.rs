@@ -1,5 +1,6 @@
-//! The unit and the package under a systemd that runs: what it is told and holds, and what stays at each way in which the agent
-//! ends. The short form goes in CI; the long one has the true watchdog, an upgrade, and a host that goes down.
+//! The unit and the package under a running systemd: notifications and restrictions, and the state that
+//! remains after each kind of end. The short form runs in CI; the long one covers the real watchdog, an
+//! upgrade, and a host shutdown.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +11,7 @@ use crate::common::command::{TORTIE, stderr, stdout};
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging");
 
-/// The package of the program under test, without what only a debugger reads, in a folder.
+/// Builds the package of the tested program, without debug symbols, in a folder.
 pub(crate) fn package(dir: &Path) -> Option<()> {
     let program = dir.join("tortie");
     let stripped = Command::new("strip").arg("-o").args([&program, Path::new(TORTIE)]).output();
@@ -35,7 +36,7 @@ pub(crate) fn package(dir: &Path) -> Option<()> {
     Some(())
 }
 
-/// What the kernel has of us, counters aside.
+/// Returns Tortie's kernel state without counters.
 fn kernel(machine: &Machine) -> [String; 2] {
     let peers = std::env::var_os("TORTIE_PEERS").map(|dir| Path::new(&dir).join("nft"));
     let nft = peers
@@ -45,14 +46,14 @@ fn kernel(machine: &Machine) -> [String; 2] {
     [machine.must("ip route show; ip nexthop show"), rules]
 }
 
-/// A machine with the package, a pool, an own block and an endpoint; the agent runs.
+/// Starts a machine with the package, a pool, an own block and an endpoint, on which the agent runs.
 fn installed(files: &Path) -> Option<Machine> {
     package(files)?;
     let machine = Machine::boot(files)?;
     machine.must("dpkg -i --no-triggers --force-depends /mnt/tortie.deb");
     assert_eq!(machine.property("tortie", "ActiveState"), "inactive", "an installation starts nothing");
     assert!(!machine.run("systemctl is-enabled tortie").status.success());
-    // What a rack's administrator would say before the first start.
+    // Keys that an administrator writes before the first start.
     let data = serde_json::json!({
         "/calico/v1/Ready": "true",
         "/calico/v1/ipam/v4/pool/10.244.0.0-16": r#"{"cidr":"10.244.0.0/16"}"#,
@@ -78,7 +79,7 @@ fn until_kernel(machine: &Machine) -> [String; 2] {
     })
 }
 
-/// The process is a new one, and it runs.
+/// Waits for a new process that runs.
 fn restarted(machine: &Machine, before: &str) -> String {
     machine.until("another process", |machine| {
         let (pid, state) = (machine.property("tortie", "MainPID"), machine.property("tortie", "ActiveState"));
@@ -86,11 +87,11 @@ fn restarted(machine: &Machine, before: &str) -> String {
     })
 }
 
-/// Stops one thread and nothing else, as a lock that is never given back does: a tracer holds it, and takes its end.
+/// Stops a single thread, like a lock that is never released: a tracer holds it, and reaps it.
 #[allow(unsafe_code, reason = "ptrace and waitpid have no safe wrapper")]
 fn hang(thread: u32) {
     let thread = i32::try_from(thread).unwrap();
-    // SAFETY: both requests read no memory of ours.
+    // SAFETY: both requests read no memory of this process.
     unsafe {
         assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, thread, 0, 0), 0, "{}", std::io::Error::last_os_error());
         assert_eq!(
@@ -100,11 +101,11 @@ fn hang(thread: u32) {
             std::io::Error::last_os_error()
         );
     }
-    // Its true parent hears of its end after the tracer.
+    // The real parent is notified of its end only after the tracer.
     std::thread::spawn(move || {
         let mut status = 0;
         loop {
-            // SAFETY: the status is written to a number of this thread's.
+            // SAFETY: the status is written to a variable of this thread.
             let reported = unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) };
             if reported < 0 || libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
                 return;
@@ -117,7 +118,7 @@ fn hang(thread: u32) {
 fn the_unit_starts_notifies_holds_and_stops_under_a_live_systemd() {
     let files = tempfile::tempdir().unwrap();
     let Some(machine) = installed(files.path()) else { return };
-    // `enable --now` came back: READY=1 was told.
+    // `enable --now` returned, so READY=1 was sent.
     assert_eq!(machine.property("tortie", "ActiveState"), "active");
     assert_eq!(machine.property("tortie", "SubState"), "running");
     let before = until_kernel(&machine);
@@ -135,7 +136,7 @@ fn the_unit_starts_notifies_holds_and_stops_under_a_live_systemd() {
         }
     });
 
-    // What the unit grants, and no more; what it closes is closed for the agent.
+    // The process has exactly the permissions that the unit grants, and cannot access what the unit closes.
     let pid = machine.property("tortie", "MainPID");
     let status = machine.must(&format!("cat /proc/{pid}/status"));
     for line in ["NoNewPrivs:\t1", "Seccomp:\t2"] {
@@ -161,7 +162,7 @@ fn the_unit_starts_notifies_holds_and_stops_under_a_live_systemd() {
         "ProtectHome"
     );
     machine.must("systemd-analyze security --threshold=40 --no-pager tortie");
-    // None of it keeps the agent from its work, nor from closing files to itself where the kernel has that.
+    // The restrictions do not affect the agent's work or its use of Landlock, if the kernel has it.
     let said = machine.must("tortie status -o json || true");
     assert!(
         said.contains("\"landlock\": \"enforced\"") || said.contains("\"landlock\": \"unsupported\""),
@@ -171,7 +172,7 @@ fn the_unit_starts_notifies_holds_and_stops_under_a_live_systemd() {
         assert!(!said.contains(&format!("\"code\": \"{code}\"")), "{said}");
     }
 
-    // SIGHUP is no stop, and there is nothing to reload.
+    // SIGHUP does not stop the agent, and there is nothing to reload.
     machine.must(&format!("kill -HUP {pid}"));
     let reload = machine.run("systemctl reload tortie");
     assert!(!reload.status.success() && stderr(&reload).contains("not applicable"), "{reload:?}");
@@ -181,7 +182,8 @@ fn the_unit_starts_notifies_holds_and_stops_under_a_live_systemd() {
     });
     assert_eq!(machine.property("tortie", "MainPID"), pid);
 
-    // A loop that hangs while all others go round: the watchdog ends it, and it comes again. Here within 4 s.
+    // If one loop hangs while the others work, the watchdog ends the agent, which is restarted, here within 4
+    // s.
     machine.must("systemctl service-watchdogs yes; mkdir -p /run/systemd/system/tortie.service.d");
     machine.must("printf '[Service]\\nWatchdogSec=4\\n' > /run/systemd/system/tortie.service.d/soon.conf && systemctl daemon-reload");
     machine.must("systemctl restart tortie");
@@ -194,7 +196,7 @@ fn the_unit_starts_notifies_holds_and_stops_under_a_live_systemd() {
     assert!(journal.to_lowercase().contains("watchdog timeout"), "{journal}");
     assert_eq!(kernel(&machine), before, "watchdog");
 
-    // Stopped: routes and rules stay; the socket's folder goes, so that nobody asks in vain.
+    // Stopped: routes and rules stay; the socket's folder is removed, so that clients fail at once.
     let begin = Instant::now();
     machine.must("systemctl stop tortie");
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
@@ -203,7 +205,7 @@ fn the_unit_starts_notifies_holds_and_stops_under_a_live_systemd() {
     assert!(!machine.run("test -e /run/tortie").status.success());
     assert_eq!(machine.run("tortie status").status.code(), Some(3));
 
-    // Purged: host first, package then.
+    // Purge: first the host, then the package.
     let refused = machine.run("tortie purge");
     assert_eq!(refused.status.code(), Some(7), "{refused:?}");
     machine.must("ip link delete cali1; tortie purge --store");
@@ -224,7 +226,8 @@ fn long_the_unit_through_a_hang_an_upgrade_a_removal_and_a_shutdown() {
     let Some(mut machine) = installed(files.path()) else { return };
     let before = until_kernel(&machine);
 
-    // The kernel's loop hangs alone: the core sees it after 60 s, feeds no more, and 30 s later it is ended.
+    // Only the kernel thread hangs: the core detects it after 60 s and stops feeding the watchdog, which ends
+    // the agent 30 s later.
     let pid = machine.property("tortie", "MainPID");
     let threads =
         machine.must(&format!("for t in /proc/{pid}/task/*; do echo ${{t##*/}} $(cat $t/comm); done"));
@@ -246,20 +249,21 @@ fn long_the_unit_through_a_hang_an_upgrade_a_removal_and_a_shutdown() {
     assert_eq!(until_kernel(&machine), before, "watchdog");
     restarted(&machine, &pid);
 
-    // An upgrade while it runs: another process, the same routes and rules, what the administrator wrote.
+    // An upgrade at run time: another process, the same routes and rules, unchanged administrator's files.
     machine.must("echo 'as = 64999' > /etc/tortie/tortie.toml");
     machine.must("dpkg -i --no-triggers --force-depends --force-confold /mnt/tortie.deb");
     let pid = restarted(&machine, &new);
     assert_eq!(kernel(&machine), before, "upgrade");
     assert_eq!(machine.must("cat /etc/tortie/tortie.toml"), "as = 64999\n");
 
-    // A removal: stopped and no longer enabled; settings, store, routes and rules stay.
+    // Removal: stopped and no longer enabled; settings, store, routes and rules stay.
     machine.must("dpkg --no-triggers -r tortie");
     assert!(!machine.run(&format!("test -e /proc/{pid}")).status.success());
     assert_eq!(machine.must("ip route show; ip nexthop show"), before[0], "removal");
     machine.must("test -e /etc/tortie/tortie.toml && test -e /var/lib/tortie/store.db");
 
-    // Once more; then the host goes down: sessions are drained, which a neighbour on the same machine sees to the end.
+    // Installed once more, then the host shuts down: sessions are drained, as a neighbour on the same machine
+    // observes.
     machine.must("dpkg -i --no-triggers --force-depends /mnt/tortie.deb");
     machine.must("mkdir -p /etc/systemd/system/tortie.service.d");
     let text = "[Service]\\nEnvironment=TORTIE_LOG_FORMAT=text\\nStandardError=append:/run/out/agent.log\\n";

@@ -1,5 +1,5 @@
-//! A browser without a window, driven over its DevTools protocol: JSON with a zero octet after each message, on the pipes
-//! that it has as file descriptors 3 and 4.
+//! A headless browser, controlled by its DevTools protocol: JSON messages with a zero octet after each, on
+//! pipes at its file descriptors 3 and 4.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Longest wait for anything.
+/// Timeout for any wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a page did that it should not.
+/// Unwanted actions of a page.
 #[derive(Debug, Default)]
 pub(crate) struct Misdeeds {
-    /// Errors and warnings of the console, exceptions, violations of the policy.
+    /// Console errors and warnings, exceptions, violations of the content security policy.
     pub(crate) said: Vec<String>,
-    /// What it asked for elsewhere.
+    /// Requests to other origins.
     pub(crate) asked: Vec<String>,
 }
 
@@ -32,12 +32,12 @@ pub(crate) struct Browser {
     session: String,
     base: String,
     misdeeds: Misdeeds,
-    /// Requests of the page so far.
+    /// Number of requests of the page so far.
     pub(crate) requests: usize,
     _profile: tempfile::TempDir,
 }
 
-/// The browser's program.
+/// Returns the path of the browser.
 fn program() -> Option<PathBuf> {
     let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/bin");
     let peers = std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from(own), PathBuf::from);
@@ -50,7 +50,7 @@ fn program() -> Option<PathBuf> {
 }
 
 impl Browser {
-    /// Starts one for the page at `base`. `None` where there is no browser; in CI that is a failure.
+    /// Starts a browser for the page at `base`; `None` without a browser, which is a failure in CI.
     pub(crate) fn start(base: &str) -> Option<Self> {
         let Some(program) = program() else {
             assert!(std::env::var_os("CI").is_none(), "no browser: tests/tools/peers.sh brings one");
@@ -61,7 +61,7 @@ impl Browser {
         let mut child = Command::new("sh")
             .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null"])
             .arg(program)
-            // It shows one page, of this process; as root it has no sandbox of its own.
+            // It only shows this test's page; as root the browser cannot use its own sandbox.
             .args([
                 "--headless",
                 "--remote-debugging-pipe",
@@ -144,7 +144,7 @@ impl Browser {
         }
     }
 
-    /// Sorts what was told meanwhile.
+    /// Processes the events received so far.
     fn listen(&mut self) {
         while let Ok(message) = self.from.try_recv() {
             self.reported.push_back(message);
@@ -171,22 +171,22 @@ impl Browser {
         }
     }
 
-    /// What the page did wrong since the last question.
+    /// Returns the unwanted actions since the last call.
     pub(crate) fn misdeeds(&mut self) -> Misdeeds {
-        // A round trip: what the page did before it has been told.
+        // A round trip, after which all earlier events have arrived.
         self.eval("0");
         self.listen();
         std::mem::take(&mut self.misdeeds)
     }
 
-    /// How many requests the page made so far.
+    /// Returns the number of requests of the page so far.
     pub(crate) fn requests(&mut self) -> usize {
         self.eval("0");
         self.listen();
         self.requests
     }
 
-    /// The value of an expression in the page; promises are waited for.
+    /// Evaluates an expression in the page and waits for promises.
     pub(crate) fn eval(&mut self, expression: &str) -> Value {
         let params = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let answer = self.call("Runtime.evaluate", params);
@@ -194,7 +194,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Waits until an expression holds.
+    /// Waits until an expression is true.
     #[track_caller]
     pub(crate) fn wait(&mut self, expression: &str) {
         let end = Instant::now() + PATIENCE;
@@ -208,13 +208,13 @@ impl Browser {
         }
     }
 
-    /// Waits until the page's text holds `text`.
+    /// Waits until the page's text contains `text`.
     #[track_caller]
     pub(crate) fn sees(&mut self, text: &str) {
         self.wait(&format!("document.body.innerText.replace(/\\s+/g, ' ').includes({})", json!(text)));
     }
 
-    /// Opens a place of the page; the first time the page itself.
+    /// Opens a location of the page; the first time it loads the page.
     pub(crate) fn go(&mut self, place: &str) {
         let here = self.eval("location.href");
         if here.as_str().is_some_and(|here| here.starts_with(&self.base)) {
@@ -226,13 +226,13 @@ impl Browser {
         self.wait("document.readyState === 'complete' && document.querySelector('main h2')");
     }
 
-    /// Loads the page anew.
+    /// Reloads the page.
     pub(crate) fn load(&mut self, place: &str) {
         self.call("Page.navigate", json!({ "url": "about:blank" }));
         self.go(place);
     }
 
-    /// Width and height in pixels of the page, and whether the system is dark.
+    /// Sets width and height in pixels, and the dark mode.
     pub(crate) fn look(&mut self, width: u32, height: u32, dark: bool) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", size);
@@ -270,12 +270,12 @@ impl Browser {
         );
     }
 
-    /// Writes where the focus is.
+    /// Types text into the focused element.
     pub(crate) fn write(&mut self, text: &str) {
         self.call("Input.insertText", json!({ "text": text }));
     }
 
-    /// Puts a picture into target/page.
+    /// Writes a screenshot to target/page.
     pub(crate) fn shoot(&mut self, name: &str) {
         let answer = self.call("Page.captureScreenshot", json!({ "format": "png" }));
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/page");
@@ -291,7 +291,7 @@ impl Drop for Browser {
     }
 }
 
-/// RFC 4648 4, as the browser writes it.
+/// Decodes base64 (RFC 4648, section 4) as the browser writes it.
 fn base64(text: &str) -> Vec<u8> {
     let value = |digit: u8| match digit {
         b'A'..=b'Z' => digit - b'A',

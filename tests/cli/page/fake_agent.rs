@@ -1,4 +1,4 @@
-//! An agent that is played: it answers the API with a network as large as a test wants, and can lose its store or go away.
+//! A simulated agent: answers the API for a network of any size, and can lose its store or disappear.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -25,34 +25,35 @@ use tortie_engine::ipam::check::IpamState;
 use tortie_net::Cidr;
 use tortie_store::{KeyValue, Snapshot};
 
-/// What the network is like.
+/// Parameters of the simulated network.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scene {
-    /// Hosts, this one included; it is the fourth, or the only one.
+    /// Number of hosts, including this one, which is the fourth or the only one.
     pub(crate) hosts: usize,
     pub(crate) routes: usize,
     pub(crate) blocks: usize,
     pub(crate) endpoints: usize,
-    /// Why the store is away.
+    /// Reason why the store is unreachable.
     pub(crate) away: Option<String>,
     pub(crate) frozen: Option<String>,
-    /// It runs beside BIRD and Felix.
+    /// True in observe mode, next to BIRD and Felix.
     pub(crate) observes: bool,
 }
 
-/// The agent's state.
+/// State of the simulated agent.
 pub(crate) struct FakeAgent {
     pub(crate) scene: Mutex<Scene>,
     events: Mutex<Vec<Event>>,
     live: broadcast::Sender<Event>,
-    /// Streams of events that are open.
+    /// Number of open event streams.
     pub(crate) streams: Arc<AtomicUsize>,
 }
 
-/// The first host of the mesh whose session is down, and one whose end alone says so.
+/// The first host of the mesh whose session is down, and a host whose session only its own side reports as
+/// down.
 pub(crate) const DOWN: usize = 5;
 pub(crate) const ONE_SIDED: usize = 7;
-/// A name from the store that would be more than text, were it let.
+/// A name from the store that would become markup if it were not escaped.
 pub(crate) const HOSTILE: &str = "<img src=x onerror=alert(1)>";
 
 pub(crate) fn host(i: usize) -> String {
@@ -168,7 +169,8 @@ impl Scene {
         }))
     }
 
-    /// A host says whom it misses: both ends of the session that is down, and one end of another.
+    /// Status of the hosts, which list peers that are down: both sides of one session, and one side of
+    /// another.
     fn nodes(&self) -> Vec<ClusterNode> {
         let here = self.here();
         let node = |i: usize| {
@@ -185,7 +187,7 @@ impl Scene {
                 "sessions": { "up": self.hosts - down.len(), "of": self.hosts },
                 "mesh": { "up": self.hosts - 1 - down.len(), "of": self.hosts - 1 }, "peers": { "up": 1, "of": 1 },
                 "down": down, "downMore": 0, "problems": if down.is_empty() { vec![] } else { vec!["peer-down"] } });
-            // The agent of a host whose sessions are down does not run.
+            // On a host whose sessions are down, no agent runs.
             let silent = Self::is_down(i);
             read(json!({ "name": host(i), "silent": silent, "ageSeconds": (!silent).then_some(60),
                 "status": (!silent).then_some(status), "disputedBy": [] }))
@@ -224,7 +226,7 @@ impl Scene {
         )
     }
 
-    /// A page of all routes, or those that are named.
+    /// Returns a page of all routes, or the named ones.
     fn part<T>(&self, query: &Query, row: impl Fn(usize) -> T) -> List<T> {
         if let Some(prefixes) = query.get("prefix") {
             let numbers = prefixes.split(',').filter_map(Self::number).filter(|i| *i < self.routes);
@@ -239,7 +241,7 @@ impl Scene {
         list
     }
 
-    /// A store as Calico writes it.
+    /// Returns a store as Calico writes it.
     fn ipam_state(&self) -> IpamState {
         let kv = |key: String, value: Value| KeyValue {
             key,
@@ -281,7 +283,7 @@ impl Scene {
     }
 
     fn endpoint(&self, i: usize) -> Endpoint {
-        // One is of a container, whose id its key has.
+        // One is a container's, whose id is part of the key.
         let workload = match i {
             2 => format!("cni/{}", "0123456789abcdef".repeat(4)),
             _ => format!("k8s/shop.web-{i}"),
@@ -314,7 +316,7 @@ impl FakeAgent {
         Arc::new(agent)
     }
 
-    /// Records something, and tells those who follow.
+    /// Records an entry and sends it to the followers.
     pub(crate) fn record(&self, ago: u64, change: &str, plane: &str, mark: &str, subject: &str, text: &str) {
         let mut events = self.events.lock().unwrap();
         let event: Event = read(json!({ "seq": events.len() + 1, "time": time(ago), "change": change,
@@ -328,7 +330,7 @@ impl FakeAgent {
         self.scene.lock().unwrap().clone()
     }
 
-    /// The JSON behind `v1/`.
+    /// Returns the JSON answer for a path below `v1/`.
     fn answer(&self, path: &str, query: &Query) -> Answer {
         let scene = self.scene();
         let text = |name: &str| query.get(name).cloned().unwrap_or_default();
@@ -367,7 +369,7 @@ impl FakeAgent {
         json_of(&list("EventList", events.iter().filter(matching).cloned().collect()))
     }
 
-    /// Entries as they are made, until the reader goes.
+    /// Streams new entries until the client disconnects.
     fn follow(&self) -> Response {
         self.streams.fetch_add(1, Ordering::SeqCst);
         let open = Open(Arc::clone(&self.streams));
@@ -382,7 +384,7 @@ impl FakeAgent {
     }
 }
 
-/// Queries as the page writes them, by name.
+/// Query parameters by name.
 type Query = BTreeMap<String, String>;
 
 /// A JSON document, or the agent's error.
@@ -409,14 +411,14 @@ async fn serve(
     }
 }
 
-/// What listens until it is dropped, its connections included.
+/// A listener that runs until it is dropped, with its connections.
 pub(crate) struct Listening {
     runtime: Option<tokio::runtime::Runtime>,
     pub(crate) addr: SocketAddr,
 }
 
 impl Listening {
-    /// Serves the page and its answers over TCP; at the same address again with `again`.
+    /// Serves the page and its answers on TCP; with `again`, at the same address as before.
     pub(crate) fn start(agent: &Arc<FakeAgent>, again: Option<SocketAddr>) -> Self {
         let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let addr = again.unwrap_or_else(free);
@@ -452,7 +454,7 @@ impl Drop for Open {
 }
 
 impl Scene {
-    /// A store as Calico writes it, unless it is away.
+    /// Returns a store as Calico writes it, unless it is unreachable.
     fn store(&self) -> Result<IpamState, ApiError> {
         match &self.away {
             Some(why) => {

@@ -1,5 +1,6 @@
-//! The page in a real browser, against an agent that is played: every part, its empty and degraded states, a large network,
-//! dark and narrow; and no console error, no violation of its policy, no request to elsewhere.
+//! The page in a real browser with a simulated agent: every view, its empty and degraded states, a large
+//! network, dark mode and a narrow window; without console errors, policy violations or requests to other
+//! origins.
 
 mod browser;
 mod fake_agent;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use browser::Browser;
 use fake_agent::{FakeAgent, Listening, Scene};
 
-/// All views, with what each shows when it is there.
+/// All views, each with a text that it shows.
 const VIEWS: [(&str, &str); 6] = [
     ("#/", "24 nodes"),
     ("#/sessions", "tor-a"),
@@ -31,11 +32,11 @@ fn innocent(browser: &mut Browser) {
     assert!(misdeeds.said.is_empty() && misdeeds.asked.is_empty(), "{misdeeds:#?}");
 }
 
-/// The view's table has one row, opened or not.
+/// True if the view's table has one row, expanded or not.
 const ONE_ROW: &str =
     "document.querySelectorAll('main > div > .scroll > table > tbody > tr:not(.detail)').length === 1";
 
-/// Text on its background, as it is computed, and what is wider than the window: WCAG 2.2, 1.4.3 and 1.4.10.
+/// Computed contrast of text, and elements wider than the window: WCAG 2.2, 1.4.3 and 1.4.10.
 const LOOK: &str = r"(() => {
   const rgb = t => (t.match(/[\d.]+/g) || []).map(Number);
   const light = c => { const [r, g, b] = c.slice(0, 3).map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; };
@@ -89,7 +90,7 @@ fn what_is_asked_is_answered_by_mouse_keys_and_address() {
     let server = Listening::start(&agent, None);
     let Some(mut browser) = Browser::start(&server.base()) else { return };
     browser.look(1280, 1000, false);
-    // The map: one session is down, one host alone misses another, and each is told.
+    // The map: one session is down, and one host alone reports another as down; both are shown.
     browser.go("#/");
     browser.sees("degraded");
     browser.sees("tortie why peer rack1-n005");
@@ -98,7 +99,7 @@ fn what_is_asked_is_answered_by_mouse_keys_and_address() {
     browser.wait("document.querySelectorAll('svg .edge.one').length === 2");
     browser.eval("document.querySelector('svg.ring a[aria-label^=\"rack1-n005\"]').focus()");
     browser.sees("its agent does not run");
-    // Keys alone: `/`, a name, Enter; the session opens with its reason.
+    // Keyboard only: `/`, a name, Enter; the session opens with its reason.
     browser.press("/");
     browser.write("rack1-n005");
     browser.press("Enter");
@@ -106,10 +107,11 @@ fn what_is_asked_is_answered_by_mouse_keys_and_address() {
     browser.sees("Established -> Active hold timer expired");
     assert_eq!(browser.eval("location.hash"), "#/sessions/Mesh_10_0_0_5");
     assert_eq!(browser.eval("document.getElementById('cmd').textContent"), "tortie why peer Mesh_10_0_0_5");
-    // What is down stands first, whatever the order of the answer; on a narrow screen its state is beside its name.
+    // Sessions that are down come first, whatever the order of the answer; on a narrow screen the state is
+    // next to the name.
     browser.wait("document.querySelector('tbody tr').innerText.includes('rack1-n005')");
     browser.wait("document.querySelectorAll('thead th')[1].innerText.startsWith('State')");
-    // Sorting says so.
+    // The sort order is announced.
     browser.eval(
         "[...document.querySelectorAll('thead button')].find(b => b.innerText.startsWith('Flaps')).click()",
     );
@@ -118,7 +120,7 @@ fn what_is_asked_is_answered_by_mouse_keys_and_address() {
     );
     browser.wait("document.querySelector('th[aria-sort=descending]').innerText.startsWith('Flaps')");
     browser.wait("document.querySelector('tbody tr').innerText.includes('rack1-n005')");
-    // A route by its address in a ticket; who gets it; page by page.
+    // A route by the address of a ticket, its recipients, and page by page.
     browser.go("#/route/10.64.7.0%2F24");
     browser.sees("NOT advertised to tor-a");
     browser.sees("shorter AS path");
@@ -130,7 +132,7 @@ fn what_is_asked_is_answered_by_mouse_keys_and_address() {
     browser.sees("next hop unresolved");
     browser.go("#/routes/10.64.7.9");
     browser.sees("an address of k8s/shop.web-1/eth0");
-    // The heat map by arrow keys; a block opens its addresses.
+    // The heat map with arrow keys; a block shows its addresses.
     browser.go("#/ipam");
     browser.wait("document.querySelectorAll('[data-block]').length === 40");
     browser.eval("document.querySelector('[data-block]').focus()");
@@ -149,7 +151,7 @@ fn what_is_asked_is_answered_by_mouse_keys_and_address() {
     browser.shoot("block");
     browser.eval("[...document.querySelectorAll('button')].find(b => b.innerText === 'As table').click()");
     browser.wait("document.querySelectorAll('table').length === 3");
-    // A packet's way, painted on the rules of the end that is here.
+    // The path of a packet, shown on the rules of the local end.
     browser.press("/");
     browser.eval("document.getElementById('q').value = ''");
     browser.write("10.0.7.9 -> web-1:5432");
@@ -162,14 +164,14 @@ fn what_is_asked_is_answered_by_mouse_keys_and_address() {
         "tortie policy trace --from 10.0.7.9 --to web-1 --proto tcp --dport 5432"
     );
     browser.shoot("trace");
-    // A container by its name alone, and its id as engines print it.
+    // A container by its name alone, and its id in the short form of engines.
     browser.press("/");
     browser.eval("document.getElementById('q').value = ''");
     browser.write("web-2");
     browser.press("Enter");
     browser.sees("k8s/shop.web-2/eth0 on");
     browser.sees("/workload/cni/0123456789ab.../endpoint/eth0");
-    // One change, and only what it touched.
+    // One change, and only the objects that it affected.
     browser.go("#/timeline/c-4");
     browser.sees("Only what change c-4 touched");
     browser.wait(ONE_ROW);
@@ -198,7 +200,7 @@ fn empty_frozen_without_store_and_without_agent() {
     }
     browser.sees("● live");
     browser.sees("read-only");
-    // What happens is there without being asked for, and one stream serves the whole page.
+    // Events appear without requests, and one stream serves the whole page.
     let asked = browser.requests();
     *agent.scene.lock().unwrap() = middle();
     agent.record(0, "c-9", "rib", "+", "Mesh_10_0_0_1", "OpenConfirm -> Established");
@@ -206,13 +208,13 @@ fn empty_frozen_without_store_and_without_agent() {
     browser.go("#/timeline");
     browser.sees("c-9");
     assert_eq!(agent.streams.load(Ordering::SeqCst), 1);
-    // Nothing happens: nothing is asked.
+    // Without events there are no requests.
     std::thread::sleep(Duration::from_millis(2_500));
     let settled = browser.requests();
     std::thread::sleep(Duration::from_millis(2_500));
     let more = browser.requests() - settled;
     assert!(more <= 4, "{more} requests while nothing happened, {asked} before");
-    // Nobody looks: nothing is listened to.
+    // While the page is hidden, no stream is open.
     let hide = |yes| {
         format!(
             "Object.defineProperty(document, 'hidden', {{ configurable: true, get: () => {yes} }}), document.dispatchEvent(new Event('visibilitychange'))"
@@ -223,7 +225,7 @@ fn empty_frozen_without_store_and_without_agent() {
     browser.eval(&hide(false));
     until(|| agent.streams.load(Ordering::SeqCst) == 1);
     innocent(&mut browser);
-    // The store is away, and says since when; blocks stay as they were read.
+    // The store is unreachable, and the page shows since when; blocks stay as they were read.
     browser.go("#/ipam");
     browser.sees("10.244.0.0/16: enabled");
     agent.scene.lock().unwrap().away = Some("no answer of etcd".to_owned());
@@ -236,7 +238,8 @@ fn empty_frozen_without_store_and_without_agent() {
     agent.record(0, "c-b", "agent", "!", "store", "frozen");
     browser.sees("Frozen: all pools vanished");
     browser.sees("tortie store accept, if the store is right as it is");
-    // The agent is gone: what was known stays, grey, with its time; then it is back, and the page goes on.
+    // The agent is gone: the last state stays visible, grey and with its time; when the agent is back, the
+    // page continues.
     let addr = server.addr;
     drop(server);
     browser.sees("The agent does not answer since");
@@ -247,7 +250,7 @@ fn empty_frozen_without_store_and_without_agent() {
     browser.wait("!document.body.classList.contains('gone')");
     browser.sees("● live");
     drop(server);
-    // What is not answered, or not well, is named on the console by the browser itself.
+    // The browser itself reports failed requests on the console.
     let misdeeds = browser.misdeeds();
     assert!(misdeeds.asked.is_empty(), "{misdeeds:#?}");
     let failed = ["ERR_CONNECTION", "ERR_INCOMPLETE", "ERR_EMPTY_RESPONSE", "status of 503"];
@@ -263,7 +266,7 @@ fn what_is_observed_is_shown_item_by_item_where_an_agent_observes() {
     browser.look(1280, 900, false);
     browser.go("#/");
     browser.sees("24 nodes");
-    // Others have no such view among their tabs; its address says why.
+    // Other agents have no such tab; its address explains why.
     let tab = "document.querySelector('nav a[data-view=beside]').checkVisibility()";
     assert_eq!(browser.eval(tab), false);
     browser.go("#/beside");
@@ -301,7 +304,7 @@ fn what_is_observed_is_shown_item_by_item_where_an_agent_observes() {
     innocent(&mut browser);
 }
 
-/// As `tortie diags` writes it: opened from a disk, with what the agent answered then, and nobody is asked.
+/// A file of `tortie diags`, opened from disk with the recorded answers; it makes no requests.
 #[test]
 fn a_file_of_diags_is_the_page_without_an_agent() {
     let agent = FakeAgent::new(middle());
@@ -341,7 +344,7 @@ fn a_file_of_diags_is_the_page_without_an_agent() {
     browser.go("#/sessions");
     browser.sees(fake_agent::HOSTILE);
     assert_eq!(browser.eval("document.images.length"), 0);
-    // One of the 300 routes, with what happened to it; what was not asked then cannot be known.
+    // One of the 300 routes with its history; answers that were not recorded are unavailable.
     browser.go("#/route/10.64.7.0%2F24");
     browser.wait(ONE_ROW);
     browser.sees("1 best paths changed");
@@ -361,7 +364,7 @@ fn until(condition: impl Fn() -> bool) {
     }
 }
 
-/// What a view costs: its elements, what it asks for, and its longest task in milliseconds, the least of `tries`.
+/// Measures each view: elements, requests, and its longest task in milliseconds, the minimum of `tries`.
 fn large(tries: usize) -> Option<Vec<(&'static str, u64, usize, u64)>> {
     let scene = Scene { hosts: 1_000, routes: 100_000, blocks: 1_024, endpoints: 300, ..Scene::default() };
     let agent = FakeAgent::new(scene);
@@ -410,7 +413,7 @@ fn a_thousand_peers_and_a_hundred_thousand_routes_are_a_page_like_another() {
         println!("{place}: {elements} elements, {requests} requests, longest task {longest} ms");
         assert!(elements < 2_200, "{place} has {elements} elements");
         assert!(requests < 10, "{place} asks {requests} times");
-        // The machine is shared while tests run: see the long form.
+        // Other tests run at the same time; see the long form for exact limits.
         assert!(longest < 500, "{place}: {longest} ms");
     }
 }

@@ -1,9 +1,10 @@
-//! What a played agent that observes found of BIRD and Felix: one of each kind.
+//! Results of a simulated agent in observe mode: one difference of each kind between BIRD, Felix and the
+//! intent.
 
 use serde_json::{Value, json};
 use tortie::api::policy::Diff;
 
-/// Its part of `status`.
+/// Returns its part of `status`.
 pub(crate) fn status() -> Value {
     let plane = |plane: &str, equal, different, missing, extra, unknown| json!({ "plane": plane, "equal": equal, "different": different, "missing": missing, "extra": extra, "notJudged": unknown });
     json!({
@@ -15,7 +16,8 @@ pub(crate) fn status() -> Value {
     })
 }
 
-/// Its answer to `diff`: what is not judged comes first here, so that the page has to put it last.
+/// Returns its answer to `diff`. Parts that were not compared are first here, so that the page must move them
+/// to the end.
 pub(crate) fn diff() -> Diff {
     let line = |mark: &str, text: &str| json!({ "mark": mark, "text": text });
     let section = |what: &str, lines: Vec<Value>| json!({ "what": what, "mode": "observe", "count": 3, "lines": lines, "trouble": "", "equal": 53, "notJudged": 1 });

@@ -1,4 +1,4 @@
-//! Colours go to a terminal only, and not where they are unwanted.
+//! Colours are sent only to a terminal, and not where they are disabled.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -14,7 +14,7 @@ use crate::terminal::hostile_text::commands;
 
 const ESC: char = '\u{1b}';
 
-/// A terminal: our end, and that of a program.
+/// Opens a terminal; returns the test's end and the program's end.
 fn terminal() -> (File, File) {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&ours).unwrap();
@@ -23,7 +23,7 @@ fn terminal() -> (File, File) {
     (File::from(ours), OpenOptions::new().read(true).write(true).open(name).unwrap())
 }
 
-/// How a program is run.
+/// Environment in which a program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Pipe,
@@ -33,7 +33,7 @@ enum Place {
     Never,
 }
 
-/// What a program prints on both streams.
+/// Returns a program's output on both streams.
 fn printed(mut command: Command, place: Place) -> String {
     command.env("TERM", if place == Place::Dumb { "dumb" } else { "xterm-256color" });
     command.env_remove("NO_COLOR").env_remove("CLICOLOR").env_remove("CLICOLOR_FORCE");
@@ -53,11 +53,11 @@ fn printed(mut command: Command, place: Place) -> String {
     let (mut ours, theirs) = terminal();
     command.stdin(Stdio::null()).stdout(theirs.try_clone().unwrap()).stderr(theirs);
     let mut child = command.spawn().unwrap();
-    // With it go the program's ends that this process has.
+    // Closes the program's ends that this process holds.
     drop(command);
     let mut all = Vec::new();
     let mut octets = [0; 4096];
-    // The end is an error: EIO.
+    // The end is reported as the error EIO.
     while let Ok(count @ 1..) = ours.read(&mut octets) {
         all.extend_from_slice(&octets[..count]);
     }
@@ -65,7 +65,7 @@ fn printed(mut command: Command, place: Place) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// Every command that does something.
+/// Collects every executable command.
 fn leaves(command: &clap::Command, path: &[String], out: &mut BTreeSet<Vec<String>>) {
     let below: Vec<_> = command.get_subcommands().filter(|sub| sub.get_name() != "help").collect();
     if below.is_empty() {
@@ -107,7 +107,7 @@ fn colors_are_for_terminals() {
         };
         let help = words.iter().any(|word| word.starts_with("--help") || word == "--no-such-flag");
         for place in [Place::Pipe, Place::NoColor, Place::Dumb, Place::Never] {
-            // Of a command line that is wrong the flag is not read.
+            // With an invalid command line, the flag is not evaluated.
             if !(help && place == Place::Never) && run(place).contains(ESC) {
                 wrong.push(format!("{words:?}, {place:?}"));
             }
@@ -115,7 +115,7 @@ fn colors_are_for_terminals() {
         let text = run(Place::Terminal);
         if text.contains(ESC) {
             colored.insert(words.clone());
-            // Nothing but colours: SGR of ECMA-48.
+            // Only colours: SGR of ECMA-48.
             let other = text.split(ESC).skip(1).find(|rest| {
                 let end =
                     rest.trim_start_matches('[').trim_start_matches(|c: char| c.is_ascii_digit() || c == ';');
@@ -138,7 +138,7 @@ fn colors_are_for_terminals() {
     println!("{} runs, {} of them coloured on a terminal, none elsewhere", runs.len(), colored.len());
 }
 
-/// The first lines of a program that does not end.
+/// Returns the first lines of a program that does not end.
 fn beginning(mut command: Command, dumb: bool, lines: usize) -> String {
     let (mut ours, theirs) = terminal();
     command.env("TERM", if dumb { "dumb" } else { "xterm" }).env_remove("NO_COLOR");

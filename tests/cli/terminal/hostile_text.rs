@@ -1,11 +1,13 @@
-//! Texts of others do not act on a terminal: whatever keys, names, values and labels hold, what is printed is text.
+//! Texts from others have no effect on a terminal: keys, names, values and labels are printed as text,
+//! whatever they contain.
 
 use serde_json::Value;
 
 use crate::agent::Agent;
 use crate::common::command::tortie;
 
-/// Escape sequences of ECMA-48 with a colour, a title and a clean screen; C1, DEL; other ends of lines; writing direction.
+/// Escape sequences of ECMA-48 for a colour, a title and clearing the screen; C1 controls, DEL; other line
+/// ends; writing direction.
 const HOSTILE: &str = "x\u{1b}[31m\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}2J\u{7f}\r\u{8}\u{202e}\u{2028}y";
 
 fn acts(c: char) -> bool {
@@ -13,7 +15,7 @@ fn acts(c: char) -> bool {
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Commands that read the store or ask the agent about it, with this name, and the endpoint of this name.
+/// Returns commands that read the store or query the agent, with this name, and the endpoint with this name.
 pub(crate) fn commands<'a>(h: &'a str, long: &'a str) -> Vec<Vec<&'a str>> {
     vec![
         vec!["status"],
@@ -64,7 +66,7 @@ pub(crate) fn commands<'a>(h: &'a str, long: &'a str) -> Vec<Vec<&'a str>> {
     ]
 }
 
-/// Every command that reads the store or asks the agent about it, in every form.
+/// Every command that reads the store or queries the agent, in every output format.
 #[test]
 fn nothing_that_acts_on_a_terminal_comes_out_of_any_command() {
     let h = HOSTILE;
@@ -118,7 +120,7 @@ fn nothing_that_acts_on_a_terminal_comes_out_of_any_command() {
             tried += 1;
         }
     }
-    // Of JSON the texts are the same as in the store.
+    // In JSON, texts are those of the store.
     let got = agent.run(&[
         "--datastore",
         &agent.store.url,
@@ -129,7 +131,7 @@ fn nothing_that_acts_on_a_terminal_comes_out_of_any_command() {
         "json",
     ]);
     assert_eq!(serde_json::from_slice::<Value>(&got.stdout).unwrap()["value"], h);
-    // Names that are no names of this program, too.
+    // Also for names that are not arguments of this program.
     let wrong = tortie(&["store", "get", h, "--nonsense"]);
     assert!(wrong.status.code() == Some(2));
     println!("{tried} answers of {} commands, none with anything that acts", commands.len());

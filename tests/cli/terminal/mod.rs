@@ -1,4 +1,4 @@
-//! What is sent to a terminal.
+//! Output to a terminal.
 
 mod colors;
 mod hostile_text;

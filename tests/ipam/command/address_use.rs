@@ -1,4 +1,4 @@
-//! What the kernel of this host tells of addresses.
+//! Address uses that this host's kernel reports.
 
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
@@ -8,7 +8,7 @@ use tortie_kernel::{AddressUses, UsePlace};
 
 use crate::common::netns::{in_netns, in_netns_kept, ip};
 
-/// A named namespace. Dropping it removes it.
+/// A named network namespace; dropping it removes it.
 struct Named(String);
 
 impl Named {
@@ -29,7 +29,7 @@ impl Drop for Named {
     }
 }
 
-/// A process with a network namespace that has no name. Dropping it ends it.
+/// A process with an unnamed network namespace; dropping it ends the process.
 struct Process(Child);
 
 impl Process {
@@ -75,17 +75,17 @@ fn addresses_are_seen_in_the_namespaces_that_share_a_link_with_this_one() {
         let within = format!("nsenter -t {pid} -n ip address add 10.65.7.2/32 dev eth0");
         let words: Vec<&str> = within.split_whitespace().collect();
         assert!(Command::new(words[0]).args(&words[1..]).status().unwrap().success());
-        // Nothing of this one leads here.
+        // No link of this namespace leads to the host.
         stranger.ip("link add dummy0 type veth peer name dummy1");
         stranger.ip("address add 10.65.7.3/32 dev dummy0");
-        // Behind a tap there is no interface of the guest: a route and a neighbour tell of it.
+        // A tap device has no guest interface on the host: a route and a neighbour entry show the use.
         ip("link add tap1 type veth peer name tap1p");
         ip("link set tap1 up");
         ip("link set tap1p up");
         ip("route add 10.65.7.4/32 dev tap1");
         ip("neighbour add 10.65.7.4 lladdr 02:00:00:00:00:04 dev tap1");
         ip("address add 10.65.7.5/32 dev lo");
-        // A route through a gateway is no sign of an address here.
+        // A route through a gateway does not show an address of this host.
         ip("address add 192.0.2.1/24 dev tap1");
         ip("route add 10.65.7.6/32 via 192.0.2.9");
 
@@ -107,7 +107,8 @@ fn addresses_are_seen_in_the_namespaces_that_share_a_link_with_this_one() {
         assert_eq!(places(&seen, "10.65.7.6"), Vec::<String>::new());
         assert!(seen.found.iter().all(|s| !s.addr.is_loopback()));
 
-        // Behind a port of a bridge only the namespace itself tells: in sight, then out of sight (held by a socket alone).
+        // Behind a bridge port only the namespace itself shows the use: first visible, then hidden (held by a
+        // socket only).
         ip("link add br0 type bridge");
         let (go, hidden) = in_netns_kept(|| ());
         ip("link add port0 type veth peer name tmp3");

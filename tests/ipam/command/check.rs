@@ -1,5 +1,5 @@
-//! `tortie ipam check` and `tortie ipam release --from-check`: what is wrong is found with its evidence, and only what is
-//! still as it was found is mended.
+//! `tortie ipam check` and `tortie ipam release --from-check`: inconsistencies are found with their evidence,
+//! and repaired only if they are unchanged.
 
 use std::collections::BTreeMap;
 use std::process::Output;
@@ -19,7 +19,7 @@ fn check(store: &Store) -> Output {
     store.run(&["ipam", "check", "--node", "h1", "-o", "json"])
 }
 
-/// Kinds by subject.
+/// Returns the kind of each finding by subject.
 fn found(output: &Output) -> BTreeMap<String, String> {
     let word = |finding: &serde_json::Value, name: &str| finding[name].as_str().unwrap().to_owned();
     let all = json(output);
@@ -39,7 +39,7 @@ fn each_kind_is_found_and_what_can_be_is_repaired() {
         let store = store(&[POOL]);
         host(&store, "h1", 1);
         host(&store, "h2", 2);
-        // In order: an endpoint, a tunnel, and an interface without an endpoint (Docker's bridge has none).
+        // Consistent: an endpoint, a tunnel, and an interface without an endpoint (Docker's bridge has none).
         let used = assign(&store, &["--node", "h1", "--num4", "3", "--handle", "used"]);
         put(&store, &endpoint("h1", "web", &used[0]));
         put(&store, &("/calico/v1/host/h1/config/IpInIpTunnelAddr".to_owned(), used[1].clone()));
@@ -54,7 +54,7 @@ fn each_kind_is_found_and_what_can_be_is_repaired() {
         assert_eq!(json(&clean)["findings"].as_array().unwrap().len(), 0);
         assert!(done(&store.run(&["ipam", "check", "--node", "h1"])).contains("nothing is wrong"));
 
-        // Wrong in each way.
+        // One inconsistency of each kind.
         let leaked = assign(&store, &["--node", "h1", "--num4", "2", "--handle", "gone"]);
         let far = assign(&store, &["--node", "h2", "--handle", "far"]);
         let lone = free(&store, &used);
@@ -76,7 +76,7 @@ fn each_kind_is_found_and_what_can_be_is_repaired() {
         let text = String::from_utf8_lossy(&text.stdout).into_owned();
         assert!(text.contains("2 leaked") && text.contains("release --from-check"), "{text}");
 
-        // One of the leaked is given out again before the report is used.
+        // A leaked address is allocated again before the report is used.
         let report = store.file("report.json", &String::from_utf8_lossy(&output.stdout));
         done(&store.run(&["ipam", "release", "--ip", &leaked[0]]));
         assign(&store, &["--node", "h1", "--ip", &leaked[0], "--handle", "again"]);
@@ -95,7 +95,7 @@ fn each_kind_is_found_and_what_can_be_is_repaired() {
         assert!(done(&store.run(&["ipam", "show", &leaked[0]])).contains("again"));
         fails(&store, &["ipam", "show", &leaked[1]], 1, &[]);
 
-        // What a person decides.
+        // Inconsistencies that an operator must decide.
         done(&store.run(&["store", "rm", "/calico/v1/host/h1/workload/cni/copy/endpoint/eth0"]));
         done(&store.run(&["store", "rm", "/calico/v1/host/h2/workload/cni/thief/endpoint/eth0"]));
         done(&store.run(&["store", "rm", "/calico/v1/host/h1/workload/cni/api/endpoint/eth0"]));
@@ -103,7 +103,7 @@ fn each_kind_is_found_and_what_can_be_is_repaired() {
         store.run(&["ipam", "release", "--from-check", "--node", "h1"]);
         let last = check(&store);
         assert!(last.status.success(), "{last:?}");
-        // And again nothing is found and nothing done.
+        // A second run finds and does nothing.
         assert!(
             done(&store.run(&["ipam", "release", "--from-check", "--node", "h1"]))
                 .contains("nothing was found")
@@ -111,7 +111,7 @@ fn each_kind_is_found_and_what_can_be_is_repaired() {
     });
 }
 
-/// An address of the same block that nobody has.
+/// Returns an unallocated address of the same block.
 fn free(store: &Store, used: &[String]) -> String {
     let head = used[0].rsplit_once('.').unwrap().0;
     let block =
@@ -143,7 +143,7 @@ fn an_endpoint_without_its_interface_is_found_on_its_host() {
             "h2 alone can tell of its own"
         );
         assert!(evidence(&output, &ghost.0).contains("no interface calighost on h1"), "{output:?}");
-        // A person decides; what is left then is mended by itself.
+        // After the operator's decision, the rest is repaired automatically.
         fails(&store, &["ipam", "release", "--from-check", "--node", "h1"], 1, &[]);
         done(&store.run(&["store", "rm", &ghost.0]));
         assert_eq!(found(&check(&store)), [(lost.clone(), "leaked".to_owned())].into());

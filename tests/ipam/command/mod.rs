@@ -1,5 +1,5 @@
-//! `tortie ipam` and `tortie node` as people and scripts use them: straight on a store, no agent, and with the kernel and
-//! the network namespaces of this host.
+//! `tortie ipam` and `tortie node` for people and scripts: directly on a store without an agent, and with
+//! this host's kernel and network namespaces.
 
 mod address_use;
 mod check;
@@ -12,7 +12,7 @@ use std::process::Output;
 use crate::common::command::{Store, stdout};
 use serde_json::Value;
 
-/// A store that is ready, with these pools.
+/// Creates a ready store with these pools.
 fn store(pools: &[&str]) -> Store {
     let store = Store::with(&[("/calico/v1/Ready", "true")]);
     for pool in pools {
@@ -21,7 +21,7 @@ fn store(pools: &[&str]) -> Store {
     store
 }
 
-/// What a command printed that did its job.
+/// Returns the output of a successful command.
 fn done(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     stdout(output)
@@ -31,7 +31,7 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// Allocates and gives the addresses without their lengths.
+/// Allocates, and returns the addresses without prefix length.
 fn assign(store: &Store, words: &[&str]) -> Vec<String> {
     let text = done(&store.run(&[&["ipam", "assign"], words].concat()));
     let lines = text.lines().map(|line| {
@@ -44,7 +44,7 @@ fn assign(store: &Store, words: &[&str]) -> Vec<String> {
     all
 }
 
-/// Ends with this exit code and says these words on stderr.
+/// Checks that a command fails with this exit code and names these words on stderr.
 fn fails(store: &Store, words: &[&str], code: i32, named: &[&str]) -> Output {
     let output = store.run(words);
     assert_eq!(output.status.code(), Some(code), "{words:?}: {output:?}");
@@ -55,7 +55,7 @@ fn fails(store: &Store, words: &[&str], code: i32, named: &[&str]) -> Output {
     output
 }
 
-/// The key and value of a workload endpoint with one address.
+/// Returns key and value of a workload endpoint with one address.
 fn endpoint(host: &str, workload: &str, addr: &str) -> (String, String) {
     let (family, other, len) =
         if addr.contains(':') { ("ipv6_nets", "ipv4_nets", 128) } else { ("ipv4_nets", "ipv6_nets", 32) };

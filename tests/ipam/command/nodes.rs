@@ -43,7 +43,7 @@ fn hosts_are_listed_and_shown() {
     );
     let table = done(&store.run(&["node", "list"]));
     assert!(table.lines().nth(1).unwrap().starts_with("h1 ") && table.contains("1/2"), "{table}");
-    // What begins with the same letters is another host.
+    // A name with the same beginning is another host.
     let text = done(&store.run(&["node", "show", "h1"]));
     for word in ["h1   no agent runs", "192.0.2.1 in 192.0.2.0/24", "64513", "10.65.0.63", "cni/web/eth0"] {
         assert!(text.contains(word), "no {word:?}: {text}");
@@ -57,7 +57,7 @@ fn a_host_goes_whole_and_nothing_of_others_with_it() {
     let store = store(&["10.65.0.0/25"]);
     known(&store, "h1", "192.0.2.1");
     known(&store, "h2", "192.0.2.2");
-    // Two blocks: each host has one, and each borrows from the other's.
+    // Two blocks: each host owns one and borrows from the other.
     let own = assign(&store, &["--node", "h1", "--num4", "60", "--handle", "own1"]);
     assign(&store, &["--node", "h2", "--num4", "2", "--handle", "own2"]);
     let theirs =
@@ -108,7 +108,7 @@ fn a_host_goes_whole_and_nothing_of_others_with_it() {
     }
     assert!(left.contains_key("/calico/v1/host/h2/workload/cni/db/endpoint/eth0"));
     assert!(done(&store.run(&["ipam", "show", &theirs[0]])).contains("borrow2"));
-    // A second time there is nothing to remove, and what is there agrees with itself.
+    // A second deletion finds nothing, and the rest is consistent.
     fails(&store, &["node", "delete", "h1"], 1, &["h1", "tortie node list"]);
     assert_eq!(store.export(), left);
     let check = store.run(&["ipam", "check", "--store-only", "-o", "json"]);
@@ -122,7 +122,7 @@ fn a_host_goes_whole_and_nothing_of_others_with_it() {
     assert!(kinds.is_empty(), "{check:?}");
 }
 
-/// An address of the block that these lie in and that nobody has.
+/// Returns an unallocated address of the block that contains these.
 fn own_block_free(store: &crate::common::command::Store, own: &[String]) -> String {
     let shown = json(&store.run(&["ipam", "show", &own[0], "-o", "json"]));
     let block = shown["block"].as_str().unwrap().split('/').next().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! Pools, blocks, addresses: what is given, what is refused, and how it is said.
+//! Pools, blocks, addresses: allocations, rejections and their messages.
 
 use super::{assign, done, endpoint, fails, json, put, store};
 
@@ -17,7 +17,7 @@ fn a_pool_lives_and_dies() {
         (&value["masquerade"], &value["ipam"], &value["disabled"]),
         (&true.into(), &true.into(), &false.into())
     );
-    // As Calico's tool does with the first pool that is tunnelled.
+    // As calicoctl does for the first pool with IPIP.
     assert_eq!(export["/calico/v1/config/IpInIpEnabled"], "true");
     fails(&store, &["ipam", "pool", "create", "10.65.0.0/16"], 1, &["there already"]);
     fails(&store, &["ipam", "pool", "create", "10.65.4.0/24"], 2, &["overlaps", "10.65.0.0/16"]);
@@ -32,7 +32,7 @@ fn a_pool_lives_and_dies() {
     assert_eq!((&pools[1]["pool"], &pools[1]["blockSize"]), (&"fd65::/64".into(), &120.into()));
     assert!(pools[1]["addresses"].is_null(), "2^64 is no JSON number");
     assert!(done(&store.run(&["ipam", "pools"])).contains("2^64"));
-    // In use: it stays. Disabled: no new ones, and the old one is still known.
+    // A pool in use cannot be deleted. A disabled one allocates nothing, and its addresses are still known.
     fails(&store, &["ipam", "pool", "delete", "10.65.0.0/16"], 7, &["1 addresses", "tortie ipam blocks"]);
     done(&store.run(&["ipam", "pool", "disable", "10.65.0.0/16"]));
     fails(&store, &["ipam", "assign", "--node", "h2", "--num4", "1"], 1, &["pool"]);
@@ -91,7 +91,7 @@ fn addresses_are_given_and_taken_back() {
         assert!(output.stdout.is_empty(), "{words:?}: {output:?}");
     }
     assert_eq!(store.export(), before, "nothing is left of what was refused");
-    // By handle all, by address each; what is not there is an honest no.
+    // All addresses of a handle, or single addresses; an unallocated one is reported as not found.
     let freed = done(&store.run(&["ipam", "release", "--handle", "c1"]));
     assert_eq!(freed.lines().count(), 5, "{freed}");
     fails(&store, &["ipam", "release", "--handle", "c1"], 1, &["c1", "nothing"]);
@@ -156,7 +156,7 @@ fn blocks_are_claimed_shown_and_given_up() {
     let line = block.lines().find(|line| line.starts_with(&format!("{} ", given[0]))).unwrap();
     assert!(line.contains("many") && line.contains("cni/web/eth0"), "{line}");
     fails(&store, &["ipam", "show", "10.65.9.0/26"], 1, &["tortie ipam blocks"]);
-    // In use: it loses its owner and stays; empty: it goes.
+    // A block in use loses its affinity and stays; an empty one is deleted.
     fails(&store, &["ipam", "unclaim", "10.65.0.64/26", "--node", "h2"], 1, &["h2"]);
     let kept =
         json(&store.run(&["ipam", "unclaim", "10.65.0.64/26", "--node", "h1", "--force", "-o", "json"]));
@@ -194,7 +194,8 @@ fn why_ip_reports_what_ipam_show_reports() {
     assert!(String::from_utf8_lossy(&outside.stdout).contains("in no pool"), "{outside:?}");
 }
 
-/// Whatever frees an address that an endpoint has, or forgets that it is allocated: the next container would get it, too.
+/// Commands that release the address of an endpoint, or forget its allocation: the next container would get
+/// the same address.
 #[test]
 fn what_endpoints_have_is_freed_with_force_only() {
     let new = || {
@@ -234,7 +235,7 @@ fn what_endpoints_have_is_freed_with_force_only() {
         done(&store.run(&words));
         assert_ne!(store.export(), before);
     }
-    // An endpoint that goes first, or together with its address, is in nobody's way.
+    // An endpoint deleted before, or together with its address, is no obstacle.
     done(&store.run(&["store", "rm", "/calico/v1/host/h1/workload/cni/c1/endpoint/eth0"]));
     done(&store.run(&["ipam", "release", "--handle", "net.c1"]));
     let (store, _, _) = new();

@@ -1,4 +1,4 @@
-//! Chains: interfaces of earlier plugins, later plugins, other IPAM plugins.
+//! Plugin chains: interfaces of earlier plugins, later plugins, other IPAM plugins.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ fn host_local(host: &Host, subnet: &str) -> Value {
     json!({"type": "host-local", "subnet": subnet, "dataDir": host.path("host-local"), "routes": [{"dst": "0.0.0.0/0"}]})
 }
 
-/// Every address that host-local has given out.
+/// Returns every address that host-local has allocated.
 fn reserved(host: &Host) -> Vec<String> {
     let Ok(dir) = std::fs::read_dir(host.path("host-local/net")) else { return Vec::new() };
     let names = dir.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
@@ -50,9 +50,9 @@ fn behind_a_plugin_that_made_an_interface_that_one_is_the_endpoint() {
             assert!(reaches(&addr), "{main}: {}", ip("route"));
             let check = host.config(json!({ "prevResult": result }));
             host.command("tortie-cni", "CHECK", &container, &check, "").done();
-            // IPAM gave nothing, so it holds nothing.
+            // IPAM allocated nothing, so it holds nothing.
             assert!(!host.keys().keys().any(|key| key.contains("/handle/")), "{main}");
-            // In reverse: the interface is the first one's to remove.
+            // In reverse order: the first plugin removes the interface.
             host.del(&container, &check);
             assert!(container.ip("link").contains("eth0"), "{main}");
             host.command(main, "DEL", &container, &first, "").done();
@@ -80,14 +80,14 @@ fn a_tap_device_of_an_earlier_plugin_is_the_endpoint() {
         assert!(ip(&format!("route show {}", addr(&result))).contains(&interface));
         assert!(!container.ip("link").contains("eth0"), "nothing is made for it");
         host.del(&container, &config);
-        // The tap is the first plugin's, by the name that it gave.
+        // The tap device belongs to the first plugin, under the name that it chose.
         ip("link show vmtap0");
         assert!(!ip("link show").contains(&interface));
         assert_eq!(
             host.keys().keys().filter(|key| key.contains("/workload/") || key.contains("/handle/")).count(),
             0
         );
-        // Two of them: which one?
+        // Two interfaces are ambiguous.
         ip("tuntap add dev vmtap1 mode tap");
         ip("tuntap add dev vmtap2 mode tap");
         let earlier = json!({"interfaces": [{"name": "vmtap1"}, {"name": "vmtap2"}]});
@@ -119,19 +119,19 @@ fn addresses_of_another_ipam_plugin_and_plugins_behind_ours() {
         );
         assert_eq!(reserved(host), std::slice::from_ref(&addr));
         assert!(reaches(&addr));
-        // Behind ours: another MAC address. Ours still finds everything right.
+        // A later plugin changes the MAC address; the check still passes.
         let tuning = json!({"cniVersion": "1.0.0", "name": "net", "type": "tuning", "mac": "c2:99:22:33:44:55", "prevResult": result});
         let tuned = host.command("tuning", "ADD", &container, &tuning, "").done();
         let check = host.config(json!({ "ipam": host_local(host, "10.65.4.0/24"), "prevResult": tuned }));
         host.command("tortie-cni", "CHECK", &container, &check, "").done();
         host.del(&container, &check);
         assert_eq!((reserved(host), host.traces()), (Vec::new(), Vec::<String>::new()));
-        // A failure after the addresses: they go back to the plugin that gave them.
+        // After a failure, the addresses are released by the plugin that allocated them.
         container.ip("link add eth0 type veth peer name other0");
         let answer = host.command("tortie-cni", "ADD", &container, &config, "");
         assert!(answer.refused().1.contains("eth0"), "{answer:?}");
         assert_eq!(reserved(host), Vec::<String>::new());
-        // Its own error comes through.
+        // The other plugin's error is passed on.
         let full = host.config(
             json!({"ipam": {"type": "host-local", "subnet": "nonsense", "dataDir": host.path("host-local")}}),
         );

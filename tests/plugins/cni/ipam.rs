@@ -1,4 +1,4 @@
-//! `tortie-ipam` below other main plugins.
+//! `tortie-ipam` with other main plugins.
 
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ fn below_the_reference_bridge_containers_reach_host_and_each_other() {
         let other = addrs[2].clone();
         let exec = format!("netns exec {} {} -c1 -W2 -q {other}", first.name, ping().display());
         assert!(crate::common::netns::try_ip(&exec).0);
-        // Nobody else gets the gateway.
+        // The gateway address is not allocated to containers.
         let gateway = results[0]["ips"][0]["gateway"].as_str().unwrap();
         let mut asking = config.clone();
         asking["args"] = json!({"cni": {"ips": [gateway]}});
@@ -64,14 +64,14 @@ fn lengths_gateways_and_routes_are_what_the_configuration_says() {
     Host::without_agent(|host| {
         let container = Container::new();
         let ask = |plugin: &str, ipam: Value| {
-            // A main plugin that makes no route to its network on this host.
+            // A main plugin that adds no route to its network on this host.
             let mut config = bridge(host, ipam);
             config["type"] = json!("macvlan");
             let result = host.command(plugin, "ADD", &container, &config, "").done();
             host.command(plugin, "DEL", &container, &config, "").done();
             result
         };
-        // The bridge's route to a network wider than a block loses against the block's blackhole.
+        // The bridge's route to a network wider than a block has lower priority than the block's blackhole.
         for ipam in [
             json!({"subnet": "10.65.5.0/24"}),
             json!({"ranges": [[{"subnet": "10.65.0.0/16"}]]}),

@@ -1,4 +1,4 @@
-//! Containers that come and go.
+//! Life cycle of containers.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ fn add_and_remove(host: &mut Host) {
     assert_eq!(value("/calico/v1/policy/profile/net/tags"), json!(["net"]));
     assert!(keys.contains_key(&format!("/calico/ipam/v2/handle/net.{id}")), "{:?}", keys.keys());
     assert!(container.ip("link show eth0").contains("mtu 1400"));
-    // A second ADD of the same interface is an error, and harms nothing.
+    // A second ADD of the same interface is an error and changes nothing.
     let (code, text) = {
         let answer = host.command("tortie-cni", "ADD", &container, &config, "");
         let (code, text) = answer.refused();
@@ -52,7 +52,8 @@ fn add_and_remove(host: &mut Host) {
     };
     assert!(code >= 100 && text.contains("eth0"), "{code} {text}");
     checks(host, &container, &config, &result);
-    // DEL: with everything, again, without namespace and earlier result, and after the namespace went.
+    // DEL: with all arguments, repeated, without namespace and earlier result, and after the namespace is
+    // gone.
     let mut with_result = config.clone();
     with_result["prevResult"] = result;
     host.del(&container, &with_result);
@@ -71,7 +72,7 @@ fn add_and_remove(host: &mut Host) {
     assert_eq!(host.traces(), before);
 }
 
-/// `CHECK` after each thing that somebody may have broken.
+/// Runs `CHECK` after each kind of damage.
 fn checks(host: &Host, container: &Container, config: &Value, result: &Value) {
     let mut config = config.clone();
     let check = |config: &Value| host.command("tortie-cni", "CHECK", container, config, "");
@@ -90,7 +91,7 @@ fn checks(host: &Host, container: &Container, config: &Value, result: &Value) {
     container.ip(&format!("address del {v4}/32 dev eth0"));
     found(&check(&config), &v4);
     container.ip(&format!("address add {v4}/32 dev eth0"));
-    // The kernel has removed the routes of an interface without an address.
+    // The kernel removes the routes of an interface without an address.
     found(&check(&config), "0.0.0.0/0");
     container.ip("route add 169.254.1.1 dev eth0 scope link");
     found(&check(&config), "0.0.0.0/0");
@@ -104,7 +105,7 @@ fn checks(host: &Host, container: &Container, config: &Value, result: &Value) {
     let mut other = config.clone();
     other["prevResult"]["ips"][0]["address"] = json!("10.65.200.1/32");
     found(&check(&other), "10.65.200.1");
-    // The agent follows the endpoint that was taken away and put back: its routes go and come.
+    // The agent follows the endpoint that was deleted and restored, with its routes.
     let begun = Instant::now();
     loop {
         let good = check(&config);
@@ -140,7 +141,7 @@ fn every_version_has_its_form_and_further_interfaces_their_own_addresses() {
             }
             host.del(&container, &config);
         }
-        // Two interfaces of one container in one network: each goes alone.
+        // Two interfaces of one container in one network are deleted separately.
         let container = Container::new();
         let config = host.config(json!({}));
         let (id, netns) = (container.id(), container.netns());
@@ -184,7 +185,7 @@ fn a_pod_of_the_same_name_survives_the_late_del_of_the_old_one() {
         assert_eq!(endpoint["labels"]["calico/k8s_ns"], "prod");
         assert!(new.ip("address show eth0").contains(&addr(&result)));
         assert!(!keys.contains_key(&format!("/calico/ipam/v2/handle/net.{}", old.id())));
-        // The last DEL of a runtime that has lost the pod's name.
+        // The last DEL of a runtime that no longer knows the pod's name.
         call("DEL", &new, "");
         assert_eq!(host.traces(), Vec::<String>::new());
     });
@@ -204,7 +205,7 @@ fn what_is_not_listed_is_collected_and_status_reports() {
         for (container, config) in [(kept, &config), (lost, &config), (others, &other)] {
             host.add(container, config);
         }
-        // An address whose endpoint never came.
+        // An address whose endpoint was never written.
         let orphan = Container::new();
         host.command("tortie-ipam", "ADD", &orphan, &config, "").done();
         assert_eq!(call(host, "GC", &config).refused().0, 7, "without a list nothing is removed");
@@ -254,7 +255,7 @@ fn status_says_no_while_no_address_is_left() {
         assert_eq!(host.keys(), keys, "nothing is written");
         host.del(&containers[2], &config);
         status().done();
-        // The network is renamed while containers run: what they hold goes with them.
+        // The network is renamed while containers run: their state is deleted with them.
         let mut renamed = config.clone();
         renamed["name"] = json!("renamed");
         for container in &containers {
@@ -277,7 +278,7 @@ fn ranges_ports_and_asked_addresses() {
         let result = host.add(&container, &config);
         assert_eq!(result["ips"][0]["address"], "10.65.7.10/32");
         assert_eq!(result["ips"][1]["address"], "fd00:65::42/128");
-        // The only address of the range is taken.
+        // The only address of the range is in use.
         let second = Container::new();
         let answer = host.command("tortie-cni", "ADD", &second, &config, "");
         assert!(answer.refused().0 >= 100, "{answer:?}");

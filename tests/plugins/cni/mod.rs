@@ -1,8 +1,8 @@
-//! `tortie-cni` and `tortie-ipam` driven as a runtime drives them: environment, stdin, stdout, exit code, in namespaces, with a
-//! real agent.
+//! `tortie-cni` and `tortie-ipam`, called like a container runtime does: environment, stdin, stdout, exit
+//! code, in namespaces, with a real agent.
 //!
 //! ```text
-//!   rig: a host (a namespace) with store and agent; containers (namespaces) ── life, names, wrong, chain, ipam
+//!   rig: a host namespace with store and agent; container namespaces ── life, names, wrong, chain, ipam
 //! ```
 
 mod chain;

@@ -1,4 +1,4 @@
-//! The names that people have for containers find the endpoint in every command that takes one, and are what is printed.
+//! Common names of containers identify the endpoint in every command that takes one, and are printed.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::cni::rig::{Container, Host, addr};
 
-/// Every argument that is an endpoint: the words of a run with `{}` for its name, and which argument that is. `{other}` is an
-/// address of another endpoint.
+/// Every argument that is an endpoint: command, argument, and the words of a run with `{}` for its name.
+/// `{other}` is an address of another endpoint.
 const TAKES: &[(&str, &str, &str)] = &[
     ("endpoint show", "name", "endpoint show {}"),
     ("endpoint show", "name", "endpoint show {} --offline"),
@@ -22,7 +22,7 @@ const TAKES: &[(&str, &str, &str)] = &[
     ("why packet", "to", "why packet --from {other} --to {} --proto udp --dport 53"),
 ];
 
-/// Arguments that are another text: the command, and their names.
+/// Arguments with other texts, by command.
 const OTHERS: &[(&str, &[&str])] = &[
     ("__complete", &["words"]),
     ("agent", &["docker_labels", "http_host"]),
@@ -69,7 +69,7 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("why route", &["prefix", "to"]),
 ];
 
-/// Commands that print endpoints without taking one: their words, and whether they name each of them.
+/// Commands that print endpoints without taking one: their words, and true if they name each endpoint.
 const PRINTS: &[(&str, bool)] = &[
     ("endpoint list", true),
     ("endpoint list --all --offline", true),
@@ -88,16 +88,16 @@ const PRINTS: &[(&str, bool)] = &[
     ("store put /calico/v1/policy/profile/net/tags [] --dry-run=dataplane", false),
 ];
 
-/// An endpoint: what it is called, and what is printed.
+/// Names of an endpoint, and its printed form.
 struct Called {
     names: Vec<String>,
     shown: &'static str,
     addr: String,
-    /// Its ids, none of which is printed in full length.
+    /// Ids that are never printed in full.
     ids: Vec<String>,
 }
 
-/// Arguments with any text for a value, of every command.
+/// Collects arguments with free text of every command.
 fn texts(command: &clap::Command, path: &str, out: &mut BTreeSet<(String, String)>) {
     let text = ValueParser::string().type_id();
     for arg in command.get_arguments().filter(|arg| !arg.is_global_set() && arg.get_action().takes_values()) {
@@ -128,7 +128,7 @@ fn every_argument_that_may_be_an_endpoint_is_in_the_table() {
     assert!(gone.is_empty(), "no such argument: {gone:?}");
 }
 
-/// A container of podman, a pod, and a container of Docker, which its driver has named.
+/// Creates a podman container, a pod, and a Docker container with a name from its driver.
 fn containers(host: &Host) -> (Vec<Container>, Vec<Called>) {
     let config = host.config(json!({}));
     let mut made = Vec::new();
@@ -139,7 +139,7 @@ fn containers(host: &Host) -> (Vec<Container>, Vec<Called>) {
         let interface = result["interfaces"][0]["name"].as_str().unwrap().to_owned();
         (container, addr(&result), interface)
     };
-    // The arguments that podman gives, and those of a kubelet.
+    // Arguments of podman and of a kubelet.
     let (podman, v4, interface) = add("IgnoreUnknown=1;K8S_POD_NAME=db");
     let id = podman.id();
     called.push(Called {
@@ -203,7 +203,7 @@ fn containers(host: &Host) -> (Vec<Container>, Vec<Called>) {
     (made, called)
 }
 
-/// What a run prints, on both streams; none of the ids is in it.
+/// Returns the output of a run on both streams, which must contain no full id.
 fn printed(host: &Host, words: &[&str], called: &[Called], wrong: &mut Vec<String>) -> String {
     let output = host.run(words);
     let text =
@@ -244,7 +244,7 @@ fn names_that_people_use_find_the_endpoint_in_every_command_and_are_printed() {
                         })
                         .collect();
                     let text = printed(host, &words, &called, &mut wrong);
-                    // The recorder's entries are about keys.
+                    // Recorder entries refer to keys.
                     let part =
                         if line.starts_with("history") { "/calico/v1/host/h1/workload/" } else { one.shown };
                     if !text.contains(part) {

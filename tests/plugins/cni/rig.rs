@@ -1,4 +1,4 @@
-//! A host with its store and its agent, containers, and calls of the plugins.
+//! A host with its store and agent, containers, and plugin calls.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,7 +16,7 @@ pub(crate) const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 pub(crate) const POOL: &str = "10.65.0.0/16";
 pub(crate) const POOL6: &str = "fd00:65::/64";
 
-/// A host: this thread's namespace.
+/// A host: the namespace of this thread.
 pub(crate) struct Host {
     pub(crate) dir: tempfile::TempDir,
     agent: Option<Child>,
@@ -37,7 +37,7 @@ impl Drop for Host {
     }
 }
 
-/// A container: a namespace of a name that no other test has.
+/// A container: a namespace with a unique name.
 pub(crate) struct Container {
     pub(crate) name: String,
 }
@@ -61,20 +61,20 @@ impl Container {
         format!("/run/netns/{}", self.name)
     }
 
-    /// A container id as engines make them.
+    /// Returns a container id in the form of container engines.
     pub(crate) fn id(&self) -> String {
         let (pid, count) = self.name.strip_prefix("cni").unwrap().split_once('x').unwrap();
         let (pid, count): (u32, u32) = (pid.parse().unwrap(), count.parse().unwrap());
         format!("{count:04x}{pid:07x}{:053x}", 0xcafe)
     }
 
-    /// Runs `ip` inside.
+    /// Runs `ip` inside the container.
     pub(crate) fn ip(&self, words: &str) -> String {
         ip(&format!("-n {} {words}", self.name))
     }
 }
 
-/// What a plugin answered.
+/// Answer of a plugin.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) ok: bool,
@@ -94,14 +94,14 @@ impl Answer {
         }
     }
 
-    /// The result; everything else is a failure of the test.
+    /// Returns the result of a successful call; fails the test otherwise.
     pub(crate) fn done(self) -> Value {
         assert!(self.ok, "{}{}", self.stdout, self.stderr);
         assert_eq!(self.stderr, "", "nothing on stderr on success");
         self.value
     }
 
-    /// The error's code and text.
+    /// Returns code and text of the error.
     pub(crate) fn refused(&self) -> (u64, &str) {
         assert!(!self.ok, "{self:?}");
         let code = self.value["code"].as_u64().unwrap_or_else(|| panic!("no error object: {self:?}"));
@@ -120,7 +120,7 @@ impl Host {
         });
     }
 
-    /// The same without an agent; plugins go on without it.
+    /// Runs a test on a host without an agent; plugins work without it.
     pub(crate) fn without_agent(body: impl FnOnce(&mut Self) + Send + 'static) {
         in_netns(move || body(&mut Self::new()));
     }
@@ -132,7 +132,7 @@ impl Host {
         for name in ["tortie-cni", "tortie-ipam", "calico-ipam"] {
             symlink(TORTIE, bin.join(name)).unwrap();
         }
-        // Where the host's own packets come from.
+        // Source addresses of the host's own packets.
         ip("address add 192.0.2.1/32 dev lo");
         ip("address add 2001:db8::1/128 dev lo");
         let this = Self { dir, agent: None };
@@ -207,7 +207,7 @@ impl Host {
         }
     }
 
-    /// All keys and values but those that an agent reports by itself.
+    /// Returns all keys and values except the agent's own reports.
     pub(crate) fn keys(&self) -> BTreeMap<String, Value> {
         let output = self.run(&["store", "export"]);
         let all: BTreeMap<String, Value> = serde_json::from_slice(&output.stdout).unwrap();
@@ -215,7 +215,7 @@ impl Host {
         all.into_iter().filter(|(key, _)| !reported(key)).collect()
     }
 
-    /// What plugins leave when they leave something: endpoints, handles, interfaces, tables of port mappings.
+    /// Returns leftovers of plugins: endpoints, handles, interfaces, tables of port mappings.
     pub(crate) fn traces(&self) -> Vec<String> {
         let keys =
             self.keys().into_keys().filter(|key| key.contains("/workload/") || key.contains("/handle/"));
@@ -224,7 +224,7 @@ impl Host {
         keys.filter(|key| !key.contains("tortie-gateway")).chain(links).collect()
     }
 
-    /// A configuration of our plugin.
+    /// Returns a configuration of `tortie-cni`.
     pub(crate) fn config(&self, more: Value) -> Value {
         let mut config = json!({
             "cniVersion": "1.0.0",
@@ -262,12 +262,12 @@ impl Host {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // A plugin that says no need not read everything.
+        // A plugin that rejects the call need not read all input.
         let _ = child.stdin.take().unwrap().write_all(input);
         Answer::of(&child.wait_with_output().unwrap())
     }
 
-    /// One command for one container.
+    /// Runs one command for one container.
     pub(crate) fn command(
         &self,
         plugin: &str,
@@ -296,13 +296,13 @@ impl Host {
     }
 }
 
-/// The reference plugins, when they are there. In CI they have to be.
+/// Returns the folder of the reference plugins, if present.
 pub(crate) fn reference() -> Option<PathBuf> {
     let dir = std::env::var_os("TORTIE_PEERS").map(|dir| Path::new(&dir).join("cni"))?;
     dir.join("bridge").exists().then_some(dir)
 }
 
-/// Whether a test with the reference plugins can run.
+/// True if a test with the reference plugins can run; in CI it must.
 pub(crate) fn has_reference() -> bool {
     let has = reference().is_some();
     assert!(has || std::env::var_os("CI").is_none(), "no reference plugins in CI: see tests/tools/peers.sh");
@@ -312,18 +312,18 @@ pub(crate) fn has_reference() -> bool {
     has
 }
 
-/// The first address of a result, without its length.
+/// Returns the first address of a result, without prefix length.
 pub(crate) fn addr(result: &Value) -> String {
     result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap().to_owned()
 }
 
-/// The program ping: of the peers, else the system's.
+/// Returns the path of ping: the unpacked one, else the system's.
 pub(crate) fn ping() -> PathBuf {
     let peers = std::env::var_os("TORTIE_PEERS").map(|dir| Path::new(&dir).join("ping"));
     peers.filter(|ping| ping.exists()).unwrap_or_else(|| "ping".into())
 }
 
-/// Whether this host reaches an address.
+/// True if this host reaches an address.
 pub(crate) fn reaches(addr: &str) -> bool {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(5) {

@@ -1,4 +1,4 @@
-//! Input that is wrong, in every way: the protocol's own error, nothing given, nothing left.
+//! Invalid input of every kind: the protocol's error, no allocation, no leftovers.
 
 use serde_json::{Value, json};
 
@@ -92,22 +92,22 @@ fn wrong_input_gives_an_error_object_and_leaves_nothing() {
             let (code, text) = answer.refused();
             assert!(code == 4 && text.contains(name), "{name}={value}: {code} {text}");
         }
-        // An interface of that name is there.
+        // An interface with that name exists.
         container.ip("link add eth0 type veth peer name other0");
         let answer = call(&env("ADD"), &whole);
         assert!(answer.refused().1.contains("eth0"), "{answer:?}");
         container.ip("link del eth0");
-        // Commands that came later.
+        // Commands of later protocol versions.
         for command in ["CHECK", "GC", "STATUS"] {
             let old = with(json!({"cniVersion": "0.3.1"}));
             assert_eq!(call(&env(command), &old).refused().0, 4, "{command}");
         }
-        // A block may stay the host's; nothing else is different.
+        // The host may keep a block; everything else is unchanged.
         let owned = |key: &str| key.contains("/ipam/v2/host/") || key.contains("/ipam/v2/assignment/");
         let mut after = host.keys();
         after.retain(|key, _| !owned(key));
         assert_eq!((after, host.traces()), before);
-        // What an ADD refuses a DEL lets pass: there is nothing to remove.
+        // Input that ADD rejects is accepted by DEL: there is nothing to remove.
         for (what, input, ..) in cases
             .iter()
             .skip(7)

@@ -1,5 +1,5 @@
-//! The Docker drivers over their sockets, on SQLite and etcd. The names of tests that prove sentences of libnetwork's document
-//! stand in `tests/plugins/docker/table.txt`. What a real dockerd makes of the answers is tried in `tests/plugins/engines`.
+//! The Docker drivers on their sockets, on SQLite and etcd. `tests/plugins/docker/table.txt` maps sentences
+//! of libnetwork's documentation to the tests that prove them. `tests/plugins/engines` runs a real dockerd.
 
 mod rig;
 
@@ -50,7 +50,7 @@ fn the_handshake_names_roles_spaces_and_capabilities() {
     assert_eq!(capabilities, json!({ "RequiresMACAddress": false, "RequiresRequestReplay": true }));
     let capabilities = rig.call(NETWORK, "NetworkDriver.GetCapabilities", "");
     assert_eq!(capabilities, json!({ "Scope": "local", "ConnectivityScope": "global" }));
-    // "Not implemented" is 404, and JSON all the same.
+    // "Not implemented" is status 404 with a JSON body.
     let (status, text) = rig.raw(IPAM, "IpamDriver.Other", b"{}");
     assert!(status == 404 && text.contains("\"Err\""), "{status} {text}");
 }
@@ -72,7 +72,7 @@ fn identical_requests_have_the_same_result() {
     assert!(first.iter().all(|(status, _)| *status == 200), "{first:?}");
     let ids: BTreeSet<&String> = first.iter().map(|(_, text)| text).collect();
     assert_eq!(ids.len(), requests.len(), "what differs has different results");
-    // After all the others, many at once, and of another process.
+    // Also after all others, concurrently, and from another process.
     assert_eq!(ask(&rig), first);
     std::thread::scope(|scope| {
         let many: Vec<_> = (0..8).map(|_| scope.spawn(|| ask(&rig))).collect();
@@ -121,7 +121,7 @@ fn a_sub_pool_needs_its_pool_and_lies_in_it() {
     let expected = ["10.65.3.0/16", "10.65.3.1/16", "10.65.3.2/16", "10.65.3.3/16"].map(str::to_owned);
     assert_eq!(got, BTreeSet::from(expected));
     assert!(rig.try_address(id, "", false).unwrap_err().contains("free"), "the sub-pool is full");
-    // Gateway and auxiliary addresses need only lie in the master pool.
+    // Gateway and auxiliary addresses must only be inside the master pool.
     assert_eq!(rig.gateway(id, "10.65.9.9"), "10.65.9.9/16");
 }
 
@@ -133,11 +133,12 @@ fn self_chosen_pools_are_of_the_family_that_is_asked_for() {
     assert!(chosen("default", true).contains(r#""PoolID":"global/::/0","Pool":"::/0""#));
     assert!(rig.address("global/0.0.0.0/0", "").starts_with("10.65."));
     assert!(rig.address("global/::/0", "").starts_with("fd00:65:"));
-    // Of this host alone: another one each time, because dockerd keeps on asking while they overlap with what it sees.
+    // A pool of this host only: a different one each time, since dockerd repeats the request while it
+    // overlaps with a visible network.
     let (a, b) = (rig.pool("local", ""), rig.pool("local", ""));
     assert!(a.starts_with("local/172.") && a.ends_with("/24") && a != b, "{a} {b}");
     assert!(chosen("local", true).contains("local/fd"));
-    // 0.0.0.0/0 comes with a gateway in its data, so that dockerd asks for none but in a replay.
+    // 0.0.0.0/0 comes with a gateway in its data, so that dockerd requests one only in a replay.
     assert!(chosen("default", false).contains(r#""Data":{"com.docker.network.gateway":"0.0.0.0/0"}"#));
     assert_eq!(rig.gateway("global/0.0.0.0/0", "0.0.0.0"), "0.0.0.0/0");
     rig.release("global/0.0.0.0/0", "0.0.0.0");
@@ -154,7 +155,7 @@ fn the_same_pool_exists_in_several_spaces_and_is_isolated() {
     assert_eq!(rig.held(), ["10.65.4.4"; 3]);
     rig.release(&ids[1], "10.65.4.4");
     assert_eq!(rig.held(), ["10.65.4.4"; 2]);
-    // What is not global is seen by this host alone.
+    // Pools that are not global are visible to this host only.
     assert_eq!(rig.keys("/calico/ipam/v2/assignment/").len(), 1);
     let says = refusal(&rig.try_pool("local", "10.65.128.0/17", "", false));
     assert!(says.contains("overlaps with 10.65.0.0/16"), "pools of one space do not overlap: {says}");
@@ -188,7 +189,8 @@ fn without_an_address_any_free_one_of_the_pool_is_given() {
     assert_eq!(rig.address(&id, ""), got[3]);
 }
 
-/// The calls of `docker network create --subnet --gateway --aux-address`, `run`, `stop`, `network rm`, in dockerd's order.
+/// The calls of `docker network create --subnet --gateway --aux-address`, `run`, `stop`, `network rm`, in
+/// dockerd's order.
 fn life(rig: &mut Rig, pool: &str, crash: bool) {
     rig.activate();
     let step = |rig: &mut Rig| {
@@ -219,7 +221,7 @@ fn life(rig: &mut Rig, pool: &str, crash: bool) {
     rig.release_pool(&id);
     assert!(rig.held().is_empty());
     assert_eq!(rig.remembered(), Vec::<String>::new(), "nothing is left");
-    // Again, as after an answer that was lost.
+    // Repeated, as after a lost answer.
     rig.release(&id, &fixed);
     rig.release_pool(&id);
 }
@@ -277,12 +279,12 @@ fn a_replay_asks_again_for_what_is_held_and_leaks_no_reference() {
             rig.crash();
         }
         rig.activate();
-        // Auto pools come back by their name.
+        // Automatic pools are requested again by their name.
         assert_eq!(rig.pool("default", POOL), id);
         rig.gateway(&id, &gateway);
         rig.address(&id, "10.65.9.9");
         rig.address(&id, "10.65.7.7");
-        // The window is open, and yet a second container does not get it.
+        // During the window after the restart, a second container does not get it either.
         assert!(rig.try_address(&id, "10.65.7.7", false).unwrap_err().contains("in use"));
         assert_eq!(rig.held().len(), 3);
     }
@@ -300,7 +302,7 @@ fn only_a_dockerd_that_has_started_since_may_ask_again() {
     rig.address(&id, "10.65.7.7");
     rig.crash();
     assert!(rig.try_address(&id, "10.65.7.7", false).is_err(), "a restart of ours is none of dockerd's");
-    // One that another driver's name introduces.
+    // An activation through another driver's name.
     rig.call("calico-ipam", "Plugin.Activate", "");
     assert!(rig.try_address(&id, "10.65.7.7", false).is_err());
     rig.activate();
@@ -317,7 +319,7 @@ fn a_failed_replay_keeps_what_living_containers_use() {
     rig.address(&id, "172.30.1.7");
     rig.activate();
     rig.pool("default", LOCAL);
-    // dockerd had no answer to the gateway's request, and gives the pool up.
+    // dockerd got no answer to its gateway request and releases the pool.
     rig.release_pool(&id);
     assert_eq!(rig.address(&id, "172.30.1.7"), "172.30.1.7/24");
     assert_eq!(rig.held(), ["172.30.1.1", "172.30.1.7"]);
@@ -328,7 +330,8 @@ fn a_failed_replay_keeps_what_living_containers_use() {
     assert!(rig.remembered().is_empty() && rig.held().is_empty());
 }
 
-/// Many at once get different addresses, and one of many that want the same.
+/// Concurrent requests get different addresses, and only one of several requests for the same address
+/// succeeds.
 fn at_once(rig: &Rig) {
     let (_, text) = rig.try_pool("default", POOL, "10.65.8.0/27", false);
     assert!(text.contains("PoolID"), "{text}");

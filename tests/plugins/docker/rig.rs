@@ -1,4 +1,4 @@
-//! `tortie docker` as a process of its own, spoken to byte for byte as dockerd 20.10 does.
+//! `tortie docker` as a separate process, called with the same octets that dockerd 20.10 sends.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -24,7 +24,7 @@ fn tortie(url: &str) -> Command {
 }
 
 impl Rig {
-    /// On a store of its own, with a pool of each family and a disabled one.
+    /// Starts on a store of its own, with a pool of each family and a disabled one.
     pub(crate) fn sqlite() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", dir.path().join("store.db").display());
@@ -71,7 +71,7 @@ impl Rig {
         }
     }
 
-    /// kill -9, and a new process.
+    /// Kills the process with SIGKILL and starts a new one.
     pub(crate) fn crash(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -79,16 +79,16 @@ impl Rig {
         self.wait();
     }
 
-    /// What a dockerd that starts sends first.
+    /// Sends the first request of a starting dockerd.
     pub(crate) fn activate(&self) -> Value {
         self.call(IPAM, "Plugin.Activate", "")
     }
 
-    /// The status and the body of the answer to these octets.
+    /// Returns status and body of the answer to these octets.
     pub(crate) fn raw(&self, driver: &str, method: &str, body: &[u8]) -> (u16, String) {
         let mut stream = UnixStream::connect(self.socket(driver)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        // dockerd's own: the Host is empty, and there is no Content-Type.
+        // As dockerd sends it: an empty Host header and no Content-Type.
         let head = format!(
             "POST /{method} HTTP/1.1\r\nHost: \r\nUser-Agent: Go-http-client/1.1\r\nContent-Length: {}\r\n\
              Accept: application/vnd.docker.plugins.v1.2+json\r\n\r\n",
@@ -116,14 +116,14 @@ impl Rig {
         }
     }
 
-    /// An answer that is yes.
+    /// Returns a successful answer.
     pub(crate) fn call(&self, driver: &str, method: &str, body: &str) -> Value {
         let (status, text) = self.raw(driver, method, body.as_bytes());
         assert_eq!(status, 200, "{method} {body}: {text}");
         serde_json::from_str(&text).unwrap()
     }
 
-    /// The text of an answer that is no, in both of dockerd's forms.
+    /// Returns the text of an error, in both of dockerd's forms.
     pub(crate) fn refused(&self, driver: &str, method: &str, body: &str) -> String {
         refusal(&self.raw(driver, method, body.as_bytes()))
     }
@@ -133,7 +133,7 @@ impl Rig {
         self.raw(IPAM, "IpamDriver.RequestPool", body.to_string().as_bytes())
     }
 
-    /// The id of a pool.
+    /// Returns the id of a pool.
     pub(crate) fn pool(&self, space: &str, pool: &str) -> String {
         let (status, text) = self.try_pool(space, pool, "", false);
         assert_eq!(status, 200, "{text}");
@@ -158,7 +158,7 @@ impl Rig {
         Ok(answer["Address"].as_str().unwrap().to_owned())
     }
 
-    /// An address with its length.
+    /// Returns an address with its prefix length.
     pub(crate) fn address(&self, pool: &str, addr: &str) -> String {
         self.try_address(pool, addr, false).unwrap()
     }
@@ -173,13 +173,13 @@ impl Rig {
         assert_eq!(self.call(IPAM, "IpamDriver.ReleaseAddress", &body), json!({}));
     }
 
-    /// Keys of the store below a prefix.
+    /// Returns the keys below a prefix.
     pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
         let done = tortie(&self.url).args(["store", "ls", prefix]).output().unwrap();
         String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// Addresses that IPAM holds: its handles, of all spaces.
+    /// Returns the addresses that IPAM holds, by the handles of all spaces.
     pub(crate) fn held(&self) -> Vec<String> {
         let mut all = self.keys("/calico/ipam/v2/handle/");
         all.extend(
@@ -191,7 +191,7 @@ impl Rig {
         all
     }
 
-    /// What `ipam check` says on a host where no interface has any address.
+    /// Returns the findings of `ipam check` on a host without any address on its interfaces.
     pub(crate) fn findings(&self) -> Vec<String> {
         use tortie_engine::ipam::{Keyspace, check};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -204,14 +204,15 @@ impl Rig {
         check::findings(&ipam_state, &evidence).into_iter().map(|found| format!("{found:?}")).collect()
     }
 
-    /// What the drivers remember, but for how often a dockerd came.
+    /// Returns the drivers' state without the counter of dockerd's starts.
     pub(crate) fn remembered(&self) -> Vec<String> {
         let all = self.keys("/calico/tortie/v1/host/h1/docker/").into_iter();
         all.filter(|key| !key.ends_with("/epoch")).collect()
     }
 }
 
-/// The text of a refusal; dockerd reads `Error` of IPAM drivers with status 200, `Err` of all others.
+/// Returns the text of an error; dockerd reads `Error` of IPAM drivers with status 200, and `Err` of all
+/// others.
 pub(crate) fn refusal((status, text): &(u16, String)) -> String {
     assert_eq!(*status, 500, "{text}");
     let answer: Value = serde_json::from_str(text).unwrap();

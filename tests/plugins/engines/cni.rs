@@ -1,31 +1,31 @@
-//! What runtimes that use CNI have in common: folders of plugins, and configuration lists.
+//! Common parts of CNI runtimes: plugin folders and configuration lists.
 
 use serde_json::{Value, json};
 
 use crate::common::hosts::TORTIE;
 use crate::engines::site::{ETCD, HOSTS, STORE, Site};
 
-/// Where the plugins are; containerd looks nowhere else.
+/// Folder of the plugins, the only one that containerd searches.
 pub(crate) const PLUGINS: &str = "/opt/cni/bin";
-/// Where the configuration is.
+/// Path of the configuration.
 pub(crate) const CONFIG: &str = "/etc/cni/net.d/10-lab.conflist";
-/// The name of the network.
+/// Name of the network.
 pub(crate) const NETWORK: &str = "lab";
 
-/// The reference plugins and ours in one folder.
+/// Installs the reference plugins and Tortie's in one folder.
 pub(crate) fn install(site: &Site, host: usize) {
     let bridge = Site::peer("cni/bridge");
     let reference = bridge.strip_suffix("/bridge").unwrap();
     site.sh(host, &format!("mkdir -p {PLUGINS}; ln -sf {reference}/* {PLUGINS}; for name in tortie-cni tortie-ipam; do ln -sf {TORTIE} {PLUGINS}/$name; done"));
 }
 
-/// Writes a configuration list of these plugins, as the only one.
+/// Writes a configuration list with these plugins as the only one.
 pub(crate) fn configure(site: &Site, host: usize, plugins: &Value) {
     let list = json!({"cniVersion": "0.4.0", "name": NETWORK, "plugins": plugins});
     site.write(host, CONFIG, &format!("{list:#}"));
 }
 
-/// The reference bridge with host-local, and routes between the hosts.
+/// Configures the reference bridge with host-local, and routes between the hosts.
 pub(crate) fn reference(site: &Site) {
     for host in HOSTS {
         install(site, host);
@@ -40,21 +40,21 @@ pub(crate) fn reference(site: &Site) {
     }
 }
 
-/// Our plugin as configurations have it, with more fields.
+/// Returns a configuration of `tortie-cni` with additional fields.
 pub(crate) fn ours(host: usize, more: Value) -> Value {
     let mut plugin = json!({"type": "tortie-cni", "datastore": STORE, "node": format!("host{host}")});
     plugin.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     plugin
 }
 
-/// What a runtime of CNI 1.1 says when no container runs: whatever others left behind goes.
+/// Sends the GC of a CNI 1.1 runtime without running containers, which removes leftovers.
 pub(crate) fn collect(site: &Site, host: usize) {
     let more = json!({"cniVersion": "1.1.0", "name": NETWORK, "cni.dev/valid-attachments": []});
     let config = ours(host, more);
     site.sh(host, &format!("echo '{config}' | CNI_COMMAND=GC CNI_PATH={PLUGINS} {PLUGINS}/tortie-cni"));
 }
 
-/// Our plugin alone with both families on etcd.
+/// Configures only `tortie-cni`, with both families on etcd.
 pub(crate) fn dual(site: &Site) {
     let more = json!({"datastore": ETCD, "ipam": {"type": "tortie-ipam", "assign_ipv6": true}});
     for host in HOSTS {
@@ -63,7 +63,7 @@ pub(crate) fn dual(site: &Site) {
     }
 }
 
-/// Our plugin alone on every host, with ports and rates when a runtime has them.
+/// Configures only `tortie-cni` on every host, with ports and rates if the runtime supports them.
 pub(crate) fn only_ours(site: &Site) {
     let capabilities = json!({"capabilities": {"portMappings": true, "bandwidth": true}});
     for host in HOSTS {

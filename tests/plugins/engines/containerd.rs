@@ -1,4 +1,4 @@
-//! containerd 1.6 on both hosts: `ctr run --cni`, and the container runtime interface that kubelets use.
+//! containerd 1.6 on both hosts: `ctr run --cni`, and the container runtime interface of kubelets.
 
 use serde_json::{Value, json};
 
@@ -45,13 +45,14 @@ impl Containerd {
         this
     }
 
-    /// The plugins that a kubelet's question found ready, or why not.
+    /// Returns the readiness of the network as a kubelet queries it.
     fn ready(site: &Site, host: usize) -> String {
         site.run(host, &["cri", SOCKET, "ready"])
     }
 }
 
-/// An image as `docker save` writes it: a manifest, a configuration and one layer. Gives its path on a host.
+/// Builds an image in the format of `docker save` (manifest, configuration and one layer); returns its path
+/// on a host.
 fn archive(site: &Site) -> String {
     let layer = site.image();
     let (there, here) = site.shared();
@@ -74,7 +75,7 @@ fn archive(site: &Site) -> String {
     format!("{there}/archive.tar")
 }
 
-/// `ctr run --cni`: its containers end with the command, and only then are they taken from the network.
+/// `ctr run --cni`: containers end with the command, and are removed from the network only then.
 pub(crate) struct Ctr {
     _containerd: Containerd,
     running: Vec<(usize, String, Daemon)>,
@@ -106,10 +107,10 @@ impl Engine for Ctr {
     }
 }
 
-/// Pod sandboxes, as a kubelet asks for them.
+/// Pod sandboxes as requested by a kubelet.
 pub(crate) struct Cri {
     containerd: Containerd,
-    /// What each pod's configuration has beside its name.
+    /// Additional fields of each pod's configuration.
     more: Value,
     ids: Vec<(usize, String, String)>,
 }
@@ -134,14 +135,14 @@ impl Engine for Cri {
     fn remove(&mut self, site: &Site, host: usize, name: &str) {
         let at = self.ids.iter().position(|(h, n, _)| (*h, n.as_str()) == (host, name)).unwrap();
         let (_, _, id) = self.ids.remove(at);
-        // A kubelet says it more than once.
+        // A kubelet repeats the request.
         for verb in ["stop", "stop", "rm"] {
             Self::cri(site, host, &[verb, &id]).unwrap();
         }
     }
 }
 
-/// Both of containerd's doors with the reference plugins, then with ours, `rounds` times each.
+/// Runs both interfaces of containerd with the reference plugins, then with Tortie's, `rounds` times each.
 fn containerd(rounds: usize) -> Option<(Site, Cri)> {
     let programs = ["containerd", "containerd-shim-runc-v2", "ctr", "runc", "cri", "cni/bridge"];
     let mut site = Site::up(&programs, "")?;
@@ -161,7 +162,7 @@ fn containerd(rounds: usize) -> Option<(Site, Cri)> {
     Some((site, cri))
 }
 
-/// Nobody says DEL when a container that `ctr run -d` started has ended. What it leaves goes with the next GC.
+/// No DEL is sent when a container of `ctr run -d` ends. The next GC removes its leftovers.
 fn detached(site: &Site) {
     let words = ["run", "-d", "--snapshotter", "native", "--cni", IMAGE, "left", "/bin/sleep", "100000"];
     site.run(1, &[&["ctr"], &words[..]].concat());
@@ -171,7 +172,7 @@ fn detached(site: &Site) {
     assert_eq!((site.keys_with("/endpoint/").len(), site.given()), (1, 1), "containerd says DEL now");
     cni::collect(site, 1);
     site.nothing_held();
-    // What libcni remembers is containerd's.
+    // The files of libcni belong to containerd.
     site.run(1, &["rm", "/var/lib/cni/results/lab-default-left-eth0"]);
 }
 
@@ -194,7 +195,7 @@ fn containerd_life() {
     site.stop_allowing_everybody();
     cri.remove(&site, 1, "db");
     site.nothing_held();
-    // A later plugin fails: containerd takes back what ours did.
+    // A later plugin fails: containerd reverts the work of `tortie-cni`.
     let missing =
         json!([cni::ours(1, json!({})), {"type": "tuning", "sysctl": {"net.ipv4.no_such_thing": "1"}}]);
     cni::configure(&site, 1, &missing);

@@ -1,4 +1,4 @@
-//! dockerd 20.10 on both hosts: its own bridge first, then our network and address drivers.
+//! dockerd 20.10 on both hosts: first its own bridge, then Tortie's network and IPAM drivers.
 
 use serde_json::Value;
 
@@ -6,20 +6,20 @@ use crate::common::hosts::within;
 use crate::engines::life::{self, Engine};
 use crate::engines::site::{Daemon, HOSTS, PATIENCE, POOL, POOL_V6, Site, Workload};
 
-/// The name of the image.
+/// Name of the image.
 const IMAGE: &str = "bb:1";
 
 /// dockerd on every host.
 pub(crate) struct Docker {
     daemons: Vec<Daemon>,
-    /// The network that containers are started in.
+    /// Network in which containers are started.
     network: String,
-    /// Words of each dockerd.
+    /// Flags of each dockerd.
     flags: &'static [&'static str],
 }
 
 impl Docker {
-    /// Starts dockerd on both hosts and gives each the image.
+    /// Starts dockerd on both hosts and loads the image.
     pub(crate) fn up(site: &Site, flags: &'static [&'static str]) -> Self {
         let image = site.image();
         let daemons = HOSTS.map(|host| Self::daemon(site, host, flags)).into();
@@ -54,8 +54,8 @@ impl Docker {
         Self::answers(site, host);
     }
 
-    /// dockerd of the first host crashes, and its containerd with it. No init takes the exit status of the latter here, and
-    /// the next dockerd would wait for what still has its number.
+    /// Simulates a crash of the first host's dockerd and its containerd. No init process reaps the latter
+    /// here, and the next dockerd would wait for its pid.
     fn crash(&mut self, site: &Site) {
         self.daemons[0].kill();
         site.sh(1, "rm -f /run/docker/containerd/containerd.pid");
@@ -70,7 +70,7 @@ impl Docker {
         site.try_run(host, &[&["docker"], &words[..]].concat())
     }
 
-    /// Waits until the container that always restarts is reached again, and holds what it held and no more.
+    /// Waits until the container with a restart policy is reachable again, with exactly its former addresses.
     fn comes_back(&self, site: &Site, peer: &Workload) {
         within(PATIENCE, "the container runs", || {
             let said = self.try_docker(site, 1, "inspect -f {{.State.Running}} chosen")?;
@@ -85,7 +85,7 @@ impl Docker {
         });
     }
 
-    /// A container that runs.
+    /// Returns a running container.
     pub(crate) fn workload(&self, site: &Site, host: usize, name: &str) -> Workload {
         let found: Value =
             serde_json::from_str(&self.docker(site, host, &format!("inspect {name}"))).unwrap();
@@ -111,8 +111,8 @@ impl Engine for Docker {
     }
 }
 
-/// dockerd on both hosts: its own bridge with routes first, which shows that the rig is right, then our two drivers,
-/// `rounds` times.
+/// Runs dockerd on both hosts: first its own bridge with routes, which validates the setup, then Tortie's two
+/// drivers, `rounds` times.
 fn docker(flags: &'static [&'static str], rounds: usize) -> Option<(Site, Docker)> {
     let mut site = Site::up(&["dockerd", "docker", "containerd", "runc"], "--docker")?;
     let mut docker = Docker::up(&site, flags);
@@ -124,7 +124,7 @@ fn docker(flags: &'static [&'static str], rounds: usize) -> Option<(Site, Docker
     docker.network = "ref".to_owned();
     life::reference(&site, &mut docker);
     for host in HOSTS {
-        // With a subnet of one's own docker lets its users choose addresses.
+        // Docker permits chosen addresses only in a network with an explicit subnet.
         docker.docker(
             &site,
             host,
@@ -137,12 +137,12 @@ fn docker(flags: &'static [&'static str], rounds: usize) -> Option<(Site, Docker
     Some((site, docker))
 }
 
-/// Endpoints and addresses of containers.
+/// Returns the numbers of endpoints and of containers' addresses.
 fn held(site: &Site) -> (usize, usize) {
     (site.keys_with("/workload/").len(), site.given())
 }
 
-/// What the store keeps of networks.
+/// Returns the store's keys about networks.
 fn kept(site: &Site) -> Vec<String> {
     let of_drivers = |key: &String| key.contains("/docker/driver/");
     site.keys_with("/docker/").into_iter().filter(|key| !of_drivers(key)).collect()
@@ -155,7 +155,7 @@ fn docker_life() {
     let Some((mut site, mut docker)) = docker(FLAGS, 5) else { return };
     let before = HOSTS.map(|host| site.remains(host));
     let peer = docker.start(&site, 2, "peer");
-    // An address of one's choice, which nobody else gets, here or elsewhere.
+    // A chosen address, which is not allocated again on any host.
     docker.docker(
         &site,
         1,
@@ -181,7 +181,7 @@ fn docker_life() {
     });
     docker.docker(&site, 1, "start chosen");
     site.wait_until_reachable(&docker.workload(&site, 1, "chosen"), &peer);
-    // dockerd ends well and comes again: the container that always restarts is there.
+    // dockerd is stopped and started: the container with a restart policy runs.
     assert!(docker.daemons[0].stop().success());
     docker.start_daemon(&site, 1);
     docker.comes_back(&site, &peer);
@@ -189,7 +189,7 @@ fn docker_life() {
     docker.crash(&site);
     docker.start_daemon(&site, 1);
     docker.comes_back(&site, &peer);
-    // The agent, which is the driver, crashes while dockerd runs.
+    // The agent, which provides the driver, crashes while dockerd runs.
     site.hosts.kill("host1");
     site.hosts.start("host1");
     site.wait_until_reachable(&docker.workload(&site, 1, "chosen"), &peer);
@@ -206,14 +206,14 @@ fn docker_life() {
     docker.remove(&site, 2, "peer");
     site.nothing_held();
     site.as_before(&before, "after all restarts");
-    // The networks go, too, and with them what the store had of them.
+    // The networks are removed together with their keys in the store.
     for host in HOSTS {
         docker.docker(&site, host, "network rm lab");
     }
     assert_eq!(kept(&site), Vec::<String>::new());
 }
 
-/// dockerd that leaves its containers alone when it ends: no packet is lost, and they keep their addresses.
+/// dockerd with live restore: no packet is lost during its restart, and containers keep their addresses.
 #[test]
 fn docker_live_restore() {
     let flags = &["--bridge=none", "--iptables=false", "--live-restore"];
@@ -230,7 +230,7 @@ fn docker_live_restore() {
         docker.start_daemon(&site, 1);
         site.pings(&pair[0], &pair[1].addr).unwrap();
         assert_eq!(docker.workload(&site, 1, "stays").addr, pair[0].addr);
-        // Its address is not given to another.
+        // Its address is not allocated to another container.
         let words = format!("run -d --name again --network lab --ip {} {IMAGE}", pair[0].addr);
         docker.try_docker(&site, 1, &words).unwrap_err();
         docker.docker(&site, 1, "rm -f again");
@@ -245,7 +245,7 @@ fn docker_live_restore() {
     site.nothing_held();
 }
 
-/// The addresses of a container in its networks, by network: of both families.
+/// Returns the addresses of a container by network, in both families.
 fn networks(site: &Site, docker: &Docker, host: usize, name: &str) -> Vec<(String, String)> {
     let found: Value = serde_json::from_str(&docker.docker(site, host, &format!("inspect {name}"))).unwrap();
     let networks = found[0]["NetworkSettings"]["Networks"].as_object().unwrap();
@@ -261,7 +261,8 @@ fn networks(site: &Site, docker: &Docker, host: usize, name: &str) -> Vec<(Strin
     all
 }
 
-/// dockerd as it comes: with its bridge and its rules, and `FORWARD` dropping, as it is where dockerd enables forwarding itself.
+/// dockerd with default settings: with its bridge and rules, and `FORWARD` dropping, as when dockerd enables
+/// forwarding itself.
 #[test]
 fn docker_as_it_comes_with_containers_in_several_networks() {
     let Some(site) = Site::dual(&["dockerd", "docker", "containerd", "runc", "etcd"], "--docker") else {
@@ -298,27 +299,28 @@ fn docker_as_it_comes_with_containers_in_several_networks() {
             }
         }
     };
-    // Connected while it runs; the network of the bridge's name sorts first and takes the default route.
+    // Connected at run time; the network whose name is first in order takes the default route.
     docker.start(&site, 1, "running");
     docker.docker(&site, 1, "network connect back running");
     answers(&docker, "running", 4);
     docker.docker(&site, 1, "network connect aaa-bridge running");
     answers(&docker, "running", 4);
-    // Before it starts, as compose does.
+    // Connected before the start, as compose does.
     docker.docker(&site, 1, &format!("create --name composed --network aaa-bridge {IMAGE}"));
     for network in ["front", "back"] {
         docker.docker(&site, 1, &format!("network connect {network} composed"));
     }
     docker.docker(&site, 1, "start composed");
     answers(&docker, "composed", 4);
-    // It reaches what its network has, with an address of that network, whatever has its default route.
+    // It reaches members of each network with an address of that network, whatever network has the default
+    // route.
     let composed = docker.workload(&site, 1, "composed");
     for member in [&peers[1], &back] {
         within(PATIENCE, "a container reaches the members of each of its networks", || {
             site.pings(&composed, &member.addr)
         });
     }
-    // One network less: nothing of it stays in the namespace, and the other answers.
+    // One network less: its state is removed from the namespace, and the other network still works.
     let gone =
         networks(&site, &docker, 1, "running").into_iter().find(|(network, _)| network == "back").unwrap().1;
     docker.docker(&site, 1, "network disconnect back running");
@@ -330,7 +332,7 @@ fn docker_as_it_comes_with_containers_in_several_networks() {
     answers(&docker, "running", 2);
     docker.docker(&site, 1, "restart -t 0 composed");
     answers(&docker, "composed", 4);
-    // The names that people have.
+    // Names that users know.
     for name in ["running", "composed"] {
         let said = site.try_run(1, &[crate::common::hosts::TORTIE, "endpoint", "list"]).unwrap();
         assert!(said.contains(&format!("libnetwork/{name}/front")), "{said}");
@@ -350,8 +352,8 @@ fn docker_as_it_comes_with_containers_in_several_networks() {
     }
 }
 
-/// Removed while the driver is away: dockerd gives its errors up, keeps nothing of the container, and leaves the container's end
-/// on the host.
+/// Removed while the driver is down: dockerd gives up after errors, forgets the container, and leaves its
+/// interface on the host.
 #[test]
 #[ignore = "long: dockerd gives up after 15 s, call by call"]
 fn long_what_was_removed_while_the_driver_was_away_is_given_back() {
@@ -376,7 +378,7 @@ fn long_what_was_removed_while_the_driver_was_away_is_given_back() {
         (1, 1) => Ok(()),
         other => Err(format!("{other:?} {:?}", site.keys_with("/docker/"))),
     });
-    // What is there stays, and the port is free.
+    // Existing containers stay, and the port is free.
     docker.docker(&site, 1, &format!("run -d --name next --network lab -p 8080:80 {IMAGE}"));
     site.wait_until_reachable(&stays, &docker.workload(&site, 1, "next"));
     for name in ["stays", "next"] {
@@ -386,7 +388,7 @@ fn long_what_was_removed_while_the_driver_was_away_is_given_back() {
     site.as_before(&[before], "after all containers went");
 }
 
-/// Docker's bridge with addresses of ours: of this host alone, so that nothing of it reaches the model.
+/// Docker's bridge with Tortie's addresses for this host only, so that the shared data model is unchanged.
 #[test]
 fn dockers_bridge_with_our_addresses() {
     let Some(site) = Site::up(&["dockerd", "docker", "containerd", "runc"], "--docker") else { return };

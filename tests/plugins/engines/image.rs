@@ -1,5 +1,5 @@
-//! The agent's own image: made by packaging/docker/image.sh from nothing but the program, built and run by a real dockerd, with no
-//! registry anywhere.
+//! The agent's container image: built by packaging/docker/image.sh from the program alone, and run by a real
+//! dockerd without any registry.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +21,7 @@ fn long_the_agent_runs_from_its_own_image() {
     let docker = Docker::up(&site, &[]);
     let (there, here) = site.shared();
     let program = here.join("program");
-    // What only a debugger reads is most of it.
+    // Most of the file is debug information.
     let stripped = Command::new("strip").arg("-o").args([&program, Path::new(TORTIE)]).status();
     if !stripped.is_ok_and(|status| status.success()) {
         std::fs::copy(TORTIE, &program).unwrap();
@@ -30,12 +30,12 @@ fn long_the_agent_runs_from_its_own_image() {
         Command::new(IMAGE_SH).arg(&program).arg("--context").arg(here.join("context")).output().unwrap();
     assert!(made.status.success(), "{made:?}");
     site.run(1, &["docker", "build", "-t", "tortie:test", &format!("{there}/context")]);
-    // It has no shell to run anything with.
+    // The image contains no shell.
     assert!(site.try_run(1, &["docker", "run", "--rm", "--entrypoint", "/bin/sh", "tortie:test"]).is_err());
     let version = site.run(1, &["docker", "run", "--rm", "--network", "none", "tortie:test", "version"]);
     assert_eq!(version, format!("tortie {}", env!("CARGO_PKG_VERSION")));
 
-    // In the place of the agent of host 1.
+    // Replaces the agent of host 1.
     let up = |site: &Site| {
         within(PATIENCE, "the session of host 2 with host 1", || {
             let peers = site.hosts.sessions(2);
@@ -52,7 +52,7 @@ fn long_the_agent_runs_from_its_own_image() {
     site.hosts.until_ended(1);
     let volume = format!("{there}:{there}");
     let store = format!("TORTIE_DATASTORE=sqlite:{there}/store.db");
-    // The flags that the Dockerfile says, up to where the files of this host begin.
+    // The flags documented in the Dockerfile, up to the host's paths.
     let (_, line) = DOCKERFILE.split_once("docker run -d --name tortie --restart unless-stopped").unwrap();
     let (flags, _) = line.split_once(" -v ").unwrap();
     let flags: Vec<&str> = flags.split_whitespace().filter(|word| !matches!(*word, "\\" | "#")).collect();
@@ -71,7 +71,7 @@ fn long_the_agent_runs_from_its_own_image() {
     for code in ["missing-capability", "listen", "enforcement"] {
         assert!(!status.contains(&format!("\"code\": \"{code}\"")), "{status}");
     }
-    // `docker stop` is what `systemctl stop` is.
+    // `docker stop` corresponds to `systemctl stop`.
     site.run(1, &["docker", "stop", "-t", "20", "agent"]);
     assert_eq!(site.run(1, &["docker", "inspect", "-f", "{{.State.ExitCode}}", "agent"]), "0");
     assert_eq!(site.hosts.routes(1), routes);

@@ -1,4 +1,4 @@
-//! libcni itself, which container runtimes use: network namespaces of our own in the place of containers.
+//! libcni, the library of container runtimes, with plain network namespaces instead of containers.
 
 use serde_json::{Value, json};
 
@@ -7,12 +7,12 @@ use crate::engines::cni;
 use crate::engines::life::{self, Engine};
 use crate::engines::site::{Daemon, HOSTS, PATIENCE, STORE, Site, Workload};
 
-/// Namespaces that a process holds, put into networks by `cnirun`.
+/// Namespaces held by a process and attached to networks by `cnirun`.
 pub(crate) struct Libcni {
     running: Vec<(usize, String, Daemon)>,
-    /// Words of `cnirun` in each call.
+    /// Arguments of `cnirun` in each call.
     words: Vec<String>,
-    /// Whether plugins are asked to check what they did.
+    /// True if CHECK is called.
     check: bool,
 }
 
@@ -31,7 +31,7 @@ impl Libcni {
         site.try_run(host, &[&base[..], &more, &[verb, &netns]].concat())
     }
 
-    /// The namespace of a container that is not in any network.
+    /// Creates the namespace of a container without any network.
     pub(crate) fn namespace(&mut self, site: &Site, host: usize, name: &str) -> Workload {
         site.run(host, &["ip", "netns", "add", name]);
         let holder = site.daemon(host, &["ip", "netns", "exec", name, "sleep", "100000"]);
@@ -45,7 +45,7 @@ impl Libcni {
         Workload { host, pid: pid.lines().next().unwrap().parse().unwrap(), addr: String::new() }
     }
 
-    /// Ends the namespace.
+    /// Removes the namespace.
     pub(crate) fn end(&mut self, site: &Site, host: usize, name: &str) {
         self.running.retain(|(h, n, _)| (*h, n.as_str()) != (host, name));
         site.run(host, &["ip", "netns", "del", name]);
@@ -79,7 +79,7 @@ fn up() -> Option<(Site, Libcni)> {
     Some((site, libcni))
 }
 
-/// The whole life of containers in our network, `rounds` times.
+/// Runs the life cycle of containers in Tortie's network, `rounds` times.
 fn libcni(rounds: usize) -> Option<(Site, Libcni)> {
     let (mut site, mut libcni) = up()?;
     cni::reference(&site);
@@ -109,18 +109,18 @@ fn long_libcni_dual_stack_on_etcd() {
     life::dual(&site, &mut libcni, 3);
 }
 
-/// Configurations of a host, by its number.
+/// Configuration of a host by its number.
 type List = fn(usize) -> Value;
 
-/// A container on each host in a network of these plugins reaches the other's, and a policy between them holds; the rest
-/// is up to `more`. Nothing is left.
+/// Checks a network of these plugins: the containers of both hosts reach each other, a policy between them is
+/// enforced, `more` runs, and nothing is left.
 fn chain(site: &Site, libcni: &mut Libcni, list: List, more: impl FnOnce(&Site, &[Workload; 2])) {
     for host in HOSTS {
         cni::configure(site, host, &list(host));
     }
     let mut before = None;
     let mut more = Some(more);
-    // The second time shows what the first one left.
+    // The second round shows leftovers of the first.
     for round in ["first", "second"] {
         let pair = HOSTS.map(|host| libcni.start(site, host, round));
         site.wait_until_reachable(&pair[0], &pair[1]);
@@ -139,7 +139,7 @@ fn chain(site: &Site, libcni: &mut Libcni, list: List, more: impl FnOnce(&Site, 
     site.as_before(&before.unwrap(), "after the chain");
 }
 
-/// The reference portmap, bandwidth and tuning behind ours.
+/// The reference plugins portmap, bandwidth and tuning after `tortie-cni`.
 #[test]
 fn reference_plugins_behind_ours() {
     let Some((site, mut libcni)) = up() else { return };
@@ -147,7 +147,7 @@ fn reference_plugins_behind_ours() {
         "-cap".to_owned(),
         json!({"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}).to_string(),
     ];
-    // This portmap misses rules for IPv6 of a container that has none, where ip6tables is there.
+    // This version of portmap expects IPv6 rules of a container without IPv6, if ip6tables is installed.
     libcni.check = false;
     let list: List = |host| {
         json!([
@@ -170,7 +170,8 @@ fn reference_plugins_behind_ours() {
     });
 }
 
-/// The reference ptp makes the interface, with an address of ours; then ours makes it an endpoint.
+/// The reference ptp creates the interface with an address of `tortie-ipam`; then `tortie-cni` turns it into
+/// an endpoint.
 #[test]
 fn ours_behind_the_reference_ptp() {
     let Some((site, mut libcni)) = up() else { return };
@@ -181,7 +182,8 @@ fn ours_behind_the_reference_ptp() {
     chain(&site, &mut libcni, list, |_, _| ());
 }
 
-/// The reference bridge with addresses of ours: two containers on a host reach each other, nobody else is asked.
+/// The reference bridge with addresses of `tortie-ipam`: two containers on a host reach each other without
+/// other plugins.
 #[test]
 fn our_addresses_below_the_reference_bridge() {
     let Some((site, mut libcni)) = up() else { return };
@@ -191,7 +193,7 @@ fn our_addresses_below_the_reference_bridge() {
     let pair = ["one", "two"].map(|name| libcni.start(&site, 1, name));
     site.wait_until_reachable(&pair[0], &pair[1]);
     assert_ne!(pair[0].addr, pair[1].addr);
-    // The gateway is the bridge's own address, which nobody gets.
+    // The gateway is the bridge's own address, which is not allocated to containers.
     let gateway = site.within(&pair[0], &["ip", "-j", "route", "show", "default"]).unwrap();
     let gateway: Value = serde_json::from_str(&gateway).unwrap();
     let gateway = gateway[0]["gateway"].as_str().unwrap().to_owned();

@@ -1,17 +1,17 @@
-//! What every engine is put through.
+//! Test sequence for every container engine.
 
 use crate::engines::site::{HOSTS, Site, Workload};
 
-/// An engine that runs on both hosts.
+/// A container engine that runs on both hosts.
 pub(crate) trait Engine {
     /// Starts a container.
     fn start(&mut self, site: &Site, host: usize, name: &str) -> Workload;
-    /// Ends it and removes it whole.
+    /// Stops and removes a container.
     fn remove(&mut self, site: &Site, host: usize, name: &str);
 }
 
-/// A container on each host reaches the other's. That is all that is asked of networks that are not ours: it shows that
-/// what follows is a statement about us.
+/// Checks that containers of both hosts reach each other in a network of other plugins, which validates the
+/// setup of later tests.
 pub(crate) fn reference(site: &Site, engine: &mut dyn Engine) {
     let pair = HOSTS.map(|host| engine.start(site, host, &format!("ref{host}")));
     site.wait_until_reachable(&pair[0], &pair[1]);
@@ -20,15 +20,15 @@ pub(crate) fn reference(site: &Site, engine: &mut dyn Engine) {
     }
 }
 
-/// Containers on both hosts: they reach each other, a policy between them holds, what they held is given back, and
-/// nothing is left after `rounds` of them.
+/// Checks containers on both hosts: they reach each other, a policy between them is enforced, their addresses
+/// are released, and nothing is left after `rounds` rounds.
 pub(crate) fn life(site: &mut Site, engine: &mut dyn Engine, rounds: usize) {
-    // The first container of a host leaves what is there once: blocks, the profile, a routes' blackhole.
+    // The first container of a host creates permanent state: blocks, the profile, a blackhole route.
     let first = HOSTS.map(|host| engine.start(site, host, "web0"));
     site.wait_until_reachable(&first[0], &first[1]);
     assert_eq!(site.given(), 2, "one address a container");
     site.policy_holds(&first[0], &first[1]);
-    // Both agents crash: packets pass, and they take up where they were.
+    // Both agents crash: packets still pass, and the agents resume their work.
     for host in HOSTS {
         site.hosts.kill(&format!("host{host}"));
     }
@@ -60,7 +60,8 @@ pub(crate) fn life(site: &mut Site, engine: &mut dyn Engine, rounds: usize) {
     assert_eq!(names(&site.keys()), names(&keys), "the store has the keys that it had");
 }
 
-/// Containers with both families, on etcd: both are reached from the other host, and both are given back.
+/// Checks containers with both families on etcd: both addresses are reachable from the other host, and both
+/// are released.
 pub(crate) fn dual(site: &Site, engine: &mut dyn Engine, rounds: usize) {
     let mut before = None;
     for round in 0..=rounds {

@@ -1,12 +1,12 @@
-//! The programs that people start containers with, on two hosts with agents: dockerd, podman, containerd (`ctr` and its
-//! CRI service), libcni itself, and the reference CNI plugins before, behind, above and below ours.
+//! Container engines on two hosts with agents: dockerd, podman, containerd (`ctr` and its CRI service),
+//! libcni, and the reference CNI plugins before, after and around Tortie's.
 //!
 //! ```text
-//!   site: two hosts, BGP between them ── life: what every engine is put through ── docker, podman, containerd, libcni
+//!   site: two hosts with a BGP session ── life: common test sequence ── docker, podman, containerd, libcni
 //! ```
 //!
-//! Each rig first runs with the engine's own network or the reference plugins, so that what fails later is ours. The
-//! protocols themselves, word by word, are tested beside each door.
+//! Each setup first runs with the engine's own network or the reference plugins, so that later failures are
+//! Tortie's. The protocols themselves are tested with each plugin.
 
 mod cni;
 mod containerd;

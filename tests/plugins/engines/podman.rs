@@ -7,7 +7,7 @@ use crate::engines::site::{HOSTS, PATIENCE, Site, Workload};
 
 const IMAGE: &str = "localhost/bb:1";
 
-/// podman keeps no daemon.
+/// podman has no daemon.
 pub(crate) struct Podman;
 
 impl Podman {
@@ -20,7 +20,7 @@ impl Podman {
                 "/etc/containers/policy.json",
                 r#"{"default":[{"type":"insecureAcceptAnything"}]}"#,
             );
-            // Its own limits are higher than a test may have: runc refuses to start.
+            // podman's default limits exceed those of a test, and runc would fail to start.
             let conf = "[network]\nnetwork_backend=\"cni\"\ncni_plugin_dirs=[\"/opt/cni/bin\"]\n\
                 network_config_dir=\"/etc/cni/net.d\"\n[engine]\ncgroup_manager=\"cgroupfs\"\nevents_logger=\"file\"\n\
                 [containers]\ndefault_ulimits=[\"nofile=1024:1024\",\"nproc=1024:1024\"]\n";
@@ -63,7 +63,7 @@ impl Engine for Podman {
     }
 }
 
-/// The whole life of containers in our network, `rounds` times.
+/// Runs the life cycle of containers in Tortie's network, `rounds` times.
 fn podman(rounds: usize) -> Option<(Site, Podman)> {
     let mut site = Site::up(&["podman", "conmon", "runc", "cni/bridge"], "")?;
     cni::reference(&site);
@@ -78,7 +78,7 @@ fn podman(rounds: usize) -> Option<(Site, Podman)> {
 fn podman_life() {
     let Some((site, mut podman)) = podman(5) else { return };
     let before = HOSTS.map(|host| site.remains(host));
-    // An address of one's choice, ports of the host, and a container that is stopped and started.
+    // A chosen address, ports of the host, and a container that is stopped and started.
     let run = |host: usize, words: &str| {
         Podman::podman(&site, host, &format!("run -d --net {} {words} {IMAGE}", cni::NETWORK));
     };
@@ -88,7 +88,7 @@ fn podman_life() {
     let peer = podman.start(&site, 2, "peer");
     site.wait_until_reachable(&chosen, &peer);
     site.allow_everybody();
-    // Not together: with an address of one's choice podman 4.3 tells its first plugin of no ports.
+    // Separately, since with a chosen address podman 4.3 does not pass ports to its first plugin.
     run(1, "--name ports -p 8080:80");
     let page = site.serve_port_80(&Podman::workload(&site, 1, "ports"));
     site.wait_for_answer(2, "172.30.0.1", 8080);
@@ -105,15 +105,15 @@ fn podman_life() {
     let chosen = Podman::workload(&site, 1, "chosen");
     assert_eq!(chosen.addr, "10.244.200.7");
     site.wait_until_reachable(&chosen, &peer);
-    // Its rules of the firewall again, as after a restart of it: DEL and ADD while the container runs.
+    // Firewall rules are written again, as after a firewall restart: DEL and ADD while the container runs.
     Podman::podman(&site, 1, "network reload chosen");
     site.wait_until_reachable(&Podman::workload(&site, 1, "chosen"), &peer);
-    // The same address twice.
+    // The same address a second time.
     let words = format!("run -d --net {} --name again --ip 10.244.200.7 {IMAGE}", cni::NETWORK);
     let refused = Podman::try_podman(&site, 2, &words).unwrap_err();
     assert!(refused.contains("10.244.200.7"), "{refused}");
     Podman::podman(&site, 2, "rm -f -t 0 again");
-    // One that ends by itself.
+    // A container that ends by itself.
     run(2, "--name short --entrypoint /bin/true");
     podman.remove(&site, 1, "chosen");
     podman.remove(&site, 2, "peer");

@@ -1,4 +1,4 @@
-//! Two hosts with agents, BGP between them and one store, and on each the files that container engines want to own.
+//! Two hosts with agents, a BGP session and a common store, each with the files that container engines own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -10,26 +10,26 @@ use tortie_topology::Options;
 
 use crate::common::hosts::{Hosts, Plan, TORTIE, stderr, stdout, within};
 
-/// How long a thing may take that takes a second on a quiet machine.
+/// Timeout for events that take a second on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// Which hosts there are.
+/// Numbers of the hosts.
 pub(crate) const HOSTS: [usize; 2] = [1, 2];
-/// Where every address of a container comes from.
+/// Pool of all container addresses.
 pub(crate) const POOL: &str = "10.244.0.0/16";
-/// The store, as hosts see it.
+/// URL of the store on the hosts.
 pub(crate) const STORE: &str = "sqlite:/store/store.db";
-/// The same where there is an etcd.
+/// URL of the store with etcd.
 pub(crate) const ETCD: &str = "etcd://10.99.0.101:2379";
-/// Where IPv6 addresses of containers come from where hosts have both families.
+/// Pool of IPv6 addresses on dual-stack hosts.
 pub(crate) const POOL_V6: &str = "fd44::/64";
-/// A policy that is there while a test lets everybody in.
+/// Policy that exists while a test allows all traffic.
 const OPEN: &str = "/calico/v1/policy/tier/default/policy/tests-open";
-/// A policy that is there while a test forbids something.
+/// Policy that exists while a test denies traffic.
 const DENY: &str = "/calico/v1/policy/tier/default/policy/tests-deny";
 
-/// What handles of gateways begin with.
+/// Leading part of the handles of gateways.
 const GATEWAYS: &str = "tortie-gateway.";
-/// Folders where engines and plugins keep things, private to a host.
+/// State folders of engines and plugins, private to each host.
 const PRIVATE: &[&str] = &[
     "/etc/cni",
     "/etc/containers",
@@ -42,25 +42,25 @@ const PRIVATE: &[&str] = &[
     "/var/lib/kurma",
 ];
 
-/// A container that runs.
+/// A running container.
 #[derive(Debug, Clone)]
 pub(crate) struct Workload {
     pub(crate) host: usize,
-    /// Its first process, as its host counts.
+    /// Its first process, by the host's process ids.
     pub(crate) pid: u32,
     pub(crate) addr: String,
 }
 
-/// The hosts.
+/// The running hosts.
 pub(crate) struct Site {
     pub(crate) hosts: Hosts,
     store: &'static str,
-    /// Handles that networks have while there are no containers.
+    /// Handles that networks hold while there are no containers.
     running: Vec<String>,
     logs: tempfile::TempDir,
 }
 
-/// A program that runs beside a test; it is killed when this is dropped.
+/// A program that runs during a test; it is killed when this is dropped.
 pub(crate) struct Daemon {
     child: Child,
     log: PathBuf,
@@ -79,23 +79,23 @@ impl Drop for Daemon {
 }
 
 impl Daemon {
-    /// What it has printed.
+    /// Returns the program's output.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Ends it as a crash does, and takes its exit status: one that nobody took keeps its place in the table of processes.
+    /// Kills the program and reaps it; otherwise it would stay in the process table.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Its exit status, when it has ended.
+    /// Returns the exit status if the program has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
-    /// Asks it to end and waits until it has.
+    /// Stops the program with SIGTERM and waits for its end.
     pub(crate) fn stop(&mut self) -> ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -108,7 +108,7 @@ impl Daemon {
     }
 }
 
-/// The pools and hosts, and nothing else.
+/// Returns the keys of pools and hosts only.
 fn data(dual: bool) -> BTreeMap<String, String> {
     let name = POOL.replace('/', "-");
     let mut data = BTreeMap::from([
@@ -135,13 +135,13 @@ fn data(dual: bool) -> BTreeMap<String, String> {
 }
 
 impl Site {
-    /// Two hosts with agents whose sessions are up; `flags` are words of the agents. `None` when that cannot be here or
-    /// one of `programs` is missing; in CI that is a failure.
+    /// Starts two hosts whose agents have established sessions; `flags` are arguments of the agents. `None`
+    /// if that is impossible or one of `programs` is missing; in CI that is a failure.
     pub(crate) fn up(programs: &[&str], flags: &str) -> Option<Self> {
         Self::build(programs, flags, false)
     }
 
-    /// The same with both families on a real etcd.
+    /// Starts the hosts with both families on a real etcd.
     pub(crate) fn dual(programs: &[&str], flags: &str) -> Option<Self> {
         Self::build(programs, flags, true)
     }
@@ -170,12 +170,12 @@ impl Site {
         Some(this)
     }
 
-    /// Output of a command on a host that has to succeed.
+    /// Returns the output of a command that must succeed on a host.
     pub(crate) fn run(&self, host: usize, command: &[&str]) -> String {
         self.try_run(host, command).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Output of a command on a host, or what it said when it failed.
+    /// Returns the output of a command on a host, or its error output.
     pub(crate) fn try_run(&self, host: usize, command: &[&str]) -> Result<String, String> {
         let limited = [&["timeout", "--signal=KILL", "90"], command].concat();
         let output = self.hosts.lab.exec(&Hosts::node(host), &limited).unwrap();
@@ -186,12 +186,12 @@ impl Site {
         Err(format!("host{host}: {}: {}: {out}{err}", command.join(" "), output.status))
     }
 
-    /// The same, as a line for a shell.
+    /// Runs a shell line that must succeed.
     pub(crate) fn sh(&self, host: usize, line: &str) -> String {
         self.run(host, &["sh", "-ec", line])
     }
 
-    /// Runs a program beside the test.
+    /// Starts a program that runs during the test.
     pub(crate) fn daemon(&self, host: usize, command: &[&str]) -> Daemon {
         let log = self.logs.path().join(format!("host{host}-{}", command[0].replace('/', "-")));
         let out = std::fs::File::options().create(true).append(true).open(&log).unwrap();
@@ -201,25 +201,25 @@ impl Site {
         Daemon { child: child.unwrap(), log }
     }
 
-    /// Writes a file on a host, and the folders above it.
+    /// Writes a file on a host, with its folders.
     pub(crate) fn write(&self, host: usize, path: &str, text: &str) {
         let dir = path.rsplit_once('/').unwrap().0;
         self.run(host, &["mkdir", "-p", dir]);
         std::fs::write(self.hosts.holder_path(&Hosts::node(host), path), text).unwrap();
     }
 
-    /// A folder that every host and this process see: where hosts have it, and where it is here.
+    /// Returns a folder that all hosts and this process share: its path on hosts and here.
     pub(crate) fn shared(&self) -> (&'static str, PathBuf) {
         ("/store", self.hosts.lab.lab_dir().join("store"))
     }
 
-    /// A program of the unpacked ones, by its path on a host.
+    /// Returns the path of an unpacked program on a host.
     pub(crate) fn peer(name: &str) -> String {
         let found = Options::tied(TORTIE.as_ref(), "/nowhere".as_ref()).find(name).unwrap();
         found.canonicalize().unwrap_or(found).display().to_string()
     }
 
-    /// What hosts need for the image that every container here has: busybox, in a tar. Gives its path on a host.
+    /// Prepares the image of all containers, busybox in a tar file; returns its path on a host.
     pub(crate) fn image(&self) -> String {
         let (there, here) = self.shared();
         let tree = here.join("image");
@@ -227,7 +227,7 @@ impl Site {
         for dir in ["etc", "proc", "sys", "dev", "tmp"] {
             std::fs::create_dir_all(tree.join(dir)).unwrap();
         }
-        // The unpacked program itself: its wrapper is a script.
+        // The unpacked program itself, since its wrapper is a script.
         let wrapper = PathBuf::from(Self::peer("busybox"));
         let real = ["bin/busybox", "usr/bin/busybox"]
             .map(|p| wrapper.ancestors().nth(2).unwrap().join("root").join(p));
@@ -243,13 +243,13 @@ impl Site {
         format!("{there}/image.tar")
     }
 
-    /// Runs a command in a container's network.
+    /// Runs a command in a container's network namespace.
     pub(crate) fn within(&self, workload: &Workload, command: &[&str]) -> Result<String, String> {
         let pid = workload.pid.to_string();
         self.try_run(workload.host, &[&["nsenter", "-n", "-t", &pid], command].concat())
     }
 
-    /// Addresses of a container's interface, without what the kernel gives itself.
+    /// Returns the addresses of a container's interface without those that the kernel assigns.
     pub(crate) fn addresses(&self, workload: &Workload, interface: &str) -> BTreeSet<String> {
         let text = self.within(workload, &["ip", "-j", "address", "show", "dev", interface]).unwrap();
         let list: Value = serde_json::from_str(&text).unwrap();
@@ -257,19 +257,19 @@ impl Site {
         all.filter(|a| a["scope"] == "global").map(|a| a["local"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// One echo request.
+    /// Sends one echo request.
     pub(crate) fn pings(&self, from: &Workload, addr: &str) -> Result<(), String> {
         self.within(from, &["ping", "-n", "-c", "1", "-W", "1", addr]).map(|_| ())
     }
 
-    /// The IPv6 address of a container.
+    /// Returns the container with its IPv6 address.
     pub(crate) fn ipv6_of(&self, workload: &Workload) -> Workload {
         let all = self.addresses(workload, "eth0");
         let addr = all.into_iter().find(|a| a.contains(':')).expect("it has an IPv6 address");
         Workload { addr, ..workload.clone() }
     }
 
-    /// Each of the two answers the other: soon, or at once where it did before.
+    /// Waits until both containers reach each other.
     pub(crate) fn wait_until_reachable(&self, a: &Workload, b: &Workload) {
         assert_ne!(a.addr, b.addr, "each container has an address of its own");
         for (from, to) in [(a, b), (b, a)] {
@@ -279,7 +279,8 @@ impl Site {
         }
     }
 
-    /// While a policy denies `from` at `to`, nothing passes; without it, everything again.
+    /// Checks that a policy which denies `from` at `to` blocks all packets, and that they pass again without
+    /// it.
     pub(crate) fn policy_holds(&self, from: &Workload, to: &Workload) {
         let rule = json!({"action": "deny", "src_net": format!("{}/32", from.addr)});
         let policy = json!({
@@ -298,7 +299,7 @@ impl Site {
         self.wait_until_reachable(from, to);
     }
 
-    /// Lets everybody reach every container: by itself a network's profile lets in only who is in that network.
+    /// Allows all traffic to every container; by default a network's profile only allows its members.
     pub(crate) fn allow_everybody(&self) {
         let allow = json!([{"action": "allow"}]);
         let policy =
@@ -306,12 +307,12 @@ impl Site {
         self.hosts.put(OPEN, &policy.to_string());
     }
 
-    /// Takes that back.
+    /// Ends that permission.
     pub(crate) fn stop_allowing_everybody(&self) {
         self.hosts.rm(OPEN);
     }
 
-    /// Somebody answers at port 80 of a container, until this is dropped.
+    /// Starts a web server on port 80 of a container, until it is dropped.
     pub(crate) fn serve_port_80(&self, workload: &Workload) -> Daemon {
         let (there, here) = self.shared();
         std::fs::create_dir_all(here.join("page")).unwrap();
@@ -322,7 +323,7 @@ impl Site {
         self.daemon(workload.host, &server)
     }
 
-    /// Waits until a host is answered at a port of an address.
+    /// Waits until a host gets an answer from this address and port.
     pub(crate) fn wait_for_answer(&self, host: usize, addr: &str, port: u16) {
         let ask = format!("exec 3<>/dev/tcp/{addr}/{port}; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3");
         within(PATIENCE, &format!("host{host} asks {addr} at port {port}"), || {
@@ -331,7 +332,7 @@ impl Site {
         });
     }
 
-    /// All keys of the store but those that agents write of themselves.
+    /// Returns all keys of the store except the agents' own.
     pub(crate) fn keys(&self) -> BTreeMap<String, Value> {
         let output = self.hosts.store(&["export"]);
         let all: BTreeMap<String, String> = serde_json::from_str(&stdout(&output)).unwrap();
@@ -342,12 +343,12 @@ impl Site {
             .collect()
     }
 
-    /// Keys with this in their name.
+    /// Returns the keys that contain this text.
     pub(crate) fn keys_with(&self, part: &str) -> Vec<String> {
         self.keys().into_keys().filter(|k| k.contains(part)).collect()
     }
 
-    /// Addresses that blocks give out, but for those that networks on a host have for themselves, which stay.
+    /// Returns the number of allocated addresses, without those that networks hold permanently.
     pub(crate) fn given(&self) -> usize {
         let keys = self.keys();
         let mut given = 0;
@@ -362,12 +363,12 @@ impl Site {
         given
     }
 
-    /// What is held now belongs to networks (docker asks for a gateway for each) until told otherwise.
+    /// Marks the current handles as those of networks (docker requests a gateway for each).
     pub(crate) fn networks_hold_this(&mut self) {
         self.running = self.keys_with("/ipam/v2/handle/");
     }
 
-    /// Waits until no endpoint, no handle and no address is held, and asks `tortie ipam check` on each host.
+    /// Waits until no endpoint, handle or address is held, and runs `tortie ipam check` on each host.
     pub(crate) fn nothing_held(&self) {
         within(PATIENCE, "endpoints and addresses are gone", || {
             let endpoints = self.keys_with("/endpoint/");
@@ -385,8 +386,9 @@ impl Site {
         }
     }
 
-    /// What containers and plugins could leave on a host: links, addresses, routes (but for those of blocks, which
-    /// stay), rules, tables, namespaces, mounts and files, one a line. dockerd removes names of namespaces once a minute.
+    /// Returns possible leftovers of containers and plugins on a host: links, addresses, routes (except those
+    /// of blocks, which stay), rules, tables, namespaces, mounts and files, one per line. dockerd removes
+    /// names of namespaces once a minute.
     pub(crate) fn remains(&self, host: usize) -> BTreeSet<String> {
         let line = "ip -br link | awk '{print \"link\", $1}'; \
              ip -4 -o address | awk '{print \"address\", $2, $4}'; \
@@ -399,7 +401,7 @@ impl Site {
         self.sh(host, line).lines().map(str::to_owned).collect()
     }
 
-    /// Waits until each host is as it was.
+    /// Waits until each host has its former state.
     pub(crate) fn as_before(&self, before: &[BTreeSet<String>], what: &str) {
         for (host, before) in HOSTS.into_iter().zip(before) {
             within(PATIENCE, what, || {
@@ -414,7 +416,7 @@ impl Site {
         }
     }
 
-    /// What helps to see why something does not work.
+    /// Returns diagnostic output for failures.
     pub(crate) fn evidence(&self) -> String {
         let mut text = String::new();
         for host in HOSTS {

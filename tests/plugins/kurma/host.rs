@@ -1,5 +1,5 @@
-//! A host that runs Kurma: process ids, network and mounts of its own; the plugin in a mount namespace that holds nothing
-//! but its image, called as the daemon calls it.
+//! A host that runs Kurma with its own process ids, network and mounts. The plugin runs in a mount namespace
+//! with only its image, and is called like the daemon calls it.
 
 #![allow(clippy::unwrap_used, dead_code, reason = "test helper")]
 
@@ -14,7 +14,7 @@ use tortie_kernel::container::Namespace;
 
 pub(crate) const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
-/// How a call ended: the exit status, and what stood on stdout and stderr, which are one pipe.
+/// Result of a call: exit status, and the output on stdout and stderr, which share a pipe.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) ok: bool,
@@ -41,11 +41,11 @@ impl Ended {
 pub(crate) struct Host {
     pub(crate) dir: tempfile::TempDir,
     first: Child,
-    /// Its process 1, as it is called outside.
+    /// Its process 1, by the outer process id.
     pub(crate) pid: u32,
 }
 
-/// The image, built once for all tests of this process.
+/// Returns the image, built once for all tests of this process.
 fn image() -> &'static Path {
     static IMAGE: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = IMAGE.get_or_init(|| {
@@ -60,7 +60,7 @@ fn image() -> &'static Path {
 }
 
 impl Host {
-    /// `None`: this process may not make one (in CI that is a failure).
+    /// Starts a host; `None` if this process lacks permission, which is a failure in CI.
     pub(crate) fn start() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         for name in ["lib", "run"] {
@@ -100,7 +100,7 @@ impl Host {
         format!("sqlite:{}", self.dir.path().join("lib/store.db").display())
     }
 
-    /// A store with a pool of each family.
+    /// Creates a store with a pool of each family.
     pub(crate) fn pools(&self, datastore: &str) {
         for (key, cidr) in
             [("v4/pool/10.65.0.0-16", "10.65.0.0/16"), ("v6/pool/fd00:65::-64", "fd00:65::/64")]
@@ -122,7 +122,7 @@ impl Host {
         text
     }
 
-    /// Runs a shell on the host.
+    /// Runs a shell script on the host.
     pub(crate) fn sh(&self, script: &str) -> String {
         let out = Command::new("nsenter")
             .args(["-t", &self.pid.to_string(), "-m", "-n", "-p", "sh", "-c", script])
@@ -133,7 +133,7 @@ impl Host {
         String::from_utf8_lossy(&out.stdout).trim().to_owned()
     }
 
-    /// A container of the first generation: the path of its namespace by its process.
+    /// Creates a container of the first generation; returns the path of its namespace by process.
     pub(crate) fn container(&self) -> String {
         let pid = self.sh("unshare -n sleep 1000 >/dev/null 2>&1 </dev/null & echo $!");
         let path = format!("/proc/{pid}/ns/net");
@@ -145,7 +145,7 @@ impl Host {
         path
     }
 
-    /// A container of the second generation: its namespace is kept by a file in a shared folder.
+    /// Creates a container of the second generation, whose namespace is kept by a file in a shared folder.
     pub(crate) fn kept_container(&self, uuid: &str) -> String {
         let path = format!("/var/lib/kurma/netns/{uuid}");
         self.sh(&format!("touch {path}; unshare --net={path} true"));
@@ -159,18 +159,18 @@ impl Host {
         ));
     }
 
-    /// The namespace as this process sees it.
+    /// Opens the namespace from this process.
     pub(crate) fn open(&self, path: &str) -> Namespace {
         Namespace::open(Path::new(&format!("/proc/{}/root{path}", self.pid))).unwrap()
     }
 
-    /// Tables of port mappings.
+    /// Returns the tables of port mappings.
     pub(crate) fn tables(&self) -> Vec<String> {
         let network = Namespace::open(Path::new(&format!("/proc/{}/ns/net", self.pid))).unwrap();
         network.run(|| tortie_kernel::container::mapped_tables("tortie-k").unwrap()).unwrap()
     }
 
-    /// Calls the plugin with the host's process ids, or (`own_pids`) without.
+    /// Calls the plugin with the host's process ids, or with its own (`own_pids`).
     pub(crate) fn begin(&self, own_pids: bool, words: &[&str], config: &Value) -> Child {
         let root = image().display().to_string();
         let script = format!(
@@ -211,7 +211,7 @@ impl Host {
         Self::end(self.begin(false, words, config), began)
     }
 
-    /// What containers left on this host and in the store.
+    /// Returns leftovers of containers on this host and in the store.
     pub(crate) fn traces(&self, datastore: &str) -> Vec<String> {
         let links = self.sh("ip -o link show | grep -o 'alias tortie.*' || true");
         let mut all: Vec<String> = links.lines().map(str::to_owned).collect();

@@ -1,4 +1,4 @@
-//! Kurma's network plugin against the contract of its document, driven as its daemon does it, from its image alone.
+//! Kurma's network plugin by the contract of its document, called like its daemon does, from its image alone.
 
 mod host;
 
@@ -55,7 +55,7 @@ fn the_image_alone_connects_containers_by_the_hosts_store_and_agent() {
     let second = host.call(&["add", &two, &uuid(2), "net7"], &config);
     println!("add took {:?} and {:?}, with the container of the plugin", first.took, second.took);
     let there = second.json();
-    // Answered and asked in the two containers.
+    // Connections between the two containers.
     host.open(&two).run(|| serve_source_address(7300)).unwrap();
     let from = host.open(&one);
     for (to, source) in [(addr(&there, "ip4"), v4), (addr(&there, "ip6"), v6)] {
@@ -67,15 +67,15 @@ fn the_image_alone_connects_containers_by_the_hosts_store_and_agent() {
         &["store", "get", &format!("/calico/v1/host/h1/workload/kurma/{}/endpoint/net7", uuid(2))],
     );
     assert!(value.contains("tortie/network") && value.contains("mynet"), "{value}");
-    // Set up again while containers run: a restart of the daemon changes nothing for them.
+    // Setup while containers run: a restart of the daemon does not affect them.
     host.call(&["setup"], &config).silent();
-    // Repeated by mistake: refused, and the container keeps what it has.
+    // Repeated by mistake: rejected, and the container keeps its address.
     host.call(&["add", &one, &uuid(1), "eth0"], &config).refused("exists already in the container");
     let to = std::net::SocketAddr::new(addr(&there, "ip4"), 7300).to_string();
     assert_eq!(from.run(|| source_seen_by(Kind::Tcp, &to)).unwrap(), Ok(v4));
     drop(from);
     host.call(&["del", &one, &uuid(1), "eth0"], &config).silent();
-    // The process is gone, and with it the namespace; del is called once more by a daemon that is unsure.
+    // The process and its namespace are gone; a daemon that is unsure calls del once more.
     host.kill(&two);
     for _ in 0..2 {
         host.call(&["del", &two, &uuid(2), "net7"], &config).silent();
@@ -100,19 +100,19 @@ fn what_fails_leaves_nothing_and_two_networks_do_not_touch_each_other() {
     let kept = host.call(&["add", &one, &uuid(1), "eth0"], &red).json();
     host.call(&["add", &one, &uuid(1), "eth1"], &blue).json();
     assert_eq!(host.tables().len(), 1);
-    // The first generation calls del of every network, also with an interface that is another network's.
+    // The first generation calls del for every network, also with an interface of another network.
     host.call(&["del", &one, &uuid(1), "eth0"], &blue).silent();
     assert_eq!(host.tables(), Vec::<String>::new());
     let left = host.traces(&host.datastore());
     assert!(left.iter().any(|key| key.ends_with("/endpoint/eth0")), "{left:?}");
     assert!(!left.iter().any(|key| key.ends_with("/endpoint/eth1") || key.contains(".blue")), "{left:?}");
-    // By the time of del the path may be somebody else's.
+    // At the time of del, the path may belong to another container.
     host.call(&["del", "/proc/1/ns/net", &uuid(1), "eth0"], &red).silent();
     assert_eq!(host.traces(&host.datastore()), Vec::<String>::new());
     let again = host.call(&["add", &one, &uuid(2), "eth0"], &red).json();
     assert_ne!(addr(&again, "ip4"), addr(&kept, "ip4"), "the free list is a queue");
     host.call(&["del", &one, &uuid(2), "eth0"], &red).silent();
-    // A prefix that the agent does not look after, and one that it does.
+    // A prefix that the agent does not manage, and one that it does.
     let mut other = red.clone();
     other["interface_prefix"] = json!("kur");
     host.call(&["setup"], &other).refused("cali,kur");
@@ -136,7 +136,8 @@ fn setup_repairs_what_was_left_by_containers_and_calls_that_were_killed() {
     let (gone, lives) = (host.container(), host.container());
     host.call(&["add", &gone, &uuid(1), "eth0"], &config).json();
     host.call(&["add", &lives, &uuid(2), "eth0"], &config).json();
-    // The daemon was away while a container ended; a call was killed after its interface, another after its address.
+    // The daemon was down while a container ended; one call was killed after its interface, another after its
+    // address.
     host.kill(&gone);
     host.sh("while ip link show cali00000001fbf >/dev/null 2>&1; do sleep 0.05; done");
     host.sh("ip link add califfffffffff type veth peer name other; \
@@ -160,7 +161,7 @@ fn the_second_generation_has_its_volume_and_a_setup_that_stays() {
     let Some(host) = Host::start() else { return };
     host.pools(&host.datastore());
     let mut config = network("mynet");
-    // No process ids are shared, and the agent's socket is not either.
+    // Neither process ids nor the agent's socket are shared.
     config["agentAbsent"] = json!("continue");
     let mut waits = host.begin(true, &["setup-wait"], &config);
     let one = host.kept_container(&uuid(1));
@@ -182,7 +183,7 @@ fn the_second_generation_has_its_volume_and_a_setup_that_stays() {
     waits.wait().unwrap();
 }
 
-/// The store that the configuration names; eight calls at once.
+/// The configured store; eight concurrent calls.
 #[test]
 fn concurrent_calls_on_one_etcd_get_an_address_each() {
     let Some(host) = Host::start() else { return };
