@@ -32,7 +32,7 @@ pub(super) struct ExportEvidence {
     pub(super) present: bool,
 }
 
-/// Fills in an empty answer.
+/// Completes an answer, which so far has only its metadata, from the evidence.
 pub(super) fn answer(mut why: Why, e: &ExportEvidence) -> Why {
     let held = e.origin.blackhole().filter(|step| step.verdict == Verdict::Stop);
     let stop = e.trace.iter().find(|step| !step.pass);

@@ -22,7 +22,7 @@ pub(super) struct AddressEvidence {
     pub(super) device: Option<String>,
 }
 
-/// Fills in an empty answer.
+/// Completes an answer, which so far has only its metadata, from the evidence.
 pub(super) fn answer(mut why: Why, e: &AddressEvidence) -> Why {
     let here = e.endpoint.as_ref().filter(|found| found.endpoint.host == why.node);
     let (code, text) = match (&e.endpoint, &e.host) {

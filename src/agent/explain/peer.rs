@@ -86,7 +86,7 @@ pub(super) enum Path {
         up: bool,
         mtu: u32,
         gateway: Option<IpAddr>,
-        /// The route and its origin; for a link-local address, none is needed.
+        /// Covering route with the protocol that installed it.
         route: String,
         /// Neighbour entry of the next hop; `None` if no packet was sent recently.
         neighbour: Option<NeighbourEntry>,
@@ -106,7 +106,7 @@ pub(super) enum RemoteStatus {
     Key { written: String, seconds: Option<u64>, ready: bool, up: usize, of: usize, version: String },
 }
 
-/// Fills in an empty answer.
+/// Completes an answer, which so far has only its metadata, from the evidence.
 pub(super) fn answer(mut why: Why, e: &PeerEvidence) -> Why {
     let p = &e.peer;
     let cause = cause(e);

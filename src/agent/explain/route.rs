@@ -65,7 +65,7 @@ struct Obstacle {
     fix: Vec<String>,
 }
 
-/// Fills in an empty answer.
+/// Completes an answer, which so far has only its metadata, from the evidence.
 pub(super) fn answer(mut why: Why, e: &RouteEvidence) -> Why {
     let best = e.route.as_ref().and_then(|route| route.paths.iter().find(|path| path.best));
     let obstacle = obstacle(e, best);
