@@ -97,8 +97,8 @@ impl Neighbour {
         }
     }
 
-    /// Sends KEEPALIVE messages until the guard is dropped: as fast as the agent reads if `restless`, else one
-    /// per second. The last message is complete.
+    /// Sends KEEPALIVE messages until the guard is dropped: as fast as the agent reads if `restless`, else
+    /// one per second. The last message is complete.
     fn speaks(&self, restless: bool) -> Speech {
         let mut stream = self.0.try_clone().unwrap();
         let end = Arc::new(AtomicBool::new(false));
