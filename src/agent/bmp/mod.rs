@@ -8,9 +8,9 @@
 //!  a station that is too slow is disconnected and starts again with a new connection
 //! ```
 //!
-//! [`exporter`](crate::agent::bmp::exporter) defines the messages: the Adj-RIB-In before policy, with UPDATEs
-//! passed on unchanged, after policy, or both; and the Loc-RIB. Table pages and messages share one queue,
-//! which the speaker's thread fills in the order of events, so that a page never reverts a later message.
+//! [`exporter`] defines the messages: the Adj-RIB-In before policy, with UPDATEs passed on unchanged, after
+//! policy, or both; and the Loc-RIB. Table pages and messages share one queue, which the speaker's thread
+//! fills in the order of events, so that a page never reverts a later message.
 
 pub(super) mod exporter;
 pub(super) mod loc_rib;

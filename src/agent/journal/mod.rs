@@ -129,7 +129,7 @@ impl Journal {
         self.send(Message::Checkpoint(now, Box::new(checkpoint)));
     }
 
-    /// Returns the content as compressed lines of JSON ([`format`]); `None` if the agent is stopping.
+    /// Returns the content as compressed lines of JSON ([`mod@format`]); `None` if the agent is stopping.
     pub(super) async fn export(&self) -> Option<Vec<u8>> {
         let (answer, wait) = oneshot::channel();
         self.send(Message::Export(answer));

@@ -1,10 +1,10 @@
 //! Prometheus metrics, computed at every scrape: a page with native names, and compatible pages with other
 //! exporters' names.
 //!
-//! A scrape queries each thread once for a copy of its counters ([`Scrape`]); the thread that serves the
-//! request writes the page. No thread iterates over all routes for a scrape. Explicit peers have series of
-//! their own. The mesh is summed, so that the number of series does not grow with the square of the hosts. A
-//! mesh peer that is down still has a series with its name in `tortie_bgp_peer_up`.
+//! A scrape queries each thread once for a copy of its counters ([`scrape::Scrape`]); the thread that serves
+//! the request writes the page. No thread iterates over all routes for a scrape. Explicit peers have series
+//! of their own. The mesh is summed, so that the number of series does not grow with the square of the hosts.
+//! A mesh peer that is down still has a series with its name in `tortie_bgp_peer_up`.
 //!
 //! ```text
 //!  core, speaker, kernel --copies--> Scrape -> native pages (health, store, sessions, rib, ..)
