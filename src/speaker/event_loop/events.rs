@@ -1,4 +1,4 @@
-//! Inputs to the BGP core and its events; facts of BFD and of links that become inputs.
+//! Passes inputs to the BGP core and executes its events. Reports of BFD and changes of links become inputs.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -15,12 +15,12 @@ use crate::speaker::unnumbered::{Unnumbered, UnnumberedStep};
 use tortie_engine::routing::Resolved;
 
 impl EventLoop {
-    /// Hands an input to the core and carries out its events.
+    /// Passes an input to the core and executes the resulting events.
     pub(super) fn give(&mut self, input: Input<'_>) {
         self.give_at(input, self.now);
     }
 
-    /// Lets the core's timers run.
+    /// Runs the core's timers, up to the time before the last poll of the sockets.
     pub(super) fn tick(&mut self) {
         self.give_at(Input::Tick, self.looked);
     }
@@ -32,14 +32,15 @@ impl EventLoop {
         self.events();
     }
 
-    /// The same where the events are being taken already, and those that follow are taken there.
+    /// Passes an input to the core while its events are being executed; the caller's loop executes the new
+    /// ones.
     pub(super) fn give_among_events(&mut self, input: Input<'_>) {
         if let Some(core) = &mut self.core {
             core.handle(input, self.now);
         }
     }
 
-    /// Carries out the events of the core.
+    /// Executes the pending events of the core.
     pub(super) fn events(&mut self) {
         while let Some(event) = self.core.as_mut().and_then(Speaker::poll_event) {
             self.event(event);
@@ -100,12 +101,12 @@ impl EventLoop {
                 }
             }
             Event::RestartDone => self.reporter.fact(SpeakerFact::RestartDone),
-            // The core has more events than this thread has a use for.
+            // This thread does not use the other events of the core.
             _ => {}
         }
     }
 
-    /// Takes the reports of the thread of BFD.
+    /// Passes the reports of the BFD thread to the core.
     pub(super) fn bfd_reports(&mut self) {
         while let Some(inputs) = self.bfd.poll(&self.peers, &mut self.reporter) {
             for input in inputs {
@@ -117,7 +118,8 @@ impl EventLoop {
         }
     }
 
-    /// Routes of peers that restart and that BFD does not find again are used no longer.
+    /// Reports to the core each peer whose BFD session did not come back; the core then removes the routes
+    /// that it keeps for the peer's restart.
     pub(super) fn end_lost_bfd(&mut self) {
         for peer in self.evidence.due(self.now) {
             if self.bfd.status(peer).is_some_and(|(_, status)| status.state != bfd::State::Up) {
@@ -126,7 +128,7 @@ impl EventLoop {
         }
     }
 
-    /// The kernel thread reported the state of an address; `None`: it is not reachable.
+    /// Processes the resolution of an address by the kernel thread; `None` if the address is unreachable.
     pub(super) fn address_resolved(&mut self, addr: ScopedAddr, resolved: Option<Resolved>) {
         if self.bfd.resolved(addr, resolved.map(|r| r.gateway.is_none())) {
             self.follow_bfd();
@@ -134,13 +136,14 @@ impl EventLoop {
         let Some((interface, peers)) = self.fallover.resolved(addr, resolved, self.now) else { return };
         self.unnumbered.again(interface, self.now);
         for peer in peers {
-            // An attempt that began without the link waits for its SYN's next retransmission, seconds from now.
+            // An attempt that began while the link was down waits seconds for the next retransmission of its
+            // SYN.
             self.reconnect(peer, "the link came back");
             self.give(Input::LinkUp(peer));
         }
     }
 
-    /// Ends the sessions whose link was gone for too long.
+    /// Ends sessions whose link was down for too long.
     pub(super) fn end_lost_links(&mut self) {
         for (interface, peers) in self.fallover.due(self.now) {
             let name =
@@ -152,12 +155,12 @@ impl EventLoop {
         }
     }
 
-    /// Router advertisements may have come.
+    /// Receives router advertisements.
     pub(super) fn advertisements(&mut self) {
         self.follow_unnumbered(Unnumbered::receive);
     }
 
-    /// Messages to neighbours are due, or it is time to believe another one.
+    /// Sends due router advertisements, and accepts another neighbour if the current one is silent.
     pub(super) fn run_unnumbered(&mut self) {
         self.follow_unnumbered(Unnumbered::run);
     }

@@ -1,10 +1,12 @@
-//! The event loop of the thread: one epoll set, one turn after the other.
+//! Event loop of the speaker's thread, over one epoll set.
 //!
-//! A turn takes messages, works once through the queue of connections, accepts new ones, runs what is due, and offers
-//! changed best paths to the kernel thread. Nothing in a turn depends on the number of peers.
+//! Each iteration takes messages from the inbox, serves the queued connections once, accepts new ones, runs
+//! expired timers, and offers changed best paths to the kernel thread. The cost of an iteration
+//! depends on pending work, not on the number of peers.
 //!
-//! Each part owns its state: this is the only place that has them all and passes inputs to the BGP core and its events on.
-//! `apply` follows the intent, `events` the events of the core, `transport` has the way of connections.
+//! Each part of the speaker owns its state. Only the event loop has access to all parts; it passes inputs to
+//! the BGP core and executes its events. `apply` applies a new intent, `events` executes events of the core,
+//! and `transport` opens, serves and closes connections.
 
 mod apply;
 mod events;
@@ -37,14 +39,16 @@ use crate::speaker::wakeup::Wakeup;
 use tortie_engine::routing::Resolved;
 use tortie_metrics::Histogram;
 
-/// How long connections may take to end when the whole process stops.
+/// Time limit for closing connections when the process stops.
 const LINGER_STOP: Duration = Duration::from_millis(500);
-/// How often password files are read again: one may be repaired, or have another key, which nothing reports.
+/// Interval at which password files are read again, since no event reports that a file was repaired or has a
+/// new key.
 const KEY_FILES: Duration = Duration::from_secs(10);
 
-/// Events taken from epoll at a time.
+/// Maximum number of events per call of `epoll_wait`.
 const EVENTS: usize = 512;
 
+/// The loop with all parts of the speaker.
 pub(crate) struct EventLoop {
     options: SpeakerOptions,
     inbox: Arc<Inbox>,
@@ -62,18 +66,19 @@ pub(crate) struct EventLoop {
     fallover: Fallover,
     evidence: Evidence,
     own_addresses: OwnAddresses,
-    /// Peers whose connections are refused, until when that is not reported again.
+    /// Peers whose connections are refused, with the time until which this is not reported again.
     damped: BTreeMap<ScopedAddr, Instant>,
     bfd: Bindings,
     unnumbered: Unnumbered,
     feed: Feed,
     monitors: Monitors,
     now: Instant,
-    /// The time before the last look at the sockets: what had come by then is handed over in this turn.
+    /// Time just before the last poll of the sockets. Data that arrived earlier is processed in this
+    /// iteration, so timers that measure silence use this time.
     looked: Instant,
-    /// When the turn began.
+    /// Start time of the iteration.
     woke: Instant,
-    /// Durations of turns, for which anything else has to wait.
+    /// Durations of iterations; a new event waits for the current iteration.
     iteration_seconds: Histogram,
     key_files_due: Option<Instant>,
     stopping: Option<Instant>,
@@ -119,7 +124,7 @@ impl EventLoop {
         })
     }
 
-    /// Runs until a shutdown is done.
+    /// Runs until a shutdown is complete.
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
         loop {
@@ -142,10 +147,11 @@ impl EventLoop {
         }
     }
 
-    /// Waits for events and takes all that are there. `true`: messages wait.
+    /// Waits for events and takes all pending ones. Returns true if the inbox has messages.
     ///
-    /// A pause of the process (SIGSTOP, a frozen cgroup) ends the wait without events, although octets may be there, and it may
-    /// begin anywhere in a turn. The time by which timers judge silence is therefore read before the last look at the sockets.
+    /// A pause of the process (SIGSTOP, a frozen cgroup) may begin anywhere in an iteration, and it ends the
+    /// wait without events although data may have arrived. The time for timers that measure silence is
+    /// therefore read before the last poll of the sockets.
     fn wait(&mut self, events: &mut Events) -> bool {
         self.poll(events, self.deadline());
         self.now = Instant::now();
@@ -153,7 +159,7 @@ impl EventLoop {
         let mut woken = self.take(events);
         let is_due = self.core.as_ref().and_then(Speaker::poll_timeout).is_some_and(|at| at <= self.now);
         let mut again = events.is_full() || is_due;
-        // Each connection has one event at most, unless more comes for it meanwhile.
+        // Bounds the loop: each connection has at most one event, unless more data arrives during the loop.
         for _ in 0..=self.connections.len() / EVENTS {
             if !again {
                 break;
@@ -165,14 +171,14 @@ impl EventLoop {
         woken
     }
 
-    /// Waits until the deadline for as many events as there is room for.
+    /// Waits until the deadline for events, at most as many as `events` has room for.
     fn poll(&mut self, events: &mut Events, deadline: Option<Instant>) {
         if let Err(e) = self.poller.wait(events, deadline) {
             self.reporter.transient(format!("epoll: {e}"));
         }
     }
 
-    /// `true`: messages wait.
+    /// Passes each event to the part that its source belongs to. Returns true if the inbox has messages.
     fn take(&mut self, events: &Events) -> bool {
         let mut woken = false;
         for (source, readiness) in events.iter() {
@@ -186,7 +192,8 @@ impl EventLoop {
         woken
     }
 
-    /// When the next turn has to begin without an event; `None`: there is nothing to do until then.
+    /// Returns the time at which the next iteration must begin even without an event; `None` if only an event
+    /// starts it.
     fn deadline(&self) -> Option<Instant> {
         let feeding = self.core.is_some() && self.stopping.is_none();
         if self.connections.queued() > 0
@@ -213,7 +220,7 @@ impl EventLoop {
         .min()
     }
 
-    /// Takes the messages of the inbox.
+    /// Processes the messages of the inbox: intent, next hops, orders.
     fn messages(&mut self) {
         let messages = self.inbox.take();
         if let Some((intent, change)) = messages.intent.filter(|_| self.stopping.is_none()) {
@@ -228,7 +235,7 @@ impl EventLoop {
             self.address_resolved(addr, resolved);
         }
         for order in messages.orders {
-            // The answer to a query comes after the events that led to it.
+            // Monitors get the events before the answer to a query that shows their result.
             self.flush_monitors();
             self.order(order);
         }
@@ -248,7 +255,7 @@ impl EventLoop {
             }
             Order::Drain(name, drain) => {
                 let id = name.as_deref().map(|name| self.peers.id(name));
-                // An unknown name is no order for all.
+                // `None` means all peers, which must not happen for an unknown name.
                 if id != Some(None) {
                     self.give(Input::Drain(id.flatten(), drain));
                 }
@@ -280,7 +287,7 @@ impl EventLoop {
         self.unnumbered = Unnumbered::default();
         self.listeners.follow(&[], self.now, |_, _| Ok(()));
         self.give(Input::Shutdown { graceful, text });
-        // The core does not know the attempts under way.
+        // The core does not know of connection attempts in progress.
         self.connections.remove_connecting();
     }
 
@@ -292,14 +299,17 @@ impl EventLoop {
             let Some((id, stage)) = self.connections.next() else { break };
             self.serve(id, stage);
         }
-        // After the sessions that are there: they shall not wait for one that dials a thousand times a second.
+        // After existing sessions, so that they do not wait for a peer that connects a thousand times a
+        // second.
         self.accept_all();
-        // Deadlines go last: after a pause of the process what came in time waits in the sockets, and is no silence.
+        // Timers run last: after a pause of the process, data that arrived in time is still in the sockets,
+        // and its sender is not silent.
         self.deadlines();
         if self.core.as_ref().and_then(Speaker::poll_timeout).is_some_and(|at| at <= self.now) {
             self.tick();
         }
-        // A stop takes routes out of the table that stay in the kernel: they outlive the process.
+        // A shutdown removes routes from the table, but they must stay in the kernel after the process has
+        // ended.
         if self.stopping.is_none() {
             self.feed_kernel();
         }
@@ -327,7 +337,7 @@ impl EventLoop {
         }
     }
 
-    /// Runs all parts whose deadline has come.
+    /// Runs all parts whose deadline has passed.
     fn deadlines(&mut self) {
         self.expire_connections();
         if self.stopping.is_some() {
@@ -357,6 +367,7 @@ impl EventLoop {
     }
 }
 
+/// Converts a resolved next hop for the core.
 fn next_hop_state(resolved: Option<Resolved>) -> NextHopState {
     resolved.map_or(NextHopState::Unreachable, |r| NextHopState::Reachable {
         metric: r.metric,

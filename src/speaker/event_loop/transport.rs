@@ -1,4 +1,4 @@
-//! The way of a connection: accepted or made, served while it is open, closed.
+//! Accepts and opens connections, serves them while they are open, and closes them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,15 +13,16 @@ use crate::speaker::reachability::{Dial, Here};
 use crate::speaker::sockets::connect;
 use crate::speaker::sockets::listen::{Admission, Incoming};
 
-/// Connections accepted from a listener in a turn, about a millisecond of them: sessions that are there go before.
+/// Maximum number of connections accepted per listener and iteration, about a millisecond of work, so that
+/// existing sessions do not wait.
 const ACCEPT: usize = 32;
-/// How long a peer whose connections are refused is not reported again.
+/// Minimum interval of reports that connections of a peer are refused.
 const DAMPED: Duration = Duration::from_secs(60);
-/// After running out of file descriptors.
+/// Delay of the next accept after an error, such as too few file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 impl EventLoop {
-    /// Accepts from all listeners that may have something.
+    /// Accepts from all listeners that may have pending connections.
     pub(super) fn accept_all(&mut self) {
         for index in self.listeners.take_pending(self.now) {
             match self.accept(index) {
@@ -35,7 +36,7 @@ impl EventLoop {
         }
     }
 
-    /// `true`: there may be more.
+    /// Accepts up to [`ACCEPT`] connections. Returns true if more may be pending.
     fn accept(&mut self, index: usize) -> io::Result<bool> {
         for _ in 0..ACCEPT {
             let (core, peers, now) = (&self.core, &self.peers, self.now);
@@ -69,7 +70,7 @@ impl EventLoop {
         Ok(true)
     }
 
-    /// Reports that connections of a peer are refused, once for as long as that lasts.
+    /// Reports that connections of a peer are refused, at most once per [`DAMPED`].
     fn report_damped(&mut self, remote: SocketAddr) {
         let addr = ScopedAddr::of(remote);
         self.damped.retain(|_, until| *until > self.now);
@@ -81,7 +82,7 @@ impl EventLoop {
         self.reporter.transient(text);
     }
 
-    /// Begins to connect to a peer.
+    /// Starts a connection attempt to a peer.
     pub(super) fn connect(&mut self, id: PeerId) {
         self.abandon(id);
         let Some(target) = self.peers.target(id) else { return };
@@ -104,7 +105,7 @@ impl EventLoop {
         }
     }
 
-    /// An attempt failed after it had begun.
+    /// Reports a connection attempt that failed after its start.
     fn connect_failed(&mut self, id: ConnId, peer: PeerId, error: &io::Error) {
         let Some(remote) = self.connections.remove(id) else { return };
         let local = self.peers.target(peer).and_then(|target| target.local);
@@ -116,13 +117,14 @@ impl EventLoop {
         }
     }
 
-    /// An attempt that failed says that the peer does not forward.
+    /// True if a failed attempt is evidence that the peer does not forward.
     fn is_evidence(&mut self, peer: PeerId, remote: SocketAddr, error: &io::Error) -> bool {
         let on_link = self.fallover.is_on_link(ScopedAddr::of(remote));
         self.evidence.dial_failed(peer, Dial::of(error), on_link, self.now)
     }
 
-    /// Looks for the own addresses of connections, and ends those that have none.
+    /// Checks that the local addresses of connections are still on this host, and closes connections whose
+    /// address is lost.
     pub(super) fn look_for_own_addresses(&mut self) {
         let own = self.connections.own_addresses().chain(self.unnumbered.own_addresses());
         let mut here = Here::default();
@@ -138,29 +140,30 @@ impl EventLoop {
         }
     }
 
-    /// Drops the attempt under way; `true`: there was one.
+    /// Drops the connection attempt in progress. Returns true if there was one.
     fn abandon(&mut self, id: PeerId) -> bool {
         let attempt = self.peers.take_attempt(id);
         attempt.and_then(|conn| self.connections.remove(conn)).is_some()
     }
 
-    /// Drops the attempt under way, if there is one, for this reason: it goes to the wrong place or has the wrong key.
+    /// Drops the connection attempt in progress, if any, for this reason: the configuration changed or the
+    /// link came back.
     pub(super) fn reconnect(&mut self, id: PeerId, reason: &str) {
         if self.abandon(id) {
             self.give(Input::DialFailed { peer: id, error: reason.into() });
         }
     }
 
-    /// Forgets a removed peer and its attempt.
+    /// Drops a removed peer's state and its connection attempt.
     pub(super) fn removed(&mut self, id: PeerId) {
         self.abandon(id);
         self.evidence.clear(id);
         self.peers.forget(id);
     }
 
-    /// One connection's part of a turn.
+    /// Serves one queued connection.
     pub(super) fn serve(&mut self, id: ConnId, stage: Stage) {
-        // A turn through thousands of connections takes longer than timers should be late.
+        // Serving thousands of connections takes longer than timers may be late.
         self.now = Instant::now();
         match stage {
             Stage::Connecting(peer) => self.connected(id, peer),
@@ -205,7 +208,7 @@ impl EventLoop {
         self.connections.again(id);
     }
 
-    /// Ends attempts to connect and closed connections that took too long.
+    /// Ends connection attempts, and closing connections, that took too long.
     pub(super) fn expire_connections(&mut self) {
         while let Some((id, stage)) = self.connections.expired(self.looked) {
             match stage {
