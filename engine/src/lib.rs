@@ -1,8 +1,10 @@
-//! The decisions of Tortie: no socket, no thread, no kernel.
+//! Decision logic of Tortie, without sockets, threads or kernel calls.
 //!
-//! [`model`] is the one in-memory copy of the store that an agent works from. [`routing`] decides from it which peers,
-//! announcements and kernel routes there are, [`policy`] which packets pass, [`ipam`] which addresses are allocated. The
-//! results are intents, verdicts and transactions, each with its reason; others carry them out.
+//! [`model`] holds the in-memory copy of the store. From it [`routing`] computes peers, announcements and
+//! kernel routes,
+//! [`policy`] computes the packet rules, and [`ipam`] allocates addresses. The results are intents, verdicts
+//! and
+//! transactions, each with its reason; other crates carry them out.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

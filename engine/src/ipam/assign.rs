@@ -1,4 +1,5 @@
-//! The plan of a request: own blocks first, then new ones, then others'.
+//! Plans an allocation request: addresses from the host's own blocks first, then from new blocks, then from
+//! blocks of other hosts.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,10 +17,11 @@ use crate::ipam::holders::excluded::Excluded;
 use crate::ipam::keyspace::Keyspace;
 use crate::ipam::reads::{PlanStep, PlanStop, ReadState};
 
-/// Most addresses of one request: what one transaction holds.
+/// Maximum number of addresses per request, bounded by the size of one transaction.
 pub(super) const ADDRESSES_MAX: u32 = 4096;
 
-/// Plans a request. `tried` are the answers of attempts of which nobody knows whether they were committed.
+/// Plans an allocation request. `tried` holds the answers of earlier attempts whose commit result is unknown
+/// because the store became unreachable.
 pub(super) fn plan(
     keyspace: &Keyspace,
     state: &ReadState,
@@ -37,7 +39,8 @@ pub(super) fn plan(
     })
 }
 
-/// Whether an attempt was committed after all: the addresses are held as this request holds them.
+/// Returns true if an earlier attempt was committed: its blocks hold the addresses with the attributes of
+/// this request.
 fn stands(draft: &Draft<'_>, request: &AllocationRequest, answer: &[Allocation]) -> Result<bool, PlanStop> {
     for addresses in answer {
         let attribute = attribute(request, addresses.addr);
@@ -63,28 +66,29 @@ fn attribute(request: &AllocationRequest, addr: IpAddr) -> Attribute {
     Attribute { handle, secondary, ..Attribute::default() }
 }
 
-/// Blocks that are read at once when it takes many.
+/// Number of blocks fetched by one read when a plan needs many blocks.
 const PREFETCH: usize = 100;
 
-/// What is asked of pools.
+/// A number of addresses of one family, with the pools that may supply them.
 struct FamilyRequest<'a> {
     family: IpFamily,
     count: u32,
-    /// Where addresses may come from, in this order.
+    /// Pool ranges to allocate from, in order of preference.
     zones: Vec<PoolRange>,
-    /// Where own blocks are used up, but none is claimed.
+    /// Ranges of disabled pools. Blocks that the host already owns there are used up, but no new block is
+    /// claimed.
     leftover: Vec<PoolRange>,
     except: &'a [IpAddr],
 }
 
-/// How far it went.
+/// Addresses planned so far for one [`FamilyRequest`].
 struct PlannedAddresses {
     addresses: Vec<Allocation>,
-    /// The host may own no more blocks.
+    /// The host's block limit, if the host has reached it.
     limit: Option<u32>,
 }
 
-/// A plan in the making.
+/// Plans one allocation request on a [`Draft`].
 struct Allocator<'d, 's, 'r> {
     draft: &'d mut Draft<'s>,
     request: &'r AllocationRequest,
@@ -197,7 +201,7 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         .into())
     }
 
-    /// Gives as many as there are.
+    /// Allocates up to `ask.count` addresses, fewer if the pools run out.
     fn serve(&mut self, ask: &FamilyRequest<'_>) -> Result<PlannedAddresses, PlanStop> {
         let mut taken = PlannedAddresses { addresses: Vec::new(), limit: None };
         let revivable = self.use_own(ask, &mut taken)?;
@@ -219,7 +223,7 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         (ask.count as usize).saturating_sub(taken.addresses.len())
     }
 
-    /// The zone that a block lies in: a block is of the most specific pool.
+    /// Returns the range that a block belongs to. A block belongs to the most specific pool that covers it.
     fn zone<'z>(
         &self,
         zones: impl IntoIterator<Item = &'z PoolRange>,
@@ -229,7 +233,8 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         zones.into_iter().find(|zone| zone.pool.cidr == pool && zone.touches(block))
     }
 
-    /// Takes from the host's own blocks. Gives the blocks that it has an affinity to and that do not exist.
+    /// Allocates from the host's own blocks. Returns the blocks for which the host has an affinity but no
+    /// block exists.
     fn use_own(
         &mut self,
         ask: &FamilyRequest<'_>,
@@ -243,7 +248,7 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
             .filter_map(|block| Some((block, self.zone(ask.zones.iter().chain(&ask.leftover), &block)?)))
             .collect();
         let mut revivable = Vec::new();
-        // A host has a few blocks: one read for all of them.
+        // A host has few blocks, so one read fetches all of them.
         for part in own.chunks(64) {
             if self.rest(ask, taken) == 0 {
                 break;
@@ -265,7 +270,7 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         Ok(revivable)
     }
 
-    /// Claims blocks that nobody has.
+    /// Allocates from new blocks, which the host claims.
     fn claim_new(&mut self, ask: &FamilyRequest<'_>, taken: &mut PlannedAddresses) -> Result<(), PlanStop> {
         let host = self.request.host.as_str();
         for zone in &ask.zones {
@@ -290,8 +295,8 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
                         }
                         self.claim(ask, zone, candidate, taken)?;
                     }
-                    // Claimed for this host a moment ago, or by a writer that never wrote the affinity. Those that a walk this
-                    // long has not read are left to `borrow`.
+                    // The block was claimed for this host a moment ago, or by a writer that never wrote the
+                    // affinity. Blocks that this loop has not read are left to `borrow`.
                     [same] if *same == candidate && self.draft.is_read(same) => {
                         match self.draft.block(same) {
                             Ok(Some(block)) if block.host() == Some(host) => {
@@ -308,7 +313,8 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         Ok(())
     }
 
-    /// What to read when the walk comes to blocks that are not known: ever more of them, at last all.
+    /// Requests the next blocks in the search order: larger batches as the search goes on, in the end all
+    /// blocks of the family.
     fn prefetch(&self, order: &BlockOrder, family: IpFamily, seen: usize) -> PlanStop {
         let (batch, most) = (seen * 4 + 1, 100);
         if seen > most {
@@ -325,7 +331,7 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         PlanStop::Need(needs)
     }
 
-    /// The limit of blocks, when the host has as many.
+    /// Returns the configured limit if the host has that many blocks of the family.
     fn limit_reached(&self, family: IpFamily) -> Result<Option<u32>, PlanStop> {
         let Some(limit) = self.config.max_blocks_per_host else { return Ok(None) };
         let own = self.draft.affinities_of(&self.request.host)?;
@@ -333,7 +339,7 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         Ok((own >= limit as usize).then_some(limit))
     }
 
-    /// Makes a block of the host's own, when it has an address to give.
+    /// Creates a block owned by the host, if the block has a usable address.
     fn claim(
         &mut self,
         ask: &FamilyRequest<'_>,
@@ -342,7 +348,7 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         taken: &mut PlannedAddresses,
     ) -> Result<(), PlanStop> {
         let owner = BlockAffinity::Host(self.request.host.clone());
-        // An affinity to a prefix that can be no block.
+        // The affinity names a prefix that is not a valid block.
         let Ok(block) = Block::new(cidr, owner, self.config.strict_affinity) else { return Ok(()) };
         let before = taken.addresses.len();
         self.fill(ask, zone, block, true, taken)?;
@@ -353,7 +359,8 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         Ok(())
     }
 
-    /// Borrows from blocks of others and of nobody. Reads a few at first, then ever more of them.
+    /// Allocates from blocks of other hosts and from blocks without an owner. The first reads fetch few
+    /// blocks, later reads fetch more.
     fn borrow(&mut self, ask: &FamilyRequest<'_>, taken: &mut PlannedAddresses) -> Result<(), PlanStop> {
         let host = self.request.host.as_str();
         let all = self.draft.all_blocks(ask.family)?;
@@ -375,7 +382,7 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
                     block => block?,
                 };
                 let Some(block) = block else { continue };
-                // One of the host's own that no affinity leads to is no loan.
+                // A block that this host owns without an affinity does not count as borrowed.
                 let own = block.host() == Some(host);
                 let lendable = match block.affinity() {
                     BlockAffinity::Host(_) => own || !block.strict(),
@@ -390,7 +397,7 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         Ok(())
     }
 
-    /// Takes what is wanted and free from one block, in the order of its free list.
+    /// Allocates usable free addresses of one block, in the order of its free list.
     fn fill(
         &mut self,
         ask: &FamilyRequest<'_>,
@@ -400,7 +407,7 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         taken: &mut PlannedAddresses,
     ) -> Result<(), PlanStop> {
         let cidr = block.cidr();
-        // What a network takes out of a pool may leave two parts of it in one block.
+        // An excluded network may split a pool into two ranges that share one block.
         let wanted = ask.zones.iter().chain(&ask.leftover).filter(|range| range.pool.cidr == zone.pool.cidr);
         let wanted: Vec<&PoolRange> = wanted.collect();
         let usable = |addr: &IpAddr| {
@@ -460,7 +467,7 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
                 }
                 let mut block = block;
                 if strict && *block.affinity() == BlockAffinity::None {
-                    // Nobody could ever use it.
+                    // With strict affinity no host could allocate from a block without an owner.
                     block.set_affinity(BlockAffinity::Host(host.clone()));
                 }
                 let own = block.host() == Some(host.as_str());
@@ -477,7 +484,8 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         Ok(Allocation { addr, block: cidr, pool: pool.cidr })
     }
 
-    /// A new block that holds the address: of the pool's length, or of the next one that does not overlap another block.
+    /// Creates a block that contains the address: of the pool's block size, or of the largest smaller size
+    /// that overlaps no other block.
     fn block_for(&mut self, addr: IpAddr, len: u8) -> Result<Block, PlanStop> {
         let family = IpFamily::of(addr);
         if let Some(limit) = self.limit_reached(family)? {
@@ -492,11 +500,11 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
                     .map_err(|error| IpamError::Refused(error.to_string()).into());
             }
         }
-        // Cannot be: the /32 or /128 overlaps a block only when that holds the address.
+        // Unreachable: a /32 or /128 block overlaps another block only if that block contains the address.
         Err(IpamError::Busy { attempts: 1 }.into())
     }
 
-    /// Counts what was given in the handles.
+    /// Adds the allocated addresses to the counts of their handles.
     fn count_handles(&mut self, addresses: &[Allocation]) -> Result<(), PlanStop> {
         let mut counts: BTreeMap<String, BTreeMap<Cidr, u32>> = BTreeMap::new();
         for addresses in addresses {
@@ -520,17 +528,18 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
     }
 }
 
-/// What an affinity of the host's turns out to be.
+/// State of a block for which the host has an affinity.
 pub(super) enum OwnBlock {
-    /// The block is there and the host's.
+    /// The block exists and the host owns it.
     Owned(Block),
-    /// There is no block: a claim that stopped half way.
+    /// The block does not exist: a claim was interrupted.
     Missing,
-    /// Not the host's: the affinity is stale and goes, or it cannot be read.
+    /// The block belongs to another host, so the affinity is stale and will be deleted; or block or affinity
+    /// cannot be read.
     NotOwned,
 }
 
-/// Looks at a block that the host has an affinity to.
+/// Reads a block for which the host has an affinity, and classifies it.
 pub(super) fn read_own_block(draft: &mut Draft<'_>, host: &str, cidr: &Cidr) -> Result<OwnBlock, PlanStop> {
     let unreadable = |stop: &PlanStop| matches!(stop, PlanStop::Err(IpamError::Unreadable { .. }));
     let affinity = match draft.affinity(host, cidr) {

@@ -1,23 +1,24 @@
-//! In which order a host looks at the blocks of a pool: from a start that its name decides, to the end, then from the
-//! beginning. Hosts spread over the pool, and each finds its way again.
+//! Order in which a host searches the blocks of a pool: from an offset that is a hash of the host name to the
+//! end of the pool, then from its beginning. The offset spreads hosts over the pool, and each host repeats
+//! the same order.
 
 use std::net::IpAddr;
 
 use tortie_net::Cidr;
 
-/// The blocks of one length in a part of a pool.
+/// Search order over all blocks of one length within a range of a pool.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BlockOrder {
     pool: Cidr,
     len: u8,
-    /// Index of the first block of the part.
+    /// Index of the first block of the range.
     low: u128,
-    /// How many blocks; 2^128 is one less than it ought to be.
+    /// Number of blocks in the range; saturates at 2^128 - 1.
     count: u128,
     start: u128,
 }
 
-/// FNV-1a, 64 bits: the same on every machine and in every version.
+/// 64-bit FNV-1a hash, which is the same on every architecture and in every version.
 fn hash(host: &str) -> u64 {
     host.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -25,7 +26,7 @@ fn hash(host: &str) -> u64 {
 }
 
 impl BlockOrder {
-    /// The blocks of length `len` that have an address between `first` and `last`, which lie in the pool.
+    /// Creates the order for blocks of length `len` that overlap the range `first` to `last` of the pool.
     pub(super) fn new(host: &str, pool: Cidr, len: u8, first: IpAddr, last: IpAddr) -> Self {
         let shift = u32::from(pool.max_len() - len);
         let index = |addr| pool.ordinal(addr).unwrap_or(0).checked_shr(shift).unwrap_or(0);
@@ -34,7 +35,7 @@ impl BlockOrder {
         Self { pool, len, low, count, start: u128::from(hash(host)) % count }
     }
 
-    /// The blocks in order.
+    /// Iterates over the blocks in search order.
     pub(super) fn blocks(self) -> impl Iterator<Item = Cidr> {
         let shift = u32::from(self.pool.max_len() - self.len);
         let mut step = 0u128;
@@ -42,7 +43,7 @@ impl BlockOrder {
             if step >= self.count {
                 return None;
             }
-            // start and step are both below count: no overflow short of 2^127 blocks.
+            // `start` and `step` are both below `count`, so the sum cannot overflow below 2^127 blocks.
             let index = self.low + (self.start + step) % self.count;
             step += 1;
             let addr = self.pool.nth(index.checked_shl(shift)?)?;
@@ -50,7 +51,7 @@ impl BlockOrder {
         })
     }
 
-    /// The place of a block in that order, of any length.
+    /// Returns the position of a block, of any length, in the search order.
     pub(super) fn place(&self, block: &Cidr) -> u128 {
         let shift = u32::from(self.pool.max_len() - self.len);
         let index = self.pool.ordinal(block.addr()).unwrap_or(0).checked_shr(shift).unwrap_or(0);

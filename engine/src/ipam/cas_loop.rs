@@ -1,4 +1,5 @@
-//! The loop around a plan: read what it needs, commit what it says, and begin again when others were faster.
+//! Compare-and-set loop around a plan: reads the keys that the plan requests, commits its transaction, and
+//! repeats after a conflict with another writer.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -9,20 +10,22 @@ use super::{Ipam, IpamError};
 use crate::ipam::reads::{PlanStep, ReadRequest, ReadState};
 use tortie_store::{Outcome, StoreError, Txn};
 
-/// Attempts that may be lost to others. Whoever tried so often has also waited at least [`DEADLINE`].
+/// Number of conflicts after which an operation fails, once [`DEADLINE`] has also passed.
 const ATTEMPTS: u32 = 100;
-/// How long it is tried in any case.
+/// Minimum time for which conflicts are retried.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Attempts with an unknown end: the store went away between question and answer.
+/// Maximum number of attempts with an unknown result, because the store became unreachable between request
+/// and reply.
 const LOST_MAX: usize = 3;
-/// Conflicts after which all is read anew: pools and configuration may have changed, too.
+/// Number of conflicts after which everything is read again, because pools or configuration may have changed
+/// too.
 const STALE_READS: u32 = 8;
-/// Reads that one plan may ask for; each brings it further.
+/// Maximum number of read rounds of one plan; each round must bring it further.
 const ROUNDS: u32 = 10_000;
 
 impl Ipam {
-    /// Runs a plan until its transaction is committed or it says that it cannot be done. `plan` gets the answers of attempts
-    /// that may or may not have been committed.
+    /// Runs a plan until its transaction is committed or the plan fails. `plan` receives the answers of
+    /// attempts that may have been committed.
     pub(super) async fn run<A: Clone>(
         &self,
         alone: bool,
@@ -33,7 +36,8 @@ impl Ipam {
         let (mut conflicts, mut rounds) = (0, 0);
         let mut fresh = true;
         let begun = Instant::now();
-        // Whoever writes on this machine gets in line, where the store has one.
+        // Writers on this host take a lock if the store has one, so that they do not conflict with each
+        // other.
         let mut lock = if alone { self.store.writer_lock().await } else { None };
         loop {
             let (txn, answer) = match plan(&state, &tried) {
@@ -45,7 +49,8 @@ impl Ipam {
                     self.read(&mut state, needs).await?;
                     continue;
                 }
-                // Values of several moments may contradict each other: no is only said on fresh ones.
+                // Values read at different revisions may contradict each other, so an error is only returned
+                // if all values were read since the last reset.
                 PlanStep::Err(_) if !fresh => {
                     state = ReadState::default();
                     fresh = true;
@@ -81,7 +86,7 @@ impl Ipam {
         }
     }
 
-    /// Whether a plan can be made, and whether the store would take it. Nothing is written.
+    /// Checks that a plan succeeds and that the store would accept its transaction. Nothing is written.
     pub(super) async fn rehearse_plan<A>(
         &self,
         plan: impl Fn(&ReadState) -> PlanStep<A>,
@@ -117,7 +122,8 @@ impl Ipam {
         Ok(())
     }
 
-    /// Reads what a transaction compared; false when nothing of it changed, so that the reason must be elsewhere.
+    /// Reads the keys that a transaction compared. Returns false if none of them changed, which means that
+    /// the conflict has another cause.
     async fn changed(&self, state: &mut ReadState, txn: &Txn) -> Result<bool, IpamError> {
         let keys: BTreeSet<String> = txn.compare.iter().map(|compare| compare.key().to_owned()).collect();
         let before: Vec<_> =
@@ -134,8 +140,8 @@ impl Ipam {
     }
 }
 
-/// Waits a moment that chance decides. Moments grow while there are many at it, and shrink again for those who have lost
-/// often, so that nobody loses for ever.
+/// Waits for a random time after a conflict. The maximum grows while many writers compete, and shrinks again
+/// after many conflicts so that no writer starves.
 async fn pause(conflicts: u32) {
     let most = match conflicts {
         1 => 2,

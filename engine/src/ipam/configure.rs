@@ -1,4 +1,4 @@
-//! The one value that configures IPAM, and when it may change.
+//! Reads and writes the IPAM configuration, and restricts when it may change.
 
 use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::IpamConfig;
@@ -19,7 +19,8 @@ pub(super) fn read(keyspace: &Keyspace, state: &ReadState) -> PlanStep<IpamConfi
     draft::run(keyspace, state, |draft| draft.config())
 }
 
-/// Blocks carry the strict flag of their time: with blocks around, a change would make two kinds of them.
+/// Plans a write of the configuration. Each block records the strict flag of its creation, so strict and
+/// automatic allocation cannot change while blocks exist.
 pub(super) fn write(keyspace: &Keyspace, state: &ReadState, config: &IpamConfig) -> PlanStep<()> {
     draft::run(keyspace, state, |draft| {
         if !config.strict_affinity && !config.auto_allocate_blocks {

@@ -1,6 +1,8 @@
-//! The changes of a plan in the making: what was read, and over it what is to be written.
+//! Pending changes of a plan, layered over the values that were read from the store.
 //!
-//! Whatever is changed is compared with what it was read as; what a change rests on without changing it is guarded.
+//! Every changed key is compared with the revision that was read. A key that a change depends on without
+//! changing it is
+//! guarded: the transaction compares it too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,10 +19,10 @@ use crate::ipam::overlap;
 use crate::ipam::reads::{PlanStep, PlanStop, ReadState, ReadValue};
 use tortie_store::{Compare, MAX_TXN_OPS, Op, Txn};
 
-/// Half-done things of others that are cleaned up on the way, at most.
+/// Maximum number of stale affinities of other writers that one transaction cleans up.
 const CLEANUP_MAX: usize = 8;
 
-/// Runs a plan to what it comes to.
+/// Runs a plan and returns its step: more reads, a transaction, or an error.
 pub(super) fn run<'a, A>(
     keyspace: &'a Keyspace,
     state: &'a ReadState,
@@ -44,7 +46,7 @@ pub(super) fn run<'a, A>(
     }
 }
 
-/// A plan in the making. Everything it gives shows the changes made so far.
+/// Pending changes of a plan. All accessors reflect the changes made so far.
 pub(super) struct Draft<'a> {
     pub(super) keyspace: &'a Keyspace,
     pub(super) state: &'a ReadState,
@@ -69,7 +71,7 @@ impl Draft<'_> {
             .map_err(|error| PlanStop::Err(IpamError::Unreadable { key, why: error.to_string() }))
     }
 
-    /// Whether the data model is ready: `Ready` was never written, or is `true`.
+    /// Returns an error unless the data model is ready: the key `Ready` is absent or `true`.
     pub(super) fn ready(&self) -> Result<(), PlanStop> {
         match self.state.read(&Key::Ready.to_string())? {
             Some(ReadValue { value, .. }) if value != b"true" => Err(IpamError::NotReady.into()),
@@ -85,7 +87,7 @@ impl Draft<'_> {
         self.config = Some(config);
     }
 
-    /// The pools that can be read, in the order of their keys.
+    /// Returns all pools that can be parsed, in key order.
     pub(super) fn pools(&self) -> Result<Vec<Pool>, PlanStop> {
         let prefix = self.keyspace.pools();
         self.state.request_key([], [prefix.clone()])?;
@@ -96,17 +98,17 @@ impl Draft<'_> {
         Ok(pools.collect())
     }
 
-    /// The transaction fails when the pool changes meanwhile.
+    /// Makes the transaction fail if the pool changes concurrently.
     pub(super) fn guard_pool(&mut self, pool: &Cidr) {
         self.guards.insert(self.keyspace.pool(pool));
     }
 
-    /// The transaction fails when the configuration changes meanwhile.
+    /// Makes the transaction fail if the configuration changes concurrently.
     pub(super) fn guard_config(&mut self) {
         self.guards.insert(self.keyspace.config());
     }
 
-    /// The transaction fails when the block changes meanwhile.
+    /// Makes the transaction fail if the block changes concurrently.
     pub(super) fn guard_block(&mut self, cidr: &Cidr) {
         self.guards.insert(self.keyspace.block(cidr));
     }
@@ -118,14 +120,15 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether a block is the host's and has nothing to give, as far as that can be told at a glance.
+    /// Returns true if the host owns the block and it is full, as far as a scan of the raw value can tell.
     pub(super) fn is_full(&self, host: &str, cidr: &Cidr) -> bool {
         let known = || self.state.get(&self.keyspace.block(cidr)).flatten();
         !self.blocks.contains_key(cidr)
             && known().is_some_and(|known| Block::is_full_of(host, *cidr, &known.value))
     }
 
-    /// The block that an address lies in. `usual`: the length of the blocks of its pool.
+    /// Returns the block that contains an address. `usual` is the block size of its pool, which is tried
+    /// first.
     pub(super) fn block_containing(
         &self,
         addr: IpAddr,
@@ -155,7 +158,7 @@ impl Draft<'_> {
         self.blocks.insert(*cidr, None);
     }
 
-    /// Blocks that share an address with `cidr`, that one included.
+    /// Returns all blocks that share an address with `cidr`, including `cidr` itself.
     pub(super) fn overlapping(&self, cidr: &Cidr) -> Result<Vec<Cidr>, PlanStop> {
         let around = overlap::of(self.keyspace, cidr);
         self.state.request_existence(around.keys.iter().cloned(), around.prefixes.iter().cloned())?;
@@ -172,12 +175,13 @@ impl Draft<'_> {
         Ok(blocks.into_iter().filter(|block| block.overlaps(cidr)).collect())
     }
 
-    /// Whether it is known what a block holds, or that it does not exist.
+    /// Returns true if the content of a block is loaded, or its absence is known.
     pub(super) fn is_read(&self, cidr: &Cidr) -> bool {
         self.blocks.contains_key(cidr) || self.state.get(&self.keyspace.block(cidr)).is_some()
     }
 
-    /// Which blocks of a family there are, in no particular order. There may be thousands: not what they hold.
+    /// Returns the prefixes of all blocks of a family, unordered. The contents are not read, since there may
+    /// be thousands.
     pub(super) fn all_blocks(&self, family: IpFamily) -> Result<Vec<Cidr>, PlanStop> {
         let prefix = self.keyspace.blocks(family);
         self.state.request_names(&prefix)?;
@@ -203,7 +207,7 @@ impl Draft<'_> {
         }
     }
 
-    /// The blocks that a host has an affinity to, in the order of the keys.
+    /// Returns the blocks for which a host has an affinity, in key order.
     pub(super) fn affinities_of(&self, host: &str) -> Result<Vec<Cidr>, PlanStop> {
         let prefix = self.keyspace.affinities(host);
         self.state.request_key([], [prefix.clone()])?;
@@ -221,7 +225,7 @@ impl Draft<'_> {
         Ok(all)
     }
 
-    /// Writes that the host owns the block, unless that stands there.
+    /// Writes a confirmed affinity of the host for the block, unless there is one.
     pub(super) fn confirm(&mut self, host: &str, block: &Cidr) -> Result<(), PlanStop> {
         let known = match self.affinity(host, block) {
             Err(PlanStop::Err(IpamError::Unreadable { .. })) => None,
@@ -240,12 +244,12 @@ impl Draft<'_> {
         self.affinities.insert((host.to_owned(), *block), None);
     }
 
-    /// Deletes an affinity that somebody left behind, when something else is written anyway.
+    /// Deletes a stale affinity of another writer, if the transaction writes anything else.
     pub(super) fn remove_stale_affinity(&mut self, host: &str, block: &Cidr) {
         self.cleanup.insert(self.keyspace.affinity(host, block));
     }
 
-    /// A handle, with what stands at the older key as well.
+    /// Returns a handle, merged with the one at its legacy key.
     pub(super) fn handle(&self, id: &str) -> Result<Option<Handle>, PlanStop> {
         if let Some(handle) = self.handles.get(id) {
             return Ok(handle.clone());
@@ -268,14 +272,15 @@ impl Draft<'_> {
         })
     }
 
-    /// Writes a handle; one without addresses is deleted.
+    /// Writes a handle, or deletes it if it has no addresses.
     pub(super) fn put_handle(&mut self, handle: Handle) {
         let id = handle.id.clone();
         self.handles.insert(id, Some(handle).filter(|handle| !handle.blocks.is_empty()));
     }
 
-    /// Takes back what `released` of a block held, in their handles. Counts are hints: an entry stays while the block has
-    /// addresses of the handle, or while others count more than were released.
+    /// Subtracts the `released` allocations of a block from the counts of their handles. Counts are hints: an
+    /// entry stays while the block holds addresses of the handle, or while its count exceeds the number
+    /// released.
     pub(super) fn forget(&mut self, block: &Block, released: &[Attribute]) -> Result<(), PlanStop> {
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
         for handle in released.iter().filter_map(|attribute| attribute.handle.as_deref()) {
@@ -285,7 +290,7 @@ impl Draft<'_> {
         self.state.request_key(counts.keys().map(|id| self.keyspace.handle(id)).chain(old_keys), [])?;
         for (id, count) in counts {
             let known = match self.handle(id) {
-                // It holds nothing that anybody can read; `check` names it.
+                // No reader can parse this handle, so there is nothing to subtract; `check` reports it.
                 Err(PlanStop::Err(IpamError::Unreadable { .. })) => continue,
                 known => known?,
             };
@@ -303,7 +308,7 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Stores a block after a release: one without owner and addresses is deleted.
+    /// Writes a block after a release, or deletes it if it has neither owner nor addresses.
     pub(super) fn put_or_delete_block(&mut self, block: Block) {
         if block.is_empty() && *block.affinity() == tortie_config::resource::BlockAffinity::None {
             self.delete_block(&block.cidr());
@@ -329,7 +334,7 @@ impl Draft<'_> {
         if let Some(config) = &self.config {
             writes.insert(self.keyspace.config(), Some(config.to_value()));
         }
-        // What is as it shall be needs no write.
+        // Values that are already in the store are not written again.
         let mut needed = BTreeMap::new();
         for (key, value) in writes {
             let known = self.state.read(&key)?;

@@ -1,4 +1,4 @@
-//! Why IPAM did not do it.
+//! Errors of IPAM operations.
 
 use std::net::IpAddr;
 
@@ -7,32 +7,32 @@ use tortie_net::Cidr;
 
 use tortie_store::StoreError;
 
-/// An answer that is no. The text names the place and the next step.
+/// Error of an IPAM operation. The text names the place and the next step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IpamError {
-    /// No enabled pool of the family.
+    /// There is no enabled pool of the family.
     #[error(
         "there is no enabled {} pool; make one with `tortie ipam pool create ADDRESS/LENGTH`",
         family_name(*.0)
     )]
     NoPools(IpFamily),
-    /// The address or range lies in no pool that IPAM uses.
+    /// The address or range is in no pool that IPAM uses.
     #[error("{what} lies in no pool; {}", pool_list(.pools))]
     OutsidePools {
-        /// The address or range.
+        /// Requested address or range.
         what: String,
-        /// The pools that there are.
+        /// Existing pools of the family.
         pools: Vec<Cidr>,
     },
-    /// A pool that was asked for does not exist.
+    /// The requested pool does not exist.
     #[error("there is no pool {pool}; {}", pool_list(.pools))]
     UnknownPool {
-        /// The pool.
+        /// Requested pool.
         pool: Cidr,
-        /// The pools that there are.
+        /// Existing pools of the family.
         pools: Vec<Cidr>,
     },
-    /// The pool that was asked for gives out no addresses.
+    /// The requested pool is disabled.
     #[error("pool {0} is disabled; enable it or ask for another one")]
     Disabled(Cidr),
     /// Too few addresses are free.
@@ -40,83 +40,83 @@ pub enum IpamError {
         "{requested} wanted, {free} free in {place}; add a pool, or see `tortie ipam check` for addresses that leaked"
     )]
     Full {
-        /// How many were wanted.
+        /// Number of requested addresses.
         requested: u32,
-        /// How many could be had.
+        /// Number of available addresses.
         free: u32,
-        /// The pools or ranges that were searched.
+        /// Pools or ranges that were searched.
         place: String,
     },
-    /// The address is allocated.
+    /// The address is already allocated.
     #[error("{addr} is allocated to {}; release it or choose another one", holder_name(.holder.as_deref()))]
     AddressInUse {
-        /// The address.
+        /// Requested address.
         addr: IpAddr,
-        /// The handle that holds it.
+        /// Handle that holds the address, if it has one.
         holder: Option<String>,
     },
-    /// The address is a host's, or of a network that a host is connected to.
+    /// The address belongs to a host, or to a network that a host is connected to.
     #[error(
         "{addr} is {holder}: no workload gets it; choose another address, and a pool that overlaps no host's network"
     )]
     Excluded {
-        /// The address.
+        /// Requested address.
         addr: IpAddr,
-        /// Who has it, in words.
+        /// Holder of the address, described for people.
         holder: String,
     },
-    /// The address lies in another host's block, and hosts keep to their own.
+    /// The address is in another host's block, and affinity is strict.
     #[error(
         "{addr} lies in block {block} of host {owner}, and affinity is strict; choose an address of a block of this host"
     )]
     StrictOwner {
-        /// The address.
+        /// Requested address.
         addr: IpAddr,
-        /// Its block.
+        /// Block that contains the address.
         block: Cidr,
-        /// The owner.
+        /// Host that owns the block.
         owner: String,
     },
-    /// The host has as many blocks as it may have.
+    /// The host has reached its maximum number of blocks.
     #[error(
         "host {host} has {limit} blocks, all full, and may have no more: raise `maxBlocksPerHost` in /calico/ipam/v2/config"
     )]
     BlockLimit {
-        /// The host.
+        /// Host that requested addresses.
         host: String,
-        /// The limit.
+        /// Maximum number of blocks per host.
         limit: u32,
     },
     /// The store is frozen: `Ready` is not `true`.
     #[error("the data model is not ready (/calico/v1/Ready is not `true`); try again later")]
     NotReady,
-    /// The store did not do it.
+    /// The store returned an error.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A value that has to be known cannot be read.
+    /// A value that the operation depends on cannot be parsed.
     #[error("{key}: {why}")]
     Unreadable {
-        /// The key.
+        /// Store key of the value.
         key: String,
-        /// What is wrong with its value.
+        /// Reason why it cannot be parsed.
         why: String,
     },
-    /// Others were faster in every attempt.
+    /// Every attempt conflicted with another writer.
     #[error("others changed the same keys in each of {attempts} attempts; try again")]
     Busy {
-        /// How often it was tried.
+        /// Number of attempts made.
         attempts: u32,
     },
-    /// The request makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     BadRequest(String),
-    /// A safety rule forbids it.
+    /// A safety rule forbids the operation.
     #[error("{0}")]
     Refused(String),
 }
 
 impl IpamError {
-    /// A stable name for programs.
+    /// Returns a stable error code for programs.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -138,7 +138,7 @@ impl IpamError {
         }
     }
 
-    /// Whether the same call may succeed a moment later.
+    /// Returns true if the same call may succeed a moment later.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         matches!(self, Self::NotReady | Self::Busy { .. } | Self::Store(StoreError::Unreachable(_)))

@@ -1,4 +1,4 @@
-//! The plans about a host and its blocks.
+//! Plans that claim, give up and empty the blocks of a host.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,10 +15,10 @@ use crate::ipam::draft::{self, Draft};
 use crate::ipam::keyspace::Keyspace;
 use crate::ipam::reads::{PlanStep, PlanStop, ReadState};
 
-/// Blocks of one call of `claim` at most.
+/// Maximum number of blocks per `claim` call.
 const BLOCKS_MAX: u32 = 4096;
 
-/// The blocks that a claim of `cidr` is about.
+/// Returns the blocks that a claim of `cidr` covers.
 pub(super) fn blocks_in(keyspace: &Keyspace, state: &ReadState, cidr: Cidr) -> PlanStep<Vec<Cidr>> {
     draft::run(keyspace, state, |draft| {
         draft.state.request_key([Key::Ready.to_string()], [draft.keyspace.pools()])?;
@@ -46,7 +46,7 @@ pub(super) fn blocks_in(keyspace: &Keyspace, state: &ReadState, cidr: Cidr) -> P
     })
 }
 
-/// Claims one block.
+/// Plans the claim of one block.
 pub(super) fn claim(keyspace: &Keyspace, state: &ReadState, host: &str, cidr: Cidr) -> PlanStep<ClaimResult> {
     draft::run(keyspace, state, |draft| {
         let keys = [Key::Ready.to_string(), keyspace.config(), keyspace.block(&cidr)];
@@ -95,12 +95,12 @@ pub(super) fn claim(keyspace: &Keyspace, state: &ReadState, host: &str, cidr: Ci
     })
 }
 
-/// The host's affinities.
+/// Returns the blocks for which the host has an affinity.
 pub(super) fn affinities(keyspace: &Keyspace, state: &ReadState, host: &str) -> PlanStep<Vec<Cidr>> {
     draft::run(keyspace, state, |draft| draft.affinities_of(host))
 }
 
-/// Gives one block up. It is deleted when it is empty; its addresses keep it alive without an owner else.
+/// Plans to give up one block. An empty block is deleted; a block with addresses stays without an owner.
 pub(super) fn unclaim(
     keyspace: &Keyspace,
     state: &ReadState,
@@ -117,7 +117,7 @@ pub(super) fn unclaim(
                 list.push(cidr);
                 draft.put_or_delete_block(block);
             }
-            // Somebody else's: the affinity was stale.
+            // Another host owns the block, so this affinity was stale.
             Some(_) => {}
             None => unclaims.deleted.push(cidr),
         }
@@ -126,7 +126,7 @@ pub(super) fn unclaim(
     })
 }
 
-/// An address, and what has to be remembered of it if it is still the same allocation.
+/// An allocated address, with the attribute that identifies the allocation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct AttributeHolding {
     pub(super) addr: IpAddr,
@@ -134,7 +134,8 @@ pub(super) struct AttributeHolding {
     pub(super) attribute: Attribute,
 }
 
-/// What a host holds: what says so itself, what its endpoints have, and in its blocks what nobody else has.
+/// Returns the allocations of a host: those whose attributes name it, those of its endpoints, and those in
+/// its blocks that no other host uses.
 pub(super) fn holdings(state: &IpamState, host: &str) -> Vec<AttributeHolding> {
     let mut users: BTreeMap<IpAddr, Vec<&str>> = BTreeMap::new();
     for endpoint in &state.endpoints {
@@ -161,7 +162,7 @@ pub(super) fn holdings(state: &IpamState, host: &str) -> Vec<AttributeHolding> {
     holdings
 }
 
-/// Releases allocations that are still the same; gives the addresses.
+/// Plans the release of allocations that have not changed. Returns the released addresses.
 pub(super) fn drop_holdings(
     keyspace: &Keyspace,
     state: &ReadState,

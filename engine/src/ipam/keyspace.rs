@@ -1,32 +1,32 @@
-//! Where the keys of an address space lie.
+//! Store keys of an IPAM address space.
 
 use tortie_config::key::{IpFamily, Key, escape, prefix, unescape};
 use tortie_config::resource::Block;
 use tortie_net::Cidr;
 
-/// An address space: pools, blocks, handles and affinities of their own.
+/// An address space with its own pools, blocks, handles and affinities.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Keyspace {
-    /// The pools of the data model: the same on all hosts, announced.
+    /// Pools of Calico's data model, shared by all hosts and announced by BGP.
     Global,
-    /// Pools of one host alone, below `/calico/tortie/v1/host/<host>/docker/<name>/`; never announced, and nothing outside of
-    /// the space keeps its addresses from being given out in it.
+    /// Pools of a single host, below `/calico/tortie/v1/host/<host>/docker/<name>/`. They are never
+    /// announced, and nothing outside of the space excludes its addresses from allocation.
     Local {
-        /// The host.
+        /// Host that owns the space.
         host: String,
-        /// The name of the space.
+        /// Name of the space.
         name: String,
     },
 }
 
-/// What a key of a space is about.
+/// Type and parameters of an IPAM key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
     Pool(Cidr),
     Config,
     Block(Cidr),
     Handle(String),
-    /// Where the specification's text puts a handle; no one wrote there for long.
+    /// Handle at the key given in the text of the specification, which writers used for a short time only.
     LegacyHandle(String),
     Affinity {
         host: String,
@@ -39,7 +39,7 @@ fn digit(cidr: &Cidr) -> char {
 }
 
 impl Keyspace {
-    /// The part of the key space that a local space has for itself; `None` for the global one.
+    /// Returns the key prefix of a local space; `None` for the global space.
     #[must_use]
     pub fn root(&self) -> Option<String> {
         match self {
@@ -50,13 +50,13 @@ impl Keyspace {
         }
     }
 
-    /// The key of a pool. Its value is a pool of the data model in both kinds of space.
+    /// Returns the key of a pool. Its value is a pool of the data model in both kinds of space.
     #[must_use]
     pub fn pool(&self, cidr: &Cidr) -> String {
         format!("{}{}", self.pools_of(IpFamily::of_cidr(cidr)), cidr.to_key_text())
     }
 
-    /// The prefix of the pools of both families.
+    /// Returns the prefix of the pools of both families.
     #[must_use]
     pub fn pools(&self) -> String {
         self.root().map_or_else(|| prefix::POOLS.to_owned(), |root| format!("{root}pool/"))
@@ -69,13 +69,13 @@ impl Keyspace {
         }
     }
 
-    /// The key of IPAM's configuration.
+    /// Returns the key of the IPAM configuration.
     #[must_use]
     pub fn config(&self) -> String {
         self.root().map_or_else(|| Key::IpamConfig.to_string(), |root| format!("{root}config"))
     }
 
-    /// The prefix of the blocks of a family.
+    /// Returns the prefix of the blocks of a family.
     #[must_use]
     pub fn blocks(&self, family: IpFamily) -> String {
         let digit = if family == IpFamily::V4 { '4' } else { '6' };
@@ -85,13 +85,13 @@ impl Keyspace {
         }
     }
 
-    /// The key of a block.
+    /// Returns the key of a block.
     #[must_use]
     pub fn block(&self, cidr: &Cidr) -> String {
         format!("{}{}", self.blocks(IpFamily::of_cidr(cidr)), cidr.to_key_text())
     }
 
-    /// The key of a handle.
+    /// Returns the key of a handle.
     #[must_use]
     pub fn handle(&self, id: &str) -> String {
         match self.root() {
@@ -100,12 +100,12 @@ impl Keyspace {
         }
     }
 
-    /// Where the older writers had a handle.
+    /// Returns the key under which older writers stored a handle.
     pub(super) fn legacy_handle(&self, id: &str) -> Option<String> {
         matches!(self, Self::Global).then(|| format!("{}handle/{}", prefix::BLOCKS, escape(id)))
     }
 
-    /// The prefix of the affinities of a host.
+    /// Returns the prefix of a host's affinities.
     #[must_use]
     pub fn affinities(&self, host: &str) -> String {
         match self.root() {
@@ -114,18 +114,18 @@ impl Keyspace {
         }
     }
 
-    /// The key of a block's affinity to a host.
+    /// Returns the key of a host's affinity for a block.
     #[must_use]
     pub fn affinity(&self, host: &str, block: &Cidr) -> String {
         format!("{}ipv{}/block/{}", self.affinities(host), digit(block), block.to_key_text())
     }
 
-    /// The prefixes that hold all of the space.
+    /// Returns the prefixes that cover all IPAM keys of the space.
     pub(super) fn root_prefixes(&self) -> Vec<String> {
         self.root().map_or_else(|| vec![prefix::POOLS.to_owned(), prefix::IPAM.to_owned()], |root| vec![root])
     }
 
-    /// What a key of the space is about; `None` for other keys and for spellings that are not canonical.
+    /// Parses a key of the space. Returns `None` for other keys and for non-canonical spellings.
     pub(super) fn place(&self, key: &str) -> Option<Place> {
         let place = match self.root() {
             None => match Key::parse(key).ok()? {
@@ -158,7 +158,7 @@ impl Keyspace {
         (self.text(&place) == key).then_some(place)
     }
 
-    /// The key of a place.
+    /// Returns the key of a place.
     pub(super) fn text(&self, place: &Place) -> String {
         match place {
             Place::Pool(cidr) => self.pool(cidr),
@@ -170,7 +170,7 @@ impl Keyspace {
         }
     }
 
-    /// The blocks that an address or prefix may lie in, of the usual size first.
+    /// Returns the blocks that may contain an address or prefix, the default size first.
     pub(super) fn blocks_overlapping(cidr: &Cidr) -> Vec<Cidr> {
         Block::lengths(cidr.is_v4())
             .filter(|len| *len <= cidr.len())

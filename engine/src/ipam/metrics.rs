@@ -1,30 +1,33 @@
-//! Requests of this process, counted: one meter, because a request may come by any [`Ipam`](super::Ipam) of it, and plugins
-//! that run as processes of their own tell the agent theirs when they end.
+//! Counts IPAM requests of this process in one static, because requests may come through any
+//! [`Ipam`](super::Ipam). Plugins that run as separate processes report their counts to the agent when they
+//! exit.
 
 use std::time::Duration;
 
 use super::IpamError;
 use tortie_metrics::Table;
 
-/// Counts of requests for addresses and blocks.
+/// Counters and timings of address and block requests.
 #[derive(Debug)]
 pub struct IpamMetrics {
-    /// Times by operation and result.
+    /// Durations by operation and result.
     pub requests: Table<(&'static str, &'static str)>,
-    /// Transactions that others were faster than, by the kind of the object that they changed; only counts.
+    /// Number of transaction conflicts, by the kind of key that another writer changed; no durations are
+    /// recorded.
     pub conflicts: Table<&'static str>,
 }
 
 /// Operations that are counted.
 pub const OPS: [&str; 4] = ["assign", "release", "claim_block", "release_block"];
-/// How they end: `exhausted` where no pool that may be used has room, `conflict` where others were always faster.
+/// Results of an operation: `exhausted` if no usable pool has room, `conflict` if every attempt conflicted
+/// with another writer.
 pub const RESULTS: [&str; 4] = ["ok", "exhausted", "conflict", "error"];
-/// What a transaction may meet others at.
+/// Kinds of keys on which transactions conflict.
 pub const OBJECTS: [&str; 4] = ["block", "handle", "affinity", "other"];
 
 static METRICS: IpamMetrics = IpamMetrics { requests: Table::new(), conflicts: Table::new() };
 
-/// This process's meter.
+/// Returns the counters of this process.
 #[must_use]
 pub fn metrics() -> &'static IpamMetrics {
     &METRICS
@@ -39,7 +42,7 @@ pub(super) fn result<T>(answer: &Result<T, IpamError>) -> &'static str {
     }
 }
 
-/// A key that was another than expected.
+/// Counts a conflict on a key.
 pub(super) fn lost(key: &str) {
     let of = if key.starts_with("/calico/ipam/v2/handle/") {
         "handle"

@@ -1,19 +1,22 @@
-//! Addresses for workloads, from blocks that hosts own.
+//! Allocates addresses for workloads from blocks that hosts own.
 //!
-//! What it does: gives addresses out, remembers who holds them (in the block, and by handle), takes them back, and keeps
-//! blocks, handles and affinities in agreement, with any number of others at work on the same store.
-//! What it does not: keep anything between two calls, look at a kernel, know who asks (CNI, Docker, Kurma and people are
-//! the same to it).
+//! IPAM allocates and releases addresses, records their holders (in the block, and by handle), and keeps
+//! blocks, handles and
+//! affinities consistent with any number of concurrent writers on the same store. It keeps no state between
+//! calls, does not
+//! read the kernel, and does not distinguish its callers (CNI, Docker, Kurma, the command line).
 //!
 //! ```text
 //!  Request --> plan (pure) --Need keys--> store.get/list --> State --> plan again
 //!                   |                                          ^
-//!                   +--Txn and its answer--> store.commit --conflict: the keys that were compared are read again
+//!                   +--Txn and its answer--> store.commit --conflict: the compared keys are read again
 //! ```
 //!
-//! One transaction holds everything that belongs together (blocks, affinities, handle), so nothing of ours is ever half
-//! done. What Calico's writers leave half done (an affinity that is `pending` or `pendingDeletion`, has no block, or one of
-//! another owner) is completed or removed on the way.
+//! Each transaction contains all keys that must change together (blocks, affinities, handle), so Tortie
+//! leaves no operation
+//! half done. Operations that Calico's writers left half done (an affinity that is `pending` or
+//! `pendingDeletion`, has no
+//! block, or has a block of another owner) are completed or removed along the way.
 
 mod assign;
 mod block_order;
@@ -52,7 +55,7 @@ pub use request::{
     ReleaseResult, RemovedHost, UnclaimResult,
 };
 
-/// IPAM on a store. Cheap to clone.
+/// IPAM operations on a store. Cheap to clone.
 #[derive(Clone)]
 pub struct Ipam {
     store: Arc<dyn Store>,
@@ -61,31 +64,32 @@ pub struct Ipam {
 }
 
 impl Ipam {
-    /// On the pools of the data model.
+    /// Creates IPAM on the pools of the data model.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self::in_keyspace(store, Keyspace::Global)
     }
 
-    /// On the pools of a space.
+    /// Creates IPAM on the pools of an address space.
     #[must_use]
     pub fn in_keyspace(store: Arc<dyn Store>, keyspace: Keyspace) -> Self {
         Self { store, keyspace: Arc::new(keyspace), exclusions: Arc::default() }
     }
 
-    /// The same, with what the agent of this host knows of addresses that others have: the store is not asked for that again.
+    /// Adds exclusions that the agent of this host already knows, so that requests do not read them from the
+    /// store.
     #[must_use]
     pub fn excluding(self, exclusions: Exclusions) -> Self {
         Self { exclusions: Arc::new(exclusions), ..self }
     }
 
-    /// The space.
+    /// Returns the address space.
     #[must_use]
     pub fn keyspace(&self) -> &Keyspace {
         &self.keyspace
     }
 
-    /// The store.
+    /// Returns the store that operations use.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
@@ -93,10 +97,12 @@ impl Ipam {
 }
 
 impl Ipam {
-    /// Gives addresses out, in the order of the wants.
+    /// Allocates addresses. The answer has the order of the request.
     ///
-    /// When the store goes away between a transaction and its answer, a request with a handle finds out what became of it;
-    /// one that cannot is an error although addresses may have been given: release the handle.
+    /// If the store becomes unreachable between a transaction and its reply, a request with a handle is
+    /// verified by reading the
+    /// blocks. A request without a handle fails although addresses may have been allocated; `tortie ipam
+    /// check` finds them.
     ///
     /// # Errors
     /// Every [`IpamError`].
@@ -104,8 +110,9 @@ impl Ipam {
         with_metrics("assign", self.give(request)).await
     }
 
-    /// Whether [`Ipam::assign`] would give these addresses now. Nothing is written: the plan is made, and the store is asked whether
-    /// it would take it.
+    /// Checks that [`Ipam::assign`] would succeed now. Nothing is written: the plan is made, and the store
+    /// checks that it would
+    /// accept the transaction.
     ///
     /// # Errors
     /// Every [`IpamError`].
@@ -115,7 +122,7 @@ impl Ipam {
 
     async fn give(&self, request: &AllocationRequest) -> Result<Vec<Allocation>, IpamError> {
         self.run(true, |state, tried| match &request.handle {
-            // Without a handle nobody can tell whose an address is.
+            // Without a handle an allocation cannot be attributed to this request.
             None if !tried.is_empty() => reads::PlanStep::Err(IpamError::Store(StoreError::Unreachable(
                 "it is not known whether addresses were given; see `tortie ipam check`".to_owned(),
             ))),
@@ -124,10 +131,12 @@ impl Ipam {
         .await
     }
 
-    /// Releases addresses; with a `holder` only those whose handle it is. Each part of up to 40 is one transaction.
+    /// Releases addresses, with `holder` only those whose handle it is. Each transaction releases up to 40
+    /// addresses.
     ///
     /// # Errors
-    /// [`IpamError::Store`], [`IpamError::Unreadable`], [`IpamError::Busy`]. Addresses that are not allocated are no error.
+    /// [`IpamError::Store`], [`IpamError::Unreadable`], [`IpamError::Busy`]. Addresses that are not allocated
+    /// are no error.
     pub async fn release(&self, addrs: &[IpAddr], holder: Option<&str>) -> Result<ReleaseResult, IpamError> {
         with_metrics("release", self.release_addresses(addrs, holder)).await
     }
@@ -150,7 +159,7 @@ impl Ipam {
         Ok(all)
     }
 
-    /// Releases all addresses of a handle; a handle that is not there has none.
+    /// Releases all addresses of a handle. A handle that does not exist has none.
     ///
     /// # Errors
     /// As [`Ipam::release`].
@@ -170,7 +179,7 @@ impl Ipam {
         }
     }
 
-    /// The addresses of a handle.
+    /// Returns the addresses allocated under a handle.
     ///
     /// # Errors
     /// [`IpamError::Store`], [`IpamError::Unreadable`].
@@ -178,7 +187,7 @@ impl Ipam {
         self.run(false, |state, _| release::allocated_to(&self.keyspace, state, handle)).await
     }
 
-    /// What is known of an address; `None` when it is not allocated.
+    /// Returns the allocation of an address; `None` if it is not allocated.
     ///
     /// # Errors
     /// [`IpamError::Store`], [`IpamError::Unreadable`].
@@ -186,10 +195,11 @@ impl Ipam {
         self.run(false, |state, _| release::lookup(&self.keyspace, state, addr)).await
     }
 
-    /// Makes the blocks of a prefix the host's own: one block, or all blocks of an enabled pool in the prefix.
+    /// Claims the blocks of a prefix for the host: a single block, or all blocks of an enabled pool within
+    /// the prefix.
     ///
     /// # Errors
-    /// Every [`IpamError`]. Blocks of others are no error, they are listed.
+    /// Every [`IpamError`]. Blocks of other hosts are no error; the result lists them.
     pub async fn claim(&self, host: &str, cidr: Cidr) -> Result<ClaimResult, IpamError> {
         with_metrics("claim_block", self.own(host, cidr)).await
     }
@@ -204,7 +214,7 @@ impl Ipam {
         Ok(all)
     }
 
-    /// The blocks that a host has an affinity to.
+    /// Returns the blocks for which a host has an affinity.
     ///
     /// # Errors
     /// [`IpamError::Store`], [`IpamError::Unreadable`].
@@ -212,7 +222,7 @@ impl Ipam {
         self.run(false, |state, _| host::affinities(&self.keyspace, state, host)).await
     }
 
-    /// Takes the host's blocks in a prefix away from it: empty ones are deleted, others are left without an owner.
+    /// Gives up the host's blocks in a prefix: empty blocks are deleted, others stay without an owner.
     ///
     /// # Errors
     /// As [`Ipam::release`].
@@ -241,11 +251,13 @@ impl Ipam {
         Ok(())
     }
 
-    /// Takes everything away that a host has in IPAM, in its own blocks and in others'. Addresses in its blocks that another
-    /// host's endpoint has, or that name another host, stay; their blocks have no owner then.
+    /// Removes all IPAM data of a host, in its own blocks and in those of other hosts. Addresses in its
+    /// blocks that belong to
+    /// another host's endpoint, or whose attributes name another host, stay; their blocks no longer have an
+    /// owner.
     ///
     /// # Errors
-    /// As [`Ipam::release`]; [`IpamError::Busy`] when the host goes on taking addresses meanwhile.
+    /// As [`Ipam::release`]; [`IpamError::Busy`] if the host keeps allocating addresses meanwhile.
     pub async fn remove_host(&self, host: &str) -> Result<RemovedHost, IpamError> {
         const RELEASE_PASSES: u32 = 5;
         let mut removed = RemovedHost::default();
@@ -272,7 +284,7 @@ impl Ipam {
         Err(IpamError::Busy { attempts: RELEASE_PASSES })
     }
 
-    /// Deletes what else stands below the host's keys, such as affinities that nobody can read.
+    /// Deletes the remaining affinity keys of the host, such as those that cannot be parsed.
     async fn forget_keys(&self, host: &str) -> Result<(), IpamError> {
         let rest = self.store.list(&[self.keyspace.affinities(host)]).await?;
         for entry in rest.entries {
@@ -285,7 +297,7 @@ impl Ipam {
         Ok(())
     }
 
-    /// The configuration in force.
+    /// Returns the IPAM configuration.
     ///
     /// # Errors
     /// [`IpamError::Store`], [`IpamError::Unreadable`].
@@ -293,20 +305,23 @@ impl Ipam {
         self.run(false, |state, _| configure::read(&self.keyspace, state)).await
     }
 
-    /// Writes the configuration.
+    /// Writes the IPAM configuration.
     ///
     /// # Errors
-    /// [`IpamError::Refused`] when strict or automatic allocation would change while there are blocks, or when nothing could
-    /// be allocated any more (neither strict nor automatic).
+    /// [`IpamError::Refused`] if strict or automatic allocation would change while blocks exist, or if no
+    /// address could be
+    /// allocated any more (neither strict nor automatic).
     pub async fn set_config(&self, config: &IpamConfig) -> Result<(), IpamError> {
         self.run(true, |state, _| configure::write(&self.keyspace, state, config)).await
     }
 
-    /// Mends findings, each by itself, and says what became of each, in their order. Writes nothing where things are no
-    /// longer as they were found.
+    /// Applies the repairs of findings, each in its own transaction, and returns the result of each in the
+    /// same order. Writes
+    /// nothing for a finding whose data has changed since.
     ///
     /// # Errors
-    /// [`IpamError::NotReady`] while the data model is frozen. What fails for one finding is in its answer.
+    /// [`IpamError::NotReady`] while the data model is frozen. The failure of a single repair is part of its
+    /// result.
     pub async fn release_from_check(
         &self,
         findings: &[check::Finding],

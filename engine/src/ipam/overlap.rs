@@ -1,8 +1,10 @@
-//! Which keys tell what blocks share addresses with a block that is to be made.
+//! Keys and prefixes to read in order to find all blocks that overlap a new block.
 //!
-//! Blocks of different lengths can stand side by side (a pool's `blockSize` was changed, pools lie in each other), so that
-//! a block's key does not exist says little. Keys are texts: the blocks inside of a prefix are found by the beginning of
-//! their addresses' text.
+//! Blocks of different lengths can coexist (the `blockSize` of a pool was changed, pools are nested), so the
+//! absence of a
+//! block's own key does not show that its addresses are free. Keys are text: blocks within a prefix are found
+//! by the leading
+//! characters of their addresses.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,20 +15,20 @@ use tortie_net::Cidr;
 
 use crate::ipam::keyspace::Keyspace;
 
-/// What to read.
+/// Keys and key prefixes to read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct OverlapKeys {
     pub(super) keys: BTreeSet<String>,
     pub(super) prefixes: BTreeSet<String>,
 }
 
-/// Keys and prefixes of which every existing block is one that shares an address with `cidr`.
+/// Returns keys and prefixes such that each existing block among them shares an address with `cidr`.
 pub(super) fn of(keyspace: &Keyspace, cidr: &Cidr) -> OverlapKeys {
     let mut around = OverlapKeys::default();
     let base = keyspace.blocks(IpFamily::of_cidr(cidr));
     match cidr.addr() {
         IpAddr::V4(addr) => {
-            // The text of an address in a /24 begins with its first three numbers.
+            // All addresses of a /24 have the same first three numbers in their text form.
             let parts = 1u32 << 24u8.saturating_sub(cidr.len());
             for part in 0..parts {
                 let [a, b, c, _] = (u32::from(addr) + (part << 8)).to_be_bytes();
@@ -36,8 +38,8 @@ pub(super) fn of(keyspace: &Keyspace, cidr: &Cidr) -> OverlapKeys {
             around.keys.extend(shorter.map(|len| keyspace.block(&Cidr::v4(addr, len))));
         }
         IpAddr::V6(addr) => {
-            // All blocks that matter share the first seven groups. Which zeros are left out of the text depends on
-            // whether the last group is zero, too.
+            // All relevant blocks share the first seven groups. The text form abbreviates zeros differently
+            // depending on the last group being zero.
             let zero = Ipv6Addr::from(u128::from(addr) & !0xffff);
             let one = Ipv6Addr::from(u128::from(zero) | 1).to_string();
             around.prefixes.insert(format!("{base}{zero}-"));

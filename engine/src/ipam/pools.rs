@@ -1,4 +1,4 @@
-//! Which pools, and which parts of them, a wish may be filled from.
+//! Selects the pools, and the ranges of pools, that may serve a request.
 
 use std::net::IpAddr;
 
@@ -8,10 +8,10 @@ use tortie_net::Cidr;
 
 use super::{AddressRange, IpamError};
 
-/// The pools that IPAM uses, in the order of their keys.
+/// Pools that IPAM uses, in key order.
 pub(super) struct PoolSelection(Vec<Pool>);
 
-/// A part of a pool.
+/// A range of addresses within a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PoolRange {
     pub(super) pool: Pool,
@@ -28,7 +28,7 @@ impl PoolRange {
         (self.first..=self.last).contains(&addr)
     }
 
-    /// Whether the block has an address in the zone.
+    /// Returns true if the block has an address in the range.
     pub(super) fn touches(&self, block: &Cidr) -> bool {
         self.pool.cidr.covers(block) && block.addr() <= self.last && self.first <= block.last()
     }
@@ -43,17 +43,17 @@ impl PoolSelection {
         self.0.iter().map(|pool| pool.cidr).filter(|cidr| IpFamily::of_cidr(cidr) == family).collect()
     }
 
-    /// Whether some pool shares an address with a prefix.
+    /// Returns true if any pool shares an address with the prefix.
     pub(super) fn overlap(&self, cidr: &Cidr) -> bool {
         self.0.iter().any(|pool| pool.cidr.overlaps(cidr))
     }
 
-    /// The pool of a block or address: the most specific one, for pools may lie in each other.
+    /// Returns the pool of a block or address: the most specific one, since pools may be nested.
     pub(super) fn of(&self, cidr: &Cidr) -> Option<&Pool> {
         self.0.iter().filter(|pool| pool.cidr.covers(cidr)).max_by_key(|pool| pool.cidr.len())
     }
 
-    /// The enabled pool of an address.
+    /// Returns the enabled pool of an address, or the reason why there is none.
     pub(super) fn enabled_of(&self, addr: IpAddr) -> Result<&Pool, IpamError> {
         match self.of(&Cidr::host(addr)) {
             Some(pool) if pool.disabled => Err(IpamError::Disabled(pool.cidr)),
@@ -64,7 +64,7 @@ impl PoolSelection {
         }
     }
 
-    /// All pools of a family that give out addresses, or these ones, each of which has to.
+    /// Returns all enabled pools of a family, or the requested ones, each of which must exist and be enabled.
     pub(super) fn chosen(&self, family: IpFamily, asked: &[Cidr]) -> Result<Vec<PoolRange>, IpamError> {
         for cidr in asked {
             if IpFamily::of_cidr(cidr) != family {
@@ -86,13 +86,14 @@ impl PoolSelection {
             .collect())
     }
 
-    /// The disabled pools of a family: what a host has left in them is still given out.
+    /// Returns the disabled pools of a family. Addresses in blocks that the host still has there are
+    /// allocated.
     pub(super) fn disabled(&self, family: IpFamily) -> Vec<PoolRange> {
         let of_family = self.0.iter().filter(|pool| IpFamily::of_cidr(&pool.cidr) == family);
         of_family.filter(|pool| pool.disabled).map(PoolRange::whole).collect()
     }
 
-    /// The parts of enabled pools that lie in a range.
+    /// Returns the parts of enabled pools that lie within a range.
     pub(super) fn inside(&self, range: &AddressRange) -> Result<Vec<PoolRange>, IpamError> {
         let (first, last) = range.ends()?;
         let enabled = self.0.iter().filter(|pool| !pool.disabled && pool.cidr.overlaps(&range.subnet));
@@ -104,7 +105,7 @@ impl PoolSelection {
         Ok(zones.filter(|zone| zone.first <= zone.last).collect())
     }
 
-    /// The error for ranges that all lie outside.
+    /// Returns the error for ranges that are all outside of the enabled pools.
     pub(super) fn outside(&self, ranges: &[AddressRange]) -> IpamError {
         let family = ranges.first().map_or(IpFamily::V4, |range| IpFamily::of_cidr(&range.subnet));
         let disabled = self
@@ -119,7 +120,7 @@ impl PoolSelection {
 }
 
 impl AddressRange {
-    /// All of a subnet.
+    /// Returns the range of a whole subnet.
     #[must_use]
     pub fn of(subnet: Cidr) -> Self {
         Self { subnet, first: None, last: None, except: Vec::new() }
@@ -137,7 +138,7 @@ impl AddressRange {
     }
 }
 
-/// The ranges for people.
+/// Describes the ranges for people.
 pub(super) fn names(ranges: &[AddressRange]) -> String {
     let name = |range: &AddressRange| match (range.first, range.last) {
         (None, None) => format!("range {}", range.subnet),

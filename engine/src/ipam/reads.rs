@@ -1,31 +1,32 @@
-//! What a plan knows of the store, and what it asks for.
+//! Store values that a plan has read, and the reads that it requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::IpamError;
 use tortie_store::{KeyValue, Revision, Snapshot, Txn};
 
-/// What a plan comes to.
+/// Result of one run of a plan.
 #[derive(Debug)]
 pub(super) enum PlanStep<A> {
-    /// Read these, then plan again.
+    /// The plan needs these reads, then runs again.
     Need(ReadRequest),
-    /// Commit this (nothing, when it has no writes), then give this answer.
+    /// The plan is complete: commit the transaction (empty if nothing has to be written), then return the
+    /// answer.
     Txn(Txn, A),
-    /// It cannot be done.
+    /// The plan failed.
     Err(IpamError),
 }
 
-/// What has to be read.
+/// Keys and prefixes to read from the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ReadRequest {
     pub(super) keys: BTreeSet<String>,
     pub(super) prefixes: BTreeSet<String>,
-    /// Prefixes of which only it matters which keys there are.
+    /// Prefixes of which only the key names are needed, not the values.
     pub(super) names: BTreeSet<String>,
 }
 
-/// Why a step of a plan cannot go on.
+/// Reason for which a plan stops early.
 #[derive(Debug)]
 pub(super) enum PlanStop {
     Need(ReadRequest),
@@ -38,31 +39,31 @@ impl From<IpamError> for PlanStop {
     }
 }
 
-/// A value and the revision of its last write.
+/// A value with the revision of its last write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ReadValue {
     pub(super) value: Vec<u8>,
     pub(super) revision: Revision,
 }
 
-/// What was read, possibly at several revisions: a transaction compares what it rests on.
+/// Values read so far, possibly at different revisions. The transaction compares those that it depends on.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReadState {
     keys: BTreeMap<String, Option<ReadValue>>,
     listed: BTreeSet<String>,
-    /// Prefixes of which the names of all keys are known.
+    /// Prefixes whose key names have all been read.
     named: BTreeSet<String>,
     names: BTreeSet<String>,
 }
 
 impl ReadState {
-    /// Takes what single reads brought: the key, and its value or that it does not exist.
+    /// Records a single read: the value of a key, or its absence.
     pub(super) fn insert(&mut self, key: String, found: Option<KeyValue>) {
         let known = found.map(|kv| ReadValue { value: kv.value, revision: kv.mod_revision });
         self.keys.insert(key, known);
     }
 
-    /// Takes a listing of prefixes, which replaces all that was known below them.
+    /// Records a listing of prefixes, which replaces all earlier values below them.
     pub(super) fn insert_list(&mut self, prefixes: &BTreeSet<String>, snapshot: Snapshot) {
         for prefix in prefixes {
             let below: Vec<String> = self.below(prefix).map(|(key, _)| key.to_owned()).collect();
@@ -76,7 +77,7 @@ impl ReadState {
         }
     }
 
-    /// Takes the names of the keys below prefixes. What is known of a key already stays.
+    /// Records the key names below prefixes. Values that were read before stay.
     pub(super) fn insert_names(&mut self, prefixes: BTreeSet<String>, names: Vec<String>) {
         self.named.extend(prefixes);
         self.names.extend(names);
@@ -90,7 +91,8 @@ impl ReadState {
         self.named.iter().any(|prefix| key.starts_with(prefix.as_str()))
     }
 
-    /// `None`: not known. `Some(None)`: known not to exist.
+    /// Returns the value of a key. `None` means that it has not been read, `Some(None)` that it does not
+    /// exist.
     pub(super) fn get(&self, key: &str) -> Option<Option<&ReadValue>> {
         match self.keys.get(key) {
             Some(known) => Some(known.as_ref()),
@@ -99,14 +101,14 @@ impl ReadState {
         }
     }
 
-    /// The same, asking for it when it is not known.
+    /// Returns the value of a key, or requests it if it has not been read.
     pub(super) fn read(&self, key: &str) -> Result<Option<&ReadValue>, PlanStop> {
         self.get(key).ok_or_else(|| {
             PlanStop::Need(ReadRequest { keys: [key.to_owned()].into(), ..ReadRequest::default() })
         })
     }
 
-    /// Asks for whatever of these is not known, at once.
+    /// Requests all keys and prefixes that have not been read, in one step.
     pub(super) fn request_key(
         &self,
         keys: impl IntoIterator<Item = String>,
@@ -120,7 +122,7 @@ impl ReadState {
         if needs == ReadRequest::default() { Ok(()) } else { Err(PlanStop::Need(needs)) }
     }
 
-    /// The same where it is enough to know which keys exist.
+    /// Requests the existence of keys; the values are not needed.
     pub(super) fn request_existence(
         &self,
         keys: impl IntoIterator<Item = String>,
@@ -132,7 +134,7 @@ impl ReadState {
         )
     }
 
-    /// Asks for the names of the keys below a prefix, unless they are known.
+    /// Requests the key names below a prefix, unless they have been read.
     pub(super) fn request_names(&self, prefix: &str) -> Result<(), PlanStop> {
         if self.is_listed(prefix) || self.is_named(prefix) {
             return Ok(());
@@ -140,7 +142,7 @@ impl ReadState {
         Err(PlanStop::Need(ReadRequest { names: [prefix.to_owned()].into(), ..ReadRequest::default() }))
     }
 
-    /// The names of the keys below a prefix that exist, as far as they are known; in no particular order.
+    /// Returns the known key names below a prefix, unordered.
     pub(super) fn names(&self, prefix: &str) -> impl Iterator<Item = &str> {
         let start = prefix.to_owned();
         let named = self.names.range(start.clone()..).take_while(move |key| key.starts_with(&start));
@@ -148,7 +150,7 @@ impl ReadState {
         self.existing(prefix).map(|(key, _)| key).chain(unread.map(String::as_str))
     }
 
-    /// The keys below a prefix that exist, as far as they are known; in order.
+    /// Returns the known keys below a prefix with their values, in key order.
     pub(super) fn existing(&self, prefix: &str) -> impl Iterator<Item = (&str, &ReadValue)> {
         self.below(prefix).filter_map(|(key, known)| Some((key, known?)))
     }

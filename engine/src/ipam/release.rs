@@ -1,4 +1,4 @@
-//! The plans that take addresses back.
+//! Plans that release addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,20 +13,21 @@ use crate::ipam::keyspace::Keyspace;
 use crate::ipam::reads::{PlanStep, PlanStop, ReadState};
 use tortie_store::{Revision, StoreError};
 
-/// Addresses that one transaction releases at most: each may bring a block and a handle with it.
+/// Maximum number of addresses that one transaction releases, because each may involve a block and a handle.
 pub(super) const ADDRESSES_PER_TXN: usize = 40;
-/// Blocks of a handle that one transaction empties at most.
+/// Maximum number of blocks of a handle that one transaction releases.
 const BLOCKS: usize = 60;
 
-/// What an attempt did, if it was committed.
+/// Effect of one attempt, if it was committed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReleasePlan {
     pub(super) answer: ReleaseResult,
-    /// What was taken back, and from which revision of its block.
+    /// Released allocations, with the revision of their block before the release.
     gone: BTreeMap<IpAddr, (Attribute, Revision)>,
 }
 
-/// Releases addresses, those of `holder` only when there is one. `tried`: attempts that may have been committed.
+/// Plans the release of addresses, with `holder` only of those that it holds. `tried` lists attempts that may
+/// have been committed.
 pub(super) fn addresses(
     keyspace: &Keyspace,
     state: &ReadState,
@@ -52,7 +53,8 @@ pub(super) fn addresses(
                 if before.is_some() { &mut answer.released } else { &mut answer.absent }.push(addr);
                 continue;
             };
-            // An attempt whose answer was lost may have released it, and somebody else may have it by now.
+            // An attempt whose reply was lost may have released the address, and another holder may have
+            // allocated it since.
             if let Some((attribute_before, revision_before)) = before {
                 if attribute_before != attribute {
                     answer.released.push(addr);
@@ -77,7 +79,7 @@ pub(super) fn addresses(
     })
 }
 
-/// The blocks of addresses, read in two goes: where they usually are, then everywhere.
+/// Finds the blocks of addresses in two reads: blocks of the default size first, then of all sizes.
 fn find(draft: &Draft<'_>, addrs: &[IpAddr]) -> Result<Vec<(IpAddr, Option<Block>)>, PlanStop> {
     let addrs: BTreeSet<IpAddr> = addrs.iter().copied().collect();
     let around = |addr: &IpAddr| Keyspace::blocks_overlapping(&Cidr::host(*addr));
@@ -95,7 +97,7 @@ fn find(draft: &Draft<'_>, addrs: &[IpAddr]) -> Result<Vec<(IpAddr, Option<Block
     addrs.into_iter().map(|addr| Ok((addr, draft.block_containing(addr, None)?))).collect()
 }
 
-/// Stores blocks after a release, and what their handles count then.
+/// Writes blocks after a release, with the reduced counts of their handles.
 pub(super) fn give_back(
     draft: &mut Draft<'_>,
     blocks: BTreeMap<Cidr, (Block, Vec<Attribute>)>,
@@ -112,16 +114,16 @@ pub(super) fn give_back(
     Ok(())
 }
 
-/// What a step of the release of a handle did.
+/// Effect of one step in the release of a handle.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HandleReleaseStep {
     pub(super) released: Vec<IpAddr>,
-    /// The handle has more blocks.
+    /// True if the handle has more blocks.
     pub(super) more: bool,
 }
 
-/// Releases what a handle has, as much as one transaction holds. What it counts is a hint: every address of it in the blocks
-/// that it names goes, and a block that does not exist is done.
+/// Plans the release of a handle's addresses, as many as fit one transaction. The counts are hints: all
+/// addresses of the handle in the listed blocks are released, and a block that does not exist is skipped.
 pub(super) fn handle(
     keyspace: &Keyspace,
     state: &ReadState,
@@ -162,7 +164,7 @@ fn ordinals(block: &Block, handle: &str) -> Vec<u32> {
     held.map(|(ordinal, _)| ordinal).collect()
 }
 
-/// The addresses of a handle.
+/// Returns the addresses allocated under a handle.
 pub(super) fn allocated_to(keyspace: &Keyspace, state: &ReadState, id: &str) -> PlanStep<Vec<IpAddr>> {
     draft::run(keyspace, state, |draft| {
         let handle = draft.handle(id)?.unwrap_or_else(|| Handle::new(id));
@@ -177,7 +179,7 @@ pub(super) fn allocated_to(keyspace: &Keyspace, state: &ReadState, id: &str) -> 
     })
 }
 
-/// What is known of an address.
+/// Returns the allocation of an address.
 pub(super) fn lookup(
     keyspace: &Keyspace,
     state: &ReadState,

@@ -1,4 +1,4 @@
-//! What callers of IPAM say and hear.
+//! Requests and results of IPAM operations.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,119 +7,119 @@ use serde_json::{Map, Value};
 use tortie_config::key::IpFamily;
 use tortie_net::Cidr;
 
-/// A request for addresses. All of them are given, or none, unless [`AllocationRequest::partial`].
+/// Request for addresses. Either all are allocated or none, unless [`AllocationRequest::partial`] is set.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AllocationRequest {
-    /// The host that asks: its blocks come first, new ones become its own.
+    /// Requesting host. Its own blocks are used first, and new blocks become its own.
     pub host: String,
-    /// What is wanted, in the order of the answer.
+    /// Requested addresses, in the order of the answer.
     pub addresses: Vec<AddressRequest>,
-    /// What releases the addresses later. Without one they are released by address only.
+    /// Handle for a later release. Without one the addresses can only be released one by one.
     pub handle: Option<String>,
-    /// Each address gets a handle of its own: the text of the address is appended to `handle` (`libnetwork.` becomes
-    /// `libnetwork.10.0.0.1`).
+    /// Gives each address its own handle, `handle` with the address appended: `libnetwork.` becomes
+    /// `libnetwork.10.0.0.1`.
     pub handle_per_address: bool,
-    /// Remembered with each address: `node`, `timestamp`, `pod`, `namespace`, ...
+    /// Attributes stored with each address: `node`, `timestamp`, `pod`, `namespace` and others.
     pub attributes: Map<String, Value>,
-    /// Addresses that lead to interfaces of this host, whatever the store says: they are not given.
+    /// Addresses that are routed to interfaces of this host. They are not allocated, whatever the store says.
     pub attached: BTreeSet<IpAddr>,
-    /// Fewer addresses than asked for are no error (only for [`AddressRequest::Any`]).
+    /// Accepts fewer addresses than requested; applies only to [`AddressRequest::Any`].
     pub partial: bool,
 }
 
-/// One wish of a request.
+/// One item of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AddressRequest {
     /// Any free addresses.
     Any {
-        /// Of which family.
+        /// Address family.
         family: IpFamily,
-        /// How many.
+        /// Number of addresses.
         count: u32,
-        /// From these pools only, each of which has to exist and be enabled; empty: from all enabled ones, and from what
-        /// the host has left in disabled ones.
+        /// Pools to allocate from, each of which must exist and be enabled. If empty, all enabled pools are
+        /// used, and the host's blocks in disabled ones.
         pools: Vec<Cidr>,
     },
-    /// This address. Its pool has to be enabled; reserved addresses can be asked for.
+    /// A specific address. Its pool must be enabled; a reserved address may be requested.
     Exact(IpAddr),
-    /// One address, from the first of these ranges that has room. Ranges outside of all enabled pools are passed over
-    /// unless all of them are.
+    /// One address from the first of these ranges that has room. Ranges outside of all enabled pools are
+    /// skipped, unless all of them are.
     OneOf(Vec<AddressRange>),
 }
 
-/// A part of a subnet.
+/// A range of addresses within a subnet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressRange {
-    /// The subnet.
+    /// Subnet that contains the range.
     pub subnet: Cidr,
-    /// The first address of it that may be given; none: the subnet's first.
+    /// First address of the range; `None` for the first of the subnet.
     pub first: Option<IpAddr>,
-    /// The last address of it that may be given; none: the subnet's last.
+    /// Last address of the range; `None` for the last of the subnet.
     pub last: Option<IpAddr>,
-    /// Addresses that are not given, such as a gateway.
+    /// Addresses that must not be allocated, such as a gateway.
     pub except: Vec<IpAddr>,
 }
 
-/// One address of an answer.
+/// An allocated address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Allocation {
-    /// The address.
+    /// Allocated address.
     pub addr: IpAddr,
-    /// The block that it lies in.
+    /// Block that contains the address.
     pub block: Cidr,
-    /// The pool that it lies in.
+    /// Pool that contains the address.
     pub pool: Cidr,
 }
 
-/// What became of a release.
+/// Result of a release.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReleaseResult {
-    /// Free now.
+    /// Addresses that are now free.
     pub released: Vec<IpAddr>,
-    /// Were not allocated.
+    /// Addresses that were not allocated.
     pub absent: Vec<IpAddr>,
-    /// Kept: somebody else holds them (only when a holder was named). With the handle that does.
+    /// Addresses that another handle holds, with that handle; only if a holder was given.
     pub kept: Vec<(IpAddr, Option<String>)>,
 }
 
-/// What is known of an allocated address.
+/// Allocation of an address.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AllocatedAddress {
-    /// The address.
+    /// Allocated address.
     pub addr: IpAddr,
-    /// Its block.
+    /// Block that contains the address.
     pub block: Cidr,
-    /// The host that owns the block.
+    /// Host that owns the block.
     pub owner: Option<String>,
-    /// The handle that releases it.
+    /// Handle of the allocation.
     pub handle: Option<String>,
-    /// What is remembered of it.
+    /// Attributes stored with the address.
     pub attributes: Map<String, Value>,
 }
 
-/// What became of a claim of blocks.
+/// Result of a block claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClaimResult {
-    /// The host's own now (or already).
+    /// Blocks that the host owns now, including those that it owned before.
     pub claimed: Vec<Cidr>,
-    /// Somebody else's, with the owner.
+    /// Blocks of other hosts, with their owner.
     pub refused: Vec<(Cidr, String)>,
 }
 
-/// What became of giving blocks up.
+/// Result of giving up blocks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnclaimResult {
-    /// Empty ones: deleted.
+    /// Empty blocks, which were deleted.
     pub deleted: Vec<Cidr>,
-    /// In use: they have no owner now and go when their last address is released.
+    /// Blocks in use. They have no owner now and are deleted when their last address is released.
     pub kept: Vec<Cidr>,
 }
 
-/// What the removal of a host took away.
+/// Result of removing a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RemovedHost {
-    /// Addresses that were the host's, in its own blocks and in others'.
+    /// Released addresses, in the host's own blocks and in those of other hosts.
     pub released: Vec<IpAddr>,
-    /// The host's blocks.
+    /// Blocks that the host owned.
     pub blocks: UnclaimResult,
 }

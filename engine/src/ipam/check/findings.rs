@@ -1,4 +1,4 @@
-//! What does not agree, from a picture of the store and the evidence of one host.
+//! Finds inconsistencies in the IPAM data of the store, using the evidence of one host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,14 +9,14 @@ use tortie_net::Cidr;
 use super::{Evidence, Finding, IpamState, Kind, Repair, StoredValue};
 use crate::ipam::keyspace::Keyspace;
 
-/// The handle with which Windows hosts keep addresses that they cannot use.
+/// Handle under which Windows hosts reserve addresses that they cannot use.
 const WINDOWS: &str = "windows-reserved-ipam-handle";
-/// The attribute `type` of an address that a person keeps.
+/// Value of the attribute `type` for an address that an administrator reserved.
 pub const RESERVED: &str = "reserved";
-/// How handles of tunnel addresses begin; the host's name follows.
+/// Prefix of the handles of tunnel addresses; the host name follows.
 const TUNNEL: &str = "ipip-tunnel-addr-";
 
-/// What does not agree in a picture, with the evidence of one host; in the order of [`Kind`] and subject.
+/// Returns all inconsistencies, sorted by [`Kind`] and subject.
 #[must_use]
 pub fn findings(state: &IpamState, evidence: &Evidence) -> Vec<Finding> {
     let mut check = ConsistencyCheck { state, evidence, users: users(state, evidence), found: Vec::new() };
@@ -33,7 +33,7 @@ pub fn findings(state: &IpamState, evidence: &Evidence) -> Vec<Finding> {
     check.found
 }
 
-/// Who has an address, for people: endpoints and interfaces.
+/// Users of one address, described for people: endpoints and interfaces.
 #[derive(Default)]
 struct Users {
     endpoints: Vec<String>,
@@ -47,7 +47,8 @@ fn users(state: &IpamState, evidence: &Evidence) -> BTreeMap<IpAddr, Users> {
             users.entry(net.addr()).or_default().endpoints.push(endpoint.key.clone());
         }
     }
-    // A tunnel uses its address whoever allocated it: older writers left no handle, and a workload may have the same one.
+    // A tunnel uses its address regardless of the allocating process: older writers left no handle, and a
+    // workload may have the same address.
     for (host, addr) in &state.tunnels {
         if state.pool_of(*addr).is_some() {
             users.entry(*addr).or_default().endpoints.push(format!("the tunnel of {host}"));
@@ -71,7 +72,8 @@ impl ConsistencyCheck<'_> {
         self.found.push(Finding { kind, subject: subject.to_owned(), evidence, fix });
     }
 
-    /// Whether nothing but IPAM speaks of a host any more. A store that knows no host at all says nothing.
+    /// Returns true if only IPAM keys still refer to a host. False if the store has no hosts at all, since
+    /// that proves nothing.
     fn is_gone(&self, host: &str) -> bool {
         !self.state.hosts.is_empty()
             && !self.state.hosts.contains(host)
@@ -91,14 +93,14 @@ impl ConsistencyCheck<'_> {
         }
     }
 
-    /// An allocated address that no endpoint and no interface has.
+    /// Reports an allocated address that no endpoint and no interface uses.
     fn unused(&mut self, addr: IpAddr, block: &StoredValue<Block>, attribute: &Attribute) {
         let handle = attribute.handle.as_deref();
         let tunnel_of = handle.and_then(|handle| handle.strip_prefix(TUNNEL));
         let is_tunnel = tunnel_of.is_some_and(|host| self.state.tunnels.get(host) == Some(&addr));
         let is_dockers = self.state.docker.get(&addr).is_some_and(|host| !self.is_gone(host));
-        // What `tortie-ipam` keeps for a network on a host (on a bridge or on nothing, with or without containers), and what a
-        // person keeps for whatever has no endpoint.
+        // Addresses that `tortie-ipam` allocates for a network of a host (on a bridge or on no interface,
+        // with or without containers), and addresses that an administrator reserved without an endpoint.
         let is_kept = matches!(attribute.get("type"), Some("gateway" | RESERVED))
             && attribute.get("node").is_some_and(|host| !self.is_gone(host));
         if handle == Some(WINDOWS) || is_tunnel || is_dockers || is_kept || self.is_recent(attribute) {
@@ -139,12 +141,13 @@ impl ConsistencyCheck<'_> {
         self.add_finding(kind, &addr.to_string(), why, (kind == Kind::Leaked).then_some(fix));
     }
 
-    /// Whether it was given out so lately that its endpoint may still be on the way.
+    /// Returns true if the address was allocated so recently that its endpoint may not be written yet.
     fn is_recent(&self, attribute: &Attribute) -> bool {
         let (Some(since), Some(recorded)) = (self.evidence.since, attribute.get("timestamp")) else {
             return false;
         };
-        // `2026-01-02T03:04:05Z`, or `2026-01-02 03:04:05.678 +0000 UTC` of Calico's writers: both UTC.
+        // The formats are `2026-01-02T03:04:05Z`, and `2026-01-02 03:04:05.678 +0000 UTC` of Calico's
+        // writers; both are UTC.
         let seconds =
             |text: &str| text.chars().take(19).map(|c| if c == ' ' { 'T' } else { c }).collect::<String>();
         seconds(recorded) >= seconds(&since.to_string())
@@ -180,7 +183,8 @@ impl ConsistencyCheck<'_> {
         }
     }
 
-    /// Endpoints of this host whose interface is not there: what a runtime leaves that never says that a container has ended.
+    /// Reports endpoints of this host whose interface does not exist. Container runtimes that do not report
+    /// the end of a container leave such endpoints.
     fn interfaces(&mut self) {
         let Some(interfaces) = &self.evidence.interfaces else { return };
         let lost = |endpoint: &&super::Endpoint| {
@@ -210,7 +214,8 @@ impl ConsistencyCheck<'_> {
         }
     }
 
-    /// Whether the block exists and cannot be read: nothing can be said of it.
+    /// Returns true if the block exists but cannot be parsed, so that no conclusion about its addresses is
+    /// possible.
     fn unreadable(&self, block: &Cidr) -> bool {
         let key = Keyspace::Global.block(block);
         self.state.unreadable.iter().any(|(unreadable, _)| *unreadable == key)

@@ -1,8 +1,11 @@
-//! What does not agree in IPAM, with the evidence, and what mends it.
+//! Consistency check of IPAM: reports each inconsistency with its evidence and its repair.
 //!
-//! What it does: compares blocks, handles, affinities and endpoints of one [`IpamState`] of the store with each other and
-//! with what a host really holds ([`Evidence`], which the caller gathers). What it does not: look at a kernel, keep time,
-//! or write; [`super::Ipam::release_from_check`] mends, by compare-and-set, what is still as it was found.
+//! The check compares blocks, handles, affinities and endpoints of one [`IpamState`] with each other and with
+//! the addresses
+//! in use on a host ([`Evidence`], which the caller gathers). It does not read the kernel, use a clock or
+//! write.
+//! [`super::Ipam::release_from_check`] applies the repairs by compare-and-set, each only if the store is
+//! still as it was found.
 
 mod findings;
 mod repair;
@@ -19,57 +22,61 @@ pub use findings::{RESERVED, findings};
 pub(super) use repair::repair;
 pub use state::{Endpoint, IpamState, StoredValue};
 
-/// What a look at one host brought.
+/// Addresses and interfaces observed on one host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// The host that was looked at; none: the store alone speaks, and no address is called leaked unless its host is gone.
+    /// Inspected host. With `None` only the store is checked, and an address counts as leaked only if its
+    /// host no longer exists.
     pub host: Option<String>,
-    /// The addresses that interfaces of the host and of its namespaces have.
+    /// Addresses on interfaces of the host and of its network namespaces.
     pub seen: Vec<AddressInUse>,
-    /// The interfaces of the host; none: they were not looked at.
+    /// Names of the host's interfaces, or `None` if they were not read.
     pub interfaces: Option<BTreeSet<String>>,
-    /// What could not be looked at, such as a namespace without the right to enter it. While there is anything, no address
-    /// of the host is called leaked.
+    /// Places that could not be inspected, such as a namespace that this process may not enter. If there is
+    /// any, no address of the host counts as leaked.
     pub blind: Vec<String>,
-    /// Addresses with a later `timestamp` attribute are passed over: whoever got them may not have written the endpoint yet.
+    /// Addresses with a later `timestamp` attribute are skipped, because their endpoint may not be written
+    /// yet.
     pub since: Option<jiff::Timestamp>,
 }
 
-/// One address on one interface.
+/// An address configured on an interface.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AddressInUse {
-    /// The address.
+    /// Address without prefix length.
     pub addr: IpAddr,
-    /// Where, for people: `eth0 in /run/netns/x`.
+    /// Interface and namespace, described for people: `eth0 in /run/netns/x`.
     pub place: String,
 }
 
-/// What is wrong.
+/// Kind of inconsistency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Allocated, and nobody has it: no endpoint, no interface of its host; or its host is gone.
+    /// The address is allocated, but no endpoint and no interface of its host uses it, or its host no longer
+    /// exists.
     Leaked,
-    /// Allocated, and no endpoint has it; only a look at its host can tell whether it is in use.
+    /// The address is allocated and no endpoint has it. Only an inspection of its host can show that it is in
+    /// use.
     Unproven,
-    /// An endpoint or an interface has an address of a pool that is not allocated.
+    /// An endpoint or an interface has a pool address that is not allocated.
     Unaccounted,
-    /// Two endpoints or two interfaces have one address, or two blocks overlap.
+    /// Two endpoints or two interfaces have the same address, or two blocks overlap.
     Duplicate,
-    /// An endpoint stands, and its interface is not on its host: nobody answers for its addresses.
+    /// The interface of an endpoint does not exist on its host, so that its addresses are unreachable.
     NoInterface,
-    /// A block that nobody owns and nobody uses, or whose owner is no host any more.
+    /// The block is empty and has no owner, or its owner is no longer a host.
     Ownerless,
-    /// A handle and the blocks say different things.
+    /// The counts of a handle differ from the blocks.
     Handle,
-    /// An affinity and its block say different things, or a claim stopped half way.
+    /// An affinity contradicts its block, or a claim was interrupted.
     Affinity,
-    /// A value that cannot be read.
+    /// The value of a key cannot be parsed.
     Unreadable,
 }
 
 impl Kind {
-    /// As in JSON.
+    /// Returns the name used in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -86,73 +93,73 @@ impl Kind {
     }
 }
 
-/// One thing that does not agree.
+/// One inconsistency, with its evidence and repair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// What kind of thing.
+    /// Kind of the inconsistency.
     pub kind: Kind,
-    /// The address, block, handle or key that it is about.
+    /// Address, block, handle or key concerned.
     pub subject: String,
-    /// What was seen, for people.
+    /// Observations that prove the inconsistency, described for people.
     pub evidence: String,
-    /// What mends it; none: a person has to decide.
+    /// Repair to apply; `None` if an administrator has to decide.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub fix: Option<Repair>,
 }
 
-/// What mends a finding, if all is still as it was found.
+/// Repair of a finding. It is applied only if the store is still as it was found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "do")]
 pub enum Repair {
-    /// Release an address that is still allocated with the same handle and attributes.
+    /// Releases an address, if it is still allocated with the same handle and attributes.
     Release {
-        /// The address.
+        /// Address to release.
         addr: IpAddr,
-        /// Its block.
+        /// Block that contains the address.
         block: Cidr,
-        /// Its handle.
+        /// Handle of the allocation, if it has one.
         handle: Option<String>,
-        /// Its attributes. Where there are none, the block has to be at `revision`, too.
+        /// Attributes of the allocation. If there are none, the block must also still be at `revision`.
         attributes: Map<String, Value>,
-        /// The revision of the block when it was looked at.
+        /// Revision of the block at the time of the check.
         revision: u64,
     },
-    /// Make a handle say what these blocks say.
+    /// Sets the counts of a handle to those of the blocks.
     Handle {
-        /// The handle.
+        /// Identifier of the handle.
         handle: String,
-        /// The blocks that have it, or that it names.
+        /// Blocks that hold addresses of the handle, or that the handle lists.
         blocks: Vec<Cidr>,
     },
-    /// Finish or remove a host's affinity to a block, as the block says.
+    /// Completes or deletes a host's affinity for a block, depending on the block.
     Affinity {
-        /// The host.
+        /// Host of the affinity.
         host: String,
-        /// The block.
+        /// Block of the affinity.
         block: Cidr,
     },
-    /// Take the owner from a block and delete it when it is empty.
+    /// Removes the owner of a block, and deletes the block if it is empty.
     #[serde(rename = "disown")]
     ClearOwner {
-        /// The block.
+        /// Prefix of the block.
         block: Cidr,
-        /// The owner that is no host any more; none: it has none.
+        /// Owner that is no longer a host; `None` if the block has no owner.
         owner: Option<String>,
     },
 }
 
-/// What became of a finding that was to be mended.
+/// Result of a repair.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RepairOutcome {
-    /// Done.
+    /// The repair was applied.
     Done,
-    /// It is not as it was found any more: nothing was written.
+    /// The store changed since the check; nothing was written.
     Changed,
-    /// A person has to decide.
+    /// An administrator has to decide.
     #[serde(rename = "byHand")]
     NeedsPerson,
-    /// It failed.
+    /// The repair failed, with the error.
     Failed(String),
 }

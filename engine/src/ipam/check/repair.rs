@@ -1,4 +1,4 @@
-//! Mending one finding, if all is still as it was found.
+//! Repairs one finding of the consistency check, if the store is still as it was found.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::ipam::host::{AttributeHolding, drop_same};
 use crate::ipam::keyspace::Keyspace;
 use crate::ipam::reads::{PlanStep, PlanStop, ReadState};
 
-/// Plans a fix.
+/// Plans the transaction of a repair.
 pub(in crate::ipam) fn repair(
     keyspace: &Keyspace,
     state: &ReadState,
@@ -40,7 +40,8 @@ pub(in crate::ipam) fn repair(
     })
 }
 
-/// The stored attribute may have fields that nobody named; handle and attributes are what identifies it.
+/// The allocation in the store may have more fields than the finding. Handle and attributes identify the
+/// allocation.
 fn release(draft: &mut Draft<'_>, mut holding: AttributeHolding) -> Result<bool, PlanStop> {
     let Some(block) = draft.block(&holding.block)? else { return Ok(false) };
     let held = ordinal(&block, holding.addr).and_then(|ordinal| block.allocation(ordinal));
@@ -53,7 +54,8 @@ fn release(draft: &mut Draft<'_>, mut holding: AttributeHolding) -> Result<bool,
     Ok(!drop_same(draft, &[holding])?.is_empty())
 }
 
-/// Makes a handle count what the blocks hold. They are compared, too: an allocation meanwhile is a conflict.
+/// Sets the counts of a handle to the allocations in its blocks. The transaction compares the blocks too, so
+/// a concurrent allocation causes a conflict.
 fn count(draft: &mut Draft<'_>, id: &str, blocks: &[Cidr]) -> Result<bool, PlanStop> {
     draft.state.request_key(blocks.iter().map(|block| draft.keyspace.block(block)), [])?;
     let known = draft.handle(id)?;
@@ -76,11 +78,11 @@ fn count(draft: &mut Draft<'_>, id: &str, blocks: &[Cidr]) -> Result<bool, PlanS
     Ok(true)
 }
 
-/// Brings an affinity into agreement with its block.
+/// Makes an affinity consistent with its block.
 fn settle(draft: &mut Draft<'_>, host: &str, cidr: &Cidr) -> Result<bool, PlanStop> {
     draft.state.request_key([draft.keyspace.affinity(host, cidr), draft.keyspace.block(cidr)], [])?;
     let affinity = match draft.affinity(host, cidr) {
-        // It says nothing to anybody.
+        // An affinity that cannot be parsed has no meaning for any reader, so it counts as absent.
         Err(PlanStop::Err(IpamError::Unreadable { .. })) => None,
         affinity => affinity?,
     };
@@ -96,7 +98,7 @@ fn settle(draft: &mut Draft<'_>, host: &str, cidr: &Cidr) -> Result<bool, PlanSt
             if affinity.is_some_and(|affinity| affinity.is_confirmed()) {
                 return Ok(false);
             }
-            // A writer in the middle of its claim or release meets a new revision of both.
+            // Both keys get a new revision, so a writer in the middle of a claim or release gets a conflict.
             block.set_affinity(BlockAffinity::Host(host.to_owned()));
             draft.confirm(host, cidr)?;
             draft.guard_block(cidr);
@@ -110,7 +112,7 @@ fn settle(draft: &mut Draft<'_>, host: &str, cidr: &Cidr) -> Result<bool, PlanSt
     }
 }
 
-/// Takes the owner from a block, if it is still that one, and deletes the block when it is empty.
+/// Removes the owner of a block if it is still `owner`, and deletes the block if it is empty.
 fn clear_owner(draft: &mut Draft<'_>, cidr: &Cidr, owner: Option<&str>) -> Result<bool, PlanStop> {
     draft.state.request_key(
         owner

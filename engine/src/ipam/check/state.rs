@@ -1,4 +1,4 @@
-//! All of IPAM at one revision, read and typed.
+//! Reads and parses all IPAM data at one revision of the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,59 +11,60 @@ use tortie_net::Cidr;
 use crate::ipam::keyspace::{Keyspace, Place};
 use tortie_store::{KeyValue, Snapshot, Store, StoreError};
 
-/// A value and the revision of its last write.
+/// A parsed value with the revision of its last write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredValue<T> {
-    /// The value.
+    /// Parsed value.
     pub value: T,
-    /// The revision.
+    /// Store revision of the last write.
     pub revision: u64,
 }
 
-/// A workload endpoint and its addresses.
+/// A workload endpoint as the consistency check needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its key.
+    /// Store key of the endpoint.
     pub key: String,
-    /// Its host.
+    /// Host that the endpoint is on.
     pub host: String,
-    /// Its addresses, as prefixes.
+    /// IPv4 and IPv6 addresses, as prefixes.
     pub nets: Vec<Cidr>,
-    /// Its interface on the host.
+    /// Interface name on the host side.
     pub interface: String,
-    /// It may send and receive.
+    /// True if the endpoint's state is active.
     pub active: bool,
 }
 
-/// All of IPAM at one revision.
+/// All IPAM data at one revision of the store.
 #[derive(Debug, Clone, Default)]
 pub struct IpamState {
-    /// The revision.
+    /// Store revision that the data was read at.
     pub revision: u64,
-    /// Pools.
+    /// Pools by prefix.
     pub pools: BTreeMap<Cidr, StoredValue<Pool>>,
-    /// The configuration.
+    /// IPAM configuration; the default if the key does not exist.
     pub config: IpamConfig,
-    /// Blocks.
+    /// Blocks by prefix.
     pub blocks: BTreeMap<Cidr, StoredValue<Block>>,
-    /// Handles.
+    /// Handles by identifier.
     pub handles: BTreeMap<String, StoredValue<Handle>>,
     /// Affinities by host and block.
     pub affinities: BTreeMap<(String, Cidr), StoredValue<Affinity>>,
-    /// The workload endpoints of all hosts (of the global space only: local addresses have no endpoints).
+    /// Workload endpoints of all hosts. Empty for a local keyspace, whose addresses have no endpoints.
     pub endpoints: Vec<Endpoint>,
-    /// The hosts' tunnel addresses.
+    /// Tunnel addresses by host.
     pub tunnels: BTreeMap<String, IpAddr>,
-    /// What the Docker drivers of a host gave out: gateways and auxiliary addresses of networks are on no interface.
+    /// Hosts by the addresses that their Docker drivers allocated. Gateways and auxiliary addresses of a
+    /// Docker network are on no interface.
     pub docker: BTreeMap<IpAddr, String>,
-    /// Hosts that anything but IPAM and workloads speaks of.
+    /// Hosts that keys other than IPAM and endpoint keys refer to.
     pub hosts: BTreeSet<String>,
-    /// Keys whose values cannot be read, with the reason.
+    /// Keys whose values cannot be parsed, with the reason.
     pub unreadable: Vec<(String, String)>,
 }
 
 impl IpamState {
-    /// What has to be listed for a picture of `keyspace`.
+    /// Returns the prefixes to list for the state of `keyspace`.
     #[must_use]
     pub fn prefixes(keyspace: &Keyspace) -> Vec<String> {
         let mut prefixes = keyspace.root_prefixes();
@@ -79,9 +80,9 @@ impl IpamState {
         prefixes
     }
 
-    /// What has to be listed, besides its blocks, for a picture of one host in the global space: of what
-    /// [`IpamState::prefixes`] names, what may speak for an address that this host has given out. Docker's drivers remember
-    /// addresses that are on no interface.
+    /// Returns the prefixes to list, in addition to the blocks, for the state of one host in the global
+    /// keyspace. It is the part of [`IpamState::prefixes`] that may show that an address allocated by this
+    /// host is in use. Docker's drivers record addresses that are on no interface.
     #[must_use]
     pub fn prefixes_of(host: &str) -> Vec<String> {
         vec![
@@ -93,15 +94,15 @@ impl IpamState {
         ]
     }
 
-    /// Reads the store.
+    /// Reads the state from the store.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub async fn load(store: &dyn Store, keyspace: &Keyspace) -> Result<Self, StoreError> {
         Ok(Self::of(keyspace, &store.list(&Self::prefixes(keyspace)).await?))
     }
 
-    /// Reads a listing of [`IpamState::prefixes`].
+    /// Parses a snapshot of [`IpamState::prefixes`].
     #[must_use]
     pub fn of(keyspace: &Keyspace, snapshot: &Snapshot) -> Self {
         let mut state = Self { revision: snapshot.revision, ..Self::default() };
@@ -147,7 +148,7 @@ impl IpamState {
         }
     }
 
-    /// Keys of other rooms, and keys of IPAM that are none.
+    /// Parses keys outside of IPAM, and records IPAM keys that are invalid.
     fn take_other(&mut self, entry: &KeyValue) {
         let key = match Key::parse(&entry.key) {
             Ok(key) => key,
@@ -186,13 +187,13 @@ impl IpamState {
         }
     }
 
-    /// The block that an address lies in.
+    /// Returns the block that contains an address.
     #[must_use]
     pub fn block_of(&self, addr: IpAddr) -> Option<&StoredValue<Block>> {
         Keyspace::blocks_overlapping(&Cidr::host(addr)).iter().find_map(|cidr| self.blocks.get(cidr))
     }
 
-    /// The most specific pool that an address lies in.
+    /// Returns the most specific pool that contains an address.
     #[must_use]
     pub fn pool_of(&self, addr: IpAddr) -> Option<&Pool> {
         let pools = self.pools.values().map(|stored| &stored.value);

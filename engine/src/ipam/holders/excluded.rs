@@ -1,5 +1,5 @@
-//! Addresses that others have, so that no pool gives them: those of hosts, of the tunnel, and of the networks that hosts are
-//! connected to, whose routers and machines no key names.
+//! Addresses in pools that IPAM never allocates: those of hosts and tunnels, and the networks that hosts are
+//! connected to, whose routers and machines have no keys in the store.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,27 +15,28 @@ use crate::ipam::keyspace::Keyspace;
 use crate::ipam::pools::PoolRange;
 use crate::ipam::reads::PlanStop;
 
-/// A prefix in a pool of which no address is given.
+/// A prefix from which no address is allocated, although it lies in a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExcludedPrefix {
-    /// One address, or the network of machines that no key names.
+    /// A single address, or a network of machines that have no keys in the store.
     pub cidr: Cidr,
-    /// Who has it, in words: `the address of host h1`.
+    /// Holder, described for people: `the address of host h1`.
     pub holder: String,
 }
 
-/// What a host knows of the prefixes of which no address is given.
+/// Excluded prefixes that the agent of this host knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Exclusions {
-    /// The prefixes.
+    /// Excluded prefixes.
     pub prefixes: Vec<ExcludedPrefix>,
-    /// The addresses and networks of all hosts are among them. If not, each request lists the hosts of the store: thousands of keys.
+    /// True if the addresses and networks of all hosts are included. Otherwise each request lists the host
+    /// keys of the store, which may be thousands.
     pub complete: bool,
 }
 
-/// Who has addresses that lie in pools.
+/// Addresses and networks in pools that are excluded from one request.
 #[derive(Debug, Default)]
 pub(in crate::ipam) struct Excluded {
     addresses: BTreeMap<IpAddr, String>,
@@ -43,7 +44,8 @@ pub(in crate::ipam) struct Excluded {
 }
 
 impl Excluded {
-    /// What is known already, and without all hosts among that what the keys of hosts say: of each only what lies in a pool.
+    /// Combines the known exclusions with those from the store. Host keys are read only if `known` is
+    /// incomplete, and only prefixes that overlap a pool are kept.
     pub(in crate::ipam) fn of(
         draft: &Draft<'_>,
         request: &AllocationRequest,
@@ -74,7 +76,7 @@ impl Excluded {
     }
 
     fn add(&mut self, ExcludedPrefix { cidr, holder }: ExcludedPrefix) {
-        // A network of one address is an address.
+        // A /32 or /128 network is a single address.
         if cidr.is_host() {
             self.addresses.insert(cidr.addr(), holder);
         } else if !self.networks.iter().any(|(network, _)| network.covers(&cidr)) {
@@ -82,7 +84,7 @@ impl Excluded {
         }
     }
 
-    /// What has to be read before [`Excluded::of`].
+    /// Returns the key and the prefix to read before [`Excluded::of`].
     pub(in crate::ipam) fn reads(
         keyspace: &Keyspace,
         host: &str,
@@ -97,27 +99,28 @@ impl Excluded {
         }
     }
 
-    /// Who has the address.
+    /// Returns the holder of an excluded address, described for people.
     pub(in crate::ipam) fn holder(&self, addr: IpAddr) -> Option<String> {
         let network = || self.networks.iter().find(|(network, _)| network.contains(addr));
         let named = self.addresses.get(&addr).cloned();
         named.or_else(|| network().map(|(network, whose)| format!("an address of {network}, {whose}")))
     }
 
-    /// Whether the address may be given.
+    /// Returns true if the address may be allocated.
     pub(in crate::ipam) fn allows(&self, addr: IpAddr) -> bool {
         !self.addresses.contains_key(&addr)
             && !self.networks.iter().any(|(network, _)| network.contains(addr))
     }
 
-    /// What is left of parts of pools without the networks, in the same order.
+    /// Removes the excluded networks from pool ranges; the order is kept.
     pub(in crate::ipam) fn without_networks(&self, ranges: Vec<PoolRange>) -> Vec<PoolRange> {
         self.networks.iter().fold(ranges, |ranges, (network, _)| {
             ranges.into_iter().flat_map(|range| without(range, network)).collect()
         })
     }
 
-    /// In words, what of these pools is not given, for an answer that there is too little; empty when that has no part in it.
+    /// Describes the network excluded from these ranges, for the error that too few addresses are free. Empty
+    /// if no excluded network overlaps them.
     pub(in crate::ipam) fn note(&self, ranges: &[PoolRange]) -> String {
         let lost = self.networks.iter().find(|(network, _)| {
             ranges.iter().any(|range| range.first <= network.last() && network.addr() <= range.last)
@@ -132,7 +135,7 @@ fn tunnel_key(host: &str) -> Key {
     Key::Setting(Scope::Host(host.to_owned()), "IpInIpTunnelAddr".to_owned())
 }
 
-/// A range without the addresses of a network: none, one or two.
+/// Subtracts a network from a range; zero, one or two ranges remain.
 fn without(range: PoolRange, network: &Cidr) -> Vec<PoolRange> {
     let (low, high) = (network.addr(), network.last());
     if low.is_ipv4() != range.first.is_ipv4() || high < range.first || range.last < low {
@@ -172,7 +175,7 @@ mod tests {
     use crate::model::{Model, WatchPart};
     use tortie_store::fixtures::{kv, snapshot};
 
-    /// A store in memory, and every key that a plan was given.
+    /// An in-memory store that records every key read by a plan.
     struct CountedReads {
         keys: BTreeMap<String, KeyValue>,
         given: Vec<String>,
@@ -204,7 +207,7 @@ mod tests {
             }
         }
 
-        /// The addresses that a plan gives, and how many keys of hosts it was given for that.
+        /// Returns the planned addresses, and the number of host keys that the plan read.
         fn plan(&mut self, request: &AllocationRequest, known: &Exclusions) -> (Vec<IpAddr>, usize) {
             let mut state = ReadState::default();
             self.given.clear();
@@ -221,14 +224,14 @@ mod tests {
         }
     }
 
-    /// Whatever number of hosts there is: an allocation with the agent's answer reads none of their keys, and gives what one gives that
-    /// read them all.
+    /// An allocation with the agent's exclusions reads no key of other hosts, however many there are, and
+    /// returns the same addresses as one that reads all of them.
     #[test]
     fn an_allocation_with_the_agents_answer_reads_no_key_of_other_hosts() {
         let mut entries = vec![("/calico/v1/ipam/v4/pool/10.0.0.0-24".to_owned(), "{}".to_owned())];
         for n in 0..500u32 {
             let host = format!("/calico/bgp/v1/host/h{n}");
-            // Every fiftieth host has its address in the pool, and one its network.
+            // Every fiftieth host has its address in the pool, and one host has its network there.
             let (third, last) = if n % 50 == 0 { (0, n / 50) } else { (1 + n / 250, n % 250) };
             entries.push((format!("{host}/ip_addr_v4"), format!("10.0.{third}.{last}")));
             entries.push((format!("{host}/as_num"), "64512".to_owned()));
@@ -255,7 +258,7 @@ mod tests {
         assert_eq!((listed.len(), keys), (256 - 64 - 10, 1_001));
         let (given, keys) = store.plan(&request, &Exclusions { prefixes: found.clone(), complete: true });
         assert_eq!((given, keys), (listed.clone(), 0));
-        // An agent that may have missed hosts says what it knows, and the store is read for the others.
+        // Incomplete exclusions are used as well, and the other hosts are read from the store.
         let mut own = found;
         own.truncate(1);
         own.push(ExcludedPrefix { cidr: "10.0.0.128/26".parse().unwrap(), holder: "a network".to_owned() });

@@ -1,4 +1,4 @@
-//! Addresses and networks of hosts, as the store names them, beside pools.
+//! Addresses and networks of hosts according to the store, compared with pools.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +9,20 @@ use tortie_net::Cidr;
 use crate::ipam::holders::excluded::ExcludedPrefix;
 use crate::model::Model;
 
-/// The last elements of the keys that matter, of the thousands below the BGP values of hosts.
+/// Last path elements of the relevant keys, among thousands of per-host BGP keys.
 const ITEMS: [&str; 4] = ["/ip_addr_v4", "/ip_addr_v6", "/network_v4", "/network_v6"];
 
-/// The address of a host, as a prefix of one address, or a network that it is connected to.
+/// An address of a host, as a /32 or /128 prefix, or a network that the host is connected to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostNetwork {
-    /// The address or network.
+    /// Address or network.
     pub cidr: Cidr,
-    /// The host.
+    /// Name of the host.
     pub host: String,
 }
 
 impl HostNetwork {
-    /// What a key and its value say; `None`: another key, or it cannot be read.
+    /// Parses a key and its value. Returns `None` for other keys and for invalid values.
     #[must_use]
     pub fn of_entry(text: &str, value: &[u8]) -> Option<Self> {
         if !ITEMS.iter().any(|item| text.ends_with(item)) {
@@ -40,22 +40,23 @@ impl HostNetwork {
         Some(Self { cidr, host: host.clone() })
     }
 
-    /// Those of a model that share an address with one of these pools: of thousands of hosts mostly none.
+    /// Returns the addresses and networks in a model that overlap one of the pools. In most clusters there
+    /// are none, even with thousands of hosts.
     #[must_use]
     pub fn within(model: &Model, pools: &[Cidr]) -> Vec<Self> {
         let in_pool = |pool: &Cidr| model.hosts_within(pool).map(|(cidr, host)| (cidr, host.to_owned()));
-        // Pools may lie in each other.
+        // Pools may be nested, so a prefix may be found twice.
         let found: BTreeSet<(Cidr, String)> = pools.iter().flat_map(in_pool).collect();
         found.into_iter().map(|(cidr, host)| Self { cidr, host }).collect()
     }
 
-    /// Whose it is.
+    /// Returns the owner, described for people: `the address of host h1`.
     fn holder(&self) -> String {
         let kind = if self.cidr.is_host() { "address" } else { "network" };
         format!("the {kind} of host {}", self.host)
     }
 
-    /// In words: `192.0.2.7, the address of host h1`.
+    /// Returns address and owner, described for people: `192.0.2.7, the address of host h1`.
     #[must_use]
     pub fn describe(&self) -> String {
         let Self { cidr, .. } = self;
@@ -73,7 +74,8 @@ impl From<HostNetwork> for ExcludedPrefix {
     }
 }
 
-/// What of hosts a pool overlaps, in words; `None`: nothing. Networks come first.
+/// Describes the host addresses and networks that a pool overlaps, networks first. Returns `None` if there
+/// are none.
 #[must_use]
 pub fn pool_overlap(pool: &Cidr, hosts: &[HostNetwork]) -> Option<String> {
     let mut found: BTreeMap<(bool, Cidr), Vec<&HostNetwork>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Addresses that endpoints have, so that nobody frees them by accident.
+//! Addresses that endpoints and tunnels use, which commands must not release by accident.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,38 +12,38 @@ use crate::ipam::keyspace::{Keyspace, Place};
 use crate::model::endpoint_name::display_name;
 use tortie_store::{KeyValue, Snapshot};
 
-/// The endpoints of the store with their addresses, and what IPAM has allocated.
+/// Addresses that endpoints and tunnels use, and addresses that IPAM has allocated.
 #[derive(Debug, Default)]
 pub struct UsedAddresses {
-    /// By address: the endpoint, by its key, or the host whose tunnel it is.
+    /// For each address the key of its endpoint, or the host whose tunnel has it.
     holders: BTreeMap<IpAddr, String>,
-    /// What is allocated, with its block and its handle.
+    /// Block and handle of each allocated address.
     allocated: BTreeMap<IpAddr, (Cidr, Option<String>)>,
 }
 
-/// An allocated address that an endpoint has.
+/// An allocated address that is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsedAddress {
-    /// The address.
+    /// Address in use.
     pub addr: IpAddr,
-    /// Who has it, in words.
+    /// Endpoint or tunnel that uses it, described for people.
     pub holder: String,
 }
 
 impl UsedAddresses {
-    /// What has to be listed for it.
+    /// Returns the prefixes to list.
     #[must_use]
     pub fn prefixes() -> Vec<String> {
         vec![prefix::HOSTS.to_owned(), prefix::BLOCKS.to_owned()]
     }
 
-    /// Whether a key says which addresses are allocated or may be.
+    /// Returns true if a key holds or affects address allocations.
     #[must_use]
     pub fn concerns(key: &str) -> bool {
         !matches!(Keyspace::Global.place(key), Some(Place::Config) | None)
     }
 
-    /// Reads a listing of [`UsedAddresses::prefixes`].
+    /// Parses a snapshot of [`UsedAddresses::prefixes`].
     #[must_use]
     pub fn of(snapshot: &Snapshot) -> Self {
         let mut used = Self::default();
@@ -83,29 +83,29 @@ impl UsedAddresses {
         }
     }
 
-    /// Those of these addresses that are allocated and that somebody has.
+    /// Returns those of `addrs` that are both allocated and in use.
     #[must_use]
     pub fn among(&self, addrs: &[IpAddr]) -> Vec<UsedAddress> {
         let allocated = addrs.iter().filter(|addr| self.allocated.contains_key(addr));
         allocated.filter_map(|addr| self.used(*addr)).collect()
     }
 
-    /// The addresses of a handle that somebody has.
+    /// Returns the addresses of a handle that are in use.
     #[must_use]
     pub fn of_handle(&self, handle: &str) -> Vec<UsedAddress> {
         let held = self.allocated.iter().filter(|(_, (_, of))| of.as_deref() == Some(handle));
         held.filter_map(|(addr, _)| self.used(*addr)).collect()
     }
 
-    /// The addresses of blocks that lie in a prefix, as far as somebody has them.
+    /// Returns the used addresses of all blocks within a prefix.
     #[must_use]
     pub fn in_blocks(&self, prefix: &Cidr) -> Vec<UsedAddress> {
         let held = self.allocated.iter().filter(|(_, (block, _))| prefix.covers(block));
         held.filter_map(|(addr, _)| self.used(*addr)).collect()
     }
 
-    /// The addresses that a key of IPAM speaks for, as far as somebody has them: of a block, of an affinity its block, of a
-    /// handle what it holds, of a pool all that lies in it.
+    /// Returns the used addresses that a write to an IPAM key would affect: those of a block, of an
+    /// affinity's block, of a handle, or of a pool.
     #[must_use]
     pub fn of_key(&self, key: &str) -> Vec<UsedAddress> {
         match Keyspace::Global.place(key) {

@@ -1,5 +1,5 @@
-//! Addresses that are held outside of IPAM: by hosts and their networks, which get none of them from a pool, and by endpoints, which
-//! lose none by accident.
+//! Addresses in use outside of IPAM: those of hosts and their networks, which are never allocated from a
+//! pool, and those of endpoints, which are never released by accident.
 
 pub(super) mod excluded;
 pub(super) mod host_networks;
