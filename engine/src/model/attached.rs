@@ -1,5 +1,6 @@
-//! What is attached to a host at the start of its agent, compared with what the store knows. A host that comes back under
-//! another name, or on the wrong store, would take its running workloads away for endpoints that nobody wants.
+//! Compares the workloads attached to a host when its agent starts with the endpoints in the store. An agent
+//! that starts under another host name, or with the wrong store, would otherwise remove running workloads as
+//! unknown endpoints.
 
 use std::net::IpAddr;
 
@@ -9,16 +10,16 @@ use tortie_config::resource::Resource;
 use super::guard::Unexplained;
 use super::state::Model;
 
-/// A route of the main table that leads one address straight to an interface that is up.
+/// A route of the main table for a single address, directly to an interface that is up.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct AttachedRoute {
-    /// The address.
+    /// Destination address of the route.
     pub addr: IpAddr,
-    /// The interface.
+    /// Name of the output interface.
     pub interface: String,
 }
 
-/// The host that the affinities of a cache are of; `None`: there are none.
+/// Returns the host whose affinities a cache contains, or `None` if it contains none.
 #[must_use]
 pub fn host_of_affinities<'a>(keys: impl Iterator<Item = &'a str>) -> Option<String> {
     keys.filter_map(|key| key.parse::<Key>().ok()).find_map(|key| match key {
@@ -27,8 +28,8 @@ pub fn host_of_affinities<'a>(keys: impl Iterator<Item = &'a str>) -> Option<Str
     })
 }
 
-/// What the store does not explain of what is attached. `cached` is the model of the cache on disk, `cache_of` the host that
-/// the cache is of.
+/// Returns the attached workloads that the store does not explain. `cached` is the model of the cache on
+/// disk, and `cache_of` the host that wrote that cache.
 #[must_use]
 pub fn unexplained(
     model: &Model,
@@ -69,7 +70,7 @@ pub fn unexplained(
     Some(Unexplained::Unknown { first, count: strange.len() })
 }
 
-/// The host whose endpoint has this address on an interface of this name.
+/// Returns the host whose workload endpoint has this address on an interface of this name.
 fn holder<'a>(model: &'a Model, route: &AttachedRoute) -> Option<&'a str> {
     model.endpoint_resources().find_map(|(key, resource)| match (key, &**resource) {
         (EndpointKey::Workload { host, .. }, Resource::WorkloadEndpoint(endpoint))
@@ -89,7 +90,7 @@ mod tests {
     use super::super::scope::WatchPart;
     use super::*;
 
-    /// A store with the host `h1`, whose endpoint `web1` is 10.244.1.1 on cali1.
+    /// Store entries of host `h1`, whose endpoint `web1` has 10.244.1.1 on cali1.
     fn of_h1() -> Vec<(&'static str, &'static str)> {
         vec![
             ("/calico/v1/host/h1/metadata", "{}"),
@@ -121,10 +122,11 @@ mod tests {
 
     type Entries<'a> = &'a [(&'a str, &'a str)];
 
-    /// What stands where, the name of the host, the store, the cache, what is attached, and what is found.
+    /// Description, host name, store, cache, attached routes and expected result of one case.
     type Case<'a> = (&'a str, &'a str, Entries<'a>, Option<Entries<'a>>, Vec<AttachedRoute>, Option<String>);
 
-    /// What is attached, the cache and the store, each as the other's or nobody's: only what nobody could take away passes.
+    /// Workloads of this host, of its former name and of no host, in the store and in the cache: the check
+    /// passes only if no workload could be removed by mistake.
     #[test]
     fn what_is_attached_belongs_to_this_host_to_its_former_name_or_to_nobody() {
         let to = |addr: &str, interface: &str| {

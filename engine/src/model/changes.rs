@@ -1,6 +1,8 @@
-//! The difference that a batch of changes made, by aspects: only what reads one of them is computed again.
+//! Aspects of the model that a batch of changes affected, so that only what depends on them is computed
+//! again.
 //!
-//! The aspects are one list (the macro below): none can be missing from [`ModelChanges::everything`],
+//! The aspects are listed once (in the macro below), so none can be missing from
+//! [`ModelChanges::everything`],
 //! [`ModelChanges::is_clean`] or [`ModelChanges::merge`].
 
 use std::collections::BTreeSet;
@@ -9,13 +11,13 @@ use std::net::IpAddr;
 use tortie_config::key::Key;
 use tortie_store::Revision;
 
-/// Declares [`ModelChanges`] with a flag for each aspect, and everything that has to name all of them.
+/// Declares [`ModelChanges`] with a flag for each aspect, and the functions that enumerate all aspects.
 macro_rules! aspects {
     ($($(#[$doc:meta])+ $aspect:ident,)+) => {
-        /// Which aspects of the model differ from before. Nothing set: nothing that anybody computes from changed.
+        /// Aspects of the model that differ from before. If none is set, no computed value can change.
         #[derive(Debug, Clone, Default, PartialEq, Eq)]
         pub struct ModelChanges {
-            /// The sessions of this host.
+            /// BGP sessions of this host.
             pub peers: ChangedPeers,
             $($(#[$doc])+ pub $aspect: bool,)+
             /// Every key that was written or deleted, in the order of the changes.
@@ -23,20 +25,21 @@ macro_rules! aspects {
         }
 
         impl ModelChanges {
-            /// Everything, for a first computation.
+            /// Marks every aspect as changed, for the first computation.
             #[must_use]
             pub fn everything() -> Self {
                 let peers = ChangedPeers { all: true, addrs: BTreeSet::new(), hints: true };
                 Self { peers, $($aspect: true,)+ keys: Vec::new() }
             }
 
-            /// Whether nothing that anybody computes from changed (keys may have been rewritten with the same value).
+            /// Returns true if no computed value can change. Keys may have been rewritten with the same
+            /// value.
             #[must_use]
             pub fn is_clean(&self) -> bool {
                 !(self.peers.any() || self.peers.hints $(|| self.$aspect)+)
             }
 
-            /// Adds what `later` changed.
+            /// Adds the changes of `later`.
             pub fn merge(&mut self, later: Self) {
                 self.peers.all |= later.peers.all;
                 self.peers.hints |= later.peers.hints;
@@ -49,49 +52,50 @@ macro_rules! aspects {
 }
 
 aspects! {
-    /// What this host may originate besides its endpoints' addresses: own affinities, own blocks, pools.
+    /// Sources of originated routes other than endpoint addresses: own affinities, own blocks, pools.
     originated,
-    /// Endpoints of this host: those among [`keys`](Self::keys).
+    /// Endpoints of this host; [`keys`](Self::keys) lists which.
     own_endpoints,
-    /// Own affinities came, went or changed their state: [`Model::block_scope`](super::Model::block_scope) may differ.
+    /// Own affinities were added, deleted or changed state, so
+    /// [`Model::block_scope`](super::Model::block_scope) may differ.
     affinities,
-    /// Pools.
+    /// Pools were written or deleted.
     pools,
     /// `prefix_advertisements` that apply to this host.
     advertisements,
-    /// Own address, network, AS, port or cluster id.
+    /// Address, network, AS, port or cluster id of this host.
     node,
-    /// Other hosts: which there are, their addresses and BGP values.
+    /// Other hosts: their existence, addresses and BGP values.
     hosts,
-    /// Filters, those of BIRD among them.
+    /// Export filters, including BIRD's.
     filters,
     /// Endpoints of any host.
     endpoints,
     /// Profiles, tiers and policies.
     policy,
-    /// Settings that apply to this host, log levels, BMP stations and `multipath` among them.
+    /// Settings that apply to this host, including log levels, BMP stations and `multipath`.
     settings,
-    /// `Ready`, or the schema that the store needs.
+    /// `Ready`, or the minimum schema version of the store.
     ready,
-    /// IPAM's configuration.
+    /// IPAM configuration.
     ipam,
-    /// The list of unreadable values.
+    /// The list of values that cannot be parsed.
     invalid_keys,
 }
 
-/// Which sessions may differ.
+/// BGP sessions that may differ.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChangedPeers {
-    /// Any of them: something changed that all sessions depend on.
+    /// All sessions, because a value that they share changed.
     pub all: bool,
-    /// Those with one of these addresses, old or new.
+    /// Sessions with one of these addresses, old or new.
     pub addrs: BTreeSet<IpAddr>,
-    /// No session, but the notes about them: which other hosts peer with a router.
+    /// No session, but notes on sessions: other hosts that peer with the same router.
     pub hints: bool,
 }
 
 impl ChangedPeers {
-    /// Whether any session may differ.
+    /// Returns true if any session may differ.
     #[must_use]
     pub fn any(&self) -> bool {
         self.all || !self.addrs.is_empty()
@@ -101,12 +105,12 @@ impl ChangedPeers {
 /// A key that was written or deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangedKey {
-    /// What the key means, under today's path also where an older one was written; `None`: it is no key of the data model.
+    /// Parsed key; an older path is translated to the current one. `None` for keys outside of the data model.
     pub key: Option<Key>,
-    /// The full key, as stored.
+    /// Full key, as stored.
     pub text: String,
-    /// The revision of the write or of the deletion (for a relist: the revision of the list).
+    /// Revision of the write or deletion; for a relist, the revision of the list.
     pub revision: Revision,
-    /// It is gone.
+    /// True if the key was deleted.
     pub deleted: bool,
 }

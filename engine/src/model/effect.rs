@@ -1,4 +1,4 @@
-//! What a change of one key means for those who compute from the model.
+//! Maps the change of one key to the aspects of [`ModelChanges`] that it affects.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::state::{Effective, Model};
 use super::value::Value;
 
 impl Model {
-    /// Marks what the change of `key` from `before` to `after` touches.
+    /// Marks the aspects affected by the change of `key` from `before` to `after`.
     pub(super) fn mark(
         &self,
         key: &Key,
@@ -24,7 +24,8 @@ impl Model {
             Key::Ready | Key::Schema => changes.ready |= changed,
             Key::Setting(scope, _) => changes.settings |= changed && self.applies(scope),
             Key::BirdIp { .. } | Key::HostMetadata { .. } => changes.hosts |= changed,
-            // Revisions of own endpoints matter: others wait until a revision is applied.
+            // For own endpoints the revision matters too, because other threads wait until a revision is
+            // applied.
             Key::Endpoint(endpoint) => {
                 changes.endpoints = true;
                 changes.own_endpoints |= endpoint.host() == self.node;
@@ -35,13 +36,13 @@ impl Model {
                 changes.originated |= changed;
             }
             Key::IpamConfig => changes.ipam |= changed,
-            // Every assignment of an address rewrites its block; routing reads only whom it belongs to.
+            // Every address allocation rewrites its block, while routing depends only on the block's owner.
             Key::Block(_) => changes.originated |= owner(before) != owner(after),
             Key::Affinity { host, .. } if *host == self.node => {
                 changes.affinities = true;
                 changes.originated = true;
             }
-            // One that cannot be read is still there, and hides a global one.
+            // A host filter that cannot be parsed still exists, and hides the global one of the same name.
             Key::Bgp(scope, BgpItem::Filter(_)) => {
                 changes.filters |= (changed || before.is_some() != after.is_some()) && self.applies(scope);
             }
@@ -68,7 +69,7 @@ impl Model {
             (_, BgpItem::Peer { addr, .. }) if own || scope.host().is_none() => {
                 changes.peers.addrs.insert(*addr);
             }
-            // Another host's peer may be this host, which then peers back.
+            // The peer of another host may be this host, which then peers back.
             (Scope::Host(host), BgpItem::Peer { .. }) => {
                 changes.peers.hints = true;
                 changes.peers.addrs.extend(self.host(host).into_iter().flat_map(|host| host.addrs()));
@@ -85,18 +86,18 @@ impl Model {
                     changes.peers.addrs.extend(address(before));
                     changes.peers.addrs.extend(address(after));
                 }
-                // Which transport a dual-stack host is peered with over depends on both of its addresses.
+                // The address family of a session with a dual-stack host depends on both of its addresses.
                 changes.peers.addrs.extend(self.host(host).into_iter().flat_map(|host| host.addrs()));
             }
         }
     }
 
-    /// Whether a value of this scope can be in force for this host.
+    /// Returns true if a value of this scope applies to this host.
     fn applies(&self, scope: &Scope) -> bool {
         scope.host().is_none_or(|host| host == self.node)
     }
 
-    /// The address of this host in a family, as the store says.
+    /// Returns the address of this host in a family according to the store.
     #[must_use]
     pub fn node_addr(&self, family: IpFamily) -> Option<IpAddr> {
         self.host(&self.node).and_then(|host| host.addr(family))
@@ -110,7 +111,7 @@ fn address(effective: Option<&Effective>) -> Option<IpAddr> {
     }
 }
 
-/// Whom a block belongs to, and since when it exists.
+/// Returns the owner of a block and the revision that created the block.
 fn owner(effective: Option<&Effective>) -> Option<(Option<&str>, u64)> {
     let effective = effective?;
     match &**effective.value.as_ref()?.resource()? {

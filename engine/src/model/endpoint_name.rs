@@ -1,4 +1,4 @@
-//! Names of endpoints for people: of the container or pod where it is known, with short ids otherwise.
+//! Names of endpoints for display: of the container or pod if known, otherwise built from short ids.
 
 use tortie_config::Resource;
 use tortie_config::key::{EndpointKey, Key};
@@ -6,7 +6,7 @@ use tortie_config::resource::Labels;
 
 use super::Model;
 
-/// `orchestrator/workload/endpoint`, or the id of a host endpoint.
+/// Returns `orchestrator/workload/endpoint`, or the id of a host endpoint.
 #[must_use]
 pub fn endpoint_name(key: &EndpointKey) -> String {
     match key {
@@ -17,22 +17,22 @@ pub fn endpoint_name(key: &EndpointKey) -> String {
     }
 }
 
-/// The label with the name that people gave a container.
+/// Label that holds the container name.
 pub const NAME_LABEL: &str = "tortie/name";
-/// Labels with the name of the network: of CNI, and of Docker.
+/// Labels that hold the network name, of Docker and of CNI.
 const NETWORK_LABELS: [&str; 2] = ["docker.network", "tortie/network"];
-/// Digits of a short id, as Docker and podman print it.
+/// Length of a short id in hexadecimal digits, as Docker and Podman print it.
 const SHORT: usize = 12;
 
-/// An id of 64 hexadecimal digits as engines print it, and every other name as it is.
+/// Shortens an id of 64 hexadecimal digits, and returns any other name unchanged.
 #[must_use]
 pub fn short_id(id: &str) -> &str {
     let whole = id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit());
     id.get(..SHORT).filter(|_| whole).unwrap_or(id)
 }
 
-/// The name of an endpoint with these labels: with the name of its container where it is known (`cni/web/eth0`,
-/// `libnetwork/web/NETWORK`), else as [`endpoint_name`] has it.
+/// Returns the display name of an endpoint with these labels. It contains the container name if known
+/// (`cni/web/eth0`, `libnetwork/web/NETWORK`), and is the [`endpoint_name`] otherwise.
 #[must_use]
 pub fn display_name(key: &EndpointKey, labels: &Labels) -> String {
     match (key, labels.get(NAME_LABEL)) {
@@ -46,7 +46,8 @@ pub fn display_name(key: &EndpointKey, labels: &Labels) -> String {
     }
 }
 
-/// Whether a word is a name that people have for an endpoint with these labels: its container's, its pod's, or `NAMESPACE/POD`.
+/// Returns true if `word` names an endpoint with these labels: by container name, by pod name, or by
+/// `NAMESPACE/POD`.
 #[must_use]
 pub fn is_called(key: &EndpointKey, labels: &Labels, word: &str) -> bool {
     let pod = match key {
@@ -59,7 +60,8 @@ pub fn is_called(key: &EndpointKey, labels: &Labels, word: &str) -> bool {
         || labels.get(NAME_LABEL).is_some_and(|name| name == word)
 }
 
-/// Whether a word is the beginning of an id of an endpoint: of its container, or what its key has.
+/// Returns true if `word` is the beginning of an id of the endpoint: of its container, or of an id in its
+/// key.
 #[must_use]
 pub fn is_short_id(key: &EndpointKey, instance: Option<&str>, word: &str) -> bool {
     let EndpointKey::Workload { workload, endpoint, .. } = key else { return false };
@@ -68,7 +70,7 @@ pub fn is_short_id(key: &EndpointKey, instance: Option<&str>, word: &str) -> boo
     hex && ids.into_iter().flatten().any(|id| short_id(id) != id && id.starts_with(word))
 }
 
-/// What an endpoint's value says of the names of its container: labels, and the container's id.
+/// Returns the labels of an endpoint's value, and the id of its container.
 #[must_use]
 pub fn naming(value: &Resource) -> (&Labels, Option<&str>) {
     match value {
@@ -78,7 +80,7 @@ pub fn naming(value: &Resource) -> (&Labels, Option<&str>) {
     }
 }
 
-/// The name of an endpoint for people, by its value in the store.
+/// Returns the display name of an endpoint from its value in the store.
 #[must_use]
 pub fn name_of_stored(key: &EndpointKey, value: &[u8]) -> String {
     match Resource::parse(&Key::Endpoint(key.clone()), value) {
@@ -88,7 +90,7 @@ pub fn name_of_stored(key: &EndpointKey, value: &[u8]) -> String {
 }
 
 impl Model {
-    /// The name of an endpoint for people: [`display_name`] by the labels that it has now.
+    /// Returns the display name of an endpoint by its current labels; see [`display_name`].
     #[must_use]
     pub fn name_of_endpoint(&self, key: &EndpointKey) -> String {
         match self.resource(&Key::Endpoint(key.clone())) {

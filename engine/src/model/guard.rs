@@ -1,51 +1,58 @@
-//! When routing holds still although the store says otherwise.
+//! Freeze conditions: states of the store that routing must not follow.
 //!
-//! The model always follows the store. While the guard says frozen, nothing is computed from it: sessions, kernel and
-//! rules stay as they are. That is so while
+//! The model always follows the store. While the guard reports a freeze, nothing is computed from the model:
+//! sessions,
+//! kernel routes and rules stay as they are. The conditions are:
 //!
-//! - the store is Calico 3's (`calico-3`), which nobody can accept: the v1 model says nothing of its workloads;
-//! - another machine runs under this host's name (`duplicate-node`), or this host runs under another name than the one that
-//!   its workloads are known by (`host-renamed`);
-//! - the store needs a program of a later schema (`newer-schema`), which nobody can accept;
-//! - the store was put back to an earlier state (`store-rewound`);
-//! - workloads are attached that the store knows nothing of (`unknown-workloads`);
-//! - `Ready` has another value than `true` (`not-ready`), or is gone although this store had it (`ready-vanished`);
-//! - the store has another identity than the one that the state in force came from (`other-store`);
-//! - a relist lost every pool, every own block, or more than half of the hosts or of the endpoints (`lost-pools`,
-//!   `lost-own-blocks`, `lost-hosts`, `lost-endpoints`).
+//! - the store belongs to Calico 3 (`calico-3`), which cannot be accepted: the v1 model does not contain its
+//!   workloads;
+//! - another machine runs under this host's name (`duplicate-node`), or this host runs under another name
+//!   than the one that its workloads are registered for (`host-renamed`);
+//! - the store requires a later schema (`newer-schema`), which cannot be accepted;
+//! - the store was restored to an earlier state (`store-rewound`);
+//! - workloads are attached that are not in the store (`unknown-workloads`);
+//! - `Ready` has another value than `true` (`not-ready`), or was deleted although this store had it
+//!   (`ready-vanished`);
+//! - the store has another identity than the one that the current state came from (`other-store`);
+//! - a relist lost every pool, every own block, or more than half of the hosts or of the endpoints
+//!   (`lost-pools`, `lost-own-blocks`, `lost-hosts`, `lost-endpoints`).
 //!
-//! It ends by itself when the reason is gone (the keys or the store return), or when an operator accepts the new state.
-//! A deletion that the watch shows is somebody's will and freezes nothing, but for `Ready`. The loss of one single host
-//! or endpoint never counts as "more than half": in a small network that is a container that ended while the store was
-//! away.
+//! A freeze ends when its reason is gone (the keys or the store return), or when an operator accepts the new
+//! state. A
+//! deletion that the watch reports was intended by its writer and freezes nothing, except for `Ready`. The
+//! loss of one
+//! single host or endpoint never counts as "more than half": in a small network it is a container that ended
+//! while the store
+//! was unreachable.
 
 use super::state::Model;
 use super::value::Ready;
 use tortie_store::{CALICO_3, CALICO_3_NEXT};
 
-/// How much there is of what must not vanish unnoticed.
+/// Number of objects of each kind whose loss must not go unnoticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct ObjectCounts {
     /// Pools of both families.
     pub pools: usize,
-    /// Own blocks: affinity confirmed and the block names this host.
+    /// Own blocks: the affinity is confirmed and the block names this host.
     pub own_blocks: usize,
-    /// Hosts.
+    /// Hosts with at least one key.
     pub hosts: usize,
     /// Endpoints of all hosts.
     pub endpoints: usize,
 }
 
-/// Why routing holds still.
+/// Reason why routing is frozen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Freeze {
-    /// Stable, for metrics and machines.
+    /// Stable code for metrics and programs.
     pub code: &'static str,
-    /// In words, and what ends it.
+    /// Explanation for people, with the condition that ends the freeze.
     pub text: String,
-    /// The command that is the next step.
+    /// Command to run next.
     pub next: String,
-    /// Whether a start may run meanwhile from what the disk has. Not where that is another host's or another model's.
+    /// True if the agent may start from its cache during the freeze. False if the cached state may belong to
+    /// another host or to another data model.
     pub cache_counts: bool,
 }
 
@@ -55,70 +62,71 @@ impl Freeze {
     }
 }
 
-/// For what an operator may find right as it is.
+/// Next step for a state that an operator may accept as it is.
 const ACCEPT: &str = "tortie store accept, if the store is right as it is";
 
-/// For a state that lacks what was written last: that is written again first.
+/// Next step for a store that lost recent writes, which must be written again first.
 const ACCEPT_EARLIER: &str =
     "tortie store accept, when what is missing was written again (tortie history shows the last changes)";
 
-/// Watches over relists and `Ready`.
+/// State of the freeze conditions, updated by relists, deltas and the agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Guard {
-    /// `Ready` was `true` on the store of `store_id`.
+    /// True if `Ready` was `true` on the store of `store_id`.
     was_ready: bool,
-    /// Identity of the store that the state in force came from; empty: none yet.
+    /// Identity of the store that the current state came from; empty before the first snapshot.
     store_id: String,
-    /// Identity of the store that the last snapshot came from, when it differs.
+    /// Identity of the store that the last snapshot came from, if it differs.
     other_store: Option<String>,
-    /// What there was before a relist that lost too much.
+    /// Object counts before a relist that lost too many.
     before_loss: Option<ObjectCounts>,
-    /// The store has objects of Calico 3.
+    /// True if the store has objects of Calico 3.
     #[serde(default)]
     calico_3: bool,
-    /// The proof that the store was put back to an earlier state.
+    /// Proof that the store was restored to an earlier state.
     #[serde(default)]
     put_back: Option<String>,
-    /// The other machine that runs under this host's name.
+    /// Other machine that runs under this host's name.
     #[serde(default)]
     twin: Option<String>,
-    /// What is attached to this host that the store does not explain.
+    /// Attached workloads that the store does not explain.
     #[serde(default)]
     attached: Option<Unexplained>,
 }
 
-/// Workloads that are attached to this host and that the store does not know as its own.
+/// Workloads attached to this host that are not among its endpoints in the store.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Unexplained {
-    /// They are another host's by the store: this host's former name, and what says so.
+    /// The store assigns them to another host name: this host was renamed.
     Renamed {
-        /// The former name.
+        /// Former name of this host.
         former: String,
-        /// What says so, in words.
+        /// Evidence for the former name, for people.
         evidence: String,
     },
-    /// Nobody's: the first of them, in words, and how many there are.
+    /// No host has them in the store.
     Unknown {
-        /// Address and interface.
+        /// Address and interface of the first one.
         first: String,
-        /// How many.
+        /// Number of such workloads, including the first.
         count: usize,
     },
 }
 
 impl Guard {
-    /// A guard that has seen nothing.
+    /// Creates a guard without a reference state.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// To be told after each [`Model::apply`].
+    /// Updates the guard after each [`Model::apply`].
     pub fn after_delta(&mut self, model: &Model) {
         self.observe(model);
     }
 
-    /// To be told after each [`Model::replace`], with the census of before and the identity of the store.
+    /// Updates the guard after each [`Model::replace`]. `before` has the object counts before it, and
+    /// `store_id` is the identity of the store.
     pub fn after_replace(&mut self, before: ObjectCounts, model: &Model, store_id: &str) {
         if self.store_id.is_empty() {
             store_id.clone_into(&mut self.store_id);
@@ -131,33 +139,33 @@ impl Guard {
         self.observe(model);
     }
 
-    /// The store has objects of Calico 3, or has none any more.
+    /// Records that the store has objects of Calico 3, or no longer has any.
     pub fn set_calico_3(&mut self, found: bool) {
         self.calico_3 = found;
     }
 
-    /// The store was put back to an earlier state, as this says.
+    /// Records that the store was restored to an earlier state, with the proof.
     pub fn set_put_back(&mut self, proof: String) {
         self.put_back = Some(proof);
     }
 
-    /// Another machine runs under this host's name; `None`: none any more.
+    /// Records another machine that runs under this host's name; `None` if there is none any more.
     pub fn set_twin(&mut self, machine: Option<String>) {
         self.twin = machine;
     }
 
-    /// What is attached to this host at its start, and that the store does not explain.
+    /// Records the attached workloads that the store did not explain when the agent started.
     pub fn set_attached(&mut self, unexplained: Option<Unexplained>) {
         self.attached = unexplained;
     }
 
-    /// Why nothing may be computed now; `None`: go on.
+    /// Returns the reason for a freeze, or `None` if routing may follow the model.
     #[must_use]
     pub fn frozen(&self, model: &Model) -> Option<Freeze> {
         self.wrong_place(model).or_else(|| self.wrong_state(model))
     }
 
-    /// The store is no place for this host under this name.
+    /// Returns a freeze because this host, under this name, should not use this store.
     fn wrong_place(&self, model: &Model) -> Option<Freeze> {
         let node = model.node();
         if self.calico_3 {
@@ -197,11 +205,11 @@ impl Guard {
         }
     }
 
-    /// The store is in a state that is not followed.
+    /// Returns a freeze because of the state of the store.
     fn wrong_state(&self, model: &Model) -> Option<Freeze> {
         if let Err(text) = model.schema() {
             let text = format!("{text}; everything stays as it is");
-            // Nobody can accept that: this program does not know what the values mean.
+            // An operator cannot accept this: the program does not know the meaning of the values.
             let next = "tortie status --all-nodes, which shows the versions of the other hosts";
             return Some(Freeze::new("newer-schema", text, next));
         }
@@ -244,7 +252,7 @@ impl Guard {
         }
     }
 
-    /// An operator says that the state of the store is right as it is.
+    /// Accepts the current state of the store on behalf of an operator.
     pub fn accept(&mut self, model: &Model) {
         if let Some(store_id) = self.other_store.take() {
             self.store_id = store_id;
@@ -265,7 +273,7 @@ impl Guard {
     }
 }
 
-/// What a relist lost that it should not.
+/// Returns the code and the description of a loss between two counts that freezes routing.
 fn loss_text(before: &ObjectCounts, now: &ObjectCounts) -> Option<(&'static str, String)> {
     let all = |before: usize, now: usize| before > 0 && now == 0;
     let half = |before: usize, now: usize| now < before && now * 2 < before && before - now > 1;

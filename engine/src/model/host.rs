@@ -1,4 +1,4 @@
-//! The index by host: the few small values that routing reads of every host, in one place and few bytes.
+//! Per-host index of the small values that routing reads for every host, stored in one compact list.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,7 +9,7 @@ use tortie_net::Cidr;
 use super::slot::Slot;
 use super::value::Value;
 
-/// A small value of a host.
+/// Kind of a small per-host value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum HostItem {
     Address(IpFamily),
@@ -23,7 +23,7 @@ pub(super) enum HostItem {
 }
 
 impl HostItem {
-    /// The host and the item that a key is about, when it is about one.
+    /// Returns the host and the item that a key refers to; `None` for other keys.
     pub(super) fn of(key: &Key) -> Option<(&str, Self)> {
         Some(match key {
             Key::BirdIp { host } => (host, Self::BirdIp),
@@ -44,7 +44,7 @@ impl HostItem {
         })
     }
 
-    /// The key of this item of a host.
+    /// Returns the key of this item for a host.
     pub(super) fn key(self, host: &str) -> Key {
         let item = match self {
             Self::BirdIp => return Key::BirdIp { host: host.to_owned() },
@@ -60,15 +60,16 @@ impl HostItem {
     }
 }
 
-/// What is known of one host. A host is known while it has one of these values.
+/// Small values of one host. A host exists in the model while it has at least one of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Host {
-    /// Sorted by item; few, so a list is smaller and no slower than a map.
+    /// Sorted by item. A host has few items, so a list is smaller than a map and no slower.
     slots: Vec<(HostItem, Slot)>,
 }
 
 impl Host {
-    /// Its address of a family; absent and empty both mean that it takes no part in that family.
+    /// Returns the address of a family. Both an absent and an empty value mean that the host does not use the
+    /// family.
     #[must_use]
     pub fn addr(&self, family: IpFamily) -> Option<IpAddr> {
         match self.value(HostItem::Address(family)) {
@@ -77,12 +78,12 @@ impl Host {
         }
     }
 
-    /// Both addresses, IPv4 first.
+    /// Returns the addresses of both families, IPv4 first.
     pub fn addrs(&self) -> impl Iterator<Item = IpAddr> {
         [IpFamily::V4, IpFamily::V6].into_iter().filter_map(|family| self.addr(family))
     }
 
-    /// The connected network of its address.
+    /// Returns the network that the host's address of a family is in.
     #[must_use]
     pub fn network(&self, family: IpFamily) -> Option<Cidr> {
         match self.value(HostItem::Network(family)) {
@@ -91,7 +92,7 @@ impl Host {
         }
     }
 
-    /// Its own AS; `None`: the global one.
+    /// Returns the host's own AS number; `None` if the global one applies.
     #[must_use]
     pub fn as_num(&self) -> Option<Asn> {
         match self.value(HostItem::AsNum) {
@@ -100,7 +101,7 @@ impl Host {
         }
     }
 
-    /// Its own BGP port; `None`: the global one.
+    /// Returns the host's own BGP port; `None` if the global one applies.
     #[must_use]
     pub fn listen_port(&self) -> Option<u16> {
         match self.value(HostItem::ListenPort) {
@@ -109,7 +110,7 @@ impl Host {
         }
     }
 
-    /// Its cluster id: it is a route reflector and takes no part in the mesh.
+    /// Returns the cluster id. A host with a cluster id is a route reflector and not part of the mesh.
     #[must_use]
     pub fn cluster_id(&self) -> Option<Ipv4Addr> {
         match self.value(HostItem::ClusterId) {
@@ -118,7 +119,7 @@ impl Host {
         }
     }
 
-    /// `bird_ip`, by which rules know the hosts that may send IPIP.
+    /// Returns `bird_ip`, the address from which packet rules accept IPIP of this host.
     #[must_use]
     pub fn bird_ip(&self) -> Option<Ipv4Addr> {
         match self.value(HostItem::BirdIp) {
@@ -140,7 +141,8 @@ impl Host {
         let at = match self.slots.binary_search_by_key(&item, |(i, _)| *i) {
             Ok(at) => at,
             Err(at) => {
-                // Doubling would waste as much as it holds, thousands of times.
+                // Doubling the capacity would waste as much memory as is used, for each of thousands of
+                // hosts.
                 self.slots.reserve_exact(1);
                 self.slots.insert(at, (item, Slot::default()));
                 at
@@ -153,7 +155,7 @@ impl Host {
         self.slots.iter().map(|(item, slot)| (*item, slot))
     }
 
-    /// Drops slots without keys; whether nothing is left.
+    /// Removes slots without keys. Returns true if no slot is left.
     pub(super) fn tidy(&mut self) -> bool {
         self.slots.retain(|(_, slot)| !slot.is_empty());
         self.slots.is_empty()

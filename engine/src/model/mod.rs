@@ -1,24 +1,31 @@
-//! The one in-memory picture of the store.
+//! In-memory model of the store, as one host follows it.
 //!
-//! What it does: takes snapshots and deltas of the store in, keeps every noun as a typed value under its typed key, in
-//! the order of the keys (so that everything of one kind, or of one host and kind, is one range), says what a change
-//! touched, and when routing must hold still ([`Guard`]). What it does not: no I/O, no clock; it computes nothing from
-//! the values (routing and policy do) and writes nothing.
+//! The model takes snapshots and deltas of the store. It keeps every resource as a typed value under its
+//! typed key, in key
+//! order, so that all resources of one kind, or of one host and kind, form one range. It reports the aspects
+//! that a change
+//! affects, and when routing must freeze ([`Guard`]). It does no I/O, uses no clock, and writes nothing.
+//! Routing and policy
+//! compute from its values; the model does not.
 //!
 //! ```text
-//!  store::Snapshot --replace--+                         host.rs: the small values of each host
-//!                             +--> Model --> Dirty      slot.rs: today's key, older paths, the last good value
+//!  store::Snapshot --replace--+                         host.rs: small values of each host
+//!                             +--> Model --> Changes    slot.rs: current key, older paths, last good value
 //!  store::Delta -----apply----+      |
 //!                                    +--read.rs--> routing, policy, status
 //! ```
 //!
-//! One key's trouble stays with that key: a value that cannot be read leaves the last good one in force and is listed
-//! in [`Model::invalid_keys`]; a malformed key is listed there too; keys of other systems are counted, and other hosts'
-//! settings are left to them. Both forms of a thing, under today's key and under an older path, are kept, and today's
-//! wins.
+//! An error in one key affects only that key: if a value cannot be parsed, the last good one stays in force,
+//! and the key is
+//! listed in [`Model::invalid_keys`]. Malformed keys are listed there too. Keys of other systems are counted,
+//! and settings of
+//! other hosts are ignored. A value may exist under its current key and under an older path: both are kept,
+//! and the current
+//! key takes precedence.
 //!
-//! A model that saw deltas and one that saw a snapshot of the same revision are equal, but for last good values that a
-//! snapshot cannot know.
+//! A model that followed deltas equals one that was loaded from a snapshot of the same revision, except for
+//! last good values,
+//! which a snapshot does not contain.
 
 mod attached;
 mod changes;

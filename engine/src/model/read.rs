@@ -1,5 +1,5 @@
-//! Questions to the model. Nothing here decides: whatever depends on more than "host over global" is routing's or
-//! policy's.
+//! Read access to the model. The functions resolve "host value over global value" only; all other decisions
+//! belong to routing and policy.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -19,56 +19,57 @@ use super::state::{InvalidKey, Model};
 use super::value::{Ready, Value};
 use tortie_store::{Revision, schema};
 
-/// A noun with where it stands.
+/// A resource with its key and revisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredValue<'a, K: ?Sized, T> {
-    /// What it is called.
+    /// Key of the resource, or the part of the key that identifies it.
     pub key: &'a K,
-    /// The value in force.
+    /// Value in force.
     pub value: &'a T,
-    /// Revision of the last write of its key.
+    /// Revision of the last write of the key.
     pub revision: Revision,
-    /// Revision of the write that created its key.
+    /// Revision of the write that created the key.
     pub created: Revision,
 }
 
 impl Model {
-    /// The host that this model is for.
+    /// Returns the name of the host that this model is for.
     #[must_use]
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// The newest revision that was taken in.
+    /// Returns the newest store revision that was applied.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// The identity of the store that the last snapshot came from.
+    /// Returns the identity of the store that the last snapshot came from.
     #[must_use]
     pub fn store_id(&self) -> &str {
         &self.store_id
     }
 
-    /// The identity of the store that the last list of blocks came from; empty: they were read one by one.
+    /// Returns the identity of the store that the last list of blocks came from; empty if blocks were read
+    /// one by one.
     #[must_use]
     pub fn blocks_store_id(&self) -> &str {
         &self.blocks_store_id
     }
 
-    /// Keys that cannot be used as they are, in the order of their texts.
+    /// Returns the keys that cannot be used as they are, sorted by text.
     pub fn invalid_keys(&self) -> impl ExactSizeIterator<Item = &InvalidKey> {
         self.invalid_keys.values()
     }
 
-    /// How many keys belong to something else.
+    /// Returns the number of keys outside of the data model.
     #[must_use]
     pub fn unknown_keys(&self) -> usize {
         self.unknown
     }
 
-    /// How much there is of what must not vanish unnoticed.
+    /// Counts the objects whose loss must not go unnoticed.
     #[must_use]
     pub fn object_counts(&self) -> ObjectCounts {
         ObjectCounts {
@@ -79,7 +80,7 @@ impl Model {
         }
     }
 
-    /// `Ready`.
+    /// Returns the value of the key `Ready`.
     #[must_use]
     pub fn ready(&self) -> &Ready {
         match self.rest.get(&Key::Ready).and_then(Slot::value) {
@@ -88,10 +89,10 @@ impl Model {
         }
     }
 
-    /// Whether this program may follow the store.
+    /// Checks that this program supports the schema of the store.
     ///
     /// # Errors
-    /// In words, when the store needs a later one.
+    /// An explanation, if the store requires a later program.
     pub fn schema(&self) -> Result<(), String> {
         match self.rest.get(&Key::Schema).and_then(Slot::value) {
             Some(Value::Schema(needed)) => schema::check(*needed),
@@ -99,30 +100,30 @@ impl Model {
         }
     }
 
-    /// One host.
+    /// Returns a host by name.
     #[must_use]
     pub fn host(&self, name: &str) -> Option<&Host> {
         self.hosts.get(name)
     }
 
-    /// All hosts, by name.
+    /// Returns all hosts, sorted by name.
     pub fn hosts(&self) -> impl ExactSizeIterator<Item = (&str, &Host)> {
         self.hosts.iter().map(|(name, host)| (&**name, host))
     }
 
-    /// The hosts that have this address, by name; more than one is a mistake of somebody.
+    /// Returns the hosts with this address, sorted by name. More than one is a configuration error.
     pub fn hosts_by_address(&self, addr: IpAddr) -> impl Iterator<Item = (&str, &Host)> {
         let names = self.hosts_by_address.get(&addr).map_or(&[][..], Vec::as_slice);
         names.iter().filter_map(|name| self.hosts.get_key_value(name)).map(|(name, host)| (&**name, host))
     }
 
-    /// The addresses of hosts (as prefixes of one address) and their networks that share an address with a prefix, each with its host.
-    /// It looks at no others.
+    /// Returns the host addresses (as /32 or /128 prefixes) and host networks that overlap a prefix, each
+    /// with its host. The search visits no others.
     pub fn hosts_within<'a>(&'a self, prefix: &Cidr) -> impl Iterator<Item = (Cidr, &'a str)> + use<'a> {
         let prefix = *prefix;
         let addresses = self.hosts_by_address.range(prefix.addr()..=prefix.last());
         let addresses = addresses.map(|(addr, hosts)| (Cidr::host(*addr), hosts));
-        // In the order of prefixes what lies inside of one follows it.
+        // In prefix order, a prefix is followed by those that it contains.
         let inside =
             self.hosts_by_network.range(prefix..).take_while(move |(network, _)| prefix.covers(network));
         let around = (0..prefix.len()).filter_map(move |len| {
@@ -133,32 +134,33 @@ impl Model {
         addresses.chain(networks).flat_map(|(cidr, hosts)| hosts.iter().map(move |host| (cidr, &**host)))
     }
 
-    /// The addresses in a prefix at which a session of this host may have its other end: those of hosts and of numbered peers.
+    /// Returns the addresses within a prefix that may be the remote end of a session of this host: those of
+    /// hosts and of numbered peers.
     pub fn neighbour_addresses_within(&self, prefix: &Cidr) -> impl Iterator<Item = IpAddr> {
         let range = prefix.addr()..=prefix.last();
         let hosts = self.hosts_by_address.range(range.clone()).map(|(addr, _)| *addr);
         hosts.chain(self.hosts_by_peer.range(range).map(|(addr, _)| *addr))
     }
 
-    /// Addresses that several hosts claim, sorted.
+    /// Returns the addresses that more than one host claims, sorted.
     pub fn shared_addrs(&self) -> impl Iterator<Item = IpAddr> {
         self.shared_addresses.iter().copied()
     }
 
-    /// Hosts without any address, by name.
+    /// Returns the hosts without any address, sorted by name.
     pub fn hosts_without_address(&self) -> impl Iterator<Item = &str> {
         self.hosts_without_address.iter().map(|name| &**name)
     }
 
-    /// How many hosts have a peer of their own at this address.
+    /// Counts the hosts that have a peer of their own at this address.
     #[must_use]
     pub fn count_of_peers_at(&self, addr: IpAddr) -> usize {
         let Some(hosts) = self.hosts_by_peer.get(&addr) else { return 0 };
-        // Sorted, and a host stands here once for each port; the empty name means all hosts.
+        // The list is sorted, and names a host once per port. The empty name stands for a peer of all hosts.
         hosts.chunk_by(|a, b| a == b).filter(|same| same.first().is_some_and(|name| !name.is_empty())).count()
     }
 
-    /// Whether there is an explicit peer at this address, for every host (`None`) or for this one.
+    /// Returns true if there is an explicit peer at this address, of all hosts (`None`) or of the given one.
     #[must_use]
     pub fn has_peer(&self, host: Option<&str>, addr: IpAddr) -> bool {
         let name = host.unwrap_or_default();
@@ -167,7 +169,7 @@ impl Model {
             .is_some_and(|names| names.binary_search_by(|other| (**other).cmp(name)).is_ok())
     }
 
-    /// The AS of a host: its own, else the global one, else the default.
+    /// Returns the AS number of a host: its own, else the global one, else the default.
     #[must_use]
     pub fn as_num(&self, host: Option<&Host>) -> Asn {
         host.and_then(Host::as_num).unwrap_or_else(|| match self.global(BgpItem::AsNum) {
@@ -176,7 +178,7 @@ impl Model {
         })
     }
 
-    /// The BGP port of a host: its own, else the global one, else 179.
+    /// Returns the BGP port of a host: its own, else the global one, else 179.
     #[must_use]
     pub fn listen_port(&self, host: Option<&Host>) -> u16 {
         host.and_then(Host::listen_port).unwrap_or_else(|| match self.global(BgpItem::ListenPort) {
@@ -185,7 +187,7 @@ impl Model {
         })
     }
 
-    /// How much this host's BGP logs: its own level, else the global one, else `info`.
+    /// Returns the BGP log level of this host: its own, else the global one, else `info`.
     #[must_use]
     pub fn bgp_log_level(&self) -> BgpLogLevel {
         let item = super::host::HostItem::LogLevel;
@@ -196,7 +198,7 @@ impl Model {
         }
     }
 
-    /// The node-to-node mesh; absent means on. With it the key's revision, 0 when absent.
+    /// Returns the node-to-node mesh, which is on by default, and the revision of its key (0 if absent).
     #[must_use]
     pub fn node_mesh(&self) -> (NodeMesh, Revision) {
         let key = Key::bgp_global(BgpItem::NodeMesh);
@@ -207,7 +209,7 @@ impl Model {
         found.map_or_else(|| (NodeMesh::default(), 0), |stored| (stored.value.clone(), stored.revision))
     }
 
-    /// Explicit peers of one scope: for every host, or of one host.
+    /// Returns the explicit peers of one scope: of all hosts, or of one host.
     pub fn peers<'a>(
         &'a self,
         scope: &Scope,
@@ -215,7 +217,7 @@ impl Model {
         self.peers_from(scope, BgpItem::Peer { addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED), port: None }, None)
     }
 
-    /// Explicit peers of one scope at one address: one for each port.
+    /// Returns the explicit peers of one scope at one address: one per port.
     pub fn peers_at<'a>(
         &'a self,
         scope: &Scope,
@@ -224,7 +226,7 @@ impl Model {
         self.peers_from(scope, BgpItem::Peer { addr, port: None }, Some(addr))
     }
 
-    /// Unnumbered peers of one scope, by interface.
+    /// Returns the unnumbered peers of one scope, by interface.
     pub fn interface_peers<'a>(
         &'a self,
         scope: &Scope,
@@ -244,7 +246,7 @@ impl Model {
             })
     }
 
-    /// Ranges of one scope, by prefix.
+    /// Returns the peer ranges of one scope, by prefix.
     pub fn ranges<'a>(
         &'a self,
         scope: &Scope,
@@ -265,7 +267,7 @@ impl Model {
             })
     }
 
-    /// All that is configured of peers in one scope: by address, by interface, and ranges.
+    /// Returns all peer configuration of one scope: by address, by interface, and ranges.
     pub fn all_peers<'a>(&'a self, scope: &Scope) -> impl Iterator<Item = (BgpItem, &'a Peer)> + use<'a> {
         let numbered = self.peers(scope).map(|p| (p.key.clone(), p.value));
         let interfaces =
@@ -299,7 +301,7 @@ impl Model {
             })
     }
 
-    /// Pools of both families, sorted by prefix.
+    /// Returns the pools of both families, sorted by prefix.
     pub fn pools(&self) -> impl Iterator<Item = StoredValue<'_, Cidr, Pool>> {
         let first = Key::Pool(Cidr::v4(Ipv4Addr::UNSPECIFIED, 0));
         self.rest
@@ -313,7 +315,7 @@ impl Model {
             })
     }
 
-    /// A host's affinities, sorted by block.
+    /// Returns the affinities of a host, sorted by block.
     pub fn affinities<'a>(
         &'a self,
         host: &str,
@@ -334,7 +336,7 @@ impl Model {
             })
     }
 
-    /// One block, if it is in what this model watches.
+    /// Returns a block, if this model watches it.
     #[must_use]
     pub fn block(&self, cidr: Cidr) -> Option<StoredValue<'_, Cidr, Block>> {
         match self.rest.get_key_value(&Key::Block(cidr))? {
@@ -346,8 +348,9 @@ impl Model {
         }
     }
 
-    /// The blocks of this host: its affinity is confirmed (or of the time before states) and the block's value names
-    /// this host. With each the revision that made it so.
+    /// Returns the blocks of this host: those whose affinity is confirmed (or older than affinity states) and
+    /// whose value names this host. The revision is the later one of the affinity's last write and the
+    /// block's creation.
     pub fn own_blocks(&self) -> impl Iterator<Item = (Cidr, Revision)> {
         self.affinities(&self.node).filter(|affinity| affinity.value.is_confirmed()).filter_map(|affinity| {
             let block = self.block(*affinity.key)?;
@@ -356,7 +359,7 @@ impl Model {
         })
     }
 
-    /// The workload endpoints of a host.
+    /// Returns the workload endpoints of a host.
     pub fn workloads<'a>(
         &'a self,
         host: &str,
@@ -378,7 +381,7 @@ impl Model {
             })
     }
 
-    /// A workload endpoint of any host.
+    /// Returns a workload endpoint of any host.
     #[must_use]
     pub fn workload(&self, key: &EndpointKey) -> Option<StoredValue<'_, Key, WorkloadEndpoint>> {
         self.stored(&Key::Endpoint(key.clone()), |resource| match resource {
@@ -387,7 +390,8 @@ impl Model {
         })
     }
 
-    /// What this host announces besides blocks and pools: its own list of the family, else the global one.
+    /// Returns the prefixes that this host announces in addition to blocks and pools: its own list of the
+    /// family, else the global one.
     #[must_use]
     pub fn advertisements(&self, family: IpFamily) -> &[PrefixAdvertisement] {
         self.own_or_global(&BgpItem::PrefixAdvertisements(family), |resource| match resource {
@@ -397,7 +401,7 @@ impl Model {
         .map_or(&[], Vec::as_slice)
     }
 
-    /// Whom BMP tells what peers send: this host's own list, else the global one.
+    /// Returns the BMP stations: this host's own list, else the global one.
     #[must_use]
     pub fn bmp_stations(&self) -> &[BmpStation] {
         self.own_or_global(&BgpItem::BmpStations, |resource| match resource {
@@ -407,7 +411,7 @@ impl Model {
         .map_or(&[], Vec::as_slice)
     }
 
-    /// Which paths share the load of a prefix: this host's value, else the global one, else the default.
+    /// Returns the multipath setting: this host's own, else the global one, else the default.
     #[must_use]
     pub fn multipath(&self) -> Multipath {
         self.own_or_global(&BgpItem::Multipath, |resource| match resource {
@@ -418,7 +422,7 @@ impl Model {
         .unwrap_or_default()
     }
 
-    /// A filter of this host, else the global one of that name; `None`: there is neither.
+    /// Returns a filter by name: this host's own, else the global one. `None` if neither exists.
     #[must_use]
     pub fn filter(&self, name: &str) -> Option<FilterValue<'_>> {
         let item = BgpItem::Filter(name.to_owned());
@@ -430,7 +434,7 @@ impl Model {
         })
     }
 
-    /// Names of BIRD filter texts, which are not run.
+    /// Returns the names of BIRD filter texts, which Tortie does not run.
     pub fn custom_filters(&self) -> impl Iterator<Item = (&Key, IpFamily, &str)> {
         let first = Key::bgp_global(BgpItem::CustomFilter(IpFamily::V4, String::new()));
         self.rest.range(first..).map_while(|(key, _)| match key {
@@ -439,13 +443,14 @@ impl Model {
         })
     }
 
-    /// The settings in force on this host: defaults, then the global values, then its own.
+    /// Returns the settings of this host: defaults, overridden by global values, overridden by its own.
     #[must_use]
     pub fn settings(&self) -> Settings {
         self.settings_of(&self.node)
     }
 
-    /// The settings in force on a host, as far as this one knows: the own values of others are not kept.
+    /// Returns the settings of a host. The model does not keep the own values of other hosts, so for those
+    /// they are missing.
     #[must_use]
     pub fn settings_of(&self, host: &str) -> Settings {
         let mut settings = Settings::default();
@@ -465,11 +470,12 @@ impl Model {
         settings
     }
 
-    /// The address in the tunnel that the settings name, if any. As an address of this host it would take the packets to whoever has it:
-    /// hosts and peers keep theirs.
+    /// Returns the configured tunnel address of this host, if any. An address that a host or peer already has
+    /// is refused,
+    /// because assigning it here would divert the packets meant for that host or peer.
     ///
     /// # Errors
-    /// Who has it.
+    /// The current holder of the address.
     pub fn tunnel_address(&self) -> Result<Option<Ipv4Addr>, String> {
         let Some(addr) = self.settings().ip_in_ip_tunnel_addr else { return Ok(None) };
         let holder = if let Some((host, _)) = self.hosts_by_address(addr.into()).next() {
@@ -485,7 +491,7 @@ impl Model {
         }
     }
 
-    /// IPAM's configuration; absent means the defaults.
+    /// Returns the IPAM configuration, or the defaults if the key is absent.
     #[must_use]
     pub fn ipam_config(&self) -> IpamConfig {
         self.stored(&Key::IpamConfig, |resource| match resource {
@@ -495,18 +501,19 @@ impl Model {
         .map_or_else(IpamConfig::default, |stored| stored.value.clone())
     }
 
-    /// Any larger noun by its key: endpoints, profiles, policies, pools, peers and the like.
+    /// Returns a resource by its key: an endpoint, profile, policy, pool, peer or other value that is not a
+    /// small host value.
     #[must_use]
     pub fn resource(&self, key: &Key) -> Option<&Arc<Resource>> {
         self.rest.get(key)?.value()?.resource()
     }
 
-    /// Larger nouns from a key on, in the order of the keys: all of one kind are one range.
+    /// Returns the resources from a key on, in key order. All resources of one kind form one range.
     pub fn resources_from(&self, first: Key) -> impl Iterator<Item = (&Key, &Arc<Resource>)> {
         self.rest.range(first..).filter_map(|(key, slot)| Some((key, slot.value()?.resource()?)))
     }
 
-    /// Profiles, tiers and policies, in the order of their keys.
+    /// Returns profiles, tiers and policies, in key order.
     pub fn policy_resources(&self) -> impl Iterator<Item = (&Key, &Arc<Resource>)> {
         let first = Key::Profile { name: String::new(), part: ProfilePart::Rules };
         self.resources_from(first).take_while(|(key, _)| {
@@ -514,7 +521,7 @@ impl Model {
         })
     }
 
-    /// The endpoints of all hosts, workloads first.
+    /// Returns the endpoints of all hosts, workload endpoints first.
     pub fn endpoint_resources(&self) -> impl Iterator<Item = (&EndpointKey, &Arc<Resource>)> {
         self.resources_from(first_endpoint("")).map_while(|(key, resource)| match key {
             Key::Endpoint(endpoint) => Some((endpoint, resource)),
@@ -522,25 +529,26 @@ impl Model {
         })
     }
 
-    /// Settings and members of values that nothing reads, by key: of all but endpoints and blocks, which are many.
+    /// Returns the unknown names of settings and JSON members, by key. Endpoints and blocks are not checked,
+    /// because there are many.
     pub fn unread_names(&self) -> impl ExactSizeIterator<Item = (&Key, &[String])> {
         self.unread_names.iter().map(|(key, names)| (key, names.as_slice()))
     }
 
-    /// Whether what stands under a key now cannot be read, though an earlier value may still be in force.
+    /// Returns true if the current value of a key cannot be parsed; an earlier value may still be in force.
     #[must_use]
     pub fn is_unreadable(&self, key: &Key) -> bool {
         let spelled = self.slot(key).into_iter().flat_map(Slot::spellings);
         spelled.into_iter().any(|(spelling, _)| self.invalid_keys.contains_key(&*spelling.text(key)))
     }
 
-    /// The revision of the last write of a key, as it is in force.
+    /// Returns the revision of the last write of the value in force.
     #[must_use]
     pub fn revision_of(&self, key: &Key) -> Option<Revision> {
         Some(self.slot(key)?.entry()?.revision)
     }
 
-    /// What this host has under an item, else what all have.
+    /// Returns this host's value of an item, else the global one.
     fn own_or_global<T>(&self, item: &BgpItem, pick: impl Fn(&Resource) -> Option<&T>) -> Option<&T> {
         let under = |key: &Key| pick(self.resource(key)?);
         under(&Key::bgp_host(&self.node, item.clone())).or_else(|| under(&Key::bgp_global(item.clone())))
@@ -560,18 +568,18 @@ impl Model {
     }
 }
 
-/// Where the endpoints of a host begin, and with no host all.
+/// Returns the first key of a host's endpoints, or of all endpoints if `host` is empty.
 fn first_endpoint(host: &str) -> Key {
     let (orchestrator, workload, endpoint) = (String::new(), String::new(), String::new());
     Key::Endpoint(EndpointKey::Workload { host: host.to_owned(), orchestrator, workload, endpoint })
 }
 
-/// What a filter's key says.
+/// State of a filter key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilterValue<'a> {
-    /// The last value that could be read.
+    /// Last value that could be parsed.
     Valid(&'a Filter),
-    /// There never was one.
+    /// No value of the key could ever be parsed.
     Unreadable,
 }
 

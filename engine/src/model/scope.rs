@@ -1,37 +1,41 @@
-//! What an agent lists and watches.
+//! Keys that an agent lists and watches.
 //!
-//! 5,000 agents must not multiply each other's writes, so an agent watches its own affinities and its own blocks,
-//! never others'. Blocks lie under their prefix, not under their host, so the own ones are single keys that the own
-//! affinities name, and the set of them changes. Two feeds keep that simple:
+//! 5,000 agents must not receive each other's writes, so an agent watches its own affinities and blocks, and
+//! never those of
+//! other hosts. The key of a block contains its prefix, not its host, so the own blocks are single keys that
+//! the own
+//! affinities name, and their set changes. Two feeds handle this:
 //!
-//! - the **main** feed has the fixed prefixes of [`watch_scope`]; it starts once;
-//! - the **block** feed has the keys of [`Model::block_scope`], a handful. When a [`ModelChanges`](super::ModelChanges) has
-//!   `affinities` set and the scope differs from the one that the feed was opened with, it is opened anew with the new
-//!   one: it lists these few keys, gives them to [`Model::replace`] with [`WatchPart::Blocks`] (which forgets the others),
-//!   and watches on from there.
+//! - the **main** feed watches the fixed prefixes of [`watch_scope`]; it starts once;
+//! - the **block** feed watches the keys of [`Model::block_scope`], a handful. When a
+//!   [`ModelChanges`](super::ModelChanges) has `affinities` set and the scope differs from the one that the
+//!   feed was opened with, it is reopened: it lists these few keys, passes them to [`Model::replace`] with
+//!   [`WatchPart::Blocks`] (which forgets all other blocks), and watches from that revision.
 //!
-//! A block counts as own only when its affinity is confirmed *and* its value names this host, so neither order of the
-//! two feeds can announce a block that is not ours: until both are seen, nothing is announced. Whoever has all keys in
-//! one snapshot (a cache, an offline command) uses [`WatchPart::All`].
+//! A block counts as own only if its affinity is confirmed *and* its value names this host. Neither order of
+//! the two feeds
+//! can therefore announce a block of another host: nothing is announced until both were received. A reader
+//! that has all keys
+//! in one snapshot (a cache, an offline command) uses [`WatchPart::All`].
 
 use tortie_config::key::{Key, prefix};
 use tortie_net::Cidr;
 
 use super::state::Model;
 
-/// Which keys a snapshot is complete for.
+/// Part of the keys that a snapshot contains completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchPart {
-    /// Every key.
+    /// All keys.
     All,
-    /// Every key but blocks.
+    /// All keys except blocks.
     Main,
     /// Blocks only.
     Blocks,
 }
 
 impl WatchPart {
-    /// Whether a key belongs to it.
+    /// Returns true if a key belongs to this part.
     #[must_use]
     pub fn covers(self, text: &str) -> bool {
         match self {
@@ -51,14 +55,15 @@ fn is_block(text: &str) -> bool {
         .is_some_and(|rest| rest.starts_with("ipv4/") || rest.starts_with("ipv6/"))
 }
 
-/// The prefixes of the main feed of an agent.
+/// Returns the prefixes of an agent's main feed.
 #[must_use]
 pub fn watch_scope(node: &str) -> Vec<String> {
     prefix::watched_by(node)
 }
 
 impl Model {
-    /// The keys of the block feed: the blocks that this host has an affinity to, in any state; sorted.
+    /// Returns the keys of the block feed: the blocks for which this host has an affinity in any state,
+    /// sorted.
     #[must_use]
     pub fn block_scope(&self) -> Vec<String> {
         let blocks = self.affinities(&self.node).map(|stored| *stored.key);

@@ -1,4 +1,5 @@
-//! Every setting of the store: what reaches the kernel, a file or this process is bounded, whoever wrote it.
+//! Bounds of every setting in the store: any value that reaches the kernel, a file or this process is
+//! limited, because any writer may have set it.
 
 use std::time::Duration;
 
@@ -8,16 +9,17 @@ use tortie_store::fixtures::put;
 
 use super::*;
 
-/// Where a setting ends up.
+/// Target that the value of a setting affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
-    /// Routes, rules, interfaces. What fits an interface of the host itself is refused besides (`WorkloadPrefixes` of the kernel).
+    /// Routes, rules, interfaces. The kernel crate additionally refuses values that match an interface of the
+    /// host itself (`WorkloadPrefixes`).
     Kernel,
-    /// Files, which are opened below a folder of logs only (`LogFile`).
+    /// Files, which are opened only below a log directory (`LogFile`).
     File,
     /// Timers and keys of this process.
     Process,
-    /// It is read and changes nothing.
+    /// The setting is parsed and has no effect.
     Nothing,
 }
 
@@ -27,9 +29,9 @@ struct Row {
     name: &'static str,
     reach: Reach,
     good: &'static str,
-    /// Refused, and the last good value stays.
+    /// Values that are refused, so that the last good value stays in force.
     hostile: &'static [&'static str],
-    /// As far as it goes.
+    /// Extreme values that are accepted.
     extreme: &'static [&'static str],
 }
 
@@ -102,7 +104,7 @@ const TABLE: &[Row] = &[
         &["0", "1", "0x80000000", "0x1ffffffff", "-1", "0x"],
         &["3", "0xffffffff"],
     ),
-    // Any text: `LogPrefix` cuts and cleans it.
+    // Any text is accepted: `LogPrefix` truncates and sanitizes it.
     row("LogPrefix", Kernel, "mine", &[], &["\u{1b}[2J\u{7}", LONG_PATH, "a\"b\\c"]),
     row("MaxIpsetSize", Nothing, "1000", &["0", "-1", "4294967296"], &["1", "4294967295"]),
     row(
@@ -134,12 +136,12 @@ const TABLE: &[Row] = &[
     row("MetadataAddr", Nothing, "10.0.0.1", &["::1", "host", "10.0.0.1/8"], &["none"]),
     row("MetadataPort", Nothing, "9098", PORTS, &["1", "65535"]),
     row("IpamLeakGracePeriodSecs", Process, "600", TIMES, &["0", "31536000"]),
-    // Nobody reads it.
+    // No code reads this setting.
     row("ClusterGUID", Nothing, "mine", &[], &["\u{1b}[2J"]),
 ];
 
 const MANY_PREFIXES: &str = "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q,r,s,t,u,v,w,x,y,z,aa,bb,cc,dd,ee,ff,gg";
-/// Stand for texts that are longer than what is written here.
+/// Placeholders for texts that are too long to write here.
 const LONG_PATH: &str = "/long";
 const MANY_PORTS: &str = "many";
 
@@ -161,7 +163,7 @@ fn every_setting_has_a_row() {
     }
 }
 
-/// Global or the host's own; over a good value, and where there never was one.
+/// Tested for global and host values, over a good value and without an earlier one.
 #[test]
 fn a_hostile_value_of_any_setting_is_refused_by_name_and_the_last_good_one_stays() {
     let mut count = 0;
@@ -194,7 +196,7 @@ fn a_hostile_value_of_any_setting_is_refused_by_name_and_the_last_good_one_stays
     println!("{count} hostile values of {} settings were refused", TABLE.len());
 }
 
-/// What is done with values that are taken.
+/// Checks the bounds of accepted values.
 fn bounds(model: &Model) {
     let settings = model.settings();
     let now = std::time::Instant::now();

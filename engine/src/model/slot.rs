@@ -1,10 +1,12 @@
-//! One thing of the data model with all the keys that may say it.
+//! A slot: one value of the data model, with all keys under which it may be stored.
 //!
-//! A thing has one key today, perhaps an older path, and in theory other spellings of the same path (an IPv6 address
-//! that is not in its shortest form). Today's key wins key by key, then its other spellings, then the older paths, each
-//! in the order of their texts: the answer never depends on the order in which the keys came.
+//! A value has one current key, possibly a key at an older path, and in theory other spellings of the same
+//! path (an IPv6
+//! address that is not in its shortest form). The current key takes precedence, then its other spellings,
+//! then the older
+//! paths, each in text order, so the result never depends on the order of writes.
 //!
-//! A value that cannot be read leaves the last good one in force.
+//! If a value cannot be parsed, the last good one stays in force.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +15,10 @@ use tortie_config::key::Key;
 use super::value::Value;
 use tortie_store::{KeyValue, Revision};
 
-/// What is stored under one key.
+/// Value stored under one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// The last value that could be read; `None`: there never was one.
+    /// Last value that could be parsed; `None` if there never was one.
     pub(super) value: Option<Value>,
     /// Revision of the last write.
     pub(super) revision: Revision,
@@ -25,7 +27,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Takes a write in; `read` is its value, `None` when it cannot be read.
+    /// Records a write. `read` is its parsed value, or `None` if it cannot be parsed.
     fn write(&mut self, kv: &KeyValue, read: Option<Value>) {
         self.revision = kv.mod_revision;
         self.created = kv.create_revision;
@@ -39,19 +41,19 @@ impl Entry {
     }
 }
 
-/// Which of the keys of a slot.
+/// One of the keys of a slot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Spelling {
-    /// Today's path in its canonical form.
+    /// Current path in its canonical form.
     Canonical,
-    /// Today's path, written otherwise.
+    /// Current path in another spelling.
     Variant(Box<str>),
-    /// An older path.
+    /// Older path.
     Legacy(Box<str>),
 }
 
 impl Spelling {
-    /// The text of the key.
+    /// Returns the text of the key.
     pub(super) fn text(&self, key: &Key) -> Box<str> {
         match self {
             Self::Canonical => key.to_string().into(),
@@ -60,24 +62,25 @@ impl Spelling {
     }
 }
 
-/// All keys that say one thing.
+/// All keys that hold one value of the data model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Slot {
     canonical: Option<Entry>,
-    /// Rare, so it costs one word.
+    /// Rarely used, so it is boxed and takes one pointer.
     #[expect(clippy::box_collection, reason = "a BTreeMap has three words and there are many slots")]
     others: Option<Box<BTreeMap<Spelling, Entry>>>,
 }
 
 impl Slot {
-    /// The entry in force: the first that has a value, so that a broken newer key does not take an older one down.
+    /// Returns the entry in force: the first with a value, so that an unreadable current key does not hide an
+    /// older one.
     pub(super) fn entry(&self) -> Option<&Entry> {
         let others = || self.others.iter().flat_map(|others| others.values());
         let mut all = self.canonical.iter().chain(others());
         all.clone().find(|entry| entry.value.is_some()).or_else(|| all.next())
     }
 
-    /// The value in force.
+    /// Returns the value in force.
     pub(super) fn value(&self) -> Option<&Value> {
         self.entry()?.value.as_ref()
     }
@@ -86,7 +89,7 @@ impl Slot {
         self.canonical.is_none() && self.others.is_none()
     }
 
-    /// What is stored under one of the keys.
+    /// Returns the entry stored under one of the keys.
     pub(super) fn under(&self, spelling: &Spelling) -> Option<&Entry> {
         match spelling {
             Spelling::Canonical => self.canonical.as_ref(),
@@ -111,7 +114,7 @@ impl Slot {
         }
     }
 
-    /// Forgets what is stored under one of the keys; whether there was something.
+    /// Removes the entry under one of the keys. Returns true if there was one.
     pub(super) fn remove(&mut self, spelling: &Spelling) -> bool {
         if let Spelling::Canonical = spelling {
             return self.canonical.take().is_some();
@@ -124,7 +127,7 @@ impl Slot {
         removed
     }
 
-    /// All keys of this slot with what is stored under them.
+    /// Returns all keys of this slot with their entries.
     pub(super) fn spellings(&self) -> impl Iterator<Item = (Spelling, &Entry)> {
         let canonical = self.canonical.iter().map(|entry| (Spelling::Canonical, entry));
         canonical.chain(self.others.iter().flat_map(|others| others.iter().map(|(s, e)| (s.clone(), e))))

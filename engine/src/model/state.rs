@@ -1,4 +1,4 @@
-//! The model itself: its indexes, and how snapshots and deltas change them.
+//! The model's indexes, and how snapshots and deltas change them.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -17,60 +17,61 @@ use super::scope::WatchPart;
 use super::slot::{Slot, Spelling};
 use super::value::Value;
 
-/// All nouns of the store, as one host sees them.
+/// All resources of the store that one host follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Model {
-    /// The host that this model is for.
+    /// Name of the host that this model is for.
     pub(super) node: String,
     pub(super) hosts: BTreeMap<Arc<str>, Host>,
-    /// Which hosts have an address, in the order of their names: almost always one.
+    /// Hosts by address, sorted by name; almost always one host per address.
     pub(super) hosts_by_address: BTreeMap<IpAddr, Vec<Arc<str>>>,
-    /// Which hosts have a network, likewise: those of a rack have one.
+    /// Hosts by network, sorted by name; the hosts of a rack share one network.
     pub(super) hosts_by_network: BTreeMap<Cidr, Vec<Arc<str>>>,
-    /// Everything that [`HostItem`] does not cover.
+    /// All values that are not a [`HostItem`].
     pub(super) rest: BTreeMap<Key, Slot>,
-    /// Addresses that several hosts have.
+    /// Addresses that more than one host has.
     pub(super) shared_addresses: BTreeSet<IpAddr>,
     /// Hosts without any address.
     pub(super) hosts_without_address: BTreeSet<Arc<str>>,
-    /// Who has a peer at an address, in the order of names: a host, or every host (the empty name). One stands here
-    /// once for each such key.
+    /// Hosts with a peer at an address, sorted by name; the empty name stands for all hosts. A host is listed
+    /// once for each key of this kind.
     pub(super) hosts_by_peer: BTreeMap<IpAddr, Vec<Arc<str>>>,
     pub(super) endpoints: usize,
     pub(super) invalid_keys: BTreeMap<String, InvalidKey>,
-    /// Names that nothing reads, in the values in force: of all but endpoints and blocks, which are many.
+    /// Unknown names in the values in force. Endpoints and blocks are not checked, because there are many.
     pub(super) unread_names: BTreeMap<Key, Vec<String>>,
     pub(super) unknown: usize,
     pub(super) revision: Revision,
     pub(super) store_id: String,
-    /// Where the blocks came from, which are listed apart.
+    /// Identity of the store that the blocks came from, which are listed separately.
     pub(super) blocks_store_id: String,
 }
 
 /// A key that cannot be used as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidKey {
-    /// The full key, as stored.
+    /// Full key, as stored.
     pub key: String,
-    /// What is wrong and what to write instead.
+    /// The error, and the correct form to write.
     pub error: String,
-    /// The revision that wrote it.
+    /// Revision of the last write.
     pub revision: Revision,
-    /// An earlier value of this key is still in force.
+    /// True if an earlier value of this key is still in force.
     pub last_good: bool,
-    /// Of a policy: its selector, where that much of the value can be read.
+    /// Selector of a policy, if that part of the value can be parsed.
     pub selector: Option<Selector>,
 }
 
 impl InvalidKey {
-    /// What the key means, under today's path; `None`: it is no key of the data model.
+    /// Returns the parsed key, with an older path translated to the current one; `None` if it is not a key of
+    /// the data model.
     #[must_use]
     pub fn parsed(&self) -> Option<Key> {
         Key::parse(&self.key).ok().map(|key| key.canonical().clone())
     }
 }
 
-/// The selector of a policy whose value cannot be read as a whole.
+/// Returns the selector of a policy whose value cannot be parsed as a whole.
 fn selector_of(key: &Key, value: &[u8]) -> Option<Selector> {
     let Key::Policy { .. } = key else { return None };
     let value: serde_json::Value = serde_json::from_slice(value).ok()?;
@@ -78,7 +79,7 @@ fn selector_of(key: &Key, value: &[u8]) -> Option<Selector> {
 }
 
 impl Model {
-    /// The empty picture, for this host.
+    /// Creates an empty model for a host.
     #[must_use]
     pub fn new(node: &str) -> Self {
         Self {
@@ -100,7 +101,8 @@ impl Model {
         }
     }
 
-    /// Takes in what an agent kept on disk: values that cannot be read come over the last good ones that they leave in force.
+    /// Loads the agent's cache from disk: first the last good values, then the unreadable values that leave
+    /// them in force.
     pub fn restore(&mut self, cached: &Cached) {
         let snapshot = &cached.snapshot;
         self.replace(WatchPart::All, snapshot);
@@ -108,8 +110,8 @@ impl Model {
         self.apply(&Delta { revision: snapshot.revision, changes });
     }
 
-    /// Takes one transaction of the store in. A change that is not newer than what is known of its key is ignored, so
-    /// that a watch may repeat what it brought.
+    /// Applies one transaction of the store. A change that is not newer than the known state of its key is
+    /// ignored, because a watch may repeat changes.
     pub fn apply(&mut self, delta: &Delta) -> ModelChanges {
         let mut changes = ModelChanges::default();
         for change in &delta.changes {
@@ -147,8 +149,8 @@ impl Model {
         changes
     }
 
-    /// A copy with no other endpoints than those that are wanted, and without blocks and affinities: for questions that are
-    /// answered somewhere else.
+    /// Returns a copy with only the selected endpoints and without blocks and affinities, for queries that
+    /// another thread answers.
     #[must_use]
     pub fn excerpt(&self, wanted: impl Fn(&EndpointKey, &Resource) -> bool) -> Self {
         let keeps = |key: &Key, slot: &Slot| match key {
@@ -176,14 +178,14 @@ impl Model {
         }
     }
 
-    /// Revisions of another history than the one so far say nothing: the next snapshot is read whole.
+    /// Marks all revisions as those of another history, so that the next snapshot is parsed completely.
     pub fn forget_revisions(&mut self) {
         self.store_id.clear();
         self.blocks_store_id.clear();
     }
 
-    /// Takes a snapshot in that holds every key of `part`, and says what differs from before: what is not in it is
-    /// gone, what has the same revision is not even read again.
+    /// Applies a snapshot that contains every key of `part`, and returns the differences. Keys that are
+    /// missing from it are removed, and keys with an unchanged revision are not parsed again.
     pub fn replace(&mut self, part: WatchPart, snapshot: &Snapshot) -> ModelChanges {
         let mut changes = ModelChanges::default();
         let same_store = match part {
@@ -222,7 +224,7 @@ impl Model {
         if part.covers_unknown() {
             self.unknown = unknown;
         }
-        // A list may be older than what a watch of the other part has brought.
+        // A list may be older than changes that the watch of the other part delivered.
         self.revision = if same_store { self.revision.max(snapshot.revision) } else { snapshot.revision };
         if part != WatchPart::Blocks {
             self.store_id.clone_from(&snapshot.store_id);
@@ -233,7 +235,7 @@ impl Model {
         changes
     }
 
-    /// Writes or removes what stands under one key.
+    /// Writes or removes the value of one key.
     fn set(
         &mut self,
         key: Key,
@@ -267,7 +269,7 @@ impl Model {
                 self.set_invalid(text, None, changes);
             }
         }
-        // Even a value that cannot be read makes a host known.
+        // A value that cannot be parsed also makes its host known.
         changes.hosts |= self.hosts.len() != hosts;
         if let Some((host, item)) = HostItem::of(&key)
             && (self.hosts.len() != hosts || matches!(item, HostItem::Address(_)))
@@ -316,7 +318,7 @@ impl Model {
         }
     }
 
-    /// Every key that is kept, as stored, with its place; malformed ones have none.
+    /// Returns every stored key with its parsed form; malformed keys have none.
     fn texts(&self) -> Vec<(String, Option<(Key, Spelling)>)> {
         let mut texts = Vec::new();
         let mut add = |key: &Key, slot: &Slot| {
@@ -365,7 +367,7 @@ impl Model {
         }
     }
 
-    /// Keeps the list of hosts without address in step with one host.
+    /// Updates the set of hosts without addresses for one host.
     fn update_silent_hosts(&mut self, host: &str) {
         match self.hosts.get_key_value(host) {
             Some((name, host)) if host.addrs().next().is_none() => {
@@ -377,13 +379,13 @@ impl Model {
         }
     }
 
-    /// The value in force under a key, and the revisions of its entry.
+    /// Returns the value in force under a key, and the revisions of its entry.
     fn effective(&self, key: &Key) -> Option<Effective> {
         let entry = self.slot(key)?.entry()?;
         Some(Effective { value: entry.value.clone(), revision: entry.revision, created: entry.created })
     }
 
-    /// Keeps the indexes in step with one thing.
+    /// Updates the indexes for a change of one key.
     fn reindex(&mut self, key: &Key, before: Option<&Effective>, after: Option<&Effective>) {
         self.note_unread_names(key, after);
         let address = |effective: Option<&Effective>| match effective.and_then(|e| e.value.as_ref()) {
@@ -423,7 +425,7 @@ impl Model {
 }
 
 impl Model {
-    /// Keeps the list of names that nothing reads in step with one key.
+    /// Updates the unknown names for a change of one key.
     fn note_unread_names(&mut self, key: &Key, after: Option<&Effective>) {
         if matches!(key, Key::Endpoint(_) | Key::Block(_) | Key::Affinity { .. }) {
             return;
@@ -436,7 +438,7 @@ impl Model {
     }
 }
 
-/// What a key says at one moment.
+/// Value in force of a key, with its revisions.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Effective {
     pub(super) value: Option<Value>,
@@ -444,7 +446,7 @@ pub(super) struct Effective {
     pub(super) created: Revision,
 }
 
-/// Moves a host from one address or network to another.
+/// Moves a host from one address or network to another in an index.
 fn index<T: Ord + Copy>(map: &mut BTreeMap<T, Vec<Arc<str>>>, host: &str, old: Option<T>, new: Option<T>) {
     if old == new {
         return;
@@ -466,13 +468,13 @@ fn index<T: Ord + Copy>(map: &mut BTreeMap<T, Vec<Arc<str>>>, host: &str, old: O
     }
 }
 
-/// What a key's text means to the model.
+/// Classification of a key's text.
 enum KeyClass {
-    /// A thing, and which of its keys this is.
+    /// A key of the data model, with its spelling.
     Typed(Key, Spelling),
-    /// A key that is read past: old marks, reports of agents, settings of other hosts.
+    /// A key that the model skips: obsolete marks, status reports of agents, settings of other hosts.
     Ignored,
-    /// Some other system's key.
+    /// A key of another system.
     Unknown,
     /// A known path with a malformed element.
     Malformed(String),
@@ -489,7 +491,7 @@ impl Model {
             Key::Marker { .. } | Key::Felix { .. } | Key::TortieStatus { .. } | Key::Docker { .. } => {
                 KeyClass::Ignored
             }
-            // Nobody but that host reads its settings, and there may be a dozen for each of thousands.
+            // Only that host reads its own settings; there may be a dozen for each of thousands of hosts.
             Key::Setting(Scope::Host(host), _) if host != self.node => KeyClass::Ignored,
             Key::Legacy(old) => KeyClass::Typed(old.canonical().clone(), Spelling::Legacy(text.into())),
             key if key.to_string() == text => KeyClass::Typed(key, Spelling::Canonical),

@@ -16,7 +16,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Three hosts, of which `h1` is ours and has two blocks.
+/// Three hosts; `h1` is this host and owns two blocks.
 const NETWORK: &[(&str, &str)] = &[
     ("/calico/v1/Ready", "true"),
     ("/calico/v1/ipam/v4/pool/10.0.0.0-16", r#"{"cidr":"10.0.0.0/16"}"#),
@@ -77,7 +77,7 @@ fn an_unreadable_value_leaves_the_last_good_one_in_force_and_everything_else_alo
     assert_eq!((problem.key.as_str(), problem.revision, problem.last_good), (key, 11, true));
     assert!(problem.error.contains("not an address"), "{}", problem.error);
 
-    // A relist does not change that.
+    // A relist keeps the last good value in force.
     let mut broken = snapshot(10, NETWORK);
     broken.entries.retain(|entry| entry.key != key);
     broken.entries.push(kv(key, "not an address", 11));
@@ -229,7 +229,7 @@ fn the_block_part_is_replaced_alone() {
     assert!(changes.originated && !changes.peers.any() && !changes.pools);
     assert_eq!(own_blocks(&model), ["10.0.1.0/30"]);
     assert_eq!(model.object_counts().hosts, 3);
-    // And the main part leaves blocks alone.
+    // A relist of the main part does not affect blocks.
     let changes = model.replace(WatchPart::Main, &snapshot(21, &[]));
     assert!(changes.peers.any() && changes.pools && changes.affinities);
     assert_eq!(model.object_counts(), ObjectCounts::default());
@@ -296,7 +296,7 @@ fn a_tunnel_address_of_somebody_else_is_not_used() {
         assert_eq!(model.tunnel_address().is_ok_and(|used| used.is_some()), good, "{addr}");
     }
     assert_eq!(model.tunnel_address(), Ok(Some([198, 51, 100, 3].into())));
-    // Whoever comes later takes it back.
+    // A host that takes the address later makes it unusable again.
     model.apply(&put(30, "/calico/bgp/v1/host/h2/ip_addr_v4", "198.51.100.3"));
     assert!(model.tunnel_address().unwrap_err().contains("address of host h2"));
 }
@@ -358,7 +358,7 @@ mod guard {
             let (mut guard, mut model) = started(NETWORK);
             relist(&mut guard, &mut model, "s1", keep);
             assert_eq!(code(&guard, &model), Some(wanted));
-            // A second relist of the same poor state is no new normal.
+            // A second relist of the same reduced state does not become the new reference.
             relist(&mut guard, &mut model, "s1", keep);
             assert_eq!(code(&guard, &model), Some(wanted));
             relist(&mut guard, &mut model, "s1", |_| true);
@@ -397,7 +397,7 @@ mod guard {
     }
 }
 
-/// Keys of every kind that routing reads, each with good values and a bad one.
+/// Keys of every kind that routing reads, each with good values and an invalid one.
 pub(crate) const KEYS: &[(&str, &[&str])] = &[
     ("/calico/v1/Ready", &["true", "false"]),
     ("/calico/v1/ipam/v4/pool/10.0.0.0-16", &["{}", r#"{"ipip":"tunl0"}"#, r#"{"ipipp":"tunl0"}"#, "!"]),
@@ -411,7 +411,7 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
         "/calico/bgp/v1/global/peer_v4/192.0.2.9",
         &[r#"{"as_num":"65001"}"#, r#"{"as_num":1,"own_only":true}"#, "!"],
     ),
-    // Inside of an own block.
+    // Addresses inside of an own block.
     ("/calico/bgp/v1/global/peer_v4/10.0.1.1", &[r#"{"as_num":"65001"}"#, "!"]),
     ("/calico/bgp/v1/host/h1/peer_v4/10.0.1.3", &[r#"{"as_num":"65001"}"#, "!"]),
     ("/calico/bgp/v1/global/peer_v6/2001:db8::9", &[r#"{"as_num":"65001"}"#, "!"]),
@@ -463,7 +463,7 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
             "!",
         ],
     ),
-    // Shares with the one before: an address, a floating one, a whole block.
+    // Overlaps the endpoint before: an address, a floating address, a whole block.
     (
         "/calico/v1/host/h1/workload/cni/w0/endpoint/eth0",
         &[
@@ -477,7 +477,7 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
     ("/calico/dhcp/v1/subnet/x", &["?"]),
 ];
 
-/// A history of transactions: (key index, value index or a deletion).
+/// A history of transactions, each a list of (key index, value index or `None` for a deletion).
 pub(crate) fn history(bad: bool) -> impl Strategy<Value = Vec<Vec<(usize, Option<usize>)>>> {
     let change = (0..KEYS.len(), prop::option::weighted(0.8, 0..4_usize)).prop_map(move |(key, value)| {
         let values = KEYS[key].1;
@@ -487,7 +487,7 @@ pub(crate) fn history(bad: bool) -> impl Strategy<Value = Vec<Vec<(usize, Option
     prop::collection::vec(prop::collection::vec(change, 1..4), 0..40)
 }
 
-/// A store that remembers, so that deltas and snapshots agree.
+/// A store that keeps its history, so that deltas and snapshots are consistent.
 #[derive(Default)]
 pub(crate) struct FakeStore {
     revision: Revision,
@@ -546,7 +546,7 @@ proptest! {
         for (transaction, relist) in history.iter().zip(&relists) {
             let delta = store.commit(transaction);
             if *relist {
-                // The deltas up to here were lost.
+                // Simulates lost deltas: a relist of both parts replaces them.
                 model.replace(WatchPart::Blocks, &store.list());
                 model.replace(WatchPart::Main, &store.list());
             } else {
@@ -562,7 +562,7 @@ proptest! {
         }
     }
 
-    /// What is kept at each change, against a look at everything.
+    /// Compares the incrementally updated indexes with a full recomputation after each change.
     #[test]
     fn what_is_kept_of_hosts_and_of_unread_names_is_what_a_walk_over_all_keys_finds(history in history(true)) {
         let mut store = FakeStore::default();

@@ -1,4 +1,4 @@
-//! What a key says, in as few bytes as it takes: there are six small values for each of thousands of hosts.
+//! Compact representation of values: each of thousands of hosts has six small ones.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use tortie_config::key::Key;
 use tortie_config::resource::{Asn, BgpLogLevel, StoreSchema};
 use tortie_net::Cidr;
 
-/// The value of `Ready`.
+/// Value of the key `Ready`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ready {
     /// The key does not exist.
     Absent,
-    /// Exactly `true`.
+    /// The value is exactly `true`.
     True,
-    /// Anything else; the first 40 characters.
+    /// Any other value, truncated to 40 characters.
     Other(String),
 }
 
-/// A value that could be read.
+/// A value that could be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
     Ready(Ready),
-    /// `None`: in a form that only later versions know.
+    /// `None` for a form that only later versions define.
     Schema(Option<u32>),
     Address(Option<IpAddr>),
     Network(Option<Cidr>),
@@ -31,17 +31,17 @@ pub(super) enum Value {
     Port(u16),
     ClusterId(Option<Ipv4Addr>),
     LogLevel(BgpLogLevel),
-    /// A host's metadata: that it is there is all that matters.
+    /// Metadata of a host; only its existence matters.
     Present,
-    /// Anything larger.
+    /// Any larger value.
     Resource(Arc<Resource>),
 }
 
 impl Value {
-    /// Reads the value of a key; the error names the field and the next step, never a secret.
+    /// Parses the value of a key. The error names the field and the next step, and never contains a secret.
     pub(super) fn read(key: &Key, bytes: &[u8]) -> Result<Self, String> {
         if matches!(key, Key::Ready) {
-            // Anything that is not exactly `true` is an answer, not an error.
+            // Any value other than `true` is valid and means "not ready".
             return Ok(Self::Ready(match bytes {
                 b"true" => Ready::True,
                 other => Ready::Other(String::from_utf8_lossy(other).chars().take(40).collect()),
