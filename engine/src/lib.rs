@@ -1,10 +1,8 @@
 //! Decision logic of Tortie, without sockets, threads or kernel calls.
 //!
 //! [`model`] holds the in-memory copy of the store. From it [`routing`] computes peers, announcements and
-//! kernel routes,
-//! [`policy`] computes the packet rules, and [`ipam`] allocates addresses. The results are intents, verdicts
-//! and
-//! transactions, each with its reason; other crates carry them out.
+//! kernel routes, [`policy`] computes the packet rules, and [`ipam`] allocates addresses. The results are
+//! intents, verdicts and transactions, each with its reason; other crates carry them out.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

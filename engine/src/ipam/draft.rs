@@ -1,8 +1,7 @@
 //! Pending changes of a plan, layered over the values that were read from the store.
 //!
 //! Every changed key is compared with the revision that was read. A key that a change depends on without
-//! changing it is
-//! guarded: the transaction compares it too.
+//! changing it is guarded: the transaction compares it too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

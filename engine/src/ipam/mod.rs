@@ -1,10 +1,9 @@
 //! Allocates addresses for workloads from blocks that hosts own.
 //!
 //! IPAM allocates and releases addresses, records their holders (in the block, and by handle), and keeps
-//! blocks, handles and
-//! affinities consistent with any number of concurrent writers on the same store. It keeps no state between
-//! calls, does not
-//! read the kernel, and does not distinguish its callers (CNI, Docker, Kurma, the command line).
+//! blocks, handles and affinities consistent with any number of concurrent writers on the same store. It
+//! keeps no state between calls, does not read the kernel, and does not distinguish its callers (CNI, Docker,
+//! Kurma, the command line).
 //!
 //! ```text
 //!  Request --> plan (pure) --Need keys--> store.get/list --> State --> plan again
@@ -13,10 +12,9 @@
 //! ```
 //!
 //! Each transaction contains all keys that must change together (blocks, affinities, handle), so Tortie
-//! leaves no operation
-//! half done. Operations that Calico's writers left half done (an affinity that is `pending` or
-//! `pendingDeletion`, has no
-//! block, or has a block of another owner) are completed or removed along the way.
+//! leaves no operation half done. Operations that Calico's writers left half done (an affinity that is
+//! `pending` or `pendingDeletion`, has no block, or has a block of another owner) are completed or removed
+//! along the way.
 
 mod assign;
 mod block_order;
@@ -100,9 +98,8 @@ impl Ipam {
     /// Allocates addresses. The answer has the order of the request.
     ///
     /// If the store becomes unreachable between a transaction and its reply, a request with a handle is
-    /// verified by reading the
-    /// blocks. A request without a handle fails although addresses may have been allocated; `tortie ipam
-    /// check` finds them.
+    /// verified by reading the blocks. A request without a handle fails although addresses may have been
+    /// allocated; `tortie ipam check` finds them.
     ///
     /// # Errors
     /// Every [`IpamError`].
@@ -111,8 +108,7 @@ impl Ipam {
     }
 
     /// Checks that [`Ipam::assign`] would succeed now. Nothing is written: the plan is made, and the store
-    /// checks that it would
-    /// accept the transaction.
+    /// checks that it would accept the transaction.
     ///
     /// # Errors
     /// Every [`IpamError`].
@@ -252,9 +248,8 @@ impl Ipam {
     }
 
     /// Removes all IPAM data of a host, in its own blocks and in those of other hosts. Addresses in its
-    /// blocks that belong to
-    /// another host's endpoint, or whose attributes name another host, stay; their blocks no longer have an
-    /// owner.
+    /// blocks that belong to another host's endpoint, or whose attributes name another host, stay; their
+    /// blocks no longer have an owner.
     ///
     /// # Errors
     /// As [`Ipam::release`]; [`IpamError::Busy`] if the host keeps allocating addresses meanwhile.
@@ -309,15 +304,13 @@ impl Ipam {
     ///
     /// # Errors
     /// [`IpamError::Refused`] if strict or automatic allocation would change while blocks exist, or if no
-    /// address could be
-    /// allocated any more (neither strict nor automatic).
+    /// address could be allocated any more (neither strict nor automatic).
     pub async fn set_config(&self, config: &IpamConfig) -> Result<(), IpamError> {
         self.run(true, |state, _| configure::write(&self.keyspace, state, config)).await
     }
 
     /// Applies the repairs of findings, each in its own transaction, and returns the result of each in the
-    /// same order. Writes
-    /// nothing for a finding whose data has changed since.
+    /// same order. Writes nothing for a finding whose data has changed since.
     ///
     /// # Errors
     /// [`IpamError::NotReady`] while the data model is frozen. The failure of a single repair is part of its

@@ -1,10 +1,8 @@
 //! Keys and prefixes to read in order to find all blocks that overlap a new block.
 //!
 //! Blocks of different lengths can coexist (the `blockSize` of a pool was changed, pools are nested), so the
-//! absence of a
-//! block's own key does not show that its addresses are free. Keys are text: blocks within a prefix are found
-//! by the leading
-//! characters of their addresses.
+//! absence of a block's own key does not show that its addresses are free. Keys are text: blocks within a
+//! prefix are found by the leading characters of their addresses.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};

@@ -2,8 +2,7 @@
 //! again.
 //!
 //! The aspects are listed once (in the macro below), so none can be missing from
-//! [`ModelChanges::everything`],
-//! [`ModelChanges::is_clean`] or [`ModelChanges::merge`].
+//! [`ModelChanges::everything`], [`ModelChanges::is_clean`] or [`ModelChanges::merge`].
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

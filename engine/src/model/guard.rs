@@ -1,8 +1,7 @@
 //! Freeze conditions: states of the store that routing must not follow.
 //!
 //! The model always follows the store. While the guard reports a freeze, nothing is computed from the model:
-//! sessions,
-//! kernel routes and rules stay as they are. The conditions are:
+//! sessions, kernel routes and rules stay as they are. The conditions are:
 //!
 //! - the store belongs to Calico 3 (`calico-3`), which cannot be accepted: the v1 model does not contain its
 //!   workloads;
@@ -18,12 +17,9 @@
 //!   (`lost-pools`, `lost-own-blocks`, `lost-hosts`, `lost-endpoints`).
 //!
 //! A freeze ends when its reason is gone (the keys or the store return), or when an operator accepts the new
-//! state. A
-//! deletion that the watch reports was intended by its writer and freezes nothing, except for `Ready`. The
-//! loss of one
-//! single host or endpoint never counts as "more than half": in a small network it is a container that ended
-//! while the store
-//! was unreachable.
+//! state. A deletion that the watch reports was intended by its writer and freezes nothing, except for
+//! `Ready`. The loss of one single host or endpoint never counts as "more than half": in a small network it
+//! is a container that ended while the store was unreachable.
 
 use super::state::Model;
 use super::value::Ready;

@@ -1,12 +1,9 @@
 //! In-memory model of the store, as one host follows it.
 //!
 //! The model takes snapshots and deltas of the store. It keeps every resource as a typed value under its
-//! typed key, in key
-//! order, so that all resources of one kind, or of one host and kind, form one range. It reports the aspects
-//! that a change
-//! affects, and when routing must freeze ([`Guard`]). It does no I/O, uses no clock, and writes nothing.
-//! Routing and policy
-//! compute from its values; the model does not.
+//! typed key, in key order, so that all resources of one kind, or of one host and kind, form one range. It
+//! reports the aspects that a change affects, and when routing must freeze ([`Guard`]). It does no I/O, uses
+//! no clock, and writes nothing. Routing and policy compute from its values; the model does not.
 //!
 //! ```text
 //!  store::Snapshot --replace--+                         host.rs: small values of each host
@@ -16,16 +13,12 @@
 //! ```
 //!
 //! An error in one key affects only that key: if a value cannot be parsed, the last good one stays in force,
-//! and the key is
-//! listed in [`Model::invalid_keys`]. Malformed keys are listed there too. Keys of other systems are counted,
-//! and settings of
-//! other hosts are ignored. A value may exist under its current key and under an older path: both are kept,
-//! and the current
-//! key takes precedence.
+//! and the key is listed in [`Model::invalid_keys`]. Malformed keys are listed there too. Keys of other
+//! systems are counted, and settings of other hosts are ignored. A value may exist under its current key and
+//! under an older path: both are kept, and the current key takes precedence.
 //!
 //! A model that followed deltas equals one that was loaded from a snapshot of the same revision, except for
-//! last good values,
-//! which a snapshot does not contain.
+//! last good values, which a snapshot does not contain.
 
 mod attached;
 mod changes;

@@ -471,8 +471,7 @@ impl Model {
     }
 
     /// Returns the configured tunnel address of this host, if any. An address that a host or peer already has
-    /// is refused,
-    /// because assigning it here would divert the packets meant for that host or peer.
+    /// is refused, because assigning it here would divert the packets meant for that host or peer.
     ///
     /// # Errors
     /// The current holder of the address.

@@ -1,10 +1,8 @@
 //! Keys that an agent lists and watches.
 //!
 //! 5,000 agents must not receive each other's writes, so an agent watches its own affinities and blocks, and
-//! never those of
-//! other hosts. The key of a block contains its prefix, not its host, so the own blocks are single keys that
-//! the own
-//! affinities name, and their set changes. Two feeds handle this:
+//! never those of other hosts. The key of a block contains its prefix, not its host, so the own blocks are
+//! single keys that the own affinities name, and their set changes. Two feeds handle this:
 //!
 //! - the **main** feed watches the fixed prefixes of [`watch_scope`]; it starts once;
 //! - the **block** feed watches the keys of [`Model::block_scope`], a handful. When a
@@ -13,10 +11,9 @@
 //!   [`WatchPart::Blocks`] (which forgets all other blocks), and watches from that revision.
 //!
 //! A block counts as own only if its affinity is confirmed *and* its value names this host. Neither order of
-//! the two feeds
-//! can therefore announce a block of another host: nothing is announced until both were received. A reader
-//! that has all keys
-//! in one snapshot (a cache, an offline command) uses [`WatchPart::All`].
+//! the two feeds can therefore announce a block of another host: nothing is announced until both were
+//! received. A reader that has all keys in one snapshot (a cache, an offline command) uses
+//! [`WatchPart::All`].
 
 use tortie_config::key::{Key, prefix};
 use tortie_net::Cidr;

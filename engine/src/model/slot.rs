@@ -1,10 +1,8 @@
 //! A slot: one value of the data model, with all keys under which it may be stored.
 //!
 //! A value has one current key, possibly a key at an older path, and in theory other spellings of the same
-//! path (an IPv6
-//! address that is not in its shortest form). The current key takes precedence, then its other spellings,
-//! then the older
-//! paths, each in text order, so the result never depends on the order of writes.
+//! path (an IPv6 address that is not in its shortest form). The current key takes precedence, then its other
+//! spellings, then the older paths, each in text order, so the result never depends on the order of writes.
 //!
 //! If a value cannot be parsed, the last good one stays in force.
 

@@ -1,4 +1,4 @@
-//! Which policies and profiles an endpoint's packets pass, and in which order (data model, "Selector-based security
+//! Policies and profiles that apply to an endpoint, in evaluation order (data model, "Selector-based security
 //! policy").
 
 use std::collections::BTreeMap;
@@ -35,7 +35,8 @@ impl Candidate<'_> {
     }
 }
 
-/// What an endpoint is allowed, of the policies that select it. Untracked and pre-DNAT policies act on host endpoints only.
+/// Builds the policy of an endpoint from the policies that select it. Untracked and pre-DNAT policies apply
+/// to host endpoints only.
 pub(super) fn endpoint_policy<'a>(
     resource: &Resource,
     candidates: impl Iterator<Item = Candidate<'a>>,
@@ -43,7 +44,7 @@ pub(super) fn endpoint_policy<'a>(
 ) -> Option<EndpointPolicy> {
     let mut ordered: Vec<Candidate<'a>> = candidates.collect();
     ordered.sort_by_cached_key(|candidate| {
-        // Without a place: last. Ties by name, as bytes.
+        // Tiers and policies without an order come last. Equal orders are sorted by name, bytewise.
         let tier = tiers.get(candidate.tier).copied();
         let order = candidate.policy.order;
         (tier.is_none(), tier, candidate.tier.clone(), order.is_none(), order, candidate.name.clone())

@@ -1,10 +1,11 @@
-//! Endpoints by what selectors can see of them: own labels and profiles.
+//! Groups endpoints by the properties that selectors can match: own labels and profiles.
 //!
-//! Endpoints with equal labels and profiles are one *class*: a selector is asked once for all of them, and a label of a
-//! profile moves classes, not endpoints. A class goes with its last endpoint.
+//! Endpoints with equal labels and profiles form one *class*. A selector is evaluated once per class, and a
+//! changed label of a profile moves classes between sets instead of single endpoints. A class is removed with
+//! its last endpoint.
 //!
-//! Inheritance: own labels come first, then the profiles in the endpoint's order; in a profile labels beat tags, and a tag
-//! is a label with an empty value.
+//! Label precedence: the endpoint's own labels, then its profiles in the endpoint's order. Within a profile
+//! labels take precedence over tags, and a tag is a label with an empty value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use tortie_config::{Resource, Selector};
 use super::select::Needs;
 use crate::model::Model;
 
-/// What endpoints inherit from a profile.
+/// Labels and tags that endpoints inherit from a profile.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Profile {
     labels: Labels,
@@ -25,7 +26,7 @@ pub(super) struct Profile {
 }
 
 impl Profile {
-    /// What a profile of the store gives.
+    /// Reads the labels and tags of a profile from the model.
     pub(super) fn of(model: &Model, name: &str) -> Self {
         let part = |part| model.resource(&Key::Profile { name: name.to_owned(), part }).map(|r| &**r);
         let labels = match part(ProfilePart::Labels) {
@@ -40,26 +41,26 @@ impl Profile {
     }
 }
 
-/// Where a label of an endpoint comes from.
+/// Origin of an effective label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabelOrigin<'a> {
-    /// The endpoint's own value.
+    /// The endpoint's own labels.
     Endpoint,
-    /// The labels of this profile.
+    /// Labels of the named profile.
     Profile(&'a str),
-    /// The tags of this profile.
+    /// Tags of the named profile.
     Tag(&'a str),
 }
 
-/// Endpoints that no selector can tell apart.
+/// Endpoints with equal labels and profiles.
 #[derive(Debug, Clone)]
 struct LabelClass {
-    /// One of them, or what one of them was: all have its labels and profiles.
+    /// A present or former endpoint of the class, whose labels and profiles all members share.
     like: Arc<Resource>,
     endpoints: BTreeSet<usize>,
 }
 
-/// The classes, and which of them have a label.
+/// All classes, indexed by label and by profile.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LabelClasses {
     classes: Slab<LabelClass>,
@@ -70,7 +71,7 @@ pub(super) struct LabelClasses {
 }
 
 impl LabelClasses {
-    /// Puts an endpoint into its class, and says which that is and whether it is new.
+    /// Adds an endpoint to its class. Returns the class, and true if the class is new.
     pub(super) fn join(&mut self, endpoint: usize, resource: &Arc<Resource>) -> Option<(usize, bool)> {
         let (_, profiles) = facets(resource)?;
         let content = ByFacets(Arc::clone(resource));
@@ -90,7 +91,8 @@ impl LabelClasses {
         Some((at, true))
     }
 
-    /// Takes an endpoint out of its class; true when the class went with it.
+    /// Removes an endpoint from its class. Returns true if it was the last one, so that the class was removed
+    /// too.
     pub(super) fn leave(&mut self, endpoint: usize, at: usize) -> bool {
         let Some(class) = self.classes.get_mut(at) else { return false };
         class.endpoints.remove(&endpoint);
@@ -111,17 +113,17 @@ impl LabelClasses {
         true
     }
 
-    /// Whether an endpoint belongs to a class.
+    /// Returns true if an endpoint has the labels and profiles of a class.
     pub(super) fn is_like(&self, at: usize, resource: &Resource) -> bool {
         self.classes.get(at).is_some_and(|class| facets(&class.like) == facets(resource))
     }
 
-    /// The endpoints of a class.
+    /// Returns the endpoints of a class.
     pub(super) fn endpoints(&self, at: usize) -> impl Iterator<Item = usize> + '_ {
         self.classes.get(at).into_iter().flat_map(|class| class.endpoints.iter().copied())
     }
 
-    /// What a profile gives changed; the classes that have it.
+    /// Replaces the labels and tags of a profile. Returns the classes that use the profile if they differ.
     pub(super) fn set_profile(&mut self, name: &str, profile: Profile) -> Vec<usize> {
         if self.profiles.get(name).map_or(profile == Profile::default(), |known| *known == profile) {
             return Vec::new();
@@ -137,12 +139,12 @@ impl LabelClasses {
         concerned
     }
 
-    /// The value of a label for a class.
+    /// Returns the effective value of a label for a class.
     pub(super) fn label(&self, at: usize, name: &str) -> Option<&str> {
         self.label_with_origin(at, name).map(|(value, _)| value)
     }
 
-    /// The value of a label for a class, and where it comes from.
+    /// Returns the effective value of a label for a class, with its origin.
     pub(super) fn label_with_origin(&self, at: usize, name: &str) -> Option<(&str, LabelOrigin<'_>)> {
         let (own, profiles) = facets(&self.classes.get(at)?.like)?;
         if let Some(value) = own.get(name) {
@@ -161,7 +163,7 @@ impl LabelClasses {
         )
     }
 
-    /// All labels of a class, each once.
+    /// Returns all effective labels of a class, each name once.
     pub(super) fn labels(&self, at: usize) -> Vec<(&str, &str)> {
         let Some((own, profiles)) = self.classes.get(at).and_then(|class| facets(&class.like)) else {
             return Vec::new();
@@ -179,12 +181,12 @@ impl LabelClasses {
         first.into_iter().collect()
     }
 
-    /// Whether a selector selects a class.
+    /// Returns true if a selector matches a class.
     pub(super) fn selects(&self, selector: &Selector, at: usize) -> bool {
         selector.matches_with(|name| self.label(at, name))
     }
 
-    /// The classes that a selector selects.
+    /// Returns the classes that a selector matches.
     pub(super) fn selected(&self, selector: &Selector) -> Vec<usize> {
         let matches = |at: &usize| self.selects(selector, *at);
         match Needs::of(selector) {
@@ -232,27 +234,27 @@ impl LabelClasses {
     }
 }
 
-/// Endpoints and their labels.
+/// Endpoints with their effective labels.
 #[derive(Debug)]
 pub struct EndpointLabels<'a> {
     classes: LabelClasses,
-    /// With the class of each.
+    /// Key, value and class of each endpoint.
     endpoints: Vec<(&'a EndpointKey, &'a Arc<Resource>, usize)>,
 }
 
-/// A label that selectors see on an endpoint.
+/// A label of an endpoint as selectors match it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EffectiveLabel<'a> {
-    /// Its name.
+    /// Label name.
     pub name: &'a str,
-    /// Its value; a tag has the empty one.
+    /// Label value; empty for a tag.
     pub value: &'a str,
-    /// Where it comes from. The first place that has a label of the name counts.
+    /// Origin of the value. The first origin with a label of this name takes precedence.
     pub origin: LabelOrigin<'a>,
 }
 
 impl<'a> EndpointLabels<'a> {
-    /// Of the endpoints that are wanted.
+    /// Collects the endpoints accepted by `wanted`.
     pub fn of(model: &'a Model, wanted: impl Fn(&EndpointKey) -> bool) -> Self {
         let mut classes = LabelClasses::default();
         for (key, _) in model.policy_resources() {
@@ -269,12 +271,12 @@ impl<'a> EndpointLabels<'a> {
         Self { classes, endpoints }
     }
 
-    /// The endpoints, in the order of their keys.
+    /// Returns the endpoints, in key order.
     pub fn keys(&self) -> impl Iterator<Item = &'a EndpointKey> {
         self.endpoints.iter().map(|(key, _, _)| *key)
     }
 
-    /// The endpoints that a selector selects, in the order of their keys.
+    /// Returns the endpoints that a selector matches, in key order.
     pub fn selected(
         &self,
         selector: &Selector,
@@ -286,7 +288,7 @@ impl<'a> EndpointLabels<'a> {
             .map(|(key, resource, _)| (*key, *resource))
     }
 
-    /// The labels of an endpoint by name, tags among them.
+    /// Returns the effective labels of an endpoint, including tags, sorted by name.
     #[must_use]
     pub fn labels(&self, endpoint: &EndpointKey) -> Vec<EffectiveLabel<'_>> {
         let found = self.endpoints.iter().find(|(key, _, _)| *key == endpoint);
@@ -301,7 +303,7 @@ impl<'a> EndpointLabels<'a> {
     }
 }
 
-/// What selectors can see of an endpoint; `None`: no endpoint.
+/// Returns labels and profiles of an endpoint; `None` for other resources.
 fn facets(resource: &Resource) -> Option<(&Labels, &[String])> {
     match resource {
         Resource::WorkloadEndpoint(workload) => Some((&workload.labels, &workload.profile_ids)),
@@ -310,7 +312,8 @@ fn facets(resource: &Resource) -> Option<(&Labels, &[String])> {
     }
 }
 
-/// An endpoint in the order of what selectors can see of it. Sorted and not hashed: whoever writes endpoints chooses their labels.
+/// An endpoint ordered by its labels and profiles. Ordered and not hashed, because writers of endpoints
+/// choose the labels and could force hash collisions.
 #[derive(Debug, Clone)]
 struct ByFacets(Arc<Resource>);
 

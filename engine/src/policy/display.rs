@@ -1,4 +1,4 @@
-//! Rules in words, for people: what `endpoint show`, `policy show`, traces and explanations print.
+//! Text form of rules, as printed by `endpoint show`, `policy show`, traces and explanations.
 
 use std::fmt::{self, Write as _};
 
@@ -9,7 +9,7 @@ use super::rules;
 use super::types::{Chain, ChainId, Direction, End, FailClosed, LogPrefix, Rule};
 
 impl Direction {
-    /// `inbound` or `outbound`.
+    /// Returns `inbound` or `outbound`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -20,7 +20,7 @@ impl Direction {
 }
 
 impl fmt::Display for ChainId {
-    /// `policy web inbound`.
+    /// Formats the chain as `policy web inbound`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.source, self.direction.as_str())
     }
@@ -36,8 +36,8 @@ impl fmt::Display for FailClosed {
 }
 
 impl fmt::Display for Rule {
-    /// `allow tcp from role == "web" to port 80,443`. What stands side by side must hold together, what stands with commas
-    /// is any of these.
+    /// Formats the rule as `allow tcp from role == "web" to port 80,443`. All listed matches must hold;
+    /// values separated by commas are alternatives.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.action.as_str())?;
         if let Some(prefix) = &self.log {
@@ -101,7 +101,8 @@ fn end_words(end: &End) -> String {
 }
 
 impl Chain {
-    /// Rules of the store as a chain, with this prefix for log rules that have none; whoever uses them or not.
+    /// Compiles rules of the store into a chain, even if no endpoint uses them. `default_prefix` is the
+    /// prefix of log rules that have none.
     #[must_use]
     pub fn of(rules: &[resource::Rule], default_prefix: &str) -> Self {
         rules::chain(rules, &LogPrefix::new(default_prefix)).0

@@ -1,4 +1,4 @@
-//! The engine: what each change of the store means for the rules of this host.
+//! Computes the change of this host's ruleset for each change of the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,22 +19,22 @@ use super::types::{
 };
 use crate::model::{ChangedKey, Model};
 
-/// An endpoint of the cluster.
+/// An endpoint of any host, with its class and addresses.
 #[derive(Debug, Clone)]
 struct EndpointClass {
     class: usize,
     nets: Vec<Cidr>,
 }
 
-/// What this host has of a class.
+/// Endpoints of this host in one class.
 #[derive(Debug, Clone, Default)]
 struct LocalSource {
     endpoints: BTreeSet<EndpointKey>,
-    /// The policies that select it, sorted; `None`: to be asked.
+    /// Policies that select the class, sorted; `None` if they must be computed.
     policies: Option<Vec<usize>>,
 }
 
-/// A policy that can be had.
+/// A policy whose value is valid.
 #[derive(Debug, Clone)]
 struct ActivePolicy {
     tier: Arc<str>,
@@ -42,7 +42,7 @@ struct ActivePolicy {
     resource: Arc<Resource>,
 }
 
-/// A chain that endpoints use.
+/// A chain in use, with the number of endpoints that use it.
 #[derive(Debug, Clone)]
 struct ChainUse {
     chain: Arc<Chain>,
@@ -50,9 +50,9 @@ struct ChainUse {
     users: usize,
 }
 
-/// Keeps the [`Ruleset`](super::Ruleset) of one host in step with the model. It owns the indexes and nothing else: feeding the
-/// same changes to two engines gives equal deltas, and an engine that saw changes one by one has the ruleset of one that
-/// saw only the last state.
+/// Keeps the [`Ruleset`](super::Ruleset) of one host consistent with the model. The engine owns the indexes
+/// only. It is deterministic: two engines with the same changes return equal deltas, and an engine that
+/// applied changes one by one has the ruleset of one that started from the final state.
 #[derive(Debug, Clone)]
 pub struct Engine {
     node: String,
@@ -64,12 +64,12 @@ pub struct Engine {
     by_name: BTreeMap<(Arc<str>, Arc<str>), usize>,
     selectors: Selectors<usize>,
     tiers: BTreeMap<Arc<str>, Order>,
-    /// The classes that endpoints of this host are in.
+    /// Classes with endpoints of this host.
     here: BTreeMap<usize, LocalSource>,
     chains: BTreeMap<ChainId, ChainUse>,
     endpoints: BTreeMap<EndpointKey, Arc<EndpointPolicy>>,
     default_prefix: LogPrefix,
-    /// To look at before the next delta.
+    /// Work to do before the next delta.
     pending: PendingWork,
 }
 
@@ -77,20 +77,20 @@ pub struct Engine {
 struct PendingWork {
     endpoints: BTreeSet<EndpointKey>,
     sources: BTreeSet<Source>,
-    /// Classes whose policies have to be found anew.
+    /// Classes whose policies must be computed again.
     classes: BTreeSet<usize>,
-    /// Every endpoint of this host.
+    /// True if all endpoints of this host must be computed again.
     all: bool,
 }
 
 impl Engine {
-    /// An engine that knows everything that the model holds, and its whole ruleset as a delta from nothing.
+    /// Creates the engine of this host from a model. The delta contains the whole ruleset.
     #[must_use]
     pub fn new(model: &Model) -> (Self, RulesetDelta) {
         Self::of_host(model, model.node())
     }
 
-    /// The same for any host: what the store says that it enforces.
+    /// Creates the engine of any host: the ruleset that the store prescribes for it.
     #[must_use]
     pub fn of_host(model: &Model, host: &str) -> (Self, RulesetDelta) {
         let mut engine = Self {
@@ -109,7 +109,7 @@ impl Engine {
             default_prefix: LogPrefix::new(&model.settings_of(host).log_prefix),
             pending: PendingWork::default(),
         };
-        // Profiles first: each class is sorted once.
+        // Profiles are applied before endpoints, so that each class is assigned to sets once.
         let mut profiles = BTreeSet::new();
         for (key, resource) in model.policy_resources() {
             match key {
@@ -125,7 +125,7 @@ impl Engine {
         (engine, delta)
     }
 
-    /// Takes in what changed in the model since the last call.
+    /// Applies the keys that changed in the model since the last call, and returns the change of the ruleset.
     pub fn update(&mut self, model: &Model, changed: &[ChangedKey]) -> RulesetDelta {
         for key in changed.iter().filter_map(|changed| changed.key.as_ref()) {
             self.apply_key(model, key, model.resource(key));
@@ -202,7 +202,7 @@ impl Engine {
         self.by_key.insert(key.clone(), at);
     }
 
-    /// Whether selectors and sets see no difference between what an endpoint was and what it is.
+    /// Returns true if neither selectors nor sets are affected by the change of an endpoint.
     fn is_same(&self, at: usize, resource: &Resource) -> bool {
         let Some(member) = self.members.get(at) else { return false };
         self.classes.is_like(member.class, resource) && member.nets == nets(resource)
@@ -249,7 +249,8 @@ impl Engine {
                 }
             }
         }
-        // Order, types or stage may be others while the selector is the same: who has it now is asked anew.
+        // Order, types or stage may differ while the selector is unchanged, so the policies of the matching
+        // classes are computed again.
         let after = policy.and_then(|resource| selector(resource));
         for class in self.here.keys() {
             if [before.as_ref(), after]
@@ -262,7 +263,7 @@ impl Engine {
         }
     }
 
-    /// Brings chains, endpoints and sets up to date with what was taken in.
+    /// Recomputes the affected endpoints, chains and sets, and returns the delta.
     fn recompute(&mut self, model: &Model) -> RulesetDelta {
         let pending = std::mem::take(&mut self.pending);
         let mut keys = pending.endpoints;
@@ -334,7 +335,7 @@ impl Engine {
         active::endpoint_policy(resource, candidates, &self.tiers)
     }
 
-    /// One more endpoint uses a chain.
+    /// Counts one more endpoint that uses a chain, and compiles the chain if it is new.
     fn acquire(&mut self, model: &Model, id: &ChainId, before: &mut BTreeMap<ChainId, Option<Arc<Chain>>>) {
         if let Some(used) = self.chains.get_mut(id) {
             used.users += 1;
@@ -346,7 +347,7 @@ impl Engine {
         self.chains.insert(id.clone(), used);
     }
 
-    /// The rules of a chain changed.
+    /// Compiles a chain again after its rules changed.
     fn recompile(&mut self, model: &Model, id: ChainId, before: &mut BTreeMap<ChainId, Option<Arc<Chain>>>) {
         if !self.chains.contains_key(&id) {
             return;
@@ -383,7 +384,7 @@ impl Engine {
                     Some(Resource::Policy(policy)) => {
                         rules::chain(pick(&policy.inbound, &policy.outbound), &self.default_prefix)
                     }
-                    // It goes in this very delta: nobody has it any more.
+                    // No endpoint uses this chain any more; the same delta removes it.
                     _ => (rules::fail_closed(FailClosed::Missing), Vec::new()),
                 }
             }
@@ -410,7 +411,8 @@ fn selector(resource: &Resource) -> Option<&Selector> {
     }
 }
 
-/// The addresses of an endpoint that sets hold: a workload's nets, a host endpoint's expected addresses.
+/// Returns the addresses of an endpoint that are members of sets: the networks of a workload, the expected
+/// addresses of a host endpoint.
 fn nets(resource: &Resource) -> Vec<Cidr> {
     match resource {
         Resource::WorkloadEndpoint(workload) => workload.nets().copied().collect(),

@@ -1,4 +1,4 @@
-//! What the rules of this host depend on besides policies and endpoints: settings, pools, hosts.
+//! Parameters of this host's rules other than policies and endpoints: settings, pools, hosts.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,47 +9,50 @@ use tortie_net::Cidr;
 
 use crate::model::{Host, Model, ModelChanges};
 
-/// The frame that policies stand in (facts of the store, not of the kernel).
+/// Host-wide parameters of the ruleset, from the store and not from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Globals {
-    /// What workload interfaces begin with: any of these (`InterfacePrefix`).
+    /// Name prefixes of workload interfaces (`InterfacePrefix`).
     pub interface_prefixes: Vec<String>,
-    /// What becomes of packets from a workload to its host, after policy (`DefaultEndpointToHostAction`).
+    /// Action for packets from a workload to its host, after policy (`DefaultEndpointToHostAction`).
     pub to_host: HostAction,
-    /// Packet mark bits that are ours (`IptablesMarkMask`): two of them are used, the lowest ones.
+    /// Packet mark bits reserved for Tortie (`IptablesMarkMask`); it uses the lowest two.
     pub mark_mask: u32,
-    /// Ports on the host that are always reachable (`FailsafeInboundHostPorts`).
+    /// Ports of the host that are always reachable (`FailsafeInboundHostPorts`).
     pub failsafe_inbound: Vec<Failsafe>,
-    /// Ports that the host can always reach (`FailsafeOutboundHostPorts`).
+    /// Remote ports that the host can always reach (`FailsafeOutboundHostPorts`).
     pub failsafe_outbound: Vec<Failsafe>,
-    /// Addresses of all hosts, between which IPIP packets are accepted; `None`: IPIP is not looked at (`IpInIpEnabled`).
+    /// Addresses of all hosts, between which IPIP packets are accepted. `None` if IPIP is not filtered
+    /// (`IpInIpEnabled` is off).
     pub ipip_hosts: Option<BTreeSet<Ipv4Addr>>,
-    /// The own address in the tunnel, which other local addresses are masqueraded to; `None` too while no pool has a tunnel.
+    /// Tunnel address of this host, to which packets from other local addresses are masqueraded. `None` if no
+    /// pool uses a tunnel.
     pub tunnel_addr: Option<Ipv4Addr>,
-    /// Every pool, disabled ones too.
+    /// All pools, including disabled ones.
     pub pools: BTreeSet<Cidr>,
-    /// Those whose packets to addresses outside of all pools are masqueraded.
+    /// Pools whose packets to destinations outside of all pools are masqueraded.
     pub masquerade: BTreeSet<Cidr>,
-    /// Packets that connection tracking calls invalid are dropped (not `DisableConntrackInvalidCheck`).
+    /// True if packets in conntrack state INVALID are dropped (unless `DisableConntrackInvalidCheck`).
     pub drop_invalid: bool,
-    /// Rules for IPv6 too (`Ipv6Support`).
+    /// True if rules apply to IPv6 as well (`Ipv6Support`).
     pub ipv6: bool,
-    /// Own rules come before those of others at the same hook (`ChainInsertMode`).
+    /// True if Tortie's rules precede those of other programs at the same hook (`ChainInsertMode`).
     pub first: bool,
-    /// Loose reverse path filtering on all interfaces is no trouble (`IgnoreLooseRPF`).
+    /// True if loose reverse path filtering on all interfaces is not a problem (`IgnoreLooseRPF`).
     pub ignore_loose_rpf: bool,
-    /// `MaxIpsetSize`, which bounds nothing: sets of nftables grow as they must.
+    /// `MaxIpsetSize`, which has no effect: nftables sets grow as needed.
     pub set_size: u32,
 }
 
 impl Globals {
-    /// The frame as the model says it. Own settings have been put over the global ones there.
+    /// Reads the parameters of this host; its own settings override global ones.
     #[must_use]
     pub fn of(model: &Model) -> Self {
         Self::of_host(model, model.node())
     }
 
-    /// The frame of a host; of another than the model's own without that host's own settings.
+    /// Reads the parameters of any host. The own settings of hosts other than the model's are not known, and
+    /// not applied.
     #[must_use]
     pub fn of_host(model: &Model, host: &str) -> Self {
         let settings = model.settings_of(host);
@@ -73,20 +76,20 @@ impl Globals {
         }
     }
 
-    /// Whether [`Globals::of`] can say something else after these changes of the model.
+    /// Returns true if [`Globals::of`] may return another result after these changes of the model.
     #[must_use]
     pub fn may_differ(changes: &ModelChanges) -> bool {
         changes.settings || changes.pools || changes.hosts || changes.node || changes.peers.any()
     }
 
-    /// Whether an interface belongs to a workload, or would if there were an endpoint for it: by its name alone.
+    /// Returns true if the name is that of a workload interface, with or without an endpoint.
     #[must_use]
     pub fn is_workload(&self, interface: &str) -> bool {
         self.interface_prefixes.iter().any(|prefix| interface.starts_with(prefix.as_str()))
     }
 
-    /// Whether packets from one address to another leave with the address of this host: from a pool that asks for it to
-    /// an address in no pool at all, disabled ones counted.
+    /// Returns true if packets are masqueraded: the source is in a pool with masquerading, and the
+    /// destination is in no pool, including disabled ones.
     #[must_use]
     pub fn masquerades(&self, src: IpAddr, dst: IpAddr) -> bool {
         let inside = |pools: &BTreeSet<Cidr>, addr| pools.iter().any(|pool| pool.contains(addr));
@@ -149,7 +152,7 @@ mod tests {
         assert!(masquerades([10, 0, 0, 1], [192, 0, 2, 9]));
         assert!(!masquerades([10, 1, 0, 1], [192, 0, 2, 9]), "this pool does not ask for it");
         assert!(!masquerades([10, 0, 0, 1], [10, 1, 0, 1]), "between pools it stays");
-        // Off: nothing is looked at, and without a pool there is no tunnel.
+        // With IPIP off there is no filter, and without an IPIP pool there is no tunnel.
         let few = crate::policy::tests::globals(&KEYS[2..7]);
         assert_eq!((few.ipip_hosts, few.tunnel_addr), (None, None));
     }

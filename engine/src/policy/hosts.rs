@@ -1,4 +1,4 @@
-//! Which host endpoint governs which interface of this host (data model, "Host endpoints").
+//! Assigns host endpoints to the interfaces of this host (data model, "Host endpoints").
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,12 +8,13 @@ use tortie_config::key::EndpointKey;
 use super::Globals;
 use super::types::{EndpointPolicy, HostPolicy, Ruleset};
 
-/// The host endpoint of each interface that has one. No rule acts on others.
+/// Host endpoint of each interface that has one. Rules do not apply to other interfaces.
 pub type HostInterfaces = BTreeMap<Box<str>, EndpointKey>;
 
-/// Finds the host endpoint of each interface, from the interfaces with their addresses. Where several fit, whether by
-/// name or by address, the one with the smallest id as text counts. One with a name never fits by address, and it holds
-/// its name before there is such an interface. Workload interfaces have none.
+/// Assigns a host endpoint to each interface, given the interfaces with their addresses. If several endpoints
+/// match, by name or by address, the one with the smallest id (as text) is used. An endpoint with an
+/// interface name never matches by address, and is assigned to the name even before the interface exists.
+/// Workload interfaces have no host endpoint.
 #[must_use]
 pub fn host_interfaces<'a, A>(
     ruleset: &Ruleset,
@@ -32,7 +33,7 @@ where
         }
     }
     let mut found = HostInterfaces::new();
-    // Keys come in the order of their ids.
+    // Keys are sorted by id, so the first match has the smallest one.
     for (key, host) in host_endpoints(ruleset) {
         let named = host.interface.iter().map(|name| name.as_str());
         let addrs = if host.interface.is_none() { host.addrs.as_slice() } else { &[] };
@@ -44,7 +45,7 @@ where
     found
 }
 
-/// The host endpoints of a ruleset, by id; it costs nothing for each workload.
+/// Returns the host endpoints of a ruleset, by id. The cost does not depend on the number of workloads.
 pub fn host_endpoints(ruleset: &Ruleset) -> impl Iterator<Item = (&EndpointKey, &HostPolicy)> {
     let first = EndpointKey::Host { host: String::new(), endpoint: String::new() };
     ruleset.endpoints.range(first..).filter_map(|(key, endpoint)| match &**endpoint {
@@ -61,7 +62,7 @@ mod tests {
     const ETH0: &[&str] = &["192.0.2.1", "2001:db8::1"];
     const ETH1: &[&str] = &["198.51.100.1"];
 
-    /// Who governs what, of endpoints with these ids and values.
+    /// Returns (interface, endpoint id) pairs for host endpoints with these ids and values.
     fn found(endpoints: &[(&str, &str)]) -> Vec<(String, String)> {
         let keys: Vec<String> =
             endpoints.iter().map(|(id, _)| format!("/calico/v1/host/h1/endpoint/{id}")).collect();
@@ -98,7 +99,7 @@ mod tests {
     fn a_name_is_never_looked_for_by_address() {
         let named = r#"{"name":"eth2","expected_ipv4_addrs":["192.0.2.1"]}"#;
         is(found(&[("a", named)]), &[("eth2", "a")]);
-        // It is governed from its first packet on.
+        // The endpoint applies from the first packet of the new interface on.
         is(found(&[("a", r#"{"name":"eth7"}"#)]), &[("eth7", "a")]);
     }
 
@@ -107,7 +108,7 @@ mod tests {
         let (named, by_addr) = (r#"{"name":"eth0"}"#, r#"{"expected_ipv4_addrs":["192.0.2.1"]}"#);
         is(found(&[("b", named), ("a", by_addr)]), &[("eth0", "a")]);
         is(found(&[("b", by_addr), ("a", named)]), &[("eth0", "a")]);
-        // As text, not as a number.
+        // Ids are compared as text, not as numbers.
         is(found(&[("9", named), ("10", by_addr)]), &[("eth0", "10")]);
     }
 

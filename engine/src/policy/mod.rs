@@ -1,25 +1,28 @@
-//! Pure policy: model -> label index, address sets, ordered rules per endpoint; the verdict on a packet.
+//! Network policy without I/O: computes the rules of this host's endpoints, and evaluates packets against
+//! them.
 //!
-//! What it does: keeps, change by change, which policies and profiles act on the endpoints of this host and in which order,
-//! the chains of their rules, and the address sets that those rules name ([`Ruleset`]); says what becomes of a packet and
-//! why ([`Ruleset::decide`]). What it does not: no I/O, no clock, no netlink; it does not know how the kernel writes a rule.
+//! From the model it computes, change by change, which policies and profiles apply to the endpoints of this
+//! host and in which order, the chains of their rules, and the address sets that the rules refer to
+//! ([`Ruleset`]). It also evaluates a packet and explains the verdict ([`Ruleset::decide`]). It does no I/O,
+//! uses no clock and no netlink, and does not know how the kernel represents a rule.
 //!
 //! ```text
-//!  Model, touched keys --engine.rs--> RulesetDelta --> kernel thread (rules), evaluator
+//!  Model, changed keys --engine.rs--> RulesetDelta --> kernel thread (rules), evaluator
 //!          |
 //!          +-- classes.rs: endpoints by labels and profiles   sets.rs: addresses by selector, counted
-//!          +-- select.rs: selectors by what they need         active.rs: policies of an endpoint, in order
-//!          +-- rules.rs: rules as chains                      verdict.rs: packet in, verdict and reason out
+//!          +-- select.rs: index of selectors by label         active.rs: policies of an endpoint, in order
+//!          +-- rules.rs: rules as chains                      verdict.rs: verdict and its reason
 //!          |
-//!          +-- globals.rs: settings, pools, hosts             hosts.rs: which host endpoint governs which interface
-//!          +-- nat.rs: floating addresses                     path/: the whole way of a packet, all of these together
+//!          +-- globals.rs: settings, pools, hosts             hosts.rs: host endpoint of each interface
+//!          +-- nat.rs: floating addresses                     path/: path of a packet through the host
 //! ```
 //!
-//! One change costs what it touches: selectors are asked once for a class of endpoints that they cannot tell apart, and
-//! only those whose first demand the class meets.
+//! The cost of a change depends on what it affects: a selector is evaluated once per class of endpoints with
+//! equal labels, and only if the class has the label that the selector requires.
 //!
-//! It fails closed: a profile that is missing or cannot be read denies where it is referenced; a policy that cannot be read
-//! keeps its last good form (`Model` does), and one that never had any acts on nobody and is listed with the model's problems.
+//! Policy fails closed: a profile that is missing or cannot be parsed denies all traffic of the endpoints
+//! that reference it. A policy that cannot be parsed keeps its last good value (in `Model`); a policy that
+//! never had one applies to no endpoint and is listed with the model's problems.
 
 mod active;
 mod classes;

@@ -5,18 +5,19 @@ use std::net::IpAddr;
 
 use super::types::{EndpointPolicy, Ruleset};
 
-/// The 1:1 mappings of the active workload endpoints of a host.
+/// 1:1 NAT mappings of the active workload endpoints of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Floating {
-    /// Outside address to inside address.
+    /// External to internal address.
     pub inward: BTreeMap<IpAddr, IpAddr>,
-    /// Inside address to outside address, for an endpoint that calls itself by the latter.
+    /// Internal to external address, for an endpoint that connects to its own external address.
     pub outward: BTreeMap<IpAddr, IpAddr>,
 }
 
 impl Floating {
-    /// The mappings of a ruleset. Of two endpoints that claim one outside address the one with the smaller inside address
-    /// has it, as text; an inside address with several is known by the smallest, as text.
+    /// Collects the mappings of a ruleset. If several endpoints claim an external address, the smallest
+    /// internal address (as text) gets it. An internal address with several external ones is represented by
+    /// the smallest, as text.
     #[must_use]
     pub fn of(ruleset: &Ruleset) -> Self {
         let mut floating = Self::default();

@@ -1,17 +1,17 @@
-//! What rules, policies, tags and labels mean for single packets, by the data model's words.
+//! Effects of rules, policies, tags and labels on single packets, following the sentences of the data model.
 
 use std::net::IpAddr;
 
 use super::tests::{ruleset, tcp};
 use super::*;
 
-/// The endpoint that is asked, with profiles `p` and then `q`.
+/// The evaluated endpoint, with profiles `p` and `q` in this order.
 const W1: (&str, &str) = (
     "/calico/v1/host/h1/workload/cni/w1/endpoint/eth0",
     r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.0.1/32"],"ipv6_nets":["fd00::1/128"],"profile_ids":["p","q"],
         "labels":{"role":"db","own":"mine"}}"#,
 );
-/// Others: 10.0.0.2 has the tag `front` of its profile, 10.0.0.3 the same tag of another, 10.0.0.4 nothing.
+/// Other endpoints: 10.0.0.2 and 10.0.0.3 have the tag `front` from different profiles, 10.0.0.4 has no tag.
 const OTHERS: &[(&str, &str)] = &[
     (
         "/calico/v1/host/h2/workload/cni/w2/endpoint/eth0",
@@ -36,7 +36,7 @@ const OTHERS: &[(&str, &str)] = &[
     ),
 ];
 
-/// What w1 makes of a packet in a direction, under more keys.
+/// Evaluates a packet at `w1` in one direction, with additional keys.
 fn decide(more: &[(&str, &str)], outbound: bool, packet: &Packet) -> Decision {
     let entries: Vec<(&str, &str)> = [&[W1], OTHERS, more].concat();
     let ruleset = ruleset(&entries);
@@ -48,7 +48,7 @@ fn decide(more: &[(&str, &str)], outbound: bool, packet: &Packet) -> Decision {
     }
 }
 
-/// Whether a rule of profile `p` matches: it allows, and nothing else does.
+/// Returns true if a rule of profile `p` matches, since only that rule allows.
 fn matches(rule: &str, packet: &Packet) -> bool {
     let value = format!(r#"{{"inbound_rules":[{rule}]}}"#);
     decide(&[("/calico/v1/policy/profile/p/rules", &value)], false, packet).verdict == Some(Verdict::Allow)
@@ -75,7 +75,7 @@ fn icmp(kind: u8, code: u8) -> Packet {
     Packet { protocol: 1, ports: None, icmp: Some((kind, code)), ..from("192.0.2.9") }
 }
 
-/// Who decided, in short.
+/// Formats the deciding rule briefly.
 fn by(decision: &Decision) -> String {
     match &decision.by {
         Decider::Rule(chain, at) => format!("{:?} {} {at}", decision.verdict.unwrap(), chain.source),
@@ -107,7 +107,7 @@ fn a_protocol_by_name_or_number_and_any_other_by_its_negation() {
             );
         }
     }
-    // Each ICMP is of its family.
+    // ICMP is IPv4 only, and ICMPv6 is IPv6 only.
     let six = Packet { protocol: 58, ports: None, icmp: Some((128, 0)), ..from("fd00::2") };
     assert!(matches(r#"{"protocol":"icmpv6"}"#, &six) && !matches(r#"{"protocol":"icmp"}"#, &six));
     assert!(!matches(r#"{"protocol":"icmpv6"}"#, &Packet { protocol: 58, ..from("192.0.2.9") }));
@@ -125,7 +125,7 @@ fn ports_of_either_end_by_value_and_range_and_their_negation() {
         assert_eq!(matches(&rule("!src_ports"), &ports(port, other)), !expected, "!src {port}");
         assert_eq!(matches(&rule("!dst_ports"), &ports(other, port)), !expected, "!dst {port}");
     }
-    // The protocol is part of it, also of a negation.
+    // The protocol is part of the match, also for a negated port list.
     assert!(!matches(&rule("dst_ports"), &Packet { protocol: 17, ..ports(1, 80) }));
     assert!(!matches(&rule("!dst_ports"), &Packet { protocol: 17, ..ports(1, 81) }));
 }
@@ -142,7 +142,7 @@ fn networks_of_either_end_and_their_negation() {
                 "{name} {addr}"
             );
         }
-        // A rule with networks of one family is not for the other.
+        // A rule with networks of one family does not match the other family.
         assert!(!matches(&yes, &packet("fd00::2")) && !matches(&no, &packet("fd00::2")));
     }
 }
@@ -170,7 +170,8 @@ fn selectors_of_either_end_mean_endpoints_and_negate_in_two_ways() {
         let of = |rule: &str, addr: &str| matches(&rule.replace('@', name), &packet(addr));
         let all = |rule: &str| ["10.0.0.2", "10.0.0.4", "192.0.2.9"].map(|addr| of(rule, addr));
         assert_eq!(all(r#"{"@_selector":"role == 'web'"}"#), [true, false, false]);
-        // Endpoints without the label; then everybody but endpoints with it.
+        // The first matches endpoints without the label, the second all addresses except those of endpoints
+        // with it.
         assert_eq!(all(r#"{"@_selector":"!has(role)"}"#), [false, true, false]);
         assert_eq!(all(r#"{"!@_selector":"has(role)"}"#), [false, true, true]);
         assert_eq!(all(r#"{"@_selector":"all()"}"#), [true, true, false]);
@@ -220,7 +221,7 @@ fn every_match_of_a_rule_has_to_hold() {
     change(Packet { ports: Some((40_000, 81)), ..good });
     change(tcp("10.0.0.3", "10.0.0.1", 80));
     change(tcp("10.0.0.2", "10.0.0.9", 80));
-    // An empty rule matches everything.
+    // An empty rule matches all packets.
     assert!(matches("{}", &good) && matches("{}", &icmp(8, 0)) && matches("{}", &from("fd00::2")));
 }
 
@@ -249,7 +250,7 @@ fn the_first_rule_that_matches_and_decides_counts() {
     let (web, other) = (of("10.0.0.2"), of("10.0.0.3"));
     assert_eq!(by(&web), "Deny profile p 2");
     assert_eq!(by(&other), "Allow profile p 3");
-    // `log` logs and goes on; a prefix logs and then acts.
+    // Action `log` logs and continues; a log prefix logs before the rule's action.
     let logs = |decision: &Decision| decision.logs.iter().map(|p| p.as_str().to_owned()).collect::<Vec<_>>();
     assert_eq!(logs(&web), ["calico-packet", "no"]);
     assert_eq!(logs(&other), ["calico-packet"]);
@@ -310,7 +311,8 @@ fn the_first_policy_that_decides_ends_it_and_profiles_are_not_asked() {
     let deny = r#"{"action":"deny"}"#;
     assert_eq!(of("{}", deny), ("Allow policy a 0".into(), 1));
     assert_eq!(of(deny, "{}"), ("Deny policy a 0".into(), 1));
-    // One that does not match leaves it to the next; after the last it is dropped, whatever the profiles say.
+    // If no rule of a policy matches, the next policy is evaluated. After the last policy the packet is
+    // dropped, whatever the profiles contain.
     assert_eq!(of(r#"{"protocol":"udp"}"#, "{}"), ("Allow policy b 0".into(), 1));
     assert_eq!(of(r#"{"protocol":"udp"}"#, ""), (r#"EndOfTier("default")"#.into(), 0));
 }
@@ -330,7 +332,7 @@ fn labels_of_profiles_are_inherited_and_own_ones_win() {
     for (selector, expected) in [
         ("own == 'mine'", true),
         ("own == 'theirs'", false),
-        // The first profile wins over the second, and labels over tags.
+        // The first profile takes precedence over the second, and labels over tags.
         ("zone == 'a'", true),
         ("zone == 'b'", false),
         ("late == 'yes'", true),
@@ -379,7 +381,7 @@ fn policies_that_select_nobody_here_have_no_chain() {
     let value = r#"{"selector":"role == 'web'","inbound_rules":[{"src_selector":"role == 'proxy'"}]}"#;
     let all: Vec<(&str, &str)> = [&[W1], OTHERS].concat();
     let many = [all.clone(), keys.iter().map(|key| (key.as_str(), value)).collect()].concat();
-    // Others are selected, on another host.
+    // The policies select endpoints, but only on another host.
     assert_eq!(ruleset(&many), ruleset(&all));
 }
 

@@ -1,4 +1,5 @@
-//! Rules of the store as chains: tags and selectors become sets, log prefixes what the kernel takes.
+//! Compiles rules of the store into chains: tags and selectors become sets, and log prefixes are limited to
+//! characters that the kernel accepts.
 
 use tortie_config::Selector;
 use tortie_config::key::IpFamily;
@@ -7,7 +8,7 @@ use tortie_net::Cidr;
 
 use super::types::{Chain, End, FailClosed, LogPrefix, Rule, SetId};
 
-/// A chain of rules, and the selectors of the sets that they use.
+/// Compiles a list of rules, and returns the selectors of the sets that they use.
 pub(super) fn chain(rules: &[resource::Rule], default_prefix: &LogPrefix) -> (Chain, Vec<(SetId, Selector)>) {
     let mut sets = Vec::new();
     let rules = rules.iter().map(|rule| compile(rule, default_prefix, &mut sets)).collect();
@@ -16,7 +17,7 @@ pub(super) fn chain(rules: &[resource::Rule], default_prefix: &LogPrefix) -> (Ch
     (Chain { rules, fail_closed: None }, sets)
 }
 
-/// The chain of rules that cannot be had: deny.
+/// Returns the chain for rules that are missing or cannot be parsed: it denies all packets.
 pub(super) fn fail_closed(why: FailClosed) -> Chain {
     Chain { rules: vec![Rule { action: Action::Deny, ..Rule::default() }], fail_closed: Some(why) }
 }
@@ -46,7 +47,7 @@ fn end(side: &Side, sets: &mut Vec<(SetId, Selector)>) -> End {
         sets.push((id.clone(), selector));
         id
     };
-    // A tag's name is a label's name: `Rule::parse` saw to it.
+    // `Rule::parse` verified that the tag is a valid label name.
     let mut both = |tag: &Option<String>, selector: &Option<Selector>| -> Vec<SetId> {
         let tag = tag.as_deref().and_then(Selector::has);
         let mut ids: Vec<SetId> = tag.into_iter().chain(selector.clone()).map(&mut use_set).collect();
@@ -64,8 +65,8 @@ fn end(side: &Side, sets: &mut Vec<(SetId, Selector)>) -> End {
 }
 
 impl Rule {
-    /// Whether packets of this family can match at all. A list of networks that has none of the family, positive or
-    /// negated, means the other family; ICMP is of IPv4 and ICMPv6 of IPv6.
+    /// Returns true if packets of this family can match. A network list without any network of the family,
+    /// positive or negated, restricts the rule to the other family; ICMP is IPv4 and ICMPv6 is IPv6.
     #[must_use]
     pub fn is_for(&self, family: IpFamily) -> bool {
         let other =

@@ -1,19 +1,20 @@
-//! Selectors by what a match needs: which of thousands can match a set of labels, without asking each.
+//! Indexes selectors by a label that they require, so that the selectors that may match a set of labels are
+//! found among thousands without evaluating each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tortie_config::Selector;
 use tortie_config::selector::Expr;
 
-/// What labels must hold for a selector to match, as far as one label can tell. It may ask for less than the selector
-/// does, never for more.
+/// Necessary condition of a selector on a single label. It may be weaker than the selector, and is never
+/// stronger.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Needs<'a> {
-    /// Nothing that one label could tell.
+    /// No condition on a single label.
     Nothing,
-    /// That this label is there.
+    /// The label must exist.
     Label(&'a str),
-    /// That this label has one of these values.
+    /// The label must have one of these values.
     Values(&'a str, Vec<&'a str>),
 }
 
@@ -35,7 +36,7 @@ impl<'a> Needs<'a> {
         }
     }
 
-    /// How much it lets through: fewer is better.
+    /// Returns a measure of how many label sets meet the condition; smaller is more selective.
     fn breadth(&self) -> usize {
         match self {
             Self::Values(_, values) => values.len(),
@@ -44,7 +45,7 @@ impl<'a> Needs<'a> {
         }
     }
 
-    /// What one of two needs.
+    /// Returns the condition that holds if one of two conditions holds.
     fn either(self, other: Self) -> Self {
         match (self, other) {
             (Self::Values(a, mut values), Self::Values(b, more)) if a == b => {
@@ -61,7 +62,7 @@ impl<'a> Needs<'a> {
     }
 }
 
-/// Selectors under keys of their owner, found by the labels that they can match.
+/// Selectors by key of their owner, indexed by the labels that they require.
 #[derive(Debug, Clone)]
 pub(super) struct Selectors<K> {
     selectors: BTreeMap<K, Selector>,
@@ -82,7 +83,7 @@ impl<K> Default for Selectors<K> {
 }
 
 impl<K: Copy + Ord> Selectors<K> {
-    /// Puts a selector under a key that has none.
+    /// Adds a selector under a key that has none.
     pub(super) fn insert(&mut self, key: K, selector: Selector) {
         match Needs::of(&selector) {
             Needs::Nothing => {
@@ -121,7 +122,7 @@ impl<K: Copy + Ord> Selectors<K> {
         }
     }
 
-    /// The selectors that match these labels, sorted by key. Each label stands in `labels` once.
+    /// Returns the keys of all matching selectors, sorted. `labels` contains each label once.
     pub(super) fn matching<'a>(
         &self,
         labels: &[(&str, &str)],

@@ -1,4 +1,4 @@
-//! Address sets in use: members counted by reference, and what changed since the last delta.
+//! Reference-counted members of the address sets in use, with their changes since the last delta.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,30 +14,31 @@ use super::types::{SetChange, SetId};
 struct AddressSet {
     id: SetId,
     selector: Selector,
-    /// Chains that use it.
+    /// Number of chains that use the set.
     users: usize,
-    /// How many endpoints have the address: it stays until the last is gone.
+    /// Members with the number of endpoints that have the address. A member is removed with its last
+    /// endpoint.
     members: BTreeMap<Cidr, u32>,
-    /// Members that moved since the last delta, with whether they were in before.
+    /// Members that changed since the last delta; true if the address was a member before.
     changed_members: BTreeMap<Cidr, bool>,
-    /// Nobody was told of it yet.
+    /// True if no delta has contained the set yet.
     new: bool,
 }
 
-/// The sets that chains use, and which of them each class is in.
+/// Address sets that chains use, with the sets of each class.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AddressSets {
     sets: Slab<AddressSet>,
     by_id: BTreeMap<SetId, usize>,
     selectors: Selectors<usize>,
-    /// By class: its sets, sorted.
+    /// Sets of each class, sorted.
     of_class: BTreeMap<usize, Vec<usize>>,
-    /// Sets to look at for the next delta.
+    /// Sets that may have changed since the last delta.
     changed: BTreeSet<usize>,
 }
 
 impl AddressSets {
-    /// One more chain uses a set; the first fills it.
+    /// Counts one more chain that uses a set. The first use fills the set.
     pub(super) fn acquire<'a, M>(
         &mut self,
         id: &SetId,
@@ -79,7 +80,7 @@ impl AddressSets {
         self.changed.insert(at);
     }
 
-    /// One chain fewer uses a set. It goes with the next delta if nobody has taken it up by then.
+    /// Counts one chain less. The next delta removes the set, unless another chain uses it by then.
     pub(super) fn release(&mut self, id: &SetId) {
         if let Some(at) = self.by_id.get(id).copied()
             && let Some(set) = self.sets.get_mut(at)
@@ -89,7 +90,7 @@ impl AddressSets {
         }
     }
 
-    /// An endpoint of a class came or went with these addresses.
+    /// Counts an added or removed endpoint of a class, with its addresses.
     pub(super) fn count(&mut self, class: usize, nets: &[Cidr], present: bool) {
         for at in self.of_class.get(&class).into_iter().flatten() {
             if let Some(set) = self.sets.get_mut(*at) {
@@ -99,7 +100,8 @@ impl AddressSets {
         }
     }
 
-    /// A class came or changed its labels: which sets it is in now. `nets` are the addresses of all its endpoints.
+    /// Assigns a new or changed class to the sets that match it. `nets` are the addresses of all its
+    /// endpoints.
     pub(super) fn sort_class(&mut self, class: usize, classes: &LabelClasses, nets: &[Cidr]) {
         let now = self.selectors.matching(&classes.labels(class), |name| classes.label(class, name));
         let before = self.of_class.remove(&class).unwrap_or_default();
@@ -117,12 +119,12 @@ impl AddressSets {
         }
     }
 
-    /// A class is gone; its endpoints went before.
+    /// Removes a class whose endpoints are already removed.
     pub(super) fn forget_class(&mut self, class: usize) {
         self.of_class.remove(&class);
     }
 
-    /// What changed since the last call.
+    /// Returns the changes since the last call.
     pub(super) fn take_changes(&mut self, classes: &LabelClasses) -> BTreeMap<SetId, SetChange> {
         let mut changes = BTreeMap::new();
         for at in std::mem::take(&mut self.changed) {

@@ -12,7 +12,7 @@ use super::*;
 use crate::model::{Model, ModelChanges};
 use tortie_store::fixtures::{delete, put};
 
-/// Whatever policy reads, each with values that do and do not differ in what matters.
+/// All kinds of keys that policy reads, each with values that differ in relevant and irrelevant parts.
 const KEYS: &[(&str, &[&str])] = &[
     (
         "/calico/v1/host/h1/workload/cni/w1/endpoint/eth0",
@@ -94,7 +94,7 @@ fn history() -> impl Strategy<Value = Vec<Vec<(usize, Option<usize>)>>> {
     proptest::collection::vec(proptest::collection::vec(change, 1..4), 1..40)
 }
 
-/// The labels of an endpoint, as the document says it and in the plainest way.
+/// Computes the effective labels of an endpoint directly from the rules of the data model, as a reference.
 fn labels_of(model: &Model, own: &Labels, profiles: &[String]) -> Labels {
     let mut all = Labels::new();
     let part = |name: &String, part| model.resource(&Key::Profile { name: name.clone(), part }).cloned();
@@ -123,7 +123,8 @@ fn endpoints(model: &Model) -> Vec<(EndpointKey, Labels, Vec<Cidr>)> {
     model.endpoint_resources().map(of).collect()
 }
 
-/// Every set that a chain names is there, no other is, and each holds what its selector selects.
+/// Checks that the ruleset contains exactly the sets that its chains use, each with the addresses that its
+/// selector matches.
 fn check_sets(model: &Model, ruleset: &Ruleset) {
     let ends = |rule: &Rule| [rule.src.clone(), rule.dst.clone()];
     let chains = ruleset.chains.values().flat_map(|chain| chain.rules.iter().flat_map(ends));
@@ -138,7 +139,8 @@ fn check_sets(model: &Model, ruleset: &Ruleset) {
     }
 }
 
-/// Every endpoint of the host has the policies that select it, and every chain has a user.
+/// Checks that every endpoint of the host has exactly the policies that select it, and that every chain is
+/// used.
 fn check_endpoints(model: &Model, ruleset: &Ruleset) {
     let own: BTreeMap<EndpointKey, Labels> =
         endpoints(model).into_iter().filter(|(key, ..)| key.host() == "h1").map(|(k, l, _)| (k, l)).collect();
@@ -196,7 +198,7 @@ proptest! {
     }
 }
 
-/// The model of these keys, for host `h1`.
+/// Returns the model of host `h1` with these keys.
 pub(super) fn model(entries: &[(&str, &str)]) -> Model {
     let mut model = Model::new("h1");
     for (at, (key, value)) in entries.iter().enumerate() {
@@ -206,12 +208,12 @@ pub(super) fn model(entries: &[(&str, &str)]) -> Model {
     model
 }
 
-/// The frame of these keys.
+/// Returns the host-wide parameters for these keys.
 pub(super) fn globals(entries: &[(&str, &str)]) -> Globals {
     Globals::of(&model(entries))
 }
 
-/// The ruleset of these keys, for host `h1`.
+/// Returns the ruleset of host `h1` for these keys.
 pub(super) fn ruleset(entries: &[(&str, &str)]) -> Ruleset {
     let model = model(entries);
     let mut ruleset = Ruleset::default();
@@ -250,7 +252,7 @@ fn without_policy_profiles_decide_and_without_a_decision_it_is_no() {
     let decision = inbound(&ruleset(&[W1, OPEN]), &packet);
     assert_eq!((decision.verdict, by(&decision)), (Some(Verdict::Allow), "profile p rule 0".into()));
 
-    // A profile that is not there is a deny at its place.
+    // A missing profile denies at its position in the list.
     let missing = ruleset(&[W1]);
     let decision = inbound(&missing, &packet);
     assert_eq!((decision.verdict, by(&decision)), (Some(Verdict::Deny), "profile p rule 0".into()));
@@ -268,9 +270,9 @@ fn a_policy_that_selects_ends_in_deny_and_one_that_does_not_is_skipped() {
     let decision = with(r#"{"selector":"role == 'db'"}"#);
     assert_eq!(decision.by, Decider::EndOfTier("default".into()));
     assert_eq!(by(&with(r#"{"selector":"role == 'web'"}"#)), "profile p rule 0");
-    // It governs the other direction only.
+    // The policy applies to the other direction only.
     assert_eq!(by(&with(r#"{"selector":"role == 'db'","types":["egress"]}"#)), "profile p rule 0");
-    // It passes on to the profiles.
+    // The action `next-tier` continues with the profiles.
     let passed = with(r#"{"selector":"role == 'db'","inbound_rules":[{"action":"next-tier"}]}"#);
     assert_eq!(by(&passed), "profile p rule 0");
     assert_eq!(passed.matched.len(), 2);
@@ -307,7 +309,7 @@ fn a_selector_matches_known_endpoints_and_its_negation_everybody_else() {
         let from = |src| inbound(&ruleset, &tcp(src, "10.0.0.1", 80)).verdict == Some(Verdict::Allow);
         (from("10.0.0.2"), from("10.0.0.1"), from("192.0.2.7"))
     };
-    // The data model's warning: one negates the set, the other the match.
+    // The data model warns of this difference: the first negates the set, the second negates the match.
     assert_eq!(rules(r#"{"src_selector":"!has(nothing)"}"#), (true, true, false));
     assert_eq!(rules(r#"{"!src_selector":"has(nothing)"}"#), (true, true, true));
     assert_eq!(rules(r#"{"src_selector":"role == 'web'"}"#), (true, false, false));

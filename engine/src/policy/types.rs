@@ -1,4 +1,4 @@
-//! What policy asks for: address sets, chains of rules, and which chains an endpoint's packets pass.
+//! Types of a ruleset: address sets, chains of rules, and the chains that apply to each endpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,26 +10,26 @@ use tortie_config::key::{EndpointKey, IpFamily};
 use tortie_config::resource::{Action, Icmp, InterfaceName, MacAddr, PortRange, Protocol};
 use tortie_net::Cidr;
 
-/// The set of addresses of all endpoints that a selector selects, anywhere in the cluster. A tag is the selector
-/// `has(tag)`. Equal ids have equal canonical texts.
+/// Identifies the set of addresses of all endpoints in the cluster that a selector matches. A tag is the
+/// selector `has(tag)`. Equal ids have equal canonical texts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SetId(Arc<str>);
 
 impl SetId {
-    /// The set of a selector.
+    /// Returns the set id of a selector.
     #[must_use]
     pub fn of(selector: &Selector) -> Self {
         Self(selector.to_string().into())
     }
 
-    /// The selector's canonical text.
+    /// Returns the canonical text of the selector.
     #[must_use]
     pub fn selector(&self) -> &str {
         &self.0
     }
 }
 
-/// Traffic to the endpoint, or from it.
+/// Direction of traffic as seen from the endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
     /// To the endpoint (`inbound_rules`, ingress).
@@ -38,17 +38,17 @@ pub enum Direction {
     Outbound,
 }
 
-/// What rules stand in.
+/// Policy or profile that contains rules.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
-    /// `policy/tier/<t>/policy/<n>`.
+    /// A policy, `policy/tier/<t>/policy/<n>`.
     Policy {
-        /// The tier.
+        /// Tier name.
         tier: Arc<str>,
-        /// The policy.
+        /// Policy name.
         name: Arc<str>,
     },
-    /// `policy/profile/<p>/rules`.
+    /// A profile, `policy/profile/<p>/rules`.
     Profile(Arc<str>),
 }
 
@@ -62,169 +62,170 @@ impl fmt::Display for Source {
     }
 }
 
-/// The rules of one policy or profile in one direction; all endpoints share it.
+/// Identifies the rules of one policy or profile in one direction, which all endpoints share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChainId {
-    /// Where the rules stand.
+    /// Policy or profile that contains the rules.
     pub source: Source,
-    /// For which traffic.
+    /// Direction of the traffic that the rules apply to.
     pub direction: Direction,
 }
 
-/// Rules in the order in which they are tried.
+/// Rules of one policy or profile in one direction, in evaluation order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
-    /// The rules.
+    /// Rules in the order of evaluation.
     pub rules: Vec<Rule>,
-    /// The rules could not be had: everything is denied.
+    /// Reason why the chain denies all packets, if its rules are missing or cannot be parsed.
     pub fail_closed: Option<FailClosed>,
 }
 
-/// Why a chain denies everything.
+/// Reason why a chain denies all packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FailClosed {
-    /// There is no such profile, or it has no rules.
+    /// The profile does not exist, or has no rules.
     Missing,
-    /// Its value cannot be read.
+    /// The value cannot be parsed.
     Unreadable,
 }
 
-/// One rule, with its tags and selectors as sets. Every match that is there must hold.
+/// A compiled rule, with tags and selectors as sets. All of its matches must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rule {
-    /// What becomes of a packet that matches.
+    /// Action for packets that match.
     pub action: Action,
-    /// Log what matches, with this prefix, before the action.
+    /// Prefix for logging matching packets before the action; `None` if they are not logged.
     pub log: Option<LogPrefix>,
-    /// Only packets of this family.
+    /// Address family to match; `None` for both.
     pub family: Option<IpFamily>,
-    /// Only this protocol.
+    /// Protocol to match; `None` for all.
     pub protocol: Option<Protocol>,
-    /// Not this protocol.
+    /// Protocol to exclude.
     pub not_protocol: Option<Protocol>,
-    /// Where packets come from.
+    /// Matches on the source.
     pub src: End,
-    /// Where they go.
+    /// Matches on the destination.
     pub dst: End,
-    /// Only this ICMP type and code.
+    /// ICMP type and code to match.
     pub icmp: Option<Icmp>,
-    /// Not this ICMP type and code, as one match.
+    /// ICMP type and code to exclude, as a single match.
     pub not_icmp: Option<Icmp>,
 }
 
-/// Matches on one end of a packet.
+/// Matches on the source or the destination of a packet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct End {
-    /// In every one of these.
+    /// Sets of which all must contain the address.
     pub sets: Vec<SetId>,
-    /// In none of these.
+    /// Sets of which none may contain the address.
     pub not_sets: Vec<SetId>,
-    /// In any of these (empty: anywhere).
+    /// Networks of which one must contain the address; empty for any address.
     pub nets: Vec<Cidr>,
-    /// In none of these.
+    /// Networks of which none may contain the address.
     pub not_nets: Vec<Cidr>,
-    /// Any of these ports (empty: any).
+    /// Port ranges of which one must contain the port; empty for any port.
     pub ports: Vec<PortRange>,
-    /// None of these ports.
+    /// Port ranges of which none may contain the port.
     pub not_ports: Vec<PortRange>,
 }
 
-/// The prefix of a log line: at most 27 characters of `A-Z a-z 0-9 _ . / -` and blank (data model, "Rules").
+/// Prefix of log lines: at most 27 characters of `A-Z a-z 0-9 _ . / -` and blank (data model, "Rules").
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LogPrefix(Box<str>);
 
 impl LogPrefix {
-    /// The longest prefix, in characters.
+    /// Maximum length in characters.
     pub const MAX: usize = 27;
 
-    /// Cuts a text to its length and replaces what it must not hold by `_`.
+    /// Truncates a text to the maximum length, and replaces forbidden characters by `_`.
     #[must_use]
     pub fn new(text: &str) -> Self {
         let allowed = |c: char| if c.is_ascii_alphanumeric() || " _./-".contains(c) { c } else { '_' };
         Self(text.chars().take(Self::MAX).map(allowed).collect())
     }
 
-    /// The text.
+    /// Returns the prefix text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// What stands between an endpoint and its traffic of one direction.
+/// Tiers and profiles that apply to the traffic of an endpoint in one direction.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stages {
-    /// Tiers that have a policy for the endpoint, in order. One that no policy lets on drops.
+    /// Tiers with a policy that selects the endpoint, in order. A tier drops packets that none of its
+    /// policies decides.
     pub tiers: Vec<Tier>,
-    /// Profiles, in the endpoint's order. After the last: drop.
+    /// Profiles, in the endpoint's order. Packets that no profile decides are dropped.
     pub profiles: Vec<ChainId>,
 }
 
 impl Stages {
-    /// Every chain, in the order in which packets meet them.
+    /// Returns all chains in evaluation order.
     pub fn chains(&self) -> impl Iterator<Item = &ChainId> {
         self.tiers.iter().flat_map(|tier| &tier.policies).chain(&self.profiles)
     }
 }
 
-/// The policies of one tier that select an endpoint.
+/// Policies of one tier that select an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tier {
-    /// Its name.
+    /// Tier name.
     pub name: Arc<str>,
-    /// Their chains, in order.
+    /// Chains of the policies, in evaluation order.
     pub policies: Vec<ChainId>,
 }
 
-/// What a workload endpoint of this host is allowed.
+/// Policy of a workload endpoint of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkloadPolicy {
-    /// Its interface on the host.
+    /// Name of the host-side interface.
     pub interface: InterfaceName,
-    /// Whether it may send and receive at all.
+    /// True if the endpoint may send and receive packets.
     pub active: bool,
-    /// The addresses that it may send from.
+    /// Source addresses that the endpoint may use.
     pub nets: Vec<Cidr>,
-    /// Its MAC address, for the static neighbour.
+    /// MAC address for the static neighbour entry.
     pub mac: Option<MacAddr>,
-    /// Floating addresses: inside, outside.
+    /// Floating addresses as (internal, external) pairs.
     pub nats: Vec<(IpAddr, IpAddr)>,
-    /// To it.
+    /// Tiers and profiles for traffic to the endpoint.
     pub inbound: Stages,
-    /// From it.
+    /// Tiers and profiles for traffic from the endpoint.
     pub outbound: Stages,
 }
 
-/// What an interface of this host is allowed.
+/// Policy of a host endpoint, an interface of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPolicy {
-    /// The interface; `None`: whichever has one of the addresses.
+    /// Name of the interface; `None` if the interface is found by the addresses.
     pub interface: Option<InterfaceName>,
-    /// Its expected addresses.
+    /// Expected addresses of the interface.
     pub addrs: Vec<IpAddr>,
-    /// To it.
+    /// Tiers and profiles for traffic to the interface.
     pub inbound: Stages,
-    /// From it.
+    /// Tiers and profiles for traffic from the interface.
     pub outbound: Stages,
-    /// Before connection tracking: to it.
+    /// Untracked policies for inbound traffic, before connection tracking.
     pub untracked_inbound: Vec<ChainId>,
-    /// Before connection tracking: from it.
+    /// Untracked policies for outbound traffic, before connection tracking.
     pub untracked_outbound: Vec<ChainId>,
-    /// Before DNAT: to it.
+    /// Pre-DNAT policies for inbound traffic.
     pub pre_dnat: Vec<ChainId>,
 }
 
-/// What an endpoint of this host is allowed.
+/// Policy of an endpoint of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EndpointPolicy {
-    /// The interface of a workload.
+    /// A workload endpoint.
     Workload(WorkloadPolicy),
-    /// An interface of the host.
+    /// A host endpoint.
     Host(HostPolicy),
 }
 
 impl EndpointPolicy {
-    /// Every chain that packets of the endpoint may meet.
+    /// Returns all chains that packets of the endpoint may meet.
     pub fn chains(&self) -> impl Iterator<Item = &ChainId> {
         let (inbound, outbound) = match self {
             Self::Workload(workload) => (&workload.inbound, &workload.outbound),
@@ -238,53 +239,54 @@ impl EndpointPolicy {
     }
 }
 
-/// Everything that this host enforces by label and rule.
+/// Complete rules of this host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ruleset {
-    /// Sets that a chain uses. Addresses of both families; members wider than one address are networks.
+    /// Sets that chains use, with addresses of both families. A member that is wider than one address is a
+    /// network.
     pub sets: BTreeMap<SetId, BTreeSet<Cidr>>,
-    /// Chains that an endpoint uses.
+    /// Chains that endpoints use.
     pub chains: BTreeMap<ChainId, Arc<Chain>>,
-    /// The endpoints of this host.
+    /// Endpoints of this host.
     pub endpoints: BTreeMap<EndpointKey, Arc<EndpointPolicy>>,
 }
 
-/// What changed. Applied in the order of the fields nothing is ever used before it is there: sets, chains, endpoints;
-/// what goes leaves the other way round ([`RulesetDelta::apply`]).
+/// Change of a ruleset. Applying the fields in order (sets, chains, endpoints) never creates a reference to a
+/// missing object; removals are applied in the opposite order ([`RulesetDelta::apply`]).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RulesetDelta {
-    /// Sets, each once.
+    /// Changed sets, each once.
     pub sets: BTreeMap<SetId, SetChange>,
-    /// Chains with their new rules; `None`: gone.
+    /// Changed chains with their new rules; `None` if removed.
     pub chains: BTreeMap<ChainId, Option<Arc<Chain>>>,
-    /// Endpoints with what they are allowed now; `None`: gone.
+    /// Changed endpoints with their new policy; `None` if removed.
     pub endpoints: BTreeMap<EndpointKey, Option<Arc<EndpointPolicy>>>,
 }
 
-/// What became of a set.
+/// Change of one set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetChange {
-    /// It is new, with these members.
+    /// The set is new and has these members.
     New(BTreeSet<Cidr>),
-    /// Members came and went.
+    /// Members were added or removed.
     Members {
-        /// New ones.
+        /// Added members.
         add: BTreeSet<Cidr>,
-        /// Gone.
+        /// Removed members.
         remove: BTreeSet<Cidr>,
     },
-    /// Nobody uses it any more.
+    /// The set was removed, because no chain uses it.
     Gone,
 }
 
 impl RulesetDelta {
-    /// Whether nothing changed.
+    /// Returns true if the delta is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sets.is_empty() && self.chains.is_empty() && self.endpoints.is_empty()
     }
 
-    /// Brings a ruleset up to date.
+    /// Applies the delta to a ruleset.
     pub fn apply(&self, to: &mut Ruleset) {
         for (id, change) in &self.sets {
             match change {

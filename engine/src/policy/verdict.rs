@@ -1,4 +1,5 @@
-//! The verdict on a packet, by the rules that the kernel enforces, with what decided it.
+//! Evaluates the rules for a packet in the same way as the kernel, and returns the verdict with the deciding
+//! rule.
 
 use std::net::IpAddr;
 
@@ -8,60 +9,60 @@ use tortie_net::Cidr;
 
 use super::types::{ChainId, End, LogPrefix, Rule, Ruleset, SetId, Stages};
 
-/// A packet as rules see it.
+/// Header fields of a packet that rules can match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
-    /// Where it comes from.
+    /// Source address.
     pub src: IpAddr,
-    /// Where it goes.
+    /// Destination address.
     pub dst: IpAddr,
-    /// The IP protocol's number.
+    /// IP protocol number.
     pub protocol: u8,
-    /// Ports of protocols that have them: source, destination.
+    /// Source and destination port, for protocols with ports.
     pub ports: Option<(u16, u16)>,
-    /// Type and code of ICMP and ICMPv6.
+    /// Type and code of ICMP or ICMPv6.
     pub icmp: Option<(u8, u8)>,
 }
 
-/// What becomes of a packet.
+/// Result for a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// It goes on.
+    /// The packet continues.
     Allow,
-    /// It is dropped.
+    /// The packet is dropped.
     Deny,
 }
 
-/// Who decided.
+/// Rule, tier or profile list that decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decider {
-    /// A rule of a policy or a profile, counted from 0.
+    /// A rule of a policy or profile, with its index from 0.
     Rule(ChainId, usize),
-    /// No policy of this tier let the packet go on.
+    /// End of this tier: none of its policies allowed the packet.
     EndOfTier(Box<str>),
-    /// No profile decided.
+    /// End of the profiles: none of them decided.
     EndOfProfiles,
-    /// None of the chains had a word to say (untracked and pre-DNAT policies only).
+    /// No chain decided; only for untracked and pre-DNAT policies.
     Nobody,
 }
 
-/// The verdict and how it came about.
+/// A verdict with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// What becomes of the packet; `None`: the chains leave it to what comes later.
+    /// Verdict on the packet; `None` if the chains leave it to later stages.
     pub verdict: Option<Verdict>,
-    /// Who said so.
+    /// Rule, tier or profile list that decided.
     pub by: Decider,
-    /// Every rule that matched, in order, the last one included.
+    /// All rules that matched, in order, including the last one.
     pub matched: Vec<(ChainId, usize)>,
-    /// What was logged.
+    /// Prefixes of the log rules that matched.
     pub logs: Vec<LogPrefix>,
 }
 
-/// Sets of so few members are looked through.
+/// Maximum size of a set that is searched linearly.
 const FEW: usize = 24;
 
-/// How a chain ended.
+/// Result of evaluating a chain.
 enum Outcome {
     Decided(Verdict, usize),
     Passed,
@@ -69,20 +70,21 @@ enum Outcome {
 }
 
 impl Ruleset {
-    /// Whether an address is in a set; a set that nobody uses is empty.
+    /// Returns true if an address is in a set. A set that no chain uses is empty.
     #[must_use]
     pub fn is_member(&self, set: &SetId, addr: IpAddr) -> bool {
         let Some(members) = self.sets.get(set) else { return false };
         if members.len() <= FEW {
             return members.iter().any(|net| net.contains(addr));
         }
-        // A set may hold the whole cluster: each length is looked up, no member is looked at.
+        // A set may contain the whole cluster, so each prefix length is looked up instead of scanning the
+        // members.
         members.contains(&Cidr::host(addr))
             || (0..Cidr::host(addr).len())
                 .any(|len| Cidr::new(addr, len).is_ok_and(|net| members.contains(&net)))
     }
 
-    /// The verdict of tiers and profiles on a packet of an endpoint.
+    /// Evaluates tiers and profiles of an endpoint for a packet.
     #[must_use]
     pub fn decide(&self, stages: &Stages, packet: &Packet) -> Decision {
         let mut trail = MatchTrail::default();
@@ -94,7 +96,7 @@ impl Ruleset {
             }
         }
         for profile in &stages.profiles {
-            // Passing ends a profile and nothing else.
+            // In a profile, `next-tier` only ends that profile.
             if let (Outcome::Decided(verdict, rule), Some(chain)) =
                 self.evaluate_rules(std::slice::from_ref(profile), packet, &mut trail)
             {
@@ -104,7 +106,7 @@ impl Ruleset {
         trail.ended(Some(Verdict::Deny), Decider::EndOfProfiles)
     }
 
-    /// The verdict of untracked or pre-DNAT policies, which leave alone what they do not match.
+    /// Evaluates untracked or pre-DNAT policies. Packets that no rule matches get no verdict.
     #[must_use]
     pub fn decide_early(&self, chains: &[ChainId], packet: &Packet) -> Decision {
         let mut trail = MatchTrail::default();
@@ -139,7 +141,7 @@ impl Ruleset {
         (Outcome::Through, None)
     }
 
-    /// Whether every match of a rule holds for a packet.
+    /// Returns true if all matches of a rule hold for a packet.
     #[must_use]
     pub fn matches(&self, rule: &Rule, packet: &Packet) -> bool {
         rule.is_for(IpFamily::of(packet.src))
@@ -159,10 +161,10 @@ impl Ruleset {
     }
 }
 
-/// Networks and ports of an end.
+/// Returns true if the networks and ports of one side match.
 fn fits(end: &End, addr: IpAddr, port: Option<u16>) -> bool {
     let inside = |nets: &[Cidr]| nets.iter().any(|net| net.contains(addr));
-    // A packet without ports matches neither a list of them nor its negation.
+    // A packet without ports matches neither a port list nor its negation.
     let among = |ports: &[PortRange], yes: bool| {
         ports.is_empty() || port.is_some_and(|port| ports.iter().any(|range| range.contains(port)) == yes)
     };

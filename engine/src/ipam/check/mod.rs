@@ -1,11 +1,9 @@
 //! Consistency check of IPAM: reports each inconsistency with its evidence and its repair.
 //!
 //! The check compares blocks, handles, affinities and endpoints of one [`IpamState`] with each other and with
-//! the addresses
-//! in use on a host ([`Evidence`], which the caller gathers). It does not read the kernel, use a clock or
-//! write.
-//! [`super::Ipam::release_from_check`] applies the repairs by compare-and-set, each only if the store is
-//! still as it was found.
+//! the addresses in use on a host ([`Evidence`], which the caller gathers). It does not read the kernel, use
+//! a clock or write. [`super::Ipam::release_from_check`] applies the repairs by compare-and-set, each only if
+//! the store is still as it was found.
 
 mod findings;
 mod repair;

@@ -1,6 +1,6 @@
-//! What is closest to a yes: small changes of labels and rules with which a packet that policy denies would pass its host.
+//! Suggests small changes of labels and rules that would let a packet pass which policy denies.
 //!
-//! Each was tried: the packet goes its way again, through the same evaluator, with rules that are changed so.
+//! Each suggestion is verified: the same evaluator computes the packet's path again with the changed rules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,50 +14,51 @@ use super::types::{Flow, Path, Reason, Stage};
 use crate::policy::types::{ChainId, End, EndpointPolicy, Rule, Ruleset, SetId, Stages};
 use crate::policy::verdict::{Decider, Packet, Verdict};
 
-/// The most changes that are named.
+/// Maximum number of suggestions returned.
 const SUGGESTIONS_MAX: usize = 3;
-/// The most that are tried: each costs a walk.
+/// Maximum number of candidates verified, because each costs one path evaluation.
 const CANDIDATES_MAX: usize = 24;
 
-/// One end of a packet.
+/// Source or destination of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// Where it comes from.
+    /// The source of the packet.
     Source,
-    /// Where it goes.
+    /// The destination of the packet.
     Destination,
 }
 
-/// What would have to change.
+/// Change of a rule, chain or label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fix {
-    /// The rule's selector or tag would have to select the endpoint at this end.
+    /// Make the rule's selector or tag match the endpoint on this side.
     Select(Side, SetId),
-    /// A negated selector or tag of the rule selects the endpoint at this end.
+    /// Stop a negated selector or tag of the rule from matching the endpoint on this side.
     Deselect(Side, SetId),
-    /// This field of the rule, as the data model names it, would have to hold for the packet.
+    /// Extend this field of the rule, named as in the data model, to include the packet.
     Widen(&'static str),
-    /// The rule denies.
+    /// Remove the rule, which denies.
     Remove,
-    /// The profile is missing, or cannot be read.
+    /// Write the profile, which is missing or cannot be parsed.
     Write,
-    /// No rule of the chain allows it: one would have to.
+    /// Add a rule that allows the packet, because no rule of the chain does.
     Add,
 }
 
-/// A change with which the packet would pass the host.
+/// A change that would let the packet pass this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// The policy or profile, and which of its lists.
+    /// Policy or profile, and the direction of its rules.
     pub chain: ChainId,
-    /// Its rule, counted from 0; `None`: none of them, or a new one.
+    /// Index of the rule, from 0; `None` for the whole chain or a new rule.
     pub rule: Option<usize>,
-    /// What about it.
+    /// Change to make.
     pub fix: Fix,
 }
 
-/// The changes that are closest to letting a packet pass that policy denies, nearest first, at most three: rules that fit but for
-/// one match, then the rule that denies, then a rule more. Empty when it passes, or when something else than a rule drops it.
+/// Returns at most three changes that would let a denied packet pass, nearest first: rules that fail in a
+/// single match, then the denying rule, then an additional rule. Empty if the packet passes, or if it was not
+/// dropped by a rule.
 #[must_use]
 pub fn closest(node: &Node<'_>, flow: &Flow, path: &Path) -> Vec<Change> {
     if path.verdict == Verdict::Allow {
@@ -68,7 +69,7 @@ pub fn closest(node: &Node<'_>, flow: &Flow, path: &Path) -> Vec<Change> {
     let Some(policy) = step.endpoint.as_ref().and_then(|key| node.ruleset.endpoints.get(key)) else {
         return Vec::new();
     };
-    // Denied here, so that it stands as it stood here.
+    // The packet was denied at this step, so `path.packet` is the packet that the rules saw.
     let packet = &path.packet;
     let asked = asked(step.stage, policy, &decision.by);
     let mut found: Vec<Change> = Vec::new();
@@ -86,7 +87,7 @@ pub fn closest(node: &Node<'_>, flow: &Flow, path: &Path) -> Vec<Change> {
             }
         }
     }
-    // The ones that were asked last are nearest to what decided.
+    // Chains evaluated last are the nearest to the decision.
     found.reverse();
     found.truncate(CANDIDATES_MAX);
     found.extend(last(node.ruleset, &decision.by, &asked));
@@ -96,7 +97,7 @@ pub fn closest(node: &Node<'_>, flow: &Flow, path: &Path) -> Vec<Change> {
     found
 }
 
-/// The chains that were asked, in order, up to the one that decided.
+/// Returns the chains that were evaluated, in order, up to the deciding one.
 fn asked<'a>(stage: Stage, policy: &'a EndpointPolicy, by: &Decider) -> Vec<&'a ChainId> {
     let stages: &Stages = match (stage, policy) {
         (Stage::FromWorkload, EndpointPolicy::Workload(workload)) => &workload.outbound,
@@ -129,7 +130,7 @@ fn until<'a>(chains: impl Iterator<Item = &'a ChainId>, by: &Decider) -> Vec<&'a
     out
 }
 
-/// What about the place that decided itself.
+/// Returns the change for the deciding rule or chain itself.
 fn last(ruleset: &Ruleset, by: &Decider, asked: &[&ChainId]) -> Option<Change> {
     match by {
         Decider::Rule(chain, at) => {
@@ -144,7 +145,8 @@ fn last(ruleset: &Ruleset, by: &Decider, asked: &[&ChainId]) -> Option<Change> {
     }
 }
 
-/// What of a rule does not hold for a packet. A rule for the other family is none that could be bent: no fix, or two.
+/// Returns a fix for each match of a rule that fails for the packet. A rule for the other address family gets
+/// none or two, so that it is never suggested.
 fn missing_matches(ruleset: &Ruleset, rule: &Rule, packet: &Packet) -> Vec<Fix> {
     if !rule.is_for(IpFamily::of(packet.src)) {
         return Vec::new();
@@ -202,7 +204,8 @@ fn end(
     }
 }
 
-/// The ruleset with no other members of sets than the addresses of the packet: what it takes to walk again.
+/// Returns the ruleset with its sets reduced to the addresses of the packet, which is sufficient to evaluate
+/// the path again.
 fn prune(ruleset: &Ruleset, flow: &Flow, path: &Path) -> Ruleset {
     let addrs = [flow.packet.src, flow.packet.dst, path.packet.src, path.packet.dst];
     let of = |set: &SetId| {
@@ -218,7 +221,7 @@ fn prune(ruleset: &Ruleset, flow: &Flow, path: &Path) -> Ruleset {
     }
 }
 
-/// Whether the packet passes with this change.
+/// Returns true if the packet passes with this change.
 fn passes(node: &Node<'_>, prune: &Ruleset, flow: &Flow, change: &Change) -> bool {
     let Some(chain) = prune.chains.get(&change.chain) else { return false };
     let mut chain = (**chain).clone();
@@ -241,7 +244,7 @@ fn passes(node: &Node<'_>, prune: &Ruleset, flow: &Flow, change: &Change) -> boo
     Node { ruleset: &ruleset, ..*node }.path(flow).verdict == Verdict::Allow
 }
 
-/// Takes the match out that does not hold: for this packet the same as one that holds.
+/// Removes the failing match, which has the same effect on this packet as a match that succeeds.
 fn apply_change(rule: &mut Rule, fix: &Fix) {
     fn of(rule: &mut Rule, which: Side) -> &mut End {
         match which {

@@ -1,4 +1,4 @@
-//! The order of the places on a packet's way, as the rules of the kernel have it.
+//! Evaluates the stages of a packet's path in the order of the kernel rules.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,37 +22,38 @@ const ICMPV6: u8 = 58;
 const TUNNEL: &str = "tunl0";
 const LOOPBACK: &str = "lo";
 
-/// One host: what it enforces and where its packets go.
+/// Enforced rules and routes of one host.
 #[derive(Debug, Clone, Copy)]
 pub struct Node<'a> {
-    /// Policies, endpoints, sets.
+    /// Policies, endpoints and sets.
     pub ruleset: &'a Ruleset,
-    /// The frame.
+    /// Host-wide parameters.
     pub globals: &'a Globals,
-    /// Which host endpoint governs which interface.
+    /// Host endpoint of each interface.
     pub hosts: &'a HostInterfaces,
-    /// Where packets go.
+    /// Routes that decide the output interface.
     pub routes: &'a Routes,
 }
 
 impl<'a> Node<'a> {
-    /// The way of a packet through this host. It costs the endpoints of the host once, then the rules that it meets; for
-    /// many packets see [`Node::prepared`].
+    /// Computes the path of a packet through this host. The cost is one pass over the host's endpoints plus
+    /// the rules that the packet meets; for many packets see [`Node::prepared`].
     ///
-    /// What is not of this program is taken to let everything pass: rules of others, reverse path filters, sockets.
+    /// Everything outside of Tortie is assumed to let packets pass: rules of other programs, reverse path
+    /// filters, sockets.
     #[must_use]
     pub fn path(&self, flow: &Flow) -> Path {
         self.prepared().path(flow)
     }
 
-    /// Looks at the endpoints once, for any number of packets.
+    /// Indexes the endpoints once, for the evaluation of any number of packets.
     #[must_use]
     pub fn prepared(&self) -> Prepared<'a> {
         Prepared { node: *self, workloads: workloads(self.ruleset), floating: Floating::of(self.ruleset) }
     }
 }
 
-/// A host whose endpoints have been looked at.
+/// A host with indexed endpoints.
 #[derive(Debug, Clone)]
 pub struct Prepared<'a> {
     node: Node<'a>,
@@ -61,7 +62,7 @@ pub struct Prepared<'a> {
 }
 
 impl Prepared<'_> {
-    /// The same as [`Node::path`]. It costs the rules that the packet meets.
+    /// Computes the same path as [`Node::path`]. The cost is the rules that the packet meets.
     #[must_use]
     pub fn path(&self, flow: &Flow) -> Path {
         let mut evaluation = PathEvaluation {
@@ -88,8 +89,8 @@ impl Prepared<'_> {
 
 type OfInterface<'a> = BTreeMap<&'a str, (&'a EndpointKey, &'a WorkloadPolicy)>;
 
-/// The endpoint of each workload interface. Of two that claim one the active one has it, then the one with the smaller
-/// key.
+/// Returns the endpoint of each workload interface. If two claim one, an active endpoint takes precedence,
+/// then the smaller key.
 fn workloads(ruleset: &Ruleset) -> OfInterface<'_> {
     let mut found = OfInterface::new();
     for (key, endpoint) in &ruleset.endpoints {
@@ -103,7 +104,7 @@ fn workloads(ruleset: &Ruleset) -> OfInterface<'_> {
     found
 }
 
-/// `Break`: it was dropped.
+/// `Break` means that the packet was dropped.
 type StageResult = ControlFlow<()>;
 
 struct PathEvaluation<'a> {
@@ -111,9 +112,9 @@ struct PathEvaluation<'a> {
     workloads: &'a OfInterface<'a>,
     floating: &'a Floating,
     packet: Packet,
-    /// `None`: connection tracking leaves the packet alone.
+    /// Connection tracking state; `None` if the packet is not tracked.
     state: Option<State>,
-    /// Untracked or pre-DNAT policy has accepted it.
+    /// True if untracked or pre-DNAT policy has accepted the packet.
     early: bool,
     steps: Vec<Step>,
 }
@@ -135,7 +136,8 @@ impl<'a> PathEvaluation<'a> {
     fn outgoing(&mut self) -> StageResult {
         let first = interface(self.route()?);
         self.untracked(&first, Direction::Outbound)?;
-        // A new destination may lie elsewhere; policy sees it, but the interface that the packet began to leave by.
+        // DNAT may change the output interface. Policy sees the new destination, but the interface chosen
+        // before DNAT.
         let out = if self.dnat() { interface(self.route()?) } else { first.clone() };
         self.output(&first)?;
         self.snat(&out);
@@ -147,7 +149,8 @@ impl<'a> PathEvaluation<'a> {
         StageResult::Continue(())
     }
 
-    /// Before and after connection tracking, by the interface that it comes by.
+    /// Evaluates the stages at the input interface: the source check of workloads, or untracked and pre-DNAT
+    /// policy.
     fn arrive(&mut self, by: &str) -> StageResult {
         if self.is_workload(by) {
             return self.source(by);
@@ -160,7 +163,8 @@ impl<'a> PathEvaluation<'a> {
         if self.is_left_alone() {
             return self.drop(Stage::Source, None, Reason::NoIpv6);
         }
-        // Interfaces of workloads have `route_localnet`: without this they would reach what listens on loopback.
+        // Workload interfaces have `route_localnet` set, so without this check workloads could reach services
+        // on the host's loopback.
         if Cidr::v4(Ipv4Addr::LOCALHOST, 8).contains(self.packet.dst) {
             return self.drop(Stage::Source, None, Reason::Loopback);
         }
@@ -194,7 +198,8 @@ impl<'a> PathEvaluation<'a> {
         if self.is_discovery() {
             return self.pass(Stage::Untracked, Some(key), Reason::Neighbour);
         }
-        // Replies too: with one half of a connection untracked the other would be invalid.
+        // Applies to replies too: if one direction of a connection were untracked, the other would be
+        // invalid.
         if self.is_failsafe(direction, false) || self.is_failsafe(direction, true) {
             return self.pass(Stage::Untracked, Some(key), Reason::Failsafe);
         }
@@ -225,7 +230,7 @@ impl<'a> PathEvaluation<'a> {
         self.step(Stage::PreDnat, Some(key), decision.verdict, Reason::Policy(decision))
     }
 
-    /// Whether the destination became another.
+    /// Translates a floating destination. Returns true if the destination changed.
     fn dnat(&mut self) -> bool {
         let outside = self.packet.dst;
         let Some(inside) = self.floating.inward.get(&outside).copied() else { return false };
@@ -403,7 +408,8 @@ impl<'a> PathEvaluation<'a> {
         }
     }
 
-    /// What an endpoint's packets pass; `failsafe` is the direction of the ports that stay open.
+    /// Evaluates tiers and profiles of an endpoint. `failsafe` is the direction whose failsafe ports stay
+    /// open.
     fn stages(
         &mut self,
         at: Stage,
@@ -424,7 +430,7 @@ impl<'a> PathEvaluation<'a> {
     }
 
     fn host(&self, at: &str) -> Option<(&'a EndpointKey, &'a HostPolicy)> {
-        // A name that workloads have never belongs to the host.
+        // An interface name with a workload prefix never belongs to a host endpoint.
         let key = self.node.hosts.get(at).filter(|_| !self.is_workload(at))?;
         match &**self.node.ruleset.endpoints.get(key)? {
             EndpointPolicy::Host(host) => Some((key, host)),
@@ -436,18 +442,19 @@ impl<'a> PathEvaluation<'a> {
         self.node.globals.is_workload(interface)
     }
 
-    /// IPv6, while only IPv4 is looked at.
+    /// Returns true for IPv6 while IPv6 support is off.
     fn is_left_alone(&self) -> bool {
         !self.node.globals.ipv6 && self.packet.src.is_ipv6()
     }
 
-    /// Whether connection tracking translates its addresses as it does those of a first packet.
+    /// Returns true if connection tracking translates the packet's addresses in the direction of the first
+    /// packet.
     fn is_translated(&self) -> bool {
         matches!(self.state, Some(State::New | State::Established { reply: false })) && !self.is_left_alone()
     }
 
-    /// Whether the packet goes to a port that stays open in this direction, or is a reply from one that stays open in
-    /// the other.
+    /// Returns true if the packet goes to a failsafe port of this direction, or, with `reply`, comes from a
+    /// failsafe port of the other direction.
     fn is_failsafe(&self, direction: Direction, reply: bool) -> bool {
         let globals = self.node.globals;
         let ports: &[Failsafe] = match (direction, reply) {
@@ -459,22 +466,24 @@ impl<'a> PathEvaluation<'a> {
         ports.iter().any(|open| open.port == port && self.packet.protocol == if open.udp { UDP } else { TCP })
     }
 
-    /// Multicast listener and neighbour discovery, without redirects and router advertisements.
+    /// Returns true for multicast listener and neighbour discovery, except redirects and router
+    /// advertisements.
     fn is_neighbour(&self) -> bool {
         let Packet { src, protocol, icmp, .. } = self.packet;
         let of_type = icmp.is_some_and(|(kind, _)| matches!(kind, 130..=133 | 135 | 136));
         self.node.globals.ipv6 && src.is_ipv6() && protocol == ICMPV6 && of_type
     }
 
-    /// What an IPv6 host must be able to send and get to be found at all (RFC 4890 4.4.1): multicast listener, router and
-    /// neighbour discovery.
+    /// Returns true for messages that an IPv6 host must send and receive to be reachable at all (RFC 4890,
+    /// section 4.4.1): multicast listener, router and neighbour discovery.
     fn is_discovery(&self) -> bool {
         let Packet { src, protocol, icmp, .. } = self.packet;
         let of_type = icmp.is_some_and(|(kind, _)| matches!(kind, 130..=136 | 143));
         self.node.globals.ipv6 && src.is_ipv6() && protocol == ICMPV6 && of_type
     }
 
-    /// The host endpoint of an interface, when its policy is not asked about the packet.
+    /// Returns the host endpoint of an interface if its policy is skipped for the packet, which is a
+    /// discovery message.
     fn discovers(&self, at: &str) -> Option<(&'a EndpointKey, &'a HostPolicy)> {
         self.host(at).filter(|_| self.is_discovery())
     }

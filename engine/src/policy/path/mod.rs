@@ -1,13 +1,15 @@
-//! The whole way of a packet through this host: every place where it can be dropped, accepted or translated, in order.
+//! Path of a packet through this host: every stage at which it can be dropped, accepted or translated, in
+//! order.
 //!
-//! What it does: says what becomes of a packet and why ([`Node::path`]), and what becomes of one between two endpoints of
-//! the cluster as far as the store tells ([`trace`]), and which small changes would let a denied one pass ([`closest()`]). What it does not: no I/O; it asks the kernel nothing, and it matches
-//! no rule itself ([`Ruleset::decide`](super::Ruleset::decide) does).
+//! It computes the verdict on a packet with its reason ([`Node::path`]), the path between two endpoints of
+//! the cluster as far as the store determines it ([`trace`]), and small changes that would let a denied
+//! packet pass ([`closest()`]). It does no I/O and does not query the kernel. Rules are matched by
+//! [`Ruleset::decide`](super::Ruleset::decide).
 //!
 //! ```text
-//!  by an interface: Source | Untracked, PreDnat -- Dnat -- Route --+-- to the host: Tunnel | FromWorkload, ToHost | HostInbound
-//!                                                                  +-- onwards: FromWorkload | HostInbound,
-//!                                                                               ToWorkload | HostOutbound -- Snat
+//!  by an interface: Source | Untracked, PreDnat -- Dnat -- Route --+
+//!     to the host:    Tunnel | FromWorkload, ToHost | HostInbound <-+
+//!     forwarded:      FromWorkload | HostInbound, ToWorkload | HostOutbound -- Snat
 //!  from the host:   Route -- Untracked -- Dnat -- Tunnel | HostOutbound -- Snat
 //! ```
 

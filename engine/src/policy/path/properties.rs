@@ -1,4 +1,4 @@
-//! Laws that hold for every packet under every policy.
+//! Properties that hold for every packet under every policy.
 
 use proptest::prelude::*;
 
@@ -30,7 +30,7 @@ const SETTINGS: [(&str, &str); 5] = [
 ];
 const WORKLOADS: [&str; 3] = ["web", "db", ""];
 
-/// What makes a store: keys with values.
+/// Keys and values of a store.
 type Store = Vec<(String, String)>;
 
 fn workload(at: usize, role: &str, state: &str, profiles: &str) -> (String, String) {
@@ -49,7 +49,7 @@ fn host_endpoint(at: usize, profiles: &str) -> (String, String) {
     (format!("/calico/v1/host/h1/endpoint/e{at}"), value)
 }
 
-/// Three active workloads, two host endpoints that may be missing, settings.
+/// Generates three active workloads, up to two host endpoints, and settings.
 fn endpoints() -> impl Strategy<Value = Store> {
     let profiles = || prop_oneof![Just(r#""open""#), Just(r#""some""#), Just("")];
     let hosts = proptest::collection::vec(proptest::option::of(profiles()), 2);
@@ -74,7 +74,7 @@ fn rules() -> impl Strategy<Value = String> {
     proptest::sample::subsequence(RULES.to_vec(), 0..4).prop_shuffle().prop_map(|rules| rules.join(","))
 }
 
-/// Policies in two tiers, some of them untracked or before DNAT.
+/// Generates policies in two tiers, some of them untracked or pre-DNAT.
 fn policies() -> impl Strategy<Value = Store> {
     let policy = (0..SELECTORS.len(), 0..10_u8, rules(), rules(), 0..6_u8).prop_map(
         |(selector, order, inbound, outbound, kind)| {
@@ -165,7 +165,7 @@ fn is_workload(place: Option<&Place>) -> bool {
     matches!(place, Some(Place::Interface(name)) if name.starts_with("cali"))
 }
 
-/// Where the packet went at last, if that was asked.
+/// Returns the last routing result, if the path contains one.
 fn went(path: &Path) -> Option<&Place> {
     path.steps.iter().rev().find_map(|step| match &step.reason {
         Reason::Routed(place) => Some(place),
@@ -173,7 +173,7 @@ fn went(path: &Path) -> Option<&Place> {
     })
 }
 
-/// Gives a workload's packet the workload's own source.
+/// Sets the source of a workload's packet to the workload's own address.
 fn own_source(mut flow: Flow) -> Flow {
     if let Place::Interface(name) = &flow.from
         && let Some(n) = name.strip_prefix("cali")
@@ -212,7 +212,7 @@ proptest! {
         prop_assert_eq!(path.verdict == Verdict::Deny, last == Some(Verdict::Deny));
         prop_assert_eq!(denies, usize::from(path.verdict == Verdict::Deny));
         prop_assert_eq!(path.decisive().and_then(|step| step.verdict), Some(path.verdict));
-        // Every word of policy is the one word of the rules.
+        // Every policy decision belongs to an endpoint.
         prop_assert!(path.steps.iter().all(|step| step.endpoint.is_some() || !matches!(step.reason, Reason::Policy(_))));
     }
 
@@ -229,7 +229,7 @@ proptest! {
     #[test]
     fn established_packets_of_an_active_workload_pass(e in endpoints(), p in policies(), flow in flow(), reply: bool) {
         let flow = own_source(Flow { state: State::Established { reply }, ..flow });
-        // IPIP to the host is between hosts; nobody has cali4.
+        // IPIP is excluded, because packets to the host pass only between hosts; `cali4` has no endpoint.
         let from = Place::Interface("cali4".into());
         if is_workload(Some(&flow.from)) && flow.from != from && flow.packet.protocol != 4 {
             let host = host(&[&e, &p]);
@@ -280,7 +280,7 @@ proptest! {
 
     #[test]
     fn packets_that_no_rule_distinguishes_fare_alike(e in endpoints(), p in policies(), flow in flow(), port in 3000_u16..3700) {
-        // No rule and no failsafe names these ports, and none tells these two addresses apart.
+        // No rule and no failsafe entry contains these ports or distinguishes these two addresses.
         let host = host(&[&e, &p]);
         let mut one = flow;
         one.packet.ports = one.packet.ports.map(|_| (2500, 2501));

@@ -1,4 +1,5 @@
-//! The way of single packets, by the data model's words. Whoever reads the table in `tests/sentences` finds them there.
+//! Paths of single packets, following the sentences of the data model; the table in `tests/sentences` refers
+//! to these tests.
 
 use std::net::IpAddr;
 
@@ -27,7 +28,7 @@ pub(super) const POOL: (&str, &str) =
     ("/calico/v1/ipam/v4/pool/10.0.0.0-16", r#"{"cidr":"10.0.0.0/16","masquerade":true}"#);
 pub(super) const RETURN: (&str, &str) = ("/calico/v1/config/DefaultEndpointToHostAction", "RETURN");
 
-/// Host h1: `eth0` leads everywhere, `eth1` to 198.51.100.0/24, and `tunl0` to 10.0.9.0/24.
+/// Host h1: `eth0` has the default route, `eth1` leads to 198.51.100.0/24, and `tunl0` to 10.0.9.0/24.
 pub(super) struct Host {
     pub(super) ruleset: Ruleset,
     pub(super) globals: Globals,
@@ -60,13 +61,13 @@ impl Host {
         Node { ruleset, globals, hosts, routes }
     }
 
-    /// `by`: the interface, or nothing for the host.
+    /// Evaluates a packet. `by` is the input interface, or empty for a packet that the host sends.
     pub(super) fn path(&self, by: &str, packet: Packet, state: State) -> Path {
         let from = if by.is_empty() { Place::Host } else { Place::Interface(by.into()) };
         self.node().path(&Flow { packet, from, state })
     }
 
-    /// Who had the last word on the first packet of a connection.
+    /// Returns the decisive step for the first packet of a connection.
     pub(super) fn new_says(&self, by: &str, packet: Packet) -> String {
         says(&self.path(by, packet, State::New))
     }
@@ -86,7 +87,7 @@ fn icmp(src: &str, dst: &str, kind: u8) -> Packet {
     Packet { src, dst: addr(dst), protocol, ports: None, icmp: Some((kind, 0)) }
 }
 
-/// `allow` or `deny`, the place, the endpoint, and why.
+/// Formats a decision as `allow` or `deny`, stage, endpoint and reason.
 fn says(path: &Path) -> String {
     let Some(step) = path.decisive() else { return format!("{:?}", path.verdict) };
     let verdict = if path.verdict == Verdict::Allow { "allow" } else { "deny" };
@@ -115,7 +116,7 @@ pub(super) fn with(base: &[(&str, &str)], more: &[(String, String)]) -> Host {
     Host::new(&entries)
 }
 
-/// An endpoint in another state.
+/// Returns the endpoint with state `inactive`.
 fn inactive(endpoint: (&'static str, &'static str)) -> (&'static str, String) {
     (endpoint.0, endpoint.1.replace("\"active\"", "\"inactive\""))
 }
@@ -145,12 +146,12 @@ fn a_workload_sends_from_its_own_addresses_only() {
     assert_eq!(from("10.0.0.2"), "deny Source w1: Spoofed", "another's address");
     assert_eq!(from("192.0.2.1"), "deny Source w1: Spoofed", "the host's");
     assert_eq!(from("fd00::2"), "deny Source w1: Spoofed");
-    // Its floating address is none of them.
+    // The floating address is not an own source address.
     assert_eq!(from("203.0.113.1"), "deny Source w1: Spoofed");
-    // Not even in a connection that was there before.
+    // The check also applies to established connections.
     let mid = host.path("cali1", tcp("10.0.0.7", "10.0.0.2", 80), State::Established { reply: false });
     assert_eq!(says(&mid), "deny Source w1: Spoofed");
-    // A net wider than one address is its own whole.
+    // All addresses of a wider network are own source addresses.
     let wide = W1.1.replace("10.0.0.1/32", "10.0.0.0/29");
     let host = Host::new(&[(W1.0, &wide), OPEN]);
     assert!(host.new_says("cali1", tcp("10.0.0.6", "192.0.2.9", 80)).starts_with("allow"));
@@ -182,7 +183,7 @@ fn policy_on_what_the_host_sends_sees_the_interface_that_it_began_to_leave_by() 
     let mut host = Host::new(&[W1, OPEN, ETH0]);
     let to_floating = tcp("192.0.2.1", "203.0.113.1", 80);
     assert_eq!(host.new_says("", to_floating), "allow HostOutbound: OwnWorkload");
-    // Without its route the floating address is behind eth0, whose host endpoint allows nothing.
+    // Without a route to it, the floating address is behind eth0, whose host endpoint allows nothing.
     host.routes.via.remove(&"203.0.113.1/32".parse().unwrap());
     assert_eq!(host.new_says("", to_floating), "deny HostOutbound e0: EndOfProfiles");
     assert_eq!(host.path("", to_floating, State::New).packet.dst, addr("10.0.0.1"));
@@ -226,7 +227,7 @@ fn discovery_passes_at_host_endpoints_whatever_policy_says() {
                 "{kind}"
             );
         }
-        // Nobody forwards it: it is judged like the rest.
+        // Discovery messages are never forwarded by routers, so a forwarded one is subject to policy.
         let forwarded = host.new_says("eth0", icmp("2001:db8::9", "2001:db8::8", 135));
         assert!(forwarded.starts_with("deny HostInbound e0"), "{forwarded}");
     }
@@ -262,7 +263,7 @@ fn workload_interfaces_are_blocked_by_default_and_known_by_their_prefix() {
     for by in ["cali9", "tap80"] {
         assert_eq!(host.new_says(by, tcp("10.0.0.9", "192.0.2.9", 80)), "deny Source: UnknownInterface");
     }
-    // Without a profile nothing passes in either direction.
+    // Without a profile no packet passes in either direction.
     let bare = (W1.0, r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.0.1/32"]}"#);
     let host = Host::new(&[bare]);
     assert_eq!(
@@ -279,7 +280,7 @@ fn an_interface_without_a_host_endpoint_is_left_alone() {
     assert_eq!(host.new_says("", tcp("192.0.2.1", "192.0.2.9", 8080)), "allow HostOutbound: NoEndpoint");
     let through = host.path("eth0", tcp("192.0.2.9", "198.51.100.9", 80), State::New);
     assert!(through.steps.iter().all(|step| step.endpoint.is_none()) && through.verdict == Verdict::Allow);
-    // One on eth0 says nothing of eth1.
+    // A host endpoint on eth0 does not affect eth1.
     let host = Host::new(&[ETH0]);
     assert_eq!(
         host.new_says("eth1", tcp("198.51.100.9", "198.51.100.1", 80)),
@@ -297,7 +298,7 @@ fn both_ends_on_one_host_are_asked_sender_first() {
     assert_eq!(host.new_says("cali1", tcp("10.0.0.1", "10.0.0.2", 80)), "deny ToWorkload w2: policy p 0");
     let back = host.path("cali2", tcp("10.0.0.2", "10.0.0.1", 80), State::New);
     let stages: Vec<Stage> = back.steps.iter().map(|step| step.stage).collect();
-    // The db endpoint's own policy has no outbound rule, so it ends there.
+    // The policy of the db endpoint has no outbound rule, so the path ends there.
     assert_eq!(stages, [Stage::Source, Stage::Route, Stage::FromWorkload]);
     assert_eq!(says(&back), r#"deny FromWorkload w2: EndOfTier("default")"#);
 }
@@ -329,7 +330,7 @@ fn what_comes_from_a_workload_to_its_host_passes_policy_first_then_the_action() 
     let packet = tcp("10.0.0.1", "192.0.2.1", 53);
     let drop = Host::new(&[W1, OPEN]);
     assert_eq!(drop.new_says("cali1", packet), "deny ToHost: ToHost(Drop)");
-    // A reply to the host's own connection comes in.
+    // A reply to the host's own connection is accepted.
     let reply = drop.path("cali1", packet, State::Established { reply: true });
     assert_eq!(says(&reply), "allow ToHost: Established");
     for action in ["RETURN", "ACCEPT"] {
@@ -339,7 +340,7 @@ fn what_comes_from_a_workload_to_its_host_passes_policy_first_then_the_action() 
         let fail_closed = with(&[W1, OPEN, (key, action)], &[policy("none", r#"{"selector":"all()"}"#)]);
         assert_eq!(fail_closed.new_says("cali1", packet), r#"deny FromWorkload w1: EndOfTier("default")"#);
     }
-    // Policy of a host endpoint is not asked: it came by a workload's interface.
+    // Policy of a host endpoint is skipped, because the packet came by a workload interface.
     let host = Host::new(&[W1, OPEN, RETURN, ETH0]);
     assert!(host.new_says("cali1", packet).starts_with("allow"));
 }
@@ -367,7 +368,7 @@ fn a_host_endpoint_without_policy_passes_failsafe_ports_only() {
         none.new_says("eth0", tcp("192.0.2.9", "192.0.2.1", 22)),
         "deny HostInbound e0: EndOfProfiles"
     );
-    // Not for workloads.
+    // Failsafe ports do not apply to workloads.
     let bare = (W1.0, r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.0.1/32"]}"#);
     let host = Host::new(&[bare]);
     assert_eq!(host.new_says("eth0", tcp("192.0.2.9", "10.0.0.1", 22)), "deny ToWorkload w1: EndOfProfiles");
@@ -386,7 +387,7 @@ fn host_endpoints_act_on_forwarded_traffic_unless_either_side_is_a_workload() {
     let through = |port| host.new_says("eth0", tcp("192.0.2.9", "198.51.100.9", port));
     assert_eq!(through(80), "allow HostOutbound e1: policy out 0");
     assert_eq!(through(81), r#"deny HostInbound e0: EndOfTier("default")"#);
-    // To and from a workload only the workload's own rules count.
+    // To and from a workload only the workload's own rules apply.
     assert_eq!(
         host.new_says("eth0", tcp("192.0.2.9", "10.0.0.1", 81)),
         "allow ToWorkload w1: profile open 0"
@@ -410,24 +411,25 @@ fn untracked_policy_comes_before_connection_tracking_and_drops_nothing_by_itself
     assert_eq!((says(&allowed), allowed.untracked), ("allow Untracked e0: policy raw 0".into(), true));
     assert_eq!(allowed.steps.last().unwrap().reason, Reason::AcceptedEarlier, "later policy is skipped");
     assert_eq!(says(&to(81)), "deny Untracked e0: policy raw 1");
-    // Even of a connection that is known.
+    // This also applies to established connections.
     let known = host.path("eth0", tcp("192.0.2.9", "192.0.2.1", 81), State::Established { reply: false });
     assert_eq!(says(&known), "deny Untracked e0: policy raw 1");
-    // What it does not match goes on to the ordinary policy, which has nothing to say: no untracked one stands there.
+    // A packet that no untracked rule matches continues to ordinary policy. Nothing allows it there, because
+    // untracked policies do not count.
     assert_eq!(says(&to(82)), "deny HostInbound e0: EndOfProfiles");
     assert_eq!(says(&to(22)), "allow HostInbound e0: Failsafe");
     let out = host.path("", tcp("192.0.2.1", "192.0.2.9", 9999), State::New);
     assert_eq!((says(&out), out.untracked), ("allow Untracked e0: policy raw 0".into(), true));
-    // Replies of failsafe ports stay tracked.
+    // Replies from failsafe ports stay tracked.
     let ssh = Packet { ports: Some((22, 40_000)), ..tcp("192.0.2.1", "192.0.2.9", 0) };
     let reply = host.path("", ssh, State::Established { reply: true });
     assert_eq!((says(&reply), reply.untracked), ("allow HostOutbound e0: Established".into(), false));
-    // It is not translated: connection tracking does that.
+    // An untracked packet is not translated, because connection tracking performs the translation.
     let all = policy("raw", r#"{"selector":"has(host)","untracked":true,"inbound_rules":[{}]}"#);
     let host = with(&[ETH0, W1, OPEN], &[all]);
     let floating = host.path("eth0", tcp("192.0.2.9", "203.0.113.1", 80), State::New);
     assert_eq!(floating.packet.dst, addr("203.0.113.1"));
-    // And it does not act on workloads.
+    // Untracked policy does not apply to workloads.
     let labelled = W1.1.replace(r#""role":"web""#, r#""host":"yes""#);
     let deny =
         policy("raw", r#"{"selector":"has(host)","untracked":true,"inbound_rules":[{"action":"deny"}]}"#);
@@ -444,7 +446,7 @@ fn untracked_packets_are_known_to_no_connection() {
     let eth1 = ("/calico/v1/host/h1/endpoint/e1", r#"{"name":"eth1"}"#);
     let host = with(&[ETH0, eth1, W1], &[raw]);
     for state in [State::New, State::Established { reply: true }, State::Invalid] {
-        // The outgoing side asks its own policy, and a workload its profiles.
+        // Outbound policy of the other host endpoint, and the profiles of a workload, still apply.
         let through = host.path("eth0", tcp("192.0.2.9", "198.51.100.9", 80), state);
         assert_eq!(says(&through), "deny HostOutbound e1: EndOfProfiles");
         let to = host.path("eth0", tcp("192.0.2.9", "10.0.0.1", 80), state);
@@ -462,15 +464,15 @@ fn pre_dnat_policy_sees_the_address_before_translation() {
     let host = with(&[ETH0, W1, OPEN], &[pre]);
     let to = |dst, port| host.path("eth0", tcp("192.0.2.9", dst, port), State::New);
     assert_eq!(says(&to("203.0.113.1", 81)), "deny PreDnat e0: policy pre 0");
-    // The same inside address directly, or what it does not match, goes on.
+    // The same internal address addressed directly, and packets that no rule matches, continue.
     assert_eq!(says(&to("10.0.0.1", 81)), "allow ToWorkload w1: profile open 0");
     assert_eq!(says(&to("203.0.113.1", 80)), "allow ToWorkload w1: profile open 0");
     assert_eq!(says(&to("192.0.2.1", 83)), "deny HostInbound e0: EndOfProfiles");
-    // What it accepts later policy of the host is not asked about.
+    // A packet that pre-DNAT policy accepts skips later policy of the host endpoint.
     let accepted = to("192.0.2.1", 82);
     assert_eq!(says(&accepted), "allow PreDnat e0: policy pre 1");
     assert_eq!(accepted.steps.last().unwrap().reason, Reason::AcceptedEarlier);
-    // Established connections and workloads do not come here.
+    // Pre-DNAT policy applies neither to established connections nor to packets from workloads or the host.
     let mid = host.path("eth0", tcp("192.0.2.9", "203.0.113.1", 81), State::Established { reply: false });
     assert_eq!(says(&mid), "allow ToWorkload w1: Established");
     assert_eq!(host.new_says("", tcp("192.0.2.1", "203.0.113.1", 81)), "allow HostOutbound: OwnWorkload");

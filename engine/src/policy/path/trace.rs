@@ -1,4 +1,4 @@
-//! From one end of the cluster to another, as far as the store alone tells.
+//! Traces a packet between two parties of the cluster, using the store alone.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,29 +19,30 @@ use crate::policy::types::Ruleset;
 use crate::policy::verdict::{Packet, Verdict};
 use crate::policy::{EndpointLabels, Engine, Globals};
 
-/// The name that stands for whatever interface leads from a host to all others. No interface can have it.
+/// Placeholder for the interface that leads from a host to all other hosts. No real interface can have this
+/// name.
 pub const OUTSIDE: &str = "/outside";
 
 const TUNNEL: &str = "tunl0";
 const IPIP: u8 = 4;
 
-/// One end of a trace.
+/// Source or destination of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Party {
-    /// An endpoint.
+    /// A workload or host endpoint.
     Endpoint(EndpointKey),
     /// A host of the cluster itself.
     Host(String),
-    /// An address, whoever has it.
+    /// An address, regardless of its holder.
     Addr(IpAddr),
 }
 
 impl Party {
-    /// Finds a party by what people call it: an address, a host, an endpoint's key (whole, or below `/calico/v1/host/`), its
-    /// workload, its id, or its interface.
+    /// Finds a party by a name that operators use: an address, a host, or an endpoint by its key (complete,
+    /// or relative to `/calico/v1/host/`), its workload, its id, or its interface.
     ///
     /// # Errors
-    /// When there is none of that name, or several; says which.
+    /// If no party or more than one matches; the text says which.
     pub fn find(model: &Model, name: &str) -> Result<Self, String> {
         if let Ok(addr) = name.parse() {
             return Ok(Self::Addr(addr));
@@ -81,63 +82,65 @@ fn is_called(key: &EndpointKey, resource: &Resource, name: &str) -> bool {
         }
 }
 
-/// What is sent: the first packet of a connection.
+/// Protocol and ports of the traced packet, which is the first packet of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProbePacket {
-    /// The IP protocol's number.
+    /// IP protocol number.
     pub protocol: u8,
-    /// Source and destination port, for protocols that have them.
+    /// Source and destination port, for protocols with ports.
     pub ports: Option<(u16, u16)>,
     /// ICMP type and code.
     pub icmp: Option<(u8, u8)>,
 }
 
-/// What one host does with the packet.
+/// Result of one host for the packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPath {
-    /// The host.
+    /// Name of the host.
     pub host: String,
-    /// The packet that tunnels the one asked about, from host to host.
+    /// True if this is the IPIP packet between the hosts that carries the traced one.
     pub outer: bool,
-    /// The packet as it comes to the host.
+    /// The packet as it arrives at the host.
     pub flow: Flow,
-    /// Its way through the host.
+    /// Path through the host.
     pub path: Path,
-    /// The rules of the host, as far as they have a part in it: sets hold the addresses that count, and few others.
+    /// Rules of the host that may affect the packet. The sets contain the relevant addresses and few others.
     pub ruleset: Arc<Ruleset>,
-    /// Where it is denied: the changes that are closest to letting it pass.
+    /// Changes that would let the packet pass, if the host denies it; nearest first.
     pub closest: Vec<Change>,
 }
 
-/// The way of a packet through the hosts of the cluster.
+/// Path of a packet through the hosts of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trace {
     /// The packet as it is sent.
     pub packet: Packet,
-    /// The hosts that the store knows of, in the order of the way. All are asked, even when the first one drops.
+    /// Results of the hosts that the store knows, in path order. All hosts are evaluated, even if the first
+    /// one drops the packet.
     pub host_paths: Vec<HostPath>,
-    /// Whether every one of them lets it pass.
+    /// `Allow` if all of the hosts let the packet pass.
     pub verdict: Verdict,
-    /// What may make a difference and was not looked at.
+    /// Factors that may change the result and were not evaluated.
     pub not_evaluated: Vec<NotEvaluated>,
 }
 
-/// What a trace did not look at.
+/// A factor that the trace did not evaluate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NotEvaluated {
-    /// The kernels: connections that are there already, routes, rules of other programs, sockets.
+    /// Kernel state: established connections, routes, rules of other programs, sockets.
     Kernel,
-    /// The own settings of another host: global ones and defaults were taken.
+    /// Own settings of another host; global settings and defaults were used instead.
     Settings(String),
-    /// A host endpoint of a host that names its interface: whether the packet passes that is not in the store.
+    /// A host endpoint that may apply to the packet: the store does not show if the packet passes its
+    /// interface.
     HostEndpoint(EndpointKey),
-    /// Whether the hosts are in one subnet, for a pool with `cross-subnet`: no tunnel was assumed.
+    /// Subnets of the hosts, for a pool with `cross-subnet`; no tunnel was assumed.
     Tunnel(Cidr),
-    /// What lies outside of the cluster.
+    /// The network outside of the cluster, which has this address.
     Outside(IpAddr),
-    /// The present value of a key, which cannot be read: an earlier one was taken, as it is in force.
+    /// The current value of a key that cannot be parsed; its last good value was used, as it is in force.
     LastGood(String),
-    /// A key that may decide about the packet, and no value of which could ever be read.
+    /// A key that may affect the packet and never had a value that could be parsed.
     Unreadable(String),
 }
 
@@ -176,24 +179,24 @@ impl fmt::Display for NotEvaluated {
     }
 }
 
-/// Where a party is.
+/// Location of a party.
 struct AddressLocation {
     host: Option<String>,
     addr: IpAddr,
-    /// The interface of a workload; a host has none.
+    /// Interface of a workload; `None` for a host.
     interface: Option<Box<str>>,
 }
 
-/// What of a cluster has a part in the way of a packet between two parties: of its endpoints only those that the packet could
-/// meet, and those that have an address that it could bear.
+/// The part of a model that may affect a packet between two parties: endpoints that the packet may reach, and
+/// endpoints with an address that the packet may carry.
 #[derive(Debug)]
 pub struct Excerpt(Model);
 
 impl Excerpt {
-    /// Takes it from a model. It looks at every endpoint of the cluster and makes rules of none.
+    /// Extracts the part from a model. It scans all endpoints of the cluster, but computes no rules.
     ///
     /// # Errors
-    /// When a party has no address.
+    /// If a party has no address.
     pub fn of(model: &Model, from: &Party, to: &Party) -> Result<Self, String> {
         let mut addrs: BTreeSet<IpAddr> = BTreeSet::new();
         let mut hosts: BTreeSet<&str> = BTreeSet::new();
@@ -206,7 +209,7 @@ impl Excerpt {
             }
             addrs.extend(own);
         }
-        // A floating address stands for the one inside, and the other way round.
+        // A floating address is relevant together with its internal address.
         let mut pairs = Vec::new();
         for (key, resource) in model.endpoint_resources() {
             let Resource::WorkloadEndpoint(workload) = &**resource else { continue };
@@ -220,7 +223,7 @@ impl Excerpt {
             }
         }
         addrs.extend(pairs);
-        // What is masqueraded or tunnelled bears a host's.
+        // A masqueraded or tunnelled packet carries the address of a host.
         addrs.extend(hosts.iter().filter_map(|name| model.host(name)).flat_map(|host| host.addrs()));
         let meets = |key: &EndpointKey, resource: &Resource| match resource {
             Resource::WorkloadEndpoint(workload) => {
@@ -234,7 +237,7 @@ impl Excerpt {
             }
             _ => false,
         };
-        // Two endpoints may claim one interface.
+        // Two endpoints may claim the same interface.
         let interfaces: BTreeSet<(&str, &str)> = model
             .endpoint_resources()
             .filter(|(key, resource)| meets(key, resource))
@@ -252,18 +255,18 @@ impl Excerpt {
         &self.0
     }
 
-    /// [`trace`], of what was taken out for these parties.
+    /// Runs [`trace`] on the extracted part.
     ///
     /// # Errors
-    /// As there.
+    /// As [`trace`].
     pub fn trace(&self, from: &Party, to: &Party, probe: ProbePacket) -> Result<Trace, String> {
         follow(&self.0, from, to, probe, State::New)
     }
 
-    /// The same of a packet in this state of its connection.
+    /// Runs the trace for a packet in a given connection state.
     ///
     /// # Errors
-    /// As there.
+    /// As [`trace`].
     pub fn trace_in(
         &self,
         from: &Party,
@@ -275,7 +278,7 @@ impl Excerpt {
     }
 }
 
-/// The interface of a workload.
+/// Returns the interface of a workload endpoint.
 fn interface(resource: &Resource) -> Option<&str> {
     match resource {
         Resource::WorkloadEndpoint(workload) => Some(workload.name.as_str()),
@@ -283,18 +286,19 @@ fn interface(resource: &Resource) -> Option<&str> {
     }
 }
 
-/// Follows a packet from one party to another: what the sender's host does with it, then what the receiver's does, each
-/// as if it were new. Of a party with addresses of both families the one that both have counts, IPv4 first.
+/// Traces a packet from one party to another: first through the sender's host, then through the receiver's,
+/// each as the first packet of a connection. If a party has addresses of both families, a common family is
+/// used, IPv4 first.
 ///
-/// It looks at every endpoint of the cluster ([`Excerpt::of`]).
+/// It scans all endpoints of the cluster ([`Excerpt::of`]).
 ///
 /// # Errors
-/// When a party has no address, the two have none in common, or neither is in the store.
+/// If a party has no address, if the parties have no common address family, or if neither is in the store.
 pub fn trace(model: &Model, from: &Party, to: &Party, probe: ProbePacket) -> Result<Trace, String> {
     Excerpt::of(model, from, to)?.trace(from, to, probe)
 }
 
-/// The same with all that a model holds.
+/// Runs the trace on a whole model.
 pub(super) fn follow(
     model: &Model,
     from: &Party,
@@ -368,7 +372,8 @@ pub(super) fn follow(
     Ok(Trace { packet, host_paths, verdict, not_evaluated: not_evaluated.into_iter().collect() })
 }
 
-/// The values that may decide about a packet and cannot be read. `unknown_end`: an end of it has no endpoint and no host.
+/// Returns the unreadable values that may affect the packet. `unknown_end` is true if the source or
+/// destination has neither endpoint nor host.
 fn unreadable(model: &Model, host_paths: &[HostPath], unknown_end: bool) -> Vec<NotEvaluated> {
     let steps = host_paths.iter().flat_map(|half| &half.path.steps);
     let met: BTreeSet<&EndpointKey> = steps.filter_map(|step| step.endpoint.as_ref()).collect();
@@ -378,7 +383,7 @@ fn unreadable(model: &Model, host_paths: &[HostPath], unknown_end: bool) -> Vec<
             Some(selector) if !problem.last_good => labels.selected(selector).next().is_some(),
             _ => !met.is_empty(),
         },
-        // Rules of profiles deny where they are referenced, and stand in the steps.
+        // Rules of an unreadable profile deny where they are referenced, and are part of the steps.
         Some(Key::Profile { part, .. }) => part != ProfilePart::Rules && !met.is_empty(),
         Some(Key::TierMetadata { .. }) => !met.is_empty(),
         Some(Key::Endpoint(_)) => unknown_end || problem.last_good,
@@ -397,7 +402,7 @@ fn outside() -> Place {
     Place::Interface(OUTSIDE.into())
 }
 
-/// The packet between two hosts that tunnels one to an address of a pool with IPIP.
+/// Returns the IPIP packet between two hosts that carries a packet to an address of an IPIP pool.
 fn outer(
     model: &Model,
     sender: &HostState,
@@ -415,7 +420,7 @@ fn outer(
     Some(Packet { src, dst, protocol: IPIP, ports: None, icmp: None })
 }
 
-/// The addresses of a party, IPv4 first.
+/// Returns the addresses of a party, IPv4 first.
 fn addresses(model: &Model, party: &Party) -> Result<Vec<IpAddr>, String> {
     let (found, name): (Vec<IpAddr>, String) = match party {
         Party::Addr(addr) => return Ok(vec![*addr]),
@@ -476,7 +481,7 @@ fn locate(model: &Model, party: &Party, addr: IpAddr) -> AddressLocation {
     )
 }
 
-/// A host as the store knows it.
+/// Rules and routes of a host according to the store.
 struct HostState {
     host: String,
     addrs: Vec<IpAddr>,
@@ -499,7 +504,8 @@ impl HostState {
         for everything in [Cidr::v4(Ipv4Addr::UNSPECIFIED, 0), Cidr::v6(Ipv6Addr::UNSPECIFIED, 0)] {
             routes.via.insert(everything, OUTSIDE.into());
         }
-        // One that expects the address by which others reach the host governs that interface, whatever its name.
+        // A host endpoint that expects one of the host's cluster addresses applies to the interface to other
+        // hosts, whatever its name.
         let mut hosts = HostInterfaces::new();
         for (key, endpoint) in host_endpoints(&ruleset) {
             routes.local.extend(&endpoint.addrs);
@@ -513,7 +519,7 @@ impl HostState {
         Self { host: host.to_owned(), addrs, ruleset: Arc::new(ruleset), globals, hosts, routes }
     }
 
-    /// Its address of the family of another.
+    /// Returns the host's address of the same family as `like`.
     fn addr(&self, like: IpAddr) -> Option<IpAddr> {
         self.addrs.iter().copied().find(|addr| addr.is_ipv4() == like.is_ipv4())
     }

@@ -41,7 +41,7 @@ fn web_to(model: &Model, to: &str, port: u16) -> Trace {
     let probe = ProbePacket { protocol: 6, ports: Some((40_000, port)), icmp: None };
     let (from, to) = (party(model, "default.web"), party(model, to));
     let found = trace(model, &from, &to, probe).unwrap();
-    // What is left out of the model has no part in it.
+    // The full model gives the same result as the excerpt.
     let whole = follow(model, &from, &to, probe, State::New).unwrap();
     assert_eq!(
         (found.packet, found.verdict, &found.not_evaluated),
@@ -58,7 +58,7 @@ fn web_to(model: &Model, to: &str, port: u16) -> Trace {
     found
 }
 
-/// Host by host: what it says and who decided.
+/// Returns verdict and deciding rule of each host.
 fn observed(trace: &Trace) -> Vec<String> {
     let half = |half: &HostPath| {
         let by = match half.path.decider() {
@@ -114,7 +114,7 @@ fn a_floating_address_leads_to_its_endpoint_and_the_world_is_not_looked_at() {
     let open = store(&[(POOL, r#"{"cidr":"10.0.0.0/16","masquerade":true}"#)]);
     let trace = web_to(&open, "203.0.113.1", 80);
     assert_eq!((trace.host_paths.len(), trace.host_paths[1].path.packet.dst), (2, addr("10.0.1.1")));
-    // It is in no pool: the sender's host put its own address there.
+    // The address is in no pool, so the sender's host masqueraded the packet.
     assert_eq!(trace.host_paths[1].path.packet.src, addr("192.0.2.1"));
     let trace = web_to(&open, "198.51.100.7", 80);
     assert_eq!(observed(&trace), ["h1 Allow: profile open 0"]);
@@ -136,7 +136,7 @@ fn a_host_endpoint_counts_where_the_store_says_that_the_packet_passes_it() {
             .iter()
             .any(|what| matches!(what, NotEvaluated::HostEndpoint(key) if key.host() == "h2"))
     );
-    // To the host itself its own policy counts.
+    // For the host itself its own policy applies.
     let host = store(&[UPLINK, ("/calico/v1/policy/profile/p/rules", "{}")]);
     assert_eq!(observed(&web_to(&host, "h2", 80))[1], "h2 Deny: EndOfProfiles");
     assert_eq!(web_to(&host, "h2", 22).verdict, Verdict::Allow);
@@ -161,7 +161,7 @@ fn a_pool_with_a_tunnel_is_followed_outside_and_inside() {
     assert!(cross.not_evaluated.contains(&NotEvaluated::Tunnel("10.0.0.0/16".parse().unwrap())));
 }
 
-/// What is closest, host by host, as `fix chain rule`.
+/// Returns the suggested changes of all hosts as `fix chain rule`.
 fn closest_of(trace: &Trace) -> Vec<String> {
     let changes = trace.host_paths.iter().flat_map(|half| &half.closest);
     changes.map(|change| format!("{:?} {} {:?}", change.fix, change.chain, change.rule)).collect()
@@ -181,7 +181,7 @@ fn what_is_closest_to_a_yes_lets_the_packet_pass_and_nothing_else_is_named() {
         [r#"Select(Source, SetId("role == \"api\"")) policy p inbound Some(1)"#, "Add policy p inbound None",],
         "a rule with two matches in the way is far"
     );
-    // A label would not help against a rule before it that denies: what denies is named, and that it would help.
+    // A label would not help, because an earlier rule denies; removing that rule is verified to help.
     let denied = ingress(&format!(r#"{{"action":"deny","protocol":"tcp"}},{own},{{}}"#));
     assert_eq!(closest_of(&denied), ["Remove policy p inbound Some(0)"]);
     for (rules, fix) in [
@@ -199,7 +199,7 @@ fn what_is_closest_to_a_yes_lets_the_packet_pass_and_nothing_else_is_named() {
     }
     assert_eq!(closest_of(&ingress(r#"{"ip_version":6}"#)), ["Add policy p inbound None"]);
     assert_eq!(closest_of(&ingress("{}")), [""; 0], "nothing is in the way");
-    // A profile that is not there, and one endpoint that is not active: no rule helps.
+    // A missing profile, and an inactive endpoint, for which no change of rules helps.
     let lost = (
         STORE[3].0,
         r#"{"state":"active","name":"cali2","ipv4_nets":["10.0.1.1/32"],"profile_ids":["none"]}"#,
@@ -212,7 +212,7 @@ fn what_is_closest_to_a_yes_lets_the_packet_pass_and_nothing_else_is_named() {
     assert_eq!(closest_of(&web_to(&store(&[asleep]), "default.db", 80)), [""; 0]);
 }
 
-/// Other endpoints of the cluster, in the sets and on the interfaces of the two.
+/// Adds unrelated endpoints to the cluster, some in the same sets and one on the same interface.
 #[test]
 fn who_else_is_there_makes_no_difference_unless_the_packet_meets_him() {
     let crowd: Vec<(String, String)> = (0..40)

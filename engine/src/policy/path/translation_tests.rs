@@ -1,4 +1,5 @@
-//! What becomes of addresses on the way: 1:1 translation, masquerading, the tunnel's own address, packets inside of it.
+//! Address translation along the path: 1:1 NAT, masquerading, the tunnel address, and packets inside the
+//! tunnel.
 
 use super::tests::{ETH0, Host, OPEN, POOL, RETURN, W1, W2, addr, policy, tcp, with};
 use super::*;
@@ -17,7 +18,7 @@ fn connections_to_the_outside_address_arrive_inside() {
     }
     let path = host.path("eth0", tcp("2001:db8::9", "2001:db8:1::1", 80), State::New);
     assert_eq!((path.verdict, path.packet.dst), (Verdict::Allow, addr("fd00::1")));
-    // Its inbound policy sees the inside address.
+    // Inbound policy sees the internal address.
     let inside = policy("p", r#"{"selector":"role == 'web'","inbound_rules":[{"dst_net":"10.0.0.1/32"}]}"#);
     let host = with(&[W1, OPEN], &[inside]);
     assert_eq!(host.new_says("eth0", tcp("192.0.2.9", "203.0.113.1", 80)), "allow ToWorkload w1: policy p 0");
@@ -40,7 +41,7 @@ fn a_mapping_of_a_foreign_address_maps_nothing() {
     let host = Host::new(&[(W1.0, &stray), W2, OPEN]);
     let path = host.path("eth0", tcp("192.0.2.9", "203.0.113.1", 80), State::New);
     assert_eq!(path.packet.dst, addr("203.0.113.1"));
-    // Its endpoint is in force.
+    // The endpoint itself stays in force.
     assert_eq!(
         host.new_says("eth0", tcp("192.0.2.9", "10.0.0.1", 80)),
         "allow ToWorkload w1: profile open 0"
@@ -94,7 +95,7 @@ fn ipip_is_taken_from_known_hosts_only() {
     }
     assert_eq!(host.new_says("eth0", ipip("192.0.2.9", "192.0.2.1")), "deny Tunnel: UnknownTunnel");
     assert_eq!(host.new_says("", ipip("192.0.2.1", "192.0.2.9")), "deny HostOutbound e0: EndOfProfiles");
-    // Switched off it is a protocol like any other.
+    // With IPIP handling off, IPIP is a protocol like any other.
     let off = Host::new(&hosts[..2]);
     assert_eq!(off.new_says("eth0", ipip("192.0.2.9", "192.0.2.1")), "allow HostInbound: NoEndpoint");
 }

@@ -1,4 +1,4 @@
-//! What goes into the way of a packet, and what comes out.
+//! Input and result of a path evaluation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,21 +13,21 @@ use crate::policy::verdict::{Decider, Decision, Packet, Verdict};
 
 const ICMPV6: u8 = 58;
 
-/// A packet with what the host knows of it when it comes.
+/// A packet, with its origin and connection state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flow {
-    /// The packet as it arrives, or as a process of the host sends it: before any translation. Of a reply, the destination
-    /// is the one that connection tracking translates back to.
+    /// The packet as it arrives, or as a process of the host sends it, before any translation. The
+    /// destination of a reply is the one after connection tracking reversed the translation.
     pub packet: Packet,
-    /// The interface that it comes by, or the host itself.
+    /// Input interface, or the host itself.
     pub from: Place,
-    /// What connection tracking says, unless policy keeps the packet from it.
+    /// Connection tracking state, unless policy excludes the packet from tracking.
     pub state: State,
 }
 
 impl Flow {
-    /// Linux keeps multicast listener and neighbour discovery from connection tracking, so that no address of them is
-    /// translated either (`nf_conntrack_icmpv6_error`).
+    /// Returns true for multicast listener and neighbour discovery, which Linux excludes from connection
+    /// tracking and therefore from address translation (`nf_conntrack_icmpv6_error`).
     #[must_use]
     pub fn is_never_tracked(&self) -> bool {
         let of_type = self.packet.icmp.is_some_and(|(kind, _)| matches!(kind, 130..=136 | 143));
@@ -35,7 +35,7 @@ impl Flow {
     }
 }
 
-/// Where a packet comes from or goes.
+/// Origin or destination of a packet on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
     /// This host itself.
@@ -44,32 +44,32 @@ pub enum Place {
     Interface(Box<str>),
 }
 
-/// What connection tracking says of a packet.
+/// Connection tracking state of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
-    /// The first of a connection.
+    /// First packet of a connection (NEW).
     New,
-    /// Of a connection that is there, or related to one.
+    /// Packet of an existing connection, or related to one (ESTABLISHED, RELATED).
     Established {
-        /// Against the direction of the first packet.
+        /// True if the direction is opposite to that of the first packet.
         reply: bool,
     },
-    /// It fits no connection and begins none.
+    /// Packet that fits no connection and cannot start one (INVALID).
     Invalid,
 }
 
-/// Where packets go: what the evaluation knows of the kernel's routes.
+/// Routes as far as the evaluation needs them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Routes {
-    /// The addresses of this host.
+    /// Local addresses of this host.
     pub local: BTreeSet<IpAddr>,
-    /// The interface behind which each network is; the longest that has an address counts.
+    /// Output interface by destination network; the longest match applies.
     pub via: BTreeMap<Cidr, Box<str>>,
 }
 
 impl Routes {
-    /// The routes to the workloads of a ruleset and to their floating addresses, inactive workloads too: what is sent to
-    /// them is to be explained.
+    /// Returns the routes to the workloads of a ruleset and to their floating addresses. Inactive workloads
+    /// are included, so that packets to them can be explained.
     #[must_use]
     pub fn of_workloads(ruleset: &Ruleset) -> Self {
         let mut routes = Self::default();
@@ -86,13 +86,13 @@ impl Routes {
         routes
     }
 
-    /// Where packets to an address go; `None`: nowhere.
+    /// Returns the destination of packets to an address; `None` if there is no route.
     #[must_use]
     pub fn place(&self, addr: IpAddr) -> Option<Place> {
         if self.local.contains(&addr) {
             return Some(Place::Host);
         }
-        // Most of what is asked about is a workload.
+        // Most queries are for workload addresses, which are found without a scan.
         if let Some(name) = self.via.get(&Cidr::host(addr)) {
             return Some(Place::Interface(name.clone()));
         }
@@ -101,110 +101,111 @@ impl Routes {
     }
 }
 
-/// A place on a packet's way, in the order of the way.
+/// A stage of a packet's path, in path order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
-    /// By a workload interface: is it known and active, and is the source one of its own.
+    /// Check at a workload interface: the endpoint must be known and active, and the source address its own.
     Source,
     /// Untracked policy of the host endpoint, in either direction.
     Untracked,
-    /// Pre-DNAT policy of the host endpoint that the packet comes by.
+    /// Pre-DNAT policy of the host endpoint at the input interface.
     PreDnat,
-    /// Floating addresses become inside ones.
+    /// Translation of floating addresses to internal ones.
     Dnat,
-    /// Where the packet goes.
+    /// Routing decision.
     Route,
     /// IPIP to or from this host.
     Tunnel,
-    /// From a workload: its outbound policy.
+    /// Outbound policy of the workload that sent the packet.
     FromWorkload,
-    /// From a workload to this host, after its policy (`DefaultEndpointToHostAction`).
+    /// Packet from a workload to this host, after its policy (`DefaultEndpointToHostAction`).
     ToHost,
-    /// Inbound policy of the host endpoint that the packet comes by.
+    /// Inbound policy of the host endpoint at the input interface.
     HostInbound,
-    /// To a workload: its inbound policy.
+    /// Inbound policy of the destination workload.
     ToWorkload,
-    /// Outbound policy of the host endpoint that the packet leaves by.
+    /// Outbound policy of the host endpoint at the output interface.
     HostOutbound,
-    /// Its source becomes another.
+    /// Translation of the source address.
     Snat,
 }
 
-/// What happened at one place.
+/// Result of one stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// Where.
+    /// Stage that was evaluated.
     pub stage: Stage,
-    /// Whose rules they are.
+    /// Endpoint whose rules were evaluated, if any.
     pub endpoint: Option<EndpointKey>,
-    /// `None`: this place left the packet to the next.
+    /// Verdict of the stage; `None` if the packet continues to the next stage.
     pub verdict: Option<Verdict>,
-    /// Why.
+    /// Reason of the result.
     pub reason: Reason,
 }
 
-/// Why a place did what it did.
+/// Reason for the result of a stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
-    /// Policies and profiles.
+    /// Policies and profiles decided.
     Policy(Decision),
-    /// The port is always open.
+    /// The port is a failsafe port.
     Failsafe,
-    /// The connection was allowed when it began.
+    /// The connection was allowed by its first packet.
     Established,
-    /// Connection tracking calls the packet invalid.
+    /// Connection tracking classifies the packet as INVALID.
     Invalid,
     /// The endpoint is not active.
     Inactive,
-    /// No endpoint has this workload interface.
+    /// The workload interface has no endpoint.
     UnknownInterface,
     /// The source is one of the endpoint's addresses.
     OwnSource,
-    /// The source is none of the endpoint's addresses.
+    /// The source is not one of the endpoint's addresses.
     Spoofed,
-    /// To a loopback address of the host, which no rule of the host led the packet to.
+    /// The packet from a workload goes to a loopback address of the host.
     Loopback,
-    /// IPv6 needs it to work at all: link-local sources, neighbour discovery.
+    /// The packet is required for IPv6 to work: link-local sources, neighbour discovery.
     Neighbour,
-    /// IPv6 of a workload, while `Ipv6Support` is off.
+    /// The packet is IPv6 from a workload, while `Ipv6Support` is off.
     NoIpv6,
-    /// Untracked or pre-DNAT policy has accepted the packet: later policy is not asked.
+    /// Untracked or pre-DNAT policy accepted the packet, so later policy is skipped.
     AcceptedEarlier,
     /// IPIP between hosts of the cluster.
     KnownTunnel,
-    /// IPIP from a source that is no host of the cluster.
+    /// IPIP from a source that is not a host of the cluster.
     UnknownTunnel,
-    /// `DefaultEndpointToHostAction`.
+    /// Action configured by `DefaultEndpointToHostAction`.
     ToHost(HostAction),
     /// The host may always reach its own workloads.
     OwnWorkload,
-    /// The interface has no endpoint, so nothing is enforced.
+    /// The interface has no endpoint, so no policy applies.
     NoEndpoint,
-    /// This address became that one.
+    /// The first address was translated to the second.
     Translated(IpAddr, IpAddr),
-    /// The source becomes this host's address on the interface.
+    /// The source becomes this host's address on the output interface.
     Masquerade,
-    /// It goes there.
+    /// The packet is routed to this destination.
     Routed(Place),
-    /// It goes nowhere: no route is known.
+    /// No route exists, so the packet is dropped.
     NoRoute,
 }
 
-/// The way of a packet.
+/// Path of a packet through a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path {
-    /// What happened, in order.
+    /// Results of the stages, in order.
     pub steps: Vec<Step>,
-    /// What becomes of the packet.
+    /// Final verdict.
     pub verdict: Verdict,
-    /// The packet as it stands at the end. A masqueraded one still has its source.
+    /// The packet after the last stage. The source of a masqueraded packet is still the original one.
     pub packet: Packet,
-    /// Connection tracking leaves it alone.
+    /// True if connection tracking does not track the packet.
     pub untracked: bool,
 }
 
 impl Path {
-    /// The step that decided: what dropped the packet, or the last rule that let it pass, else the last place that did.
+    /// Returns the decisive step: the one that dropped the packet, else the last rule that allowed it, else
+    /// the last stage that allowed it.
     #[must_use]
     pub fn decisive(&self) -> Option<&Step> {
         let mut of_verdict = self.steps.iter().rev().filter(|step| step.verdict == Some(self.verdict));
@@ -212,7 +213,7 @@ impl Path {
         by_rule.filter(|_| self.verdict == Verdict::Allow).or_else(|| of_verdict.next())
     }
 
-    /// Who decided, when it was policy.
+    /// Returns the deciding rule, tier or profile, if policy decided.
     #[must_use]
     pub fn decider(&self) -> Option<&Decider> {
         match &self.decisive()?.reason {
@@ -221,7 +222,7 @@ impl Path {
         }
     }
 
-    /// What was logged on the way, in order.
+    /// Returns the prefixes of all log rules that matched, in order.
     pub fn logs(&self) -> impl Iterator<Item = &LogPrefix> {
         self.steps.iter().flat_map(|step| match &step.reason {
             Reason::Policy(decision) => decision.logs.as_slice(),
