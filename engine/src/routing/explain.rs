@@ -1,20 +1,20 @@
-//! The recording hook: explanations are the live decisions, run with somebody listening.
+//! Records the steps of routing decisions. Explanations run the live decision code with a recorder attached.
 
-/// What one step of a decision said.
+/// Outcome of one step of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepOutcome {
-    /// It did not apply, the next one was asked.
+    /// The step did not apply, and the next one was evaluated.
     Passed,
-    /// It decided: yes.
+    /// The step accepted.
     Yes,
-    /// It decided: no.
+    /// The step rejected.
     No,
-    /// An earlier step had decided.
+    /// The step was not evaluated, because an earlier one decided.
     NotReached,
 }
 
 impl StepOutcome {
-    /// `passed`, `yes`, `no` or `not-reached`.
+    /// Returns `passed`, `yes`, `no` or `not-reached`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -26,20 +26,20 @@ impl StepOutcome {
     }
 }
 
-/// One step of a decision, for people.
+/// One step of a decision, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// The stable name, the same in metrics.
+    /// Stable name of the step, which metrics use as well.
     pub name: &'static str,
-    /// What it said.
+    /// Outcome of the step.
     pub outcome: StepOutcome,
-    /// Why, in words; empty when not reached.
+    /// Reason for the outcome; empty if the step was not reached.
     pub text: String,
 }
 
-/// Listens to a decision. `()` hears nothing and costs nothing.
+/// Receives the steps of a decision. The implementation for `()` discards them at no cost.
 pub(super) trait Recorder {
-    /// One step was taken; `text` is only called when somebody reads it.
+    /// Records a step. `text` is only called if the recorder keeps it.
     fn step(&mut self, name: &'static str, outcome: StepOutcome, text: impl FnOnce() -> String);
 }
 
@@ -53,7 +53,7 @@ impl Recorder for Vec<Step> {
     }
 }
 
-/// Adds the steps of `order` that were not taken.
+/// Adds the steps of `order` that were not recorded, as not reached.
 pub(super) fn fill_not_reached(steps: &mut Vec<Step>, order: &[&'static str]) {
     for &name in order {
         if !steps.iter().any(|s| s.name == name) {

@@ -1,8 +1,9 @@
-//! The peers' filters: rules of the store over one route.
+//! Evaluates the route filters of peers: ordered rules of the store over one route.
 //!
-//! Total and bounded: a filter has no loops and no calls, each rule is asked at most once, and each of its conditions
-//! looks at the route in time proportional to what it lists (prefix lists: to the lengths in them). There is always an
-//! answer. A filter that does not exist, or never could be read, rejects: what was meant to be held back stays back.
+//! Evaluation always ends and its cost is bounded: a filter has no loops and no calls, each rule is evaluated
+//! at most once, and the cost of a condition is proportional to its length (for prefix lists: to the number
+//! of prefix lengths in them). A filter that does not exist, or never had a valid value, rejects, so that
+//! routes meant to be withheld stay withheld.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,24 +21,24 @@ use tortie_net::Cidr;
 
 use crate::model::{FilterValue, Model};
 
-/// From a list of this length on prefixes are looked up by length instead of one by one.
+/// Minimum length of a prefix list for which an index by prefix length is built.
 const INDEXED: usize = 8;
 
-/// Which way a route goes.
+/// Direction of a route relative to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// From the peer.
+    /// Received from the peer.
     Import,
-    /// To the peer.
+    /// Announced to the peer.
     Export,
 }
 
-/// A route as filters see it.
+/// Attributes of a route that filters can match.
 #[derive(Debug, Clone)]
 pub struct FilterRoute<'a> {
-    /// The prefix.
+    /// Destination prefix.
     pub prefix: Cidr,
-    /// The next hop; `None`: a route of this host.
+    /// Next hop; `None` for a route that this host originates.
     pub next_hop: Option<IpAddr>,
     /// Communities (RFC 1997).
     pub communities: Cow<'a, [u32]>,
@@ -45,26 +46,28 @@ pub struct FilterRoute<'a> {
     pub large: Cow<'a, [[u32; 3]]>,
     /// Extended communities (RFC 4360).
     pub extended: Cow<'a, [[u8; 8]]>,
-    /// All ASes of the path, the nearest first; those of a set in the order in which they came.
+    /// All AS numbers of the AS_PATH, the nearest first. Members of an AS_SET keep the order in which they
+    /// were received.
     pub path: Cow<'a, [u32]>,
-    /// The length of the path in the decision process: a set counts as one.
+    /// Length of the AS_PATH in the decision process, where an AS_SET counts as one.
     pub path_length: usize,
-    /// The first AS, where the path begins with a sequence.
+    /// First AS number, if the AS_PATH begins with a sequence.
     pub neighbour: Option<u32>,
-    /// The last AS, where the path ends in a sequence.
+    /// Last AS number, if the AS_PATH ends with a sequence.
     pub origin_as: Option<u32>,
-    /// How it came.
+    /// Origin of the route: this host, an eBGP peer or an iBGP peer.
     pub source: RouteSource,
-    /// The peer that it came from.
+    /// Name of the peer that announced the route.
     pub peer: Option<&'a str>,
-    /// The local role on the session that it came over (RFC 9234).
+    /// Local BGP role on the session that the route was received on (RFC 9234).
     pub role: Option<Role>,
-    /// What `prepend` without an AS prepends: ours on export, the peer's on import, nothing on iBGP sessions.
+    /// AS number that `prepend` without an AS prepends: the local one on export, the peer's on import, `None`
+    /// on iBGP sessions.
     pub prepend_as: Option<u32>,
 }
 
 impl FilterRoute<'_> {
-    /// A route of this host without attributes.
+    /// Returns a route of this host without attributes.
     #[must_use]
     pub fn local(prefix: Cidr) -> Self {
         Self {
@@ -84,7 +87,7 @@ impl FilterRoute<'_> {
         }
     }
 
-    /// Makes the changes that later rules can see.
+    /// Applies the changes of a rule that later rules can match.
     fn change(&mut self, set: &FilterSet) {
         if let Some(prepend) = set.prepend
             && let Some(asn) = prepend.asn.map(resource::Asn::get).or(self.prepend_as)
@@ -123,14 +126,14 @@ fn change<T: CommunityKind>(communities: &mut Cow<'_, [T]>, change: &CommunityCh
     }
 }
 
-/// A route that is decided about. Most decisions ask for its prefix alone, and they are made for each of a million; what
-/// filters may look at besides is put together when there are some.
+/// A route to evaluate. Most decisions, made for each of a million routes, need only the prefix; the other
+/// attributes are collected only if the peer has filters.
 pub trait FilterInput {
-    /// The prefix.
+    /// Returns the destination prefix.
     fn prefix(&self) -> Cidr;
-    /// How it came.
+    /// Returns the origin of the route.
     fn source(&self) -> RouteSource;
-    /// Calls `ask` with everything.
+    /// Calls `ask` with all attributes.
     fn whole<T>(&self, ask: impl FnOnce(&FilterRoute<'_>) -> T) -> T;
 }
 
@@ -148,62 +151,62 @@ impl FilterInput for FilterRoute<'_> {
     }
 }
 
-/// A rule by its place.
+/// Position of a rule in the filters of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RuleRef {
-    /// Which of the peer's filters, from 0.
+    /// Index of the filter in the peer's list, from 0.
     pub filter: usize,
-    /// Which of its rules in that direction, from 0.
+    /// Index of the rule in that filter and direction, from 0.
     pub rule: usize,
 }
 
-/// What the filters of a peer say of a route.
+/// Result of a peer's filters for a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilterVerdict {
-    /// It passes, whatever comes after filters.
+    /// The route is accepted, and later gates are skipped.
     Accept,
-    /// It does not.
+    /// The route is rejected.
     Reject,
-    /// They leave it to what comes after them.
+    /// The filters leave the decision to the later gates.
     Continue,
 }
 
-/// Who gave the verdict; the number is that of the filter among the peer's.
+/// Rule or filter that decided. Numbers are indexes in the peer's list of filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decider {
-    /// A rule.
+    /// A rule decided.
     Rule(RuleRef),
-    /// The `default` of a filter.
+    /// The `default` of a filter decided.
     Default(usize),
-    /// There is no filter of that name.
+    /// No filter with this name exists.
     Missing(usize),
-    /// Its value cannot be read and never could.
+    /// The value of the filter could never be parsed.
     Unreadable(usize),
-    /// All filters were asked.
+    /// All filters were evaluated, and none decided.
     End,
 }
 
-/// The answer of the filters of a peer.
+/// Result of a peer's filters, with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterDecision {
-    /// What becomes of the route.
+    /// Verdict on the route.
     pub verdict: FilterVerdict,
-    /// Why.
+    /// Rule or filter that decided.
     pub decider: Decider,
-    /// The rules whose changes the route gets, in their order.
+    /// Rules whose changes apply to the route, in order.
     pub changes: FilterChanges,
 }
 
 impl FilterDecision {
-    /// The answer of no filters.
+    /// Result for a peer without filters.
     pub(super) const NONE: Self =
         Self { verdict: FilterVerdict::Continue, decider: Decider::End, changes: FilterChanges::new_const() };
 }
 
-/// Rules with changes, in the order in which these are made.
+/// Rules with changes, in the order of application.
 pub type FilterChanges = SmallVec<[RuleRef; 2]>;
 
-/// The filters that this host's peers name.
+/// Compiled filters that the peers of this host reference, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filters(BTreeMap<String, State>);
 
@@ -213,11 +216,11 @@ enum State {
     Unreadable,
 }
 
-/// A filter ready to be asked.
+/// A filter with its indexes.
 #[derive(Debug, PartialEq, Eq)]
 struct Compiled {
     filter: resource::Filter,
-    /// Of each rule with a long prefix list.
+    /// Index of each rule with a long prefix list.
     import: Vec<Option<PrefixIndex>>,
     export: Vec<Option<PrefixIndex>>,
 }
@@ -238,12 +241,12 @@ impl Compiled {
     }
 }
 
-/// Prefix ranges by their prefix.
+/// Index of prefix ranges by prefix.
 #[derive(Debug, PartialEq, Eq)]
 struct PrefixIndex {
-    /// Ranges of lengths by the prefix that they lie in.
+    /// Minimum and maximum lengths by the prefix that contains the range.
     ranges: BTreeMap<Cidr, SmallVec<[(u8, u8); 1]>>,
-    /// The lengths of these prefixes, ascending, of IPv4 and IPv6.
+    /// Lengths of the indexed prefixes, ascending, for IPv4 and IPv6.
     lengths: [Vec<u8>; 2],
 }
 
@@ -277,7 +280,8 @@ impl PrefixIndex {
 }
 
 impl Filters {
-    /// Those that explicit peers of this host name; what `before` has already is taken over.
+    /// Compiles the filters that explicit peers of this host reference. Unchanged filters are taken from
+    /// `before`.
     pub(super) fn of(model: &Model, before: &Self) -> Self {
         let mut all = BTreeMap::new();
         for scope in [Scope::Global, Scope::Host(model.node().to_owned())] {
@@ -299,7 +303,7 @@ impl Filters {
         Self(all)
     }
 
-    /// These filters, by name; `None`: a value that never could be read.
+    /// Compiles filters by name; `None` stands for a value that could never be parsed.
     #[must_use]
     pub fn from_values(values: impl IntoIterator<Item = (String, Option<resource::Filter>)>) -> Self {
         let state = |value: Option<resource::Filter>| {
@@ -308,7 +312,7 @@ impl Filters {
         Self(values.into_iter().map(|(name, value)| (name, state(value))).collect())
     }
 
-    /// All filters that can be asked, with the rules of a direction.
+    /// Returns all valid filters, with their rules of one direction.
     pub fn rules(&self, direction: Direction) -> impl Iterator<Item = (&str, &[FilterRule])> {
         self.0.iter().filter_map(move |(name, state)| match state {
             State::Ready(ready) => Some((name.as_str(), ready.rules(direction)?.0)),
@@ -316,7 +320,7 @@ impl Filters {
         })
     }
 
-    /// What the filters of these names, in this order, say of a route.
+    /// Evaluates the named filters on a route, in this order.
     #[must_use]
     pub fn ask(&self, names: &[String], direction: Direction, route: &FilterRoute<'_>) -> FilterDecision {
         let mut changes = FilterChanges::new();
@@ -359,7 +363,7 @@ impl Filters {
         FilterDecision { verdict: FilterVerdict::Continue, decider: Decider::End, changes }
     }
 
-    /// An answer in words: which rule of which filter decided, and which changed the route.
+    /// Describes a decision for people: the deciding rule and filter, and the rules that changed the route.
     pub(super) fn describe(&self, names: &[String], direction: Direction, answer: &FilterDecision) -> String {
         let name = |filter: usize| names.get(filter).map_or("?", String::as_str);
         let rule = |at: RuleRef| {

@@ -1,23 +1,26 @@
-//! What is announced to whom, and what is taken from whom.
+//! Export gates and import checks: the rules that decide which routes are announced to a peer and accepted
+//! from it.
 //!
-//! Export gates, in this order; the first answer wins:
+//! The export gates are evaluated in this order, and the first one that decides is the answer:
 //!
-//! | gate | question | answer |
+//! | gate | condition | answer |
 //! | --- | --- | --- |
-//! | `own-block` | equal to an own block? | announce |
-//! | `inside-own-block` | inside of one? | withhold: the block speaks for it |
-//! | `own-only` | the peer wants our own routes only, is eBGP, and this one was learned? | withhold |
-//! | `filter` | do the peer's filters decide? | as they say |
-//! | `advertised` | equal to or inside of a `prefix_advertisements` prefix? | announce |
-//! | `pool` | equal to or inside of a pool, disabled ones included? | announce |
+//! | `own-block` | equal to an own block | announce |
+//! | `inside-own-block` | inside of an own block | withhold: the block covers it |
+//! | `own-only` | `own_only` is set, the peer is eBGP, and the route was learned | withhold |
+//! | `filter` | the peer's filters decide | as the filters say |
+//! | `advertised` | equal to or inside of a `prefix_advertisements` prefix | announce |
+//! | `pool` | equal to or inside of a pool, including disabled ones | announce |
 //! | `none` | | withhold |
 //!
-//! These are the steps of Calico's generated BIRD filter (aggregation, filters, static prefixes, pools, reject) with
-//! `own-only` added. It stands before `filter` so that no filter can undo it. It acts towards eBGP peers only: towards
-//! iBGP peers RFC 4271 9.2.1 holds learned iBGP routes back already, and a route reflector has to go on reflecting.
+//! These are the steps of Calico's generated BIRD filter (aggregation, filters, static prefixes, pools,
+//! reject) with `own-only` added. It precedes `filter` so that no filter can override it. It applies to eBGP
+//! peers only: towards iBGP peers RFC 4271, section 9.2.1 already withholds routes learned by iBGP, and a
+//! route reflector must continue to reflect.
 //!
-//! No filter can withhold an own block, but its changes act on every route that is announced, own blocks included: that
-//! is how a host is drained, or its blocks are tagged. An import filter is asked last, when nothing else refused.
+//! No filter can withhold an own block, but filter changes apply to every announced route, including own
+//! blocks: this is how a host is drained, or its blocks are tagged. Import filters are evaluated last, if no
+//! other check rejected the route.
 
 use tortie_config::resource::{Community, RouteSource};
 use tortie_net::{Cidr, cover};
@@ -26,28 +29,29 @@ use super::explain::{Recorder, Step, StepOutcome, fill_not_reached};
 use super::filter::{Direction, FilterChanges, FilterDecision, FilterInput, FilterVerdict};
 use super::types::{Addresses, GateDecision, PeerPolicy, PoolView, RoutingView};
 
-/// The export gates in their order.
+/// Names of the export gates, in order.
 pub const EXPORT_GATES: [&str; 7] =
     ["own-block", "inside-own-block", "own-only", "filter", "advertised", "pool", "none"];
 
-/// [`import`]'s reason for a route to an address that one of this host's endpoints holds.
+/// Reason of [`import`] for rejecting a route to an address of one of this host's endpoints.
 pub const OWN_ENDPOINT: &str = "own-endpoint";
-/// [`import`]'s reason for a route inside a pool from a peer with `import_pools` false.
+/// Reason of [`import`] for rejecting a route inside a pool from a peer with `import_pools` false.
 pub const INSIDE_POOL: &str = "inside-pool";
-/// [`import`]'s reason for a route that the peer's filters reject, and the name of the export gate.
+/// Reason of [`import`] for rejecting a route by the peer's filters, and name of the export gate.
 pub const FILTER: &str = "filter";
 
 impl RoutingView {
-    /// The longest pool that is equal to or covers the prefix.
+    /// Returns the longest pool prefix that equals or covers the prefix.
     #[must_use]
     pub fn pool_of(&self, prefix: &Cidr) -> Option<&PoolView> {
         cover::in_list(&self.pools, |p| &p.cidr, prefix)
     }
 }
 
-/// Whether a best path for `prefix` is announced to a peer, which gate said so, and the communities to add.
+/// Decides if the best path of a prefix is announced to a peer. Returns the deciding gate and the communities
+/// to add.
 ///
-/// `ebgp` says that the peer is in another AS (only `own-only` asks).
+/// `ebgp` is true if the peer is in another AS; only `own-only` uses it.
 #[must_use]
 pub fn export_gate(
     view: &RoutingView,
@@ -58,7 +62,7 @@ pub fn export_gate(
     decide_export(view, policy, ebgp, route, &mut ())
 }
 
-/// [`export_gate`] with every step it took and those it did not reach.
+/// Runs [`export_gate`] and returns all of its steps, including those not reached.
 #[must_use]
 pub fn explain_export(
     view: &RoutingView,
@@ -68,7 +72,7 @@ pub fn explain_export(
 ) -> (GateDecision, Vec<Step>) {
     let mut steps = Vec::new();
     let answer = decide_export(view, policy, ebgp, route, &mut steps);
-    // `none` is no question: it only shows when it decided.
+    // `none` has no condition, and is only shown if it decided.
     fill_not_reached(&mut steps, EXPORT_GATES.get(..6).unwrap_or_default());
     (answer, steps)
 }
@@ -142,7 +146,7 @@ fn decide_export(
     withhold("none")
 }
 
-/// What the peer's filters say; most have none.
+/// Evaluates the peer's filters; most peers have none.
 fn ask(
     view: &RoutingView,
     policy: &PeerPolicy,
@@ -182,8 +186,8 @@ fn withhold(gate: &'static str) -> GateDecision {
     }
 }
 
-/// Whether a received route may be used, and with the changes of which rules; `held` are the addresses of this host's
-/// endpoints.
+/// Checks a received route, and returns the filter rules whose changes apply to it. `held` has the addresses
+/// of this host's endpoints.
 ///
 /// # Errors
 /// A stable reason: [`OWN_ENDPOINT`], [`INSIDE_POOL`] or [`FILTER`].
@@ -196,14 +200,14 @@ pub fn import(
     decide_import(view, held, policy, route, &mut ())
 }
 
-/// Whether [`import`] uses every route of such a peer as it came, those to a single address apart: most peers ask nothing of
-/// a prefix.
+/// Returns true if [`import`] accepts every route of such a peer unchanged, except routes to single
+/// addresses. Most peers have no conditions on prefixes.
 #[must_use]
 pub fn imports_all_networks(policy: &PeerPolicy) -> bool {
     policy.import_pools && policy.filters.is_empty()
 }
 
-/// [`import`] with the steps it took.
+/// Runs [`import`] and returns its steps.
 pub fn explain_import(
     view: &RoutingView,
     held: &Addresses,
@@ -269,7 +273,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// A route of this host, or a learned one.
+    /// Returns a route of this host if `local`, otherwise a route learned by eBGP.
     fn route(prefix: &str, local: bool) -> FilterRoute<'static> {
         let source = if local { RouteSource::Local } else { RouteSource::Ebgp };
         FilterRoute { source, ..FilterRoute::local(cidr(prefix)) }
@@ -301,7 +305,7 @@ mod tests {
     #[test]
     fn export_gates_answer_in_their_order() {
         let (learned, borrowed, block) = (false, true, true);
-        // (prefix, what it is, gate, announced): facts of Calico's filter, one line per sentence.
+        // Prefix, source, deciding gate, announced: one line for each statement of Calico's filter.
         let table = [
             ("10.0.1.0/26", block, "own-block", true),
             ("10.0.1.7/32", learned, "inside-own-block", false),
@@ -310,7 +314,7 @@ mod tests {
             ("10.0.7.7/32", borrowed, "advertised", true),
             ("10.9.7.7/32", borrowed, "pool", true),
             ("10.9.0.64/26", learned, "pool", true),
-            // "Equal or more specific", never "overlaps".
+            // The condition is "equal or more specific", not "overlapping".
             ("10.9.0.0/16", learned, "pool", true),
             ("10.8.0.0/15", learned, "none", false),
             ("0.0.0.0/0", learned, "none", false),

@@ -1,16 +1,17 @@
-//! Learned routes on their way from the speaker to the kernel thread, with the credit that the speaker gets back.
+//! Batches of learned routes sent from the speaker to the kernel thread, with the credits that limit their
+//! number.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use super::LearnedChange;
 
-/// Permission to send one more batch. It goes back to the sender when it is dropped: when the batch was acknowledged, or
-/// when it was lost with the thread that had it.
+/// Permission to send one more batch. It returns to the sender when it is dropped: after the batch was
+/// acknowledged, or when the receiving thread ended.
 pub struct Credit(Arc<dyn Fn() + Send + Sync>);
 
 impl Credit {
-    /// `give_back` is called once, on the thread that drops the credit; it must not block.
+    /// Creates a credit. `give_back` is called once, on the thread that drops the credit; it must not block.
     #[must_use]
     pub fn new(give_back: Arc<dyn Fn() + Send + Sync>) -> Self {
         Self(give_back)
@@ -29,23 +30,23 @@ impl std::fmt::Debug for Credit {
     }
 }
 
-/// Learned routes, at most 4,096. It is dropped when the kernel has acknowledged them.
+/// Up to 4,096 learned routes. The batch is dropped when the kernel has acknowledged them.
 #[derive(Debug)]
 pub struct LearnedBatch {
     changes: Vec<LearnedChange>,
-    /// `None`: the sender counts by itself.
+    /// Credit to return; `None` without flow control.
     _credit: Option<Credit>,
 }
 
 impl LearnedBatch {
-    /// A batch that holds a credit of its sender.
+    /// Creates a batch that holds a credit of its sender.
     #[must_use]
     pub fn new(changes: Vec<LearnedChange>, credit: Credit) -> Self {
         Self { changes, _credit: Some(credit) }
     }
 }
 
-/// A batch without flow control.
+/// Creates a batch without flow control.
 impl From<Vec<LearnedChange>> for LearnedBatch {
     fn from(changes: Vec<LearnedChange>) -> Self {
         Self { changes, _credit: None }

@@ -1,4 +1,5 @@
-//! What this host is in BGP: its addresses, AS and port, from flags over the store over defaults.
+//! BGP identity of this host: addresses, AS and port. Command line flags override the store, which overrides
+//! defaults.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -8,51 +9,52 @@ use tortie_net::Cidr;
 
 use crate::model::Model;
 
-/// What flags and environment say about this host; everything else comes from the store.
+/// Settings of this host from flags and environment; all others come from the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct NodeOptions {
-    /// `--ip4`.
+    /// IPv4 address (`--ip4`).
     pub ip4: AddressOption,
-    /// `--ip6`.
+    /// IPv6 address (`--ip6`).
     pub ip6: AddressOption,
-    /// `--as`, not 0.
+    /// Local AS number (`--as`); not 0.
     pub asn: Option<u32>,
-    /// `--bgp-listen`; empty: the node's addresses and port.
+    /// Listen addresses (`--bgp-listen`); if empty, the node's addresses and port.
     pub listen: Vec<SocketAddr>,
-    /// The store's addresses, as far as the flags name them: no blackhole may cover them.
+    /// Addresses of the store, as far as flags name them; no blackhole may cover them.
     #[serde(default)]
     pub store: Vec<IpAddr>,
-    /// The networks that this host is connected to, as its kernel has them: likewise. [`super::Planner::connect`] follows them.
+    /// Networks that this host is connected to according to the kernel; no blackhole may cover them.
+    /// [`super::Planner::connect`] updates them.
     #[serde(default)]
     pub connected: Vec<Cidr>,
 }
 
-/// A flag about an address of this host.
+/// A flag for an address of this host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum AddressOption {
-    /// The stored value counts (no flag, or `auto`: registration stores what it finds).
+    /// Use the stored address (no flag, or `auto`: node registration stores the address that it finds).
     #[default]
     Stored,
-    /// This host takes no part in this family.
+    /// Do not use this family on this host.
     Off,
-    /// This address, in this network where the flag says its length.
+    /// Use this address, and this network if the flag contains a prefix length.
     Given(IpAddr, Option<Cidr>),
 }
 
-/// This host, as its sessions see it.
+/// BGP identity of this host.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Local {
     pub(super) asn: u32,
     pub(super) v4: Option<IpAddr>,
     pub(super) v6: Option<IpAddr>,
-    /// Both as texts, by which hosts agree on who dials.
+    /// Both addresses as text; hosts compare them to agree on the side that dials.
     texts: [String; 2],
     pub(super) network_v4: Option<Cidr>,
     pub(super) network_v6: Option<Cidr>,
     pub(super) cluster_id: Option<Ipv4Addr>,
     pub(super) port: u16,
     pub(super) mesh: NodeMesh,
-    /// Where every host is told to peer with this one: the values of global peers at our own addresses.
+    /// Values of global peers at this host's own addresses, which make every other host peer with this one.
     pub(super) wanted_by_all: Vec<Peer>,
 }
 
@@ -106,7 +108,8 @@ impl Local {
         self.v4 == Some(addr) || self.v6 == Some(addr)
     }
 
-    /// The IPv4 address, else 32 bits of the name, which never look like a multicast or reserved address.
+    /// Returns the BGP identifier: the IPv4 address, else a 32-bit hash of the name that is never a multicast
+    /// or reserved address.
     pub(super) fn router_id(&self, node: &str) -> u32 {
         match self.v4 {
             Some(IpAddr::V4(addr)) => u32::from(addr),
@@ -128,7 +131,7 @@ impl Local {
     }
 }
 
-/// Every address that a session of this host could have at its other end, sorted, each once.
+/// Returns every address that may be the remote end of a session of this host, sorted and unique.
 pub(super) fn candidates(model: &Model) -> Vec<IpAddr> {
     let mut addrs: Vec<IpAddr> = model.hosts().flat_map(|(_, host)| host.addrs()).collect();
     for scope in [Scope::Global, Scope::Host(model.node().to_owned())] {

@@ -1,16 +1,17 @@
-//! Pure routing: model -> peers, originated prefixes, export gates, wanted kernel routes and tunnels.
+//! Routing decisions: computes peers, originated prefixes, export gates, kernel routes and tunnels from the
+//! model.
 //!
-//! What it does not: no I/O, no clock, no BGP state, no netlink. Every answer carries its reason, and explanations call
-//! the same functions with a recorder.
+//! It does no I/O, uses no clock and no netlink, and keeps no BGP state. Every result carries its reason, and
+//! explanations run the same functions with a recorder.
 //!
 //! ```text
-//!  Model, Dirty --Planner (plan.rs)--> RoutingIntent --peers, originated--> speaker
+//!  Model, changes --Planner (plan.rs)--> RoutingIntent --peers, originated--> speaker
 //!                  local.rs: this host       |        --blackholes, tunnel--> kernel thread
-//!                  peers.rs: its sessions, ranges.rs: from where others may come
+//!                  peers.rs: its sessions, ranges.rs: ranges of dynamic peers
 //!                                            |        --notes---------------> status
 //!                  originate.rs: its routes  v
 //!                  notes.rs          RoutingView --export_gate, import (gates.rs,
-//!                                        |            which ask filter.rs)--------> speaker
+//!                                        |            which use filter.rs)--------> speaker
 //!                                                --kernel_route (forward)---------> kernel thread
 //! ```
 

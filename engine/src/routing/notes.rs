@@ -1,4 +1,4 @@
-//! Remarks for `status`: no errors, but what an operator would want to know.
+//! Notes for `status`: conditions that are not errors, but of interest to an operator.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,10 +11,10 @@ use super::local::Local;
 use super::types::{IpipMode, LearnedPath, Note, PeerIntent, PeerKind, RoutingIntent, RoutingView};
 use crate::model::{FilterValue, Host, Model};
 
-/// How many names a note lists.
+/// Maximum number of names that a note lists.
 const LISTED: usize = 5;
 
-/// The remarks on an intent, sorted.
+/// Returns the notes on an intent, sorted.
 pub(super) fn notes(model: &Model, local: &Local, intent: &RoutingIntent) -> Vec<Note> {
     let mut notes = Vec::new();
     own_address(model, local, &mut notes);
@@ -96,7 +96,7 @@ fn network(local: &Local, view: &RoutingView, notes: &mut Vec<Note>) {
 
 fn explicit_peers(model: &Model, local: &Local, intent: &RoutingIntent, notes: &mut Vec<Note>) {
     let mut shared_routers = Vec::new();
-    // By their names: `Mesh_` stands between the two and may be thousands.
+    // Names are sorted, and the `Mesh_` sessions in the middle, which may be thousands, are skipped.
     let global = intent.peers.iter().take_while(|(name, _)| name.as_str() < "Mesh_");
     for (_, peer) in global.chain(intent.peers.range_from("Node_")) {
         let addr = peer.remote.ip();
@@ -141,7 +141,7 @@ fn explicit_peers(model: &Model, local: &Local, intent: &RoutingIntent, notes: &
     }
 }
 
-/// Floating addresses that lead nowhere.
+/// Reports floating addresses that are not mapped.
 fn nats_without_endpoint(model: &Model, notes: &mut Vec<Note>) {
     for workload in model.workloads(model.node()) {
         let stray: Vec<String> =
@@ -163,7 +163,7 @@ fn other_host(model: &Model, addr: IpAddr) -> Option<(&str, &Host)> {
     model.hosts_by_address(addr).find(|(name, _)| *name != model.node())
 }
 
-/// Whether another host has a session with this router as well.
+/// Returns true if another host also has a session with this router.
 fn passes_mesh_routes(model: &Model, peer: &PeerIntent) -> bool {
     let others = model.hosts().len() > 1;
     match peer.kind {
@@ -172,7 +172,7 @@ fn passes_mesh_routes(model: &Model, peer: &PeerIntent) -> bool {
     }
 }
 
-/// Filters that let nothing pass because there is nothing to ask.
+/// Reports filters that reject everything, because they do not exist or cannot be parsed.
 fn closed_filters(model: &Model, value: &Peer, key: &Key, notes: &mut Vec<Note>) {
     for name in &value.filters {
         let (code, text) = match model.filter(name) {
@@ -196,8 +196,9 @@ fn closed_filters(model: &Model, value: &Peer, key: &Key, notes: &mut Vec<Note>)
     }
 }
 
-/// The hints that a router announces addresses of pools which no host announced: it could take workloads over.
-/// `learned` are sessions with their best paths inside pools; a hint comes with the name of its session.
+/// Returns notes on routers that announce prefixes inside pools which no host announced, since such routes
+/// could divert traffic of workloads. `learned` lists sessions with their best paths inside pools; each note
+/// comes with the name of its session.
 #[must_use]
 pub fn import_pools_hints<'a>(
     model: &Model,
@@ -205,7 +206,7 @@ pub fn import_pools_hints<'a>(
     learned: &'a [(String, Vec<LearnedPath>)],
 ) -> Vec<(&'a str, Note)> {
     let mut systems: HashSet<u32> = model.hosts().map(|(_, host)| model.as_num(Some(host)).get()).collect();
-    // Hosts stand in this AS towards their router.
+    // Hosts use this AS number towards their router.
     systems.extend(intent.peers.values().filter_map(|peer| peer.local_asn));
     let hint = |(session, paths): &'a (String, Vec<LearnedPath>)| {
         let peer = intent.peers.get(session)?;
@@ -215,7 +216,8 @@ pub fn import_pools_hints<'a>(
     learned.iter().filter_map(hint).collect()
 }
 
-/// As far as a path tells: a host is its next hop, brought it to a reflector, or stands in the AS that it begins in.
+/// Returns true if the path originates at a host, as far as it shows: a host is the next hop, is the
+/// originator at a route reflector, or has the origin AS.
 fn is_from_a_host(model: &Model, systems: &HashSet<u32>, path: &LearnedPath) -> bool {
     let is_host = |addr: IpAddr| model.hosts_by_address(addr).next().is_some();
     is_host(path.next_hop)
@@ -223,7 +225,7 @@ fn is_from_a_host(model: &Model, systems: &HashSet<u32>, path: &LearnedPath) -> 
         || path.origin_as.is_some_and(|asn| systems.contains(&asn))
 }
 
-/// The hint for one router; `outside` are the prefixes that no host announced.
+/// Returns the note for one router; `outside` are the prefixes that no host announced.
 fn import_pools_hint(
     view: &RoutingView,
     peer: &PeerIntent,

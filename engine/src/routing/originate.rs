@@ -1,8 +1,9 @@
-//! What this host announces from itself, and what decisions about single routes read.
+//! Routes that this host originates, and the view that decisions about single routes use.
 //!
-//! Own blocks (see [`Model::own_blocks`]), each with a blackhole but for single addresses; and addresses of own active
-//! workloads **outside** of them: borrowed ones from other hosts' blocks, and the outside addresses of 1:1 NAT. Those
-//! have to lie in a pool or in `prefix_advertisements`, else no gate would let them out.
+//! Originated are the own blocks (see [`Model::own_blocks`]), each with a blackhole unless it is a single
+//! address, and those addresses of own active workloads that lie **outside** of the own blocks: addresses
+//! borrowed from other hosts' blocks, and external addresses of 1:1 NAT. The latter must lie in a pool or in
+//! `prefix_advertisements`, since no export gate would announce them otherwise.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,7 @@ use super::types::{OriginKind, Originated, PeerIntent, PoolView, RoutingView, Tu
 use crate::model::Model;
 use crate::routing::persistent_map::Persistent;
 
-/// The originated routes; `view` is the one of this moment.
+/// Returns the originated routes; `view` must be the current one.
 pub(super) fn originated(
     model: &Model,
     view: &RoutingView,
@@ -36,19 +37,22 @@ pub(super) fn originated(
     routes
 }
 
-/// The route to a workload's prefix, if it has to be announced: not inside of an own block, and where a gate lets it out.
+/// Returns the originated route of a workload's prefix. `None` if it is inside of an own block, or if no
+/// export gate would announce it.
 pub(super) fn of_workload(prefix: &Cidr, view: &RoutingView, own: &OwnAddresses) -> Option<Originated> {
     let announced = cover::in_set(&view.own_blocks, prefix).is_none()
         && (view.pool_of(prefix).is_some() || view.advertisements.iter().any(|a| a.cidr.covers(prefix)));
     if announced { own.originated(prefix) } else { None }
 }
 
-/// The blackholes of the own blocks: packets to their unused addresses end here and do not loop over a default route.
+/// Returns the blackholes of the own blocks. They drop packets to unused addresses, which would otherwise
+/// follow the default route and loop.
 pub(super) fn blackholes(view: &RoutingView) -> BTreeSet<Cidr> {
     view.own_blocks.iter().filter(|block| !block.is_host()).copied().collect()
 }
 
-/// Own blocks whose blackhole would take packets of this host's own: to itself, its network, its BGP neighbours, the store.
+/// Returns the own blocks whose blackhole would drop packets of this host itself, with the reason: they
+/// contain its address, its network, a BGP neighbour or the store.
 pub(super) fn withheld_blocks(
     model: &Model,
     local: &Local,
@@ -79,8 +83,8 @@ pub(super) fn withheld_blocks(
     blocks.filter_map(|block| Some((block, reason(&block)?))).collect()
 }
 
-/// What decisions about single routes read, with these filters. A block that is withheld is as if it were not own: the
-/// addresses in it are announced for themselves.
+/// Builds the view with these filters. A withheld block does not count as own, so the addresses in it are
+/// announced one by one.
 pub(super) fn view(
     model: &Model,
     local: &Local,
@@ -111,7 +115,8 @@ fn pool_view(pool: &Pool) -> PoolView {
     PoolView { cidr: pool.cidr, ipip, disabled: pool.disabled }
 }
 
-/// The tunnel, when an IPv4 pool has IPIP. A disabled one gives out no addresses; those in use go on through it.
+/// Returns the tunnel if an IPv4 pool has IPIP. A disabled pool counts too, since addresses in use keep using
+/// the tunnel.
 pub(super) fn tunnel(model: &Model, view: &RoutingView) -> Option<TunnelIntent> {
     view.pools.iter().any(|pool| pool.ipip.is_some()).then(|| {
         let settings = model.settings();

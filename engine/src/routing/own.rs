@@ -1,6 +1,6 @@
-//! What the workloads of this host give routing: addresses that lead to them, and prefixes that may have to be announced.
+//! Addresses of this host's workloads, and the prefixes that may have to be announced for them.
 //!
-//! Kept by endpoint: one that comes or goes costs what it has, not what is there.
+//! Kept per endpoint, so that the cost of adding or removing an endpoint depends on its own addresses only.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,14 +13,14 @@ use tortie_net::Cidr;
 use super::types::{Addresses, OriginKind, Originated};
 use crate::model::Model;
 
-/// An endpoint that a prefix leads to.
+/// Claim of an endpoint on a prefix.
 #[derive(Debug, Clone)]
 struct AddressClaim {
     kind: OriginKind,
     revision: u64,
 }
 
-/// What an endpoint has.
+/// Prefixes and addresses of one endpoint.
 #[derive(Debug, Clone, Default)]
 struct EndpointAddresses {
     prefixes: Vec<Cidr>,
@@ -28,27 +28,27 @@ struct EndpointAddresses {
     translates: bool,
 }
 
-/// What active workloads of this host have.
+/// Prefixes and addresses of this host's active workloads.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OwnAddresses {
     of: BTreeMap<Arc<EndpointKey>, EndpointAddresses>,
-    /// Of several endpoints with one prefix the first is who it is announced for.
+    /// Claims by prefix. If several endpoints claim a prefix, it is announced for the first one.
     claims: BTreeMap<Cidr, BTreeMap<Arc<EndpointKey>, AddressClaim>>,
-    /// With how many endpoints have them.
+    /// Addresses, each with the number of endpoints that have it.
     addresses: BTreeMap<IpAddr, usize>,
 }
 
-/// What may be another than before.
+/// Prefixes and addresses that may have changed.
 #[derive(Debug, Default)]
 pub(super) struct AddressChanges {
     pub(super) prefixes: Vec<Cidr>,
     pub(super) addresses: Vec<IpAddr>,
-    /// An endpoint with 1:1 NAT, in force or not.
+    /// True if an endpoint with 1:1 NAT changed, active or not.
     pub(super) translations: bool,
 }
 
 impl OwnAddresses {
-    /// Everything that the model has of this host.
+    /// Collects the addresses of all workloads of this host.
     pub(super) fn of(model: &Model) -> Self {
         let (mut own, mut moved) = (Self::default(), AddressChanges::default());
         for workload in model.workloads(model.node()) {
@@ -57,7 +57,7 @@ impl OwnAddresses {
         own
     }
 
-    /// What became of an endpoint of this host.
+    /// Replaces or removes an endpoint of this host.
     pub(super) fn set(
         &mut self,
         key: &EndpointKey,
@@ -86,7 +86,7 @@ impl OwnAddresses {
             moved.translations |= before.translates;
         }
         let Some((workload, revision)) = now else { return };
-        // One that is not active has nothing, but what it would translate is spoken of.
+        // An inactive endpoint has no addresses, but notes report its NAT mappings.
         let translates = workload.nats().next().is_some() || workload.stray_nats().next().is_some();
         moved.translations |= translates;
         let mut holds = EndpointAddresses { translates, ..EndpointAddresses::default() };
@@ -110,24 +110,24 @@ impl OwnAddresses {
         self.of.insert(shared, holds);
     }
 
-    /// The prefixes that lead to workloads.
+    /// Returns the prefixes that lead to workloads.
     pub(super) fn prefixes(&self) -> impl Iterator<Item = Cidr> + '_ {
         self.claims.keys().copied()
     }
 
-    /// A prefix as it is announced, if it is.
+    /// Returns the originated route of a prefix, if a workload claims it.
     pub(super) fn originated(&self, prefix: &Cidr) -> Option<Originated> {
         let (key, claim) = self.claims.get(prefix)?.first_key_value()?;
         let key = Key::Endpoint((**key).clone()).to_string();
         Some(Originated { kind: claim.kind, key: key.into(), revision: claim.revision })
     }
 
-    /// Every address that leads to a workload.
+    /// Returns every address that leads to a workload.
     pub(super) fn addresses(&self) -> Addresses {
         self.addresses.keys().map(|addr| (*addr, ())).collect()
     }
 
-    /// Whether an address leads to a workload.
+    /// Returns true if an address leads to a workload.
     pub(super) fn has(&self, addr: &IpAddr) -> bool {
         self.addresses.contains_key(addr)
     }

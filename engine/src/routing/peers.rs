@@ -1,29 +1,31 @@
-//! The sessions of a host: mesh, global and own peers.
+//! BGP sessions of a host: mesh, global and own peers.
 //!
-//! Everything is decided per address of the other end ([`peers_at`]), so that one host's change costs one decision and
-//! a start costs one for each address. At one address the first of these is taken:
+//! All decisions are made per remote address ([`peers_at`]), so a change of one host costs one decision, and
+//! a start costs one per address. At an address the first of these applies:
 //!
-//! 1. the **global** peers (one for each port);
-//! 2. the **own** peers, but for those with address and port of a global one;
-//! 3. the **reverse** of a peering that names us: another host has us as its own peer, or we are a global peer of all
-//!    hosts (a reflector, usually). Calico makes peerings between cluster nodes symmetric since 3.x; the session has
-//!    the options of the peering that it reverses;
-//! 4. the **mesh**, unless it is off or one of both ends is a route reflector (has a cluster id).
+//! 1. the **global** peers (one per port);
+//! 2. the **own** peers of the host, except those with address and port of a global one;
+//! 3. the **reverse** of a peering with this host: another host has this one as its own peer, or this host is
+//!    a global peer of all hosts (usually a route reflector). Calico makes peerings between cluster nodes
+//!    symmetric since 3.x; the session has the options of the peering that it reverses;
+//! 4. the **mesh**, unless it is off or either end is a route reflector (has a cluster id).
 //!
-//! An address of our own, and an address of a family that this host has none of, give nothing.
+//! Addresses of this host, and addresses of a family in which it has none, get no session.
 //!
-//! **Families.** Two hosts that both have both addresses keep one session, over IPv4, which carries both families: half
-//! as many sessions and timers as Calico's two daemons, and both families fail and come back together. Over IPv6 only
-//! when they have nothing else in common. While some hosts still run those two daemons, of which each takes one family, the
-//! mesh is told so (`per_family`): then there is a session of each. An explicit peer that is a host of the cluster is treated alike; any other
-//! carries the family of its address, because nothing is known of its other address, unless its value lists `families`.
+//! **Families.** Two hosts with both IPv4 and IPv6 addresses share one session, over IPv4, which carries both
+//! families. This halves the number of sessions and timers of Calico's two daemons, and both families fail
+//! and recover together. A session runs over IPv6 only if the hosts have no IPv4 in common. While some hosts
+//! still run the two daemons, each of which carries one family, the mesh is configured with `per_family`:
+//! then there is one session per family. An explicit peer that is a host of the cluster is treated the same
+//! way. Any other peer carries the family of its address, because its other address is not known, unless its
+//! value lists `families`.
 //!
-//! **Who dials.** Between hosts of the cluster the one whose address is greater as text dials at once (`10.0.0.9` is
-//! greater than `10.0.0.10`), the other after 5 s: two connections at once would end a graceful restart that is under
-//! way. Routers are dialled at once.
+//! **Dialling.** Between hosts of the cluster, the host whose address is greater as text dials at once
+//! (`10.0.0.9` is greater than `10.0.0.10`), and the other one after 5 s: a connection collision would end a
+//! graceful restart in progress. Routers are dialled at once.
 //!
-//! **Reflection** (RFC 4456): the peer is our client when it is in our AS, we have a cluster id, and it has none or
-//! another one. Equal cluster ids mean plain iBGP.
+//! **Route reflection** (RFC 4456): the peer is a client if it is in the local AS, this host has a cluster
+//! id, and the peer has none or another one. Equal cluster ids mean plain iBGP.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -39,10 +41,10 @@ use super::types::{HOLD_TIME, PeerIntent, PeerKind, PeerPolicy, PeerSource, REST
 use crate::model::{Host, Model};
 use crate::routing::persistent_map::Persistent;
 
-/// How long the end with the lesser address waits before it dials as well.
+/// Delay before the host with the lesser address dials as well.
 pub const PASSIVE_SIDE_DELAY: Duration = Duration::from_secs(5);
 
-/// [`PeerIntent::asn`] of a peer of any other AS.
+/// Value of [`PeerIntent::asn`] for a peer in any other AS.
 const ANY_EXTERNAL: u32 = 0;
 
 /// Sessions by name.
@@ -51,7 +53,7 @@ pub(super) type NamedPeer = SmallVec<[(String, PeerIntent); 1]>;
 /// A host of the cluster with its name.
 type NamedHost<'a> = (&'a str, &'a Host);
 
-/// What sessions this host wants with one address, and why, or why none.
+/// Returns the sessions of this host with one address, and the steps of the decision.
 #[must_use]
 pub fn explain_peer(
     model: &Model,
@@ -63,7 +65,7 @@ pub fn explain_peer(
     (peers.into_vec(), steps)
 }
 
-/// The sessions with one address.
+/// Returns the sessions with one address.
 pub(super) fn peers_at(model: &Model, local: &Local, addr: IpAddr, rec: &mut impl Recorder) -> NamedPeer {
     let mut named = NamedPeer::new();
     let family = IpFamily::of(addr);
@@ -126,7 +128,7 @@ pub(super) fn peers_at(model: &Model, local: &Local, addr: IpAddr, rec: &mut imp
     named
 }
 
-/// The unnumbered sessions: a host's own peer on an interface counts before the one for all hosts.
+/// Returns the unnumbered sessions. A host's own peer on an interface takes precedence over the global one.
 pub(super) fn interface_peers(model: &Model, local: &Local) -> NamedPeer {
     let mut named = NamedPeer::new();
     for (kind, of) in [(PeerKind::Node, Some(model.node())), (PeerKind::Global, None)] {
@@ -142,7 +144,7 @@ pub(super) fn interface_peers(model: &Model, local: &Local) -> NamedPeer {
                 PeerBuilder { model, local, own, addr, text: interface, family: IpFamily::V6, host: None };
             let mut peer = ends.explicit(kind, value, key);
             peer.interface = Some(interface.to_owned());
-            // The session's own address, on its link, is the next hop of both families (RFC 8950).
+            // Next hop of both families is the session's own link-local address (RFC 8950).
             (peer.local, peer.local_v4, peer.local_v6) = (None, None, None);
             let carries = |family| value.families.is_empty() || value.families.contains(&family);
             (peer.ipv4, peer.ipv6) = (carries(IpFamily::V4), carries(IpFamily::V6));
@@ -152,7 +154,8 @@ pub(super) fn interface_peers(model: &Model, local: &Local) -> NamedPeer {
     named
 }
 
-/// What the peers of a range have in common. They carry the family of their address unless the value lists others.
+/// Returns the common settings of a range's peers. They carry the family of their address, unless the value
+/// lists others.
 pub(super) fn explicit_of_range(
     model: &Model,
     local: &Local,
@@ -165,7 +168,7 @@ pub(super) fn explicit_of_range(
     let ends = PeerBuilder { model, local, own, addr, text: &text, family, host: None };
     let mut peer = ends.explicit(PeerKind::Dynamic, value, key);
     peer.range = Some(prefix);
-    // They come, to any of our addresses.
+    // Dynamic peers dial this host, at any of its addresses.
     (peer.local, peer.dial_after) = (None, None);
     peer
 }
@@ -174,19 +177,19 @@ pub(super) fn explicit_of_range(
 struct PeerBuilder<'a> {
     model: &'a Model,
     local: &'a Local,
-    /// Our address of the transport family.
+    /// Local address of the transport family.
     own: IpAddr,
-    /// Theirs.
+    /// Remote address.
     addr: IpAddr,
-    /// The same as text.
+    /// Remote address as text.
     text: &'a str,
     family: IpFamily,
-    /// The host of the cluster that has it.
+    /// Host of the cluster with the remote address.
     host: Option<NamedHost<'a>>,
 }
 
 impl PeerBuilder<'_> {
-    /// A session without options.
+    /// Returns a session without options.
     fn plain(&self, kind: PeerKind, asn: u32, port: u16, source: PeerSource) -> PeerIntent {
         let both = self.both_families();
         let name = self.host.map_or(self.text, |(name, _)| name).to_owned();
@@ -201,7 +204,7 @@ impl PeerBuilder<'_> {
         }
     }
 
-    /// Whether both ends are hosts that have both addresses.
+    /// Returns true if both ends are hosts with IPv4 and IPv6 addresses.
     fn both_families(&self) -> bool {
         let has_both = |host: &Host| host.addrs().count() == 2;
         !self.local.mesh.per_family
@@ -225,7 +228,7 @@ impl PeerBuilder<'_> {
         peer
     }
 
-    /// Why the mesh has no session here.
+    /// Returns the reason why there is no mesh session with a host.
     fn no_mesh(&self, name: &str, host: &Host) -> Option<String> {
         if !self.local.mesh.enabled {
             Some("the node-to-node mesh is off (bgp/v1/global/node_mesh)".to_owned())
@@ -241,7 +244,7 @@ impl PeerBuilder<'_> {
         }
     }
 
-    /// The session that answers another's peering with us.
+    /// Returns the session that answers another host's peering with this one.
     fn reverse(&self, name: &str, host: &Host) -> Option<PeerIntent> {
         let has = self.model.has_peer(Some(name), self.own);
         let theirs =
@@ -258,14 +261,14 @@ impl PeerBuilder<'_> {
         self.families(&mut peer, value);
         self.times(&mut peer, value);
         peer.password = value.password.clone();
-        // The other end's ids, seen from here.
+        // Send and receive ids are exchanged, because the value describes the other end.
         peer.tcp_ao = value.tcp_ao.clone().map(|ao| resource::TcpAo {
             send_id: ao.receive_id,
             receive_id: ao.send_id,
             ..ao
         });
         peer.bfd = value.bfd.clone();
-        // It has shut the session down, and dials when that is over.
+        // The other host has shut the session down, and dials when it ends the shutdown.
         if value.shutdown.is_some() {
             (peer.dial_after, peer.bfd) = (None, None);
         }
@@ -273,7 +276,7 @@ impl PeerBuilder<'_> {
         peer.role_strict = value.role_strict;
         peer.add_path = value.add_path.as_ref().map(resource::AddPath::opposite);
         peer.ttl_security = value.ttl_security;
-        // What they call our AS, when it is not the one we have.
+        // AS number that the other host expects of this one, if it differs from the local one.
         peer.local_asn = value.as_num.number().map(resource::Asn::get).filter(|asn| *asn != self.local.asn);
         peer.reflector_client = self.client(&peer, host.cluster_id());
         (peer.ipv4 || peer.ipv6).then_some(peer)
@@ -304,7 +307,7 @@ impl PeerBuilder<'_> {
         let ebgp = asn != peer.local_asn.unwrap_or(self.local.asn);
         peer.next_hop = match value.next_hop_mode {
             Some(mode) => mode,
-            // `keep_next_hop` only ever acted on eBGP sessions.
+            // `keep_next_hop` only ever applied to eBGP sessions.
             None if value.keep_next_hop && ebgp => NextHopMode::Keep,
             None => NextHopMode::Auto,
         };
@@ -316,7 +319,7 @@ impl PeerBuilder<'_> {
         peer.password = value.password.clone();
         peer.tcp_ao = value.tcp_ao.clone();
         peer.shutdown = value.shutdown.as_deref().map(Into::into);
-        // The path is watched for the session's sake.
+        // BFD only protects the session, so there is none while it is shut down.
         peer.bfd = value.bfd.clone().filter(|_| peer.shutdown.is_none());
         peer.role = value.role;
         peer.role_strict = value.role_strict;
@@ -345,7 +348,7 @@ impl PeerBuilder<'_> {
         peer.long_lived_restart_time = value.long_lived_restart_time.filter(|time| !time.is_zero());
     }
 
-    /// The cluster id to reflect with.
+    /// Returns the cluster id for reflection, if the peer is a client.
     fn client(&self, peer: &PeerIntent, theirs: Option<Ipv4Addr>) -> Option<u32> {
         let ours = self.local.cluster_id?;
         let ibgp = peer.asn == peer.local_asn.unwrap_or(self.local.asn);
@@ -360,7 +363,7 @@ fn port_of(item: &BgpItem) -> Option<u16> {
     }
 }
 
-/// The numbered peers at an address, by name: that begins with their kind and the address.
+/// Returns the numbered peers at an address. Their names begin with kind and address.
 pub(super) fn named_at(
     peers: &Persistent<String, PeerIntent>,
     addr: IpAddr,
@@ -373,7 +376,7 @@ pub(super) fn named_at(
     })
 }
 
-/// Calico's name of a session's protocol instance, from the address as text.
+/// Returns Calico's name of a session's protocol instance, from the address as text.
 pub(super) fn name(kind: PeerKind, addr: &str, port: Option<u16>) -> String {
     let kind = match kind {
         PeerKind::Mesh => "Mesh_",

@@ -1,17 +1,17 @@
-//! A sorted map whose copies share what they have in common.
+//! A sorted map with structural sharing between copies.
 //!
-//! The intent goes to several threads, each of which keeps the one in force. A copy costs a pointer, a change copies the
-//! way to it, and what differs between two copies is found without a look at what they share. So one endpoint that comes
-//! costs the same whether ten or ten thousand are there.
+//! The intent is sent to several threads, each of which keeps the current one. A copy costs one pointer, a
+//! change copies the path from the root to the entry, and the comparison of two copies skips the subtrees
+//! that they share. So adding an endpoint costs nearly the same with ten endpoints as with ten thousand.
 //!
-//! It is a weight-balanced tree (Adams 1992, with the parameters of Hirai and Yamamoto 2011): no choice of keys and no order in which
-//! they come makes it deeper than about two and a half times the logarithm of its size.
+//! It is a weight-balanced tree (Adams 1992, with the parameters of Hirai and Yamamoto 2011): for any keys,
+//! inserted in any order, the depth is at most about two and a half times the logarithm of the size.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// A sorted map whose copies share what they have in common.
+/// A sorted map with structural sharing between copies.
 pub struct Persistent<K, V> {
     root: Link<K, V>,
     len: usize,
@@ -20,31 +20,31 @@ pub struct Persistent<K, V> {
 type Link<K, V> = Option<Arc<Node<K, V>>>;
 
 struct Node<K, V> {
-    /// Shared too: values are large, and those on the way to a change stay as they are.
+    /// Shared as well: values are large, and the path to a changed entry is copied without them.
     entry: Arc<(K, V)>,
-    /// How many entries there are from here on down.
+    /// Number of entries in this subtree.
     size: usize,
     left: Link<K, V>,
     right: Link<K, V>,
 }
 
-/// What became of a key: the key, its value before, and its value now.
+/// Difference at a key: the key, the value before, and the value now.
 pub type Difference<'a, K, V> = (&'a K, Option<&'a V>, Option<&'a V>);
 
 impl<K, V> Persistent<K, V> {
-    /// How many entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if the map is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// All entries, by key.
+    /// Iterates over all entries, sorted by key.
     #[must_use]
     pub fn iter(&self) -> Iter<'_, K, V> {
         let mut iter = Iter { stack: Vec::new() };
@@ -52,19 +52,19 @@ impl<K, V> Persistent<K, V> {
         iter
     }
 
-    /// All keys, sorted.
+    /// Iterates over all keys, sorted.
     pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.iter().map(|(key, _)| key)
     }
 
-    /// All values, by key.
+    /// Iterates over all values, sorted by key.
     pub fn values(&self) -> impl Iterator<Item = &V> {
         self.iter().map(|(_, value)| value)
     }
 }
 
 impl<K: Ord, V> Persistent<K, V> {
-    /// The value of a key.
+    /// Returns the value of a key.
     #[must_use]
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
@@ -81,7 +81,7 @@ impl<K: Ord, V> Persistent<K, V> {
         None
     }
 
-    /// Whether there is such a key.
+    /// Returns true if the map contains the key.
     #[must_use]
     pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
@@ -90,7 +90,7 @@ impl<K: Ord, V> Persistent<K, V> {
         self.get(key).is_some()
     }
 
-    /// The entries from this key on.
+    /// Iterates over the entries from this key on.
     #[must_use]
     pub fn range_from<Q: Ord + ?Sized>(&self, key: &Q) -> Iter<'_, K, V>
     where
@@ -118,12 +118,12 @@ impl<K: Ord, V> Persistent<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> Persistent<K, V> {
-    /// Takes a key away, and gives its value.
+    /// Removes a key and returns its value.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
-        // Nothing is copied for a key that is not there.
+        // Avoids copying the path to a missing key.
         if !self.contains_key(key) {
             return None;
         }
@@ -132,7 +132,7 @@ impl<K: Ord + Clone, V: Clone> Persistent<K, V> {
         Some(Arc::unwrap_or_clone(entry).1)
     }
 
-    /// The value of a key, to be changed.
+    /// Returns a mutable reference to the value of a key.
     pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -155,7 +155,7 @@ impl<K: Ord + Clone, V: Clone> Persistent<K, V> {
 }
 
 impl<K: Ord, V: PartialEq> Persistent<K, V> {
-    /// What differs from `before`, by key.
+    /// Returns the differences from `before`, sorted by key.
     #[must_use]
     pub fn differences<'a>(&'a self, before: &'a Self) -> Vec<Difference<'a, K, V>> {
         let mut out = Vec::new();
@@ -168,7 +168,8 @@ impl<K: Ord, V: PartialEq> Persistent<K, V> {
                         new.0.pop();
                         continue;
                     }
-                    // What both share is as large in both, and the larger one is taken apart until it comes to light.
+                    // Shared subtrees have equal sizes in both trees, so the larger subtree is opened until
+                    // the shared one is on top.
                     let order = a.size.cmp(&b.size);
                     if order.is_ge() {
                         old.open();
@@ -218,17 +219,17 @@ impl<K, V> Node<K, V> {
     }
 }
 
-/// One more than the entries of a tree.
+/// Returns the number of entries plus one.
 fn weight<K, V>(link: &Link<K, V>) -> usize {
     link.as_ref().map_or(1, |node| node.size + 1)
 }
 
-/// How many times heavier than the other one a tree of a node may be.
+/// Maximum weight ratio between the two subtrees of a node.
 const HEAVIER: usize = 3;
-/// From how many times the weight of its outer tree on the inner one of the heavier side is split between both.
+/// Minimum weight ratio of inner to outer grandchild for which a double rotation is used.
 const INNER: usize = 2;
 
-/// Puts an entry in its place; whether its key was there.
+/// Inserts or replaces an entry. Returns true if the key existed.
 fn put<K: Ord, V>(link: &mut Link<K, V>, entry: Arc<(K, V)>) -> bool {
     let Some(node) = link else {
         *link = Some(Arc::new(Node { entry, size: 1, left: None, right: None }));
@@ -260,7 +261,7 @@ fn take<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized>(link: &mut Link<K, V>, key: &Q) 
         Ordering::Equal => match (node.left.take(), node.right.take()) {
             (None, rest) | (rest, None) => {
                 let entry = Arc::clone(&node.entry);
-                // The node lets go of the entry before it is given away.
+                // The node releases the entry before it is returned.
                 *link = rest;
                 return Some(entry);
             }
@@ -288,7 +289,7 @@ fn take_first<K, V>(link: &mut Link<K, V>) -> Option<Arc<(K, V)>> {
     taken
 }
 
-/// Restores the balance of a node of which one side gained or lost an entry.
+/// Rebalances a node after one of its subtrees gained or lost an entry.
 fn balance<K, V>(link: &mut Link<K, V>) {
     let Some(node) = link.as_mut().map(Arc::make_mut) else { return };
     let (left, right) = (weight(&node.left), weight(&node.right));
@@ -307,7 +308,7 @@ fn balance<K, V>(link: &mut Link<K, V>) {
     }
 }
 
-/// The right side of a node takes its place.
+/// Rotates left: the right child replaces the node.
 fn rotate_left<K, V>(link: &mut Link<K, V>) {
     let Some(mut top) = link.take() else { return };
     let node = Arc::make_mut(&mut top);
@@ -323,7 +324,7 @@ fn rotate_left<K, V>(link: &mut Link<K, V>) {
     *link = Some(risen);
 }
 
-/// The left side of a node takes its place.
+/// Rotates right: the left child replaces the node.
 fn rotate_right<K, V>(link: &mut Link<K, V>) {
     let Some(mut top) = link.take() else { return };
     let node = Arc::make_mut(&mut top);
@@ -339,7 +340,7 @@ fn rotate_right<K, V>(link: &mut Link<K, V>) {
     *link = Some(risen);
 }
 
-/// What a comparison has still to look at, the next last.
+/// Subtrees and entries that a comparison has not visited yet, the next one last.
 struct DiffStack<'a, K, V>(Vec<DiffItem<'a, K, V>>);
 
 enum DiffItem<'a, K, V> {
@@ -352,7 +353,7 @@ impl<'a, K, V> DiffStack<'a, K, V> {
         Self(root.iter().map(DiffItem::Tree).collect())
     }
 
-    /// Takes the next tree apart.
+    /// Replaces the next subtree by its left subtree, its entry and its right subtree.
     fn open(&mut self) {
         if let Some(DiffItem::Tree(node)) = self.0.pop() {
             self.0.extend(node.right.iter().map(DiffItem::Tree));
@@ -362,7 +363,7 @@ impl<'a, K, V> DiffStack<'a, K, V> {
     }
 }
 
-/// The entries of a [`Persistent`], by key.
+/// Iterator over the entries of a [`Persistent`], sorted by key.
 pub struct Iter<'a, K, V> {
     stack: Vec<&'a Node<K, V>>,
 }

@@ -1,8 +1,8 @@
-//! The whole intent, from scratch or kept up to date.
+//! Computes the whole routing intent, from scratch or incrementally.
 //!
-//! A [`Planner`] holds the intent in force and follows the model's [`ModelChanges`]: one host's change costs the decisions for
-//! its addresses, whatever the number of hosts. [`intent`] is a planner that is started and read once, so both are one
-//! implementation.
+//! A [`Planner`] holds the current intent and follows the model's [`ModelChanges`]: a change of one host
+//! costs the decisions for its addresses, whatever the number of hosts. [`intent`] creates a planner and
+//! reads it once, so both share one implementation.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,42 +22,42 @@ use super::types::RoutingIntent;
 use crate::model::{Model, ModelChanges};
 use crate::routing::persistent_map::Persistent;
 
-/// What the model wants of this host's routing.
+/// Computes the routing intent of this host from a model.
 #[must_use]
 pub fn intent(model: &Model, options: &NodeOptions) -> RoutingIntent {
     Planner::new(model, options.clone()).intent
 }
 
-/// What differs from the intent before.
+/// Parts of the intent that changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IntentChange {
-    /// Names of the peers and ranges that came, went or changed.
+    /// Names of peers and ranges that were added, removed or changed.
     pub peers: BTreeSet<String>,
-    /// AS, router id, listen addresses, or how many paths share the load.
+    /// AS, router id, listen addresses or multipath setting.
     pub node: bool,
     /// Originated routes.
     pub originated: bool,
-    /// Blackholes.
+    /// Blackhole routes of own blocks.
     pub blackholes: bool,
-    /// The tunnel.
+    /// The IPIP tunnel.
     pub tunnel: bool,
-    /// The view: decisions about single routes may differ.
+    /// The view, so that decisions about single routes may differ.
     pub view: bool,
-    /// Addresses of endpoints: decisions about learned routes to them may differ.
+    /// Addresses of endpoints, so that decisions about learned routes to them may differ.
     pub addresses: bool,
-    /// Notes.
+    /// Notes for `status`.
     pub notes: bool,
 }
 
 impl IntentChange {
-    /// Nothing differs.
+    /// Returns true if nothing changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The intent, kept up to date.
+/// Computes the routing intent, and updates it incrementally.
 #[derive(Debug, Clone)]
 pub struct Planner {
     options: NodeOptions,
@@ -91,14 +91,14 @@ impl Planner {
         planner
     }
 
-    /// The intent in force.
+    /// Returns the current intent.
     #[must_use]
     pub fn intent(&self) -> &RoutingIntent {
         &self.intent
     }
 
-    /// The host is connected to these networks now. `true`: to others than before, so that [`Planner::update`] has to be called with
-    /// [`ModelChanges::originated`].
+    /// Sets the networks that the host is connected to. Returns true if they changed; [`Planner::update`]
+    /// must then be called with [`ModelChanges::originated`].
     #[must_use]
     pub fn connect(&mut self, networks: Vec<Cidr>) -> bool {
         let mut changed = false;
@@ -106,7 +106,7 @@ impl Planner {
         changed
     }
 
-    /// Follows the model; `changes` is everything that it reported since the last call.
+    /// Updates the intent. `changes` must contain all changes of the model since the last call.
     pub fn update(&mut self, model: &Model, changes: &ModelChanges) -> IntentChange {
         let mut change = IntentChange::default();
         self.update_peers(model, changes, &mut change);
@@ -125,7 +125,7 @@ impl Planner {
         if !changes.peers.any() && !changes.node {
             return;
         }
-        // A global peer at our own address makes all hosts our peers.
+        // A global peer at an own address makes all other hosts peers of this one.
         let touches_us = changes.peers.addrs.iter().any(|addr| self.local.is_own(*addr));
         let mut all = changes.peers.all;
         if all || changes.node || touches_us {
@@ -169,7 +169,7 @@ impl Planner {
     }
 
     fn update_filters(&mut self, model: &Model, changes: &ModelChanges, change: &mut IntentChange) {
-        // Peers say which filters are theirs.
+        // The set of filters depends on the peers that reference them.
         if !(changes.filters || changes.peers.any()) {
             return;
         }
@@ -180,7 +180,7 @@ impl Planner {
         }
     }
 
-    /// Says whether what is noted about 1:1 NAT may be another.
+    /// Updates routes and addresses. Returns true if notes on 1:1 NAT may have changed.
     fn update_routes(&mut self, model: &Model, changes: &ModelChanges, change: &mut IntentChange) -> bool {
         let all = changes.keys.is_empty() && changes.own_endpoints;
         let mut moved = AddressChanges { translations: all, ..AddressChanges::default() };
@@ -206,7 +206,7 @@ impl Planner {
         {
             self.all_routes(model, change);
         } else {
-            // Hosts and peers keep their addresses.
+            // The tunnel address must not be one of a host or peer.
             if changes.hosts || changes.peers.any() {
                 replace(&mut self.intent.tunnel, tunnel(model, &self.intent.view), &mut change.tunnel);
             }
@@ -215,7 +215,7 @@ impl Planner {
         moved.translations
     }
 
-    /// Whether other blocks than before are withheld.
+    /// Updates the withheld blocks. Returns true if they changed.
     fn update_withheld(&mut self, model: &Model, changes: &ModelChanges) -> bool {
         if !(changes.peers.any() || changes.node || changes.originated || changes.hosts) {
             return false;
@@ -239,7 +239,7 @@ impl Planner {
         }
     }
 
-    /// Routes to workloads, and nothing else.
+    /// Updates addresses of and routes to workloads only.
     fn own_routes(&mut self, moved: &AddressChanges, change: &mut IntentChange) {
         let (own, view, addresses) = (&self.own, &self.intent.view, &mut self.intent.addresses);
         for addr in &moved.addresses {
@@ -253,7 +253,7 @@ impl Planner {
         for prefix in &moved.prefixes {
             let now = of_workload(prefix, view, own);
             let before = self.intent.originated.get(prefix);
-            // A block that has the prefix of a workload is announced as a block.
+            // A workload's prefix that equals an own block is announced as the block.
             if before == now.as_ref() || view.own_blocks.contains(prefix) {
                 continue;
             }
@@ -273,7 +273,8 @@ fn replace<T: PartialEq>(place: &mut T, value: T, changed: &mut bool) {
     }
 }
 
-/// The same for a map, with the names of what differs. What is the same stays shared with the copies that others have.
+/// Replaces a map if it differs, and collects the names of the differences. Unchanged subtrees stay shared
+/// with other copies.
 fn renew<T: PartialEq>(
     place: &mut Persistent<String, T>,
     value: Persistent<String, T>,

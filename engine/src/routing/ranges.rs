@@ -1,7 +1,8 @@
-//! Ranges: addresses from which sessions are taken although no peer is configured there (dynamic neighbours).
+//! Peer ranges: prefixes from which BGP connections are accepted without a configured peer (dynamic
+//! neighbours).
 //!
-//! A host's own range counts before the one for all hosts with the same prefix. Everything else is decided where a
-//! connection comes in: configured peers first, then the range with the longest prefix.
+//! A host's own range takes precedence over a global range with the same prefix. All other decisions are made
+//! when a connection arrives: configured peers first, then the range with the longest prefix.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,35 +16,35 @@ use super::types::{PeerIntent, PeerKind, RoutingIntent};
 use crate::model::Model;
 use crate::routing::persistent_map::Persistent;
 
-/// Sessions of a range at one time where its value says nothing.
+/// Default for the maximum number of concurrent sessions of a range.
 pub const MAX_SESSIONS: u32 = 100;
 
-/// What the names of dynamic peers begin with; their address follows.
+/// Prefix of the names of dynamic peers; the peer's address follows.
 pub const DYNAMIC: &str = "Dynamic_";
 
-/// A wanted range.
+/// A peer range of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeIntent {
-    /// The addresses.
+    /// Addresses that may connect.
     pub prefix: Cidr,
-    /// Most sessions at one time.
+    /// Maximum number of concurrent sessions.
     pub max_sessions: u32,
-    /// What its peers have in common; name and remote address are theirs.
+    /// Settings of the range's peers; each peer has its own name and remote address.
     pub peer: PeerIntent,
 }
 
-/// A peer that came from a range.
+/// A peer that connected from a range.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct DynamicPeer {
-    /// The name of its session.
+    /// Name of its session.
     pub name: Arc<str>,
-    /// The name of its range.
+    /// Name of its range.
     pub range: Arc<str>,
-    /// Its address.
+    /// Remote address and port.
     pub remote: SocketAddr,
 }
 
-/// The ranges of this host, by name.
+/// Returns the ranges of this host, by name.
 pub(super) fn ranges(model: &Model, local: &Local) -> Persistent<String, RangeIntent> {
     let mut ranges: Persistent<String, RangeIntent> = Persistent::default();
     for (kind, of) in [(PeerKind::Node, Some(model.node())), (PeerKind::Global, None)] {
@@ -65,7 +66,7 @@ pub(super) fn ranges(model: &Model, local: &Local) -> Persistent<String, RangeIn
 }
 
 impl RoutingIntent {
-    /// This intent with the dynamic peers that there are now.
+    /// Returns this intent with the given dynamic peers added.
     #[must_use]
     pub fn with_dynamic<'a>(&self, dynamic: impl IntoIterator<Item = &'a DynamicPeer>) -> Self {
         let mut all = self.clone();
@@ -77,7 +78,7 @@ impl RoutingIntent {
         all
     }
 
-    /// What is wanted of a dynamic peer; `None`: its range is gone.
+    /// Returns the settings of a dynamic peer; `None` if its range no longer exists.
     #[must_use]
     pub fn dynamic(&self, found: &DynamicPeer) -> Option<PeerIntent> {
         let mut peer = self.ranges.get(&*found.range)?.peer.clone();

@@ -1,4 +1,4 @@
-//! What routing concludes from the model: the contract with the speaker, the kernel room and the agent.
+//! Types of routing decisions, shared by core, speaker and kernel thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,40 +13,40 @@ use super::filter::{FilterChanges, Filters};
 use super::ranges::RangeIntent;
 use crate::routing::persistent_map::Persistent;
 
-/// What the values of the store say of pools and peers means the same here.
+/// Types of the data model that routing uses unchanged.
 pub use tortie_config::resource::{
     AddPath, AoAlgorithm, Bfd, IpipMode, MaxPrefixes, Multipath, NextHopMode, Password, PrefixAdvertisement,
     Role, TcpAo,
 };
 
-/// A change on its way from a store revision (or an UPDATE) to the kernel's acknowledgement; unique while the agent
-/// runs, 0 = none. Written `c-7f31`.
+/// Identifies a change from its store revision (or BGP UPDATE) to the kernel's acknowledgement. Unique while
+/// the agent runs; 0 for none. Displayed as `c-7f31`.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize,
 )]
 pub struct ChangeId(pub u64);
 
-/// A source of change ids. Core and speaker own one each, on threads of their own, and need no counter between them: the
-/// core's ids are odd, the speaker's even.
+/// Generator of change ids. Core and speaker have one each, on their own threads, and need no shared counter:
+/// the core's ids are odd, the speaker's even.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ChangeIds {
     next: u64,
 }
 
 impl ChangeIds {
-    /// The core's: 1, 3, 5 and so on.
+    /// Creates the generator of the core: 1, 3, 5 and so on.
     #[must_use]
     pub const fn of_core() -> Self {
         Self { next: 1 }
     }
 
-    /// The speaker's: 2, 4, 6 and so on.
+    /// Creates the generator of the speaker: 2, 4, 6 and so on.
     #[must_use]
     pub const fn of_speaker() -> Self {
         Self { next: 2 }
     }
 
-    /// An id that was not given before.
+    /// Returns a new id.
     #[must_use]
     pub fn next_id(&mut self) -> ChangeId {
         let id = ChangeId(self.next);
@@ -61,53 +61,55 @@ impl std::fmt::Display for ChangeId {
     }
 }
 
-/// Everything that the model wants of this host's routing. A copy shares all that is large with what it was made of.
+/// Routing intent of this host. A copy shares all large parts with the original.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoutingIntent {
-    /// The local AS.
+    /// Local AS number.
     pub asn: u32,
-    /// The BGP identifier, as a number.
+    /// BGP identifier as a number.
     pub router_id: u32,
-    /// How many paths share the load of a prefix, and which.
+    /// Multipath: maximum number and kind of paths used for one prefix.
     pub multipath: Multipath,
-    /// Where to listen for BGP when no flag says so: the node's addresses and port.
+    /// BGP listen addresses if no flag sets them: the node's addresses and port.
     pub listen: Vec<SocketAddr>,
-    /// The peers, by stable name: `Mesh_192_0_2_15`, `Global_192_0_2_1`, `Node_192_0_2_1_port_1790`.
+    /// Peers, by stable name: `Mesh_192_0_2_15`, `Global_192_0_2_1`, `Node_192_0_2_1_port_1790`.
     pub peers: Persistent<String, PeerIntent>,
-    /// Ranges of addresses from which sessions are taken, by stable name: `Global_range_192_0_2_0-24`.
+    /// Ranges of dynamic peers, by stable name: `Global_range_192_0_2_0-24`.
     pub ranges: Persistent<String, RangeIntent>,
-    /// What this host announces from itself.
+    /// Routes that this host originates.
     pub originated: Persistent<Cidr, Originated>,
-    /// Own blocks that need a blackhole (every own block but /32 and /128), in the kernel before they are announced.
+    /// Own blocks with a blackhole (all but /32 and /128), which is installed before the block is announced.
     pub blackholes: Arc<BTreeSet<Cidr>>,
-    /// Own blocks that are neither announced nor have a blackhole, each with the reason: it would cut this host off.
+    /// Own blocks that are neither announced nor have a blackhole, because it would cut this host off; each
+    /// with the reason.
     pub withheld_blocks: Arc<BTreeMap<Cidr, String>>,
-    /// The tunnel, when an IPv4 pool has IPIP.
+    /// IPIP tunnel, if an IPv4 pool has IPIP.
     pub tunnel: Option<TunnelIntent>,
-    /// What decisions about single routes read.
+    /// View that decisions about single routes use.
     pub view: Arc<RoutingView>,
-    /// What this host's endpoints hold.
+    /// Addresses of this host's endpoints.
     pub addresses: Addresses,
-    /// Things worth saying in `status`: no errors, but surprises (a host without address, a hint at `own_only`).
+    /// Notes for `status`: unexpected conditions that are not errors (a host without address, a suggestion to
+    /// set `own_only`).
     pub notes: Arc<[Note]>,
 }
 
-/// Addresses that this host's endpoints hold: a learned route to one of them is refused. Beside the view, because they
-/// come and go with each endpoint, and decide about themselves alone.
+/// Addresses of this host's endpoints; learned routes to them are rejected. Separate from the view, because
+/// they change with each endpoint and affect only routes to themselves.
 pub type Addresses = Persistent<IpAddr, ()>;
 
-/// A remark for `status`.
+/// A note for `status`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Note {
-    /// Stable, such as `node-without-address`.
+    /// Stable code, such as `node-without-address`.
     pub code: &'static str,
-    /// The key or object concerned.
+    /// Key or object concerned.
     pub subject: String,
-    /// In words, with the next step.
+    /// Explanation for people, with the next step.
     pub text: String,
 }
 
-/// Where a peer comes from.
+/// Origin of a peer's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PeerKind {
     /// Another host of the node-to-node mesh.
@@ -116,12 +118,12 @@ pub enum PeerKind {
     Global,
     /// Configured for this host.
     Node,
-    /// Came from a range of addresses.
+    /// Connected from a peer range.
     Dynamic,
 }
 
 impl PeerKind {
-    /// `mesh`, `global`, `node` or `dynamic`: the `type` label of metrics.
+    /// Returns `mesh`, `global`, `node` or `dynamic`, the `type` label of metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -133,21 +135,22 @@ impl PeerKind {
     }
 }
 
-/// What in the store asks for a session. Its text is the reason that people read.
+/// Source of a session in the store. Its text form is shown to operators as the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerSource {
-    /// A configured peer, interface or range: its key.
+    /// Key of a configured peer, interface or range.
     Key(Key),
-    /// The node-to-node mesh with this host.
+    /// Node-to-node mesh with this host.
     Mesh(String),
-    /// This host has us as its own peer.
+    /// Reverse of a peering: this host is an own peer of the named one.
     PeerOfHost(String),
-    /// We are a peer of all hosts, and so of this one.
+    /// Reverse of a peering: this host is a global peer, and so a peer of the named one.
     PeerOfAll(String),
 }
 
 impl PeerSource {
-    /// The key that the session rests on: the configured one, or the address of the other host in this family.
+    /// Returns the key that the session depends on: the configured one, or the address of the other host in
+    /// this family.
     #[must_use]
     pub fn key(&self, family: IpFamily) -> Key {
         match self {
@@ -170,84 +173,88 @@ impl std::fmt::Display for PeerSource {
     }
 }
 
-/// Proposed hold time where none is configured (RFC 4271 10 suggests 90 s).
+/// Default of the proposed hold time (RFC 4271, section 10 suggests 90 s).
 pub const HOLD_TIME: Duration = Duration::from_secs(90);
-/// Advertised restart time (RFC 4724) where none is configured.
+/// Default of the advertised restart time (RFC 4724).
 pub const RESTART_TIME: Duration = Duration::from_secs(120);
 
 /// A configured session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerIntent {
-    /// Mesh, global, node or dynamic.
+    /// Origin of the configuration.
     pub kind: PeerKind,
-    /// The node's name where the peer is a host, else its address.
+    /// Node name if the peer is a host, otherwise its address.
     pub name: String,
-    /// Where the session comes from; its text says for people why the peer is wanted.
+    /// Source of the session; its text form tells operators the reason for the session.
     pub source: PeerSource,
-    /// Where it listens. Of an unnumbered peer only the port counts, and a link-local address where one is configured.
+    /// Address and port that the peer listens on. For an unnumbered peer only the port counts, and a
+    /// link-local address if one is configured.
     pub remote: SocketAddr,
-    /// The interface of an unnumbered peer, whose address router advertisements tell.
+    /// Interface of an unnumbered peer, whose address is learned from router advertisements.
     pub interface: Option<String>,
-    /// The range that a dynamic peer came from.
+    /// Range that a dynamic peer connected from.
     pub range: Option<Cidr>,
-    /// Address to dial from; `None`: the kernel chooses. The next hop of the transport family is the session's own address.
+    /// Local address to dial from; `None` lets the kernel choose. The next hop of the transport family is the
+    /// session's own address.
     pub local: Option<IpAddr>,
-    /// The node's own addresses: next hops of announced routes of the family that the session's own address is not of.
+    /// IPv4 address of the node: next hop of announced IPv4 routes on a session over IPv6.
     pub local_v4: Option<IpAddr>,
-    /// See `local_v4`.
+    /// IPv6 address of the node: next hop of announced IPv6 routes on a session over IPv4.
     pub local_v6: Option<IpAddr>,
-    /// The peer's AS; 0: any other than ours, as its OPEN says.
+    /// AS number of the peer; 0 accepts any AS other than the local one, as received in its OPEN.
     pub asn: u32,
-    /// `local_as_num`.
+    /// Local AS number on this session (`local_as_num`), if it differs from the host's.
     pub local_asn: Option<u32>,
-    /// Carry IPv4 unicast.
+    /// True if the session carries IPv4 unicast.
     pub ipv4: bool,
-    /// Carry IPv6 unicast.
+    /// True if the session carries IPv6 unicast.
     pub ipv6: bool,
-    /// Dial at once, after a delay, or (`None`) never.
+    /// Delay before dialling; `None` for never.
     pub dial_after: Option<Duration>,
-    /// `shutdown`: no session, by order of an administrator, and what the peer is told of it (RFC 9003).
+    /// Administrative shutdown (`shutdown`): there is no session, and this text is sent to the peer (RFC
+    /// 9003).
     pub shutdown: Option<Arc<str>>,
-    /// `hold_time`, else the default of 90 s.
+    /// Proposed hold time (`hold_time`), by default 90 s.
     pub hold_time: Duration,
-    /// `send_hold_time` (RFC 9687), else the speaker's default.
+    /// Send hold time (`send_hold_time`, RFC 9687); `None` for the speaker's default.
     pub send_hold_time: Option<Duration>,
-    /// `keepalive_time`, else a third of the hold time.
+    /// Keepalive interval (`keepalive_time`); `None` for a third of the hold time.
     pub keepalive_time: Option<Duration>,
-    /// `restart_time`, else the default of 120 s.
+    /// Advertised restart time (`restart_time`), by default 120 s.
     pub restart_time: Duration,
-    /// `long_lived_restart_time` (RFC 9494).
+    /// Long-lived graceful restart time (`long_lived_restart_time`, RFC 9494).
     pub long_lived_restart_time: Option<Duration>,
-    /// The peer is a reflector client of ours, with this cluster id (RFC 4456).
+    /// Cluster id, if the peer is a route reflector client of this host (RFC 4456).
     pub reflector_client: Option<u32>,
-    /// `next_hop_mode` or `keep_next_hop`.
+    /// Next hop handling (`next_hop_mode` or `keep_next_hop`).
     pub next_hop: NextHopMode,
-    /// `num_allow_local_as`.
+    /// Number of times that the local AS may occur in a received AS_PATH (`num_allow_local_as`).
     pub allow_local_as: u8,
-    /// `ttl_security`: greatest distance in hops (RFC 5082).
+    /// Maximum distance of the peer in hops (`ttl_security`, RFC 5082).
     pub ttl_security: Option<u8>,
-    /// `max_prefixes`.
+    /// Limit on the number of received prefixes (`max_prefixes`).
     pub max_prefixes: Option<MaxPrefixes>,
-    /// `extended_messages`.
+    /// True if extended messages are negotiated (`extended_messages`, RFC 8654).
     pub extended_messages: bool,
-    /// `add_path`: several paths of a prefix (RFC 7911).
+    /// Several paths per prefix (`add_path`, RFC 7911).
     pub add_path: Option<AddPath>,
     /// TCP MD5 secret (RFC 2385), as text or as a file below `/etc/tortie/secrets`.
     pub password: Option<Password>,
-    /// `tcp_ao`: TCP-AO key (RFC 5925).
+    /// TCP-AO key (`tcp_ao`, RFC 5925).
     pub tcp_ao: Option<TcpAo>,
-    /// `bfd`, of the peer or of the mesh.
+    /// BFD parameters (`bfd`), of the peer or of the mesh.
     pub bfd: Option<Bfd>,
-    /// `role`: ours on the session (RFC 9234).
+    /// Local role on the session (`role`, RFC 9234).
     pub role: Option<Role>,
-    /// `role_strict`: refuse an eBGP peer that offers no role.
+    /// Reject eBGP peers that send no role (`role_strict`).
     pub role_strict: bool,
-    /// What export and import decisions read of this peer.
+    /// Parameters of export and import decisions.
     pub policy: PeerPolicy,
 }
 
 impl PeerIntent {
-    /// A session without options: both families, dialled at once, the default times; the kernel chooses its address.
+    /// Creates a session without options: both families, dialled at once, default times, local address chosen
+    /// by the kernel.
     #[must_use]
     pub fn new(kind: PeerKind, name: String, source: PeerSource, remote: SocketAddr, asn: u32) -> Self {
         Self {
@@ -287,44 +294,44 @@ impl PeerIntent {
         }
     }
 
-    /// Whether its key stands in a file, which may change while the intent stays.
+    /// Returns true if the key is stored in a file, which may change while the intent stays the same.
     #[must_use]
     pub fn has_key_file(&self) -> bool {
         let key = self.password.as_ref().or(self.tcp_ao.as_ref().map(|ao| &ao.password));
         matches!(key, Some(Password::File(_)))
     }
 
-    /// Whether the session is one of eBGP, as far as the configuration says; `asn` is the AS of this host. A peer that may have any
-    /// AS counts as external.
+    /// Returns true if the session is eBGP according to the configuration; `asn` is the AS of this host. A
+    /// peer that may have any AS counts as external.
     #[must_use]
     pub fn is_external(&self, asn: u32) -> bool {
         self.asn != self.local_asn.unwrap_or(asn)
     }
 
-    /// A configured peer that is no host of the cluster.
+    /// Returns true for a configured peer that is not a host of the cluster.
     #[must_use]
     pub fn is_router(&self) -> bool {
         self.kind != PeerKind::Mesh && (self.interface.is_some() || self.name.parse::<IpAddr>().is_ok())
     }
 }
 
-/// What a learned path tells of where it comes from.
+/// Origin of a learned path, as far as its attributes show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LearnedPath {
-    /// The prefix.
+    /// Destination prefix.
     pub prefix: Cidr,
     /// BGP next hop.
     pub next_hop: IpAddr,
-    /// ORIGINATOR_ID (RFC 4456 8).
+    /// ORIGINATOR_ID (RFC 4456, section 8).
     pub originator: Option<u32>,
-    /// The last AS of the AS_PATH; `None` where it is empty or ends in a set.
+    /// Last AS number of the AS_PATH; `None` if it is empty or ends with a set.
     pub origin_as: Option<u32>,
 }
 
-/// What decisions about routes to and from a peer depend on. Peers with an equal value share their update group.
+/// Parameters of export and import decisions for a peer. Peers with equal values share an update group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerPolicy {
-    /// Announce nothing but what this host originates. Acts towards eBGP peers; see the gate `own-only`.
+    /// Announce only routes that this host originates. Applies to eBGP peers; see the gate `own-only`.
     pub own_only: bool,
     /// Accept routes inside pools (`import_pools`, default true).
     pub import_pools: bool,
@@ -341,116 +348,117 @@ impl Default for PeerPolicy {
 /// A route that this host originates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Originated {
-    /// What it is.
+    /// Kind of the route.
     pub kind: OriginKind,
-    /// The key it comes from.
+    /// Store key that the route comes from.
     pub key: Arc<str>,
-    /// The store revision that made it so, 0 when unknown.
+    /// Store revision that the route comes from; 0 if unknown.
     pub revision: u64,
 }
 
-/// Kinds of originated routes.
+/// Kind of an originated route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OriginKind {
     /// A block with a confirmed (or state-less) affinity, whose value names this host.
     OwnBlock,
     /// A workload address outside of the own blocks.
     Borrowed,
-    /// The outside address of a 1:1 NAT mapping.
+    /// The external address of a 1:1 NAT mapping.
     Floating,
 }
 
-/// The wanted `tunl0`.
+/// Desired configuration of `tunl0`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TunnelIntent {
-    /// `IpInIpTunnelAddr`; `None` while none is assigned: the device is up without an address.
+    /// Tunnel address (`IpInIpTunnelAddr`); `None` until one is allocated, and the device is up without an
+    /// address.
     pub addr: Option<Ipv4Addr>,
-    /// `IpInIpMtu`, else `None`: 1440, or the link's MTU minus 20 where that is smaller.
+    /// MTU (`IpInIpMtu`); `None` for 1440, or the link's MTU minus 20 if that is smaller.
     pub mtu: Option<u32>,
 }
 
-/// A pool as routing sees it.
+/// A pool as routing uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolView {
-    /// The prefix.
+    /// Prefix of the pool.
     pub cidr: Cidr,
     /// IPIP mode, for IPv4 pools with `ipip` set.
     pub ipip: Option<IpipMode>,
-    /// Disabled pools are still exported.
+    /// True if the pool is disabled; its routes are still exported.
     pub disabled: bool,
 }
 
-/// What decisions about single routes read; immutable, replaced as a whole.
+/// Input of decisions about single routes; immutable, replaced as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RoutingView {
-    /// This host's name.
+    /// Name of this host.
     pub node: String,
-    /// The node's IPv4 address.
+    /// IPv4 address of the node.
     pub node_v4: Option<IpAddr>,
-    /// The node's IPv6 address.
+    /// IPv6 address of the node.
     pub node_v6: Option<IpAddr>,
-    /// The connected network of the node's IPv4 address, for `cross-subnet`.
+    /// Connected network of the node's IPv4 address, for `cross-subnet`.
     pub network_v4: Option<Cidr>,
-    /// All pools of both families, sorted by prefix, no prefix twice.
+    /// Pools of both families, sorted by prefix, without duplicates.
     pub pools: Vec<PoolView>,
-    /// Own blocks (announced ones), for the gates `own-block` and `inside-own-block`.
+    /// Announced own blocks, for the gates `own-block` and `inside-own-block`.
     pub own_blocks: BTreeSet<Cidr>,
-    /// The host's list, else the global one.
+    /// Prefix advertisements: this host's list, else the global one.
     pub advertisements: Vec<PrefixAdvertisement>,
-    /// The filters that peers name.
+    /// Filters that peers reference.
     pub filters: Filters,
 }
 
-/// The answer of an export gate.
+/// Result of the export gates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GateDecision {
-    /// Announce.
+    /// True if the route is announced.
     pub accept: bool,
-    /// Which gate decided, one of [`EXPORT_GATES`](super::EXPORT_GATES).
+    /// Name of the deciding gate, one of [`EXPORT_GATES`](super::EXPORT_GATES).
     pub gate: &'static str,
-    /// Communities to add after a yes.
+    /// Communities to add if the route is announced.
     pub communities: Vec<u32>,
-    /// Large communities to add after a yes.
+    /// Large communities to add if the route is announced.
     pub large_communities: Vec<[u32; 3]>,
-    /// Rules of the peer's filters whose changes it gets, after a yes.
+    /// Filter rules whose changes apply if the route is announced.
     pub changes: FilterChanges,
 }
 
-/// A learned route as the speaker decided it.
+/// A learned route as the speaker selected it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LearnedChange {
-    /// The prefix.
+    /// Destination prefix.
     pub prefix: Cidr,
-    /// BGP next hops, sorted; empty: the prefix is gone.
+    /// BGP next hops, sorted; empty if the prefix was withdrawn.
     pub next_hops: SmallVec<[ScopedAddr; 2]>,
-    /// The change that brought it.
+    /// Change that this route belongs to.
     pub change: ChangeId,
 }
 
-/// How the kernel reaches a next hop.
+/// Leg to a next hop: interface and gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Resolved {
-    /// Output interface.
+    /// Index of the output interface.
     pub ifindex: u32,
-    /// `None`: on-link; else the gateway of the covering route.
+    /// Gateway of the covering route; `None` if the next hop is on-link.
     pub gateway: Option<IpAddr>,
-    /// Metric of the covering route, 0 when on-link.
+    /// Metric of the covering route; 0 if on-link.
     pub metric: u32,
 }
 
-/// What the kernel should hold for a learned prefix.
+/// Kernel route of a learned prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KernelRoute {
-    /// A route over these hops (several: ECMP), sorted, not empty.
+    /// A route over one or more hops (ECMP), sorted.
     Via {
-        /// The hops.
+        /// Next hops of the route; not empty.
         hops: Vec<Hop>,
-        /// Why so: `plain`, `ipip-always`, `ipip-cross-subnet`, `same-subnet`, `outside-pools`.
+        /// Reason: `plain`, `ipip-always`, `ipip-cross-subnet`, `same-subnet`, `outside-pools`.
         reason: &'static str,
     },
-    /// No route of ours.
+    /// No route is installed.
     Withheld {
-        /// Why: `unresolved`, `no-network` (cross-subnet without `network_v4`), `no-tunnel`.
+        /// Reason: `unresolved`, `no-network` (cross-subnet without `network_v4`), `no-tunnel`.
         reason: &'static str,
     },
 }
@@ -460,14 +468,14 @@ pub enum KernelRoute {
 pub enum Hop {
     /// Through a gateway (or on-link neighbour) on an interface.
     Plain {
-        /// The neighbour that gets the packet.
+        /// Neighbour that receives the packets.
         gateway: IpAddr,
-        /// The interface.
+        /// Index of the output interface.
         ifindex: u32,
     },
-    /// `via <BGP next hop> dev tunl0 onlink`.
+    /// Route `via <BGP next hop> dev tunl0 onlink`.
     Tunnel {
-        /// The tunnel's far end.
+        /// Remote tunnel endpoint.
         remote: Ipv4Addr,
     },
 }

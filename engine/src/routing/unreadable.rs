@@ -1,4 +1,4 @@
-//! Peers whose values could never be read: there is no session, and the list of peers shows why.
+//! Peers whose values could never be parsed: they have no session, and the list of peers shows the reason.
 
 use tortie_config::key::{BgpItem, Key, Scope};
 
@@ -6,22 +6,22 @@ use super::peers::name;
 use super::types::PeerKind;
 use crate::model::{InvalidKey, Model};
 
-/// A peer, an unnumbered peer or a range of this host without a value that can be read.
+/// A peer, unnumbered peer or range of this host without a valid value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreadablePeer<'a> {
-    /// The name that its session would have.
+    /// Name that the session would have.
     pub name: String,
-    /// For this host, or for all.
+    /// Configured for this host, or for all hosts.
     pub kind: PeerKind,
-    /// Its address, its interface, or the addresses of a range.
+    /// Address, interface, or prefix of the range.
     pub place: String,
-    /// Another port than BGP's.
+    /// Remote port, if it is not the default BGP port.
     pub port: Option<u16>,
-    /// The key and what is wrong with its value.
+    /// Key, and the error in its value.
     pub problem: &'a InvalidKey,
 }
 
-/// Those of this host, and of all hosts, in the order of their keys.
+/// Returns the unreadable peers of this host and of all hosts, in key order.
 pub fn unreadable_peers(model: &Model) -> impl Iterator<Item = UnreadablePeer<'_>> {
     model.invalid_keys().filter(|problem| !problem.last_good).filter_map(|problem| {
         let Key::Bgp(scope, item) = problem.parsed()? else { return None };
@@ -52,7 +52,7 @@ mod tests {
     fn each_peer_of_this_host_whose_value_never_could_be_read_is_listed_and_no_other() {
         let at = |key: &str| format!("/calico/bgp/v1/{key}");
         let (good, bad) = (r#"{"as_num":"65001"}"#, r#"{"as_num":"#);
-        // The key, its value, and the name of what is listed.
+        // Key, value, and the listed name.
         let table = [
             ("global/peer_v4/192.0.2.1", bad, Some("Global_192_0_2_1")),
             ("global/peer_v4/192.0.2.2", good, None),
@@ -74,7 +74,7 @@ mod tests {
                 listed,
                 expected.map(|name| (name.to_owned(), key.clone())).into_iter().collect::<Vec<_>>()
             );
-            // One that could be read once goes on as it was.
+            // A peer that had a valid value keeps it.
             let mut model = Model::new("h1");
             model.replace(WatchPart::All, &snapshot(1, &[(key.as_str(), good)]));
             model.apply(&put(2, &key, bad));

@@ -1,4 +1,4 @@
-//! What the kernel should hold for a learned prefix.
+//! Decides the kernel route of a learned prefix.
 //!
 //! | destination | next hop | kernel | reason |
 //! | --- | --- | --- | --- |
@@ -8,11 +8,12 @@
 //! | IPIP pool, `cross-subnet` | inside `network_v4` | as resolved | `same-subnet` |
 //! | IPIP pool, `cross-subnet` | outside | `via <BGP next hop> dev tunl0 onlink` | `ipip-cross-subnet` |
 //!
-//! "As resolved" is the gateway of the kernel's route to the next hop, or the next hop itself when that is on-link (see [`resolve`]).
-//! What is compared with `network_v4` is the BGP next hop, never the peer that sent the route: behind a reflector the
-//! two differ. A next hop that does not resolve is left out; with none left the route is withheld as `unresolved`. A
-//! pool that needs the tunnel while there is none (`no-tunnel`) or `network_v4` while it is unknown (`no-network`) is
-//! withheld as well: a route that is missing shows in `status`, packets that leave without their tunnel do not.
+//! "As resolved" is the gateway of the kernel's route to the next hop, or the next hop itself if it is
+//! on-link (see [`resolve`]). The address compared with `network_v4` is the BGP next hop, not the peer that
+//! sent the route: behind a route reflector the two differ. Next hops that do not resolve are left out; if
+//! none is left, the route is withheld as `unresolved`. A route of a pool that needs the tunnel while it is
+//! missing (`no-tunnel`), or `network_v4` while it is unknown (`no-network`), is withheld as well: `status`
+//! shows a missing route, while packets that bypass their tunnel would go unnoticed.
 
 mod next_hops;
 
@@ -25,10 +26,10 @@ use super::types::{Hop, IpipMode, KernelRoute, Resolved, RoutingView};
 
 pub use next_hops::{CoveringRoute, Legs, Resolution, RoutingTable, resolve};
 
-/// The route for a learned `prefix` with these BGP next hops (several: ECMP).
+/// Returns the kernel route for a learned `prefix` with these BGP next hops (more than one for ECMP).
 ///
-/// `resolve` says how the kernel reaches a next hop (by several ways, where that is by a learned route over several), `tunnel_present`
-/// whether `tunl0` is there and up.
+/// `resolve` returns the legs to a next hop (more than one if the path uses a learned multipath route).
+/// `tunnel_present` is true if `tunl0` exists and is up.
 #[must_use]
 pub fn kernel_route<R: IntoIterator<Item = Resolved>>(
     view: &RoutingView,
@@ -40,7 +41,7 @@ pub fn kernel_route<R: IntoIterator<Item = Resolved>>(
     decide(view, prefix, next_hops, resolve, tunnel_present, &mut ())
 }
 
-/// [`kernel_route`] with the steps it took: `pool`, one `next-hop` for each way, `route`.
+/// Returns the [`kernel_route`] with the steps of the decision: `pool`, one `next-hop` per leg, `route`.
 pub fn explain_kernel_route<R: IntoIterator<Item = Resolved>>(
     view: &RoutingView,
     prefix: Cidr,
@@ -118,9 +119,9 @@ fn decide<R: IntoIterator<Item = Resolved>>(
     KernelRoute::Via { hops, reason }
 }
 
-/// The far end of the tunnel towards a next hop, `None` for a plain route.
+/// Returns the remote tunnel endpoint for a next hop; `None` for a plain route.
 fn tunnel_end(view: &RoutingView, mode: Option<IpipMode>, next_hop: IpAddr) -> Option<std::net::Ipv4Addr> {
-    // IPIP has no IPv6 outer header: a next hop of RFC 8950 is reached plainly.
+    // IPIP has no IPv6 outer header, so an IPv6 next hop (RFC 8950) is reached without the tunnel.
     let IpAddr::V4(remote) = next_hop else { return None };
     match mode? {
         IpipMode::Always => Some(remote),
@@ -153,15 +154,15 @@ mod tests {
                 pool("10.0.0.0/16", None),
                 pool("10.1.0.0/16", Some(IpipMode::Always)),
                 pool("10.2.0.0/16", Some(IpipMode::CrossSubnet)),
-                // A value that Calico refuses and that must not matter: IPIP on IPv6.
+                // IPIP on an IPv6 pool, which Calico rejects, must have no effect.
                 pool("fd00::/48", Some(IpipMode::Always)),
             ],
             ..RoutingView::default()
         }
     }
 
-    /// 192.0.2.0/24 is on-link on interface 2, 198.51.100.0/24 behind 192.0.2.1, fe80 and 2001:db8 on-link, the rest
-    /// unreachable.
+    /// Resolves next hops: 192.0.2.0/24 and 2001:db8::/64 are on-link on interface 2, 198.51.100.0/24 is
+    /// behind 192.0.2.1, and the rest is unreachable.
     fn resolve(addr: ScopedAddr) -> Option<Resolved> {
         let on = |net: &str| net.parse::<Cidr>().unwrap().contains(addr.addr());
         if on("192.0.2.0/24") || on("2001:db8::/64") {
@@ -201,10 +202,10 @@ mod tests {
             via("outside-pools", &[plain("192.0.2.1")])
         );
         assert_eq!(route("10.0.0.0/26", &["192.0.2.5"], NET, true), via("plain", &[plain("192.0.2.5")]));
-        // Behind a router the kernel's own gateway is used.
+        // A next hop behind a router uses the gateway of the kernel route.
         assert_eq!(route("10.0.0.0/26", &["198.51.100.5"], NET, true), via("plain", &[plain("192.0.2.1")]));
         assert_eq!(route("fd00::/122", &["2001:db8::5"], NET, true), via("plain", &[plain("2001:db8::5")]));
-        // Wider than the pool is not inside of it.
+        // A prefix wider than the pool is not inside of it.
         assert_eq!(
             route("10.0.0.0/15", &["192.0.2.5"], NET, true),
             via("outside-pools", &[plain("192.0.2.5")])

@@ -1,63 +1,68 @@
-//! How a next hop is reached, through learned routes too (RFC 4271 9.1.2.1). Pure.
+//! Resolves BGP next hops recursively, through learned routes too (RFC 4271, section 9.1.2.1). Pure
+//! functions.
 //!
-//! A next hop is reached as the kernel reaches its address: by the longest route that covers it. Where that is a route of another process its
-//! gateway, or the neighbour itself, is the answer, of a multipath route all of them. Where it is one that we learned, the answer is how its own next hops are reached, all of
-//! them (ECMP), and so on.
+//! A next hop is reached by the longest route that covers it, as in the kernel. If that is a route of another
+//! process, the result is its gateway or the on-link neighbour; for a multipath route, all of its legs. If it
+//! is a learned route, the result is the legs of its own next hops, all of them (ECMP), and so on.
 //!
-//! Two routes do not count, as that section has it: one that rests on the route in question, directly (a router announces the
-//! network that its own address lies in) or by way of others. The search passes them over and goes on with the next shorter prefix that covers
-//! the address. So no route holds itself up, whatever was learned, and the answer depends on the routes alone, not on
-//! the order in which they came.
+//! As that section requires, two kinds of routes do not count: a route that depends on the route to be
+//! resolved directly (a router announces the network that contains its own address), and one that depends on
+//! it through other routes. The search skips them and continues with the next shorter prefix that covers the
+//! address. So no route can keep itself reachable, whatever was learned, and the result depends on the set of
+//! routes alone, not on the order of their arrival.
 //!
-//! What is asked is asked for a prefix: a route to `10.2.0.0/16` over `10.2.0.1` does not rest on what else is known of `10.2.0.0/16`, while
-//! all others may. [`resolve`] therefore takes a prefix to leave out, and says which learned prefixes an answer rests on.
+//! A resolution is for a prefix: a route to `10.2.0.0/16` via `10.2.0.1` must not depend on other routes for
+//! `10.2.0.0/16`, while routes to all other prefixes may. [`resolve`] therefore takes a prefix to exclude,
+//! and returns the learned prefixes that the result depends on.
 
 use smallvec::SmallVec;
 use tortie_net::{Cidr, ScopedAddr};
 
 use crate::routing::types::Resolved;
 
-/// The ways to a next hop, sorted; several: those of a learned route over several next hops. Empty: it is not reached.
+/// Legs to a next hop, sorted; more than one if a learned route has several next hops. Empty if the next hop
+/// is unreachable.
 pub type Legs = SmallVec<[Resolved; 1]>;
 
-/// Addresses and prefixes that one answer may look at. A real one takes a few; what a hostile peer announces must not
-/// cost more than that.
+/// Maximum number of routes that one resolution visits. Real ones visit a few; routes of a hostile peer must
+/// not cost more.
 const STEPS_MAX: u32 = 128;
 
 /// A route that covers an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CoveringRoute<'a> {
-    /// Of another process, by these ways over links that carry, several of a multipath route; none: it refuses packets, or the
-    /// address is this host's own.
+    /// Route of another process with its legs over links that are up; more than one for a multipath route.
+    /// Empty if the route rejects packets, or if the address belongs to this host.
     Foreign(Legs),
-    /// Learned, over these next hops.
+    /// Learned route with its BGP next hops.
     Learned(&'a [ScopedAddr]),
 }
 
-/// The routes of the kernel as they should be.
+/// Routes that the kernel should have.
 pub trait RoutingTable {
-    /// Gives the routes that cover an address, the longest prefix first and within a prefix in the order of the kernel, until `take`
-    /// says `false`.
+    /// Passes the routes that cover an address to `take`, the longest prefix first and within a prefix in
+    /// kernel order, until it returns `false`.
     fn covering(&self, addr: ScopedAddr, take: &mut dyn FnMut(Cidr, CoveringRoute<'_>) -> bool);
 
-    /// The ways of the route of a learned prefix, given those of its next hops; empty: it is withheld.
+    /// Returns the legs of the route for a learned prefix, given a function that resolves its next hops.
+    /// Empty if the route is withheld.
     fn legs(&self, prefix: Cidr, hops: &[ScopedAddr], resolve: &mut dyn FnMut(ScopedAddr) -> Legs) -> Legs;
 }
 
-/// How a next hop is reached.
+/// Result of resolving a next hop.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resolution {
-    /// The ways.
+    /// Legs to the next hop.
     pub legs: Legs,
-    /// Learned prefixes that they rest on, the one that covers the next hop first.
+    /// Learned prefixes that the legs depend on, first the one that covers the next hop.
     pub through: SmallVec<[Cidr; 2]>,
-    /// A learned prefix that was passed over because it rests on itself.
+    /// A learned prefix that was skipped because it depends on itself.
     pub looped: Option<Cidr>,
-    /// Addresses that were looked at: a route that covers none of them changes nothing.
+    /// Addresses that were looked up. A route that covers none of them does not affect the result.
     pub visited: SmallVec<[ScopedAddr; 2]>,
 }
 
-/// How `addr` is reached, for routes to any other prefix than `without`.
+/// Resolves `addr` for routes to any prefix other than `without`.
 pub fn resolve(table: &impl RoutingTable, addr: ScopedAddr, without: Option<Cidr>) -> Resolution {
     let mut search = Search {
         table,
@@ -77,17 +82,18 @@ pub fn resolve(table: &impl RoutingTable, addr: ScopedAddr, without: Option<Cidr
     Resolution { legs, through, ..search.answer }
 }
 
-/// An address with its ways, and the learned prefixes that they rest on.
+/// An address with its legs, and the learned prefixes that they depend on.
 type Found = (ScopedAddr, Legs, SmallVec<[Cidr; 2]>);
 
 struct Search<'t, T> {
     table: &'t T,
-    /// Learned prefixes that the answer is wanted for: they do not count.
+    /// Learned prefixes that are being resolved, which must be skipped.
     path: SmallVec<[Cidr; 4]>,
     steps: u32,
-    /// How often a prefix was passed over because it is in `path`, or the steps were at an end: what was found meanwhile holds here only.
+    /// Number of times that a prefix was skipped because it is in `path`, or that the step limit was reached.
+    /// Results found in between are not valid in general.
     skips: u32,
-    /// Addresses whose ways hold everywhere, with the prefixes that they rest on.
+    /// Addresses with legs that are valid in general, and the prefixes that they depend on.
     found: SmallVec<[Found; 2]>,
     answer: Resolution,
 }
@@ -127,7 +133,7 @@ impl<T: RoutingTable> Search<'_, T> {
                     legs = table.legs(prefix, hops, &mut |hop| self.walk(hop));
                     self.path.pop();
                     if legs.is_empty() {
-                        // It is not in the kernel, which goes on to the next shorter prefix.
+                        // The route is withheld, so the kernel uses the next shorter prefix.
                         self.answer.through.truncate(before);
                     }
                     legs.is_empty()
@@ -153,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// Foreign routes and learned ones, by prefix; a foreign one goes first.
+    /// Foreign and learned routes by prefix; a foreign route takes precedence.
     #[derive(Debug, Clone, Default)]
     struct Routes {
         foreign: BTreeMap<Cidr, Legs>,
@@ -191,14 +197,15 @@ mod tests {
         Legs::from_elem(Resolved { ifindex, gateway: None, metric: 0 }, 1)
     }
 
-    /// Over routers on both links, as a routing daemon's multipath route leads.
+    /// Returns a multipath route via routers on both links, as a routing daemon installs it.
     fn multipath() -> Legs {
         let leg =
             |(ifindex, gateway): (u32, &str)| Resolved { ifindex, gateway: gateway.parse().ok(), metric: 20 };
         [(1, "10.0.1.254"), (2, "10.0.2.254")].map(leg).into_iter().collect()
     }
 
-    /// `10.0.1.0/24` is on-link on interface 1, `10.0.2.0/24` on 2; and these learned routes.
+    /// Returns a table with `10.0.1.0/24` on-link on interface 1, `10.0.2.0/24` on-link on interface 2, and
+    /// the given learned routes.
     fn routes(learned: &[(&str, &[&str])]) -> Routes {
         let hops = |hops: &[&str]| hops.iter().map(|hop| hop.parse().unwrap()).collect();
         Routes {
@@ -209,7 +216,7 @@ mod tests {
         }
     }
 
-    /// The ways as text, and the prefixes that they rest on.
+    /// Formats the legs, and the prefixes that they depend on.
     fn answer(routes: &Routes, addr: &str, without: Option<&str>) -> (String, String) {
         let found = resolve(routes, addr.parse().unwrap(), without.map(|p| p.parse().unwrap()));
         let leg = |leg: &Resolved| match leg.gateway {
@@ -231,14 +238,14 @@ mod tests {
             // A default route, or the network of another rack, learned from a router on the link.
             (&[("0.0.0.0/0", &["10.0.1.254"])], "10.9.9.9", "10.0.1.254%1", "0.0.0.0/0"),
             (&[("10.9.9.0/24", &["10.0.2.254"])], "10.9.9.9", "10.0.2.254%2", "10.9.9.0/24"),
-            // The longest prefix counts.
+            // The longest prefix is used.
             (
                 &[("0.0.0.0/0", &["10.0.1.254"]), ("10.9.9.0/24", &["10.0.2.254"])],
                 "10.9.9.9",
                 "10.0.2.254%2",
                 "10.9.9.0/24",
             ),
-            // Loopback addresses over two uplinks, and a level more.
+            // Loopback addresses via two uplinks, with one more level of recursion.
             (
                 &[("10.9.0.1/32", &["10.0.1.254", "10.0.2.254"])],
                 "10.9.0.1",
@@ -261,7 +268,8 @@ mod tests {
                 "10.0.1.254%1",
                 "10.7.0.0/16 10.8.0.0/16 0.0.0.0/0",
             ),
-            // A router announces the network that its address lies in: it does not lead to itself, but a shorter prefix may.
+            // A router announces the network that contains its own address: that route does not lead to the
+            // router, but a shorter prefix may.
             (&[("10.9.0.0/16", &["10.9.0.1"])], "10.9.0.1", "", ""),
             (
                 &[("10.9.0.0/16", &["10.9.0.1"]), ("0.0.0.0/0", &["10.0.1.254"])],
@@ -270,7 +278,7 @@ mod tests {
                 "10.9.0.0/16 0.0.0.0/0",
             ),
             (&[("0.0.0.0/0", &["10.9.9.9"])], "10.9.9.9", "", ""),
-            // Two routes that rest on each other.
+            // Two routes that depend on each other.
             (&[("10.8.0.0/16", &["10.9.0.1"]), ("10.9.0.0/16", &["10.8.0.1"])], "10.8.0.1", "", ""),
             (
                 &[("10.8.0.0/16", &["10.9.0.1"]), ("10.9.0.0/16", &["10.8.0.1", "10.0.2.9"])],
@@ -278,9 +286,9 @@ mod tests {
                 "10.0.2.9%2",
                 "10.8.0.0/16 10.9.0.0/16",
             ),
-            // One of its next hops is not reached: the others are used.
+            // One of the next hops is unreachable, and the others are used.
             (&[("10.9.0.0/16", &["10.0.1.9", "10.6.0.1"])], "10.9.0.1", "10.0.1.9%1", "10.9.0.0/16"),
-            // What is withheld is not in the kernel: the next shorter prefix answers.
+            // A withheld route is not in the kernel, so the next shorter prefix is used.
             (
                 &[("10.9.0.0/16", &["10.6.0.1"]), ("10.0.0.0/8", &["10.0.2.254"])],
                 "10.9.0.1",
@@ -312,11 +320,11 @@ mod tests {
         let both = "10.0.1.254%1 10.0.2.254%2";
         assert_eq!(answer(&uplinks, "10.7.7.7", None), (both.to_owned(), String::new()));
         assert_eq!(answer(&uplinks, "10.9.0.1", None), (both.to_owned(), "10.9.0.0/16".to_owned()));
-        // With what other next hops lead to, each once.
+        // Combined with the legs of the other next hops, each once.
         assert_eq!(answer(&uplinks, "10.8.0.1", None).0, "10.0.1.254%1 10.0.2.9%2 10.0.2.254%2");
     }
 
-    /// Prefixes and addresses of a small network, so that they cover each other all the time.
+    /// Prefixes and addresses of a small network, so that they often cover each other.
     fn prefix() -> impl Strategy<Value = Cidr> {
         (0u32..16, 28u8..=32).prop_map(|(n, len)| {
             let len = if len == 28 { 0 } else { len };
@@ -344,8 +352,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// Whatever was learned: every way is one of a foreign route, no answer rests on the prefix that it is asked for, and what is reached
-        /// without a prefix is reached by others, too.
+        /// For any learned routes: every leg is one of a foreign route, no result depends on the excluded
+        /// prefix, and a result that excludes a prefix without effect equals the one without exclusion.
         #[test]
         fn no_route_holds_itself_up(routes in any_routes(), addr in address(), without in prop::option::of(prefix())) {
             let found = resolve(&routes, addr, without);
@@ -355,14 +363,15 @@ mod tests {
             }
             prop_assert!(without.is_none_or(|without| !found.through.contains(&without)));
             prop_assert_eq!(found.legs.is_empty() && !found.through.is_empty(), false, "{:?}", found);
-            // Without learned routes the answer is the kernel's own.
+            // Without learned routes the result is that of the kernel routes.
             let alone = resolve(&Routes { learned: BTreeMap::new(), ..routes.clone() }, addr, None);
             if found.through.is_empty() && found.looped.is_none() {
                 prop_assert_eq!(&found.legs, &alone.legs);
             }
         }
 
-        /// A learned route that covers nothing that was looked at changes nothing: so followers know what to look at again.
+        /// A learned route that covers none of the visited addresses does not change the result. Followers
+        /// rely on this to decide what to resolve again.
         #[test]
         fn what_was_not_looked_at_does_not_matter(
             routes in any_routes(),
@@ -383,7 +392,8 @@ mod tests {
         }
     }
 
-    /// A speaker that has several paths of each prefix and takes the first whose next hop is reached; a kernel that says how.
+    /// Model of a speaker with several paths per prefix that uses the first reachable one, and of the kernel
+    /// that resolves next hops.
     #[derive(Debug, Clone)]
     struct Speaker {
         candidates: BTreeMap<Cidr, Vec<ScopedAddr>>,
@@ -391,7 +401,7 @@ mod tests {
     }
 
     impl Speaker {
-        /// Decides about a prefix; `true`: it takes another path than before.
+        /// Selects the path of a prefix. Returns true if the selection changed.
         fn decide(&mut self, prefix: Cidr) -> bool {
             let is_reached = |hop: &&ScopedAddr| !resolve(&self.routes, **hop, Some(prefix)).legs.is_empty();
             let best = self.candidates.get(&prefix).and_then(|hops| hops.iter().find(is_reached)).copied();
@@ -402,7 +412,8 @@ mod tests {
             before != best.map(|hop| vec![hop])
         }
 
-        /// Decides about one prefix after the other until nothing changes any more; how many rounds that took.
+        /// Selects paths for one prefix after the other until nothing changes, and returns the number of
+        /// rounds.
         fn settle(&mut self, order: &[Cidr]) -> Option<usize> {
             (0..50).find(|_| {
                 order.iter().fold(0, |changed, prefix| changed + usize::from(self.decide(*prefix))) == 0
@@ -413,7 +424,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4000))]
 
-        /// What is reached decides which paths are used, and these decide what is reached: that comes to rest, from any state.
+        /// Reachability decides the selected paths, and the selected paths decide reachability: this
+        /// converges from any state.
         #[test]
         fn paths_and_next_hops_come_to_rest(
             routes in any_routes(),
@@ -426,7 +438,7 @@ mod tests {
         }
     }
 
-    /// Prefixes inside each other, each over several next hops that the others cover.
+    /// Nested prefixes, each with several next hops that other prefixes cover.
     #[test]
     fn what_a_hostile_peer_announces_costs_a_bounded_number_of_steps() {
         let hops: Vec<ScopedAddr> =

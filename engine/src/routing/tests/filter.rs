@@ -1,4 +1,4 @@
-//! Filters against a reading of their JSON that knows nothing of types, indexes or borrowed routes.
+//! Compares filters with a reference evaluation of their JSON, without types, indexes and borrowed routes.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ fn names(of: &[&str]) -> Vec<String> {
     of.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// A learned route as plain lists.
+/// Attributes of a learned route as plain lists.
 #[derive(Debug, Clone)]
 struct Plain {
     prefix: Cidr,
@@ -59,7 +59,7 @@ fn list<'a>(value: &'a Value, name: &str) -> Option<&'a Vec<Value>> {
     value.get(name).map(|list| list.as_array().unwrap())
 }
 
-/// The bits of an address, as text.
+/// Returns the bits of an address as text.
 fn bits(addr: IpAddr) -> String {
     match addr {
         IpAddr::V4(v4) => format!("{:032b}", u32::from(v4)),
@@ -155,7 +155,7 @@ fn change(set: &Value, route: &mut Plain) {
     }
 }
 
-/// The verdict and the route as it then is.
+/// Reference evaluation: returns the verdict and the changed route.
 fn plainly(documents: &[&Value], direction: &str, route: &Plain) -> (FilterVerdict, Plain) {
     let mut route = route.clone();
     for document in documents {
@@ -230,7 +230,7 @@ fn any_rule(import: bool) -> impl Strategy<Value = Value> {
     ];
     let matches = object(vec![
         field("family", prop::sample::select(vec![json!("ipv4"), json!("ipv6")])),
-        // Some lists are long enough for the index.
+        // Some lists are long enough to be indexed.
         prop::option::weighted(0.6, prop::collection::vec(range(), 1..14))
             .prop_map(|ranges| ranges.map(|ranges| ("prefixes".to_owned(), json!(ranges))))
             .boxed(),
@@ -302,7 +302,7 @@ fn any_route() -> impl Strategy<Value = Plain> {
         })
 }
 
-/// The changes of an answer, made.
+/// Applies the changes of a decision to a route.
 fn changed(documents: &[&Value], direction: &str, answer: &FilterDecision, route: &Plain) -> Plain {
     let mut seen: Plain = route.clone();
     for RuleRef { filter, rule } in answer.changes.iter().copied() {
@@ -328,7 +328,7 @@ proptest! {
             let made = changed(&documents, word, &answer, &route);
             prop_assert_eq!((made.communities, made.path, made.next_hop), (after.communities, after.path, after.next_hop));
         }
-        // An explanation is the same decision, and names a filter or says that none decided.
+        // An explanation runs the same decision, and names a filter or the absence of a decision.
         let policy = PeerPolicy { filters: names(&["one", "two"]), ..PeerPolicy::default() };
         let view = RoutingView { filters, ..RoutingView::default() };
         if importing {
@@ -344,7 +344,7 @@ proptest! {
         }
     }
 
-    /// What is said of all networks is what each is told.
+    /// [`imports_all_networks`] is consistent with [`import`] for each route.
     #[test]
     fn all_networks_are_imported_where_none_is_asked_about(
         filter in any_filter(), filtered in any::<bool>(), pools in any::<bool>(), route in any_route(),
@@ -359,7 +359,7 @@ proptest! {
         }
     }
 
-    /// Whatever can be read can be asked.
+    /// Every filter that can be parsed can be evaluated, and gives the same results after serialization.
     #[test]
     fn what_is_read_back_answers_alike(document in any_filter(), route in any_route()) {
         let read = Filter::parse(document.to_string().as_bytes()).unwrap();
@@ -418,7 +418,7 @@ fn own_blocks_are_announced_whatever_filters_say_and_get_their_changes() {
     assert!(text.contains("changed by rule 1 (slow) of filter drain"), "{text}");
     assert_eq!(gate(&["shut"], "10.0.1.0/26").1, "own-block");
     assert_eq!(gate(&["absent"], "10.0.1.0/26").1, "own-block");
-    // Changes of a filter that leaves the verdict to others are kept.
+    // Changes of a filter that does not decide are kept.
     let (accept, gate_name, changes, _) = gate(&["drain"], "10.0.9.0/26");
     assert_eq!((accept, gate_name, changes), (true, "pool", 1));
     let (accept, gate_name, changes, text) = gate(&["drain", "shut"], "10.0.9.0/26");

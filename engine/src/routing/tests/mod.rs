@@ -1,5 +1,5 @@
-//! What a store says, as an intent: flags, originated routes, the view, and notes. Peers are in `peer_tests`, changes
-//! step by step in `plan_tests`.
+//! Tests of the intent for given stores: flags, originated routes, the view, and notes. Peers are tested in
+//! `peer.rs`, incremental changes in `plan.rs`.
 
 mod filter;
 mod peer;
@@ -16,14 +16,14 @@ use tortie_store::fixtures::snapshot;
 
 const BLOCK: &str = r#"{"affinity":"host:b","allocations":[null,null,null,null],"attributes":[]}"#;
 
-/// A model for the host `b` with these keys below `/calico/`.
+/// Returns the model of host `b` with these keys below `/calico/`.
 pub(super) fn model(entries: &[(&str, &str)]) -> Model {
     let model = lenient(entries);
     assert_eq!(model.invalid_keys().map(|p| &p.error).collect::<Vec<_>>(), [""; 0]);
     model
 }
 
-/// The same, where values may be broken.
+/// Returns the model of host `b`, allowing invalid values.
 pub(super) fn lenient(entries: &[(&str, &str)]) -> Model {
     let keys: Vec<(String, &str)> =
         entries.iter().map(|(key, value)| (format!("/calico/{key}"), *value)).collect();
@@ -134,7 +134,7 @@ fn own_blocks_and_addresses_outside_of_them_are_originated() {
         ["10.0.1.0/30".parse().unwrap()].into(),
         "not /32, not pending, not another's"
     );
-    // Every originated route passes the gates.
+    // Every originated route passes the export gates.
     for prefix in intent.originated.keys() {
         assert!(
             export_gate(&intent.view, &PeerPolicy::default(), true, &FilterRoute::local(*prefix)).accept,
@@ -149,8 +149,8 @@ fn own_blocks_and_addresses_outside_of_them_are_originated() {
     );
 }
 
-/// The host is `b`, its block 10.0.1.0/30: whatever of its own would go into the blackhole withholds it, and the addresses of its
-/// workloads there are announced for themselves.
+/// Host `b` has block 10.0.1.0/30. The block is withheld if its blackhole would drop packets of the host
+/// itself; the addresses of its workloads in the block are then announced one by one.
 #[test]
 fn a_block_that_would_cut_the_host_off_has_no_blackhole_and_is_not_announced() {
     let block: tortie_net::Cidr = "10.0.1.0/30".parse().unwrap();
@@ -296,12 +296,13 @@ fn a_router_that_announces_pool_addresses_is_hinted_at() {
     assert_eq!((session.as_str(), note.code), ("Global_198_51_100_1", "import-pools-hint"));
     assert_eq!(note.subject, "198.51.100.1");
     assert!(note.text.contains("10.0.7.0/26 and 1 more"), "{}", note.text);
-    // A router inside of our AS that originates by itself.
+    // A router in the local AS that originates the prefix itself.
     assert!(hint(r#"{"as_num":"64512"}"#, &[("10.0.7.0/26", "198.51.100.1", None, None)]).is_some());
-    // Nothing inside pools, or refused anyhow.
+    // Prefixes outside of pools, and prefixes that import rejects anyway.
     assert_eq!(hint(OPEN, &[own("0.0.0.0/0"), own("192.168.0.0/16")]), None);
     assert_eq!(hint(r#"{"as_num":"65001","import_pools":false}"#, &[own("10.0.7.0/26")]), None);
-    // What hosts announced: through a switch in their subnet, a reflector that is the next hop, a router of a rack.
+    // Prefixes that hosts announced: via a switch in their subnet, a route reflector as next hop, a router of
+    // a rack.
     let from_hosts = [
         ("10.0.7.0/26", "192.0.2.30", None, Some(65001)),
         ("10.0.8.0/26", "198.51.100.1", Some("192.0.2.30"), None),

@@ -1,4 +1,4 @@
-//! Which sessions a host has, with which options, and who dials.
+//! Tests of the sessions of a host: their set, options and dialling side.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn the_mesh_has_every_other_host_and_is_on_unless_said_otherwise() {
 #[test]
 fn the_end_with_the_greater_text_dials_at_once() {
     let intent = plan(MESH);
-    // As texts: "192.0.2.9" > "192.0.2.10", and "192.0.2.9" < "192.0.2.99".
+    // Compared as text: "192.0.2.9" > "192.0.2.10", and "192.0.2.9" < "192.0.2.99".
     assert_eq!(intent.peers["Mesh_192_0_2_10"].dial_after, Some(Duration::ZERO));
     assert_eq!(intent.peers["Mesh_192_0_2_99"].dial_after, Some(SECONDS(5)));
 }
@@ -83,7 +83,7 @@ fn two_dual_stack_hosts_keep_one_session_over_ipv4_with_both_families() {
     assert_eq!((peer.ipv4, peer.ipv6), (true, true));
     assert_eq!(peer.local_v6, Some("2001:db8::b".parse().unwrap()));
     assert!(!intent.peers["Mesh_192_0_2_99"].ipv6, "c has no IPv6 address");
-    // Beside hosts of Calico, whose two daemons take one family each.
+    // Together with Calico hosts, whose two daemons carry one family each.
     let alongside = plan(&with(
         MESH,
         &[
@@ -112,7 +112,7 @@ fn global_and_own_peers_are_there_with_and_without_the_mesh() {
         ("bgp/v1/host/b/peer_v4/198.51.100.2", r#"{"as_num":65002}"#),
         ("bgp/v1/host/b/peer_v4/198.51.100.3-1790", r#"{"as_num":65003}"#),
         ("bgp/v1/host/c/peer_v4/198.51.100.4", r#"{"as_num":65003}"#),
-        // Our own address, and an address of a family that we lack.
+        // An own address, and an address of a family that this host does not have.
         ("bgp/v1/host/b/peer_v4/192.0.2.9", r#"{"as_num":64512}"#),
         ("bgp/v1/global/peer_v6/2001:db8::1", r#"{"as_num":64512}"#),
     ];
@@ -153,13 +153,13 @@ fn an_explicit_peer_that_is_a_host_takes_the_place_of_its_mesh_session() {
     assert_eq!(names(&intent), ["Mesh_192_0_2_10", "Node_192_0_2_99"]);
     let peer = &intent.peers["Node_192_0_2_99"];
     assert_eq!((peer.name.as_str(), peer.dial_after), ("c", Some(SECONDS(5))));
-    // The other end of it does the other half.
+    // The other host derives the reverse session.
     let value = r#"{"as_num":"64512","role":"customer","add_path":{"receive":true,"send":3},"bfd":true}"#;
     let intent = plan(&with(MESH, &[("bgp/v1/host/c/peer_v4/192.0.2.9", value)]));
     let peer = &intent.peers["Node_192_0_2_99"];
     assert_eq!((&peer.add_path, peer.role), (&Some(AddPath::new(true, 3)), Some(Role::Provider)));
     assert!(peer.bfd.is_some());
-    // Nobody dials a host that has shut the session down.
+    // A session that the other host has shut down is not dialled.
     let intent = plan(&with(
         MESH,
         &[("bgp/v1/host/c/peer_v4/192.0.2.9", r#"{"as_num":"64512","bfd":true,"shutdown":"until noon"}"#)],
@@ -220,7 +220,7 @@ fn keep_next_hop_acts_on_ebgp_only() {
 #[test]
 fn a_peer_is_a_client_when_it_is_in_our_as_and_not_of_our_cluster() {
     let id = u32::from_be_bytes([244, 0, 0, 1]);
-    // (peer's value, our cluster id, reflected to).
+    // Peer value, local cluster id, cluster id used for reflection.
     let table = [
         (r#"{"as_num":"64512"}"#, "244.0.0.1", Some(id)),
         (r#"{"as_num":"64512","rr_cluster_id":"244.0.0.2"}"#, "244.0.0.1", Some(id)),
@@ -234,7 +234,7 @@ fn a_peer_is_a_client_when_it_is_in_our_as_and_not_of_our_cluster() {
         let intent = plan(&with(MESH, &keys));
         assert_eq!(intent.peers["Global_198_51_100_1"].reflector_client, wanted, "{value} {ours}");
     }
-    // A host's cluster id stands in its own key.
+    // The cluster id of a host is in its own key.
     let keys = [
         ("bgp/v1/host/b/peer_v4/192.0.2.99", r#"{"as_num":"64512"}"#),
         ("bgp/v1/host/b/rr_cluster_id", "244.0.0.1"),
@@ -245,7 +245,7 @@ fn a_peer_is_a_client_when_it_is_in_our_as_and_not_of_our_cluster() {
 
 #[test]
 fn peerings_between_hosts_are_symmetric() {
-    // c has us as its peer.
+    // Host c has this host as its peer.
     let own = plan(&with(
         MESH,
         &[
@@ -258,7 +258,7 @@ fn peerings_between_hosts_are_symmetric() {
     assert_eq!((peer.name.as_str(), peer.hold_time), ("c", SECONDS(30)));
     assert_eq!(peer.password, Some(Password::Text("s".to_owned())));
 
-    // We are the reflector of all hosts.
+    // This host is the route reflector of all hosts.
     let reflector = with(
         MESH,
         &[
@@ -271,7 +271,7 @@ fn peerings_between_hosts_are_symmetric() {
     assert_eq!(names(&intent), ["Node_192_0_2_10", "Node_192_0_2_99"]);
     assert!(intent.peers.values().all(|peer| peer.reflector_client.is_some()));
 
-    // And the other end sees a global peer.
+    // The other host sees a global peer.
     let mut client = Model::new("a");
     let keys: Vec<_> = reflector.iter().map(|(key, value)| (format!("/calico/{key}"), *value)).collect();
     let keys: Vec<_> = keys.iter().map(|(key, value)| (key.as_str(), *value)).collect();
@@ -331,7 +331,7 @@ fn a_hosts_own_range_counts_before_the_one_for_all_and_its_peers_are_dynamic() {
     assert_eq!(intent.with_dynamic([&orphan]), intent);
 }
 
-/// Filters of peers without an address are as good as those of others.
+/// The intent contains filters of peers without an address as well.
 #[test]
 fn filters_of_interfaces_and_ranges_are_there() {
     let intent = plan(&[

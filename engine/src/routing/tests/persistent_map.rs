@@ -1,4 +1,4 @@
-//! The map against one of the library, and what a change costs.
+//! Compares the map with a standard library map, and bounds the cost of a change.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ proptest! {
         let found: Vec<_> = map.differences(&before).into_iter().map(|(k, a, b)| (*k, a, b)).collect();
         prop_assert_eq!(&found, &differences);
         prop_assert_eq!(map == before, differences.is_empty());
-        // In whatever order they came, and shared or not.
+        // Equality does not depend on insertion order and sharing.
         prop_assert_eq!(&map, &model.into_iter().rev().collect());
     }
 }
@@ -55,7 +55,7 @@ thread_local! {
     static COMPARED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A key that counts how often it is compared.
+/// A key that counts its comparisons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counted(Cidr);
 
@@ -72,7 +72,7 @@ impl PartialOrd for Counted {
     }
 }
 
-/// The most comparisons that one more entry of a map of this many costs, with what it takes to find it again.
+/// Returns the maximum number of comparisons for inserting and finding one entry in a map of this size.
 fn most(count: u32) -> usize {
     let key = |n: u32| Counted(Cidr::host(std::net::Ipv4Addr::from(0x0a00_0000 + n).into()));
     let mut map: Persistent<Counted, u32> = (0..count).map(|n| (key(2 * n), n)).collect();
@@ -93,13 +93,14 @@ fn one_more_costs_the_same_however_many_there_are() {
     assert!(few < 150 && many < 250, "{few} comparisons among 1,000, {many} among 100,000");
 }
 
-/// How deep a map is.
+/// Returns the depth of a map.
 fn depth<K, V>(link: &Link<K, V>) -> usize {
     link.as_ref().map_or(0, |node| 1 + depth(&node.left).max(depth(&node.right)))
 }
 
 proptest! {
-    /// Whoever writes the store chooses keys and their order: rising, falling, from both ends to the middle, and any other.
+    /// Writers of the store choose keys and their order: ascending, descending, from both ends to the middle,
+    /// and any other.
     #[test]
     fn no_keys_and_no_order_make_it_deep(count in 1_u32..3_000, step in 1_u32..3_000, order in 0..4, gone in 0_u32..4) {
         let key = |n: u32| match order {
@@ -112,7 +113,7 @@ proptest! {
         let mut map: Persistent<u32, ()> = (0..count).map(|n| (key(n), ())).collect();
         (0..count).filter(|n| gone > 0 && n % (gone + 1) > 0).for_each(|n| { map.remove(&key(n)); });
         let (len, depth) = (f64::from(u32::try_from(map.len()).unwrap()), f64::from(u32::try_from(depth(&map.root)).unwrap()));
-        // The bound of trees of which no side is more than three times as heavy as the other: log(n + 1) to the base 4/3.
+        // Depth bound of trees with a weight ratio of at most three: log(n + 1) to the base 4/3.
         prop_assert!(depth <= (len + 1.0).ln() / (4.0_f64 / 3.0).ln(), "{depth} for {len}");
         prop_assert_eq!(map.iter().count(), map.len());
     }

@@ -1,4 +1,4 @@
-//! The intent that is kept up to date with each change against the one from scratch.
+//! Compares the incrementally updated intent with the one computed from scratch.
 
 use proptest::prelude::*;
 use tortie_config::resource::RouteSource;
@@ -34,7 +34,7 @@ fn one_hosts_change_moves_only_its_session() {
     let mesh = "/calico/bgp/v1/global/node_mesh";
     assert_eq!(step(put(18, mesh, r#"{"enabled":false}"#)), ["Mesh_192_0_2_11", "Mesh_192_0_2_99"]);
     assert_eq!(step(delete(19, mesh)).len(), 2);
-    // An assignment in an own block and another host's endpoint move nothing.
+    // An allocation in an own block, and an endpoint of another host, change no session.
     let endpoint = r#"{"state":"active","name":"cali9","ipv4_nets":["10.0.7.7/32"]}"#;
     assert_eq!(step(put(20, "/calico/v1/host/c/workload/cni/w/endpoint/e", endpoint)), [""; 0]);
 }
@@ -69,7 +69,7 @@ proptest! {
             let change = planner.update(&model, &changes);
             let scratch = intent(&model, &options);
             prop_assert_eq!(planner.intent(), &scratch);
-            // What keeps a block from being announced is the first of its neighbours, as a walk over all of them finds it.
+            // The neighbour that causes a block to be withheld is the first one found by a scan of all peers.
             for (block, _) in model.own_blocks() {
                 let walked = scratch.peers.iter().find(|(_, peer)| block.contains(peer.remote.ip()));
                 let reason = scratch.withheld_blocks.get(&block);
@@ -131,7 +131,7 @@ fn the_view_follows_filters_step_by_step_and_keeps_the_last_good_one() {
     let mut planner = Planner::new(&model, NodeOptions::default());
     let open = r#"{"import":[{"then":"accept"}]}"#;
     let own = "bgp/v1/host/b/filters/f";
-    // What is written, whether the view differs then, and what is noted.
+    // Revision, key, value, change of the view, notes.
     type Written<'a> = (u64, &'a str, Option<&'a str>, bool, &'a [&'a str]);
     let steps: [Written<'_>; 7] = [
         (11, "bgp/v1/global/filters/f", Some(open), true, &[]),
