@@ -1,34 +1,36 @@
-//! What a command checks before it writes: stricter than reading, which has to take what others wrote.
+//! Checks that commands make before they write. They are stricter than parsing, which must accept values of
+//! other writers.
 
 use crate::key::{BgpItem, Key, KeyError};
 use crate::resource::{Resource, ValueError};
 
-/// Why a key or its value should not be written.
+/// Reason why a key or its value should not be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// The key is none of the data model's, or not in its canonical text.
+    /// The key is not in the data model, or its text is not canonical.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The value is not what the key needs.
+    /// The value is not valid for the key.
     #[error("value of `{key}`: {error}")]
     Value {
-        /// The key.
+        /// Key of the value.
         key: String,
-        /// Place, text and next step.
+        /// Faulty field, its text and the next step.
         #[source]
         error: ValueError,
     },
 }
 
-/// Checks one key and its value as `tortie store put`, `import` and `validate` do. Unknown keys below `/calico/` pass.
+/// Checks a key and its value for `tortie store put`, `import` and `validate`. Unknown keys below `/calico/`
+/// pass.
 ///
-/// Beyond [`Resource::parse`] it refuses what readers take but nobody means: a key text that is not canonical, `Ready`
-/// with another word than true and false, a filter of no direction, an endpoint state that is none, a NAT mapping from a
-/// foreign address, a host endpoint with fields of a workload,
-/// an IPAM configuration that can never allocate, an unknown log level.
+/// In addition to [`Resource::parse`] it rejects input that readers accept although no writer intends it: a
+/// key that is not canonical, `Ready` with a value other than true and false, a filter without a direction,
+/// an unknown endpoint state, a NAT mapping from a foreign address, a host endpoint with fields of a workload
+/// endpoint, an IPAM configuration that can never allocate, an unknown log level.
 ///
 /// # Errors
-/// The first thing that is wrong; it never repeats a secret.
+/// The first error found. It never contains a secret.
 pub fn check(key_text: &str, value: &[u8]) -> Result<(), CheckError> {
     let key = Key::parse(key_text)?;
     let canonical = key.to_text();
@@ -41,7 +43,8 @@ pub fn check(key_text: &str, value: &[u8]) -> Result<(), CheckError> {
         .map_err(|error| CheckError::Value { key: key_text.to_owned(), error })
 }
 
-/// Why a key that may be written, because Calico reads it, does nothing here; `None`: it is used, or unknown.
+/// Returns the reason why a key of Calico, which may be written, has no effect in Tortie. `None` if it is
+/// used, or unknown.
 #[must_use]
 pub fn unsupported(key_text: &str) -> Option<String> {
     match Key::parse(key_text).ok()? {
@@ -104,8 +107,8 @@ fn strict(resource: &Resource, value: &[u8]) -> Result<(), ValueError> {
     }
 }
 
-/// What the data model does not have in rules and Calico's later agents do: one of the model's agents beside this one takes
-/// such a policy for absent.
+/// Rejects rule fields that only later versions of Calico have. An agent of this data model's time, running
+/// next to Tortie, would ignore a policy with such a field.
 fn strict_rules(value: &[u8]) -> Result<(), ValueError> {
     let stored: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
     for list in ["inbound_rules", "outbound_rules"] {

@@ -1,6 +1,7 @@
-//! The nouns of Calico's etcd v1 data model: no I/O, no runtime, no clock.
+//! Calico's etcd v1 data model as Rust types, without I/O, runtime or clock.
 //!
-//! [`Key`] is a key of the data model, [`Resource`] the value of one, [`Selector`] the language that policy chooses endpoints with.
+//! [`Key`] is a key of the data model, [`Resource`] the value of a key, and [`Selector`] the expression with
+//! which policy selects endpoints.
 
 #![warn(missing_docs)]
 

@@ -1,6 +1,6 @@
-//! The name that somebody may have meant.
+//! Suggests the intended name for a misspelt one.
 
-/// The nearest of these names, if one is near enough to be a misspelling of it.
+/// Returns the most similar name, if it is similar enough to be the intended one.
 pub(crate) fn nearest<'a>(found: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let most = match found.chars().count() {
         0..=2 => 1,
@@ -11,7 +11,8 @@ pub(crate) fn nearest<'a>(found: &str, names: impl IntoIterator<Item = &'a str>)
     near.filter(|(distance, _)| *distance <= most).min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
 }
 
-/// How many characters are to be inserted, left out, replaced, or exchanged with their neighbour; case does not count.
+/// Returns the edit distance: characters inserted, deleted, replaced or swapped with their neighbour,
+/// ignoring case.
 pub(crate) fn distance(a: &str, b: &str) -> usize {
     let lower = |text: &str| -> String { text.chars().flat_map(char::to_lowercase).take(64).collect() };
     strsim::osa_distance(&lower(a), &lower(b))

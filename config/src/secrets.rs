@@ -1,26 +1,27 @@
-//! Secrets in values of the store: which members of a JSON value hold one, and how they are replaced. Pure.
+//! Finds and replaces secrets in JSON values of the store. Pure functions.
 
 use serde_json::Value;
 
-/// Parts of names whose values are secrets.
+/// Name parts of members that hold a secret.
 const NAMES: [&str; 8] =
     ["password", "passwd", "passphrase", "secret", "token", "private_key", "privatekey", "credential"];
 
-/// Whether a value of this name is a secret. A file that holds one is none: its name helps.
+/// Returns true if a member with this name holds a secret. The path of a file with a secret is not secret,
+/// and is useful in output.
 #[must_use]
 pub fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase().replace('-', "_");
     NAMES.iter().any(|part| name.contains(part)) && !name.ends_with("_file") && !name.ends_with("_path")
 }
 
-/// Whether a text names a secret anywhere: of a value that does not, nothing has to be replaced.
+/// Returns true if a text contains the name of a secret anywhere. Otherwise nothing in it has to be replaced.
 #[must_use]
 pub fn names_secret(text: &str) -> bool {
     let text = text.to_ascii_lowercase().replace('-', "_");
     NAMES.iter().any(|part| text.contains(part))
 }
 
-/// Calls `with` for every member that is a secret and not null, whatever it is nested in; whether there was one.
+/// Calls `with` for every non-null member that holds a secret, at any depth. Returns true if there was one.
 pub fn replace(value: &mut Value, with: &mut impl FnMut(&mut Value)) -> bool {
     match value {
         Value::Object(map) => map.iter_mut().fold(false, |found, (name, member)| {

@@ -1,4 +1,5 @@
-//! What in a key and its value nobody reads, and may be misspelt: readers pass over it, since others may write it.
+//! Reports keys, settings and members that no reader uses and that may be misspelt. Readers ignore them,
+//! because other programs may write them.
 
 use serde_json::Value;
 
@@ -6,7 +7,8 @@ use crate::key::{DockerItem, EndpointKey, Key};
 use crate::nearest::{distance, nearest};
 use crate::resource::{Resource, Setting, UnreadMember, recorded};
 
-/// Every path of the data model; `*` is a name, an address or a prefix. A test holds it to the keys that are read.
+/// All paths of the data model; `*` stands for a name, address or prefix. A test compares them with the keys
+/// that are parsed.
 const PATHS: &[&str] = &[
     "v1/Ready",
     "v1/config/*",
@@ -74,7 +76,7 @@ const PATHS: &[&str] = &[
     "tortie/v1/status/*",
 ];
 
-/// Trees of other programs below the root, whose keys are theirs.
+/// Prefixes below the root that belong to other programs.
 const FOREIGN_TREES: [&str; 5] = [
     "/calico/resources/",
     "/calico/dhcp/",
@@ -83,7 +85,7 @@ const FOREIGN_TREES: [&str; 5] = [
     "/calico/tortie/v1/host/",
 ];
 
-/// Parameters of Calico's agents that this one does not have; no misspellings of what it has.
+/// Settings of Calico's agents that Tortie does not have, which are not reported as misspelt.
 const FOREIGN_SETTINGS: &[&str] = &[
     "BPFEnabled",
     "CalicoVersion",
@@ -131,7 +133,8 @@ const FOREIGN_SETTINGS: &[&str] = &[
     "UseInternalDataplaneDriver",
 ];
 
-/// Members that Calico writes and this reader does not use; `None`: the members of such a value are anybody's.
+/// Returns members that Calico writes and Tortie does not use. `None` if any member is allowed in such a
+/// value.
 fn foreign_members(key: &Key) -> Option<&'static [&'static str]> {
     Some(match key {
         Key::Endpoint(EndpointKey::Workload { .. }) => &[
@@ -170,8 +173,8 @@ fn foreign_members(key: &Key) -> Option<&'static [&'static str]> {
     })
 }
 
-/// What in a key and its value nobody reads here: a key that is no path of the data model, a setting that does not exist, a
-/// member that no reader asks for. Each in words, with the nearest name. The value is one that can be read.
+/// Returns the parts of a key and its value that no reader uses: a key outside of the data model, an unknown
+/// setting, an unknown member. Each is described with the most similar known name. The value must be valid.
 #[must_use]
 pub fn unknown(key_text: &str, value: &[u8]) -> Vec<String> {
     let Ok(key) = Key::parse(key_text) else { return Vec::new() };
@@ -197,7 +200,8 @@ pub fn unknown(key_text: &str, value: &[u8]) -> Vec<String> {
     }
 }
 
-/// The names in a value that was read which nobody reads: members of the object itself, or the setting.
+/// Returns the names in a parsed value that no reader uses: members of the top-level object, or the setting
+/// itself.
 #[must_use]
 pub fn unread(key: &Key, resource: &Resource) -> Vec<String> {
     match (key, resource) {
@@ -217,7 +221,7 @@ fn is_setting(name: &str) -> bool {
 fn members(key_text: &str, key: &Key, value: &[u8], foreign: &[&str]) -> Vec<String> {
     let (read, unread) = recorded(|| Resource::parse(key, value).is_ok());
     if !read {
-        // Where reading ended, not all names were asked for.
+        // The parser stopped at an error, so not all of its names are known.
         return Vec::new();
     }
     let unread: Vec<UnreadMember> =
@@ -239,7 +243,7 @@ fn members(key_text: &str, key: &Key, value: &[u8], foreign: &[&str]) -> Vec<Str
     all
 }
 
-/// Where the object stands that has these members.
+/// Returns the path of the object that has these members.
 fn place_of(value: &Value, members: &[String]) -> Option<String> {
     match value {
         Value::Object(map) if members.iter().all(|name| map.contains_key(name)) => Some(String::new()),
@@ -263,7 +267,7 @@ fn place_of(value: &Value, members: &[String]) -> Option<String> {
     }
 }
 
-/// The path that somebody may have meant, with the names of this one.
+/// Returns the most similar path of the data model, with the names of this key.
 fn nearest_path(text: &str) -> Option<String> {
     let parts: Vec<&str> = text.strip_prefix(crate::key::ROOT)?.split('/').collect();
     let fit = |path: &&str| {
@@ -274,7 +278,7 @@ fn nearest_path(text: &str) -> Option<String> {
         let mut total = 0;
         for (word, part) in words.iter().zip(&parts).filter(|(word, _)| **word != "*") {
             let edits = distance(word, part);
-            // A word that has nothing of the other is another path.
+            // A word with more than half of its characters changed is a different word, not a misspelling.
             if edits * 2 > word.len().max(2) {
                 return None;
             }
@@ -291,7 +295,7 @@ fn nearest_path(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A value of each kind whose reader asks for members, as small as it may be; with what the reader must at least know.
+    /// A minimal valid value for each kind of key whose parser reads JSON members.
     const KINDS: &[(&str, &str)] = &[
         ("v1/host/h/workload/cni/w/endpoint/e", r#"{"state":"active","name":"cali1","ipv4_nat":[]}"#),
         ("v1/host/h/endpoint/e", r#"{"name":"eth0"}"#),
@@ -321,7 +325,8 @@ mod tests {
         format!("/calico/{key}")
     }
 
-    /// The names that the reader of a kind asks for: what it does not ask for is left, so a probe tells them all.
+    /// Returns the names that the parser of a kind of key reads. An unknown member that the test adds makes
+    /// the parser report them.
     fn names_of(key: &str, value: &str) -> Vec<String> {
         let mut json: Value = serde_json::from_str(value).unwrap();
         let object = match &mut json {
@@ -338,7 +343,7 @@ mod tests {
         names
     }
 
-    /// Each name that a reader asks for, each letter of it wrong once: it is found, and the name is the nearest.
+    /// Replaces every letter of every member name once: the misspelling is reported with the intended name.
     #[test]
     fn every_misspelt_member_of_every_kind_is_named_with_the_one_that_was_meant() {
         let (mut kinds, mut tried) = (0, 0);
@@ -363,7 +368,7 @@ mod tests {
                     let found = unknown(&full(key), json.to_string().as_bytes());
                     let [text] = found.as_slice() else { panic!("{key} {wrong}: {found:?}") };
                     assert!(text.contains(&wrong), "{text}");
-                    // Of names of three edits and less nothing may be near.
+                    // Names of at most two characters may have no suggestion.
                     let meant = text.contains(&format!("the nearest is `{name}`"));
                     let other =
                         names.iter().any(|n| n != name && distance(n, &wrong) <= distance(name, &wrong));

@@ -1,19 +1,19 @@
-//! Escaping of names inside of keys: `/` is written `%2f`, `%` is written `%25`, nothing else.
+//! Escapes names inside keys: `/` as `%2f` and `%` as `%25`; no other characters.
 
 use std::borrow::Cow;
 
-/// Writes a name as an element of a key.
+/// Escapes a name for use as a key element.
 #[must_use]
 pub fn escape(name: &str) -> Cow<'_, str> {
     if name.contains(['%', '/']) {
-        // The per cent sign first: the other way round would escape the escapes.
+        // `%` is replaced first, because the other order would escape the escape sequences.
         Cow::Owned(name.replace('%', "%25").replace('/', "%2f"))
     } else {
         Cow::Borrowed(name)
     }
 }
 
-/// Reads an element of a key; a `%` that starts neither `%2f` nor `%25` stands for itself.
+/// Unescapes a key element. A `%` that does not begin `%2f` or `%25` is kept.
 #[must_use]
 pub fn unescape(element: &str) -> Cow<'_, str> {
     if element.contains('%') {

@@ -1,8 +1,9 @@
-//! Keys of the data model: key text <-> typed [`Key`].
+//! Keys of Calico's data model: conversion between key text and typed [`Key`].
 //!
-//! What it does: knows every path of the data model below `/calico/`, the escaping of names, and the older paths that
-//! the specification's text still names. What it does not: it knows no value (see [`crate::resource`]) and decides
-//! nothing about which of an old and a new key wins; it only says which is which ([`Key::is_legacy`], [`Key::canonical`]).
+//! This module knows every path of the data model below `/calico/`, the escaping of names, and the older
+//! paths that the text of the specification still uses. It does not parse values (see [`crate::resource`]),
+//! and does not decide between an old and a new key; it only distinguishes them ([`Key::is_legacy`],
+//! [`Key::canonical`]).
 //!
 //! ```text
 //!  text --parse.rs--> Key --text.rs--> text        escape.rs: `/` <-> `%2f`, `%` <-> `%25` in names
@@ -22,61 +23,61 @@ pub use parse::KeyError;
 
 use tortie_net::Cidr;
 
-/// The root of the data model, with a slash at the end.
+/// Root of the data model, with a trailing slash.
 pub const ROOT: &str = "/calico/";
 
-/// The BGP port that a peer key without a port means.
+/// BGP port of a peer key without a port.
 pub const BGP_PORT: u16 = 179;
 
 /// A key of the data model. Names are unescaped and compare as bytes.
 ///
-/// `Key::parse(text)` and `to_string()` are inverse for every key whose text is canonical (lower-case `%2f` and `%25`,
-/// addresses in their shortest form); another spelling of a key that is already stored is read as the same key.
+/// `Key::parse(text)` and `to_string()` are inverse for every key with canonical text (lower-case `%2f` and
+/// `%25`, addresses in their shortest form). Another spelling of a stored key is parsed as the same key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
-    /// `v1/Ready`.
+    /// `v1/Ready`: readiness of the data model.
     Ready,
-    /// `v1/config/<Name>`, or `v1/host/<h>/config/<Name>`: a parameter of the agent.
+    /// `v1/config/<Name>`, or `v1/host/<h>/config/<Name>`: a setting of the agent.
     Setting(Scope, String),
-    /// `v1/host/<h>/config/marker`: of the Python era, read past and never written.
+    /// `v1/host/<h>/config/marker`: written by the Python version of Calico; ignored and never written.
     Marker {
-        /// The host.
+        /// Host name.
         host: String,
     },
-    /// `v1/host/<h>/bird_ip`.
+    /// `v1/host/<h>/bird_ip`: IPv4 address of the host.
     BirdIp {
-        /// The host.
+        /// Host name.
         host: String,
     },
-    /// `v1/host/<h>/metadata`.
+    /// `v1/host/<h>/metadata`: marks that the host exists.
     HostMetadata {
-        /// The host.
+        /// Host name.
         host: String,
     },
-    /// `v1/host/<h>/orchestrator_refs`.
+    /// `v1/host/<h>/orchestrator_refs`: names of the host in orchestrators.
     OrchestratorRefs {
-        /// The host.
+        /// Host name.
         host: String,
     },
     /// `v1/host/<h>/workload/<orch>/<wl>/endpoint/<ep>` or `v1/host/<h>/endpoint/<ep>`.
     Endpoint(EndpointKey),
     /// `v1/policy/profile/<p>/{rules,tags,labels}`.
     Profile {
-        /// The profile.
+        /// Profile name.
         name: String,
-        /// Which of its three values.
+        /// Part of the profile that the key holds.
         part: ProfilePart,
     },
     /// `v1/policy/tier/<t>/metadata`.
     TierMetadata {
-        /// The tier.
+        /// Tier name.
         tier: String,
     },
     /// `v1/policy/tier/<t>/policy/<n>`.
     Policy {
-        /// The tier, usually `default`.
+        /// Tier name, usually `default`.
         tier: String,
-        /// The policy.
+        /// Policy name.
         name: String,
     },
     /// `v1/ipam/v{4,6}/pool/<cidr>`.
@@ -89,51 +90,51 @@ pub enum Key {
     Handle(String),
     /// `ipam/v2/host/<h>/ipv{4,6}/block/<cidr>`.
     Affinity {
-        /// The host that the block belongs to.
+        /// Host that claims the block.
         host: String,
-        /// The block.
+        /// Prefix of the block.
         block: Cidr,
     },
     /// `bgp/v1/global/...` or `bgp/v1/host/<h>/...`.
     Bgp(Scope, BgpItem),
-    /// `felix/v1/host/<h>/...`: what an agent reports in Calico's form.
+    /// `felix/v1/host/<h>/...`: status reports of an agent in Calico's format.
     Felix {
-        /// The host.
+        /// Host name.
         host: String,
-        /// What is reported.
+        /// Kind of report.
         item: FelixItem,
     },
-    /// `tortie/v1/schema`: who may follow and write the store.
+    /// `tortie/v1/schema`: schema version that a program must support to follow and write the store.
     Schema,
-    /// `tortie/v1/status/<h>`, leased.
+    /// `tortie/v1/status/<h>`: leased status of a host.
     TortieStatus {
-        /// The host.
+        /// Host name.
         host: String,
     },
-    /// `tortie/v1/host/<h>/docker/...`: what the Docker drivers of a host remember.
+    /// `tortie/v1/host/<h>/docker/...`: state of the Docker drivers of a host.
     Docker {
-        /// The host.
+        /// Host name.
         host: String,
-        /// What is remembered.
+        /// Kind of state.
         item: DockerItem,
     },
-    /// A key under one of the older paths of the specification's text.
+    /// A key under one of the older paths in the text of the specification.
     Legacy(LegacyKey),
-    /// Any other key below `/calico/`; the full text. Kept, never an error.
+    /// Any other key below `/calico/`, as full text. It is kept and never an error.
     Unknown(String),
 }
 
-/// Whether a value is for every host or for one.
+/// Scope of a value: all hosts or one host.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
-    /// For every host that has no value of its own.
+    /// Applies to every host that has no value of its own.
     Global,
-    /// For this host.
+    /// Applies to the named host.
     Host(String),
 }
 
 impl Scope {
-    /// The host, if this is one's own value.
+    /// Returns the host of a host value; `None` for a global value.
     #[must_use]
     pub fn host(&self) -> Option<&str> {
         match self {
@@ -143,7 +144,7 @@ impl Scope {
     }
 }
 
-/// IPv4 or IPv6, where a key or a value belongs to one of them.
+/// Address family of a key or value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum IpFamily {
     /// IPv4.
@@ -153,19 +154,19 @@ pub enum IpFamily {
 }
 
 impl IpFamily {
-    /// The family of an address.
+    /// Returns the family of an address.
     #[must_use]
     pub fn of(addr: IpAddr) -> Self {
         if addr.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    /// The family of a prefix.
+    /// Returns the family of a prefix.
     #[must_use]
     pub fn of_cidr(cidr: &Cidr) -> Self {
         if cidr.is_v4() { Self::V4 } else { Self::V6 }
     }
 
-    /// `v4` or `v6`.
+    /// Returns `v4` or `v6`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -175,30 +176,30 @@ impl IpFamily {
     }
 }
 
-/// Names one endpoint.
+/// Identifies an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EndpointKey {
-    /// The interface of a workload.
+    /// A workload endpoint.
     Workload {
-        /// The host that it runs on.
+        /// Host that the workload runs on.
         host: String,
-        /// `cni`, `k8s`, `libnetwork`, `kurma`, ...
+        /// Orchestrator: `cni`, `k8s`, `libnetwork`, `kurma` or another.
         orchestrator: String,
-        /// The orchestrator's name of the workload.
+        /// Name of the workload in the orchestrator.
         workload: String,
-        /// The endpoint, often an interface name inside the workload.
+        /// Name of the endpoint, often an interface name inside the workload.
         endpoint: String,
     },
-    /// An interface of a host.
+    /// A host endpoint.
     Host {
-        /// The host.
+        /// Host name.
         host: String,
-        /// The endpoint.
+        /// Name of the endpoint.
         endpoint: String,
     },
 }
 
-/// As the text of its key, so that it may be the key of a map.
+/// Serialized as the text of its key, so that it can be a map key in JSON.
 impl serde::Serialize for EndpointKey {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(&Key::Endpoint(self.clone()))
@@ -217,7 +218,7 @@ impl<'de> serde::Deserialize<'de> for EndpointKey {
 }
 
 impl EndpointKey {
-    /// The host that the endpoint is on.
+    /// Returns the host that the endpoint is on.
     #[must_use]
     pub fn host(&self) -> &str {
         match self {
@@ -226,67 +227,67 @@ impl EndpointKey {
     }
 }
 
-/// The three values of a profile.
+/// Part of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ProfilePart {
-    /// Its rules.
+    /// Rules of the profile.
     Rules,
-    /// Its tags.
+    /// Tags of the profile.
     Tags,
-    /// Labels that its endpoints inherit.
+    /// Labels that endpoints inherit from the profile.
     Labels,
 }
 
-/// The values of `bgp/v1`. Not each exists in both scopes: see [`BgpItem::allowed_in`].
+/// Values below `bgp/v1`. Some exist in one scope only; see [`BgpItem::allowed_in`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BgpItem {
-    /// `as_num`.
+    /// `as_num`: local AS number.
     AsNum,
-    /// `node_mesh` (global).
+    /// `node_mesh` (global): the node-to-node mesh.
     NodeMesh,
-    /// `loglevel`.
+    /// `loglevel`: BGP log level.
     LogLevel,
-    /// `listen_port`.
+    /// `listen_port`: BGP listen port.
     ListenPort,
-    /// `prefix_advertisements/ip_v{4,6}`; the host's list replaces the global one.
+    /// `prefix_advertisements/ip_v{4,6}`: prefixes to announce; the host's list replaces the global one.
     PrefixAdvertisements(IpFamily),
-    /// `bmp_stations`: Tortie's; the host's list replaces the global one.
+    /// `bmp_stations`: BMP stations, a key of Tortie; the host's list replaces the global one.
     BmpStations,
-    /// `multipath`: Tortie's; the host's value replaces the global one.
+    /// `multipath`: multipath setting, a key of Tortie; the host's value replaces the global one.
     Multipath,
     /// `peer_v{4,6}/<ip>` or `.../<ip>-<port>`.
     Peer {
-        /// The peer's address.
+        /// Address of the peer.
         addr: IpAddr,
-        /// The port in the key, never 0 and never 179.
+        /// Port in the key, never 0 or 179.
         port: Option<u16>,
     },
-    /// `peer_interface/<interface>`: Tortie's unnumbered peers, whose link-local address is found by router
-    /// advertisements. Beside `peer_v6`, because every reader of Calico takes what stands there for an address.
+    /// `peer_interface/<interface>`: unnumbered peers, keys of Tortie. Router advertisements provide their
+    /// link-local address. Separate from `peer_v6`, because readers of Calico parse an address there.
     InterfacePeer(String),
-    /// `peer_range/<address>-<length>`: Tortie's dynamic neighbours, the addresses from which sessions are taken although no peer
-    /// is configured there.
+    /// `peer_range/<address>-<length>`: prefixes of dynamic neighbours, keys of Tortie. BGP connections from
+    /// them are accepted without a configured peer.
     PeerRange(Cidr),
-    /// `custom_filters/v{4,6}/<any>` (global): BIRD text, reported as unsupported.
+    /// `custom_filters/v{4,6}/<any>` (global): BIRD filter text, reported as unsupported.
     CustomFilter(IpFamily, String),
-    /// `filters/<name>`: Tortie's filters.
+    /// `filters/<name>`: route filters of Tortie.
     Filter(String),
-    /// `ip_addr_v{4,6}` (host).
+    /// `ip_addr_v{4,6}` (host): BGP address of the host.
     Address(IpFamily),
-    /// `network_v{4,6}` (host).
+    /// `network_v{4,6}` (host): connected network of that address.
     Network(IpFamily),
-    /// `rr_cluster_id` (host).
+    /// `rr_cluster_id` (host): cluster id of a route reflector.
     RrClusterId,
 }
 
 impl BgpItem {
-    /// A peer; ports 0 and 179 are left out of the key.
+    /// Returns the item of a peer; ports 0 and 179 are omitted from the key.
     #[must_use]
     pub fn peer(addr: IpAddr, port: u16) -> Self {
         Self::Peer { addr, port: (port != 0 && port != BGP_PORT).then_some(port) }
     }
 
-    /// Whether the data model has this value in this scope.
+    /// Returns true if the data model defines this value in the scope.
     #[must_use]
     pub fn allowed_in(&self, scope: &Scope) -> bool {
         match self {
@@ -306,81 +307,82 @@ impl BgpItem {
     }
 }
 
-/// What an agent writes in Calico's form.
+/// Status reports in Calico's format.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FelixItem {
-    /// `status`, with a time to live.
+    /// `status`: agent status, with a time to live.
     Status,
-    /// `last_reported_status`, the same value without one.
+    /// `last_reported_status`: the same value without a time to live.
     LastReportedStatus,
-    /// `workload/<orch>/<wl>/endpoint/<ep>`.
+    /// `workload/<orch>/<wl>/endpoint/<ep>`: status of a workload endpoint.
     Workload {
-        /// The orchestrator.
+        /// Orchestrator name.
         orchestrator: String,
-        /// The workload.
+        /// Workload name.
         workload: String,
-        /// The endpoint.
+        /// Endpoint name.
         endpoint: String,
     },
-    /// `endpoint/<ep>`.
+    /// `endpoint/<ep>`: status of a host endpoint.
     HostEndpoint {
-        /// The endpoint.
+        /// Endpoint name.
         endpoint: String,
     },
 }
 
-/// What the Docker drivers of a host remember. IPAM's part is under the name by which dockerd knows the driver.
+/// State of the Docker drivers of a host. The part of IPAM uses the driver name registered with dockerd.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DockerItem {
-    /// `driver/<name>/epoch`: how often a dockerd has introduced itself.
+    /// `driver/<name>/epoch`: number of times that a dockerd has registered with the driver.
     Epoch {
-        /// The driver.
+        /// Driver name.
         driver: String,
     },
-    /// `driver/<name>/pool/<id>`: a pool that networks use.
+    /// `driver/<name>/pool/<id>`: a pool that Docker networks use.
     Pool {
-        /// The driver.
+        /// Driver name.
         driver: String,
-        /// The pool's id in the protocol.
+        /// Pool id in Docker's protocol.
         id: String,
     },
-    /// `address/<space>/<address>`: an address that was given out.
+    /// `address/<space>/<address>`: an address allocated to Docker.
     Address {
-        /// The address space.
+        /// Address space of Docker's protocol.
         space: String,
-        /// The address.
+        /// Allocated address.
         addr: IpAddr,
     },
     /// `network/<id>`: a network of the network driver.
     Network(String),
     /// `endpoint/<id>`: an endpoint of the network driver.
     Endpoint(String),
-    /// `<name>/...`: a key of IPAM for an address space of this host alone, whose name is none of those above.
+    /// `<name>/...`: an IPAM key of a host-local address space, whose name is none of the above.
     Space {
-        /// The address space.
+        /// Name of the address space.
         name: String,
-        /// The rest of the key, as it is written.
+        /// Remaining path, as written.
         rest: String,
     },
 }
 
 impl DockerItem {
-    /// Names that no address space can have, because they stand in the same place.
+    /// Names that are reserved at this place and unavailable for address spaces.
     pub const RESERVED: [&str; 4] = ["driver", "address", "network", "endpoint"];
 }
 
-/// A key under an older path; [`LegacyKey::canonical`] is what it means.
+/// A key under an older path; [`LegacyKey::canonical`] returns the current one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LegacyKey(Box<Key>);
 
 impl LegacyKey {
-    /// The same thing under today's path.
+    /// Returns the corresponding key under the current path.
     #[must_use]
     pub fn canonical(&self) -> &Key {
         &self.0
     }
 
-    /// The older key of `key`, where there is one: the mesh, a peer without a port in its key, a handle.
+    /// Returns the older key of `key`, if there is one: for the mesh, a peer without a port in its key, and a
+    /// handle.
     #[must_use]
     pub fn of(key: &Key) -> Option<Self> {
         let has_old = match key {
@@ -393,7 +395,7 @@ impl LegacyKey {
 }
 
 impl Key {
-    /// What the key means, under today's path: itself unless it [is a legacy one](Key::is_legacy).
+    /// Returns the key under the current path: the key itself unless it [is a legacy one](Key::is_legacy).
     #[must_use]
     pub fn canonical(&self) -> &Self {
         match self {
@@ -402,19 +404,19 @@ impl Key {
         }
     }
 
-    /// Whether this is one of the older paths; where both exist, the new key wins.
+    /// Returns true for an older path. If both paths exist, the current key takes precedence.
     #[must_use]
     pub fn is_legacy(&self) -> bool {
         matches!(self, Self::Legacy(_))
     }
 
-    /// The canonical text: the same as `to_string()`.
+    /// Returns the canonical text, the same as `to_string()`.
     #[must_use]
     pub fn to_text(&self) -> String {
         self.to_string()
     }
 
-    /// The host that the key belongs to, for everything that vanishes with a host.
+    /// Returns the host that the key belongs to, for keys that are deleted together with a host.
     #[must_use]
     pub fn host(&self) -> Option<&str> {
         match self.canonical() {
@@ -432,13 +434,13 @@ impl Key {
         }
     }
 
-    /// A host's value of `bgp/v1`.
+    /// Returns the key of a host's value below `bgp/v1`.
     #[must_use]
     pub fn bgp_host(host: &str, item: BgpItem) -> Self {
         Self::Bgp(Scope::Host(host.to_owned()), item)
     }
 
-    /// A global value of `bgp/v1`.
+    /// Returns the key of a global value below `bgp/v1`.
     #[must_use]
     pub fn bgp_global(item: BgpItem) -> Self {
         Self::Bgp(Scope::Global, item)

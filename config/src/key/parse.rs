@@ -1,4 +1,4 @@
-//! Text -> [`Key`].
+//! Parses key text into a [`Key`].
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -8,25 +8,25 @@ use super::{
 };
 use tortie_net::Cidr;
 
-/// A text that is no key of the data model, or a malformed one.
+/// Error for text that is not a key of the data model, or a malformed one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("key `{key}`: {problem}")]
 pub struct KeyError {
-    /// The key as it was given.
+    /// Key text as given.
     pub key: String,
-    /// The place in it, and the next step.
+    /// Faulty element of the key, and the next step.
     pub problem: String,
 }
 
-/// What is wrong, without the key's text.
+/// Description of an error, without the key text.
 type Problem = String;
 
 impl Key {
-    /// Reads the full text of a key, such as `/calico/v1/Ready`.
+    /// Parses the full text of a key, such as `/calico/v1/Ready`.
     ///
     /// # Errors
-    /// When the text is not below `/calico/`, or is a known path with a malformed or missing element. Unknown paths
-    /// below `/calico/` are [`Key::Unknown`].
+    /// If the text is not below `/calico/`, or is a known path with a malformed or missing element. Unknown
+    /// paths below `/calico/` are [`Key::Unknown`].
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         parse(text).map_err(|problem| KeyError { key: text.to_owned(), problem })
     }
@@ -101,7 +101,7 @@ fn host(rest: &[&str]) -> Result<Option<Key>, Problem> {
     }))
 }
 
-/// `<orch>/<wl>/endpoint/<ep>`.
+/// Parses `<orch>/<wl>/endpoint/<ep>`.
 fn workload(rest: &[&str]) -> Result<Option<(String, String, String)>, Problem> {
     match rest {
         [orchestrator, workload, "endpoint", endpoint] => Ok(Some((
@@ -137,7 +137,7 @@ fn policy(rest: &[&str]) -> Result<Option<Key>, Problem> {
 
 fn pool(family: &str, rest: &[&str]) -> Result<Option<Key>, Problem> {
     let [cidr] = rest else { return Ok(None) };
-    // Python writers masked host bits, so a pool key may carry some.
+    // Calico's Python writers did not always clear host bits, so a pool key may contain some.
     Ok(Some(Key::Pool(prefix(family, cidr)?)))
 }
 
@@ -241,7 +241,7 @@ fn name(what: &str, element: &str) -> Result<String, Problem> {
     Ok(unescape(element).into_owned())
 }
 
-/// `directory` ends in the family's digit.
+/// Parses an address of the family that the last digit of `directory` names.
 fn address(directory: &str, element: &str) -> Result<IpAddr, Problem> {
     let addr: IpAddr =
         element.parse().map_err(|_| format!("`{element}` below `{directory}` is no address"))?;
@@ -262,13 +262,13 @@ fn prefix(directory: &str, element: &str) -> Result<Cidr, Problem> {
     }
 }
 
-/// A prefix of either family, without host bits: two keys would be one range.
+/// Parses a prefix of either family. Host bits are rejected, because two keys could denote the same range.
 fn range(element: &str) -> Result<Cidr, Problem> {
     let family = if element.contains(':') { "peer_range of IPv6" } else { "peer_range of IPv4" };
     exact_prefix(family, element)
 }
 
-/// Refuses host bits: two keys for one block would give its addresses out twice.
+/// Parses a prefix and rejects host bits: with two keys for one block its addresses could be allocated twice.
 fn exact_prefix(directory: &str, element: &str) -> Result<Cidr, Problem> {
     let cidr = prefix(directory, element)?;
     let given = element.rsplit_once('-').and_then(|(addr, _)| addr.parse::<IpAddr>().ok());

@@ -1,92 +1,92 @@
-//! Prefixes of the key space, for listing, watching and removing.
+//! Key prefixes for listing, watching and deleting.
 
 use super::escape;
 
-/// Everything.
+/// All keys of the data model.
 pub const ALL: &str = super::ROOT;
 /// Settings, hosts, endpoints, policy, pools, `Ready`.
 pub const V1: &str = "/calico/v1/";
-/// Settings, endpoints and marks of all hosts.
+/// Settings, endpoints and metadata of all hosts.
 pub const HOSTS: &str = "/calico/v1/host/";
-/// BGP.
+/// BGP values, global and of all hosts.
 pub const BGP: &str = "/calico/bgp/v1/";
-/// BGP of all hosts.
+/// BGP values of all hosts.
 pub const BGP_HOSTS: &str = "/calico/bgp/v1/host/";
-/// What agents report in Calico's form.
+/// Status reports of agents in Calico's format.
 pub const FELIX_HOSTS: &str = "/calico/felix/v1/host/";
 /// Blocks, handles, affinities and configuration of IPAM.
 pub const IPAM: &str = "/calico/ipam/v2/";
-/// The one key of IPAM's configuration.
+/// Key of the IPAM configuration.
 pub const IPAM_CONFIG: &str = "/calico/ipam/v2/config";
 /// Blocks of all hosts, both families.
 pub const BLOCKS: &str = "/calico/ipam/v2/assignment/";
 /// Pools of both families.
 pub const POOLS: &str = "/calico/v1/ipam/";
-/// Handles.
+/// IPAM handles.
 pub const HANDLES: &str = "/calico/ipam/v2/handle/";
-/// Affinities of all hosts.
+/// Block affinities of all hosts.
 pub const AFFINITIES: &str = "/calico/ipam/v2/host/";
-/// The hosts' status values.
+/// Status of all hosts.
 pub const STATUS: &str = "/calico/tortie/v1/status/";
-/// The one key that says which schema the store needs.
+/// Key of the schema version that the store requires.
 pub const SCHEMA: &str = "/calico/tortie/v1/schema";
-/// What belongs to one host alone, of all hosts.
+/// State local to one host, of all hosts.
 pub const TORTIE_HOSTS: &str = "/calico/tortie/v1/host/";
-/// Everything that only this program writes.
+/// Keys that only Tortie writes.
 pub const TORTIE: &str = "/calico/tortie/v1/";
-/// Objects of Calico 3: a store that has any speaks another data model.
+/// Objects of Calico 3. A store that has any uses another data model.
 pub const CALICO_3: &str = "/calico/resources/v3/";
 
-/// The affinities of one host.
+/// Returns the prefix of one host's affinities.
 #[must_use]
 pub fn affinities_of(host: &str) -> String {
     format!("{AFFINITIES}{}/", escape(host))
 }
 
-/// Settings, endpoints and marks of one host.
+/// Returns the prefix of one host's settings, endpoints and metadata.
 #[must_use]
 pub fn host(host: &str) -> String {
     format!("{V1}host/{}/", escape(host))
 }
 
-/// The workload endpoints of one host.
+/// Returns the prefix of one host's workload endpoints.
 #[must_use]
 pub fn workloads_of(host: &str) -> String {
     format!("{V1}host/{}/workload/", escape(host))
 }
 
-/// BGP of one host.
+/// Returns the prefix of one host's BGP values.
 #[must_use]
 pub fn bgp_host(host: &str) -> String {
     format!("{BGP}host/{}/", escape(host))
 }
 
-/// What an agent of one host reports in Calico's form.
+/// Returns the prefix of one agent's status reports in Calico's format.
 #[must_use]
 pub fn felix_host(host: &str) -> String {
     format!("/calico/felix/v1/host/{}/", escape(host))
 }
 
-/// What the Docker drivers of one host remember.
+/// Returns the prefix of the state of one host's Docker drivers.
 #[must_use]
 pub fn docker(host: &str) -> String {
     format!("/calico/tortie/v1/host/{}/docker/", escape(host))
 }
 
-/// What plugins keep of one host: Docker's networks and own pools.
+/// Returns the prefix of plugin state of one host: Docker networks and host-local pools.
 #[must_use]
 pub fn tortie_host(host: &str) -> String {
     format!("/calico/tortie/v1/host/{}/", escape(host))
 }
 
-/// Everything that is only about one host, but for its status key.
+/// Returns the prefixes of all keys that belong to one host, except its status key.
 #[must_use]
 pub fn all_of_host(name: &str) -> Vec<String> {
     vec![host(name), bgp_host(name), affinities_of(name), felix_host(name), tortie_host(name)]
 }
 
-/// What an agent lists and watches apart from its own blocks (which its affinities name): never other hosts' blocks,
-/// affinities, handles or status.
+/// Returns the prefixes that an agent lists and watches in addition to its own blocks (which its affinities
+/// name). Blocks, affinities, handles and status of other hosts are not included.
 #[must_use]
 pub fn watched_by(host: &str) -> Vec<String> {
     vec![V1.to_owned(), BGP.to_owned(), IPAM_CONFIG.to_owned(), affinities_of(host), SCHEMA.to_owned()]

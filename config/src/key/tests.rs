@@ -1,10 +1,10 @@
-//! Key texts from the data model's documents, and the laws of parse and print.
+//! Key texts from the documents of the data model, and properties of parsing and formatting.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Every row of the data model's tree, canonical.
+/// One canonical key for every row of the data model's tree.
 pub(crate) const CANONICAL: &[&str] = &[
     "/calico/v1/Ready",
     "/calico/v1/config/LogFilePath",

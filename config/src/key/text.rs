@@ -1,4 +1,4 @@
-//! [`Key`] -> text.
+//! Formats a [`Key`] as text.
 
 use std::fmt;
 
@@ -66,13 +66,13 @@ fn write_legacy(f: &mut fmt::Formatter<'_>, canonical: &Key) -> fmt::Result {
         Key::Bgp(Scope::Host(host), BgpItem::Peer { addr, .. }) => {
             write!(f, "/calico/v1/host/{}/bgp_peer_{}/{addr}", escape(host), IpFamily::of(*addr).as_str())
         }
-        // `LegacyKey` holds no other key.
+        // A `LegacyKey` contains no other kind of key.
         key => fmt::Display::fmt(key, f),
     }
 }
 
 impl fmt::Display for EndpointKey {
-    /// The key below `/calico/v1/host/`.
+    /// Formats the part of the key below `/calico/v1/host/`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Workload { host, orchestrator, workload, endpoint } => write!(
@@ -89,7 +89,7 @@ impl fmt::Display for EndpointKey {
 }
 
 impl fmt::Display for DockerItem {
-    /// The key below `host/<h>/docker/`.
+    /// Formats the part of the key below `host/<h>/docker/`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Epoch { driver } => write!(f, "driver/{}/epoch", escape(driver)),
@@ -103,7 +103,7 @@ impl fmt::Display for DockerItem {
 }
 
 impl fmt::Display for BgpItem {
-    /// The key below `global/` or `host/<h>/`.
+    /// Formats the part of the key below `global/` or `host/<h>/`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AsNum => f.write_str("as_num"),
@@ -131,7 +131,7 @@ impl fmt::Display for BgpItem {
 }
 
 impl fmt::Display for FelixItem {
-    /// The key below `/calico/felix/v1/host/<h>/`.
+    /// Formats the part of the key below `/calico/felix/v1/host/<h>/`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Status => f.write_str("status"),
@@ -149,7 +149,7 @@ impl fmt::Display for FelixItem {
 }
 
 impl ProfilePart {
-    /// `rules`, `tags` or `labels`.
+    /// Returns `rules`, `tags` or `labels`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,8 +1,8 @@
-//! Text to tokens, one at a time, never looking back.
+//! Lexer of selectors: one token at a time, without backtracking.
 
 use super::{MAX_LABEL, SelectorError, SelectorErrorKind};
 
-/// A token; texts borrow from the selector.
+/// A token; its text borrows from the selector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Token<'a> {
     Label(&'a str),
@@ -24,14 +24,14 @@ pub(super) enum Token<'a> {
     End,
 }
 
-/// Reads tokens from a text; holds the next one ready.
+/// Lexer with one token of lookahead.
 pub(super) struct Lexer<'a> {
     text: &'a str,
-    /// Where the next token starts, in bytes.
+    /// Byte offset of the next token.
     pub(super) start: usize,
-    /// Where it ends.
+    /// Byte offset of the end of the next token.
     end: usize,
-    /// The next token.
+    /// Next token.
     pub(super) token: Token<'a>,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Lexer<'a> {
         Ok(lexer)
     }
 
-    /// Goes on to the token after this one.
+    /// Advances to the token after the current one.
     pub(super) fn advance(&mut self) -> Result<(), SelectorError> {
         let rest = skip_blanks(self.rest_from(self.end));
         self.start = self.text.len() - rest.len();
@@ -64,7 +64,7 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// An error at the next token that says what could stand there.
+    /// Returns an error at the next token that lists the tokens allowed there.
     pub(super) fn expected(&self, expected: &'static str) -> SelectorError {
         let found = match self.token {
             Token::End => "the end of the selector".to_owned(),
@@ -88,7 +88,8 @@ impl<'a> Lexer<'a> {
         self.text.get(offset..).unwrap_or_default()
     }
 
-    /// The token at the start of `rest`, which lies at `self.start`, and its length in bytes.
+    /// Reads the token at the start of `rest`, which is at `self.start`. Returns the token and its length in
+    /// bytes.
     fn read(&self, rest: &'a str) -> Result<(Token<'a>, usize), SelectorError> {
         let Some(&first) = rest.as_bytes().first() else { return Ok((Token::End, 0)) };
         Ok(match first {
@@ -158,7 +159,7 @@ impl<'a> Lexer<'a> {
         Ok((Token::Has(label), rest.len() - after.len() + 1))
     }
 
-    /// The label name, perhaps empty, at the start of `rest`.
+    /// Returns the label name, possibly empty, at the start of `rest`.
     fn label(&self, rest: &'a str, offset: usize) -> Result<&'a str, SelectorError> {
         let len = rest.bytes().take_while(|&b| is_label_byte(b)).count();
         if len > MAX_LABEL {
@@ -171,7 +172,7 @@ impl<'a> Lexer<'a> {
         self.error_at_rest(expected, rest)
     }
 
-    /// An error where `rest`, a tail of the text, starts.
+    /// Returns an error at the start of `rest`, which is a suffix of the text.
     fn error_at_rest(&self, expected: &'static str, rest: &str) -> SelectorError {
         let found = match rest.chars().next() {
             None => "the end of the selector".to_owned(),
@@ -182,7 +183,7 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// The length of `word` when `rest` starts with it and does not go on as a word.
+/// Returns the length of `word` if `rest` starts with it and no word character follows.
 fn operator(rest: &str, word: &str) -> Option<usize> {
     let after = rest.strip_prefix(word)?;
     (!after.bytes().next().is_some_and(is_word_byte)).then_some(word.len())

@@ -1,4 +1,4 @@
-//! Selectors: boolean expressions over labels, exactly as Calico's v1 parser takes them.
+//! Selectors: boolean expressions over labels, with exactly the grammar of Calico's v1 parser.
 //!
 //! ```text
 //!  text --lex.rs--> tokens --parse.rs--> Expr --mod.rs--> matches(labels), canonical text
@@ -12,16 +12,18 @@
 //!             | label ( "in" | "not in" ) "{" [ string { "," string } [ "," ] ] "}"
 //! ```
 //!
-//! `!` binds tightest and takes a whole comparison: `!a == "b" && c != "d"` negates only the first one. White space is blank
-//! and tab. Strings stand in `"` or `'`, know no escapes and may hold the other quote. Nothing or blanks mean `all()`.
-//! There is no white space between `has` or `all` and its parenthesis. A word that starts with `in`, `notin` or `not in`
-//! and goes on with something that is no letter, digit or `_` is the operator, so labels such as `in`, `in.x` or `notin`
-//! can only be asked for with `has(...)` (and a label `not` not with `in`); `inner` and `not.in` are ordinary labels.
+//! `!` binds tightest and applies to a whole comparison: `!a == "b" && c != "d"` negates only the first one.
+//! White space is blank and tab. Strings are enclosed in `"` or `'`, have no escapes and may contain the
+//! other quote. An empty or blank selector means `all()`. No white space is allowed between `has` or `all`
+//! and the parenthesis. A word that starts with `in`, `notin` or `not in`, followed by a character that is
+//! not a letter, digit or `_`, is the operator. Labels such as `in`, `in.x` or `notin` can therefore only be
+//! used in `has(...)` (and a label `not` not before `in`); `inner` and `not.in` are ordinary labels.
 //!
-//! A label that is missing makes `==`, `in` and `has` false, `!=` and `not in` true; a label with an empty value is present.
+//! A missing label makes `==`, `in` and `has` false, and `!=` and `not in` true. A label with an empty value
+//! is present.
 //!
-//! Time and memory are linear in the text. Parentheses nest at most [`MAX_DEPTH`] deep, so that no text can exhaust the
-//! stack, neither when it is parsed nor when it is evaluated, printed or dropped.
+//! Time and memory are linear in the length of the text. Parentheses nest at most [`MAX_DEPTH`] deep, so that
+//! no selector can exhaust the stack when it is parsed, evaluated, printed or dropped.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -36,17 +38,17 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
-/// How deep parentheses may nest.
+/// Maximum nesting depth of parentheses.
 pub const MAX_DEPTH: usize = 128;
 
-/// The longest label name, in bytes.
+/// Maximum length of a label name, in bytes.
 pub const MAX_LABEL: usize = 512;
 
-/// A parsed selector. Cheap to clone; equal selectors have equal canonical text and the other way round.
+/// A parsed selector. Cheap to clone. Two selectors are equal exactly if their canonical texts are.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Selector(Arc<Expr>);
 
-/// The tree of a [`Selector`]. Groups are as written: `(a && b) && c` is not `a && b && c`.
+/// Expression tree of a [`Selector`]. Groups are kept as written: `(a && b) && c` differs from `a && b && c`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Expr {
     /// `all()`.
@@ -55,46 +57,46 @@ pub enum Expr {
     Has(Box<str>),
     /// `label == "value"`.
     Eq(Box<str>, Box<str>),
-    /// `label != "value"`: true as well when the label is missing.
+    /// `label != "value"`; also true if the label is missing.
     Ne(Box<str>, Box<str>),
     /// `label in {...}`, sorted, without duplicates.
     In(Box<str>, Box<[Box<str>]>),
-    /// `label not in {...}`: true as well when the label is missing.
+    /// `label not in {...}`; also true if the label is missing.
     NotIn(Box<str>, Box<[Box<str>]>),
-    /// `!x`; never directly around another one.
+    /// `!x`; never nested directly.
     Not(Box<Self>),
-    /// `x && y && ...`, at least two.
+    /// `x && y && ...`, at least two operands.
     And(Box<[Self]>),
-    /// `x || y || ...`, at least two.
+    /// `x || y || ...`, at least two operands.
     Or(Box<[Self]>),
 }
 
-/// Where and why a text is no selector.
+/// Error in a selector, with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelectorError {
-    /// Offset of the offending place in the text, in bytes; the length of the text when it ends too early.
+    /// Byte offset of the error; the length of the text if it ends too early.
     pub offset: usize,
-    /// The same in characters, counted from 1, as editors count columns.
+    /// Column of the error in characters, counted from 1 as in editors.
     pub column: usize,
-    /// What is wrong.
+    /// Kind of error.
     pub kind: SelectorErrorKind,
 }
 
-/// What is wrong with a selector.
+/// Kind of error in a selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SelectorErrorKind {
-    /// Something else is needed here.
+    /// Unexpected token.
     Expected {
-        /// What could stand here, in words.
+        /// Tokens allowed here, for people.
         expected: &'static str,
-        /// What stands here, in words.
+        /// Token found here, for people.
         found: String,
     },
-    /// A string without its closing quote; the place is the opening one.
+    /// A string without closing quote; the position is that of the opening quote.
     UnterminatedString,
-    /// A label name over [`MAX_LABEL`] bytes.
+    /// A label name longer than [`MAX_LABEL`] bytes.
     LabelTooLong,
-    /// Parentheses over [`MAX_DEPTH`] deep.
+    /// Parentheses nested deeper than [`MAX_DEPTH`].
     TooDeep,
 }
 
@@ -116,9 +118,9 @@ impl fmt::Display for SelectorError {
     }
 }
 
-/// A place to look labels up.
+/// A source of label values.
 pub trait Labels {
-    /// The value of a label, `None` when it is missing.
+    /// Returns the value of a label; `None` if it is missing.
     fn label(&self, name: &str) -> Option<&str>;
 }
 
@@ -141,32 +143,32 @@ impl<K: AsRef<str>, V: AsRef<str>> Labels for [(K, V)] {
 }
 
 impl Selector {
-    /// The selector that matches everything.
+    /// Returns the selector that matches everything.
     #[must_use]
     pub fn all() -> Self {
         Self(Arc::new(Expr::All))
     }
 
-    /// The selector `has(tag)`, which a tag in a rule stands for; `None` when the tag is no label name.
+    /// Returns the selector `has(tag)` for a tag in a rule; `None` if the tag is not a valid label name.
     #[must_use]
     pub fn has(label: &str) -> Option<Self> {
         let valid = !label.is_empty() && label.len() <= MAX_LABEL && label.bytes().all(lex::is_label_byte);
         valid.then(|| Self(Arc::new(Expr::Has(label.into()))))
     }
 
-    /// The tree, for those who index by it.
+    /// Returns the expression tree, for building indexes.
     #[must_use]
     pub fn expr(&self) -> &Expr {
         &self.0
     }
 
-    /// Whether something with these labels is selected.
+    /// Returns true if the labels match.
     #[must_use]
     pub fn matches<L: Labels + ?Sized>(&self, labels: &L) -> bool {
         self.0.matches(&|name| labels.label(name))
     }
 
-    /// As [`Selector::matches`], with labels that are computed (inherited ones, for example).
+    /// As [`Selector::matches`], with labels that a function computes (inherited ones, for example).
     #[must_use]
     pub fn matches_with<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.matches(&label)
@@ -204,7 +206,8 @@ impl FromStr for Selector {
     }
 }
 
-/// The canonical text: groups parenthesised, sets sorted, double quotes unless the value holds one.
+/// Formats the canonical text: groups in parentheses, sets sorted, double quotes unless the value contains
+/// one.
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)

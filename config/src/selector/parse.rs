@@ -1,4 +1,4 @@
-//! Tokens to tree: recursive descent, one token ahead.
+//! Recursive descent parser of selectors, with one token of lookahead.
 
 use super::lex::{Lexer, Token};
 use super::{Expr, MAX_DEPTH, SelectorError, SelectorErrorKind};
@@ -76,7 +76,7 @@ fn operation(lexer: &mut Lexer<'_>, depth: usize) -> Result<Expr, SelectorError>
     };
     Ok(match (negated, expr) {
         (false, expr) => expr,
-        // `!(!x)` is `x`, as `!!x` is.
+        // `!(!x)` is simplified to `x`, like `!!x`.
         (true, Expr::Not(inner)) => *inner,
         (true, expr) => Expr::Not(Box::new(expr)),
     })

@@ -14,7 +14,7 @@ fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 #[test]
 fn documented_selectors_decide_as_documented() {
-    // (selector, labels, matches): the examples of the data model's document and every rule of the grammar.
+    // Selector, labels, result: the examples in the data model's document, and every rule of the grammar.
     let a_b: &[(&str, &str)] = &[("a", "b")];
     let web: &[(&str, &str)] = &[("type", "webserver"), ("deployment", "prod")];
     let none: &[(&str, &str)] = &[];
@@ -32,7 +32,7 @@ fn documented_selectors_decide_as_documented() {
         ("all()", none, true),
         ("all( \t)", none, true),
         ("!all()", a_b, false),
-        // White space, quotes.
+        // White space and quotes.
         ("a==\"b\"", a_b, true),
         ("\ta\t==\t'b'\t", a_b, true),
         ("a == ''", &[("a", "")], true),
@@ -42,7 +42,7 @@ fn documented_selectors_decide_as_documented() {
         ("a == \"\\\"", &[("a", "\\")], true),
         ("a == \"two\nlines\"", &[("a", "two\nlines")], true),
         ("a == \"ä\"", &[("a", "ä")], true),
-        // Binding.
+        // Operator precedence.
         ("!a == \"b\" && c == \"d\"", &[("a", "x"), ("c", "d")], true),
         ("!a == \"b\" && c == \"d\"", &[("a", "x"), ("c", "e")], false),
         ("!(a == \"b\" && c == \"d\")", &[("a", "x"), ("c", "e")], true),
@@ -60,7 +60,7 @@ fn documented_selectors_decide_as_documented() {
         ("a notin {'b'}", a_b, false),
         ("a not in {'c'}", a_b, true),
         ("a not\t in {'c', \"b\" , 'b'}", a_b, false),
-        // A missing label, an empty one.
+        // Missing labels and empty values.
         ("x == \"b\"", a_b, false),
         ("x in {\"b\"}", a_b, false),
         ("has(x)", a_b, false),
@@ -68,7 +68,7 @@ fn documented_selectors_decide_as_documented() {
         ("x not in {\"b\"}", a_b, true),
         ("has(x)", &[("x", "")], true),
         ("x in {\"\"}", &[("x", "")], true),
-        // Names.
+        // Label names.
         ("has( \ta )", a_b, true),
         ("has(in)", &[("in", "1")], true),
         ("has(notin)", &[("notin", "1")], true),
@@ -93,7 +93,7 @@ fn documented_selectors_decide_as_documented() {
 
 #[test]
 fn bad_selectors_name_the_place() {
-    // (selector, byte offset, column, a part of the message)
+    // Selector, byte offset, column, part of the message.
     let long = format!("has({})", "x".repeat(513));
     let table: &[(&str, usize, usize, &str)] = &[
         ("a", 1, 2, "`==`, `!=`, `in` or `not in` after the label, found the end"),
@@ -184,7 +184,7 @@ fn depth_is_bounded_and_length_is_not() {
     assert!(format!("{}has(a)", "!".repeat(100_001)).parse::<Selector>().unwrap().matches(&empty));
     let long = vec!["!has(a)"; 100_000].join(" && ");
     assert!(sel(&long).matches(&empty));
-    // The deepest tree that can be written: every level adds a negation and a group.
+    // The deepest possible tree: every level adds a negation and a group.
     let mut text = "has(a)".to_owned();
     for _ in 0..MAX_DEPTH {
         text = format!("!({text} && has(b))");
@@ -217,7 +217,7 @@ fn expr() -> impl Strategy<Value = Expr> {
         name().prop_map(Expr::Has),
         (name(), value()).prop_map(|(n, v)| Expr::Eq(n, v)),
         (name(), value()).prop_map(|(n, v)| Expr::Ne(n, v)),
-        // `not in {...}` is read as the operator: a label `not` cannot stand before `in`.
+        // `not in {...}` is parsed as the operator, so a label `not` cannot precede `in`.
         (name(), set()).prop_map(|(n, v)| Expr::In(if &*n == "not" { "a".into() } else { n }, v)),
         (name(), set()).prop_map(|(n, v)| Expr::NotIn(n, v)),
     ];
@@ -233,7 +233,7 @@ fn expr() -> impl Strategy<Value = Expr> {
     })
 }
 
-/// Evaluation by the book, over a map, sharing no code with [`Expr::matches`].
+/// Reference evaluation over a map that shares no code with [`Expr::matches`].
 fn truth(expr: &Expr, map: &BTreeMap<String, String>) -> bool {
     let value = |n: &str| map.get(n).cloned();
     match expr {
