@@ -1,4 +1,4 @@
-//! Prefixes to announce besides pools and blocks, and communities for them.
+//! Prefix advertisements: prefixes to announce in addition to pools and blocks, with communities.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,14 +10,14 @@ use super::json::{Extra, Fields, Writer, elements, value};
 use crate::key::IpFamily;
 use tortie_net::Cidr;
 
-/// One element of `prefix_advertisements`.
+/// An element of `prefix_advertisements`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrefixAdvertisement {
-    /// Routes equal to or inside of it.
+    /// Prefix; it applies to routes equal to or inside of it.
     pub cidr: Cidr,
-    /// Communities to add to them.
+    /// Communities to add to these routes.
     pub communities: Vec<Community>,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
@@ -59,10 +59,10 @@ impl fmt::Display for Community {
 }
 
 impl PrefixAdvertisement {
-    /// Reads the list of one family.
+    /// Parses the list of one address family.
     ///
     /// # Errors
-    /// When it is no list of objects with `cidr` and `communities`.
+    /// If it is not a list of objects with `cidr` and `communities`.
     pub fn parse_list(family: IpFamily, bytes: &[u8]) -> Result<Vec<Self>, ValueError> {
         elements(value(bytes)?, |element| Self::parse(family, element))
     }
@@ -79,7 +79,7 @@ impl PrefixAdvertisement {
         Ok(Self { cidr, communities, extra: fields.rest() })
     }
 
-    /// The list as stored.
+    /// Formats the list as it is stored.
     #[must_use]
     pub fn list_to_value(list: &[Self]) -> Vec<u8> {
         let list = list.iter().map(|element| {

@@ -1,30 +1,30 @@
-//! Block affinities: which host owns a block, and how far the claim has got.
+//! Block affinities: the claim of a host on a block, and the state of the claim.
 
 use super::json::{Extra, Fields, Writer};
 use super::{ValueError, text};
 
-/// The value of an affinity key.
+/// Value of an affinity key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Affinity {
-    /// How far the claim has got; the older writers left it out, which means confirmed.
+    /// State of the claim. Older writers omitted it, which means confirmed.
     pub state: Option<AffinityState>,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
-/// The steps of a claim.
+/// State of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AffinityState {
-    /// Announced to other claimants; the block may not exist yet.
+    /// The claim is visible to other claimants; the block may not exist yet.
     Pending,
     /// The block exists and names the host.
     Confirmed,
-    /// Being given up.
+    /// The host is giving up the block.
     PendingDeletion,
 }
 
 impl AffinityState {
-    /// As stored.
+    /// Returns the state as stored.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -36,22 +36,22 @@ impl AffinityState {
 }
 
 impl Affinity {
-    /// An affinity in this state.
+    /// Creates an affinity with this state.
     #[must_use]
     pub fn new(state: AffinityState) -> Self {
         Self { state: Some(state), extra: Extra::default() }
     }
 
-    /// Confirmed or without a state.
+    /// Returns true if the state is confirmed or absent.
     #[must_use]
     pub fn is_confirmed(&self) -> bool {
         matches!(self.state, None | Some(AffinityState::Confirmed))
     }
 
-    /// Reads nothing (Python), `{}` (early Go) or `{"state": ...}` (3.0.7 and later).
+    /// Parses an empty value (Python), `{}` (early Go) or `{"state": ...}` (3.0.7 and later).
     ///
     /// # Errors
-    /// When it is none of these.
+    /// If the value has another form.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         if matches!(text::text(bytes)?, "" | "null" | "\"\"") {
             return Ok(Self::default());
@@ -70,7 +70,7 @@ impl Affinity {
         Ok(Self { state, extra: fields.rest() })
     }
 
-    /// The newest form.
+    /// Formats the value in its newest form.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();

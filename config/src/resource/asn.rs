@@ -8,33 +8,33 @@ use serde_json::Value;
 
 use super::ValueError;
 
-/// An AS number of four octets (RFC 6793), not 0 (RFC 7607).
+/// A four-octet AS number (RFC 6793), not 0 (RFC 7607).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Asn(NonZeroU32);
 
-/// What an AS number looks like.
+/// Expected format, for errors.
 pub(crate) const EXPECTED: &str = "write an AS number from 1 to 4294967295, or dotted such as 1.10";
 
 impl Asn {
-    /// Calico's global default where the store names none (from its Go era on).
+    /// Default of Calico (since its Go implementation) if the store has no global AS number.
     pub const DEFAULT: Self = match NonZeroU32::new(64512) {
         Some(number) => Self(number),
         None => Self(NonZeroU32::MIN),
     };
 
-    /// `None` for 0.
+    /// Returns `None` for 0.
     #[must_use]
     pub fn new(number: u32) -> Option<Self> {
         NonZeroU32::new(number).map(Self)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn get(self) -> u32 {
         self.0.get()
     }
 
-    /// Reads a JSON number or text.
+    /// Parses a JSON number or string.
     pub(crate) fn from_json(value: &Value) -> Result<Self, ValueError> {
         let asn = match value {
             Value::Number(number) => number.as_u64().and_then(|n| u32::try_from(n).ok()).and_then(Self::new),
@@ -45,19 +45,19 @@ impl Asn {
     }
 }
 
-/// The AS of a peer: a number, or what its OPEN may say.
+/// AS of a peer: a number, or a condition on the AS in its OPEN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PeerAs {
-    /// This one.
+    /// This AS number.
     Number(Asn),
-    /// `external`: any but ours.
+    /// `external`: any AS other than the local one.
     External,
-    /// `internal`: ours.
+    /// `internal`: the local AS.
     Internal,
 }
 
 impl PeerAs {
-    /// The number, where one is given.
+    /// Returns the number, if there is one.
     #[must_use]
     pub fn number(self) -> Option<Asn> {
         match self {
@@ -66,7 +66,7 @@ impl PeerAs {
         }
     }
 
-    /// Reads a number, `external` or `internal`.
+    /// Parses a number, `external` or `internal`.
     pub(crate) fn from_json(value: &Value) -> Result<Self, ValueError> {
         match value.as_str() {
             Some("external") => Ok(Self::External),
@@ -95,7 +95,7 @@ impl fmt::Display for PeerAs {
 impl FromStr for Asn {
     type Err = ValueError;
 
-    /// Reads `64512` or the dotted form of RFC 5396, `1.10` = 65546.
+    /// Parses `64512` or the asdot notation of RFC 5396: `1.10` is 65546.
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let number = match text.split_once('.') {
             None => decimal::<u32>(text),
@@ -112,7 +112,7 @@ fn decimal<T: FromStr>(text: &str) -> Option<T> {
 }
 
 impl fmt::Display for Asn {
-    /// Plain, never dotted.
+    /// Formats the plain number, never asdot notation.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
     }

@@ -1,4 +1,4 @@
-//! Allocation blocks: who owns one, and who holds its addresses.
+//! Allocation blocks: the owner of a block and the holders of its addresses.
 
 use std::borrow::Cow;
 
@@ -9,19 +9,19 @@ use super::json::{Extra, Fields, Writer, elements};
 use super::pool::same_cidr;
 use tortie_net::Cidr;
 
-/// The prefix length of new IPv4 blocks.
+/// Prefix length of new IPv4 blocks.
 pub const BLOCK_LEN_V4: u8 = 26;
-/// The prefix length of new IPv6 blocks.
+/// Prefix length of new IPv6 blocks.
 pub const BLOCK_LEN_V6: u8 = 122;
-/// The shortest prefix length of an IPv4 block.
+/// Shortest prefix length of an IPv4 block.
 pub const BLOCK_SHORTEST_V4: u8 = 20;
-/// The shortest prefix length of an IPv6 block.
+/// Shortest prefix length of an IPv6 block.
 pub const BLOCK_SHORTEST_V6: u8 = 116;
-/// Most addresses of a block that can be read: /20 and /116 are the shortest that Calico makes.
+/// Maximum number of addresses in a block: /20 and /116 are the shortest prefixes that Calico creates.
 const MAX_ADDRESSES: u64 = 4096;
 
-/// A block. Always consistent: an address is either allocated (its entry points to an attribute) or exactly once in
-/// the free list, and every attribute is pointed to.
+/// An allocation block. Always consistent: an address is either allocated (its entry refers to an attribute)
+/// or exactly once in the free list, and every attribute is referenced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
     cidr: Cidr,
@@ -33,7 +33,7 @@ pub struct Block {
     extra: Extra,
 }
 
-/// What tells that a block is full.
+/// The fields that show if a block is full.
 #[derive(serde::Deserialize)]
 struct BlockSummary<'a> {
     #[serde(borrow)]
@@ -42,30 +42,30 @@ struct BlockSummary<'a> {
     unallocated: Vec<u32>,
 }
 
-/// Who owns a block.
+/// Owner of a block.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum BlockAffinity {
-    /// Nobody.
+    /// The block has no owner.
     None,
     /// A host.
     Host(String),
-    /// Something else that Calico knows, such as `virtual:load-balancer`; the text as stored.
+    /// Another owner known to Calico, such as `virtual:load-balancer`; the text as stored.
     Other(String),
 }
 
-/// What is remembered of an allocation; equal ones are stored once.
+/// Attributes of an allocation. Equal attributes are stored once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Attribute {
-    /// The handle that releases it.
+    /// Handle under which the address can be released.
     pub handle: Option<String>,
-    /// Free-form attributes: `node`, `timestamp`, `pod`, `namespace`, ...
+    /// Free-form attributes: `node`, `timestamp`, `pod`, `namespace` and others.
     pub secondary: Option<Map<String, Value>>,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
 impl Attribute {
-    /// A free-form attribute, when it is a text.
+    /// Returns a free-form attribute, if it is a string.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.secondary.as_ref()?.get(name)?.as_str()
@@ -73,17 +73,17 @@ impl Attribute {
 }
 
 impl Block {
-    /// The prefix lengths that blocks may have, the usual one first.
+    /// Returns the allowed prefix lengths of blocks, the default first.
     pub fn lengths(v4: bool) -> impl Iterator<Item = u8> {
         let (usual, shortest, longest) =
             if v4 { (BLOCK_LEN_V4, BLOCK_SHORTEST_V4, 32) } else { (BLOCK_LEN_V6, BLOCK_SHORTEST_V6, 128) };
         std::iter::once(usual).chain((shortest..=longest).filter(move |len| *len != usual))
     }
 
-    /// An empty block.
+    /// Creates an empty block.
     ///
     /// # Errors
-    /// When the prefix has more than 4,096 addresses.
+    /// If the prefix contains more than 4,096 addresses.
     pub fn new(cidr: Cidr, affinity: BlockAffinity, strict: bool) -> Result<Self, ValueError> {
         let size = size(cidr)?;
         Ok(Self {
@@ -97,19 +97,19 @@ impl Block {
         })
     }
 
-    /// Its prefix.
+    /// Returns the prefix of the block.
     #[must_use]
     pub fn cidr(&self) -> Cidr {
         self.cidr
     }
 
-    /// Who owns it.
+    /// Returns the owner.
     #[must_use]
     pub fn affinity(&self) -> &BlockAffinity {
         &self.affinity
     }
 
-    /// The host that owns it.
+    /// Returns the owner if it is a host.
     #[must_use]
     pub fn host(&self) -> Option<&str> {
         match &self.affinity {
@@ -118,56 +118,56 @@ impl Block {
         }
     }
 
-    /// Hands it to another owner, or to nobody.
+    /// Changes or removes the owner.
     pub fn set_affinity(&mut self, affinity: BlockAffinity) {
         self.affinity = affinity;
     }
 
-    /// Only the owner may allocate from it.
+    /// Returns true if only the owner may allocate from the block.
     #[must_use]
     pub fn strict(&self) -> bool {
         self.strict
     }
 
-    /// Free ordinals, the one that is to be given out next first.
+    /// Returns the free ordinals, in the order of future allocations.
     #[must_use]
     pub fn free(&self) -> &[u32] {
         &self.unallocated
     }
 
-    /// Whether nothing is allocated.
+    /// Returns true if no address is allocated.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.attributes.is_empty()
     }
 
-    /// How many addresses it has.
+    /// Returns the number of addresses.
     #[must_use]
     pub fn size(&self) -> usize {
         self.allocations.len()
     }
 
-    /// Fields that are not named here.
+    /// Returns the unknown fields, which are kept when the value is written.
     #[must_use]
     pub fn extra(&self) -> &Extra {
         &self.extra
     }
 
-    /// What is remembered of the allocation of `ordinal`; `None` when it is free or outside of the block.
+    /// Returns the attributes of an allocated ordinal; `None` if it is free or outside of the block.
     #[must_use]
     pub fn allocation(&self, ordinal: u32) -> Option<&Attribute> {
         let index = (*self.allocations.get(ordinal as usize)?)?;
         self.attributes.get(index)
     }
 
-    /// The allocated ordinals in order, each with what is remembered of it.
+    /// Returns the allocated ordinals in order, with their attributes.
     pub fn allocated(&self) -> impl Iterator<Item = (u32, &Attribute)> {
         (0u32..)
             .zip(&self.allocations)
             .filter_map(|(ordinal, index)| Some((ordinal, self.attributes.get((*index)?)?)))
     }
 
-    /// Allocates a free ordinal; false when it is taken or outside of the block.
+    /// Allocates a free ordinal. Returns false if it is allocated or outside of the block.
     pub fn allocate(&mut self, ordinal: u32, attribute: &Attribute) -> bool {
         let Some(position) = self.unallocated.iter().position(|free| *free == ordinal) else { return false };
         let Some(entry) = self.allocations.get_mut(ordinal as usize) else { return false };
@@ -182,8 +182,8 @@ impl Block {
         true
     }
 
-    /// Calico 3 counts a block's changes and remembers the count of each allocation, so that its collector tells a new
-    /// allocation of an address from an old one. Where it began that, it goes on.
+    /// Increments the sequence number of a block that has one. Calico 3 records it with each allocation, so
+    /// that its garbage collector distinguishes a new allocation of an address from an old one.
     fn count_up(&mut self, ordinal: u32, allocated: bool) {
         let Some(number) = self.extra.get("sequenceNumber").and_then(Value::as_u64) else { return };
         let Some(next) = number.checked_add(1) else { return };
@@ -199,8 +199,8 @@ impl Block {
         }
     }
 
-    /// Frees an ordinal: it goes to the end of the free list, so that an address rests as long as possible. `None`
-    /// when it was free or is outside of the block.
+    /// Releases an ordinal. It goes to the end of the free list, so that the address is reused as late as
+    /// possible. Returns `None` if it was free or is outside of the block.
     pub fn release(&mut self, ordinal: u32) -> Option<Attribute> {
         let index = self.allocations.get_mut(ordinal as usize)?.take()?;
         self.unallocated.push(ordinal);
@@ -215,10 +215,10 @@ impl Block {
         Some(attribute)
     }
 
-    /// Reads the value of the key of `cidr`, in the form of any generation.
+    /// Parses the value of the key of `cidr`, in the format of any Calico version.
     ///
     /// # Errors
-    /// When a field is malformed or the fields contradict each other.
+    /// If a field is malformed, or if fields contradict each other.
     pub fn parse(cidr: Cidr, bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         same_cidr(&mut fields, cidr)?;
@@ -242,8 +242,8 @@ impl Block {
         Ok(block)
     }
 
-    /// Whether a value is a block of this host that has no address to give: a look that costs a tenth of reading it. `false`
-    /// says nothing.
+    /// Returns true if a value is a block of this host without free addresses. It costs a tenth of parsing;
+    /// `false` is inconclusive.
     #[must_use]
     pub fn is_full_of(host: &str, cidr: Cidr, bytes: &[u8]) -> bool {
         let Ok(brief) = serde_json::from_slice::<BlockSummary<'_>>(bytes) else { return false };
@@ -278,7 +278,7 @@ impl Block {
         }
     }
 
-    /// The newest form.
+    /// Formats the value in its newest form.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -313,7 +313,7 @@ fn size(cidr: Cidr) -> Result<u32, ValueError> {
 }
 
 fn affinity(fields: &mut Fields) -> Result<BlockAffinity, ValueError> {
-    // Very old Go writers put the bare host name into `hostAffinity`.
+    // Very old Go writers stored the bare host name in `hostAffinity`.
     let bare = fields.text("hostAffinity")?.filter(|host| !host.is_empty());
     let Some(text) = fields.text("affinity")?.filter(|text| !text.is_empty()) else {
         return Ok(bare.map_or(BlockAffinity::None, BlockAffinity::Host));
@@ -369,8 +369,8 @@ fn allocations(fields: &mut Fields, size: u32, attributes: usize) -> Result<Vec<
     }
 }
 
-/// The free list. A free address that is missing in it is added at its end; one that is allocated, or listed twice,
-/// would be given out twice, so that is an error.
+/// Parses the free list. A free address that is missing is appended. An address that is allocated or listed
+/// twice is an error, because it could be allocated twice.
 fn unallocated(fields: &mut Fields, allocations: &[Option<usize>]) -> Result<Vec<u32>, ValueError> {
     let mut free: Vec<bool> = allocations.iter().map(Option::is_none).collect();
     let mut list = fields.list("unallocated", |value| {

@@ -1,4 +1,4 @@
-//! BMP stations (RFC 7854): whom an agent tells what its peers send.
+//! BMP stations (RFC 7854), to which an agent exports the routes that its peers send.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,47 +10,47 @@ use super::ValueError;
 use super::json::{Extra, Fields, Writer, elements, value};
 use super::peer_options::words;
 
-/// One element of `bmp_stations`.
+/// An element of `bmp_stations`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BmpStation {
-    /// Where it listens; the port is never 0.
+    /// Address and port of the station; the port is never 0.
     pub address: SocketAddr,
-    /// What it is told.
+    /// Routes that the station receives.
     pub policy: BmpPolicy,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
 words! {
-    /// Which routes a station is told (RFC 7854 5, RFC 9069).
+    /// Routes that a station receives (RFC 7854, section 5, and RFC 9069).
     BmpPolicy: "write \"pre\", \"post\", \"both\", \"loc\" or \"all\"" {
-        /// What peers send, before import policy.
+        /// Adj-RIB-In before import policy.
         Pre = "pre",
-        /// What import policy makes of it.
+        /// Adj-RIB-In after import policy.
         Post = "post",
-        /// Both.
+        /// Adj-RIB-In before and after import policy.
         Both = "both",
-        /// The Loc-RIB: the best path of each prefix.
+        /// Loc-RIB: the best path of each prefix.
         Loc = "loc",
-        /// All of these.
+        /// All of the above.
         All = "all",
     }
 }
 
 impl BmpPolicy {
-    /// Whether what peers send is told.
+    /// Returns true if the Adj-RIB-In before import policy is exported.
     #[must_use]
     pub fn pre(self) -> bool {
         matches!(self, Self::Pre | Self::Both | Self::All)
     }
 
-    /// Whether what import policy makes of it is told.
+    /// Returns true if the Adj-RIB-In after import policy is exported.
     #[must_use]
     pub fn post(self) -> bool {
         matches!(self, Self::Post | Self::Both | Self::All)
     }
 
-    /// Whether the Loc-RIB is told.
+    /// Returns true if the Loc-RIB is exported.
     #[must_use]
     pub fn loc(self) -> bool {
         matches!(self, Self::Loc | Self::All)
@@ -60,10 +60,10 @@ impl BmpPolicy {
 const ADDRESS: &str = "write ADDRESS:PORT such as 192.0.2.50:11019 or [2001:db8::50]:11019";
 
 impl BmpStation {
-    /// Reads the list: `["192.0.2.50:11019", {"address": "[2001:db8::50]:11019", "policy": "both"}]`.
+    /// Parses the list: `["192.0.2.50:11019", {"address": "[2001:db8::50]:11019", "policy": "both"}]`.
     ///
     /// # Errors
-    /// When it is no list of addresses with ports, or names one twice.
+    /// If it is not a list of addresses with ports, or contains an address twice.
     pub fn parse_list(bytes: &[u8]) -> Result<Vec<Self>, ValueError> {
         let list = elements(value(bytes)?, Self::parse)?;
         for (at, station) in list.iter().enumerate() {
@@ -93,7 +93,7 @@ impl BmpStation {
         Ok(Self { address, policy, extra })
     }
 
-    /// The list as stored.
+    /// Formats the list as it is stored.
     #[must_use]
     pub fn list_to_value(list: &[Self]) -> Vec<u8> {
         let list = list.iter().map(|station| {

@@ -1,4 +1,5 @@
-//! Durations as Calico's writers put them: Go's text form (`120s`, `1m30s`, `50ms`) or a number of seconds.
+//! Durations as Calico's writers format them: Go's text form (`120s`, `1m30s`, `50ms`) or a number of
+//! seconds.
 
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use serde_json::Value;
 use super::ValueError;
 use super::json::Fields;
 
-/// Reads Go's form or a number of seconds, fractions allowed; `None` when it is neither, negative or absurd.
+/// Parses Go's form or a number of seconds with optional fraction. Returns `None` for other text, and for
+/// negative or excessive values.
 pub(crate) fn parse(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     if let Some(seconds) = decimal(rest) {
@@ -25,7 +27,7 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
     (!text.trim().is_empty()).then(|| Duration::try_from_secs_f64(total).ok())?
 }
 
-/// Digits with at most one point; Rust's own reader would take `inf`, `1e9` and signs.
+/// Parses digits with at most one decimal point. Rust's own parser would accept `inf`, `1e9` and signs.
 fn decimal(text: &str) -> Option<f64> {
     let plain =
         text.bytes().all(|b| b.is_ascii_digit() || b == b'.') && text.bytes().any(|b| b.is_ascii_digit());
@@ -44,7 +46,7 @@ fn unit_seconds(unit: &str) -> Option<f64> {
     })
 }
 
-/// The shortest of `120s`, `50ms` and `7us`.
+/// Formats with the largest unit that is exact: `120s`, `50ms` or `7us`.
 pub(crate) fn text(duration: Duration) -> String {
     if duration.subsec_nanos() == 0 {
         format!("{}s", duration.as_secs())
@@ -55,7 +57,7 @@ pub(crate) fn text(duration: Duration) -> String {
     }
 }
 
-/// A field in a range, whole multiples of `unit`; text or number.
+/// Parses a field, text or number, that must be within a range and a multiple of `unit`.
 pub(crate) fn field(
     fields: &mut Fields,
     name: &str,

@@ -10,43 +10,43 @@ use super::json::{Extra, Fields, Writer, texts};
 use super::names::{INTERFACE, InterfaceName, Labels, MAC, MacAddr, labels_field, labels_json};
 use tortie_net::Cidr;
 
-/// The interface of a workload.
+/// A workload endpoint: the interface of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkloadEndpoint {
-    /// Whether it may send and receive; anything but `active` in the store means no.
+    /// True if it may send and receive packets; any stored state other than `active` means false.
     pub active: bool,
-    /// The interface on the host.
+    /// Name of the host-side interface.
     pub name: InterfaceName,
-    /// The MAC address inside the workload.
+    /// MAC address inside the workload.
     pub mac: Option<MacAddr>,
-    /// Profiles, in order.
+    /// Profiles, in order of precedence.
     pub profile_ids: Vec<String>,
-    /// Its IPv4 addresses, in practice /32.
+    /// IPv4 addresses, usually /32.
     pub ipv4_nets: Vec<Cidr>,
-    /// Its IPv6 addresses, in practice /128.
+    /// IPv6 addresses, usually /128.
     pub ipv6_nets: Vec<Cidr>,
-    /// Floating IPv4 addresses, as stored: [`WorkloadEndpoint::nats`] are in force.
+    /// Floating IPv4 addresses, as stored; [`WorkloadEndpoint::nats`] returns those in force.
     pub ipv4_nat: Vec<Nat<Ipv4Addr>>,
     /// Floating IPv6 addresses, as stored.
     pub ipv6_nat: Vec<Nat<Ipv6Addr>>,
-    /// Its IPv4 gateway, for display.
+    /// IPv4 gateway, for display only.
     pub ipv4_gateway: Option<Ipv4Addr>,
-    /// Its IPv6 gateway, for display.
+    /// IPv6 gateway, for display only.
     pub ipv6_gateway: Option<Ipv6Addr>,
-    /// Its labels.
+    /// Labels that selectors match.
     pub labels: Labels,
-    /// Container id of the CNI plugin, which guards against late deletes.
+    /// Container id set by the CNI plugin, so that a late DEL of an earlier container is ignored.
     pub active_instance_id: Option<String>,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
-/// A 1:1 mapping of addresses.
+/// A 1:1 NAT mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Nat<A> {
-    /// One of the endpoint's addresses.
+    /// Internal address, one of the endpoint's own.
     pub int_ip: A,
-    /// The address outside.
+    /// External address.
     pub ext_ip: A,
 }
 
@@ -54,7 +54,7 @@ const V4_NET: &str = "write an IPv4 ADDRESS/LENGTH without host bits, such as 10
 const V6_NET: &str = "write an IPv6 ADDRESS/LENGTH without host bits, such as 2001:db8::2/128";
 
 impl WorkloadEndpoint {
-    /// An active endpoint without addresses.
+    /// Creates an active endpoint without addresses.
     #[must_use]
     pub fn new(name: InterfaceName) -> Self {
         Self {
@@ -74,17 +74,18 @@ impl WorkloadEndpoint {
         }
     }
 
-    /// Its addresses, IPv4 first.
+    /// Returns the addresses, IPv4 first.
     pub fn nets(&self) -> impl Iterator<Item = &Cidr> {
         self.ipv4_nets.iter().chain(&self.ipv6_nets)
     }
 
-    /// Its floating addresses that are in force, IPv4 first: inside, outside.
+    /// Returns the floating addresses in force as (internal, external) pairs, IPv4 first.
     pub fn nats(&self) -> impl Iterator<Item = (IpAddr, IpAddr)> {
         self.all_nats().filter(|(inside, _)| self.has(*inside))
     }
 
-    /// Mappings that are left out, because their `int_ip` is none of the endpoint's addresses: inside, outside.
+    /// Returns the NAT mappings that are ignored, because `int_ip` is not an address of the endpoint, as
+    /// (internal, external) pairs.
     pub fn stray_nats(&self) -> impl Iterator<Item = (IpAddr, IpAddr)> {
         self.all_nats().filter(|(inside, _)| !self.has(*inside))
     }
@@ -98,10 +99,10 @@ impl WorkloadEndpoint {
         self.nets().any(|net| net.contains(addr))
     }
 
-    /// Reads a value.
+    /// Parses a value.
     ///
     /// # Errors
-    /// When a field is malformed or the name is missing.
+    /// If a field is malformed, or the name is missing.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         let active = fields.text("state")?.as_deref() == Some("active");
@@ -125,7 +126,7 @@ impl WorkloadEndpoint {
         })
     }
 
-    /// The newest form.
+    /// Formats the value in its newest form.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -145,34 +146,34 @@ impl WorkloadEndpoint {
     }
 }
 
-/// An interface of a host.
+/// A host endpoint: an interface of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostEndpoint {
-    /// The interface; `None`: whichever has one of the expected addresses.
+    /// Name of the interface; `None` if it is found by the expected addresses.
     pub name: Option<InterfaceName>,
-    /// Its IPv4 addresses.
+    /// IPv4 addresses that identify the interface.
     pub expected_ipv4_addrs: Vec<Ipv4Addr>,
-    /// Its IPv6 addresses.
+    /// IPv6 addresses that identify the interface.
     pub expected_ipv6_addrs: Vec<Ipv6Addr>,
-    /// Profiles, in order.
+    /// Profiles, in order of precedence.
     pub profile_ids: Vec<String>,
-    /// Its labels.
+    /// Labels that selectors match.
     pub labels: Labels,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
 impl HostEndpoint {
-    /// Its addresses, IPv4 first.
+    /// Returns the expected addresses, IPv4 first.
     pub fn addrs(&self) -> impl Iterator<Item = IpAddr> {
         let v4 = self.expected_ipv4_addrs.iter().map(|addr| IpAddr::V4(*addr));
         v4.chain(self.expected_ipv6_addrs.iter().map(|addr| IpAddr::V6(*addr)))
     }
 
-    /// Reads a value.
+    /// Parses a value.
     ///
     /// # Errors
-    /// When a field is malformed, or neither a name nor an address is given.
+    /// If a field is malformed, or the value has neither name nor address.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         let endpoint = Self {
@@ -190,7 +191,7 @@ impl HostEndpoint {
         Ok(endpoint)
     }
 
-    /// The newest form.
+    /// Formats the value in its newest form.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -203,7 +204,7 @@ impl HostEndpoint {
     }
 }
 
-/// `profile_ids`, else the older single `profile_id`.
+/// Parses `profile_ids`, or the older single `profile_id`.
 fn profile_ids(fields: &mut Fields) -> Result<Vec<String>, ValueError> {
     let single = fields.text("profile_id")?.filter(|id| !id.is_empty());
     let several = fields.has("profile_ids");

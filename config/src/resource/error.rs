@@ -1,31 +1,31 @@
-//! Why a value is not what its key needs.
+//! Error of a value that is not valid for its key.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// A value that cannot be read: the place, what stands there, and what to write instead. Never holds a secret.
+/// A value that cannot be parsed: the field, the text found and the text expected. Never contains a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueError {
-    /// The field, such as `inbound_rules[2].src_net`; empty for the value as a whole.
+    /// Path of the field, such as `inbound_rules[2].src_net`; empty for the value as a whole.
     pub path: String,
-    /// What was found there, shortened.
+    /// Text found, shortened.
     pub found: String,
-    /// What should stand there: the next step.
+    /// Text expected, which is the next step.
     pub expected: String,
 }
 
-/// Longest text of a value that an error repeats, in characters.
+/// Maximum length of the quoted text, in characters.
 const SHOWN: usize = 80;
 
 impl ValueError {
-    /// An error about the field `path` (empty: the value as a whole).
+    /// Creates an error for the field `path` (empty for the value as a whole).
     #[must_use]
     pub fn new(path: impl Into<String>, found: impl fmt::Display, expected: impl Into<String>) -> Self {
         Self { path: path.into(), found: shorten(&found.to_string()), expected: expected.into() }
     }
 
-    /// An error about a JSON value; lists and objects are named, not repeated.
+    /// Creates an error for a JSON value. Lists and objects are named, not quoted.
     pub(crate) fn json(path: impl Into<String>, found: &Value, expected: impl Into<String>) -> Self {
         match found {
             Value::Array(_) => Self::new(path, "a list", expected),
@@ -34,12 +34,12 @@ impl ValueError {
         }
     }
 
-    /// A field that has to be there and is not.
+    /// Creates an error for a missing field.
     pub(crate) fn missing(path: impl Into<String>, expected: impl Into<String>) -> Self {
         Self::new(path, "nothing", expected)
     }
 
-    /// The same error seen from the object that holds the field.
+    /// Prepends the path of the object that contains the field.
     #[must_use]
     pub(crate) fn within(mut self, parent: impl fmt::Display) -> Self {
         self.path = match self.path.as_str() {

@@ -1,4 +1,4 @@
-//! Filters: which routes a peer may send and is sent, and what is changed on the way.
+//! Route filters: conditions and changes for routes from and to a peer.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,65 +11,65 @@ use super::filter_set::{FilterSet, NextHopChange};
 use super::json::{Extra, Fields, Writer, elements};
 use super::peer_options::words;
 
-/// Most rules of one list.
+/// Maximum number of rules in a list.
 pub const RULES_MAX: usize = 1000;
 
-/// The value of `filters/<name>`, global or of a host: rules for each direction. The first rule that matches and does
-/// not say `next` decides; a rule with `next` changes the route, and those behind it see the changed one.
+/// Value of `filters/<name>`, global or of a host: a list of rules per direction. The first matching rule
+/// without `next` decides. A rule with `next` changes the route, and later rules see the changed route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
-    /// Rules for routes from the peer; `None`: this filter says nothing about them.
+    /// Rules for routes from the peer; `None` if the filter does not apply to them.
     pub import: Option<Vec<FilterRule>>,
-    /// Rules for routes to the peer; `None`: this filter says nothing about them.
+    /// Rules for routes to the peer; `None` if the filter does not apply to them.
     pub export: Option<Vec<FilterRule>>,
-    /// What a direction that has rules says when none of them decided.
+    /// Result of a direction with rules if none of them decides.
     pub default: FilterDefault,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
-/// One rule.
+/// A rule of a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterRule {
-    /// Shown in explanations; empty: none.
+    /// Name for explanations; may be empty.
     pub name: String,
-    /// Which routes.
+    /// Conditions on the route.
     pub matches: FilterMatch,
-    /// What is changed of them.
+    /// Changes of the route.
     pub set: FilterSet,
-    /// What becomes of them.
+    /// Result for routes that match.
     pub then: FilterThen,
 }
 
 words! {
-    /// What becomes of a route that a rule matches.
+    /// Result of a rule for matching routes.
     FilterThen: "write \"accept\", \"reject\" or \"next\"" {
-        /// It passes, and no other filter is asked.
+        /// Accept the route; no other filter is evaluated.
         Accept = "accept",
-        /// It does not.
+        /// Reject the route.
         Reject = "reject",
-        /// The next rule is asked.
+        /// Continue with the next rule.
         Next = "next",
     }
 }
 
 words! {
-    /// What a filter says when no rule decided.
+    /// Result of a filter if no rule decides.
     FilterDefault: "write \"accept\", \"reject\" or \"continue\"" {
-        /// The route passes, and no other filter is asked.
+        /// Accept the route; no other filter is evaluated.
         Accept = "accept",
-        /// It does not.
+        /// Reject the route.
         Reject = "reject",
-        /// The next filter is asked; behind the last one it is as if there were no filters.
+        /// Continue with the next filter; after the last one the result is the same as without filters.
         Continue = "continue",
     }
 }
 
 impl Filter {
-    /// Reads a filter.
+    /// Parses a filter.
     ///
     /// # Errors
-    /// The first field that cannot be read, by its path.
+    /// The first malformed field, with its path.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         let import = rules(&mut fields, "import")?;
@@ -84,7 +84,7 @@ impl Filter {
         Ok(Self { import, export, default, extra: fields.rest() })
     }
 
-    /// The newest form.
+    /// Formats the value in its newest form.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let list = |rules: &Vec<FilterRule>| Value::Array(rules.iter().map(FilterRule::json).collect());
@@ -123,7 +123,7 @@ impl FilterRule {
                 .parsed("then", FilterThen::EXPECTED)?
                 .ok_or_else(|| ValueError::missing("then", FilterThen::EXPECTED))?,
         };
-        // A misspelt `match` would match everything.
+        // A rule with misspelt `match` would match all routes.
         fields.deny_unknown("a rule has name, match, set and then")?;
         if this.then == FilterThen::Reject && !this.set.is_empty() {
             return Err(ValueError::new("set", "changes of a rejected route", "leave it out"));

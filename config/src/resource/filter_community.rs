@@ -1,57 +1,59 @@
-//! Communities of three kinds, exact and with wildcards, as filters write them.
+//! Communities of three kinds in filters, exact or with wildcards.
 
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
-/// A value of which only some bits count: it stands for all communities that agree with it there.
+/// A community pattern: a value and the mask of its significant bits. It matches all communities with equal
+/// significant bits.
 ///
-/// `T` is `u32` for communities (RFC 1997), `[u32; 3]` for large (RFC 8092) and `[u8; 8]` for extended ones (RFC 4360).
+/// `T` is `u32` for communities (RFC 1997), `[u32; 3]` for large (RFC 8092) and `[u8; 8]` for extended ones
+/// (RFC 4360).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CommunityPattern<T> {
-    /// The bits to have; 0 where they do not count.
+    /// Required bits; 0 where the mask is 0.
     pub value: T,
-    /// Which bits count.
+    /// Mask of the significant bits.
     pub mask: T,
 }
 
-/// A kind of communities.
+/// A kind of community.
 pub trait CommunityKind: Copy + PartialEq + fmt::Debug {
-    /// What a pattern looks like.
+    /// Expected format of a pattern, for errors.
     const EXPECTED: &'static str;
-    /// All bits.
+    /// Mask with all bits set.
     const FULL: Self;
-    /// No bits.
+    /// Mask without bits.
     const EMPTY: Self;
-    /// The bits that both have.
+    /// Returns the bitwise AND.
     #[must_use]
     fn and(self, other: Self) -> Self;
-    /// Reads value and mask.
+    /// Parses value and mask.
     fn read(text: &str) -> Option<(Self, Self)>;
-    /// Writes what [`CommunityKind::read`] reads.
+    /// Formats a pattern so that [`CommunityKind::read`] can parse it.
     ///
     /// # Errors
-    /// Those of the formatter.
+    /// Errors of the formatter.
     fn write(pattern: &CommunityPattern<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
 impl<T: CommunityKind> CommunityPattern<T> {
-    /// Matches every community.
+    /// Pattern that matches every community.
     pub const ALL: Self = Self { value: T::EMPTY, mask: T::EMPTY };
 
-    /// Matches this one.
+    /// Returns the pattern that matches a single community.
     #[must_use]
     pub fn exactly(value: T) -> Self {
         Self { value, mask: T::FULL }
     }
 
-    /// Whether it stands for this community.
+    /// Returns true if the pattern matches the community.
     #[must_use]
     pub fn matches(&self, community: &T) -> bool {
         community.and(self.mask) == self.value
     }
 
-    /// The only community that it stands for.
+    /// Returns the community, if the pattern matches only one.
     #[must_use]
     pub fn single(&self) -> Option<T> {
         (self.mask == T::FULL).then_some(self.value)
@@ -73,7 +75,7 @@ impl<T: CommunityKind> fmt::Display for CommunityPattern<T> {
     }
 }
 
-/// RFC 1997, 7611, 7999, 8326 and 9494.
+/// Well-known communities of RFC 1997, 7611, 7999, 8326 and 9494.
 const WELL_KNOWN: [(&str, u32); 8] = [
     ("graceful-shutdown", 0xFFFF_0000),
     ("accept-own", 0xFFFF_0001),
@@ -85,7 +87,7 @@ const WELL_KNOWN: [(&str, u32); 8] = [
     ("no-export-subconfed", 0xFFFF_FF03),
 ];
 
-/// A decimal number, or `*` as `None`.
+/// Parses a decimal number, or `*` as `None`.
 fn part(text: &str, max: u32) -> Option<Option<u32>> {
     if text == "*" {
         return Some(None);
@@ -150,7 +152,7 @@ impl CommunityKind for [u32; 3] {
     }
 }
 
-/// Names of subtypes that exist for 2-octet AS, IPv4 and 4-octet AS (RFC 4360 4 and 5).
+/// Names of subtypes that exist for 2-octet AS, IPv4 and 4-octet AS (RFC 4360, sections 4 and 5).
 const SUBTYPES: [(&str, u8); 2] = [("rt", 2), ("soo", 3)];
 
 impl CommunityKind for [u8; 8] {
@@ -173,7 +175,8 @@ impl CommunityKind for [u8; 8] {
             return None;
         }
         let (_, subtype) = SUBTYPES.into_iter().find(|(known, _)| *known == name)?;
-        // RFC 4360 3.1 and 3.2, RFC 5668 2: what the administrator is says how long the rest may be.
+        // The type of the administrator field determines the size of the remainder (RFC 4360, sections 3.1
+        // and 3.2, and RFC 5668, section 2).
         let (kind, admin, short) = if let Ok(address) = admin.parse::<Ipv4Addr>() {
             (1u8, u32::from(address), true)
         } else {
@@ -226,7 +229,7 @@ impl CommunityKind for [u8; 8] {
     }
 }
 
-/// Eight octets in hexadecimal digits, or the first of them and `*`.
+/// Parses eight octets in hexadecimal, or the first of them followed by `*`.
 fn octets(hex: &str) -> Option<([u8; 8], [u8; 8])> {
     let (digits, open) = hex.strip_suffix('*').map_or((hex, false), |digits| (digits, true));
     let valid = digits.bytes().all(|b| b.is_ascii_hexdigit()) && digits.len().is_multiple_of(2);

@@ -1,4 +1,4 @@
-//! What a rule of a filter asks of a route.
+//! Conditions of a filter rule on a route.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,49 +12,49 @@ use super::{Asn, ValueError, asn};
 use crate::key::IpFamily;
 use tortie_net::Cidr;
 
-/// Most elements of a list that is searched one by one.
+/// Maximum number of elements in a list that is searched linearly.
 const LIST_MAX: usize = 1000;
-/// Most prefixes of a rule.
+/// Maximum number of prefixes in a rule.
 const PREFIXES_MAX: usize = 100_000;
 
-/// The conditions of a rule: all that are given must hold. None given: every route.
+/// Conditions of a rule, all of which must hold. A rule without conditions matches every route.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FilterMatch {
-    /// The family of the prefix.
+    /// Address family of the prefix.
     pub family: Option<IpFamily>,
-    /// Any of these.
+    /// Prefix ranges of which one must contain the prefix.
     pub prefixes: Vec<PrefixRange>,
-    /// Communities (RFC 1997).
+    /// Condition on communities (RFC 1997).
     pub communities: CommunityMatch<u32>,
-    /// Large communities (RFC 8092).
+    /// Condition on large communities (RFC 8092).
     pub large: CommunityMatch<[u32; 3]>,
-    /// Extended communities (RFC 4360).
+    /// Condition on extended communities (RFC 4360).
     pub extended: CommunityMatch<[u8; 8]>,
-    /// The AS path.
+    /// Condition on the AS path.
     pub path: PathMatch,
-    /// The next hop lies in any of these; routes of this host have none.
+    /// Prefixes of which one must contain the next hop; routes of this host have no next hop.
     pub next_hop: Vec<Cidr>,
-    /// How the route came, any of these.
+    /// Allowed origins of the route.
     pub source: Vec<RouteSource>,
-    /// Names of peers that the route came from, any of these.
+    /// Names of the peers that may have announced the route.
     pub peer: Vec<String>,
-    /// The local role (RFC 9234) on the session that it came over, any of these.
+    /// Allowed local roles (RFC 9234) on the session that the route was received on.
     pub role: Vec<Role>,
 }
 
-/// A prefix, with the lengths that may stand inside it.
+/// A prefix with a range of prefix lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PrefixRange {
-    /// Equal to it or inside of it.
+    /// Prefix that must equal or cover the route's prefix.
     pub cidr: Cidr,
-    /// Least length.
+    /// Minimum prefix length.
     pub ge: u8,
-    /// Greatest length, at least `ge`.
+    /// Maximum prefix length, at least `ge`.
     pub le: u8,
 }
 
 impl PrefixRange {
-    /// Whether it has this prefix.
+    /// Returns true if the range contains the prefix.
     #[must_use]
     pub fn matches(&self, prefix: &Cidr) -> bool {
         (self.ge..=self.le).contains(&prefix.len()) && self.cidr.covers(prefix)
@@ -98,21 +98,21 @@ impl PrefixRange {
         let mut writer = Writer::default();
         writer.put("cidr", self.cidr.to_string());
         writer.put_some("ge", Some(self.ge).filter(|ge| *ge != len));
-        // Without `ge` a missing `le` would mean the length itself.
+        // Without `ge`, a missing `le` would mean an exact length.
         writer.put_some("le", Some(self.le).filter(|le| self.ge == len || *le != self.cidr.max_len()));
         writer.object(&super::Extra::default())
     }
 }
 
-/// What a rule asks of communities of one kind: some of `any` where that is not empty, each of `all`, and nothing of
-/// `none`.
+/// Condition on the communities of one kind: at least one of `any` unless that is empty, all of `all`, and
+/// none of `none`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommunityMatch<T> {
-    /// At least one of these is there.
+    /// Patterns of which at least one must match.
     pub any: Vec<CommunityPattern<T>>,
-    /// Each of these is there.
+    /// Patterns of which each must match.
     pub all: Vec<CommunityPattern<T>>,
-    /// None of these is there.
+    /// Patterns of which none may match.
     pub none: Vec<CommunityPattern<T>>,
 }
 
@@ -123,13 +123,13 @@ impl<T> Default for CommunityMatch<T> {
 }
 
 impl<T: CommunityKind> CommunityMatch<T> {
-    /// Whether it asks nothing.
+    /// Returns true if there is no condition.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.any.is_empty() && self.all.is_empty() && self.none.is_empty()
     }
 
-    /// Whether these communities are what it asks for.
+    /// Returns true if the communities meet the condition.
     #[must_use]
     pub fn matches(&self, communities: &[T]) -> bool {
         let has = |pattern: &CommunityPattern<T>| communities.iter().any(|c| pattern.matches(c));
@@ -181,23 +181,23 @@ impl<T: CommunityKind> CommunityMatch<T> {
     }
 }
 
-/// What a rule asks of the AS path: all that is given must hold.
+/// Conditions on the AS path, all of which must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PathMatch {
-    /// The last AS, of which the route comes, is any of these. A path that is empty or ends in a set has none.
+    /// Allowed values of the last (origin) AS. A path that is empty or ends with a set has none.
     pub origin: Vec<AsRange>,
-    /// The first AS, the neighbour's, is any of these.
+    /// Allowed values of the first (neighbour) AS.
     pub neighbour: Vec<AsRange>,
-    /// Any AS of the path is any of these.
+    /// AS ranges of which one must occur anywhere in the path.
     pub contains: Vec<AsRange>,
-    /// Least and greatest length as the decision process counts it (a set is one).
+    /// Minimum and maximum path length as the decision process counts it (a set counts as one).
     pub length: Option<(u16, u16)>,
-    /// The whole path is any of these.
+    /// Patterns of which one must match the whole path.
     pub matches: Vec<PathPattern>,
 }
 
 impl PathMatch {
-    /// Whether it asks nothing.
+    /// Returns true if there is no condition.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -261,19 +261,19 @@ fn lengths(mut fields: Fields) -> Result<(u16, u16), ValueError> {
     Ok((ge.unwrap_or(0), le.unwrap_or(u16::MAX)))
 }
 
-/// One AS or all from one to another.
+/// A range of AS numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AsRange {
-    /// The first.
+    /// First AS number.
     pub first: Asn,
-    /// The last, at least the first.
+    /// Last AS number, not less than the first.
     pub last: Asn,
 }
 
 impl AsRange {
     const EXPECTED: &'static str = "write an AS number, or a range such as \"64512-65534\"";
 
-    /// Whether this AS is one of them.
+    /// Returns true if the range contains the AS number.
     #[must_use]
     pub fn contains(&self, asn: u32) -> bool {
         (self.first.get()..=self.last.get()).contains(&asn)
@@ -314,42 +314,43 @@ impl fmt::Display for AsRange {
     }
 }
 
-/// A whole AS path, from the neighbour to the origin: each element stands for one AS, `*` for any number of them.
+/// A pattern for a whole AS path, from neighbour to origin: each element matches one AS, and `*` any number
+/// of them.
 ///
-/// It has no alternatives and nothing that repeats but `*`, so looking at a path of n ASes with m elements takes at most
-/// n x m steps and never goes back further than to the last `*`.
+/// It has no alternatives and no repetition other than `*`, so matching a path of n AS numbers with m
+/// elements takes at most n x m steps, and backtracks only to the last `*`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PathPattern(Vec<PathElement>);
 
-/// One element of a [`PathPattern`].
+/// Element of a [`PathPattern`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PathElement {
-    /// `*`: any number of ASes, also none.
+    /// `*`: any number of AS numbers, including none.
     Any,
-    /// `?`: one AS.
+    /// `?`: exactly one AS number.
     One,
-    /// One AS of these.
+    /// One AS number in this range.
     Of(AsRange),
 }
 
-/// Most elements of a pattern.
+/// Maximum number of elements in a pattern.
 const ELEMENTS_MAX: usize = 64;
 
 impl PathPattern {
     const EXPECTED: &'static str =
         "write up to 64 AS numbers, ranges, ? (one AS) and * (any number), such as \"64512 * 65001-65010\"";
 
-    /// The elements, never two `*` in a row.
+    /// Returns the elements, never with two `*` in a row.
     #[must_use]
     pub fn elements(&self) -> &[PathElement] {
         &self.0
     }
 
-    /// Whether this is the path.
+    /// Returns true if the pattern matches the path.
     #[must_use]
     pub fn matches(&self, path: &[u32]) -> bool {
         let (mut at, mut element) = (0, 0);
-        // Where the last `*` stands, and the AS up to which it was stretched.
+        // Position of the last `*`, and the path index up to which it was extended.
         let mut back: Option<(usize, usize)> = None;
         while let Some(asn) = path.get(at) {
             let fits = match self.0.get(element) {
@@ -414,13 +415,13 @@ impl fmt::Display for PathPattern {
 }
 
 words! {
-    /// How a route came to this host.
+    /// Origin of a route.
     RouteSource: "write \"local\", \"ibgp\" or \"ebgp\" (peers by name go into `peer`)" {
-        /// This host originates it.
+        /// Originated by this host.
         Local = "local",
-        /// From a peer of our AS.
+        /// Received from a peer in the local AS.
         Ibgp = "ibgp",
-        /// From a peer of another AS.
+        /// Received from a peer in another AS.
         Ebgp = "ebgp",
     }
 }
@@ -481,8 +482,8 @@ impl FilterMatch {
     }
 }
 
-/// A list that has something in it where it is given: an empty one would ask for nothing or for everything, and nobody
-/// can tell which was meant.
+/// Parses a list that must not be empty if it is given: an empty list could be meant as no condition or as a
+/// condition that nothing meets.
 fn list<T>(
     fields: &mut Fields,
     name: &str,

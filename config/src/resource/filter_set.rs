@@ -1,4 +1,4 @@
-//! What a rule of a filter changes.
+//! Changes that a filter rule makes to a route.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,40 +10,40 @@ use super::filter_community::{CommunityKind, CommunityPattern};
 use super::json::{Fields, Writer, elements, parsed, texts};
 use super::{Asn, ValueError};
 
-/// Most times that one rule prepends.
+/// Maximum number of prepends per rule.
 pub const PREPEND_MAX: u8 = 32;
-/// Most communities of a list.
+/// Maximum number of communities in a list.
 const LIST_MAX: usize = 1000;
 
-/// The changes of a rule.
+/// Changes that a rule makes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FilterSet {
-    /// LOCAL_PREF.
+    /// New LOCAL_PREF.
     pub local_pref: Option<u32>,
-    /// MULTI_EXIT_DISC.
+    /// Change of MULTI_EXIT_DISC.
     pub med: Option<MedChange>,
     /// Prepends to the AS path.
     pub prepend: Option<Prepend>,
-    /// The next hop.
+    /// New next hop.
     pub next_hop: Option<NextHopChange>,
-    /// Communities (RFC 1997).
+    /// Change of communities (RFC 1997).
     pub communities: CommunityChange<u32>,
-    /// Large communities (RFC 8092).
+    /// Change of large communities (RFC 8092).
     pub large: CommunityChange<[u32; 3]>,
-    /// Extended communities (RFC 4360).
+    /// Change of extended communities (RFC 4360).
     pub extended: CommunityChange<[u8; 8]>,
 }
 
-/// A change of MULTI_EXIT_DISC, where none counts as 0 and the ends hold.
+/// Change of MULTI_EXIT_DISC. A missing value counts as 0, and results saturate at 0 and 2^32 - 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MedChange {
-    /// This value.
+    /// Sets this value.
     Set(u32),
-    /// So much more.
+    /// Adds this value.
     Add(u32),
-    /// So much less.
+    /// Subtracts this value.
     Subtract(u32),
-    /// None.
+    /// Removes the attribute.
     Remove,
 }
 
@@ -81,12 +81,13 @@ impl MedChange {
     }
 }
 
-/// What is prepended.
+/// AS path prepending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Prepend {
-    /// Which AS; `None`: ours on export, the peer's on import, and nothing on iBGP sessions.
+    /// AS number to prepend; `None` for the local one on export, the peer's on import, and none on iBGP
+    /// sessions.
     pub asn: Option<Asn>,
-    /// How often: 1 to [`PREPEND_MAX`].
+    /// Number of repetitions, 1 to [`PREPEND_MAX`].
     pub count: u8,
 }
 
@@ -123,12 +124,12 @@ impl Prepend {
     }
 }
 
-/// Where the next hop comes from.
+/// New next hop of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NextHopChange {
-    /// The address of this host; on export only.
+    /// Address of this host; on export only.
     Own,
-    /// This address, of the family of the routes.
+    /// This address, which must be of the route's family.
     Address(IpAddr),
 }
 
@@ -144,7 +145,8 @@ impl FromStr for NextHopChange {
             return Ok(Self::Own);
         }
         let address: IpAddr = text.parse().map_err(|_| ())?;
-        // RFC 4271 6.3: what a peer would refuse, and link-local ones, which mean nothing in a store.
+        // Rejects addresses that a peer would refuse (RFC 4271, section 6.3), and link-local ones, which are
+        // meaningless in a store.
         let unusable = address.is_unspecified()
             || address.is_loopback()
             || address.is_multicast()
@@ -165,12 +167,12 @@ impl fmt::Display for NextHopChange {
     }
 }
 
-/// A change of communities of one kind: first those of `remove` go, then those of `add` come.
+/// Change of the communities of one kind: first `remove`, then `add`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommunityChange<T> {
-    /// What goes.
+    /// Patterns of communities to remove.
     pub remove: Vec<CommunityPattern<T>>,
-    /// What comes.
+    /// Communities to add.
     pub add: Vec<T>,
 }
 
@@ -181,7 +183,7 @@ impl<T> Default for CommunityChange<T> {
 }
 
 impl<T: CommunityKind> CommunityChange<T> {
-    /// Whether nothing changes.
+    /// Returns true if nothing changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.add.is_empty()
@@ -243,7 +245,7 @@ fn list<T>(
 }
 
 impl FilterSet {
-    /// Whether nothing changes.
+    /// Returns true if nothing changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

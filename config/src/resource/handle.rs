@@ -1,4 +1,4 @@
-//! Allocation handles: in which blocks a holder has addresses.
+//! Allocation handles: the blocks in which a holder has addresses.
 
 use std::collections::BTreeMap;
 
@@ -8,31 +8,31 @@ use super::ValueError;
 use super::json::{Extra, Fields, Writer};
 use tortie_net::Cidr;
 
-/// The value of a handle key. Counts are hints: Calico's writers over-count.
+/// Value of a handle key. The counts are hints: Calico's writers may count too many.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handle {
-    /// The handle, as in the key.
+    /// Handle identifier, as in the key.
     pub id: String,
-    /// Addresses per block.
+    /// Number of addresses by block.
     pub blocks: BTreeMap<Cidr, u32>,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
 impl Handle {
-    /// A handle without addresses.
+    /// Creates a handle without addresses.
     #[must_use]
     pub fn new(id: &str) -> Self {
         Self { id: id.to_owned(), blocks: BTreeMap::new(), extra: Extra::default() }
     }
 
-    /// Reads the value of the key of `id`.
+    /// Parses the value of the key of `id`.
     ///
     /// # Errors
-    /// When a field is malformed or `id` differs from the key.
+    /// If a field is malformed, or `id` differs from the key.
     pub fn parse(id: &str, bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
-        // The Go writer leaves it out.
+        // Calico's Go writer omits the field.
         if let Some(found) = fields.text("id")?.filter(|found| found != id) {
             return Err(ValueError::new(
                 "id",
@@ -52,7 +52,7 @@ impl Handle {
         Ok(Self { id: id.to_owned(), blocks, extra: fields.rest() })
     }
 
-    /// The newest form.
+    /// Formats the value in its newest form.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();

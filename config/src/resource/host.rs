@@ -1,18 +1,18 @@
-//! Small values of a host.
+//! Small per-host values.
 
 use serde_json::Value;
 
 use super::ValueError;
 use super::json::{Extra, Fields, Writer, elements, value};
 
-/// One element of `orchestrator_refs`.
+/// An element of `orchestrator_refs`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrchestratorRef {
-    /// `k8s`, ...
+    /// Orchestrator, such as `k8s`.
     pub orchestrator: String,
-    /// The orchestrator's name of the host.
+    /// Name of the host in the orchestrator.
     pub node_name: String,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 

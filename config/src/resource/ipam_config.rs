@@ -1,21 +1,21 @@
-//! The one value that configures IPAM.
+//! The IPAM configuration, a single value.
 
 use super::ValueError;
 use super::json::{Extra, Fields, Writer};
 use tortie_net::Cidr;
 
-/// The value of `ipam/v2/config`. Its [`Default`] is what an absent key means.
+/// Value of `ipam/v2/config`. An absent key means the [`Default`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpamConfig {
-    /// No host takes addresses from another host's block.
+    /// Hosts must not allocate addresses from blocks of other hosts.
     pub strict_affinity: bool,
-    /// Hosts claim blocks by themselves when they need addresses.
+    /// Hosts claim blocks automatically when they need addresses.
     pub auto_allocate_blocks: bool,
-    /// Most blocks of one family that a host may own (`maxBlocksPerHost`); none: no limit.
+    /// Maximum number of blocks per family and host (`maxBlocksPerHost`); `None` for no limit.
     pub max_blocks_per_host: Option<u32>,
-    /// Addresses that are not given out unless asked for by name (`reservedCIDRs`, a field of Tortie's own).
+    /// Addresses that are only allocated if explicitly requested (`reservedCIDRs`, a field of Tortie).
     pub reserved: Vec<Cidr>,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
@@ -32,10 +32,10 @@ impl Default for IpamConfig {
 }
 
 impl IpamConfig {
-    /// Reads a value; once there is one, a field that is absent is false (Go writers leave false out).
+    /// Parses a value. If the value exists, an absent field is false (Go writers omit false).
     ///
     /// # Errors
-    /// When a field is malformed.
+    /// If a field is malformed.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         let snake = fields.number("max_blocks_per_host", 0, u32::MAX.into())?;
@@ -43,14 +43,14 @@ impl IpamConfig {
         Ok(Self {
             strict_affinity: fields.flag("strict_affinity")?,
             auto_allocate_blocks: fields.flag("auto_allocate_blocks")?,
-            // 0 is what a Go writer means by nothing.
+            // Go writers store 0 for no limit.
             max_blocks_per_host: limit.filter(|limit| *limit > 0),
             reserved: fields.parsed_list("reservedCIDRs", "write ADDRESS/LENGTH, such as 10.0.0.0/30")?,
             extra: fields.rest(),
         })
     }
 
-    /// The newest form.
+    /// Formats the value in its newest form.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();

@@ -1,5 +1,5 @@
-//! Reading JSON objects field by field, with the place in every error, and writing them again with the fields that
-//! nobody named.
+//! Parses JSON objects field by field, with the field's path in every error, and writes them again including
+//! unknown fields.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,18 +9,18 @@ use serde_json::{Map, Value};
 
 use super::ValueError;
 
-/// The fields of an object that this version does not name; kept when the value is written again.
+/// Fields of an object that this version does not know, kept when the value is written again.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Extra(pub Map<String, Value>);
 
 impl Extra {
-    /// One of the fields.
+    /// Returns one of the fields.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name)
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no unknown fields.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -28,13 +28,13 @@ impl Extra {
 }
 
 impl fmt::Debug for Extra {
-    /// Names only: a misspelt `password` must not reach a log.
+    /// Formats names only, since a misspelt `password` must not reach a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-/// Reads bytes as JSON. The error repeats nothing of the value, which may hold a secret.
+/// Parses bytes as JSON. The error does not quote the value, which may contain a secret.
 pub(crate) fn value(bytes: &[u8]) -> Result<Value, ValueError> {
     serde_json::from_slice(bytes).map_err(|error| {
         if bytes.is_empty() {
@@ -46,23 +46,23 @@ pub(crate) fn value(bytes: &[u8]) -> Result<Value, ValueError> {
 }
 
 thread_local! {
-    /// What [`recorded`] collects; `None` outside of it.
+    /// Members collected by [`recorded`]; `None` outside of it.
     static UNREAD: RefCell<Option<Vec<UnreadMember>>> = const { RefCell::new(None) };
 }
 
-/// A member of an object that its reader did not ask for.
+/// A member of an object that its parser did not read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnreadMember {
-    /// Its name.
+    /// Name of the member.
     pub(crate) name: String,
-    /// The names that the reader of the object asked for.
+    /// Names that the parser of the object read.
     pub(crate) known: Vec<String>,
-    /// All members of the object that the reader did not ask for: what is found by them is this object.
+    /// All members of the object that the parser did not read, which identify the object.
     pub(crate) siblings: Vec<String>,
 }
 
-/// Runs a reader, and gives the members of all objects on its way that nobody asked for. So the names that a reader knows
-/// are those that it asks for, and there is no list of them that could lack one.
+/// Runs a parser and returns the members of all objects that it did not read. The known names are those that
+/// the parser reads, so no separate list of them can be incomplete.
 pub(crate) fn recorded<T>(read: impl FnOnce() -> T) -> (T, Vec<UnreadMember>) {
     let before = UNREAD.replace(Some(Vec::new()));
     let result = read();
@@ -70,10 +70,11 @@ pub(crate) fn recorded<T>(read: impl FnOnce() -> T) -> (T, Vec<UnreadMember>) {
 }
 
 #[derive(Default)]
-/// An object whose fields are taken one by one; what remains is its [`Extra`]. A field that is `null` is absent.
+/// An object whose fields are removed one by one; the remaining ones become its [`Extra`]. A field with value
+/// `null` counts as absent.
 pub(crate) struct Fields {
     map: Map<String, Value>,
-    /// The names that were asked for, while [`recorded`] runs.
+    /// Names that were read, while [`recorded`] runs.
     known: Option<RefCell<Vec<String>>>,
 }
 
@@ -100,7 +101,7 @@ impl Fields {
         }
     }
 
-    /// Reads bytes as a JSON object.
+    /// Parses bytes as a JSON object.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         Self::of(value(bytes)?)
     }
@@ -125,7 +126,7 @@ impl Fields {
         self.map.get(name).is_some_and(|value| !value.is_null())
     }
 
-    /// A text, possibly empty.
+    /// Reads a string, which may be empty.
     pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, ValueError> {
         match self.take(name) {
             None => Ok(None),
@@ -142,12 +143,12 @@ impl Fields {
         }
     }
 
-    /// `false` when absent.
+    /// Reads a boolean, false if absent.
     pub(crate) fn flag(&mut self, name: &str) -> Result<bool, ValueError> {
         Ok(self.bool(name)?.unwrap_or(false))
     }
 
-    /// A whole number in a range, as a number or as text.
+    /// Reads an integer in a range, given as number or as string.
     pub(crate) fn number<T>(&mut self, name: &str, min: u64, max: u64) -> Result<Option<T>, ValueError>
     where
         T: TryFrom<u64>,
@@ -167,13 +168,13 @@ impl Fields {
             })
     }
 
-    /// A text that `T` can read; an empty one is absent.
+    /// Reads a string and parses it as `T`; an empty string counts as absent.
     pub(crate) fn parsed<T: FromStr>(&mut self, name: &str, expected: &str) -> Result<Option<T>, ValueError> {
         let Some(text) = self.text(name)?.filter(|text| !text.is_empty()) else { return Ok(None) };
         text.parse().map(Some).map_err(|_| ValueError::new(name, format_args!("`{text}`"), expected))
     }
 
-    /// A list; none is an empty one.
+    /// Reads a list, empty if absent.
     pub(crate) fn list<T>(
         &mut self,
         name: &str,
@@ -185,7 +186,7 @@ impl Fields {
         }
     }
 
-    /// A list of texts that `T` can read.
+    /// Reads a list of strings that are parsed as `T`.
     pub(crate) fn parsed_list<T: FromStr>(
         &mut self,
         name: &str,
@@ -194,7 +195,7 @@ impl Fields {
         self.list(name, |value| parsed(&value, expected))
     }
 
-    /// A list of texts that are not empty.
+    /// Reads a list of non-empty strings.
     pub(crate) fn names(&mut self, name: &str) -> Result<Vec<String>, ValueError> {
         self.list(name, |value| match value {
             Value::String(text) if !text.is_empty() => Ok(text),
@@ -202,14 +203,15 @@ impl Fields {
         })
     }
 
-    /// What was not taken: most often nothing, and then without the room that everything needed.
+    /// Returns the fields that were not read. Usually there are none, and the map is rebuilt to drop its
+    /// spare capacity.
     pub(crate) fn rest(mut self) -> Extra {
-        // A recording looks at what is left when this goes.
+        // A recording inspects the remaining fields when `self` is dropped.
         let rest = if self.known.is_some() { self.map.clone() } else { std::mem::take(&mut self.map) };
         Extra(rest.into_iter().collect())
     }
 
-    /// Refuses what was not taken: for objects where an unread field would change the meaning.
+    /// Rejects fields that were not read, for objects where an ignored field would change the meaning.
     pub(crate) fn deny_unknown(self, expected: &str) -> Result<(), ValueError> {
         match self.map.iter().find(|(_, value)| !value.is_null()) {
             None => Ok(()),
@@ -218,7 +220,7 @@ impl Fields {
     }
 }
 
-/// The elements of a JSON list; an error carries `[index]`.
+/// Parses the elements of a JSON list; errors contain `[index]`.
 pub(crate) fn elements<T>(
     list: Value,
     mut element: impl FnMut(Value) -> Result<T, ValueError>,
@@ -226,7 +228,7 @@ pub(crate) fn elements<T>(
     let Value::Array(list) = list else {
         return Err(ValueError::json("", &list, "write a JSON list: [...]"));
     };
-    // As long as it is: what endpoints list is kept tens of thousands of times.
+    // Exact capacity, since lists of endpoints are kept tens of thousands of times.
     let mut all = Vec::with_capacity(list.len());
     for (index, value) in list.into_iter().enumerate() {
         all.push(element(value).map_err(|error| error.within(format_args!("[{index}]")))?);
@@ -234,7 +236,7 @@ pub(crate) fn elements<T>(
     Ok(all)
 }
 
-/// A JSON text that `T` can read.
+/// Parses a JSON string as `T`.
 pub(crate) fn parsed<T: FromStr>(value: &Value, expected: &str) -> Result<T, ValueError> {
     let text = value.as_str().ok_or_else(|| ValueError::json("", value, expected))?;
     text.parse().map_err(|_| ValueError::new("", format_args!("`{text}`"), expected))
@@ -251,7 +253,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Builds an object in the order of the calls.
+/// Builds an object with its fields in call order.
 #[derive(Default)]
 pub(crate) struct Writer(Map<String, Value>);
 
@@ -270,7 +272,7 @@ impl Writer {
         self.put_some(name, value.map(ToString::to_string));
     }
 
-    /// Writes a list unless it is empty.
+    /// Writes a list, unless it is empty.
     pub(crate) fn put_list<T: fmt::Display>(&mut self, name: &str, list: &[T]) {
         if !list.is_empty() {
             self.put(name, texts(list));
@@ -287,7 +289,7 @@ impl Writer {
     }
 }
 
-/// A JSON list of texts.
+/// Returns a JSON list of strings.
 pub(crate) fn texts<T: fmt::Display>(list: &[T]) -> Value {
     Value::Array(list.iter().map(|element| Value::String(element.to_string())).collect())
 }

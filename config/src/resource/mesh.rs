@@ -5,20 +5,20 @@ use super::json::{Extra, Fields, Writer};
 use super::peer_auth::Password;
 use super::peer_options::Bfd;
 
-/// The value of `bgp/v1/global/node_mesh`. Its [`Default`] is what an absent key means.
+/// Value of `bgp/v1/global/node_mesh`. An absent key means the [`Default`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeMesh {
-    /// Every host peers with every other.
+    /// True if every host peers with every other.
     pub enabled: bool,
     /// TCP MD5 secret of all mesh sessions.
     pub password: Option<Password>,
-    /// BFD on all mesh sessions.
+    /// BFD parameters of all mesh sessions.
     pub bfd: Option<Bfd>,
-    /// Hosts announce nothing to each other but what they originate.
+    /// Hosts announce only the routes that they originate to each other.
     pub own_only: bool,
-    /// Two hosts that both have both addresses keep a session of each family, as Calico's two daemons do.
+    /// Two hosts with both IPv4 and IPv6 addresses have one session per family, as Calico's two daemons do.
     pub per_family: bool,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
@@ -36,10 +36,10 @@ impl Default for NodeMesh {
 }
 
 impl NodeMesh {
-    /// Reads a value; `enabled` absent means true.
+    /// Parses a value; an absent `enabled` means true.
     ///
     /// # Errors
-    /// When a field is malformed.
+    /// If a field is malformed.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         Ok(Self {
@@ -52,7 +52,7 @@ impl NodeMesh {
         })
     }
 
-    /// The newest form.
+    /// Formats the value in its newest form.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();

@@ -1,12 +1,13 @@
-//! Values of the data model: value bytes <-> typed [`Resource`].
+//! Values of the data model: conversion between value bytes and typed [`Resource`].
 //!
-//! What it does: reads every generation's form, writes the newest v1 form, keeps fields that nobody named, and names
-//! field, text and next step when a value cannot be read. What it does not: it looks at one value at a time (whether a
-//! profile exists is the model's matter), resolves no host-over-global, opens no file.
+//! It parses the formats of all Calico versions, writes the newest v1 format, keeps unknown fields, and
+//! reports field, text and next step if a value cannot be parsed. It handles one value at a time: references
+//! to other values, such as profiles, and the precedence of host over global values belong to the model. It
+//! opens no files.
 //!
 //! ```text
 //!  (Key, bytes) --Resource::parse--> Resource --to_value--> bytes
-//!                    |                                        json.rs, text.rs, duration.rs, names.rs: the parts
+//!                    |                                        json.rs, text.rs, duration.rs, names.rs: shared parts
 //!                    +-- one file per resource
 //! ```
 
@@ -85,88 +86,89 @@ pub use text::BgpLogLevel;
 use crate::key::{BgpItem, DockerItem, EndpointKey, FelixItem, Key, ProfilePart};
 use tortie_net::Cidr;
 
-/// A value of the data model, of the kind that its key says.
+/// A value of the data model; the key determines its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resource {
-    /// `Ready`: true for exactly `true`.
+    /// `Ready`: true if the value is exactly `true`.
     Ready(bool),
-    /// A parameter of the agent.
+    /// A setting of the agent.
     Setting(Setting),
-    /// A host's address as other hosts' agents see it.
+    /// IPv4 address of a host as agents of other hosts use it.
     BirdIp(Option<Ipv4Addr>),
-    /// The mark that a host exists.
+    /// Marks that a host exists.
     HostMetadata(Extra),
-    /// Other names of a host.
+    /// Names of a host in orchestrators.
     OrchestratorRefs(Vec<OrchestratorRef>),
-    /// A workload's interface.
+    /// A workload endpoint.
     WorkloadEndpoint(Box<WorkloadEndpoint>),
-    /// A host's interface.
+    /// A host endpoint.
     HostEndpoint(Box<HostEndpoint>),
-    /// A profile's rules.
+    /// Rules of a profile.
     ProfileRules(Rules),
-    /// A profile's tags.
+    /// Tags of a profile.
     ProfileTags(Vec<String>),
-    /// A profile's labels.
+    /// Labels of a profile.
     ProfileLabels(Labels),
-    /// A tier's place.
+    /// Order of a tier.
     TierMetadata(TierMetadata),
-    /// A policy.
+    /// A policy with its selector and rules.
     Policy(Box<Policy>),
-    /// A pool.
+    /// An address pool.
     Pool(Pool),
-    /// IPAM's configuration.
+    /// The IPAM configuration.
     IpamConfig(IpamConfig),
-    /// A block.
+    /// An allocation block.
     Block(Box<Block>),
-    /// A handle.
+    /// An allocation handle.
     Handle(Handle),
-    /// A block's affinity to a host.
+    /// Affinity of a block to a host.
     Affinity(Affinity),
-    /// An AS number.
+    /// Local AS number, global or of a host.
     AsNum(Asn),
     /// The node-to-node mesh.
     NodeMesh(NodeMesh),
-    /// How much BGP logs.
+    /// BGP log level.
     LogLevel(BgpLogLevel),
-    /// Where BGP listens.
+    /// BGP listen port.
     ListenPort(u16),
     /// Prefixes to announce, of one family.
     PrefixAdvertisements(Vec<PrefixAdvertisement>),
-    /// Whom BMP tells what peers send.
+    /// BMP stations.
     BmpStations(Vec<BmpStation>),
-    /// Which paths share the load of a prefix.
+    /// Multipath setting.
     Multipath(Multipath),
-    /// A peer.
+    /// A BGP peer, unnumbered peer or peer range.
     Peer(Box<Peer>),
-    /// BIRD's filter text, which Tortie does not run.
+    /// BIRD filter text, which Tortie does not run.
     CustomFilter(String),
-    /// A filter of Tortie's own.
+    /// A route filter of Tortie.
     Filter(Box<Filter>),
-    /// A node's address; `None` (an empty text): no BGP in this family.
+    /// BGP address of a host; `None` (an empty value) for no BGP in this family.
     Address(Option<IpAddr>),
-    /// The network of a node's address.
+    /// Connected network of a host's address.
     Network(Option<Cidr>),
-    /// A node's cluster id; `None` (an empty text): no route reflector.
+    /// Cluster id of a host; `None` (an empty value) if it is not a route reflector.
     RrClusterId(Option<Ipv4Addr>),
-    /// An agent's report about itself.
+    /// Status report of an agent.
     AgentStatus(AgentStatus),
-    /// An agent's report about an endpoint.
+    /// Status report on an endpoint.
     EndpointStatus(EndpointStatus),
-    /// Which schema the data model needs.
+    /// Schema version that the store requires.
     Schema(StoreSchema),
     /// Tortie's status of a host.
     TortieStatus(Extra),
-    /// What a Docker driver remembers.
+    /// State of a Docker driver.
     Docker(Extra),
-    /// The value of a key that is not read: kept as it is.
+    /// Value of a key that is not parsed, kept as it is.
     Opaque(Vec<u8>),
 }
 
 impl Resource {
-    /// Reads the value of `key`. An older key has the same value as the newer one.
+    /// Parses the value of `key`. An older key has the same value as the current one.
     ///
     /// # Errors
-    /// When the value is not what the key needs; the error names the field, what stands there and what to write.
+    /// If the value is not valid for the key; the error contains the field, the text found and the text
+    /// expected.
     pub fn parse(key: &Key, bytes: &[u8]) -> Result<Self, ValueError> {
         Ok(match key.canonical() {
             Key::Ready => Self::Ready(bytes == b"true"),
@@ -229,7 +231,8 @@ impl Resource {
         })
     }
 
-    /// The members that its reader did not name; `None`: a value without members, or one whose members are anybody's.
+    /// Returns the unknown members. `None` for values without members, and for values in which any member is
+    /// allowed.
     #[must_use]
     pub fn extra(&self) -> Option<&Extra> {
         match self {
@@ -251,7 +254,8 @@ impl Resource {
         }
     }
 
-    /// The value in its newest form, with the fields that nobody named. May hold a secret: never log it.
+    /// Formats the value in its newest form, including unknown fields. It may contain a secret and must not
+    /// be logged.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         fn bytes(text: &impl ToString) -> Vec<u8> {

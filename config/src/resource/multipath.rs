@@ -1,18 +1,18 @@
-//! Which paths share the load of a prefix (ECMP).
+//! Multipath (ECMP): the paths that are used in parallel for a prefix.
 
 use serde_json::Value;
 
 use super::ValueError;
 use super::json::{Extra, Fields, Writer, value};
 
-/// The value of `multipath`, global or of a host.
+/// Value of `multipath`, global or of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Multipath {
-    /// Most next hops of a prefix, 1 to 1024; `None`: all that tie.
+    /// Maximum number of next hops per prefix, 1 to 1024; `None` for all equal paths.
     pub max: Option<u16>,
-    /// The AS paths need not be equal, only of equal length.
+    /// Requires AS paths of equal length only, instead of equal AS paths.
     pub relax: bool,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
@@ -25,10 +25,10 @@ impl Default for Multipath {
 impl Multipath {
     const MOST: u64 = 1024;
 
-    /// Reads `{"max": 16, "relax": false}`; a number alone is `max`.
+    /// Parses `{"max": 16, "relax": false}`; a number alone is `max`.
     ///
     /// # Errors
-    /// When a field is malformed.
+    /// If a field is malformed.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         let value = value(bytes)?;
         if !matches!(value, Value::Object(_)) {
@@ -47,7 +47,7 @@ impl Multipath {
         })
     }
 
-    /// The value as stored.
+    /// Formats the value as it is stored.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();

@@ -9,15 +9,15 @@ use serde_json::Value;
 use super::ValueError;
 use super::json::Fields;
 
-/// A name that the kernel accepts for a network device: 1 to 15 bytes, no `/`, `:` or white space, not `.` or `..`.
+/// A valid name of a network interface: 1 to 15 bytes, without `/`, `:` and white space, not `.` or `..`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InterfaceName(String);
 
-/// What an interface name looks like.
+/// Expected format, for errors.
 pub(crate) const INTERFACE: &str = "write an interface name of 1 to 15 bytes without `/`, `:` or blanks";
 
 impl InterfaceName {
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -49,11 +49,11 @@ impl fmt::Display for InterfaceName {
     }
 }
 
-/// A MAC address; read with `:` or `-` in either case, written in lower case with `:`.
+/// A MAC address; parsed with `:` or `-` in either case, formatted in lower case with `:`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MacAddr(pub [u8; 6]);
 
-/// What a MAC address looks like.
+/// Expected format, for errors.
 pub(crate) const MAC: &str = "write a MAC address, such as ee:ee:ee:ee:ee:ee";
 
 impl FromStr for MacAddr {
@@ -90,7 +90,7 @@ impl fmt::Debug for MacAddr {
 /// Labels by name. Names have 1 to 512 characters of `A-Z a-z 0-9 _ . / -`; values are any text.
 pub type Labels = BTreeMap<String, String>;
 
-/// What a label's or a tag's name looks like.
+/// Expected format of a label or tag name, for errors.
 const LABEL_NAME: &str = "write a name of 1 to 512 characters from A-Z a-z 0-9 _ . / -";
 
 pub(crate) fn is_label_name(text: &str) -> bool {
@@ -98,7 +98,7 @@ pub(crate) fn is_label_name(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'/' | b'-'))
 }
 
-/// A name that a selector can name.
+/// Checks that a name can be used in a selector.
 pub(crate) fn label_name(text: String) -> Result<String, ValueError> {
     if is_label_name(&text) {
         Ok(text)
@@ -107,7 +107,7 @@ pub(crate) fn label_name(text: String) -> Result<String, ValueError> {
     }
 }
 
-/// A JSON object of texts.
+/// Parses a JSON object of strings.
 pub(crate) fn labels(value: Value) -> Result<Labels, ValueError> {
     let Value::Object(map) = value else {
         return Err(ValueError::json("", &value, "write an object of texts: {\"role\": \"web\"}"));
@@ -120,14 +120,14 @@ pub(crate) fn labels(value: Value) -> Result<Labels, ValueError> {
         .collect()
 }
 
-/// The field `labels`; none is an empty one.
+/// Reads the field `labels`, empty if absent.
 pub(crate) fn labels_field(fields: &mut Fields) -> Result<Labels, ValueError> {
     fields
         .take("labels")
         .map_or_else(|| Ok(Labels::new()), |value| labels(value).map_err(|error| error.within("labels")))
 }
 
-/// Labels as JSON.
+/// Formats labels as a JSON object.
 pub(crate) fn labels_json(labels: &Labels) -> Value {
     Value::Object(labels.iter().map(|(name, text)| (name.clone(), Value::String(text.clone()))).collect())
 }

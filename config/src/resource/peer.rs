@@ -16,10 +16,12 @@ use super::{ValueError, duration};
 use crate::key::IpFamily;
 use tortie_net::Cidr;
 
-/// The value of `peer_v4/<ip>`, `peer_v6/<ip>`, `peer_interface/<interface>` and `peer_range/<prefix>`, global or of a host.
+/// The value of `peer_v4/<ip>`, `peer_v6/<ip>`, `peer_interface/<interface>` and `peer_range/<prefix>`,
+/// global or of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address; of an unnumbered peer its link-local one, or `::` when router advertisements tell it; of a range the first.
+    /// Its address; of an unnumbered peer its link-local one, or `::` when router advertisements tell it; of
+    /// a range the first.
     pub ip: IpAddr,
     /// The interface of an unnumbered peer.
     pub interface: Option<String>,
@@ -41,8 +43,8 @@ pub struct Peer {
     pub rr_cluster_id: Option<Ipv4Addr>,
     /// Restart time to advertise (RFC 4724), whole seconds up to 4095.
     pub restart_time: Option<Duration>,
-    /// Long-lived stale time to advertise (RFC 9494), and the most that the peer's routes are kept for after its restart
-    /// time; whole seconds up to 16,777,215. `None`: neither.
+    /// Long-lived stale time to advertise (RFC 9494), and the most that the peer's routes are kept for after
+    /// its restart time; whole seconds up to 16,777,215. `None`: neither.
     pub long_lived_restart_time: Option<Duration>,
     /// Keepalive interval, whole seconds.
     pub keepalive_time: Option<Duration>,
@@ -62,8 +64,8 @@ pub struct Peer {
     pub local_as_num: Option<Asn>,
     /// Never dial.
     pub passive_mode: bool,
-    /// No session, by order of an administrator; with what the peer's operators are told (RFC 9003), at most 255 octets, empty:
-    /// nothing.
+    /// No session, by order of an administrator; with what the peer's operators are told (RFC 9003), at most
+    /// 255 octets, empty: nothing.
     pub shutdown: Option<String>,
     /// Names of filters, in order.
     pub filters: Vec<String>,
@@ -147,8 +149,9 @@ impl Peer {
         Self::read(&mut fields, key_ip, key_port)
     }
 
-    /// Reads the value of the key of an interface: as that of an address, with `as_num` also `external` or `internal`,
-    /// without `source_addr`, and with `ip` only where the neighbour sends no router advertisements.
+    /// Reads the value of the key of an interface: as that of an address, with `as_num` also `external` or
+    /// `internal`, without `source_addr`, and with `ip` only where the neighbour sends no router
+    /// advertisements.
     ///
     /// # Errors
     /// When a field is malformed, or the interface differs from the key's.
@@ -172,8 +175,8 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Reads the value of the key of a range: as that of an address, with `max_sessions`, and without what only one peer can
-    /// have (`ip`, `port`, `source_addr`).
+    /// Reads the value of the key of a range: as that of an address, with `max_sessions`, and without what
+    /// only one peer can have (`ip`, `port`, `source_addr`).
     ///
     /// # Errors
     /// When a field is malformed, or the prefix differs from the key's.

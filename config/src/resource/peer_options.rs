@@ -1,4 +1,5 @@
-//! The parts of a peer's value: BFD, role, add-path and the like; secrets are in [`peer_auth`](super::peer_auth).
+//! The parts of a peer's value: BFD, role, add-path and the like; secrets are in
+//! [`peer_auth`](super::peer_auth).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,8 +18,8 @@ pub struct Bfd {
     pub interval: Duration,
     /// Missed packets until the session is down, 1 to 255.
     pub multiplier: u8,
-    /// Several hops (RFC 5883) or one (RFC 5881). `None`: one to an eBGP peer that is on-link, several to all others (what
-    /// BIRD does by itself; FRR takes on-link iBGP peers for one hop).
+    /// Several hops (RFC 5883) or one (RFC 5881). `None`: one to an eBGP peer that is on-link, several to all
+    /// others (what BIRD does by itself; FRR takes on-link iBGP peers for one hop).
     pub multihop: Option<bool>,
     /// Fields that are not named here.
     pub extra: Extra,
@@ -76,7 +77,8 @@ impl Bfd {
 pub struct MaxPrefixes {
     /// Most prefixes accepted.
     pub limit: Option<u32>,
-    /// From this share of `limit` on, in percent, a warning is given; 0: never. `None`: the speaker's default.
+    /// From this share of `limit` on, in percent, a warning is given; 0: never. `None`: the speaker's
+    /// default.
     pub warn: Option<u8>,
     /// How long the peer is left alone after it went over `limit`. `None`: the speaker's default.
     pub restart: Option<Duration>,
@@ -159,7 +161,8 @@ impl AddPath {
         Self { receive, send, extra: Extra::default() }
     }
 
-    /// What the other end has to do for this: send where we receive, as many as we do, and receive where we send.
+    /// What the other end has to do for this: send where we receive, as many as we do, and receive where we
+    /// send.
     #[must_use]
     pub fn opposite(&self) -> Self {
         Self::new(self.send > 0, if self.receive { self.send.max(Self::USUAL) } else { 0 })

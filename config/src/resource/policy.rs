@@ -186,8 +186,8 @@ impl Policy {
     /// Reads a value.
     ///
     /// # Errors
-    /// When a field is malformed, the selector is missing, `untracked` and `pre_dnat` are both set, or `pre_dnat` has
-    /// egress rules.
+    /// When a field is malformed, the selector is missing, `untracked` and `pre_dnat` are both set, or
+    /// `pre_dnat` has egress rules.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         let Some(selector) = fields.text("selector")? else {

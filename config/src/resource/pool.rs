@@ -18,7 +18,8 @@ pub struct Pool {
     pub ipam: bool,
     /// No new blocks are claimed in it; it is still exported.
     pub disabled: bool,
-    /// The prefix length of its blocks where it is not the usual one (`blockSize`, or `block_size`): 20 to 32 or 116 to 128.
+    /// The prefix length of its blocks where it is not the usual one (`blockSize`, or `block_size`): 20 to 32
+    /// or 116 to 128.
     pub block_size: Option<u8>,
     /// Fields that are not named here.
     pub extra: Extra,
@@ -72,8 +73,8 @@ impl Pool {
     /// Reads the value of the key of `cidr`.
     ///
     /// # Errors
-    /// When a field is malformed, the prefixes of key and value differ, the pool is too small for one block or lies in
-    /// link-local space, or an IPv6 pool asks for IPIP.
+    /// When a field is malformed, the prefixes of key and value differ, the pool is too small for one block
+    /// or lies in link-local space, or an IPv6 pool asks for IPIP.
     pub fn parse(cidr: Cidr, bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         same_cidr(&mut fields, cidr)?;

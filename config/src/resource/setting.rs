@@ -1,7 +1,7 @@
 //! Parameters of the agent: `config/<Name>`, global and per host.
 //!
-//! One table gives each parameter its name, type and default; [`Settings`] is what is in force: the defaults, then the
-//! global values, then the host's ([`Settings::apply`] in that order).
+//! One table gives each parameter its name, type and default; [`Settings`] is what is in force: the defaults,
+//! then the global values, then the host's ([`Settings::apply`] in that order).
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -64,8 +64,8 @@ macro_rules! settings {
             /// The names of all parameters that are read.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name),)+];
 
-            /// Those of them that are read and change nothing: what they are about is done in another way or by flags of the
-            /// agent.
+            /// Those of them that are read and change nothing: what they are about is done in another way or
+            /// by flags of the agent.
             pub const WITHOUT_EFFECT: &'static [&'static str] = &[
                 "HealthPort",
                 "IpsetsRefreshInterval",
@@ -206,7 +206,8 @@ settings! {
     metadata_addr: MetadataAddr(Option<Ipv4Addr>) = Some(Ipv4Addr::LOCALHOST);
     /// Port of OpenStack's metadata service.
     metadata_port: MetadataPort(u16) = 8775;
-    /// How long an address that nobody has is left alone before the host's agent releases it; 0: it never does.
+    /// How long an address that nobody has is left alone before the host's agent releases it; 0: it never
+    /// does.
     ipam_leak_grace_period: IpamLeakGracePeriodSecs(Duration) = secs(0);
     /// The cluster's random name.
     cluster_guid: ClusterGUID(String) = String::new();

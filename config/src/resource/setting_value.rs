@@ -290,8 +290,9 @@ const fn udp(port: u16) -> Failsafe {
     Failsafe { udp: true, port }
 }
 
-/// Felix 2: SSH and DHCP; and as later Felix has it, BGP. It is this process that speaks it, with BFD (RFC 5881, RFC 5883)
-/// beside it: a policy on host endpoints must not take away the routes to where it could be corrected.
+/// Felix 2: SSH and DHCP; and as later Felix has it, BGP. It is this process that speaks it, with BFD (RFC
+/// 5881, RFC 5883) beside it: a policy on host endpoints must not take away the routes to where it could be
+/// corrected.
 pub(super) fn default_inbound() -> Vec<Failsafe> {
     vec![tcp(22), tcp(179), udp(68), udp(3784), udp(4784)]
 }

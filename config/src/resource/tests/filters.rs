@@ -97,7 +97,8 @@ fn an_error_names_the_place_and_the_next_step() {
 
 #[test]
 fn prefix_ranges_mean_what_prefix_lists_mean() {
-    // As `ip prefix-list` of FRR: no ge and le is exact; le alone counts from the length; ge alone up to the width.
+    // As `ip prefix-list` of FRR: no ge and le is exact; le alone counts from the length; ge alone up to the
+    // width.
     let range = |value: Value| {
         parse(&json!({"import": [{"match": {"prefixes": [value]}, "then": "accept"}]})).import.unwrap()[0]
             .matches
