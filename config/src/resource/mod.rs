@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!  (Key, bytes) --Resource::parse--> Resource --to_value--> bytes
-//!                    |                                        json.rs, text.rs, duration.rs, names.rs: shared parts
+//!                    |                                        json, text, duration, names: shared parts
 //!                    +-- one file per resource
 //! ```
 

@@ -16,85 +16,86 @@ use super::{ValueError, duration};
 use crate::key::IpFamily;
 use tortie_net::Cidr;
 
-/// The value of `peer_v4/<ip>`, `peer_v6/<ip>`, `peer_interface/<interface>` and `peer_range/<prefix>`,
-/// global or of a host.
+/// Value of `peer_v4/<ip>`, `peer_v6/<ip>`, `peer_interface/<interface>` and `peer_range/<prefix>`, global or
+/// of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address; of an unnumbered peer its link-local one, or `::` when router advertisements tell it; of
-    /// a range the first.
+    /// Address of the peer. For an unnumbered peer its link-local address, or `::` if router advertisements
+    /// provide it; for a range its first address.
     pub ip: IpAddr,
-    /// The interface of an unnumbered peer.
+    /// Interface of an unnumbered peer.
     pub interface: Option<String>,
-    /// The addresses of a range, whose peers are dynamic.
+    /// Prefix of a peer range, whose peers are dynamic.
     pub range: Option<Cidr>,
-    /// Most sessions of a range at one time.
+    /// Maximum number of concurrent sessions of a range.
     pub max_sessions: Option<u32>,
-    /// Its AS.
+    /// AS of the peer.
     pub as_num: PeerAs,
-    /// Its port; `None`: 179, or the node's `listen_port` where the peer is a node.
+    /// TCP port of the peer; `None` for 179, or for the node's `listen_port` if the peer is a node.
     pub port: Option<u16>,
     /// TCP MD5 secret.
     pub password: Option<Password>,
-    /// TCP-AO key; not beside `password`.
+    /// TCP-AO key; excludes `password`.
     pub tcp_ao: Option<TcpAo>,
-    /// The address that the session comes from.
+    /// Local address of the session.
     pub source_addr: SourceAddr,
-    /// The peer's cluster id, when it is a route reflector.
+    /// Cluster id of the peer, if it is a route reflector.
     pub rr_cluster_id: Option<Ipv4Addr>,
-    /// Restart time to advertise (RFC 4724), whole seconds up to 4095.
+    /// Restart time to advertise (RFC 4724), in whole seconds up to 4095.
     pub restart_time: Option<Duration>,
-    /// Long-lived stale time to advertise (RFC 9494), and the most that the peer's routes are kept for after
-    /// its restart time; whole seconds up to 16,777,215. `None`: neither.
+    /// Long-lived stale time to advertise (RFC 9494), and maximum time for which the peer's routes are kept
+    /// after its restart time, in whole seconds up to 16,777,215. `None` disables both.
     pub long_lived_restart_time: Option<Duration>,
-    /// Keepalive interval, whole seconds.
+    /// Keepalive interval in whole seconds.
     pub keepalive_time: Option<Duration>,
-    /// Hold time to propose, 0 or 3 to 65535 whole seconds (RFC 4271 4.2).
+    /// Hold time to propose: 0, or 3 to 65535 whole seconds (RFC 4271, section 4.2).
     pub hold_time: Option<Duration>,
-    /// How long nothing may be sent before the peer counts as dead (RFC 9687), whole seconds.
+    /// Send hold time (RFC 9687): time without progress in sending after which the session is closed, in
+    /// whole seconds.
     pub send_hold_time: Option<Duration>,
     /// Next hop of announced routes.
     pub next_hop_mode: Option<NextHopMode>,
-    /// Keep the next hop towards eBGP peers; `next_hop_mode` wins.
+    /// Keep the next hop towards eBGP peers; `next_hop_mode` takes precedence.
     pub keep_next_hop: bool,
-    /// Greatest distance in hops (RFC 5082), 1 to 254.
+    /// Maximum distance of the peer in hops (RFC 5082), 1 to 254.
     pub ttl_security: Option<u8>,
-    /// How often the own AS may stand in a received path.
+    /// Number of times that the local AS may occur in a received AS path.
     pub num_allow_local_as: u8,
-    /// Another local AS towards this peer.
+    /// Local AS number for this peer, if it differs from the host's.
     pub local_as_num: Option<Asn>,
-    /// Never dial.
+    /// Never dial the peer.
     pub passive_mode: bool,
-    /// No session, by order of an administrator; with what the peer's operators are told (RFC 9003), at most
-    /// 255 octets, empty: nothing.
+    /// Administrative shutdown: there is no session, and the peer receives this text (RFC 9003), at most 255
+    /// octets; empty for no text.
     pub shutdown: Option<String>,
     /// Names of filters, in order.
     pub filters: Vec<String>,
-    /// How many prefixes may come and go.
+    /// Limits on the number of received and announced prefixes.
     pub max_prefixes: Option<MaxPrefixes>,
-    /// Bidirectional forwarding detection.
+    /// BFD parameters; `None` for no BFD.
     pub bfd: Option<Bfd>,
-    /// The local role (RFC 9234).
+    /// Local BGP role (RFC 9234).
     pub role: Option<Role>,
-    /// Refuse an eBGP peer that offers no role of its own (RFC 9234 4.2, strict mode).
+    /// Reject eBGP peers that advertise no role (RFC 9234, section 4.2, strict mode).
     pub role_strict: bool,
     /// Several paths per prefix (RFC 7911).
     pub add_path: Option<AddPath>,
-    /// Families to carry, without repetition; empty: both when both ends have an address.
+    /// Address families to carry, without repetition. If empty, both, as far as both ends have an address.
     pub families: Vec<IpFamily>,
-    /// Offer extended messages (RFC 8654); `None`: the speaker's default.
+    /// Offer extended messages (RFC 8654); `None` for the speaker's default.
     pub extended_messages: Option<bool>,
-    /// Announce nothing but what this host originates.
+    /// Announce only routes that this host originates.
     pub own_only: bool,
     /// Accept routes inside of pools.
     pub import_pools: bool,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
 const SECOND: Duration = Duration::from_secs(1);
 
 impl Peer {
-    /// A peer with nothing but an address and an AS.
+    /// Creates a peer with an address, an AS and defaults.
     #[must_use]
     pub fn new(ip: IpAddr, as_num: impl Into<PeerAs>) -> Self {
         Self {
@@ -134,10 +135,10 @@ impl Peer {
         }
     }
 
-    /// Reads the value of the key of this address and port.
+    /// Parses the value of the key of this address and port.
     ///
     /// # Errors
-    /// When a field is malformed, or address or port differ from the key's.
+    /// If a field is malformed, or address or port differ from the key.
     pub fn parse(key_ip: IpAddr, key_port: Option<u16>, bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         same_address(&mut fields, key_ip)?;
@@ -149,12 +150,12 @@ impl Peer {
         Self::read(&mut fields, key_ip, key_port)
     }
 
-    /// Reads the value of the key of an interface: as that of an address, with `as_num` also `external` or
-    /// `internal`, without `source_addr`, and with `ip` only where the neighbour sends no router
-    /// advertisements.
+    /// Parses the value of an interface key. It is like that of an address key, but `as_num` may also be
+    /// `external` or `internal`, there is no `source_addr`, and `ip` is only needed if the neighbour sends no
+    /// router advertisements.
     ///
     /// # Errors
-    /// When a field is malformed, or the interface differs from the key's.
+    /// If a field is malformed, or the interface differs from the key.
     pub fn parse_interface(key: &str, bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         if let Some(interface) = fields.text("interface")?.filter(|interface| interface != key) {
@@ -175,11 +176,11 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Reads the value of the key of a range: as that of an address, with `max_sessions`, and without what
-    /// only one peer can have (`ip`, `port`, `source_addr`).
+    /// Parses the value of a range key. It is like that of an address key, with `max_sessions`, and without
+    /// the fields that only a single peer can have (`ip`, `port`, `source_addr`).
     ///
     /// # Errors
-    /// When a field is malformed, or the prefix differs from the key's.
+    /// If a field is malformed, or the prefix differs from the key.
     pub fn parse_range(key: Cidr, bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         if let Some(prefix) = fields.parsed::<Cidr>("prefix", "write ADDRESS/LENGTH")?.filter(|p| *p != key) {
@@ -275,7 +276,7 @@ impl Peer {
         }
     }
 
-    /// The newest form. It holds the password where there is one: never log it.
+    /// Formats the value in its newest form. It may contain the password and must not be logged.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -286,7 +287,8 @@ impl Peer {
         } else if self.interface.is_none() || !self.ip.is_unspecified() {
             writer.put("ip", self.ip.to_string());
         }
-        // As text: readers of Calico's template engine turned large numbers into exponent form.
+        // Formatted as a string, because readers that used Calico's template engine turned large numbers into
+        // exponent notation.
         writer.put("as_num", self.as_num.to_string());
         writer.put_some("port", self.port);
         if let Some(password) = &self.password {
@@ -346,7 +348,7 @@ fn port(fields: &mut Fields, key: Option<u16>) -> Result<Option<u16>, ValueError
     }
 }
 
-/// 0 and an empty text are what Calico writes for none.
+/// Calico stores 0 or an empty string for no local AS.
 fn local_as(fields: &mut Fields) -> Result<Option<Asn>, ValueError> {
     let Some(value) = fields.take("local_as_num") else { return Ok(None) };
     let none = value.as_u64() == Some(0) || matches!(value.as_str(), Some("" | "0"));

@@ -1,4 +1,4 @@
-//! How a peer's TCP connections are authenticated: secrets of TCP MD5 and keys of TCP-AO.
+//! Authentication of TCP connections with peers: TCP MD5 secrets and TCP-AO keys.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -10,18 +10,18 @@ use super::ValueError;
 use super::json::{Extra, Fields, Writer};
 use super::peer_options::words;
 
-/// Password files are read from below this directory only.
+/// Password files are only read from below this directory.
 pub const SECRETS_DIR: &str = "/etc/tortie/secrets";
 
-/// The kernel's limit (`TCP_MD5SIG_MAXKEYLEN`, `TCP_AO_MAXKEYLEN`), in bytes.
+/// Maximum length in the kernel (`TCP_MD5SIG_MAXKEYLEN`, `TCP_AO_MAXKEYLEN`), in bytes.
 const MAX_PASSWORD: usize = 80;
 
-/// A secret of TCP MD5 (RFC 2385) or TCP-AO (RFC 5925); never printed.
+/// A secret for TCP MD5 (RFC 2385) or TCP-AO (RFC 5925); never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Password {
-    /// As given in the store: 1 to 80 bytes.
+    /// The secret itself, from the store: 1 to 80 bytes.
     Text(String),
-    /// To be read from this file, which is below [`SECRETS_DIR`].
+    /// A file below [`SECRETS_DIR`] that contains the secret.
     File(PathBuf),
 }
 
@@ -52,7 +52,7 @@ impl Password {
             (None, Some(file)) if is_below_secrets(&file) => Ok(Some(Self::File(file.into()))),
             (None, Some(file)) => {
                 let expected = format!("name a file below {SECRETS_DIR}/");
-                // What is no path may be the secret itself, put into the wrong field.
+                // Text that is not a path may be the secret itself in the wrong field, so it is not quoted.
                 let found = if file.starts_with('/') { format!("`{file}`") } else { "no path".to_owned() };
                 Err(ValueError::new("password_file", found, expected))
             }
@@ -73,7 +73,7 @@ impl Password {
 
 fn is_below_secrets(file: &str) -> bool {
     let Ok(rest) = Path::new(file).strip_prefix(SECRETS_DIR) else { return false };
-    // `strip_prefix` compares whole components; what follows must not climb out again.
+    // `strip_prefix` compares whole components. The remainder must not contain `..`.
     let mut components = rest.components().peekable();
     components.peek().is_some()
         && components.all(|part| matches!(part, Component::Normal(_)))
@@ -81,39 +81,40 @@ fn is_below_secrets(file: &str) -> bool {
 }
 
 words! {
-    /// How TCP-AO derives traffic keys and signs segments (RFC 5926).
+    /// Algorithm by which TCP-AO derives traffic keys and authenticates segments (RFC 5926).
     AoAlgorithm: "write \"hmac-sha-1-96\" or \"aes-128-cmac-96\"" {
-        /// HMAC-SHA-1-96 (RFC 5926 3.2.1).
+        /// HMAC-SHA-1-96 (RFC 5926, section 3.2.1).
         HmacSha1 = "hmac-sha-1-96",
-        /// AES-128-CMAC-96 (RFC 5926 3.2.2).
+        /// AES-128-CMAC-96 (RFC 5926, section 3.2.2).
         AesCmac = "aes-128-cmac-96",
     }
 }
 
-/// A master key tuple of TCP-AO (RFC 5925 3.1).
+/// A master key tuple of TCP-AO (RFC 5925, section 3.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpAo {
-    /// SendID: the KeyID of our segments, and RecvID at the peer.
+    /// SendID: KeyID of sent segments, which equals the peer's RecvID.
     pub send_id: u8,
-    /// RecvID: the KeyID of the peer's segments.
+    /// RecvID: KeyID of received segments.
     pub receive_id: u8,
-    /// MAC and key derivation.
+    /// MAC algorithm and key derivation function.
     pub algorithm: AoAlgorithm,
-    /// The master key.
+    /// Master key.
     pub password: Password,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
 impl TcpAo {
-    /// `{"id": 1, "password": "..."}`, with `send_id` and `receive_id` where they differ, and `algorithm`.
+    /// Parses `{"id": 1, "password": "..."}`, with `send_id` and `receive_id` if they differ, and
+    /// `algorithm`.
     pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>, ValueError> {
         match fields.take("tcp_ao") {
             None => Ok(None),
             Some(value @ Value::Object(_)) => {
                 Self::parse(value).map(Some).map_err(|error| error.within("tcp_ao"))
             }
-            // It may be the secret itself.
+            // The value may be the secret itself, so it is not quoted.
             Some(_) => {
                 let expected = "write {\"id\": 1, \"password_file\": \"/etc/tortie/secrets/NAME\"}";
                 Err(ValueError::new("tcp_ao", "no object", expected))

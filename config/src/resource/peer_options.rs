@@ -1,5 +1,4 @@
-//! The parts of a peer's value: BFD, role, add-path and the like; secrets are in
-//! [`peer_auth`](super::peer_auth).
+//! Options of a peer: BFD, role, ADD-PATH and others. Secrets are in [`peer_auth`](super::peer_auth).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,29 +10,29 @@ use serde_json::Value;
 use super::json::{Extra, Fields, Writer};
 use super::{ValueError, duration};
 
-/// Bidirectional forwarding detection (RFC 5880).
+/// Parameters of Bidirectional Forwarding Detection (RFC 5880).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bfd {
-    /// Wanted interval of control packets, 10 ms to 60 s.
+    /// Desired interval of control packets, 10 ms to 60 s.
     pub interval: Duration,
-    /// Missed packets until the session is down, 1 to 255.
+    /// Detection multiplier: number of missed packets after which the session is down, 1 to 255.
     pub multiplier: u8,
-    /// Several hops (RFC 5883) or one (RFC 5881). `None`: one to an eBGP peer that is on-link, several to all
-    /// others (what BIRD does by itself; FRR takes on-link iBGP peers for one hop).
+    /// Multihop (RFC 5883) or single-hop (RFC 5881) BFD. `None` uses single-hop for on-link eBGP peers and
+    /// multihop for all others, as BIRD does by default (FRR uses single-hop for on-link iBGP peers too).
     pub multihop: Option<bool>,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
 impl Default for Bfd {
-    /// 3 x 300 ms.
+    /// Returns an interval of 300 ms with multiplier 3.
     fn default() -> Self {
         Self { interval: Duration::from_millis(300), multiplier: 3, multihop: None, extra: Extra::default() }
     }
 }
 
 impl Bfd {
-    /// `true`, `false` or `{"interval": "300ms", "multiplier": 3, "multihop": false}`.
+    /// Parses `true`, `false` or `{"interval": "300ms", "multiplier": 3, "multihop": false}`.
     pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>, ValueError> {
         match fields.take("bfd") {
             None | Some(Value::Bool(false)) => Ok(None),
@@ -72,24 +71,23 @@ impl Bfd {
     }
 }
 
-/// Limits of prefixes in a family.
+/// Limits on the number of prefixes per address family.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MaxPrefixes {
-    /// Most prefixes accepted.
+    /// Maximum number of accepted prefixes.
     pub limit: Option<u32>,
-    /// From this share of `limit` on, in percent, a warning is given; 0: never. `None`: the speaker's
-    /// default.
+    /// Percentage of `limit` at which a warning is given; 0 for never, `None` for the speaker's default.
     pub warn: Option<u8>,
-    /// How long the peer is left alone after it went over `limit`. `None`: the speaker's default.
+    /// Time without session after the peer exceeded `limit`; `None` for the speaker's default.
     pub restart: Option<Duration>,
-    /// Most prefixes announced to the peer.
+    /// Maximum number of prefixes announced to the peer.
     pub out: Option<u32>,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
 impl MaxPrefixes {
-    /// A number is the limit; else `{"limit": 1000, "warn": 75, "restart": "60s", "out": 50}`.
+    /// Parses a number, which is the limit, or `{"limit": 1000, "warn": 75, "restart": "60s", "out": 50}`.
     pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>, ValueError> {
         match fields.take("max_prefixes") {
             None => Ok(None),
@@ -139,37 +137,37 @@ impl MaxPrefixes {
 /// Several paths per prefix (RFC 7911).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AddPath {
-    /// Take several from the peer.
+    /// Receive several paths per prefix from the peer.
     pub receive: bool,
-    /// Paths of a prefix to send to the peer, the best one first; 0: it is not offered several.
+    /// Maximum number of paths per prefix sent to the peer, the best one first; 0 to not offer sending.
     pub send: u8,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
 impl AddPath {
-    /// Most paths of a prefix that are sent.
+    /// Maximum value of [`send`](Self::send).
     pub const MOST: u8 = 8;
-    /// Paths of a prefix that are sent where nobody says how many: the best one and the next.
+    /// Default number of paths to send per prefix: the best one and the next.
     pub const USUAL: u8 = 2;
 
     const EXPECTED: &'static str = "write \"receive\", \"send\" or \"both\", how many paths to send from 1 to 8, or {\"receive\": true, \"send\": 4}";
 
-    /// Take several and send so many.
+    /// Creates an option with these values.
     #[must_use]
     pub fn new(receive: bool, send: u8) -> Self {
         Self { receive, send, extra: Extra::default() }
     }
 
-    /// What the other end has to do for this: send where we receive, as many as we do, and receive where we
-    /// send.
+    /// Returns the option of the other end: it sends if this one receives, the same number of paths, and
+    /// receives if this one sends.
     #[must_use]
     pub fn opposite(&self) -> Self {
         Self::new(self.send > 0, if self.receive { self.send.max(Self::USUAL) } else { 0 })
     }
 
-    /// `"receive"`, `"send"`, `"both"` (also `true`), the number of paths to send beside taking several, or
-    /// `{"receive": true, "send": 4}`, where `"send": true` is the usual number.
+    /// Parses `"receive"`, `"send"`, `"both"` (or `true`), the number of paths to send while also receiving
+    /// several, or `{"receive": true, "send": 4}`, where `"send": true` means the default number.
     pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>, ValueError> {
         let Some(value) = fields.take("add_path") else { return Ok(None) };
         let read = match &value {
@@ -224,16 +222,16 @@ impl AddPath {
     }
 }
 
-/// Longest shutdown communication, in octets (RFC 9003 2).
+/// Maximum length of a shutdown communication, in octets (RFC 9003, section 2).
 const SHUTDOWN_TEXT: usize = 255;
 
-/// `shutdown`: `true`, `false`, or a text for the peer's operators.
+/// Parses `shutdown`: `true`, `false`, or a text for the peer's operators.
 pub(super) fn take_shutdown(fields: &mut Fields) -> Result<Option<String>, ValueError> {
     match fields.take("shutdown") {
         None | Some(Value::Bool(false)) => Ok(None),
         Some(Value::Bool(true)) => Ok(Some(String::new())),
         Some(Value::String(text)) if text.is_empty() => Ok(None),
-        // Whoever puts a switch in quotes does not mean it as a text.
+        // A boolean in quotes is not meant as a text.
         Some(Value::String(text)) if text.len() <= SHUTDOWN_TEXT && text != "true" && text != "false" => {
             Ok(Some(text))
         }
@@ -248,7 +246,7 @@ pub(super) fn shutdown_json(text: &str) -> Value {
     if text.is_empty() { Value::Bool(true) } else { text.into() }
 }
 
-/// Declares an enum that stands as a word in JSON.
+/// Declares an enum that is a word in JSON.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident: $expected:literal { $($(#[$vdoc:meta])* $variant:ident = $word:literal $(| $also:literal)*,)+ }) => {
         $(#[$doc])*
@@ -258,7 +256,7 @@ macro_rules! words {
         impl $name {
             pub(super) const EXPECTED: &'static str = $expected;
 
-            /// As stored.
+            /// Returns the word as stored.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word,)+ }
@@ -287,27 +285,27 @@ macro_rules! words {
 pub(super) use words;
 
 words! {
-    /// Where the next hop of announced routes comes from.
+    /// Next hop of announced routes.
     NextHopMode: "write \"Auto\", \"Self\" or \"Keep\"" {
-        /// Self, except on reflected routes.
+        /// Own address, except on reflected routes.
         Auto = "Auto",
-        /// Always self.
+        /// Always the own address.
         Own = "Self",
-        /// What was received.
+        /// Unchanged next hop of the received route.
         Keep = "Keep",
     }
 }
 
 words! {
-    /// The local role on a session (RFC 9234).
+    /// Local role on a session (RFC 9234).
     Role: "write the local role: \"provider\", \"customer\", \"peer\", \"rs-server\" or \"rs-client\"" {
-        /// We provide transit to the peer.
+        /// This host provides transit to the peer.
         Provider = "provider",
-        /// The peer provides transit to us.
+        /// The peer provides transit to this host.
         Customer = "customer",
         /// Lateral peering.
         Peer = "peer",
-        /// We are a route server.
+        /// This host is a route server.
         RsServer = "rs-server" | "rs_server" | "rs",
         /// The peer is a route server.
         RsClient = "rs-client" | "rs_client",
@@ -315,7 +313,7 @@ words! {
 }
 
 impl Role {
-    /// The role of the other end (RFC 9234 4.2, table 2).
+    /// Returns the role of the other end (RFC 9234, section 4.2, table 2).
     #[must_use]
     pub fn opposite(self) -> Self {
         match self {
@@ -328,15 +326,15 @@ impl Role {
     }
 }
 
-/// The address that a session comes from.
+/// Local address of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum SourceAddr {
-    /// The node's address.
+    /// BGP address of the node.
     #[default]
     UseNodeIp,
-    /// The kernel chooses.
+    /// Address chosen by the kernel.
     None,
-    /// This one.
+    /// This address.
     Addr(IpAddr),
 }
 

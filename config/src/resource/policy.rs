@@ -1,4 +1,4 @@
-//! Rule lists of profiles, policies, tiers, tags.
+//! Policies, tiers and profiles: rules, order, tags and labels.
 
 use std::cmp::Ordering;
 
@@ -10,22 +10,22 @@ use super::rule::{Rule, parse_selector};
 use super::{ValueError, json};
 use crate::Selector;
 
-/// The value of a profile's `rules`.
+/// Value of a profile's `rules`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rules {
-    /// For traffic to the endpoint.
+    /// Rules for traffic to the endpoint.
     pub inbound: Vec<Rule>,
-    /// For traffic from the endpoint.
+    /// Rules for traffic from the endpoint.
     pub outbound: Vec<Rule>,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
 impl Rules {
-    /// Reads a value.
+    /// Parses a value.
     ///
     /// # Errors
-    /// When a rule is malformed or has a field that no rule has.
+    /// If a rule is malformed or has an unknown field.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         Ok(Self {
@@ -35,7 +35,7 @@ impl Rules {
         })
     }
 
-    /// The newest form.
+    /// Formats the value in its newest form.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -49,25 +49,25 @@ fn put_rules(writer: &mut Writer, inbound: &[Rule], outbound: &[Rule]) {
     writer.put("outbound_rules", Value::Array(outbound.iter().map(Rule::json).collect()));
 }
 
-/// Where a policy or a tier stands; lower is first, none is last.
+/// Order of a policy or a tier, ascending; those without order come last.
 #[derive(Debug, Clone, Copy)]
 pub struct Order(f64);
 
 impl Order {
-    /// `None` when the number is not finite.
+    /// Returns `None` if the number is not finite.
     #[must_use]
     pub fn new(order: f64) -> Option<Self> {
-        // -0 and 0 are one place.
+        // Normalizes -0 to 0, since they are the same order.
         order.is_finite().then_some(Self(order + 0.0))
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn get(self) -> f64 {
         self.0
     }
 
-    /// Absent, null and `"default"` are none.
+    /// Parses `order`; absent, null and `"default"` mean no order.
     fn take(fields: &mut Fields) -> Result<Option<Self>, ValueError> {
         match fields.take("order") {
             None => Ok(None),
@@ -81,7 +81,7 @@ impl Order {
     }
 
     fn json(self) -> Value {
-        // Whole numbers as such: readers print them.
+        // Whole numbers are written without fraction, because readers print them.
         let whole = format!("{:.0}", self.0).parse::<i64>().ok().filter(|_| self.0.fract() == 0.0);
         whole.map_or_else(|| Number::from_f64(self.0).map_or(Value::Null, Value::Number), Value::from)
     }
@@ -107,31 +107,31 @@ impl PartialEq for Order {
 
 impl Eq for Order {}
 
-/// A policy: rules for the endpoints that it selects.
+/// A policy: rules for the endpoints that its selector matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// Whom it is for.
+    /// Selector of the endpoints that the policy applies to.
     pub selector: Selector,
-    /// Its place; `None`: last. Ties are broken by name, as bytes.
+    /// Order within the tier; `None` for last. Equal orders are sorted by name, bytewise.
     pub order: Option<Order>,
-    /// For traffic to the endpoints.
+    /// Rules for traffic to the endpoints.
     pub inbound: Vec<Rule>,
-    /// For traffic from the endpoints.
+    /// Rules for traffic from the endpoints.
     pub outbound: Vec<Rule>,
-    /// Before connection tracking; host endpoints only.
+    /// Applied before connection tracking; host endpoints only.
     pub untracked: bool,
-    /// Before DNAT; host endpoints only, inbound only.
+    /// Applied before DNAT; host endpoints only, inbound only.
     pub pre_dnat: bool,
-    /// The directions that it governs.
+    /// Directions that the policy applies to.
     pub types: PolicyTypes,
-    /// Fields that are not named here, `annotations` among them.
+    /// Unknown fields, including `annotations`, kept when the value is written.
     pub extra: Extra,
 }
 
-/// The directions that a policy governs, also where its rule list is empty.
+/// Directions that a policy applies to, even if its rule list is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PolicyTypes {
-    /// Both; also when absent or an empty list.
+    /// Both directions; also if the field is absent or empty.
     #[default]
     Both,
     /// Traffic to the endpoints only.
@@ -141,13 +141,13 @@ pub enum PolicyTypes {
 }
 
 impl PolicyTypes {
-    /// Whether traffic to the endpoints is governed.
+    /// Returns true if the policy applies to traffic to the endpoints.
     #[must_use]
     pub fn ingress(self) -> bool {
         self != Self::Egress
     }
 
-    /// Whether traffic from the endpoints is governed.
+    /// Returns true if the policy applies to traffic from the endpoints.
     #[must_use]
     pub fn egress(self) -> bool {
         self != Self::Ingress
@@ -168,7 +168,8 @@ impl PolicyTypes {
 }
 
 impl Policy {
-    /// A policy without rules, for both directions: denies what no other policy allows.
+    /// Creates a policy without rules for both directions. It denies all traffic that no other policy of its
+    /// tier allows.
     #[must_use]
     pub fn new(selector: Selector) -> Self {
         Self {
@@ -183,10 +184,10 @@ impl Policy {
         }
     }
 
-    /// Reads a value.
+    /// Parses a value.
     ///
     /// # Errors
-    /// When a field is malformed, the selector is missing, `untracked` and `pre_dnat` are both set, or
+    /// If a field is malformed, if the selector is missing, if `untracked` and `pre_dnat` are both set, or if
     /// `pre_dnat` has egress rules.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
@@ -219,7 +220,7 @@ impl Policy {
         Ok(())
     }
 
-    /// The newest form.
+    /// Formats the value in its newest form.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -237,26 +238,26 @@ impl Policy {
     }
 }
 
-/// The value of a tier's `metadata`.
+/// Value of a tier's `metadata`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TierMetadata {
-    /// The tier's place; `None`: last.
+    /// Order of the tier; `None` for last.
     pub order: Option<Order>,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
 impl TierMetadata {
-    /// Reads a value.
+    /// Parses a value.
     ///
     /// # Errors
-    /// When `order` is no number, null or `"default"`.
+    /// If `order` is not a number, null or `"default"`.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         Ok(Self { order: Order::take(&mut fields)?, extra: fields.rest() })
     }
 
-    /// The newest form.
+    /// Formats the value in its newest form.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -265,7 +266,7 @@ impl TierMetadata {
     }
 }
 
-/// Reads a profile's `tags`: a list of names.
+/// Parses a profile's `tags`: a list of names.
 pub(super) fn parse_tags(bytes: &[u8]) -> Result<Vec<String>, ValueError> {
     elements(value(bytes)?, |value| match value {
         Value::String(tag) => label_name(tag),
@@ -273,7 +274,7 @@ pub(super) fn parse_tags(bytes: &[u8]) -> Result<Vec<String>, ValueError> {
     })
 }
 
-/// Reads a profile's `labels`.
+/// Parses a profile's `labels`.
 pub(super) fn parse_labels(bytes: &[u8]) -> Result<Labels, ValueError> {
     match value(bytes)? {
         Value::Null => Ok(Labels::new()),
@@ -289,7 +290,8 @@ pub(super) fn labels_to_value(labels: &Labels) -> Vec<u8> {
     labels_json(labels).to_string().into_bytes()
 }
 
-/// An object that is stored as it is: what Tortie's own status is until its readers give it a type.
+/// Parses an object that is stored as it is, such as Tortie's own status, which its readers convert to a
+/// type.
 pub(super) fn parse_object(bytes: &[u8]) -> Result<Extra, ValueError> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(Extra(Map::new()));

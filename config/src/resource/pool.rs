@@ -5,47 +5,47 @@ use super::names::{INTERFACE, InterfaceName};
 use super::{BLOCK_LEN_V4, BLOCK_LEN_V6, BLOCK_SHORTEST_V4, BLOCK_SHORTEST_V6, ValueError};
 use tortie_net::Cidr;
 
-/// A pool that blocks are cut from.
+/// An address pool, which is divided into blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
-    /// Its prefix.
+    /// Prefix of the pool.
     pub cidr: Cidr,
-    /// Packets to its addresses go through a tunnel (IPv4 only).
+    /// Tunnel for packets to addresses of the pool (IPv4 only).
     pub ipip: Option<Ipip>,
-    /// Packets from it to addresses outside of all pools are masqueraded.
+    /// Packets from the pool to addresses outside of all pools are masqueraded.
     pub masquerade: bool,
-    /// Addresses are given out from it; absent means yes.
+    /// IPAM allocates addresses from the pool; true if absent.
     pub ipam: bool,
-    /// No new blocks are claimed in it; it is still exported.
+    /// IPAM claims no new blocks in the pool; its routes are still exported.
     pub disabled: bool,
-    /// The prefix length of its blocks where it is not the usual one (`blockSize`, or `block_size`): 20 to 32
-    /// or 116 to 128.
+    /// Prefix length of its blocks, if it is not the default (`blockSize` or `block_size`): 20 to 32 or 116
+    /// to 128.
     pub block_size: Option<u8>,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
-/// The tunnel of a pool.
+/// IPIP tunnel of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Ipip {
-    /// The device that the value names, `tunl0` in practice.
+    /// Tunnel device given in the value, in practice `tunl0`.
     pub device: InterfaceName,
-    /// When the tunnel is used.
+    /// Condition for using the tunnel.
     pub mode: IpipMode,
 }
 
-/// When a pool's tunnel is used.
+/// Condition for using a pool's tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum IpipMode {
-    /// Always.
+    /// The tunnel is always used.
     #[default]
     Always,
-    /// Only when the BGP next hop is outside of the node's own network.
+    /// The tunnel is only used if the BGP next hop is outside of the node's own network.
     CrossSubnet,
 }
 
 impl IpipMode {
-    /// `always` or `cross-subnet`.
+    /// Returns `always` or `cross-subnet`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl IpipMode {
 }
 
 impl Pool {
-    /// A plain pool: used by IPAM, no tunnel, no masquerade.
+    /// Creates a pool that IPAM uses, without tunnel and masquerading.
     #[must_use]
     pub fn new(cidr: Cidr) -> Self {
         Self {
@@ -70,11 +70,11 @@ impl Pool {
         }
     }
 
-    /// Reads the value of the key of `cidr`.
+    /// Parses the value of the key of `cidr`.
     ///
     /// # Errors
-    /// When a field is malformed, the prefixes of key and value differ, the pool is too small for one block
-    /// or lies in link-local space, or an IPv6 pool asks for IPIP.
+    /// If a field is malformed, if the prefixes of key and value differ, if the pool is too small for one
+    /// block or in link-local space, or if an IPv6 pool has IPIP.
     pub fn parse(cidr: Cidr, bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         same_cidr(&mut fields, cidr)?;
@@ -96,7 +96,7 @@ impl Pool {
         pool.check().map(|()| pool)
     }
 
-    /// The prefix length of the blocks that are cut from it.
+    /// Returns the prefix length of the pool's blocks.
     #[must_use]
     pub fn block_len(&self) -> u8 {
         self.block_size.unwrap_or(if self.cidr.is_v4() { BLOCK_LEN_V4 } else { BLOCK_LEN_V6 })
@@ -128,7 +128,7 @@ impl Pool {
         }
     }
 
-    /// The newest form.
+    /// Formats the value in its newest form.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -155,7 +155,7 @@ fn mode(fields: &mut Fields) -> Result<IpipMode, ValueError> {
     }
 }
 
-/// Takes the field `cidr`, which has to be the key's where it is there.
+/// Reads the field `cidr`, which must equal the prefix of the key if it is present.
 pub(super) fn same_cidr(fields: &mut Fields, key: Cidr) -> Result<(), ValueError> {
     match fields.parsed::<Cidr>("cidr", "write ADDRESS/LENGTH, such as 10.0.0.0/16")? {
         Some(cidr) if cidr != key => Err(ValueError::new(

@@ -1,4 +1,4 @@
-//! Rules: what traffic they match and what becomes of it.
+//! Policy rules: matches on traffic, and the action for matching traffic.
 
 use serde_json::Value;
 
@@ -11,45 +11,45 @@ use tortie_net::Cidr;
 
 use crate::Selector;
 
-/// One rule. Every match that is there must hold.
+/// A policy rule. All of its matches must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rule {
-    /// What becomes of traffic that matches.
+    /// Action for matching traffic.
     pub action: Action,
-    /// Only packets of this family.
+    /// Address family to match; `None` for both.
     pub ip_version: Option<IpFamily>,
-    /// Only this protocol.
+    /// Protocol to match; `None` for all.
     pub protocol: Option<Protocol>,
-    /// Not this protocol.
+    /// Protocol to exclude.
     pub not_protocol: Option<Protocol>,
-    /// Where the traffic comes from.
+    /// Matches on the source.
     pub src: Side,
-    /// Where it goes.
+    /// Matches on the destination.
     pub dst: Side,
-    /// Only this ICMP type and code; `protocol` is ICMP or ICMPv6 then.
+    /// ICMP type and code to match; `protocol` must be ICMP or ICMPv6.
     pub icmp: Option<Icmp>,
-    /// Not this ICMP type and code, as one match.
+    /// ICMP type and code to exclude, as a single match.
     pub not_icmp: Option<Icmp>,
-    /// Log what matches, with this prefix.
+    /// Prefix for logging matching traffic.
     pub log_prefix: Option<String>,
 }
 
-/// What becomes of traffic that matches.
+/// Action for matching traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Action {
-    /// Accept; also when the action is absent or empty.
+    /// Accept; also if the action is absent or empty.
     #[default]
     Allow,
-    /// Drop.
+    /// Drop the packet.
     Deny,
-    /// Log and go on with the next rule.
+    /// Log and continue with the next rule.
     Log,
-    /// Leave this tier (`next-tier` or `pass`).
+    /// Continue with the next tier (`next-tier` or `pass`).
     NextTier,
 }
 
 impl Action {
-    /// As stored.
+    /// Returns the action as stored.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -61,24 +61,24 @@ impl Action {
     }
 }
 
-/// Matches on one end of the traffic.
+/// Matches on the source or the destination.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Side {
-    /// An endpoint with a profile that has this tag.
+    /// Endpoints with a profile that has this tag.
     pub tag: Option<String>,
-    /// An endpoint that this selects.
+    /// Endpoints that this selector matches.
     pub selector: Option<Selector>,
-    /// In any of these (empty: anywhere).
+    /// Prefixes of which one must contain the address; empty for any address.
     pub nets: Vec<Cidr>,
-    /// Any of these ports (empty: any).
+    /// Port ranges of which one must contain the port; empty for any port.
     pub ports: Vec<PortRange>,
-    /// Not an endpoint with this tag.
+    /// Excludes endpoints with a profile that has this tag.
     pub not_tag: Option<String>,
-    /// Not an endpoint that this selects.
+    /// Excludes endpoints that this selector matches.
     pub not_selector: Option<Selector>,
-    /// In none of these.
+    /// Prefixes of which none may contain the address.
     pub not_nets: Vec<Cidr>,
-    /// None of these ports.
+    /// Port ranges of which none may contain the port.
     pub not_ports: Vec<PortRange>,
 }
 
@@ -203,7 +203,7 @@ fn tag(fields: &mut Fields, name: &str) -> Result<Option<String>, ValueError> {
     }
 }
 
-/// An empty text is absent, as in Go: it does not mean `all()` here.
+/// An empty string counts as absent, as in Go; it does not mean `all()` here.
 fn selector(fields: &mut Fields, name: &str) -> Result<Option<Selector>, ValueError> {
     match fields.text(name)?.filter(|text| !text.is_empty()) {
         None => Ok(None),
@@ -211,13 +211,13 @@ fn selector(fields: &mut Fields, name: &str) -> Result<Option<Selector>, ValueEr
     }
 }
 
-/// Reads a selector; the error carries the place that the selector's own error names.
+/// Parses a selector. The error contains the position within the selector.
 pub(super) fn parse_selector(name: &str, text: &str) -> Result<Selector, ValueError> {
     text.parse::<Selector>()
         .map_err(|error| ValueError::new(name, format_args!("`{text}`"), error.to_string()))
 }
 
-/// The single form and the list (`src_net`, `src_nets`) together.
+/// Combines the single form and the list (`src_net`, `src_nets`).
 fn nets(fields: &mut Fields, single: &str) -> Result<Vec<Cidr>, ValueError> {
     let expected = "write ADDRESS/LENGTH, such as 10.0.0.0/8";
     let one: Option<Cidr> = fields.parsed(single, expected)?;

@@ -1,4 +1,4 @@
-//! Protocols, ports and ICMP types, as rules match them.
+//! Protocol, port and ICMP matches of rules.
 
 use std::fmt;
 use std::num::NonZeroU8;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::ValueError;
 use super::json::{Fields, Writer};
 
-/// An IP protocol, 1 to 255.
+/// An IP protocol number, 1 to 255.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Protocol(NonZeroU8);
 
@@ -19,25 +19,25 @@ const NAMES: [(&str, u8); 6] =
     [("tcp", 6), ("udp", 17), ("icmp", 1), ("icmpv6", 58), ("sctp", 132), ("udplite", 136)];
 
 impl Protocol {
-    /// `None` for 0.
+    /// Returns `None` for 0.
     #[must_use]
     pub fn new(number: u8) -> Option<Self> {
         NonZeroU8::new(number).map(Self)
     }
 
-    /// The number (IANA).
+    /// Returns the protocol number (IANA).
     #[must_use]
     pub fn number(self) -> u8 {
         self.0.get()
     }
 
-    /// Whether it has ports: TCP, UDP, SCTP, UDP-Lite.
+    /// Returns true for protocols with ports: TCP, UDP, SCTP, UDP-Lite.
     #[must_use]
     pub fn has_ports(self) -> bool {
         matches!(self.number(), 6 | 17 | 132 | 136)
     }
 
-    /// ICMP or ICMPv6.
+    /// Returns true for ICMP and ICMPv6.
     #[must_use]
     pub fn is_icmp(self) -> bool {
         matches!(self.number(), 1 | 58)
@@ -88,7 +88,7 @@ fn decimal<T: FromStr>(text: &str) -> Option<T> {
     if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
-/// Ports from `first` to `last`, both included.
+/// A port range that includes both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortRange {
     first: u16,
@@ -98,25 +98,25 @@ pub struct PortRange {
 const PORTS: &str = "write a port (80), a text (\"80\") or a range (\"2048:4000\") from 0 to 65535";
 
 impl PortRange {
-    /// `None` when `first` exceeds `last`.
+    /// Returns `None` if `first` is greater than `last`.
     #[must_use]
     pub fn new(first: u16, last: u16) -> Option<Self> {
         (first <= last).then_some(Self { first, last })
     }
 
-    /// The first port.
+    /// Returns the first port.
     #[must_use]
     pub fn first(self) -> u16 {
         self.first
     }
 
-    /// The last port.
+    /// Returns the last port.
     #[must_use]
     pub fn last(self) -> u16 {
         self.last
     }
 
-    /// Whether `port` is one of them.
+    /// Returns true if the range contains the port.
     #[must_use]
     pub fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
@@ -158,7 +158,7 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// Single ports as numbers, ranges as texts.
+/// Formats single ports as numbers and ranges as strings.
 pub(super) fn ports_json(ports: &[PortRange]) -> Value {
     let json = |range: &PortRange| {
         if range.first == range.last { Value::from(range.first) } else { Value::from(range.to_string()) }
@@ -166,7 +166,7 @@ pub(super) fn ports_json(ports: &[PortRange]) -> Value {
     Value::Array(ports.iter().map(json).collect())
 }
 
-/// An ICMP type, and a code of it.
+/// An ICMP type with an optional code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Icmp {
     icmp_type: u8,
@@ -174,19 +174,19 @@ pub struct Icmp {
 }
 
 impl Icmp {
-    /// `None` for type 255, which the kernel's matches do not take.
+    /// Returns `None` for type 255, which kernel matches do not support.
     #[must_use]
     pub fn new(icmp_type: u8, code: Option<u8>) -> Option<Self> {
         (icmp_type != 255).then_some(Self { icmp_type, code })
     }
 
-    /// The type, 0 to 254.
+    /// Returns the type, 0 to 254.
     #[must_use]
     pub fn icmp_type(self) -> u8 {
         self.icmp_type
     }
 
-    /// The code; `None`: any.
+    /// Returns the code; `None` for any code.
     #[must_use]
     pub fn code(self) -> Option<u8> {
         self.code

@@ -1,22 +1,22 @@
-//! The schema of the whole data model: who has to keep his hands off.
+//! Schema version of the whole data model: programs that do not support it must not use the store.
 
 use super::ValueError;
 use super::json::{Extra, Fields, Writer};
 
-/// The value of `tortie/v1/schema`. Absent means 1.
+/// Value of `tortie/v1/schema`. An absent key means 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreSchema {
-    /// Whoever does not know this schema or a later one writes nothing and follows nothing.
+    /// Minimum schema version; a program that does not support it neither writes nor follows the store.
     pub schema: u32,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
 impl StoreSchema {
-    /// Reads `{"schema": N}`.
+    /// Parses `{"schema": N}`.
     ///
     /// # Errors
-    /// When it is something else, or N is 0.
+    /// If the value has another form, or if N is 0.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         let schema = fields.number("schema", 1, u64::from(u32::MAX))?;
@@ -25,7 +25,7 @@ impl StoreSchema {
         Ok(Self { schema, extra: fields.rest() })
     }
 
-    /// The value as it is stored.
+    /// Formats the value as it is stored.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();

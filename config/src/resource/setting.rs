@@ -1,7 +1,7 @@
-//! Parameters of the agent: `config/<Name>`, global and per host.
+//! Settings of the agent: `config/<Name>`, global and per host.
 //!
-//! One table gives each parameter its name, type and default; [`Settings`] is what is in force: the defaults,
-//! then the global values, then the host's ([`Settings::apply`] in that order).
+//! One table defines name, type and default of each setting. [`Settings`] contains the values in force: the
+//! defaults, overridden by global values, overridden by the host's ([`Settings::apply`] in this order).
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -16,42 +16,42 @@ use super::text::text;
 
 macro_rules! settings {
     ($($(#[$doc:meta])* $field:ident: $name:ident($ty:ty) = $default:expr;)+) => {
-        /// One parameter with its value.
+        /// A setting with its value.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum Setting {
             $($(#[$doc])* $name($ty),)+
-            /// An empty text: the parameter's weaker source counts.
+            /// An empty value, which leaves the value of the weaker source in force.
             Unset(String),
-            /// A parameter that Tortie does not have; kept.
+            /// A setting that Tortie does not have, kept as it is.
             Other {
-                /// Its name.
+                /// Name of the setting.
                 name: String,
-                /// Its text.
+                /// Value as text.
                 text: String,
             },
         }
 
-        /// All parameters, as they are in force.
+        /// All settings with the values in force.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Settings {
             $($(#[$doc])* pub $field: $ty,)+
         }
 
         impl Default for Settings {
-            /// The defaults of Calico's agent, so far as they are known to its users.
+            /// Returns the documented defaults of Calico's agent.
             fn default() -> Self {
                 Self { $($field: $default,)+ }
             }
         }
 
         impl Settings {
-            /// Every parameter with the value that is in force, in the order of the table.
+            /// Returns all settings with the values in force, in the order of the table.
             #[must_use]
             pub fn all(&self) -> Vec<Setting> {
                 vec![$(Setting::$name(self.$field.clone()),)+]
             }
 
-            /// Puts one parameter in force; a stronger source is applied after a weaker one.
+            /// Sets one setting. Stronger sources must be applied after weaker ones.
             pub fn apply(&mut self, setting: &Setting) {
                 match setting {
                     $(Setting::$name(value) => self.$field = value.clone(),)+
@@ -61,11 +61,11 @@ macro_rules! settings {
         }
 
         impl Setting {
-            /// The names of all parameters that are read.
+            /// Names of all settings that are parsed.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name),)+];
 
-            /// Those of them that are read and change nothing: what they are about is done in another way or
-            /// by flags of the agent.
+            /// Names of settings that are parsed and have no effect, because another mechanism or a flag of
+            /// the agent replaces them.
             pub const WITHOUT_EFFECT: &'static [&'static str] = &[
                 "HealthPort",
                 "IpsetsRefreshInterval",
@@ -80,10 +80,10 @@ macro_rules! settings {
                 "RouteRefreshInterval",
             ];
 
-            /// Reads the parameter `name`.
+            /// Parses the setting `name`.
             ///
             /// # Errors
-            /// When the parameter is known and the text is not one of its values.
+            /// If the setting is known, and the text is not a valid value.
             pub fn parse(name: &str, bytes: &[u8]) -> Result<Self, ValueError> {
                 let text = text(bytes)?;
                 if text.is_empty() {
@@ -95,7 +95,7 @@ macro_rules! settings {
                 }
             }
 
-            /// The parameter's name.
+            /// Returns the name of the setting.
             #[must_use]
             pub fn name(&self) -> &str {
                 match self {
@@ -104,7 +104,7 @@ macro_rules! settings {
                 }
             }
 
-            /// The value as stored.
+            /// Formats the value as it is stored.
             #[must_use]
             pub fn to_text(&self) -> String {
                 match self {
@@ -121,7 +121,7 @@ fn read<T: SettingValue>(text: &str) -> Result<T, ValueError> {
     T::from_text(text).ok_or_else(|| ValueError::new("", format_args!("`{text}`"), T::EXPECTED))
 }
 
-/// Refuses values of the type that this parameter cannot have.
+/// Rejects values that the type allows and the setting does not.
 fn bounded(setting: Setting) -> Result<Setting, ValueError> {
     let is_special = |addr: &Ipv4Addr| {
         addr.is_unspecified()
@@ -144,71 +144,70 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 settings! {
-    /// Rules and routes for IPv6 too.
+    /// Install rules and routes for IPv6 too.
     ipv6_support: Ipv6Support(bool) = true;
-    /// Filter rules for IPIP packets; the tunnel itself follows the pools.
+    /// Filter IPIP packets; the tunnel itself depends on the pools.
     ip_in_ip_enabled: IpInIpEnabled(bool) = false;
-    /// MTU of the tunnel; `None` (0 in the store): 1440, or less where the link has less.
+    /// MTU of the tunnel; `None` (0 in the store) for 1440, or less if the link requires it.
     ip_in_ip_mtu: IpInIpMtu(Option<u32>) = None;
-    /// The node's address in the tunnel.
+    /// Tunnel address of the node.
     ip_in_ip_tunnel_addr: IpInIpTunnelAddr(Option<Ipv4Addr>) = None;
-    /// What workload interfaces begin with: any of these.
+    /// Name prefixes of workload interfaces.
     interface_prefix: InterfacePrefix(Vec<String>) = vec!["cali".to_owned()];
-    /// The log file; `None`: no file.
+    /// Path of the log file; `None` for no file.
     log_file_path: LogFilePath(Option<PathBuf>) = None;
-    /// What goes to the log file.
+    /// Minimum severity for the log file.
     log_severity_file: LogSeverityFile(Severity) = Severity::Info;
-    /// What goes to the screen.
+    /// Minimum severity for the terminal.
     log_severity_screen: LogSeverityScreen(Severity) = Severity::Info;
-    /// What goes to syslog.
+    /// Minimum severity for syslog.
     log_severity_sys: LogSeveritySys(Severity) = Severity::Info;
-    /// What becomes of packets from a workload to its host, after policy.
+    /// Action for packets from a workload to its host, after policy.
     default_endpoint_to_host_action: DefaultEndpointToHostAction(HostAction) = HostAction::Drop;
-    /// What becomes of packets that policy allowed.
+    /// Action for packets that policy allowed.
     iptables_filter_allow_action: IptablesFilterAllowAction(AllowAction) = AllowAction::Accept;
-    /// Where rules are put in chains of others.
+    /// Position of Tortie's rules among those of other programs.
     chain_insert_mode: ChainInsertMode(InsertMode) = InsertMode::Insert;
-    /// Packet mark bits that are ours.
+    /// Packet mark bits reserved for Tortie.
     iptables_mark_mask: IptablesMarkMask(MarkMask) = MarkMask::default();
-    /// Prefix of logged packets.
+    /// Default log prefix of packets.
     log_prefix: LogPrefix(String) = "calico-packet".to_owned();
-    /// Most members of an address set.
+    /// Maximum number of members in an address set.
     max_ipset_size: MaxIpsetSize(u32) = 1_048_576;
-    /// Ports on the host that are always reachable.
+    /// Ports of the host that are always reachable.
     failsafe_inbound: FailsafeInboundHostPorts(Vec<Failsafe>) = default_inbound();
-    /// Ports that the host can always reach.
+    /// Remote ports that the host can always reach.
     failsafe_outbound: FailsafeOutboundHostPorts(Vec<Failsafe>) = default_outbound();
-    /// No drop of packets that connection tracking calls invalid.
+    /// Do not drop packets in conntrack state INVALID.
     disable_conntrack_invalid_check: DisableConntrackInvalidCheck(bool) = false;
-    /// Run although `rp_filter` is loose.
+    /// Run even if `rp_filter` is loose.
     ignore_loose_rpf: IgnoreLooseRPF(bool) = false;
-    /// Interval of status reports; 0: none.
+    /// Interval of status reports; 0 for none.
     reporting_interval: ReportingIntervalSecs(Duration) = secs(30);
-    /// How long a status report lives.
+    /// Time to live of a status report.
     reporting_ttl: ReportingTTLSecs(Duration) = secs(90);
-    /// Report the state of endpoints.
+    /// Report the status of endpoints.
     endpoint_reporting_enabled: EndpointReportingEnabled(bool) = false;
-    /// Least time between two such reports.
+    /// Minimum time between two endpoint status reports.
     endpoint_reporting_delay: EndpointReportingDelaySecs(Duration) = secs(1);
-    /// Interval of checks of routes; 0: none.
+    /// Interval of route checks; 0 for none.
     route_refresh_interval: RouteRefreshInterval(Duration) = secs(90);
-    /// Interval of checks of rules; 0: none.
+    /// Interval of rule checks; 0 for none.
     iptables_refresh_interval: IptablesRefreshInterval(Duration) = secs(90);
-    /// Interval of checks of sets; 0: none.
+    /// Interval of address set checks; 0 for none.
     ipsets_refresh_interval: IpsetsRefreshInterval(Duration) = secs(10);
-    /// How long netlink may take.
+    /// Timeout of netlink requests.
     netlink_timeout: NetlinkTimeoutSecs(Duration) = secs(10);
-    /// Port of the health page.
+    /// Port of the health endpoint.
     health_port: HealthPort(u16) = 9099;
-    /// Port of the metrics page.
+    /// Port of the metrics endpoint.
     prometheus_metrics_port: PrometheusMetricsPort(u16) = 9091;
-    /// Address of OpenStack's metadata service; `None`: none.
+    /// Address of OpenStack's metadata service; `None` for none.
     metadata_addr: MetadataAddr(Option<Ipv4Addr>) = Some(Ipv4Addr::LOCALHOST);
     /// Port of OpenStack's metadata service.
     metadata_port: MetadataPort(u16) = 8775;
-    /// How long an address that nobody has is left alone before the host's agent releases it; 0: it never
-    /// does.
+    /// Time after which the agent of a host releases a leaked address; 0 for never.
     ipam_leak_grace_period: IpamLeakGracePeriodSecs(Duration) = secs(0);
-    /// The cluster's random name.
+    /// Random name of the cluster.
     cluster_guid: ClusterGUID(String) = String::new();
 }

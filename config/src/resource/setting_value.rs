@@ -1,4 +1,4 @@
-//! Types of the agent's parameters, and how their texts are read.
+//! Types of settings, and the parsers of their text values.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use super::duration;
 
-/// A year.
+/// Maximum duration: one year.
 const DURATION_MAX: Duration = Duration::from_secs(31_536_000);
-/// Octets of a path (Linux, `PATH_MAX` with its end).
+/// Maximum length of a path in octets (Linux `PATH_MAX` without the terminator).
 const PATH_MAX: usize = 4_095;
-/// Prefixes of interfaces: each is in rules that packets pass.
+/// Maximum number of interface name prefixes, since each adds rules that packets pass.
 const PREFIXES_MAX: usize = 32;
-/// Ports that stay open, of one direction.
+/// Maximum number of failsafe ports per direction.
 const FAILSAFES_MAX: usize = 1_000;
 
-/// A type that a parameter can have.
+/// A type of setting values.
 pub(super) trait SettingValue: Sized {
     const EXPECTED: &'static str;
-    /// `text` is not empty and has no blanks around it.
+    /// Parses `text`, which is not empty and has no surrounding blanks.
     fn from_text(text: &str) -> Option<Self>;
     fn to_text(&self) -> String;
 }
@@ -42,7 +42,7 @@ impl SettingValue for bool {
 impl SettingValue for Duration {
     const EXPECTED: &'static str = "write seconds up to 31536000 (a year), such as 30 or 0.5";
 
-    /// What is added to a time must not lead out of all times.
+    /// The limit prevents an overflow when the duration is added to a time.
     fn from_text(text: &str) -> Option<Self> {
         duration::parse(text).filter(|time| *time <= DURATION_MAX)
     }
@@ -85,18 +85,18 @@ impl SettingValue for u32 {
     }
 }
 
-/// Bits of a packet's mark; at least two.
+/// Packet mark bits; at least two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MarkMask(u32);
 
 impl MarkMask {
-    /// `None` when there are fewer than two bits.
+    /// Returns `None` if fewer than two bits are set.
     #[must_use]
     pub fn new(bits: u32) -> Option<Self> {
         (bits.count_ones() >= 2).then_some(Self(bits))
     }
 
-    /// The bits.
+    /// Returns the bit mask.
     #[must_use]
     pub fn bits(self) -> u32 {
         self.0
@@ -199,7 +199,7 @@ fn is_none(text: &str) -> bool {
     text.eq_ignore_ascii_case("none")
 }
 
-/// Declares an enum of words that are read in any case.
+/// Declares an enum of words that are parsed case-insensitively.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident: $expected:literal { $($(#[$vdoc:meta])* $variant:ident = $word:literal $(| $also:literal)*,)+ }) => {
         $(#[$doc])*
@@ -224,61 +224,61 @@ macro_rules! words {
 }
 
 words! {
-    /// From which severity on messages are logged.
+    /// Minimum severity of logged messages.
     Severity: "write debug, info, warning, error, critical or none" {
-        /// Everything.
+        /// All messages.
         Debug = "debug",
-        /// Information and worse.
+        /// Information and more severe.
         Info = "info",
-        /// Warnings and worse.
+        /// Warnings and more severe.
         Warning = "warning" | "warn",
-        /// Errors and worse.
+        /// Errors and more severe.
         Error = "error",
-        /// Only what ends the process.
+        /// Only errors that end the process.
         Critical = "critical" | "fatal",
-        /// Nothing.
+        /// No messages.
         Off = "none",
     }
 }
 
 words! {
-    /// What becomes of packets from a workload to its host.
+    /// Action for packets from a workload to its host.
     HostAction: "write DROP, ACCEPT or RETURN" {
-        /// Drop.
+        /// Drop the packet.
         Drop = "drop",
-        /// Accept.
+        /// Accept the packet.
         Accept = "accept",
-        /// Go on with the host's own rules.
+        /// Continue with the host's own rules.
         Return = "return",
     }
 }
 
 words! {
-    /// What becomes of packets that policy allowed.
+    /// Action for packets that policy allowed.
     AllowAction: "write ACCEPT or RETURN" {
-        /// Accept at once.
+        /// Accept the packet immediately.
         Accept = "accept",
-        /// Go on with the host's own rules.
+        /// Continue with the host's own rules.
         Return = "return",
     }
 }
 
 words! {
-    /// Where rules are put in chains of others.
+    /// Position of Tortie's rules among those of other programs.
     InsertMode: "write insert or append" {
-        /// At the top.
+        /// Before the other rules.
         Insert = "insert",
-        /// At the end.
+        /// After the other rules.
         Append = "append",
     }
 }
 
-/// A port that stays open whatever policy says.
+/// A port that stays open regardless of policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Failsafe {
-    /// UDP instead of TCP.
+    /// True for UDP, false for TCP.
     pub udp: bool,
-    /// The port.
+    /// Port number.
     pub port: u16,
 }
 
@@ -290,14 +290,14 @@ const fn udp(port: u16) -> Failsafe {
     Failsafe { udp: true, port }
 }
 
-/// Felix 2: SSH and DHCP; and as later Felix has it, BGP. It is this process that speaks it, with BFD (RFC
-/// 5881, RFC 5883) beside it: a policy on host endpoints must not take away the routes to where it could be
+/// Defaults of Felix 2 (SSH and DHCP), and as in later Felix versions BGP. Since Tortie itself speaks BGP and
+/// BFD (RFC 5881, RFC 5883), a policy on host endpoints must not cut the routes through which it could be
 /// corrected.
 pub(super) fn default_inbound() -> Vec<Failsafe> {
     vec![tcp(22), tcp(179), udp(68), udp(3784), udp(4784)]
 }
 
-/// Felix 2: etcd on its ports of all ages, DNS and DHCP; and BGP with BFD.
+/// Defaults of Felix 2 (all etcd ports ever used, DNS and DHCP), and BGP with BFD.
 pub(super) fn default_outbound() -> Vec<Failsafe> {
     vec![tcp(179), tcp(2379), tcp(2380), tcp(4001), tcp(7001), udp(53), udp(67), udp(3784), udp(4784)]
 }

@@ -1,4 +1,4 @@
-//! What an agent reports in Calico's form.
+//! Status reports of an agent in Calico's format.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use serde_json::{Number, Value};
 use super::ValueError;
 use super::json::{Extra, Fields, Writer};
 
-/// The value of `felix/v1/host/<h>/status` and `last_reported_status`.
+/// Value of `felix/v1/host/<h>/status` and `last_reported_status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentStatus {
-    /// When it was written: ISO 8601, UTC.
+    /// Time of the report in ISO 8601, UTC.
     pub time: String,
-    /// How long the agent has run.
+    /// Time since the agent started.
     pub uptime: Duration,
-    /// The first report after a start.
+    /// True for the first report after a start.
     pub first_update: bool,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
 impl AgentStatus {
-    /// Reads a value.
+    /// Parses a value.
     ///
     /// # Errors
-    /// When a field is malformed.
+    /// If a field is malformed.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         let expected = "write seconds, 0 or more";
@@ -43,7 +43,7 @@ impl AgentStatus {
         })
     }
 
-    /// The newest form.
+    /// Formats the value in its newest form.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -54,28 +54,28 @@ impl AgentStatus {
     }
 }
 
-/// The value of an endpoint's status key.
+/// Value of an endpoint's status key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointStatus {
-    /// How it is.
+    /// State of the endpoint.
     pub state: EndpointState,
-    /// Fields that are not named here.
+    /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
 
-/// How an endpoint is; of IPv4 and IPv6 results the greater wins.
+/// State of an endpoint; of the results for IPv4 and IPv6 the greater one is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EndpointState {
-    /// Active, and its interface is up.
+    /// The endpoint is active and its interface is up.
     Up,
-    /// Neither up nor an error.
+    /// Neither up nor in error.
     Down,
-    /// Its interface could not be configured, or none matches.
+    /// The interface could not be configured, or no interface matches.
     Error,
 }
 
 impl EndpointState {
-    /// As stored.
+    /// Returns the state as stored.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -87,16 +87,16 @@ impl EndpointState {
 }
 
 impl EndpointStatus {
-    /// A status without other fields.
+    /// Creates a status without other fields.
     #[must_use]
     pub fn new(state: EndpointState) -> Self {
         Self { state, extra: Extra::default() }
     }
 
-    /// Reads a value.
+    /// Parses a value.
     ///
     /// # Errors
-    /// When `status` is not up, down or error.
+    /// If `status` is not up, down or error.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         let expected = "write \"up\", \"down\" or \"error\"";
         let mut fields = Fields::parse(bytes)?;
@@ -110,7 +110,7 @@ impl EndpointStatus {
         Ok(Self { state, extra: fields.rest() })
     }
 
-    /// The newest form.
+    /// Formats the value in its newest form.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();

@@ -1,4 +1,4 @@
-//! Bare texts, which are no JSON: addresses, networks, ports, cluster ids, levels.
+//! Values that are plain text instead of JSON: addresses, networks, ports, cluster ids, log levels.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use super::ValueError;
 use crate::key::IpFamily;
 use tortie_net::Cidr;
 
-/// The value as text without blanks around it.
+/// Decodes the value as text and removes surrounding blanks.
 pub(crate) fn text(bytes: &[u8]) -> Result<&str, ValueError> {
     std::str::from_utf8(bytes)
         .map(str::trim)
@@ -19,7 +19,8 @@ fn read<T: FromStr>(bytes: &[u8], expected: &str) -> Result<T, ValueError> {
     text.parse().map_err(|_| ValueError::new("", format_args!("`{text}`"), expected))
 }
 
-/// An address of one family; empty = none, as Calico's start-up writes it for a family that the node lacks.
+/// Parses an address of one family. Empty means none: Calico's start-up writes an empty value for a family
+/// that the node does not have.
 pub(crate) fn address(bytes: &[u8], family: IpFamily) -> Result<Option<IpAddr>, ValueError> {
     if text(bytes)?.is_empty() {
         return Ok(None);
@@ -36,7 +37,7 @@ pub(crate) fn address(bytes: &[u8], family: IpFamily) -> Result<Option<IpAddr>, 
     }
 }
 
-/// An IPv4 address, or nothing.
+/// Parses an IPv4 address, or an empty value as `None`.
 pub(crate) fn ipv4(bytes: &[u8]) -> Result<Option<Ipv4Addr>, ValueError> {
     Ok(match address(bytes, IpFamily::V4)? {
         Some(IpAddr::V4(addr)) => Some(addr),
@@ -44,7 +45,7 @@ pub(crate) fn ipv4(bytes: &[u8]) -> Result<Option<Ipv4Addr>, ValueError> {
     })
 }
 
-/// The network of an interface, host bits cleared; empty = none.
+/// Parses the network of an interface and clears host bits; an empty value is `None`.
 pub(crate) fn network(bytes: &[u8], family: IpFamily) -> Result<Option<Cidr>, ValueError> {
     let found = text(bytes)?;
     if found.is_empty() {
@@ -62,7 +63,7 @@ pub(crate) fn network(bytes: &[u8], family: IpFamily) -> Result<Option<Cidr>, Va
     }
 }
 
-/// A port, not 0.
+/// Parses a port other than 0.
 pub(crate) fn port(bytes: &[u8]) -> Result<u16, ValueError> {
     let expected = "write a port from 1 to 65535";
     match read(bytes, expected)? {
@@ -71,7 +72,7 @@ pub(crate) fn port(bytes: &[u8]) -> Result<u16, ValueError> {
     }
 }
 
-/// A route reflector's cluster id (RFC 4456), written as a dotted quad; empty = none.
+/// Parses the cluster id of a route reflector (RFC 4456), a dotted quad; an empty value is `None`.
 pub(crate) fn cluster_id(bytes: &[u8]) -> Result<Option<Ipv4Addr>, ValueError> {
     if text(bytes)?.is_empty() {
         return Ok(None);
@@ -79,23 +80,23 @@ pub(crate) fn cluster_id(bytes: &[u8]) -> Result<Option<Ipv4Addr>, ValueError> {
     read(bytes, CLUSTER_ID).map(Some)
 }
 
-/// What a cluster id looks like.
+/// Expected format, for errors.
 pub(crate) const CLUSTER_ID: &str = "write a cluster id as a dotted quad, such as 244.0.0.1";
 
-/// How much the BGP part logs.
+/// Log level of BGP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum BgpLogLevel {
-    /// Nothing: `none`, and the levels `warning`, `error` and `critical` of the agent.
+    /// No messages: `none`, and the agent levels `warning`, `error` and `critical`.
     None,
-    /// State changes: `info` and every other text.
+    /// State changes: `info` and any other text.
     #[default]
     Info,
-    /// Everything.
+    /// All messages.
     Debug,
 }
 
 impl BgpLogLevel {
-    /// Reads a level; never fails, as in Calico.
+    /// Parses a level; never fails, as in Calico.
     #[must_use]
     pub fn from_text(text: &str) -> Self {
         match text.trim().to_ascii_lowercase().as_str() {
@@ -105,7 +106,7 @@ impl BgpLogLevel {
         }
     }
 
-    /// `none`, `info` or `debug`.
+    /// Returns `none`, `info` or `debug`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

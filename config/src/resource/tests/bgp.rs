@@ -1,4 +1,4 @@
-//! The values of `bgp/v1`, from facts of Calico 1.x to 3.x and from the design's list of fields.
+//! Values of `bgp/v1`, as Calico 1.x to 3.x writes them and as Tortie's data model extends them.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn as_numbers_in_every_spelling() {
 
 #[test]
 fn a_written_peer_has_its_as_as_text() {
-    // As Calico's writers put it: `{"ip": "192.0.2.1", "as_num": "64513"}`.
+    // Calico writers produce `{"ip": "192.0.2.1", "as_num": "64513"}`.
     assert_eq!(
         rewritten(PEER, r#"{"as_num": 64513, "ip": "192.0.2.1"}"#),
         json!({"ip": "192.0.2.1", "as_num": "64513"})
@@ -213,7 +213,7 @@ fn add_path_takes_a_word_or_a_number_of_paths() {
         assert_eq!((read.receive, read.send), (receive, send), "{value}");
         assert_eq!(rewritten(PEER, &value)["add_path"], again, "{value}");
     }
-    // The host at the other end sends what this one takes, and takes what it sends.
+    // The host at the other end sends if this one receives, and receives if this one sends.
     for (one, other) in [((true, 0), (false, 2)), ((false, 4), (true, 0)), ((true, 4), (true, 4))] {
         let other = AddPath::new(other.0, other.1);
         assert_eq!(AddPath::new(one.0, one.1).opposite(), other, "{one:?}");
@@ -348,7 +348,7 @@ fn bare_texts() {
     assert_eq!(inside!(ListenPort, read(&host("listen_port"), "1790")), 1790);
     assert!(refused(&host("listen_port"), "0").contains("1 to 65535"));
 
-    // Levels of the agent are mapped; only none and debug differ from the rest.
+    // Agent log levels are mapped; only none and debug differ from the rest.
     for (text, level) in [
         ("debug", BgpLogLevel::Debug),
         ("info", BgpLogLevel::Info),

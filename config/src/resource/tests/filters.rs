@@ -1,4 +1,4 @@
-//! Filters: what reads, what is refused and where, and that it reads back.
+//! Filters: accepted and rejected input, error positions, and round trips.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ fn a_filter_reads() {
     assert_eq!(set.communities.remove, [CommunityPattern::ALL]);
     assert_eq!(set.communities.add, [65000 << 16 | 1]);
     assert_eq!(filter.default, FilterDefault::Reject);
-    // A direction without a list is none of this filter's business.
+    // A direction without a list is not affected by this filter.
     let one = parse(&json!({"export": []}));
     assert_eq!((one.import, one.export, one.default), (None, Some(Vec::new()), FilterDefault::Continue));
 }
@@ -97,8 +97,8 @@ fn an_error_names_the_place_and_the_next_step() {
 
 #[test]
 fn prefix_ranges_mean_what_prefix_lists_mean() {
-    // As `ip prefix-list` of FRR: no ge and le is exact; le alone counts from the length; ge alone up to the
-    // width.
+    // As FRR's `ip prefix-list`: without ge and le the length is exact; le alone starts at the length; ge
+    // alone ends at the maximum length.
     let range = |value: Value| {
         parse(&json!({"import": [{"match": {"prefixes": [value]}, "then": "accept"}]})).import.unwrap()[0]
             .matches
@@ -126,7 +126,7 @@ fn communities_have_their_usual_texts() {
     let large = |text: &str| text.parse::<CommunityPattern<[u32; 3]>>().unwrap();
     assert!(large("4200000000:*:3").matches(&[4_200_000_000, 9, 3]));
     assert!(!large("4200000000:*:3").matches(&[4_200_000_000, 9, 4]));
-    // The examples of RFC 4360 and RFC 5668: type, subtype, administrator, number.
+    // Examples of RFC 4360 and RFC 5668: type, subtype, administrator, number.
     let ext = |text: &str| text.parse::<CommunityPattern<[u8; 8]>>().unwrap();
     assert_eq!(ext("rt:65000:100").single(), Some([0, 2, 0xfd, 0xe8, 0, 0, 0, 100]));
     assert_eq!(ext("soo:192.0.2.1:7").single(), Some([1, 3, 192, 0, 2, 1, 0, 7]));
@@ -162,7 +162,7 @@ fn path_patterns_stand_for_whole_paths() {
     assert!(matches("1.10 *", &[65546]), "RFC 5396");
 }
 
-/// The obvious way: try every length for every star.
+/// Reference matcher that tries every length for every star.
 fn slow(elements: &[&str], path: &[u32]) -> bool {
     match (elements.split_first(), path.split_first()) {
         (None, rest) => rest.is_none(),

@@ -1,4 +1,4 @@
-//! Pools, blocks, affinities and handles in the forms of all generations.
+//! Pools, blocks, affinities and handles in the formats of all Calico versions.
 
 use serde_json::{Value, json};
 
@@ -74,7 +74,7 @@ fn impossible_pools() {
     read("/calico/v1/ipam/v4/pool/10.0.0.0-30", r#"{"ipam": false}"#);
 }
 
-/// A block value with `count` entries in `allocations`, of which the first ones are given.
+/// Returns a block value with `count` entries in `allocations`, the first of which are given.
 fn block_json(first: &[Value], fields: Value) -> String {
     let mut list = first.to_vec();
     list.resize(64, Value::Null);
@@ -108,7 +108,7 @@ fn the_owner_of_a_block_in_every_spelling() {
 #[test]
 fn a_full_block_is_seen_at_a_glance() {
     let cidr = "10.0.0.0/30".parse().unwrap();
-    // As Python's json.dumps writes it, with fields that nobody named.
+    // As Python's json.dumps formats it, with unknown fields.
     let value = |affinity: &str, allocations: &str, free: &str| {
         format!(
             r#"{{"strict_affinity": false, "sequenceNumber": 7, "allocations": {allocations}, "cidr": "10.0.0.0/30",

@@ -1,4 +1,4 @@
-//! Laws: what is written reads back the same; no bytes panic; unnamed fields survive.
+//! Properties: written values parse to equal values, no input causes a panic, and unknown fields are kept.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use crate::resource::{Attribute, Block, BlockAffinity, Resource, Setting};
 
 static SAMPLES: LazyLock<Vec<(&'static str, Value)>> = LazyLock::new(samples);
 
-/// A full value for each kind of key, to be damaged by the tests.
+/// Complete values of all kinds of keys, which the tests modify.
 fn samples() -> Vec<(&'static str, Value)> {
     let rule = json!({
         "action": "deny", "ip_version": 4, "protocol": "tcp", "src_tag": "a", "src_selector": "a == \"b\"",
@@ -168,7 +168,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Replaces the `at`-th value of a tree, counted depth first.
+/// Replaces the `at`-th value of a tree in depth-first order.
 fn replace(tree: &mut Value, at: &mut usize, with: &Value) -> bool {
     if *at == 0 {
         *tree = with.clone();

@@ -1,4 +1,4 @@
-//! Values from the data model's documents, and the laws of reading and writing.
+//! Values from the documents of the data model, and properties of parsing and formatting.
 
 mod bgp;
 mod filters;
@@ -13,13 +13,13 @@ use serde_json::Value;
 use super::Resource;
 use crate::key::Key;
 
-/// Reads the value of a key that has to be readable.
+/// Parses a value that must be valid.
 fn read(key: &str, value: &str) -> Resource {
     let key = Key::parse(key).unwrap();
     Resource::parse(&key, value.as_bytes()).unwrap_or_else(|error| panic!("{key} {value}: {error}"))
 }
 
-/// The error of a value that must not be readable, as text.
+/// Returns the error text of a value that must be rejected.
 fn refused(key: &str, value: &str) -> String {
     let key = Key::parse(key).unwrap();
     match Resource::parse(&key, value.as_bytes()) {
@@ -28,12 +28,12 @@ fn refused(key: &str, value: &str) -> String {
     }
 }
 
-/// What is stored after reading and writing again, as JSON.
+/// Parses and formats a value, and returns the result as JSON.
 fn rewritten(key: &str, value: &str) -> Value {
     serde_json::from_slice(&read(key, value).to_value()).unwrap()
 }
 
-/// The inside of a resource that has to be of one kind.
+/// Extracts the content of a resource that must be of the given kind.
 macro_rules! inside {
     ($kind:ident, $resource:expr) => {
         match $resource {

@@ -1,4 +1,4 @@
-//! Parameters of the agent.
+//! Settings of the agent.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Endpoints, hosts, `Ready` and reports.
+//! Endpoints, hosts, `Ready` and status reports.
 
 use std::net::IpAddr;
 
