@@ -1,69 +1,70 @@
-//! What can go wrong with a lab, each with the place and the next step.
+//! Errors of labs, each with its place and the next step.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a lab file was refused or a lab could not be built, entered or removed.
+/// Error in a lab file, or in building, entering or removing a lab.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The lab file says something that is wrong or that a lab of namespaces cannot do.
+    /// The lab file is invalid, or needs a feature that labs of namespaces do not have.
     #[error(transparent)]
     Invalid(#[from] Box<Invalid>),
-    /// The kernel or the machine's settings do not let us make namespaces; the text says which setting and what to do.
+    /// The kernel or the machine's settings forbid creating namespaces. The text names the setting and the
+    /// remedy.
     #[error("{0}")]
     Forbidden(String),
-    /// Building or changing one node failed.
+    /// Building or changing a node failed.
     #[error("{node}: {what}: {source}")]
     Node {
-        /// The node, or the link as `NODE:INTERFACE`.
+        /// Node, or link end as `NODE:INTERFACE`.
         node: String,
-        /// What was being done.
+        /// Operation that failed.
         what: String,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// A command of the lab file ended with an error.
+    /// A command of the lab file failed.
     #[error("{node}: `{command}` ended with {status}{}", tail(output))]
     Command {
-        /// The node.
+        /// Node that the command ran in.
         node: String,
-        /// The command as it was run.
+        /// Command line as it was run.
         command: String,
-        /// Its exit status.
+        /// Exit status of the command.
         status: std::process::ExitStatus,
-        /// What it wrote, standard output and error together.
+        /// Combined standard output and standard error.
         output: String,
     },
     /// A node did not reach a state in time.
     #[error("{node}: not {state} after {seconds} s{}", tail(output))]
     Timeout {
-        /// The node.
+        /// Node that was waited for.
         node: String,
-        /// `healthy` or `exited`.
+        /// State that was not reached, `healthy` or `exited`.
         state: &'static str,
-        /// How long was waited, in seconds.
+        /// Waiting time in seconds.
         seconds: u64,
-        /// The last words of its health check or log.
+        /// End of the output of the health check, or of the log.
         output: String,
     },
-    /// There is no such lab, node or process to act on.
+    /// The lab, node or process does not exist.
     #[error("{0}")]
     Absent(String),
-    /// The lab runs already.
+    /// The lab is already running.
     #[error("lab {lab} runs already (state in {}): run `tortie lab down` on its file first", state.display())]
     Running {
-        /// The lab's name.
+        /// Name of the lab.
         lab: String,
-        /// Its state folder.
+        /// State directory of the lab.
         state: PathBuf,
     },
 }
@@ -74,18 +75,18 @@ fn tail(output: &str) -> String {
     last.iter().fold(String::new(), |text, line| format!("{text}\n    {line}"))
 }
 
-/// A fault in a lab file: where it is, what is wrong and what to do.
+/// An error in a lab file: position, description and next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invalid {
-    /// The lab file.
+    /// Path of the lab file.
     pub file: PathBuf,
-    /// The line, counted from 1, where it could be told.
+    /// Line number, counted from 1, if known.
     pub line: Option<usize>,
-    /// The place in the document, such as `topology.links[2].endpoints`; empty for the document itself.
+    /// Path in the document, such as `topology.links[2].endpoints`; empty for the whole document.
     pub place: String,
-    /// What is wrong.
+    /// Description of the error.
     pub text: String,
-    /// What to do about it.
+    /// Next step.
     pub next: String,
 }
 

@@ -1,45 +1,46 @@
-//! From an image's name to the program of this machine that stands for it. No I/O: the caller finds programs.
+//! Maps image names to substitute programs of this machine. No I/O: the caller finds the programs.
 
 use std::path::{Path, PathBuf};
 
-/// What a node needs so that an image's commands work in it without the image.
+/// Programs and files that a node needs to run an image's commands without the image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Image {
-    /// The image's own command, used where the lab file gives neither `entrypoint` nor `cmd`; empty = the node idles.
+    /// Default command of the image, used if the lab file has neither `entrypoint` nor `cmd`. If empty, the
+    /// node runs no command.
     pub command: Vec<String>,
-    /// Programs by the name that the image has them under, and where they are here.
+    /// Programs: name in the image, and path on this machine.
     pub programs: Vec<(&'static str, PathBuf)>,
-    /// Scripts by name, put beside the programs.
+    /// Scripts by name, installed in the directory of the programs.
     pub scripts: Vec<(&'static str, String)>,
-    /// Users and groups that the programs ask for.
+    /// Users and groups that the programs need.
     pub users: Vec<User>,
-    /// Folders that the image has, below the node's private `/run`.
+    /// Directories of the image, relative to the node's private `/run`.
     pub folders: Vec<&'static str>,
-    /// Small files that the image has: path and content.
+    /// Files of the image: path and content.
     pub files: Vec<(&'static str, &'static str)>,
-    /// Environment that the image sets.
+    /// Environment variables that the image sets.
     pub env: Vec<(&'static str, &'static str)>,
 }
 
 /// A user with a group of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User {
-    /// The name of user and group.
+    /// Name of the user and of the group.
     pub name: &'static str,
-    /// The home folder; OpenBGPD shuts itself in there.
+    /// Home directory, which OpenBGPD uses as chroot.
     pub home: &'static str,
-    /// A further group, with root in it as well.
+    /// Additional group, of which root is a member too.
     pub shared_group: Option<&'static str>,
 }
 
-/// A program that no folder has.
+/// A program that was not found on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingProgram {
-    /// The program.
+    /// Name of the program.
     pub program: &'static str,
-    /// The Debian package that brings it.
+    /// Debian package that contains the program.
     pub package: &'static str,
-    /// True when the program drops to a user of its own and so cannot run where only one user exists.
+    /// True if the program switches to its own user, and therefore cannot run where only one user exists.
     pub needs_users: bool,
 }
 
@@ -54,20 +55,20 @@ until [ -S /run/frr/bgpd.vty ] && [ -S /run/frr/zebra.vty ]; do kill -0 $pid || 
 wait $pid
 "#;
 
-/// The folder of unpacked peers has FRR's daemons under names that tell them from OpenBGPD's `bgpd`.
+/// FRR's daemons have a prefix in the directory of unpacked peers, because OpenBGPD has a `bgpd` too.
 const FRR: &[(&str, &[&str])] = &[
     ("zebra", &["frr-zebra", "/usr/lib/frr/zebra"]),
     ("bgpd", &["frr-bgpd", "/usr/lib/frr/bgpd"]),
     ("vtysh", &["vtysh"]),
 ];
 
-/// Finds what stands for `image`. `find` looks a program up by name or by absolute path; `tortie` is our own binary.
-/// With `one_user` only user 0 exists (a rootless lab).
+/// Returns the substitute for `image`. `find` looks up a program by name or absolute path, and `tortie` is
+/// this program's binary. With `one_user` only user 0 exists (a rootless lab).
 ///
-/// An image nobody knows is not an error: a node of it has this machine's programs.
+/// An unknown image is not an error: its node has the programs of this machine.
 ///
 /// # Errors
-/// When the image is known and a program of it is not here, or cannot run with one user.
+/// If the image is known and one of its programs is missing, or cannot run with a single user.
 pub fn resolve(
     image: &str,
     tortie: &Path,
@@ -127,7 +128,7 @@ pub fn resolve(
             Image {
                 command: words("bgpd -d -f /etc/bgpd/bgpd.conf"),
                 programs: programs("openbgpd", names)?,
-                // Upstream's user and Debian's.
+                // User names of the upstream project and of Debian.
                 users: ["_bgpd", "_openbgpd"]
                     .map(|name| User { name, home: "/run/openbgpd", shared_group: None })
                     .to_vec(),
@@ -190,7 +191,7 @@ mod tests {
         let nothing = |_: &str| None;
         let missing = resolve("bird:2", Path::new("/t"), false, &nothing).unwrap_err();
         assert_eq!((missing.program, missing.package, missing.needs_users), ("bird", "bird2", false));
-        // FRR can be told to stay root, OpenBGPD cannot.
+        // FRR can be configured to run as root, OpenBGPD cannot.
         assert!(resolve("openbgpd", Path::new("/t"), true, &everything).unwrap_err().needs_users);
         assert!(resolve("frr", Path::new("/t"), true, &everything).is_ok());
     }

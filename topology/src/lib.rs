@@ -1,13 +1,13 @@
-//! Labs from containerlab files, built from network namespaces: no Docker, no image, nothing left behind.
+//! Network labs from containerlab files, built with Linux network namespaces, without Docker and images.
 //!
 //! ```text
-//!  FILE.clab.yml --clab--> Topology --plan--> Plan (namespaces, links, mounts, commands in order) --run--> Running
-//!                 checked            pure       ^                                                     exec, spawn, set_link,
-//!                                    programs that stand for images (image)                           kill, down
+//!  FILE.clab.yml --clab--> Topology --plan--> Plan --run--> Running: exec, spawn, set_link, kill, down
+//!                 checked            pure       ^  namespaces, links, mounts, commands in order
+//!                                    substitute programs of images (image)
 //! ```
 //!
-//! It does not pull or run images, emulate network systems, or restart what ends. It builds what a topology of plain
-//! Linux nodes, bridges and the host describes, on one machine.
+//! It does not pull or run images, emulate network operating systems, or restart processes that end. It
+//! builds topologies of Linux nodes, bridges and the host on one machine, and removes everything afterwards.
 
 #![warn(missing_docs)]
 

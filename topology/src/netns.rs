@@ -1,13 +1,14 @@
-//! A network namespace for a closure: for tests of code that programs the namespace it runs in.
+//! Runs a closure in a new network namespace, for tests of code that configures its own namespace.
 
-/// Runs `body` on a thread that has an empty network namespace of its own, its loopback up. Without the right to create one
-/// it is skipped, with a line on stderr.
+/// Runs `body` on a thread with a new network namespace, whose loopback interface is up. Without the
+/// privilege to create one the test is skipped, with a message on standard error.
 ///
 /// # Panics
-/// With `body`, and in CI (environment `CI`) where no namespace can be created or its loopback stays down.
+/// If `body` panics, and in CI (environment variable `CI`) if the namespace cannot be created or loopback
+/// stays down.
 pub fn in_netns(body: impl FnOnce() + Send + 'static) {
     let inside = || {
-        // SAFETY: only the network namespace of this fresh thread changes.
+        // SAFETY: only the network namespace of this new thread changes.
         #[expect(unsafe_code, reason = "a test in a namespace of its own")]
         let entered = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
         if let Err(error) = entered {

@@ -1,9 +1,9 @@
-//! From a [`Topology`] to what has to be done, in order. Pure: same file, same programs, same plan.
+//! Computes the ordered steps that build a [`Topology`]. Pure: the same file and programs give the same plan.
 //!
-//! Order follows containerlab: create, create-links, configure (command, then `exec`), and healthy or exit where another
-//! node waits for them. Stages that wait for nothing go in order of stage, then of the file; a node with a start-up
-//! delay goes after all that need not wait. A link is made as soon as both its ends have begun create-links, so a node
-//! may wait for the other end of its own link.
+//! The order follows containerlab: create, create-links, configure (command, then `exec`), and healthy or
+//! exit if another node waits for them. Stages without dependencies are ordered by stage, then by position in
+//! the file. A node with a start-up delay follows all nodes that need not wait for it. A link is created when
+//! both of its ends have begun create-links, so a node may wait for the other end of its own link.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,68 +12,69 @@ use crate::clab::{Bind, HOST, Kind, Link, Stage, Topology};
 use crate::error::Invalid;
 use crate::image::{self, Image};
 
-/// What has to be done to build a lab.
+/// Steps that build a lab.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// One for each node, same numbers; `None` for bridges and the host.
+    /// Namespaces of each node, by node index; `None` for bridges and the host.
     pub spaces: Vec<Option<Space>>,
-    /// The steps, in order.
+    /// Steps in execution order.
     pub steps: Vec<Step>,
 }
 
-/// The namespaces of one node and what runs in them.
+/// Namespaces of a node, and the processes in them.
 #[derive(Debug, Clone)]
 pub struct Space {
-    /// The namespace's name, as in `ip netns`.
+    /// Name of the namespace, as in `ip netns`.
     pub name: String,
-    /// The host name inside.
+    /// Host name inside.
     pub hostname: String,
-    /// What is shown from outside.
+    /// Files and directories mounted from this machine.
     pub binds: Vec<Bind>,
-    /// Private empty folders.
+    /// Paths of private tmpfs mounts.
     pub tmpfs: Vec<PathBuf>,
-    /// Kernel settings, set before links and commands.
+    /// Sysctls, set before links and commands.
     pub sysctls: Vec<(String, String)>,
-    /// Environment of every program inside.
+    /// Environment variables of all processes inside.
     pub env: Vec<(String, String)>,
-    /// What stands for the image.
+    /// Substitute for the image.
     pub image: Image,
-    /// The command that runs as long as the node does; empty = none.
+    /// Command that runs for the lifetime of the node; empty for none.
     pub command: Vec<String>,
 }
 
-/// One thing to do.
+/// A step of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Wait until this long after the beginning.
+    /// Waits until this time after the start of the lab.
     NotBefore(Duration),
-    /// Make a node's namespaces, or the bridge.
+    /// Creates the namespaces of a node, or the bridge.
     Create(usize),
-    /// Make a link.
+    /// Creates a link.
     Link(usize),
-    /// Start a node's command.
+    /// Starts the command of a node.
     Start(usize),
-    /// Run a command in a node and expect success.
+    /// Runs a command in a node, which must succeed.
     Exec {
-        /// The node.
+        /// Index of the node.
         node: usize,
         /// Program and arguments.
         command: Vec<String>,
     },
-    /// Wait until a node has passed this stage: healthy or exit, as the others pass by themselves.
+    /// Waits until a node reaches a stage: healthy or exit, since the other stages are completed by steps.
     Await {
-        /// The node.
+        /// Index of the node.
         node: usize,
-        /// What to wait for.
+        /// Stage to wait for.
         stage: Stage,
     },
 }
 
 impl Plan {
-    /// Makes the plan. `find` looks programs up by name or absolute path; see [`image::resolve`].
+    /// Computes the plan. `find` looks up programs by name or absolute path; see [`image::resolve`].
     ///
     /// # Errors
-    /// Missing programs, missing files to bind are *not* checked here; nodes that wait for each other in a ring are.
+    /// Missing programs, and circular dependencies between nodes. Missing files of binds are *not* checked
+    /// here.
     pub fn new(
         topology: &Topology,
         tortie: &Path,
@@ -128,7 +129,8 @@ impl Plan {
 fn steps(topology: &Topology) -> Result<Vec<Step>, Invalid> {
     let nodes = &topology.nodes;
     let number = |name: &str| nodes.iter().position(|n| n.name == name);
-    // How far each node has to go: to configure, or further where somebody waits or something is to be run.
+    // Last stage that each node must reach: configure, or a later one if another node waits for it or has
+    // commands in it.
     let mut goal: Vec<usize> = nodes.iter().map(|_| 3).collect();
     for node in nodes {
         for (name, stage) in node.stages.iter().flat_map(|s| &s.wait_for) {
@@ -259,7 +261,7 @@ mod tests {
     #[test]
     fn a_link_is_made_when_its_later_end_comes() {
         let nodes = "{h: {stages: {create: {wait-for: [{node: tor, stage: configure}]}}}, tor: {exec: [x]}}";
-        // The wait is for the other end of its own link.
+        // The node waits for the other end of its own link.
         let steps = plan(nodes, "[{endpoints: [\"h:eth1\", \"tor:eth1\"]}]").unwrap();
         assert_eq!(steps, ["create tor", "start tor", "tor: x", "create h", "link 0", "start h"]);
     }

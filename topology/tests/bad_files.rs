@@ -1,4 +1,4 @@
-//! What is wrong with a lab file is said with file, line, place and next step.
+//! Errors in lab files are reported with file, line, place and next step.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tortie_topology::Lab;
 
-/// A file with two nodes, and the rest of the topology.
+/// Returns a file with two nodes and the given rest of the topology.
 fn two(rest: &str) -> String {
     format!("name: t\ntopology:\n  nodes:\n    a: {{kind: linux}}\n    b: {{kind: linux}}\n{rest}")
 }
@@ -259,11 +259,11 @@ fn addresses() {
         ),
         ": topology.links[1]: 10.0.0.1/16 is already the address of a:eth1; give each interface its own address",
     );
-    // A /31 has no network and no broadcast address (RFC 3021).
+    // A /31 has neither a network nor a broadcast address (RFC 3021).
     assert!(Lab::from_text(&v4("10.0.0.0/31, 10.0.0.1/31"), Path::new("t")).is_ok());
 }
 
-/// Keys of a node that have an effect here: their values are checked by what they do.
+/// Keys of a node that have an effect; other tests check their values by that effect.
 const WITH_EFFECT: &[&str] = &[
     "kind",
     "group",
@@ -286,10 +286,10 @@ const WITH_EFFECT: &[&str] = &[
     "healthcheck",
 ];
 
-/// A file with a value at one place.
+/// Returns a file with the given value at one place.
 type FileWith = Box<dyn Fn(&Value) -> Value>;
 
-/// Values of every kind, and some that keys of the schema take or nearly take.
+/// Values of every type, including some that the schema accepts or narrowly rejects.
 fn values() -> Vec<Value> {
     let text = r#"[
         null, true, 5, 0, -1, 1.5, 70000, "", "x", "5", "always", "no", "unless-stopped", "docker", "host", "private", "live",
@@ -308,7 +308,7 @@ fn values() -> Vec<Value> {
     serde_json::from_str(text).unwrap()
 }
 
-/// Whatever stands at a key that has no effect here, a file is refused when containerlab's own schema refuses it, and only then.
+/// For a key without effect, a file is rejected exactly if containerlab's own schema rejects it.
 #[test]
 fn values_without_effect_are_those_of_containerlabs_schema() {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("schema/clab.schema.json"))
@@ -368,7 +368,8 @@ fn values_without_effect_are_those_of_containerlabs_schema() {
     for (place, make) in &files {
         let mut taken = 0;
         for value in &values {
-            // The schema has an address where containerlab's documents and its own example have a network.
+            // The schema requires an address, while containerlab's documentation and its own example use a
+            // network.
             if place == "mgmt.ipv6-range" && value == "fd00::/64" {
                 continue;
             }

@@ -1,4 +1,5 @@
-//! Every lab file of the repository: good by containerlab's own schema, good by ours, and built with the real routers.
+//! Every lab file of the repository is valid by containerlab's own schema and by this crate, and can be built
+//! with the real routers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -36,9 +37,9 @@ fn files_follow_containerlabs_schema_and_ours() {
         assert_eq!(lab.topology.notes, Vec::<String>::new());
         let stem = file.file_name().unwrap().to_string_lossy().replace(".clab.yml", "");
         assert_eq!(lab.topology.name, stem, "the name of a lab is the name of its file");
-        // A drawing and a paragraph come first.
+        // Each file begins with a drawing and a paragraph.
         assert!(text.lines().take_while(|l| l.starts_with('#')).count() > 8, "{stem} has no drawing");
-        // The schema catches something at all.
+        // The schema must detect an error at all.
         let broken: serde_json::Value =
             serde_yaml_ng::from_str(&text.replacen("nodes:", "nods:", 1)).unwrap();
         assert!(!schema.is_valid(&broken));
@@ -60,7 +61,7 @@ fn data_of_the_labs_is_a_map_of_keys_to_texts() {
     }
 }
 
-/// Builds each lab with a stand-in for our own program: order, waits, links, commands and the routers are real.
+/// Builds each lab with a substitute for `tortie` itself; order, waits, links, commands and routers are real.
 #[test]
 fn every_lab_can_be_built_and_its_routers_run() {
     if !common::can_build() {

@@ -1,4 +1,4 @@
-//! How labs end: on request from another process, with the process that built them, and inside a sandbox.
+//! End of labs: on request from another process, with the process that built them, and inside a sandbox.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use common::{can_build, skip, within};
 use tortie_topology::{HostNetwork, Lab, Options, Sandbox};
 
-/// Two nodes with a cable between them; what a helper process builds.
+/// Two nodes with a link between them, which a helper process builds.
 const PAIR: &str = r#"
 name: NAME
 topology:
@@ -27,7 +27,7 @@ fn pair() -> Lab {
     Lab::from_text(&PAIR.replace("NAME", &name), Path::new("/nowhere/pair.clab.yml")).unwrap()
 }
 
-/// Not a test: the program that the tests below start and kill. Builds a lab, says so, and waits.
+/// Not a test: the program that the tests below start and kill. It builds a lab, prints `ready`, and waits.
 #[test]
 #[ignore = "run by other tests"]
 fn helper() {
@@ -49,7 +49,7 @@ fn helper_command(program: &Path, dir: &Path) -> Command {
     command
 }
 
-/// The words after "ready" that the helper prints.
+/// Returns the words that the helper prints after `ready`.
 fn ready(child: &mut std::process::Child) -> Vec<String> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     for line in lines.map(Result::unwrap) {
@@ -60,7 +60,7 @@ fn ready(child: &mut std::process::Child) -> Vec<String> {
     panic!("the helper ended: {:?}", child.wait());
 }
 
-/// Processes whose environment or command names the folder: those of a lab in it.
+/// Returns the processes whose environment or command line contains the directory: those of a lab in it.
 fn remains(dir: &Path) -> Vec<String> {
     let needle = dir.to_string_lossy().into_owned();
     let mut found = Vec::new();
@@ -97,7 +97,7 @@ fn kill_9_of_the_builder_leaves_no_process_and_no_namespace() {
 #[test]
 fn a_sandbox_needs_no_root_and_leaves_nothing_on_kill_9() {
     let dir = tempfile::tempdir().unwrap();
-    // The test program may lie where only root can read it.
+    // The test binary may be in a directory that only root can read.
     let program = dir.path().join("helper");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let lab_dir = dir.path().join("lab");
@@ -114,13 +114,13 @@ fn a_sandbox_needs_no_root_and_leaves_nothing_on_kill_9() {
         skip(&e.to_string());
         return;
     }
-    // Namespaces of a user that is not root: the map says who that is outside.
+    // A user namespace without root privileges; the map gives the user id outside.
     let user = if root { 65534 } else { rustix::process::getuid().as_raw() };
     Sandbox::Rootless { user, group: user }.wrap(&mut command);
     let mut child = command.spawn().unwrap();
     let words = ready(&mut child);
     assert_eq!(words.len(), 2);
-    // Inside, numbers begin anew: the helper is number 1 of its own namespace.
+    // Process numbers start again inside: the helper has number 1 in its own namespace.
     assert!(words[1].parse::<i32>().unwrap() < 1000);
     assert!(!remains(&lab_dir).is_empty());
     child.kill().unwrap();

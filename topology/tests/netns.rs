@@ -1,4 +1,4 @@
-//! Labs built for real. Each test has a lab of its own that ends with the test.
+//! Labs that are really built. Each test has its own lab, which ends with the test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -7,7 +7,8 @@ mod common;
 use common::{can_build, run, up, within};
 use tortie_topology::{LabError, Running, Victim};
 
-/// The kernel tells a bridge of a port's carrier up to a second late, and all namespaces of the machine wait in one queue.
+/// Waits until the node reaches an address. The kernel reports the carrier of a bridge port up to a second
+/// late, and all namespaces of the machine share one queue.
 fn reaches(lab: &Running, node: &str, address: &str) {
     within(10, &format!("{node} reaches {address}"), || {
         let ping = lab.exec(node, &["ping", "-c", "1", "-W", "1", address]).map_err(|e| e.to_string())?;
@@ -49,7 +50,7 @@ topology:
     assert!(run(&lab, "a", "ip link show dev eth2").contains("02:00:00:00:00:0a"));
     assert!(run(&lab, "b", "ip -6 addr show dev eth1").contains("fd09:1::2/64 scope global"));
     assert!(!run(&lab, "b", "ip -6 addr show dev eth1").contains("tentative"));
-    // a forwards between its link to b and the bridge that c is on.
+    // Node a forwards between its link to b and the bridge that c is connected to.
     run(&lab, "c", "ip route add 10.9.1.0/24 via 10.9.2.1");
     reaches(&lab, "b", "10.9.2.3");
     reaches(&lab, "b", "fd09:1::1");
@@ -60,7 +61,7 @@ topology:
     assert_eq!(run(&lab, "c", "hostname").trim(), "sea");
     assert!(run(&lab, "a", "env").contains("GREETING=hello you"));
     assert!(run(&lab, "a", "cat /proc/sys/net/ipv4/ip_forward").starts_with('1'));
-    // Nothing of it is in this machine's own network.
+    // None of its interfaces is in this machine's own network.
     let own = std::process::Command::new("ip").args(["-br", "link"]).output().unwrap();
     assert!(!String::from_utf8_lossy(&own.stdout).contains("br0-a"));
 
@@ -132,7 +133,7 @@ topology:
     }
     assert!(run(&lab, "a", "id -nG root").contains("frrvty"));
     assert_eq!(run(&lab, "a", "cat /etc/hostname").trim(), "a");
-    // The node sees its own processes only, number 1 being the one that holds it.
+    // The node sees its own processes only; number 1 is the one that keeps its namespaces alive.
     assert!(run(&lab, "a", "cat /proc/1/comm").starts_with("cat"));
     lab.down().unwrap();
 }
@@ -201,7 +202,7 @@ fn a_failing_command_takes_the_lab_down_and_says_what_it_said() {
     assert!(matches!(error, LabError::Invalid(_)));
     let text = error.to_string();
     assert!(text.ends_with("nowhere does not exist; make it, or correct the path (it is taken from the folder of the lab file)"), "{text}");
-    // One node's command fails while another waits for its end.
+    // The command of one node fails while another node waits for its end.
     let error = build(
         "{name: x, topology: {nodes: {a: {kind: linux, cmd: \"sh -c 'echo broken; exit 4'\"}, \
          b: {kind: linux, stages: {create: {wait-for: [{node: a, stage: exit}]}}}}}}",
@@ -209,7 +210,7 @@ fn a_failing_command_takes_the_lab_down_and_says_what_it_said() {
     assert_eq!(error.to_string(), "a: `sh -c echo broken; exit 4` ended with exit status: 4\n    broken");
 }
 
-/// The command lines of what runs in node a.
+/// Returns the command lines of all processes in node a.
 fn processes(lab: &tortie_topology::Running) -> String {
     let output = lab.exec("a", &["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).unwrap();
     String::from_utf8(output.stdout).unwrap()

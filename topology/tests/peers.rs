@@ -1,4 +1,4 @@
-//! The daemons that labs use start in nodes and reach Established with each other.
+//! The routing daemons used by labs start in nodes and establish sessions with each other.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -92,7 +92,7 @@ fn every_daemon_reaches_established_and_exchanges_routes() {
         return;
     }
     configure(dir.path());
-    // Inside the sandbox of the test below: OpenBGPD wants a second user.
+    // Set inside the sandbox of the test below: OpenBGPD needs a second user.
     let one_user = std::env::var_os("TORTIE_TEST_ONE_USER").is_some();
     let names =
         if one_user { &["frr", "gobgp", "exabgp"][..] } else { &["frr", "gobgp", "exabgp", "openbgpd"] };

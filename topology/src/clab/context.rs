@@ -1,10 +1,10 @@
-//! Shared by all checks of a lab file: where a fault lies, and how names are spelt.
+//! Helpers for the checks of a lab file: error positions and valid names.
 
 use std::path::Path;
 
 use crate::error::Invalid;
 
-/// The text for finding lines, and the file for naming it.
+/// Path and text of the lab file, for positions in errors.
 pub(super) struct Context<'a> {
     pub(super) file: &'a Path,
     pub(super) text: &'a str,
@@ -12,7 +12,8 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// A fault at a place of the document. The line is told when `needle` stands on exactly one line of the file.
+    /// Creates an error at a place of the document. It includes the line number if `needle` occurs on exactly
+    /// one line of the file.
     pub(super) fn fault(&self, place: impl Into<String>, needle: &str, text: String, next: &str) -> Invalid {
         Invalid {
             file: self.file.to_owned(),
@@ -39,7 +40,8 @@ impl Context<'_> {
     }
 }
 
-/// Names of labs, prefixes and nodes: letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
+/// Checks the name of a lab, prefix or node: letters, digits, `-`, `_` and `.`, beginning with a letter or
+/// digit.
 pub(super) fn name(context: &Context<'_>, place: &str, name: &str) -> Result<(), Invalid> {
     let good = name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));

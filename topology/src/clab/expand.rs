@@ -1,10 +1,10 @@
-//! Shell-like texts of a lab file: variables of the caller's environment, and commands split into words.
+//! Shell-like syntax in lab files: environment variables, and commands that are split into words.
 
-/// Replaces `$NAME`, `${NAME}`, `${NAME:-default}` (also `-`, `:=`, `=`) as containerlab does before it reads a file;
-/// `$$` is a plain `$`. In a comment of YAML nothing is a variable.
+/// Expands `$NAME`, `${NAME}`, `${NAME:-default}` (and `-`, `:=`, `=`) as containerlab does before it parses
+/// a file; `$$` is a literal `$`. Variables in YAML comments are not expanded.
 ///
 /// # Errors
-/// The name of a variable that is not set and has no default, or the text of a `${` that is not closed.
+/// The name of a variable that is not set and has no default, or the text of an unclosed `${`.
 pub(super) fn expand(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -40,7 +40,7 @@ pub(super) fn expand(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Res
             let end = after.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(after.len());
             let (name, tail) = after.split_at(end);
             if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
-                // `$` before anything else, and `$1`, are no variables of an environment.
+                // `$` before any other character, and `$1`, are not environment variables.
                 out.push('$');
                 out.push_str(name);
             } else {
@@ -53,10 +53,10 @@ pub(super) fn expand(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Res
     Ok(out)
 }
 
-/// Splits a command into words as a shell does with quotes and backslashes; nothing else is special.
+/// Splits a command into words, with a shell's quotes and backslashes; no other character is special.
 ///
 /// # Errors
-/// When a quote is not closed or a backslash ends the text.
+/// If a quote is not closed, or a backslash ends the text.
 pub(super) fn split(text: &str) -> Result<Vec<String>, &'static str> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -97,7 +97,7 @@ pub(super) fn split(text: &str) -> Result<Vec<String>, &'static str> {
     Ok(words)
 }
 
-/// The candidate nearest to a misspelt `word`, when it is near enough to be meant.
+/// Returns the candidate most similar to a misspelt `word`, if it is similar enough to be the intended one.
 pub(super) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .map(|c| (strsim::levenshtein(word, c), c))
@@ -106,11 +106,11 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>)
         .map(|(_, c)| c)
 }
 
-/// Where the comments of a YAML file stand: from a `#` that begins a line or follows a blank, outside of quotes and of block scalars
-/// (YAML 1.2 6.6, 8.1), to the end of the line.
+/// Returns the ranges of YAML comments: from a `#` that begins a line or follows a blank, outside of quotes
+/// and block scalars (YAML 1.2, sections 6.6 and 8.1), to the end of the line.
 fn comments(text: &str) -> Vec<std::ops::Range<usize>> {
     let mut found = Vec::new();
-    // The indentation of the line that a block scalar belongs to: lines that are indented more are its text.
+    // Indentation of the line that introduces a block scalar; lines with more indentation are its text.
     let mut block: Option<usize> = None;
     let mut quote: Option<char> = None;
     let mut begin = 0;
@@ -131,7 +131,7 @@ fn comments(text: &str) -> Vec<std::ops::Range<usize>> {
                 Some('"') if c == '\\' => escaped = true,
                 Some(open) if c == open => quote = None,
                 Some(_) => {}
-                // Within a word a quote is a letter; a second one goes on with the text.
+                // Inside a word a quote is an ordinary character. A second quote continues the quoted text.
                 None if matches!(c, '"' | '\'') && (" \t[{,:".contains(before) || before == c) => {
                     quote = Some(c)
                 }
@@ -179,7 +179,7 @@ mod tests {
         ] {
             assert_eq!(expand(text, &env).as_deref(), Ok(want), "{text}");
         }
-        // In comments, and what only looks like one.
+        // Comments, and text that only looks like a comment.
         for (text, want) in [
             ("# ${NONE} $TAG ${\na: $TAG", "# ${NONE} $TAG ${\na: 1.2"),
             ("a: $TAG # $TAG $$ ${NONE\nb: ${TAG}", "a: 1.2 # $TAG $$ ${NONE\nb: 1.2"),

@@ -1,5 +1,5 @@
-//! Values that change nothing for a node made of namespaces. They are read all the same, as containerlab's schema has them, so that
-//! a file that is wrong there is wrong here: what is written at such a key is kept nowhere.
+//! Keys of lab files that have no effect on nodes made of namespaces. Their values are still checked against
+//! containerlab's schema, so that an invalid file is rejected, but not kept.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,20 +10,20 @@ use serde::de::{self, Deserializer, IgnoredAny, Visitor};
 
 use super::raw::{Ordered, Scalar};
 
-/// A value that stands there: nothing after the colon is no value of any type.
+/// Deserializes a present value. An empty value after the colon is not valid for any type.
 pub(super) fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
-/// What a text has to be.
+/// Condition on a text value.
 pub(super) trait Rule {
     const EXPECTED: &'static str;
     fn accepts(text: &str) -> bool;
 }
 
-/// A text that a rule accepts.
+/// A text that meets a condition.
 #[derive(Debug, Clone)]
 pub(super) struct Text<R>(PhantomData<R>);
 
@@ -33,7 +33,8 @@ impl<'de, R: Rule> Deserialize<'de> for Text<R> {
     }
 }
 
-/// Errors of a visitor name the place of the value. What YAML reads as a number or a truth value is no text.
+/// Visitor for texts, whose errors contain the position of the value. A value that YAML parses as number or
+/// boolean is not a text.
 struct TextForm<R>(PhantomData<R>);
 
 impl<R: Rule> Visitor<'_> for TextForm<R> {
@@ -49,7 +50,7 @@ impl<R: Rule> Visitor<'_> for TextForm<R> {
     }
 }
 
-/// A list of at least `MIN` texts, none of them twice.
+/// A list of at least `MIN` different texts.
 #[derive(Debug, Clone)]
 pub(super) struct Texts<R = Any, const MIN: usize = 0>(PhantomData<R>);
 
@@ -88,7 +89,7 @@ impl<'de, R: Rule, const MIN: usize> Deserialize<'de> for Texts<R, MIN> {
     }
 }
 
-/// A number within bounds; `WHOLE`: without a fraction.
+/// Visitor for numbers with bounds; `WHOLE` excludes fractions.
 struct NumberForm<const WHOLE: bool> {
     min: f64,
     max: f64,
@@ -120,7 +121,7 @@ impl<const WHOLE: bool> Visitor<'_> for NumberForm<WHOLE> {
     }
 }
 
-/// A whole number; `MAX` 0: of any size.
+/// An integer with bounds; a `MAX` of 0 means no upper bound.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Whole<const MIN: i32, const MAX: i32>;
 
@@ -131,7 +132,7 @@ impl<'de, const MIN: i32, const MAX: i32> Deserialize<'de> for Whole<MIN, MAX> {
     }
 }
 
-/// A number that is not negative.
+/// A non-negative number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Amount;
 
@@ -141,7 +142,7 @@ impl<'de> Deserialize<'de> for Amount {
     }
 }
 
-/// The MTU of a network.
+/// MTU of a network.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mtu;
 
@@ -151,7 +152,7 @@ impl<'de> Deserialize<'de> for Mtu {
     }
 }
 
-/// The value of a label: a text that is not empty, or a number that is not negative.
+/// Value of a label: a non-empty text or a non-negative number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Label;
 
@@ -207,7 +208,7 @@ macro_rules! rules {
 }
 
 rules! {
-    /// Every text.
+    /// Any text.
     Any: "a text", |_text| true;
     PullPolicy: "always, never or ifnotpresent",
         |text| matches!(text, "always" | "Always" | "never" | "Never" | "ifnotpresent" | "IfNotPresent");
@@ -228,7 +229,7 @@ rules! {
         |text| Ipv6::accepts(text) || text.split_once('/').is_some_and(|(addr, _)| Ipv6::accepts(addr) && has_length(text, 3));
     ShmSize: "a size such as 64MB", |text| is_size(text);
     PortMapping: "a mapping of ports, such as 80:8080 or 127.0.0.1:53:53/udp", |text| is_mapping(text);
-    /// The place of a card in a chassis.
+    /// Slot of a card in a chassis.
     SlotName: "A or B", |text| matches!(text, "A" | "B" | "a" | "b");
 }
 
@@ -236,7 +237,7 @@ fn without_zone(text: &str) -> &str {
     text.split_once('%').map_or(text, |(addr, _)| addr)
 }
 
-/// Something, a slash, and a number of up to so many digits.
+/// Returns true for a non-empty text, a slash, and a number with at most `digits` digits.
 fn has_length(text: &str, digits: usize) -> bool {
     text.rsplit_once('/').is_some_and(|(network, length)| {
         !network.is_empty()
@@ -245,7 +246,7 @@ fn has_length(text: &str, digits: usize) -> bool {
     })
 }
 
-/// A number with or without a unit.
+/// Returns true for a number with an optional unit.
 fn is_size(text: &str) -> bool {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -255,7 +256,7 @@ fn is_size(text: &str) -> bool {
         && matches!(unit.as_str(), "" | "b" | "kb" | "kib" | "mb" | "mib" | "gb" | "gib")
 }
 
-/// `[ADDRESS:]PORT[-PORT]:PORT[/PROTOCOL]`, or one port.
+/// Returns true for `[ADDRESS:]PORT[-PORT]:PORT[/PROTOCOL]`, or a single port.
 fn is_mapping(text: &str) -> bool {
     let port = |text: &str| {
         text.len() <= 5 && text.bytes().all(|b| b.is_ascii_digit()) && text.parse::<u16>().is_ok()
@@ -275,7 +276,7 @@ fn is_mapping(text: &str) -> bool {
         }
 }
 
-/// The management network.
+/// Settings of the management network.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "MgmtFields")]
 pub(super) struct Mgmt;
@@ -343,7 +344,7 @@ pub(super) struct Settings {
     _certificate_authority: Option<CertificateAuthority>,
 }
 
-/// A CA that there is, or how one is made.
+/// An existing certificate authority, or the parameters for creating one.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "CertificateAuthorityFields")]
 struct CertificateAuthority;
@@ -422,7 +423,7 @@ pub(super) struct Certificate {
     _validity_duration: Option<Text<Any>>,
 }
 
-/// A card of a chassis. Its types are lists of one vendor's, which grow: they are texts here.
+/// A card of a chassis. Its types are growing lists of one vendor, so any text is accepted.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Component {

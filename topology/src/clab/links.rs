@@ -1,4 +1,4 @@
-//! Links: both forms, every fault that containerlab's schema lets pass.
+//! Links in both forms, with the checks that containerlab's schema does not make.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ pub(super) fn resolve(context: &Context<'_>, raw: &RawFile, nodes: &[Node]) -> R
         };
         for end in ends {
             let name = format!("{}:{}", end.node, end.interface);
-            // A bridge's ports and the host's interfaces live in one namespace.
+            // The ports of a bridge and the interfaces of the host are in one namespace.
             let space = nodes.iter().find(|n| n.name == end.node && n.kind == Kind::Linux);
             let space = space.map_or_else(|| HOST.to_owned(), |n| n.name.clone());
             if let Some(first) = used.insert((space.clone(), end.interface.clone()), number) {
@@ -195,7 +195,7 @@ fn mac(context: &Context<'_>, place: &str, text: &str) -> Result<[u8; 6], Invali
     }
 }
 
-/// An interface's address: of the family wanted, usable by a host, with its prefix length.
+/// Parses an interface address with prefix length. It must be of the given family and usable by a host.
 fn address(context: &Context<'_>, place: &str, text: &str, v4: bool) -> Result<(IpAddr, u8), Invalid> {
     let example = if v4 { "10.0.0.1/24" } else { "2001:db8::1/64" };
     let fault = |what: String| context.fault(place, text, what, &format!("write it as {example}"));

@@ -1,11 +1,12 @@
-//! Containerlab topology files, typed and checked.
+//! Parses and checks containerlab topology files.
 //!
-//! [`Topology::read`] takes a `*.clab.yml` file: variables of the environment are put in, every key is known or refused,
-//! the four levels (node, group, kind, defaults) are folded into each node, and what containerlab's JSON schema lets
-//! pass is refused here: one-ended links, unknown nodes, a missing kind, an interface used twice, bad addresses.
-//! What stands in a [`Topology`] can be built. Nothing here touches the system beyond reading the file (and `env-files`).
+//! [`Topology::read`] loads a `*.clab.yml` file. It expands environment variables, rejects unknown keys,
+//! merges the four levels (node, group, kind, defaults) into each node, and rejects errors that
+//! containerlab's JSON schema does not detect: links with one end, unknown nodes, a missing kind, an
+//! interface used twice, invalid addresses. A valid [`Topology`] can be built. This module only reads the
+//! file (and its `env-files`) and changes nothing on the system.
 //!
-//! Documents followed: <https://containerlab.dev/manual/topo-def-file/>, <https://containerlab.dev/manual/nodes/>.
+//! References: <https://containerlab.dev/manual/topo-def-file/>, <https://containerlab.dev/manual/nodes/>.
 
 mod context;
 mod expand;

@@ -1,4 +1,4 @@
-//! Nodes: the four levels folded into one, checked.
+//! Merges the four configuration levels of each node, and checks the result.
 
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use super::topology::{Bind, Healthcheck, Kind, Node, Stage, StagePlan};
 use crate::clab::expand;
 use crate::error::Invalid;
 
-/// Where nodes find their data below the lab's folder.
+/// Placeholders that containerlab replaces by directories of the lab.
 const LAB_DIR: &str = "__clabDir__";
 const NODE_DIR: &str = "__clabNodeDir__";
 
-/// One node's levels, the weakest first: defaults, kind, group, node.
+/// Configuration levels of one node, in ascending precedence: defaults, kind, group, node.
 struct Levels<'a> {
     context: &'a Context<'a>,
     lab: &'a str,
@@ -163,7 +163,7 @@ impl Levels<'_> {
         })
     }
 
-    /// The strongest level that says something.
+    /// Returns the value of the level with the highest precedence that sets it.
     fn last<'s, T>(&'s self, pick: impl Fn(&'s NodeConfig) -> Option<T>) -> Option<T> {
         self.all.iter().rev().find_map(|l| pick(l))
     }
@@ -195,7 +195,7 @@ impl Levels<'_> {
         self.command(key, text).map(Some)
     }
 
-    /// Merged over the levels; a stronger level replaces what a weaker one puts at the same place.
+    /// Merges the binds of all levels; a bind replaces one of lower precedence with the same target.
     fn binds(&self) -> Result<Vec<Bind>, Invalid> {
         let mut binds: Vec<Bind> = Vec::new();
         for text in self.all.iter().flat_map(|l| l.binds.iter().flatten()) {
@@ -292,7 +292,7 @@ impl Levels<'_> {
     fn sysctls(&self) -> Result<Vec<(String, String)>, Invalid> {
         let mut sysctls: Vec<(String, String)> = Vec::new();
         for (key, value) in self.all.iter().flat_map(|l| l.sysctls.iter().flat_map(|e| &e.0)) {
-            // Only these belong to a network namespace; others would change the machine.
+            // Only these settings are per network namespace; others would change the whole machine.
             if !key.starts_with("net.") || key.contains(['/', ' ']) || key.contains("..") {
                 let text = format!("`{key}` is no setting of a node's network");
                 return Err(self.fault("sysctls", key, text, "use names that begin with net."));

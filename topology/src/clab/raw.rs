@@ -1,4 +1,4 @@
-//! The lab file as it is written: every key of containerlab's schema, unknown ones refused.
+//! Unmerged content of a lab file, with every key of containerlab's schema; unknown keys are rejected.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -40,7 +40,7 @@ pub(super) struct RawTopology {
     pub(super) links: Vec<RawLink>,
 }
 
-/// One level of a node's configuration: the node itself, its group, its kind or the defaults.
+/// One configuration level of a node: the node itself, its group, its kind or the defaults.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct NodeConfig {
@@ -63,9 +63,9 @@ pub(super) struct NodeConfig {
     pub(super) startup_delay: Option<u32>,
     pub(super) stages: Option<RawStages>,
     pub(super) healthcheck: Option<RawHealthcheck>,
-    // Keys below change nothing for a node made of namespaces. Those about images, restarts and container rights
-    // (with `_`) pass silently, as no one could notice a difference; the others are reported as notes. Their values are
-    // checked as the schema has them.
+    // The following keys have no effect on nodes made of namespaces. Those for images, restarts and container
+    // privileges (with `_`) are ignored silently, because they make no visible difference; the others are
+    // reported as notes. Their values are checked against the schema.
     #[serde(rename = "image-pull-policy", default, deserialize_with = "some")]
     pub(super) _image_pull_policy: Option<Text<PullPolicy>>,
     #[serde(rename = "restart-policy", default, deserialize_with = "some")]
@@ -131,7 +131,7 @@ pub(super) struct NodeConfig {
 }
 
 impl NodeConfig {
-    /// The keys of this level that have no effect here, except those that every lab may carry without surprise.
+    /// Returns the keys of this level that have no effect and deserve a note.
     pub(super) fn without_effect(&self) -> Vec<&'static str> {
         let keys = [
             ("license", self.license.is_some()),
@@ -186,7 +186,7 @@ pub(super) struct RawWait {
     pub(super) stage: String,
 }
 
-/// The two forms of a stage's commands.
+/// Commands of a stage, in either form.
 #[derive(Debug, Clone)]
 pub(super) enum RawStageExec {
     Phases(StagePhases),
@@ -221,7 +221,8 @@ pub(super) struct RawHealthcheck {
     pub(super) start_period: Option<u64>,
 }
 
-/// Any form of link; which fields belong together is checked after reading, with the link's number in the message.
+/// A link of any type. The combination of its fields is checked later, so that errors contain the number of
+/// the link.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawLink {
@@ -248,7 +249,7 @@ pub(super) struct RawLink {
     pub(super) _src_port: Option<Whole<1, 65_535>>,
 }
 
-/// `NODE:INTERFACE`, or the same spelled out.
+/// An endpoint of a link, as `NODE:INTERFACE` or as a map.
 #[derive(Debug, Clone)]
 pub(super) enum RawEnd {
     Brief(String),
@@ -305,7 +306,7 @@ impl<'de> Deserialize<'de> for RawStageExec {
     }
 }
 
-/// A text, number or truth value, kept as the text a shell would see.
+/// A text, number or boolean, kept as the text that a shell would receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Scalar(pub(super) String);
 
@@ -337,7 +338,7 @@ impl<'de> Deserialize<'de> for Scalar {
     }
 }
 
-/// A map in the order of the file; a key that comes twice is an error (YAML forbids it, most readers take the last).
+/// A map in file order. A duplicate key is an error (YAML forbids it, but most parsers use the last value).
 #[derive(Debug, Clone)]
 pub(super) struct Ordered<T>(pub(super) Vec<(String, T)>);
 

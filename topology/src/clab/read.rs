@@ -1,4 +1,4 @@
-//! From text to [`Topology`]: variables, YAML, and the faults that concern the whole document.
+//! Converts the text of a lab file to a [`Topology`]: variables, YAML, and checks of the whole document.
 
 use std::path::Path;
 
@@ -9,17 +9,19 @@ use super::{expand, links, nodes};
 use crate::error::{Invalid, LabError};
 
 impl Topology {
-    /// Reads and checks a lab file. Variables come from the environment of this process.
+    /// Reads and checks a lab file, using the environment variables of this process.
     ///
     /// # Errors
-    /// [`LabError::File`] when it cannot be read, [`LabError::Invalid`] with the place and the next step otherwise.
+    /// [`LabError::File`] if it cannot be read, otherwise [`LabError::Invalid`] with the position and the
+    /// next step.
     pub fn read(file: &Path) -> Result<Self, LabError> {
         let text = std::fs::read_to_string(file).map_err(LabError::file(file))?;
         let file = std::path::absolute(file).map_err(LabError::file(file))?;
         Self::parse(&text, &file)
     }
 
-    /// The same for a text; relative binds are taken from the folder of `file`, which need not exist.
+    /// Parses and checks the text of a lab file. Relative binds start at the directory of `file`, which need
+    /// not exist.
     ///
     /// # Errors
     /// As [`Topology::read`].
@@ -28,7 +30,7 @@ impl Topology {
     }
 }
 
-/// Reads a lab file's text. `lookup` gives the variables of the environment.
+/// Parses the text of a lab file. `lookup` returns the values of environment variables.
 pub(super) fn topology(
     text: &str,
     file: &Path,
@@ -59,7 +61,7 @@ pub(super) fn topology(
 
 fn yaml(text: &str) -> Result<RawFile, serde_yaml_ng::Error> {
     if text.contains("<<:") {
-        // Merge keys have to be resolved before the keys are checked; lines are lost on this way.
+        // Merge keys must be resolved before keys are checked; this loses the line numbers.
         let mut value: serde_yaml_ng::Value = serde_yaml_ng::from_str(text)?;
         value.apply_merge()?;
         return serde_yaml_ng::from_value(value);
@@ -67,7 +69,7 @@ fn yaml(text: &str) -> Result<RawFile, serde_yaml_ng::Error> {
     serde_yaml_ng::from_str(text)
 }
 
-/// Turns the YAML reader's message `PLACE: TEXT at line L column C` into ours.
+/// Converts a message of the YAML parser, `PLACE: TEXT at line L column C`, to an [`Invalid`].
 fn syntax(context: &Context<'_>, error: &serde_yaml_ng::Error) -> Invalid {
     let message = error.to_string();
     let message = message.split_once(" at line ").map_or(message.as_str(), |(m, _)| m);
@@ -86,7 +88,7 @@ fn syntax(context: &Context<'_>, error: &serde_yaml_ng::Error) -> Invalid {
             None => format!("known keys: {}", quoted.collect::<Vec<_>>().join(", ")),
         };
         let key_place = if place.is_empty() { wrong.to_owned() } else { format!("{place}.{wrong}") };
-        // The reader reports the place of the map; the key itself often stands on one line only.
+        // The parser reports the position of the map, while the key itself often occurs on a single line.
         invalid.line =
             context.line_of(&format!("{wrong}:")).or_else(|| context.line_of(wrong)).or(invalid.line);
         if !place.ends_with(wrong) {

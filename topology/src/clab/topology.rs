@@ -1,63 +1,63 @@
-//! A lab as its file describes it: nodes with everything they inherit folded in, and the links between them.
+//! A lab as its file describes it: nodes with merged configuration, and the links between them.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A lab: nodes and the links between them, in the order of the file.
+/// A lab: nodes and links in file order.
 #[derive(Debug, Clone)]
 pub struct Topology {
-    /// The file it came from.
+    /// Path of the lab file.
     pub file: PathBuf,
-    /// The lab's name.
+    /// Name of the lab.
     pub name: String,
-    /// What stands before node names in the names of namespaces: `None` = `clab`, empty = nothing.
+    /// Prefix of namespace names: `None` for `clab`, empty for no prefix.
     pub prefix: Option<String>,
-    /// The nodes.
+    /// Nodes in file order.
     pub nodes: Vec<Node>,
-    /// The links.
+    /// Links in file order.
     pub links: Vec<Link>,
-    /// What the file asks for and a lab of namespaces does not do, one sentence each.
+    /// Sentences about features in the file that labs of namespaces do not support.
     pub notes: Vec<String>,
 }
 
-/// One node with everything it inherits folded in.
+/// A node with the merged configuration of all levels.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Its name, unique in the lab.
+    /// Node name, unique in the lab.
     pub name: String,
-    /// What it is.
+    /// Kind of the node.
     pub kind: Kind,
-    /// The image's name; it decides which program stands for it.
+    /// Image name, which selects the substitute programs.
     pub image: Option<String>,
-    /// Replaces the image's entry point.
+    /// Entry point that replaces the image's.
     pub entrypoint: Option<Vec<String>>,
-    /// Replaces the image's command, or gives the entry point its arguments.
+    /// Command that replaces the image's, or arguments of the entry point.
     pub cmd: Option<Vec<String>>,
-    /// Commands run in the node after its command was started, in order.
+    /// Commands to run in the node after its command started, in order.
     pub exec: Vec<Vec<String>>,
-    /// Files and folders of this machine shown in the node.
+    /// Files and directories of this machine that are mounted in the node.
     pub binds: Vec<Bind>,
-    /// Folders that are empty and private to the node.
+    /// Paths of private tmpfs mounts.
     pub tmpfs: Vec<PathBuf>,
-    /// Environment of everything run in the node.
+    /// Environment variables of all processes in the node.
     pub env: Vec<(String, String)>,
-    /// Kernel settings of the node's network, such as `net.ipv4.ip_forward` = `1`.
+    /// Network sysctls of the node, such as `net.ipv4.ip_forward` = `1`.
     pub sysctls: Vec<(String, String)>,
-    /// The host name that programs in the node see.
+    /// Host name of the node's UTS namespace.
     pub hostname: String,
-    /// How long after the start of the lab this node is made.
+    /// Delay from the start of the lab to the creation of this node.
     pub startup_delay: Duration,
-    /// What its stages wait for and run.
+    /// Dependencies and commands of the node's stages.
     pub stages: [StagePlan; 5],
-    /// How its health is asked.
+    /// Health check of the node, if it has one.
     pub healthcheck: Option<Healthcheck>,
 }
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// `linux`: network, mount and process namespaces of its own.
+    /// `linux`: a node with its own network, mount and process id namespaces.
     Linux,
     /// `bridge`: a bridge in the lab's host namespace.
     Bridge,
@@ -65,31 +65,32 @@ pub enum Kind {
     Host,
 }
 
-/// A file or folder of this machine at a place in a node.
+/// A file or directory of this machine that is mounted in a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bind {
-    /// Where it lies here: absolute, or below the lab's own folder (see [`Bind::lab`]).
+    /// Path on this machine: absolute, or relative to the lab's own directory (see [`Bind::lab`]).
     pub source: PathBuf,
-    /// True when `source` is relative to the lab's state folder (`__clabDir__`), which is made when missing.
+    /// True if `source` is relative to the lab's state directory (`__clabDir__`), where it is created if
+    /// missing.
     pub lab: bool,
-    /// Where the node sees it, absolute.
+    /// Absolute path in the node.
     pub target: PathBuf,
-    /// The node may not write to it.
+    /// True if the node must not write to it.
     pub read_only: bool,
 }
 
-/// A stage of a node's life, in the order in which they pass.
+/// Lifecycle stage of a node, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     /// The node exists.
     Create,
-    /// Its links to nodes that exist are made.
+    /// The links to existing nodes are created.
     CreateLinks,
-    /// Its command runs and its `exec` commands are done.
+    /// The command is running, and the `exec` commands have finished.
     Configure,
-    /// Its health check passed.
+    /// The health check succeeded.
     Healthy,
-    /// Its command has ended.
+    /// The command has ended.
     Exit,
 }
 
@@ -97,7 +98,7 @@ impl Stage {
     /// All stages in order.
     pub const ALL: [Self; 5] = [Self::Create, Self::CreateLinks, Self::Configure, Self::Healthy, Self::Exit];
 
-    /// The name in lab files.
+    /// Returns the name used in lab files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -110,45 +111,45 @@ impl Stage {
     }
 }
 
-/// What one stage of a node waits for and runs.
+/// Dependencies and commands of one stage of a node.
 #[derive(Debug, Clone, Default)]
 pub struct StagePlan {
-    /// It begins when these nodes have passed these stages.
+    /// Nodes and stages that must be reached before this stage begins.
     pub wait_for: Vec<(String, Stage)>,
-    /// Commands run in the node when the stage begins.
+    /// Commands to run in the node when the stage begins.
     pub on_enter: Vec<Vec<String>>,
-    /// Commands run in the node when the stage is done.
+    /// Commands to run in the node when the stage ends.
     pub on_exit: Vec<Vec<String>>,
 }
 
-/// How a node's health is asked.
+/// Health check of a node.
 #[derive(Debug, Clone)]
 pub struct Healthcheck {
-    /// A command run in the node; exit status 0 is healthy.
+    /// Command to run in the node; exit status 0 means healthy.
     pub test: Vec<String>,
-    /// Time between two questions.
+    /// Interval between two checks.
     pub interval: Duration,
-    /// How many failures in a row make the node unhealthy.
+    /// Number of consecutive failures after which the node is unhealthy.
     pub retries: u64,
-    /// Time before failures count.
+    /// Time after the start during which failures do not count.
     pub start_period: Duration,
 }
 
-/// A link.
+/// A link of the lab.
 #[derive(Debug, Clone)]
 pub enum Link {
-    /// A cable between two nodes; an end at a bridge is a port of it.
+    /// A veth pair between two nodes; an end at a bridge is a port of it.
     Veth {
-        /// Its two ends.
+        /// Both ends of the link.
         ends: [End; 2],
-        /// Octets; `None` = the kernel's 1500.
+        /// MTU in octets; `None` for the kernel's default of 1500.
         mtu: Option<u32>,
     },
-    /// An interface that leads nowhere.
+    /// A dummy interface.
     Dummy {
-        /// Where it is.
+        /// Node and interface.
         end: End,
-        /// Octets; `None` = the kernel's 1500.
+        /// MTU in octets; `None` for the kernel's default of 1500.
         mtu: Option<u32>,
     },
 }
@@ -156,21 +157,21 @@ pub enum Link {
 /// One end of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// The node, or `host` for the lab's host namespace.
+    /// Node name, or `host` for the lab's host namespace.
     pub node: String,
-    /// The interface's name, 1 to 15 octets.
+    /// Interface name, 1 to 15 octets.
     pub interface: String,
-    /// Its hardware address; `None` = the kernel chooses.
+    /// MAC address; `None` lets the kernel choose.
     pub mac: Option<[u8; 6]>,
     /// Addresses with prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
 }
 
-/// The node name by which link ends reach the lab's host namespace.
+/// Node name with which link ends refer to the lab's host namespace.
 pub const HOST: &str = "host";
 
 impl Topology {
-    /// The name of a node's namespace: `PREFIX-LAB-NODE`, as containerlab names its containers.
+    /// Returns the name of a node's namespace, `PREFIX-LAB-NODE`, as containerlab names its containers.
     #[must_use]
     pub fn namespace(&self, node: &str) -> String {
         match self.prefix.as_deref() {
@@ -180,7 +181,7 @@ impl Topology {
         }
     }
 
-    /// The number of a node.
+    /// Returns the index of a node.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<usize> {
         self.nodes.iter().position(|n| n.name == name)

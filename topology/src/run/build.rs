@@ -1,4 +1,4 @@
-//! Carries out a [`Plan`].
+//! Executes a [`Plan`].
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ use crate::error::{Invalid, LabError};
 use crate::image::Image;
 use crate::plan::{Plan, Space, Step};
 
-/// How long a command that others wait for may take.
+/// Timeout of a command whose end another node waits for.
 const EXIT_WAIT: Duration = Duration::from_secs(120);
 
 pub(super) fn up(
@@ -35,7 +35,7 @@ pub(super) fn up(
         if old.alive() {
             return Err(LabError::Running { lab: old.lab, state: dir.clone() });
         }
-        // Left by a crash or a reboot: only names can remain of it.
+        // A crash or a reboot may have left the names of namespaces, and nothing else.
         Running::sweep(&old, dir)?;
     }
     for sub in ["lab", "stage"] {
@@ -53,7 +53,7 @@ pub(super) fn up(
     match result {
         Ok(()) => Ok(running),
         Err(e) => {
-            // The first error is the one that matters.
+            // The first error is reported, and errors of the cleanup are ignored.
             let _ = running.down();
             Err(e)
         }
@@ -81,7 +81,8 @@ fn absent(topology: &Topology) -> LabError {
     LabError::Absent(format!("lab {} does not run: start it with `tortie lab up {file}`", topology.name))
 }
 
-/// Takes down a lab that another process built. The file may have changed and programs may be gone: only the state counts.
+/// Takes down a lab that another process built. Only the saved state is used, since the lab file may have
+/// changed and programs may be missing.
 pub(super) fn down(topology: &Topology, state_dir: &Path) -> Result<(), LabError> {
     let state = State::read(state_dir)?.ok_or_else(|| absent(topology))?;
     for process in state.holders() {
@@ -94,7 +95,7 @@ pub(super) fn down(topology: &Topology, state_dir: &Path) -> Result<(), LabError
     Running::sweep(&state, state_dir)
 }
 
-/// All that can be known to fail before anything is changed.
+/// Makes all checks that are possible before anything is changed.
 fn prepare(topology: &Topology, options: &Options) -> Result<Plan, LabError> {
     let plan =
         Plan::new(topology, &options.binary, options.rootless, &|p| options.find(p)).map_err(Box::new)?;
@@ -132,7 +133,7 @@ fn build(
             Step::Await { node, .. } => healthy(running, *node)?,
         }
     }
-    // A daemon that refuses its configuration ends at once: better said now than found out later.
+    // A daemon that rejects its configuration ends immediately, and this is reported at once.
     for i in 0..running.topology.nodes.len() {
         if let Some(status) = running.ended(i).filter(|s| !s.success()) {
             return Err(failed(running, i, status));
@@ -158,7 +159,7 @@ fn describe(running: &Running, step: &Step) -> String {
     }
 }
 
-/// The private host namespace, where one is wanted and used.
+/// Creates the private host namespace, if the lab has one.
 fn host(running: &mut Running) -> Result<(), LabError> {
     let wanted = running.topology.nodes.iter().any(|n| n.kind != Kind::Linux)
         || running
@@ -201,7 +202,7 @@ fn create(running: &mut Running, i: usize) -> Result<(), LabError> {
     let process = keep(running, child, &name)?;
     running.state.nodes[i].first = Some(process);
     if !running.options.tied {
-        // As containerlab does: a link, which pins nothing when the lab is gone.
+        // A symbolic link, as containerlab creates it, which does not keep the namespace alive after the lab.
         let link = Path::new("/run/netns").join(&space.name);
         fs::create_dir_all("/run/netns").map_err(LabError::file(Path::new("/run/netns")))?;
         if link.symlink_metadata().is_ok() && !link.exists() {
@@ -214,13 +215,14 @@ fn create(running: &mut Running, i: usize) -> Result<(), LabError> {
     running.state.write(&running.options.state_dir)
 }
 
-/// Starts the process that holds a node's namespaces.
+/// Starts the process that keeps a node's namespaces alive.
 fn holder(space: &Space, state_dir: &Path, tied: bool) -> io::Result<Child> {
     ns::fresh(|| {
         let step = |what: &'static str| move |e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"));
         rustix::system::sethostname(space.hostname.as_bytes())?;
         Netlink::here()?.set_up("lo", true).map_err(step("loopback interface"))?;
-        // No address of a lab can be taken twice (the file is checked), so IPv6 need not listen for a second first.
+        // Addresses of a lab are unique (the file was checked), so the delay of IPv6 duplicate address
+        // detection is unnecessary.
         for conf in ["all", "default"] {
             let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{conf}/accept_dad"), "0");
         }
@@ -233,7 +235,8 @@ fn holder(space: &Space, state_dir: &Path, tied: bool) -> io::Result<Child> {
             .map_err(step("its root folder"))?;
         let mut command = Command::new("/bin/sh");
         if tied {
-            // The other end of the pipe is this process: when it is gone, however it went, `cat` ends and with it all.
+            // This process holds the other end of the pipe. When it ends, for any reason, `cat` ends, and
+            // with it everything in the node.
             command.args(["-c", "exec cat"]).stdin(Stdio::piped());
         } else {
             command.args(["-c", "exec sleep infinity"]).stdin(Stdio::null());
@@ -270,7 +273,7 @@ fn link(running: &mut Running, number: usize) -> Result<(), LabError> {
                 .and_then(|mut n| n.add_link(&end.interface, InfoKind::Dummy, *mtu));
             match made {
                 Ok(()) => finish(running, end),
-                // A kernel without dummy interfaces: a cable whose other end lies loose looks the same.
+                // Without dummy interfaces in the kernel, a veth pair with an unused end is equivalent.
                 Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => cable(running, end, None, *mtu),
                 Err(e) => Err(LabError::node(&end_name(end), "making the interface")(e)),
             }
@@ -278,7 +281,7 @@ fn link(running: &mut Running, number: usize) -> Result<(), LabError> {
     }
 }
 
-/// A cable from `a` to `b`, or to an end that lies loose in the same node.
+/// Creates a veth pair from `a` to `b`, or to an unused end in the same node.
 fn cable(running: &mut Running, a: &End, b: Option<&End>, mtu: Option<u32>) -> Result<(), LabError> {
     let loose = End {
         node: a.node.clone(),
@@ -303,7 +306,7 @@ fn end_name(end: &End) -> String {
     format!("{}:{}", end.node, end.interface)
 }
 
-/// Addresses, bridge port, up.
+/// Configures bridge membership, link state and addresses of an interface.
 fn finish(running: &mut Running, end: &End) -> Result<(), LabError> {
     let bridge = running.topology.nodes.iter().any(|n| n.name == end.node && n.kind == Kind::Bridge);
     let configure = || {
@@ -370,7 +373,8 @@ fn healthy(running: &mut Running, i: usize) -> Result<(), LabError> {
             let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
             return Err(timeout(running, i, "healthy", begin, text.into_owned()));
         }
-        // Asked oftener than a container engine would: the lab goes on as soon as it can.
+        // The check runs more often than in a container engine, so that the lab continues as soon as
+        // possible.
         std::thread::sleep(check.interval.min(Duration::from_millis(100)));
     }
 }

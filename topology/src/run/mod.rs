@@ -1,10 +1,12 @@
-//! Builds labs and lets one act on them. Linux only; all kernel state lives in namespaces held by one process a node.
+//! Builds labs and controls running ones. Linux only; all kernel state is in namespaces that one process per
+//! node keeps alive.
 //!
-//! A node is a process (its number 1) in network, mount, process id, host name and IPC namespaces of its own, doing
-//! nothing; what runs in the node is started from a thread that has entered them. Ending that process ends the node
-//! with all that runs in it. A tied lab's processes end when the process that built it does, however it ends.
+//! A node is a process (number 1 in its process id namespace) with its own network, mount, process id, UTS
+//! and IPC namespaces that does nothing. Commands of the node are started from a thread that has entered
+//! these namespaces. Killing that process ends the node with all of its processes. The processes of a tied
+//! lab end with the process that built it, for any reason.
 //!
-//! It does not watch over what it has started: a command that ends stays ended (see [`Running::start`]).
+//! Commands are not supervised: a command that has ended is not restarted (see [`Running::start`]).
 
 mod build;
 mod netlink;
@@ -24,54 +26,57 @@ pub use running::{Running, Victim};
 pub use rustix::process::Signal;
 pub use sandbox::{Sandbox, loopback_up};
 
-/// A lab file that was read and found good.
+/// A valid lab file.
 #[derive(Debug, Clone)]
 pub struct Lab {
-    /// What it describes.
+    /// Content of the file.
     pub topology: Topology,
 }
 
-/// How a lab is built.
+/// Options for building a lab.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Our own program: it stands for images whose name begins with `tortie`.
+    /// Path of this program, the substitute for images whose name begins with `tortie`.
     pub binary: PathBuf,
-    /// A folder with programs of other daemons, looked at before PATH (see `tests/tools/peers.sh`).
+    /// Directory with programs of other daemons, searched before PATH (see `tests/tools/peers.sh`).
     pub peers_dir: Option<PathBuf>,
-    /// Where the lab keeps its state, logs and `__clabDir__`; made, and removed by [`Running::down`].
+    /// Directory for state, logs and `__clabDir__` of the lab. It is created, and removed by
+    /// [`Running::down`].
     pub state_dir: PathBuf,
-    /// Only one user exists (inside a user namespace): images that need more are refused by name.
+    /// Only one user exists (in a user namespace), so images that need more users are rejected.
     pub rootless: bool,
-    /// The lab ends with the process that builds it. Otherwise it stays, with names in /run/netns.
+    /// The lab ends with the process that builds it. Otherwise it persists, and has names in /run/netns.
     pub tied: bool,
-    /// What bridges, `host` ends and `kind: host` mean.
+    /// Network used for bridges, `host` link ends and `kind: host`.
     pub host: HostNetwork,
 }
 
-/// The network that stands for the machine in a lab.
+/// The network that acts as the host of a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostNetwork {
-    /// A namespace of the lab: nothing of this machine's network changes.
+    /// A namespace of the lab, so that this machine's network does not change.
     Private,
-    /// This machine's own network (of the process that builds the lab), as in containerlab. A bridge that exists is used.
+    /// The network namespace of the process that builds the lab, as in containerlab. An existing bridge is
+    /// used.
     Machine,
 }
 
-/// What is being done.
+/// A step that is about to be executed.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress<'a> {
-    /// Time since the beginning.
+    /// Time since the start of the build.
     pub elapsed: Duration,
-    /// Steps done before this one.
+    /// Number of completed steps.
     pub step: usize,
-    /// Steps in all.
+    /// Total number of steps.
     pub steps: usize,
-    /// What this step does.
+    /// Description of this step.
     pub text: &'a str,
 }
 
 impl Options {
-    /// A lab that ends with this process and touches nothing outside: what tests and the demo want.
+    /// Returns options for a lab that ends with this process and changes nothing outside, for tests and the
+    /// demo.
     #[must_use]
     pub fn tied(binary: &Path, state_dir: &Path) -> Self {
         Self {
@@ -84,14 +89,14 @@ impl Options {
         }
     }
 
-    /// A lab that stays until it is taken down: what `tortie lab up` wants.
+    /// Returns options for a lab that persists until it is taken down, for `tortie lab up`.
     #[must_use]
     pub fn lasting(binary: &Path, lab: &Lab) -> Self {
         let state_dir = lab.default_state_dir();
         Self { tied: false, host: HostNetwork::Machine, ..Self::tied(binary, &state_dir) }
     }
 
-    /// Where a program is: the folder of peers, then PATH, then the folders of administration.
+    /// Finds a program in the directory of peers, then in PATH, then in the system directories.
     #[must_use]
     pub fn find(&self, program: &str) -> Option<PathBuf> {
         if program.starts_with('/') {
@@ -105,7 +110,8 @@ impl Options {
     }
 }
 
-/// The folder of unpacked peers: the variable `TORTIE_PEERS`, else `target/peers/bin` below this folder or one above it.
+/// Returns the directory of unpacked peers: the variable `TORTIE_PEERS`, else `target/peers/bin` in the
+/// current directory or one of its parents.
 #[must_use]
 pub fn peers_dir() -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os("TORTIE_PEERS") {
@@ -129,7 +135,8 @@ impl Lab {
         Ok(Self { topology: Topology::read(path)? })
     }
 
-    /// The same for a text; `file` names it in messages, and relative binds are taken from its folder.
+    /// Parses and checks the text of a lab file. `file` is its name in messages, and relative binds start at
+    /// its directory.
     ///
     /// # Errors
     /// As [`Topology::parse`].
@@ -137,32 +144,32 @@ impl Lab {
         Ok(Self { topology: Topology::parse(text, file)? })
     }
 
-    /// Where a lasting lab of this name keeps its state.
+    /// Returns the state directory of a persistent lab with this name.
     #[must_use]
     pub fn default_state_dir(&self) -> PathBuf {
         Path::new("/run/tortie/labs").join(&self.topology.name)
     }
 
-    /// Builds the lab and starts what it describes. `progress` hears of each step before it is done.
+    /// Builds and starts the lab. `progress` is called before each step.
     ///
     /// # Errors
-    /// Any [`LabError`]; what was built until then is removed again.
+    /// Any [`LabError`]; the parts built so far are removed.
     pub fn up(&self, options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Running, LabError> {
         build::up(&self.topology, options, Instant::now(), progress)
     }
 
-    /// Enters a lab that another process has built.
+    /// Attaches to a lab that another process has built.
     ///
     /// # Errors
-    /// [`LabError::Absent`] when it does not run.
+    /// [`LabError::Absent`] if it is not running.
     pub fn attach(&self, options: &Options) -> Result<Running, LabError> {
         build::attach(&self.topology, options)
     }
 
-    /// Takes down a lab that another process has built. Works also when the file has changed since.
+    /// Takes down a lab that another process has built, even if the file has changed since.
     ///
     /// # Errors
-    /// [`LabError::Absent`] when there is none; otherwise what could not be removed.
+    /// [`LabError::Absent`] if it is not running; otherwise the part that could not be removed.
     pub fn down(&self, options: &Options) -> Result<(), LabError> {
         build::down(&self.topology, &options.state_dir)
     }

@@ -1,4 +1,4 @@
-//! Links and addresses of one network namespace over a blocking netlink socket.
+//! Configures links and addresses of one network namespace over a blocking netlink socket.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,14 +16,15 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::ns;
 
-/// A socket that acts in the namespace in which it was made, whatever thread uses it.
+/// A netlink socket, which acts in the namespace in which it was created, regardless of the thread that uses
+/// it.
 #[derive(Debug)]
 pub(crate) struct Netlink {
     socket: Socket,
     sequence: u32,
 }
 
-/// One end of a cable to be made.
+/// One end of a veth pair to be created.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plug<'a> {
     pub(crate) interface: &'a str,
@@ -32,7 +33,7 @@ pub(crate) struct Plug<'a> {
 }
 
 impl Netlink {
-    /// A socket in this thread's namespace.
+    /// Opens a socket in the namespace of this thread.
     pub(crate) fn here() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -40,12 +41,12 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// A socket in the network namespace of process `pid`.
+    /// Opens a socket in the network namespace of process `pid`.
     pub(crate) fn of(pid: i32) -> io::Result<Self> {
         ns::inside(pid, false, Self::here)
     }
 
-    /// Makes a cable, each end in its namespace from the start: no name is ever taken in between.
+    /// Creates a veth pair with each end directly in its namespace, so that no temporary name can collide.
     pub(crate) fn add_veth(&mut self, a: Plug<'_>, b: Plug<'_>, mtu: Option<u32>) -> io::Result<()> {
         let mut peer = LinkMessage::default();
         peer.attributes = plug(b, mtu);
@@ -58,7 +59,7 @@ impl Netlink {
         self.change(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Makes an interface of a kind that needs no further words, such as `dummy` or `bridge`.
+    /// Creates an interface of a kind without further parameters, such as `dummy` or `bridge`.
     pub(crate) fn add_link(&mut self, name: &str, kind: InfoKind, mtu: Option<u32>) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.attributes =
@@ -67,7 +68,7 @@ impl Netlink {
         self.change(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Removes an interface.
+    /// Deletes an interface.
     pub(crate) fn remove_link(&mut self, name: &str) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = self.index(name)?;
@@ -91,7 +92,8 @@ impl Netlink {
         self.change(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Gives an interface an address. IPv6 ones can be used at once: both ends of a lab's link are known.
+    /// Adds an address to an interface. IPv6 addresses skip duplicate address detection, because both ends of
+    /// a lab's link are known.
     pub(crate) fn add_address(&mut self, name: &str, address: IpAddr, len: u8) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.index = self.index(name)?;
@@ -115,7 +117,7 @@ impl Netlink {
         self.change(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// The number of an interface.
+    /// Returns the index of an interface.
     pub(crate) fn index(&mut self, name: &str) -> io::Result<u32> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.to_owned()));
@@ -129,7 +131,7 @@ impl Netlink {
         self.ask(message, flags | NLM_F_ACK).map(drop)
     }
 
-    /// Sends one message and reads its answer: the acknowledgement, or the one object asked for.
+    /// Sends one message and reads the reply: the acknowledgement, or the requested object.
     fn ask(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Option<RouteNetlinkMessage>> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut packet = NetlinkMessage::from(message);

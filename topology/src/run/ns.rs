@@ -1,7 +1,8 @@
-//! Entering and making namespaces: the only file here with `unsafe`.
+//! Creates and enters namespaces. This is the only file of the crate with `unsafe` outside of
+//! [`crate::netns`].
 //!
-//! Namespaces belong to threads, so every entry happens on a short-lived thread of its own: the rest of the process
-//! stays where it is. A process started from that thread stays in what the thread had entered.
+//! Namespaces belong to threads, so every entry uses a short-lived thread, and the rest of the process stays
+//! in its namespaces. A process started from that thread stays in the namespaces of the thread.
 
 use std::fs::File;
 use std::io;
@@ -13,8 +14,8 @@ use rustix::mount::MountFlags;
 use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-/// Runs `f` on a thread that has entered the namespaces of process `pid`: network, and with `whole` also mounts, host
-/// name, IPC and, for processes it starts, the process ids.
+/// Runs `f` on a thread in the namespaces of process `pid`: network, and with `whole` also mount, UTS, IPC
+/// and, for processes that it starts, process id.
 pub(crate) fn inside<T: Send>(
     pid: i32,
     whole: bool,
@@ -29,7 +30,7 @@ pub(crate) fn inside<T: Send>(
             ("mnt", LinkNameSpaceType::Mount),
         ]);
     }
-    // All are opened before the first is entered: /proc may look different afterwards.
+    // All files are opened before the first namespace is entered, since /proc may look different afterwards.
     let open = |(name, kind)| Ok((File::open(format!("/proc/{pid}/ns/{name}"))?, kind));
     let spaces = kinds.into_iter().map(open).collect::<io::Result<Vec<_>>>()?;
     on_thread(move || {
@@ -43,8 +44,8 @@ pub(crate) fn inside<T: Send>(
     })
 }
 
-/// Runs `f` on a thread with fresh network, mount, host name and IPC namespaces; processes that it starts are in a fresh
-/// process id namespace, the first of them is its number 1. No mount made there is seen outside.
+/// Runs `f` on a thread with new network, mount, UTS and IPC namespaces. Processes that it starts are in a
+/// new process id namespace, in which the first one has number 1. Mounts made there are not visible outside.
 pub(crate) fn fresh<T: Send>(f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     on_thread(move || {
         let all = UnshareFlags::FS
@@ -70,8 +71,8 @@ fn on_thread<T: Send>(f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T>
 }
 
 fn detach(flags: UnshareFlags) -> io::Result<()> {
-    // SAFETY: the hazard of `unshare` is a thread with another table of file descriptors (CLONE_FILES), which is never
-    // asked for here: descriptors mean the same on every thread.
+    // SAFETY: `unshare` is dangerous if it gives a thread its own table of file descriptors (CLONE_FILES).
+    // This flag is never used here, so descriptors are valid on every thread.
     #[allow(unsafe_code)]
     unsafe {
         rustix::thread::unshare_unsafe(flags)?;
@@ -79,15 +80,16 @@ fn detach(flags: UnshareFlags) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes `command` the first process of a namespace made by [`fresh`]: /proc shows that namespace, ended processes
-/// vanish by themselves, and a terminal's signals do not reach it.
+/// Makes `command` the first process of a namespace created by [`fresh`]: it mounts /proc for that namespace,
+/// ignores SIGCHLD so that ended processes are reaped, and is detached from the terminal's signals.
 pub(crate) fn first_process(command: &mut Command) {
     // SAFETY: between fork and exec only system calls are made; nothing is allocated and no lock is taken.
     #[allow(unsafe_code)]
     unsafe {
         command.pre_exec(|| {
             let _ = rustix::process::setsid();
-            // Refused where a container hides parts of /proc: then the old one stays, and shows more than it should.
+            // Refused in containers that hide parts of /proc. The outer /proc then stays mounted, and shows
+            // too many processes.
             let _ = rustix::mount::mount(
                 c"proc",
                 c"/proc",
@@ -103,14 +105,15 @@ pub(crate) fn first_process(command: &mut Command) {
     }
 }
 
-/// Makes `command` run in namespaces of its own (network, mounts, process ids, host name, IPC; with `user`, a number of
-/// a user and of a group, also users, where that one is root) as process number 1, and die with the thread that starts it. The child that
-/// [`Command::spawn`] returns stands for it: same exit status, killing it kills everything inside.
+/// Makes `command` run as process number 1 in its own namespaces (network, mount, process id, UTS, IPC; with
+/// `user`, a user and a group id, also a user namespace in which that user is root), and end with the thread
+/// that starts it. The child that [`Command::spawn`] returns represents it: it has the same exit status, and
+/// killing it kills everything inside.
 pub(super) fn sandbox(command: &mut Command, user: Option<(u32, u32)>) {
     let maps = user.map(|(uid, gid)| (format!("0 {uid} 1\n"), format!("0 {gid} 1\n")));
     let parent = rustix::process::getpid();
-    // SAFETY: between fork and exec only system calls are made; the texts were allocated before. The second fork happens
-    // in a process with one thread; its parent never returns into the program.
+    // SAFETY: between fork and exec only system calls are made; the texts were allocated before. The second
+    // fork happens in a process with one thread; its parent never returns into the program.
     #[allow(unsafe_code)]
     unsafe {
         command.pre_exec(move || {
@@ -130,7 +133,7 @@ pub(super) fn sandbox(command: &mut Command, user: Option<(u32, u32)>) {
                 write(c"/proc/self/uid_map", uid_map.as_bytes())?;
                 write(c"/proc/self/gid_map", gid_map.as_bytes())?;
             }
-            // After the change of credentials, which would clear it.
+            // Set after the change of credentials, which would clear it.
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             if rustix::process::getppid() != Some(parent) {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
@@ -144,7 +147,7 @@ pub(super) fn sandbox(command: &mut Command, user: Option<(u32, u32)>) {
     }
 }
 
-/// The first process inside.
+/// Sets up the first process inside the sandbox.
 fn sandboxed() -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let propagation =
@@ -159,20 +162,22 @@ fn sandboxed() -> io::Result<()> {
         MountFlags::NOSUID | MountFlags::NODEV,
         Some(c"mode=755"),
     )?;
-    // Without it /sys shows the outer network's interfaces; nothing here depends on that.
+    // Otherwise /sys shows the interfaces of the outer network; nothing depends on this, so errors are
+    // ignored.
     let _ = rustix::mount::mount(c"sysfs", c"/sys", c"sysfs", flags, None);
     Ok(())
 }
 
-/// Waits for the first process inside and ends as it ended. Never returns.
+/// Waits for the first process inside and ends with its status. Never returns.
 fn stand_for(child: i32) -> ! {
-    // SAFETY: only system calls; this process has one thread and shares no memory with the program it was forked from.
-    // Descriptors are closed first: one of them is the pipe by which the starting process learns that exec succeeded.
+    // SAFETY: only system calls are made; this process has one thread and shares no memory with the program
+    // that it was forked from. Descriptors are closed first: one of them is the pipe by which the starting
+    // process learns that exec succeeded.
     #[allow(unsafe_code)]
     unsafe {
-        // The call itself: musl has no function for it.
+        // The system call is made directly, because musl has no function for it.
         libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
-        // A terminal's interrupt is for the process inside; this one ends when that one has.
+        // A terminal's interrupt is for the process inside; this process ends after it.
         libc::signal(libc::SIGINT, libc::SIG_IGN);
         let mut status = 0;
         while libc::waitpid(child, &raw mut status, 0) == -1 {
@@ -197,7 +202,7 @@ fn write(path: &std::ffi::CStr, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether this process may make namespaces.
+/// Checks that this process may create namespaces.
 pub(crate) fn allowed() -> io::Result<()> {
     on_thread(|| detach(UnshareFlags::NEWNS | UnshareFlags::FS))
 }

@@ -1,7 +1,9 @@
-//! A node's own root folder: this machine's files, with private /run, /tmp-like folders, users, and the lab's binds.
+//! Root directory of a node: the files of this machine, with private /run and temporary directories, users,
+//! and the binds of the lab.
 //!
-//! Every entry of `/` is shown in a fresh tmpfs. Where something has to be put at a place that does not exist, the
-//! folder above is replaced by a tmpfs that shows its entries: nothing is ever created in this machine's own folders.
+//! Every entry of `/` is bind-mounted in a new tmpfs. If a mount point does not exist, its parent directory
+//! is replaced by a tmpfs that contains the same entries, so nothing is ever created in the directories of
+//! this machine.
 
 use std::cell::RefCell;
 use std::fs;
@@ -13,14 +15,14 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::plan::Space;
 
-/// Where a node finds the programs that stand for its image.
+/// Directory of a node's substitute programs.
 pub(crate) const PROGRAMS: &str = "/run/lab/bin";
 
-/// Folders that are always private and empty: what programs keep there must not reach this machine.
+/// Directories that are always private and empty, so that files written there do not reach this machine.
 const PRIVATE: &[&str] = &["/run", "/var/tmp", "/var/log", "/var/lib/tortie", "/dev/shm"];
 
-/// Builds the root and moves this thread's mount namespace into it. `stage` is an existing empty folder to build it on,
-/// `lab` the lab's own folder.
+/// Builds the root directory and moves this thread's mount namespace into it. `stage` is an existing empty
+/// directory for the construction, and `lab` the lab's own directory.
 pub(crate) fn enter(space: &Space, stage: &Path, lab: &Path) -> io::Result<()> {
     let root = Root { new: stage.to_owned(), devices: RefCell::default() };
     root.tmpfs(stage)?;
@@ -31,7 +33,7 @@ pub(crate) fn enter(space: &Space, stage: &Path, lab: &Path) -> io::Result<()> {
     for dir in &space.tmpfs {
         root.private(dir)?;
     }
-    // Shows this node's interfaces; refused in some containers, where the outer one stays.
+    // Mounts sysfs for the interfaces of this node. If a container forbids it, the outer one stays.
     let _ = rustix::mount::mount(
         "sysfs",
         stage.join("sys"),
@@ -58,7 +60,7 @@ pub(crate) fn enter(space: &Space, stage: &Path, lab: &Path) -> io::Result<()> {
     rustix::process::pivot_root(".", ".")?;
     rustix::mount::unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir("/")?;
-    // The folder that it was built on is seen again where this machine has it.
+    // Makes the directory below the stage visible again.
     let _ = rustix::mount::unmount(stage, UnmountFlags::DETACH);
     Ok(())
 }
@@ -68,14 +70,14 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> io::Error + '_ {
 }
 
 struct Root {
-    /// Where the new root is being built.
+    /// Path at which the new root is built.
     new: PathBuf,
-    /// The devices of the tmpfs that were mounted for it.
+    /// Device numbers of the tmpfs mounted for it.
     devices: RefCell<Vec<u64>>,
 }
 
 impl Root {
-    /// Shows the entries of `from` (a folder as seen now) in the empty folder `to`.
+    /// Bind-mounts the current entries of directory `from` in the empty directory `to`.
     fn show(&self, from: &Path, to: &Path, except: &[&str]) -> io::Result<()> {
         for entry in fs::read_dir(from)? {
             let entry = entry?;
@@ -99,13 +101,13 @@ impl Root {
         Ok(())
     }
 
-    /// A private empty folder at `dir`.
+    /// Creates a private empty directory at `dir`.
     fn private(&self, dir: &Path) -> io::Result<()> {
         let target = self.place(dir, true)?;
         self.tmpfs(&target)
     }
 
-    /// A private file at `path`.
+    /// Creates a private file at `path`.
     fn file(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         let name = path.strip_prefix("/").unwrap_or(path).to_string_lossy().replace('/', "+");
         let source = self.new.join("run/lab/etc").join(name);
@@ -118,7 +120,8 @@ impl Root {
         let target = self.place(target, source.is_dir())?;
         rustix::mount::mount_bind_recursive(&source, &target)?;
         if read_only {
-            // In a user namespace what the outer mount forbids stays forbidden: its flags have to be repeated.
+            // In a user namespace, restrictions of the outer mount cannot be removed, so its flags are
+            // repeated.
             let held = rustix::fs::statvfs(&target)?.f_flag;
             let mut flags = MountFlags::BIND | MountFlags::RDONLY;
             for (is, flag) in [
@@ -137,8 +140,8 @@ impl Root {
         Ok(())
     }
 
-    /// Makes sure that there is a folder or file at `path` in the new root that can be mounted on, and returns where it
-    /// lies now.
+    /// Ensures that a directory or file exists at `path` in the new root as a mount point, and returns its
+    /// current path.
     fn place(&self, path: &Path, dir: bool) -> io::Result<PathBuf> {
         let path = resolve(path);
         let inner = path.strip_prefix("/").unwrap_or(&path);
@@ -146,7 +149,7 @@ impl Root {
         if target.symlink_metadata().is_ok_and(|m| m.is_dir() == dir) {
             return Ok(target);
         }
-        // The deepest folder that exists.
+        // Finds the deepest existing directory.
         let mut existing = target.clone();
         while !existing.symlink_metadata().is_ok_and(|m| m.is_dir()) {
             existing.pop();
@@ -165,7 +168,8 @@ impl Root {
         Ok(target)
     }
 
-    /// True when things may be created in this folder of the new root without creating them on this machine.
+    /// Returns true if files can be created in this directory of the new root without creating them on this
+    /// machine.
     fn is_ours(&self, dir: &Path) -> bool {
         fs::metadata(dir).is_ok_and(|m| self.devices.borrow().contains(&m.dev()))
     }
@@ -178,7 +182,7 @@ impl Root {
         Ok(())
     }
 
-    /// Puts a tmpfs over a folder of this machine that shows the folder's entries.
+    /// Replaces a directory of this machine by a tmpfs that contains the same entries.
     fn replace(&self, dir: &Path) -> io::Result<()> {
         let aside = self.new.join("run/lab/aside");
         fs::create_dir_all(&aside)?;
@@ -192,14 +196,16 @@ impl Root {
     fn programs(&self, space: &Space) -> io::Result<()> {
         let dir = self.new.join("run/lab/bin");
         for (name, path) in &space.image.programs {
-            // A wrapper finds its libraries beside itself, so it is called where it lies.
+            // A wrapper script finds its libraries relative to itself, so it is executed at its original
+            // path.
             let quoted = path.to_string_lossy().replace('\'', r"'\''");
             script(&dir.join(name), &format!("#!/bin/sh\nexec '{quoted}' \"$@\"\n"))?;
         }
         for (name, content) in &space.image.scripts {
             script(&dir.join(name), content)?;
         }
-        // Folders above may be hidden by private ones (/run, /tmp as tmpfs): the program itself is shown at a fixed place.
+        // A parent directory may be hidden by a private one (/run, or /tmp as tmpfs), so the program is
+        // mounted at a fixed path.
         if let Some((_, path)) = space.image.programs.iter().find(|(name, _)| *name == "tortie") {
             self.bind(path, Path::new("/run/lab/tortie"), false).map_err(at(path))?;
             script(&dir.join("tortie"), "#!/bin/sh\nexec /run/lab/tortie \"$@\"\n")?;
@@ -207,7 +213,7 @@ impl Root {
         Ok(())
     }
 
-    /// The node's own users, groups, host name and hosts.
+    /// Writes the node's users, groups, host name and hosts file.
     fn identity(&self, space: &Space) -> io::Result<()> {
         let host = &space.hostname;
         self.file(Path::new("/etc/hostname"), format!("{host}\n").as_bytes())?;
@@ -219,7 +225,8 @@ impl Root {
         let mut passwd =
             fs::read_to_string("/etc/passwd").unwrap_or_else(|_| "root:x:0:0::/root:/bin/sh\n".to_owned());
         let mut group = fs::read_to_string("/etc/group").unwrap_or_else(|_| "root:x:0:\n".to_owned());
-        // A user of this name on this machine may lack what the programs look for: ours takes its place.
+        // A user with this name on this machine may lack required properties, so the node's own entry
+        // replaces it.
         let drop_line = |text: &mut String, name: &str| {
             *text = text
                 .lines()
@@ -247,7 +254,7 @@ fn script(path: &Path, content: &str) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 
-/// Resolves symbolic links of the part of `path` that exists, so that nothing follows one out of the new root.
+/// Resolves symbolic links in the existing part of `path`, so that no link leads out of the new root.
 fn resolve(path: &Path) -> PathBuf {
     let mut rest = Vec::new();
     let mut existing = path;

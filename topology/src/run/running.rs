@@ -1,4 +1,4 @@
-//! A lab that runs, and what can be done with it.
+//! A running lab, and the operations on it.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -18,32 +18,33 @@ use crate::clab::{HOST, Kind, Topology};
 use crate::error::LabError;
 use crate::plan::Plan;
 
-/// How long the end of a lab's processes is waited for.
+/// Maximum waiting time for the end of the lab's processes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A running lab. Dropping a tied one takes it down.
+/// A running lab. Dropping a tied lab takes it down.
 #[derive(Debug)]
 pub struct Running {
     pub(super) topology: Topology,
     pub(super) plan: Plan,
     pub(super) options: Options,
     pub(super) state: State,
-    /// Children that hold namespaces; of a tied lab each has our end of its pipe.
+    /// Child processes that keep namespaces alive; for a tied lab each contains this process's end of its
+    /// pipe.
     pub(super) holders: Vec<Child>,
     /// Commands of nodes that this process started.
     commands: HashMap<usize, Child>,
-    /// How the commands ended that were waited for.
+    /// Exit status of commands that have been waited for.
     ended: HashMap<usize, ExitStatus>,
 }
 
-/// What a signal is for.
+/// Target of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Victim {
-    /// The node's command alone, not what it has started.
+    /// The node's command alone, without its child processes.
     Command,
-    /// One process, by its number as seen from outside.
+    /// One process, by its number outside of the lab.
     Pid(i32),
-    /// Everything that runs in the node; its namespaces, links and addresses stay.
+    /// All processes of the node; namespaces, links and addresses stay.
     Everything,
 }
 
@@ -60,13 +61,13 @@ impl Running {
         }
     }
 
-    /// What the lab was built from.
+    /// Returns the topology that the lab was built from.
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// The lab's own folder: `__clabDir__` of the file.
+    /// Returns the lab's own directory, `__clabDir__` in the file.
     #[must_use]
     pub fn lab_dir(&self) -> PathBuf {
         self.options.state_dir.join("lab")
@@ -75,7 +76,7 @@ impl Running {
     /// Runs a command in a node and waits for it. Standard input is empty.
     ///
     /// # Errors
-    /// When the node is not there or the command cannot be started; a command that fails is no error.
+    /// If the node does not exist, or the command cannot be started. A failing command is not an error.
     pub fn exec<S: AsRef<OsStr> + Sync>(&self, node: &str, command: &[S]) -> Result<Output, LabError> {
         let piped = |c: &mut Command| {
             c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -84,11 +85,11 @@ impl Running {
         child.wait_with_output().map_err(LabError::node(node, "waiting for a command"))
     }
 
-    /// Starts a command in a node. `setup` may change its input, output and environment; paths that it opens are this
-    /// process's, the command itself sees the node's.
+    /// Starts a command in a node. `setup` may change its input, output and environment. Paths that `setup`
+    /// opens are those of this process, while the command uses those of the node.
     ///
     /// # Errors
-    /// When the node is not there or the command cannot be started.
+    /// If the node does not exist, or the command cannot be started.
     pub fn spawn<S: AsRef<OsStr> + Sync>(
         &self,
         node: &str,
@@ -113,11 +114,11 @@ impl Running {
         result.map_err(LabError::node(node, &what))
     }
 
-    /// Starts a node's command again (or for the first time); its output is added to [`Running::log_of`]. One that
-    /// still runs is left alone and runs twice: kill it first.
+    /// Starts a node's command, for the first time or again; its output is appended to [`Running::log_of`]. A
+    /// command that is still running is not stopped and runs twice, so kill it first.
     ///
     /// # Errors
-    /// When the node is not there, has no command, or the command cannot be started.
+    /// If the node does not exist or has no command, or the command cannot be started.
     pub fn start(&mut self, node: &str) -> Result<(), LabError> {
         let i = self.number(node)?;
         let command = self.plan.spaces[i].as_ref().map(|s| s.command.clone()).unwrap_or_default();
@@ -135,17 +136,17 @@ impl Running {
         self.state.write(&self.options.state_dir)
     }
 
-    /// The number of a node's command, as seen from outside, while it runs.
+    /// Returns the process number of a node's command outside of the lab, while it is running.
     #[must_use]
     pub fn pid(&self, node: &str) -> Option<i32> {
         let i = self.topology.node(node)?;
         self.state.nodes[i].command.filter(|p| p.alive()).map(|p| p.pid)
     }
 
-    /// The file that has what a node's command wrote.
+    /// Returns the path of the log of a node's command.
     ///
     /// # Errors
-    /// When there is no such node.
+    /// If the node does not exist.
     pub fn log_of(&self, node: &str) -> Result<PathBuf, LabError> {
         Ok(self.log(self.number(node)?))
     }
@@ -154,19 +155,20 @@ impl Running {
         self.options.state_dir.join(format!("{}.log", self.topology.nodes[i].name))
     }
 
-    /// The path of a node's network namespace, as `nsenter --net=PATH` takes it.
+    /// Returns the path of a node's network namespace, for `nsenter --net=PATH`.
     ///
     /// # Errors
-    /// When the node is not there.
+    /// If the node does not exist.
     pub fn netns(&self, node: &str) -> Result<PathBuf, LabError> {
         let holder = self.holder(node)?;
         Ok(holder.map_or_else(|| "/proc/self/ns/net".into(), |h| format!("/proc/{}/ns/net", h.pid).into()))
     }
 
-    /// Sets an interface of a node up or down. Setting one end of a cable down takes the carrier from the other.
+    /// Sets an interface of a node up or down. Setting one end of a veth pair down removes the carrier of the
+    /// other end.
     ///
     /// # Errors
-    /// When the node or the interface is not there.
+    /// If the node or the interface does not exist.
     pub fn set_link(&self, node: &str, interface: &str, up: bool) -> Result<(), LabError> {
         self.number(node)?;
         let name = format!("{node}:{interface}");
@@ -174,10 +176,10 @@ impl Running {
         self.netlink(node).and_then(|mut n| n.set_up(interface, up)).map_err(LabError::node(&name, what))
     }
 
-    /// Sends a signal. True when there was something to send it to.
+    /// Sends a signal. Returns true if there was a process to send it to.
     ///
     /// # Errors
-    /// When the node is not there or the system refuses.
+    /// If the node does not exist, or the system call fails.
     pub fn signal(&mut self, node: &str, victim: Victim, signal: Signal) -> Result<bool, LabError> {
         let i = self.number(node)?;
         let targets: Vec<Process> = match victim {
@@ -192,7 +194,7 @@ impl Running {
         Ok(any)
     }
 
-    /// Kills without a chance to clean up, and waits until it is gone. True when something was killed.
+    /// Sends SIGKILL, and waits until the process is gone. Returns true if a process was killed.
     ///
     /// # Errors
     /// As [`Running::signal`].
@@ -201,8 +203,8 @@ impl Running {
         let any = self.signal(node, victim, Signal::KILL)?;
         if any && victim == Victim::Command {
             let begin = Instant::now();
-            // A dead first thread is not the end: sockets stay open until the last one is gone, and only then the
-            // process can be waited for.
+            // The end of the first thread is not sufficient: sockets stay open until the last thread has
+            // ended, and only then can the process be waited for.
             while (self.commands.contains_key(&i) || self.state.nodes[i].command.is_some_and(Process::alive))
                 && begin.elapsed() < PATIENCE
             {
@@ -214,7 +216,7 @@ impl Running {
         Ok(any)
     }
 
-    /// What runs in a node, without the process that holds it.
+    /// Returns the processes of a node, without the one that keeps its namespaces alive.
     fn processes(&self, node: &str) -> Result<Vec<Process>, LabError> {
         let Some(holder) = self.holder(node)? else { return Ok(Vec::new()) };
         let space = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
@@ -225,7 +227,7 @@ impl Running {
         Ok(inside.filter_map(|pid| Process::of(pid).ok()).collect())
     }
 
-    /// How a node's command ended, when this process started it and it has.
+    /// Returns the exit status of a node's command, if this process started it and it has ended.
     pub(super) fn ended(&mut self, i: usize) -> Option<ExitStatus> {
         if let Some(child) = self.commands.get_mut(&i)
             && let Ok(Some(status)) = child.try_wait()
@@ -236,7 +238,7 @@ impl Running {
         self.ended.get(&i).copied()
     }
 
-    /// How a node's command ended, when this process started it and it has.
+    /// Returns the exit status of a node's command, if this process started it and it has ended.
     #[must_use]
     pub fn exit_status(&mut self, node: &str) -> Option<ExitStatus> {
         let i = self.topology.node(node)?;
@@ -246,7 +248,7 @@ impl Running {
     /// Takes the lab down: processes, namespaces, links, names, state.
     ///
     /// # Errors
-    /// When something of it could not be removed; the rest is removed all the same.
+    /// If a part could not be removed; all other parts are removed anyway.
     pub fn down(mut self) -> Result<(), LabError> {
         self.remove()
     }
@@ -258,13 +260,14 @@ impl Running {
                 first_error = first_error.or(Some(LabError::node("lab", "ending a node")(e)));
             }
         }
-        // The first process of a process id namespace ends after all others in it are waited for: commands first.
+        // The first process of a process id namespace ends after all others in it have been waited for, so
+        // the commands are waited for first.
         for mut child in self.commands.drain().map(|(_, c)| c) {
             let _ = child.kill();
             let _ = child.wait();
         }
-        // A child that the caller has spawned and not waited for keeps a dead holder in the table, and only that: hence
-        // the limit.
+        // A child that the caller spawned and did not wait for only keeps the dead namespace holder in the
+        // process table, hence the limit.
         let begin = Instant::now();
         while self.holders.iter_mut().any(|c| matches!(c.try_wait(), Ok(None))) && begin.elapsed() < PATIENCE
         {
@@ -278,10 +281,10 @@ impl Running {
         first_error.map_or(swept, Err)
     }
 
-    /// Removes what a lab leaves when its processes are gone.
+    /// Removes what remains of a lab after its processes have ended.
     pub(super) fn sweep(state: &State, dir: &Path) -> Result<(), LabError> {
         for name in &state.names {
-            // Only links that lead nowhere any more: the name may belong to another lab by now.
+            // Only dangling links are removed, because the name may belong to another lab by now.
             if name.symlink_metadata().is_ok_and(|m| m.is_symlink()) && !name.exists() {
                 fs::remove_file(name).map_err(LabError::file(name))?;
             }
@@ -289,7 +292,7 @@ impl Running {
         if !state.bridges.is_empty() {
             let mut netlink = Netlink::here().map_err(LabError::node("bridge", "opening netlink"))?;
             for bridge in &state.bridges {
-                // Gone already is as good.
+                // The bridge may already be gone.
                 let _ = netlink.remove_link(bridge);
             }
         }
@@ -310,7 +313,7 @@ impl Running {
         })
     }
 
-    /// The process that holds a node's namespaces; `None` for this machine's own network.
+    /// Returns the process that keeps a node's namespaces alive; `None` for this machine's own network.
     fn holder(&self, node: &str) -> Result<Option<Process>, LabError> {
         let is_host = |i: usize| self.topology.nodes[i].kind != Kind::Linux;
         let holder = match self.topology.node(node) {
@@ -325,7 +328,7 @@ impl Running {
         }
     }
 
-    /// The path of the network namespace that has a node's interfaces.
+    /// Returns the path of the network namespace with a node's interfaces.
     pub(super) fn network(&self, node: &str) -> io::Result<PathBuf> {
         match self.holder(node).map_err(io::Error::other)? {
             Some(holder) => Ok(format!("/proc/{}/ns/net", holder.pid).into()),
@@ -344,7 +347,8 @@ impl Running {
         self.netlink(HOST)
     }
 
-    /// As in a container: little from outside, what image and file set, and our programs first.
+    /// Returns the environment as in a container: few variables from outside, those of image and file, and
+    /// the substitute programs first in PATH.
     fn environment(&self, node: &str) -> Vec<(OsString, OsString)> {
         let mut path = OsString::from(root::PROGRAMS);
         if let Some(dir) = &self.options.peers_dir {
@@ -374,7 +378,7 @@ impl Drop for Running {
     }
 }
 
-/// Finds a program in the node. An absolute path that only an image has is looked for by its last part.
+/// Finds a program in the node. An absolute path that exists only in the image is searched by its file name.
 fn find(program: &OsStr, env: &[(OsString, OsString)]) -> io::Result<PathBuf> {
     let path = Path::new(program);
     let name = match path.is_absolute() {

@@ -1,4 +1,5 @@
-//! Namespaces for a whole program: a demo or a test that must leave nothing behind, and needs no root.
+//! Runs a whole program in namespaces: for demos and tests that must leave nothing behind, and need no root
+//! privileges.
 
 use std::fs;
 use std::io;
@@ -7,28 +8,29 @@ use std::process::Command;
 use super::{netlink::Netlink, ns};
 use crate::error::LabError;
 
-/// A way to run a program where it may build labs and nothing of what it does is seen outside.
+/// A way to run a program that builds labs without any effect outside.
 ///
-/// Inside, the program is process number 1 with its own network, mounts (with an empty /run), process ids, host name and
-/// IPC. It and everything that it started ends when the process that started it does, or is killed by any means.
+/// Inside, the program is process number 1 with its own network, mounts (with an empty /run), process ids,
+/// host name and IPC. The program and all processes that it started end when the process that started it ends
+/// or is killed in any way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sandbox {
-    /// This process may make namespaces: all users exist inside.
+    /// This process may create namespaces; all users exist inside.
     Root,
-    /// A user namespace as well: inside, this user is root and the only one.
+    /// Also a user namespace, in which this user is root and the only user.
     Rootless {
-        /// The number of the user that the program is started as, outside.
+        /// User id outside of the namespace.
         user: u32,
-        /// The number of its group.
+        /// Group id outside of the namespace.
         group: u32,
     },
 }
 
 impl Sandbox {
-    /// The way that this process has.
+    /// Returns the way that is available to this process.
     ///
     /// # Errors
-    /// [`LabError::Forbidden`] with a sentence that names the setting in the way.
+    /// [`LabError::Forbidden`] with a sentence that names the setting that forbids it.
     pub fn detect() -> Result<Self, LabError> {
         if ns::allowed().is_ok() {
             return Ok(Self::Root);
@@ -45,11 +47,11 @@ impl Sandbox {
         }
     }
 
-    /// Makes `command` start inside. The thread that spawns it has to live as long as it should: the kernel ties the
-    /// life of a process to the thread, not to the process, that started it.
+    /// Makes `command` start inside. The thread that spawns it must live as long as the program should: the
+    /// kernel ends a process with the thread, not with the process, that started it.
     ///
-    /// The child that `spawn` returns stands for the program: same exit status (128 + N for signal N). Kill it, and
-    /// everything inside is gone.
+    /// The child that `spawn` returns represents the program: it has the same exit status (128 + N for signal
+    /// N), and killing it ends everything inside.
     pub fn wrap(self, command: &mut Command) {
         let user = match self {
             Self::Root => None,
@@ -59,15 +61,15 @@ impl Sandbox {
     }
 }
 
-/// Sets this process's loopback interface up; in a fresh network it is down.
+/// Sets this process's loopback interface up, which is down in a new network namespace.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub fn loopback_up() -> io::Result<()> {
     Netlink::here()?.set_up("lo", true)
 }
 
-/// Why namespaces cannot be made here, and what to do.
+/// Returns the reason why namespaces cannot be created, with the remedy.
 pub(super) fn why_forbidden(error: &io::Error) -> String {
     let setting =
         |name: &str| fs::read_to_string(format!("/proc/sys/{name}")).ok().map(|v| v.trim().to_owned());

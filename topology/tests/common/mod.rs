@@ -1,4 +1,4 @@
-//! What the tests that need namespaces share.
+//! Helpers of the tests that need namespaces.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tortie_topology::{Lab, Options, Running, Sandbox};
 
-/// True when labs can be built here. Otherwise says why and lets the test end, or fails it in CI.
+/// Returns true if labs can be built here. Otherwise prints the reason and skips the test, or fails it in CI.
 pub(crate) fn can_build() -> bool {
     match Sandbox::detect() {
         Ok(Sandbox::Root) => true,
@@ -16,14 +16,14 @@ pub(crate) fn can_build() -> bool {
     }
 }
 
-/// Ends a test early for a reason; in CI that is a failure.
+/// Skips a test with a reason; in CI it fails instead.
 pub(crate) fn skip(why: &str) -> bool {
     assert!(std::env::var_os("CI").is_none(), "cannot run: {why}");
     eprintln!("skipped: {why}");
     false
 }
 
-/// A lab from a text, tied to this process, with its state in `dir`.
+/// Builds a lab from text, tied to this process, with its state in `dir`.
 pub(crate) fn up(text: &str, dir: &Path) -> Running {
     let lab = Lab::from_text(text, &dir.join("test.clab.yml")).unwrap();
     lab.up(&options(dir), &mut |p| println!("{:6.3} {}", p.elapsed.as_secs_f64(), p.text))
@@ -39,7 +39,7 @@ fn peers() -> Option<PathBuf> {
     dir.canonicalize().ok()
 }
 
-/// Standard output of a command that has to succeed.
+/// Returns the standard output of a command that must succeed.
 pub(crate) fn run(lab: &Running, node: &str, command: &str) -> String {
     let output = lab.exec(node, &command.split(' ').collect::<Vec<_>>()).unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
@@ -47,7 +47,7 @@ pub(crate) fn run(lab: &Running, node: &str, command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Asks until the answer is yes; panics with the last evidence after `seconds`.
+/// Retries until the check succeeds; panics with the last error after `seconds`.
 pub(crate) fn within(seconds: u64, what: &str, mut ask: impl FnMut() -> Result<(), String>) {
     let begin = Instant::now();
     loop {
