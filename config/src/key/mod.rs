@@ -59,43 +59,43 @@ pub enum Key {
         /// Host name.
         host: String,
     },
-    /// `v1/host/<h>/workload/<orch>/<wl>/endpoint/<ep>` or `v1/host/<h>/endpoint/<ep>`.
+    /// `v1/host/<h>/workload/<orch>/<wl>/endpoint/<ep>` or `v1/host/<h>/endpoint/<ep>`: an endpoint.
     Endpoint(EndpointKey),
-    /// `v1/policy/profile/<p>/{rules,tags,labels}`.
+    /// `v1/policy/profile/<p>/{rules,tags,labels}`: a part of a profile.
     Profile {
         /// Profile name.
         name: String,
         /// Part of the profile that the key holds.
         part: ProfilePart,
     },
-    /// `v1/policy/tier/<t>/metadata`.
+    /// `v1/policy/tier/<t>/metadata`: the order of a policy tier.
     TierMetadata {
         /// Tier name.
         tier: String,
     },
-    /// `v1/policy/tier/<t>/policy/<n>`.
+    /// `v1/policy/tier/<t>/policy/<n>`: a policy.
     Policy {
         /// Tier name, usually `default`.
         tier: String,
         /// Policy name.
         name: String,
     },
-    /// `v1/ipam/v{4,6}/pool/<cidr>`.
+    /// `v1/ipam/v{4,6}/pool/<cidr>`: an address pool.
     Pool(Cidr),
-    /// `ipam/v2/config`.
+    /// `ipam/v2/config`: the IPAM configuration.
     IpamConfig,
-    /// `ipam/v2/assignment/ipv{4,6}/block/<cidr>`.
+    /// `ipam/v2/assignment/ipv{4,6}/block/<cidr>`: an allocation block.
     Block(Cidr),
-    /// `ipam/v2/handle/<id>`.
+    /// `ipam/v2/handle/<id>`: an allocation handle.
     Handle(String),
-    /// `ipam/v2/host/<h>/ipv{4,6}/block/<cidr>`.
+    /// `ipam/v2/host/<h>/ipv{4,6}/block/<cidr>`: the affinity of a block to a host.
     Affinity {
         /// Host that claims the block.
         host: String,
         /// Prefix of the block.
         block: Cidr,
     },
-    /// `bgp/v1/global/...` or `bgp/v1/host/<h>/...`.
+    /// `bgp/v1/global/...` or `bgp/v1/host/<h>/...`: a BGP value, global or of a host.
     Bgp(Scope, BgpItem),
     /// `felix/v1/host/<h>/...`: status reports of an agent in Calico's format.
     Felix {
@@ -147,9 +147,9 @@ impl Scope {
 /// Address family of a key or value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum IpFamily {
-    /// IPv4.
+    /// Internet Protocol version 4.
     V4,
-    /// IPv6.
+    /// Internet Protocol version 6.
     V6,
 }
 
@@ -255,7 +255,7 @@ pub enum BgpItem {
     BmpStations,
     /// `multipath`: multipath setting, a key of Tortie; the host's value replaces the global one.
     Multipath,
-    /// `peer_v{4,6}/<ip>` or `.../<ip>-<port>`.
+    /// `peer_v{4,6}/<ip>` or `.../<ip>-<port>`: a peer with a configured address.
     Peer {
         /// Address of the peer.
         addr: IpAddr,

@@ -22,7 +22,7 @@ pub const IPAM_CONFIG: &str = "/calico/ipam/v2/config";
 pub const BLOCKS: &str = "/calico/ipam/v2/assignment/";
 /// Pools of both families.
 pub const POOLS: &str = "/calico/v1/ipam/";
-/// IPAM handles.
+/// IPAM handles of all holders.
 pub const HANDLES: &str = "/calico/ipam/v2/handle/";
 /// Block affinities of all hosts.
 pub const AFFINITIES: &str = "/calico/ipam/v2/host/";

@@ -22,13 +22,13 @@ impl Asn {
         None => Self(NonZeroU32::MIN),
     };
 
-    /// Returns `None` for 0.
+    /// Creates an AS number; `None` for 0.
     #[must_use]
     pub fn new(number: u32) -> Option<Self> {
         NonZeroU32::new(number).map(Self)
     }
 
-    /// Returns the number.
+    /// Returns the AS number as an integer.
     #[must_use]
     pub fn get(self) -> u32 {
         self.0.get()

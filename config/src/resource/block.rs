@@ -47,7 +47,7 @@ struct BlockSummary<'a> {
 pub enum BlockAffinity {
     /// The block has no owner.
     None,
-    /// A host.
+    /// The named host owns the block.
     Host(String),
     /// Another owner known to Calico, such as `virtual:load-balancer`; the text as stored.
     Other(String),

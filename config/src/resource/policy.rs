@@ -54,14 +54,14 @@ fn put_rules(writer: &mut Writer, inbound: &[Rule], outbound: &[Rule]) {
 pub struct Order(f64);
 
 impl Order {
-    /// Returns `None` if the number is not finite.
+    /// Creates an order; `None` if the number is not finite.
     #[must_use]
     pub fn new(order: f64) -> Option<Self> {
         // Normalizes -0 to 0, since they are the same order.
         order.is_finite().then_some(Self(order + 0.0))
     }
 
-    /// Returns the number.
+    /// Returns the order as a number.
     #[must_use]
     pub fn get(self) -> f64 {
         self.0
@@ -134,9 +134,9 @@ pub enum PolicyTypes {
     /// Both directions; also if the field is absent or empty.
     #[default]
     Both,
-    /// Traffic to the endpoints only.
+    /// Only traffic to the endpoints.
     Ingress,
-    /// Traffic from the endpoints only.
+    /// Only traffic from the endpoints.
     Egress,
 }
 

@@ -19,7 +19,7 @@ const NAMES: [(&str, u8); 6] =
     [("tcp", 6), ("udp", 17), ("icmp", 1), ("icmpv6", 58), ("sctp", 132), ("udplite", 136)];
 
 impl Protocol {
-    /// Returns `None` for 0.
+    /// Creates a protocol from its number; `None` for 0.
     #[must_use]
     pub fn new(number: u8) -> Option<Self> {
         NonZeroU8::new(number).map(Self)
@@ -98,7 +98,7 @@ pub struct PortRange {
 const PORTS: &str = "write a port (80), a text (\"80\") or a range (\"2048:4000\") from 0 to 65535";
 
 impl PortRange {
-    /// Returns `None` if `first` is greater than `last`.
+    /// Creates a range; `None` if `first` is greater than `last`.
     #[must_use]
     pub fn new(first: u16, last: u16) -> Option<Self> {
         (first <= last).then_some(Self { first, last })
@@ -174,19 +174,19 @@ pub struct Icmp {
 }
 
 impl Icmp {
-    /// Returns `None` for type 255, which kernel matches do not support.
+    /// Creates a match; `None` for type 255, which kernel matches do not support.
     #[must_use]
     pub fn new(icmp_type: u8, code: Option<u8>) -> Option<Self> {
         (icmp_type != 255).then_some(Self { icmp_type, code })
     }
 
-    /// Returns the type, 0 to 254.
+    /// Returns the ICMP type, 0 to 254.
     #[must_use]
     pub fn icmp_type(self) -> u8 {
         self.icmp_type
     }
 
-    /// Returns the code; `None` for any code.
+    /// Returns the ICMP code; `None` for any code.
     #[must_use]
     pub fn code(self) -> Option<u8> {
         self.code

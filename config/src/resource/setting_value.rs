@@ -90,7 +90,7 @@ impl SettingValue for u32 {
 pub struct MarkMask(u32);
 
 impl MarkMask {
-    /// Returns `None` if fewer than two bits are set.
+    /// Creates a mask; `None` if fewer than two bits are set.
     #[must_use]
     pub fn new(bits: u32) -> Option<Self> {
         (bits.count_ones() >= 2).then_some(Self(bits))

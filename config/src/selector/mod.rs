@@ -51,15 +51,15 @@ pub struct Selector(Arc<Expr>);
 /// Expression tree of a [`Selector`]. Groups are kept as written: `(a && b) && c` differs from `a && b && c`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Expr {
-    /// `all()`.
+    /// `all()`: matches everything.
     All,
-    /// `has(label)`.
+    /// `has(label)`: true if the label is present, with any value.
     Has(Box<str>),
-    /// `label == "value"`.
+    /// `label == "value"`: true if the label is present and equal.
     Eq(Box<str>, Box<str>),
     /// `label != "value"`; also true if the label is missing.
     Ne(Box<str>, Box<str>),
-    /// `label in {...}`, sorted, without duplicates.
+    /// `label in {...}`: true if the label is present and its value is listed. Sorted, without duplicates.
     In(Box<str>, Box<[Box<str>]>),
     /// `label not in {...}`; also true if the label is missing.
     NotIn(Box<str>, Box<[Box<str>]>),

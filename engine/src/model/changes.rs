@@ -68,9 +68,9 @@ aspects! {
     hosts,
     /// Export filters, including BIRD's.
     filters,
-    /// Endpoints of any host.
+    /// Endpoints of any host, including this one.
     endpoints,
-    /// Profiles, tiers and policies.
+    /// Profiles, tiers and policies were written or deleted.
     policy,
     /// Settings that apply to this host, including log levels, BMP stations and `multipath`.
     settings,

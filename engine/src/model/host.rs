@@ -1,4 +1,5 @@
-//! Per-host index of the small values that routing reads for every host, stored in one compact list.
+//! Per-host index of the short values (addresses, AS numbers, ports) that routing reads for every host,
+//! stored in one compact list.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,7 +10,7 @@ use tortie_net::Cidr;
 use super::slot::Slot;
 use super::value::Value;
 
-/// Kind of a small per-host value.
+/// Kind of a short per-host value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum HostItem {
     Address(IpFamily),
@@ -60,7 +61,8 @@ impl HostItem {
     }
 }
 
-/// Small values of one host. A host exists in the model while it has at least one of them.
+/// Addresses, networks, AS number, port, cluster id and other short values of one host. A host exists in the
+/// model while it has at least one of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Host {
     /// Sorted by item. A host has few items, so a list is smaller than a map and no slower.

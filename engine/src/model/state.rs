@@ -425,7 +425,7 @@ impl Model {
 }
 
 impl Model {
-    /// Updates the unknown names for a change of one key.
+    /// Updates the list of unknown setting and member names after a change of one key.
     fn note_unread_names(&mut self, key: &Key, after: Option<&Effective>) {
         if matches!(key, Key::Endpoint(_) | Key::Block(_) | Key::Affinity { .. }) {
             return;
@@ -476,7 +476,7 @@ enum KeyClass {
     Ignored,
     /// A key of another system.
     Unknown,
-    /// A known path with a malformed element.
+    /// A key with a known path and a malformed element, with the error.
     Malformed(String),
 }
 
